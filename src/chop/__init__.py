@@ -1,0 +1,23 @@
+"""MASE: capture a model as an annotated graph, then analyse, compress, search, run or build it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chop.ir.graph import MaseGraph as MaseGraph
+
+__all__ = ["MaseGraph"]
+
+_LAZY = {"MaseGraph": "chop.ir.graph"}
+_SUBMODULES = ("actions", "ir", "nn", "passes", "pipelines", "tools")
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy, so that `import chop` costs nothing beyond what the user then asks for.
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    if name in _SUBMODULES:
+        return importlib.import_module(f"chop.{name}")
+    raise AttributeError(f"module 'chop' has no attribute '{name}'")

@@ -1,0 +1,225 @@
+"""One door from untyped mappings (Python dicts, TOML) to frozen dataclasses.
+
+>>> @dataclasses.dataclass(frozen=True)
+... class Args:
+...     width: int = 8
+>>> parse(Args, {"width": 4}, "quantize")
+Args(width=4)
+>>> parse(Args, {"widht": 4}, "quantize")
+Traceback (most recent call last):
+chop.errors.ConfigError: quantize: unknown key 'widht'. Did you mean 'width'? Known: width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from chop.errors import ConfigError
+from chop.registry import suggest
+
+T = TypeVar("T")
+NONE_SPELLINGS = ("NA", "None", "none")
+"""How TOML, which has no null, spells None."""
+
+
+def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
+    """An instance of dataclass `cls` from `mapping`; errors carry the key path `where`."""
+    given = {} if mapping is None else mapping
+    if isinstance(given, cls):
+        return given
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{where}: expected a mapping, got {_show(given)}.")
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    _check_keys(given, fields, where)
+    hints = _hints(cls)  # type: ignore[arg-type]
+    values = {k: convert(v, hints[k], f"{where}.{k}") for k, v in given.items()}
+    try:
+        return cls(**values)
+    except ConfigError as error:  # raised by __post_init__, which does not know the path
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _check_keys(given: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> None:
+    for key in given:
+        if key not in fields:
+            raise ConfigError(f"{where}: unknown key '{key}'. {suggest(key, fields)}")
+    for name, field in fields.items():
+        optional = (
+            field.default is not dataclasses.MISSING
+            or field.default_factory is not dataclasses.MISSING
+        )
+        if name not in given and not optional:
+            raise ConfigError(f"{where}: key '{name}' is missing.")
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def convert(value: Any, hint: Any, where: str) -> Any:
+    """`value` checked against, and where TOML needs it turned into, the type `hint`."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(value, arguments, where)
+    if origin is typing.Literal:
+        return _one_of(value, arguments, where)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return parse(hint, value, where)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return hint(_one_of(value, [member.value for member in hint], where))
+    if origin in _CONTAINERS:
+        return _CONTAINERS[origin](value, arguments, where)
+    return _convert_plain(value, origin or hint, where)
+
+
+def _convert_union(value: Any, arguments: tuple[Any, ...], where: str) -> Any:
+    allowed = [a for a in arguments if a is not type(None)]
+    if len(allowed) < len(arguments) and (value is None or value in _none_spellings(value)):
+        return None
+    problems = []
+    for choice in allowed:
+        try:
+            return convert(value, choice, where)
+        except ConfigError as error:
+            problems.append(str(error))
+    raise ConfigError(problems[0] if len(problems) == 1 else " Or: ".join(problems))
+
+
+def _none_spellings(value: Any) -> Sequence[str]:
+    return NONE_SPELLINGS if isinstance(value, str) else ()
+
+
+def _one_of(value: Any, allowed: Sequence[Any], where: str) -> Any:
+    for choice in allowed:
+        if value == choice and isinstance(value, bool) == isinstance(choice, bool):
+            return choice
+    listed = ", ".join(repr(a) for a in allowed)
+    raise ConfigError(f"{where}: {_show(value)} is not allowed. Allowed: {listed}.")
+
+
+def _convert_list(value: Any, arguments: tuple[Any, ...], where: str) -> list[Any]:
+    _want_sequence(value, where)
+    element = arguments[0] if arguments else Any
+    return [convert(v, element, f"{where}[{i}]") for i, v in enumerate(value)]
+
+
+def _convert_tuple(value: Any, arguments: tuple[Any, ...], where: str) -> tuple[Any, ...]:
+    _want_sequence(value, where)
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return tuple(_convert_list(value, arguments[:1], where))
+    if len(value) != len(arguments):
+        raise ConfigError(f"{where}: expected {len(arguments)} values, got {len(value)}.")
+    pairs = zip(value, arguments, strict=True)
+    return tuple(convert(v, a, f"{where}[{i}]") for i, (v, a) in enumerate(pairs))
+
+
+def _want_sequence(value: Any, where: str) -> None:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ConfigError(f"{where}: expected a list, got {_show(value)}.")
+
+
+def _convert_mapping(value: Any, arguments: tuple[Any, ...], where: str) -> dict[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where}: expected a mapping, got {_show(value)}.")
+    of_key, of_value = arguments or (Any, Any)
+    return {
+        convert(k, of_key, f"{where} key"): convert(v, of_value, f"{where}.{k}")
+        for k, v in value.items()
+    }
+
+
+_CONTAINERS: dict[Any, Any] = {
+    list: _convert_list,
+    Sequence: _convert_list,
+    tuple: _convert_tuple,
+    dict: _convert_mapping,
+    Mapping: _convert_mapping,
+}
+
+
+def _convert_plain(value: Any, wanted: Any, where: str) -> Any:
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if wanted is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if wanted is Path and isinstance(value, str):
+        return Path(value)
+    if wanted is int and isinstance(value, bool):
+        raise ConfigError(f"{where}: expected int, got {_show(value)}.")
+    if isinstance(wanted, type) and not isinstance(value, wanted):
+        raise ConfigError(f"{where}: expected {wanted.__name__}, got {_show(value)}.")
+    return value
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+
+
+def load_toml(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file, with `"NA"` as None."""
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"{file}: no such file.")
+    try:
+        tables = tomllib.loads(file.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: not valid TOML: {error}.") from error
+    return typing.cast(dict[str, Any], _map_values(tables, lambda v: None if v == "NA" else v))
+
+
+def dump_toml(tables: Mapping[str, Any]) -> str:
+    """TOML text of nested mappings of plain values; None is written as `"NA"`."""
+    return "\n".join(_toml_lines(tables, ())).strip() + "\n"
+
+
+def _toml_lines(tables: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+    lines = [f"[{'.'.join(_toml_key(p) for p in path)}]"] if path else []
+    lines += [
+        f"{_toml_key(k)} = {_toml_value(v)}"
+        for k, v in tables.items()
+        if not isinstance(v, Mapping)
+    ]
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            lines += ["", *_toml_lines(value, (*path, key))]
+    return lines
+
+
+def _toml_key(key: str) -> str:
+    bare = key and all(c.isascii() and (c.isalnum() or c in "-_") for c in key)
+    return key if bare else _toml_value(key)
+
+
+def _toml_value(value: Any) -> str:
+    if value is None:
+        return '"NA"'
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'"{escaped}"'
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml_value(v) for v in value)}]"
+    raise ConfigError(f"dump_toml: {_show(value)} has no TOML form.")
+
+
+def _map_values(value: Any, change: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _map_values(v, change) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_map_values(v, change) for v in value]
+    return change(value)

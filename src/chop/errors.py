@@ -1,0 +1,41 @@
+"""The exceptions MASE raises: one root, so that a caller can catch all of them with one name.
+
+Every message says where (full key path or node name), what was given and what is allowed.
+"""
+
+from __future__ import annotations
+
+
+class ChopError(Exception):
+    """Root of every error raised on purpose by this package."""
+
+
+class ConfigError(ChopError, ValueError):
+    """A configuration value is missing, misspelt or out of range."""
+
+
+class RegistryError(ChopError, KeyError):
+    """A name is not registered, or is registered twice."""
+
+    def __str__(self) -> str:  # KeyError would print the repr of its message
+        return str(self.args[0]) if self.args else ""
+
+
+class TraceError(ChopError, RuntimeError):
+    """A model could not be captured as a graph."""
+
+
+class GraphError(ChopError, ValueError):
+    """A graph or its metadata breaks a rule of the IR."""
+
+
+class PassError(ChopError, RuntimeError):
+    """A pass cannot run on the graph it was given."""
+
+
+class CheckpointError(ChopError, ValueError):
+    """A checkpoint file is damaged, foreign or does not fit the graph."""
+
+
+class MissingDependencyError(ChopError, ImportError):
+    """An optional package or program is needed and not installed."""

@@ -1,0 +1,41 @@
+"""Loggers: silent below WARNING until the user asks for more."""
+
+from __future__ import annotations
+
+import logging
+
+ROOT = "chop"
+_FORMAT = "%(levelname)-8s %(message)s"
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+}
+
+
+def get_logger(name: str = ROOT) -> logging.Logger:
+    """The logger `name`, with one handler to stderr, WARNING by default.
+
+    >>> get_logger("mase_logger").setLevel("INFO")
+    """
+    inside = name == ROOT or name.startswith(f"{ROOT}.")
+    owner = logging.getLogger(ROOT if inside else name)
+    if not owner.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter(_FORMAT))
+        owner.addHandler(handler)
+        owner.propagate = False
+        if owner.level == logging.NOTSET:
+            owner.setLevel(logging.WARNING)
+    return logging.getLogger(name)
+
+
+def set_logging_verbosity(level: str | int = "info") -> None:
+    """Make every logger of this package say messages of `level` and above."""
+    number = _LEVELS.get(level.lower()) if isinstance(level, str) else level
+    if number is None:
+        allowed = ", ".join(_LEVELS)
+        raise ValueError(f"set_logging_verbosity: unknown level '{level}'. Allowed: {allowed}.")
+    get_logger(ROOT).setLevel(number)

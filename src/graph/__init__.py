@@ -1,0 +1,1 @@
+"""A small computation-graph compiler written to be read; it needs numpy alone."""

@@ -1,0 +1,74 @@
+import dataclasses
+from typing import Any, Literal
+
+import pytest
+
+from chop.config import dump_toml, load_toml, parse
+from chop.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    width: int = 8
+    mode: Literal["nearest", "floor"] = "nearest"
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ConfigError(f"width must be at least 1, got {self.width}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer:
+    name: str
+    inner: Inner = Inner()
+    scale: float | None = None
+    sizes: tuple[int, ...] = ()
+    extra: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def test_nested_mappings_become_dataclasses():
+    given = {"name": "x", "inner": {"width": 4}, "scale": 1, "sizes": [1, 2], "extra": {"a": 1}}
+    before = repr(given)
+    assert parse(Outer, given, "run") == Outer("x", Inner(4), 1.0, (1, 2), {"a": 1})
+    assert repr(given) == before
+
+
+def test_none_means_all_defaults_and_an_instance_passes_through():
+    assert parse(Inner, None, "run") == Inner()
+    assert parse(Inner, Inner(3), "run") == Inner(3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"nam": "x"}, "run: unknown key 'nam'. Did you mean 'name'?"),
+        ({}, "run: key 'name' is missing."),
+        ({"name": 3}, "run.name: expected str, got 3 (int)."),
+        ({"name": "x", "inner": {"width": True}}, "run.inner.width: expected int, got True"),
+        ({"name": "x", "inner": {"width": 2.5}}, "run.inner.width: expected int, got 2.5"),
+        ({"name": "x", "inner": {"width": 0}}, "run.inner: width must be at least 1, got 0."),
+        ({"name": "x", "inner": {"mode": "up"}}, "run.inner.mode: 'up' (str) is not allowed."),
+        ({"name": "x", "inner": 4}, "run.inner: expected a mapping, got 4 (int)."),
+        ({"name": "x", "sizes": [1, "a"]}, "run.sizes[1]: expected int, got 'a' (str)."),
+        ({"name": "x", "sizes": "ab"}, "run.sizes: expected a list, got 'ab' (str)."),
+    ],
+)
+def test_errors_name_the_path_the_value_and_the_remedy(given, message):
+    with pytest.raises(ConfigError) as caught:
+        parse(Outer, given, "run")
+    assert str(caught.value).startswith(message)
+
+
+def test_toml_round_trips_with_na_for_none(tmp_path):
+    tables = {"a": 1, "b": None, "c": {"d.e": [1.5, True], "f": {"g": 'say "hi"\n'}}}
+    file = tmp_path / "run.toml"
+    file.write_text(dump_toml(tables))
+    assert load_toml(file) == tables
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"absent.toml: no such file"):
+        load_toml(tmp_path / "absent.toml")
+    (tmp_path / "bad.toml").write_text("a = = 1")
+    with pytest.raises(ConfigError, match=r"bad.toml: not valid TOML"):
+        load_toml(tmp_path / "bad.toml")
