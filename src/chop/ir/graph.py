@@ -49,4 +49,3 @@ class MaseGraph:
         """Check the graph and make `model` run it, after a change to its nodes."""
         self.fx_graph.lint()
         self.model.recompile()
-        self.model.delete_all_unused_submodules()
