@@ -55,6 +55,7 @@ class Shapes:
         return sum(math.prod(s) for s in self.outputs)
 
 
+ModuleClass = type[nn.Module]
 MacsRule = Callable[[Shapes], int]
 
 
@@ -64,7 +65,7 @@ class Op:
 
     name: str
     type: str
-    modules: tuple[type[nn.Module], ...] = ()
+    modules: tuple[ModuleClass, ...] = ()
     functions: tuple[Callable[..., Any], ...] = ()
     methods: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
@@ -416,12 +417,8 @@ _IMPLICIT = {
 }
 
 
-
 IMPLICIT = (
-    *(
-        replace(_tensor_op(name, names), type=IMPLICIT_FUNC)
-        for name, names in _IMPLICIT.items()
-    ),
+    *(replace(_tensor_op(name, names), type=IMPLICIT_FUNC) for name, names in _IMPLICIT.items()),
     Op("getattr", IMPLICIT_FUNC, functions=(getattr,)),
 )
 
