@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class AdaptiveAvgPool1dInteger(QuantizedModule, nn.AdaptiveAvgPool1d): ...
+class AdaptiveAvgPool1dBypass(QuantizedModule, nn.AdaptiveAvgPool1d): ...

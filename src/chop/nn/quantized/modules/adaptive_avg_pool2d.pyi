@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class AdaptiveAvgPool2dInteger(QuantizedModule, nn.AdaptiveAvgPool2d): ...
+class AdaptiveAvgPool2dBypass(QuantizedModule, nn.AdaptiveAvgPool2d): ...

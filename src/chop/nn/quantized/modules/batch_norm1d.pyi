@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class BatchNorm1dInteger(QuantizedModule, nn.BatchNorm1d): ...
+class BatchNorm1dBypass(QuantizedModule, nn.BatchNorm1d): ...

@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class BatchNorm2dInteger(QuantizedModule, nn.BatchNorm2d): ...
+class BatchNorm2dBypass(QuantizedModule, nn.BatchNorm2d): ...

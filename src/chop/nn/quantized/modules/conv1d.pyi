@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class Conv1dInteger(QuantizedModule, nn.Conv1d): ...
+class Conv1dBypass(QuantizedModule, nn.Conv1d): ...

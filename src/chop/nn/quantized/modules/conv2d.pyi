@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class Conv2dInteger(QuantizedModule, nn.Conv2d): ...
+class Conv2dBypass(QuantizedModule, nn.Conv2d): ...

@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class ConvTranspose2dInteger(QuantizedModule, nn.ConvTranspose2d): ...
+class ConvTranspose2dBypass(QuantizedModule, nn.ConvTranspose2d): ...

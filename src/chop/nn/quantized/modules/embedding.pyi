@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class EmbeddingInteger(QuantizedModule, nn.Embedding): ...
+class EmbeddingBypass(QuantizedModule, nn.Embedding): ...

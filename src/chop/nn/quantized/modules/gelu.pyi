@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class GELUInteger(QuantizedModule, nn.GELU): ...
+class GELUBypass(QuantizedModule, nn.GELU): ...

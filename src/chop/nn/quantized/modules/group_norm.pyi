@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class GroupNormInteger(QuantizedModule, nn.GroupNorm): ...
+class GroupNormBypass(QuantizedModule, nn.GroupNorm): ...

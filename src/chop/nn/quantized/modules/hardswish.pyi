@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class HardswishInteger(QuantizedModule, nn.Hardswish): ...
+class HardswishBypass(QuantizedModule, nn.Hardswish): ...

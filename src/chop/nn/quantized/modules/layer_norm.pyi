@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class LayerNormInteger(QuantizedModule, nn.LayerNorm): ...
+class LayerNormBypass(QuantizedModule, nn.LayerNorm): ...

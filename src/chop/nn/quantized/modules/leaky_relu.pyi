@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class LeakyReLUInteger(QuantizedModule, nn.LeakyReLU): ...
+class LeakyReLUBypass(QuantizedModule, nn.LeakyReLU): ...

@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class MultiheadAttentionInteger(QuantizedModule, nn.MultiheadAttention): ...
+class MultiheadAttentionBypass(QuantizedModule, nn.MultiheadAttention): ...

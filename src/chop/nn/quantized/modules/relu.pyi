@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class ReLUInteger(QuantizedModule, nn.ReLU): ...
+class ReLUBypass(QuantizedModule, nn.ReLU): ...

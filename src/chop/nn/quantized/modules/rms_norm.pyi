@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class RMSNormInteger(QuantizedModule, nn.RMSNorm): ...
+class RMSNormBypass(QuantizedModule, nn.RMSNorm): ...

@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class SELUInteger(QuantizedModule, nn.SELU): ...
+class SELUBypass(QuantizedModule, nn.SELU): ...

@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class SigmoidInteger(QuantizedModule, nn.Sigmoid): ...
+class SigmoidBypass(QuantizedModule, nn.Sigmoid): ...

@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class SiLUInteger(QuantizedModule, nn.SiLU): ...
+class SiLUBypass(QuantizedModule, nn.SiLU): ...

@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class SoftplusInteger(QuantizedModule, nn.Softplus): ...
+class SoftplusBypass(QuantizedModule, nn.Softplus): ...

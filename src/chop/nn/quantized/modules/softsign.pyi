@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class SoftsignInteger(QuantizedModule, nn.Softsign): ...
+class SoftsignBypass(QuantizedModule, nn.Softsign): ...

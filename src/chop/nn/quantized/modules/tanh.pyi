@@ -1,0 +1,6 @@
+from torch import nn
+
+from chop.nn.quantized.layer import QuantizedModule
+
+class TanhInteger(QuantizedModule, nn.Tanh): ...
+class TanhBypass(QuantizedModule, nn.Tanh): ...
