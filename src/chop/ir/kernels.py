@@ -92,7 +92,7 @@ def _conv(m: Any, p: Parameters, x: Tensor) -> Any:
 def _conv_transpose(m: Any, p: Parameters, x: Tensor, output_size: list[int] | None = None) -> Any:
     sizes = (m.stride, m.padding, m.kernel_size)
     padding = m._output_padding(x, output_size, *sizes, len(m.kernel_size), m.dilation)
-    return F.conv_transpose2d(x, *p, m.stride, m.padding, padding, m.groups, m.dilation)
+    return F.conv_transpose2d(x, p[0], p[1], m.stride, m.padding, padding, m.groups, m.dilation)
 
 
 def _embedding(m: Any, p: Parameters, ids: Tensor) -> Any:
@@ -114,7 +114,7 @@ def _batch_norm(m: Any, p: Parameters, x: Tensor) -> Any:
     keeps = updates or not m.training
     mean, variance = (m.running_mean, m.running_var) if keeps else (None, None)
     of_batch = m.training or (m.running_mean is None and m.running_var is None)
-    return F.batch_norm(x, mean, variance, *p, of_batch, momentum, m.eps)
+    return F.batch_norm(x, mean, variance, p[0], p[1], of_batch, momentum, m.eps)
 
 
 def _sequence_first(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -137,10 +137,25 @@ def _multihead_attention(
 ) -> tuple[Tensor, Tensor | None]:
     packed, of_query, of_key, of_value, packed_bias, bias_k, bias_v, out_weight, out_bias = p
     swap = m.batch_first and query.dim() == 3
+    q, k, v = _sequence_first(query, key, value) if swap else (query, key, value)
     result, weights = F.multi_head_attention_forward(
-        *(_sequence_first(query, key, value) if swap else (query, key, value)),
-        *(m.embed_dim, m.num_heads, packed, packed_bias, bias_k, bias_v, m.add_zero_attn),
-        *(m.dropout, out_weight, out_bias, m.training, key_padding_mask, need_weights, attn_mask),
+        q,
+        k,
+        v,
+        embed_dim_to_check=m.embed_dim,
+        num_heads=m.num_heads,
+        in_proj_weight=packed,
+        in_proj_bias=packed_bias,
+        bias_k=bias_k,
+        bias_v=bias_v,
+        add_zero_attn=m.add_zero_attn,
+        dropout_p=m.dropout,
+        out_proj_weight=out_weight,
+        out_proj_bias=out_bias,
+        training=m.training,
+        key_padding_mask=key_padding_mask,
+        need_weights=need_weights,
+        attn_mask=attn_mask,
         use_separate_proj_weight=not m._qkv_same_embed_dim,
         q_proj_weight=of_query,
         k_proj_weight=of_key,
@@ -187,17 +202,17 @@ COMPUTE: dict[str, Compute] = {
     "layer_norm": _compute(
         "input* normalized_shape weight* bias*",
         F.layer_norm,
-        lambda m, p, x: F.layer_norm(x, m.normalized_shape, *p, m.eps),
+        lambda m, p, x: F.layer_norm(x, m.normalized_shape, p[0], p[1], m.eps),
     ),
     "rms_norm": _compute(
         "input* normalized_shape weight*",
         F.rms_norm,
-        lambda m, p, x: F.rms_norm(x, m.normalized_shape, *p, m.eps),
+        lambda m, p, x: F.rms_norm(x, m.normalized_shape, p[0], m.eps),
     ),
     "group_norm": _compute(
         "input* num_groups weight* bias*",
         F.group_norm,
-        lambda m, p, x: F.group_norm(x, m.num_groups, *p, m.eps),
+        lambda m, p, x: F.group_norm(x, m.num_groups, p[0], p[1], m.eps),
     ),
     "batch_norm1d": _compute("input* weight* bias*", None, _batch_norm),
     "batch_norm2d": _compute("input* weight* bias*", None, _batch_norm),
