@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from chop.errors import ConfigError
 from chop.nn.quantizers.rounding import Rounding, make_noise
 
+Bound = float | Tensor
 StraightThrough = Literal["masked", "identity"]
 
 
@@ -30,8 +32,15 @@ class Quantizer:
     name: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
     class_suffix: ClassVar[str]
+    legacy: ClassVar[tuple[str, ...]] = ()
+    """Settings of older configs that are no fields; `modern` translates or drops them."""
 
     ste: StraightThrough = field(default="masked", kw_only=True)
+
+    @classmethod
+    def modern(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings as fields: `legacy` ones are dropped unless a format knows better."""
+        return {key: value for key, value in settings.items() if key not in cls.legacy}
 
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
         """The format's definition on a float32 or float64 tensor that is not empty."""
@@ -70,17 +79,15 @@ class Quantizer:
         """All finite values in order, for formats of at most 8 bits that do not depend on `x`."""
         return None
 
+    def clip_range(self, x: Tensor) -> tuple[Bound, Bound] | None:
+        """Between which values (that broadcast with `x`) the gradient passes; None: everywhere."""
+        everywhere = self.ste == "identity" or self.range == (-math.inf, math.inf)
+        return None if everywhere else self.range
+
     def surrogate(self, x: Tensor) -> Tensor:
         """The continuous function whose slope is the gradient of this format."""
-        low, high = self.range
-        return x if self.ste == "identity" else x.clamp(low, high)
-
-    def passes_gradient(self, x: Tensor) -> Tensor | None:
-        """Where the gradient passes; None where it passes everywhere."""
-        low, high = self.range
-        if self.ste == "identity" or (low == -math.inf and high == math.inf):
-            return None
-        return (x >= low) & (x <= high)
+        clip = self.clip_range(x)
+        return x if clip is None else x.clamp(clip[0], clip[1])  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,8 @@ class RoundingQuantizer(Quantizer):
 
 
 class _StraightThrough(torch.autograd.Function):
+    """The given values, with the gradient of x where `passes`, everywhere if that is None."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, values: Tensor, passes: Tensor | None) -> Tensor:
         ctx.save_for_backward(passes)
@@ -112,7 +121,9 @@ class _StraightThrough(torch.autograd.Function):
 
 def _straight_through(x: Tensor, quantizer: Quantizer) -> Tensor:
     value = x.detach()
-    return _StraightThrough.apply(x, quantizer.quantize(value), quantizer.passes_gradient(value))
+    clip = quantizer.clip_range(value)
+    passes = None if clip is None else (value >= clip[0]) & (value <= clip[1])
+    return _StraightThrough.apply(x, quantizer.quantize(value), passes)
 
 
 def check(condition: bool, message: str) -> None:

@@ -48,7 +48,8 @@ def operand_quantizers(
 
 
 def _format_fields(name: str, where: str) -> list[str]:
-    return [f.name for f in dataclasses.fields(find_format(name, f"{where}.name")) if f.init]
+    chosen = find_format(name, f"{where}.name")
+    return [*(f.name for f in dataclasses.fields(chosen)), *chosen.legacy]
 
 
 def _by_operand(
