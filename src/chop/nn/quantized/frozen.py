@@ -59,9 +59,14 @@ def forget(module: nn.Module) -> None:
 
 def _is_frozen(value: Tensor, quantizer: Quantizer) -> bool:
     trains = value.requires_grad and torch.is_grad_enabled()
-    is_random = getattr(quantizer, "rounding", None) == "stochastic"
     # a plain parameter: pruned, parametrised, sharded and traced weights are made anew each call
-    return type(value) is nn.Parameter and not (trains or is_random or value.is_inference())
+    plain = type(value) is nn.Parameter and not value.is_inference()
+    return plain and not trains and not _is_random(quantizer)
+
+
+def _is_random(quantizer: Quantizer) -> bool:
+    rounding = getattr(quantizer, "rounding", None)
+    return rounding == "stochastic" or bool(getattr(quantizer, "stochastic", False))
 
 
 def _keep(module: nn.Module, name: str, value: Tensor, quantizer: Quantizer) -> Tensor:
