@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor
 
 from chop.errors import ConfigError
+from chop.nn.quantizers.kernels import Kernel, can_mask, can_run, mask
 from chop.nn.quantizers.rounding import Rounding, make_noise
 
 Bound = float | Tensor
+EVERYWHERE = (-math.inf, math.inf)
 StraightThrough = Literal["masked", "identity"]
 
 
@@ -60,10 +63,25 @@ class Quantizer:
         return self.represent(wide, noise).to(x.dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`quantize(x)`, with a straight-through gradient."""
+        """`quantize(x)` by the fastest way there is, with a straight-through gradient."""
         if x.requires_grad and torch.is_grad_enabled():
-            return _straight_through(x, self)
+            return _StraightThrough.apply(x, self)
+        return self._values(x)
+
+    def _values(self, x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and can_run(x):
+            kernel = self._kernel
+            if kernel is not None:
+                return kernel.run(x)
         return self.quantize(x)
+
+    def kernel(self) -> Kernel | None:
+        """The native code for these settings, None where there is none."""
+        return None
+
+    @functools.cached_property
+    def _kernel(self) -> Kernel | None:
+        return self.kernel()
 
     @property
     def bits(self) -> float:
@@ -73,7 +91,7 @@ class Quantizer:
     @property
     def range(self) -> tuple[float, float]:
         """Where the gradient passes when masked: the smallest and largest value, else infinite."""
-        return -math.inf, math.inf
+        return EVERYWHERE
 
     def value_set(self) -> Tensor | None:
         """All finite values in order, for formats of at most 8 bits that do not depend on `x`."""
@@ -81,7 +99,7 @@ class Quantizer:
 
     def clip_range(self, x: Tensor) -> tuple[Bound, Bound] | None:
         """Between which values (that broadcast with `x`) the gradient passes; None: everywhere."""
-        everywhere = self.ste == "identity" or self.range == (-math.inf, math.inf)
+        everywhere = self.ste == "identity" or self.range == EVERYWHERE
         return None if everywhere else self.range
 
     def surrogate(self, x: Tensor) -> Tensor:
@@ -97,6 +115,14 @@ class RoundingQuantizer(Quantizer):
     rounding: Rounding = field(default="nearest_even", kw_only=True)
     seed: int | None = field(default=None, kw_only=True)
 
+    def rounded_kernel(
+        self, name: str, parameters: tuple[float, ...], block: int = 0
+    ) -> Kernel | None:
+        """The native code `name` with this rounding; random rounding has none."""
+        if self.rounding == "stochastic":
+            return None
+        return Kernel(name, self.rounding, parameters, block)
+
     def noise_for(self, x: Tensor, noise: Tensor | None) -> Tensor | None:
         """The random numbers that this rounding mode needs, None for all but "stochastic"."""
         if self.rounding != "stochastic":
@@ -105,25 +131,28 @@ class RoundingQuantizer(Quantizer):
 
 
 class _StraightThrough(torch.autograd.Function):
-    """The given values, with the gradient of x where `passes`, everywhere if that is None."""
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, quantizer: Quantizer) -> Tensor:
+        ctx.quantizer = quantizer
+        if quantizer.clip_range(x) is not None:
+            ctx.save_for_backward(x)
+        return quantizer._values(x)
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, values: Tensor, passes: Tensor | None) -> Tensor:
-        ctx.save_for_backward(passes)
-        return values.view_as(values)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (passes,) = ctx.saved_tensors
-        gradient = gradients[0]
-        return gradient if passes is None else torch.where(passes, gradient, 0.0), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        if not ctx.saved_tensors:
+            return gradients[0], None
+        (x,) = ctx.saved_tensors
+        low, high = ctx.quantizer.clip_range(x)
+        return _where_between(gradients[0], x, low, high), None
 
 
-def _straight_through(x: Tensor, quantizer: Quantizer) -> Tensor:
-    value = x.detach()
-    clip = quantizer.clip_range(value)
-    passes = None if clip is None else (value >= clip[0]) & (value <= clip[1])
-    return _StraightThrough.apply(x, quantizer.quantize(value), passes)
+def _where_between(gradient: Tensor, x: Tensor, low: Bound, high: Bound) -> Tensor:
+    """The gradient where low <= x <= high, else 0."""
+    is_plain = isinstance(low, float) and not (torch.is_grad_enabled() or gradient.requires_grad)
+    if is_plain and not torch.compiler.is_compiling() and can_mask(gradient, x):
+        return mask(gradient, x, float(low), float(high))
+    return torch.where((x >= low) & (x <= high), gradient, 0.0)
 
 
 def check(condition: bool, message: str) -> None:

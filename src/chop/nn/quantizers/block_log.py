@@ -9,7 +9,13 @@ from torch import Tensor
 
 from chop.nn.quantizers.base import check_between
 from chop.nn.quantizers.blocks import BlockQuantizer
-from chop.nn.quantizers.log import NORMAL_EXPONENTS, LogRounding, round_log2
+from chop.nn.quantizers.kernels import Kernel
+from chop.nn.quantizers.log import (
+    NORMAL_EXPONENTS,
+    SQRT_TWO_FRACTION,
+    LogRounding,
+    round_log2,
+)
 
 
 @dataclass(frozen=True)
@@ -43,9 +49,22 @@ class BlockLog(BlockQuantizer, LogRounding):
     def shared_bits(self) -> int:
         return self.exponent_bias_width
 
+    @property
+    def top_code(self) -> int:
+        """The largest exponent field."""
+        return int(2 ** (self.width - 1) - 1)
+
+    @property
+    def max_bias(self) -> int:
+        """The largest shared bias."""
+        return min(2**self.exponent_bias_width - 1, -NORMAL_EXPONENTS[0])
+
+    def kernel(self) -> Kernel | None:
+        carries = self.carries()
+        blocks = (self.top_code, self.max_bias, SQRT_TWO_FRACTION)
+        return carries and self.block_kernel("block_log", (*carries, *blocks))
+
     def represent_blocks(self, x: Tensor, largest: Tensor, noise: Tensor | None) -> Tensor:
-        top_code = 2 ** (self.width - 1) - 1
-        largest_bias = min(2**self.exponent_bias_width - 1, -NORMAL_EXPONENTS[0])
         exponent = round_log2(largest, 0, "nearest_even", "log", None)
-        bias = (top_code - exponent).clamp(0, largest_bias)
-        return self.powers(x, -bias, top_code - bias, noise)
+        bias = (self.top_code - exponent).clamp(0, self.max_bias)
+        return self.powers(x, -bias, self.top_code - bias, noise)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from chop.nn.quantizers.base import check, check_between
 from chop.nn.quantizers.blocks import BlockQuantizer
+from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.minifloat import round_to_float
 from chop.nn.quantizers.powers import all_ones, floor_log2, times_power
 
@@ -52,6 +53,12 @@ class BlockMinifloat(BlockQuantizer):
     @property
     def shared_bits(self) -> int:
         return self.exponent_bias_width
+
+    def kernel(self) -> Kernel | None:
+        top_field, m = 2**self.exponent_width - 1, self.mantissa_width
+        scale = (2**23, -top_field, 1 - 2**self.exponent_bias_width, 0)  # minus the bias
+        element = (1, all_ones(m + 1, torch.float32), top_field - m)
+        return self.block_kernel("block_float", (m, *scale, *element))
 
     def represent_blocks(self, x: Tensor, largest: Tensor, noise: Tensor | None) -> Tensor:
         top_field = 2**self.exponent_width - 1

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from chop.nn.quantizers.base import RoundingQuantizer, check
+from chop.nn.quantizers.kernels import Kernel
 
 BlockSize = int | tuple[int, ...]
 BlockRule = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -47,6 +48,13 @@ class BlockQuantizer(RoundingQuantizer):
         """Rows and columns of a block."""
         sizes = self.block_size if isinstance(self.block_size, tuple) else (self.block_size,)
         return (sizes[0] if len(sizes) == 2 else 1), sizes[-1]
+
+    def block_kernel(self, name: str, parameters: tuple[float, ...]) -> Kernel | None:
+        """The native code `name`, which takes blocks along the last dimension alone."""
+        rows, columns = self.tile
+        if rows != 1 or self.axis != -1:
+            return None
+        return self.rounded_kernel(name, parameters, columns)
 
     @property
     def shared_bits(self) -> int:

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import RoundingQuantizer, check, check_between
+from chop.nn.quantizers.base import EVERYWHERE, RoundingQuantizer, check, check_between
+from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.powers import all_ones
 from chop.nn.quantizers.rounding import round_to_multiple
 
@@ -54,7 +55,7 @@ class Integer(RoundingQuantizer):
     @property
     def range(self) -> tuple[float, float]:
         if self.overflow == "wrap":
-            return super().range
+            return EVERYWHERE
         return self.bounds(torch.float64)
 
     def bounds(self, dtype: torch.dtype) -> tuple[float, float]:
@@ -70,6 +71,11 @@ class Integer(RoundingQuantizer):
         y = round_to_multiple(x, -self.frac_width, self.rounding, noise)
         y = self._wrap(y) if self.overflow == "wrap" else y.clamp(*self.bounds(x.dtype))
         return torch.where(y == 0, 0.0, y)  # two's complement has one zero
+
+    def kernel(self) -> Kernel | None:
+        if self.overflow == "wrap":
+            return None
+        return self.rounded_kernel("fixed", (-self.frac_width, *self.bounds(torch.float32)))
 
     def _wrap(self, y: Tensor) -> Tensor:
         low, high = self.bounds(y.dtype)

@@ -9,12 +9,22 @@ import torch
 from torch import Tensor
 
 from chop.nn.quantizers.base import RoundingQuantizer, check, check_between
+from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.powers import floor_log2, power_of_two, times_power
 from chop.nn.quantizers.rounding import Rounding
 
 Domain = Literal["log", "linear"]
 BELOW_SQRT_TWO = 1.4142135623730949
 """The last double below sqrt(2); as a float32 it is the last float32 below sqrt(2)."""
+SQRT_TWO_FRACTION = 0x3504F4
+"""The first float32 fraction, in units of 2**-23, of a mantissa above sqrt(2)."""
+FIRST_UP = {
+    "log": (SQRT_TWO_FRACTION, SQRT_TWO_FRACTION),
+    "linear": (2**22, 2**22),
+    "toward_zero": (2**23, 2**23),
+    "floor": (2**23, 1),
+}
+"""The first fraction that rounds up in magnitude, for positive and for negative values."""
 NORMAL_EXPONENTS = (-126, 127)
 
 
@@ -30,6 +40,14 @@ class LogRounding(RoundingQuantizer):
 
     domain: Domain = field(default="log", kw_only=True)
     zero_code: bool = field(default=False, kw_only=True)
+
+    def carries(self) -> tuple[float, float, float] | None:
+        """How the native code rounds: what makes the bits of a magnitude carry; zero's code."""
+        key = self.domain if self.rounding in ("nearest_even", "nearest_away") else self.rounding
+        if (self.rounding, self.domain) == ("nearest_even", "linear") or key not in FIRST_UP:
+            return None
+        positive, negative = (2**23 - fraction for fraction in FIRST_UP[key])
+        return positive, negative, float(self.zero_code)
 
     def powers(
         self, x: Tensor, low: Tensor | int, high: Tensor | int, noise: Tensor | None
@@ -104,6 +122,10 @@ class Log(LogRounding):
 
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
         return self.powers(x, *self.exponents, self.noise_for(x, noise))
+
+    def kernel(self) -> Kernel | None:
+        carries = self.carries()
+        return carries and self.rounded_kernel("log", (*carries, *self.exponents))
 
     def value_set(self) -> Tensor | None:
         if self.width > 8:

@@ -75,6 +75,15 @@ class FloatGrid:
         return torch.cat([-positive.flip(0)[:-1], positive])
 
 
+def float_kernel(
+    mantissa_width: int, exponents: tuple[int, int], limit: float, beyond: float
+) -> tuple[str, tuple[float, ...]]:
+    """Name and parameters of the native code for a grid of floats with these normal exponents."""
+    low, high = exponents
+    is_narrow = low - mantissa_width >= -126 and high + 1 <= 126
+    return "float" if is_narrow else "wide_float", (mantissa_width, low, high + 1, limit, beyond)
+
+
 def bias_or_default(bias: int | None, exponent_width: int, special: Special = "none") -> int:
     """`bias` if given, else the one that centres the exponents, one more for "fnuz"."""
     centre = 2 ** (exponent_width - 1) - 1 + (special == "fnuz")

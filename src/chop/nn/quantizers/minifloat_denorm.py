@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from chop.nn.quantizers.base import RoundingQuantizer, check, check_between
+from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.minifloat import (
     FLOAT32_LIMIT,
     FLOAT32_TINY,
     bias_or_default,
+    float_kernel,
     round_to_float,
 )
 from chop.nn.quantizers.powers import all_ones
@@ -66,13 +68,24 @@ class MinifloatDenorm(RoundingQuantizer):
 
     def limit(self, dtype: torch.dtype) -> float:
         """The largest value that `dtype` holds."""
-        max_exponent = 2**self.exponent_width - 1 - self.bias
-        return math.ldexp(all_ones(self.mantissa_width, dtype), max_exponent - self.mantissa_width)
+        unit = self.max_exponent + 1 - self.mantissa_width
+        return math.ldexp(all_ones(self.mantissa_width, dtype), unit)
 
     @property
     def min_exponent(self) -> int:
         """Exponent below which the mantissa loses its leading bits."""
         return -self.bias - 1
+
+    @property
+    def max_exponent(self) -> int:
+        """Exponent of the largest value."""
+        return int(2**self.exponent_width - 2 - self.bias)
+
+    def kernel(self) -> Kernel | None:
+        if self.min_exponent < -126:
+            return None
+        exponents, limit = (self.min_exponent, self.max_exponent), self.limit(torch.float32)
+        return self.rounded_kernel(*float_kernel(self.mantissa_width - 1, exponents, limit, limit))
 
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
         noise = self.noise_for(x, noise)

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from chop.nn.quantizers.base import RoundingQuantizer, check, check_between
-from chop.nn.quantizers.minifloat import FloatGrid, Special, bias_or_default, round_to_float
+from chop.nn.quantizers.kernels import Kernel
+from chop.nn.quantizers.minifloat import (
+    FloatGrid,
+    Special,
+    bias_or_default,
+    float_kernel,
+    round_to_float,
+)
 
 
 @dataclass(frozen=True)
@@ -45,10 +52,22 @@ class GridQuantizer(RoundingQuantizer):
         return torch.where(y == 0, 0.0, y) if grid.special == "fnuz" else y
 
     def _bounded(self, y: Tensor, limit: float) -> Tensor:
+        beyond = torch.copysign(y.new_tensor(self._beyond(limit)), y)
+        return torch.where(y.abs() > limit, beyond, y)
+
+    def _beyond(self, limit: float) -> float:
+        """What a magnitude above the limit becomes."""
         if not self.overflows_to_special:
-            return y.clamp(-limit, limit)
-        beyond = math.inf if self.grid.special == "ieee" else math.nan
-        return torch.where(y.abs() > limit, torch.copysign(y.new_tensor(beyond), y), y)
+            return limit
+        return math.inf if self.grid.special == "ieee" else math.nan
+
+    def kernel(self) -> Kernel | None:
+        grid, limit = self.grid, self.grid.limit(torch.float32)
+        if grid.special == "fnuz" or grid.mantissa_width == 0 or grid.min_exponent < -126:
+            return None
+        exponents = (grid.min_exponent, grid.max_exponent)
+        rows = float_kernel(grid.mantissa_width, exponents, limit, self._beyond(limit))
+        return self.rounded_kernel(*rows)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from chop.nn.quantizers.blocks import BlockQuantizer
 from chop.nn.quantizers.elements import FLOAT_ELEMENTS, element_from_widths
+from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.minifloat import FloatGrid, round_to_float
 from chop.nn.quantizers.powers import floor_log2, times_power
 
@@ -18,13 +19,20 @@ ScaleRule = Literal["floor", "ceil", "rceil", "even"]
 SCALE_BITS = 8
 SCALE_LIMIT = 127
 
-SCALE_CARRIES: dict[str, Callable[[Tensor, FloatGrid], Tensor]] = {
-    "floor": lambda mantissa, grid: torch.zeros_like(mantissa, dtype=torch.bool),
-    "ceil": lambda mantissa, grid: mantissa > 1,
-    "rceil": lambda mantissa, grid: mantissa > grid.limit() / 2.0**grid.max_exponent,
-    "even": lambda mantissa, grid: mantissa >= 2 - 2.0 ** -(grid.mantissa_width + 1),
+
+class Carry(NamedTuple):
+    """From which mantissa (1 to 2) of the largest magnitude the scale is a power higher."""
+
+    mantissa: float
+    is_included: bool
+
+
+CARRIES: dict[str, Callable[[FloatGrid], Carry]] = {
+    "floor": lambda grid: Carry(2.0, True),
+    "ceil": lambda grid: Carry(1.0, False),
+    "rceil": lambda grid: Carry(grid.limit() / 2.0**grid.max_exponent, False),
+    "even": lambda grid: Carry(2 - 2.0 ** -(grid.mantissa_width + 1), True),
 }
-"""For which mantissa (1 to 2) of the largest magnitude the scale is one power above the floor."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +75,20 @@ class MXFP(BlockQuantizer):
     def scale_exponent(self, largest: Tensor) -> Tensor:
         """Exponent of the shared scale. It stops where float32 would not hold the elements."""
         exponent = floor_log2(largest)
-        carries = SCALE_CARRIES[self.scale_rule](times_power(largest, -exponent), self.grid)
+        first, is_included = CARRIES[self.scale_rule](self.grid)
+        mantissa = times_power(largest, -exponent)
+        carries = mantissa >= first if is_included else mantissa > first
         raised = exponent + carries.to(exponent.dtype)
         top = self.grid.max_exponent
         return (raised - top).clamp(-SCALE_LIMIT, SCALE_LIMIT - top)
+
+    def kernel(self) -> Kernel | None:
+        grid, top = self.grid, self.grid.max_exponent
+        first, is_included = CARRIES[self.scale_rule](grid)
+        fraction = (first - 1) * 2**23 + (not is_included)
+        scale = (fraction, -top, -SCALE_LIMIT, SCALE_LIMIT - top)
+        element = (grid.min_exponent, grid.limit(), 0)
+        return self.block_kernel("block_float", (grid.mantissa_width, *scale, *element))
 
     def represent_blocks(self, x: Tensor, largest: Tensor, noise: Tensor | None) -> Tensor:
         scale, grid = self.scale_exponent(largest), self.grid

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from chop.nn.quantizers.base import check_between
 from chop.nn.quantizers.blocks import BlockQuantizer
+from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.powers import all_ones, floor_log2, times_power
 from chop.nn.quantizers.rounding import round_to_multiple
 
@@ -48,6 +49,11 @@ class MXInt(BlockQuantizer):
     @property
     def shared_bits(self) -> int:
         return self.exponent_width
+
+    def kernel(self) -> Kernel | None:
+        exponents = (-self.max_exponent, self.max_exponent)
+        ones = all_ones(self.width - 1, torch.float32)
+        return self.block_kernel("block_fixed", (0, *exponents, 2 - self.width, ones, True))
 
     def represent_blocks(self, x: Tensor, largest: Tensor, noise: Tensor | None) -> Tensor:
         exponent = floor_log2(largest).clamp(-self.max_exponent, self.max_exponent)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import Quantizer
+from chop.nn.quantizers.base import EVERYWHERE, Quantizer
 
 OF_MEAN = 0.75
 OF_MAXIMUM = 0.05
@@ -47,7 +47,7 @@ class Ternary(Quantizer):
 
     @property
     def range(self) -> tuple[float, float]:
-        return super().range if self.scaling_factor else (-1.0, 1.0)
+        return EVERYWHERE if self.scaling_factor else (-1.0, 1.0)
 
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
         magnitude = x.abs()
