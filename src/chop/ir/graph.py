@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import fx, nn
 
-from chop.ir.meta import MaseMetadata
+from chop.ir.inputs import example_inputs
+from chop.ir.tracer import TraceOptions, trace
 
 
 class MaseGraph:
@@ -21,10 +20,17 @@ class MaseGraph:
         hf_input_names: Iterable[str] | None = None,
         dummy_in: Mapping[str, Any] | None = None,
         custom_ops: Mapping[str, Any] | None = None,
+        *,
+        leaf_modules: Iterable[str | type[nn.Module]] = (),
+        specialize: bool = False,
     ) -> None:
         self.custom_ops: dict[str, Any] = dict(custom_ops or {})
-        self.dummy_in = dict(dummy_in) if dummy_in else None
-        self.model = fx.symbolic_trace(model)
+        options = TraceOptions(
+            leaf_modules=(*leaf_modules, *self.custom_ops.get("modules", {})),
+            specialize=specialize,
+        )
+        self.dummy_in = example_inputs(model, hf_input_names, dummy_in)
+        self.model = trace(model, self.dummy_in, options)
 
     @property
     def fx_graph(self) -> fx.Graph:
