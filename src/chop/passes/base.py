@@ -35,7 +35,7 @@ A = TypeVar("A")
 PASSES: Registry[PassFunction] = Registry("pass")
 """Every pass of the project, by name."""
 
-NEEDS = {
+NEEDS: dict[str, tuple[str, Callable[[MaseMetadata], bool]]] = {
     "init": ("init_metadata_analysis_pass", lambda meta: True),
     "common": ("add_common_metadata_analysis_pass", lambda meta: meta.common.args is not None),
     "software": (
@@ -111,8 +111,10 @@ def _run(
 ) -> PassResult:
     if not isinstance(graph, MaseGraph):
         kind = type(graph).__name__
-        raise PassError(f"{spec.name}: expected a MaseGraph, got {kind}. Wrap it: MaseGraph(model).")
-    args = parse(spec.args, pass_args, short_name(spec.name))
+        raise PassError(
+            f"{spec.name}: expected a MaseGraph, got {kind}. Wrap it: MaseGraph(model)."
+        )
+    args: Any = parse(spec.args, pass_args, short_name(spec.name))
     check_needs(graph, spec)
     result, info = function(graph, args)
     if spec.rewrites:
