@@ -8,6 +8,7 @@ and take their configuration as plain data, so that a graph that calls them can 
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,6 +26,9 @@ from chop.nn.quantized.operands import (
 )
 from chop.nn.quantizers import FORMATS, Quantizer
 
+PLACE = "chop.nn.quantized.functional"
+"""Where the functions live."""
+
 QuantizedFunction = Callable[..., Any]
 _Frozen = tuple[tuple[str, Any], ...]
 _KNOWN: dict[tuple[str, str, _Frozen], dict[str, Quantizer]] = {}
@@ -40,13 +44,13 @@ def function_name(op: Op, form: type[Quantizer]) -> str:
     return f"{op.name}_{form.name}"
 
 
-def make_functions(place: str) -> dict[str, QuantizedFunction]:
-    """The functions of every op and format, which live in the module `place`, by their names."""
+def make_functions() -> dict[str, QuantizedFunction]:
+    """The functions of every op and format, by their names."""
     pairs = [(OPS[name], form) for name in QUANTIZED_FUNCTIONS for form in FORMATS.values()]
-    return {function_name(op, form): _make(op, form, place) for op, form in pairs}
+    return {function_name(op, form): _make(op, form) for op, form in pairs}
 
 
-def _make(op: Op, form: type[Quantizer], place: str) -> QuantizedFunction:
+def _make(op: Op, form: type[Quantizer]) -> QuantizedFunction:
     compute = op.compute
     assert compute is not None and compute.function is not None, f"op '{op.name}' has no function"
     kernel, name = compute.function, function_name(op, form)
@@ -55,19 +59,39 @@ def _make(op: Op, form: type[Quantizer], place: str) -> QuantizedFunction:
         given = (*args, *kwargs.values())
         if has_torch_function(given):
             return handle_torch_function(call, given, *args, config=config, **kwargs)
-        key = (op.name, form.name, _frozen(config))
-        _read(*key)
-        quantizers = _KNOWN[key]
+        quantizers = _quantizers(op.name, form.name, config)
         inputs, options = quantize_arguments(compute.operands, quantizers, args, kwargs)
         return quantize_value(kernel(*inputs, **options), quantizers[DATA_OUT])
 
     call.__name__ = call.__qualname__ = name
-    call.__module__ = place
+    call.__module__ = PLACE
     call.__doc__ = _describe(op, compute, form)
     call.__signature__ = _signature(compute)  # type: ignore[attr-defined]
     call.op, call.format = op, form  # type: ignore[attr-defined]
     call.mase_leaf = True  # type: ignore[attr-defined]
     return call
+
+
+def is_quantized_function(target: Any) -> bool:
+    """Whether `target` is one of the functions made here."""
+    return callable(target) and getattr(target, "__module__", None) == PLACE
+
+
+def quantized_function(op: Op, form: type[Quantizer]) -> QuantizedFunction:
+    """The quantised function of an op that has one."""
+    made: QuantizedFunction = getattr(importlib.import_module(PLACE), function_name(op, form))
+    return made
+
+
+def call_quantizers(function: Any, config: Any) -> Mapping[str, Quantizer]:
+    """The format of each operand of a call of a quantised function."""
+    return _quantizers(function.op.name, function.format.name, config)
+
+
+def _quantizers(op: str, form: str, config: Mapping[str, Any] | None) -> dict[str, Quantizer]:
+    key = (op, form, _frozen(config))
+    _read(*key)
+    return _KNOWN[key]
 
 
 def _frozen(config: Mapping[str, Any] | None) -> _Frozen:

@@ -14,6 +14,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.meta import CommonMeta, MaseMetadata, ValueMeta
 from chop.ir.ops import IMPLICIT_FUNC, Op, find_op
 from chop.log import get_logger
+from chop.passes.graph.number_formats import annotate_formats
 from chop.passes.graph.propagate import example_inputs, propagate
 
 logger = get_logger(__name__)
@@ -84,6 +85,7 @@ def annotate_node(node: fx.Node, op: Op | None, result: Any, keep: Keep) -> None
     common: CommonMeta = ensure_meta(node).common
     common.results = describe_result(result, keep)
     common.args = describe_arguments(node, op, keep)
+    annotate_formats(node)
 
 
 def is_annotated(graph: MaseGraph) -> bool:

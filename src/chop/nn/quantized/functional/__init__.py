@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from chop.nn.quantized.function import QuantizedFunction, make_functions
 
-quantized_func_map: dict[str, QuantizedFunction] = make_functions(__name__)
+quantized_func_map: dict[str, QuantizedFunction] = make_functions()
 """`"add_integer"` -> the function."""
 
 globals().update(quantized_func_map)
