@@ -62,11 +62,11 @@ def quantized_class(module: nn.Module, name: str, *, where: str) -> type[Quantiz
             f"{where}: {kind} has no quantised layer. {suggest(kind.lower(), QUANTIZED_LAYERS)}"
         )
     made = LAYER_CLASSES[base, form]
-    own = _own_class(type(module))
+    own = own_class(type(module))
     return made if own is base else _MIXED(made, own)
 
 
-def _own_class(cls: type[nn.Module]) -> type[nn.Module]:
+def own_class(cls: type[nn.Module]) -> type[nn.Module]:
     """The float class of a layer, whether it is quantised or not."""
     if not issubclass(cls, QuantizedModule):
         return cls
