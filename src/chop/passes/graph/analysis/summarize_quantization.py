@@ -15,8 +15,8 @@ from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op, node_module
 from chop.nn.quantized.convert import own_class
 from chop.nn.quantized.function import is_quantized_function
-from chop.nn.quantized.operands import DATA_OUT
-from chop.nn.quantizers import Bypass, Quantizer
+from chop.nn.quantized.operands import DATA_OUT, format_text
+from chop.nn.quantizers import Bypass
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.analysis.table import Rows, draw_table, show
 from chop.passes.graph.number_formats import node_quantizers
@@ -101,17 +101,13 @@ def _float_name(node: fx.Node) -> str:
 
 
 def _formats(node: fx.Node) -> str:
-    """`data_in Integer 8 b, weight Integer 4 b`."""
+    """`data_in Integer(width=8), weight Integer(width=4)`."""
     quantizers = node_quantizers(node) or {}
     return ", ".join(
-        f"{role} {_show(quantizer)}"
+        f"{role} {format_text(quantizer)}"
         for role, quantizer in quantizers.items()
         if role != DATA_OUT or not isinstance(quantizer, Bypass)
     )
-
-
-def _show(quantizer: Quantizer) -> str:
-    return f"{type(quantizer).__name__} {quantizer.bits:g} b"
 
 
 def _count(rows: Rows) -> list[dict[str, Any]]:
