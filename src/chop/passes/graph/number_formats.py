@@ -94,6 +94,7 @@ def relink_formats(node: fx.Node) -> None:
         reader = user.meta.get("mase")
         if result is not None and isinstance(reader, MaseMetadata):
             _follow(reader.common, node, result)
+            annotate_formats(user)  # what it quantises itself, it tells itself
 
 
 def _follow(common: CommonMeta, source: fx.Node, result: ValueMeta) -> None:
