@@ -57,8 +57,8 @@ class Shapes:
         return sum(math.prod(s) for s in self.outputs)
 
 
-MacsRule = Callable[[Shapes], int]
 ModuleClass = type[nn.Module]
+MacsRule = Callable[[Shapes], int]
 
 
 @dataclass(frozen=True)
