@@ -74,9 +74,7 @@ def build(cls: str, config: Any, attention: str) -> nn.Module:
     return getattr(transformers, cls)(config).eval()
 
 
-def text(
-    cls: str, config: str, names: str, attention: str = "eager", **fields: Any
-) -> Case:
+def text(cls: str, config: str, names: str, attention: str = "eager", **fields: Any) -> Case:
     settings = getattr(transformers, config)(**fields)
     settings.use_cache = False
     wanted = names.split()
@@ -262,7 +260,9 @@ BART = {
 SEQUENCE = "input_ids attention_mask"
 
 ZOO: dict[str, Callable[[], Case]] = {
-    "BERT classification": lambda: text("BertForSequenceClassification", "BertConfig", SEQUENCE, **BERT),
+    "BERT classification": lambda: text(
+        "BertForSequenceClassification", "BertConfig", SEQUENCE, **BERT
+    ),
     "BERT classification, labels": lambda: text(
         "BertForSequenceClassification", "BertConfig", f"{SEQUENCE} labels", **BERT
     ),

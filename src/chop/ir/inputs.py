@@ -29,9 +29,7 @@ class Signature:
         """Read the signature of `model.forward`."""
         parameters = inspect.signature(model.forward).parameters.values()
         kinds = [p.kind for p in parameters]
-        named = [
-            p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-        ]
+        named = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         return cls(
             tuple(named),
             inspect.Parameter.VAR_KEYWORD in kinds,

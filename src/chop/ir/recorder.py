@@ -450,9 +450,7 @@ class _RecordingMode(TorchFunctionMode):
         super().__init__()
         self.recorder = recorder
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.recorder.inside:
             return func(*args, **(kwargs or {}))
         with self.recorder.not_recording():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -20,6 +21,7 @@ from chop.errors import TraceError
 from chop.ir.environment import kept_buffers, tracing_environment
 from chop.ir.outputs import OutputTemplate
 from chop.ir.recorder import Recorder, is_mutation, is_random_draw, user_frame
+from chop.ir.traced import TracedModule
 from chop.ir.tracked import ValueDependenceError
 from chop.ir.training import ModesDifferError, Trace, follow_training_flag, merge
 from chop.log import get_logger
@@ -63,7 +65,7 @@ class TraceOptions:
 
 def trace(
     model: nn.Module, inputs: Mapping[str, Any] | None, options: TraceOptions
-) -> fx.GraphModule:
+) -> TracedModule:
     """The module that computes what `model` computes on inputs of these names."""
     with tracing_environment(model):
         captured, template = _capture(model, inputs, options)
@@ -126,7 +128,8 @@ class _Run:
                 return _symbolic(self.model, self.options)
             if not self.on_real:
                 try:
-                    return self._record(*_fake(self.inputs))
+                    with quiet("torch._subclasses.fake_tensor"):
+                        return self._record(*_fake(self.inputs))
                 except (TraceError, ModesDifferError):
                     raise
                 except Exception as reason:  # fakes lack values and some kernels: real ones decide
@@ -161,6 +164,18 @@ class _Run:
 
     def _positional(self, inputs: Mapping[str, Any]) -> Any:
         return self.model(*inputs.values())
+
+
+@contextlib.contextmanager
+def quiet(name: str) -> Iterator[None]:
+    """Keep the logger `name` from reporting failures that are handled here."""
+    other = logging.getLogger(name)
+    before = other.level
+    other.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        other.setLevel(before)
 
 
 def _taken_names(model: nn.Module) -> set[str]:
@@ -248,12 +263,12 @@ def _attribute(model: nn.Module, name: str) -> Any:
     return value
 
 
-def build(model: nn.Module, captured: Trace, template: OutputTemplate) -> fx.GraphModule:
+def build(model: nn.Module, captured: Trace, template: OutputTemplate) -> TracedModule:
     """The GraphModule of a trace: it shares modules and parameters with `model`."""
     drop_dead_nodes(captured.graph, captured.attributes.__getitem__)
     targets = {str(n.target) for n in captured.graph.nodes if n.op in ("call_module", "get_attr")}
     attributes = {name: captured.attributes[name] for name in sorted(targets)}
-    module = fx.GraphModule(attributes, captured.graph, class_name=type(model).__name__)
+    module = TracedModule(attributes, captured.graph, class_name=type(model).__name__)
     _keep_buffers_transient(model, module)
     _keep_modes(model, module)
     if hasattr(model, "config"):

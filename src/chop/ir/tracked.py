@@ -47,8 +47,7 @@ class Tracked:
         return self
 
     def __reduce__(self) -> Any:
-        base = int if isinstance(self, int) else float
-        return base, (base(self),)  # type: ignore[arg-type]
+        return type(_plain(self)), (_plain(self),)
 
 
 class TrackedInt(Tracked, int):
@@ -60,7 +59,7 @@ class TrackedFloat(Tracked, float):
 
 
 class ValueDependenceError(Exception):
-    """Python control flow asked for the value of a tensor; the tracer turns it into its own error."""
+    """Python control flow asked for the value of a tensor; the tracer says where."""
 
 
 def track(value: Any, expression: Expression, depends_on_data: bool = False) -> Any:
@@ -101,7 +100,11 @@ def _comparison(name: str) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
         if self.depends_on_data:
             raise ValueDependenceError(f"'{name}' of a number read from a tensor decides")
-        return function(_plain(self), _plain(other)) if isinstance(other, int | float) else NotImplemented
+        return (
+            function(_plain(self), _plain(other))
+            if isinstance(other, int | float)
+            else NotImplemented
+        )
 
     return method
 
@@ -113,8 +116,13 @@ def _plain(value: Any) -> Any:
 
 
 BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
-UNARY = {"__neg__": operator.neg, "__abs__": abs}
-ROUNDING = {"__ceil__": math.ceil, "__floor__": math.floor, "__trunc__": math.trunc, "__round__": round}
+UNARY: dict[str, Callable[[Any], Any]] = {"__neg__": operator.neg, "__abs__": abs}
+ROUNDING: dict[str, Callable[[Any], Any]] = {
+    "__ceil__": math.ceil,
+    "__floor__": math.floor,
+    "__trunc__": math.trunc,
+    "__round__": round,
+}
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 for _class in (TrackedInt, TrackedFloat):

@@ -167,7 +167,9 @@ class _Merger:
             return type(ours)(self._reconcile(user, a, b) for a, b in pairs)
         if isinstance(ours, slice) and isinstance(theirs, slice):
             parts = ("start", "stop", "step")
-            return slice(*(self._reconcile(user, getattr(ours, p), getattr(theirs, p)) for p in parts))
+            return slice(
+                *(self._reconcile(user, getattr(ours, p), getattr(theirs, p)) for p in parts)
+            )
         if _equal_constants(ours, theirs):
             return ours
         return self._mode_constant(user, ours, theirs)
@@ -211,7 +213,7 @@ def _dropout_arguments(node: fx.Node) -> dict[str, Any] | None:
     if node.target is torch.dropout:
         given = dict(zip(_TORCH_DROPOUT, node.args, strict=False)) | dict(node.kwargs)
         return {"p": given["p"], "training": given["train"]}
-    bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)  # type: ignore[arg-type]
+    bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)
     bound.apply_defaults()
     return {"p": bound.arguments["p"], "training": bound.arguments["training"]}
 
