@@ -381,6 +381,35 @@ def test_torchs_fused_encoder_does_not_pass_by_quantised_layers():
     assert torch.allclose(fused, model(x, src_key_padding_mask=mask), atol=1e-6)
 
 
+EVERYTHING = {op: {"config": INTEGER} for op in ("linear", "conv2d", "batch_norm2d", "relu", "add")}
+
+
+def test_a_quantised_graph_is_saved_and_loaded(annotated, tmp_path):
+    quantized(annotated, EVERYTHING | {"softmax": {"config": {"name": "mxfp"}}})
+    annotated.export(tmp_path / "quantised.v1" / "net")
+    loaded = MaseGraph.from_checkpoint(tmp_path / "quantised.v1" / "net")
+    assert torch.equal(loaded.model(X), annotated.model(X))
+    assert loaded.modules["fc1"].quantizers == annotated.modules["fc1"].quantizers
+    assert loaded.modules["fc1"].config == INTEGER
+    assert type(loaded.modules["conv"]).__name__ == "Conv2dInteger"
+
+
+def test_a_quantised_model_is_traced_layer_by_layer_and_call_by_call(graph):
+    quantized(graph, EVERYTHING)
+    again = MaseGraph(graph.model, dummy_in={"x": X})
+    targets = [n.target for n in again.fx_graph.nodes]
+    assert "fc1" in targets
+    assert quantized_func_map["add_integer"] in targets
+    assert torch.equal(again.model(X), graph.model(X))
+
+
+def test_a_quantised_graph_compiles(graph):
+    quantized(graph, EVERYTHING)
+    torch.compiler.reset()
+    compiled = torch.compile(graph.model, backend="eager")
+    assert torch.allclose(compiled(X), graph.model(X))
+
+
 def train(model, steps, optimizer):
     losses = []
     for _ in range(steps):
