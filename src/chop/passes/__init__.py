@@ -4,6 +4,7 @@ from chop.passes.base import PASSES, graph_pass
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
     add_software_metadata_analysis_pass,
+    calculate_avg_bits_mg_analysis_pass,
     eliminate_common_subexpressions_transform_pass,
     eliminate_dead_code_transform_pass,
     extract_subgraph_transform_pass,
@@ -14,6 +15,7 @@ from chop.passes.graph import (
     insert_lora_adapter_transform_pass,
     load_lora_adapter_interface_pass,
     profile_statistics_analysis_pass,
+    quantize_transform_pass,
     remove_dropout_transform_pass,
     replace_module_transform_pass,
     report_graph_analysis_pass,
@@ -23,10 +25,14 @@ from chop.passes.graph import (
     report_node_type_analysis_pass,
     save_lora_adapter_interface_pass,
     summarize_graph_analysis_pass,
+    summarize_quantization_analysis_pass,
     verify,
     verify_metadata_analysis_pass,
 )
-from chop.passes.module import report_trainable_parameters_analysis_pass
+from chop.passes.module import (
+    quantize_module_transform_pass,
+    report_trainable_parameters_analysis_pass,
+)
 
 ANALYSIS_PASSES = tuple(name for name in PASSES if name.endswith("_analysis_pass"))
 TRANSFORM_PASSES = tuple(name for name in PASSES if name.endswith("_transform_pass"))
@@ -40,6 +46,7 @@ __all__ = [
     "TRANSFORM_PASSES",
     "add_common_metadata_analysis_pass",
     "add_software_metadata_analysis_pass",
+    "calculate_avg_bits_mg_analysis_pass",
     "eliminate_common_subexpressions_transform_pass",
     "eliminate_dead_code_transform_pass",
     "extract_subgraph_transform_pass",
@@ -51,6 +58,8 @@ __all__ = [
     "insert_lora_adapter_transform_pass",
     "load_lora_adapter_interface_pass",
     "profile_statistics_analysis_pass",
+    "quantize_module_transform_pass",
+    "quantize_transform_pass",
     "remove_dropout_transform_pass",
     "replace_module_transform_pass",
     "report_graph_analysis_pass",
@@ -61,6 +70,7 @@ __all__ = [
     "report_trainable_parameters_analysis_pass",
     "save_lora_adapter_interface_pass",
     "summarize_graph_analysis_pass",
+    "summarize_quantization_analysis_pass",
     "verify",
     "verify_metadata_analysis_pass",
 ]
