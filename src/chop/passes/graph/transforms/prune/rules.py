@@ -258,6 +258,7 @@ def _runs(dims: Sequence[Labels], shape: Sequence[int]) -> Iterable[tuple[list[L
 
 def _match(call: Call, old: list[Labels], sizes: list[int]) -> list[Labels]:
     wide = [dim for dim in old if len(dim) > 1]
+    call.labels.freeze(*(dim for dim in old if len(dim) == 1))
     if len(wide) <= 1 and sum(size > 1 for size in sizes) <= 1:
         return [wide[0] if size > 1 else frozen_dim(size) for size in sizes]
     if len(wide) <= 1:
