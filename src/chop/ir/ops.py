@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from chop.errors import GraphError
+from chop.ir.modes import ModeConstant, RandomDraw
 from chop.registry import Registry
 
 MODULE = "module"
@@ -68,6 +69,8 @@ class Op:
     modules: tuple[ModuleClass, ...] = ()
     functions: tuple[Callable[..., Any], ...] = ()
     methods: tuple[str, ...] = ()
+    module_names: tuple[str, ...] = ()
+    """Endings of class names, for a layer that every library copies instead of importing."""
     parameters: tuple[str, ...] = ()
     macs: MacsRule | None = None
     flops_per_output: float = 0.0
@@ -239,6 +242,7 @@ DROPOUTS = (
     _layer("dropout3d", "Dropout3d", "dropout3d"),
     _layer("alpha_dropout", "AlphaDropout", "alpha_dropout alpha_dropout_"),
     _layer("feature_alpha_dropout", "FeatureAlphaDropout", "feature_alpha_dropout"),
+    Op("drop_path", MODULE, module_names=("DropPath", "StochasticDepth")),
 )
 
 POOLS = tuple(
@@ -306,11 +310,12 @@ LOSSES = tuple(
 MATRIX_OPS = (
     _tensor_op("matmul", "matmul mm mv", macs=_matmul_macs),
     _tensor_op("bmm", macs=_matmul_macs),
+    _tensor_op("grouped_mm", "grouped_mm _grouped_mm", macs=_matmul_macs),
     _tensor_op("addmm", "addmm baddbmm addbmm addmv", macs=_addmm_macs),
     _tensor_op("einsum"),
     _tensor_op("dot", "dot vdot inner outer tensordot"),
     _tensor_op("norm", "norm vector_norm matrix_norm", flops_per_output=2),
-    _tensor_op("cumsum", "cumsum cumprod cummax cummin logcumsumexp", flops_per_output=1),
+    _tensor_op("cumsum", "cumsum cumprod cummax cummin logcumsumexp diff", flops_per_output=1),
     _tensor_op("fft", "fft ifft fft2 ifft2 fftn ifftn rfft irfft rfftn irfftn"),
 )
 
@@ -420,6 +425,7 @@ _IMPLICIT = {
 IMPLICIT = (
     *(replace(_tensor_op(name, names), type=IMPLICIT_FUNC) for name, names in _IMPLICIT.items()),
     Op("getattr", IMPLICIT_FUNC, functions=(getattr,)),
+    Op("mode_constant", IMPLICIT_FUNC, modules=(ModeConstant, RandomDraw)),
 )
 
 MODULE_SHAPES = {"flatten": (nn.Flatten,), "unflatten": (nn.Unflatten,)}
@@ -453,6 +459,7 @@ OPS: Registry[Op] = _merge(
 )
 
 _BY_MODULE = {m: op for op in OPS.values() for m in op.modules}
+_BY_MODULE_NAME = {ending: op for op in OPS.values() for ending in op.module_names}
 _BY_FUNCTION: dict[Callable[..., Any], Op] = {}
 _BY_METHOD: dict[str, Op] = {}
 for _op in OPS.values():
@@ -469,7 +476,8 @@ def op_of_module(module: nn.Module) -> Op | None:
     for cls in type(module).__mro__:
         if cls in _BY_MODULE:
             return _BY_MODULE[cls]
-    return None
+    name = type(module).__name__
+    return next((op for ending, op in _BY_MODULE_NAME.items() if name.endswith(ending)), None)
 
 
 def op_of_function(target: Any) -> Op | None:
