@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from graph.errors import CycleError, InputError, suggest
+from graph.errors import CycleError, InputError
 from graph.ir import Array, Graph, Node, Op, Step
 
 
@@ -73,7 +73,7 @@ def evaluate(
     """The value of every node by name; with `outputs`, of those alone, and only what they need."""
     wanted = None if outputs is None else [o if isinstance(o, str) else o.name for o in outputs]
     needed = graph.nodes.keys() if wanted is None else ancestors(graph, wanted)
-    given = check_inputs([node for node in graph.inputs() if node.name in needed], inputs, graph)
+    given = check_inputs([node for node in graph.inputs() if node.name in needed], inputs)
     values: dict[str, Array] = {}
     with np.errstate(all="ignore"):
         for node in topological_sort(graph):
@@ -92,20 +92,18 @@ def _compute(node: Node, values: Mapping[str, Array], given: Mapping[str, Array]
     return KERNELS[node.op](*[values[name] for name in node.inputs], **node.attributes)
 
 
-def check_inputs(
-    nodes: Sequence[Node], inputs: Mapping[str, Any], graph: Graph
-) -> dict[str, Array]:
-    """The given values of `nodes` as arrays of the declared shape and dtype."""
-    declared = [node.name for node in graph.inputs()]
-    for name in inputs:
-        if name not in declared:
-            raise InputError(f"the graph has no input '{name}'. {suggest(name, declared)}")
+def check_inputs(nodes: Sequence[Node], inputs: Mapping[str, Any]) -> dict[str, Array]:
+    """The given values of `nodes` as arrays of the declared shape and dtype.
+
+    Values for other names are ignored: a pass may have found an input to be of no use.
+    """
     return {node.name: _check_input(node, inputs) for node in nodes}
 
 
 def _check_input(node: Node, inputs: Mapping[str, Any]) -> Array:
     if node.name not in inputs:
-        raise InputError(f"input '{node.name}' is missing; it needs a {node.type}.")
+        given = ", ".join(f"'{name}'" for name in inputs) or "nothing"
+        raise InputError(f"input '{node.name}' is missing; it needs a {node.type}. Given: {given}.")
     value = inputs[node.name]
     if not isinstance(value, np.ndarray | np.generic):  # Python numbers take the declared dtype
         value = np.asarray(value, dtype=node.dtype)
@@ -119,12 +117,13 @@ def _check_input(node: Node, inputs: Mapping[str, Any]) -> Array:
 
 
 def _sigmoid(x: Array, out: Array | None = None) -> Array:
-    out = np.exp(np.negative(x, out), out)
-    return np.divide(1.0, np.add(out, 1.0, out if out.ndim else None), out if out.ndim else None)
+    out = np.empty_like(x) if out is None else out
+    np.exp(np.negative(x, out), out)
+    return np.divide(1.0, np.add(out, 1.0, out), out)
 
 
 def _relu(x: Array, out: Array | None = None) -> Array:
-    return np.maximum(x, 0, out)
+    return np.maximum(x, 0, out=out)
 
 
 def _step(x: Array, out: Array | None = None) -> Array:

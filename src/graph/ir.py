@@ -121,10 +121,12 @@ class Graph:
     `x` drops `y` and notes `y -> x`, so asking for `y` goes on working.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, beside: Graph | None = None) -> None:
+        """An empty graph; one that will replace `beside` invents no name that is taken there."""
         self.nodes: dict[str, Node] = {}
         self.aliases: dict[str, str] = {}
-        self._used: Counter[str] = Counter()
+        self._used: Counter[str] = Counter(beside._used if beside else ())
+        self._avoid = frozenset([*beside.nodes, *beside.aliases] if beside else ())
 
     @classmethod
     def from_nodes(cls, nodes: Iterable[Node]) -> Graph:
@@ -168,10 +170,14 @@ class Graph:
 
     def add_node(self, node: Node) -> Node:
         """A copy of a finished node (perhaps another graph's) as a node of this graph."""
-        if node.name in self.nodes or node.name in self.aliases:
+        if node.name in self:
             raise NameTakenError(f"node '{node.name}': the graph already has a node of that name.")
         self.nodes[node.name] = node if node.graph is self else replace(node, graph=self)
         return self.nodes[node.name]
+
+    def alias(self, name: str, target: str) -> None:
+        """Let `name` stand for the node `target` from now on."""
+        self.aliases[name] = self.node(target).name
 
     def node(self, node: Node | str) -> Node:
         """The node of that name in this graph (a node of another graph is looked up by name)."""
@@ -183,8 +189,10 @@ class Graph:
 
     def copy(self) -> Graph:
         """An equal graph that can grow apart from this one."""
-        graph = Graph.from_nodes(self.nodes.values())
-        graph.aliases, graph._used = dict(self.aliases), self._used.copy()
+        graph = Graph(beside=self)
+        for node in self:
+            graph.add_node(node)
+        graph.aliases.update(self.aliases)
         return graph
 
     def _fresh(self, op: Op) -> str:
@@ -193,7 +201,7 @@ class Graph:
             count = self._used[op.value]
             self._used[op.value] += 1
             name = f"{op.value}_{count}" if count else op.value
-            if name not in self.nodes and name not in self.aliases:
+            if name not in self and name not in self._avoid:
                 return name
 
     def users(self) -> dict[str, list[str]]:

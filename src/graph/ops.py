@@ -303,3 +303,8 @@ OPS: Mapping[Op, OpSpec] = {
     Op.CAST: OpSpec(1, _cast, {"dtype": "float64"}),
     Op.FUSED: OpSpec(0, _elementwise, {"steps": ()}),
 }
+
+
+def is_elementwise(op: Op) -> bool:
+    """Whether element i of the result depends on elements i of the inputs alone."""
+    return op in OPS and OPS[op].is_elementwise
