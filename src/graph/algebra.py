@@ -161,12 +161,14 @@ def _reduce_nothing(y: Node, x: Node) -> Node | None:
     return x.apply(Op.RESHAPE, name=y.name, shape=y.shape) if x.size == y.size else None
 
 
-def _read_through_broadcast(y: Node, *inputs: Node) -> Node | None:
-    """broadcast(a) + b -> a + b, where b alone gives the shape"""
+def _broadcast_last(y: Node, *inputs: Node) -> Node | None:
+    """broadcast(a) + b -> a + b, itself broadcast if that is still needed"""
     sources = [_source(x) if x.op is Op.BROADCAST else x for x in inputs]
-    if sources == list(inputs) or _broadcast(sources) != y.shape:
+    if sources == list(inputs):
         return None
-    return y.graph.add_op(y.op, sources, y.name)
+    if _broadcast(sources) == y.shape:
+        return y.graph.add_op(y.op, sources, y.name)
+    return y.graph.add_op(y.op, sources).apply(Op.BROADCAST, name=y.name, shape=y.shape)
 
 
 def _divide_by_power_of_two(y: Node, a: Node, b: Node) -> Node | None:
@@ -209,8 +211,8 @@ def _expand_cross_entropy(y: Node, logits: Node, target: Node) -> Node:
 # Rules that look at shapes and attributes, by the operation they replace; first match wins. Each
 # is a function (node, *its inputs) -> node or None, and its docstring is the rule.
 STRUCTURE: Mapping[Op, tuple[Callable[..., Node | None], ...]] = {
-    **dict.fromkeys(filter(is_elementwise, Op), (_read_through_broadcast,)),
-    Op.DIV: (_read_through_broadcast, _divide_by_power_of_two),
+    **dict.fromkeys(filter(is_elementwise, Op), (_broadcast_last,)),
+    Op.DIV: (_broadcast_last, _divide_by_power_of_two),
     Op.RESHAPE: (_same_shape, _twice),
     Op.BROADCAST: (_same_shape, _twice),
     Op.CAST: (_same_shape,),

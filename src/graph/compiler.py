@@ -35,7 +35,7 @@ from graph.evaluator import KERNELS, ancestors, check_inputs, topological_sort
 from graph.ir import Array, Graph, Node, Op, Step
 from graph.ops import is_elementwise
 
-BLOCK = 8192  # elements of one block of a FUSED node: 64 KiB of float64, about a first-level cache
+BLOCK = 16384  # elements of one block of a FUSED node: 128 KiB of float64, well within a cache
 VIEWS = {Op.TRANSPOSE, Op.RESHAPE, Op.BROADCAST}  # give another look at the same memory
 # How to write an operation into memory {out}. Elementwise operations need no row: they are called.
 INTO: Mapping[Op, tuple[str, ...]] = {

@@ -121,12 +121,18 @@ class Graph:
     `x` drops `y` and notes `y -> x`, so asking for `y` goes on working.
     """
 
-    def __init__(self, beside: Graph | None = None) -> None:
-        """An empty graph; one that will replace `beside` invents no name that is taken there."""
+    def __init__(self, avoid: Iterable[str] = ()) -> None:
+        """An empty graph that gives nodes without a name none of the names in `avoid`."""
         self.nodes: dict[str, Node] = {}
         self.aliases: dict[str, str] = {}
-        self._used: Counter[str] = Counter(beside._used if beside else ())
-        self._avoid = frozenset([*beside.nodes, *beside.aliases] if beside else ())
+        self._used: Counter[str] = Counter()
+        self._avoid = frozenset(avoid)
+
+    def successor(self) -> Graph:
+        """An empty graph to take this one's place: it invents no name that is taken here."""
+        graph = Graph(avoid=[*self.nodes, *self.aliases])
+        graph._used = self._used.copy()
+        return graph
 
     @classmethod
     def from_nodes(cls, nodes: Iterable[Node]) -> Graph:
@@ -189,7 +195,7 @@ class Graph:
 
     def copy(self) -> Graph:
         """An equal graph that can grow apart from this one."""
-        graph = Graph(beside=self)
+        graph = self.successor()
         for node in self:
             graph.add_node(node)
         graph.aliases.update(self.aliases)

@@ -37,7 +37,7 @@ def rewrite(graph: Graph, visit: Callable[[Graph, Node], Node | None]) -> Graph:
     `visit` sees the new graph and the node as it would stand there, its inputs already rewritten.
     The node it answers (already in the new graph) is what readers of the old name get.
     """
-    new = Graph(beside=graph)
+    new = graph.successor()
     for node in topological_sort(graph):
         moved = replace(node, inputs=tuple(new.node(i).name for i in node.inputs), graph=new)
         answer = visit(new, moved)
@@ -54,7 +54,7 @@ def dead_code_elimination(graph: Graph, outputs: Names) -> Graph:
     """`graph` without the nodes that `outputs` do not depend on, unread inputs included."""
     wanted = [output if isinstance(output, str) else output.name for output in outputs]
     alive = ancestors(graph, wanted)
-    kept = Graph(beside=graph)
+    kept = graph.successor()
     for node in graph:
         if node.name in alive:
             kept.add_node(node)
@@ -66,12 +66,14 @@ def constant_fold(graph: Graph) -> Graph:
     """Every node whose inputs are all constants becomes a constant, under its own name.
 
     Runs in topological order, so whole constant expressions collapse in one pass. The constants
-    they were made of stay behind, dead.
+    they were made of stay behind, dead. A broadcast is left alone: it costs nothing where it is,
+    and folded it would fill memory with copies.
     """
 
     def visit(new: Graph, node: Node) -> Node | None:
         inputs = [new.nodes[name] for name in node.inputs]
-        if not inputs or any(x.value is None for x in inputs):
+        is_known = bool(inputs) and all(x.value is not None for x in inputs)
+        if not is_known or node.op is Op.BROADCAST:
             return None
         with np.errstate(all="ignore"):
             value = KERNELS[node.op](*(x.value for x in inputs), **node.attributes)
