@@ -33,7 +33,7 @@ __all__ = ["Array", "Graph", "Node", "Op", "Shape", "Step"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Node:
     """One value of the graph: an operation applied to other nodes.
 
@@ -168,10 +168,10 @@ class Graph:
     ) -> Node:
         """The node `op(*inputs)`, its shape and dtype inferred and checked."""
         op = find_op(op)
-        operands = tuple(self.node(i) for i in inputs)
+        operands = [self.node(i) for i in inputs]
         call = Call(op, name or self._fresh(op), operands, attributes)
         shape, dtype, settled = call.infer()
-        names = tuple(node.name for node in operands)
+        names = tuple([node.name for node in operands])
         return self.add_node(Node(call.name, op, names, shape, dtype, settled, graph=self))
 
     def add_node(self, node: Node) -> Node:
@@ -203,10 +203,11 @@ class Graph:
 
     def _fresh(self, op: Op) -> str:
         """A name not yet taken: mul, mul_1, mul_2 …"""
+        base = op.value
         while True:
-            count = self._used[op.value]
-            self._used[op.value] += 1
-            name = f"{op.value}_{count}" if count else op.value
+            count = self._used[base]
+            self._used[base] = count + 1
+            name = f"{base}_{count}" if count else base
             if name not in self and name not in self._avoid:
                 return name
 

@@ -6,7 +6,7 @@ comes out. The rules run when a node is added, so a graph that exists is a graph
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
@@ -99,13 +99,13 @@ class Step(NamedTuple):
 Inferred = tuple[Shape, np.dtype[Any], dict[str, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Call:
     """An operation about to become a node: what the rules of `OPS` look at."""
 
     op: Op
     name: str
-    inputs: tuple[Operand, ...]
+    inputs: Sequence[Operand]
     attributes: Mapping[str, Any]
 
     def infer(self) -> Inferred:
@@ -168,10 +168,9 @@ class Call:
 
 
 def _elementwise(call: Call, settled: dict[str, Any]) -> Inferred:
-    shape = call.inputs[0].shape
-    if any(node.shape != shape for node in call.inputs):
-        shape = call.broadcast_shape(*(node.shape for node in call.inputs))
-    return shape, call.one_dtype(), settled
+    shapes = [node.shape for node in call.inputs]
+    is_same = shapes.count(shapes[0]) == len(shapes)
+    return shapes[0] if is_same else call.broadcast_shape(*shapes), call.one_dtype(), settled
 
 
 def _matmul(call: Call, settled: dict[str, Any]) -> Inferred:

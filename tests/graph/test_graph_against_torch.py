@@ -16,7 +16,7 @@ from graph.ir import Node, Op
 from graph.passes import PASSES, optimize
 
 MakePair = Callable[..., Any]
-SEEDS = range(60)
+SEEDS = range(40)
 # Relative to the largest element: the two libraries add in different orders.
 TOLERANCE = 1e-12
 
@@ -68,7 +68,7 @@ def test_gradients_of_first_and_second_order_are_those_of_torch(
 
 
 @pytest.mark.parametrize("name", PASSES)
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(12))
 def test_every_pass_preserves_values(random_pair: MakePair, seed: int, name: str) -> None:
     pair = random_pair(seed)
     graph, first = backward(pair.graph, pair.nodes[-1])
@@ -79,7 +79,7 @@ def test_every_pass_preserves_values(random_pair: MakePair, seed: int, name: str
         assert_close(after[output], torch.from_numpy(np.array(before[output])))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_optimised_and_compiled_graphs_agree_with_the_plain_walk(
     random_pair: MakePair, seed: int
 ) -> None:
