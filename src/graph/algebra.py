@@ -15,9 +15,9 @@ from graph.errors import GraphError
 from graph.ir import Graph, Node, Op, Shape
 from graph.ops import is_elementwise
 
-# Algebra, one law a line; to add a law, add a line. Letters stand for any node, numbers for
-# constants that hold nothing else. Each law is exact for every float, infinities and NaN included,
-# which is why x * 0 -> 0 and x - x -> 0 are not here: inf * 0 is NaN.
+# One law a line; to add a law, add a line. Letters stand for any node, numbers for constants that
+# hold nothing else. The laws hold for infinities and NaN too, which is why x * 0 -> 0 and
+# x - x -> 0 are not among them: inf * 0 is NaN.
 LAWS = """
     x + 0         ->  x
     x - 0         ->  x
