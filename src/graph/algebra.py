@@ -34,7 +34,6 @@ LAWS = """
     (-x) * (-y)   ->  x * y
     (-x) / (-y)   ->  x / y
     relu(relu(x)) ->  relu(x)
-    step(relu(x)) ->  step(x)
 """
 COMMUTATIVE = {Op.ADD, Op.MUL, Op.EQUAL}
 _OPERATORS = {ast.Add: Op.ADD, ast.Sub: Op.SUB, ast.Mult: Op.MUL, ast.Div: Op.DIV, ast.Pow: Op.POW}

@@ -179,7 +179,7 @@ RULES: Mapping[Op, tuple[Callable[..., Node], ...]] = {
     Op.SQRT: (lambda g, y, a: g * 0.5 / y,),
     Op.TANH: (lambda g, y, a: g * (1.0 - y * y),),
     Op.SIGMOID: (lambda g, y, a: g * (y * (1.0 - y)),),
-    Op.RELU: (lambda g, y, a: g * a.apply(Op.STEP),),
+    Op.RELU: (lambda g, y, a: g * y.apply(Op.STEP),),  # of y, so that a need not be kept
     Op.STEP: (),
     Op.EQUAL: (),
     Op.MATMUL: (lambda g, y, a, b: g @ _flip(b), lambda g, y, a, b: _flip(a) @ g),
