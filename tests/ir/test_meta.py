@@ -21,10 +21,10 @@ def test_a_key_is_there_once_it_has_a_value():
 
 
 def test_a_misspelt_key_is_an_error_that_names_the_nearest():
-    with pytest.raises(MetadataKeyError, match="no key 'comon'. Did you mean 'common'?"):
+    with pytest.raises(MetadataKeyError, match=r"no key 'comon'. Did you mean 'common'?"):
         MaseMetadata()["comon"]
 
 
 def test_a_key_without_a_value_is_an_error_that_says_so():
-    with pytest.raises(MetadataKeyError, match="'module' has no value yet. Has: toolchain"):
+    with pytest.raises(MetadataKeyError, match=r"'module' has no value yet. Has: toolchain"):
         HardwareMeta(toolchain="x")["module"]
