@@ -10,8 +10,9 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from graph.draw import Box, Edge, Layout, layout, to_dot, to_svg
+from graph.draw import Box, Edge, to_dot, to_svg
 from graph.errors import DrawError
+from graph.layout import Layout, layout
 
 SVG = "{http://www.w3.org/2000/svg}"
 
