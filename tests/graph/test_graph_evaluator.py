@@ -118,7 +118,7 @@ def test_float32_stays_float32() -> None:
 
 
 def test_a_chain_of_100_000_nodes_runs_and_differentiates_in_seconds() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     g = Graph()
     y = x = g.add_input("x")
     half = x * 0.5
@@ -128,7 +128,7 @@ def test_a_chain_of_100_000_nodes_runs_and_differentiates_in_seconds() -> None:
     values = evaluate(larger, {"x": 3.0}, [y, gradients["x"]])
     assert len(g) > 100_000
     assert values[y.name] == 3.0 * 25_001 and values[gradients["x"].name] == 25_001
-    assert time.perf_counter() - start < 30
+    assert time.process_time() - start < 30
 
 
 def test_a_chain_of_10_000_nodes_is_optimised_and_compiled_without_recursion() -> None:
