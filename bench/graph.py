@@ -131,6 +131,7 @@ def machine() -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
+    """The records for reading."""
     lines = [f"{'workload':<28} {'variant':<22} {'µs per step':>12} {'speed-up':>9}"]
     for row in rows:
         figures = f"{row['microseconds']:>12.1f} {row['speedup']:>8.2f}×"
@@ -139,6 +140,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
+    """Measure, write the results, and fail if the speed-up is too small."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--out", type=Path, default=ROOT / "bench/results/graph.json")

@@ -218,6 +218,7 @@ class _Web:
         return found
 
     def is_virtual(self, i: int) -> bool:
+        """Whether node `i` is a point of a long edge and no box."""
         return i >= self.box_count
 
 

@@ -117,6 +117,22 @@ def test_float32_stays_float32() -> None:
         assert {str(value.dtype) for value in values.values()} == {"float32"}
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+def test_values_have_the_inferred_type_walked_and_compiled(dtype: str) -> None:
+    g = Graph()
+    x = g.add_input("x", (2, 3), dtype)
+    for op in ("neg", "relu", "step", "sum", "max", "transpose"):
+        x.apply(op)
+    x.apply("equal", x + x)
+    if x.dtype.kind == "f":
+        x.apply("mean")
+        x.apply("cross_entropy", x)
+    inputs = {"x": np.arange(6, dtype=dtype).reshape(2, 3)}
+    for values in (evaluate(g, inputs), compile_graph(g, list(g))(inputs)):
+        for node in g:
+            assert (values[node.name].shape, values[node.name].dtype) == (node.shape, node.dtype)
+
+
 def test_a_chain_of_100_000_nodes_runs_and_differentiates_in_seconds() -> None:
     start = time.process_time()
     g = Graph()
