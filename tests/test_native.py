@@ -92,8 +92,6 @@ def test_an_unwritable_cache_falls_back_to_a_temporary_folder(source, monkeypatc
 
 @needs_compiler
 def test_openmp_flags_build_with_the_runtime_already_loaded(source):
-    source.write_text(
-        "#include <omp.h>\n"
-        + SOURCE.replace("return 42", "return omp_get_max_threads() > 0 ? 42 : 0")
-    )
+    body = SOURCE.replace("return 42", "return omp_get_max_threads() > 0 ? 42 : 0")
+    source.write_text("#include <omp.h>\n" + body)
     assert native.load(source, native.openmp_flags()).answer() == 42
