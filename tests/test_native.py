@@ -95,3 +95,11 @@ def test_openmp_flags_build_with_the_runtime_already_loaded(source):
     body = SOURCE.replace("return 42", "return omp_get_max_threads() > 0 ? 42 : 0")
     source.write_text("#include <omp.h>\n" + body)
     assert native.load(source, native.openmp_flags()).answer() == 42
+
+
+def test_the_allocator_can_be_told_to_keep_memory():
+    program = (
+        "import platform; from chop.native import tune_allocator;"
+        "assert tune_allocator() == (platform.libc_ver()[0] == 'glibc')"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
