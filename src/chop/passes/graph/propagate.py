@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from chop.errors import PassError
+from chop.ir.arguments import is_plain
 from chop.ir.environment import kept_buffers
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
@@ -124,10 +125,19 @@ def _on_meta(argument: Any) -> Any:
 
 
 def _module_key(module: nn.Module) -> Any:
-    """A key equal for modules that treat shapes alike; None for a class that is not torch's."""
-    if not type(module).__module__.startswith("torch.nn.") or module._forward_hooks:
+    """A key equal for modules that treat shapes alike; None where it cannot be known.
+
+    It can for a single layer of torch's whose settings are literals, and which has no hooks.
+    """
+    is_single = not module._modules and type(module).__module__.startswith("torch.nn.")
+    settings = {k: v for k, v in vars(module).items() if not k.startswith("_")}
+    if not is_single or _has_hooks(module) or not is_plain(settings):
         return None
-    return (type(module), module.extra_repr(), *(_key(p) for p in module.parameters()))
+    return (type(module), _key(settings), *(_key(p) for p in module.parameters()))
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _key(argument: Any) -> Any:
