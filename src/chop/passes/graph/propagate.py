@@ -204,7 +204,7 @@ def _without_noise() -> Iterator[None]:
 
 def _run_real(interpreter: _Recording, inputs: Mapping[str, Any]) -> None:
     copies = [_map_tensors(v, torch.clone) for v in inputs.values()]  # in-place ops spare the user
-    with kept_buffers(interpreter.module), torch.random.fork_rng():
+    with kept_buffers(interpreter.model), kept_random_state(interpreter.model):
         interpreter.run(*copies)
 
 
@@ -213,6 +213,12 @@ def _failure(interpreter: _Recording, error: Exception) -> PassError:
     where = f"node '{node.name}' ({node.op} {node.target})" if node else "the graph"
     first = str(error).split("\n\nWhile executing")[0].strip()
     return PassError(f"{where}: cannot run on dummy_in: {type(error).__name__}: {first}")
+
+
+def kept_random_state(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Put back the random state of the CPU and of the device the model is on."""
+    device = device_of(model)
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 @contextlib.contextmanager
