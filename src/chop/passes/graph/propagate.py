@@ -187,7 +187,8 @@ def _emptied(model: nn.Module) -> Iterator[None]:
 def _run_fake(interpreter: _Recording, inputs: Mapping[str, Any]) -> None:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fakes = [_map_tensors(v, mode.from_tensor) for v in inputs.values()]
-    with mode, _without_noise():
+    # A write to a buffer alone, with no fake operand, happens for real in a fake world too.
+    with kept_buffers(interpreter.model), mode, _without_noise():
         interpreter.run(*fakes)
 
 

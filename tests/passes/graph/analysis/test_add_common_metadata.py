@@ -219,6 +219,24 @@ def test_force_device_meta_never_runs_for_real():
         passes.add_common_metadata_analysis_pass(graph, arguments)
 
 
+class Tallying(nn.Module):
+    mase_leaf = True
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x):
+        self.calls.add_(1)
+        return x + torch.ones(1, device="cpu")  # which the meta world cannot run
+
+
+def test_a_tally_kept_in_a_buffer_is_put_back():
+    model = nn.Sequential(Tallying())
+    annotate(MaseGraph(model, custom_ops={"modules": {Tallying: {}}}), torch.ones(2))
+    assert model[0].calls == 0
+
+
 class TwoLosses(nn.Module):
     def __init__(self):
         super().__init__()
