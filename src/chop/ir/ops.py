@@ -77,6 +77,8 @@ class Op:
     modules: tuple[ModuleClass, ...] = ()
     functions: tuple[Callable[..., Any], ...] = ()
     methods: tuple[str, ...] = ()
+    module_names: tuple[str, ...] = ()
+    """Endings of class names, for a layer that every library copies instead of importing."""
     parameters: tuple[str, ...] = ()
     macs: MacsRule | None = None
     flops_per_output: float = 0.0
@@ -292,6 +294,17 @@ DROPOUTS = tuple(
         ("alpha_dropout", "AlphaDropout", "alpha_dropout alpha_dropout_"),
         ("feature_alpha_dropout", "FeatureAlphaDropout", "feature_alpha_dropout"),
     )
+)
+
+DROP_PATHS = (
+    Op(
+        "drop_path",
+        MODULE,
+        module_names=("DropPath", "StochasticDepth"),
+        is_random=True,
+        is_dropout=True,
+        is_view=True,
+    ),
 )
 
 POOLS = tuple(
@@ -516,6 +529,7 @@ OPS: Registry[Op] = _merge(
         *LAYERS,
         *ACTIVATIONS,
         *DROPOUTS,
+        *DROP_PATHS,
         *POOLS,
         *IMAGE_LAYERS,
         *LOSSES,
@@ -530,6 +544,7 @@ OPS: Registry[Op] = _merge(
 )
 
 _BY_MODULE = {m: op for op in OPS.values() for m in op.modules}
+_BY_MODULE_NAME = {ending: op for op in OPS.values() for ending in op.module_names}
 _BY_FUNCTION: dict[Callable[..., Any], Op] = {}
 _BY_METHOD: dict[str, Op] = {}
 for _op in OPS.values():
@@ -546,7 +561,8 @@ def op_of_module(module: nn.Module) -> Op | None:
     for cls in type(module).__mro__:
         if cls in _BY_MODULE:
             return _BY_MODULE[cls]
-    return None
+    name = type(module).__name__
+    return next((op for ending, op in _BY_MODULE_NAME.items() if name.endswith(ending)), None)
 
 
 def op_of_function(target: Any) -> Op | None:
