@@ -38,9 +38,14 @@ def _statistics(graph: MaseGraph) -> dict[str, Any]:
     }
 
 
+def _quantize(graph: MaseGraph) -> dict[str, Any]:
+    return {"by": "type", "default": {"config": {"name": "mxint"}}}
+
+
 CASES: dict[str, PassCase] = {
     "add_common_metadata_analysis_pass": PassCase(lambda graph: {"dummy_in": graph.dummy_in}),
     "add_software_metadata_analysis_pass": PassCase(),
+    "calculate_avg_bits_mg_analysis_pass": PassCase(),
     "eliminate_common_subexpressions_transform_pass": PassCase(),
     "eliminate_dead_code_transform_pass": PassCase(),
     "extract_subgraph_transform_pass": PassCase(
@@ -50,6 +55,7 @@ CASES: dict[str, PassCase] = {
     "fuse_conv_bn_transform_pass": PassCase(),
     "init_metadata_analysis_pass": PassCase(),
     "profile_statistics_analysis_pass": PassCase(_statistics),
+    "quantize_transform_pass": PassCase(_quantize),
     "remove_dropout_transform_pass": PassCase(),
     "replace_module_transform_pass": PassCase(
         lambda graph: {"by": "type", "target": nn.Linear, "factory": lambda module: module}
@@ -60,5 +66,6 @@ CASES: dict[str, PassCase] = {
     "report_node_shape_analysis_pass": PassCase(),
     "report_node_type_analysis_pass": PassCase(),
     "summarize_graph_analysis_pass": PassCase(),
+    "summarize_quantization_analysis_pass": PassCase(),
     "verify_metadata_analysis_pass": PassCase(),
 }

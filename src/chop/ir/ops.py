@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from chop.errors import GraphError
+from chop.ir.kernels import COMPUTE, Compute
 from chop.ir.modes import ModeConstant, RandomDraw
 from chop.registry import Registry
 
@@ -87,6 +88,7 @@ class Op:
     is_dropout: bool = False
     copies_if_strided: bool = False
     reads_rows: bool = False
+    compute: Compute | None = None
 
     def flops(self, shapes: Shapes) -> int:
         """Floating-point operations: two for each multiply-accumulate, plus the elementwise."""
@@ -523,7 +525,8 @@ def _merge(rows: Iterable[Op]) -> Registry[Op]:
     table: Registry[Op] = Registry("op")
     for row in rows:
         modules = MODULE_SHAPES.get(row.name, ())
-        table.register(row.name, replace(row, modules=row.modules + modules))
+        compute = COMPUTE.get(row.name)
+        table.register(row.name, replace(row, modules=row.modules + modules, compute=compute))
     return table
 
 
@@ -569,11 +572,13 @@ def op_of_module(module: nn.Module) -> Op | None:
 
 
 def op_of_function(target: Any) -> Op | None:
-    """The row of a torch function or Python operator."""
+    """The row of a torch function or Python operator, or of a quantised version of one."""
     try:
-        return _BY_FUNCTION.get(target)
+        found = _BY_FUNCTION.get(target)
     except TypeError:  # an unhashable callable
         return None
+    own = getattr(target, "op", None)
+    return own if found is None and isinstance(own, Op) else found
 
 
 def op_of_method(name: str) -> Op | None:
