@@ -56,10 +56,15 @@ def _saved_adapter(graph: MaseGraph) -> dict[str, Any]:
     return {"path": Path(tempfile.mkdtemp())}
 
 
+def _quantize(graph: MaseGraph) -> dict[str, Any]:
+    return {"by": "type", "default": {"config": {"name": "mxint"}}}
+
+
 CASES: dict[str, PassCase] = {
     "add_common_metadata_analysis_pass": PassCase(lambda graph: {"dummy_in": graph.dummy_in}),
     "add_software_metadata_analysis_pass": PassCase(),
     "calculate_sparsity_analysis_pass": PassCase(),
+    "calculate_avg_bits_mg_analysis_pass": PassCase(),
     "eliminate_common_subexpressions_transform_pass": PassCase(),
     "eliminate_dead_code_transform_pass": PassCase(),
     "extract_subgraph_transform_pass": PassCase(
@@ -76,6 +81,7 @@ CASES: dict[str, PassCase] = {
     "prune_transform_pass": PassCase(
         lambda graph: {"weight": {"sparsity": 0.5, "granularity": "row"}}, is_idempotent=False
     ),
+    "quantize_transform_pass": PassCase(_quantize),
     "remove_dropout_transform_pass": PassCase(),
     "replace_module_transform_pass": PassCase(
         lambda graph: {"by": "type", "target": nn.Linear, "factory": lambda module: module}
@@ -87,5 +93,6 @@ CASES: dict[str, PassCase] = {
     "report_node_type_analysis_pass": PassCase(),
     "save_lora_adapter_interface_pass": PassCase(_saved_adapter),
     "summarize_graph_analysis_pass": PassCase(),
+    "summarize_quantization_analysis_pass": PassCase(),
     "verify_metadata_analysis_pass": PassCase(),
 }
