@@ -80,7 +80,7 @@ def _chosen_families(coupling: Coupling, paths: set[str], config: PruneWeight) -
     found = [f for f in find_families(coupling) if f.is_heads == wants_heads]
     chosen = [f for f in found if paths.intersection(f.producers) and len(f.groups) > 1]
     if not chosen:
-        can = ", ".join(f"{p}" for f in found for p in f.producers) or "none"
+        can = ", ".join(p for f in found for p in f.producers) or "none"
         raise PassError(
             f"prune: no {config.granularity} of the chosen layers can be removed. "
             f"Layers with removable {config.granularity}s: {can}."
