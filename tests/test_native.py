@@ -92,8 +92,14 @@ def test_an_unwritable_cache_falls_back_to_a_temporary_folder(source, monkeypatc
 
 @needs_compiler
 def test_openmp_flags_build_with_the_runtime_already_loaded(source):
-    source.write_text(
-        "#include <omp.h>\n"
-        + SOURCE.replace("return 42", "return omp_get_max_threads() > 0 ? 42 : 0")
-    )
+    body = SOURCE.replace("return 42", "return omp_get_max_threads() > 0 ? 42 : 0")
+    source.write_text("#include <omp.h>\n" + body)
     assert native.load(source, native.openmp_flags()).answer() == 42
+
+
+def test_the_allocator_can_be_told_to_keep_memory():
+    program = (
+        "import platform; from chop.native import tune_allocator;"
+        "assert tune_allocator() == (platform.libc_ver()[0] == 'glibc')"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -505,6 +505,12 @@ IMPLICIT = (
         )
         for name, names in _IMPLICIT.items()
     ),
+    # What Python computes of sizes.
+    Op(
+        "size_arithmetic",
+        IMPLICIT_FUNC,
+        functions=(max, min, round, math.ceil, math.floor, math.trunc),
+    ),
     Op("getattr", IMPLICIT_FUNC, functions=(getattr,)),
     # Not random within a mode, but not a constant either: training has another value.
     Op("mode_constant", IMPLICIT_FUNC, modules=(ModeConstant,), is_random=True),

@@ -247,16 +247,16 @@ class Recorder:
 
     # -- graph -> values ---------------------------------------------------------------------
 
-    def _learn(self, value: Any, source: fx.Node | Expression) -> None:
+    def _learn(self, value: Any, source: fx.Node | Expression, detached: bool = False) -> None:
         """Remember where every tensor inside `value` comes from."""
         if isinstance(value, torch.Tensor | torch.device):
-            self._known[id(value)] = (value, source)  # holding it keeps its id from being reused
-        elif isinstance(value, Mapping):
-            for key, item in value.items():
-                self._learn(item, Expression(self._write, operator.getitem, source, key))
-        elif isinstance(value, tuple | list):
-            for i, item in enumerate(value):
-                self._learn(item, Expression(self._write, operator.getitem, source, i))
+            known = Expression(self._write, "detach", source) if detached else source
+            self._known[id(value)] = (value, known)  # holding it keeps its id from being reused
+        elif isinstance(value, Mapping | tuple | list):
+            items = value.items() if isinstance(value, Mapping) else enumerate(value)
+            for key, item in items:
+                part = Expression(self._write, operator.getitem, source, key)
+                self._learn(item, part, detached)
 
     def _write(self, function: Callable[..., Any] | str, args: tuple[Any, ...]) -> fx.Node:
         """Write one call of a function, or of the method so named, on expressions and values."""
@@ -305,9 +305,7 @@ class Recorder:
         nodes = tuple(self.argument(a) for a in args)
         named = {key: self.argument(value) for key, value in kwargs.items()}
         node = self._create(op, target, nodes, named)
-        if _stops_gradient(args, kwargs):
-            node = self._create("call_method", "detach", (node,), {})
-        self._learn(result, node)
+        self._learn(result, node, detached=_stops_gradient(args, kwargs))
 
     def _attribute(self, function: Any, args: tuple[Any, ...]) -> Any:
         name = function.__self__.__name__
