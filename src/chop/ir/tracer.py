@@ -69,7 +69,9 @@ def trace(
 ) -> TracedModule:
     """The module that computes what `model` computes on inputs of these names."""
     with tracing_environment(model):
-        captured, template = _capture(model, inputs, options)
+        # A tensor made in inference mode takes no part in gradients; its copy does.
+        usable = inputs and {k: _map_tensors(v, _usable) for k, v in inputs.items()}
+        captured, template = _capture(model, usable, options)
     return build(model, captured, template)
 
 
@@ -209,6 +211,10 @@ def _fake(inputs: Mapping[str, Any]) -> tuple[FakeTensorMode, dict[str, Any]]:
     """A world of fake tensors and the inputs in it."""
     world = FakeTensorMode(allow_non_fake_inputs=True)
     return world, {name: _map_tensors(value, world.from_tensor) for name, value in inputs.items()}
+
+
+def _usable(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone() if tensor.is_inference() else tensor
 
 
 def _map_tensors(value: Any, change: Any) -> Any:
