@@ -85,7 +85,7 @@ class Record:
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of `key`, or `default` where it has none."""
-        return self[key] if key in list(self) else default
+        return self[key] if key in self else default  # noqa: SIM401  (this is `get`)
 
     def update(self, other: Any) -> None:
         """Set every key of `other`."""
