@@ -23,7 +23,7 @@ def tiny_bert(vocab_size: int = 64, num_labels: int = 2, **config: Any) -> nn.Mo
     """BERT with a classifier of sequences: 2 layers of width 32."""
     sizes = {"vocab_size": vocab_size, "num_labels": num_labels, "max_position_embeddings": 64}
     settings = AutoConfig.for_model("bert", **{**WIDTH, **sizes, **config})
-    model: nn.Module = AutoModelForSequenceClassification.from_config(settings)
+    model: nn.Module = AutoModelForSequenceClassification.from_config(settings)  # type: ignore[no-untyped-call]
     return model
 
 
@@ -33,5 +33,5 @@ def tiny_vit(
     """A vision transformer on patches of 2 x 2 pixels: 2 layers of width 32."""
     sizes = {"image_size": image_size, "num_channels": in_channels, "num_labels": num_labels}
     settings = AutoConfig.for_model("vit", **{**WIDTH, **sizes, "patch_size": 2, **config})
-    model: nn.Module = AutoModelForImageClassification.from_config(settings)
+    model: nn.Module = AutoModelForImageClassification.from_config(settings)  # type: ignore[no-untyped-call]
     return model
