@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.operator_schemas import get_signature_for_torch_op
 
-from chop.ir.meta import MaseMetadata, ValueMeta, mase_meta
+from chop.ir.meta import MaseMetadata, ValueMeta
 from chop.ir.ops import Op, node_module
 
 OWN_NAMES: dict[Any, tuple[str, ...]] = {
@@ -116,9 +116,8 @@ def describe_arguments(
     config: dict[str, ValueMeta] = {}
     parameters: dict[str, ValueMeta] = {}
     for name, given in named_arguments(node):
-        tensors = _tensor_results(given)
-        if name in roles and len(tensors) == 1:
-            parameters[name] = tensors[0]
+        if name in roles and isinstance(given, fx.Node) and _gives_tensors(given):
+            parameters[name] = _tensor_results(given)[0]
             continue
         value = _take_tensors(given, operands)
         if not _is_only_operands(given):
@@ -146,8 +145,9 @@ def describe_parameters(
 
 def _results(node: fx.Node) -> list[ValueMeta]:
     found = node.meta.get("mase")
-    has = isinstance(found, MaseMetadata) and found.common.results is not None
-    return list(mase_meta(node).common.results.values()) if has else []  # type: ignore[union-attr]
+    if not isinstance(found, MaseMetadata) or found.common.results is None:
+        return []
+    return list(found.common.results.values())
 
 
 def _tensor_results(given: Any) -> list[ValueMeta]:
@@ -155,6 +155,10 @@ def _tensor_results(given: Any) -> list[ValueMeta]:
     if not isinstance(given, fx.Node):
         return []
     return [replace(r, source=given) for r in _results(given) if r.is_tensor]
+
+
+def _gives_tensors(node: fx.Node) -> bool:
+    return any(r.is_tensor for r in _results(node))
 
 
 def _take_tensors(given: Any, operands: dict[str, ValueMeta]) -> Any:
@@ -178,7 +182,7 @@ def _take_tensors(given: Any, operands: dict[str, ValueMeta]) -> Any:
 
 def _is_only_operands(given: Any) -> bool:
     if isinstance(given, fx.Node):
-        return bool(_tensor_results(given))
+        return _gives_tensors(given)
     parts = list(given.values()) if isinstance(given, dict) else given
     return isinstance(parts, tuple | list) and bool(parts) and all(map(_is_only_operands, parts))
 

@@ -14,13 +14,17 @@ from torch import fx
 
 from chop.ir.arguments import named_arguments
 from chop.ir.ops import Op, find_op, node_module
+from chop.ir.recorder import is_mutation
 
-_IN_PLACE_NAMES = (
-    *("iadd", "iand", "iconcat", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior"),
-    *("ipow", "irshift", "isub", "itruediv", "ixor", "setitem", "delitem"),
-)
-IN_PLACE_FUNCTIONS = {getattr(operator, name) for name in _IN_PLACE_NAMES} | {setattr, delattr}
-"""Functions that write to their first argument and do not say so in their name."""
+IN_PLACE_FUNCTIONS = {operator.delitem, setattr, delattr}
+IN_PLACE_METHODS = {"__setitem__", "__delitem__", "__setattr__"} | {
+    f"__i{name}__"
+    for name in (
+        *("add", "and", "floordiv", "lshift", "matmul", "mod", "mul", "or"),
+        *("pow", "rshift", "sub", "truediv", "xor"),
+    )
+}
+"""What writes to its first argument and does not say so in its name."""
 
 GRAD_MODE_FUNCTIONS = {torch._C._set_grad_enabled}
 """Functions that change how the nodes after them run."""
@@ -32,25 +36,18 @@ def is_in_place(node: fx.Node) -> bool:
     """Whether `node` writes to one of its operands."""
     if node.op in _NOT_CALLS:
         return False
-    if node.op == "call_module":
-        return bool(getattr(node_module(node), "inplace", False))
-    if node.op == "call_method":
-        return _says_in_place(str(node.target).strip("_"), str(node.target))
-    if node.target in IN_PLACE_FUNCTIONS:
+    if is_mutation(node):
         return True
-    arguments = dict(named_arguments(node))
-    named = getattr(node.target, "__name__", "")
+    if node.op == "call_method":
+        return node.target in IN_PLACE_METHODS
+    if node.op == "call_module":
+        return False
+    arguments = dict(named_arguments(node))  # F.relu(x, True) and torch.add(x, y, out=z)
     return (
-        arguments.get("out") is not None
+        node.target in IN_PLACE_FUNCTIONS
         or bool(arguments.get("inplace", False))
-        or (named.endswith("_") and not named.endswith("__"))
+        or arguments.get("out") is not None
     )
-
-
-def _says_in_place(bare: str, name: str) -> bool:
-    if name.endswith("__"):  # x.__iadd__(y)
-        return bare in _IN_PLACE_NAMES
-    return name.endswith("_")
 
 
 def is_mutating(node: fx.Node, op: Op | None) -> bool:

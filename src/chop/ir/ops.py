@@ -19,6 +19,7 @@ from torch import fx, nn
 
 from chop.errors import GraphError
 from chop.ir.kernels import COMPUTE, Compute
+from chop.ir.modes import ModeConstant, RandomDraw
 from chop.registry import Registry
 
 MODULE = "module"
@@ -57,8 +58,8 @@ class Shapes:
         return sum(math.prod(s) for s in self.outputs)
 
 
-MacsRule = Callable[[Shapes], int]
 ModuleClass = type[nn.Module]
+MacsRule = Callable[[Shapes], int]
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class Op:
 
     `is_random`: two calls on equal operands may differ. `is_stateful`: a call in training mode
     writes buffers. `is_view`: the result may share the storage of an operand. `is_dropout`: gives
-    its operand back in evaluation mode.
+    its operand back in evaluation mode. `copies_if_strided`: a view, but of a contiguous operand
+    alone. `reads_rows`: of its parameters it reads the rows it gives.
     """
 
     name: str
@@ -82,6 +84,8 @@ class Op:
     is_stateful: bool = False
     is_view: bool = False
     is_dropout: bool = False
+    copies_if_strided: bool = False
+    reads_rows: bool = False
     compute: Compute | None = None
 
     def flops(self, shapes: Shapes) -> int:
@@ -194,8 +198,10 @@ LAYERS = (
         )
         for n in (1, 2, 3)
     ),
-    _layer("embedding", "Embedding", "embedding", parameters=("weight",)),
-    _layer("embedding_bag", "EmbeddingBag", "embedding_bag", parameters=("weight",)),
+    _layer("embedding", "Embedding", "embedding", parameters=("weight",), reads_rows=True),
+    _layer(
+        "embedding_bag", "EmbeddingBag", "embedding_bag", parameters=("weight",), reads_rows=True
+    ),
     _layer("layer_norm", "LayerNorm", "layer_norm", parameters=WEIGHT_BIAS, flops_per_output=8),
     _layer("rms_norm", "RMSNorm", "rms_norm", parameters=("weight",), flops_per_output=5),
     _layer("group_norm", "GroupNorm", "group_norm", parameters=WEIGHT_BIAS, flops_per_output=8),
@@ -354,11 +360,18 @@ LOSSES = tuple(
 MATRIX_OPS = (
     _tensor_op("matmul", "matmul mm mv", macs=_matmul_macs),
     _tensor_op("bmm", macs=_matmul_macs),
+    _tensor_op(
+        "grouped_mm",
+        "_grouped_mm",
+        macs=_matmul_macs,
+        functions=_functions("grouped_mm", of=F),
+    ),
     _tensor_op("addmm", "addmm baddbmm addbmm addmv", macs=_addmm_macs),
     _tensor_op("einsum", macs=_einsum_macs),
     _tensor_op("dot", "dot vdot inner outer tensordot"),
     _tensor_op("norm", "norm vector_norm matrix_norm", flops_per_output=2),
     _tensor_op("cumsum", "cumsum cumprod cummax cummin logcumsumexp", flops_per_output=1),
+    _tensor_op("diff", flops_per_output=1),
     _tensor_op("fft", "fft ifft fft2 ifft2 fftn ifftn rfft irfft rfftn irfftn"),
 )
 
@@ -464,6 +477,7 @@ _IMPLICIT = {
     "finfo": "finfo iinfo",
 }
 
+_MAY_COPY = ("contiguous", "flatten", "reshape")
 _NOT_VIEWS = ("repeat", "size", "setitem", "new", "constant", "random", "index", "finfo")
 
 IMPLICIT = (
@@ -474,10 +488,14 @@ IMPLICIT = (
             type=IMPLICIT_FUNC,
             is_view=name not in _NOT_VIEWS,
             is_random=name == "random",
+            copies_if_strided=name in _MAY_COPY,
         )
         for name, names in _IMPLICIT.items()
     ),
     Op("getattr", IMPLICIT_FUNC, functions=(getattr,)),
+    # Not random within a mode, but not a constant either: training has another value.
+    Op("mode_constant", IMPLICIT_FUNC, modules=(ModeConstant,), is_random=True),
+    Op("random_draw", IMPLICIT_FUNC, modules=(RandomDraw,), is_random=True),
 )
 
 MODULE_SHAPES = {"flatten": (nn.Flatten,), "unflatten": (nn.Unflatten,)}

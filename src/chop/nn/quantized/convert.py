@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from chop.errors import ConfigError
 from chop.ir.ops import op_of_module
@@ -61,12 +62,25 @@ def quantized_class(module: nn.Module, name: str, *, where: str) -> type[Quantiz
         raise ConfigError(
             f"{where}: {kind} has no quantised layer. {suggest(kind.lower(), QUANTIZED_LAYERS)}"
         )
-    made = LAYER_CLASSES[base, form]
-    own = _own_class(type(module))
-    return made if own is base else _MIXED(made, own)
+    made, own = LAYER_CLASSES[base, form], type(module)
+    if is_parametrized(module):
+        return _parametrized(_derived(made, own.__bases__[0]), own)
+    return _derived(made, own)
 
 
-def _own_class(cls: type[nn.Module]) -> type[nn.Module]:
+def _derived(made: type[QuantizedModule], cls: type[nn.Module]) -> type[QuantizedModule]:
+    """`made` for a layer of class `cls`, which may be a subclass of the torch layer."""
+    own = own_class(cls)
+    return made if own is made.float_class else _MIXED(made, own)
+
+
+def _parametrized(made: type[QuantizedModule], own: type[nn.Module]) -> type[QuantizedModule]:
+    """`made` with the properties that parametrisation gave the class `own`, as torch derives it."""
+    members = {k: v for k, v in vars(own).items() if k not in ("__dict__", "__weakref__")}
+    return type(f"Parametrized{made.__name__}", (made,), members)
+
+
+def own_class(cls: type[nn.Module]) -> type[nn.Module]:
     """The float class of a layer, whether it is quantised or not."""
     if not issubclass(cls, QuantizedModule):
         return cls

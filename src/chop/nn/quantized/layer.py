@@ -6,7 +6,6 @@ formats; the files of `chop.nn.quantized.modules` give them their places.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import operator
@@ -20,6 +19,7 @@ from chop.ir.ops import OPS, Op
 from chop.nn.quantized.frozen import forget, quantize_parameter
 from chop.nn.quantized.operands import (
     DATA_OUT,
+    format_text,
     is_bypassed,
     layer_quantizers,
     plain_config,
@@ -94,15 +94,8 @@ class QuantizedModule(nn.Module):
         return super().train(mode)
 
     def extra_repr(self) -> str:
-        formats = ", ".join(f"{role}={_show(q)}" for role, q in self.quantizers.items())
+        formats = ", ".join(f"{role}={format_text(q)}" for role, q in self.quantizers.items())
         return ", ".join(text for text in (super().extra_repr(), formats) if text)
-
-
-def _show(quantizer: Quantizer) -> str:
-    """The format with the settings that differ from its defaults."""
-    pairs = [(f, getattr(quantizer, f.name)) for f in dataclasses.fields(quantizer)]
-    chosen = [f"{f.name}={value!r}" for f, value in pairs if value != f.default]
-    return f"{type(quantizer).__name__}({', '.join(chosen)})"
 
 
 def _compute(op: Op) -> Compute:

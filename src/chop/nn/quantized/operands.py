@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -81,6 +82,13 @@ def quantize_value(value: Any, quantizer: Quantizer) -> Any:
         return (quantize_value(value[0], quantizer), *value[1:])
     is_operand = isinstance(value, Tensor) and value.is_floating_point()
     return quantizer(value) if is_operand else value
+
+
+def format_text(quantizer: Quantizer) -> str:
+    """The format with the settings that differ from its defaults: `Integer(width=8)`."""
+    pairs = [(f, getattr(quantizer, f.name)) for f in dataclasses.fields(quantizer)]
+    chosen = [f"{f.name}={value!r}" for f, value in pairs if value != f.default]
+    return f"{type(quantizer).__name__}({', '.join(chosen)})"
 
 
 def plain_config(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from chop.ir.arguments import describe_arguments, describe_result
@@ -15,7 +16,7 @@ from chop.ir.meta import CommonMeta, MaseMetadata, ValueMeta
 from chop.ir.ops import IMPLICIT_FUNC, Op, find_op
 from chop.log import get_logger
 from chop.passes.graph.number_formats import annotate_formats
-from chop.passes.graph.propagate import example_inputs, propagate
+from chop.passes.graph.propagate import META, device_of, example_inputs, propagate
 
 logger = get_logger(__name__)
 Keep = Callable[[Tensor], Any]
@@ -41,15 +42,21 @@ def annotate_op(graph: MaseGraph, node: fx.Node) -> Op | None:
     return op
 
 
-def warn_unknown(node: fx.Node) -> None:
-    """Say that the op table has no row for `node`, and what to do."""
-    logger.warning(
-        "node '%s' (%s): no op is listed for '%s', so it is an implicit_func. "
-        "Pass custom_ops to MaseGraph to describe it.",
-        node.name,
-        node.op,
-        _own_name(node),
-    )
+def warn_unknown(nodes: Iterable[fx.Node]) -> None:
+    """Say, once for each target, that the op table has no row for it, and what to do."""
+    by_name: dict[str, list[fx.Node]] = {}
+    for node in nodes:
+        by_name.setdefault(_own_name(node), []).append(node)
+    for name, same in by_name.items():
+        others = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        logger.warning(
+            "node '%s'%s (%s): no op is listed for '%s', so it is an implicit_func. "
+            "Pass custom_ops to MaseGraph to describe it.",
+            same[0].name,
+            others,
+            same[0].op,
+            name,
+        )
 
 
 def _own_name(node: fx.Node) -> str:
@@ -69,23 +76,29 @@ def ensure_meta(node: fx.Node) -> MaseMetadata:
 def annotate(graph: MaseGraph, inputs: Mapping[str, Any], *, add_value: bool, retry: bool) -> None:
     """Ops, operands and results of every node, by one run of the graph on `inputs`."""
     ops = {node: annotate_op(graph, node) for node in graph.fx_graph.nodes}
-    for node, op in ops.items():
-        if op is None:
-            warn_unknown(node)
+    warn_unknown(node for node, op in ops.items() if op is None)
     keep = keeper(graph) if add_value else drop_value
+    device = device_of(graph.model)
 
     def record(node: fx.Node, result: Any) -> None:
-        annotate_node(node, ops[node], result, keep)
+        annotate_node(node, ops[node], result, keep, device)
 
     propagate(graph, inputs, record, real=add_value, retry=retry)
 
 
-def annotate_node(node: fx.Node, op: Op | None, result: Any, keep: Keep) -> None:
-    """Operands and results of one node whose inputs are annotated."""
+def annotate_node(
+    node: fx.Node, op: Op | None, result: Any, keep: Keep, device: torch.device
+) -> None:
+    """Operands and results of one node whose inputs are annotated, as they are on `device`."""
     common: CommonMeta = ensure_meta(node).common
     common.results = describe_result(result, keep)
     common.args = describe_arguments(node, op, keep)
     annotate_formats(node)
+    for value in (*common.results.values(), *common.args.values()):
+        if value.device == META:
+            value.device = device
+        if isinstance(value.value, torch.device) and value.value == META:
+            value.value = device
 
 
 def is_annotated(graph: MaseGraph) -> bool:
@@ -110,13 +123,15 @@ def refresh(graph: MaseGraph) -> None:
     ops = {node: annotate_op(graph, node) for node in graph.fx_graph.nodes}
     inputs, has_values = example_inputs(graph)
     keep = keeper(graph) if has_values else drop_value
+    device = device_of(graph.model)
 
     def record(node: fx.Node, result: Any) -> None:
         common = ensure_meta(node).common
         old_args, old_results = common.args or {}, common.results or {}
-        annotate_node(node, ops[node], result, keep)
+        annotate_node(node, ops[node], result, keep, device)
         common.results = _merge(old_results, common.results or {})
         common.args = _merge(old_args, common.args or {})
+        annotate_formats(node)
 
     propagate(graph, inputs, record, real=has_values)
 

@@ -56,7 +56,7 @@ def annotate_formats(node: fx.Node) -> None:
     if quantizers is None or not isinstance(meta, MaseMetadata):
         return
     for name, value in (meta.common.args or {}).items():
-        role = _role_of(name, quantizers)
+        role = role_of(name, quantizers)
         if role is not None:
             _write(value, quantizers[role])
     _annotate_result(meta.common, quantizers)
@@ -69,7 +69,7 @@ def _annotate_result(common: CommonMeta, quantizers: Mapping[str, Quantizer]) ->
         _write(value, first if isinstance(own, Bypass) else own)
 
 
-def _role_of(name: str, quantizers: Mapping[str, Quantizer]) -> str | None:
+def role_of(name: str, quantizers: Mapping[str, Quantizer]) -> str | None:
     """The role of an operand by its name in the metadata; None for one without a format."""
     if name in quantizers:
         return name
@@ -94,6 +94,7 @@ def relink_formats(node: fx.Node) -> None:
         reader = user.meta.get("mase")
         if result is not None and isinstance(reader, MaseMetadata):
             _follow(reader.common, node, result)
+            annotate_formats(user)  # what it quantises itself, it tells itself
 
 
 def _follow(common: CommonMeta, source: fx.Node, result: ValueMeta) -> None:

@@ -51,8 +51,9 @@ def _layers(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
     """Paths and modules; what is inside a layer of the op table is the layer's own."""
     yield path, module
     if float_class_of(module) is None:
-        for name, child in module.named_children():
-            yield from _layers(child, f"{path}.{name}" if path else name)
+        for name, child in module._modules.items():  # named_children() skips what is shared
+            if child is not None:
+                yield from _layers(child, f"{path}.{name}" if path else name)
 
 
 def _candidate(path: str, module: nn.Module) -> Candidate:

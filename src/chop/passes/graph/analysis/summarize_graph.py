@@ -49,17 +49,15 @@ def summarize_graph_analysis_pass(graph: MaseGraph, args: SummarizeGraphArgs) ->
 def node_cost(graph: MaseGraph, node: fx.Node) -> dict[str, Any]:
     """Parameters, MACs, FLOPs and bytes read and written by one call of `node`."""
     common = mase_meta(node).common
-    arguments, results = common.args or {}, common.results or {}
     op = find_op(node, graph.custom_ops)
     shapes = _shapes_of(node, op)
-    moves = node.op in ("call_module", "call_function", "call_method") and not _is_free(node, op)
     return {
         "node": node.name,
         "op": common.mase_op,
         "parameters": _parameter_count(node),
         "macs": op.macs_of(shapes) if op else 0,
         "flops": op.flops(shapes) if op else 0,
-        "bytes_moved": _bytes([*arguments.values(), *results.values()]) if moves else 0,
+        "bytes_moved": _bytes_moved(node, op),
     }
 
 
@@ -80,9 +78,42 @@ def _shapes_of(node: fx.Node, op: Op | None) -> Shapes:
     )
 
 
-def _is_free(node: fx.Node, op: Op | None) -> bool:
-    """A view moves no bytes: its result shares the storage of its operand."""
-    return op is not None and op.is_view and not is_in_place(node)
+def _bytes_moved(node: fx.Node, op: Op | None) -> int:
+    """Bytes of the tensors read and written; a view, or a question about a size, moves none."""
+    common = mase_meta(node).common
+    written = _bytes((common.results or {}).values())
+    shares = shares_storage(node, op) and not is_in_place(node)
+    if not node.op.startswith("call_") or not written or shares:
+        return 0
+    arguments = {n: v for n, v in (common.args or {}).items() if v.is_tensor}
+    if op is not None and op.reads_rows:
+        indices = [v for n, v in arguments.items() if n not in op.parameters]
+        return _bytes(indices) + 2 * written
+    return _bytes(arguments.values()) + written
+
+
+def shares_storage(node: fx.Node, op: Op | None) -> bool:
+    """Whether the result of `node` lies in the storage of its operand."""
+    common = mase_meta(node).common
+    operands = [v for v in (common.args or {}).values() if v.is_tensor]
+    if not node.op.startswith("call_") or not operands:
+        return False
+    if is_in_place(node):
+        return True
+    one_source = len({v.source for v in operands}) == 1  # an index of tensors makes a copy
+    if op is None or not op.is_view or not one_source:
+        return False
+    changed = any(v.torch_dtype != operands[0].torch_dtype for v in (common.results or {}).values())
+    return not changed and not (op.copies_if_strided and not _is_contiguous(operands[0]))
+
+
+def _is_contiguous(value: ValueMeta) -> bool:
+    expected, steps = 1, value.stride or []
+    for size, step in zip(reversed(value.shape or []), reversed(steps), strict=False):
+        if size != 1 and step != expected:
+            return False
+        expected *= size
+    return True
 
 
 def _parameters_of(node: fx.Node) -> list[nn.Parameter]:
@@ -136,12 +167,8 @@ def _activation_bytes(node: fx.Node) -> int:
 def _storage_owners(graph: MaseGraph) -> dict[fx.Node, fx.Node]:
     owner: dict[fx.Node, fx.Node] = {}
     for node in graph.fx_graph.nodes:
-        op = find_op(node, graph.custom_ops)
-        shares = node.op.startswith("call_") and (
-            (op is not None and op.is_view) or is_in_place(node)
-        )
-        inputs = node.all_input_nodes
-        owner[node] = owner[inputs[0]] if shares and inputs else node
+        shares = shares_storage(node, find_op(node, graph.custom_ops))
+        owner[node] = owner[node.all_input_nodes[0]] if shares else node
     return owner
 
 

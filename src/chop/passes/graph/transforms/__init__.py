@@ -7,6 +7,11 @@ from chop.passes.graph.transforms.eliminate_dead_code import eliminate_dead_code
 from chop.passes.graph.transforms.extract_subgraph import extract_subgraph_transform_pass
 from chop.passes.graph.transforms.fold_constants import fold_constants_transform_pass
 from chop.passes.graph.transforms.fuse_conv_bn import fuse_conv_bn_transform_pass
+from chop.passes.graph.transforms.lora import (
+    fuse_lora_weights_transform_pass,
+    insert_lora_adapter_transform_pass,
+)
+from chop.passes.graph.transforms.quantize import quantize_transform_pass
 from chop.passes.graph.transforms.remove_dropout import remove_dropout_transform_pass
 from chop.passes.graph.transforms.replace_module import replace_module_transform_pass
 
@@ -16,6 +21,9 @@ __all__ = [
     "extract_subgraph_transform_pass",
     "fold_constants_transform_pass",
     "fuse_conv_bn_transform_pass",
+    "fuse_lora_weights_transform_pass",
+    "insert_lora_adapter_transform_pass",
+    "quantize_transform_pass",
     "remove_dropout_transform_pass",
     "replace_module_transform_pass",
 ]

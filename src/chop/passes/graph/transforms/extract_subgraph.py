@@ -10,6 +10,7 @@ from torch import fx
 from chop.errors import ConfigError, PassError
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata
+from chop.ir.outputs import OutputTemplate
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.annotate import ensure_meta, refresh
 from chop.passes.graph.transforms.surgery import drop_unused_modules
@@ -75,6 +76,9 @@ def _cut(node: fx.Node, first: fx.Node) -> fx.Node:
 def _set_output(graph: MaseGraph, ends: tuple[fx.Node, ...]) -> None:
     output = next(node for node in graph.fx_graph.nodes if node.op == "output")
     output.args = (ends[0] if len(ends) == 1 else ends,)
+    hooks = graph.model._forward_hooks
+    for key in [k for k, hook in hooks.items() if isinstance(hook, OutputTemplate)]:
+        del hooks[key]  # it speaks of the whole model's output
 
 
 def _erase_others(graph: MaseGraph, ends: tuple[fx.Node, ...]) -> None:

@@ -69,9 +69,8 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
     for node, change in changes.items():
         _apply(graph, node, change)
     for node in changes:
-        relink_formats(node)
-    for node in changes:
         annotate_formats(node)
+        relink_formats(node)
     return graph, {"quantized": {node.name: _name_of(change) for node, change in changes.items()}}
 
 
