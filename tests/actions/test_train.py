@@ -55,10 +55,8 @@ def test_a_graph_trains_as_the_model_it_was_traced_from():
     results = []
     for model in (graph.model, twin):
         get_trainer(model, small(), **SHORT).train()
-        results.append(
-            torch.cat([p.flatten() for p in model.parameters() if p.requires_grad]).sum()
-        )
-    assert torch.allclose(*results, rtol=1e-4)
+        results.append(model.get_parameter("classifier.weight").detach())
+    assert torch.allclose(*results, atol=1e-4)
 
 
 def test_a_graph_without_labels_gets_its_loss_from_the_trainer():
@@ -133,18 +131,13 @@ class Two(nn.Module):
 
 
 def test_names_decide_which_column_feeds_which_argument():
-    assert match_columns(Two(), ["b", "text", "a", "label"]) == {
-        "b": "b",
-        "a": "a",
-        "label": "labels",
-    }
+    found = match_columns(Two(), ["b", "text", "a", "label"])
+    assert found == {"b": "b", "a": "a", "label": "labels"}
 
 
 def test_one_column_feeds_the_one_argument():
-    assert match_columns(MLP(), ["pixel_values", "labels"]) == {
-        "pixel_values": "x",
-        "labels": "labels",
-    }
+    found = match_columns(MLP(), ["pixel_values", "labels"])
+    assert found == {"pixel_values": "x", "labels": "labels"}
 
 
 def test_columns_that_do_not_fit_are_an_error():
@@ -201,7 +194,11 @@ get_trainer(bert_graph().model, small(), output_dir=sys.argv[1], **RESUMABLE).tr
 """
 
 
-@pytest.mark.parametrize("moment", ["compute_loss", "_save_rng_state"])
+MOMENTS = ["_save_rng_state", pytest.param("compute_loss", marks=pytest.mark.slow)]
+"""In the midst of writing a checkpoint, and between two."""
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_run_resumes_and_reaches_the_same_weights(tmp_path, moment):
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}", "OMP_NUM_THREADS": "1"}
@@ -235,11 +232,8 @@ def test_tied_weights_survive_a_checkpoint(tmp_path):
     class Tied(nn.Module):
         def __init__(self):
             super().__init__()
-            self.first, self.second, self.out = (
-                nn.Linear(64, 64),
-                nn.Linear(64, 64),
-                nn.Linear(64, 10),
-            )
+            self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+            self.out = nn.Linear(64, 10)
             self.second.weight = self.first.weight
 
         def forward(self, x):
