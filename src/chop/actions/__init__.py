@@ -7,12 +7,24 @@ from typing import Any
 
 _LAZY = {
     "METRICS": "chop.actions.metrics",
+    "SWEEPS": "chop.actions.sweeps",
     "GraphTrainer": "chop.actions.trainer",
+    "Subject": "chop.actions.subject",
     "get_trainer": "chop.actions.train",
+    "sweep": "chop.actions.sweeps",
+    "trained_subject": "chop.actions.subject",
 }
 """Name -> module: training needs packages that other actions do not."""
 
-__all__ = ["METRICS", "GraphTrainer", "get_trainer"]
+__all__ = [
+    "METRICS",
+    "SWEEPS",
+    "GraphTrainer",
+    "Subject",
+    "get_trainer",
+    "sweep",
+    "trained_subject",
+]
 
 
 def __getattr__(name: str) -> Any:
