@@ -49,9 +49,14 @@ class Sweep:
 
 
 def measure(subject: Subject, point: Point) -> dict[str, Any]:
-    """Accuracy of a graph changed as `point` says, before and after it is trained again."""
+    """What the sweep that `point` is of measures there."""
+    return measure_change(subject, point, SWEEPS[point["sweep"]].change)
+
+
+def measure_change(subject: Subject, point: Point, change: Change) -> dict[str, Any]:
+    """Accuracy of a graph after `change`, before and after it is trained again."""
     graph = subject.graph(point["seed"])
-    info = SWEEPS[point["sweep"]].change(graph, subject, point)
+    info = change(graph, subject, point)
     before = subject.evaluate(graph)
     subject.train(graph, point["seed"])
     return {BEFORE: before, AFTER: subject.evaluate(graph), **info}
@@ -113,7 +118,9 @@ def _prune(graph: MaseGraph, subject: Subject, point: Point) -> Mapping[str, Any
 
 def _adapt(graph: MaseGraph, subject: Subject, point: Point) -> Mapping[str, Any]:
     rank = int(point["rank"])
-    _, info = insert_lora_adapter_transform_pass(graph, {"rank": rank, "alpha": 2.0 * rank})
+    saved = tuple(point.get("modules_to_save", ()))
+    args = {"rank": rank, "alpha": 2.0 * rank, "modules_to_save": saved}
+    _, info = insert_lora_adapter_transform_pass(graph, args)
     return {name: info[name] for name in ("trainable", "total", "share")}
 
 
