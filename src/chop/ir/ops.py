@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from chop.errors import GraphError
+from chop.ir.channels import CHANNELS
 from chop.ir.kernels import COMPUTE, Compute
 from chop.ir.modes import ModeConstant, RandomDraw
 from chop.registry import Registry
@@ -70,6 +71,7 @@ class Op:
     writes buffers. `is_view`: the result may share the storage of an operand. `is_dropout`: gives
     its operand back in evaluation mode. `copies_if_strided`: a view, but of a contiguous operand
     alone. `reads_rows`: of its parameters it reads the rows it gives.
+    `channels`: the rule by which it couples channels (`chop.ir.channels`).
     """
 
     name: str
@@ -87,6 +89,7 @@ class Op:
     copies_if_strided: bool = False
     reads_rows: bool = False
     compute: Compute | None = None
+    channels: str | None = None
 
     def flops(self, shapes: Shapes) -> int:
         """Floating-point operations: two for each multiply-accumulate, plus the elementwise."""
@@ -248,6 +251,7 @@ LAYERS = (
         is_random=True,
     ),
     _layer("identity", "Identity", type=MODULE, is_view=True),
+    Op("activation_mask", MODULE, flops_per_output=1),
 )
 
 ACTIVATIONS = (
@@ -505,9 +509,9 @@ MODULE_SHAPES = {"flatten": (nn.Flatten,), "unflatten": (nn.Unflatten,)}
 def _merge(rows: Iterable[Op]) -> Registry[Op]:
     table: Registry[Op] = Registry("op")
     for row in rows:
-        modules = MODULE_SHAPES.get(row.name, ())
-        compute = COMPUTE.get(row.name)
-        table.register(row.name, replace(row, modules=row.modules + modules, compute=compute))
+        modules = row.modules + MODULE_SHAPES.get(row.name, ())
+        compute, channels = COMPUTE.get(row.name), CHANNELS.get(row.name)
+        table.register(row.name, replace(row, modules=modules, compute=compute, channels=channels))
     return table
 
 
@@ -542,11 +546,12 @@ UNKNOWN = Op("unknown", IMPLICIT_FUNC)
 
 
 def op_of_module(module: nn.Module) -> Op | None:
-    """The row of a module, or of the nearest of its base classes."""
+    """The row of a module, or of the nearest of its base classes, or the `op` it names itself."""
     for cls in type(module).__mro__:
         if cls in _BY_MODULE:
             return _BY_MODULE[cls]
-    return None
+    own = getattr(type(module), "op", None)
+    return own if isinstance(own, Op) else None
 
 
 def op_of_function(target: Any) -> Op | None:

@@ -16,6 +16,7 @@ from torch import nn
 
 from chop.ir.kernels import Compute, parameter_role
 from chop.ir.ops import OPS, Op
+from chop.ir.twins import masked
 from chop.nn.quantized.frozen import forget, quantize_parameter
 from chop.nn.quantized.operands import (
     DATA_OUT,
@@ -75,7 +76,10 @@ class QuantizedModule(nn.Module):
     def _quantized(self, name: str) -> Any:
         value = operator.attrgetter(name)(self)
         quantizer = self.quantizers[parameter_role(name)]
-        return None if value is None else quantize_parameter(self, name, value, quantizer)
+        if value is None:
+            return None
+        # again masked: some formats have no zero
+        return masked(self, name, quantize_parameter(self, name, value, quantizer))
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.is_bypassed:

@@ -11,6 +11,10 @@ from chop.passes.graph.transforms.lora import (
     fuse_lora_weights_transform_pass,
     insert_lora_adapter_transform_pass,
 )
+from chop.passes.graph.transforms.prune import (
+    prune_detach_hook_transform_pass,
+    prune_transform_pass,
+)
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
 from chop.passes.graph.transforms.remove_dropout import remove_dropout_transform_pass
 from chop.passes.graph.transforms.replace_module import replace_module_transform_pass
@@ -23,6 +27,8 @@ __all__ = [
     "fuse_conv_bn_transform_pass",
     "fuse_lora_weights_transform_pass",
     "insert_lora_adapter_transform_pass",
+    "prune_detach_hook_transform_pass",
+    "prune_transform_pass",
     "quantize_transform_pass",
     "remove_dropout_transform_pass",
     "replace_module_transform_pass",
