@@ -12,7 +12,11 @@ from chop.actions.fixed_point import uniform_fixed_point
 from chop.actions.subject import Subject
 from chop.actions.sweeps import SWEEPS, Change
 from chop.ir.graph import MaseGraph
-from chop.passes import PASSES, fuse_lora_weights_transform_pass, quantize_transform_pass
+from chop.passes import (
+    fuse_lora_weights_transform_pass,
+    prune_transform_pass,
+    quantize_transform_pass,
+)
 
 Point = dict[str, Any]
 
@@ -123,10 +127,11 @@ def _prune_quantized(
     return SWEEPS["sparsity"].change(graph, subject, point)
 
 
+ENCODER = (r"bert\.encoder\..*",)
 CHANNELS = ("intermediate.dense",)
 STRUCTURE_ARGS: dict[str, list[dict[str, Any]]] = {
     "2:4": [{"granularity": "2:4"}],
-    "block": [{"granularity": "block", "sparsity": 0.5}],
+    "block": [{"granularity": "block", "sparsity": 0.5, "target_modules": ENCODER}],
     "heads": [{"granularity": "head", "sparsity": 0.5}],
     "channels": [{"granularity": "channel", "sparsity": 0.5, "target_modules": CHANNELS}],
     "heads and channels": [
@@ -143,7 +148,7 @@ def _prune_structure(
     encoder = "bert.encoder."
     before = _size(graph, encoder)
     for weight in STRUCTURE_ARGS[point["structure"]]:
-        PASSES["prune_transform_pass"](graph, {"weight": weight, "seed": point["seed"]})
+        prune_transform_pass(graph, {"weight": weight, "seed": point["seed"]})
     return {"encoder_before": before, "encoder_after": _size(graph, encoder)}
 
 

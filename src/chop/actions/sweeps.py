@@ -16,7 +16,11 @@ from chop.actions.records import Record
 from chop.actions.resumable import Point, Progress, log_progress, run_sweep
 from chop.actions.subject import Subject
 from chop.ir.graph import MaseGraph
-from chop.passes import PASSES, insert_lora_adapter_transform_pass, quantize_transform_pass
+from chop.passes import (
+    insert_lora_adapter_transform_pass,
+    prune_transform_pass,
+    quantize_transform_pass,
+)
 from chop.registry import Registry
 
 BEFORE, AFTER = "before", "after"
@@ -112,7 +116,7 @@ def _quantize_fraction_bits(graph: MaseGraph, subject: Subject, point: Point) ->
 
 def _prune(graph: MaseGraph, subject: Subject, point: Point) -> Mapping[str, Any]:
     weight = {"sparsity": point["sparsity"], "method": point["method"], "scope": "local"}
-    PASSES["prune_transform_pass"](graph, {"weight": weight, "seed": point["seed"]})
+    prune_transform_pass(graph, {"weight": weight, "seed": point["seed"]})
     return {}
 
 
