@@ -25,6 +25,7 @@ class Reviews:
     tokens: Tensor
     lengths: Tensor
     labels: Tensor
+    host_lengths: Tensor
 
     @classmethod
     def on(cls, data: TokenArrays, device: torch.device) -> Reviews:
@@ -35,21 +36,22 @@ class Reviews:
             padded[i, : len(row)] = row
         lengths = torch.from_numpy(data.lengths.astype(np.int64))
         labels = torch.from_numpy(data.labels.astype(np.int64))
-        return cls(torch.from_numpy(padded).to(device), lengths, labels.to(device))
+        there = (each.to(device) for each in (torch.from_numpy(padded), lengths, labels))
+        return cls(*there, lengths)
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.host_lengths)
 
     def batch(self, rows: Tensor) -> Batch:
         """The reviews `rows` (on the CPU), padded to the next of `LENGTHS`."""
-        longest = int(self.lengths[rows].max())
+        longest = int(self.host_lengths[rows].max())
         size = min(next(n for n in LENGTHS if n >= longest), self.tokens.shape[1])
         device = self.tokens.device
-        mask = torch.arange(size)[None] < self.lengths[rows][:, None]
-        there = rows.to(device, non_blocking=True)
+        there = rows.to(device, non_blocking=True)  # the only transfer, small enough not to wait
+        positions = torch.arange(size, device=device)
         return {
             "input_ids": self.tokens[there, :size].long(),
-            "attention_mask": mask.long().to(device, non_blocking=True),
+            "attention_mask": (positions[None] < self.lengths[there, None]).long(),
             "labels": self.labels[there],
         }
 
@@ -59,11 +61,11 @@ class Reviews:
         order = order[: len(order) // batch_size * batch_size]
         batches: list[Tensor] = []
         for pool in order.split(batch_size * POOL):
-            by_length = pool[self.lengths[pool].argsort(stable=True)]
+            by_length = pool[self.host_lengths[pool].argsort(stable=True)]
             batches += by_length.split(batch_size)
         return [batches[i] for i in torch.randperm(len(batches), generator=generator)]
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
         """Every review once, by length."""
-        for rows in self.lengths.argsort(stable=True).split(batch_size):
+        for rows in self.host_lengths.argsort(stable=True).split(batch_size):
             yield self.batch(rows)

@@ -44,7 +44,7 @@ from chop.passes import (
 
 START = time.monotonic()
 INPUTS = ("input_ids", "attention_mask", "labels")
-OBSERVED = 128
+OBSERVED = 64
 """Reviews on which activations are observed."""
 
 
@@ -125,7 +125,7 @@ class Bench:
         """The pretrained model as a graph; every other graph is a copy of it."""
         graph = MaseGraph(get_model(self.options.model), hf_input_names=INPUTS)
         init_metadata_analysis_pass(graph)
-        add_common_metadata_analysis_pass(graph)
+        add_common_metadata_analysis_pass(graph, {"add_value": False})
         add_software_metadata_analysis_pass(graph)  # once, so that copies need not
         return graph
 
@@ -155,6 +155,7 @@ class Bench:
 
         def train_graph(graph: MaseGraph, seed: int) -> None:
             train(graph.model.to(self.device), self.train_reviews, recipe, seed, graphs)
+            graph.model.cpu()  # where its example inputs are: passes may run it on them
             finish(graph, point)
 
         def evaluate_graph(graph: MaseGraph) -> float:
@@ -223,8 +224,16 @@ def measure_point(bench: Bench, point: Mapping[str, Any], recipe: Recipe) -> dic
     if point["sweep"] == "base":
         subject = keeping(bench, subject)
     measured = measure_change(subject, point, CHANGES[point["sweep"]])
+    if point["sweep"] == "base":
+        check_learning(bench, measured["after"])
     settings = {"learning_rate": recipe.learning_rate, "epochs": recipe.epochs}
     return {**point, **measured, **settings, **bench.facts}
+
+
+def check_learning(bench: Bench, accuracy: float) -> None:
+    """A captured step that does not learn is a capture that went wrong without saying so."""
+    if bench.facts["cuda_graphs"] and bench.options.limit is None and accuracy < 0.75:
+        raise CaptureError(f"the replayed steps reach an accuracy of {accuracy:.3f} only")
 
 
 def keeping(bench: Bench, subject: Subject) -> Subject:

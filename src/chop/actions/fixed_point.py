@@ -69,7 +69,7 @@ def observe_ranges(graph: MaseGraph, batches: Iterable[Any]) -> Ranges:
     if any("mase" not in node.meta for node in graph.nodes):
         init_metadata_analysis_pass(graph)
     if any(mase_meta(node).software.args is None for node in graph.nodes):
-        add_common_metadata_analysis_pass(graph)
+        add_common_metadata_analysis_pass(graph, {"add_value": False})
         add_software_metadata_analysis_pass(graph)
     was_training = graph.model.training
     graph.model.eval()
