@@ -29,7 +29,7 @@ T = TypeVar("T")
 NONE_SPELLINGS = ("NA", "None", "none")
 """How TOML, which has no null, spells None."""
 REST = types.MappingProxyType({"rest": True})
-"""Metadata of the field that takes the keys no other field has: `field(metadata=REST)`."""
+"""Metadata of the field that takes the tables no other field has: `field(metadata=REST)`."""
 
 
 def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
@@ -42,7 +42,7 @@ def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     hints = _hints(cls)  # type: ignore[arg-type]
     known, rest = _split(given, fields)
-    _check_keys(known, fields, where)
+    _check_keys(known, {k: f for k, f in fields.items() if k not in rest}, where)
     values = {k: convert(v, hints[k], f"{where}.{k}") for k, v in known.items()}
     values |= {k: convert(v, hints[k], where) for k, v in rest.items()}
     try:
@@ -54,13 +54,13 @@ def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
 def _split(
     given: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The keys of fields, and under the field marked `REST`, if there is one, all others."""
+    """The keys of fields, and under the field marked `REST`, if there is one, all other tables."""
     taker = next((name for name, field in fields.items() if "rest" in field.metadata), None)
     if taker is None:
         return dict(given), {}
     own = fields.keys() - {taker}
-    known = {key: value for key, value in given.items() if key in own}
-    return known, {taker: {key: value for key, value in given.items() if key not in own}}
+    rest = {k: v for k, v in given.items() if k not in own and isinstance(v, Mapping)}
+    return {k: v for k, v in given.items() if k not in rest}, {taker: rest}
 
 
 def _check_keys(given: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> None:

@@ -39,6 +39,7 @@ _RULES = {
     "cat": "cat",
     "stack": "stack",
     "split": "split chunk",
+    "unbind": "unbind",
     "getitem": "getitem",
     "reduce": "sum prod mean var std max min argmax logsumexp all norm",
     # reads sizes and types, not elements

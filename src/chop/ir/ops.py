@@ -79,6 +79,8 @@ class Op:
     modules: tuple[ModuleClass, ...] = ()
     functions: tuple[Callable[..., Any], ...] = ()
     methods: tuple[str, ...] = ()
+    module_names: tuple[str, ...] = ()
+    """Endings of class names, for a layer that every library copies instead of importing."""
     parameters: tuple[str, ...] = ()
     macs: MacsRule | None = None
     flops_per_output: float = 0.0
@@ -298,6 +300,17 @@ DROPOUTS = tuple(
     )
 )
 
+DROP_PATHS = (
+    Op(
+        "drop_path",
+        MODULE,
+        module_names=("DropPath", "StochasticDepth"),
+        is_random=True,
+        is_dropout=True,
+        is_view=True,
+    ),
+)
+
 POOLS = tuple(
     _layer(f"{kind}_pool{n}d", f"{camel}Pool{n}d", f"{kind}_pool{n}d", flops_per_output=cost)
     for kind, camel, cost in (
@@ -496,6 +509,12 @@ IMPLICIT = (
         )
         for name, names in _IMPLICIT.items()
     ),
+    # What Python computes of sizes.
+    Op(
+        "size_arithmetic",
+        IMPLICIT_FUNC,
+        functions=(max, min, round, math.ceil, math.floor, math.trunc),
+    ),
     Op("getattr", IMPLICIT_FUNC, functions=(getattr,)),
     # Not random within a mode, but not a constant either: training has another value.
     Op("mode_constant", IMPLICIT_FUNC, modules=(ModeConstant,), is_random=True),
@@ -520,6 +539,7 @@ OPS: Registry[Op] = _merge(
         *LAYERS,
         *ACTIVATIONS,
         *DROPOUTS,
+        *DROP_PATHS,
         *POOLS,
         *IMAGE_LAYERS,
         *LOSSES,
@@ -534,6 +554,7 @@ OPS: Registry[Op] = _merge(
 )
 
 _BY_MODULE = {m: op for op in OPS.values() for m in op.modules}
+_BY_MODULE_NAME = {ending: op for op in OPS.values() for ending in op.module_names}
 _BY_FUNCTION: dict[Callable[..., Any], Op] = {}
 _BY_METHOD: dict[str, Op] = {}
 for _op in OPS.values():
@@ -551,7 +572,10 @@ def op_of_module(module: nn.Module) -> Op | None:
         if cls in _BY_MODULE:
             return _BY_MODULE[cls]
     own = getattr(type(module), "op", None)
-    return own if isinstance(own, Op) else None
+    if isinstance(own, Op):
+        return own
+    name = type(module).__name__
+    return next((op for ending, op in _BY_MODULE_NAME.items() if name.endswith(ending)), None)
 
 
 def op_of_function(target: Any) -> Op | None:

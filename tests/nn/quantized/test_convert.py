@@ -3,7 +3,7 @@ import pickle
 
 import pytest
 import torch
-from cases import config_of, random
+from quantized_cases import config_of, random
 from torch import nn
 from torch.nn.utils import parametrize, prune
 

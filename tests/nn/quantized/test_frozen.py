@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 import torch
-from cases import config_of, random
+from quantized_cases import config_of, random
 from torch import nn
 
 from chop.nn.quantized import from_float

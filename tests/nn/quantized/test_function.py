@@ -3,7 +3,7 @@ import inspect
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import config_of, random
+from quantized_cases import config_of, random
 
 from chop.errors import ConfigError
 from chop.ir.ops import OPS, op_of_function

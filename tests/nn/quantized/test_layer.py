@@ -1,13 +1,15 @@
 import copy
+import doctest
 import inspect
 import pickle
 import warnings
 
 import pytest
 import torch
-from cases import config_of, random
+from quantized_cases import config_of, random
 from torch import nn
 
+import chop.nn.quantized
 import chop.nn.quantized.modules.linear as linear_file
 from chop.errors import ConfigError
 from chop.nn.quantized import from_float, stubs
@@ -144,6 +146,11 @@ def test_quantisation_works_under_autocast():
 
 def test_an_optimiser_choice_by_class_survives_pickling():
     assert pickle.loads(pickle.dumps([nn.Linear, LinearInteger, LinearLog]))[1] is LinearInteger
+
+
+def test_the_example_of_the_package_holds():
+    result = doctest.testmod(chop.nn.quantized)
+    assert (result.attempted, result.failed) == (4, 0)
 
 
 def test_the_stubs_say_what_the_tables_say():

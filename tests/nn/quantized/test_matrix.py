@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from cases import FUNCTION_CASES, LAYER_CASES, SETTINGS, config_of
+from quantized_cases import FUNCTION_CASES, LAYER_CASES, SETTINGS, config_of
 from torch import Tensor, fx, nn
 
 from chop.ir.kernels import COMPUTE

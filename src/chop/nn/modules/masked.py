@@ -38,8 +38,9 @@ class Masked(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The weight as the layer computes with it."""
-        stored = self._parameters[WEIGHT]
-        assert stored is not None, f"{type(self).__name__} has no weight"
+        stored = self._parameters.get(WEIGHT)
+        if stored is None:  # while it is being built; hasattr must say no
+            raise AttributeError(f"{type(self).__name__} has no weight yet")
         return masked(self, WEIGHT, stored)
 
     def write_zeros(self) -> None:

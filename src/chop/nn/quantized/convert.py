@@ -51,6 +51,14 @@ def from_float(
     return twin
 
 
+def to_format(module: nn.Module, config: Mapping[str, Any], *, where: str) -> QuantizedModule:
+    """`module` itself where it computes in the format of `config` already, else its twin."""
+    twin = from_float(module, config, where=where)
+    if isinstance(module, QuantizedModule) and type(module) is type(twin):
+        return module if module.config == twin.config else twin
+    return twin
+
+
 def quantized_class(module: nn.Module, name: str, *, where: str) -> type[QuantizedModule]:
     """The class of `module`'s twin in the format `name`."""
     form = find_format(name, f"{where}.name")

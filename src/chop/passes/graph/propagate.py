@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from chop.errors import PassError
+from chop.ir.arguments import is_plain
 from chop.ir.environment import kept_buffers
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
@@ -124,10 +125,19 @@ def _on_meta(argument: Any) -> Any:
 
 
 def _module_key(module: nn.Module) -> Any:
-    """A key equal for modules that treat shapes alike; None for a class that is not torch's."""
-    if not type(module).__module__.startswith("torch.nn.") or module._forward_hooks:
+    """A key equal for modules that treat shapes alike; None where it cannot be known.
+
+    It can for a single layer of torch's whose settings are literals, and which has no hooks.
+    """
+    is_single = not module._modules and type(module).__module__.startswith("torch.nn.")
+    settings = {k: v for k, v in vars(module).items() if not k.startswith("_")}
+    if not is_single or _has_hooks(module) or not is_plain(settings):
         return None
-    return (type(module), module.extra_repr(), *(_key(p) for p in module.parameters()))
+    return (type(module), _key(settings), *(_key(p) for p in module.parameters()))
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _key(argument: Any) -> Any:
@@ -177,7 +187,8 @@ def _emptied(model: nn.Module) -> Iterator[None]:
 def _run_fake(interpreter: _Recording, inputs: Mapping[str, Any]) -> None:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fakes = [_map_tensors(v, mode.from_tensor) for v in inputs.values()]
-    with mode, _without_noise():
+    # A write to a buffer alone, with no fake operand, happens for real in a fake world too.
+    with kept_buffers(interpreter.model), mode, _without_noise():
         interpreter.run(*fakes)
 
 
@@ -194,7 +205,7 @@ def _without_noise() -> Iterator[None]:
 
 def _run_real(interpreter: _Recording, inputs: Mapping[str, Any]) -> None:
     copies = [_map_tensors(v, torch.clone) for v in inputs.values()]  # in-place ops spare the user
-    with kept_buffers(interpreter.module), torch.random.fork_rng():
+    with kept_buffers(interpreter.model), kept_random_state(interpreter.model):
         interpreter.run(*copies)
 
 
@@ -203,6 +214,12 @@ def _failure(interpreter: _Recording, error: Exception) -> PassError:
     where = f"node '{node.name}' ({node.op} {node.target})" if node else "the graph"
     first = str(error).split("\n\nWhile executing")[0].strip()
     return PassError(f"{where}: cannot run on dummy_in: {type(error).__name__}: {first}")
+
+
+def kept_random_state(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Put back the random state of the CPU and of the device the model is on."""
+    device = device_of(model)
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 @contextlib.contextmanager

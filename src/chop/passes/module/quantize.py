@@ -10,7 +10,7 @@ from torch import nn
 from chop.config import parse
 from chop.errors import PassError
 from chop.ir.ops import op_of_module
-from chop.nn.quantized.convert import float_class_of, from_float
+from chop.nn.quantized.convert import float_class_of, to_format
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.quantization_rules import Candidate, QuantizeArgs, choose
 
@@ -41,7 +41,7 @@ def quantize_module(module: nn.Module, args: QuantizeArgs) -> tuple[nn.Module, d
         if choice is not None:
             key = (id(layer), choice.where)
             if key not in made:
-                made[key] = from_float(layer, choice.config, where=choice.where)
+                made[key] = to_format(layer, choice.config, where=choice.where)
             twins[path] = made[key]
     result = _replace(module, twins)
     return result, {"quantized": {path: type(twin).__name__ for path, twin in twins.items()}}

@@ -219,6 +219,48 @@ def test_force_device_meta_never_runs_for_real():
         passes.add_common_metadata_analysis_pass(graph, arguments)
 
 
+class Tallying(nn.Module):
+    mase_leaf = True
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x):
+        self.calls.add_(1)
+        return x + torch.ones(1, device="cpu")  # which the meta world cannot run
+
+
+def test_a_tally_kept_in_a_buffer_is_put_back():
+    model = nn.Sequential(Tallying())
+    annotate(MaseGraph(model, custom_ops={"modules": {Tallying: {}}}), torch.ones(2))
+    assert model[0].calls == 0
+
+
+class TwoLosses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.each, self.mean = nn.MSELoss(reduction="none"), nn.MSELoss()
+
+    def forward(self, x, y):
+        return self.each(x, y), self.mean(x, y)
+
+
+def test_modules_alike_in_all_but_a_setting_are_told_apart():
+    graph = graph_of(TwoLosses(), {"x": torch.ones(3), "y": torch.ones(3)})
+    shapes = [
+        node_of(graph, name).meta["mase"].common.results["data_out_0"].shape
+        for name in ("each", "mean")
+    ]
+    assert shapes == [[3], []]
+
+
+def test_the_device_recorded_is_the_models():
+    graph = annotated("MLP")
+    found = node_of(graph, "fc1").meta["mase"].common
+    assert {v.device.type for v in (*found.args.values(), *found.results.values())} == {"cpu"}
+
+
 class Own(nn.Module):
     mase_leaf = True
 

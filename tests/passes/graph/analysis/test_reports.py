@@ -36,7 +36,7 @@ class MLP(torch.nn.Module):
         # w = torch.randn((4, 28 * 28))
         # x = torch.nn.functional.relu(nn.functional.linear(x, w))
         x = torch.nn.functional.relu(self.fc2(x))
-        x = self.fc3(x)  # noqa: RET504
+        x = self.fc3(x)
         return x  # noqa: RET504
 
 

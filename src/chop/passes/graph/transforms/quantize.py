@@ -12,7 +12,7 @@ from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata
 from chop.ir.ops import Op, find_op, node_module
-from chop.nn.quantized.convert import float_class_of, from_float
+from chop.nn.quantized.convert import float_class_of, to_format
 from chop.nn.quantized.function import parse_function_config, quantized_function
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers.formats import find_format
@@ -111,7 +111,7 @@ def _plan(
             module = node_module(node)
             key = (id(module), choice.where)  # a layer called twice stays one layer
             if key not in twins:
-                twins[key] = from_float(module, choice.config, where=choice.where)
+                twins[key] = to_format(module, choice.config, where=choice.where)
             changes[node] = twins[key]
         else:
             assert op is not None, f"node '{node.name}' was chosen without an op"

@@ -258,6 +258,7 @@ def _runs(dims: Sequence[Labels], shape: Sequence[int]) -> Iterable[tuple[list[L
 
 def _match(call: Call, old: list[Labels], sizes: list[int]) -> list[Labels]:
     wide = [dim for dim in old if len(dim) > 1]
+    call.labels.freeze(*(dim for dim in old if len(dim) == 1))
     if len(wide) <= 1 and sum(size > 1 for size in sizes) <= 1:
         return [wide[0] if size > 1 else frozen_dim(size) for size in sizes]
     if len(wide) <= 1:
@@ -372,6 +373,14 @@ def _write_parts(node: fx.Node, dim: int, parts: list[Labels], kept: Kept) -> No
         node.args, node.kwargs = (node.args[0], sizes, dim), {}
 
 
+def unbind(call: Call) -> tuple[Axes, ...]:
+    """The slices along a dimension, which is gone."""
+    x = call.first()
+    dim = _dim(call, len(x), default=0)
+    call.labels.freeze(x.dims[dim])
+    return (Axes((*x.dims[:dim], *x.dims[dim + 1 :])),) * x.shape[dim]
+
+
 def getitem(call: Call) -> Any:
     """A part of a tuple, or slices of a tensor."""
     source, index = call.node.args[:2]
@@ -478,6 +487,7 @@ RULES: dict[str, Rule] = {
         cat,
         stack,
         split,
+        unbind,
         getitem,
         reduce,
         facts,

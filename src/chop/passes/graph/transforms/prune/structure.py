@@ -221,13 +221,15 @@ def _shrunk(tensor: Tensor, keeps: Sequence[np.ndarray[Any, Any]]) -> Tensor:
 def _check_shapes(
     graph: MaseGraph, coupling: Coupling, kept: Callable[[Labels], int], inputs: Any
 ) -> None:
-    """Every result has the shape that its labels foretell."""
-    shapes = result_shapes(graph, inputs)
+    """Raise where the graph does not run; every result has the shape that its labels foretell."""
+    try:
+        shapes = result_shapes(graph, inputs)
+    except PassError as error:
+        raise PassError(
+            f"prune: the graph does not fit without the channels chosen: {error} "
+            "Leave the layers before that node out with target_modules."
+        ) from error
     for node, value in coupling.values.items():
         wanted = [tuple(kept(dim) for dim in axes.dims) for axes in axes_in(value)]
         found = [axes.shape for axes in axes_in(shapes[node])]
-        if wanted != found:
-            raise PassError(
-                f"prune: node '{node.name}' would give {found} instead of {wanted} after removing "
-                "channels. Leave its layers out with target_modules."
-            )
+        assert wanted == found, f"node '{node.name}' gives {found} instead of {wanted}"

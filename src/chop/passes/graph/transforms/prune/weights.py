@@ -101,9 +101,8 @@ def _choose_local(pooled: Mapping[str, Tensor], share: float) -> dict[str, Tenso
 
 def _choose_global(pooled: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
     together = torch.cat([s.flatten() for s in pooled.values()])
-    parts = keep_largest(together, share, _gone(together)).split(
-        [s.numel() for s in pooled.values()]
-    )
+    kept = keep_largest(together, share, _gone(together))
+    parts = kept.tensor_split(_ends(pooled.values()))
     return {
         path: part.reshape(s.shape) for (path, s), part in zip(pooled.items(), parts, strict=True)
     }
