@@ -4,14 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install test fast lint demo bench coverage clean
+.PHONY: install test fast slow lint demo bench coverage clean
 .DELETE_ON_ERROR:
 
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[examples,hardware,test]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[examples,hardware,test,train]"
 	touch $@
 
 lint: install
@@ -21,10 +21,13 @@ lint: install
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -q -n 2 -m "not gpu"
+	$(BIN)/python -m pytest -q -n 2 -m "not slow and not gpu"
 
 fast: install
 	$(BIN)/python -m pytest -q -n 2 -m "not slow and not sim and not gpu"
+
+slow: install
+	$(BIN)/python -m pytest -q -n 2 -m "slow and not gpu"
 
 demo: install
 	$(BIN)/python examples/demo.py

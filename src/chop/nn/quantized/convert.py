@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import is_parametrized
 
 from chop.errors import ConfigError
@@ -22,12 +23,14 @@ from chop.registry import suggest
 def float_class_of(module: nn.Module) -> type[nn.Module] | None:
     """The torch layer that `module` computes as; None where it has no quantised twin.
 
-    A subclass counts as its torch layer unless it has a forward of its own.
+    A subclass counts as its torch layer unless it has a forward of its own, or is still to be
+    initialised by its first call.
     """
     if isinstance(module, QuantizedModule):
         return module.float_class
     op = op_of_module(module)
-    if op is None or op.name not in QUANTIZED_LAYERS:
+    is_waiting = isinstance(module, LazyModuleMixin)  # would become the float layer after all
+    if op is None or op.name not in QUANTIZED_LAYERS or is_waiting:
         return None
     base = next(cls for cls in type(module).__mro__ if cls in op.modules)
     return base if type(module).forward is base.forward else None

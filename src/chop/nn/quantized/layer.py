@@ -115,23 +115,24 @@ def layer_name(base: type[nn.Module], form: type[Quantizer]) -> str:
 def layer_classes(place: str) -> dict[str, type[QuantizedModule]]:
     """The classes that live in the module `place`, whose last name is the op's, by their names."""
     op = OPS[place.rpartition(".")[2]]
-    made = [_make(op, base, form, place) for base in op.modules for form in FORMATS.values()]
+    made = [cls for base in op.modules for cls in _make(op, base, place)]
     return {cls.__name__: cls for cls in made}
 
 
-def _make(
-    op: Op, base: type[nn.Module], form: type[Quantizer], place: str
-) -> type[QuantizedModule]:
-    members = {
+def _make(op: Op, base: type[nn.Module], place: str) -> list[type[QuantizedModule]]:
+    """`base` in every format."""
+    shared = {
         "__module__": place,
-        "__doc__": _describe(op, base, form),
         "__signature__": _with_config(base),
         "op": op,
-        "format": form,
         "float_class": base,
         "forward": _forward_of(base),
     }
-    return type(layer_name(base, form), (QuantizedModule, base), members)
+    made = []
+    for form in FORMATS.values():
+        own = {"__doc__": _describe(op, base, form), "format": form}
+        made.append(type(layer_name(base, form), (QuantizedModule, base), shared | own))
+    return made
 
 
 def _forward_of(base: type[nn.Module]) -> Callable[..., Any]:
