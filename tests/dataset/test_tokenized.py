@@ -1,10 +1,12 @@
 import json
+import os
+from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from chop.dataset import get_tokenized_dataset
+from chop.dataset import get_tokenized_dataset, load_token_arrays
 from chop.dataset.tokenized import load_tokenizer
 from chop.errors import DataError, HubError
 
@@ -101,3 +103,19 @@ def test_a_folder_without_splits_is_an_error(tmp_path, checkpoint):
 def test_a_checkpoint_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(HubError, match=r"model '.*nothing': no such folder"):
         load_tokenizer(tmp_path / "nothing")
+
+
+@pytest.mark.slow
+def test_real_reviews_become_the_tokens_that_are_kept_beside_them(tmp_path):
+    root = Path(__file__).parents[2]
+    data = Path(os.environ.get("MASE_DATA", root.parent / "shared" / "data")) / "imdb"
+    model = Path(os.environ.get("MASE_MODELS", root.parent / "shared" / "models")) / "bert-tiny"
+    if not data.is_dir() or not model.is_dir():
+        pytest.skip("set MASE_DATA and MASE_MODELS to folders that hold 'imdb' and 'bert-tiny'")
+    found = get_tokenized_dataset(data, model, cache_dir=tmp_path)["test"]
+    kept = load_token_arrays(data / "tokens")["test"]
+    assert len(found) == len(kept) == 25_000
+    for index in range(0, 25_000, 100):
+        row = found[index]
+        assert row["input_ids"] == kept[index]["input_ids"]
+        assert row["label"] == kept[index]["labels"]
