@@ -6,9 +6,12 @@ and `packed_linear` has a gradient towards its input and its bias.
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -188,15 +191,16 @@ def _same_device(where: str, one: Tensor, other: Tensor) -> None:
 # -- the operators ---------------------------------------------------------------------------
 
 
+@functools.cache
+def gpu_back_end() -> ModuleType:
+    """The Triton kernels, or the reference where Triton is not installed."""
+    if importlib.util.find_spec("triton") is None:
+        return reference
+    return importlib.import_module("chop.kernels.gpu")
+
+
 def _gpu(name: str) -> Callable[..., Tensor]:
-    """The Triton kernel `name`, or the reference where Triton is not installed."""
-
-    def run(*args: Any) -> Tensor:
-        from chop.kernels import gpu
-
-        return getattr(gpu if gpu.is_available() else reference, name)(*args)
-
-    return run
+    return lambda *args: getattr(gpu_back_end(), name)(*args)
 
 
 for _name, _kind in (("unpack", "unpack"), ("packed_linear", "linear")):
