@@ -1,7 +1,7 @@
 """Checks the Triton kernels against the reference: `python check_gpu.py [cuda|cpu]`.
 
-On the CPU they run in Triton's interpreter, which has no bfloat16 products and no bfloat16
-subnormals; float16 and float32 stand in for it there.
+On the CPU they run in Triton's interpreter, which has no products and no subnormals of bfloat16
+and no NaN in 8-bit floats: there, float32 stands in for bfloat16 and those codes are left out.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ def check_every_pair(format: str, group_size: int, dtype: torch.dtype) -> None:
     expected = reference.unpack(codes, scales, format, group_size, columns, dtype)
     on_device = (codes.to(DEVICE), scales.to(DEVICE))
     values = gpu.unpack(*on_device, format, group_size, columns, dtype).cpu()
+    if format == "mxfp8" and not IS_REAL:
+        is_number = (torch.arange(256) & 127) != 127
+        values, expected = values[:, is_number], expected[:, is_number]
     known = ~expected.isnan()
     bits = {2: torch.int16, 4: torch.int32}[dtype.itemsize]
     assert torch.equal(known, ~values.isnan()), (format, group_size, dtype, "NaN")

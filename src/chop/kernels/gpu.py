@@ -23,41 +23,44 @@ MXINT8, MXINT4, MXFP8, MXFP4 = (tl.constexpr(i) for i in range(len(FORMATS)))
 
 
 @triton.jit
-def _element(code, FORMAT: tl.constexpr):
-    """The value of an element code (int32) as float32."""
+def _whole(code, FORMAT: tl.constexpr):
+    """The value of an element code (uint8) in units of its last binary place, as float32."""
     if FORMAT == MXINT8:
-        value = ((code ^ 128) - 128).to(tl.float32) * 0.015625
+        value = code.to(tl.int8, bitcast=True).to(tl.float32)
     elif FORMAT == MXINT4:
-        value = ((code ^ 8) - 8).to(tl.float32) * 0.25
+        value = ((code.to(tl.int32) ^ 8) - 8).to(tl.float32)
     elif FORMAT == MXFP4:
-        m = code & 7  # 0 1 2 3 4 6 8 12 halves: three straight lines
+        m = (code & 7).to(tl.int32)  # 0 1 2 3 4 6 8 12: three straight lines
         m = tl.maximum(m, tl.maximum(2 * m - 4, 4 * m - 16))
-        bits = (m.to(tl.float32) * 0.5).to(tl.int32, bitcast=True)
-        value = (bits | ((code & 8) << 28)).to(tl.float32, bitcast=True)
+        value = m.to(tl.float32)
+        value = tl.where(code < 8, value, -value)
     else:
-        magnitude = code & 127
-        is_subnormal = magnitude < 8  # no leading one: write one, then take it away
-        bits = (magnitude << 20) + tl.where(is_subnormal, 121 << 23, 120 << 23)
-        value = bits.to(tl.float32, bitcast=True) - tl.where(is_subnormal, 0.015625, 0.0)
-        bits = tl.where(magnitude == 127, 0x7FC00000, value.to(tl.int32, bitcast=True))
-        value = (bits | ((code & 128) << 24)).to(tl.float32, bitcast=True)
+        value = code.to(tl.float8e4nv, bitcast=True).to(tl.float32) * 512.0
     return value
 
 
 @triton.jit
+def _weight(code, scale, FORMAT: tl.constexpr, SHIFT: tl.constexpr):
+    """Element times scale, exact in float32; the unit goes to the scale, of which there are few."""
+    unit: tl.constexpr = 2.0**-SHIFT
+    return _whole(code, FORMAT) * (scale * unit)
+
+
+@triton.jit
 def _scale(byte):
-    """2**(byte - 127), NaN for 255, from a byte given as int32.
+    """2**(byte - 127), NaN for 255.
 
     The byte is the exponent; in both special cases the top bit of the fraction is set as well.
     """
     is_special = (byte == 0) | (byte == 255)
-    return ((byte << 23) | tl.where(is_special, 1 << 22, 0)).to(tl.float32, bitcast=True)
+    bits = (byte.to(tl.int32) << 23) | tl.where(is_special, 1 << 22, 0)
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _unpack_kernel(
     codes, scales, out, row_bytes, columns, row_groups,
-    FORMAT: tl.constexpr, GROUP_BYTES: tl.constexpr, PER_BYTE: tl.constexpr,
+    FORMAT: tl.constexpr, SHIFT: tl.constexpr, GROUP_BYTES: tl.constexpr, PER_BYTE: tl.constexpr,
     GROUPS: tl.constexpr, IS_EVEN: tl.constexpr,
 ):  # fmt: skip
     """GROUPS groups of one row; where no row has a tail, all rows are one long row."""
@@ -65,16 +68,15 @@ def _unpack_kernel(
     group = tl.program_id(1).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)[:, None]
     byte = group * GROUP_BYTES + tl.arange(0, GROUP_BYTES)[None, :]
     has_group, has_byte = group < row_groups, byte < row_bytes
-    code = tl.load(codes + row * row_bytes + byte, mask=has_byte, other=0).to(tl.int32)
-    scale = tl.load(scales + row * row_groups + group, mask=has_group, other=0).to(tl.int32)
-    factor = _scale(scale)
+    code = tl.load(codes + row * row_bytes + byte, mask=has_byte, other=0)
+    scale = _scale(tl.load(scales + row * row_groups + group, mask=has_group, other=0))
     if PER_BYTE == 1:
-        value = _element(code, FORMAT) * factor
+        value = _weight(code, scale, FORMAT, SHIFT)
         mask = has_byte
         column = byte
     else:
-        low = _element(code & 15, FORMAT) * factor
-        high = _element(code >> 4, FORMAT) * factor
+        low = _weight(code & 15, scale, FORMAT, SHIFT)
+        high = _weight(code >> 4, scale, FORMAT, SHIFT)
         value = tl.interleave(low, high)
         column = group * (2 * GROUP_BYTES) + tl.arange(0, 2 * GROUP_BYTES)[None, :]
         mask = column < columns
@@ -86,7 +88,7 @@ def _unpack_kernel(
 @triton.jit
 def _linear_kernel(
     x, codes, scales, bias, y, partial, tickets, m_size, n_size, columns, row_bytes, row_groups,
-    FORMAT: tl.constexpr, GROUP_BYTES: tl.constexpr, PER_BYTE: tl.constexpr,
+    FORMAT: tl.constexpr, SHIFT: tl.constexpr, GROUP_BYTES: tl.constexpr, PER_BYTE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr, SPLIT: tl.constexpr,
     IS_EVEN: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
@@ -107,23 +109,21 @@ def _linear_kernel(
         scale_at = scales + row * row_groups + at_group[None, :]
         x_at = x_row + (at * PER_BYTE)[:, None]
         if IS_EVEN:
-            code = tl.load(code_at, eviction_policy="evict_first").to(tl.int32)
-            factor = _scale(tl.load(scale_at).to(tl.int32))
+            code = tl.load(code_at, eviction_policy="evict_first")
+            scale = _scale(tl.load(scale_at))
             first = tl.load(x_at)
         else:
-            code = tl.load(code_at, mask=at[None, :] < row_bytes, other=0).to(tl.int32)
-            in_row = at_group[None, :] < row_groups
-            factor = _scale(tl.load(scale_at, mask=in_row, other=127).to(tl.int32))
+            code = tl.load(code_at, mask=at[None, :] < row_bytes, other=0)
+            scale = _scale(tl.load(scale_at, mask=at_group[None, :] < row_groups, other=127))
             first = tl.load(x_at, mask=(at * PER_BYTE)[:, None] < columns, other=0.0)
-        spread = tl.reshape(
-            tl.broadcast_to(factor[:, :, None], (BLOCK_N, GROUPS, GROUP_BYTES)), (BLOCK_N, BLOCK_B)
-        )
+        scale = tl.broadcast_to(scale[:, :, None], (BLOCK_N, GROUPS, GROUP_BYTES))
+        scale = tl.reshape(scale, (BLOCK_N, BLOCK_B))
         low = code if PER_BYTE == 1 else code & 15
-        weight = (_element(low, FORMAT) * spread).to(first.dtype)
+        weight = _weight(low, scale, FORMAT, SHIFT).to(first.dtype)
         total = tl.dot(weight, first, total, input_precision="ieee")
         if PER_BYTE == 2:
             second = tl.load(x_at + 1, mask=(at * 2 + 1)[:, None] < columns, other=0.0)
-            weight = (_element(code >> 4, FORMAT) * spread).to(second.dtype)
+            weight = _weight(code >> 4, scale, FORMAT, SHIFT).to(second.dtype)
             total = tl.dot(weight, second, total, input_precision="ieee")
     where = m.to(tl.int64)[None, :] * n_size + n[:, None]
     mask = has_n[:, None] & has_m[None, :]
@@ -173,6 +173,8 @@ def unpack(
     codes: Tensor, scales: Tensor, format: str, group_size: int, columns: int, dtype: torch.dtype
 ) -> Tensor:
     """See `reference.unpack`."""
+    if not _is_known(format, codes.device):
+        return reference.unpack(codes, scales, format, group_size, columns, dtype)
     row = PACKED_FORMATS[format]
     out = torch.empty((*codes.shape[:-1], columns), dtype=dtype, device=codes.device)
     if out.numel() == 0:
@@ -185,8 +187,8 @@ def unpack(
     groups = 4096 // group_size
     _unpack_kernel[(rows, triton.cdiv(row_groups, groups))](
         codes, scales, out, row_bytes, columns, row_groups,
-        FORMAT=FORMATS.index(format), GROUP_BYTES=group_size // row.per_byte,
-        PER_BYTE=row.per_byte, GROUPS=groups, IS_EVEN=is_even, num_warps=8,
+        FORMAT=FORMATS.index(format), SHIFT=row.element.shift,
+        GROUP_BYTES=group_size // row.per_byte, PER_BYTE=row.per_byte, GROUPS=groups, IS_EVEN=is_even, num_warps=8,
     )  # fmt: skip
     return out
 
@@ -197,7 +199,8 @@ def linear(
     """See `reference.linear`."""
     batch = x.numel() // max(x.shape[-1], 1)
     config = next((c for limit, c in CONFIGS if batch <= limit), None)
-    if config is None or x.numel() == 0 or x.dtype == torch.float64:
+    is_known = x.dtype != torch.float64 and _is_known(format, x.device)
+    if config is None or x.numel() == 0 or not is_known:
         return reference.linear(x, codes, scales, bias, format, group_size)
     return run_linear(x, codes, scales, bias, format, group_size, config)
 
@@ -221,12 +224,20 @@ def run_linear(
     _linear_kernel[grid](
         x, codes, scales, y if bias is None else bias, y, partial, tickets, batch, rows, columns,
         codes.shape[1], groups_of(columns, group_size),
-        FORMAT=FORMATS.index(format), GROUP_BYTES=group_size // per_byte, PER_BYTE=per_byte,
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_B=block_k // per_byte, SPLIT=split,
+        FORMAT=FORMATS.index(format), SHIFT=PACKED_FORMATS[format].element.shift,
+        GROUP_BYTES=group_size // per_byte, PER_BYTE=per_byte, BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_B=block_k // per_byte, SPLIT=split,
         IS_EVEN=columns % block_k == 0, HAS_BIAS=bias is not None,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     return y
+
+
+@functools.cache
+def _is_known(format: str, device: torch.device) -> bool:
+    """Whether the device has the instructions: 8-bit floats came with compute capability 8.9."""
+    if device.type != "cuda" or format != "mxfp8":
+        return True
+    return torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 @functools.cache
