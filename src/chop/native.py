@@ -84,6 +84,20 @@ def openmp_flags() -> tuple[str, ...]:
     return (*loaded[:1], "-Wl,--as-needed", "-fopenmp")
 
 
+def tune_allocator() -> bool:
+    """Keep freed memory in the process; True where the C library can.
+
+    By default glibc gives large blocks back at once, so each large tensor pays for fresh pages
+    again. For programs that own their process: memory use does not shrink after its peak.
+    """
+    mmap_max, trim_threshold = -4, -1  # names of glibc's settings
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another C library
+        return False
+    return bool(mallopt(mmap_max, 0) and mallopt(trim_threshold, -1))
+
+
 def _loaded_libraries(pattern: str) -> list[str]:
     maps = Path("/proc/self/maps")
     if not maps.exists():

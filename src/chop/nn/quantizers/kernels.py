@@ -23,7 +23,7 @@ ROUNDINGS = ("nearest_even", "nearest_away", "floor", "toward_zero")
 GRAIN = 1 << 15
 """Elements for which another thread pays."""
 
-_operators = torch.library.Library("mase", "DEF")
+_operators = torch.library.Library("mase", "FRAGMENT")
 _operators.define("quantize(Tensor x, int kernel, int rounding, int block, float[] p) -> Tensor")
 _operators.define("mask(Tensor gradient, Tensor x, float low, float high) -> Tensor")
 

@@ -78,10 +78,12 @@ class FloatGrid:
 def float_kernel(
     mantissa_width: int, exponents: tuple[int, int], limit: float, beyond: float
 ) -> tuple[str, tuple[float, ...]]:
-    """Name and parameters of the native code for a grid of floats with these normal exponents."""
+    """Name and parameters of the native code for floats with these exponents of normal values."""
     low, high = exponents
-    is_narrow = low - mantissa_width >= -126 and high + 1 <= 126
-    return "float" if is_narrow else "wide_float", (mantissa_width, low, high + 1, limit, beyond)
+    is_moderate = low - mantissa_width >= -126 and high <= 100 and mantissa_width <= 21
+    if is_moderate and beyond == limit:
+        return "float", (mantissa_width, low, limit)
+    return "wide_float", (mantissa_width, low, limit, beyond)
 
 
 def bias_or_default(bias: int | None, exponent_width: int, special: Special = "none") -> int:
