@@ -307,6 +307,11 @@ DROP_PATHS = (
     ),
 )
 
+PACKED = (
+    Op("packed_linear", MODULE, module_names=("QLinearPacked", "QLinearInt8"), macs=_matmul_macs),
+    Op("packed_embedding", MODULE, module_names=("QEmbeddingPacked",), reads_rows=True),
+)
+
 POOLS = tuple(
     _layer(f"{kind}_pool{n}d", f"{camel}Pool{n}d", f"{kind}_pool{n}d", flops_per_output=cost)
     for kind, camel, cost in (
@@ -536,6 +541,7 @@ OPS: Registry[Op] = _merge(
         *ACTIVATIONS,
         *DROPOUTS,
         *DROP_PATHS,
+        *PACKED,
         *POOLS,
         *IMAGE_LAYERS,
         *LOSSES,
