@@ -307,6 +307,24 @@ DROP_PATHS = (
     ),
 )
 
+FUSED = (
+    Op(
+        "linear_activation",
+        MODULE,
+        module_names=("LinearActivation",),
+        parameters=WEIGHT_BIAS,
+        macs=_contract_weight,
+        flops_per_output=4,
+    ),
+    Op(
+        "add_layer_norm",
+        MODULE,
+        module_names=("AddLayerNorm",),
+        parameters=WEIGHT_BIAS,
+        flops_per_output=9,
+    ),
+)
+
 PACKED = (
     Op("packed_linear", MODULE, module_names=("QLinearPacked", "QLinearInt8"), macs=_matmul_macs),
     Op("packed_embedding", MODULE, module_names=("QEmbeddingPacked",), reads_rows=True),
@@ -541,6 +559,7 @@ OPS: Registry[Op] = _merge(
         *ACTIVATIONS,
         *DROPOUTS,
         *DROP_PATHS,
+        *FUSED,
         *PACKED,
         *POOLS,
         *IMAGE_LAYERS,
