@@ -164,9 +164,7 @@ BAD_CALLS = {
         packed_linear(X[:, :32], p)
     ),
     r"bias must be floating-point of shape \(5,\)": lambda p: packed_linear(X, p, torch.zeros(4)),
-    "all tensors must be on one device, got meta and cpu": lambda p: packed_linear(
-        X.to("meta"), p
-    ),
+    "all tensors must be on one device, got meta and cpu": lambda p: packed_linear(X.to("meta"), p),
     "must have two dimensions, got shape": lambda p: packed_linear(X, pack(torch.randn(2, 5, 64))),
     "indices must be int32 or int64, got torch.float32": lambda p: packed_embedding(X, p),
 }

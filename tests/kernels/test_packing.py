@@ -96,7 +96,9 @@ def test_mxint8_is_code_times_scale_for_every_byte_and_exponent(group_size: int)
     exact[255] = math.nan
     for dtype in (torch.float32, torch.bfloat16):
         for run in BACK_ENDS.values():
-            assert is_same(run(codes, scales, "mxint8", group_size, columns, dtype), exact.to(dtype))
+            assert is_same(
+                run(codes, scales, "mxint8", group_size, columns, dtype), exact.to(dtype)
+            )
     assert is_same(dequantize_mxint8(codes, scales, group_size), exact.to(torch.bfloat16))
 
 
@@ -158,7 +160,11 @@ BAD_CALLS = {
         torch.zeros(1, 8, dtype=torch.int8), torch.zeros(1, 1, dtype=torch.uint8), "mxint8", 32, 8
     ),
     r"PackedTensor: scales must be of shape \(…, 2\) for 40 columns": lambda: PackedTensor(
-        torch.zeros(1, 40, dtype=torch.uint8), torch.zeros(1, 1, dtype=torch.uint8), "mxint8", 32, 40
+        torch.zeros(1, 40, dtype=torch.uint8),
+        torch.zeros(1, 1, dtype=torch.uint8),
+        "mxint8",
+        32,
+        40,
     ),
     "PackedTensor: codes and scales must have the same rows": lambda: PackedTensor(
         torch.zeros(2, 8, dtype=torch.uint8), torch.zeros(1, 1, dtype=torch.uint8), "mxint8", 32, 8

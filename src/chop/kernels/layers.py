@@ -56,9 +56,7 @@ class QLinearPacked(nn.Module):
     @property
     def weight(self) -> PackedTensor:
         """The packed weight."""
-        return PackedTensor(
-            self.codes, self.scales, self.format, self.group_size, self.in_features
-        )
+        return PackedTensor(self.codes, self.scales, self.format, self.group_size, self.in_features)
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` times the transposed weight plus bias."""

@@ -115,9 +115,7 @@ def _rewrite_add_layer_norm(graph: MaseGraph, match: Match) -> fx.Node:
         first, second = second, first
     assert isinstance(norm, nn.LayerNorm), "checked above"
     overwrites = _is_own_product(graph, first)
-    set_module(
-        graph, str(site.target), AddLayerNorm(norm, overwrites=overwrites)
-    )
+    set_module(graph, str(site.target), AddLayerNorm(norm, overwrites=overwrites))
     site.args = (first, second)
     graph.fx_graph.erase_node(add)
     return site
@@ -173,12 +171,8 @@ def _rewrite_projections(graph: MaseGraph, match: Match) -> fx.Node:
     return product
 
 
-def _check_own_parameters(
-    graph: MaseGraph, nodes: list[fx.Node], layers: list[nn.Module]
-) -> None:
-    shared = Counter(
-        id(p) for _, p in graph.model.named_parameters(remove_duplicate=False)
-    )
+def _check_own_parameters(graph: MaseGraph, nodes: list[fx.Node], layers: list[nn.Module]) -> None:
+    shared = Counter(id(p) for _, p in graph.model.named_parameters(remove_duplicate=False))
     for node, layer in zip(nodes, layers, strict=True):
         if any(shared[id(p)] > 1 for p in layer.parameters()):
             raise NoMatchError(f"'{node.name}' shares its weight with another layer")

@@ -143,9 +143,7 @@ def _is_quantised(node: fx.Node) -> bool:
     return node_quantizers(node) is not None
 
 
-def _walk_users(
-    graph: MaseGraph, steps: tuple[Step, ...], node: fx.Node, match: Match
-) -> None:
+def _walk_users(graph: MaseGraph, steps: tuple[Step, ...], node: fx.Node, match: Match) -> None:
     for step in steps:
         while True:
             user = _only_user(node)
@@ -166,9 +164,7 @@ def _only_user(node: fx.Node) -> fx.Node:
     return next(iter(node.users))
 
 
-def _walk_operands(
-    graph: MaseGraph, steps: tuple[Step, ...], node: fx.Node, match: Match
-) -> None:
+def _walk_operands(graph: MaseGraph, steps: tuple[Step, ...], node: fx.Node, match: Match) -> None:
     """Backwards; of a node with several operands, the one along which the steps go on."""
     if not steps:
         return
