@@ -1,4 +1,4 @@
-"""The Triton kernels equal the reference: in Triton's interpreter, and on a GPU where there is one."""
+"""The Triton kernels equal the reference: interpreted, and on a GPU where there is one."""
 
 from __future__ import annotations
 

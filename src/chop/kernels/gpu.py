@@ -5,6 +5,8 @@ Where that leaves multiprocessors idle, `split` programs share the columns: each
 and the last to finish adds them up in order, so that the result does not depend on timing.
 """
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+
 from __future__ import annotations
 
 import functools
@@ -188,7 +190,8 @@ def unpack(
     _unpack_kernel[(rows, triton.cdiv(row_groups, groups))](
         codes, scales, out, row_bytes, columns, row_groups,
         FORMAT=FORMATS.index(format), SHIFT=row.element.shift,
-        GROUP_BYTES=group_size // row.per_byte, PER_BYTE=row.per_byte, GROUPS=groups, IS_EVEN=is_even, num_warps=8,
+        GROUP_BYTES=group_size // row.per_byte, PER_BYTE=row.per_byte, GROUPS=groups,
+        IS_EVEN=is_even, num_warps=8,
     )  # fmt: skip
     return out
 
@@ -225,7 +228,8 @@ def run_linear(
         x, codes, scales, y if bias is None else bias, y, partial, tickets, batch, rows, columns,
         codes.shape[1], groups_of(columns, group_size),
         FORMAT=FORMATS.index(format), SHIFT=PACKED_FORMATS[format].element.shift,
-        GROUP_BYTES=group_size // per_byte, PER_BYTE=per_byte, BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_B=block_k // per_byte, SPLIT=split,
+        GROUP_BYTES=group_size // per_byte, PER_BYTE=per_byte,
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_B=block_k // per_byte, SPLIT=split,
         IS_EVEN=columns % block_k == 0, HAS_BIAS=bias is not None,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip

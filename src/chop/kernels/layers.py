@@ -34,6 +34,7 @@ class QLinearPacked(nn.Module):
     mase_leaf: ClassVar[bool] = True
     codes: Tensor
     scales: Tensor
+    bias: Tensor | None
 
     def __init__(
         self, weight: PackedTensor, bias: Tensor | None, quantizers: Quantizers | None = None
@@ -132,6 +133,7 @@ class QLinearInt8(nn.Module):
     mase_leaf: ClassVar[bool] = True
     codes: Tensor
     scales: Tensor
+    bias: Tensor | None
 
     def __init__(
         self, codes: Tensor, scales: Tensor, bias: Tensor | None, *, quantize_input: bool

@@ -209,15 +209,13 @@ for _name, _kind in (("unpack", "unpack"), ("packed_linear", "linear")):
     _operators.impl(_name, getattr(reference, _kind), "MPS")
 
 
-@torch.library.register_fake("mase::unpack", lib=_operators)
-def _(
+def _fake_unpack(
     codes: Tensor, scales: Tensor, format: str, group_size: int, columns: int, dtype: torch.dtype
 ) -> Tensor:
     return codes.new_empty((*codes.shape[:-1], columns), dtype=dtype)
 
 
-@torch.library.register_fake("mase::packed_linear", lib=_operators)
-def _(
+def _fake_linear(
     x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
 ) -> Tensor:
     return x.new_empty((*x.shape[:-1], codes.shape[0]))
@@ -242,6 +240,8 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     return to_x, None, None, to_bias, None, None
 
 
+torch.library.register_fake("mase::unpack", _fake_unpack, lib=_operators)
+torch.library.register_fake("mase::packed_linear", _fake_linear, lib=_operators)
 torch.library.register_autograd(
     "mase::packed_linear", _backward, setup_context=_keep, lib=_operators
 )

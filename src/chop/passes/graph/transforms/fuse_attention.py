@@ -78,6 +78,7 @@ def _operands(product: fx.Node) -> tuple[fx.Node, fx.Node]:
 
 
 def _check_softmax(softmax: fx.Node) -> None:
+    dim: Any
     if softmax.op == "call_module":
         dim = node_module(softmax).dim
     else:

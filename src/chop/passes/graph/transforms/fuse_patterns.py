@@ -9,7 +9,7 @@ import dataclasses
 import operator
 from collections import Counter
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import fx, nn
@@ -31,6 +31,7 @@ from chop.passes.graph.transforms.patterns import (
 )
 from chop.passes.graph.transforms.surgery import drop_unused_modules, set_module
 
+M = TypeVar("M", bound=nn.Module)
 PatternName = Literal["attention", "linear_activation", "add_layer_norm", "merge_projections"]
 
 
@@ -66,9 +67,9 @@ def _is_called_once(graph: MaseGraph, node: fx.Node) -> bool:
     return calls[id(node_module(node))] == 1
 
 
-def _plain_module(graph: MaseGraph, node: fx.Node, kind: type[nn.Module]) -> nn.Module:
+def _plain_module(graph: MaseGraph, node: fx.Node, kind: type[M]) -> M:
     module = node_module(node) if node.op == "call_module" else None
-    if type(module) is not kind:
+    if type(module) is not kind or not isinstance(module, kind):
         raise NoMatchError(f"'{node.name}' is not a plain {kind.__name__} module")
     if not _is_called_once(graph, node):
         raise NoMatchError(f"the module of '{node.name}' is called elsewhere too")
@@ -92,7 +93,6 @@ def _activation(graph: MaseGraph, node: fx.Node) -> str:
 def _rewrite_linear_activation(graph: MaseGraph, match: Match) -> fx.Node:
     linear, site = match.one("linear"), match.one("site")
     module = _plain_module(graph, linear, nn.Linear)
-    assert isinstance(module, nn.Linear), "checked above"
     new = LinearActivation(module, _activation(graph, site))
     target = str(site.target) if site.op == "call_module" else None
     set_module(graph, str(linear.target), new)
@@ -113,7 +113,6 @@ def _rewrite_add_layer_norm(graph: MaseGraph, match: Match) -> fx.Node:
         raise NoMatchError(f"'{add.name}' does not add two tensors of the graph")
     if not _is_own_product(graph, first) and _is_own_product(graph, second):
         first, second = second, first
-    assert isinstance(norm, nn.LayerNorm), "checked above"
     overwrites = _is_own_product(graph, first)
     set_module(graph, str(site.target), AddLayerNorm(norm, overwrites=overwrites))
     site.args = (first, second)
@@ -158,7 +157,7 @@ def _rewrite_projections(graph: MaseGraph, match: Match) -> fx.Node:
     leaf = "_".join(str(node.target).rpartition(".")[2] for node in nodes)
     target = f"{parent}.{leaf}" if parent else leaf
     set_module(graph, target, merged)
-    sizes = [layer.out_features for layer in layers]  # type: ignore[union-attr]
+    sizes = [layer.out_features for layer in layers]
     with graph.fx_graph.inserting_before(nodes[0]):
         product = graph.fx_graph.call_module(target, nodes[0].args)
         parts = graph.fx_graph.call_method("split", (product, sizes), {"dim": -1})
@@ -171,7 +170,7 @@ def _rewrite_projections(graph: MaseGraph, match: Match) -> fx.Node:
     return product
 
 
-def _check_own_parameters(graph: MaseGraph, nodes: list[fx.Node], layers: list[nn.Module]) -> None:
+def _check_own_parameters(graph: MaseGraph, nodes: list[fx.Node], layers: list[nn.Linear]) -> None:
     shared = Counter(id(p) for _, p in graph.model.named_parameters(remove_duplicate=False))
     for node, layer in zip(nodes, layers, strict=True):
         if any(shared[id(p)] > 1 for p in layer.parameters()):
@@ -180,7 +179,7 @@ def _check_own_parameters(graph: MaseGraph, nodes: list[fx.Node], layers: list[n
         raise NoMatchError("the projections differ in dtype, device or whether they train")
 
 
-def _merged(layers: list[nn.Module]) -> nn.Linear:
+def _merged(layers: list[nn.Linear]) -> nn.Linear:
     """One linear layer whose outputs are those of all, side by side."""
     weights = [layer.weight for layer in layers]
     biases = [layer.bias for layer in layers]

@@ -223,7 +223,7 @@ class _Packer:
         form = _packed_form(formats["weight"])
         weight = self._weight(old.weight, form[0], form[1])
         bias = None if old.bias is None else formats["bias"](old.bias.detach())
-        kept = {
+        kept: dict[str, Quantizer] = {
             role: formats[role]
             for role in ("data_in", "data_out")
             if role in formats and not isinstance(formats[role], Bypass)
