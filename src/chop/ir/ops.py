@@ -311,6 +311,29 @@ DROP_PATHS = (
     ),
 )
 
+FUSED = (
+    Op(
+        "linear_activation",
+        MODULE,
+        module_names=("LinearActivation",),
+        parameters=WEIGHT_BIAS,
+        macs=_contract_weight,
+        flops_per_output=4,
+    ),
+    Op(
+        "add_layer_norm",
+        MODULE,
+        module_names=("AddLayerNorm",),
+        parameters=WEIGHT_BIAS,
+        flops_per_output=9,
+    ),
+)
+
+PACKED = (
+    Op("packed_linear", MODULE, module_names=("QLinearPacked", "QLinearInt8"), macs=_matmul_macs),
+    Op("packed_embedding", MODULE, module_names=("QEmbeddingPacked",), reads_rows=True),
+)
+
 POOLS = tuple(
     _layer(f"{kind}_pool{n}d", f"{camel}Pool{n}d", f"{kind}_pool{n}d", flops_per_output=cost)
     for kind, camel, cost in (
@@ -540,6 +563,8 @@ OPS: Registry[Op] = _merge(
         *ACTIVATIONS,
         *DROPOUTS,
         *DROP_PATHS,
+        *FUSED,
+        *PACKED,
         *POOLS,
         *IMAGE_LAYERS,
         *LOSSES,
