@@ -21,8 +21,6 @@ module fixed_cast #(
   localparam int GAINED = DROPPED < 0 ? -DROPPED : 0;
   // One bit of growth: rounding up may carry out of the top.
   localparam int WIDE = (IN_WIDTH + GAINED > OUT_WIDTH ? IN_WIDTH + GAINED : OUT_WIDTH) + 1;
-  localparam logic signed [WIDE-1:0] HIGH = WIDE'((64'sd1 <<< (OUT_WIDTH - 1)) - 64'sd1);
-  localparam logic signed [WIDE-1:0] LOW = -HIGH - WIDE'(1);
 
   for (genvar lane = 0; lane < DATA_IN_0_PARALLELISM_DIM_0; lane++) begin : g_lane
     logic signed [WIDE-1:0] wide, rounded;
@@ -32,22 +30,24 @@ module fixed_cast #(
     if (DROPPED > 0) begin : g_round
       localparam logic signed [WIDE-1:0] HALF =
           IS_HALF_ADDED ? '0 : WIDE'(64'sd1 <<< (DROPPED - 1));
-      logic signed [WIDE-1:0] raised;
+      logic signed [WIDE-1:0] raised, floored;
       logic is_tie;
       // v + 1/2 is whole exactly when v was half-way: then the even neighbour is the one below
       // with its last bit cleared.
       assign raised  = wide + HALF;
       assign is_tie  = raised[DROPPED-1:0] == '0;
-      assign rounded = (raised >>> DROPPED) & {{(WIDE - 1) {1'b1}}, !is_tie};
+      assign floored = raised >>> DROPPED;
+      assign rounded = {floored[WIDE-1:1], floored[0] && !is_tie};
     end else begin : g_shift
       assign rounded = wide <<< GAINED;
     end
 
-    always_comb begin
-      data_out_0[lane*OUT_WIDTH+:OUT_WIDTH] = rounded[OUT_WIDTH-1:0];
-      if (rounded > HIGH) data_out_0[lane*OUT_WIDTH+:OUT_WIDTH] = HIGH[OUT_WIDTH-1:0];
-      if (rounded < LOW) data_out_0[lane*OUT_WIDTH+:OUT_WIDTH] = LOW[OUT_WIDTH-1:0];
-    end
+    // It fits when the bits above the output's sign repeat it; else the nearest end of the range.
+    logic sign, is_in_range;
+    assign sign = rounded[WIDE-1];
+    assign is_in_range = rounded[WIDE-1:OUT_WIDTH-1] == {(WIDE - OUT_WIDTH + 1) {sign}};
+    assign data_out_0[lane*OUT_WIDTH+:OUT_WIDTH] =
+        is_in_range ? rounded[OUT_WIDTH-1:0] : {sign, {(OUT_WIDTH - 1) {!sign}}};
   end
 
   initial begin

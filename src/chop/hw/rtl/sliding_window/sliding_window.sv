@@ -49,7 +49,7 @@ module sliding_window #(
   localparam int LINE_WIDTH = $clog2(LINES + 1);
   localparam int BEAT_WIDTH = $clog2(ROW_BEATS + 1);
   localparam int CHANNEL_WIDTH = $clog2(BEATS + 1);
-  localparam int ADDRESS_WIDTH = $clog2(LINES * ROW_BEATS + 1);
+  localparam int ADDRESS_WIDTH = $clog2(LINES * ROW_BEATS);  // LINES is 2 or more
 
   logic [DATA_WIDTH-1:0] lines_q[LINES*ROW_BEATS];
 

@@ -1,0 +1,282 @@
+"""Control-only cycle models: for each component, a twin that keeps its handshake state and no data.
+
+`valid` depends on state alone and `ready` on state and the valids of the same component, as in the
+RTL; so a cycle is: ask every twin for `valid`, then for `ready`, then `step` with what fired. The
+twins of a design give its exact cycle counts (also under the simulator's random stalls), and show a
+deadlock, without a simulator.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class Twin(ABC):
+    """Handshake state of one component."""
+
+    inputs = 1
+    outputs = 1
+
+    @abstractmethod
+    def valid(self, port: int) -> bool:
+        """Whether output `port` offers a beat."""
+
+    @abstractmethod
+    def ready(self, port: int, valids: Sequence[bool]) -> bool:
+        """Whether input `port` would take a beat, given which inputs offer one."""
+
+    @abstractmethod
+    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
+        """One clock edge: inputs `taken` and outputs `given` carried a beat."""
+
+
+class Queue(Twin):
+    """`fifo`, and with depth 2 `skid_buffer` and every component that ends in one."""
+
+    def __init__(self, depth: int = 2) -> None:
+        self.depth = depth
+        self.count = 0
+        self.high_water = 0
+
+    def valid(self, port: int) -> bool:
+        return self.count > 0
+
+    def ready(self, port: int, valids: Sequence[bool]) -> bool:
+        return self.count < self.depth
+
+    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
+        self.count += taken[0] - given[0]
+        if self.count > self.high_water:
+            self.high_water = self.count
+
+
+class Join(Queue):
+    """Two operands taken together into a skid buffer."""
+
+    inputs = 2
+
+    def ready(self, port: int, valids: Sequence[bool]) -> bool:
+        return self.count < self.depth and valids[1 - port]
+
+
+class Constants(Queue):
+    """A skid buffer whose other operands come from `rom_source`: valid from the second cycle on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = False
+
+    def ready(self, port: int, valids: Sequence[bool]) -> bool:
+        return self.started and self.count < self.depth
+
+    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
+        super().step(taken, given)
+        self.started = True
+
+
+class Fork(Twin):
+    """`stream_fork`: one skid buffer per branch, loaded together."""
+
+    def __init__(self, branches: int) -> None:
+        self.outputs = branches
+        self.counts = [0] * branches
+
+    def valid(self, port: int) -> bool:
+        return self.counts[port] > 0
+
+    def ready(self, port: int, valids: Sequence[bool]) -> bool:
+        return max(self.counts) < 2
+
+    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
+        for branch, left in enumerate(given):
+            self.counts[branch] += taken[0] - left
+
+
+class Gearbox(Twin):
+    """`gearbox`: a count of elements, in units that divide both beats."""
+
+    def __init__(self, in_units: int, out_units: int) -> None:
+        self.in_units, self.out_units = in_units, out_units
+        is_even = in_units % out_units == 0 or out_units % in_units == 0
+        self.capacity = in_units + out_units + (0 if is_even else in_units)
+        self.count = 0
+
+    def valid(self, port: int) -> bool:
+        return self.count >= self.out_units
+
+    def ready(self, port: int, valids: Sequence[bool]) -> bool:
+        return self.count <= self.capacity - self.in_units
+
+    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
+        self.count += taken[0] * self.in_units - given[0] * self.out_units
+
+
+class Reorder(Twin):
+    """`stream_reorder`: two banks, one filled while the other is emptied."""
+
+    def __init__(self, beats: int) -> None:
+        self.beats = beats
+        self.written = self.read = self.full = 0
+
+    def valid(self, port: int) -> bool:
+        return self.full > 0
+
+    def ready(self, port: int, valids: Sequence[bool]) -> bool:
+        return self.full < 2
+
+    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
+        self.written += taken[0]
+        self.read += given[0]
+        if taken[0] and self.written == self.beats:
+            self.written, self.full = 0, self.full + 1
+        if given[0] and self.read == self.beats:
+            self.read, self.full = 0, self.full - 1
+
+
+class Bracket(Twin):
+    """An enable-gated pipeline of `latency` cycles into a skid buffer that gives the enable."""
+
+    def __init__(self, latency: int) -> None:
+        self.top_bit = latency - 1
+        self.line = 0
+        self.count = 0
+
+    def valid(self, port: int) -> bool:
+        return self.count > 0
+
+    def ready(self, port: int, valids: Sequence[bool]) -> bool:
+        return self.count < 2
+
+    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
+        self.advance(taken[0], given[0])
+
+    def advance(self, enters: bool, leaves: bool) -> None:
+        """One clock edge; `enters` is only looked at while the pipeline is enabled."""
+        if self.count < 2:
+            self.count += self.line >> self.top_bit & 1
+            self.line = (self.line << 1 | enters) & (2 << self.top_bit) - 1
+        self.count -= leaves
+
+
+class Linear(Bracket):
+    """`fixed_linear`: a replay buffer that feeds the dot products, `folds` = (input, output)."""
+
+    def __init__(self, folds: tuple[int, int], lanes: int) -> None:
+        # operand, product and sum registers of `fixed_dot_product`, then the accumulator
+        super().__init__(latency=1 + min(lanes, 4) + (lanes > 4) + 1)
+        self.in_folds, self.out_folds = folds
+        self.slots = 2 if self.out_folds == 1 or self.in_folds < 2 else self.in_folds
+        self.level = self.in_fold = self.out_fold = 0
+
+    def ready(self, port: int, valids: Sequence[bool]) -> bool:
+        return self.level < self.slots
+
+    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
+        is_last_pass = self.out_fold == self.out_folds - 1
+        is_last = self.in_fold == self.in_folds - 1
+        has_operand = self.level > 0 if is_last_pass else self.in_fold < self.level
+        issues = has_operand and self.count < 2
+        self.advance(issues and is_last, given[0])
+        self.level += taken[0] - (issues and is_last_pass)
+        if issues:
+            self.in_fold = 0 if is_last else self.in_fold + 1
+            if is_last:
+                self.out_fold = 0 if is_last_pass else self.out_fold + 1
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A window over an image: pairs are (columns, rows); `beats` per pixel."""
+
+    size: tuple[int, int]
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    beats: int = 1
+
+    @property
+    def out_size(self) -> tuple[int, int]:
+        """Columns and rows of windows."""
+        columns, rows = (
+            (n + 2 * p - k) // s + 1
+            for n, k, s, p in zip(self.size, self.kernel, self.stride, self.padding, strict=True)
+        )
+        return columns, rows
+
+    @property
+    def lines(self) -> int:
+        """Rows that `sliding_window` keeps."""
+        return max(self.kernel[1], self.stride[1], self.last_freed) + self.stride[1]
+
+    @property
+    def last_top(self) -> int:
+        """Row of the last windows."""
+        return (self.out_size[1] - 1) * self.stride[1] - self.padding[1]
+
+    @property
+    def last_freed(self) -> int:
+        """Rows that the last windows leave behind."""
+        return self.size[1] - max(self.last_top, 0)
+
+
+class Window(Bracket):
+    """`sliding_window`: which beats of the image have come, and which window beat is next."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__(latency=1)
+        self.geometry = geometry
+        self.row_beats = geometry.size[0] * geometry.beats
+        self.lines = geometry.lines
+        self.schedule = _window_schedule(geometry)
+        self.next = self.beat = self.held = 0
+
+    def ready(self, port: int, valids: Sequence[bool]) -> bool:
+        return self.held < self.lines
+
+    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
+        line, beat, freed = self.schedule[self.next]
+        is_here = line < self.held or (line == self.held and beat < self.beat)
+        issues = is_here and self.held >= freed and self.count < 2
+        self.advance(issues, given[0])
+        if taken[0]:
+            self.beat += 1
+            if self.beat == self.row_beats:
+                self.beat, self.held = 0, self.held + 1
+        if issues:
+            self.held -= freed
+            self.next = 0 if self.next == len(self.schedule) - 1 else self.next + 1
+
+
+def _window_schedule(g: Geometry) -> list[tuple[int, int, int]]:
+    """For each window beat: the kept line and beat it reads (line -1: padding), lines freed."""
+    schedule = []
+    for out_row in range(g.out_size[1]):
+        top = out_row * g.stride[1] - g.padding[1]
+        first = max(top, 0)
+        for out_column in range(g.out_size[0]):
+            left = out_column * g.stride[0] - g.padding[0]
+            for row in range(top, top + g.kernel[1]):
+                for column in range(left, left + g.kernel[0]):
+                    inside = 0 <= row < g.size[1] and 0 <= column < g.size[0]
+                    line = row - first if inside else -1
+                    schedule += [(line, column * g.beats + b, 0) for b in range(g.beats)]
+        freed = g.last_freed if top == g.last_top else max(top + g.stride[1], 0) - first
+        schedule[-1] = (*schedule[-1][:2], freed)
+    return schedule
+
+
+class Reduce(Queue):
+    """The reduction of pooling: `area` beats per channel beat in, one out."""
+
+    def __init__(self, area: int, beats: int) -> None:
+        super().__init__()
+        self.total, self.silent = area * beats, (area - 1) * beats
+        self.seen = 0
+
+    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
+        emits = taken[0] and self.seen >= self.silent
+        super().step((emits,), given)
+        if taken[0]:
+            self.seen = 0 if self.seen == self.total - 1 else self.seen + 1
