@@ -235,7 +235,9 @@ def _least_depth(design: Design, depths: Mapping[Wire, int], wire: Wire, best: f
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _holds(design, {**depths, wire: middle}, best) else (middle, high)
+        low, high = (
+            (low, middle) if _holds(design, {**depths, wire: middle}, best) else (middle, high)
+        )
     return high
 
 

@@ -79,7 +79,10 @@ class Design:
         for stage in self.stages:
             for wire, wanted in zip(stage.sources, stage.component.inputs, strict=True):
                 self._check_wire(wire, stage.name, known, used)
-                if self.stream(wire).beats != wanted.beats or self.stream(wire).lanes != wanted.lanes:
+                if (
+                    self.stream(wire).beats != wanted.beats
+                    or self.stream(wire).lanes != wanted.lanes
+                ):
                     raise HardwareError(
                         f"stage '{stage.name}': expected {wanted}, '{wire.stage}' gives "
                         f"{self.stream(wire)}."

@@ -166,7 +166,10 @@ def _compare(
         if wrong.size and not first:
             where = tuple(int(i) for i in np.unravel_index(wrong[0], wanted.shape))
             first = f"{name}{list(where)} is {found[wrong[0]]}, expected {flat[wrong[0]]}"
-    exact_times = {n: t[: expected[n].size // design.output_streams()[n].lanes] for n, t in timing.outputs.items()}
+    exact_times = {
+        n: t[: expected[n].size // design.output_streams()[n].lanes]
+        for n, t in timing.outputs.items()
+    }
     tensors = len(next(iter(expected.values())))
     return Verdict(
         tensors,
@@ -281,7 +284,12 @@ def _includes() -> list[str]:
 
 
 def _defines(waves: bool) -> list[str]:
-    return [f"-DVM_TRACE={int(waves)}", f"-DVM_TRACE_FST={int(waves)}", "-DVM_COVERAGE=0", "-DVM_SC=0"]
+    return [
+        f"-DVM_TRACE={int(waves)}",
+        f"-DVM_TRACE_FST={int(waves)}",
+        "-DVM_COVERAGE=0",
+        "-DVM_SC=0",
+    ]
 
 
 def _runtime(waves: bool) -> list[Path]:

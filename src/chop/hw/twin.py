@@ -237,7 +237,10 @@ class Window(Bracket):
 
     def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
         line, beat, freed = self.schedule[self.next]
-        is_here = line < self.held or (line == self.held and beat < self.beat)
+        if line < 0:  # padding, but not before the image has begun
+            is_here = self.held > 0 or self.beat > 0
+        else:
+            is_here = line < self.held or (line == self.held and beat < self.beat)
         issues = is_here and self.held >= freed and self.count < 2
         self.advance(issues, given[0])
         if taken[0]:

@@ -109,7 +109,9 @@ class HardUnary(Unary):
 
     def __post_init__(self) -> None:
         if self.frac_width < 0:
-            raise ConfigError(f"{self.module}: frac_width must be 0 or more, got {self.frac_width}.")
+            raise ConfigError(
+                f"{self.module}: frac_width must be 0 or more, got {self.frac_width}."
+            )
         super().__post_init__()
 
     def clipped(self, x: Ints) -> Ints:

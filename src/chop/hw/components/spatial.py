@@ -153,7 +153,9 @@ class Conv(Windowed):
         check_lanes(self.module, outputs, self.lanes)
         wanted = self.kernel[0] * self.kernel[1] * self.source.shape[-1]
         if inputs != wanted:
-            raise ConfigError(f"{self.module}: weights take {inputs} inputs, a window has {wanted}.")
+            raise ConfigError(
+                f"{self.module}: weights take {inputs} inputs, a window has {wanted}."
+            )
         object.__setattr__(self, "inputs", (self.source,))
         out = Stream(self.image_shape(outputs), self.lanes, self.format)
         object.__setattr__(self, "outputs", (out,))

@@ -42,7 +42,7 @@ module fixed_dot_product #(
     if (rst) tags_q <= '0;
   end
 
-  logic signed [PADDED*DATA_WIDTH-1:0] data_late;
+  logic [LANES*DATA_WIDTH-1:0] data_late;
   logic [OUTPUTS*PADDED*SUM_WIDTH-1:0] sums;
 
   for (genvar lane = 0; lane < PADDED; lane++) begin : g_lane
@@ -57,8 +57,6 @@ module fixed_dot_product #(
           data_q <= (WAIT * DATA_WIDTH)'({data_q, data_in_0[lane*DATA_WIDTH+:DATA_WIDTH]});
         end
       end
-    end else begin : g_no_data
-      assign data_late[lane*DATA_WIDTH+:DATA_WIDTH] = '0;
     end
 
     for (genvar out = 0; out < OUTPUTS; out++) begin : g_output

@@ -99,10 +99,11 @@ module sliding_window #(
   assign address = ADDRESS_WIDTH'(32'(line) * ROW_BEATS + 32'(column) * BEATS + 32'(channel_q));
 
   always_comb begin
-    is_here = is_pad || line_offset < POSITION_WIDTH'(held_q);
+    is_here = line_offset < POSITION_WIDTH'(held_q);
     if (line_offset == POSITION_WIDTH'(held_q)) begin  // the row that is coming in
-      is_here = is_pad || 32'(column) * BEATS + 32'(channel_q) < 32'(beat_q);
+      is_here = 32'(column) * BEATS + 32'(channel_q) < 32'(beat_q);
     end
+    if (is_pad) is_here = held_q != '0 || beat_q != '0;  // not before the image has begun
     if (ends_window_row && held_q < freed) is_here = 1'b0;
   end
   assign issue = is_here && enable;
