@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import struct
@@ -26,6 +27,8 @@ logger = get_logger(__name__)
 
 DRIVER = Path(__file__).parent / "driver.cpp"
 _CXX_FLAGS = ("-std=gnu++20", "-O1", "-pthread", "-fno-strict-aliasing")
+_TRACE = {False: (), True: ("--trace-fst",)}
+_STRICT = {False: ("-Wno-fatal",), True: ("-Wall",)}
 _EXTRA_CYCLES = 64
 """How long to look for beats that should not come after the last expected one."""
 
@@ -79,12 +82,23 @@ class Verdict:
 class Simulator:
     """A verilated design, ready to run on any inputs."""
 
-    def __init__(self, design: Design, directory: Path, *, waves: bool = False) -> None:
-        """Build the RTL emitted in the hardware directory `directory`."""
+    def __init__(
+        self, design: Design, directory: Path, *, waves: bool = False, check: bool = True
+    ) -> None:
+        """Build the RTL emitted in the hardware directory `directory`.
+
+        `check`: a lint warning is an error.
+        """
         self.design = design
         self.directory = Path(directory)
         self.waves = waves
-        self.program = _build(design, self.directory, waves)
+        self.program = _build(design, self.directory, waves, check)
+
+    def at(self, directory: Path) -> Simulator:
+        """The same program, run on the memory files of another hardware directory."""
+        moved = copy.copy(self)
+        moved.directory = Path(directory)
+        return moved
 
     def run(
         self, inputs: Mapping[str, Ints], stalls: Stalls = NO_STALLS, *, trace: int = 0
@@ -221,7 +235,7 @@ def lint(directory: Path, top: str = "top") -> str:
     return done.stdout + done.stderr
 
 
-def _build(design: Design, directory: Path, waves: bool) -> Path:
+def _build(design: Design, directory: Path, waves: bool, check: bool) -> Path:
     """The simulator program of the RTL in `directory`; built again only when a source changed."""
     sources = sorted((directory / "rtl").glob("*.sv"))
     if not sources:
@@ -237,7 +251,7 @@ def _build(design: Design, directory: Path, waves: bool) -> Path:
     if not program.exists():
         work.mkdir(parents=True, exist_ok=True)
         (work / "ports.h").write_text(ports)
-        _verilate(design.name, sources, work, waves)
+        _verilate(design.name, sources, work, [*_TRACE[waves], *_STRICT[check]])
         _compile(work, waves)
     return program
 
@@ -256,12 +270,12 @@ def _ports_text(design: Design) -> str:
     )
 
 
-def _verilate(top: str, sources: Sequence[Path], work: Path, waves: bool) -> None:
+def _verilate(top: str, sources: Sequence[Path], work: Path, options: list[str]) -> None:
     tool = toolchain.verilator()
-    command = [str(tool.program), "--cc", "-Wall", "--top-module", top, "--prefix", "Vtop"]
+    command = [str(tool.program), "--cc", "--top-module", top, "--prefix", "Vtop"]
     command += ["-O3", "--x-assign", "fast", "--x-initial", "unique", "--Mdir", str(work)]
-    command += ["--trace-fst"] if waves else []
-    _call(command + [str(s.resolve()) for s in sources], work, tool.environment())
+    command += [*options, *(str(s.resolve()) for s in sources)]
+    _call(command, work, tool.environment())
 
 
 def _compile(work: Path, waves: bool) -> None:
