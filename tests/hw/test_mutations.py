@@ -34,7 +34,7 @@ MUTANTS = [
     Mutant("unsigned product", "rtl/fixed_dot_product.sv", "* $signed(weight_q", "* $unsigned(weight_q"),
     Mutant("a lane is added twice", "rtl/fixed_dot_product.sv", "+ SUM_WIDTH'(product_q);", "+ SUM_WIDTH'(product_q) + SUM_WIDTH'(product_q);"),
     Mutant("bias is left out", "rtl/fixed_linear.sv", "sum + (sum_first ? start :", "sum + (sum_first ? HALF :"),
-    Mutant("bias of the beat before", "rtl/fixed_linear.sv", "assign bias_ready = sum_valid && sum_first && skid_ready", "assign bias_ready = sum_valid && sum_last && skid_ready"),
+    Mutant("a bias is taken with every beat", "rtl/fixed_linear.sv", "assign bias_ready = sum_valid && sum_first && skid_ready", "assign bias_ready = sum_valid && skid_ready"),
     Mutant("the accumulator is not restarted", "rtl/fixed_linear.sv", "(sum_first ? start :", "(sum_first && sum_last ? start :"),
     Mutant("the replay begins at the wrong slot", "rtl/fixed_linear.sv", "is_last && !is_last_pass ? base_q : read_next", "read_next"),
     Mutant("one pass too few", "rtl/fixed_linear.sv", "out_fold_q == OUT_FOLD_WIDTH'(OUT_FOLDS - 1)", "out_fold_q == OUT_FOLD_WIDTH'(OUT_FOLDS - 2 + 32'(OUT_FOLDS == 1))"),

@@ -69,6 +69,25 @@ void put_lane(FILE* file, const Lane& lane, bool with_bytes) {
   put(file, lane.times.data(), count);
 }
 
+constexpr uint64_t kProbedCycles = 256;
+
+// Whether any output's valid changes when its consumer's ready does: valid may not wait for ready.
+bool ready_decides_valid(Top& top, std::vector<Lane>& sinks) {
+  std::vector<uint8_t> before;
+  top.eval();
+  for (Lane& lane : sinks) {
+    before.push_back(*lane.port.valid);
+    *lane.port.ready ^= 1;
+  }
+  top.eval();
+  bool differs = false;
+  for (size_t k = 0; k < sinks.size(); k++) {
+    differs = differs || before[k] != *sinks[k].port.valid;
+    *sinks[k].port.ready ^= 1;
+  }
+  return differs;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -136,6 +155,8 @@ int main(int argc, char** argv) {
         memcpy(lane.port.data, &lane.bytes[lane.times.size() * lane.port.bytes], lane.port.bytes);
     }
     for (Lane& lane : sinks) *lane.port.ready = lane.random.below(request.ready_threshold);
+    top->clk = 0;
+    if (cycle < kProbedCycles) violations += ready_decides_valid(*top, sinks);
     settle(0);
 
     if (cycle < request.trace) {
