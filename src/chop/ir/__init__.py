@@ -1,0 +1,1 @@
+"""The MASE IR: a torch.fx graph whose nodes carry typed metadata."""

@@ -1,0 +1,116 @@
+"""MaseGraph: a model captured as a torch.fx graph whose nodes carry MASE metadata."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import fx, nn
+
+from chop.errors import CheckpointError
+from chop.ir.checkpoint import load_graph, save_graph, save_state_dict
+from chop.ir.drawing import draw
+from chop.ir.inputs import example_inputs
+from chop.ir.traced import TracedModule
+from chop.ir.tracer import TraceOptions, trace
+
+
+class MaseGraph:
+    """A model as a graph: `model` runs it, `fx_graph` is it, `node.meta["mase"]` annotates it.
+
+    `hf_input_names` are the inputs a Hugging Face model is traced with; `dummy_in` gives example
+    inputs (a mapping, a tensor or a tuple). `custom_ops` names modules and functions of your own:
+    `{"modules": {MyLayer: {"mase_op": "my_layer"}}}` makes MyLayer one node. `leaf_modules` are
+    further modules, by name or class, to keep whole. `specialize` keeps the branch this input
+    takes where control flow depends on values.
+
+    The graph shares modules and parameters with `model`: training one trains the other.
+    """
+
+    model: TracedModule
+
+    def __init__(
+        self,
+        model: nn.Module,
+        hf_input_names: Iterable[str] | None = None,
+        dummy_in: Any = None,
+        custom_ops: Mapping[str, Any] | None = None,
+        *,
+        leaf_modules: Iterable[str | type[nn.Module]] = (),
+        specialize: bool = False,
+    ) -> None:
+        self.custom_ops: dict[str, Any] = dict(custom_ops or {})
+        self.original: nn.Module | None = model
+        if isinstance(model, TracedModule):
+            self.dummy_in: dict[str, Any] | None = None
+            self.model = model
+            return
+        leaves = (*leaf_modules, *self.custom_ops.get("modules", {}))
+        self.dummy_in = example_inputs(model, hf_input_names, dummy_in)
+        self.model = trace(model, self.dummy_in, TraceOptions(leaves, specialize))
+
+    @property
+    def fx_graph(self) -> fx.Graph:
+        """The torch.fx graph; assigning one recompiles the model."""
+        return self.model.graph
+
+    @fx_graph.setter
+    def fx_graph(self, graph: fx.Graph) -> None:
+        self.model.graph = graph
+
+    @property
+    def nodes(self) -> Any:
+        """The nodes of the graph, in order of execution."""
+        return self.fx_graph.nodes
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """The live modules of the model, by qualified name."""
+        return dict(self.model.named_modules())
+
+    def recompile(self) -> None:
+        """Check the graph and make `model` run it, after a change to its nodes."""
+        self.fx_graph.lint()
+        self.model.recompile()
+
+    def draw(self, path: str | Path = "mase_graph.svg") -> Path:
+        """Write a picture of the graph, as SVG or DOT by the suffix, and say where."""
+        return draw(self.fx_graph, path, type(self.model).__name__)
+
+    def export(
+        self, path: str | Path, save_format: Literal["graph", "state_dict"] = "graph"
+    ) -> None:
+        """Write `<path>.json` and `<path>.safetensors`, or with "state_dict" the tensors alone."""
+        if save_format not in ("graph", "state_dict"):
+            raise CheckpointError(
+                f"export: unknown save_format '{save_format}'. Allowed: graph, state_dict."
+            )
+        if save_format == "state_dict":
+            save_state_dict(self.model, path)
+        else:
+            save_graph(self.model, path, self.dummy_in)
+
+    @classmethod
+    def from_checkpoint(
+        cls, path: str | Path, classes: Iterable[Any] = (), custom_ops: Any = None
+    ) -> MaseGraph:
+        """The graph that `export` wrote. `classes` are classes and functions of your own in it."""
+        loaded = load_graph(path, (*classes, *(custom_ops or {}).get("modules", {})))
+        graph = cls(loaded.model, custom_ops=custom_ops)
+        graph.dummy_in = loaded.dummy_in
+        graph.original = None
+        return graph
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MaseGraph:
+        new = type(self).__new__(type(self))
+        memo[id(self)] = new
+        new.model = copy.deepcopy(self.model, memo)
+        new.dummy_in = copy.deepcopy(self.dummy_in, memo)
+        new.custom_ops = dict(self.custom_ops)
+        new.original = None  # shares parameters with the graph this is a copy of
+        return new
+
+    def __repr__(self) -> str:
+        return f"MaseGraph({type(self.model).__name__}, {len(self.nodes)} nodes)"

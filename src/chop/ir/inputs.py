@@ -1,0 +1,203 @@
+"""Inputs to trace a model with: the user's, or made from a Hugging Face config."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from chop.errors import TraceError
+from chop.registry import suggest
+
+BATCH, LENGTH, SAMPLES = 2, 16, 4000
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The arguments of a model's forward."""
+
+    names: tuple[str, ...]
+    takes_any_name: bool
+    takes_any_number: bool
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Signature:
+        """Read the signature of `model.forward`."""
+        parameters = inspect.signature(model.forward).parameters.values()
+        kinds = [p.kind for p in parameters]
+        named = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        return cls(
+            tuple(named),
+            inspect.Parameter.VAR_KEYWORD in kinds,
+            inspect.Parameter.VAR_POSITIONAL in kinds,
+        )
+
+
+def is_hugging_face(model: nn.Module) -> bool:
+    """Whether `model` is a Hugging Face model: it has a config and names its main input."""
+    return hasattr(model, "config") and hasattr(model, "main_input_name")
+
+
+def check_names(model: nn.Module, names: Iterable[str]) -> None:
+    """Refuse an input that the model's forward does not have, listing those it has."""
+    signature = Signature.of(model)
+    for name in names:
+        if name not in signature.names and (is_hugging_face(model) or not signature.takes_any_name):
+            kind = type(model).__name__
+            raise TraceError(
+                f"{kind}.forward has no input '{name}'. {suggest(name, signature.names)}"
+            )
+
+
+def bind_inputs(model: nn.Module, given: Any) -> dict[str, Any]:
+    """`given` (a mapping, a tensor or a tuple) as a dict from input name to value."""
+    if isinstance(given, Mapping) or hasattr(given, "keys"):
+        return {str(k): given[k] for k in given.keys()}  # noqa: SIM118 - BatchEncoding iterates rows
+    values = tuple(given) if isinstance(given, tuple | list) else (given,)
+    signature = Signature.of(model)
+    names = signature.names
+    if len(values) > len(names):
+        if not signature.takes_any_number:
+            raise TraceError(
+                f"{type(model).__name__}.forward takes {len(names)} inputs, got {len(values)}."
+            )
+        names = names + tuple(f"args_{i}" for i in range(len(values) - len(names)))
+    return dict(zip(names, values, strict=False))
+
+
+def example_inputs(
+    model: nn.Module, names: Iterable[str] | None, given: Any
+) -> dict[str, Any] | None:
+    """The inputs to trace `model` with; None where a plain module comes without any."""
+    if names is not None:
+        names = list(names)
+        check_names(model, names)
+    if given is not None:
+        bound = bind_inputs(model, given)
+        if names is None and is_hugging_face(model):
+            names = [name for name in bound if name in Signature.of(model).names]
+        if names is None:
+            check_names(model, [n for n in bound if not n.startswith("args_")])
+            return bound
+        missing = [name for name in names if name not in bound]
+        return {**{n: bound[n] for n in names if n in bound}, **make_inputs(model, missing)}
+    if not is_hugging_face(model):
+        return None
+    return make_inputs(model, names if names is not None else default_names(model))
+
+
+def default_names(model: nn.Module) -> list[str]:
+    """The inputs a Hugging Face model is traced with when the user names none."""
+    names = [str(model.main_input_name)]
+    has_decoder = getattr(model.config, "is_encoder_decoder", False)
+    if has_decoder and "decoder_input_ids" in Signature.of(model).names:
+        names.append("decoder_input_ids")
+    return names
+
+
+def make_inputs(model: nn.Module, names: Iterable[str]) -> dict[str, torch.Tensor]:
+    """Inputs of these names for a Hugging Face model, from its config alone."""
+    made = {}
+    for name in names:
+        maker = _MAKERS.get(name)
+        if maker is None:
+            raise TraceError(
+                f"input '{name}' of {type(model).__name__} cannot be made from its config. "
+                f"Give it: dummy_in={{'{name}': tensor, …}}. Can be made: {', '.join(_MAKERS)}."
+            )
+        made[name] = maker(model)
+    return made
+
+
+def _field(model: nn.Module, *names: str, default: int) -> int:
+    """The first of these fields in the config or one of its sub-configs."""
+    configs = [model.config]
+    configs += [
+        getattr(model.config, part)
+        for part in ("text_config", "vision_config", "audio_config", "encoder", "decoder")
+        if hasattr(getattr(model.config, part, None), "to_dict")
+    ]
+    for config in configs:
+        for name in names:
+            value = getattr(config, name, None)
+            if isinstance(value, int):
+                return value
+            if isinstance(value, tuple | list) and value and isinstance(value[0], int):
+                return value[0]
+    return default
+
+
+def _length(model: nn.Module) -> int:
+    return min(LENGTH, _field(model, "max_position_embeddings", "n_positions", default=LENGTH))
+
+
+def _task(model: nn.Module) -> str:
+    return type(model).__name__
+
+
+def _ids(model: nn.Module) -> torch.Tensor:
+    vocabulary = _field(model, "vocab_size", default=100)
+    low = min(5, vocabulary - 1)  # the first ids are padding and separators
+    shape = (BATCH, 2, _length(model)) if "MultipleChoice" in _task(model) else _text(model)
+    return torch.randint(low, vocabulary, shape)
+
+
+def _text(model: nn.Module) -> tuple[int, ...]:
+    return BATCH, _length(model)
+
+
+def _image(model: nn.Module) -> torch.Tensor:
+    size = _field(model, "image_size", default=64)
+    return torch.randn(BATCH, _field(model, "num_channels", default=3), size, size)
+
+
+def _features(model: nn.Module) -> torch.Tensor:
+    frames = 2 * _field(model, "max_source_positions", default=SAMPLES // 40)
+    return torch.randn(BATCH, _field(model, "num_mel_bins", default=80), frames)
+
+
+def _labels(model: nn.Module) -> torch.Tensor:
+    task, classes = _task(model), _field(model, "num_labels", default=2)
+    if any(k in task for k in ("SequenceClassification", "ImageClassification", "AudioClass")):
+        return torch.randint(0, max(classes, 1), (BATCH,))
+    if "MultipleChoice" in task or "NextSentence" in task:
+        return torch.randint(0, 2, (BATCH,))
+    if "TokenClassification" in task:
+        return torch.randint(0, classes, _text(model))
+    return torch.randint(0, _field(model, "vocab_size", default=classes), _text(model))
+
+
+def _ones(model: nn.Module) -> torch.Tensor:
+    return torch.ones(_ids(model).shape, dtype=torch.long)
+
+
+def _zeros(model: nn.Module) -> torch.Tensor:
+    return torch.zeros(_ids(model).shape, dtype=torch.long)
+
+
+def _embeddings(model: nn.Module) -> torch.Tensor:
+    return torch.randn(*_text(model), _field(model, "hidden_size", "d_model", default=32))
+
+
+_MAKERS: dict[str, Callable[[nn.Module], torch.Tensor]] = {
+    "input_ids": _ids,
+    "decoder_input_ids": _ids,
+    "attention_mask": _ones,
+    "decoder_attention_mask": _ones,
+    "token_type_ids": _zeros,
+    "position_ids": lambda m: torch.arange(_length(m)).expand(_text(m)).clone(),
+    "inputs_embeds": _embeddings,
+    "decoder_inputs_embeds": _embeddings,
+    "labels": _labels,
+    "start_positions": lambda m: torch.randint(0, _length(m), (BATCH,)),
+    "end_positions": lambda m: torch.randint(0, _length(m), (BATCH,)),
+    "next_sentence_label": lambda m: torch.randint(0, 2, (BATCH,)),
+    "pixel_values": _image,
+    "input_values": lambda m: torch.randn(BATCH, SAMPLES),
+    "input_features": _features,
+}
+"""How to make an input of a Hugging Face model. To support another name, add a row."""

@@ -1,0 +1,188 @@
+"""Typed metadata that still answers the documented subscripts.
+
+`node.meta["mase"]["common"]["args"]["data_in_0"]["shape"]` and
+`node.meta["mase"].common.args["data_in_0"].shape` are the same value. A misspelt key is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, KeysView
+from typing import Any, ClassVar
+
+import torch
+from torch import fx
+
+from chop.errors import GraphError
+from chop.registry import suggest
+
+
+class MetadataKeyError(GraphError, KeyError):
+    """A metadata key that does not exist, or has no value yet."""
+
+    def __str__(self) -> str:  # KeyError would print the repr of its message
+        return str(self.args[0])
+
+
+class Record:
+    """A dataclass whose fields are also keys; a field is a key once it has a value.
+
+    `KEYS` maps a key to a field of another name, for keys that Python reserves (`from`).
+    """
+
+    KEYS: ClassVar[dict[str, str]] = {}
+
+    @classmethod
+    def known_keys(cls) -> list[str]:
+        """Every key this record may have."""
+        by_field = {field: key for key, field in cls.KEYS.items()}
+        names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        return [by_field.get(name, name) for name in names]
+
+    def _field(self, key: str) -> str:
+        if key not in self.known_keys():
+            kind = type(self).__name__
+            raise MetadataKeyError(f"{kind}: no key '{key}'. {suggest(key, self.known_keys())}")
+        return self.KEYS.get(key, key)
+
+    def __getitem__(self, key: str) -> Any:
+        value = getattr(self, self._field(key))
+        if value is None and key not in self.nullable():
+            kind = type(self).__name__
+            raise MetadataKeyError(f"{kind}: '{key}' has no value yet. Has: {', '.join(self)}.")
+        return value
+
+    @classmethod
+    def nullable(cls) -> tuple[str, ...]:
+        """Keys for which None is a value and not an absence."""
+        return ()
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        setattr(self, self._field(key), value)
+
+    def __contains__(self, key: object) -> bool:
+        return key in list(self)
+
+    def __iter__(self) -> Iterator[str]:
+        for key in self.known_keys():
+            if getattr(self, self.KEYS.get(key, key)) is not None or key in self.nullable():
+                yield key
+
+    def __len__(self) -> int:
+        return len(list(self))
+
+    def keys(self) -> KeysView[str]:
+        """The keys that have a value."""
+        return dict.fromkeys(self).keys()
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Pairs of key and value, in the order of the fields."""
+        return [(key, self[key]) for key in self]
+
+    def values(self) -> list[Any]:
+        """The values, in the order of the fields."""
+        return [self[key] for key in self]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of `key`, or `default` where it has none."""
+        return self[key] if key in list(self) else default
+
+    def update(self, other: Any) -> None:
+        """Set every key of `other`."""
+        for key, value in dict(other).items():
+            self[key] = value
+
+
+@dataclasses.dataclass
+class ValueMeta(Record):
+    """One operand, result or configuration argument of a node.
+
+    `type` and `precision` speak of the number format: ("float", [32]), ("fixed", [8, 3]).
+    `value` is the tensor itself where the user asked to keep it, or the configuration value.
+    """
+
+    KEYS: ClassVar[dict[str, str]] = {"from": "source"}
+
+    shape: list[int] | None = None
+    torch_dtype: torch.dtype | None = None
+    type: Any = None
+    precision: list[Any] | None = None
+    value: Any = None
+    source: fx.Node | None = None
+    device: Any = None
+    stride: list[int] | None = None
+
+    @classmethod
+    def nullable(cls) -> tuple[str, ...]:
+        return ("value",)
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether this describes a tensor and not a configuration argument."""
+        return self.torch_dtype is not None
+
+
+@dataclasses.dataclass
+class CommonMeta(Record):
+    """What every back end reads: the operator, its operands and its results."""
+
+    mase_type: str | None = None
+    mase_op: str | None = None
+    args: dict[str, ValueMeta] | None = None
+    results: dict[str, ValueMeta] | None = None
+    quant: Any = None
+
+
+@dataclasses.dataclass
+class SoftwareMeta(Record):
+    """Statistics, sparsity and sharding: facts of the model run as software.
+
+    `args` and `results` map an operand's name to a dict of facts about it (`stat` …).
+    """
+
+    args: dict[str, dict[str, Any]] | None = None
+    results: dict[str, dict[str, Any]] | None = None
+    cost: Any = None
+    sparsity: Any = None
+    masks: Any = None
+    sharding: Any = None
+
+
+@dataclasses.dataclass
+class HardwareMeta(Record):
+    """How a node is realised in hardware."""
+
+    is_implicit: bool | None = None
+    toolchain: str | None = None
+    module: str | None = None
+    device_id: int | None = None
+    interface: dict[str, Any] | None = None
+    dependence_files: list[str] | None = None
+    verilog_param: dict[str, Any] | None = None
+    max_parallelism: Any = None
+    parallelism: Any = None
+    cost: Any = None
+
+
+@dataclasses.dataclass
+class MaseMetadata(Record):
+    """The tree under `node.meta["mase"]`: common, software and hardware."""
+
+    common: CommonMeta = dataclasses.field(default_factory=CommonMeta)
+    software: SoftwareMeta = dataclasses.field(default_factory=SoftwareMeta)
+    hardware: HardwareMeta = dataclasses.field(default_factory=HardwareMeta)
+
+    @property
+    def parameters(self) -> MaseMetadata:
+        """This tree; programs that say `meta.parameters["common"]` mean the same."""
+        return self
+
+
+def mase_meta(node: fx.Node) -> MaseMetadata:
+    """The metadata of `node`; an error that names the pass to run where there is none."""
+    found = node.meta.get("mase")
+    if not isinstance(found, MaseMetadata):
+        raise GraphError(
+            f"node '{node.name}': no MASE metadata. Run init_metadata_analysis_pass first."
+        )
+    return found

@@ -1,0 +1,85 @@
+"""The module a MaseGraph runs: a torch.fx GraphModule that survives being copied and pickled."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import fx
+
+from chop.ir.codec import Decoder, decode_graph, encode_node
+from chop.ir.outputs import OutputTemplate, template_of
+
+
+class TracedModule(fx.GraphModule):
+    """A GraphModule whose copies keep metadata, modes, output classes and the model's config.
+
+    torch.fx shares `node.meta` between a GraphModule and its copy; here a copy is independent,
+    and links in its metadata point at its own nodes.
+    """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TracedModule:
+        new: TracedModule = super().__deepcopy__(memo)  # type: ignore[assignment]
+        _copy_metadata(self.graph, new.graph, memo)
+        config = copy.deepcopy(getattr(self, "config", None), memo)
+        _restore(new, template_of(self), config, _modes(self), _transient(self))
+        return new
+
+    def __reduce__(self) -> Any:
+        # fx would pickle generated source and trace it again, losing metadata and names.
+        nodes = [encode_node(node) for node in self.graph.nodes]
+        targets = {str(n.target) for n in self.graph.nodes if n.op in ("call_module", "get_attr")}
+        attributes = {target: _attribute(self, target) for target in sorted(targets)}
+        extras = (template_of(self), getattr(self, "config", None), _modes(self), _transient(self))
+        return _rebuild, (nodes, attributes, type(self).__name__, extras)
+
+
+def _rebuild(nodes: Any, attributes: Any, class_name: str, extras: Any) -> TracedModule:
+    graph = decode_graph(nodes, Decoder(trust=True))
+    new = TracedModule(attributes, graph, class_name=class_name)
+    _restore(new, *extras)
+    return new
+
+
+def _restore(
+    module: TracedModule,
+    template: OutputTemplate | None,
+    config: Any,
+    modes: dict[str, bool],
+    transient: list[str],
+) -> None:
+    """What a copy needs beyond graph and parts."""
+    if template is not None:
+        template.attach(module)
+    if config is not None:
+        module.config = config
+    for name, training in modes.items():
+        module.get_submodule(name).training = training
+    for name in transient:
+        owner, _, leaf = name.rpartition(".")
+        module.get_submodule(owner)._non_persistent_buffers_set.add(leaf)
+
+
+def _modes(module: fx.GraphModule) -> dict[str, bool]:
+    return {name: part.training for name, part in module.named_modules()}
+
+
+def _transient(module: fx.GraphModule) -> list[str]:
+    """Buffers that are not part of the state dict."""
+    return [
+        f"{name}.{buffer}" if name else buffer
+        for name, part in module.named_modules()
+        for buffer in sorted(part._non_persistent_buffers_set)
+    ]
+
+
+def _attribute(module: fx.GraphModule, target: str) -> Any:
+    owner, _, leaf = target.rpartition(".")
+    return getattr(module.get_submodule(owner), leaf)
+
+
+def _copy_metadata(old: fx.Graph, new: fx.Graph, memo: dict[int, Any]) -> None:
+    pairs = list(zip(old.nodes, new.nodes, strict=True))
+    links = {**memo, **{id(a): b for a, b in pairs}}
+    for before, after in pairs:
+        after.meta = {k: copy.deepcopy(v, links) for k, v in before.meta.items()}

@@ -1,0 +1,245 @@
+"""Reconciles the graph seen in evaluation with the one seen in training.
+
+A model is traced in both modes. What differs is a `training` flag, a dropout rate, or a dropout
+that runs in training alone; each becomes a module of the graph, so that `model.train()` and
+`model.eval()` mean for the graph what they mean for the model.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from chop.ir.modes import ModeConstant, RandomDraw
+
+DROPOUT_MODULES: dict[Callable[..., Any], type[nn.Module]] = {
+    F.dropout: nn.Dropout,
+    torch.dropout: nn.Dropout,
+    F.dropout1d: nn.Dropout1d,
+    F.dropout2d: nn.Dropout2d,
+    F.dropout3d: nn.Dropout3d,
+    F.alpha_dropout: nn.AlphaDropout,
+    F.feature_alpha_dropout: nn.FeatureAlphaDropout,
+}
+_TORCH_DROPOUT = ("input", "p", "train")
+
+
+@dataclass
+class Trace:
+    """A graph and the modules, parameters and constants its targets name."""
+
+    graph: fx.Graph
+    attributes: dict[str, Any]
+    names: set[str] = field(default_factory=set)
+
+    def add_module(self, owner: str, kind: str, module: nn.Module) -> str:
+        """Register a new module under `owner` and give back its name."""
+        prefix = f"{owner}." if owner else ""
+        number = 0
+        while f"{prefix}{kind}_{number}" in self.attributes | dict.fromkeys(self.names):
+            number += 1
+        self.attributes[f"{prefix}{kind}_{number}"] = module
+        return f"{prefix}{kind}_{number}"
+
+
+class ModesDifferError(Exception):
+    """The two graphs differ by more than constants and dropouts, inside module `owner`."""
+
+    def __init__(self, owner: str) -> None:
+        super().__init__(owner)
+        self.owner = owner
+
+
+def merge(evaluated: Trace, trained: Trace) -> None:
+    """Change `evaluated` in place so that it behaves as both traces, each in its mode."""
+    merger = _Merger(evaluated, trained)
+    for tag, left, right, following in _aligned(evaluated.graph, trained.graph):
+        if tag == "equal":
+            merger.match(left[0], right[0])
+        else:
+            merger.insert(left, right, following)
+    merger.adopt_dropouts()
+    keep_random_draws(evaluated)
+
+
+def keep_random_draws(evaluated: Trace) -> None:
+    """Numbers drawn and not used advance the random state in training: keep that."""
+    for node in list(evaluated.graph.nodes):
+        if node.op != "call_function" or node.target is not torch.rand or node.users:
+            continue
+        size = node.args[0] if node.args else node.kwargs.get("size", ())
+        if isinstance(size, tuple | list) and not any(isinstance(s, fx.Node) for s in size):
+            _replace(evaluated, node, "randomdraw", RandomDraw(tuple(size)), ())
+
+
+def follow_training_flag(evaluated: Trace) -> None:
+    """Where only evaluation could be traced: take every inactive dropout to follow the mode."""
+    for node in list(evaluated.graph.nodes):
+        arguments = _dropout_arguments(node)
+        if arguments is not None and not arguments["training"]:
+            _to_module(evaluated, node, arguments["p"])
+
+
+def _key(node: fx.Node) -> tuple[str, str, str]:
+    target = node.target if isinstance(node.target, str) else id(node.target)
+    return node.op, str(target), node.meta.get("owner", "")
+
+
+def _aligned(left: fx.Graph, right: fx.Graph) -> Any:
+    """Pairs of equal nodes, and the stretches in which the graphs differ, with what follows."""
+    a, b = list(left.nodes), list(right.nodes)
+    keys_a, keys_b = [_key(n) for n in a], [_key(n) for n in b]
+    if keys_a == keys_b:  # linear, and the usual case
+        yield from (("equal", [x], [y], None) for x, y in zip(a, b, strict=True))
+        return
+    matcher = difflib.SequenceMatcher(None, keys_a, keys_b, autojunk=False)
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        if tag == "equal":
+            pairs = zip(a[i1:i2], b[j1:j2], strict=True)
+            yield from (("equal", [x], [y], None) for x, y in pairs)
+        else:
+            yield tag, a[i1:i2], b[j1:j2], a[i2] if i2 < len(a) else None
+
+
+class _Merger:
+    def __init__(self, evaluated: Trace, trained: Trace) -> None:
+        self.evaluated = evaluated
+        self.trained = trained
+        self.twin: dict[fx.Node, fx.Node] = {}
+        self.dropouts: list[tuple[fx.Node, float]] = []
+
+    def match(self, node: fx.Node, trained: fx.Node) -> None:
+        """Make one pair of nodes one: constants that differ become mode constants."""
+        self.twin[trained] = node
+        rate = self._switched_dropout(node, trained)
+        if rate is not None:
+            first = self._reconcile(node, node.args[0], trained.args[0])
+            node.args = (first, *node.args[1:])
+            self.dropouts.append((node, rate))
+            return
+        node.args = self._reconcile(node, node.args, trained.args)
+        node.kwargs = self._reconcile(node, node.kwargs, trained.kwargs)
+
+    def _switched_dropout(self, node: fx.Node, trained: fx.Node) -> float | None:
+        """The rate of a dropout that is off in evaluation and on in training."""
+        off, on = _dropout_arguments(node), _dropout_arguments(trained)
+        if off is None or on is None or off["training"] or not on["training"]:
+            return None
+        return on["p"]
+
+    def insert(
+        self,
+        only_evaluated: list[fx.Node],
+        only_trained: list[fx.Node],
+        following: fx.Node | None,
+    ) -> None:
+        """Bring dropouts that run in training alone into the graph; anything else is an error."""
+        for node in only_trained:
+            unused_draw = node.target is torch.rand and not node.users
+            arguments = _dropout_arguments(node)
+            known = arguments is not None and node.args[0] in self.twin
+            if only_evaluated or following is None or not (known or unused_draw):
+                raise ModesDifferError(_common_owner([*only_evaluated, *only_trained]))
+            args = (self.twin[node.args[0]],) if known else node.args  # type: ignore[index]
+            with self.evaluated.graph.inserting_before(following):
+                twin = self.evaluated.graph.create_node("call_function", node.target, args)
+            twin.meta["owner"] = node.meta.get("owner", "")
+            self.twin[node] = twin
+            if arguments is not None:
+                self.dropouts.append((twin, arguments["p"]))
+
+    def _reconcile(self, user: fx.Node, ours: Any, theirs: Any) -> Any:
+        if isinstance(ours, fx.Node) and isinstance(theirs, fx.Node):
+            if theirs not in self.twin:
+                raise ModesDifferError(user.meta.get("owner", ""))
+            return self.twin[theirs]
+        if isinstance(ours, Mapping) and isinstance(theirs, Mapping) and list(ours) == list(theirs):
+            return {k: self._reconcile(user, ours[k], theirs[k]) for k in ours}
+        if _same_container(ours, theirs):
+            pairs = zip(ours, theirs, strict=True)
+            return type(ours)(self._reconcile(user, a, b) for a, b in pairs)
+        if isinstance(ours, slice) and isinstance(theirs, slice):
+            parts = ("start", "stop", "step")
+            return slice(
+                *(self._reconcile(user, getattr(ours, p), getattr(theirs, p)) for p in parts)
+            )
+        if _equal_constants(ours, theirs):
+            return ours
+        return self._mode_constant(user, ours, theirs)
+
+    def _mode_constant(self, user: fx.Node, ours: Any, theirs: Any) -> fx.Node:
+        if not _is_constant(ours) or not _is_constant(theirs):
+            raise ModesDifferError(user.meta.get("owner", ""))
+        owner = user.meta.get("owner", "")
+        module = ModeConstant(train_value=theirs, eval_value=ours)
+        name = self.evaluated.add_module(owner, "modeconstant", module)
+        with self.evaluated.graph.inserting_before(user):
+            node = self.evaluated.graph.create_node("call_module", name)
+        node.meta["owner"] = owner
+        return node
+
+    def adopt_dropouts(self) -> None:
+        """Turn the functional dropouts that follow the mode into dropout modules."""
+        for node, rate in self.dropouts:
+            _to_module(self.evaluated, node, rate)
+
+
+def _to_module(trace: Trace, node: fx.Node, rate: float) -> None:
+    cls = DROPOUT_MODULES[node.target]  # type: ignore[index]
+    _replace(trace, node, cls.__name__.lower(), cls(rate), (node.args[0],))
+
+
+def _replace(trace: Trace, node: fx.Node, kind: str, module: nn.Module, args: Any) -> None:
+    """Put a call of a new module in the place of `node`."""
+    name = trace.add_module(node.meta.get("owner", ""), kind, module)
+    with trace.graph.inserting_before(node):
+        new = trace.graph.create_node("call_module", name, args)
+    new.meta.update(node.meta)
+    node.replace_all_uses_with(new)
+    trace.graph.erase_node(node)
+
+
+def _dropout_arguments(node: fx.Node) -> dict[str, Any] | None:
+    """`p` and `training` of a functional dropout; None for any other node."""
+    if node.op != "call_function" or node.target not in DROPOUT_MODULES:
+        return None
+    if node.target is torch.dropout:
+        given = dict(zip(_TORCH_DROPOUT, node.args, strict=False)) | dict(node.kwargs)
+        return {"p": given["p"], "training": given["train"]}
+    bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)
+    bound.apply_defaults()
+    return {"p": bound.arguments["p"], "training": bound.arguments["training"]}
+
+
+def _is_constant(value: Any) -> bool:
+    return isinstance(value, bool | int | float | str | type(None))
+
+
+def _same_container(ours: Any, theirs: Any) -> bool:
+    if not isinstance(ours, tuple | list) or not isinstance(theirs, tuple | list):
+        return False
+    return len(ours) == len(theirs)
+
+
+def _equal_constants(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, fx.Node) or isinstance(theirs, fx.Node):
+        return False
+    return type(ours) is type(theirs) and (ours == theirs or (ours != ours and theirs != theirs))
+
+
+def _common_owner(nodes: list[fx.Node]) -> str:
+    """The innermost module all these nodes are in."""
+    paths = [n.meta.get("owner", "").split(".") for n in nodes]
+    shared = []
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared.append(parts[0])
+    return ".".join(shared)

@@ -1,0 +1,1 @@
+"""Number formats, and the layers that compute with them."""

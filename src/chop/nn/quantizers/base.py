@@ -1,0 +1,166 @@
+"""What every number format is: a frozen dataclass, tensor in, representable values out."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from chop.errors import ConfigError
+from chop.nn.quantizers.kernels import Kernel, can_mask, can_run, mask
+from chop.nn.quantizers.rounding import Rounding, make_noise
+
+Bound = float | Tensor
+EVERYWHERE = (-math.inf, math.inf)
+StraightThrough = Literal["masked", "identity"]
+
+
+@dataclass(frozen=True)
+class Quantizer:
+    """A number format. Fields are the config keys without their operand prefix.
+
+    A format defines `represent` (the values, in PyTorch) and `bits`; the rest is common:
+
+    - `quantize(x)` gives the values alone and is the reference;
+    - calling the format gives the same values with a straight-through gradient;
+    - `ste` says where the gradient passes: "masked" where `x` lies in the format's range,
+      "identity" everywhere.
+    """
+
+    name: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    class_suffix: ClassVar[str]
+    legacy: ClassVar[tuple[str, ...]] = ()
+    """Settings of older configs that are no fields; `modern` translates or drops them."""
+
+    ste: StraightThrough = field(default="masked", kw_only=True)
+
+    @classmethod
+    def modern(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings as fields: `legacy` ones are dropped unless a format knows better."""
+        return {key: value for key, value in settings.items() if key not in cls.legacy}
+
+    def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
+        """The format's definition on a float32 or float64 tensor that is not empty."""
+        raise NotImplementedError
+
+    def quantize(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        """The representable values of `x`, same shape and dtype.
+
+        `noise`, uniform in [0, 1) and shaped as `x`, replaces the random numbers of stochastic
+        rounding. Half-precision tensors are computed in float32 and rounded to their type.
+        """
+        if not x.is_floating_point():
+            raise ConfigError(f"{self.name}: expected a floating-point tensor, got {x.dtype}.")
+        if x.numel() == 0:
+            return x.clone()
+        wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        return self.represent(wide, noise).to(x.dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`quantize(x)` by the fastest way there is, with a straight-through gradient."""
+        if x.requires_grad and torch.is_grad_enabled():
+            return _StraightThrough.apply(x, self)
+        return self._values(x)
+
+    def _values(self, x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and can_run(x):
+            kernel = self._kernel
+            if kernel is not None:
+                return kernel.run(x)
+        return self.quantize(x)
+
+    def kernel(self) -> Kernel | None:
+        """The native code for these settings, None where there is none."""
+        return None
+
+    @functools.cached_property
+    def _kernel(self) -> Kernel | None:
+        return self.kernel()
+
+    @property
+    def bits(self) -> float:
+        """Average bits that storing one element takes, shared exponents included."""
+        raise NotImplementedError
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Where the gradient passes when masked: the smallest and largest value, else infinite."""
+        return EVERYWHERE
+
+    def value_set(self) -> Tensor | None:
+        """All finite values in order, for formats of at most 8 bits that do not depend on `x`."""
+        return None
+
+    def clip_range(self, x: Tensor) -> tuple[Bound, Bound] | None:
+        """Between which values (that broadcast with `x`) the gradient passes; None: everywhere."""
+        everywhere = self.ste == "identity" or self.range == EVERYWHERE
+        return None if everywhere else self.range
+
+    def surrogate(self, x: Tensor) -> Tensor:
+        """The continuous function whose slope is the gradient of this format."""
+        clip = self.clip_range(x)
+        return x if clip is None else x.clamp(clip[0], clip[1])  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class RoundingQuantizer(Quantizer):
+    """A format with a choice of rounding; `seed` fixes the random numbers of "stochastic"."""
+
+    rounding: Rounding = field(default="nearest_even", kw_only=True)
+    seed: int | None = field(default=None, kw_only=True)
+
+    def rounded_kernel(
+        self, name: str, parameters: tuple[float, ...], block: int = 0
+    ) -> Kernel | None:
+        """The native code `name` with this rounding; random rounding has none."""
+        if self.rounding == "stochastic":
+            return None
+        return Kernel(name, self.rounding, parameters, block)
+
+    def noise_for(self, x: Tensor, noise: Tensor | None) -> Tensor | None:
+        """The random numbers that this rounding mode needs, None for all but "stochastic"."""
+        if self.rounding != "stochastic":
+            return None
+        return make_noise(x, self.seed) if noise is None else noise.to(x.dtype)
+
+
+class _StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, quantizer: Quantizer) -> Tensor:
+        ctx.quantizer = quantizer
+        if quantizer.clip_range(x) is not None:
+            ctx.save_for_backward(x)
+        return quantizer._values(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        if not ctx.saved_tensors:
+            return gradients[0], None
+        (x,) = ctx.saved_tensors
+        low, high = ctx.quantizer.clip_range(x)
+        return _where_between(gradients[0], x, low, high), None
+
+
+def _where_between(gradient: Tensor, x: Tensor, low: Bound, high: Bound) -> Tensor:
+    """The gradient where low <= x <= high, else 0."""
+    is_plain = isinstance(low, float) and not (torch.is_grad_enabled() or gradient.requires_grad)
+    if is_plain and not torch.compiler.is_compiling() and can_mask(gradient, x):
+        return mask(gradient, x, float(low), float(high))
+    return torch.where((x >= low) & (x <= high), gradient, 0.0)
+
+
+def check(condition: bool, message: str) -> None:
+    """Refuse a setting: `message` says what was given and what is allowed."""
+    if not condition:
+        raise ConfigError(message)
+
+
+def check_between(name: str, value: int, low: int, high: int) -> None:
+    """Refuse a setting outside its range."""
+    check(low <= value <= high, f"{name} must be from {low} to {high}, got {value}.")

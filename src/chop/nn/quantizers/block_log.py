@@ -1,0 +1,70 @@
+"""Block logarithm: powers of two that share an exponent bias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from chop.nn.quantizers.base import check_between
+from chop.nn.quantizers.blocks import BlockQuantizer
+from chop.nn.quantizers.kernels import Kernel
+from chop.nn.quantizers.log import (
+    NORMAL_EXPONENTS,
+    SQRT_TWO_FRACTION,
+    LogRounding,
+    round_log2,
+)
+
+
+@dataclass(frozen=True)
+class BlockLog(BlockQuantizer, LogRounding):
+    """Signed powers of two of `width` bits whose exponent bias is shared by the block.
+
+    >>> BlockLog(4, block_size=4).quantize(torch.tensor([1.0, 0.30, -0.1, 7.5])).tolist()
+    [1.0, 0.25, -0.125, 8.0]
+
+    The bias, 0 to 2**exponent_bias_width - 1, gives the largest magnitude of the block, rounded to
+    a power of two, the top exponent. It stops at 126, so that the smallest value is a normal
+    float32.
+    """
+
+    name: ClassVar[str] = "block_log"
+    class_suffix: ClassVar[str] = "BlockLog"
+
+    width: int
+    exponent_bias_width: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_between("width", self.width, 2, 8)
+        check_between("exponent_bias_width", self.exponent_bias_width, 1, 8)
+
+    @property
+    def element_bits(self) -> int:
+        return self.width
+
+    @property
+    def shared_bits(self) -> int:
+        return self.exponent_bias_width
+
+    @property
+    def top_code(self) -> int:
+        """The largest exponent field."""
+        return int(2 ** (self.width - 1) - 1)
+
+    @property
+    def max_bias(self) -> int:
+        """The largest shared bias."""
+        return min(2**self.exponent_bias_width - 1, -NORMAL_EXPONENTS[0])
+
+    def kernel(self) -> Kernel | None:
+        carries = self.carries()
+        blocks = (self.top_code, self.max_bias, SQRT_TWO_FRACTION)
+        return carries and self.block_kernel("block_log", (*carries, *blocks))
+
+    def represent_blocks(self, x: Tensor, largest: Tensor, noise: Tensor | None) -> Tensor:
+        exponent = round_log2(largest, 0, "nearest_even", "log", None)
+        bias = (self.top_code - exponent).clamp(0, self.max_bias)
+        return self.powers(x, -bias, self.top_code - bias, noise)

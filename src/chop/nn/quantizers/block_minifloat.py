@@ -1,0 +1,69 @@
+"""Block minifloat: small floats that share an exponent bias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from chop.nn.quantizers.base import check, check_between
+from chop.nn.quantizers.blocks import BlockQuantizer
+from chop.nn.quantizers.kernels import Kernel
+from chop.nn.quantizers.minifloat import round_to_float
+from chop.nn.quantizers.powers import all_ones, floor_log2, times_power
+
+
+@dataclass(frozen=True)
+class BlockMinifloat(BlockQuantizer):
+    """Floats of `width` bits, no code special, whose exponent bias is shared by the block.
+
+    >>> quantizer = BlockMinifloat(6, exponent_width=2, exponent_bias_width=8, block_size=4)
+    >>> quantizer.quantize(torch.tensor([1.0, 0.30, -0.1, 7.5])).tolist()
+    [1.0, 0.25, -0.125, 7.5]
+
+    The bias, 0 to 2**exponent_bias_width - 1, puts the largest magnitude of the block into the top
+    binade; beyond what the bias can reach, elements saturate or become subnormal.
+    """
+
+    name: ClassVar[str] = "block_minifloat"
+    class_suffix: ClassVar[str] = "BlockMinifloat"
+
+    width: int
+    exponent_width: int
+    exponent_bias_width: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_between("width", self.width, 3, 32)
+        check_between("exponent_width", self.exponent_width, 1, 7)
+        check_between("exponent_bias_width", self.exponent_bias_width, 1, 8)
+        check(self.mantissa_width >= 1, "width must be at least exponent_width + 2.")
+
+    @property
+    def mantissa_width(self) -> int:
+        """Bits after the leading one."""
+        return self.width - 1 - self.exponent_width
+
+    @property
+    def element_bits(self) -> int:
+        return self.width
+
+    @property
+    def shared_bits(self) -> int:
+        return self.exponent_bias_width
+
+    def kernel(self) -> Kernel | None:
+        top_field, m = 2**self.exponent_width - 1, self.mantissa_width
+        scale = (2**23, -top_field, 1 - 2**self.exponent_bias_width, 0)  # minus the bias
+        element = (1, all_ones(m + 1, torch.float32), top_field - m)
+        return self.block_kernel("block_float", (m, *scale, *element))
+
+    def represent_blocks(self, x: Tensor, largest: Tensor, noise: Tensor | None) -> Tensor:
+        top_field = 2**self.exponent_width - 1
+        bias = (top_field - floor_log2(largest)).clamp(0, 2**self.exponent_bias_width - 1)
+        y = round_to_float(x, self.mantissa_width, 1 - bias, self.rounding, noise)
+        ones = largest.new_tensor(all_ones(self.mantissa_width + 1, x.dtype))
+        limit = times_power(ones, top_field - bias - self.mantissa_width)
+        return torch.clamp(y, -limit, limit)

@@ -1,0 +1,109 @@
+"""Blocks of elements that share an exponent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from chop.nn.quantizers.base import RoundingQuantizer, check
+from chop.nn.quantizers.kernels import Kernel
+
+BlockSize = int | tuple[int, ...]
+BlockRule = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
+@dataclass(frozen=True)
+class BlockQuantizer(RoundingQuantizer):
+    """A format whose elements share a setting per block, chosen by the block's largest magnitude.
+
+    `block_size` elements along `axis` make a block; a pair is a tile of the last two dimensions,
+    and -1 takes the whole dimension. A block never crosses a row: where the size does not divide
+    the dimension, the last block is shorter. A block that holds Inf or NaN becomes NaN throughout.
+    The shared setting follows the data, so the gradient passes everywhere.
+    """
+
+    legacy: ClassVar[tuple[str, ...]] = ("skip_first_dim",)
+
+    block_size: BlockSize = field(default=32, kw_only=True)
+    axis: int = field(default=-1, kw_only=True)
+
+    def __post_init__(self) -> None:
+        sizes = self.block_size if isinstance(self.block_size, tuple) else (self.block_size,)
+        allowed = len(sizes) in (1, 2) and all(n == -1 or n > 0 for n in sizes)
+        check(
+            allowed,
+            "block_size must be one or two positive sizes (-1: the whole dimension), "
+            f"got {self.block_size}.",
+        )
+        check(self.axis == -1 or self.tile[0] == 1, "axis needs a block_size of one dimension.")
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of a block."""
+        sizes = self.block_size if isinstance(self.block_size, tuple) else (self.block_size,)
+        return (sizes[0] if len(sizes) == 2 else 1), sizes[-1]
+
+    def block_kernel(self, name: str, parameters: tuple[float, ...]) -> Kernel | None:
+        """The native code `name`, which takes blocks along the last dimension alone."""
+        rows, columns = self.tile
+        if rows != 1 or self.axis != -1:
+            return None
+        return self.rounded_kernel(name, parameters, columns)
+
+    @property
+    def shared_bits(self) -> int:
+        """Bits stored once per block."""
+        raise NotImplementedError
+
+    @property
+    def element_bits(self) -> int:
+        """Bits stored per element."""
+        raise NotImplementedError
+
+    @property
+    def bits(self) -> float:
+        elements = math.inf if -1 in self.tile else self.tile[0] * self.tile[1]
+        return self.element_bits + self.shared_bits / elements
+
+    def represent_blocks(self, x: Tensor, largest: Tensor, noise: Tensor | None) -> Tensor:
+        """The format's definition, given the largest magnitude of each block (broadcasts)."""
+        raise NotImplementedError
+
+    def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
+        return in_blocks(x, self.tile, self.axis, self.represent_blocks, self.noise_for(x, noise))
+
+
+def in_blocks(
+    x: Tensor, tile: tuple[int, int], axis: int, rule: BlockRule, noise: Tensor | None
+) -> Tensor:
+    """`rule(blocks, largest magnitude of each, noise)` applied to the blocks of `x`."""
+    rows = torch.atleast_2d(x.movedim(axis, -1) if x.dim() > 1 else x)
+    blocks = split(rows, tile)
+    if noise is not None:
+        noise = split(torch.atleast_2d(noise.movedim(axis, -1) if x.dim() > 1 else noise), tile)
+    largest = blocks.abs().amax((-3, -1), keepdim=True)
+    y = rule(blocks, largest, noise)
+    y = join(torch.where(largest.isfinite(), y, math.nan), rows.shape)
+    return (y.movedim(-1, axis) if x.dim() > 1 else y).reshape(x.shape)
+
+
+def split(x: Tensor, tile: tuple[int, int]) -> Tensor:
+    """(..., R, C) -> (..., R/r, r, C/c, c), padded with zeros on the right and at the bottom."""
+    rows, columns = (n if t == -1 else t for n, t in zip(x.shape[-2:], tile, strict=True))
+    missing_rows, missing_columns = -x.shape[-2] % rows, -x.shape[-1] % columns
+    if missing_rows or missing_columns:
+        x = F.pad(x, (0, missing_columns, 0, missing_rows))
+    tiles = (x.shape[-2] // rows, rows, x.shape[-1] // columns, columns)
+    return x.reshape(*x.shape[:-2], *tiles)
+
+
+def join(blocks: Tensor, shape: torch.Size) -> Tensor:
+    """The inverse of `split`: the padding is dropped."""
+    *batch, down, rows, across, columns = blocks.shape
+    return blocks.reshape(*batch, down * rows, across * columns)[..., : shape[-2], : shape[-1]]

@@ -1,0 +1,29 @@
+"""The format that changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from chop.nn.quantizers.base import Quantizer
+
+
+@dataclass(frozen=True)
+class Bypass(Quantizer):
+    """Full precision: the tensor itself, gradient and all."""
+
+    name: ClassVar[str] = "bypass"
+    aliases: ClassVar[tuple[str, ...]] = ("float",)
+    class_suffix: ClassVar[str] = "Bypass"
+
+    def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
+        return x
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+    @property
+    def bits(self) -> float:
+        return 32.0

@@ -1,0 +1,42 @@
+"""The two 8-bit floating-point formats of the Open Compute Project, without a scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from chop.nn.quantizers.elements import FLOAT_ELEMENTS, element_from_widths
+from chop.nn.quantizers.minifloat import FloatGrid
+from chop.nn.quantizers.minifloat_ieee import GridQuantizer
+
+
+@dataclass(frozen=True)
+class FP8(GridQuantizer):
+    """E4M3 (largest 448) or E5M2 (largest 57344).
+
+    >>> FP8("e4m3").quantize(torch.tensor([0.30, 1e9])).tolist()
+    [0.3125, 448.0]
+
+    A value that rounds beyond the largest saturates, or with `overflow = "special"` becomes NaN
+    (E4M3 has no Inf) or Inf (E5M2).
+    """
+
+    name: ClassVar[str] = "fp8"
+    class_suffix: ClassVar[str] = "FP8"
+    legacy: ClassVar[tuple[str, ...]] = ("exponent_width", "frac_width")
+
+    element: Literal["e4m3", "e5m2"] = "e4m3"
+    overflow: Literal["saturate", "special"] = "saturate"
+
+    @classmethod
+    def modern(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        return element_from_widths(settings)
+
+    @property
+    def grid(self) -> FloatGrid:
+        return FLOAT_ELEMENTS[self.element]
+
+    @property
+    def overflows_to_special(self) -> bool:
+        return self.overflow == "special"

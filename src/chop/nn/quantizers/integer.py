@@ -1,0 +1,92 @@
+"""Fixed point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from chop.nn.quantizers.base import EVERYWHERE, RoundingQuantizer, check, check_between
+from chop.nn.quantizers.kernels import Kernel
+from chop.nn.quantizers.powers import all_ones
+from chop.nn.quantizers.rounding import round_to_multiple
+
+WIDEST_WRAP = 24  # float32 holds every integer of this many bits
+
+
+@dataclass(frozen=True)
+class Integer(RoundingQuantizer):
+    """Fixed point: multiples of 2**-frac_width in `width` bits, two's complement if signed.
+
+    >>> Integer(8, 4).quantize(torch.tensor([0.30, 100.0, -100.0])).tolist()
+    [0.3125, 7.9375, -8.0]
+
+    `frac_width` may be negative or exceed `width`. `narrow` gives up the lowest value, so that the
+    range is symmetric. On overflow the value saturates, or wraps modulo 2**width as hardware
+    accumulators do. Zero has no sign. NaN stays NaN.
+    """
+
+    name: ClassVar[str] = "integer"
+    aliases: ClassVar[tuple[str, ...]] = ("fixed",)
+    class_suffix: ClassVar[str] = "Integer"
+
+    width: int
+    frac_width: int = 0
+    is_signed: bool = True
+    narrow: bool = False
+    overflow: Literal["saturate", "wrap"] = "saturate"
+
+    def __post_init__(self) -> None:
+        check_between("width", self.width, 1, 32)
+        check_between("frac_width", self.frac_width, -90, 126)
+        check(self.is_signed or not self.narrow, "narrow needs is_signed = true.")
+        check(not self.narrow or self.width > 1, "narrow needs a width of at least 2, got 1.")
+        wraps = self.overflow == "wrap"
+        check(not (wraps and self.narrow), "overflow = 'wrap' and narrow exclude each other.")
+        if wraps:
+            check_between("width with overflow = 'wrap'", self.width, 1, WIDEST_WRAP)
+
+    @property
+    def bits(self) -> float:
+        return float(self.width)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        if self.overflow == "wrap":
+            return EVERYWHERE
+        return self.bounds(torch.float64)
+
+    def bounds(self, dtype: torch.dtype) -> tuple[float, float]:
+        """Smallest and largest value, brought towards zero where `dtype` cannot hold them."""
+        unit = 2.0**-self.frac_width
+        high = all_ones(self.width - self.is_signed, dtype) * unit
+        if not self.is_signed:
+            return 0.0, high
+        return (-high if self.narrow else -(2 ** (self.width - 1)) * unit), high
+
+    def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
+        noise = self.noise_for(x, noise)
+        y = round_to_multiple(x, -self.frac_width, self.rounding, noise)
+        y = self._wrap(y) if self.overflow == "wrap" else y.clamp(*self.bounds(x.dtype))
+        return torch.where(y == 0, 0.0, y)  # two's complement has one zero
+
+    def kernel(self) -> Kernel | None:
+        if self.overflow == "wrap":
+            return None
+        return self.rounded_kernel("fixed", (-self.frac_width, *self.bounds(torch.float32)))
+
+    def _wrap(self, y: Tensor) -> Tensor:
+        low, high = self.bounds(y.dtype)
+        period = 2.0 ** (self.width - self.frac_width)
+        y = y.fmod(period)  # exact, but follows the sign of y
+        y = torch.where(y > high, y - period, y)
+        return torch.where(y < low, y + period, y)
+
+    def value_set(self) -> Tensor | None:
+        if self.width > 8:
+            return None
+        low, high = Integer.bounds(self, torch.float64)
+        unit = 2.0**-self.frac_width
+        return torch.arange(low / unit, high / unit + 1, dtype=torch.float64) * unit

@@ -1,0 +1,115 @@
+"""Native code for the formats: `kernels.cpp`, built at first use, behind two torch operators.
+
+The operators have rules for fake tensors, so tracers see them as they see any operator; under
+torch.compile the formats use their PyTorch definition instead, which the compiler fuses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from chop import native
+
+SOURCE = Path(__file__).with_name("kernels.cpp")
+NAMES = ("fixed", "float", "wide_float", "log", "block_fixed", "block_float", "block_log")
+ROUNDINGS = ("nearest_even", "nearest_away", "floor", "toward_zero")
+"""Both in the order of the table in `kernels.cpp`."""
+GRAIN = 1 << 15
+"""Elements for which another thread pays."""
+
+_operators = torch.library.Library("mase", "DEF")
+_operators.define("quantize(Tensor x, int kernel, int rounding, int block, float[] p) -> Tensor")
+_operators.define("mask(Tensor gradient, Tensor x, float low, float high) -> Tensor")
+
+
+class Kernel(NamedTuple):
+    """A row of `kernels.cpp` with its parameters; `block` is 0 for elements that stand alone."""
+
+    name: str
+    rounding: str
+    parameters: tuple[float, ...]
+    block: int = 0
+
+    def run(self, x: Tensor) -> Tensor:
+        """The values of `x`, same shape and dtype."""
+        which, rounding = NAMES.index(self.name), ROUNDINGS.index(self.rounding)
+        wide = x.float().contiguous()
+        y = torch.ops.mase.quantize(wide, which, rounding, self.block, self.parameters)
+        return y.to(x.dtype)
+
+
+def can_run(x: Tensor) -> bool:
+    """Whether there is native code for such a tensor."""
+    known = x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return known and x.is_cpu and x.numel() > 0 and library() is not None
+
+
+def can_mask(gradient: Tensor, x: Tensor) -> bool:
+    """Whether `mask` takes these two."""
+    return can_run(x) and all(
+        t.dtype == torch.float32 and t.is_cpu and t.is_contiguous() for t in (gradient, x)
+    )
+
+
+def mask(gradient: Tensor, x: Tensor, low: float, high: float) -> Tensor:
+    """The gradient where low <= x <= high, else 0, in one pass."""
+    return torch.ops.mase.mask(gradient, x, low, high)
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The built kernels, or None where they cannot be built."""
+    built = native.load(SOURCE, native.openmp_flags())
+    if built is None:
+        return None
+    pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+    built.mase_quantize.argtypes = [
+        number, number, pointer, pointer, size, size, size, pointer, number,
+    ]  # fmt: skip
+    built.mase_mask.argtypes = [
+        pointer, pointer, pointer, size, ctypes.c_float, ctypes.c_float, number,
+    ]  # fmt: skip
+    built.mase_quantize.restype = built.mase_mask.restype = None
+    return built
+
+
+@functools.lru_cache(maxsize=1024)
+def _packed(parameters: tuple[float, ...]) -> ctypes.Array[ctypes.c_double]:
+    return (ctypes.c_double * len(parameters))(*parameters)
+
+
+def _threads(elements: int) -> int:
+    return min(torch.get_num_threads(), elements // GRAIN + 1)
+
+
+def _run_quantize(x: Tensor, kernel: int, rounding: int, block: int, p: list[float]) -> Tensor:
+    built, y = library(), torch.empty_like(x)
+    assert built is not None, "called only where the library is built"
+    n = x.numel()
+    columns = x.shape[-1] if x.dim() else 1
+    block = min(block, columns) if block > 0 else columns
+    built.mase_quantize(
+        kernel, rounding, x.data_ptr(), y.data_ptr(), n // columns, columns, block,
+        _packed(tuple(p)), _threads(n),
+    )  # fmt: skip
+    return y
+
+
+def _run_mask(gradient: Tensor, x: Tensor, low: float, high: float) -> Tensor:
+    built, out = library(), torch.empty_like(gradient)
+    assert built is not None, "called only where the library is built"
+    n = x.numel()
+    built.mase_mask(gradient.data_ptr(), x.data_ptr(), out.data_ptr(), n, low, high, _threads(n))
+    return out
+
+
+_operators.impl("quantize", _run_quantize, "CPU")
+_operators.impl("mask", _run_mask, "CPU")
+torch.library.register_fake("mase::quantize", lambda x, *settings: torch.empty_like(x))
+torch.library.register_fake("mase::mask", lambda gradient, *rest: torch.empty_like(gradient))

@@ -1,0 +1,118 @@
+"""What the floating-point formats share: a grid of values, and rounding onto it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from chop.nn.quantizers.base import check, check_between
+from chop.nn.quantizers.powers import LAYOUTS, all_ones, floor_log2, power_of_two, times_power
+from chop.nn.quantizers.rounding import Rounding, round_to_multiple
+
+Special = Literal["ieee", "fn", "fnuz", "none"]
+FLOAT32_LIMIT = torch.finfo(torch.float32).max
+FLOAT32_TINY = 2.0 ** LAYOUTS[torch.float32].min_exponent
+
+
+@dataclass(frozen=True)
+class FloatGrid:
+    """Signed floats of `exponent_width` and `mantissa_width` bits with subnormals.
+
+    `special` says which codes are no numbers: "ieee" the top exponent (Inf and NaN), "fn" the code
+    of all ones (NaN), "fnuz" the code of negative zero (NaN), "none" no code.
+    """
+
+    exponent_width: int
+    mantissa_width: int
+    bias: int
+    special: Special
+
+    @property
+    def min_exponent(self) -> int:
+        """Exponent of the smallest normal value."""
+        return 1 - self.bias
+
+    @property
+    def max_exponent(self) -> int:
+        """Exponent of the largest value."""
+        loses_top = self.special == "ieee" or (self.special == "fn" and self.mantissa_width == 0)
+        return int(2**self.exponent_width - 1 - self.bias - loses_top)
+
+    def limit(self, dtype: torch.dtype = torch.float64) -> float:
+        """The largest value that `dtype` holds."""
+        if self.max_exponent < self.min_exponent:  # one exponent, and it is taken: subnormals only
+            return float(all_ones(self.mantissa_width, dtype)) * self.tiny
+        significand = all_ones(self.mantissa_width + 1, dtype)
+        if self.special == "fn" and 0 < self.mantissa_width < LAYOUTS[dtype].precision:
+            significand -= 1
+        return math.ldexp(significand, self.max_exponent - self.mantissa_width)
+
+    @property
+    def tiny(self) -> float:
+        """The smallest positive value."""
+        return math.ldexp(1.0, self.min_exponent - self.mantissa_width)
+
+    def check(self) -> None:
+        """Refuse a grid that float32 cannot hold."""
+        check_between("exponent_width", self.exponent_width, 1, 8)
+        check(self.mantissa_width >= 0, "width must be at least exponent_width + 1.")
+        fits = self.limit() <= FLOAT32_LIMIT * (1 + 2.0**-24) and self.tiny >= FLOAT32_TINY
+        held = f"largest {self.limit():.4g}, smallest {self.tiny:.4g}"
+        check(fits, f"exponent_bias {self.bias} gives values that float32 cannot hold ({held}).")
+        check(self.limit() > 0, "exponent_width 1 with special = 'ieee' leaves no value but zero.")
+
+    def values(self) -> Tensor:
+        """All finite values in order, zero once."""
+        steps = torch.arange(2**self.mantissa_width, dtype=torch.float64)
+        fields = range(1, 2**self.exponent_width)
+        normal = [(steps + 2**self.mantissa_width) * 2.0 ** (field - 1) for field in fields]
+        positive = torch.cat([steps, *normal]) * self.tiny
+        positive = positive[positive <= self.limit()]
+        return torch.cat([-positive.flip(0)[:-1], positive])
+
+
+def float_kernel(
+    mantissa_width: int, exponents: tuple[int, int], limit: float, beyond: float
+) -> tuple[str, tuple[float, ...]]:
+    """Name and parameters of the native code for a grid of floats with these normal exponents."""
+    low, high = exponents
+    is_narrow = low - mantissa_width >= -126 and high + 1 <= 126
+    return "float" if is_narrow else "wide_float", (mantissa_width, low, high + 1, limit, beyond)
+
+
+def bias_or_default(bias: int | None, exponent_width: int, special: Special = "none") -> int:
+    """`bias` if given, else the one that centres the exponents, one more for "fnuz"."""
+    centre = 2 ** (exponent_width - 1) - 1 + (special == "fnuz")
+    return int(centre) if bias is None else bias
+
+
+def round_to_float(
+    x: Tensor,
+    mantissa_width: int,
+    min_exponent: Tensor | int,
+    rounding: Rounding,
+    noise: Tensor | None = None,
+) -> Tensor:
+    """`x` with `mantissa_width` bits after the leading one, fewer below 2**min_exponent.
+
+    A carry into the next binade, also from the subnormals to the normals, needs no extra step.
+    """
+    exponent = floor_log2(x).clamp(min=min_exponent)
+    y = round_to_multiple(x, exponent - mantissa_width, rounding, noise)
+    if mantissa_width == 0 and rounding == "nearest_even":
+        y = _tie_to_even_exponent(x, y, exponent, min_exponent)
+    return y
+
+
+def _tie_to_even_exponent(
+    x: Tensor, y: Tensor, exponent: Tensor, min_exponent: Tensor | int
+) -> Tensor:
+    # Without mantissa bits the last bit of the code is the last bit of the exponent field.
+    is_tie = times_power(x.abs(), -exponent) == 1.5
+    field_is_even = (exponent - min_exponent) % 2 == 1
+    lower = torch.copysign(power_of_two(exponent, x.dtype), x)
+    return torch.where(is_tie & field_is_even, lower, y)

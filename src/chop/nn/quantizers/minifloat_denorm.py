@@ -1,0 +1,102 @@
+"""Small floating point without the implicit leading one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from chop.nn.quantizers.base import RoundingQuantizer, check, check_between
+from chop.nn.quantizers.kernels import Kernel
+from chop.nn.quantizers.minifloat import (
+    FLOAT32_LIMIT,
+    FLOAT32_TINY,
+    bias_or_default,
+    float_kernel,
+    round_to_float,
+)
+from chop.nn.quantizers.powers import all_ones
+
+
+@dataclass(frozen=True)
+class MinifloatDenorm(RoundingQuantizer):
+    """Floats 2**(e - bias) * m / 2**M with M mantissa bits and no implicit one; no code is special.
+
+    >>> MinifloatDenorm(8, 4).quantize(torch.tensor([0.30, 1e9, 0.001])).tolist()
+    [0.3125, 224.0, 0.0009765625]
+
+    Several codes may give one value; the value set is what counts here. Values beyond the largest
+    saturate. NaN stays NaN.
+    """
+
+    name: ClassVar[str] = "minifloat_denorm"
+    class_suffix: ClassVar[str] = "MinifloatDenorm"
+
+    width: int
+    exponent_width: int
+    exponent_bias: int | None = None
+
+    def __post_init__(self) -> None:
+        check_between("width", self.width, 4, 32)
+        check_between("exponent_width", self.exponent_width, 1, 8)
+        check(self.mantissa_width >= 2, "width must be at least exponent_width + 3.")
+        largest, smallest = self.range[1], math.ldexp(1.0, -self.bias - self.mantissa_width)
+        fits = largest <= FLOAT32_LIMIT * (1 + 2.0**-24) and smallest >= FLOAT32_TINY
+        held = f"largest {largest:.4g}, smallest {smallest:.4g}"
+        check(fits, f"exponent_bias {self.bias} gives values that float32 cannot hold ({held}).")
+
+    @property
+    def mantissa_width(self) -> int:
+        """Bits of mantissa, the leading one included."""
+        return self.width - 1 - self.exponent_width
+
+    @property
+    def bias(self) -> int:
+        """`exponent_bias`, or the one that centres the exponents."""
+        return bias_or_default(self.exponent_bias, self.exponent_width)
+
+    @property
+    def bits(self) -> float:
+        return float(self.width)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        return -self.limit(torch.float64), self.limit(torch.float64)
+
+    def limit(self, dtype: torch.dtype) -> float:
+        """The largest value that `dtype` holds."""
+        unit = self.max_exponent + 1 - self.mantissa_width
+        return math.ldexp(all_ones(self.mantissa_width, dtype), unit)
+
+    @property
+    def min_exponent(self) -> int:
+        """Exponent below which the mantissa loses its leading bits."""
+        return -self.bias - 1
+
+    @property
+    def max_exponent(self) -> int:
+        """Exponent of the largest value."""
+        return int(2**self.exponent_width - 2 - self.bias)
+
+    def kernel(self) -> Kernel | None:
+        if self.min_exponent < -126:
+            return None
+        exponents, limit = (self.min_exponent, self.max_exponent), self.limit(torch.float32)
+        return self.rounded_kernel(*float_kernel(self.mantissa_width - 1, exponents, limit, limit))
+
+    def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
+        noise = self.noise_for(x, noise)
+        y = round_to_float(x, self.mantissa_width - 1, self.min_exponent, self.rounding, noise)
+        limit = self.limit(x.dtype)
+        return y.clamp(-limit, limit)
+
+    def value_set(self) -> Tensor | None:
+        if self.width > 8:
+            return None
+        mantissas = torch.arange(2**self.mantissa_width, dtype=torch.float64)
+        exponents = torch.arange(2**self.exponent_width, dtype=torch.float64) - self.bias
+        positive = mantissas * 2.0 ** (exponents - self.mantissa_width).unsqueeze(1)
+        return torch.cat([-positive, positive]).unique()

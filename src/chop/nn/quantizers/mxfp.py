@@ -1,0 +1,98 @@
+"""Microscaling floating point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from chop.nn.quantizers.blocks import BlockQuantizer
+from chop.nn.quantizers.elements import FLOAT_ELEMENTS, element_from_widths
+from chop.nn.quantizers.kernels import Kernel
+from chop.nn.quantizers.minifloat import FloatGrid, round_to_float
+from chop.nn.quantizers.powers import floor_log2, times_power
+
+ScaleRule = Literal["floor", "ceil", "rceil", "even"]
+SCALE_BITS = 8
+SCALE_LIMIT = 127
+
+
+class Carry(NamedTuple):
+    """From which mantissa (1 to 2) of the largest magnitude the scale is a power higher."""
+
+    mantissa: float
+    is_included: bool
+
+
+CARRIES: dict[str, Callable[[FloatGrid], Carry]] = {
+    "floor": lambda grid: Carry(2.0, True),
+    "ceil": lambda grid: Carry(1.0, False),
+    "rceil": lambda grid: Carry(grid.limit() / 2.0**grid.max_exponent, False),
+    "even": lambda grid: Carry(2 - 2.0 ** -(grid.mantissa_width + 1), True),
+}
+
+
+@dataclass(frozen=True)
+class MXFP(BlockQuantizer):
+    """Small floats times a power of two shared by the block.
+
+    >>> MXFP("e2m1", block_size=4).quantize(torch.tensor([1.0, 0.30, -0.1, 7.5])).tolist()
+    [1.0, 0.5, -0.0, 6.0]
+
+    `element` is E4M3, E5M2, E3M2, E2M3 or E2M1. The shared exponent is that of the largest
+    magnitude less that of the largest element ("floor": the largest may saturate), or by
+    `scale_rule` one more: "ceil" if it is not a power of two, "rceil" if it would saturate, "even"
+    if rounding it to the element's precision carries.
+    """
+
+    name: ClassVar[str] = "mxfp"
+    class_suffix: ClassVar[str] = "MXFP"
+    legacy: ClassVar[tuple[str, ...]] = (*BlockQuantizer.legacy, "exponent_width", "frac_width")
+
+    element: Literal["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"] = "e4m3"
+    scale_rule: ScaleRule = "floor"
+
+    @classmethod
+    def modern(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        return super().modern(element_from_widths(settings))
+
+    @property
+    def grid(self) -> FloatGrid:
+        """The element's values."""
+        return FLOAT_ELEMENTS[self.element]
+
+    @property
+    def element_bits(self) -> int:
+        return 1 + self.grid.exponent_width + self.grid.mantissa_width
+
+    @property
+    def shared_bits(self) -> int:
+        return SCALE_BITS
+
+    def scale_exponent(self, largest: Tensor) -> Tensor:
+        """Exponent of the shared scale. It stops where float32 would not hold the elements."""
+        exponent = floor_log2(largest)
+        first, is_included = CARRIES[self.scale_rule](self.grid)
+        mantissa = times_power(largest, -exponent)
+        carries = mantissa >= first if is_included else mantissa > first
+        raised = exponent + carries.to(exponent.dtype)
+        top = self.grid.max_exponent
+        return (raised - top).clamp(-SCALE_LIMIT, SCALE_LIMIT - top)
+
+    def kernel(self) -> Kernel | None:
+        grid, top = self.grid, self.grid.max_exponent
+        first, is_included = CARRIES[self.scale_rule](grid)
+        fraction = (first - 1) * 2**23 + (not is_included)
+        scale = (fraction, -top, -SCALE_LIMIT, SCALE_LIMIT - top)
+        element = (grid.min_exponent, grid.limit(), 0)
+        return self.block_kernel("block_float", (grid.mantissa_width, *scale, *element))
+
+    def represent_blocks(self, x: Tensor, largest: Tensor, noise: Tensor | None) -> Tensor:
+        scale, grid = self.scale_exponent(largest), self.grid
+        smallest = scale + grid.min_exponent
+        y = round_to_float(x, grid.mantissa_width, smallest, self.rounding, noise)
+        limit = times_power(largest.new_tensor(grid.limit()), scale)
+        return torch.clamp(y, -limit, limit)

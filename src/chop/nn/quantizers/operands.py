@@ -1,0 +1,93 @@
+"""One config for a layer -> one format per operand: keys are `<operand>_<setting>`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chop.config import NONE_SPELLINGS, convert
+from chop.errors import ConfigError
+from chop.nn.quantizers.base import Quantizer
+from chop.nn.quantizers.bypass import Bypass
+from chop.nn.quantizers.formats import find_format, make_quantizer
+from chop.registry import suggest
+
+OPERANDS = ("data_in", "weight", "bias", "data_out")
+"""Operands that any config may speak of, whether the layer has them or not; numbered ones too."""
+
+STAND_INS = {"bias": "weight", "data_in": "data_in_0"}
+"""Whose settings an operand takes when it has none; a numbered operand takes the unnumbered's."""
+
+NO_FORMAT = (None, *NONE_SPELLINGS)
+
+
+def operand_quantizers(
+    config: Mapping[str, Any] | None, roles: Sequence[str], where: str
+) -> dict[str, Quantizer]:
+    """The format of each operand in `roles`.
+
+    An operand without settings takes those of its stand-in (`STAND_INS`). Of those left, an output
+    passes unchanged; any other takes the format's defaults, or a required key is missing. Settings
+    of operands that are not in `roles` are checked and otherwise unused, so that one config serves
+    layers with and without a bias.
+
+    >>> config = {"name": "integer", "data_in_width": 8, "weight_width": 4}
+    >>> {k: q.bits for k, q in operand_quantizers(config, ("data_in", "bias"), "here").items()}
+    {'data_in': 8.0, 'bias': 4.0}
+    """
+    settings = {} if config is None else dict(config)
+    name = settings.pop("name", None)
+    bypass = convert(settings.pop("bypass", False), bool, f"{where}.bypass")
+    if bypass or name in NO_FORMAT:
+        return dict.fromkeys(roles, Bypass())
+    given = _by_operand(settings, _format_fields(name, where), roles, where)
+    made = {role: _make(name, role, keys, where) for role, keys in given.items()}
+    return {role: _for_role(name, role, made, where) for role in roles}
+
+
+def _format_fields(name: str, where: str) -> list[str]:
+    chosen = find_format(name, f"{where}.name")
+    return [*(f.name for f in dataclasses.fields(chosen)), *chosen.legacy]
+
+
+def _by_operand(
+    settings: Mapping[str, Any], fields: Sequence[str], roles: Sequence[str], where: str
+) -> dict[str, dict[str, Any]]:
+    """`{"weight_width": 8}` -> `{"weight": {"width": 8}}`."""
+    found: dict[str, dict[str, Any]] = {}
+    names = "|".join(sorted({*roles, *OPERANDS}, key=len, reverse=True))
+    for key, value in settings.items():
+        match = re.fullmatch(rf"((?:{names})(?:_\d+)?)_(\w+)", key)
+        if match is None or match[2] not in fields:
+            known = [f"{role}_{field}" for role in roles for field in fields]
+            raise ConfigError(f"{where}: unknown key '{key}'. {suggest(key, known)}")
+        found.setdefault(match[1], {})[match[2]] = value
+    return found
+
+
+def _make(name: str, role: str, keys: Mapping[str, Any], where: str) -> Quantizer:
+    try:
+        return make_quantizer(name, keys, where)
+    except ConfigError as error:
+        raise ConfigError(_with_operand(str(error), where, role)) from error
+
+
+def _with_operand(message: str, where: str, role: str) -> str:
+    """The message in the user's terms: the format's `width` is their `weight_width`."""
+    return re.sub(rf"^{re.escape(where)}(\.|: key '|: )", rf"\g<0>{role}_", message)
+
+
+def _for_role(name: str, role: str, made: Mapping[str, Quantizer], where: str) -> Quantizer:
+    for source in _sources(role):
+        if source in made:
+            return made[source]
+    return Bypass() if role.startswith("data_out") else _make(name, role, {}, where)
+
+
+def _sources(role: str) -> list[str]:
+    """The operand itself, then its stand-ins in turn."""
+    unnumbered = re.sub(r"_\d+$", "", role)
+    listed = [role, unnumbered, STAND_INS.get(unnumbered)]
+    return [source for source in dict.fromkeys(listed) if source is not None]

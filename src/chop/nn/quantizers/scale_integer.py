@@ -1,0 +1,110 @@
+"""Integers times a real scale."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from chop.errors import ConfigError
+from chop.nn.quantizers.base import Bound, RoundingQuantizer, check, check_between
+from chop.nn.quantizers.blocks import join, split
+from chop.nn.quantizers.rounding import ROUNDINGS
+
+SMALLEST_SCALE = 2.0**-126
+
+
+@dataclass(frozen=True)
+class ScaleInteger(RoundingQuantizer):
+    """(q - zero_point) * scale with integers q of `width` bits.
+
+    >>> ScaleInteger(8, scale=0.1).quantize(torch.tensor([0.32, 100.0])).tolist()
+    [0.30000001192092896, 12.699999809265137]
+
+    q = clamp(round(x / scale) + zero_point): a true division, in the precision of x. A `scale` may
+    be given once, for each channel along `axis`, or for each group of `group_size` along the last
+    dimension. Without one it is the largest magnitude over the largest integer, and an Inf or NaN
+    makes all that share its scale NaN. `narrow` gives up the lowest value of signed integers.
+    """
+
+    name: ClassVar[str] = "scale_integer"
+    class_suffix: ClassVar[str] = "ScaleInteger"
+
+    width: int = 8
+    scale: float | tuple[float, ...] | None = None
+    granularity: Literal["tensor", "channel", "group"] = "tensor"
+    axis: int = 0
+    group_size: int = 128
+    zero_point: int = 0
+    is_signed: bool = True
+    narrow: bool = True
+
+    def __post_init__(self) -> None:
+        check_between("width", self.width, 2, 16)
+        check(self.group_size > 0, f"group_size must be positive, got {self.group_size}.")
+        scales = self.scale if isinstance(self.scale, tuple) else (self.scale or 1.0,)
+        check(all(0 < s < math.inf for s in scales), f"scale must be positive, got {self.scale}.")
+        one_scale = self.granularity != "tensor" or not isinstance(self.scale, tuple)
+        check(one_scale, "scale must be one number for granularity = 'tensor'.")
+        is_given = self.scale is not None or self.zero_point == 0
+        check(is_given, "zero_point needs a given scale.")
+        low, high = self.integers
+        check_between("zero_point", self.zero_point, low, high)
+
+    @property
+    def integers(self) -> tuple[int, int]:
+        """The smallest and the largest integer."""
+        high = 2 ** (self.width - self.is_signed) - 1
+        return (-high - (not self.narrow) if self.is_signed else 0), high
+
+    @property
+    def bits(self) -> float:
+        return float(self.width)
+
+    def clip_range(self, x: Tensor) -> tuple[Bound, Bound] | None:
+        if self.ste == "identity" or self.scale is None:
+            return None
+        low, high = (q - self.zero_point for q in self.integers)
+        scale = self.scale if isinstance(self.scale, float) else self._scales(x)
+        return low * scale, high * scale
+
+    def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
+        scale, noise = self._scales(x), self.noise_for(x, noise)
+        q = ROUNDINGS[self.rounding](x / scale, noise) + self.zero_point
+        y = (q.clamp(*self.integers) - self.zero_point) * scale
+        return torch.where(y == 0, 0.0, y)
+
+    def _scales(self, x: Tensor) -> Tensor:
+        """The scales as a tensor that broadcasts with `x`."""
+        if self.scale is None:
+            return self._measured(x)
+        if isinstance(self.scale, float):
+            return x.new_tensor(self.scale)
+        axis = -1 if self.granularity == "group" else self.axis
+        scales = x.new_tensor(self.scale)
+        if self.granularity == "group":
+            scales = scales.repeat_interleave(self.group_size)[: x.shape[-1]]
+        if scales.numel() != x.shape[axis]:
+            raise ConfigError(
+                f"scale_integer: {len(self.scale)} scales do not fit dimension {axis} "
+                f"of size {x.shape[axis]} ({self.granularity}s)."
+            )
+        return scales.reshape([-1 if d == axis % x.dim() else 1 for d in range(x.dim())])
+
+    def _measured(self, x: Tensor) -> Tensor:
+        """The largest magnitude of each tensor, channel or group, over the largest integer."""
+        magnitude = x.abs()
+        if self.granularity == "tensor" or x.dim() == 0:
+            largest = magnitude.amax()
+        elif self.granularity == "channel":
+            others = [d for d in range(x.dim()) if d != self.axis % x.dim()]
+            largest = magnitude.amax(others, keepdim=True) if others else magnitude
+        else:
+            rows = torch.atleast_2d(magnitude)
+            groups = split(rows, (1, self.group_size))
+            largest = join(groups.amax(-1, keepdim=True).expand_as(groups), rows.shape)
+            largest = largest.reshape(x.shape)
+        return (largest / self.integers[1]).clamp(min=SMALLEST_SCALE)

@@ -1,0 +1,1 @@
+"""Passes: analyse and transform a MaseGraph, or a plain module."""

@@ -1,0 +1,134 @@
+"""What a pass is: `(graph, pass_args=None) -> (graph, info)`, checked at the door.
+
+A pass is a typed function under `@graph_pass`. The decorator parses the arguments into a frozen
+dataclass, checks that the metadata the pass needs is there, lints and recompiles the graph after
+a rewrite, notes the pass's name on any error, and lists the pass in `PASSES`.
+
+    @dataclass(frozen=True)
+    class CountArgs:
+        op: str = "dropout"
+
+    @graph_pass("count_ops_analysis_pass", CountArgs, needs=("common",))
+    def count_ops_analysis_pass(graph, args):
+        '''How many nodes have the op `args.op`.'''
+        ...
+        return graph, {"count": count}
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from chop.config import parse
+from chop.errors import PassError
+from chop.ir.graph import MaseGraph
+from chop.ir.meta import MaseMetadata
+from chop.registry import Registry
+
+PassResult = tuple[MaseGraph, dict[str, Any]]
+PassFunction = Callable[..., PassResult]
+A = TypeVar("A")
+
+PASSES: Registry[PassFunction] = Registry("pass")
+"""Every pass of the project, by name."""
+
+NEEDS: dict[str, tuple[str, Callable[[MaseMetadata], bool]]] = {
+    "init": ("init_metadata_analysis_pass", lambda meta: True),
+    "common": ("add_common_metadata_analysis_pass", lambda meta: meta.common.args is not None),
+    "software": (
+        "add_software_metadata_analysis_pass",
+        lambda meta: meta.software.args is not None,
+    ),
+    "hardware": (
+        "add_hardware_metadata_analysis_pass",
+        lambda meta: meta.hardware.is_implicit is not None,
+    ),
+}
+"""What a pass may need on every node, the pass that gives it, and how to see that it is there."""
+
+
+@dataclass(frozen=True)
+class NoArgs:
+    """Arguments of a pass that takes none."""
+
+
+@dataclass(frozen=True)
+class PassSpec:
+    """What a pass declares of itself; `pass_function.spec` holds it."""
+
+    name: str
+    args: type
+    needs: tuple[str, ...]
+    rewrites: bool
+    preserves: bool
+
+
+def graph_pass(
+    name: str,
+    args: type[A] = NoArgs,  # type: ignore[assignment]
+    *,
+    needs: tuple[str, ...] = (),
+    rewrites: bool = False,
+    preserves: bool = True,
+) -> Callable[[Callable[[MaseGraph, A], PassResult]], PassFunction]:
+    """Register a typed function as the pass `name`.
+
+    `needs` names metadata that must be there; `rewrites` says that the graph's topology or
+    modules change; `preserves` claims that the output of the model does not.
+    """
+    spec = PassSpec(name, args, needs, rewrites, preserves)
+
+    def decorate(function: Callable[[MaseGraph, A], PassResult]) -> PassFunction:
+        @functools.wraps(function)
+        def run(graph: MaseGraph, pass_args: Mapping[str, Any] | None = None) -> PassResult:
+            try:
+                return _run(function, spec, graph, pass_args)
+            except Exception as error:
+                error.add_note(f"in pass {name}")  # a note leaves type and message untouched
+                raise
+
+        run.spec = spec  # type: ignore[attr-defined]
+        return PASSES.register(name, run)
+
+    return decorate
+
+
+def short_name(name: str) -> str:
+    """The name a pass has in configuration paths: `quantize_transform_pass` -> `quantize`."""
+    for ending in ("_analysis_pass", "_transform_pass", "_interface_pass", "_pass"):
+        name = name.removesuffix(ending)
+    return name
+
+
+def _run(
+    function: Callable[[MaseGraph, Any], PassResult],
+    spec: PassSpec,
+    graph: MaseGraph,
+    pass_args: Mapping[str, Any] | None,
+) -> PassResult:
+    if not isinstance(graph, MaseGraph):
+        kind = type(graph).__name__
+        raise PassError(
+            f"{spec.name}: expected a MaseGraph, got {kind}. Wrap it: MaseGraph(model)."
+        )
+    args: Any = parse(spec.args, pass_args, short_name(spec.name))
+    check_needs(graph, spec)
+    result, info = function(graph, args)
+    if spec.rewrites:
+        result.recompile()
+    return result, info
+
+
+def check_needs(graph: MaseGraph, spec: PassSpec) -> None:
+    """Raise where a node lacks metadata the pass needs, naming the pass that gives it."""
+    for need in spec.needs:
+        remedy, has = NEEDS[need]
+        for node in graph.fx_graph.nodes:
+            meta = node.meta.get("mase")
+            if not isinstance(meta, MaseMetadata) or not has(meta):
+                raise PassError(
+                    f"{spec.name}: node '{node.name}' has no {need} metadata. Run {remedy} first."
+                )

@@ -1,0 +1,1 @@
+"""Passes on plain modules, without a graph."""

@@ -1,0 +1,73 @@
+import copy
+
+import pytest
+
+from chop.errors import ConfigError
+from chop.nn.quantizers import Bypass, Integer, operand_quantizers
+
+ROLES = ("data_in", "weight", "bias")
+FULL = {
+    "name": "integer",
+    "data_in_width": 8,
+    "data_in_frac_width": 4,
+    "weight_width": 6,
+    "weight_frac_width": 3,
+    "bias_width": 5,
+    "bias_frac_width": 2,
+}
+
+
+def test_each_operand_gets_its_own_settings():
+    made = operand_quantizers(FULL, ROLES, "linear")
+    assert made == {"data_in": Integer(8, 4), "weight": Integer(6, 3), "bias": Integer(5, 2)}
+
+
+def test_the_callers_config_is_not_changed():
+    before = copy.deepcopy(FULL)
+    operand_quantizers(FULL, ROLES, "linear")
+    assert before == FULL
+
+
+def test_a_bias_without_settings_takes_the_weights():
+    config = {"name": "fixed", "data_in_width": 8, "weight_width": 6}
+    assert operand_quantizers(config, ROLES, "linear")["bias"] == Integer(6)
+
+
+def test_numbered_inputs_take_the_unnumbered_settings():
+    config = {"name": "integer", "data_in_width": 8, "data_in_1_width": 4}
+    made = operand_quantizers(config, ("data_in_0", "data_in_1"), "add")
+    assert made == {"data_in_0": Integer(8), "data_in_1": Integer(4)}
+
+
+def test_an_output_without_settings_passes_unchanged():
+    made = operand_quantizers(FULL, (*ROLES, "data_out"), "linear")
+    assert made["data_out"] == Bypass()
+
+
+def test_settings_of_absent_operands_are_allowed():
+    assert operand_quantizers(FULL, ("data_in",), "relu") == {"data_in": Integer(8, 4)}
+
+
+@pytest.mark.parametrize("config", [None, {"name": None}, {"name": "NA"}, {**FULL, "bypass": True}])
+def test_no_format_or_bypass_leaves_every_operand_alone(config):
+    assert operand_quantizers(config, ROLES, "linear") == dict.fromkeys(ROLES, Bypass())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weight_widht": 8}, r"linear: unknown key 'weight_widht'. Did you mean 'weight_width'\?"),
+        ({"weight_width": 99}, r"linear: weight_width must be from 1 to 32, got 99\."),
+        ({"weight_width": "wide"}, r"linear\.weight_width: expected int, got 'wide' \(str\)\."),
+        ({"name": "intger"}, r"linear\.name: Unknown format 'intger'. Did you mean 'integer'\?"),
+        ({"bypass": "yes"}, r"linear\.bypass: expected bool"),
+    ],
+)
+def test_a_mistake_is_named_in_the_users_terms(change, message):
+    with pytest.raises(ConfigError, match=message):
+        operand_quantizers({**FULL, **change}, ROLES, "linear")
+
+
+def test_a_missing_key_is_named_with_its_operand():
+    with pytest.raises(ConfigError, match=r"linear: key 'data_in_width' is missing\."):
+        operand_quantizers({"name": "integer", "weight_width": 8}, ROLES, "linear")
