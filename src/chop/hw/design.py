@@ -60,7 +60,10 @@ class Design:
         """Output codes for input codes, each of shape (tensors, *stream.shape)."""
         values: dict[str, Ints] = dict(data)
         for stage in self.stages:
-            operands = [values[wire.stage] for wire in stage.sources]
+            operands = [
+                values[wire.stage].reshape(-1, *taken.shape)
+                for wire, taken in zip(stage.sources, stage.component.inputs, strict=True)
+            ]
             values[stage.name] = stage.component.golden(*operands)
         return {name: values[wire.stage] for name, wire in self.outputs.items()}
 

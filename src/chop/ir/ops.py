@@ -71,6 +71,8 @@ class Op:
     parameters: tuple[str, ...] = ()
     macs: MacsRule | None = None
     flops_per_output: float = 0.0
+    rtl: str = ""
+    """How hardware realises it: a component of `chop.hw`, or a kind of wiring; empty: not at all."""
 
     def flops(self, shapes: Shapes) -> int:
         """Floating-point operations: two for each multiply-accumulate, plus the elementwise."""
@@ -425,12 +427,37 @@ IMPLICIT = (
 MODULE_SHAPES = {"flatten": (nn.Flatten,), "unflatten": (nn.Unflatten,)}
 """Modules whose op is one of the implicit functions."""
 
+RTL = {
+    "fixed_linear": "linear",
+    "fixed_conv1d": "conv1d",
+    "fixed_conv2d": "conv2d",
+    "fixed_batch_norm": "batch_norm1d batch_norm2d",
+    "fixed_max_pool": "max_pool2d",
+    "fixed_avg_pool": "avg_pool2d",
+    "global_avg_pool": "adaptive_avg_pool2d",
+    "fixed_relu": "relu",
+    "fixed_leaky_relu": "leaky_relu",
+    "fixed_hardsigmoid": "hardsigmoid",
+    "fixed_hardswish": "hardswish",
+    "fixed_lut": "sigmoid tanh gelu silu elu mish softplus softsign",
+    "fixed_add": "add",
+    "fixed_sub": "sub",
+    "fixed_mul": "mul",
+    "wire": "identity dropout dropout1d dropout2d contiguous",
+    "wire_view": "flatten view reshape squeeze unsqueeze unflatten",
+    "wire_permute": "permute transpose",
+    "wire_size": "size getitem",
+}
+"""The column `rtl`: the ops that each component, or kind of wiring, of `chop.hw` realises."""
+_RTL_OF = {op: rtl for rtl, ops in RTL.items() for op in ops.split()}
+
 
 def _merge(rows: Iterable[Op]) -> Registry[Op]:
     table: Registry[Op] = Registry("op")
     for row in rows:
         modules = MODULE_SHAPES.get(row.name, ())
-        table.register(row.name, replace(row, modules=row.modules + modules))
+        rtl = row.rtl or _RTL_OF.get(row.name, "")
+        table.register(row.name, replace(row, modules=row.modules + modules, rtl=rtl))
     return table
 
 
