@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from chop.errors import HardwareError
 from chop.hw.components.plumbing import Fifo
 from chop.hw.design import Design, Stage, Wire
-from chop.hw.twin import Queue, Twin
+from chop.hw.twin import Fork, Queue, Twin
 
 _FULL = 1 << 24
 """Threshold of the random draw that always succeeds."""
@@ -62,47 +62,78 @@ class _Model:
     """The twins of a design, flattened to chains, and the edges between them."""
 
     def __init__(self, design: Design, queues: Mapping[Wire, Twin]) -> None:
-        self.twins: list[tuple[Twin, list[int], list[int]]] = []
         self.names: list[str] = []
+        self.chains: list[tuple[Twin, int, int]] = []
+        self.joins: list[tuple[Twin, int, int, int]] = []
+        self.forks: list[tuple[Fork, int, list[int]]] = []
         self._edges: dict[Wire, int] = {}
-        self._count = 0
-        self.sources = [self._edge(Wire(name), queues) for name in design.inputs]
+        self._queues = queues
+        self.sources = [self._open(Wire(name)) for name in design.inputs]
         for stage in design.stages:
-            self._add_stage(stage, queues)
+            self._add_stage(stage)
         self.sinks = [self._edges[wire] for wire in design.outputs.values()]
 
     def _new_edge(self, name: str) -> int:
         self.names.append(name)
-        self._count += 1
-        return self._count - 1
+        return len(self.names) - 1
 
-    def _edge(self, wire: Wire, queues: Mapping[Wire, Twin]) -> int:
-        """A new edge for `wire`; behind a queue, where one is asked for."""
-        edge = entry = self._new_edge(wire.stage)
-        if wire in queues:
-            edge = self._new_edge(wire.stage)
-            self.twins.append((queues[wire], [entry], [edge]))
+    def _open(self, wire: Wire) -> int:
+        """A new edge that `wire` starts with."""
+        edge = self._new_edge(wire.stage)
+        self._close(wire, edge)
+        return edge
+
+    def _close(self, wire: Wire, edge: int) -> None:
+        """`wire` ends with `edge`, or behind the queue that is asked for there."""
+        if wire in self._queues:
+            behind = self._new_edge(wire.stage)
+            self.chains.append((self._queues[wire], edge, behind))
+            edge = behind
         self._edges[wire] = edge
-        return entry
 
-    def _add_stage(self, stage: Stage, queues: Mapping[Wire, Twin]) -> None:
+    def _add_stage(self, stage: Stage) -> None:
         edges = [self._edges[wire] for wire in stage.sources]
         chain = stage.component.twins()
-        for twin in chain[:-1]:
-            inner = self._new_edge(stage.name)
-            self.twins.append((twin, edges, [inner]))
-            edges = [inner]
         wires = [Wire(stage.name, p) for p in range(len(stage.component.outputs))]
-        if chain:
-            # reserve the place first: a queue behind the stage comes after it
-            self.twins.append((chain[-1], edges, outs := []))
-            outs += [self._edge(wire, queues) for wire in wires]
-        elif wires[0] in queues:
-            out = self._new_edge(stage.name)
-            self.twins.append((queues[wires[0]], edges, [out]))
-            self._edges[wires[0]] = out
-        else:  # combinational: one handshake on both sides
-            self._edges[wires[0]] = edges[0]
+        if not chain:  # combinational: one handshake on both sides
+            self._close(wires[0], edges[0])
+        elif isinstance(chain[0], Fork):
+            self.forks.append((chain[0], edges[0], [self._open(w) for w in wires]))
+        else:
+            self._add_chain(stage.name, chain, edges, wires[0])
+
+    def _add_chain(self, name: str, chain: list[Twin], edges: list[int], wire: Wire) -> None:
+        for twin in chain[:-1]:
+            inner = self._new_edge(name)
+            self.chains.append((twin, edges[0], inner))
+            edges = [inner]
+        if chain[-1].inputs == 2:
+            self.joins.append((chain[-1], edges[0], edges[1], self._open(wire)))
+        else:
+            self.chains.append((chain[-1], edges[0], self._open(wire)))
+
+    def cycle(self, valid: list[bool], ready: list[bool]) -> list[bool]:
+        """One cycle of every twin, given the ports' claims; which edges carried a beat."""
+        for twin, into, out in self.chains:
+            ready[into] = twin.takes
+            valid[out] = twin.gives
+        for fork, into, outs in self.forks:
+            ready[into] = fork.takes
+            for gives, out in zip(fork.gives_each, outs, strict=True):
+                valid[out] = gives
+        for twin, _, _, out in self.joins:
+            valid[out] = twin.gives
+        for twin, left, right, _ in self.joins:
+            ready[left] = twin.takes and valid[right]
+            ready[right] = twin.takes and valid[left]
+        fired = [v and r for v, r in zip(valid, ready, strict=True)]
+        for twin, into, out in self.chains:
+            twin.step(fired[into], fired[out])
+        for fork, into, outs in self.forks:
+            fork.step_each(fired[into], [fired[out] for out in outs])
+        for twin, left, _, out in self.joins:
+            twin.step(fired[left], fired[out])
+        return fired
 
 
 def simulate_control(
@@ -134,9 +165,9 @@ def _run(
     times_in: list[list[int]] = [[] for _ in wanted_in]
     times_out: list[list[int]] = [[] for _ in wanted_out]
     offering = [False] * len(wanted_in)
-    valid, ready = [False] * model._count, [False] * model._count
+    valid, ready = [False] * len(model.names), [False] * len(model.names)
     cycle = quiet = 0
-    limit = patience(design, stalls)
+    limit = patience(design.cycles(), stalls)
     while any(len(t) < n for t, n in zip(times_out, wanted_out, strict=True)):
         for k, edge in enumerate(model.sources):
             if not offering[k]:
@@ -145,7 +176,7 @@ def _run(
             valid[edge] = offering[k]
         for k, edge in enumerate(model.sinks):
             ready[edge] = draw_out[k].below(ready_below)
-        fired = _settle_and_step(model, valid, ready)
+        fired = model.cycle(valid, ready)
         for k, edge in enumerate(model.sources):
             if fired[edge]:
                 times_in[k].append(cycle)
@@ -160,25 +191,10 @@ def _run(
     return times_in, times_out
 
 
-def _settle_and_step(model: _Model, valid: list[bool], ready: list[bool]) -> list[bool]:
-    """One cycle of every twin; which edges carried a beat."""
-    for twin, _, outs in model.twins:
-        for port, edge in enumerate(outs):
-            valid[edge] = twin.valid(port)
-    for twin, ins, _ in model.twins:
-        valids = [valid[edge] for edge in ins]
-        for port, edge in enumerate(ins):
-            ready[edge] = twin.ready(port, valids)
-    fired = [v and r for v, r in zip(valid, ready, strict=True)]
-    for twin, ins, outs in model.twins:
-        twin.step([fired[e] for e in ins], [fired[e] for e in outs])
-    return fired
-
-
-def patience(design: Design, stalls: Stalls) -> int:
-    """Cycles without a beat at any port after which nothing will move any more."""
+def patience(cycles: int, stalls: Stalls) -> int:
+    """Cycles without a beat after which a design of that folding bound will not move any more."""
     rate = min(stalls.valid, stalls.ready)
-    return int((200 + 2 * design.cycles()) / rate)
+    return int((200 + 2 * cycles) / rate)
 
 
 def _deadlock_message(
@@ -193,7 +209,7 @@ def _deadlock_message(
 
 def interval(design: Design, queues: Mapping[Wire, Twin] | None = None) -> float:
     """Cycles between tensors in the steady state; infinite for a design that deadlocks."""
-    tensors = 5
+    tensors = 4
     try:
         timing = simulate_control(design, tensors, queues=queues)
     except HardwareError:
@@ -210,34 +226,49 @@ _DEEP = 1 << 30
 def size_fifos(design: Design) -> dict[Wire, int]:
     """Least FIFO depths, by wire, that bring the design to its best interval.
 
-    Tries the design as it is; then takes a deep FIFO on every wire, drops those that are not
-    needed, and shrinks the rest one after the other. Empty where no FIFO helps.
+    Tries the design as it is; then deep FIFOs behind the forks, then on every wire, until the
+    folding bound is reached; drops those that are not needed and shrinks the rest in turn.
     """
-    wires = [Wire(s.name, p) for s in design.stages for p in range(len(s.component.outputs))]
-    wires = [w for w in wires if w not in design.outputs.values()]
-    best = interval(design, _queues(dict.fromkeys(wires, _DEEP)))
-    if interval(design) <= best:
-        return {}
+    bound = design.cycles()
+    for wires in ([], *_candidates(design)):
+        best = interval(design, _queues(dict.fromkeys(wires, _DEEP)))
+        if best <= bound:
+            break
     depths = dict.fromkeys(wires, _DEEP)
     for wire in reversed(wires):  # the FIFO nearest to the fork is the one to keep
         fewer = {w: d for w, d in depths.items() if w != wire}
-        if interval(design, _queues(fewer)) <= best:
+        if _holds(design, fewer, best):
             depths = fewer
     for wire in list(depths):
         depths[wire] = _least_depth(design, depths, wire, best)
     return depths
 
 
+def _candidates(design: Design) -> tuple[list[Wire], list[Wire]]:
+    """Wires where a FIFO may help: behind the forks, and all inside the design."""
+    forks, wires = [], []
+    for stage in design.stages:
+        ends = [Wire(stage.name, p) for p in range(len(stage.component.outputs))]
+        inside = [w for w in ends if w not in design.outputs.values()]
+        wires += inside
+        forks += inside if len(ends) > 1 else []
+    return forks, wires
+
+
 def _least_depth(design: Design, depths: Mapping[Wire, int], wire: Wire, best: float) -> int:
-    high = 1
-    while not _holds(design, {**depths, wire: high}, best):
-        high *= 2
-    low = high // 2
+    queues = _queues(depths)
+    interval(design, queues)
+    deep = queues[wire]
+    assert isinstance(deep, Queue), "queues are asked for as queues"
+    low, high = 0, max(deep.high_water, 1)
+    if not _holds(design, {**depths, wire: high}, best):  # a source that runs ahead fills any FIFO
+        return high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (
-            (low, middle) if _holds(design, {**depths, wire: middle}, best) else (middle, high)
-        )
+        if _holds(design, {**depths, wire: middle}, best):
+            high = middle
+        else:
+            low = middle
     return high
 
 

@@ -30,6 +30,17 @@ class Stage:
     sources: tuple[Wire, ...]
 
 
+@dataclass(frozen=True)
+class Interface:
+    """What a test bench knows of a design: its ports and its pace."""
+
+    name: str
+    inputs: Mapping[str, Stream]
+    outputs: Mapping[str, Stream]
+    cycles: int
+    """Folding bound: least cycles between tensors."""
+
+
 @dataclass(frozen=True, eq=False)
 class Design:
     """Stages in topological order; `inputs` and `outputs` are the ports of the top module."""
@@ -55,6 +66,10 @@ class Design:
     def output_streams(self) -> dict[str, Stream]:
         """The streams that leave the design, by port."""
         return {name: self.stream(wire) for name, wire in self.outputs.items()}
+
+    def interface(self) -> Interface:
+        """Ports and pace."""
+        return Interface(self.name, self.inputs, self.output_streams(), self.cycles())
 
     def golden(self, data: Mapping[str, Ints]) -> dict[str, Ints]:
         """Output codes for input codes, each of shape (tensors, *stream.shape)."""

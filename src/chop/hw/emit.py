@@ -12,9 +12,12 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+from chop.errors import HardwareError
 from chop.hw.component import Memory, Parameter
-from chop.hw.design import Design, Stage, Wire
+from chop.hw.design import Design, Interface, Stage, Wire
+from chop.hw.golden import Fixed, Ints
 from chop.hw.stream import Stream
 
 RTL = Path(__file__).parent / "rtl"
@@ -96,10 +99,49 @@ def _source(name: str) -> str:
     return (RTL / name / f"{name}.sv").read_text()
 
 
+def read_interface(directory: Path) -> Interface:
+    """Ports and pace of the design emitted in `directory`, from its `design.json`."""
+    path = directory / "design.json"
+    if not path.exists():
+        raise HardwareError(f"{path}: no such file. Run emit_verilog_top_transform_pass first.")
+    told = json.loads(path.read_text())
+    ports = {
+        side: {n: _read_stream(s) for n, s in told[side].items()} for side in ("inputs", "outputs")
+    }
+    return Interface(told["name"], ports["inputs"], ports["outputs"], told["cycles"])
+
+
+def _read_stream(told: Mapping[str, Any]) -> Stream:
+    return Stream(tuple(told["shape"]), told["parallelism"], Fixed(*told["precision"]))
+
+
+def vector_files(design: Design, inputs: Mapping[str, Ints]) -> Files:
+    """Test vectors: one hexadecimal word per beat, for each input and for each expected output."""
+    streams = {**design.inputs, **design.output_streams()}
+    codes = {**inputs, **design.golden(inputs)}
+    return {
+        f"test/{name}.mem": memory_text(Memory(name, tuple(s.words(codes[name])), s.beat_width))
+        for name, s in streams.items()
+    }
+
+
+def read_vectors(directory: Path, streams: Mapping[str, Stream]) -> dict[str, Ints]:
+    """The codes in the test vectors of `streams`."""
+    found = {}
+    for name, stream in streams.items():
+        path = directory / "test" / f"{name}.mem"
+        if not path.exists():
+            raise HardwareError(f"{path}: no such file. Run emit_cocotb_transform_pass first.")
+        words = [int(line, 16) for line in path.read_text().split()]
+        found[name] = stream.codes(words).reshape(-1, *stream.shape)
+    return found
+
+
 def describe(design: Design) -> dict[str, object]:
     """What `design.json` says: streams, stages, parameters, and a hash of each memory."""
     return {
         "name": design.name,
+        "cycles": design.cycles(),
         "inputs": {name: _describe_stream(s) for name, s in design.inputs.items()},
         "outputs": {name: _describe_stream(s) for name, s in design.output_streams().items()},
         "stages": [_describe_stage(stage) for stage in design.stages],

@@ -9,9 +9,10 @@ stays so, because the weights behind it are permuted instead.
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ from chop.hw.components import (
     Sub,
 )
 from chop.hw.components.linear import Weights
-from chop.hw.cycles import balanced
+from chop.hw.cycles import size_fifos, with_fifos
 from chop.hw.design import Builder, Design, Wire
 from chop.hw.golden import Fixed, Ints
 from chop.hw.stream import Stream, divisors
@@ -84,6 +85,8 @@ class Lowered:
     outputs: Mapping[str, Value]
     components: Mapping[str, Component]
     """By the name of the graph's node."""
+    depths: Mapping[Wire, int] = field(default_factory=dict)
+    """Of the FIFOs."""
 
     def encode(self, *tensors: Tensor) -> dict[str, Ints]:
         """Input codes for batches of torch tensors, in the order of the graph's inputs."""
@@ -127,11 +130,19 @@ def lowers(name: str) -> Callable[[Lowering], Lowering]:
     return lambda function: LOWERINGS.register(name, function)
 
 
-def lower(graph: MaseGraph, parallelism: Parallelism, *, name: str = "top") -> Lowered:
-    """The design of `graph`, with the FIFOs it needs."""
+def lower(
+    graph: MaseGraph,
+    parallelism: Parallelism,
+    *,
+    depths: Mapping[Wire, int] | None = None,
+    name: str = "top",
+) -> Lowered:
+    """The design of `graph`, with FIFOs of the given depths, or of those it needs."""
     check_supported(graph)
     lowered = Lowerer(graph, parallelism, name).run()
-    return replace(lowered, design=balanced(lowered.design))
+    if depths is None:
+        depths = size_fifos(lowered.design)
+    return replace(lowered, design=with_fifos(lowered.design, depths), depths=depths)
 
 
 def check_supported(graph: MaseGraph) -> None:
@@ -175,8 +186,6 @@ _NEAREST = {
 
 
 def _nearest(name: str) -> str:
-    import difflib
-
     close = difflib.get_close_matches(name, supported_ops(), n=1, cutoff=0.3)
     return _NEAREST.get(name) or (close[0] if close else "linear")
 
@@ -221,7 +230,9 @@ class Lowerer:
 
     def _output(self, node: fx.Node) -> None:
         results = node.args[0]
-        for number, result in enumerate(results if isinstance(results, tuple | list) else [results]):
+        for number, result in enumerate(
+            results if isinstance(results, tuple | list) else [results]
+        ):
             if not isinstance(result, fx.Node):
                 raise HardwareError(f"node 'output': result {number} is no tensor of the graph.")
             value = self.values[result]
@@ -365,7 +376,9 @@ def _linear(low: Lowerer, node: fx.Node) -> Value:
     return Value(wire, shape, row_major(shape))
 
 
-def _convolution(low: Lowerer, node: fx.Node, kind: type[Conv1d] | type[Conv2d], dims: int) -> Value:
+def _convolution(
+    low: Lowerer, node: fx.Node, kind: type[Conv1d] | type[Conv2d], dims: int
+) -> Value:
     weight, bias = _parameters(low, node)
     for name, allowed in (("groups", 1), ("dilation", 1)):
         given = low.setting(node, name, allowed)
@@ -416,7 +429,9 @@ def _conv1d(low: Lowerer, node: fx.Node) -> Value:
 def _pooled(low: Lowerer, node: fx.Node) -> tuple[Value, Stream]:
     value = low.operand(node)
     if len(value.shape) != 3:
-        raise low.refuse(node, f"an operand of shape {value.shape}", "Allowed: (channels, rows, columns)")
+        raise low.refuse(
+            node, f"an operand of shape {value.shape}", "Allowed: (channels, rows, columns)"
+        )
     value = low.arrange(node, value, pixel_order(value.shape), _pixel_shape(value.shape))
     shape = _pixel_shape(value.shape)
     lanes = low.stream(value).lanes

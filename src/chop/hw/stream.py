@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +50,13 @@ class Stream:
     def words(self, codes: Ints) -> list[int]:
         """One integer per beat, as the bits lie on the wire."""
         return pack_words(codes.reshape(-1, self.lanes), self.format.width)
+
+    def codes(self, words: Sequence[int]) -> Ints:
+        """Codes of the elements of `words`: the inverse of `words`, flat."""
+        width, mask = self.format.width, (1 << self.format.width) - 1
+        flat = [(word >> (k * width)) & mask for word in words for k in range(self.lanes)]
+        unsigned = np.asarray(flat, dtype=np.int64)
+        return np.where(unsigned >> (width - 1), unsigned - (1 << width), unsigned)
 
 
 def divisors(number: int) -> list[int]:

@@ -1,35 +1,30 @@
 """Control-only cycle models: for each component, a twin that keeps its handshake state and no data.
 
-`valid` depends on state alone and `ready` on state and the valids of the same component, as in the
-RTL; so a cycle is: ask every twin for `valid`, then for `ready`, then `step` with what fired. The
-twins of a design give its exact cycle counts (also under the simulator's random stalls), and show a
-deadlock, without a simulator.
+In the RTL, `valid` depends on state alone, and `ready` on state and, where streams are joined, on
+the other stream's `valid`. So a twin shows two claims about its state, `gives` and `takes`, and a
+cycle is: read the claims, see which streams carry a beat, then `step` every twin. The twins of a
+design give its exact cycle counts (also under the simulator's random stalls), and show a deadlock,
+without a simulator.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 
 class Twin(ABC):
-    """Handshake state of one component."""
+    """Handshake state of one component; with two `inputs` it takes a beat of both at once."""
 
     inputs = 1
-    outputs = 1
+    gives = False
+    """Whether the output offers a beat."""
+    takes = True
+    """Whether the input would take one."""
 
     @abstractmethod
-    def valid(self, port: int) -> bool:
-        """Whether output `port` offers a beat."""
-
-    @abstractmethod
-    def ready(self, port: int, valids: Sequence[bool]) -> bool:
-        """Whether input `port` would take a beat, given which inputs offer one."""
-
-    @abstractmethod
-    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
-        """One clock edge: inputs `taken` and outputs `given` carried a beat."""
+    def step(self, taken: bool, given: bool) -> None:
+        """One clock edge: the input was taken, the output was given."""
 
 
 class Queue(Twin):
@@ -40,14 +35,10 @@ class Queue(Twin):
         self.count = 0
         self.high_water = 0
 
-    def valid(self, port: int) -> bool:
-        return self.count > 0
-
-    def ready(self, port: int, valids: Sequence[bool]) -> bool:
-        return self.count < self.depth
-
-    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
-        self.count += taken[0] - given[0]
+    def step(self, taken: bool, given: bool) -> None:
+        self.count += taken - given
+        self.gives = self.count > 0
+        self.takes = self.count < self.depth
         if self.count > self.high_water:
             self.high_water = self.count
 
@@ -57,41 +48,28 @@ class Join(Queue):
 
     inputs = 2
 
-    def ready(self, port: int, valids: Sequence[bool]) -> bool:
-        return self.count < self.depth and valids[1 - port]
-
 
 class Constants(Queue):
     """A skid buffer whose other operands come from `rom_source`: valid from the second cycle on."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.started = False
-
-    def ready(self, port: int, valids: Sequence[bool]) -> bool:
-        return self.started and self.count < self.depth
-
-    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
-        super().step(taken, given)
-        self.started = True
+    takes = False
 
 
 class Fork(Twin):
     """`stream_fork`: one skid buffer per branch, loaded together."""
 
     def __init__(self, branches: int) -> None:
-        self.outputs = branches
         self.counts = [0] * branches
+        self.gives_each = [False] * branches
 
-    def valid(self, port: int) -> bool:
-        return self.counts[port] > 0
+    def step(self, taken: bool, given: bool) -> None:
+        self.step_each(taken, [given] * len(self.counts))
 
-    def ready(self, port: int, valids: Sequence[bool]) -> bool:
-        return max(self.counts) < 2
-
-    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
-        for branch, left in enumerate(given):
-            self.counts[branch] += taken[0] - left
+    def step_each(self, taken: bool, given: list[bool]) -> None:
+        """One clock edge: the input was taken, some branches were given."""
+        self.counts = [count + taken - left for count, left in zip(self.counts, given, strict=True)]
+        self.gives_each = [count > 0 for count in self.counts]
+        self.takes = max(self.counts) < 2
 
 
 class Gearbox(Twin):
@@ -100,17 +78,14 @@ class Gearbox(Twin):
     def __init__(self, in_units: int, out_units: int) -> None:
         self.in_units, self.out_units = in_units, out_units
         is_even = in_units % out_units == 0 or out_units % in_units == 0
-        self.capacity = in_units + out_units + (0 if is_even else in_units)
+        capacity = in_units + out_units + (0 if is_even else in_units)
+        self.most = capacity - in_units
         self.count = 0
 
-    def valid(self, port: int) -> bool:
-        return self.count >= self.out_units
-
-    def ready(self, port: int, valids: Sequence[bool]) -> bool:
-        return self.count <= self.capacity - self.in_units
-
-    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
-        self.count += taken[0] * self.in_units - given[0] * self.out_units
+    def step(self, taken: bool, given: bool) -> None:
+        self.count += taken * self.in_units - given * self.out_units
+        self.gives = self.count >= self.out_units
+        self.takes = self.count <= self.most
 
 
 class Reorder(Twin):
@@ -120,19 +95,15 @@ class Reorder(Twin):
         self.beats = beats
         self.written = self.read = self.full = 0
 
-    def valid(self, port: int) -> bool:
-        return self.full > 0
-
-    def ready(self, port: int, valids: Sequence[bool]) -> bool:
-        return self.full < 2
-
-    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
-        self.written += taken[0]
-        self.read += given[0]
-        if taken[0] and self.written == self.beats:
+    def step(self, taken: bool, given: bool) -> None:
+        self.written += taken
+        self.read += given
+        if self.written == self.beats:
             self.written, self.full = 0, self.full + 1
-        if given[0] and self.read == self.beats:
+        if self.read == self.beats:
             self.read, self.full = 0, self.full - 1
+        self.gives = self.full > 0
+        self.takes = self.full < 2
 
 
 class Bracket(Twin):
@@ -140,24 +111,21 @@ class Bracket(Twin):
 
     def __init__(self, latency: int) -> None:
         self.top_bit = latency - 1
+        self.mask = (1 << latency) - 1
         self.line = 0
         self.count = 0
 
-    def valid(self, port: int) -> bool:
-        return self.count > 0
-
-    def ready(self, port: int, valids: Sequence[bool]) -> bool:
-        return self.count < 2
-
-    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
-        self.advance(taken[0], given[0])
+    def step(self, taken: bool, given: bool) -> None:
+        self.advance(taken, given)
+        self.takes = self.count < 2
 
     def advance(self, enters: bool, leaves: bool) -> None:
         """One clock edge; `enters` is only looked at while the pipeline is enabled."""
         if self.count < 2:
-            self.count += self.line >> self.top_bit & 1
-            self.line = (self.line << 1 | enters) & (2 << self.top_bit) - 1
+            self.count += self.line >> self.top_bit
+            self.line = (self.line << 1 | enters) & self.mask
         self.count -= leaves
+        self.gives = self.count > 0
 
 
 class Linear(Bracket):
@@ -170,16 +138,14 @@ class Linear(Bracket):
         self.slots = 2 if self.out_folds == 1 or self.in_folds < 2 else self.in_folds
         self.level = self.in_fold = self.out_fold = 0
 
-    def ready(self, port: int, valids: Sequence[bool]) -> bool:
-        return self.level < self.slots
-
-    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
+    def step(self, taken: bool, given: bool) -> None:
         is_last_pass = self.out_fold == self.out_folds - 1
         is_last = self.in_fold == self.in_folds - 1
         has_operand = self.level > 0 if is_last_pass else self.in_fold < self.level
         issues = has_operand and self.count < 2
-        self.advance(issues and is_last, given[0])
-        self.level += taken[0] - (issues and is_last_pass)
+        self.advance(issues and is_last, given)
+        self.level += taken - (issues and is_last_pass)
+        self.takes = self.level < self.slots
         if issues:
             self.in_fold = 0 if is_last else self.in_fold + 1
             if is_last:
@@ -226,30 +192,27 @@ class Window(Bracket):
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__(latency=1)
-        self.geometry = geometry
         self.row_beats = geometry.size[0] * geometry.beats
         self.lines = geometry.lines
         self.schedule = _window_schedule(geometry)
         self.next = self.beat = self.held = 0
 
-    def ready(self, port: int, valids: Sequence[bool]) -> bool:
-        return self.held < self.lines
-
-    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
+    def step(self, taken: bool, given: bool) -> None:
         line, beat, freed = self.schedule[self.next]
         if line < 0:  # padding, but not before the image has begun
             is_here = self.held > 0 or self.beat > 0
         else:
             is_here = line < self.held or (line == self.held and beat < self.beat)
         issues = is_here and self.held >= freed and self.count < 2
-        self.advance(issues, given[0])
-        if taken[0]:
+        self.advance(issues, given)
+        if taken:
             self.beat += 1
             if self.beat == self.row_beats:
                 self.beat, self.held = 0, self.held + 1
         if issues:
             self.held -= freed
             self.next = 0 if self.next == len(self.schedule) - 1 else self.next + 1
+        self.takes = self.held < self.lines
 
 
 def _window_schedule(g: Geometry) -> list[tuple[int, int, int]]:
@@ -278,8 +241,7 @@ class Reduce(Queue):
         self.total, self.silent = area * beats, (area - 1) * beats
         self.seen = 0
 
-    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
-        emits = taken[0] and self.seen >= self.silent
-        super().step((emits,), given)
-        if taken[0]:
+    def step(self, taken: bool, given: bool) -> None:
+        super().step(taken and self.seen >= self.silent, given)
+        if taken:
             self.seen = 0 if self.seen == self.total - 1 else self.seen + 1
