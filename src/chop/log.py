@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 ROOT = "chop"
 _FORMAT = "%(levelname)-8s %(message)s"
@@ -30,6 +31,27 @@ def get_logger(name: str = ROOT) -> logging.Logger:
         if owner.level == logging.NOTSET:
             owner.setLevel(logging.WARNING)
     return logging.getLogger(name)
+
+
+class _StandardOutput(logging.Handler):
+    """Writes to whatever `sys.stdout` is when a record arrives."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stdout.write(self.format(record) + "\n")
+
+
+def get_report_logger() -> logging.Logger:
+    """The logger of tables the user asked for by running a report: bare text on stdout at INFO.
+
+    Silence it with `get_logger("chop.report").setLevel("WARNING")`.
+    """
+    logger = get_logger(f"{ROOT}.report")
+    if not logger.handlers:
+        logger.addHandler(_StandardOutput())
+        logger.propagate = False
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)
+    return logger
 
 
 def set_logging_verbosity(level: str | int = "info") -> None:

@@ -32,6 +32,7 @@ CHARACTER, LINE, PADDING_X, PADDING_Y = 7.3, 16.0, 12.0, 8.0
 BOX_GAP, VIRTUAL_GAP, PORT_STEP = 28.0, 14.0, 18.0
 ROW_GAP_LEAST, ROW_GAP_MOST, ROW_GAP_SLOPE = 34.0, 110.0, 0.08
 MARGIN, TITLE_HEIGHT, LOOP = 24.0, 30.0, 20.0
+STRAIGHT = 4.0  # a sideways step smaller than this is drawn as a line, not as a curve
 # Beyond this many virtual nodes the longest edges are drawn straight, behind the boxes.
 VIRTUAL_BUDGET = 12_000
 ORDER_SWEEPS, PLACE_SWEEPS, PATIENCE = 24, 16, 4
@@ -511,8 +512,8 @@ def _path(route: Sequence[Point]) -> str:
     parts = [f"M{x:.1f} {y:.1f}"]
     for step, (x_next, y_next) in enumerate(rest):
         is_inside_row = step % 2 == 0
-        if is_inside_row or abs(x_next - x) < 0.05:
-            if (x_next, y_next) != (x, y):
+        if is_inside_row or abs(x_next - x) < STRAIGHT:
+            if abs(x_next - x) + abs(y_next - y) >= 0.1:  # no length would turn the arrow head
                 parts.append(f"L{x_next:.1f} {y_next:.1f}")
         else:
             middle = (y + y_next) / 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -101,21 +102,19 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_caches(sources: list[ModuleType]) -> Iterator[None]:
-    """Empty the lru_caches of the model's files, which would keep fake tensors alive."""
-    caches: list[Callable[[], None]] = [
-        thing.cache_clear
+    """Bypass the lru_caches of the model's files: they would keep fake tensors alive."""
+    classes = [
+        thing
         for source in sources
-        for thing in list(vars(source).values())
-        if callable(getattr(thing, "cache_clear", None))
-        and getattr(thing, "__module__", None) == source.__name__
+        for thing in vars(source).values()
+        if isinstance(thing, type) and thing.__module__ == source.__name__
     ]
-    for clear in caches:
-        clear()
-    try:
+    with contextlib.ExitStack() as stack:
+        for owner in [*sources, *classes]:
+            for name, thing in list(vars(owner).items()):
+                if isinstance(thing, functools._lru_cache_wrapper):
+                    stack.enter_context(patched(owner, name, thing.__wrapped__))
         yield
-    finally:
-        for clear in caches:
-            clear()
 
 
 @contextlib.contextmanager

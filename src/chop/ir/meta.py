@@ -69,7 +69,7 @@ class Record:
                 yield key
 
     def __len__(self) -> int:
-        return len(list(self))
+        return sum(1 for _ in self)
 
     def keys(self) -> KeysView[str]:
         """The keys that have a value."""

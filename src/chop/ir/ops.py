@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from chop.errors import GraphError
+from chop.ir.modes import ModeConstant, RandomDraw
 from chop.registry import Registry
 
 MODULE = "module"
@@ -48,6 +49,7 @@ class Shapes:
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
     parameters: Mapping[str, Shape] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def output_elements(self) -> int:
@@ -61,16 +63,30 @@ MacsRule = Callable[[Shapes], int]
 
 @dataclass(frozen=True)
 class Op:
-    """One operator: its names in torch, its operands, what it costs."""
+    """One operator: its names in torch, its operands, what it costs, what it may do besides.
+
+    `is_random`: two calls on equal operands may differ. `is_stateful`: a call in training mode
+    writes buffers. `is_view`: the result may share the storage of an operand. `is_dropout`: gives
+    its operand back in evaluation mode. `copies_if_strided`: a view, but of a contiguous operand
+    alone. `reads_rows`: of its parameters it reads the rows it gives.
+    """
 
     name: str
     type: str
     modules: tuple[ModuleClass, ...] = ()
     functions: tuple[Callable[..., Any], ...] = ()
     methods: tuple[str, ...] = ()
+    module_names: tuple[str, ...] = ()
+    """Endings of class names, for a layer that every library copies instead of importing."""
     parameters: tuple[str, ...] = ()
     macs: MacsRule | None = None
     flops_per_output: float = 0.0
+    is_random: bool = False
+    is_stateful: bool = False
+    is_view: bool = False
+    is_dropout: bool = False
+    copies_if_strided: bool = False
+    reads_rows: bool = False
     rtl: str = ""
     """How hardware realises it: a component of `chop.hw`, or a kind of wiring; empty: not at all."""
 
@@ -113,7 +129,22 @@ def _multihead_macs(s: Shapes) -> int:
     query, key = s.inputs[0], s.inputs[1] if len(s.inputs) > 1 else s.inputs[0]
     embed = query[-1]
     tokens, keys = math.prod(query[:-1]), math.prod(key[:-1])
-    return embed * embed * (2 * tokens + 2 * keys) + 2 * tokens * key[-2] * embed
+    sequence_first = len(key) == 3 and not s.config.get("batch_first", False)
+    keys_seen = key[0] if sequence_first else key[-2]
+    return embed * embed * (2 * tokens + 2 * keys) + 2 * tokens * keys_seen * embed
+
+
+def _einsum_macs(s: Shapes) -> int:
+    """One multiply-accumulate for every combination of the index letters of the equation."""
+    letters = str(s.config.get("equation", "")).replace(" ", "").split("->")[0].split(",")
+    if "." in "".join(letters) or [len(t) for t in letters] != [len(i) for i in s.inputs]:
+        return 0
+    sizes = {
+        c: n
+        for term, shape in zip(letters, s.inputs, strict=True)
+        for c, n in zip(term, shape, strict=True)
+    }
+    return math.prod(sizes.values()) if len(s.inputs) > 1 else 0
 
 
 def _recurrent_macs(s: Shapes) -> int:
@@ -155,7 +186,7 @@ WEIGHT_BIAS = ("weight", "bias")
 
 LAYERS = (
     _layer("linear", "Linear", "linear", parameters=WEIGHT_BIAS, macs=_contract_weight),
-    _layer("bilinear", "Bilinear", "bilinear", parameters=WEIGHT_BIAS),
+    _layer("bilinear", "Bilinear", "bilinear", parameters=WEIGHT_BIAS, macs=_contract_weight),
     _layer("conv1d", "Conv1d", "conv1d", parameters=WEIGHT_BIAS, macs=_contract_weight),
     _layer("conv2d", "Conv2d", "conv2d", parameters=WEIGHT_BIAS, macs=_contract_weight),
     _layer("conv3d", "Conv3d", "conv3d", parameters=WEIGHT_BIAS, macs=_contract_weight),
@@ -169,8 +200,10 @@ LAYERS = (
         )
         for n in (1, 2, 3)
     ),
-    _layer("embedding", "Embedding", "embedding", parameters=("weight",)),
-    _layer("embedding_bag", "EmbeddingBag", "embedding_bag", parameters=("weight",)),
+    _layer("embedding", "Embedding", "embedding", parameters=("weight",), reads_rows=True),
+    _layer(
+        "embedding_bag", "EmbeddingBag", "embedding_bag", parameters=("weight",), reads_rows=True
+    ),
     _layer("layer_norm", "LayerNorm", "layer_norm", parameters=WEIGHT_BIAS, flops_per_output=8),
     _layer("rms_norm", "RMSNorm", "rms_norm", parameters=("weight",), flops_per_output=5),
     _layer("group_norm", "GroupNorm", "group_norm", parameters=WEIGHT_BIAS, flops_per_output=8),
@@ -181,25 +214,42 @@ LAYERS = (
             type=MODULE,
             parameters=WEIGHT_BIAS,
             flops_per_output=4,
+            is_stateful=True,
         )
         for n in (1, 2, 3)
     ),
-    _layer("batch_norm", "SyncBatchNorm", "batch_norm", type=MODULE, flops_per_output=4),
+    _layer(
+        "batch_norm",
+        "SyncBatchNorm",
+        "batch_norm",
+        type=MODULE,
+        parameters=WEIGHT_BIAS,
+        flops_per_output=4,
+        is_stateful=True,
+    ),
     _layer(
         "instance_norm",
         "InstanceNorm1d InstanceNorm2d InstanceNorm3d",
         "instance_norm",
         parameters=WEIGHT_BIAS,
         flops_per_output=8,
+        is_stateful=True,
     ),
     _layer("local_response_norm", "LocalResponseNorm", "local_response_norm", flops_per_output=8),
-    _layer("lstm", "LSTM", type=MODULE, macs=_recurrent_macs),
-    _layer("gru", "GRU", type=MODULE, macs=_recurrent_macs),
-    _layer("rnn", "RNN", type=MODULE, macs=_recurrent_macs),
+    _layer("lstm", "LSTM", type=MODULE, macs=_recurrent_macs, is_random=True),
+    _layer("gru", "GRU", type=MODULE, macs=_recurrent_macs, is_random=True),
+    _layer("rnn", "RNN", type=MODULE, macs=_recurrent_macs, is_random=True),
     _layer("lstm_cell", "LSTMCell", type=MODULE, macs=_recurrent_macs),
     _layer("gru_cell", "GRUCell", type=MODULE, macs=_recurrent_macs),
-    _layer("multihead_attention", "MultiheadAttention", type=MODULE, macs=_multihead_macs),
-    _layer("identity", "Identity", type=MODULE),
+    _layer(
+        "multihead_attention",
+        "MultiheadAttention",
+        "multi_head_attention_forward",
+        type=MODULE,
+        macs=_multihead_macs,
+        is_random=True,
+    ),
+    _layer("identity", "Identity", type=MODULE, is_view=True),
 )
 
 ACTIVATIONS = (
@@ -207,7 +257,7 @@ ACTIVATIONS = (
     _layer("relu6", "ReLU6", "relu6", flops_per_output=2),
     _layer("leaky_relu", "LeakyReLU", "leaky_relu leaky_relu_", flops_per_output=2),
     _layer("prelu", "PReLU", "prelu", parameters=("weight",), flops_per_output=2),
-    _layer("rrelu", "RReLU", "rrelu rrelu_", flops_per_output=2),
+    _layer("rrelu", "RReLU", "rrelu rrelu_", flops_per_output=2, is_random=True),
     _layer("elu", "ELU", "elu elu_", flops_per_output=4),
     _layer("celu", "CELU", "celu celu_", flops_per_output=4),
     _layer("selu", "SELU", "selu selu_", flops_per_output=5),
@@ -229,18 +279,32 @@ ACTIVATIONS = (
     _layer("softmax", "Softmax Softmax2d", "softmax", flops_per_output=5),
     _layer("softmin", "Softmin", "softmin", flops_per_output=6),
     _layer("log_softmax", "LogSoftmax", "log_softmax", flops_per_output=6),
-    _layer("gumbel_softmax", "", "gumbel_softmax", flops_per_output=8),
+    _layer("gumbel_softmax", "", "gumbel_softmax", flops_per_output=8, is_random=True),
     _layer("glu", "GLU", "glu", flops_per_output=5),
     _layer("normalize", "", "normalize", flops_per_output=3),
 )
 
-DROPOUTS = (
-    _layer("dropout", "Dropout", "dropout dropout_"),
-    _layer("dropout1d", "Dropout1d", "dropout1d"),
-    _layer("dropout2d", "Dropout2d", "dropout2d"),
-    _layer("dropout3d", "Dropout3d", "dropout3d"),
-    _layer("alpha_dropout", "AlphaDropout", "alpha_dropout alpha_dropout_"),
-    _layer("feature_alpha_dropout", "FeatureAlphaDropout", "feature_alpha_dropout"),
+DROPOUTS = tuple(
+    _layer(name, module, functions, is_random=True, is_dropout=True, is_view=True)
+    for name, module, functions in (
+        ("dropout", "Dropout", "dropout dropout_"),
+        ("dropout1d", "Dropout1d", "dropout1d"),
+        ("dropout2d", "Dropout2d", "dropout2d"),
+        ("dropout3d", "Dropout3d", "dropout3d"),
+        ("alpha_dropout", "AlphaDropout", "alpha_dropout alpha_dropout_"),
+        ("feature_alpha_dropout", "FeatureAlphaDropout", "feature_alpha_dropout"),
+    )
+)
+
+DROP_PATHS = (
+    Op(
+        "drop_path",
+        MODULE,
+        module_names=("DropPath", "StochasticDepth"),
+        is_random=True,
+        is_dropout=True,
+        is_view=True,
+    ),
 )
 
 POOLS = tuple(
@@ -280,6 +344,7 @@ IMAGE_LAYERS = (
         "scaled_dot_product_attention",
         type=BUILTIN_FUNC,
         macs=_attention_macs,
+        is_random=True,
     ),
     _layer("one_hot", "", "one_hot", type=BUILTIN_FUNC),
 )
@@ -308,11 +373,18 @@ LOSSES = tuple(
 MATRIX_OPS = (
     _tensor_op("matmul", "matmul mm mv", macs=_matmul_macs),
     _tensor_op("bmm", macs=_matmul_macs),
+    _tensor_op(
+        "grouped_mm",
+        "_grouped_mm",
+        macs=_matmul_macs,
+        functions=_functions("grouped_mm", of=F),
+    ),
     _tensor_op("addmm", "addmm baddbmm addbmm addmv", macs=_addmm_macs),
-    _tensor_op("einsum"),
+    _tensor_op("einsum", macs=_einsum_macs),
     _tensor_op("dot", "dot vdot inner outer tensordot"),
     _tensor_op("norm", "norm vector_norm matrix_norm", flops_per_output=2),
     _tensor_op("cumsum", "cumsum cumprod cummax cummin logcumsumexp", flops_per_output=1),
+    _tensor_op("diff", flops_per_output=1),
     _tensor_op("fft", "fft ifft fft2 ifft2 fftn ifftn rfft irfft rfftn irfftn"),
 )
 
@@ -418,10 +490,25 @@ _IMPLICIT = {
     "finfo": "finfo iinfo",
 }
 
+_MAY_COPY = ("contiguous", "flatten", "reshape")
+_NOT_VIEWS = ("repeat", "size", "setitem", "new", "constant", "random", "index", "finfo")
 
 IMPLICIT = (
-    *(replace(_tensor_op(name, names), type=IMPLICIT_FUNC) for name, names in _IMPLICIT.items()),
+    *(
+        _tensor_op(
+            name,
+            names,
+            type=IMPLICIT_FUNC,
+            is_view=name not in _NOT_VIEWS,
+            is_random=name == "random",
+            copies_if_strided=name in _MAY_COPY,
+        )
+        for name, names in _IMPLICIT.items()
+    ),
     Op("getattr", IMPLICIT_FUNC, functions=(getattr,)),
+    # Not random within a mode, but not a constant either: training has another value.
+    Op("mode_constant", IMPLICIT_FUNC, modules=(ModeConstant,), is_random=True),
+    Op("random_draw", IMPLICIT_FUNC, modules=(RandomDraw,), is_random=True),
 )
 
 MODULE_SHAPES = {"flatten": (nn.Flatten,), "unflatten": (nn.Unflatten,)}
@@ -466,6 +553,7 @@ OPS: Registry[Op] = _merge(
         *LAYERS,
         *ACTIVATIONS,
         *DROPOUTS,
+        *DROP_PATHS,
         *POOLS,
         *IMAGE_LAYERS,
         *LOSSES,
@@ -480,6 +568,7 @@ OPS: Registry[Op] = _merge(
 )
 
 _BY_MODULE = {m: op for op in OPS.values() for m in op.modules}
+_BY_MODULE_NAME = {ending: op for op in OPS.values() for ending in op.module_names}
 _BY_FUNCTION: dict[Callable[..., Any], Op] = {}
 _BY_METHOD: dict[str, Op] = {}
 for _op in OPS.values():
@@ -496,7 +585,8 @@ def op_of_module(module: nn.Module) -> Op | None:
     for cls in type(module).__mro__:
         if cls in _BY_MODULE:
             return _BY_MODULE[cls]
-    return None
+    name = type(module).__name__
+    return next((op for ending, op in _BY_MODULE_NAME.items() if name.endswith(ending)), None)
 
 
 def op_of_function(target: Any) -> Op | None:

@@ -8,6 +8,8 @@ known by identity; sizes come back as tracked numbers (`chop.ir.tracked`).
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import operator
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -80,6 +82,12 @@ _SWAPPED = {
     for name, function in _OPERATORS.items()
     if f"__r{name[2:]}" in dir(torch.Tensor)
 }
+_DUNDERS = {
+    getattr(torch.Tensor, name): name
+    for name in (*_OPERATORS, *_SWAPPED)
+    if inspect.isfunction(getattr(torch.Tensor, name, None))
+}
+"""Operators written in Python: torch gives them the name of the method they call."""
 _METHOD_OPERATORS = {
     "add": operator.add,
     "sub": operator.sub,
@@ -209,7 +217,7 @@ class Recorder:
         if isinstance(value, tuple):
             return tuple(self.argument(v) for v in value)
         if isinstance(value, _PLAIN):
-            return value
+            return float(value) if isinstance(value, float) else value  # numpy's are floats too
         raise TraceError(
             f"{user_frame()}: a value of type '{type(value).__name__}' reaches the graph. "
             "Only tensors, numbers, strings and containers of them can be recorded."
@@ -430,7 +438,7 @@ class Recorder:
             return recorder.call_module(module, args, kwargs)
 
         def call_autograd(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            original = apply.__get__(None, cls)
+            original = functools.partial(apply, cls)
             return recorder.call_autograd_function(cls, original, args, kwargs)
 
         def see_device(tensor: torch.Tensor, device: torch.device) -> torch.device:
@@ -466,6 +474,7 @@ def _fx_target(
     function: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[str, Any, tuple[Any, ...]]:
     """How fx names a torch function: op, target and arguments in fx's order."""
+    name = _DUNDERS.get(function, name)
     is_method = getattr(torch.Tensor, name, None) == function
     if is_method and name in _OPERATORS:
         return "call_function", _OPERATORS[name], args

@@ -1,0 +1,32 @@
+"""Passes that observe and annotate; they never change the graph."""
+
+from chop.passes.graph.analysis.add_common_metadata import add_common_metadata_analysis_pass
+from chop.passes.graph.analysis.add_software_metadata import add_software_metadata_analysis_pass
+from chop.passes.graph.analysis.init_metadata import init_metadata_analysis_pass
+from chop.passes.graph.analysis.profile_statistics import profile_statistics_analysis_pass
+from chop.passes.graph.analysis.report_graph import report_graph_analysis_pass
+from chop.passes.graph.analysis.report_node_hardware_type import (
+    report_node_hardware_type_analysis_pass,
+)
+from chop.passes.graph.analysis.report_node_meta_param import report_node_meta_param_analysis_pass
+from chop.passes.graph.analysis.report_node_shape import report_node_shape_analysis_pass
+from chop.passes.graph.analysis.report_node_type import report_node_type_analysis_pass
+from chop.passes.graph.analysis.statistics import STATISTICS
+from chop.passes.graph.analysis.summarize_graph import summarize_graph_analysis_pass
+from chop.passes.graph.analysis.verify_metadata import verify, verify_metadata_analysis_pass
+
+__all__ = [
+    "STATISTICS",
+    "add_common_metadata_analysis_pass",
+    "add_software_metadata_analysis_pass",
+    "init_metadata_analysis_pass",
+    "profile_statistics_analysis_pass",
+    "report_graph_analysis_pass",
+    "report_node_hardware_type_analysis_pass",
+    "report_node_meta_param_analysis_pass",
+    "report_node_shape_analysis_pass",
+    "report_node_type_analysis_pass",
+    "summarize_graph_analysis_pass",
+    "verify",
+    "verify_metadata_analysis_pass",
+]

@@ -1,0 +1,1 @@
+"""Passes that write a graph out, or read one in."""

@@ -1,0 +1,21 @@
+"""Passes that change the graph and leave it runnable, its metadata in step."""
+
+from chop.passes.graph.transforms.eliminate_common_subexpressions import (
+    eliminate_common_subexpressions_transform_pass,
+)
+from chop.passes.graph.transforms.eliminate_dead_code import eliminate_dead_code_transform_pass
+from chop.passes.graph.transforms.extract_subgraph import extract_subgraph_transform_pass
+from chop.passes.graph.transforms.fold_constants import fold_constants_transform_pass
+from chop.passes.graph.transforms.fuse_conv_bn import fuse_conv_bn_transform_pass
+from chop.passes.graph.transforms.remove_dropout import remove_dropout_transform_pass
+from chop.passes.graph.transforms.replace_module import replace_module_transform_pass
+
+__all__ = [
+    "eliminate_common_subexpressions_transform_pass",
+    "eliminate_dead_code_transform_pass",
+    "extract_subgraph_transform_pass",
+    "fold_constants_transform_pass",
+    "fuse_conv_bn_transform_pass",
+    "remove_dropout_transform_pass",
+    "replace_module_transform_pass",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 import xml.etree.ElementTree as ET
 from itertools import combinations, pairwise
@@ -161,3 +162,12 @@ def test_two_thousand_boxes_take_seconds(kind: str) -> None:
     start = time.perf_counter()
     to_svg(boxes, [Edge(f"n{a}", f"n{b}") for a, b in pairs])
     assert time.perf_counter() - start < 10
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_path_ends_in_a_line_without_length(seed: int) -> None:
+    for path in ET.fromstring(to_svg(*random_drawing(seed))).findall(
+        f".//{SVG}path[@class='edge']"
+    ):
+        points = re.findall(r"-?[\d.]+ -?[\d.]+(?=[LC]|$)", str(path.get("d")))
+        assert all(a != b for a, b in pairwise(points))

@@ -1,0 +1,159 @@
+"""How much faster the optimised and compiled graph is than the plain walk, per training step.
+
+Every variant runs the same step on the same inputs, in turn, round after round, so that a busy
+machine slows all of them alike. The figure of a variant is its median time; its speed-up is the
+median over rounds of (plain walk / variant).
+
+    python bench/graph.py [--rounds N] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "src")]
+sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != ROOT / "bench"]  # not this graph
+
+import digits_graph  # noqa: E402
+
+from graph.backward import backward  # noqa: E402
+from graph.compiler import compile_graph  # noqa: E402
+from graph.evaluator import evaluate  # noqa: E402
+from graph.ir import Graph  # noqa: E402
+from graph.passes import optimize  # noqa: E402
+
+BASELINE, TARGET, REQUIRED = "walk", "optimised, compiled", 1.5
+GATED = "digits MLP, batch 64"  # the step of the example; the others are for comparison
+
+
+class Workload(NamedTuple):
+    """A graph, what to compute of it, and values to compute it from."""
+
+    graph: Graph
+    outputs: list[str]
+    inputs: Mapping[str, Any]
+
+
+def digits_step(batch: int) -> Workload:
+    """One step of gradient descent of the digits example."""
+    step = digits_graph.build_step(batch)
+    batches = digits_graph.batches(digits_graph.load(), batch, seed=0)
+    inputs = {**digits_graph.initial_weights(), **next(batches)}
+    return Workload(step.graph, step.outputs, inputs)
+
+
+def gelu_gradient(rows: int) -> Workload:
+    """Loss and gradients of a scaled gelu on `rows` × 1024 numbers: elementwise work only."""
+    graph = Graph()
+    x, scale = graph.add_input("x", (rows, 1024)), graph.add_input("scale", (1024,))
+    h = x * scale
+    inner = (h + h * h * h * 0.044715) * float(np.sqrt(2 / np.pi))
+    loss = (h * 0.5 * (inner.apply("tanh") + 1.0)).apply("mean")
+    graph, gradients = backward(graph, loss)
+    rng = np.random.default_rng(0)
+    inputs = {"x": rng.normal(size=(rows, 1024)), "scale": rng.normal(size=1024)}
+    return Workload(graph, [loss.name, *(node.name for node in gradients.values())], inputs)
+
+
+WORKLOADS: Mapping[str, Callable[[], Workload]] = {
+    "digits MLP, batch 64": lambda: digits_step(64),
+    "digits MLP, batch 256": lambda: digits_step(256),
+    "gelu gradient, 512 × 1024": lambda: gelu_gradient(512),
+}
+
+
+def variants(work: Workload) -> dict[str, Callable[[], object]]:
+    """The ways to run a workload, from the plain walk to everything at once."""
+    optimised = optimize(work.graph, work.outputs).graph
+    plain, fast = (compile_graph(graph, work.outputs) for graph in (work.graph, optimised))
+    return {
+        BASELINE: lambda: evaluate(work.graph, work.inputs, work.outputs),
+        "optimised, walk": lambda: evaluate(optimised, work.inputs, work.outputs),
+        "compiled": lambda: plain(work.inputs),
+        TARGET: lambda: fast(work.inputs),
+    }
+
+
+def measure(runs: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds per call of every variant, one of each in every round, after a warm-up."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(-max(3, rounds // 10), rounds):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            if number >= 0:
+                times[name].append(time.perf_counter() - start)
+    return times
+
+
+def records(rounds: int) -> Iterator[dict[str, Any]]:
+    """One record per workload and variant."""
+    for title, make in WORKLOADS.items():
+        work = make()
+        times = measure(variants(work), rounds)
+        for name, seconds in times.items():
+            ratios = [a / b for a, b in zip(times[BASELINE], seconds, strict=True)]
+            yield {
+                "workload": title,
+                "variant": name,
+                "microseconds": round(statistics.median(seconds) * 1e6, 1),
+                "speedup": round(statistics.median(ratios), 2),
+                "rounds": rounds,
+            }
+
+
+def machine() -> dict[str, Any]:
+    """Where and with what the figures were taken."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": "python " + " ".join(["bench/graph.py", *sys.argv[1:]]),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
+        "threads": os.environ.get("OMP_NUM_THREADS", "default"),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [f"{'workload':<28} {'variant':<22} {'µs per step':>12} {'speed-up':>9}"]
+    for row in rows:
+        figures = f"{row['microseconds']:>12.1f} {row['speedup']:>8.2f}×"
+        lines.append(f"{row['workload']:<28} {row['variant']:<22} {figures}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--out", type=Path, default=ROOT / "bench/results/graph.json")
+    options = parser.parse_args()
+    rows = list(records(options.rounds))
+    about = machine()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(
+        {**about, "required": REQUIRED, "results": rows}, indent=2, ensure_ascii=False
+    )
+    options.out.write_text(text + "\n", encoding="utf-8")
+    print(table(rows))
+    print(", ".join(f"{key} {value}" for key, value in about.items()))
+    (gated,) = (r for r in rows if (r["workload"], r["variant"]) == (GATED, TARGET))
+    verdict = "met" if gated["speedup"] >= REQUIRED else "missed"
+    print(f"required {REQUIRED}× on {GATED}: {verdict} with {gated['speedup']}×")
+    return 0 if verdict == "met" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""What a node may do besides giving its result: write to a tensor, draw random numbers.
+
+Every question is answered on the safe side: a node whose op is not known may do anything.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from chop.ir.arguments import named_arguments
+from chop.ir.ops import Op, find_op, node_module
+from chop.ir.recorder import is_mutation
+
+IN_PLACE_FUNCTIONS = {operator.delitem, setattr, delattr}
+IN_PLACE_METHODS = {"__setitem__", "__delitem__", "__setattr__"} | {
+    f"__i{name}__"
+    for name in (
+        *("add", "and", "floordiv", "lshift", "matmul", "mod", "mul", "or"),
+        *("pow", "rshift", "sub", "truediv", "xor"),
+    )
+}
+"""What writes to its first argument and does not say so in its name."""
+
+GRAD_MODE_FUNCTIONS = {torch._C._set_grad_enabled}
+"""Functions that change how the nodes after them run."""
+
+_NOT_CALLS = ("placeholder", "get_attr", "output")
+
+
+def is_in_place(node: fx.Node) -> bool:
+    """Whether `node` writes to one of its operands."""
+    if node.op in _NOT_CALLS:
+        return False
+    if is_mutation(node):
+        return True
+    if node.op == "call_method":
+        return node.target in IN_PLACE_METHODS
+    if node.op == "call_module":
+        return False
+    arguments = dict(named_arguments(node))  # F.relu(x, True) and torch.add(x, y, out=z)
+    return (
+        node.target in IN_PLACE_FUNCTIONS
+        or bool(arguments.get("inplace", False))
+        or arguments.get("out") is not None
+    )
+
+
+def is_mutating(node: fx.Node, op: Op | None) -> bool:
+    """Whether `node` writes to an operand, to its module's buffers, or may do so unknown to us."""
+    if op is None or node.target in GRAD_MODE_FUNCTIONS or is_in_place(node):
+        return True
+    if not op.is_stateful:
+        return False
+    if node.op == "call_module":
+        return node_module(node).training
+    return dict(named_arguments(node)).get("training", False) is not False
+
+
+def is_deterministic(node: fx.Node, op: Op | None) -> bool:
+    """Whether `node` on equal operands gives equal results and does nothing else."""
+    return op is not None and not op.is_random and not is_mutating(node, op)
+
+
+def written_nodes(graph: fx.Graph, custom_ops: Mapping[str, Any] | None = None) -> set[fx.Node]:
+    """Nodes whose result some node may write to, directly or through a view of it."""
+    ops = {node: find_op(node, custom_ops) for node in graph.nodes}
+    targets = [
+        each
+        for node in graph.nodes
+        if node.op not in _NOT_CALLS and (ops[node] is None or is_in_place(node))
+        for each in node.all_input_nodes
+    ]
+    roots = _closure(targets, lambda n: n.all_input_nodes if _may_alias(n, ops[n]) else ())
+    return _closure(roots, lambda n: [u for u in n.users if _may_alias(u, ops[u])])
+
+
+def _may_alias(node: fx.Node, op: Op | None) -> bool:
+    """Whether the result of `node` may share the storage of an operand."""
+    if node.op in _NOT_CALLS:
+        return False
+    return op is None or op.is_view or is_in_place(node)
+
+
+def _closure(start: Iterable[fx.Node], step: Any) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    waiting = list(start)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(step(node))
+    return found

@@ -1,0 +1,27 @@
+"""Records of a report, how they are drawn, and where they go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from chop.log import get_report_logger
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def draw_table(rows: Rows, headers: Sequence[str], **style: Any) -> str:
+    """The records as text, one line each, under their headers."""
+    cells = [[row[header] for header in headers] for row in rows]
+    return tabulate(cells, headers=list(headers), **style)
+
+
+def show(text: str, file: Path | None = None) -> None:
+    """Say a report; write it to `file` too where one is given."""
+    get_report_logger().info(text)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")

@@ -1,0 +1,98 @@
+"""Keep the part of a graph between chosen nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import fx
+
+from chop.errors import ConfigError, PassError
+from chop.ir.graph import MaseGraph
+from chop.ir.meta import MaseMetadata
+from chop.ir.outputs import OutputTemplate
+from chop.passes.base import PassResult, graph_pass
+from chop.passes.graph.annotate import ensure_meta, refresh
+from chop.passes.graph.transforms.surgery import drop_unused_modules
+from chop.registry import suggest
+
+
+@dataclass(frozen=True)
+class ExtractSubgraphArgs:
+    """`outputs`: nodes whose results the part gives; `inputs`: nodes whose results it is given.
+
+    With no `inputs` the part starts at the inputs of the graph.
+    """
+
+    outputs: list[str]
+    inputs: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.outputs:
+            raise ConfigError("outputs is empty; name at least one node.")
+
+
+@graph_pass("extract_subgraph_transform_pass", ExtractSubgraphArgs, rewrites=True, preserves=False)
+def extract_subgraph_transform_pass(graph: MaseGraph, args: ExtractSubgraphArgs) -> PassResult:
+    """Cut the graph down to what computes `outputs` from `inputs`.
+
+    Each node of `inputs` becomes an input of the same name; inputs that are no longer needed go,
+    as do modules. One output is given as it is, several as a tuple. `info["inputs"]` lists what
+    the part takes. Work on a deep copy to keep the whole.
+    """
+    outputs = [_find(graph, name, "outputs") for name in args.outputs]
+    inputs = [_find(graph, name, "inputs") for name in args.inputs]
+    first = next(iter(graph.fx_graph.nodes))
+    cuts = {node: _cut(node, first) for node in inputs if node.op != "placeholder"}
+    ends = tuple(cuts.get(node, node) for node in outputs)
+    _set_output(graph, ends)
+    _erase_others(graph, ends)
+    takes = [str(n.target) for n in graph.fx_graph.nodes if n.op == "placeholder"]
+    graph.dummy_in = _still_given(graph, takes)
+    refresh(graph)
+    return graph, {"inputs": takes}
+
+
+def _find(graph: MaseGraph, name: str, where: str) -> fx.Node:
+    by_name: dict[str, fx.Node] = {n.name: n for n in graph.fx_graph.nodes if n.op != "output"}
+    if name not in by_name:
+        raise PassError(f"extract_subgraph.{where}: no node '{name}'. {suggest(name, by_name)}")
+    return by_name[name]
+
+
+def _cut(node: fx.Node, first: fx.Node) -> fx.Node:
+    """An input, before the node `first`, that stands for the result of `node` from here on."""
+    with node.graph.inserting_before(first):
+        given = node.graph.placeholder(node.name)
+    if isinstance(node.meta.get("mase"), MaseMetadata):
+        common = ensure_meta(given).common
+        results = node.meta["mase"].common.results or {}
+        common.results = {name: replace(value) for name, value in results.items()}
+        common.args = {}
+    node.replace_all_uses_with(given)
+    return given
+
+
+def _set_output(graph: MaseGraph, ends: tuple[fx.Node, ...]) -> None:
+    output = next(node for node in graph.fx_graph.nodes if node.op == "output")
+    output.args = (ends[0] if len(ends) == 1 else ends,)
+    hooks = graph.model._forward_hooks
+    for key in [k for k, hook in hooks.items() if isinstance(hook, OutputTemplate)]:
+        del hooks[key]  # it speaks of the whole model's output
+
+
+def _erase_others(graph: MaseGraph, ends: tuple[fx.Node, ...]) -> None:
+    needed = set(ends)
+    targets = []
+    for node in reversed(list(graph.fx_graph.nodes)):
+        if node in needed:
+            needed.update(node.all_input_nodes)
+        elif node.op != "output":
+            graph.fx_graph.erase_node(node)
+            targets += [str(node.target)] if node.op == "call_module" else []
+    drop_unused_modules(graph, targets)
+
+
+def _still_given(graph: MaseGraph, takes: list[str]) -> dict[str, Any] | None:
+    given = graph.dummy_in or {}
+    return {name: given[name] for name in takes} if all(n in given for n in takes) else None

@@ -1,0 +1,50 @@
+"""How many parameters of a model will train, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from chop.config import parse
+from chop.errors import PassError
+from chop.passes.base import NoArgs
+from chop.passes.graph.analysis.table import draw_table, show
+
+HEADERS = ("Submodule", "Trainable Parameters", "Total Parameters")
+
+
+def report_trainable_parameters_analysis_pass(
+    module: nn.Module, pass_args: Mapping[str, Any] | None = None
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Show trainable and total parameters of each module that owns some.
+
+    `info["table"]` has the records, `info["total"]` and `info["trainable"]` the sums over distinct
+    parameters: one that is shared counts once, where it is met first.
+    """
+    parse(NoArgs, pass_args, "report_trainable_parameters")
+    if not isinstance(module, nn.Module):
+        kind = type(module).__name__
+        raise PassError(
+            f"report_trainable_parameters: expected a module, got {kind}. Give mg.model."
+        )
+    rows = _records(module)
+    sums = {header: sum(row[header] for row in rows) for header in HEADERS[1:]}
+    show("\n" + draw_table([*rows, {"Submodule": "total"} | sums], HEADERS))
+    trainable, total = sums.values()
+    return module, {"table": rows, "trainable": trainable, "total": total}
+
+
+def _records(module: nn.Module) -> list[dict[str, Any]]:
+    owners: dict[str, list[nn.Parameter]] = {}
+    for path, parameter in module.named_parameters():
+        owners.setdefault(path.rpartition(".")[0], []).append(parameter)
+    return [
+        {
+            "Submodule": owner or "(itself)",
+            "Trainable Parameters": sum(p.numel() for p in owned if p.requires_grad),
+            "Total Parameters": sum(p.numel() for p in owned),
+        }
+        for owner, owned in owners.items()
+    ]

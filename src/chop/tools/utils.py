@@ -1,0 +1,26 @@
+"""Attributes by dotted path, under the import path that programs know them by."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+__all__ = ["deepgetattr", "deepsetattr"]
+
+_REQUIRED = object()
+
+
+def deepgetattr(owner: Any, path: str, default: Any = _REQUIRED) -> Any:
+    """The attribute at the dotted `path`; `default`, where given, if it does not exist."""
+    try:
+        return functools.reduce(getattr, path.split("."), owner)
+    except AttributeError:
+        if default is _REQUIRED:
+            raise
+        return default
+
+
+def deepsetattr(owner: Any, path: str, value: Any) -> None:
+    """Set the attribute at the dotted `path`: `deepsetattr(model, "encoder.0.dense", module)`."""
+    parent, _, name = path.rpartition(".")
+    setattr(deepgetattr(owner, parent) if parent else owner, name, value)

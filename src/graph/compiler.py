@@ -1,0 +1,289 @@
+"""Compilation: the walk of `evaluate`, written down once as a Python function.
+
+Walking a graph costs a dictionary lookup here and a new array there for every node, every time.
+All of it can be decided beforehand: the order, which function to call, and into which memory to
+write. `compile_graph` decides, writes the result as source (read it: `Compiled.source`) and lets
+Python compile that. Arrays inside live in a few buffers that are used again as soon as their last
+reader is done; a FUSED node runs block by block, so its intermediate values never leave the cache.
+
+    >>> g = Graph()
+    >>> x = g.add_input("x", (3,))
+    >>> y = (x * x + 1.0).apply("sqrt", name="y")
+    >>> step = compile_graph(g, [y])
+    >>> print(step.source)
+    def run(x0):
+        mul(x0, x0, b0)
+        add(b0, c1, b0)
+        y4 = empty((3,), float64)
+        sqrt(b0, y4)
+        return y4,
+    >>> step({"x": [0.0, 1.0, 2.0]})["y"].round(3).tolist()
+    [1.0, 1.414, 2.236]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from graph.evaluator import KERNELS, ancestors, check_inputs, topological_sort
+from graph.ir import Array, Graph, Node, Op, Step
+from graph.ops import is_elementwise
+
+BLOCK = 16384  # elements of one block of a FUSED node: 128 KiB of float64, well within a cache
+VIEWS = {Op.TRANSPOSE, Op.RESHAPE, Op.BROADCAST}  # give another look at the same memory
+# How to write an operation into memory {out}. Elementwise operations need no row: they are called.
+INTO: Mapping[Op, tuple[str, ...]] = {
+    Op.MATMUL: ("matmul({0}, {1}, {out})",),
+    Op.SUM: ("add_up({0}, {axis}, None, {out}, {keepdims})",),
+    Op.MEAN: ("add_up({0}, {axis}, None, {out}, {keepdims})", "divide({out}, {count}, {out})"),
+    Op.MAX: ("largest({0}, {axis}, None, {out}, {keepdims})",),
+}
+_NAMESPACE: Mapping[str, Any] = {
+    **{op.value: kernel for op, kernel in KERNELS.items() if is_elementwise(op)},
+    **{dtype: np.dtype(dtype) for dtype in ("float32", "float64", "int32", "int64")},
+    "matmul": np.matmul,
+    "divide": np.divide,
+    "add_up": np.add.reduce,
+    "largest": np.maximum.reduce,
+    "empty": np.empty,
+}
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A graph as one function. Calls share buffers: use one `Compiled` per thread."""
+
+    source: str
+    inputs: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    buffer_bytes: int
+    _run: Callable[..., tuple[Array, ...]]
+
+    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """The outputs by name, in new arrays."""
+        given = check_inputs(self.inputs, inputs)
+        with np.errstate(all="ignore"):
+            return dict(zip(self.outputs, self._run(*given.values()), strict=True))
+
+
+def compile_graph(graph: Graph, outputs: Iterable[Node | str]) -> Compiled:
+    """A function from the inputs of `graph` to `outputs`."""
+    names = tuple(output if isinstance(output, str) else output.name for output in outputs)
+    needed = ancestors(graph, names)
+    order = [node for node in topological_sort(graph) if node.name in needed]
+    writer = _Writer(graph, order, {graph.node(name).name for name in names})
+    for node in order:
+        writer.add(node)
+    inputs = tuple(node for node in order if node.op is Op.INPUT)
+    source = writer.source(inputs, [graph.node(name).name for name in names])
+    namespace = dict(writer.namespace)
+    exec(source, namespace)
+    return Compiled(source, inputs, names, writer.memory.total_bytes(), namespace["run"])
+
+
+class _Memory:
+    """Numbered stretches of memory, each handed out again once its last reader is done."""
+
+    def __init__(self) -> None:
+        self.storages: list[Array] = []
+        self.readers: list[int] = []
+        self._free: list[int] = []
+
+    def take(self, byte_count: int) -> int:
+        """A free storage that is large enough: the smallest such, or a new one."""
+        fitting = [s for s in self._free if self.storages[s].nbytes >= byte_count]
+        if not fitting:
+            self.storages.append(np.empty(max(1, byte_count), np.uint8))
+            self.readers.append(0)
+            return len(self.storages) - 1
+        best = min(reversed(fitting), key=lambda s: self.storages[s].nbytes)
+        self._free.remove(best)
+        return best
+
+    def release(self, storage: int) -> None:
+        """Note that one reader is done."""
+        self.readers[storage] -= 1
+        if self.readers[storage] == 0:
+            self._free.append(storage)
+
+    def view(self, storage: int, node: Node) -> Array:
+        byte_count = node.size * node.dtype.itemsize
+        return self.storages[storage][:byte_count].view(node.dtype).reshape(node.shape)
+
+    def total_bytes(self) -> int:
+        return sum(storage.nbytes for storage in self.storages)
+
+
+class _Writer:
+    """Writes one statement per node and keeps track of where each value lives."""
+
+    def __init__(self, graph: Graph, order: list[Node], outputs: set[str]) -> None:
+        self.outputs = outputs
+        self.namespace: dict[str, Any] = dict(_NAMESPACE)
+        self.lines: list[str] = []
+        self.memory = _Memory()
+        self.variable: dict[str, str] = {}  # node -> its name in the source
+        self.result: dict[str, str] = {}  # output -> its copy, where it needs one
+        self.storage: dict[str, int] = {}  # node -> its memory, if it lives in a buffer
+        needed = {node.name for node in order}
+        self.reads = {k: sum(u in needed for u in users) for k, users in graph.users().items()}
+
+    def source(self, inputs: Iterable[Node], outputs: Iterable[str]) -> str:
+        arguments = ", ".join(self.variable[node.name] for node in inputs)
+        found = {**self.variable, **self.result}
+        results = "".join(f"{found[name]}, " for name in outputs).rstrip()
+        body = [*self.lines, f"return {results}"]
+        return "\n".join([f"def run({arguments}):", *(f"    {line}" for line in body)])
+
+    def add(self, node: Node) -> None:
+        """Write `node`, then let go of the memory only it still needed."""
+        if node.op is Op.INPUT:
+            self._name(node, "x")
+        elif node.op is Op.CONST:
+            self.namespace[self._name(node, "c")] = node.value
+        elif node.op in VIEWS:
+            self._add_view(node)
+        elif is_elementwise(node.op) and node.name not in self.outputs:
+            self._release_inputs(node)  # first: an elementwise result may overwrite its input
+            self._compute_into(node, self._buffer(node))
+            return
+        else:
+            self._add_other(node)
+        self._release_inputs(node)
+        if node.name in self.outputs and node.op in {Op.INPUT, Op.CONST, *VIEWS}:
+            self._copy(node)
+
+    def _add_other(self, node: Node) -> None:
+        if not (is_elementwise(node.op) or node.op in INTO or node.op is Op.FUSED):
+            self._call(node)
+        elif node.name in self.outputs:
+            name = self._name(node, "y")
+            self.lines.append(f"{name} = empty({node.shape}, {node.dtype})")
+            self._compute_into(node, name)
+        else:
+            self._compute_into(node, self._buffer(node))
+
+    def _name(self, node: Node, letter: str) -> str:
+        return self.variable.setdefault(node.name, f"{letter}{len(self.variable)}")
+
+    def _buffer(self, node: Node) -> str:
+        storage = self.memory.take(node.size * node.dtype.itemsize)
+        self._live_in(node, storage)
+        return self._bind(node, storage, self.memory.view(storage, node))
+
+    def _live_in(self, node: Node, storage: int) -> None:
+        self.storage[node.name] = storage
+        self.memory.readers[storage] += self.reads[node.name]
+
+    def _bind(self, node: Node, storage: int, array: Array) -> str:
+        """A name for a fixed piece of memory: b3, or b3_7 for another look at the same."""
+        name = f"b{storage}"
+        known = self.namespace.setdefault(name, array)
+        if (known.shape, known.strides, known.dtype) != (array.shape, array.strides, array.dtype):
+            name = f"b{storage}_{len(self.variable)}"
+            self.namespace[name] = array
+        self.variable[node.name] = name
+        return name
+
+    def _release_inputs(self, node: Node) -> None:
+        for name in node.inputs:
+            if name in self.storage:
+                self.memory.release(self.storage[name])
+
+    def _compute_into(self, node: Node, out: str) -> None:
+        args = [self.variable[name] for name in node.inputs]
+        if is_elementwise(node.op):
+            self.lines.append(f"{node.op.value}({', '.join([*args, out])})")
+        elif node.op is Op.FUSED:
+            name = f"fused{len(self.variable)}"
+            self.namespace[name] = fused_kernel(node)
+            self.lines.append(f"{name}({', '.join([*args, out])})")
+        else:
+            count = node.graph.nodes[node.inputs[0]].size / node.size
+            keywords = {"keepdims": False, **node.attributes, "out": out, "count": count}
+            self.lines.extend(line.format(*args, **keywords) for line in INTO[node.op])
+
+    def _call(self, node: Node) -> None:
+        """An operation that brings its own memory."""
+        result = self._name(node, "y")
+        kernel = f"{node.op.value}_{result}"
+        self.namespace[kernel] = partial(KERNELS[node.op], **node.attributes)
+        args = ", ".join(self.variable[name] for name in node.inputs)
+        self.lines.append(f"{result} = {kernel}({args})")
+
+    def _add_view(self, node: Node) -> None:
+        """Of a buffer the look is taken now, once and for all; of anything else at run time."""
+        (source,) = node.inputs
+        storage = self.storage.get(source)
+        if storage is None:
+            self._call(node)
+            return
+        base = self.namespace[self.variable[source]]
+        look = KERNELS[node.op](base, **node.attributes)
+        if np.may_share_memory(base, look):
+            self._live_in(node, storage)
+            self._bind(node, storage, look)
+        else:  # reshaping a transposed array copies
+            self._call(node)
+
+    def _copy(self, node: Node) -> None:
+        """Outputs never share memory with buffers, inputs or constants."""
+        self.result[node.name] = f"y{len(self.variable)}_{len(self.lines)}"
+        self.lines.append(f"{self.result[node.name]} = {self.variable[node.name]}.copy()")
+
+
+def fused_kernel(node: Node) -> Callable[..., None]:
+    """A function (*inputs, out) that runs the steps of a FUSED node, by blocks of rows if large."""
+    inputs = [f"i{at}" for at in range(len(node.inputs))]
+    lines, registers = _fused_lines(node.attributes["steps"], inputs)
+    block = min(BLOCK // prod(node.shape[1:]) or 1, *node.shape[:1]) if node.shape else 1
+    shape = (block, *node.shape[1:]) if node.shape else ()
+    scratch = {name: np.empty(shape, node.dtype) for name in registers}
+    arguments = ", ".join([*inputs, "out", *(f"{name}={name}" for name in registers)])
+    namespace: dict[str, Any] = {**_NAMESPACE, **scratch}
+    exec("\n    ".join([f"def fused({arguments}):", *lines]), namespace)
+    run: Callable[..., None] = namespace["fused"]
+    return run if shape == node.shape else _by_blocks(run, node, block, list(scratch.values()))
+
+
+def _fused_lines(steps: Sequence[Step], inputs: Sequence[str]) -> tuple[list[str], list[str]]:
+    """One call per step, and the scratch arrays they need besides `out`."""
+    last_read = {i: at for at, step in enumerate(steps) for i in step.operands}
+    place, free = list(inputs), ["out"]
+    registers: list[str] = []
+    lines: list[str] = []
+    for at, step in enumerate(steps):
+        args = [place[i] for i in step.operands]
+        done = {i for i in step.operands if i >= len(inputs) and last_read[i] == at}
+        free.extend(place[i] for i in sorted(done))  # the result may overwrite them
+        is_final = at == len(steps) - 1
+        if not free and not is_final:
+            registers.append(f"t{len(registers)}")
+            free.append(registers[-1])
+        place.append("out" if is_final else free.pop())
+        lines.append(f"{step.op.value}({', '.join([*args, place[-1]])})")
+    return lines, registers
+
+
+def _by_blocks(
+    run: Callable[..., None], node: Node, block: int, scratch: Sequence[Array]
+) -> Callable[..., None]:
+    """`run`, a few rows at a time; inputs without rows of their own are passed whole."""
+    graph, (count, *_) = node.graph, node.shape
+    operands = [graph.nodes[name] for name in node.inputs]
+    has_rows = [x.ndim == node.ndim and x.shape[0] == count for x in operands]
+
+    def blocked(*arrays: Array) -> None:
+        *inputs, out = arrays
+        for start in range(0, count, block):
+            part = slice(start, start + block)
+            some = [x[part] if rows else x for x, rows in zip(inputs, has_rows, strict=True)]
+            run(*some, out[part], *(t[: count - start] for t in scratch))
+
+    return blocked

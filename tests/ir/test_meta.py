@@ -1,0 +1,51 @@
+import pytest
+import torch
+import zoo
+
+from chop import MaseGraph
+from chop.errors import GraphError
+from chop.ir.meta import MaseMetadata, MetadataKeyError, ValueMeta, mase_meta
+
+
+def test_subscripts_and_attributes_are_the_same_value():
+    meta = MaseMetadata()
+    meta["common"]["args"] = {"data_in_0": ValueMeta(shape=[2, 3], torch_dtype=torch.float32)}
+    assert meta.common.args["data_in_0"].shape is meta["common"]["args"]["data_in_0"]["shape"]
+    meta["common"]["args"]["data_in_0"]["type"] = "fixed"
+    assert meta.common.args["data_in_0"].type == "fixed"
+    assert meta.parameters["common"] is meta.common
+
+
+def test_a_key_appears_once_it_has_a_value():
+    value = ValueMeta(shape=[1])
+    assert list(value) == ["shape", "value"]
+    assert "precision" not in value
+    assert value.get("precision", [8]) == [8]
+    value.update({"precision": [8, 3]})
+    assert dict(value.items())["precision"] == [8, 3]
+    assert len(value) == len(value.keys()) == len(value.values()) == 3
+
+
+def test_from_is_the_key_of_the_source_node():
+    node = next(iter(MaseGraph(zoo.MLP()).nodes))
+    value = ValueMeta()
+    value["from"] = node
+    assert value.source is node
+    assert "from" in value
+    assert "source" not in value
+
+
+def test_a_misspelt_key_is_an_error_with_the_nearest_name():
+    value = ValueMeta(shape=[1])
+    with pytest.raises(MetadataKeyError, match=r"no key 'shap'. Did you mean 'shape'\?"):
+        value["shap"]
+    with pytest.raises(MetadataKeyError, match="no key 'widht'"):
+        value["widht"] = 3
+    with pytest.raises(KeyError, match=r"'precision' has no value yet. Has: shape"):
+        value["precision"]
+
+
+def test_a_node_without_metadata_names_the_pass_to_run():
+    node = next(iter(MaseGraph(zoo.MLP()).nodes))
+    with pytest.raises(GraphError, match=r"node 'x': no MASE metadata. Run init_metadata"):
+        mase_meta(node)
