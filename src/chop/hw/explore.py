@@ -37,6 +37,7 @@ def for_target(graph: MaseGraph, cycles: int) -> Choice:
     least_out = dict.fromkeys(layers, 1)
     while True:
         lanes = {name: _cheapest(name, c, cycles, least_out[name]) for name, c in layers.items()}
+        lanes |= _input_lanes(graph, lanes, cycles)
         lowered = _lower(graph, lanes)
         slow = _slow_stage(lowered.design, cycles)
         if slow is None:
@@ -71,6 +72,20 @@ def for_budget(graph: MaseGraph, multipliers: int) -> Choice:
 def _lower(graph: MaseGraph, lanes: Lanes) -> Lowered:
     """Without FIFOs; one lane where nothing is said."""
     return Lowerer(graph, Parallelism(1, lanes), "top").run()
+
+
+def _input_lanes(graph: MaseGraph, lanes: Lanes, cycles: int) -> Lanes:
+    """Lanes of the inputs: those of the first layer where that is enough, else the fewest."""
+    names = [n.name for n in graph.fx_graph.nodes if n.op == "placeholder"]
+    first = next(iter(lanes.values()), (1, 1))[0]
+    found = {}
+    for name, stream in zip(names, _lower(graph, {}).design.inputs.values(), strict=True):
+        enough = [d for d in divisors(stream.shape[-1]) if stream.elements <= cycles * d]
+        if not enough:
+            raise HardwareError(f"input '{name}': {stream.shape} cannot enter in {cycles} cycles.")
+        chosen = first if first in enough else enough[0]
+        found[name] = (chosen, chosen)
+    return found
 
 
 def _choice(lowered: Lowered, lanes: Lanes) -> Choice:

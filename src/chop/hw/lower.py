@@ -222,9 +222,7 @@ class Lowerer:
         wants_pixels = realisation(self.graph, user) in PIXEL_COMPONENTS and len(shape) > 1
         order = pixel_order(shape) if wants_pixels else row_major(shape)
         stream_shape = (*shape[1:], shape[0]) if wants_pixels else shape
-        lanes, _ = self.parallelism.of(user.name, stream_shape[-1], stream_shape[-1])
-        if stream_shape[-1] % lanes:
-            lanes = 1
+        lanes, _ = self.parallelism.of(node.name, stream_shape[-1], stream_shape[-1])
         stream = Stream(stream_shape, lanes, self.result_format(node))
         return Value(self.builder.input(f"data_in_{number}", stream), shape, order)
 

@@ -69,6 +69,8 @@ def _parallelism(graph: MaseGraph, args: AddHardwareMetadataArgs) -> Parallelism
         chosen = for_target(graph, args.target_interval).lanes
     if args.max_multipliers is not None:
         chosen = for_budget(graph, args.max_multipliers).lanes
+    if chosen:
+        return Parallelism(1, {**chosen, **args.parallelism})
     return Parallelism(args.most, {**chosen, **args.parallelism})
 
 
@@ -76,7 +78,11 @@ def _describe(lowered: Lowered, node: fx.Node, args: AddHardwareMetadataArgs) ->
     component = lowered.components.get(node.name)
     if component is None:
         return HardwareMeta(
-            is_implicit=True, toolchain="INTERNAL", device_id=-1, interface=_ports(lowered, node)
+            is_implicit=True,
+            toolchain="INTERNAL",
+            device_id=-1,
+            interface=_ports(lowered, node),
+            parallelism=_input_lanes(lowered, node),
         )
     lanes = [component.inputs[0].lanes, component.outputs[0].lanes]
     return HardwareMeta(
@@ -109,6 +115,14 @@ def _interface(component: Component) -> dict[str, Any]:
 def _files(module: str) -> list[str]:
     used = used_components(f"{module} #(")
     return [f"{name}/{name}.sv" for name in used]
+
+
+def _input_lanes(lowered: Lowered, node: fx.Node) -> list[int] | None:
+    if node.op != "placeholder":
+        return None
+    number = [n for n in node.graph.nodes if n.op == "placeholder"].index(node)
+    lanes = lowered.design.inputs[f"data_in_{number}"].lanes
+    return [lanes, lanes]
 
 
 def _ports(lowered: Lowered, node: fx.Node) -> dict[str, Any]:
