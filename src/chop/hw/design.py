@@ -187,9 +187,9 @@ class Builder:
         ):
             if differs:
                 name = self._fresh(f"{user}_{kind}_{operand}")
-                source = replace(self.stream(wire), shape=wanted.shape)
-                if source.shape[-1] % source.lanes:
-                    source = replace(self.stream(wire), shape=(given.elements,))
+                lanes = self.stream(wire).lanes
+                shape = (given.elements,) if wanted.shape[-1] % lanes else wanted.shape
+                source = replace(self.stream(wire), shape=shape)
                 self._stages.append(Stage(name, make(source), (wire,)))
                 wire = Wire(name)
         return wire

@@ -44,6 +44,7 @@ from chop.hw.cycles import size_fifos, with_fifos
 from chop.hw.design import Builder, Design, Wire
 from chop.hw.golden import Fixed, Ints
 from chop.hw.stream import Stream, divisors
+from chop.ir.arguments import named_arguments
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.ops import OPS, Op, find_op, node_module
@@ -148,7 +149,7 @@ def lower(
 def check_supported(graph: MaseGraph) -> None:
     """Raise, before anything is made, where a node has no realisation in hardware."""
     for node in graph.fx_graph.nodes:
-        if node.op in ("placeholder", "output") or realisation(graph, node):
+        if node.op in ("placeholder", "get_attr", "output") or realisation(graph, node):
             continue
         op = _op(graph, node)
         nearest = _nearest(op.name if op else str(node.target))
@@ -210,7 +211,7 @@ class Lowerer:
                 inputs[self.values[node].wire.stage] = self.values[node]
             elif node.op == "output":
                 self._output(node)
-            else:
+            elif node.op != "get_attr":  # weights are read where they are used
                 value = LOWERINGS[realisation(self.graph, node)](self, node)
                 if value is not None:
                     self.values[node] = value
@@ -296,8 +297,11 @@ class Lowerer:
         """A configuration value: the module's attribute, or the argument of the function."""
         if node.op == "call_module":
             return getattr(node_module(node), name, default)
-        meta = (mase_meta(node).common["args"] or {}).get(name)
-        return default if meta is None else meta.get("value", default)
+        args = mase_meta(node).common["args"]
+        if name in args:
+            return args[name].get("value", default)
+        rest = args["args"].value[1:] if "args" in args else ()  # functions without a signature
+        return dict(zip(POOL_SETTINGS, rest, strict=False)).get(name, default)
 
     def refuse(self, node: fx.Node, what: str, allowed: str) -> HardwareError:
         """An error that names node, op, what was given and what is allowed."""
@@ -332,6 +336,7 @@ def _pair(value: Any, dims: int) -> tuple[int, int]:
     return (sizes[-1], sizes[0] if dims == 2 else 1)
 
 
+POOL_SETTINGS = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
 PIXEL_COMPONENTS = ("fixed_conv1d", "fixed_conv2d", "fixed_max_pool", "fixed_avg_pool")
 
 
@@ -349,11 +354,25 @@ def _weights(low: Lowerer, node: fx.Node, weight: Tensor, bias: Tensor | None) -
 
 
 def _parameters(low: Lowerer, node: fx.Node) -> tuple[Tensor, Tensor | None]:
-    if node.op != "call_module":
-        raise low.refuse(node, "weights are not a module's", "Use the module form, nn.Linear …")
-    module = node_module(node)
-    bias = getattr(module, "bias", None)
-    return module.weight, bias  # type: ignore[return-value]
+    """Weight and bias: of the module, or the attributes that the function is called with."""
+    if node.op == "call_module":
+        module = node_module(node)
+        return module.weight, getattr(module, "bias", None)  # type: ignore[return-value]
+    given = dict(named_arguments(node))
+    found = [given.get(name) for name in ("weight", "bias")]
+    if any(isinstance(n, fx.Node) and n.op != "get_attr" for n in found):
+        raise low.refuse(node, "weights are computed", "Allowed: parameters of the model")
+    weight, bias = (attribute(low.graph, n) if isinstance(n, fx.Node) else None for n in found)
+    assert weight is not None, f"{node.name} has no weight"
+    return weight, bias
+
+
+def attribute(graph: MaseGraph, node: fx.Node) -> Tensor:
+    """The tensor that a `get_attr` node reads."""
+    found: Any = graph.model
+    for part in str(node.target).split("."):
+        found = getattr(found, part)
+    return found
 
 
 @lowers("fixed_linear")
@@ -393,7 +412,7 @@ def _convolution(
     matrix = weight.movedim(1, -1).reshape(weight.shape[0], -1)
     layer = kind(
         source,
-        _pair(low.setting(node, "kernel_size", 1), dims),
+        _pair(tuple(weight.shape[2:]), dims),
         _pair(low.setting(node, "stride", 1), dims),
         (_pair(padding, dims)[0], _pair(padding, dims)[1] if dims == 2 else 0),
         _weights(low, node, matrix, bias),

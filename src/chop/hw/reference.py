@@ -7,16 +7,22 @@ beside the integer golden model and the RTL, and shares no arithmetic with them.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from chop.hw import lower as lowering
+from chop.ir.arguments import named_arguments
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.ops import find_op, node_module
 from chop.nn.quantizers.integer import Integer
+
+PARAMETERS = ("weight", "bias")
 
 
 def run_reference(graph: MaseGraph, *inputs: Tensor) -> Any:
@@ -38,12 +44,7 @@ class _Reference(fx.Interpreter):
         if n.op == "placeholder":
             return _quantize(super().run_node(n), _result(self.mase_graph, n))
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        tensors = iter(range(len(n.all_input_nodes)))
-        taken = [
-            _quantize(a, _argument(n, f"data_in_{next(tensors)}")) if isinstance(a, Tensor) else a
-            for a in args
-        ]
-        value = self._call(n, taken, dict(kwargs))
+        value = self._call(n, _quantized(n, args), dict(kwargs))
         return _quantize(value, _result(self.mase_graph, n))
 
     def _call(self, n: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -64,6 +65,19 @@ class _Reference(fx.Interpreter):
                 plain = cls
                 break
         return _forward(plain, module, parameters, args)
+
+
+def _quantized(n: fx.Node, args: Sequence[Any]) -> list[Any]:
+    """The arguments of a call, each tensor in its format: `data_in_0` …, `weight`, `bias`."""
+    names = [name for name, _ in named_arguments(n)]
+    operands = itertools.count()
+    taken = []
+    for name, value in zip_longest(names[: len(args)], args):
+        if isinstance(value, Tensor):
+            role = name if name in PARAMETERS else f"data_in_{next(operands)}"
+            value = _quantize(value.double(), _argument(n, role))
+        taken.append(value)
+    return taken
 
 
 def _forward(plain: type, module: Any, parameters: dict[str, Tensor], args: list[Any]) -> Tensor:

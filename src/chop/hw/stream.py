@@ -84,7 +84,7 @@ def to_bytes(codes: Ints, stream: Stream) -> npt.NDArray[np.uint8]:
     """Beats of `codes` as rows of bytes, in the layout of a Verilator port."""
     rows = codes.reshape(-1, stream.lanes, 1)
     bits = (rows >> np.arange(stream.format.width)) & 1
-    flat = bits.reshape(len(rows), -1).astype(np.uint8)
+    flat = bits.reshape(len(rows), stream.beat_width).astype(np.uint8)
     packed = np.packbits(flat, axis=1, bitorder="little")
     padding = storage_bytes(stream.beat_width) - packed.shape[1]
     return np.pad(packed, ((0, 0), (0, padding)))
