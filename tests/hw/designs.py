@@ -1,5 +1,7 @@
 """Small designs that several tests share."""
 
+from itertools import pairwise
+
 import numpy as np
 
 from chop.hw.components import Add, Linear, Relu
@@ -22,7 +24,7 @@ def mlp(sizes, lanes, number=BYTE):
     """Linear layers with ReLU between; `lanes` of each of the sizes."""
     builder = Builder("top")
     value = builder.input("data_in_0", Stream((sizes[0],), lanes[0], number))
-    for k, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for k, (inputs, outputs) in enumerate(pairwise(sizes)):
         weights = random_weights(outputs, inputs, seed=k)
         layer = Linear(Stream((inputs,), lanes[k], number), weights, number, lanes[k + 1])
         value = builder.add(f"fc{k + 1}", layer, value)

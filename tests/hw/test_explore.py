@@ -42,10 +42,10 @@ def test_a_budget_is_kept_and_used(mlp, budget):
 
 
 def test_a_target_nothing_reaches_is_refused(mlp):
-    with pytest.raises(HardwareError, match="fully parallel it takes 1|cannot enter in 0 cycles"):
+    with pytest.raises(HardwareError, match=r"fully parallel it takes 1|cannot enter in 0 cycles"):
         for_target(mlp, 0)
 
 
 def test_a_budget_below_one_lane_each_is_refused(mlp):
-    with pytest.raises(HardwareError, match="1 multipliers are not enough; .* needs 2"):
+    with pytest.raises(HardwareError, match=r"1 multipliers are not enough; .* needs 2"):
         for_budget(mlp, 1)

@@ -134,7 +134,7 @@ def test_encode_and_decode_keep_the_order_of_torch():
 
 
 REFUSED = {
-    "softmax": (nn.Softmax(-1), VECTOR, r"node '\w+' \(softmax\): no hardware component .* Nearest"),
+    "softmax": (nn.Softmax(-1), VECTOR, r"node '\w+' \(softmax\): no hardware .* Nearest"),
     "groups": (nn.Conv2d(2, 2, 3, groups=2), IMAGE, "groups = 2. Allowed: groups = 1"),
     "dilation": (nn.Conv2d(2, 2, 2, dilation=2), IMAGE, r"dilation = \(2, 2\). Allowed: dilation"),
     "padding": (nn.Conv2d(2, 2, 3, padding="same"), IMAGE, "padding = same. Allowed: a number"),

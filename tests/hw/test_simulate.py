@@ -16,7 +16,7 @@ def test_random_inputs_reach_both_ends_of_the_range():
 
 
 def test_building_before_emitting_is_refused(tmp_path):
-    with pytest.raises(HardwareError, match="Emit the design first"):
+    with pytest.raises(HardwareError, match=r"Emit the design first"):
         Simulator(mlp((4, 8), (4, 4)), tmp_path)
 
 
@@ -96,17 +96,17 @@ def test_cocotb_notices_a_wrong_output(bench):
     words = path.read_text().split()
     words[-1] = f"{int(words[-1], 16) ^ 1:0{len(words[-1])}x}"
     path.write_text("\n".join(words) + "\n")
-    with pytest.raises(HardwareError, match="2 of 2 tests failed"):
+    with pytest.raises(HardwareError, match=r"2 of 2 tests failed"):
         run_cocotb(bench)
 
 
 @pytest.mark.sim("cocotb", "iverilog")
 def test_cocotb_that_cannot_start_is_an_error(bench):
     (bench / "test" / "test_top.py").write_text("raise RuntimeError('no bench')\n")
-    with pytest.raises(HardwareError, match="cocotb"):
+    with pytest.raises(HardwareError, match=r"cocotb"):
         run_cocotb(bench)
 
 
 def test_an_unknown_simulator_is_refused_with_the_known_ones(tmp_path):
-    with pytest.raises(HardwareError, match="unknown simulator 'icaru'. Did you mean 'icarus'"):
+    with pytest.raises(HardwareError, match=r"unknown simulator 'icaru'. Did you mean 'icarus'"):
         run_cocotb(tmp_path, simulator="icaru")

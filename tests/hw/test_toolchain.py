@@ -7,7 +7,7 @@ from chop.hw import toolchain
 def test_a_missing_program_is_an_error_that_says_what_to_install(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(
-        MissingDependencyError, match="'iverilog' is not installed. Install it: `apt"
+        MissingDependencyError, match=r"'iverilog' is not installed. Install it: `apt"
     ):
         toolchain.program("iverilog")
     assert "apt-get install iverilog" in toolchain.missing("iverilog")

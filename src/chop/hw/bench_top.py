@@ -6,8 +6,9 @@ every output beat.
 
 import json
 import os
-import random
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import cocotb
 from cocotb.clock import Clock
@@ -17,11 +18,11 @@ HARDWARE = Path(__file__).resolve().parent.parent
 PROFILES = {"full_rate": (1.0, 1.0), "random_stalls": (0.6, 0.5)}
 
 
-def _words(port):
+def _words(port: str) -> list[int]:
     return [int(line, 16) for line in (HARDWARE / "test" / f"{port}.mem").read_text().split()]
 
 
-async def _offer(dut, port, words, rate, rng):
+async def _offer(dut: Any, port: str, words: list[int], rate: float, rng: Random) -> None:
     """Send all words; once offered, a beat stays until it is taken."""
     data, valid, ready = (getattr(dut, port + end) for end in ("", "_valid", "_ready"))
     for word in words:
@@ -38,7 +39,7 @@ async def _offer(dut, port, words, rate, rng):
     valid.value = 0
 
 
-async def _take(dut, port, expected, rate, rng):
+async def _take(dut: Any, port: str, expected: list[int], rate: float, rng: Random) -> None:
     """Take as many beats as expected and compare each."""
     data, valid, ready = (getattr(dut, port + end) for end in ("", "_valid", "_ready"))
     for number, word in enumerate(expected):
@@ -54,8 +55,8 @@ async def _take(dut, port, expected, rate, rng):
     ready.value = 0
 
 
-async def _run(dut, profile):
-    rng = random.Random(profile)
+async def _run(dut: Any, profile: str) -> None:
+    rng = Random(profile)
     rates = PROFILES[profile]
     told = json.loads((HARDWARE / "design.json").read_text())
     Clock(dut.clk, 10, "ns").start()
@@ -79,10 +80,10 @@ async def _run(dut, profile):
 
 
 @cocotb.test(timeout_time=int(os.environ.get("MASE_TIMEOUT_NS", "100000000")), timeout_unit="ns")
-async def outputs_are_exact_at_full_rate(dut):
+async def outputs_are_exact_at_full_rate(dut: Any) -> None:
     await _run(dut, "full_rate")
 
 
 @cocotb.test(timeout_time=int(os.environ.get("MASE_TIMEOUT_NS", "100000000")), timeout_unit="ns")
-async def outputs_are_exact_under_random_stalls(dut):
+async def outputs_are_exact_under_random_stalls(dut: Any) -> None:
     await _run(dut, "random_stalls")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from chop.hw import twin
 from chop.hw.golden import Fixed, Ints
@@ -94,11 +94,13 @@ class Component(ABC):
 
 
 COMPONENTS: Registry[type[Component]] = Registry("hardware component")
+C = TypeVar("C", bound=Component)
 
 
-def register(cls: type[Component]) -> type[Component]:
+def register(cls: type[C]) -> type[C]:
     """Make a component known by the name of its module."""
-    return COMPONENTS.register(cls.module, cls)
+    COMPONENTS.register(cls.module, cls)
+    return cls
 
 
 def precision(prefix: str, number: Fixed) -> dict[str, Parameter]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
+
 from chop.errors import HardwareError
 from chop.hw.components.plumbing import Fifo
 from chop.hw.design import Design, Stage, Wire
@@ -28,14 +31,15 @@ class Stalls:
 
 
 NO_STALLS = Stalls()
+Times = Sequence[int] | npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
 class Timing:
     """When beats passed the ports of a design, in cycles after reset."""
 
-    inputs: Mapping[str, Sequence[int]]
-    outputs: Mapping[str, Sequence[int]]
+    inputs: Mapping[str, Times]
+    outputs: Mapping[str, Times]
 
     @property
     def cycles(self) -> int:
@@ -203,7 +207,7 @@ def _deadlock_message(
     blocked = [n for n, v, r in zip(model.names, valid, ready, strict=True) if v and not r]
     return (
         f"design '{name}' deadlocks in cycle {cycle}: beats wait behind "
-        f"{', '.join(dict.fromkeys(blocked)) or 'nothing'}. Deeper FIFOs after the forks are needed."
+        f"{', '.join(dict.fromkeys(blocked)) or 'nothing'}. Forks need deeper FIFOs behind them."
     )
 
 

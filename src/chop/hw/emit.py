@@ -1,4 +1,4 @@
-"""Writes a design as SystemVerilog: `rtl/top.sv`, the components it uses, `mem/*.mem`, `design.json`.
+"""Writes a design as SystemVerilog: `rtl/top.sv`, the components used, `mem/*.mem`, `design.json`.
 
 Same design, same bytes: no time stamps, no absolute paths. Everything is made before anything is
 written, and each file appears at once.
@@ -189,17 +189,18 @@ def top_text(design: Design) -> str:
 
 
 def _header(design: Design) -> str:
-    rows = [(f"{name}", "", str(s.shape), s) for name, s in design.inputs.items()]
-    rows += [
-        (stage.name, stage.component.module, str(stage.component.outputs[0].shape), out)
-        for stage in design.stages
-        for out in stage.component.outputs[:1]
+    streams = [(name, "", stream) for name, stream in design.inputs.items()]
+    streams += [(s.name, s.component.module, s.component.outputs[0]) for s in design.stages]
+    rows = [
+        (name, module, str(s.shape), f"{s.format}, {s.lanes} per beat, {s.beats} beats")
+        for name, module, s in streams
     ]
     widths = [max(len(row[k]) for row in rows) for k in range(3)]
     lines = [
-        f"//   {name:<{widths[0]}}  {module:<{widths[1]}}  {shape:<{widths[2]}}  "
-        f"{stream.format}, {stream.lanes} per beat, {stream.beats} beats"
-        for name, module, shape, stream in rows
+        "//   "
+        + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False))
+        + f"  {row[3]}"
+        for row in rows
     ]
     return "\n".join(
         [

@@ -19,7 +19,11 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Fixed:
-    """Signed fixed point: multiples of 2**-frac_width in `width` bits. Fixed(8, 3): -16 … 15.875."""
+    """Signed fixed point: multiples of 2**-frac_width in `width` bits.
+
+    >>> Fixed(8, 3).encode([0.3, 100.0]).tolist()
+    [2, 127]
+    """
 
     width: int
     frac_width: int = 0
@@ -33,12 +37,12 @@ class Fixed:
     @property
     def low(self) -> int:
         """Smallest code."""
-        return -(2 ** (self.width - 1))
+        return -(1 << (self.width - 1))
 
     @property
     def high(self) -> int:
         """Largest code."""
-        return 2 ** (self.width - 1) - 1
+        return (1 << (self.width - 1)) - 1
 
     def encode(self, values: npt.ArrayLike) -> Ints:
         """Codes of the nearest representable numbers, ties to even, saturated."""
@@ -47,7 +51,7 @@ class Fixed:
 
     def decode(self, codes: Ints) -> npt.NDArray[np.float64]:
         """The numbers that `codes` stand for."""
-        return codes * 2.0**-self.frac_width
+        return codes.astype(np.float64) * 2.0**-self.frac_width
 
     def __str__(self) -> str:
         return f"Q{self.width}.{self.frac_width}"
@@ -60,7 +64,8 @@ def round_shift(values: Ints, dropped: int) -> Ints:
     floor = values >> dropped
     rest = values - (floor << dropped)
     half = 1 << (dropped - 1)
-    return floor + ((rest > half) | ((rest == half) & (floor & 1 == 1)))
+    rounded: Ints = floor + ((rest > half) | ((rest == half) & (floor & 1 == 1)))
+    return rounded
 
 
 def round_divide(values: Ints, divisor: int) -> Ints:
@@ -71,7 +76,9 @@ def round_divide(values: Ints, divisor: int) -> Ints:
     """
     floor = values // divisor
     twice_rest = 2 * (values - floor * divisor)
-    return floor + ((twice_rest > divisor) | ((twice_rest == divisor) & (floor & 1 == 1)))
+    is_up = (twice_rest > divisor) | ((twice_rest == divisor) & (floor & 1 == 1))
+    rounded: Ints = floor + is_up
+    return rounded
 
 
 def cast(values: Ints, frac_width: int, out: Fixed) -> Ints:

@@ -204,7 +204,7 @@ class Lowerer:
 
     def run(self) -> Lowered:
         """Every node in turn."""
-        inputs = {}
+        inputs: dict[str, Value] = {}
         for node in self.graph.fx_graph.nodes:
             if node.op == "placeholder":
                 self.values[node] = self._input(node, len(inputs))
@@ -372,6 +372,7 @@ def attribute(graph: MaseGraph, node: fx.Node) -> Tensor:
     found: Any = graph.model
     for part in str(node.target).split("."):
         found = getattr(found, part)
+    assert isinstance(found, Tensor), f"{node.target} is no tensor"
     return found
 
 
@@ -415,9 +416,9 @@ def _convolution(
         _pair(tuple(weight.shape[2:]), dims),
         _pair(low.setting(node, "stride", 1), dims),
         (_pair(padding, dims)[0], _pair(padding, dims)[1] if dims == 2 else 0),
-        _weights(low, node, matrix, bias),
-        low.result_format(node),
-        out_lanes,
+        weights=_weights(low, node, matrix, bias),
+        format=low.result_format(node),
+        lanes=out_lanes,
     )
     return _pixels(low.add(node, layer, value), layer)
 
@@ -456,7 +457,10 @@ def _pooled(low: Lowerer, node: fx.Node) -> tuple[Value, Stream]:
     return value, Stream(shape, lanes, low.argument_format(node, "data_in_0"))
 
 
-def _pool_window(low: Lowerer, node: fx.Node) -> tuple[tuple[int, int], ...]:
+Pair = tuple[int, int]
+
+
+def _pool_window(low: Lowerer, node: fx.Node) -> tuple[Pair, Pair, Pair]:
     if low.setting(node, "ceil_mode", False):
         raise low.refuse(node, "ceil_mode = True", "Allowed: ceil_mode = False")
     if set(np.atleast_1d(low.setting(node, "dilation", 1)).tolist()) != {1}:
@@ -464,20 +468,23 @@ def _pool_window(low: Lowerer, node: fx.Node) -> tuple[tuple[int, int], ...]:
     kernel = low.setting(node, "kernel_size", None)
     stride = low.setting(node, "stride", None)
     padding = low.setting(node, "padding", 0)
-    return tuple(_pair(v, 2) for v in (kernel, kernel if stride in (None, ()) else stride, padding))
+    stride = kernel if stride in (None, ()) else stride
+    return _pair(kernel, 2), _pair(stride, 2), _pair(padding, 2)
 
 
 @lowers("fixed_max_pool")
 def _max_pool(low: Lowerer, node: fx.Node) -> Value:
     value, source = _pooled(low, node)
-    pool = MaxPool(source, *_pool_window(low, node), format=source.format)
+    kernel, stride, padding = _pool_window(low, node)
+    pool = MaxPool(source, kernel, stride, padding, format=source.format)
     return _pixels(low.add(node, pool, value), pool)
 
 
 @lowers("fixed_avg_pool")
 def _avg_pool(low: Lowerer, node: fx.Node) -> Value:
     value, source = _pooled(low, node)
-    pool = AvgPool(source, *_pool_window(low, node), format=low.result_format(node))
+    kernel, stride, padding = _pool_window(low, node)
+    pool = AvgPool(source, kernel, stride, padding, format=low.result_format(node))
     return _pixels(low.add(node, pool, value), pool)
 
 
@@ -512,7 +519,7 @@ def _leaky_relu(low: Lowerer, node: fx.Node) -> Value:
 
 def slope_code(slope: float) -> int:
     """The slope in steps of 2**-SLOPE_FRAC, the nearest one."""
-    return round(slope * 2**SLOPE_FRAC)
+    return round(slope * (1 << SLOPE_FRAC))
 
 
 @lowers("fixed_hardsigmoid")
@@ -544,7 +551,7 @@ def _function(node: fx.Node) -> Callable[[Any], Any]:
     return call
 
 
-def _apply(node: fx.Node, x: Tensor) -> Tensor:
+def _apply(node: fx.Node, x: Tensor) -> Any:
     if node.op == "call_module":
         return _plain(node_module(node))(x)
     rest = [a for a in node.args if not isinstance(a, fx.Node)]
@@ -586,7 +593,7 @@ def folded_batch_norm(module: nn.Module) -> tuple[np.ndarray, np.ndarray]:
     """Scale and shift per channel that the statistics and affine parameters come to."""
     mean, var = (getattr(module, n).detach().double() for n in ("running_mean", "running_var"))
     weight, bias = (getattr(module, n) for n in ("weight", "bias"))
-    scale = (var + module.eps).rsqrt()  # type: ignore[operator]
+    scale = (var + module.eps).rsqrt()
     scale = scale if weight is None else scale * weight.detach().double()
     shift = -mean * scale
     shift = shift if bias is None else shift + bias.detach().double()
@@ -602,8 +609,8 @@ def _binary(low: Lowerer, node: fx.Node, kind: type[Add] | type[Sub] | type[Mul]
     right = low.arrange(node, right, left.order, low.stream(left).shape)
     stream = low.stream(left)
     formats = [low.argument_format(node, name) for name in ("data_in_0", "data_in_1")]
-    operands = [replace(stream, format=f) for f in formats]
-    return replace(left, wire=low.add(node, kind(*operands, low.result_format(node)), left, right))
+    a, b = (replace(stream, format=f) for f in formats)
+    return replace(left, wire=low.add(node, kind(a, b, low.result_format(node)), left, right))
 
 
 @lowers("fixed_add")
@@ -660,7 +667,7 @@ def _permute(low: Lowerer, node: fx.Node) -> Value:
 
 
 def _axes(low: Lowerer, node: fx.Node, dims: int) -> list[int]:
-    rest = [a for a in node.args[1:] if not isinstance(a, fx.Node)]
+    rest: list[Any] = [a for a in node.args[1:] if not isinstance(a, fx.Node)]
     rest += [v for k, v in node.kwargs.items() if k in ("dims", "dim0", "dim1")]
     flat = [int(a) % dims for r in rest for a in (r if isinstance(r, tuple | list) else [r])]
     if len(flat) == dims and sorted(flat) == list(range(dims)):

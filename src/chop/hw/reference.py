@@ -80,7 +80,7 @@ def _quantized(n: fx.Node, args: Sequence[Any]) -> list[Any]:
     return taken
 
 
-def _forward(plain: type, module: Any, parameters: dict[str, Tensor], args: list[Any]) -> Tensor:
+def _forward(plain: Any, module: Any, parameters: dict[str, Tensor], args: list[Any]) -> Any:
     """The torch layer's forward, with other parameters, and without a twin's own quantisers."""
     twin = plain.__new__(plain)
     twin.__dict__.update(module.__dict__)
@@ -88,7 +88,7 @@ def _forward(plain: type, module: Any, parameters: dict[str, Tensor], args: list
     return plain.forward(twin, *args)
 
 
-def _wire(n: fx.Node, args: list[Any]) -> Tensor:
+def _wire(n: fx.Node, args: list[Any]) -> Any:
     return args[0]
 
 
@@ -103,7 +103,7 @@ def _leaky_relu(n: fx.Node, args: list[Any]) -> Tensor:
     return torch.where(x < 0, x * coarse, x)
 
 
-def _batch_norm(n: fx.Node, args: list[Any]) -> Tensor:
+def _batch_norm(n: fx.Node, args: list[Any]) -> Any:
     scale, shift = lowering.folded_batch_norm(node_module(n))
     x = args[0]
     shape = (1, -1, *[1] * (x.dim() - 2))
@@ -129,4 +129,5 @@ def _quantize(x: Any, meta: ValueMeta | None) -> Any:
     if not isinstance(x, Tensor) or meta is None or meta.type not in lowering.FIXED_TYPES:
         return x
     assert meta.precision is not None, "a fixed-point tensor without a precision"
-    return Integer(*(int(v) for v in meta.precision[:2])).quantize(x)
+    width, frac_width = (int(v) for v in meta.precision[:2])
+    return Integer(width, frac_width).quantize(x)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from graph.draw import Box, Edge, to_svg
 from tabulate import tabulate
 
 from chop.hw.components.plumbing import Fifo
@@ -19,6 +18,7 @@ from chop.hw.design import Design, Stage, Wire
 from chop.hw.emit import write_files
 from chop.hw.simulate import Verdict
 from chop.hw.synth import Area
+from graph.draw import Box, Edge, to_svg
 
 PREDICTED_CYCLES = 40_000
 """The cycle model predicts as many tensors as pass in about so many cycles."""
@@ -127,23 +127,6 @@ def _interval(design: Design, timing: Timing) -> float | None:
 def report_text(design: Design, verdict: Verdict, area: Area | None = None) -> str:
     """The report, as Markdown."""
     told = summary(design, verdict)
-    rows = stage_rows(design)
-    headers = (
-        "stage",
-        "module",
-        "shape",
-        "format",
-        "in",
-        "out",
-        "cycles",
-        "busy",
-        "mult",
-        "mem bits",
-    )
-    cells = [
-        (*asdict(r).values(),)[:7] + (f"{r.utilisation:.0%}", r.multipliers, r.memory_bits)
-        for r in rows
-    ]
     above = told.predicted_interval - told.bound
     lines = [
         f"# Hardware report: {design.name}",
@@ -152,32 +135,41 @@ def report_text(design: Design, verdict: Verdict, area: Area | None = None) -> s
         f"Cycle model: {told.beats_as_predicted} of {told.beats_compared} output beats left in the "
         f"predicted cycle.",
         "",
-        tabulate(
-            [
-                (
-                    "cycles between tensors",
-                    told.bound,
-                    told.predicted_interval,
-                    told.simulated_interval,
-                ),
-                (
-                    "cycles to the first output beat",
-                    "",
-                    told.predicted_latency,
-                    told.simulated_latency,
-                ),
-            ],
-            headers=("", "folding bound", "predicted", "simulated"),
-            tablefmt="github",
-        ),
+        _pace_table(told),
         "",
         f"Bottleneck: {told.bottleneck}. {_explain_stalls(design, above)}",
         f"Area: {area}." if area else "Area: not synthesised.",
         "",
-        tabulate(cells, headers=headers, tablefmt="github"),
+        _stage_table(stage_rows(design)),
         "",
     ]
     return "\n".join(lines)
+
+
+def _pace_table(told: Summary) -> str:
+    rows = [
+        ("cycles between tensors", told.bound, told.predicted_interval, told.simulated_interval),
+        ("cycles to the first output beat", "", told.predicted_latency, told.simulated_latency),
+    ]
+    headers = ("", "folding bound", "predicted", "simulated")
+    return tabulate(rows, headers=headers, tablefmt="github")
+
+
+def _stage_table(rows: list[StageRow]) -> str:
+    headers = {
+        "stage": "stage",
+        "module": "module",
+        "shape": "shape",
+        "format": "format",
+        "lanes_in": "in",
+        "lanes_out": "out",
+        "cycles": "cycles",
+        "utilisation": "busy",
+        "multipliers": "mult",
+        "memory_bits": "mem bits",
+    }
+    cells = [{**asdict(row), "utilisation": f"{row.utilisation:.0%}"} for row in rows]
+    return tabulate(cells, headers=headers, tablefmt="github")
 
 
 def _explain_stalls(design: Design, above: float) -> str:

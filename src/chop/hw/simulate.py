@@ -1,4 +1,4 @@
-"""Runs emitted RTL natively with Verilator and compares every output bit with the golden integers."""
+"""Runs emitted RTL natively with Verilator; compares every output bit with the golden integers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -116,8 +117,9 @@ class Simulator:
     ) -> Verdict:
         """Stream `inputs` (codes, one array of tensors per port) through; compare everything.
 
-        `expected` is needed where only the interface of the design is known. `trace` cycles of the handshakes at the ports, and of all signals where the simulator was
-        built with waves, are kept.
+        `expected` is needed where only the interface of the design is known. `trace` cycles of
+        the handshakes at the ports, and of all signals where the simulator was built with waves,
+        are kept.
         """
         if expected is None:
             assert self.design is not None, "an interface cannot tell the expected outputs"
@@ -219,7 +221,7 @@ class _Reader:
     def count(self) -> int:
         return int(self.array(np.uint64, 1)[0])
 
-    def array(self, dtype: npt.DTypeLike, count: int) -> npt.NDArray[np.generic]:
+    def array(self, dtype: Any, count: int) -> npt.NDArray[Any]:
         found = np.frombuffer(self.data, dtype, count, self.offset)
         self.offset += found.nbytes
         return found

@@ -56,7 +56,7 @@ class Stream:
         width, mask = self.format.width, (1 << self.format.width) - 1
         flat = [(word >> (k * width)) & mask for word in words for k in range(self.lanes)]
         unsigned = np.asarray(flat, dtype=np.int64)
-        return np.where(unsigned >> (width - 1), unsigned - (1 << width), unsigned)
+        return _signed(unsigned, width)
 
 
 def divisors(number: int) -> list[int]:
@@ -96,4 +96,10 @@ def from_bytes(rows: npt.NDArray[np.uint8], stream: Stream) -> Ints:
     bits = np.unpackbits(rows, axis=1, bitorder="little")[:, : stream.beat_width]
     lanes = bits.reshape(len(rows), stream.lanes, width).astype(np.int64)
     unsigned = (lanes << np.arange(width)).sum(axis=2)
-    return np.where(unsigned >> (width - 1), unsigned - (1 << width), unsigned)
+    return _signed(unsigned, width)
+
+
+def _signed(unsigned: Ints, width: int) -> Ints:
+    """Two's complement of `width` bits."""
+    codes: Ints = np.where(unsigned >> (width - 1), unsigned - (1 << width), unsigned)
+    return codes

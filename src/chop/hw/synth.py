@@ -89,7 +89,7 @@ def _area(family: str, cells: Mapping[str, int]) -> Area:
 
 
 def elaborate(directory: Path, top: str = "top") -> dict[str, int]:
-    """Port widths of the emitted top module, from slang; raises where the RTL does not elaborate."""
+    """Port widths of the emitted top module, from slang; raises where RTL does not elaborate."""
     toolchain.require_package("pyslang")
     import pyslang
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from chop.errors import MissingDependencyError
 from chop.hw.design import Interface
@@ -56,22 +57,22 @@ def draw_handshakes(verdict: Verdict, interface: Interface, path: Path) -> Path:
     return path
 
 
-def _draw(axes: object, found: list[Trace]) -> None:
+def _draw(axes: Any, found: list[Trace]) -> None:
     labels = []
     for row, (name, levels) in enumerate(
         (f"{t.port}_{kind}", getattr(t, kind)) for t in found for kind in ("valid", "ready")
     ):
         heights = [-row + 0.7 * level for level in levels]
-        axes.step(range(len(heights)), heights, where="post", linewidth=1.2)  # type: ignore[attr-defined]
+        axes.step(range(len(heights)), heights, where="post", linewidth=1.2)
         labels.append((-row + 0.35, name))
     for number, trace in enumerate(found):
         for cycle in trace.beats:
             low = -2 * number - 1
             axes.fill_between(
                 [cycle, cycle + 1], low, low + 1.7, alpha=0.15, color="green", linewidth=0
-            )  # type: ignore[attr-defined]
+            )
     first = found[-1].beats[:1]
-    axes.set_yticks([y for y, _ in labels], [name for _, name in labels])  # type: ignore[attr-defined]
-    axes.set_xlabel("cycle after reset")  # type: ignore[attr-defined]
+    axes.set_yticks([y for y, _ in labels], [name for _, name in labels])
+    axes.set_xlabel("cycle after reset")
     came = f"first output beat in cycle {first[0]}" if first else "no output beat yet"
-    axes.set_title(f"First handshakes: {came} (green: a beat is taken)")  # type: ignore[attr-defined]
+    axes.set_title(f"First handshakes: {came} (green: a beat is taken)")

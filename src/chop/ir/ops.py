@@ -88,7 +88,7 @@ class Op:
     copies_if_strided: bool = False
     reads_rows: bool = False
     rtl: str = ""
-    """How hardware realises it: a component of `chop.hw`, or a kind of wiring; empty: not at all."""
+    """How hardware realises it: a component of `chop.hw`, or wiring; empty: not at all."""
 
     def flops(self, shapes: Shapes) -> int:
         """Floating-point operations: two for each multiply-accumulate, plus the elementwise."""

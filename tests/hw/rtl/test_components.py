@@ -1,4 +1,4 @@
-"""Every component of the library against its Python class: sizes × widths × parallelism × stalls."""
+"""Every component against its Python class: sizes × widths × parallelism × stalls."""
 
 import math
 
@@ -66,13 +66,14 @@ def conv2d(rows, columns, channels, kernel, outputs, *, lanes=1, out_lanes=1, st
     taken = stream(rows, columns, channels, lanes=lanes)
     window = weights(outputs, kernel * kernel * channels)
     pairs = ((kernel,) * 2, (stride,) * 2, (padding,) * 2)
-    return Conv2d(taken, *pairs, window, BYTE, out_lanes)
+    return Conv2d(taken, *pairs, weights=window, format=BYTE, lanes=out_lanes)
 
 
 def conv1d(length, channels, kernel, outputs, *, lanes=1, out_lanes=1, stride=1, padding=0):
     taken = stream(length, channels, lanes=lanes)
     pairs = ((kernel, 1), (stride, 1), (padding, 0))
-    return Conv1d(taken, *pairs, weights(outputs, kernel * channels), BYTE, out_lanes)
+    window = weights(outputs, kernel * channels)
+    return Conv1d(taken, *pairs, weights=window, format=BYTE, lanes=out_lanes)
 
 
 def gelu(x):

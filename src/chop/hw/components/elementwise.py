@@ -162,7 +162,8 @@ class Lut(Unary):
         super().__post_init__()
 
     def golden(self, *data: Ints) -> Ints:
-        return self.table()[data[0] & (2**self.source.format.width - 1)]
+        entries: Ints = self.table()[data[0] & (2**self.source.format.width - 1)]
+        return entries
 
     def table(self) -> Ints:
         """Output codes, by input code read as an unsigned number."""

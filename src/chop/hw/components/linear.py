@@ -14,6 +14,9 @@ from chop.hw.component import Component, Cost, Memory, Parameter, precision, reg
 from chop.hw.golden import Fixed, Ints
 from chop.hw.stream import Stream, pack_words
 
+NO_BIAS = Fixed(2, 0)
+"""What the parameters of an unused bias port say."""
+
 
 @dataclass(frozen=True, eq=False)
 class Weights:
@@ -22,7 +25,7 @@ class Weights:
     weight: Ints
     weight_format: Fixed
     bias: Ints | None = None
-    bias_format: Fixed = Fixed(2, 0)
+    bias_format: Fixed = NO_BIAS
 
     def parameters(self) -> dict[str, Parameter]:
         """The parameters that speak of weight and bias."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -144,9 +144,9 @@ class SlidingWindow(Windowed):
 class Conv(Windowed):
     """Convolution; weight codes are (outputs, kernel rows * kernel columns * channels)."""
 
-    weights: Weights = None  # type: ignore[assignment]  # always given; dataclass order only
-    format: Fixed = Fixed(8)
-    lanes: int = 1
+    weights: Weights = field(kw_only=True)
+    format: Fixed = field(kw_only=True)
+    lanes: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
         outputs, inputs = self.weights.weight.shape
@@ -207,7 +207,8 @@ class Conv1d(Conv):
 class Pool(Windowed):
     """One number per window and channel."""
 
-    format: Fixed = Fixed(8)
+    format: Fixed = field(kw_only=True)
+    """Of the output."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", (self.source,))
@@ -245,7 +246,8 @@ class MaxPool(Pool):
         super().__post_init__()
 
     def golden(self, *data: Ints) -> Ints:
-        return windows(data[0], self.geometry, self.format.low).max(axis=(3, 4))
+        largest: Ints = windows(data[0], self.geometry, self.format.low).max(axis=(3, 4))
+        return largest
 
     def parameters(self) -> Mapping[str, Parameter]:
         return {

@@ -52,13 +52,13 @@ def test_each_pass_writes_its_files(graph, tmp_path):
 def test_hardware_metadata_is_needed_first(tmp_path):
     graph = fixed_graph(SmallMlp(), torch.randn(2, 4))
     for each in PASSES:
-        with pytest.raises(PassError, match="Run add_hardware_metadata_analysis_pass first"):
+        with pytest.raises(PassError, match=r"Run add_hardware_metadata_analysis_pass first"):
             each(graph, {"project_dir": tmp_path})
     assert not list(tmp_path.iterdir())
 
 
 def test_a_bench_without_vectors_is_refused(graph, tmp_path):
-    with pytest.raises(ConfigError, match="num_batches must be 1 or more, got 0"):
+    with pytest.raises(ConfigError, match=r"num_batches must be 1 or more, got 0"):
         emit_cocotb_transform_pass(graph, {"project_dir": tmp_path, "num_batches": 0})
 
 
@@ -79,7 +79,7 @@ def test_simulate_raises_on_a_wrong_output(graph, tmp_path):
     path.write_text(
         path.read_text().translate(str.maketrans("0123456789abcdef", "123456789abcdef0"))
     )
-    with pytest.raises(HardwareError, match="first mismatch: data_out_0"):
+    with pytest.raises(HardwareError, match=r"first mismatch: data_out_0"):
         simulate(tmp_path)
 
 
@@ -90,13 +90,13 @@ def test_simulate_runs_the_cocotb_bench(graph, tmp_path):
 
 
 def test_simulate_says_what_is_missing(graph, tmp_path):
-    with pytest.raises(HardwareError, match="Run emit_verilog_top_transform_pass first"):
+    with pytest.raises(HardwareError, match=r"Run emit_verilog_top_transform_pass first"):
         simulate(tmp_path)
     emit_all(graph, tmp_path)
-    with pytest.raises(HardwareError, match="no simulator was built"):
+    with pytest.raises(HardwareError, match=r"no simulator was built"):
         simulate(tmp_path, skip_build=True)
     with pytest.raises(
-        HardwareError, match="unknown simulator 'verilog'. Did you mean 'verilator'"
+        HardwareError, match=r"unknown simulator 'verilog'. Did you mean 'verilator'"
     ):
         simulate(tmp_path, simulator="verilog")
 
