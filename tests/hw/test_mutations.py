@@ -216,7 +216,7 @@ def test_mutant_is_killed(mutant, design, sound, tmp_path):
     path = tmp_path / mutant.file
     assert path.read_text().count(mutant.old) >= 1
     path.write_text(path.read_text().replace(mutant.old, mutant.new))
-    assert is_noticed(Simulator(design, tmp_path, check=False), design)
+    assert is_noticed(Simulator(design, tmp_path), design)
 
 
 @pytest.mark.sim

@@ -29,7 +29,6 @@ logger = get_logger(__name__)
 DRIVER = Path(__file__).parent / "driver.cpp"
 _CXX_FLAGS = ("-std=gnu++20", "-O1", "-pthread", "-fno-strict-aliasing")
 _TRACE = {False: (), True: ("--trace-fst",)}
-_STRICT = {False: ("-Wno-fatal",), True: ("-Wall",)}
 _EXTRA_CYCLES = 64
 """How long to look for beats that should not come after the last expected one."""
 
@@ -83,23 +82,13 @@ class Verdict:
 class Simulator:
     """A verilated design, ready to run on any inputs."""
 
-    def __init__(
-        self,
-        design: Design | Interface,
-        directory: Path,
-        *,
-        waves: bool = False,
-        check: bool = True,
-    ) -> None:
-        """Build the RTL emitted in the hardware directory `directory`.
-
-        `check`: a lint warning is an error.
-        """
+    def __init__(self, design: Design | Interface, directory: Path, *, waves: bool = False) -> None:
+        """Build the RTL emitted in the hardware directory `directory`; `lint` it on its own."""
         self.design = design if isinstance(design, Design) else None
         self.interface = design.interface() if isinstance(design, Design) else design
         self.directory = Path(directory)
         self.waves = waves
-        self.program = _build(self.interface, self.directory, waves, check)
+        self.program = _build(self.interface, self.directory, waves)
 
     def at(self, directory: Path) -> Simulator:
         """The same program, run on the memory files of another hardware directory."""
@@ -249,7 +238,7 @@ def lint(directory: Path, top: str = "top") -> str:
     return done.stdout + done.stderr
 
 
-def _build(interface: Interface, directory: Path, waves: bool, check: bool) -> Path:
+def _build(interface: Interface, directory: Path, waves: bool) -> Path:
     """The simulator program of the RTL in `directory`; built again only when a source changed."""
     sources = sorted((directory / "rtl").glob("*.sv"))
     if not sources:
@@ -265,7 +254,7 @@ def _build(interface: Interface, directory: Path, waves: bool, check: bool) -> P
     if not program.exists():
         work.mkdir(parents=True, exist_ok=True)
         (work / "ports.h").write_text(ports)
-        _verilate(interface.name, sources, work, [*_TRACE[waves], *_STRICT[check]])
+        _verilate(interface.name, sources, work, _TRACE[waves])
         _compile(work, waves)
     return program
 
@@ -284,9 +273,9 @@ def _ports_text(interface: Interface) -> str:
     )
 
 
-def _verilate(top: str, sources: Sequence[Path], work: Path, options: list[str]) -> None:
+def _verilate(top: str, sources: Sequence[Path], work: Path, options: Sequence[str]) -> None:
     tool = toolchain.verilator()
-    command = [str(tool.program), "--cc", "--top-module", top, "--prefix", "Vtop"]
+    command = [str(tool.program), "--cc", "-Wno-fatal", "--top-module", top, "--prefix", "Vtop"]
     command += ["-O3", "--x-assign", "fast", "--x-initial", "unique", "--Mdir", str(work)]
     command += [*options, *(str(s.resolve()) for s in sources)]
     _call(command, work, tool.environment())

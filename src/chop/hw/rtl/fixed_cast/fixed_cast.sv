@@ -52,8 +52,8 @@ module fixed_cast #(
 
   initial begin
     if (IN_WIDTH + GAINED > 62 || OUT_WIDTH < 2) begin
-      $error("fixed_cast: widths must lie in 2..62, got %0d -> %0d (instance %m)", IN_WIDTH + GAINED,
-             OUT_WIDTH);
+      $error("fixed_cast: widths must lie in 2..62, got %0d -> %0d (instance %m)",
+             IN_WIDTH + GAINED, OUT_WIDTH);
       $finish;
     end
   end

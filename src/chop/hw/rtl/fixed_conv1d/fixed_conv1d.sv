@@ -30,7 +30,8 @@ module fixed_conv1d #(
     input  wire logic data_in_0_valid,
     output      logic data_in_0_ready,
 
-    input  wire logic [DATA_OUT_0_PARALLELISM_DIM_0*DATA_IN_0_PARALLELISM_DIM_0*WEIGHT_PRECISION_0-1:0] weight,
+    input  wire logic [DATA_OUT_0_PARALLELISM_DIM_0*DATA_IN_0_PARALLELISM_DIM_0
+        *WEIGHT_PRECISION_0-1:0] weight,
     input  wire logic weight_valid,
     output      logic weight_ready,
 

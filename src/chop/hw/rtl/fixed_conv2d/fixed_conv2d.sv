@@ -35,7 +35,8 @@ module fixed_conv2d #(
     input  wire logic data_in_0_valid,
     output      logic data_in_0_ready,
 
-    input  wire logic [DATA_OUT_0_PARALLELISM_DIM_0*DATA_IN_0_PARALLELISM_DIM_0*WEIGHT_PRECISION_0-1:0] weight,
+    input  wire logic [DATA_OUT_0_PARALLELISM_DIM_0*DATA_IN_0_PARALLELISM_DIM_0
+        *WEIGHT_PRECISION_0-1:0] weight,
     input  wire logic weight_valid,
     output      logic weight_ready,
 
@@ -50,6 +51,7 @@ module fixed_conv2d #(
 
   localparam int IN_WIDTH = DATA_IN_0_PRECISION_0;
   localparam int LANES = DATA_IN_0_PARALLELISM_DIM_0;
+  localparam int WINDOW_SIZE = KERNEL_SIZE_DIM_0 * KERNEL_SIZE_DIM_1 * DATA_IN_0_TENSOR_SIZE_DIM_0;
 
   logic [LANES*IN_WIDTH-1:0] window;
   logic window_valid, window_ready;
@@ -91,7 +93,7 @@ module fixed_conv2d #(
       .DATA_OUT_0_TENSOR_SIZE_DIM_0(DATA_OUT_0_TENSOR_SIZE_DIM_0),
       .DATA_OUT_0_PARALLELISM_DIM_0(DATA_OUT_0_PARALLELISM_DIM_0),
       .ACC_WIDTH                   (ACC_WIDTH),
-      .DATA_IN_0_TENSOR_SIZE_DIM_0 (KERNEL_SIZE_DIM_0 * KERNEL_SIZE_DIM_1 * DATA_IN_0_TENSOR_SIZE_DIM_0)
+      .DATA_IN_0_TENSOR_SIZE_DIM_0 (WINDOW_SIZE)
   ) u_fixed_linear (
       .clk             (clk),
       .rst             (rst),

@@ -64,7 +64,8 @@ module fixed_divide #(
 
   initial begin
     if (DIVISOR < 1 || K > 61) begin
-      $error("fixed_divide: DIVISOR %0d of %0d bits is out of range (instance %m)", DIVISOR, IN_WIDTH);
+      $error("fixed_divide: DIVISOR %0d of %0d bits is out of range (instance %m)", DIVISOR,
+             IN_WIDTH);
       $finish;
     end
   end

@@ -91,7 +91,8 @@ module fixed_dot_product #(
 
   for (genvar out = 0; out < OUTPUTS; out++) begin : g_total
     if (CHAINS == 1) begin : g_one
-      assign data_out_0[out*SUM_WIDTH+:SUM_WIDTH] = sums[(out*PADDED+PADDED-1)*SUM_WIDTH+:SUM_WIDTH];
+      assign data_out_0[out*SUM_WIDTH+:SUM_WIDTH] =
+          sums[(out*PADDED+PADDED-1)*SUM_WIDTH+:SUM_WIDTH];
     end else begin : g_many
       logic signed [SUM_WIDTH-1:0] total, total_q;
       always_comb begin

@@ -25,7 +25,8 @@ module fixed_leaky_relu #(
   localparam int IN_WIDTH = DATA_IN_0_PRECISION_0;
   localparam int OUT_WIDTH = DATA_OUT_0_PRECISION_0;
   localparam int SLOPE_WIDTH = $clog2(NEGATIVE_SLOPE + 1) + 1;  // and a sign
-  localparam int GROWTH = SLOPE_WIDTH > NEGATIVE_SLOPE_FRAC + 1 ? SLOPE_WIDTH : NEGATIVE_SLOPE_FRAC + 1;
+  localparam int GROWTH =  // of the steeper side
+      SLOPE_WIDTH > NEGATIVE_SLOPE_FRAC + 1 ? SLOPE_WIDTH : NEGATIVE_SLOPE_FRAC + 1;
   localparam int WIDE = IN_WIDTH + GROWTH;
   localparam logic signed [WIDE-1:0] SLOPE = WIDE'(NEGATIVE_SLOPE);
 

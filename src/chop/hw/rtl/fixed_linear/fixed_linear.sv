@@ -1,8 +1,8 @@
 // Matrix-vector product: data_out_0 = cast(weight * data_in_0 + bias), folded over both dimensions.
 // IN_FOLDS x OUT_FOLDS cycles per vector (the next vector loads during the last pass).
 //
-// Order of the streams, one beat per compute cycle: weights by output fold, then input fold; element
-// (output lane * input lanes + input lane) of a beat. One bias beat per output fold.
+// Order of the streams, one beat per compute cycle: weights by output fold, then input fold, and in
+// a beat element (output lane * input lanes + input lane). One bias beat per output fold.
 // The accumulator is exact: ACC_WIDTH comes from the range of the real weights.
 `default_nettype none
 
@@ -29,7 +29,8 @@ module fixed_linear #(
     input  wire logic data_in_0_valid,
     output      logic data_in_0_ready,
 
-    input  wire logic [DATA_OUT_0_PARALLELISM_DIM_0*DATA_IN_0_PARALLELISM_DIM_0*WEIGHT_PRECISION_0-1:0] weight,
+    input  wire logic [DATA_OUT_0_PARALLELISM_DIM_0*DATA_IN_0_PARALLELISM_DIM_0
+        *WEIGHT_PRECISION_0-1:0] weight,
     input  wire logic weight_valid,
     output      logic weight_ready,
 
@@ -187,9 +188,9 @@ module fixed_linear #(
   end
 
   initial begin
-    if (DATA_IN_0_TENSOR_SIZE_DIM_0 % IN_LANES != 0 || DATA_OUT_0_TENSOR_SIZE_DIM_0 % OUT_LANES != 0)
-    begin
-      $error("fixed_linear: parallelism must divide the size, got %0d / %0d -> %0d / %0d (instance %m)",
+    if (IN_FOLDS * IN_LANES != DATA_IN_0_TENSOR_SIZE_DIM_0
+        || OUT_FOLDS * OUT_LANES != DATA_OUT_0_TENSOR_SIZE_DIM_0) begin
+      $error("fixed_linear: parallelism must divide the size, got %0d / %0d and %0d / %0d (%m)",
              DATA_IN_0_TENSOR_SIZE_DIM_0, IN_LANES, DATA_OUT_0_TENSOR_SIZE_DIM_0, OUT_LANES);
       $finish;
     end

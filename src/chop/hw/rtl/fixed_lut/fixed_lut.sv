@@ -3,7 +3,7 @@
 `default_nettype none
 
 module fixed_lut #(
-    parameter int DATA_IN_0_PRECISION_0       = 8,         // width of an input element, bits, 2 to 16
+    parameter int DATA_IN_0_PRECISION_0       = 8,         // width of an input element, 2 to 16 bits
     parameter int DATA_OUT_0_PRECISION_0      = 8,         // width of an output element, bits
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1,         // elements per beat, 1 or more
     parameter     INIT_FILE                   = "lut.mem"  // 2**width hexadecimal words

@@ -121,7 +121,8 @@ module sliding_window #(
       if (last_channel) kernel_column_q <= last_kernel_column ? '0 : kernel_column_q + 1'b1;
       if (ends_kernel_row) kernel_row_q <= last_kernel_row ? '0 : kernel_row_q + 1'b1;
       if (ends_window) begin
-        left_q <= last_left ? -POSITION_WIDTH'(PADDING_DIM_0) : left_q + POSITION_WIDTH'(STRIDE_DIM_0);
+        left_q <= last_left ? -POSITION_WIDTH'(PADDING_DIM_0)
+            : left_q + POSITION_WIDTH'(STRIDE_DIM_0);
       end
       if (ends_window_row) begin
         top_q <= last_top ? -POSITION_WIDTH'(PADDING_DIM_1) : next_first_row;
