@@ -77,6 +77,7 @@ class Step:
 
     @property
     def outputs(self) -> list[str]:
+        """All that one step computes."""
         return [self.loss, *self.updated.values()]
 
 
@@ -132,6 +133,7 @@ def train(
 
 
 def main() -> None:
+    """Train, and tell the test accuracy."""
     data = load()
     start = time.perf_counter()
     weights = train(data, report=print)

@@ -3,7 +3,7 @@ from typing import Any, Literal
 
 import pytest
 
-from chop.config import dump_toml, load_toml, parse
+from chop.config import REST, dump_toml, load_toml, parse
 from chop.errors import ConfigError
 
 
@@ -72,3 +72,29 @@ def test_a_missing_or_broken_file_is_named(tmp_path):
     (tmp_path / "bad.toml").write_text("a = = 1")
     with pytest.raises(ConfigError, match=r"bad.toml: not valid TOML"):
         load_toml(tmp_path / "bad.toml")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    size: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    by: str = "name"
+    parts: dict[str, Part] = dataclasses.field(default_factory=dict, metadata=REST)
+
+
+def test_the_rest_field_takes_the_tables_that_no_field_has():
+    assert parse(Whole, {"by": "x", "left": {"size": 2}}, "here") == Whole("x", {"left": Part(2)})
+    assert parse(Whole, {"parts": {"size": 3}}, "here").parts == {"parts": Part(3)}
+
+
+def test_an_error_in_the_rest_has_the_path_the_user_wrote():
+    with pytest.raises(ConfigError, match=r"here.left: unknown key 'siez'. Did you mean 'size'"):
+        parse(Whole, {"left": {"siez": 2}}, "here")
+
+
+def test_a_key_that_is_no_table_is_a_misspelt_field():
+    with pytest.raises(ConfigError, match=r"here: unknown key 'bye'. Did you mean 'by'"):
+        parse(Whole, {"bye": "x"}, "here")

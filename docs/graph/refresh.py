@@ -41,6 +41,7 @@ def chapters() -> list[Path]:
 
 
 def main() -> None:
+    """Refresh every chapter in place."""
     for path in chapters():
         before = path.read_text(encoding="utf-8")
         after = refreshed(before)

@@ -28,6 +28,8 @@ from chop.registry import suggest
 T = TypeVar("T")
 NONE_SPELLINGS = ("NA", "None", "none")
 """How TOML, which has no null, spells None."""
+REST = types.MappingProxyType({"rest": True})
+"""Metadata of the field that takes the tables no other field has: `field(metadata=REST)`."""
 
 
 def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
@@ -38,13 +40,27 @@ def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
     if not isinstance(given, Mapping):
         raise ConfigError(f"{where}: expected a mapping, got {_show(given)}.")
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
-    _check_keys(given, fields, where)
     hints = _hints(cls)  # type: ignore[arg-type]
-    values = {k: convert(v, hints[k], f"{where}.{k}") for k, v in given.items()}
+    known, rest = _split(given, fields)
+    _check_keys(known, {k: f for k, f in fields.items() if k not in rest}, where)
+    values = {k: convert(v, hints[k], f"{where}.{k}") for k, v in known.items()}
+    values |= {k: convert(v, hints[k], where) for k, v in rest.items()}
     try:
         return cls(**values)
     except ConfigError as error:  # raised by __post_init__, which does not know the path
         raise ConfigError(f"{where}: {error}") from error
+
+
+def _split(
+    given: Mapping[str, Any], fields: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keys of fields, and under the field marked `REST`, if there is one, all other tables."""
+    taker = next((name for name, field in fields.items() if "rest" in field.metadata), None)
+    if taker is None:
+        return dict(given), {}
+    own = fields.keys() - {taker}
+    rest = {k: v for k, v in given.items() if k not in own and isinstance(v, Mapping)}
+    return {k: v for k, v in given.items() if k not in rest}, {taker: rest}
 
 
 def _check_keys(given: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> None:

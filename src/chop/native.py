@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import itertools
 import os
 import platform
 import re
@@ -41,8 +42,11 @@ COMPILERS = ("c++", "g++", "clang++")
 
 
 @functools.cache
-def load(source: Path, flags: tuple[str, ...] = ()) -> ctypes.CDLL | None:
-    """The library built from `source`, or None where it cannot be built (said once in the log)."""
+def load(source: Path, *flags: tuple[str, ...]) -> ctypes.CDLL | None:
+    """The library built from `source`, or None where it cannot be built (said once in the log).
+
+    Several sets of `flags` are tried in turn, as in `load(source, openmp_flags(), ())`.
+    """
     if os.environ.get("MASE_NATIVE", "1") == "0":
         return None
     compiler = find_compiler()
@@ -50,8 +54,8 @@ def load(source: Path, flags: tuple[str, ...] = ()) -> ctypes.CDLL | None:
         _log.warning("%s: no C++ compiler found; using the PyTorch path.", source.name)
         return None
     problem = ""
-    for tuning in TUNING:
-        command = [compiler, *BASE_FLAGS, *tuning, str(source), *flags]
+    for chosen, tuning in itertools.product(flags or ((),), TUNING):
+        command = [compiler, *BASE_FLAGS, *tuning, str(source), *chosen]
         try:
             return ctypes.CDLL(str(_built(source, command)))
         except (OSError, subprocess.SubprocessError) as error:
@@ -82,6 +86,20 @@ def openmp_flags() -> tuple[str, ...]:
     """
     loaded = _loaded_libraries(r"lib(gomp|iomp5|omp)[-.]")
     return (*loaded[:1], "-Wl,--as-needed", "-fopenmp")
+
+
+def tune_allocator() -> bool:
+    """Keep freed memory in the process; True where the C library can.
+
+    By default glibc gives large blocks back at once, so each large tensor pays for fresh pages
+    again. For programs that own their process: memory use does not shrink after its peak.
+    """
+    mmap_max, trim_threshold = -4, -1  # names of glibc's settings
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another C library
+        return False
+    return bool(mallopt(mmap_max, 0) and mallopt(trim_threshold, -1))
 
 
 def _loaded_libraries(pattern: str) -> list[str]:

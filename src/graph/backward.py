@@ -35,10 +35,9 @@ def backward(
     """
     graph = graph.copy()
     loss = _check_loss(graph.node(loss_node))
-    asked = graph.inputs() if wrt is None else [graph.node(node) for node in wrt]
-    sources = {node.name: node for node in asked if node.dtype.kind == "f"}
+    sources = _sources(graph, wrt)
     order = topological_sort(graph)
-    active = _active(graph, order, loss, sources)
+    active = _active(graph, order, loss, {node.name for node in sources.values()})
     received: dict[str, list[Node]] = {name: [] for name in active}
     received[loss.name] = [graph.add_const(1.0, dtype=loss.dtype)]
     totals: dict[str, Node] = {}
@@ -47,7 +46,19 @@ def backward(
             totals[node.name] = total = _sum(parts)
             for name, part in _pass_on(node, total, active):
                 received[name].append(part)
-    return graph, {name: totals.get(name) or _zeros(node) for name, node in sources.items()}
+    return graph, {name: totals.get(x.name) or _zeros(x) for name, x in sources.items()}
+
+
+def _sources(graph: Graph, wrt: Iterable[Node | str] | None) -> dict[str, Node]:
+    """The nodes to differentiate by, under the names they were asked for."""
+    if wrt is None:
+        return {node.name: node for node in graph.inputs() if node.dtype.kind == "f"}
+    asked = {node if isinstance(node, str) else node.name: graph.node(node) for node in wrt}
+    for name, node in asked.items():
+        if node.dtype.kind != "f":
+            text = f"only floating nodes have a gradient, this is {node.type}"
+            raise GradientError(f"node '{name}' ({node.op.value}): {text}.")
+    return asked
 
 
 def _check_loss(loss: Node) -> Node:
@@ -57,9 +68,7 @@ def _check_loss(loss: Node) -> Node:
     return loss
 
 
-def _active(
-    graph: Graph, order: Sequence[Node], loss: Node, sources: Mapping[str, Node]
-) -> set[str]:
+def _active(graph: Graph, order: Sequence[Node], loss: Node, sources: set[str]) -> set[str]:
     """The nodes on a path from a source to the loss: only they carry a gradient."""
     moved = set(sources)
     for node in order:

@@ -33,7 +33,7 @@ import numpy as np
 
 from graph.evaluator import KERNELS, ancestors, check_inputs, topological_sort
 from graph.ir import Array, Graph, Node, Op, Step
-from graph.ops import is_elementwise
+from graph.ops import DTYPES, is_elementwise
 
 BLOCK = 16384  # elements of one block of a FUSED node: 128 KiB of float64, well within a cache
 VIEWS = {Op.TRANSPOSE, Op.RESHAPE, Op.BROADCAST}  # give another look at the same memory
@@ -46,7 +46,7 @@ INTO: Mapping[Op, tuple[str, ...]] = {
 }
 _NAMESPACE: Mapping[str, Any] = {
     **{op.value: kernel for op, kernel in KERNELS.items() if is_elementwise(op)},
-    **{dtype: np.dtype(dtype) for dtype in ("float32", "float64", "int32", "int64")},
+    **{dtype: np.dtype(dtype) for dtype in DTYPES},
     "matmul": np.matmul,
     "divide": np.divide,
     "add_up": np.add.reduce,
@@ -69,7 +69,8 @@ class Compiled:
         """The outputs by name, in new arrays."""
         given = check_inputs(self.inputs, inputs)
         with np.errstate(all="ignore"):
-            return dict(zip(self.outputs, self._run(*given.values()), strict=True))
+            found = self._run(*given.values())
+        return {name: np.asarray(x) for name, x in zip(self.outputs, found, strict=True)}
 
 
 def compile_graph(graph: Graph, outputs: Iterable[Node | str]) -> Compiled:
@@ -113,10 +114,12 @@ class _Memory:
             self._free.append(storage)
 
     def view(self, storage: int, node: Node) -> Array:
+        """The start of a storage as an array for `node`."""
         byte_count = node.size * node.dtype.itemsize
         return self.storages[storage][:byte_count].view(node.dtype).reshape(node.shape)
 
     def total_bytes(self) -> int:
+        """All the memory the buffers take."""
         return sum(storage.nbytes for storage in self.storages)
 
 
@@ -135,6 +138,7 @@ class _Writer:
         self.reads = {k: sum(u in needed for u in users) for k, users in graph.users().items()}
 
     def source(self, inputs: Iterable[Node], outputs: Iterable[str]) -> str:
+        """The finished function."""
         arguments = ", ".join(self.variable[node.name] for node in inputs)
         found = {**self.variable, **self.result}
         results = "".join(f"{found[name]}, " for name in outputs).rstrip()

@@ -136,6 +136,10 @@ def _equal(a: Array, b: Array, out: Array | None = None) -> Array:
     return np.equal(a, b, out=out)
 
 
+def _sum(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
+    return np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)  # numpy would widen int32
+
+
 def _softmax(x: Array, axis: int) -> Array:
     powers = np.exp(x - x.max(axis, keepdims=True))
     return powers / powers.sum(axis, keepdims=True)
@@ -185,7 +189,7 @@ KERNELS: Mapping[Op, Callable[..., Array]] = {
     Op.TRANSPOSE: np.transpose,
     Op.RESHAPE: np.reshape,
     Op.BROADCAST: np.broadcast_to,
-    Op.SUM: np.sum,
+    Op.SUM: _sum,
     Op.MEAN: np.mean,
     Op.MAX: np.max,
     Op.SOFTMAX: _softmax,

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from graph.errors import ImportFxError, suggest
 from graph.evaluator import evaluate
@@ -38,6 +37,7 @@ class MLP(nn.Module):
         self.output = nn.Linear(HIDDEN, CLASSES, dtype=torch.float64)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Class probabilities of a batch."""
         return F.softmax(self.output(torch.relu(self.hidden(x))), dim=-1)
 
 
@@ -84,6 +84,7 @@ class _Importer:
         self.modules: dict[str, nn.Module] = dict(module.named_modules())
 
     def add(self, node: fx.Node) -> None:
+        """Import one fx node, by the method for its kind."""
         getattr(self, f"_{node.op}")(node)
 
     def _placeholder(self, node: fx.Node) -> None:
@@ -119,9 +120,7 @@ class _Importer:
             known = [str(getattr(key, "__name__", key)) for key in (*CALLS, *MODULES)]
             text = f"node '{node.name}' ({node.op}): no operation is listed for '{called}'."
             raise ImportFxError(f"{text} {suggest(called, set(known))}")
-        args, kwargs = pytree.tree_map_only(
-            fx.Node, lambda n: self.graph.node(n.name), (node.args, node.kwargs)
-        )
+        args, kwargs = _map_nodes((node.args, node.kwargs), lambda n: self.graph.node(n.name))
         try:
             inspect.signature(handler).bind(*args, name=node.name, **kwargs)
         except TypeError as error:
@@ -143,6 +142,7 @@ def _numpy_dtype(tensor: torch.Tensor) -> str:
 
 
 Handler = Callable[..., Node]
+_map_nodes: Any = fx.map_arg  # typed for fx nodes on both sides; ours go out
 
 
 def _unary(op: str) -> Handler:

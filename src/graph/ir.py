@@ -183,6 +183,8 @@ class Graph:
 
     def alias(self, name: str, target: str) -> None:
         """Let `name` stand for the node `target` from now on."""
+        if name in self.nodes:
+            raise NameTakenError(f"alias '{name}': the graph already has a node of that name.")
         self.aliases[name] = self.node(target).name
 
     def node(self, node: Node | str) -> Node:

@@ -128,13 +128,16 @@ class Call:
 
     @property
     def where(self) -> str:
+        """How messages name this node."""
         return f"node '{self.name}' ({self.op.value})"
 
     @property
     def shapes(self) -> str:
+        """How messages name the shapes of the inputs."""
         return " and ".join(f"{node.shape} of '{node.name}'" for node in self.inputs)
 
     def require_float(self) -> None:
+        """Refuse integers."""
         for node in self.inputs:
             if node.dtype.kind != "f":
                 text = f"needs a floating dtype, got {node.dtype} of '{node.name}'; add a cast."
@@ -150,6 +153,7 @@ class Call:
         return first.dtype
 
     def broadcast_shape(self, *shapes: Shape) -> Shape:
+        """The shape all `shapes` can be repeated to, by numpy's rule."""
         try:
             return np.broadcast_shapes(*shapes)
         except ValueError:

@@ -151,7 +151,12 @@ PASSES: Mapping[str, Pass] = {
     "fuse_elementwise": fuse_elementwise,
 }
 # In rounds until nothing changes, then the finish once: fused nodes hide what the rounds look for.
-ROUND = tuple(PASSES)[:4]
+ROUND = (
+    "constant_fold",
+    "simplify_algebra",
+    "common_subexpression_elimination",
+    "dead_code_elimination",
+)
 FINISH = ("fuse_elementwise", "dead_code_elimination")
 
 
@@ -172,12 +177,9 @@ class Optimized:
     records: tuple[PassRecord, ...]
 
     def __str__(self) -> str:
-        rows = [f"{'round':>5}  {'pass':<32} nodes before -> after"]
-        for record in self.records:
-            rows.append(
-                f"{record.round:>5}  {record.name:<32} {record.before:>12} -> {record.after:<5}"
-            )
-        return "\n".join(row.rstrip() for row in rows)
+        head = f"{'round':>5}  {'pass':<32} nodes before -> after"
+        rows = [f"{r.round:>5}  {r.name:<32} {r.before:>12} -> {r.after}" for r in self.records]
+        return "\n".join([head, *rows])
 
 
 def optimize(

@@ -127,3 +127,19 @@ def test_fused_nodes_are_refused_with_the_remedy() -> None:
     words = r"node 'tanh' \(fused\): fused nodes have no gradient; call backward first"
     with pytest.raises(GradientError, match=words):
         backward(optimize(g, [y]).graph, y)
+
+
+def test_a_gradient_by_integers_is_refused() -> None:
+    g = Graph()
+    x, labels = g.add_input("x"), g.add_input("labels", (2,), "int64")
+    words = r"node 'labels' \(input\): only floating nodes have a gradient, this is int64\[2\]"
+    with pytest.raises(GradientError, match=words):
+        backward(g, x * 2.0, wrt=[labels])
+
+
+def test_a_gradient_by_an_alias_answers_to_that_name() -> None:
+    g = Graph()
+    x = g.add_input("x")
+    g.alias("also_x", "x")
+    _, found = backward(g, x * 2.0, wrt=["also_x"])
+    assert list(found) == ["also_x"]

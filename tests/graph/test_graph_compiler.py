@@ -65,12 +65,12 @@ def test_blocks_give_what_the_whole_gives(
     monkeypatch.setattr(compiler, "BLOCK", 128)
     g = Graph()
     x, row = g.add_input("x", shape), g.add_input("row", shape[-1:])
-    y = ((x * row + 1.0).apply("sigmoid") * (x - row) + x.apply("relu")).apply("tanh")
+    first = g.add_input("first", (1, *shape[1:]) if shape else ())
+    y = ((x * row + first).apply("sigmoid") * (x - row) + x.apply("relu")).apply("tanh")
     done = optimize(g, [y]).graph
     assert done.node(y).op is Op.FUSED
     rng = np.random.default_rng(0)
-    inputs = {"x": rng.normal(size=shape), "row": rng.normal(size=shape[-1:])}
-    inputs = {name: np.asarray(value) for name, value in inputs.items()}
+    inputs = {node.name: np.asarray(rng.normal(size=node.shape)) for node in (x, row, first)}
     expected = evaluate(g, inputs, [y])[y.name]
     found = compile_graph(done, [y])(inputs)[y.name]
     # Vector and scalar loops of numpy's functions may differ in the last digit.

@@ -10,8 +10,9 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from graph.draw import Box, Edge, Layout, layout, to_dot, to_svg
+from graph.draw import Box, Edge, to_dot, to_svg
 from graph.errors import DrawError
+from graph.layout import Layout, layout
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -159,9 +160,9 @@ def test_two_thousand_boxes_take_seconds(kind: str) -> None:
     else:  # every edge from the first half to its mirror image is long, as in a gradient graph
         pairs = [(i, i + 1) for i in range(count - 1)] + [(i, count - 1 - i) for i in range(1000)]
     boxes = [Box(f"n{i}", (f"n{i}", "add")) for i in range(count)]
-    start = time.perf_counter()
+    start = time.process_time()
     to_svg(boxes, [Edge(f"n{a}", f"n{b}") for a, b in pairs])
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize("seed", range(4))

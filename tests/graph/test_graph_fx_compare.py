@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -15,7 +13,7 @@ from torch import fx, nn
 from graph.backward import backward
 from graph.errors import ImportFxError
 from graph.evaluator import evaluate
-from graph.fx_compare import CALLS, MLP, MODULES, build_mlp, from_fx, side_by_side
+from graph.fx_compare import CALLS, MLP, MODULES, build_mlp, from_fx, main, side_by_side
 
 
 def imported_values(
@@ -177,7 +175,6 @@ def test_side_by_side_puts_nodes_of_one_name_in_one_row() -> None:
         assert any(r.split()[1] == name and r.split("| ")[1].startswith(f"{name} ") for r in rows)
 
 
-def test_the_program_runs_alone_and_agrees_with_torch() -> None:
-    command = [sys.executable, "-m", "graph.fx_compare"]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert out.count("agrees with torch to 1e-15: True") == 2
+def test_the_program_runs_alone_and_agrees_with_torch(capsys: pytest.CaptureFixture[str]) -> None:
+    main()
+    assert capsys.readouterr().out.count("agrees with torch to 1e-15: True") == 2

@@ -269,6 +269,10 @@ def test_an_alias_answers_for_its_node_and_keeps_its_name_taken() -> None:
     assert "same = x     (alias)" in str(g)
     with pytest.raises(NameTakenError):
         g.add_input("same")
+    with pytest.raises(
+        NameTakenError, match="alias 'x': the graph already has a node of that name"
+    ):
+        g.alias("x", "b")
 
 
 def test_from_nodes_needs_every_input() -> None:

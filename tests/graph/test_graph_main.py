@@ -63,3 +63,38 @@ def test_one_compiled_step_equals_one_plain_step(digits: ModuleType) -> None:
     found = compile_graph(optimize(step.graph, step.outputs).graph, step.outputs)(inputs)
     for name in step.outputs:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-12, atol=1e-14)
+
+
+@pytest.fixture(scope="module")
+def bench(digits: ModuleType) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bench_graph", ROOT / "bench/graph.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    before = list(sys.path)
+    spec.loader.exec_module(module)
+    sys.path[:] = before
+    return module
+
+
+def test_all_variants_of_the_benchmark_compute_the_same(bench: ModuleType) -> None:
+    for work in (bench.digits_step(16), bench.gelu_gradient(2)):
+        found = [run() for run in bench.variants(work).values()]
+        for values in found[1:]:
+            for name in work.outputs:
+                np.testing.assert_allclose(values[name], found[0][name], rtol=1e-10, atol=1e-12)
+
+
+def test_the_benchmark_measures_variants_in_turn(bench: ModuleType) -> None:
+    calls: list[str] = []
+    runs = {name: (lambda name=name: calls.append(name)) for name in ("a", "b")}
+    times = bench.measure(runs, rounds=5)
+    assert calls == ["a", "b"] * 8  # three rounds to warm up
+    assert {name: len(seconds) for name, seconds in times.items()} == {"a": 5, "b": 5}
+
+
+def test_other_scripts_beside_the_benchmark_can_import_the_package() -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT / 'bench')!r}); import graph.draw; print('ok')"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "ok"

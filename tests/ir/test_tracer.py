@@ -215,6 +215,44 @@ def test_operators_on_either_side_are_recorded():
     assert torch.equal(graph.model(x + 1), Operators()(x + 1))
 
 
+class SizeArithmetic(nn.Module):
+    def forward(self, x):
+        half = int(x.shape[1] / 2)
+        return (
+            x[:, : max(half, 1)].sum() * min(len(x), x.size(1))
+            + -(-x.shape[1] // 4)
+            + round(half / 3)
+        )
+
+
+def test_python_arithmetic_on_sizes_stays_open():
+    graph = MaseGraph(SizeArithmetic(), dummy_in=torch.ones(2, 6))
+    for shape in ((2, 6), (9, 3), (1, 1), (4, 16)):
+        assert torch.equal(graph.model(torch.ones(shape)), SizeArithmetic()(torch.ones(shape)))
+
+
+class SplitsWithoutGradient(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.fc(x)
+        with torch.no_grad():
+            best, _ = y.max(dim=-1, keepdim=True)
+        return y * best
+
+
+def test_no_grad_of_an_operation_with_two_results_is_kept():
+    model = SplitsWithoutGradient()
+    graph = MaseGraph(model, dummy_in=torch.randn(2, 4))
+    x = torch.randn(3, 4)
+    ours, theirs = (
+        torch.autograd.grad(m(x).sum(), model.fc.weight)[0] for m in (graph.model, model)
+    )
+    assert torch.equal(ours, theirs)
+
+
 class Doubling(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

@@ -90,7 +90,7 @@ def _shallow(attributes: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def kept_buffers(model: nn.Module) -> Iterator[None]:
-    """Put the values of all buffers back, after a run on real tensors."""
+    """Put the values of all buffers back: counters are written to even on fake tensors."""
     before = [(b, b.detach().clone()) for b in model.buffers()]
     try:
         yield

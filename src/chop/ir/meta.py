@@ -61,7 +61,7 @@ class Record:
         setattr(self, self._field(key), value)
 
     def __contains__(self, key: object) -> bool:
-        return key in list(self)
+        return any(key == each for each in self)
 
     def __iter__(self) -> Iterator[str]:
         for key in self.known_keys():
@@ -69,7 +69,7 @@ class Record:
                 yield key
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return sum(1 for _ in self)  # list(self) would ask for the length first
 
     def keys(self) -> KeysView[str]:
         """The keys that have a value."""
@@ -85,7 +85,7 @@ class Record:
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of `key`, or `default` where it has none."""
-        return self[key] if key in list(self) else default
+        return self[key] if self.__contains__(key) else default
 
     def update(self, other: Any) -> None:
         """Set every key of `other`."""

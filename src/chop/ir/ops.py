@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from chop.errors import GraphError
+from chop.ir.kernels import COMPUTE, Compute
 from chop.ir.modes import ModeConstant, RandomDraw
 from chop.registry import Registry
 
@@ -87,6 +88,7 @@ class Op:
     is_dropout: bool = False
     copies_if_strided: bool = False
     reads_rows: bool = False
+    compute: Compute | None = None
     rtl: str = ""
     """How hardware realises it: a component of `chop.hw`, or wiring; empty: not at all."""
 
@@ -505,6 +507,12 @@ IMPLICIT = (
         )
         for name, names in _IMPLICIT.items()
     ),
+    # What Python computes of sizes.
+    Op(
+        "size_arithmetic",
+        IMPLICIT_FUNC,
+        functions=(max, min, round, math.ceil, math.floor, math.trunc),
+    ),
     Op("getattr", IMPLICIT_FUNC, functions=(getattr,)),
     # Not random within a mode, but not a constant either: training has another value.
     Op("mode_constant", IMPLICIT_FUNC, modules=(ModeConstant,), is_random=True),
@@ -543,8 +551,8 @@ def _merge(rows: Iterable[Op]) -> Registry[Op]:
     table: Registry[Op] = Registry("op")
     for row in rows:
         modules = MODULE_SHAPES.get(row.name, ())
-        rtl = row.rtl or _RTL_OF.get(row.name, "")
-        table.register(row.name, replace(row, modules=row.modules + modules, rtl=rtl))
+        columns = {"compute": COMPUTE.get(row.name), "rtl": row.rtl or _RTL_OF.get(row.name, "")}
+        table.register(row.name, replace(row, modules=row.modules + modules, **columns))
     return table
 
 
@@ -590,11 +598,13 @@ def op_of_module(module: nn.Module) -> Op | None:
 
 
 def op_of_function(target: Any) -> Op | None:
-    """The row of a torch function or Python operator."""
+    """The row of a torch function or Python operator, or of a quantised version of one."""
     try:
-        return _BY_FUNCTION.get(target)
+        found = _BY_FUNCTION.get(target)
     except TypeError:  # an unhashable callable
         return None
+    own = getattr(target, "op", None)
+    return own if found is None and isinstance(own, Op) else found
 
 
 def op_of_method(name: str) -> Op | None:

@@ -21,6 +21,7 @@ from chop.errors import TraceError
 from chop.ir.environment import kept_buffers, tracing_environment
 from chop.ir.outputs import OutputTemplate
 from chop.ir.recorder import Recorder, is_mutation, is_random_draw, user_frame
+from chop.ir.sameness import FakeResults
 from chop.ir.traced import TracedModule
 from chop.ir.tracked import ValueDependenceError
 from chop.ir.training import ModesDifferError, Trace, follow_training_flag, merge
@@ -105,6 +106,7 @@ class _Run:
         self.inputs = inputs
         self.options = options
         self.on_real = False
+        self.results = FakeResults()
 
     def can_be_leaf(self, owner: str) -> bool:
         """A module without parameters of its own hides nothing when it becomes one node."""
@@ -123,7 +125,7 @@ class _Run:
 
     def trace(self, *, training: bool) -> tuple[Trace, OutputTemplate]:
         """One trace in one mode."""
-        with _mode(self.model, training):
+        with _mode(self.model, training), kept_buffers(self.model):
             if self.inputs is None:
                 return _symbolic(self.model, self.options)
             if not self.on_real:
@@ -135,8 +137,7 @@ class _Run:
                 except Exception as reason:  # fakes lack values and some kernels: real ones decide
                     logger.debug("fake tensors do not suffice (%s); using real ones.", reason)
                     self.on_real = True
-            with kept_buffers(self.model):
-                return self._record(contextlib.nullcontext(), self.inputs)
+            return self._record(contextlib.nullcontext(), self.inputs)
 
     def _record(
         self, world: contextlib.AbstractContextManager[Any], inputs: Mapping[str, Any]
@@ -146,6 +147,7 @@ class _Run:
             self.options.is_leaf,
             training=self.model.training,
             specialize=self.options.specialize,
+            results=None if self.on_real else self.results,
         )
         for name, value in inputs.items():
             if holds_tensor(value):

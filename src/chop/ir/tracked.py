@@ -156,18 +156,42 @@ class _IntType(type):
 
 
 class tracked_int(metaclass=_IntType):  # noqa: N801 - stands in for int
-    """What `int` means in a model's own source file while it is traced."""
+    """The type `int`, whose calls keep the expression of a tracked number."""
 
 
 def tracked_len(value: Any) -> Any:
-    """What `len` means in a model's own source file while it is traced."""
+    """The first size of a tensor with its expression; else the length."""
     return value.shape[0] if isinstance(value, torch.Tensor) else builtins.len(value)
+
+
+def _extreme(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`min` or `max` that stays open in which of its numbers it is."""
+
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        numbers = all(isinstance(a, int | float) for a in args)
+        first = next((a for a in args if isinstance(a, Tracked)), None)
+        if kwargs or len(args) < 2 or not numbers or first is None:
+            return function(*args, **kwargs)
+        depends = any(getattr(a, "depends_on_data", False) for a in args)
+        expression = Expression(first.expression.write, function, *args)
+        return track(function(*map(_plain, args)), expression, depends)
+
+    return choose
+
+
+TRACKED_BUILTINS = {
+    "int": tracked_int,
+    "len": tracked_len,
+    "min": _extreme(min),
+    "max": _extreme(max),
+}
+"""What these names mean in a model's own source file while it is traced."""
 
 
 @contextmanager
 def keeping_sizes(namespaces: list[dict[str, Any]]) -> Iterator[None]:
-    """Give `int` and `len` in these module namespaces versions that keep the expression."""
-    names = {"int": tracked_int, "len": tracked_len}
+    """Give builtins in these module namespaces versions that keep the expression."""
+    names = TRACKED_BUILTINS
     changed = [(space, name) for space in namespaces for name in names if name not in space]
     for space, name in changed:
         space[name] = names[name]

@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from torch import nn
+
 from chop.config import parse
 from chop.errors import PassError
 from chop.ir.graph import MaseGraph
@@ -30,6 +32,7 @@ from chop.registry import Registry
 
 PassResult = tuple[MaseGraph, dict[str, Any]]
 PassFunction = Callable[..., PassResult]
+ModuleFunction = Callable[[nn.Module, Any], tuple[nn.Module, dict[str, Any]]]
 A = TypeVar("A")
 
 PASSES: Registry[PassFunction] = Registry("pass")
@@ -64,6 +67,7 @@ class PassSpec:
     needs: tuple[str, ...]
     rewrites: bool
     preserves: bool
+    on_module: ModuleFunction | None = None
 
 
 def graph_pass(
@@ -73,13 +77,15 @@ def graph_pass(
     needs: tuple[str, ...] = (),
     rewrites: bool = False,
     preserves: bool = True,
+    on_module: ModuleFunction | None = None,
 ) -> Callable[[Callable[[MaseGraph, A], PassResult]], PassFunction]:
     """Register a typed function as the pass `name`.
 
     `needs` names metadata that must be there; `rewrites` says that the graph's topology or
-    modules change; `preserves` claims that the output of the model does not.
+    modules change; `preserves` claims that the output of the model does not. `on_module` is what
+    the pass does to a plain module, where it takes one.
     """
-    spec = PassSpec(name, args, needs, rewrites, preserves)
+    spec = PassSpec(name, args, needs, rewrites, preserves, on_module)
 
     def decorate(function: Callable[[MaseGraph, A], PassResult]) -> PassFunction:
         @functools.wraps(function)
@@ -109,6 +115,8 @@ def _run(
     graph: MaseGraph,
     pass_args: Mapping[str, Any] | None,
 ) -> PassResult:
+    if spec.on_module is not None and isinstance(graph, nn.Module):
+        return spec.on_module(graph, parse(spec.args, pass_args, short_name(spec.name)))
     if not isinstance(graph, MaseGraph):
         kind = type(graph).__name__
         raise PassError(

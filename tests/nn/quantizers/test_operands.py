@@ -3,7 +3,8 @@ import copy
 import pytest
 
 from chop.errors import ConfigError
-from chop.nn.quantizers import Bypass, Integer, operand_quantizers
+from chop.nn.quantizers import FORMATS, FP8, MXFP, Binary, BlockFP, Bypass, Integer, Ternary
+from chop.nn.quantizers.operands import operand_quantizers
 
 ROLES = ("data_in", "weight", "bias")
 FULL = {
@@ -71,3 +72,47 @@ def test_a_mistake_is_named_in_the_users_terms(change, message):
 def test_a_missing_key_is_named_with_its_operand():
     with pytest.raises(ConfigError, match=r"linear: key 'data_in_width' is missing\."):
         operand_quantizers({"name": "integer", "weight_width": 8}, ROLES, "linear")
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"name": "block_fp", "weight_width": 8, "weight_block_size": [16]}, 16),
+        ({"name": "block_fp", "weight_width": 8, "weight_block_size": 16}, 16),
+        ({"name": "block_fp", "weight_width": 8, "weight_block_size": [1, 16]}, 16),
+    ],
+)
+def test_block_sizes_may_be_numbers_or_lists(config, expected):
+    made = operand_quantizers(config, ("weight",), "linear")["weight"]
+    assert made.tile == (1, expected)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"name": "binary", "weight_width": 1, "weight_bipolar": False}, Binary(bipolar=False)),
+        ({"name": "binary", "weight_stochastic": True}, Binary(stochastic=True)),
+        ({"name": "ternary", "weight_width": 2, "weight_max": 3.0, "weight_median": "NA"}, None),
+        ({"name": "mxfp", "weight_exponent_width": 2, "weight_frac_width": 1}, MXFP("e2m1")),
+        ({"name": "fp8", "weight_exponent_width": 5, "weight_frac_width": 2}, FP8("e5m2")),
+        (
+            {"name": "block_fp", "weight_width": 8, "weight_exponent_bias": None,
+             "weight_skip_first_dim": True},
+            BlockFP(8),
+        ),
+    ],
+)  # fmt: skip
+def test_settings_of_older_configs_are_understood(config, expected):
+    made = operand_quantizers(config, ("weight",), "linear")["weight"]
+    assert made == (expected or Ternary(maximum=3.0))
+
+
+def test_formats_without_required_settings_take_their_defaults():
+    made = operand_quantizers({"name": "mxfp"}, ROLES, "linear")
+    assert made == dict.fromkeys(ROLES, MXFP())
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_no_legacy_setting_is_also_a_field(name):
+    chosen = FORMATS[name]
+    assert not set(chosen.legacy) & set(chosen.__dataclass_fields__)

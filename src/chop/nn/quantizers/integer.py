@@ -68,8 +68,11 @@ class Integer(RoundingQuantizer):
 
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
         noise = self.noise_for(x, noise)
+        wraps = self.overflow == "wrap"
+        period = 2.0 ** (self.width - self.frac_width)
+        x = x.fmod(period) if wraps else x  # exact, and rounding does not see whole periods
         y = round_to_multiple(x, -self.frac_width, self.rounding, noise)
-        y = self._wrap(y) if self.overflow == "wrap" else y.clamp(*self.bounds(x.dtype))
+        y = self._wrap(y, period) if wraps else y.clamp(*self.bounds(x.dtype))
         return torch.where(y == 0, 0.0, y)  # two's complement has one zero
 
     def kernel(self) -> Kernel | None:
@@ -77,10 +80,8 @@ class Integer(RoundingQuantizer):
             return None
         return self.rounded_kernel("fixed", (-self.frac_width, *self.bounds(torch.float32)))
 
-    def _wrap(self, y: Tensor) -> Tensor:
+    def _wrap(self, y: Tensor, period: float) -> Tensor:
         low, high = self.bounds(y.dtype)
-        period = 2.0 ** (self.width - self.frac_width)
-        y = y.fmod(period)  # exact, but follows the sign of y
         y = torch.where(y > high, y - period, y)
         return torch.where(y < low, y + period, y)
 

@@ -3,6 +3,7 @@
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,
     add_software_metadata_analysis_pass,
+    calculate_avg_bits_mg_analysis_pass,
     init_metadata_analysis_pass,
     profile_statistics_analysis_pass,
     report_graph_analysis_pass,
@@ -11,6 +12,7 @@ from chop.passes.graph.analysis import (
     report_node_shape_analysis_pass,
     report_node_type_analysis_pass,
     summarize_graph_analysis_pass,
+    summarize_quantization_analysis_pass,
     verify,
     verify_metadata_analysis_pass,
 )
@@ -20,6 +22,7 @@ from chop.passes.graph.transforms import (
     extract_subgraph_transform_pass,
     fold_constants_transform_pass,
     fuse_conv_bn_transform_pass,
+    quantize_transform_pass,
     remove_dropout_transform_pass,
     replace_module_transform_pass,
 )
@@ -27,6 +30,7 @@ from chop.passes.graph.transforms import (
 __all__ = [
     "add_common_metadata_analysis_pass",
     "add_software_metadata_analysis_pass",
+    "calculate_avg_bits_mg_analysis_pass",
     "eliminate_common_subexpressions_transform_pass",
     "eliminate_dead_code_transform_pass",
     "extract_subgraph_transform_pass",
@@ -34,6 +38,7 @@ __all__ = [
     "fuse_conv_bn_transform_pass",
     "init_metadata_analysis_pass",
     "profile_statistics_analysis_pass",
+    "quantize_transform_pass",
     "remove_dropout_transform_pass",
     "replace_module_transform_pass",
     "report_graph_analysis_pass",
@@ -42,6 +47,7 @@ __all__ = [
     "report_node_shape_analysis_pass",
     "report_node_type_analysis_pass",
     "summarize_graph_analysis_pass",
+    "summarize_quantization_analysis_pass",
     "verify",
     "verify_metadata_analysis_pass",
 ]

@@ -15,6 +15,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.meta import CommonMeta, MaseMetadata, ValueMeta
 from chop.ir.ops import IMPLICIT_FUNC, Op, find_op
 from chop.log import get_logger
+from chop.passes.graph.number_formats import annotate_formats
 from chop.passes.graph.propagate import META, device_of, example_inputs, propagate
 
 logger = get_logger(__name__)
@@ -92,6 +93,7 @@ def annotate_node(
     common: CommonMeta = ensure_meta(node).common
     common.results = describe_result(result, keep)
     common.args = describe_arguments(node, op, keep)
+    annotate_formats(node)
     for value in (*common.results.values(), *common.args.values()):
         if value.device == META:
             value.device = device
@@ -129,6 +131,7 @@ def refresh(graph: MaseGraph) -> None:
         annotate_node(node, ops[node], result, keep, device)
         common.results = _merge(old_results, common.results or {})
         common.args = _merge(old_args, common.args or {})
+        annotate_formats(node)
 
     propagate(graph, inputs, record, real=has_values)
 

@@ -21,6 +21,7 @@ from chop.ir.environment import kept_buffers
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.recorder import is_mutation
+from chop.ir.sameness import is_hashable, key_of, module_key
 
 Recorder = Callable[[fx.Node, Any], None]
 
@@ -88,28 +89,20 @@ class _OnMeta(_Recording):
         return self._once(target, target, args, kwargs, super().call_method)
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        kind = _module_key(self.fetch_attr(target))
+        kind = module_key(self.fetch_attr(target))
         return self._once(kind, target, args, kwargs, super().call_module)
 
     def _once(self, kind: Any, target: Any, args: Any, kwargs: Any, run: Any) -> Any:
         if kind is None or str(getattr(kind, "__name__", kind)).endswith("_"):  # in place
             return run(target, args, kwargs)
-        key = (kind, _key(args), _key(kwargs))
-        if not _is_hashable(key):
+        key = (kind, key_of(args), key_of(kwargs))
+        if not is_hashable(key):
             return run(target, args, kwargs)
         if key not in self.known:
             self.known[key] = run(target, args, kwargs)
         # A tensor without data can stand for many, unless a node may change its shape in place.
         found = self.known[key]
         return _map_tensors(found, _to_meta) if self.is_written else found
-
-
-def _is_hashable(key: Any) -> bool:
-    try:
-        hash(key)
-    except TypeError:
-        return False
-    return True
 
 
 def _on_meta(argument: Any) -> Any:
@@ -121,25 +114,6 @@ def _on_meta(argument: Any) -> Any:
     if isinstance(argument, dict):
         return {k: META if k == "device" else _on_meta(v) for k, v in argument.items()}
     return argument
-
-
-def _module_key(module: nn.Module) -> Any:
-    """A key equal for modules that treat shapes alike; None for a class that is not torch's."""
-    if not type(module).__module__.startswith("torch.nn.") or module._forward_hooks:
-        return None
-    return (type(module), module.extra_repr(), *(_key(p) for p in module.parameters()))
-
-
-def _key(argument: Any) -> Any:
-    if isinstance(argument, Tensor):
-        return (argument.shape, argument.stride(), argument.dtype)
-    if isinstance(argument, tuple | list):
-        return (type(argument), *map(_key, argument))
-    if isinstance(argument, dict):
-        return tuple((name, _key(value)) for name, value in argument.items())
-    if isinstance(argument, slice):
-        return (slice, argument.start, argument.stop, argument.step)
-    return (type(argument), argument)
 
 
 def _to_meta(tensor: Tensor) -> Tensor:
@@ -177,7 +151,8 @@ def _emptied(model: nn.Module) -> Iterator[None]:
 def _run_fake(interpreter: _Recording, inputs: Mapping[str, Any]) -> None:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fakes = [_map_tensors(v, mode.from_tensor) for v in inputs.values()]
-    with mode, _without_noise():
+    # A write to a buffer alone, with no fake operand, happens for real in a fake world too.
+    with kept_buffers(interpreter.model), mode, _without_noise():
         interpreter.run(*fakes)
 
 
@@ -194,7 +169,7 @@ def _without_noise() -> Iterator[None]:
 
 def _run_real(interpreter: _Recording, inputs: Mapping[str, Any]) -> None:
     copies = [_map_tensors(v, torch.clone) for v in inputs.values()]  # in-place ops spare the user
-    with kept_buffers(interpreter.module), torch.random.fork_rng():
+    with kept_buffers(interpreter.model), kept_random_state(interpreter.model):
         interpreter.run(*copies)
 
 
@@ -203,6 +178,12 @@ def _failure(interpreter: _Recording, error: Exception) -> PassError:
     where = f"node '{node.name}' ({node.op} {node.target})" if node else "the graph"
     first = str(error).split("\n\nWhile executing")[0].strip()
     return PassError(f"{where}: cannot run on dummy_in: {type(error).__name__}: {first}")
+
+
+def kept_random_state(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Put back the random state of the CPU and of the device the model is on."""
+    device = device_of(model)
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 @contextlib.contextmanager

@@ -1,9 +1,11 @@
 """Passes on plain modules, without a graph."""
 
+from chop.passes.module.quantize import quantize_module_transform_pass
 from chop.passes.module.report_trainable_parameters import (
     report_trainable_parameters_analysis_pass,
 )
 
 __all__ = [
+    "quantize_module_transform_pass",
     "report_trainable_parameters_analysis_pass",
 ]

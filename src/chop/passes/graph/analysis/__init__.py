@@ -3,6 +3,7 @@
 from chop.passes.graph.analysis.add_common_metadata import add_common_metadata_analysis_pass
 from chop.passes.graph.analysis.add_hardware_metadata import add_hardware_metadata_analysis_pass
 from chop.passes.graph.analysis.add_software_metadata import add_software_metadata_analysis_pass
+from chop.passes.graph.analysis.calculate_avg_bits import calculate_avg_bits_mg_analysis_pass
 from chop.passes.graph.analysis.init_metadata import init_metadata_analysis_pass
 from chop.passes.graph.analysis.profile_statistics import profile_statistics_analysis_pass
 from chop.passes.graph.analysis.report_graph import report_graph_analysis_pass
@@ -14,6 +15,9 @@ from chop.passes.graph.analysis.report_node_shape import report_node_shape_analy
 from chop.passes.graph.analysis.report_node_type import report_node_type_analysis_pass
 from chop.passes.graph.analysis.statistics import STATISTICS
 from chop.passes.graph.analysis.summarize_graph import summarize_graph_analysis_pass
+from chop.passes.graph.analysis.summarize_quantization import (
+    summarize_quantization_analysis_pass,
+)
 from chop.passes.graph.analysis.verify_metadata import verify, verify_metadata_analysis_pass
 
 __all__ = [
@@ -21,6 +25,7 @@ __all__ = [
     "add_common_metadata_analysis_pass",
     "add_hardware_metadata_analysis_pass",
     "add_software_metadata_analysis_pass",
+    "calculate_avg_bits_mg_analysis_pass",
     "init_metadata_analysis_pass",
     "profile_statistics_analysis_pass",
     "report_graph_analysis_pass",
@@ -29,6 +34,7 @@ __all__ = [
     "report_node_shape_analysis_pass",
     "report_node_type_analysis_pass",
     "summarize_graph_analysis_pass",
+    "summarize_quantization_analysis_pass",
     "verify",
     "verify_metadata_analysis_pass",
 ]

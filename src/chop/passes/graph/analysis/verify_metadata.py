@@ -20,6 +20,7 @@ from chop.passes.graph.propagate import (
     bind_inputs,
     evaluation_mode,
     example_inputs,
+    kept_random_state,
     propagate,
 )
 
@@ -172,7 +173,7 @@ def _shapes(tensors: list[Tensor]) -> str:
 
 def run_tensors(model: nn.Module, inputs: dict[str, Any]) -> list[Tensor]:
     """The tensors `model` gives in evaluation mode; the model is left as it was."""
-    with torch.no_grad(), evaluation_mode(model), kept_buffers(model), torch.random.fork_rng():
+    with torch.no_grad(), evaluation_mode(model), kept_buffers(model), kept_random_state(model):
         return list(tensors_in(model(**inputs)))
 
 

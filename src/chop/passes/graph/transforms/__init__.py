@@ -11,6 +11,7 @@ from chop.passes.graph.transforms.emit_verilog_top import emit_verilog_top_trans
 from chop.passes.graph.transforms.extract_subgraph import extract_subgraph_transform_pass
 from chop.passes.graph.transforms.fold_constants import fold_constants_transform_pass
 from chop.passes.graph.transforms.fuse_conv_bn import fuse_conv_bn_transform_pass
+from chop.passes.graph.transforms.quantize import quantize_transform_pass
 from chop.passes.graph.transforms.remove_dropout import remove_dropout_transform_pass
 from chop.passes.graph.transforms.replace_module import replace_module_transform_pass
 
@@ -24,6 +25,7 @@ __all__ = [
     "extract_subgraph_transform_pass",
     "fold_constants_transform_pass",
     "fuse_conv_bn_transform_pass",
+    "quantize_transform_pass",
     "remove_dropout_transform_pass",
     "replace_module_transform_pass",
 ]

@@ -66,7 +66,9 @@ def _is_constant(graph: MaseGraph, node: fx.Node, constants: dict[fx.Node, Any])
     if node.op == "call_module" and any(True for _ in node_module(node).parameters()):
         return False
     op = find_op(node, graph.custom_ops)
-    return is_deterministic(node, op) and all(n in constants for n in node.all_input_nodes)
+    if op is None or op.is_stateful or not is_deterministic(node, op):
+        return False
+    return all(n in constants for n in node.all_input_nodes)
 
 
 def _is_fixed_tensor(graph: MaseGraph, target: str) -> bool:

@@ -1,0 +1,143 @@
+"""What training through quantised layers costs, against training in float.
+
+BERT-base with random weights, all 74 Linear layers quantised: one training step (forward, backward,
+SGD) as a ratio to the same step of the float model, interleaved; on the CPU and, where there is
+one, on the GPU, where both models are compiled so that quantisation is fused into its neighbours.
+And the time the quantise pass takes on the traced graph and on the plain module.
+
+    python bench/qat_step.py [--rounds N] [--batch N] [--length N] [--formats NAME …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+sys.path.append(sys.path.pop(0))  # this folder last: its graph.py is not the package
+
+import torch
+import transformers
+from record import save
+from tabulate import tabulate
+from torch import nn
+
+from chop import MaseGraph
+from chop.passes import quantize_transform_pass
+
+LIMITS = {"step_ratio": 1.15, "quantize_seconds": 1.0}
+LINEAR_LAYERS = 74
+SETTINGS: dict[str, dict[str, Any]] = {
+    "integer": {"width": 8, "frac_width": 4},
+    "minifloat_ieee": {"width": 8, "exponent_width": 4},
+    "block_fp": {"width": 8, "block_size": 32},
+    "mxint": {"width": 8, "block_size": 32},
+}
+GPU_BATCH, GPU_LENGTH = 32, 128
+
+
+def rules(name: str) -> dict[str, Any]:
+    """The pass's arguments: every Linear layer in the format `name`."""
+    pairs = [(role, kv) for role in ("data_in", "weight", "bias") for kv in SETTINGS[name].items()]
+    config = {"name": name} | {f"{role}_{key}": value for role, (key, value) in pairs}
+    return {"by": "type", "linear": {"config": config}}
+
+
+def bert() -> nn.Module:
+    """BERT-base for classification, without dropout so that both models see the same work."""
+    torch.manual_seed(0)
+    config = transformers.BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    return transformers.BertForSequenceClassification(config).train()
+
+
+def seconds(function: Callable[[], Any], device: str) -> float:
+    """Wall time of one call, its work on the device included."""
+    _wait(device)
+    start = time.perf_counter()
+    function()
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def stepper(model: nn.Module, inputs: dict[str, torch.Tensor]) -> Callable[[], None]:
+    """One training step, as a function."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        model(**inputs).loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def step_ratio(name: str, device: str, batch: int, length: int, rounds: int) -> dict[str, Any]:
+    """The quantised step against the float step, interleaved; medians."""
+    model = bert().to(device)
+    quantised, info = quantize_transform_pass(copy.deepcopy(model), rules(name))
+    assert len(info["quantized"]) == LINEAR_LAYERS, f"quantised {len(info['quantized'])} layers"
+    ids = torch.randint(0, 30000, (batch, length), device=device)
+    inputs = {"input_ids": ids, "labels": torch.zeros(batch, dtype=torch.long, device=device)}
+    if device == "cuda":
+        model, quantised = torch.compile(model), torch.compile(quantised)
+    steps = [stepper(model, inputs), stepper(quantised, inputs)]
+    for step in steps * 2:
+        step()
+    times: list[list[float]] = [[], []]
+    for i in range(rounds):
+        for which in (0, 1) if i % 2 == 0 else (1, 0):
+            times[which].append(seconds(steps[which], device))
+    pairs = zip(*times, strict=True)
+    return {
+        "format": name,
+        "device": device,
+        "batch": batch,
+        "length": length,
+        "compiled": device == "cuda",
+        "float_seconds": statistics.median(times[0]),
+        "quantised_seconds": statistics.median(times[1]),
+        "step_ratio": statistics.median(q / f for f, q in pairs),
+    }
+
+
+def quantize_seconds() -> dict[str, float]:
+    """Quantising 74 Linear layers: of a traced graph, and of the plain module; first calls."""
+    model = bert()
+    graph = MaseGraph(model, hf_input_names=["input_ids", "attention_mask"])
+    arguments = rules("integer")
+    return {
+        "graph": seconds(lambda: quantize_transform_pass(graph, arguments), "cpu"),
+        "module": seconds(lambda: quantize_transform_pass(model, arguments), "cpu"),
+    }
+
+
+def main() -> None:
+    """Measure, print, and write bench/results/qat_step.json."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--formats", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    args = parser.parse_args()
+    times = quantize_seconds()
+    cases = [("cpu", args.batch, args.length)]
+    if torch.cuda.is_available():
+        cases.append(("cuda", GPU_BATCH, GPU_LENGTH))
+    rows = [step_ratio(name, *case, args.rounds) for case in cases for name in args.formats]
+    print(tabulate(rows, headers="keys", floatfmt=".3f"))
+    print(f"quantise 74 layers: graph {times['graph']:.3f} s, module {times['module']:.3f} s")
+    results = {"limits": LIMITS, "quantize_seconds": times, "steps": rows}
+    print(save("qat_step_gpu" if torch.cuda.is_available() else "qat_step", results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Layers that compute with quantised operands, one class for each torch layer and format.
+
+The classes are generated from the op table (`chop.ir.kernels.COMPUTE`) and the registry of
+formats; the files of `chop.nn.quantized.modules` give them their places.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from torch import nn
+
+from chop.ir.kernels import Compute, parameter_role
+from chop.ir.ops import OPS, Op
+from chop.nn.quantized.frozen import forget, quantize_parameter
+from chop.nn.quantized.operands import (
+    DATA_OUT,
+    format_text,
+    is_bypassed,
+    layer_quantizers,
+    plain_config,
+    quantize_arguments,
+    quantize_value,
+)
+from chop.nn.quantizers import FORMATS, Quantizer
+
+QUANTIZED_LAYERS: tuple[str, ...] = tuple(
+    op.name for op in OPS.values() if op.compute is not None and op.modules
+)
+"""The ops that have quantised layers."""
+
+
+class QuantizedModule(nn.Module):
+    """A torch layer whose inputs and parameters pass through number formats first.
+
+    `config` is the configuration as given, `quantizers` the format of each operand by its role
+    (`data_in`, `weight`, `bias`; `data_out` is the result). The parameters are the float layer's:
+    they train, and state dicts of both kinds fit both.
+    """
+
+    op: ClassVar[Op]
+    format: ClassVar[type[Quantizer]]
+    float_class: ClassVar[type[nn.Module]]
+    mase_leaf: ClassVar[bool] = True
+
+    config: dict[str, Any]
+    quantizers: dict[str, Quantizer]
+
+    def __init__(self, *args: Any, config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        settings = self.parse(config, type(self).__name__)
+        super().__init__(*args, **kwargs)
+        self.config, self.quantizers = settings
+
+    @classmethod
+    def parse(
+        cls, config: Mapping[str, Any] | None, where: str
+    ) -> tuple[dict[str, Any], dict[str, Quantizer]]:
+        """`config` as plain data, and the format of each operand; errors carry the path `where`."""
+        plain = plain_config(config, cls.format, where)
+        return plain, layer_quantizers(_compute(cls.op), plain, where)
+
+    @property
+    def is_bypassed(self) -> bool:
+        """Whether this layer computes exactly as the float layer."""
+        return is_bypassed(self.quantizers.values())
+
+    def quantized_parameters(self) -> tuple[Any, ...]:
+        """The layer's parameters in their formats, in the order its kernel takes them."""
+        return tuple(self._quantized(name) for name in _compute(self.op).parameters)
+
+    def _quantized(self, name: str) -> Any:
+        value = operator.attrgetter(name)(self)
+        quantizer = self.quantizers[parameter_role(name)]
+        return None if value is None else quantize_parameter(self, name, value, quantizer)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.is_bypassed:
+            return super().forward(*args, **kwargs)
+        compute = _compute(self.op)
+        inputs, options = quantize_arguments(compute.inputs, self.quantizers, args, kwargs)
+        if compute.kernel is None:
+            result = super().forward(*inputs, **options)
+        else:
+            result = compute.kernel(self, self.quantized_parameters(), *inputs, **options)
+        return quantize_value(result, self.quantizers[DATA_OUT])
+
+    def train(self, mode: bool = True) -> QuantizedModule:
+        """As `nn.Module.train`; quantised weights are made anew after it."""
+        forget(self)
+        return super().train(mode)
+
+    def extra_repr(self) -> str:
+        formats = ", ".join(f"{role}={format_text(q)}" for role, q in self.quantizers.items())
+        return ", ".join(text for text in (super().extra_repr(), formats) if text)
+
+
+def _compute(op: Op) -> Compute:
+    assert op.compute is not None, f"op '{op.name}' has no row in COMPUTE"
+    return op.compute
+
+
+def layer_name(base: type[nn.Module], form: type[Quantizer]) -> str:
+    """`nn.Linear`, Integer -> `LinearInteger`."""
+    return f"{base.__name__}{form.class_suffix}"
+
+
+def layer_classes(place: str) -> dict[str, type[QuantizedModule]]:
+    """The classes that live in the module `place`, whose last name is the op's, by their names."""
+    op = OPS[place.rpartition(".")[2]]
+    made = [cls for base in op.modules for cls in _make(op, base, place)]
+    return {cls.__name__: cls for cls in made}
+
+
+def _make(op: Op, base: type[nn.Module], place: str) -> list[type[QuantizedModule]]:
+    """`base` in every format."""
+    shared = {
+        "__module__": place,
+        "__signature__": _with_config(base),
+        "op": op,
+        "float_class": base,
+        "forward": _forward_of(base),
+    }
+    made = []
+    for form in FORMATS.values():
+        own = {"__doc__": _describe(op, base, form), "format": form}
+        made.append(type(layer_name(base, form), (QuantizedModule, base), shared | own))
+    return made
+
+
+def _forward_of(base: type[nn.Module]) -> Callable[..., Any]:
+    """A forward with the signature of the float layer's, for tools that read it."""
+
+    @functools.wraps(base.forward)
+    def forward(self: QuantizedModule, *args: Any, **kwargs: Any) -> Any:
+        return self._run(args, kwargs)
+
+    return forward
+
+
+def _with_config(base: type[nn.Module]) -> inspect.Signature:
+    config = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None)
+    own = inspect.signature(base)
+    named = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    return own.replace(parameters=[*named, config])
+
+
+def _describe(op: Op, base: type[nn.Module], form: type[Quantizer]) -> str:
+    roles = ", ".join(f"`{role}`" for role in _compute(op).layer_roles)
+    summary = (form.__doc__ or "").strip().splitlines()[0]
+    return (
+        f"`nn.{base.__name__}` in the format `{form.name}`: {summary}\n\n"
+        f"Takes the arguments of `nn.{base.__name__}` and `config`, whose keys are an operand "
+        f"({roles}; `{DATA_OUT}` for the result) joined to a setting of the format."
+    )

@@ -1,0 +1,7 @@
+"""`nn.BatchNorm1d` in every number format: `BatchNorm1dInteger` …"""
+
+from __future__ import annotations
+
+from chop.nn.quantized.layer import layer_classes
+
+globals().update(layer_classes(__name__))

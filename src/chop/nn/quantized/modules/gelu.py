@@ -1,0 +1,7 @@
+"""`nn.GELU` in every number format: `GELUInteger` …"""
+
+from __future__ import annotations
+
+from chop.nn.quantized.layer import layer_classes
+
+globals().update(layer_classes(__name__))

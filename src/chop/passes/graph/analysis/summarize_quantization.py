@@ -1,0 +1,127 @@
+"""What quantisation changed, layer by layer."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import fx, nn
+
+from chop.errors import ConfigError
+from chop.ir.graph import MaseGraph
+from chop.ir.ops import find_op, node_module
+from chop.nn.quantized.convert import own_class
+from chop.nn.quantized.function import is_quantized_function
+from chop.nn.quantized.operands import DATA_OUT, format_text
+from chop.nn.quantizers import Bypass
+from chop.passes.base import PassResult, graph_pass
+from chop.passes.graph.analysis.table import Rows, draw_table, show
+from chop.passes.graph.number_formats import node_quantizers
+
+HEADERS = ("Name", "Op", "Before", "After", "Changed", "Formats")
+COUNTS = ("Op", "Total", "Changed", "Unchanged")
+
+
+@dataclass(frozen=True)
+class SummarizeQuantizationArgs:
+    """`original_graph`: the graph before; without it, "before" is the float layer of each.
+
+    `save_dir`: also write `quantization_layers.csv` and `quantization_ops.csv` there.
+    """
+
+    save_dir: Path | None = None
+    original_graph: Any = None
+
+    def __post_init__(self) -> None:
+        original = self.original_graph
+        if original is not None and not isinstance(original, MaseGraph):
+            kind = type(original).__name__
+            raise ConfigError(f"original_graph must be a MaseGraph, got {kind}.")
+
+
+@graph_pass("summarize_quantization_analysis_pass", SummarizeQuantizationArgs)
+def summarize_quantization_analysis_pass(
+    graph: MaseGraph, args: SummarizeQuantizationArgs
+) -> PassResult:
+    """Show every quantisable layer and function before and after, and how many of each op changed.
+
+    `info["table"]` has a record per node, `info["ops"]` one per op. Needs no metadata.
+    """
+    before = {} if args.original_graph is None else _calls(args.original_graph)
+    rows = [_record(name, node, before.get(name)) for name, node in _calls(graph).items()]
+    ops = _count(rows)
+    for name, records, headers in (("ops", ops, COUNTS), ("layers", rows, HEADERS)):
+        show("\n" + draw_table(records, headers))
+        if args.save_dir is not None:
+            _write_csv(args.save_dir / f"quantization_{name}.csv", records, headers)
+    return graph, {"table": rows, "ops": ops}
+
+
+def _calls(graph: MaseGraph) -> dict[str, fx.Node]:
+    """The nodes whose op can be quantised."""
+    calls = [n for n in graph.fx_graph.nodes if n.op.startswith("call_")]
+    ops = {node: find_op(node, graph.custom_ops) for node in calls}
+    return {n.name: n for n, op in ops.items() if op is not None and op.compute is not None}
+
+
+def _record(name: str, node: fx.Node, original: fx.Node | None) -> dict[str, Any]:
+    op = find_op(node)
+    before = _float_name(node) if original is None else _call_name(original)
+    after = _call_name(node)
+    return {
+        "Name": name,
+        "Op": op.name if op else "",
+        "Before": before,
+        "After": after,
+        "Changed": before != after or _formats(node) != (_formats(original) if original else ""),
+        "Formats": _formats(node),
+    }
+
+
+def _call_name(node: fx.Node) -> str:
+    """What a node calls: `Linear`, `LinearInteger`, `add`, `add_integer`."""
+    if node.op == "call_module":
+        return type(node_module(node)).__name__
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def _float_name(node: fx.Node) -> str:
+    """What a node would call were it not quantised."""
+    if node.op == "call_module":
+        module: nn.Module = node_module(node)
+        return own_class(type(module)).__name__
+    if is_quantized_function(node.target):
+        op = find_op(node)
+        assert op is not None, f"quantised function of node '{node.name}' has no op"
+        return op.name
+    return _call_name(node)
+
+
+def _formats(node: fx.Node) -> str:
+    """`data_in Integer(width=8), weight Integer(width=4)`."""
+    quantizers = node_quantizers(node) or {}
+    return ", ".join(
+        f"{role} {format_text(quantizer)}"
+        for role, quantizer in quantizers.items()
+        if role != DATA_OUT or not isinstance(quantizer, Bypass)
+    )
+
+
+def _count(rows: Rows) -> list[dict[str, Any]]:
+    counts = []
+    for op in dict.fromkeys(row["Op"] for row in rows):
+        changed = [bool(row["Changed"]) for row in rows if row["Op"] == op]
+        values = (op, len(changed), sum(changed), len(changed) - sum(changed))
+        counts.append(dict(zip(COUNTS, values, strict=True)))
+    return counts
+
+
+def _write_csv(file: Path, rows: Rows, headers: Sequence[str]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", newline="") as handle:
+        writer = csv.DictWriter(handle, headers)
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,104 @@
+"""The number formats of quantised nodes, as their metadata tells them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from torch import fx
+
+from chop.ir.kernels import parameter_role
+from chop.ir.meta import CommonMeta, MaseMetadata, ValueMeta
+from chop.ir.ops import node_module
+from chop.nn.quantized.function import call_quantizers, is_quantized_function
+from chop.nn.quantized.layer import QuantizedModule
+from chop.nn.quantized.operands import DATA_OUT
+from chop.nn.quantizers import Bypass, Quantizer
+
+TYPE_NAMES = {"integer": "fixed"}
+"""Metadata says "integer" of torch's integer dtypes, so the format goes by its other name."""
+
+
+def node_quantizers(node: fx.Node) -> Mapping[str, Quantizer] | None:
+    """The format of each operand of `node` by its role; None where it is not quantised."""
+    if node.op == "call_module":
+        module = node_module(node)
+        return module.quantizers if isinstance(module, QuantizedModule) else None
+    if node.op == "call_function" and is_quantized_function(node.target):
+        return call_quantizers(node.target, node.kwargs.get("config"))
+    return None
+
+
+def number_format(quantizer: Quantizer, value: ValueMeta) -> tuple[str, list[Any]]:
+    """`type` and `precision` of a value in a format: Integer(8, 3) -> ("fixed", [8, 3])."""
+    if isinstance(quantizer, Bypass):
+        assert value.torch_dtype is not None, "only tensors have number formats"
+        return "float", [8 * value.torch_dtype.itemsize]
+    name = TYPE_NAMES.get(quantizer.name, quantizer.name)
+    return name, _precision(quantizer)
+
+
+def _precision(quantizer: Quantizer) -> list[Any]:
+    """The sizes of a format in the order of its fields; a format without sizes gives its bits."""
+    values = [getattr(quantizer, f.name) for f in dataclasses.fields(quantizer) if not f.kw_only]
+    sizes = [v for v in values if isinstance(v, int | tuple) and not isinstance(v, bool)]
+    return sizes or [quantizer.bits]
+
+
+def annotate_formats(node: fx.Node) -> None:
+    """Write `type` and `precision` of a quantised node's operands, parameters and results.
+
+    A result without a format of its own (`data_out`) is told in the format of the first operand,
+    the one the arithmetic is done in. Does nothing to a node without metadata.
+    """
+    quantizers, meta = node_quantizers(node), node.meta.get("mase")
+    if quantizers is None or not isinstance(meta, MaseMetadata):
+        return
+    for name, value in (meta.common.args or {}).items():
+        role = role_of(name, quantizers)
+        if role is not None:
+            _write(value, quantizers[role])
+    _annotate_result(meta.common, quantizers)
+
+
+def _annotate_result(common: CommonMeta, quantizers: Mapping[str, Quantizer]) -> None:
+    own, first = quantizers[DATA_OUT], next(iter(quantizers.values()))
+    value = (common.results or {}).get("data_out_0")
+    if value is not None:
+        _write(value, first if isinstance(own, Bypass) else own)
+
+
+def role_of(name: str, quantizers: Mapping[str, Quantizer]) -> str | None:
+    """The role of an operand by its name in the metadata; None for one without a format."""
+    if name in quantizers:
+        return name
+    if name == "data_in_0" and "data_in" in quantizers:
+        return "data_in"
+    is_parameter = not name.startswith("data_") and parameter_role(name) in quantizers
+    return parameter_role(name) if is_parameter and ("weight" in name or "bias" in name) else None
+
+
+def _write(value: ValueMeta, quantizer: Quantizer) -> None:
+    if value.torch_dtype is not None and value.torch_dtype.is_floating_point:
+        value.type, value.precision = number_format(quantizer, value)
+
+
+def relink_formats(node: fx.Node) -> None:
+    """Let the nodes that read `node` tell the format of its result."""
+    meta = node.meta.get("mase")
+    if not isinstance(meta, MaseMetadata) or meta.common.results is None:
+        return
+    result = meta.common.results.get("data_out_0")
+    for user in node.users:
+        reader = user.meta.get("mase")
+        if result is not None and isinstance(reader, MaseMetadata):
+            _follow(reader.common, node, result)
+            annotate_formats(user)  # what it quantises itself, it tells itself
+
+
+def _follow(common: CommonMeta, source: fx.Node, result: ValueMeta) -> None:
+    for value in (common.args or {}).values():
+        same = value.shape == result.shape and value.torch_dtype == result.torch_dtype
+        if value.source is source and same:
+            value.type, value.precision = result.type, list(result.precision or [])

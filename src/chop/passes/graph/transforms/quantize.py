@@ -1,0 +1,186 @@
+"""Compute chosen layers and functions of a graph in chosen number formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from chop.errors import ConfigError
+from chop.ir.effects import is_in_place
+from chop.ir.graph import MaseGraph
+from chop.ir.meta import MaseMetadata
+from chop.ir.ops import Op, find_op, node_module
+from chop.log import get_logger
+from chop.nn.quantized.convert import float_class_of, to_format
+from chop.nn.quantized.function import parse_function_config, quantized_function
+from chop.nn.quantized.layer import QuantizedModule
+from chop.nn.quantizers.formats import find_format
+from chop.passes.base import PassResult, graph_pass
+from chop.passes.graph.number_formats import annotate_formats, relink_formats
+from chop.passes.graph.transforms.surgery import set_module
+from chop.passes.module.quantize import WHERE, quantize_module
+from chop.passes.quantization_rules import Candidate, Choice, QuantizeArgs, choose
+
+logger = get_logger(__name__)
+
+CALLS = ("call_function", "call_method")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A quantised function and its configuration, to take the place of a node's own."""
+
+    function: Callable[..., Any]
+    config: dict[str, Any]
+
+
+Change = QuantizedModule | Call
+
+
+@graph_pass(
+    "quantize_transform_pass",
+    QuantizeArgs,
+    rewrites=True,
+    preserves=False,
+    on_module=quantize_module,
+)
+def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
+    """Quantise what the rules match; `info["quantized"]` names the class or function of each.
+
+        quantize_transform_pass(mg, {
+            "by": "type",
+            "default": {"config": {"name": None}},
+            "linear": {"config": {"name": "integer", "data_in_width": 8, "weight_width": 8}},
+        })
+
+    Precedence: a rule by name beats one by regular expression, which beats one by type, which
+    beats the default. `by` says how the keys are read, in one way or a list of ways.
+
+    Layers become their quantised twins, functions and tensor methods become quantised functions
+    (an operation in place becomes one that is not, or is left alone where others read what it
+    writes). A config whose `name` is None leaves alone
+    what it matches. What is quantised already changes its format. Metadata that exists follows:
+    type and precision of operands, parameters and results. Nothing is changed when an argument is
+    wrong. A plain module may take the graph's place; its layers are quantised.
+    """
+    nodes = [n for n in graph.fx_graph.nodes if n.op in (*CALLS, "call_module")]
+    ops = [find_op(node, graph.custom_ops) for node in nodes]
+    candidates = [_candidate(n, op) for n, op in zip(nodes, ops, strict=True)]
+    choices = choose(args, candidates, WHERE)
+    changes = _plan(nodes, ops, choices)
+    for node, change in changes.items():
+        _apply(graph, node, change)
+    for node in changes:
+        annotate_formats(node)
+        relink_formats(node)
+    return graph, {"quantized": {node.name: _name_of(change) for node, change in changes.items()}}
+
+
+def _candidate(node: fx.Node, op: Op | None) -> Candidate:
+    if node.op == "call_module":
+        module = node_module(node)
+        name = type(module).__name__ if op is None else op.name
+        can = float_class_of(module) is not None
+        names: tuple[str, ...] = (node.name, str(node.target))
+    else:
+        name = str(node.target) if op is None else op.name
+        can, names = _is_quantizable_call(node, op), (node.name,)
+    if can and _is_write_read(node):
+        can = False
+        logger.warning(
+            "node '%s' writes to a tensor in place that others read, so it is not quantised.",
+            node.name,
+        )
+    return Candidate(names, name, can)
+
+
+def _is_write_read(node: fx.Node) -> bool:
+    """Whether an operation in place writes to what another node reads, or to the model's state.
+
+    A quantised operation writes to the quantised copy, which nobody else would see.
+    """
+    in_place = node.op == "call_module" and getattr(node_module(node), "inplace", False)
+    source: Any = node.args[0] if node.args and (in_place or is_in_place(node)) else None
+    while isinstance(source, fx.Node):
+        if len(source.users) > 1 or source.op == "get_attr":
+            return True
+        op = find_op(source)
+        source = source.args[0] if op is not None and op.is_view and source.args else None
+    return False
+
+
+def _is_quantizable_call(node: fx.Node, op: Op | None) -> bool:
+    """Whether a call has a quantised function, with arguments in the same order, on floats."""
+    compute = None if op is None else op.compute
+    if compute is None or compute.function is None or node.target in compute.unlike:
+        return False
+    meta = node.meta.get("mase")
+    if not isinstance(meta, MaseMetadata) or meta.common.args is None:
+        return True
+    types = [v.torch_dtype for v in meta.common.args.values() if v.torch_dtype is not None]
+    return any(dtype.is_floating_point for dtype in types)
+
+
+def _plan(
+    nodes: list[fx.Node], ops: list[Op | None], choices: list[Choice | None]
+) -> dict[fx.Node, Change]:
+    """What each node becomes; the graph is not touched yet, so that an error leaves it whole."""
+    twins: dict[tuple[int, str], QuantizedModule] = {}
+    places: dict[str, tuple[fx.Node, Choice | None]] = {}
+    changes: dict[fx.Node, Change] = {}
+    for node, op, choice in zip(nodes, ops, choices, strict=True):
+        if node.op == "call_module":
+            _check_shared(node, choice, places)
+        if choice is None:
+            continue
+        if node.op == "call_module":
+            module = node_module(node)
+            key = (id(module), choice.where)  # a layer called twice stays one layer
+            if key not in twins:
+                twins[key] = to_format(module, choice.config, where=choice.where)
+            changes[node] = twins[key]
+        else:
+            assert op is not None, f"node '{node.name}' was chosen without an op"
+            changes[node] = _call(op, choice)
+    return changes
+
+
+def _check_shared(
+    node: fx.Node, choice: Choice | None, places: dict[str, tuple[fx.Node, Choice | None]]
+) -> None:
+    """Two calls of one module must get one config."""
+    first, expected = places.setdefault(str(node.target), (node, choice))
+    if expected != choice:
+        where = next(c.where for c in (choice, expected) if c is not None)
+        raise ConfigError(
+            f"{where}: nodes '{first.name}' and '{node.name}' call one module, '{node.target}', "
+            f"and get different configs. Name the module instead."
+        )
+
+
+def _call(op: Op, choice: Choice) -> Call:
+    form = find_format(choice.config["name"], f"{choice.where}.name")
+    parse_function_config(op, form, choice.config, choice.where)
+    return Call(quantized_function(op, form), dict(choice.config))
+
+
+def _apply(graph: MaseGraph, node: fx.Node, change: Change) -> None:
+    if isinstance(change, QuantizedModule):
+        set_module(graph, str(node.target), change)
+        config: Mapping[str, Any] = change.config
+    else:
+        node.op, node.target = "call_function", change.function
+        node.kwargs = {**node.kwargs, "config": change.config}
+        config = change.config
+    meta = node.meta.get("mase")
+    if isinstance(meta, MaseMetadata):
+        meta.common.quant = dict(config)
+
+
+def _name_of(change: Change) -> str:
+    return (
+        type(change).__name__ if isinstance(change, QuantizedModule) else change.function.__name__
+    )

@@ -1,0 +1,83 @@
+"""Quantise the layers of a plain module, without a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from chop.config import parse
+from chop.errors import PassError
+from chop.ir.ops import op_of_module
+from chop.nn.quantized.convert import float_class_of, to_format
+from chop.nn.quantized.layer import QuantizedModule
+from chop.passes.quantization_rules import Candidate, QuantizeArgs, choose
+
+WHERE = "quantize"
+
+
+def quantize_module_transform_pass(
+    module: nn.Module, pass_args: Mapping[str, Any] | None = None
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Put quantised twins in the place of layers; arguments as in `quantize_transform_pass`.
+
+    Names are module paths. Functions called inside a forward are not seen: trace the model for
+    those. The module is changed in place and returned; a single layer gives its twin.
+    """
+    if not isinstance(module, nn.Module):
+        kind = type(module).__name__
+        raise PassError(f"quantize_module: expected a module, got {kind}. Give mg.model.")
+    return quantize_module(module, parse(QuantizeArgs, pass_args, WHERE))
+
+
+def quantize_module(module: nn.Module, args: QuantizeArgs) -> tuple[nn.Module, dict[str, Any]]:
+    """Quantise the layers of `module` as `args` say; `info["quantized"]` names their classes."""
+    layers = list(_layers(module, ""))
+    choices = choose(args, [_candidate(path, layer) for path, layer in layers], WHERE)
+    twins: dict[str, QuantizedModule] = {}
+    made: dict[tuple[int, str], QuantizedModule] = {}  # a layer at two paths stays one layer
+    for (path, layer), choice in zip(layers, choices, strict=True):
+        if choice is not None:
+            key = (id(layer), choice.where)
+            if key not in made:
+                made[key] = to_format(layer, choice.config, where=choice.where)
+            twins[path] = made[key]
+    result = _replace(module, twins)
+    return result, {"quantized": {path: type(twin).__name__ for path, twin in twins.items()}}
+
+
+def _layers(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+    """Paths and modules; what is inside a layer of the op table is the layer's own."""
+    yield path, module
+    if float_class_of(module) is None:
+        for name, child in module._modules.items():  # named_children() skips what is shared
+            if child is not None:
+                yield from _layers(child, f"{path}.{name}" if path else name)
+
+
+def _candidate(path: str, module: nn.Module) -> Candidate:
+    op = op_of_module(module)
+    name = type(module).__name__ if op is None else op.name
+    return Candidate((path,), name, float_class_of(module) is not None)
+
+
+def _replace(module: nn.Module, twins: Mapping[str, QuantizedModule]) -> nn.Module:
+    if "" in twins:
+        return twins[""]
+    for path, twin in twins.items():
+        parent, _, name = path.rpartition(".")
+        setattr(module.get_submodule(parent), name, twin)
+    for each in module.modules():
+        _leave_fused_path(each)
+    return module
+
+
+def _leave_fused_path(module: nn.Module) -> None:
+    """Make torch's encoder call its layers: in evaluation it would read their weights itself."""
+    if not any(isinstance(child, QuantizedModule) for child in module.modules()):
+        return
+    if isinstance(module, nn.TransformerEncoderLayer):
+        module.activation_relu_or_gelu = 0  # as torch marks an activation it cannot fuse
+    if isinstance(module, nn.TransformerEncoder):
+        module.use_nested_tensor = False

@@ -1,0 +1,133 @@
+"""Native code gives the bits of the PyTorch definitions."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from format_cases import (
+    BLOCK_CASES,
+    CASES,
+    DETERMINISTIC,
+    ELEMENT_CASES,
+    awkward_blocks,
+    awkward_points,
+    label,
+    same,
+    with_rounding,
+)
+
+from chop.nn.quantizers import (
+    FP8,
+    MXFP,
+    BlockFP,
+    BlockLog,
+    BlockMinifloat,
+    Integer,
+    Log,
+    MinifloatDenorm,
+    MinifloatIEEE,
+    MXInt,
+    kernels,
+)
+
+needs_library = pytest.mark.skipif(
+    kernels.library() is None, reason="no C++ compiler here; install one to run this"
+)
+NATIVE = (
+    Integer(8, 4),
+    FP8(),
+    MinifloatIEEE(8, 4),
+    MinifloatDenorm(8, 4),
+    Log(8),
+    MXInt(8),
+    BlockFP(8),
+    MXFP("e4m3"),
+    BlockMinifloat(8, 4),
+    BlockLog(8),
+)
+
+
+@pytest.mark.parametrize("rounding", DETERMINISTIC)
+@pytest.mark.parametrize("quantizer", NATIVE, ids=label)
+def test_the_formats_that_must_be_fast_have_native_code(quantizer, rounding):
+    assert with_rounding(quantizer, rounding).kernel() is not None
+
+
+@needs_library
+@pytest.mark.parametrize("rounding", DETERMINISTIC)
+@pytest.mark.parametrize("quantizer", ELEMENT_CASES, ids=label)
+def test_native_elements_are_bit_equal(quantizer, rounding):
+    quantizer = with_rounding(quantizer, rounding)
+    x = awkward_points(randoms=20_000)
+    assert same(quantizer(x), quantizer.quantize(x))
+
+
+@needs_library
+@pytest.mark.parametrize("columns", [37, 512])
+@pytest.mark.parametrize("rounding", DETERMINISTIC)
+@pytest.mark.parametrize("quantizer", BLOCK_CASES, ids=label)
+def test_native_blocks_are_bit_equal(quantizer, rounding, columns):
+    quantizer = with_rounding(quantizer, rounding)
+    x = awkward_blocks(columns)
+    assert same(quantizer(x), quantizer.quantize(x))
+    ordinary = torch.randn(16, columns, generator=torch.Generator().manual_seed(1))
+    assert same(quantizer(ordinary), quantizer.quantize(ordinary))
+
+
+@needs_library
+@pytest.mark.parametrize("rounding", DETERMINISTIC)
+@pytest.mark.parametrize("quantizer", NATIVE, ids=label)
+def test_random_bit_patterns_are_bit_equal(quantizer, rounding):
+    quantizer = with_rounding(quantizer, rounding)
+    bits = torch.randint(-(2**31), 2**31, (64, 1024), generator=torch.Generator().manual_seed(2))
+    x = bits.to(torch.int32).view(torch.float32)
+    x = torch.where(x.isfinite(), x, 0.5)
+    assert same(quantizer(x), quantizer.quantize(x))
+
+
+@needs_library
+def test_threads_do_not_change_the_values():
+    x = torch.randn(300, 1000)
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append([quantizer(x) for quantizer in NATIVE])
+    finally:
+        torch.set_num_threads(before)
+    assert all(same(a, b) for row in results for a, b in zip(row, results[0], strict=True))
+
+
+@needs_library
+def test_the_mask_is_the_torch_formula():
+    x, gradient = torch.randn(2, 70_001)
+    x[0], gradient[1] = float("nan"), float("nan")
+    expected = torch.where((x >= -0.5) & (x <= 1.0), gradient, 0.0)
+    assert same(kernels.mask(gradient, x, -0.5, 1.0), expected)
+
+
+def test_other_tensors_use_the_definition():
+    assert not kernels.can_run(torch.empty(3, dtype=torch.float64))
+    assert not kernels.can_run(torch.empty(0))
+    assert not kernels.can_run(torch.empty(3, device="meta"))
+
+
+def test_without_native_code_the_values_are_the_same(tmp_path):
+    program = (
+        "import torch, sys; from chop.nn.quantizers import MXInt, kernels;"
+        "x = torch.linspace(-3, 3, 200).reshape(4, 50);"
+        "torch.save((MXInt(8)(x), kernels.library() is None), sys.argv[1])"
+    )
+    saved = tmp_path / "values.pt"
+    environment = {**os.environ, "MASE_NATIVE": "0"}
+    subprocess.run([sys.executable, "-c", program, str(saved)], check=True, env=environment)
+    values, has_no_library = torch.load(saved)
+    assert has_no_library
+    assert same(values, MXInt(8)(torch.linspace(-3, 3, 200).reshape(4, 50)))
+
+
+def test_every_case_has_a_label_of_its_own():
+    assert len({label(case) for case in CASES}) == len(CASES)
