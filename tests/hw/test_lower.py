@@ -1,13 +1,22 @@
+import copy
+
 import numpy as np
 import pytest
 import torch
-from hardware_models import DigitsCnn, SmallMlp, fixed_graph
+from hardware_models import DigitsCnn, DigitsMlp, SmallMlp, fixed_graph
 from torch import nn
 
 from chop.errors import HardwareError
 from chop.hw.lower import LOWERINGS, Parallelism, lower, supported_ops
 from chop.hw.reference import run_reference
+from chop.ir.graph import MaseGraph
 from chop.ir.ops import OPS
+from chop.nn.quantizers.integer import Integer
+from chop.passes.graph.analysis import (
+    add_common_metadata_analysis_pass,
+    init_metadata_analysis_pass,
+)
+from chop.passes.graph.transforms import quantize_transform_pass
 
 
 class Calls(nn.Module):
@@ -175,3 +184,25 @@ def test_inputs_are_quantised_by_the_rule_of_the_reference():
     x = torch.tensor([[0.03125, -0.03125, 100.0, -100.0]])  # ties at 8.4, and both ends
     lowered = lower(fixed_graph(SmallMlp(), x), Parallelism(4))
     assert np.array_equal(lowered.encode(x)["data_in_0"], [[0, 0, 127, -128]])
+
+
+@pytest.mark.parametrize("frac_width", [4, 5, 6])
+@pytest.mark.parametrize("make", [DigitsMlp, lambda: DigitsCnn(2)], ids=["mlp", "residual-cnn"])
+def test_golden_integers_equal_the_model_that_the_quantize_pass_gives(make, frac_width):
+    x = torch.randn(4, 1, 8, 8)
+    graph = MaseGraph(make().eval(), dummy_in=x)
+    init_metadata_analysis_pass(graph)
+    add_common_metadata_analysis_pass(graph)
+    layer = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 5, "weight_width": 6,
+             "weight_frac_width": 4, "bias_width": 9, "bias_frac_width": 7}  # fmt: skip
+    other = {"name": "integer", "data_in_width": 8, "data_in_frac_width": frac_width}
+    rules = {"linear": layer, "conv2d": layer, "relu": other, "add": other}
+    present = {node.meta["mase"].common.mase_op for node in graph.fx_graph.nodes}
+    chosen = {op: {"config": config} for op, config in rules.items() if op in present}
+    quantize_transform_pass(graph, {"by": "type", "default": {"config": {"name": None}}, **chosen})
+    lowered = lower(graph, Parallelism(2))
+    (found,) = lowered.decode(lowered.design.golden(lowered.encode(x)))
+    with torch.no_grad():
+        wanted = copy.deepcopy(graph).model.double()(x.double())
+    assert torch.equal(found, Integer(8, 5).quantize(wanted))
+    assert torch.equal(found, run_reference(graph, x))

@@ -48,6 +48,10 @@ from chop.ir.arguments import named_arguments
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.ops import OPS, Op, find_op, node_module
+from chop.nn.quantized.function import call_quantizers, is_quantized_function
+from chop.nn.quantized.layer import QuantizedModule
+from chop.nn.quantized.operands import DATA_OUT
+from chop.nn.quantizers import Bypass
 from chop.registry import Registry
 
 Shape = tuple[int, ...]
@@ -273,25 +277,15 @@ class Lowerer:
         return wire
 
     def argument_format(self, node: fx.Node, name: str) -> Fixed:
-        """Format of an argument of `node`, from the metadata."""
-        return _format(node, f"args.{name}", mase_meta(node).common["args"][name])
+        """Format of an argument of `node`; an operand left in float comes as it is."""
+        meta = mase_meta(node).common["args"][name]
+        if meta.type not in FIXED_TYPES and name.startswith("data_in_"):
+            return self.stream(self.operand(node, int(name.removeprefix("data_in_")))).format
+        return _format(node, f"args.{name}", meta)
 
     def result_format(self, node: fx.Node) -> Fixed:
-        """Format of the result: the metadata's, or where that is float, what the users take."""
-        result = mase_meta(node).common["results"]["data_out_0"]
-        if result.type in FIXED_TYPES:
-            return _format(node, "results.data_out_0", result)
-        taken = {f for user in node.users if (f := self._taken_by(user, node)) is not None}
-        if len(taken) == 1:
-            return taken.pop()
-        return _format(node, "results.data_out_0", result)
-
-    def _taken_by(self, user: fx.Node, node: fx.Node) -> Fixed | None:
-        if user.op == "output":
-            return None
-        number = user.all_input_nodes.index(node)
-        meta = mase_meta(user).common["args"].get(f"data_in_{number}")
-        return _format(user, f"args.data_in_{number}", meta) if meta else None
+        """Format of the result of `node`."""
+        return result_format(node)
 
     def setting(self, node: fx.Node, name: str, default: Any) -> Any:
         """A configuration value: the module's attribute, or the argument of the function."""
@@ -307,6 +301,50 @@ class Lowerer:
         """An error that names node, op, what was given and what is allowed."""
         op = _op(self.graph, node)
         return HardwareError(f"node '{node.name}' ({op.name if op else '?'}): {what}. {allowed}.")
+
+
+def result_format(node: fx.Node) -> Fixed:
+    """The format in which hardware hands on the result of `node`.
+
+    What the metadata says of the result; but where the software does not quantise it, the format
+    its users quantise it to, so that it is rounded once in both.
+    """
+    result = mase_meta(node).common["results"]["data_out_0"]
+    demanded = _demanded(node)
+    is_told = result.type in FIXED_TYPES
+    if len(demanded) == 1 and not (is_told and _quantizes_result(node)):
+        return demanded.pop()
+    return _format(node, "results.data_out_0", result)
+
+
+def _demanded(node: fx.Node) -> set[Fixed]:
+    """The formats that the users of `node` quantise it to, through those that leave it in float."""
+    found: set[Fixed] = set()
+    for user in node.users:
+        if user.op == "output":
+            continue
+        number = user.all_input_nodes.index(node)
+        meta = mase_meta(user).common["args"].get(f"data_in_{number}")
+        if meta is not None and meta.type in FIXED_TYPES:
+            found.add(_format(user, f"args.data_in_{number}", meta))
+        elif meta is not None:
+            found |= _demanded(user)
+    return found
+
+
+def _quantizes_result(node: fx.Node) -> bool:
+    """Whether a result format in the metadata is one that is applied.
+
+    A quantised layer tells the format of its first operand for a result it does not quantise;
+    formats set by hand are meant.
+    """
+    quantizers: Mapping[str, Any] = {}
+    if node.op == "call_module":
+        module = node_module(node)
+        quantizers = module.quantizers if isinstance(module, QuantizedModule) else {}
+    elif node.op == "call_function" and is_quantized_function(node.target):
+        quantizers = call_quantizers(node.target, node.kwargs.get("config"))
+    return not isinstance(quantizers.get(DATA_OUT), Bypass)
 
 
 def _format(node: fx.Node, where: str, meta: ValueMeta) -> Fixed:

@@ -42,10 +42,10 @@ class _Reference(fx.Interpreter):
         if n.op in ("output", "get_attr"):
             return super().run_node(n)
         if n.op == "placeholder":
-            return _quantize(super().run_node(n), _result(self.mase_graph, n))
+            return _quantize_result(super().run_node(n), n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         value = self._call(n, _quantized(n, args), dict(kwargs))
-        return _quantize(value, _result(self.mase_graph, n))
+        return _quantize_result(value, n)
 
     def _call(self, n: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         op = find_op(n, self.mase_graph.custom_ops)
@@ -120,9 +120,12 @@ def _argument(n: fx.Node, name: str) -> ValueMeta | None:
     return found
 
 
-def _result(graph: MaseGraph, n: fx.Node) -> ValueMeta | None:
-    found: ValueMeta | None = mase_meta(n).common["results"].get("data_out_0")
-    return found
+def _quantize_result(x: Any, n: fx.Node) -> Any:
+    """Results are handed on in the format that hardware hands them on in."""
+    if not isinstance(x, Tensor):
+        return x
+    number = lowering.result_format(n)
+    return Integer(number.width, number.frac_width).quantize(x)
 
 
 def _quantize(x: Any, meta: ValueMeta | None) -> Any:
