@@ -27,7 +27,12 @@ from chop.log import get_logger
 logger = get_logger(__name__)
 
 DRIVER = Path(__file__).parent / "driver.cpp"
-_CXX_FLAGS = ("-std=gnu++20", "-O1", "-pthread", "-fno-strict-aliasing")
+_CXX_FLAGS = ("-std=gnu++17", "-O1", "-pthread", "-fno-strict-aliasing")
+_RUNTIME = {
+    False: ("verilated", "verilated_threads"),
+    True: ("verilated", "verilated_threads", "verilated_fst_c"),
+}
+_PRELUDE = ("verilated.h", "cstdint", "cstdio", "cstring", "memory", "vector")
 _TRACE = {False: (), True: ("--trace-fst",)}
 _EXTRA_CYCLES = 64
 """How long to look for beats that should not come after the last expected one."""
@@ -86,14 +91,14 @@ class Simulator:
         """Build the RTL emitted in the hardware directory `directory`; `lint` it on its own."""
         self.design = design if isinstance(design, Design) else None
         self.interface = design.interface() if isinstance(design, Design) else design
-        self.directory = Path(directory)
+        self.directory = Path(directory).resolve()  # tools run in other directories
         self.waves = waves
         self.program = _build(self.interface, self.directory, waves)
 
     def at(self, directory: Path) -> Simulator:
         """The same program, run on the memory files of another hardware directory."""
         moved = copy.copy(self)
-        moved.directory = Path(directory)
+        moved.directory = Path(directory).resolve()
         return moved
 
     def run(
@@ -232,7 +237,7 @@ def random_inputs(design: Design, tensors: int, seed: int = 0) -> dict[str, Ints
 def lint(directory: Path, top: str = "top") -> str:
     """What `verilator --lint-only -Wall` says of the emitted RTL; empty when it is silent."""
     command = [str(toolchain.verilator().program), "--lint-only", "-Wall", "--top-module", top]
-    command += [str(p) for p in sorted((directory / "rtl").glob("*.sv"))]
+    command += [str(p) for p in sorted((directory.resolve() / "rtl").glob("*.sv"))]
     environment = os.environ | toolchain.verilator().environment()
     done = subprocess.run(command, capture_output=True, text=True, cwd=directory, env=environment)
     return done.stdout + done.stderr
@@ -287,47 +292,44 @@ def _compile(work: Path, waves: bool) -> None:
     parts = [p.name for p in sorted(work.glob("Vtop*.cpp"))] + [str(DRIVER)]
     unit.write_text("".join(f'#include "{part}"\n' for part in parts))
     draft = work / f"simulator.{os.getpid()}"
-    objects = [str(o) for o in _runtime(waves)]
+    runtime = _runtime(waves)
+    prelude = ["-include", str(runtime / "prelude.h")]
+    objects = [str(runtime / f"{name}.o") for name in _RUNTIME[waves]]
     libraries = ["-lz", "-llz4"] if waves else []
-    compiler = str(toolchain.program("g++"))
-    flags = [*_CXX_FLAGS, *_defines(waves), *_includes(), "-I", str(work)]
-    _call([compiler, *flags, str(unit), *objects, *libraries, "-o", str(draft)], cwd=work)
+    flags = [*_flags(waves), "-I", str(work), *prelude]
+    _call([_compiler(), *flags, str(unit), *objects, *libraries, "-o", str(draft)], cwd=work)
     draft.replace(work / "simulator")
 
 
-def _includes() -> list[str]:
+def _compiler() -> str:
+    return str(toolchain.program("g++"))
+
+
+def _flags(waves: bool) -> list[str]:
     include = toolchain.verilator().include
-    return ["-I", str(include), "-I", str(include / "vltstd")]
+    places = ["-I", str(include), "-I", str(include / "vltstd")]
+    switches = [f"-DVM_TRACE={int(waves)}", f"-DVM_TRACE_FST={int(waves)}"]
+    return [*_CXX_FLAGS, *switches, "-DVM_COVERAGE=0", "-DVM_SC=0", *places]
 
 
-def _defines(waves: bool) -> list[str]:
-    return [
-        f"-DVM_TRACE={int(waves)}",
-        f"-DVM_TRACE_FST={int(waves)}",
-        "-DVM_COVERAGE=0",
-        "-DVM_SC=0",
-    ]
-
-
-def _runtime(waves: bool) -> list[Path]:
-    """Objects of Verilator's run time, compiled once per machine and kept in the user's cache."""
+def _runtime(waves: bool) -> Path:
+    """Verilator's run time and headers, compiled once per machine, in the user's cache."""
     tool = toolchain.verilator()
-    names = ["verilated", "verilated_threads"] + (["verilated_fst_c"] if waves else [])
-    key = hashlib.sha256(f"{tool.version()} {tool.root} {_CXX_FLAGS} {waves}".encode()).hexdigest()
+    key = hashlib.sha256(f"{tool.version()} {_flags(waves)}".encode()).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "mase", key[:16])
     cache.mkdir(parents=True, exist_ok=True)
-    objects = []
-    for name in names:
-        target = cache / f"{name}.o"
-        if not target.exists():
+    prelude = cache / "prelude.h"
+    if not prelude.exists():
+        prelude.write_text("".join(f"#include <{name}>\n" for name in _PRELUDE))
+    wanted = {f"{name}.o": ["-c", str(tool.include / f"{name}.cpp")] for name in _RUNTIME[waves]}
+    wanted["prelude.h.gch"] = ["-x", "c++-header", str(prelude)]
+    for name, source in wanted.items():
+        if not (cache / name).exists():
             logger.info("compiling Verilator's run time: %s", name)
-            draft = cache / f"{name}.{os.getpid()}.o"
-            source = str(tool.include / f"{name}.cpp")
-            flags = [*_CXX_FLAGS, *_defines(waves), *_includes()]
-            _call([str(toolchain.program("g++")), *flags, "-c", source, "-o", str(draft)], cache)
-            draft.replace(target)
-        objects.append(target)
-    return objects
+            draft = cache / f"{os.getpid()}.{name}"
+            _call([_compiler(), *_flags(waves), *source, "-o", str(draft)], cache)
+            draft.replace(cache / name)
+    return cache
 
 
 def _call(command: Sequence[str], cwd: Path, more: Mapping[str, str] | None = None) -> None:

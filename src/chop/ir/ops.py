@@ -551,8 +551,9 @@ def _merge(rows: Iterable[Op]) -> Registry[Op]:
     table: Registry[Op] = Registry("op")
     for row in rows:
         modules = MODULE_SHAPES.get(row.name, ())
-        columns = {"compute": COMPUTE.get(row.name), "rtl": row.rtl or _RTL_OF.get(row.name, "")}
-        table.register(row.name, replace(row, modules=row.modules + modules, **columns))
+        compute, rtl = COMPUTE.get(row.name), _RTL_OF.get(row.name, "")
+        whole = replace(row, modules=row.modules + modules, compute=compute, rtl=rtl)
+        table.register(row.name, whole)
     return table
 
 

@@ -8,6 +8,7 @@ from chop.actions import build_hardware, simulate, synthesize
 from chop.errors import ConfigError, HardwareError, PassError
 from chop.hw.cycles import Stalls
 from chop.hw.reference import run_reference
+from chop.hw.simulate import lint
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.passes.graph.transforms import (
     emit_bram_transform_pass,
@@ -70,6 +71,14 @@ def test_simulate_runs_the_emitted_vectors(graph, tmp_path):
     assert (verdict.tensors, verdict.compared, verdict.is_exact) == (20, 160, True)
     assert simulate(tmp_path, skip_build=True).is_exact
     assert simulate(tmp_path, skip_test=True) is None
+
+
+@pytest.mark.sim
+def test_a_relative_project_directory_will_do(graph, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    emit_all(graph, "here")
+    assert simulate("here").is_exact
+    assert lint(Path("here/hardware")) == ""
 
 
 @pytest.mark.sim
