@@ -5,6 +5,10 @@ from chop.passes.graph.transforms.eliminate_common_subexpressions import (
     eliminate_common_subexpressions_transform_pass,
 )
 from chop.passes.graph.transforms.eliminate_dead_code import eliminate_dead_code_transform_pass
+from chop.passes.graph.transforms.emit_bram import emit_bram_transform_pass
+from chop.passes.graph.transforms.emit_cocotb import emit_cocotb_transform_pass
+from chop.passes.graph.transforms.emit_internal_rtl import emit_internal_rtl_transform_pass
+from chop.passes.graph.transforms.emit_verilog_top import emit_verilog_top_transform_pass
 from chop.passes.graph.transforms.extract_subgraph import extract_subgraph_transform_pass
 from chop.passes.graph.transforms.fold_constants import fold_constants_transform_pass
 from chop.passes.graph.transforms.fuse_attention import fuse_attention_transform_pass
@@ -27,6 +31,10 @@ __all__ = [
     "compile_transform_pass",
     "eliminate_common_subexpressions_transform_pass",
     "eliminate_dead_code_transform_pass",
+    "emit_bram_transform_pass",
+    "emit_cocotb_transform_pass",
+    "emit_internal_rtl_transform_pass",
+    "emit_verilog_top_transform_pass",
     "extract_subgraph_transform_pass",
     "fold_constants_transform_pass",
     "fuse_attention_transform_pass",
