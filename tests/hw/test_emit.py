@@ -42,6 +42,16 @@ def test_exactly_the_components_used_are_written(tmp_path):
     assert {p.stem for p in (tmp_path / "rtl").iterdir()} == wanted
 
 
+def test_what_an_earlier_design_left_is_removed(tmp_path):
+    emit(balanced(residual()), tmp_path)
+    emit(mlp((4, 8), (4, 4)), tmp_path)
+    assert not (tmp_path / "rtl" / "stream_fork.sv").exists()
+    assert sorted(p.name for p in (tmp_path / "mem").iterdir()) == [
+        "fc1_bias.mem",
+        "fc1_weight.mem",
+    ]
+
+
 def test_a_comment_is_no_use_of_a_component():
     assert used_components("// fixed_relu #(\n/* fifo #( */ gearbox #(") == ["gearbox"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chop.actions.simulation import TRACED_CYCLES
+from chop.actions.simulation import STALLS, TRACED_CYCLES
 from chop.hw import synth
 from chop.hw.emit import write_files
 from chop.hw.lower import Lowered
@@ -48,6 +48,8 @@ def build_hardware(
 ) -> HardwareBuild:
     """Emit, lint, simulate on `inputs` (random ones where None) and synthesise; write the report.
 
+    The simulation runs at full rate and under random stalls.
+
     `parallelism` are arguments of add_hardware_metadata_analysis_pass; `family` None leaves out
     synthesis. Raises unless every output bit is right.
     """
@@ -65,6 +67,7 @@ def build_hardware(
     write_files(hardware, {"lint.txt": lint(hardware)})
     codes = random_inputs(lowered.design, 10) if inputs is None else lowered.encode(inputs)
     simulator = Simulator(lowered.design, hardware, waves=waves)
+    simulator.run(codes, STALLS).require_exact()
     verdict = simulator.run(codes, trace=TRACED_CYCLES if waves else 0).require_exact()
     if waves:
         draw_handshakes(verdict, simulator.interface, hardware / "sim" / "handshakes.png")

@@ -7,7 +7,7 @@ from pathlib import Path
 from chop.errors import HardwareError
 from chop.hw import synth
 from chop.hw.cocotb_run import CocotbResult, run_cocotb
-from chop.hw.cycles import NO_STALLS, Stalls
+from chop.hw.cycles import Stalls
 from chop.hw.emit import read_interface, read_vectors
 from chop.hw.simulate import Simulator, Verdict
 from chop.hw.waves import draw_handshakes
@@ -17,6 +17,8 @@ from chop.registry import suggest
 logger = get_logger(__name__)
 SIMULATORS = ("verilator", "cocotb")
 TRACED_CYCLES = 400
+STALLS = Stalls(0.6, 0.6, 2)
+"""Source and sink each wait in two of five cycles."""
 
 
 def simulate(
@@ -26,11 +28,12 @@ def simulate(
     skip_test: bool = False,
     waves: bool = False,
     simulator: str = "verilator",
-    stalls: Stalls = NO_STALLS,
+    stalls: Stalls = STALLS,
 ) -> Verdict | CocotbResult | None:
     """Run the emitted test vectors through the emitted RTL; raises unless every bit is right.
 
-    `verilator` runs natively, millions of cycles a second; `cocotb` runs the emitted test bench.
+    `verilator` runs natively, under random `stalls` and at full rate, and gives the verdict at full
+    rate; `cocotb` runs the emitted test bench, which does the same.
     `skip_build` wants a simulator built before; `skip_test` only builds. `waves` keeps the signals
     of the first cycles in `hardware/sim/waves.fst` and a picture of the first handshakes.
     """
@@ -47,12 +50,10 @@ def simulate(
     built = Simulator(interface, hardware, waves=waves)
     if skip_test:
         return None
-    verdict = built.run(
-        read_vectors(hardware, interface.inputs),
-        stalls,
-        expected=read_vectors(hardware, interface.outputs),
-        trace=TRACED_CYCLES if waves else 0,
-    )
+    inputs = read_vectors(hardware, interface.inputs)
+    expected = read_vectors(hardware, interface.outputs)
+    built.run(inputs, stalls, expected=expected).require_exact()
+    verdict = built.run(inputs, expected=expected, trace=TRACED_CYCLES if waves else 0)
     logger.info("simulate: %s", verdict)
     if waves:
         draw_handshakes(verdict, interface, hardware / "sim" / "handshakes.png")

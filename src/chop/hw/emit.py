@@ -30,7 +30,10 @@ Files = dict[str, str]
 def emit(design: Design, directory: Path) -> Path:
     """Write everything of `design` under `directory`, the hardware directory; returns it."""
     design.check()
-    write_files(directory, {**top_files(design), **component_files(design), **memory_files(design)})
+    files = {**top_files(design), **component_files(design), **memory_files(design)}
+    write_files(directory, files)
+    for pattern in ("rtl/*.sv", "mem/*.mem"):
+        remove_stale(directory, pattern, files)
     return directory
 
 
@@ -66,6 +69,14 @@ def write_files(directory: Path, files: Mapping[str, str]) -> None:
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.write_text(text)
         draft.replace(path)
+
+
+def remove_stale(directory: Path, pattern: str, kept: Iterable[str]) -> None:
+    """Remove what an earlier design left behind: files of `pattern` that are not `kept`."""
+    wanted = {directory / name for name in kept}
+    for path in directory.glob(pattern):
+        if path not in wanted:
+            path.unlink()
 
 
 def memory_text(memory: Memory) -> str:

@@ -20,6 +20,7 @@ from chop.errors import HardwareError
 from chop.hw import toolchain
 from chop.hw.cycles import NO_STALLS, Stalls, Timing, patience
 from chop.hw.design import Design, Interface
+from chop.hw.emit import write_files
 from chop.hw.golden import Ints
 from chop.hw.stream import from_bytes, storage_bytes, to_bytes
 from chop.log import get_logger
@@ -319,8 +320,7 @@ def _runtime(waves: bool) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "mase", key[:16])
     cache.mkdir(parents=True, exist_ok=True)
     prelude = cache / "prelude.h"
-    if not prelude.exists():
-        prelude.write_text("".join(f"#include <{name}>\n" for name in _PRELUDE))
+    write_files(cache, {prelude.name: "".join(f"#include <{name}>\n" for name in _PRELUDE)})
     wanted = {f"{name}.o": ["-c", str(tool.include / f"{name}.cpp")] for name in _RUNTIME[waves]}
     wanted["prelude.h.gch"] = ["-x", "c++-header", str(prelude)]
     for name, source in wanted.items():
