@@ -16,8 +16,9 @@ tools:
 	@for tool in $(TOOLS); do \
 	  command -v $$tool > /dev/null || missing="$$missing $$tool"; \
 	done; \
+	[ -e /usr/include/lz4.h ] || missing="$$missing liblz4-dev"; \
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
-	  apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing liblz4-dev \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing \
 	    > /dev/null || echo "could not install:$$missing"; \
 	elif [ -n "$$missing" ]; then echo "not installed, simulations will skip:$$missing"; fi
 

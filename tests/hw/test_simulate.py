@@ -68,7 +68,7 @@ def test_the_picture_of_handshakes_shows_the_first_output_beat(built, tmp_path):
     assert (tmp_path / "h.json").exists()
 
 
-@pytest.mark.sim
+@pytest.mark.sim("verilator", "g++", "lz4.h")
 @pytest.mark.slow
 def test_waves_are_written(tmp_path):
     design = mlp((4, 8), (4, 4))

@@ -21,5 +21,11 @@ def test_a_missing_package_is_an_error_that_says_what_to_install(monkeypatch):
         toolchain.require_package("pyosys")
 
 
+def test_waves_without_their_header_are_an_error_that_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(toolchain, "HEADERS", ())
+    with pytest.raises(MissingDependencyError, match=r"'lz4.h' is not installed. .* liblz4-dev"):
+        toolchain.require_waves()
+
+
 def test_nothing_is_missing_of_nothing():
     assert toolchain.missing() == ""

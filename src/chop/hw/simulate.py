@@ -94,6 +94,8 @@ class Simulator:
         self.interface = design.interface() if isinstance(design, Design) else design
         self.directory = Path(directory).resolve()  # tools run in other directories
         self.waves = waves
+        if waves:
+            toolchain.require_waves()
         self.program = _build(self.interface, self.directory, waves)
 
     def at(self, directory: Path) -> Simulator:

