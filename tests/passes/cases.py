@@ -60,7 +60,32 @@ def _quantize(graph: MaseGraph) -> dict[str, Any]:
     return {"by": "type", "default": {"config": {"name": "mxint"}}}
 
 
+def _fixed(graph: MaseGraph) -> dict[str, Any]:
+    """Every tensor of an annotated graph becomes fixed point of 8 bits."""
+    for node in graph.nodes:
+        common = node.meta["mase"].common if "mase" in node.meta else None
+        for value in (*common.args.values(), *common.results.values()) if common else ():
+            if value.is_tensor:
+                value.type, value.precision = "fixed", [8, 4]
+    return {}
+
+
+def _emitted(graph: MaseGraph) -> dict[str, Any]:
+    """A project directory, for a graph that knows its hardware."""
+    _fixed(graph)
+    if all("mase" in node.meta for node in graph.nodes):
+        PASSES["add_hardware_metadata_analysis_pass"](graph)
+    return {"project_dir": Path(tempfile.mkdtemp())}
+
+
+EMIT = PassCase(_emitted, models=(MLP,))
+
 CASES: dict[str, PassCase] = {
+    "add_hardware_metadata_analysis_pass": PassCase(_fixed, models=(MLP, CNN)),
+    "emit_bram_transform_pass": EMIT,
+    "emit_cocotb_transform_pass": EMIT,
+    "emit_internal_rtl_transform_pass": EMIT,
+    "emit_verilog_top_transform_pass": EMIT,
     "add_common_metadata_analysis_pass": PassCase(lambda graph: {"dummy_in": graph.dummy_in}),
     "add_software_metadata_analysis_pass": PassCase(),
     "calculate_sparsity_analysis_pass": PassCase(),
