@@ -47,3 +47,7 @@ class DataError(ChopError, ValueError):
 
 class MissingDependencyError(ChopError, ImportError):
     """An optional package or program is needed and not installed."""
+
+
+class HardwareError(ChopError, RuntimeError):
+    """A design cannot be built, or does not do what it should."""

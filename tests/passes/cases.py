@@ -65,17 +65,21 @@ CASES: dict[str, PassCase] = {
     "add_software_metadata_analysis_pass": PassCase(),
     "calculate_sparsity_analysis_pass": PassCase(),
     "calculate_avg_bits_mg_analysis_pass": PassCase(),
+    "compile_transform_pass": PassCase(lambda graph: {"backend": "eager", "report_breaks": False}),
     "eliminate_common_subexpressions_transform_pass": PassCase(),
     "eliminate_dead_code_transform_pass": PassCase(),
     "extract_subgraph_transform_pass": PassCase(
         lambda graph: {"inputs": ["relu"], "outputs": ["fc2"]}, models=(MLP,), is_idempotent=False
     ),
     "fold_constants_transform_pass": PassCase(),
+    "fuse_attention_transform_pass": PassCase(),
     "fuse_conv_bn_transform_pass": PassCase(),
     "fuse_lora_weights_transform_pass": PassCase(),
     "init_metadata_analysis_pass": PassCase(),
     "insert_lora_adapter_transform_pass": PassCase(lambda graph: {"rank": 2}),
     "load_lora_adapter_interface_pass": PassCase(_adapter, models=(BERT,)),
+    "fuse_patterns_transform_pass": PassCase(),
+    "pack_weights_transform_pass": PassCase(),
     "profile_statistics_analysis_pass": PassCase(_statistics),
     "prune_detach_hook_transform_pass": PassCase(),
     "prune_transform_pass": PassCase(

@@ -92,6 +92,8 @@ class Op:
     reads_rows: bool = False
     compute: Compute | None = None
     channels: str | None = None
+    rtl: str = ""
+    """How hardware realises it: a component of `chop.hw`, or wiring; empty: not at all."""
 
     def flops(self, shapes: Shapes) -> int:
         """Floating-point operations: two for each multiply-accumulate, plus the elementwise."""
@@ -311,6 +313,29 @@ DROP_PATHS = (
     ),
 )
 
+FUSED = (
+    Op(
+        "linear_activation",
+        MODULE,
+        module_names=("LinearActivation",),
+        parameters=WEIGHT_BIAS,
+        macs=_contract_weight,
+        flops_per_output=4,
+    ),
+    Op(
+        "add_layer_norm",
+        MODULE,
+        module_names=("AddLayerNorm",),
+        parameters=WEIGHT_BIAS,
+        flops_per_output=9,
+    ),
+)
+
+PACKED = (
+    Op("packed_linear", MODULE, module_names=("QLinearPacked", "QLinearInt8"), macs=_matmul_macs),
+    Op("packed_embedding", MODULE, module_names=("QEmbeddingPacked",), reads_rows=True),
+)
+
 POOLS = tuple(
     _layer(f"{kind}_pool{n}d", f"{camel}Pool{n}d", f"{kind}_pool{n}d", flops_per_output=cost)
     for kind, camel, cost in (
@@ -524,13 +549,42 @@ IMPLICIT = (
 MODULE_SHAPES = {"flatten": (nn.Flatten,), "unflatten": (nn.Unflatten,)}
 """Modules whose op is one of the implicit functions."""
 
+RTL = {
+    "fixed_linear": "linear",
+    "fixed_conv1d": "conv1d",
+    "fixed_conv2d": "conv2d",
+    "fixed_batch_norm": "batch_norm1d batch_norm2d",
+    "fixed_max_pool": "max_pool2d",
+    "fixed_avg_pool": "avg_pool2d",
+    "global_avg_pool": "adaptive_avg_pool2d",
+    "fixed_relu": "relu",
+    "fixed_leaky_relu": "leaky_relu",
+    "fixed_hardsigmoid": "hardsigmoid",
+    "fixed_hardswish": "hardswish",
+    "fixed_lut": "sigmoid tanh gelu silu elu mish softplus softsign",
+    "fixed_add": "add",
+    "fixed_sub": "sub",
+    "fixed_mul": "mul",
+    "wire": "identity dropout dropout1d dropout2d contiguous",
+    "wire_view": "flatten view reshape squeeze unsqueeze unflatten",
+    "wire_permute": "permute transpose",
+    "wire_size": "size getitem",
+}
+"""The column `rtl`: the ops that each component, or kind of wiring, of `chop.hw` realises."""
+_RTL_OF = {op: rtl for rtl, ops in RTL.items() for op in ops.split()}
+
 
 def _merge(rows: Iterable[Op]) -> Registry[Op]:
     table: Registry[Op] = Registry("op")
     for row in rows:
-        modules = row.modules + MODULE_SHAPES.get(row.name, ())
-        compute, channels = COMPUTE.get(row.name), CHANNELS.get(row.name)
-        table.register(row.name, replace(row, modules=modules, compute=compute, channels=channels))
+        whole = replace(
+            row,
+            modules=row.modules + MODULE_SHAPES.get(row.name, ()),
+            compute=COMPUTE.get(row.name),
+            channels=CHANNELS.get(row.name),
+            rtl=_RTL_OF.get(row.name, ""),
+        )
+        table.register(row.name, whole)
     return table
 
 
@@ -540,6 +594,8 @@ OPS: Registry[Op] = _merge(
         *ACTIVATIONS,
         *DROPOUTS,
         *DROP_PATHS,
+        *FUSED,
+        *PACKED,
         *POOLS,
         *IMAGE_LAYERS,
         *LOSSES,

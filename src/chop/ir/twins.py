@@ -59,4 +59,4 @@ def mask_name(name: str) -> str:
 def masked(module: nn.Module, name: str, value: Tensor) -> Tensor:
     """`value`, which is or comes from the parameter `name`, with zeros where it is pruned."""
     mask = module._buffers.get(mask_name(name))
-    return value if mask is None else value.masked_fill(~mask, 0.0)
+    return value if mask is None else value.masked_fill(mask == 0, 0.0)

@@ -50,14 +50,17 @@ class MXInt(BlockQuantizer):
     def shared_bits(self) -> int:
         return self.exponent_width
 
+    def scale_exponent(self, largest: Tensor) -> Tensor:
+        """Exponent of the power that a block with this largest magnitude shares."""
+        return floor_log2(largest).clamp(-self.max_exponent, self.max_exponent)
+
     def kernel(self) -> Kernel | None:
         exponents = (-self.max_exponent, self.max_exponent)
         ones = all_ones(self.width - 1, torch.float32)
         return self.block_kernel("block_fixed", (0, *exponents, 2 - self.width, ones, True))
 
     def represent_blocks(self, x: Tensor, largest: Tensor, noise: Tensor | None) -> Tensor:
-        exponent = floor_log2(largest).clamp(-self.max_exponent, self.max_exponent)
-        unit = exponent - (self.width - 2)
+        unit = self.scale_exponent(largest) - (self.width - 2)
         y = round_to_multiple(x, unit, self.rounding, noise)
         limit = times_power(largest.new_tensor(all_ones(self.width - 1, x.dtype)), unit)
         y = torch.clamp(y, -limit, limit)

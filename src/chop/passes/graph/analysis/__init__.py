@@ -1,6 +1,7 @@
 """Passes that observe and annotate; they never change the graph."""
 
 from chop.passes.graph.analysis.add_common_metadata import add_common_metadata_analysis_pass
+from chop.passes.graph.analysis.add_hardware_metadata import add_hardware_metadata_analysis_pass
 from chop.passes.graph.analysis.add_software_metadata import add_software_metadata_analysis_pass
 from chop.passes.graph.analysis.calculate_avg_bits import calculate_avg_bits_mg_analysis_pass
 from chop.passes.graph.analysis.calculate_sparsity import calculate_sparsity_analysis_pass
@@ -23,6 +24,7 @@ from chop.passes.graph.analysis.verify_metadata import verify, verify_metadata_a
 __all__ = [
     "STATISTICS",
     "add_common_metadata_analysis_pass",
+    "add_hardware_metadata_analysis_pass",
     "add_software_metadata_analysis_pass",
     "calculate_avg_bits_mg_analysis_pass",
     "calculate_sparsity_analysis_pass",

@@ -16,7 +16,7 @@ from compression_models import (
     logits,
     mlp_graph,
 )
-from nn.quantized.cases import config_of
+from nn.quantized.quantized_cases import config_of
 from torch import Tensor, nn
 
 import chop.passes as passes

@@ -126,11 +126,11 @@ def score(
     by_value = METHODS[method].score
     if by_value is not None:
         generator = torch.Generator().manual_seed(seed + zlib.crc32(path.encode()))
-        return by_value(parameter.detach(), generator).to(parameter.device)
+        return by_value(parameter.detach().float(), generator).to(parameter.device)
     found = None if gradients is None else gradients.of(parameter)
     if found is None:
         raise PassError(
             f"prune: method '{method}' needs gradients and '{path}' has none. Call backward() "
             "first, or give batches (and loss, where the model gives none)."
         )
-    return found
+    return found.float()

@@ -80,7 +80,7 @@ def _chosen_families(coupling: Coupling, paths: set[str], config: PruneWeight) -
     found = [f for f in find_families(coupling) if f.is_heads == wants_heads]
     chosen = [f for f in found if paths.intersection(f.producers) and len(f.groups) > 1]
     if not chosen:
-        can = ", ".join(f"{p}" for f in found for p in f.producers) or "none"
+        can = ", ".join(p for f in found for p in f.producers) or "none"
         raise PassError(
             f"prune: no {config.granularity} of the chosen layers can be removed. "
             f"Layers with removable {config.granularity}s: {can}."
@@ -225,11 +225,15 @@ def _check_shapes(
     try:
         shapes = result_shapes(graph, inputs)
     except PassError as error:
-        raise PassError(
-            f"prune: the graph does not fit without the channels chosen: {error} "
-            "Leave the layers before that node out with target_modules."
-        ) from error
+        raise PassError(f"prune: {MISFIT}: {error} {REMEDY}") from error
     for node, value in coupling.values.items():
         wanted = [tuple(kept(dim) for dim in axes.dims) for axes in axes_in(value)]
         found = [axes.shape for axes in axes_in(shapes[node])]
-        assert wanted == found, f"node '{node.name}' gives {found} instead of {wanted}"
+        if wanted != found:
+            raise PassError(
+                f"prune: {MISFIT}: node '{node.name}' gives {found} instead of {wanted}. {REMEDY}"
+            )
+
+
+MISFIT = "the graph does not fit without the channels chosen"
+REMEDY = "Leave the layers before that node out with target_modules."

@@ -1,0 +1,181 @@
+"""How long a model takes before and after an optimisation: the first call, then the median.
+
+One function measures (`measure_latency`), one draws a table, one a figure; the records stand
+between them. Calls of the programs alternate, so that a busy moment of the machine hits all.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tabulate import tabulate
+
+from chop.errors import ConfigError, MissingDependencyError
+from chop.ir.graph import MaseGraph
+
+ITERATIONS = (5, 50, 200)
+Program = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class LatencyRecord:
+    """Seconds per call of one program: `low` and `high` are the quartiles around the median.
+
+    `with_first` spreads the cost of the first call, where compilation happens, over all calls;
+    `speedup` and `speedup_with_first` are relative to the first program.
+    """
+
+    device: str
+    iterations: int
+    program: str
+    first_call: float
+    median: float
+    low: float
+    high: float
+    with_first: float
+    speedup: float = 1.0
+    speedup_with_first: float = 1.0
+
+
+def measure_latency(
+    models: Mapping[str, MaseGraph | torch.nn.Module],
+    inputs: Mapping[str, torch.Tensor],
+    *,
+    devices: Sequence[str] | None = None,
+    iterations: Sequence[int] = ITERATIONS,
+    prepare: Mapping[str, Callable[[torch.nn.Module], Any]] | None = None,
+) -> list[LatencyRecord]:
+    """A record for each model, device and number of calls, in evaluation mode without gradients.
+
+    The first model is the baseline. `prepare[name]` is run on the copy of a model that a device
+    gets, and gives what is called there: torch.compile, say.
+    """
+    if not models:
+        raise ConfigError("measure_latency: no models given.")
+    found = devices or ("cpu", *(["cuda"] if torch.cuda.is_available() else []))
+    records: list[LatencyRecord] = []
+    for device in found:
+        for count in iterations:
+            programs = _programs(models, inputs, device, prepare or {})
+            records += _measure(programs, device, count)
+    return records
+
+
+def _programs(
+    models: Mapping[str, Any],
+    inputs: Mapping[str, torch.Tensor],
+    device: str,
+    prepare: Mapping[str, Callable[[torch.nn.Module], Any]],
+) -> dict[str, Program]:
+    there = {k: v.to(device) for k, v in inputs.items()}
+    made: dict[str, Program] = {}
+    torch._dynamo.reset()  # each count pays its first call anew
+    for name, model in models.items():
+        plain = model.model if isinstance(model, MaseGraph) else model
+        own = copy.deepcopy(plain).to(device).eval()
+        called = prepare.get(name, lambda m: m)(own)
+        made[name] = lambda called=called: called(**there)  # type: ignore[misc]
+    return made
+
+
+def _measure(programs: Mapping[str, Program], device: str, count: int) -> list[LatencyRecord]:
+    with torch.no_grad():
+        first = {name: timed(program, device) for name, program in programs.items()}
+        times: dict[str, list[float]] = {name: [] for name in programs}
+        for _ in range(count):
+            for name, program in programs.items():
+                times[name].append(timed(program, device))
+    made = [_record(device, count, name, first[name], times[name]) for name in programs]
+    base = made[0]
+    return [
+        dataclasses.replace(
+            r,
+            speedup=base.median / r.median,
+            speedup_with_first=base.with_first / r.with_first,
+        )
+        for r in made
+    ]
+
+
+def timed(program: Program, device: str) -> float:
+    """Seconds of one call, the work it started on the device included."""
+    synchronize = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
+    synchronize()
+    start = time.perf_counter()
+    program()
+    synchronize()
+    return time.perf_counter() - start
+
+
+def _record(device: str, count: int, name: str, first: float, times: list[float]) -> LatencyRecord:
+    quartiles = statistics.quantiles(times, n=4) if count > 1 else [times[0]] * 3
+    low, median, high = quartiles[0], statistics.median(times), quartiles[2]
+    with_first = (first + sum(times)) / (count + 1)
+    return LatencyRecord(device, count, name, first, median, low, high, with_first)
+
+
+def latency_table(records: Sequence[LatencyRecord]) -> str:
+    """The records as text, times in milliseconds."""
+    rows = [
+        (
+            r.device,
+            r.iterations,
+            r.program,
+            f"{r.first_call * 1e3:.1f}",
+            f"{r.median * 1e3:.2f}",
+            f"{r.low * 1e3:.2f} to {r.high * 1e3:.2f}",
+            f"{r.speedup:.2f}",
+            f"{r.speedup_with_first:.2f}",
+        )
+        for r in records
+    ]
+    headers = ("device", "calls", "program", "first call", "median", "quartiles", "speed-up")
+    return tabulate(rows, headers=(*headers, "with first call"))
+
+
+def latency_figure(records: Sequence[LatencyRecord], path: str | Path) -> Path:
+    """Bars of the median with quartiles, one group per device and count; data saved beside."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError(
+            "latency_figure: matplotlib is not installed. pip install matplotlib"
+        ) from error
+    groups = list(dict.fromkeys((r.device, r.iterations) for r in records))
+    programs = list(dict.fromkeys(r.program for r in records))
+    figure = Figure(figsize=(1.6 + 1.5 * len(groups), 3.6), layout="constrained")
+    axes = figure.subplots()
+    width = 0.8 / len(programs)
+    for i, program in enumerate(programs):
+        own = [r for r in records if r.program == program]
+        at = [
+            groups.index((r.device, r.iterations)) + (i - len(programs) / 2 + 0.5) * width
+            for r in own
+        ]
+        spread = [[(r.median - r.low) * 1e3 for r in own], [(r.high - r.median) * 1e3 for r in own]]
+        axes.bar(at, [r.median * 1e3 for r in own], width, yerr=spread, capsize=2, label=program)
+    axes.set_xticks(range(len(groups)), [f"{device}\n{count} calls" for device, count in groups])
+    axes.set_ylabel("median time of a call (ms)")
+    axes.set_yscale("log")
+    axes.set_title(_finding(records))
+    axes.legend()
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target)
+    data = [dataclasses.asdict(r) for r in records]
+    target.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n")
+    return target
+
+
+def _finding(records: Sequence[LatencyRecord]) -> str:
+    best = max(records, key=lambda r: r.speedup)
+    return f"{best.program} on {best.device}: {best.speedup:.2f} times as fast"

@@ -1,0 +1,20 @@
+"""Packed MX weights: pack, unpack and multiply, on CPU and GPU behind one call."""
+
+from chop.kernels.formats import GROUP_SIZES, PACKED_FORMATS
+from chop.kernels.layers import QEmbeddingPacked, QLinearInt8, QLinearPacked
+from chop.kernels.ops import PackedTensor, pack, packed_embedding, packed_linear, unpack
+from chop.kernels.reference import dequantize_mxint8
+
+__all__ = [
+    "GROUP_SIZES",
+    "PACKED_FORMATS",
+    "PackedTensor",
+    "QEmbeddingPacked",
+    "QLinearInt8",
+    "QLinearPacked",
+    "dequantize_mxint8",
+    "pack",
+    "packed_embedding",
+    "packed_linear",
+    "unpack",
+]

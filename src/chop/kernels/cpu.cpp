@@ -1,0 +1,433 @@
+// Packed MX weights on the CPU: unpack, and multiply without unpacking the matrix.
+//
+// Two ways to multiply. In float32: a row of the weight is decoded into a buffer that stays in the
+// cache. Where the processor has 8-bit dot products and the elements fit an int8, in integers:
+// activations are written, 32 at a time, as integers over a power of two, with as many bits as a
+// sum in 32 bits allows (21), and cut into three int8 digits. The error is near that of float32
+// arithmetic. Activations that are huge or not finite take the first way.
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#if defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
+#endif
+
+namespace {
+
+using i8 = std::int8_t;
+using u8 = std::uint8_t;
+using u16 = std::uint16_t;
+using i32 = std::int32_t;
+using u32 = std::uint32_t;
+using i64 = std::int64_t;
+
+constexpr i32 FRACTION = 23;
+constexpr i32 BIAS = 127;
+constexpr u32 MAGNITUDE = 0x7fffffffu;
+constexpr u32 INFINITE = 0x7f800000u;
+constexpr u32 QUIET_NAN = 0x7fc00000u;
+constexpr u8 SCALE_NAN = 255;
+
+inline u32 bits_of(float x) {
+  u32 b;
+  std::memcpy(&b, &x, sizeof b);
+  return b;
+}
+
+inline float float_of(u32 b) {
+  float x;
+  std::memcpy(&x, &b, sizeof x);
+  return x;
+}
+
+inline i64 min(i64 a, i64 b) { return a < b ? a : b; }
+
+// 2**e, also where it is subnormal.
+inline float power(i32 e) {
+  return e > -BIAS ? float_of(static_cast<u32>(e + BIAS) << FRACTION)
+                   : float_of(1u << (e + BIAS + FRACTION - 1));
+}
+
+// body(first, last) over a share of 0..n for each thread; one thread needs no OpenMP at all.
+template <class Body>
+void shared(i64 n, int threads, Body body) {
+  if (threads <= 1) return body(i64{0}, n);
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (int t = 0; t < threads; ++t) body(n * t / threads, n * (t + 1) / threads);
+}
+
+// --- elements -------------------------------------------------------------------------------
+// An element is `value(code)` over 2**SHIFT; where it fits, `whole(code)` is the same as int8.
+
+struct MxInt8 {
+  static constexpr int SHIFT = 6, BITS = 8;
+  static constexpr bool FITS_INT8 = true;
+  static i8 whole(u8 code) { return static_cast<i8>(code); }
+  static float value(u8 code) { return static_cast<float>(whole(code)); }
+};
+
+struct MxInt4 {
+  static constexpr int SHIFT = 2, BITS = 4;
+  static constexpr bool FITS_INT8 = true;
+  static i8 whole(u8 code) { return static_cast<i8>(static_cast<i8>(code << 4) >> 4); }
+  static float value(u8 code) { return static_cast<float>(whole(code)); }
+};
+
+struct MxFp4 {  // sign, 2 exponent and 1 mantissa bit
+  static constexpr int SHIFT = 1, BITS = 4;
+  static constexpr bool FITS_INT8 = true;
+  // 0 1 2 3 4 6 8 12: three straight lines, and no shift by a varying amount.
+  static i8 magnitude(u8 code) {
+    i8 m = code & 7, second = static_cast<i8>(2 * m - 4), third = static_cast<i8>(4 * m - 16);
+    m = second > m ? second : m;
+    return third > m ? third : m;
+  }
+  static i8 whole(u8 code) {
+    i8 minus = static_cast<i8>(static_cast<i8>(code << 4) >> 7);  // 0 or -1
+    return static_cast<i8>((magnitude(code) ^ minus) - minus);
+  }
+  static float value(u8 code) {  // a zero keeps its sign
+    return float_of(bits_of(magnitude(code)) | static_cast<u32>(code & 8) << 28);
+  }
+};
+
+struct MxFp8 {  // sign, 4 exponent and 3 mantissa bits; the code of all ones is NaN
+  static constexpr int SHIFT = 9, BITS = 8;
+  static constexpr bool FITS_INT8 = false;
+  static i8 whole(u8) { return 0; }
+  static float value(u8 code) {
+    u32 field = code >> 3 & 15, fraction = code & 7;
+    u32 magnitude = field == 0 ? fraction : (fraction | 8) << (field - 1);
+    u32 bits = (code & 127) == 127 ? QUIET_NAN : bits_of(static_cast<float>(magnitude));
+    return float_of(bits | static_cast<u32>(code & 128) << 24);
+  }
+};
+
+// 2**(byte - 127), NaN for 255: the byte is the exponent, and in both special cases the top bit of
+// the fraction is set as well (2**-127 is subnormal).
+inline float scale_value(u8 byte) {
+  u32 is_special = static_cast<u8>(byte + 1) <= 1;
+  return float_of((static_cast<u32>(byte) << 7 | is_special << 6) << 16);
+}
+
+// All there is to look up: the value of each code, and of one unit of it under each scale.
+template <class Format>
+struct Table {
+  float value[1 << Format::BITS], scale[256];
+  Table() {
+    for (int c = 0; c < 1 << Format::BITS; ++c) value[c] = Format::value(static_cast<u8>(c));
+    for (int s = 0; s < SCALE_NAN; ++s) scale[s] = power(s - BIAS - Format::SHIFT);
+    scale[SCALE_NAN] = float_of(QUIET_NAN);
+  }
+};
+
+// `convert` of `n` codes that start at a whole byte; of two 4-bit codes the low one is first.
+template <class Format, class T, class Convert>
+inline void each_code(const u8* __restrict codes, T* __restrict out, i64 n, Convert convert) {
+  if (Format::BITS == 8) {
+    for (i64 i = 0; i < n; ++i) out[i] = convert(codes[i]);
+    return;
+  }
+  for (i64 i = 0; i < n / 2; ++i) {
+    out[2 * i] = convert(static_cast<u8>(codes[i] & 15));
+    out[2 * i + 1] = convert(static_cast<u8>(codes[i] >> 4));
+  }
+  if (n % 2) out[n - 1] = convert(static_cast<u8>(codes[n / 2] & 15));
+}
+
+struct Shape {
+  i64 rows, columns, group;
+  i64 groups() const { return (columns + group - 1) / group; }
+  i64 bytes(int bits) const { return (columns * bits + 7) / 8; }
+};
+
+template <class Format>
+void decode_row(const u8* codes, const u8* scales, float* out, const Shape& shape,
+                const Table<Format>& table) {
+  const float* values = table.value;
+  for (i64 g = 0; g < shape.groups(); ++g) {
+    const i64 first = g * shape.group, n = min(shape.group, shape.columns - first);
+    const float scale = table.scale[scales[g]];
+    const u8* at = codes + first * Format::BITS / 8;
+    if (Format::BITS == 8 && Format::FITS_INT8)  // converting is faster than looking up
+      each_code<Format>(at, out + first, n, [=](u8 code) { return Format::value(code) * scale; });
+    else
+      each_code<Format>(at, out + first, n, [=](u8 code) { return values[code] * scale; });
+  }
+}
+
+// --- unpack ---------------------------------------------------------------------------------
+
+// To the nearest bfloat16, ties to even.
+inline u16 to_bfloat16(float x) {
+  u32 b = bits_of(x);
+  u32 rounded = (b + 0x7fffu + (b >> 16 & 1)) >> 16;
+  return static_cast<u16>((b & MAGNITUDE) > INFINITE ? (b >> 16 | 0x40u) : rounded);
+}
+
+struct Unpack {
+  const u8 *codes, *scales;
+  void* out;
+  Shape shape;
+  int is_bfloat16, threads;
+};
+
+template <class Format>
+void run_unpack(const Unpack& c) {
+  const Table<Format> table;
+  shared(c.shape.rows, c.threads, [&](i64 first, i64 last) {
+    std::vector<float> buffer(c.is_bfloat16 ? static_cast<size_t>(c.shape.columns) : 0);
+    for (i64 row = first; row < last; ++row) {
+      i64 at = row * c.shape.columns;
+      float* values = c.is_bfloat16 ? buffer.data() : static_cast<float*>(c.out) + at;
+      decode_row<Format>(c.codes + row * c.shape.bytes(Format::BITS),
+                         c.scales + row * c.shape.groups(), values, c.shape, table);
+      if (!c.is_bfloat16) continue;
+      u16* __restrict out = static_cast<u16*>(c.out) + at;
+      for (i64 i = 0; i < c.shape.columns; ++i) out[i] = to_bfloat16(values[i]);
+    }
+  });
+}
+
+// --- linear in float32 ----------------------------------------------------------------------
+
+struct Linear {
+  const float* x;
+  const u8 *codes, *scales;
+  float* y;
+  i64 batch;
+  Shape shape;
+  int threads;
+};
+
+constexpr int LANES = 16;
+
+inline float float_product(const float* __restrict w, const float* __restrict x, i64 n) {
+  float lane[LANES] = {};
+  i64 i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (int j = 0; j < LANES; ++j) lane[j] += w[i + j] * x[i + j];
+  for (int j = 0; i < n; ++i, ++j) lane[j] += w[i] * x[i];
+  for (int step = LANES / 2; step > 0; step /= 2)
+    for (int j = 0; j < step; ++j) lane[j] += lane[j + step];
+  return lane[0];
+}
+
+template <class Format>
+void float_rows(const Linear& c) {
+  const Table<Format> table;
+  shared(c.shape.rows, c.threads, [&](i64 first, i64 last) {
+    std::vector<float> w(static_cast<size_t>(c.shape.columns));
+    for (i64 row = first; row < last; ++row) {
+      decode_row<Format>(c.codes + row * c.shape.bytes(Format::BITS),
+                         c.scales + row * c.shape.groups(), w.data(), c.shape, table);
+      for (i64 b = 0; b < c.batch; ++b)
+        c.y[b * c.shape.rows + row] =
+            float_product(w.data(), c.x + b * c.shape.columns, c.shape.columns);
+    }
+  });
+}
+
+// --- linear in integers ---------------------------------------------------------------------
+
+#if defined(__ARM_FEATURE_DOTPROD)
+
+constexpr i32 DIGITS = 3;
+constexpr i32 LOWEST = -100;  // so that the unit of a chunk is no subnormal
+constexpr i32 HIGHEST = 60;  // so that no product overflows before the scale is applied
+constexpr int ROWS = 4;      // weight rows that share what is loaded of the activations
+
+// Columns that are summed in integers; a group of 64 or 128 is several chunks of one scale.
+inline i64 chunk_of(const Shape& shape) { return min(shape.group, 32); }
+
+// Bits of an activation: a register sums in four lanes, and chunk / 4 products with an int8 stay
+// below 2**31.
+inline i32 precision(i64 chunk) { return chunk == 16 ? 22 : 21; }
+
+// Activations as integers: three digits of eight bits each, and what one unit is worth.
+struct Digits {
+  i64 chunk, chunks;
+  std::vector<i8> digit[DIGITS];
+  std::vector<float> unit;
+  bool fits = true;
+
+  Digits(const Linear& c, int shift)
+      : chunk(chunk_of(c.shape)), chunks((c.shape.columns + chunk - 1) / chunk) {
+    for (auto& d : digit) d.assign(static_cast<size_t>(c.batch * chunks * chunk), 0);
+    unit.resize(static_cast<size_t>(c.batch * chunks));
+    for (i64 b = 0; b < c.batch; ++b)
+      for (i64 k = 0; k < chunks; ++k) {
+        const float* x = c.x + b * c.shape.columns + k * chunk;
+        const i64 n = min(chunk, c.shape.columns - k * chunk);
+        const i32 up = places(x, n);
+        unit[static_cast<size_t>(b * chunks + k)] = power(-up - shift);
+        write(x, (b * chunks + k) * chunk, n, power(up));
+      }
+  }
+
+  // Binary places after which the activations of a chunk are cut off.
+  i32 places(const float* x, i64 n) {
+    u32 largest = 0;
+    for (i64 i = 0; i < n; ++i) {
+      u32 m = bits_of(x[i]) & MAGNITUDE;
+      largest = m > largest ? m : largest;
+    }
+    i32 e = static_cast<i32>(largest >> FRACTION) - BIAS;
+    if (e > HIGHEST) fits = false;
+    return precision(chunk) - 1 - (e < LOWEST ? LOWEST : e > HIGHEST ? HIGHEST : e);
+  }
+
+  void write(const float* __restrict x, i64 at, i64 n, float up) {
+    i8* __restrict low = digit[0].data() + at;
+    i8* __restrict mid = digit[1].data() + at;
+    i8* __restrict high = digit[2].data() + at;
+    const i32 top = (1 << precision(chunk)) - 1;
+    for (i64 i = 0; i < n; ++i) {
+      i32 whole = static_cast<i32>(__builtin_rintf(x[i] * up));
+      whole = whole > top ? top : whole;
+      whole = whole < -top ? -top : whole;
+      low[i] = static_cast<i8>(whole);
+      mid[i] = static_cast<i8>((whole + 128) >> 8);
+      high[i] = static_cast<i8>((whole + 128 + (128 << 8)) >> 16);
+    }
+  }
+};
+
+// Four rows of the weight: codes as int8, zero where the last chunk is short, and scales as floats
+// with those of the four rows side by side.
+template <class Format>
+struct Rows {
+  std::vector<i8> buffer[ROWS];
+  std::vector<u8> scale_bytes;
+  std::vector<float> scales;
+  const i8* w[ROWS];
+
+  Rows(const Digits& x, const Shape& shape)
+      : scale_bytes(static_cast<size_t>(shape.groups() * ROWS)), scales(scale_bytes.size()) {
+    for (auto& b : buffer) b.assign(static_cast<size_t>(x.chunks * x.chunk), 0);
+  }
+
+  void load(const Linear& c, const Digits& x, i64 row) {
+    const bool in_place = Format::BITS == 8 && c.shape.columns % x.chunk == 0;
+    const i64 groups = c.shape.groups();
+    const u8* bytes[ROWS];
+    for (int r = 0; r < ROWS; ++r) {
+      const i64 at = min(row + r, c.shape.rows - 1);  // the last rows may be computed twice
+      const u8* codes = c.codes + at * c.shape.bytes(Format::BITS);
+      if (!in_place) each_code<Format>(codes, buffer[r].data(), c.shape.columns, Format::whole);
+      w[r] = in_place ? reinterpret_cast<const i8*>(codes) : buffer[r].data();
+      bytes[r] = c.scales + at * groups;
+    }
+    interleave(bytes, scale_bytes.data(), groups);
+    to_float(scale_bytes.data(), scales.data(), groups * ROWS);
+  }
+
+  static void interleave(const u8* const* in, u8* out, i64 n) {
+    i64 g = 0;
+    for (; g + 16 <= n; g += 16)
+      vst4q_u8(out + g * ROWS, {vld1q_u8(in[0] + g), vld1q_u8(in[1] + g), vld1q_u8(in[2] + g),
+                                vld1q_u8(in[3] + g)});
+    for (; g < n; ++g)
+      for (int r = 0; r < ROWS; ++r) out[g * ROWS + r] = in[r][g];
+  }
+
+  static void to_float(const u8* __restrict bytes, float* __restrict out, i64 n) {
+    for (i64 g = 0; g < n; ++g) out[g] = scale_value(bytes[g]);
+  }
+};
+
+template <int N>
+inline void add_digit(int32x4_t* p, const i8* const* w, const i8* digit, i64 at) {
+  for (int i = 0; i < N; i += 16) {
+    const int8x16_t x = vld1q_s8(digit + at + i);
+    for (int r = 0; r < ROWS; ++r) p[r] = vdotq_s32(p[r], vld1q_s8(w[r] + at + i), x);
+  }
+}
+
+// Products of four rows of the weight with row `b` of the activations.
+template <int N, class Format>
+inline float32x4_t products(const Rows<Format>& rows, const Digits& x, i64 b, int group_shift) {
+  const i64 first = b * x.chunks;
+  const i8 *low = x.digit[0].data() + first * N, *mid = x.digit[1].data() + first * N;
+  const i8* high = x.digit[2].data() + first * N;
+  float32x4_t sum = vdupq_n_f32(0.0f);
+  for (i64 k = 0; k < x.chunks; ++k) {
+    // The rows after these: a processor does not fetch ahead across pages by itself.
+    const i8* ahead = rows.w[0] + (ROWS * x.chunks + ROWS * k) * N;
+    for (int i = 0; i < ROWS * N; i += 64) __builtin_prefetch(ahead + i);
+    int32x4_t p[ROWS];
+    for (auto& v : p) v = vdupq_n_s32(0);
+    add_digit<N>(p, rows.w, high, k * N);
+    for (auto& v : p) v = vshlq_n_s32(v, 8);
+    add_digit<N>(p, rows.w, mid, k * N);
+    for (auto& v : p) v = vshlq_n_s32(v, 8);
+    add_digit<N>(p, rows.w, low, k * N);
+    float32x4_t f[ROWS];
+    for (int r = 0; r < ROWS; ++r) f[r] = vcvtq_f32_s32(p[r]);
+    const float32x4_t total = vpaddq_f32(vpaddq_f32(f[0], f[1]), vpaddq_f32(f[2], f[3]));
+    const float unit = x.unit[static_cast<size_t>(first + k)];
+    sum = vfmaq_f32(sum, vmulq_n_f32(total, unit),
+                    vld1q_f32(rows.scales.data() + (k >> group_shift) * ROWS));
+  }
+  return sum;
+}
+
+template <class Format>
+bool integer_rows(const Linear& c) {
+  const Digits x(c, Format::SHIFT);
+  if (!x.fits) return false;
+  const i64 blocks = (c.shape.rows + ROWS - 1) / ROWS;
+  const int shift = __builtin_ctzll(static_cast<unsigned long long>(c.shape.group / x.chunk));
+  shared(blocks, c.threads, [&](i64 first, i64 last) {
+    Rows<Format> rows(x, c.shape);
+    for (i64 row = first * ROWS; row < last * ROWS; row += ROWS) {
+      rows.load(c, x, row);
+      for (i64 b = 0; b < c.batch; ++b) {
+        const float32x4_t y = x.chunk == 16 ? products<16>(rows, x, b, shift)
+                                            : products<32>(rows, x, b, shift);
+        float four[ROWS];
+        vst1q_f32(four, y);
+        for (i64 r = 0; r < min(ROWS, c.shape.rows - row); ++r)
+          c.y[b * c.shape.rows + row + r] = four[r];
+      }
+    }
+  });
+  return true;
+}
+
+#else
+
+template <class Format>
+bool integer_rows(const Linear&) {
+  return false;
+}
+
+#endif
+
+template <class Format>
+void run_linear(const Linear& c) {
+  if (Format::FITS_INT8 && integer_rows<Format>(c)) return;
+  float_rows<Format>(c);
+}
+
+// In the order of FORMATS in cpu.py.
+constexpr void (*UNPACK[])(const Unpack&) = {
+    run_unpack<MxInt8>, run_unpack<MxInt4>, run_unpack<MxFp8>, run_unpack<MxFp4>};
+constexpr void (*LINEAR[])(const Linear&) = {
+    run_linear<MxInt8>, run_linear<MxInt4>, run_linear<MxFp8>, run_linear<MxFp4>};
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) void mase_unpack(
+    int format, const u8* codes, const u8* scales, void* out, i64 rows, i64 columns, i64 group,
+    int is_bfloat16, int threads) {
+  UNPACK[format]({codes, scales, out, {rows, columns, group}, is_bfloat16, threads});
+}
+
+extern "C" __attribute__((visibility("default"))) void mase_packed_linear(
+    int format, const float* x, const u8* codes, const u8* scales, float* y, i64 batch, i64 rows,
+    i64 columns, i64 group, int threads) {
+  LINEAR[format]({x, codes, scales, y, batch, {rows, columns, group}, threads});
+}

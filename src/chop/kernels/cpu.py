@@ -1,0 +1,74 @@
+"""The CPU back end: `cpu.cpp`, built at first use; the PyTorch reference where it cannot be."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from chop import native
+from chop.kernels import reference
+
+SOURCE = Path(__file__).with_name("cpu.cpp")
+FORMATS = ("mxint8", "mxint4", "mxfp8", "mxfp4")
+"""In the order of the tables in `cpu.cpp`."""
+MAX_BATCH = 32
+"""Above this many rows of activations, unpacking a slice and calling the BLAS is faster."""
+GRAIN = 1 << 15
+"""Weight elements for which another thread pays."""
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The built kernels, or None where they cannot be built."""
+    built = native.load(SOURCE, native.openmp_flags())
+    if built is None:
+        return None
+    pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+    built.mase_unpack.argtypes = [number, *[pointer] * 3, *[size] * 3, number, number]
+    built.mase_packed_linear.argtypes = [number, *[pointer] * 4, *[size] * 4, number]
+    built.mase_unpack.restype = built.mase_packed_linear.restype = None
+    return built
+
+
+def _threads(elements: int) -> int:
+    return min(torch.get_num_threads(), elements // GRAIN + 1)
+
+
+def unpack(
+    codes: Tensor, scales: Tensor, format: str, group_size: int, columns: int, dtype: torch.dtype
+) -> Tensor:
+    """See `reference.unpack`."""
+    built = library()
+    if built is None:
+        return reference.unpack(codes, scales, format, group_size, columns, dtype)
+    made = dtype if dtype in (torch.float32, torch.bfloat16) else torch.float32
+    out = torch.empty((*codes.shape[:-1], columns), dtype=made)
+    if out.numel():
+        codes, scales = codes.contiguous(), scales.contiguous()
+        built.mase_unpack(
+            FORMATS.index(format), codes.data_ptr(), scales.data_ptr(), out.data_ptr(),
+            out.numel() // columns, columns, group_size, made == torch.bfloat16,
+            _threads(out.numel()),
+        )  # fmt: skip
+    return out.to(dtype)
+
+
+def linear(
+    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
+) -> Tensor:
+    """See `reference.linear`."""
+    built, columns = library(), x.shape[-1]
+    batch = x.numel() // max(columns, 1)
+    if built is None or not 0 < batch <= MAX_BATCH or x.dtype == torch.float64:
+        return reference.linear(x, codes, scales, bias, format, group_size)
+    wide, codes, scales = x.float().contiguous(), codes.contiguous(), scales.contiguous()
+    y = torch.empty((*x.shape[:-1], codes.shape[0]), dtype=torch.float32)
+    built.mase_packed_linear(
+        FORMATS.index(format), wide.data_ptr(), codes.data_ptr(), scales.data_ptr(),
+        y.data_ptr(), batch, codes.shape[0], columns, group_size, _threads(codes.numel()),
+    )  # fmt: skip
+    return (y if bias is None else y.add_(bias)).to(x.dtype)

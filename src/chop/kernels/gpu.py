@@ -1,0 +1,258 @@
+"""The GPU back end in Triton: unpack, and multiply with the weight decoded in registers.
+
+A program of the linear kernel owns `block_n` rows of the weight and `block_m` rows of activations.
+Where that leaves multiprocessors idle, `split` programs share the columns: each writes its part,
+and the last to finish adds them up in order, so that the result does not depend on timing.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from chop.kernels import reference
+from chop.kernels.formats import PACKED_FORMATS, groups_of
+
+FORMATS = ("mxint8", "mxint4", "mxfp8", "mxfp4")
+MXINT8, MXINT4, MXFP8, MXFP4 = (tl.constexpr(i) for i in range(len(FORMATS)))
+
+
+@triton.jit
+def _whole(code, FORMAT: tl.constexpr):
+    """The value of an element code (uint8) in units of its last binary place, as float32."""
+    if FORMAT == MXINT8:
+        value = code.to(tl.int8, bitcast=True).to(tl.float32)
+    elif FORMAT == MXINT4:
+        value = ((code.to(tl.int32) ^ 8) - 8).to(tl.float32)
+    elif FORMAT == MXFP4:
+        m = (code & 7).to(tl.int32)  # 0 1 2 3 4 6 8 12: three straight lines
+        m = tl.maximum(m, tl.maximum(2 * m - 4, 4 * m - 16))
+        value = m.to(tl.float32)
+        value = tl.where(code < 8, value, -value)
+    else:
+        value = code.to(tl.float8e4nv, bitcast=True).to(tl.float32) * 512.0
+    return value
+
+
+@triton.jit
+def _weight(code, scale, FORMAT: tl.constexpr, SHIFT: tl.constexpr):
+    """Element times scale, exact in float32; the unit goes to the scale, of which there are few."""
+    unit: tl.constexpr = 2.0**-SHIFT
+    return _whole(code, FORMAT) * (scale * unit)
+
+
+@triton.jit
+def _scale(byte):
+    """2**(byte - 127), NaN for 255.
+
+    The byte is the exponent; in both special cases the top bit of the fraction is set as well.
+    """
+    is_special = (byte == 0) | (byte == 255)
+    bits = (byte.to(tl.int32) << 23) | tl.where(is_special, 1 << 22, 0)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _unpack_kernel(
+    codes, scales, out, row_bytes, columns, row_groups,
+    FORMAT: tl.constexpr, SHIFT: tl.constexpr, GROUP_BYTES: tl.constexpr, PER_BYTE: tl.constexpr,
+    GROUPS: tl.constexpr, IS_EVEN: tl.constexpr,
+):  # fmt: skip
+    """GROUPS groups of one row; where no row has a tail, all rows are one long row."""
+    row = tl.program_id(0).to(tl.int64)
+    group = tl.program_id(1).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)[:, None]
+    byte = group * GROUP_BYTES + tl.arange(0, GROUP_BYTES)[None, :]
+    has_group, has_byte = group < row_groups, byte < row_bytes
+    code = tl.load(codes + row * row_bytes + byte, mask=has_byte, other=0)
+    scale = _scale(tl.load(scales + row * row_groups + group, mask=has_group, other=0))
+    if PER_BYTE == 1:
+        value = _weight(code, scale, FORMAT, SHIFT)
+        mask = has_byte
+        column = byte
+    else:
+        low = _weight(code & 15, scale, FORMAT, SHIFT)
+        high = _weight(code >> 4, scale, FORMAT, SHIFT)
+        value = tl.interleave(low, high)
+        column = group * (2 * GROUP_BYTES) + tl.arange(0, 2 * GROUP_BYTES)[None, :]
+        mask = column < columns
+    if IS_EVEN:
+        mask = has_group & (column >= 0)
+    tl.store(out + row * columns + column, value.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _linear_kernel(
+    x, codes, scales, bias, y, partial, tickets, m_size, n_size, columns, row_bytes, row_groups,
+    FORMAT: tl.constexpr, SHIFT: tl.constexpr, GROUP_BYTES: tl.constexpr, PER_BYTE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr, SPLIT: tl.constexpr,
+    IS_EVEN: tl.constexpr, HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_N rows of the weight times BLOCK_M rows of x; BLOCK_B bytes of a row at a time."""
+    pid_n, pid_m, pid_k = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    GROUPS: tl.constexpr = BLOCK_B // GROUP_BYTES
+    n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    has_n, has_m = n < n_size, m < m_size
+    row = tl.where(has_n, n, 0).to(tl.int64)[:, None]  # rows beyond the last are not stored
+    x_row = x + tl.where(has_m, m, 0).to(tl.int64)[None, :] * columns
+    byte, group = tl.arange(0, BLOCK_B), tl.arange(0, GROUPS)
+    total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    for step in range(pid_k, tl.cdiv(row_bytes, BLOCK_B), SPLIT):
+        at = step * BLOCK_B + byte
+        at_group = step * GROUPS + group
+        code_at = codes + row * row_bytes + at[None, :]
+        scale_at = scales + row * row_groups + at_group[None, :]
+        x_at = x_row + (at * PER_BYTE)[:, None]
+        if IS_EVEN:
+            code = tl.load(code_at, eviction_policy="evict_first")
+            scale = _scale(tl.load(scale_at))
+            first = tl.load(x_at)
+        else:
+            code = tl.load(code_at, mask=at[None, :] < row_bytes, other=0)
+            scale = _scale(tl.load(scale_at, mask=at_group[None, :] < row_groups, other=127))
+            first = tl.load(x_at, mask=(at * PER_BYTE)[:, None] < columns, other=0.0)
+        scale = tl.broadcast_to(scale[:, :, None], (BLOCK_N, GROUPS, GROUP_BYTES))
+        scale = tl.reshape(scale, (BLOCK_N, BLOCK_B))
+        low = code if PER_BYTE == 1 else code & 15
+        weight = _weight(low, scale, FORMAT, SHIFT).to(first.dtype)
+        total = tl.dot(weight, first, total, input_precision="ieee")
+        if PER_BYTE == 2:
+            second = tl.load(x_at + 1, mask=(at * 2 + 1)[:, None] < columns, other=0.0)
+            weight = _weight(code >> 4, scale, FORMAT, SHIFT).to(second.dtype)
+            total = tl.dot(weight, second, total, input_precision="ieee")
+    where = m.to(tl.int64)[None, :] * n_size + n[:, None]
+    mask = has_n[:, None] & has_m[None, :]
+    is_last = True
+    if SPLIT > 1:
+        size = m_size.to(tl.int64) * n_size
+        tl.store(partial + pid_k * size + where, total, mask=mask)
+        tl.debug_barrier()  # the whole block has written before its ticket is drawn
+        ticket_at = tickets + pid_m * tl.num_programs(0) + pid_n
+        is_last = tl.atomic_add(ticket_at, 1, sem="acq_rel") == SPLIT - 1
+        if is_last:
+            total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+            for k in range(SPLIT):
+                total += tl.load(
+                    partial + k * size + where, mask=mask, other=0.0, cache_modifier=".cg"
+                )
+            tl.store(ticket_at, 0)
+    if is_last:
+        if HAS_BIAS:
+            total += tl.load(bias + n, mask=has_n, other=0.0).to(tl.float32)[:, None]
+        tl.store(y + where, total.to(y.dtype.element_ty), mask=mask)
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a linear is cut up; `block_k` counts columns of the weight."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    split: int
+    warps: int
+    stages: int
+
+
+CONFIGS: tuple[tuple[int, Config], ...] = (
+    (16, Config(16, 64, 256, 2, 4, 4)),
+    (32, Config(32, 64, 256, 2, 4, 4)),
+    (64, Config(64, 64, 128, 2, 4, 4)),
+    (128, Config(128, 128, 64, 2, 8, 3)),
+    (512, Config(256, 128, 64, 1, 8, 3)),
+)
+"""The largest batch each is for; beyond the last, unpacking once and the vendor's matmul win."""
+
+
+def unpack(
+    codes: Tensor, scales: Tensor, format: str, group_size: int, columns: int, dtype: torch.dtype
+) -> Tensor:
+    """See `reference.unpack`."""
+    if not _is_known(format, codes.device):
+        return reference.unpack(codes, scales, format, group_size, columns, dtype)
+    row = PACKED_FORMATS[format]
+    out = torch.empty((*codes.shape[:-1], columns), dtype=dtype, device=codes.device)
+    if out.numel() == 0:
+        return out
+    codes, scales = codes.contiguous(), scales.contiguous()
+    rows, row_bytes, row_groups = out.numel() // columns, codes.shape[-1], scales.shape[-1]
+    is_even = columns % group_size == 0
+    if is_even:  # all rows are one
+        rows, row_bytes, row_groups, columns = 1, codes.numel(), scales.numel(), out.numel()
+    groups = 4096 // group_size
+    _unpack_kernel[(rows, triton.cdiv(row_groups, groups))](
+        codes, scales, out, row_bytes, columns, row_groups,
+        FORMAT=FORMATS.index(format), SHIFT=row.element.shift,
+        GROUP_BYTES=group_size // row.per_byte, PER_BYTE=row.per_byte, GROUPS=groups,
+        IS_EVEN=is_even, num_warps=8,
+    )  # fmt: skip
+    return out
+
+
+def linear(
+    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
+) -> Tensor:
+    """See `reference.linear`."""
+    batch = x.numel() // max(x.shape[-1], 1)
+    config = next((c for limit, c in CONFIGS if batch <= limit), None)
+    is_known = x.dtype != torch.float64 and _is_known(format, x.device)
+    if config is None or x.numel() == 0 or not is_known:
+        return reference.linear(x, codes, scales, bias, format, group_size)
+    return run_linear(x, codes, scales, bias, format, group_size, config)
+
+
+def run_linear(
+    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int,
+    config: Config,
+) -> Tensor:  # fmt: skip
+    """`linear` with a given configuration."""
+    per_byte, columns, rows = PACKED_FORMATS[format].per_byte, x.shape[-1], codes.shape[0]
+    x, codes, scales = x.contiguous(), codes.contiguous(), scales.contiguous()
+    batch = x.numel() // columns
+    y = torch.empty((*x.shape[:-1], rows), dtype=x.dtype, device=x.device)
+    block_k = max(config.block_k, group_size, 16 * per_byte)
+    split = min(config.split, triton.cdiv(columns, block_k))
+    grid = (triton.cdiv(rows, config.block_n), triton.cdiv(batch, config.block_m), split)
+    partial, tickets = y, y
+    if split > 1:
+        partial = torch.empty((split, batch, rows), dtype=torch.float32, device=x.device)
+        tickets = _tickets(x.device, _stream(x.device), _power_of_two(grid[0] * grid[1]))
+    _linear_kernel[grid](
+        x, codes, scales, y if bias is None else bias, y, partial, tickets, batch, rows, columns,
+        codes.shape[1], groups_of(columns, group_size),
+        FORMAT=FORMATS.index(format), SHIFT=PACKED_FORMATS[format].element.shift,
+        GROUP_BYTES=group_size // per_byte, PER_BYTE=per_byte,
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_B=block_k // per_byte, SPLIT=split,
+        IS_EVEN=columns % block_k == 0, HAS_BIAS=bias is not None,
+        num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
+    return y
+
+
+@functools.cache
+def _is_known(format: str, device: torch.device) -> bool:
+    """Whether the device has the instructions: 8-bit floats came with compute capability 8.9."""
+    if device.type != "cuda" or format != "mxfp8":
+        return True
+    return torch.cuda.get_device_capability(device) >= (8, 9)
+
+
+@functools.cache
+def _tickets(device: torch.device, stream: int, size: int) -> Tensor:
+    """Zeros that the kernel counts up and sets back; two streams must not share them."""
+    return torch.zeros(size, dtype=torch.int32, device=device)
+
+
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 1).bit_length()

@@ -1,0 +1,171 @@
+"""Layers whose weights lie in memory as bytes.
+
+Weights are buffers: they are saved with the model and do not train. The bias stays a parameter,
+and gradients pass through to the input, so adapters around a packed layer train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from chop.errors import ConfigError
+from chop.kernels import integer
+from chop.kernels.ops import PackedTensor, pack, unpack
+from chop.nn.quantizers import Quantizer
+
+Quantizers = Mapping[str, Quantizer]
+
+
+class QLinearPacked(nn.Module):
+    """A linear layer on packed MX weights.
+
+    `quantizers` may give number formats for `data_in` and `data_out`, as quantised layers have
+    them; without, activations stay as they are.
+
+    >>> layer = QLinearPacked.from_linear(nn.Linear(64, 8), "mxint4")
+    >>> layer(torch.ones(2, 64)).shape, layer.codes.shape
+    (torch.Size([2, 8]), torch.Size([8, 32]))
+    """
+
+    mase_leaf: ClassVar[bool] = True
+    codes: Tensor
+    scales: Tensor
+    bias: Tensor | None
+
+    def __init__(
+        self, weight: PackedTensor, bias: Tensor | None, quantizers: Quantizers | None = None
+    ) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.format, self.group_size = weight.format, weight.group_size
+        self.quantizers = dict(quantizers or {})
+        self.register_buffer("codes", weight.codes)
+        self.register_buffer("scales", weight.scales)
+        self.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach()))
+
+    @classmethod
+    def from_linear(
+        cls, linear: nn.Linear, format: str = "mxint8", group_size: int = 32
+    ) -> QLinearPacked:
+        """`linear` with its weight rounded to the format and packed."""
+        return cls(pack(linear.weight, format, group_size), linear.bias)
+
+    @property
+    def weight(self) -> PackedTensor:
+        """The packed weight."""
+        return PackedTensor(self.codes, self.scales, self.format, self.group_size, self.in_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` times the transposed weight plus bias."""
+        if "data_in" in self.quantizers:
+            x = self.quantizers["data_in"](x)
+        y = torch.ops.mase.packed_linear(
+            x, self.codes, self.scales, self.bias, self.format, self.group_size
+        )
+        return self.quantizers["data_out"](y) if "data_out" in self.quantizers else y
+
+    def extra_repr(self) -> str:
+        """Sizes and format, for printing."""
+        sizes = f"in_features={self.in_features}, out_features={self.out_features}"
+        return f"{sizes}, format={self.format}, group_size={self.group_size}"
+
+
+class QEmbeddingPacked(nn.Module):
+    """An embedding whose table is packed; only the rows asked for are unpacked."""
+
+    mase_leaf: ClassVar[bool] = True
+    codes: Tensor
+    scales: Tensor
+
+    def __init__(self, weight: PackedTensor, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = weight.shape
+        self.format, self.group_size, self.dtype = weight.format, weight.group_size, dtype
+        self.register_buffer("codes", weight.codes)
+        self.register_buffer("scales", weight.scales)
+
+    @classmethod
+    def from_embedding(
+        cls, embedding: nn.Embedding, format: str = "mxint8", group_size: int = 32
+    ) -> QEmbeddingPacked:
+        """`embedding` with its table rounded to the format and packed."""
+        if embedding.max_norm is not None:
+            raise ConfigError(
+                "QEmbeddingPacked: max_norm rewrites the table at each call; it cannot be packed."
+            )
+        return cls(pack(embedding.weight, format, group_size), embedding.weight.dtype)
+
+    @property
+    def weight(self) -> PackedTensor:
+        """The packed table."""
+        return PackedTensor(
+            self.codes, self.scales, self.format, self.group_size, self.embedding_dim
+        )
+
+    def forward(self, indices: Tensor) -> Tensor:
+        """The rows at `indices`."""
+        return torch.ops.mase.unpack(
+            self.codes[indices],
+            self.scales[indices],
+            self.format,
+            self.group_size,
+            self.embedding_dim,
+            self.dtype,
+        )
+
+    def extra_repr(self) -> str:
+        """Sizes and format, for printing."""
+        sizes = f"{self.num_embeddings}, {self.embedding_dim}"
+        return f"{sizes}, format={self.format}, group_size={self.group_size}"
+
+
+class QLinearInt8(nn.Module):
+    """A linear layer on int8 weights with one scale per output (amax / 127).
+
+    With `quantize_input`, activations are int8 as well, with one scale per row found at each
+    call, and the product is one of integers; without, only the weight is rounded.
+    """
+
+    mase_leaf: ClassVar[bool] = True
+    codes: Tensor
+    scales: Tensor
+    bias: Tensor | None
+
+    def __init__(
+        self, codes: Tensor, scales: Tensor, bias: Tensor | None, *, quantize_input: bool
+    ) -> None:
+        super().__init__()
+        self.out_features, self.in_features = codes.shape
+        self.quantize_input = quantize_input
+        self.register_buffer("codes", codes)
+        self.register_buffer("scales", scales)
+        self.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach()))
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, *, quantize_input: bool = False) -> QLinearInt8:
+        """`linear` with its weight rounded to int8."""
+        codes, scales = integer.quantize_rows(linear.weight.detach())
+        return cls(codes, scales, linear.bias, quantize_input=quantize_input)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` times the transposed weight plus bias."""
+        multiply = integer.dynamic_linear if self.quantize_input else integer.weight_only_linear
+        return multiply(x, self.codes, self.scales, self.bias)
+
+    def extra_repr(self) -> str:
+        """Sizes and kind, for printing."""
+        sizes = f"in_features={self.in_features}, out_features={self.out_features}"
+        return f"{sizes}, quantize_input={self.quantize_input}"
+
+
+def unpacked_weight(layer: nn.Module) -> Tensor:
+    """The float values of a packed layer's weight."""
+    if isinstance(layer, QLinearInt8):
+        return layer.codes.float() * layer.scales[:, None]
+    weight = layer.weight
+    assert isinstance(weight, PackedTensor), f"{type(layer).__name__} is not a packed layer"
+    return unpack(weight)

@@ -1,0 +1,247 @@
+"""One call per operation: checks its input, then runs the back end of the tensor's device.
+
+The operators are known to torch: tracers, fake tensors and torch.compile see them as any other,
+and `packed_linear` has a gradient towards its input and its bias.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chop.errors import ConfigError
+from chop.kernels import cpu, reference
+from chop.kernels.formats import PACKED_FORMATS, PackedFormat, check_group_size, groups_of
+
+INDEX_DTYPES = (torch.int32, torch.int64)
+
+_operators = torch.library.Library("mase", "FRAGMENT")
+_operators.define(
+    "unpack(Tensor codes, Tensor scales, str format, int group_size, int columns, "
+    "ScalarType dtype) -> Tensor"
+)
+_operators.define(
+    "packed_linear(Tensor x, Tensor codes, Tensor scales, Tensor? bias, str format, "
+    "int group_size) -> Tensor"
+)
+
+
+@dataclass(frozen=True)
+class PackedTensor:
+    """A tensor in a packed format: element codes and one scale per group of its last dimension.
+
+    >>> pack(torch.tensor([1.0, -0.5]), "mxint8", 16).codes.view(torch.int8).tolist()
+    [64, -32]
+    """
+
+    codes: Tensor
+    scales: Tensor
+    format: str
+    group_size: int
+    columns: int
+
+    def __post_init__(self) -> None:
+        _check_packed(self)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the values."""
+        return (*self.codes.shape[:-1], self.columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that codes and scales take."""
+        return self.codes.nbytes + self.scales.nbytes
+
+
+def pack(x: Tensor, format: str = "mxint8", group_size: int = 32) -> PackedTensor:
+    """`x` rounded to the format, as bytes; groups lie along the last dimension.
+
+    Unpacking gives exactly the values of the format's quantizer.
+    """
+    row = _format(format, "pack")
+    check_group_size(group_size, "pack")
+    _want(x.is_floating_point(), "pack", f"x must be a floating-point tensor, got {x.dtype}.")
+    _want(x.dim() > 0, "pack", "x must have at least one dimension, got a scalar.")
+    columns = x.shape[-1]
+    rows = x.detach().reshape(math.prod(x.shape[:-1]), columns)
+    codes, scales = reference.pack_rows(rows, row, group_size)
+    lead = x.shape[:-1]
+    return PackedTensor(
+        codes.view(*lead, codes.shape[-1]),
+        scales.view(*lead, scales.shape[-1]),
+        row.name,
+        group_size,
+        columns,
+    )
+
+
+def unpack(packed: PackedTensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The values of `packed`, exact in float32 and rounded to nearest in narrower types."""
+    _want(dtype.is_floating_point, "unpack", f"dtype must be floating-point, got {dtype}.")
+    return torch.ops.mase.unpack(
+        packed.codes, packed.scales, packed.format, packed.group_size, packed.columns, dtype
+    )
+
+
+def packed_linear(x: Tensor, weight: PackedTensor, bias: Tensor | None = None) -> Tensor:
+    """`x` times the transposed `weight` plus `bias`, in the dtype of `x`.
+
+    The weight is never unpacked as a whole; what is read from memory is its bytes.
+    """
+    rows, columns = _matrix(weight)
+    _want(
+        x.is_floating_point() and x.dim() > 0 and x.shape[-1] == columns,
+        "packed_linear",
+        f"x must be floating-point of shape (…, {columns}), got {x.dtype} {tuple(x.shape)}.",
+    )
+    _same_device("packed_linear", x, weight.codes)
+    if bias is not None:
+        _want(
+            bias.shape == (rows,) and bias.is_floating_point(),
+            "packed_linear",
+            f"bias must be floating-point of shape ({rows},), got {bias.dtype} "
+            f"{tuple(bias.shape)}.",
+        )
+        _same_device("packed_linear", x, bias)
+    return torch.ops.mase.packed_linear(
+        x, weight.codes, weight.scales, bias, weight.format, weight.group_size
+    )
+
+
+def packed_embedding(
+    indices: Tensor, weight: PackedTensor, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """The rows of `weight` at `indices`; only those rows are unpacked."""
+    _matrix(weight)
+    _want(
+        indices.dtype in INDEX_DTYPES,
+        "packed_embedding",
+        f"indices must be int32 or int64, got {indices.dtype}.",
+    )
+    _same_device("packed_embedding", indices, weight.codes)
+    codes, scales = weight.codes[indices], weight.scales[indices]
+    return torch.ops.mase.unpack(
+        codes, scales, weight.format, weight.group_size, weight.columns, dtype
+    )
+
+
+def _want(condition: bool, where: str, message: str) -> None:
+    if not condition:
+        raise ConfigError(f"{where}: {message}")
+
+
+def _format(name: str, where: str) -> PackedFormat:
+    if name not in PACKED_FORMATS:
+        allowed = ", ".join(PACKED_FORMATS)
+        raise ConfigError(f"{where}: no packed format '{name}'. Allowed: {allowed}.")
+    return PACKED_FORMATS[name]
+
+
+def _check_packed(packed: PackedTensor) -> None:
+    where, row = "PackedTensor", _format(packed.format, "PackedTensor")
+    check_group_size(packed.group_size, where)
+    widths = {
+        "codes": row.code_bytes(packed.columns),
+        "scales": groups_of(packed.columns, packed.group_size),
+    }
+    for name, width in widths.items():
+        part: Tensor = getattr(packed, name)
+        _want(part.dtype == torch.uint8, where, f"{name} must be uint8, got {part.dtype}.")
+        _want(
+            part.dim() > 0 and part.shape[-1] == width,
+            where,
+            f"{name} must be of shape (…, {width}) for {packed.columns} columns, "
+            f"got {tuple(part.shape)}.",
+        )
+    _want(
+        packed.codes.shape[:-1] == packed.scales.shape[:-1],
+        where,
+        f"codes and scales must have the same rows, got {tuple(packed.codes.shape)} and "
+        f"{tuple(packed.scales.shape)}.",
+    )
+    _same_device(where, packed.codes, packed.scales)
+
+
+def _matrix(weight: PackedTensor) -> tuple[int, int]:
+    _want(
+        weight.codes.dim() == 2,
+        "packed weight",
+        f"must have two dimensions, got shape {weight.shape}.",
+    )
+    return weight.codes.shape[0], weight.columns
+
+
+def _same_device(where: str, one: Tensor, other: Tensor) -> None:
+    _want(
+        one.device == other.device,
+        where,
+        f"all tensors must be on one device, got {one.device} and {other.device}.",
+    )
+
+
+# -- the operators ---------------------------------------------------------------------------
+
+
+@functools.cache
+def gpu_back_end() -> ModuleType:
+    """The Triton kernels, or the reference where Triton is not installed."""
+    if importlib.util.find_spec("triton") is None:
+        return reference
+    return importlib.import_module("chop.kernels.gpu")
+
+
+def _gpu(name: str) -> Callable[..., Tensor]:
+    return lambda *args: getattr(gpu_back_end(), name)(*args)
+
+
+for _name, _kind in (("unpack", "unpack"), ("packed_linear", "linear")):
+    _operators.impl(_name, getattr(cpu, _kind), "CPU")
+    _operators.impl(_name, _gpu(_kind), "CUDA")
+    _operators.impl(_name, getattr(reference, _kind), "MPS")
+
+
+def _fake_unpack(
+    codes: Tensor, scales: Tensor, format: str, group_size: int, columns: int, dtype: torch.dtype
+) -> Tensor:
+    return codes.new_empty((*codes.shape[:-1], columns), dtype=dtype)
+
+
+def _fake_linear(
+    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
+) -> Tensor:
+    return x.new_empty((*x.shape[:-1], codes.shape[0]))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, codes, scales, bias, ctx.format, ctx.group_size = inputs
+    ctx.columns, ctx.bias_dtype = x.shape[-1], None if bias is None else bias.dtype
+    ctx.save_for_backward(codes, scales)
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    codes, scales = ctx.saved_tensors
+    to_x = to_bias = None
+    if ctx.needs_input_grad[0]:
+        weight = torch.ops.mase.unpack(
+            codes, scales, ctx.format, ctx.group_size, ctx.columns, gradient.dtype
+        )
+        to_x = gradient @ weight
+    if ctx.needs_input_grad[3]:
+        to_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0).to(ctx.bias_dtype)
+    return to_x, None, None, to_bias, None, None
+
+
+torch.library.register_fake("mase::unpack", _fake_unpack, lib=_operators)
+torch.library.register_fake("mase::packed_linear", _fake_linear, lib=_operators)
+torch.library.register_autograd(
+    "mase::packed_linear", _backward, setup_context=_keep, lib=_operators
+)

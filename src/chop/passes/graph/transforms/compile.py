@@ -1,0 +1,105 @@
+"""Run a graph's model through torch.compile."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from chop.errors import PassError
+from chop.ir.graph import MaseGraph
+from chop.native import cache_dir
+from chop.passes.base import PassResult, graph_pass
+
+CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+@dataclass(frozen=True)
+class CompileArgs:
+    """`mode`, `backend` and `dynamic` are torch.compile's. With `dummy_in` (or the graph's own)
+    the first call is made at once, and timed. `report_breaks` looks for graph breaks as well.
+    """
+
+    mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = (
+        "default"
+    )
+    backend: str = "inductor"
+    dynamic: bool | None = None
+    fullgraph: bool = False
+    warm_up: bool = False
+    report_breaks: bool = True
+    cache: Path | None = None
+    dummy_in: dict[str, Any] | None = field(default=None)
+
+
+@graph_pass("compile_transform_pass", CompileArgs)
+def compile_transform_pass(graph: MaseGraph, args: CompileArgs) -> PassResult:
+    """Make `mg.model(...)` run compiled code; nodes, modules and checkpoints stay as they are.
+
+    Compiled code is kept between runs in `cache` (the user's cache folder unless the environment
+    names another). `info["breaks"]` lists graph breaks by node and reason, `info["first_call"]`
+    is the seconds of the first call where one was made. Undo it with `uncompile(mg)`.
+    """
+    _keep_cache(args.cache)
+    inputs = args.dummy_in or graph.dummy_in
+    breaks: list[dict[str, str]] = []
+    uncompile(graph)
+    if args.report_breaks and inputs is not None:
+        breaks = find_breaks(graph, inputs)
+    options: dict[str, Any] = {} if args.mode == "default" else {"mode": args.mode}
+    graph.model.compile(
+        backend=args.backend, dynamic=args.dynamic, fullgraph=args.fullgraph, **options
+    )
+    info: dict[str, Any] = {"breaks": breaks, "first_call": None}
+    if args.warm_up:
+        info["first_call"] = _first_call(graph, inputs)
+    return graph, info
+
+
+def uncompile(graph: MaseGraph) -> None:
+    """Let `mg.model` run as plain Python again."""
+    graph.model._compiled_call_impl = None
+
+
+def find_breaks(graph: MaseGraph, inputs: dict[str, Any]) -> list[dict[str, str]]:
+    """The graph breaks of one run: the node whose code is there, and torch's reason."""
+    torch._dynamo.reset()
+    explain: Callable[..., Any] = torch._dynamo.explain(graph.model.forward)
+    with torch.no_grad():
+        report = explain(**inputs)
+    torch._dynamo.reset()
+    return [
+        {"node": _node_at(graph, reason.user_stack), "reason": str(reason.reason).split("\n")[0]}
+        for reason in report.break_reasons
+    ]
+
+
+def _node_at(graph: MaseGraph, stack: Any) -> str:
+    """The node whose line of generated code is innermost on a stack, '?' where none is."""
+    by_name = {node.name: node for node in graph.fx_graph.nodes}
+    for frame in reversed(list(stack)):
+        assigned = (frame.line or "").split("=")[0].strip()
+        if assigned in by_name:
+            return assigned
+    return "?"
+
+
+def _first_call(graph: MaseGraph, inputs: dict[str, Any] | None) -> float:
+    if inputs is None:
+        raise PassError("compile: warm_up needs dummy_in; the graph has none of its own.")
+    start = time.perf_counter()
+    with torch.no_grad():
+        graph.model(**inputs)
+    return time.perf_counter() - start
+
+
+def _keep_cache(folder: Path | None) -> None:
+    """Tell Inductor where to keep compiled code; by default it is lost with the temporary files."""
+    if folder is None and CACHE_VARIABLE in os.environ:
+        return
+    os.environ[CACHE_VARIABLE] = str(folder or cache_dir() / "inductor")

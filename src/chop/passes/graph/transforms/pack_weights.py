@@ -1,0 +1,265 @@
+"""Put a model's weights into memory as bytes, and say what that saves and what it leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from chop.ir.graph import MaseGraph
+from chop.ir.ops import op_of_module
+from chop.kernels import (
+    GROUP_SIZES,
+    PACKED_FORMATS,
+    PackedTensor,
+    QEmbeddingPacked,
+    QLinearInt8,
+    QLinearPacked,
+    pack,
+)
+from chop.kernels.formats import check_group_size
+from chop.nn.quantized.layer import QuantizedModule
+from chop.nn.quantizers import Bypass, Quantizer
+from chop.passes.base import PassResult, graph_pass
+from chop.passes.graph.analysis.table import draw_table, show
+from chop.passes.graph.annotate import refresh
+from chop.passes.graph.transforms.lift_products import lift_products
+from chop.passes.graph.transforms.surgery import set_module
+
+INT8_FORMATS = {"int8": False, "int8_dynamic": True}
+"""Formats of `QLinearInt8`, and whether activations are rounded too. They have no embedding."""
+KEPT = "kept"
+HEADERS = ("module", "class", "elements", "before", "after", "share", "packed", "reason")
+
+
+@dataclass(frozen=True)
+class PackWeightsArgs:
+    """`format` is mxint8, mxint4, mxfp8, mxfp4, int8 (weights alone) or int8_dynamic (activations
+    too, row by row). `skip` are modules, by path or by the start of it, to leave as they are.
+    """
+
+    format: Literal["mxint8", "mxint4", "mxfp8", "mxfp4", "int8", "int8_dynamic"] = "mxint8"
+    group_size: int = 32
+    embeddings: bool = True
+    skip: tuple[str, ...] = ()
+    show_table: bool = False
+
+    def __post_init__(self) -> None:
+        check_group_size(self.group_size, "group_size")
+
+
+@dataclass(frozen=True)
+class MemoryRecord:
+    """The bytes of one module's own tensors before and after; `share` of all bytes after."""
+
+    module: str
+    kind: str
+    elements: int
+    before: int
+    after: int
+    packed: str
+    reason: str
+    share: float = 0.0
+
+
+class KeepError(Exception):
+    """Why a module is not packed."""
+
+
+@graph_pass("pack_weights_transform_pass", PackWeightsArgs, rewrites=True, preserves=False)
+def pack_weights_transform_pass(graph: MaseGraph, args: PackWeightsArgs) -> PassResult:
+    """Replace linear layers and embeddings by layers on packed weights.
+
+    Float layers are rounded to `format`. A layer quantised to an MX format that can be packed
+    keeps its own format and its values bit for bit. Layers that share a weight share its bytes.
+    `info["modules"]` has one record per module: bytes before and after, and why it was kept;
+    `info["before"]`, `info["after"]` and `info["kept"]` are bytes of the whole model.
+    """
+    lift_products(graph)
+    packer = _Packer(graph, args)
+    for target in _targets(graph):
+        packer.visit(target)
+    records = packer.records()
+    refresh(graph)
+    info = _summary(records)
+    if args.show_table:
+        show(memory_table(info))
+    return graph, info
+
+
+def memory_table(info: dict[str, Any]) -> str:
+    """The records of the pass as a table, in MiB, largest after packing first."""
+    rows = sorted(info["modules"], key=lambda r: -r["after"])
+    shown = [
+        {
+            **row,
+            "class": row["kind"],
+            "before": f"{row['before'] / 2**20:.3f}",
+            "after": f"{row['after'] / 2**20:.3f}",
+            "share": f"{row['share']:.1%}",
+        }
+        for row in rows
+    ]
+    total = (
+        f"{info['before'] / 2**20:.2f} MiB before, {info['after'] / 2**20:.2f} MiB after "
+        f"({info['ratio']:.3f}); not packed: {info['kept'] / 2**20:.2f} MiB; all packed it would "
+        f"be {info['ideal'] / 2**20:.2f} MiB."
+    )
+    return f"{draw_table(shown, HEADERS)}\n{total}"
+
+
+def _summary(records: list[MemoryRecord]) -> dict[str, Any]:
+    before, after = sum(r.before for r in records), sum(r.after for r in records)
+    packed = [r for r in records if r.packed != KEPT]
+    packed_before = sum(r.before for r in packed)
+    rate = sum(r.after for r in packed) / packed_before if packed_before else 1.0
+    shared = [dataclasses.replace(r, share=r.after / max(after, 1)) for r in records]
+    return {
+        "modules": [dataclasses.asdict(r) for r in shared],
+        "before": before,
+        "after": after,
+        "kept": sum(r.after for r in records if r.packed == KEPT),
+        "ratio": after / max(before, 1),
+        "ideal": round(rate * before),
+    }
+
+
+def _targets(graph: MaseGraph) -> list[str]:
+    calls = [n for n in graph.fx_graph.nodes if n.op == "call_module"]
+    return list(dict.fromkeys(str(n.target) for n in calls))
+
+
+def _own_tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]
+
+
+class _Packer:
+    """Packs one module after another; a weight or a tensor seen before is not counted twice."""
+
+    def __init__(self, graph: MaseGraph, args: PackWeightsArgs) -> None:
+        self.graph, self.args = graph, args
+        self.seen: set[int] = set()
+        self.counted: set[int] = set()
+        self.packed_weights: dict[tuple[int, str, int], PackedTensor] = {}
+        self.packed_modules: dict[int, nn.Module] = {}
+        self.facts: list[tuple[str, str, int, int, str, str]] = []
+
+    def visit(self, target: str) -> None:
+        """Pack the module at `target`, or note why not."""
+        old = self.graph.model.get_submodule(target)
+        before = self._bytes(_own_tensors(old), self.seen)
+        elements = sum(t.numel() for t in old.parameters())
+        try:
+            new, form = self._pack(old, target)
+            reason = ""
+        except KeepError as kept:
+            new, form, reason = old, KEPT, str(kept)
+        if new is not old:
+            set_module(self.graph, target, new)
+        kind = type(old).__name__
+        self.facts.append((target, kind, elements, before, form, reason))
+
+    def records(self) -> list[MemoryRecord]:
+        """One record per module, and one for the tensors that nodes read directly."""
+        made = []
+        for target, kind, elements, before, form, reason in self.facts:
+            module = self.graph.model.get_submodule(target)
+            after = self._bytes(_own_tensors(module), self.counted)
+            made.append(MemoryRecord(target, kind, elements, before, after, form, reason))
+        named = [*self.graph.model.named_parameters(), *self.graph.model.named_buffers()]
+        for name, tensor in named:
+            size = self._bytes([tensor], self.counted)
+            if size:
+                reason = "read by the graph itself, not by a layer"
+                record = MemoryRecord(name, "tensor", tensor.numel(), size, size, KEPT, reason)
+                made.append(record)
+        return [r for r in made if r.before or r.after]
+
+    @staticmethod
+    def _bytes(tensors: list[Tensor], seen: set[int]) -> int:
+        fresh = {id(t): t for t in tensors if id(t) not in seen}
+        seen.update(fresh)
+        return sum(t.nbytes for t in fresh.values())
+
+    def _pack(self, old: nn.Module, target: str) -> tuple[nn.Module, str]:
+        if isinstance(old, QLinearPacked | QEmbeddingPacked | QLinearInt8):
+            return old, getattr(old, "format", "int8")
+        if not any(True for _ in old.parameters()):
+            raise KeepError("has no parameters")
+        if any(target == s or target.startswith(f"{s}.") for s in self.args.skip):
+            raise KeepError("in skip")
+        if id(old) not in self.packed_modules:
+            self.packed_modules[id(old)] = self._make(old)
+        new = self.packed_modules[id(old)]
+        return new, getattr(new, "format", self.args.format)
+
+    def _make(self, old: nn.Module) -> nn.Module:
+        op = op_of_module(old)
+        maker = MAKERS.get(op.name if op else "")
+        if maker is None:
+            raise KeepError(f"no packed layer for {type(old).__name__}")
+        if old._forward_hooks or old._forward_pre_hooks:
+            raise KeepError("has hooks")
+        new = maker(self, old)
+        new.train(old.training)
+        return new
+
+    def linear(self, old: Any) -> nn.Module:
+        """The packed layer for a linear one."""
+        if isinstance(old, QuantizedModule):
+            return self._quantised_linear(old)
+        if type(old) is not nn.Linear:
+            raise KeepError(f"{type(old).__name__} may compute otherwise than Linear")
+        if self.args.format in INT8_FORMATS:
+            dynamic = INT8_FORMATS[self.args.format]
+            return QLinearInt8.from_linear(old, quantize_input=dynamic)
+        return QLinearPacked(self._weight(old.weight, self.args.format, None), old.bias)
+
+    def _quantised_linear(self, old: Any) -> nn.Module:
+        formats: dict[str, Quantizer] = old.quantizers
+        form = _packed_form(formats["weight"])
+        weight = self._weight(old.weight, form[0], form[1])
+        bias = None if old.bias is None else formats["bias"](old.bias.detach())
+        kept: dict[str, Quantizer] = {
+            role: formats[role]
+            for role in ("data_in", "data_out")
+            if role in formats and not isinstance(formats[role], Bypass)
+        }
+        return QLinearPacked(weight, bias, kept)
+
+    def embedding(self, old: Any) -> nn.Module:
+        """The packed layer for an embedding."""
+        if not self.args.embeddings:
+            raise KeepError("embeddings = false")
+        if type(old) is not nn.Embedding:
+            raise KeepError(f"{type(old).__name__} may compute otherwise than Embedding")
+        if self.args.format in INT8_FORMATS:
+            raise KeepError(f"{self.args.format} has no embedding")
+        if old.max_norm is not None:
+            raise KeepError("max_norm rewrites the table at each call")
+        packed = self._weight(old.weight, self.args.format, None)
+        return QEmbeddingPacked(packed, old.weight.dtype)
+
+    def _weight(self, weight: Tensor, form: str, group_size: int | None) -> PackedTensor:
+        group = group_size or self.args.group_size
+        key = (id(weight), form, group)
+        if key not in self.packed_weights:
+            self.packed_weights[key] = pack(weight.detach(), form, group)
+        return self.packed_weights[key]
+
+
+def _packed_form(quantizer: Quantizer) -> tuple[str, int]:
+    """The packed format and group size that hold exactly the values of `quantizer`."""
+    size = getattr(quantizer, "block_size", None)
+    for name, row in PACKED_FORMATS.items():
+        if isinstance(size, int) and size in GROUP_SIZES and row.quantizer(size) == quantizer:
+            return name, size
+    raise KeepError(f"no packed format holds weights in {quantizer}")
+
+
+Maker = Callable[[_Packer, Any], nn.Module]
+MAKERS: dict[str, Maker] = {"linear": _Packer.linear, "embedding": _Packer.embedding}
+"""The layers that have a packed twin, by their op."""

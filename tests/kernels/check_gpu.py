@@ -1,0 +1,79 @@
+"""Checks the Triton kernels against the reference: `python check_gpu.py [cuda|cpu]`.
+
+On the CPU they run in Triton's interpreter, which has no products and no subnormals of bfloat16
+and no NaN in 8-bit floats: there, float32 stands in for bfloat16 and those codes are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+import torch.nn.functional as F
+
+DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"
+
+from chop.kernels import GROUP_SIZES, PACKED_FORMATS, gpu, pack, reference  # noqa: E402
+from chop.kernels.gpu import Config  # noqa: E402
+
+IS_REAL = DEVICE != "cpu"
+DTYPES = (torch.float32, torch.bfloat16, torch.float16) if IS_REAL else (torch.float32,)
+ERRORS = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+SHAPES = ((1, 1, 1), (5, 33, 3), (40, 200, 17), (33, 257, 2), (64, 512, 16))
+CONFIGS = (Config(16, 32, 64, 1, 4, 2), Config(16, 16, 32, 3, 4, 2))
+
+
+def check_every_pair(format: str, group_size: int, dtype: torch.dtype) -> None:
+    """Every byte of codes under every scale byte, equal but for the payload of a NaN."""
+    columns = 256 * PACKED_FORMATS[format].per_byte
+    codes = torch.arange(256, dtype=torch.uint8).repeat(256, 1)
+    scales = torch.arange(256, dtype=torch.uint8)[:, None].repeat(1, columns // group_size)
+    expected = reference.unpack(codes, scales, format, group_size, columns, dtype)
+    on_device = (codes.to(DEVICE), scales.to(DEVICE))
+    values = gpu.unpack(*on_device, format, group_size, columns, dtype).cpu()
+    if format == "mxfp8" and not IS_REAL:
+        is_number = (torch.arange(256) & 127) != 127
+        values, expected = values[:, is_number], expected[:, is_number]
+    known = ~expected.isnan()
+    bits = {2: torch.int16, 4: torch.int32}[dtype.itemsize]
+    assert torch.equal(known, ~values.isnan()), (format, group_size, dtype, "NaN")
+    same = values[known].view(bits) == expected[known].view(bits)
+    assert same.all(), (format, group_size, dtype, int((~same).sum()))
+
+
+def check_shapes(format: str, group_size: int) -> None:
+    """Unpack and linear at shapes with tails, with and without splitting the columns."""
+    for rows, columns, batch in SHAPES:
+        packed = pack(torch.randn(rows, columns), format, group_size)
+        parts = (packed.codes.to(DEVICE), packed.scales.to(DEVICE))
+        values = gpu.unpack(*parts, format, group_size, columns, torch.float32).cpu()
+        weight = reference.unpack(
+            packed.codes, packed.scales, format, group_size, columns, torch.float32
+        )
+        assert torch.equal(values, weight), (format, group_size, rows, columns)
+        for dtype in DTYPES:
+            for config in CONFIGS:
+                x, bias = torch.randn(batch, columns).to(dtype), torch.randn(rows).to(dtype) + 2
+                y = gpu.run_linear(
+                    x.to(DEVICE), *parts, bias.to(DEVICE), format, group_size, config
+                )
+                expected = F.linear(x.double(), weight.to(dtype).double(), bias.double())
+                error = ((y.cpu().double() - expected).norm() / expected.norm()).item()
+                assert error < ERRORS[dtype], (format, group_size, rows, columns, dtype, error)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    for format in PACKED_FORMATS:
+        for group_size in GROUP_SIZES if IS_REAL else (16, 64):
+            for dtype in DTYPES:
+                check_every_pair(format, group_size, dtype)
+            check_shapes(format, group_size)
+    print(f"Triton kernels on {DEVICE}: all equal to the reference.")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

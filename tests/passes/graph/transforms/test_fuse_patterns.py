@@ -1,0 +1,112 @@
+"""Layers that follow or stand beside each other become one, where that changes nothing."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from passes.graphs import annotated, graph_of
+from torch import nn
+from zoo import case
+
+import chop.passes as passes
+from chop.kernels.fused import AddLayerNorm, LinearActivation
+from chop.passes.graph.transforms.fuse_patterns import PATTERNS, FusePatternsArgs
+
+BERT = "BERT classification"
+
+
+def fuse(graph, *patterns):
+    return passes.fuse_patterns_transform_pass(graph, {"patterns": list(patterns)})
+
+
+def test_the_table_is_what_the_pass_offers():
+    assert set(FusePatternsArgs().patterns) == set(PATTERNS)
+
+
+def test_every_pattern_is_found_in_bert_and_gradients_stay():
+    given = case(BERT)
+    graph, info = passes.fuse_patterns_transform_pass(annotated(BERT))
+    assert {s["pattern"] for s in info["sites"] if s["fused"]} == set(PATTERNS)
+    model = copy.deepcopy(given.model)
+    table = {"bert.embeddings.word_embeddings.weight", "classifier.weight"}
+    for each in (model, graph.model):
+        each(**given.inputs).logits.square().sum().backward()
+    found = dict(graph.model.named_parameters())
+    assert all(
+        torch.allclose(found[name].grad, p.grad, atol=1e-6)
+        for name, p in model.named_parameters()
+        if name in table
+    )
+
+
+class Projections(nn.Module):
+    def __init__(self, *biases):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 3 + i, bias=b) for i, b in enumerate(biases))
+
+    def forward(self, x):
+        return torch.cat([layer(x) for layer in self.layers], -1)
+
+
+def test_projections_of_one_input_become_one_product():
+    model, x = Projections(True, False, True), torch.randn(2, 6)
+    graph, info = fuse(graph_of(model, {"x": x}), "merge_projections")
+    linears = [m for m in graph.model.modules() if isinstance(m, nn.Linear)]
+    assert info["fused"] == 1 and len(linears) == 1 and linears[0].out_features == 3 + 4 + 5
+    assert torch.allclose(graph.model(x), model(x), atol=1e-6)
+
+
+def test_projections_that_share_a_weight_stay():
+    model = Projections(True, True)
+    model.layers[1] = nn.Linear(6, 3)
+    model.layers[1].weight = model.layers[0].weight
+    _, info = fuse(graph_of(model, {"x": torch.randn(2, 6)}), "merge_projections")
+    assert info["fused"] == 0
+    assert "shares its weight with another layer" in info["sites"][0]["reason"]
+
+
+def test_a_frozen_projection_is_not_merged_with_a_trained_one():
+    model = Projections(True, True)
+    model.layers[0].requires_grad_(False)
+    _, info = fuse(graph_of(model, {"x": torch.randn(2, 6)}), "merge_projections")
+    assert "differ in dtype, device or whether they train" in info["sites"][0]["reason"]
+
+
+def test_a_layer_and_its_activation_become_one_module():
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.GELU(approximate="tanh")), torch.randn(2, 4)
+    graph, info = fuse(graph_of(model, x), "linear_activation")
+    (layer,) = [m for m in graph.model.modules() if isinstance(m, LinearActivation)]
+    assert info["fused"] == 1 and layer.activation == "gelu_tanh"
+    assert torch.equal(graph.model(x), model(x))
+
+
+def test_an_activation_after_something_else_says_what():
+    model = nn.Sequential(nn.LayerNorm(4), nn.ReLU())
+    _, info = fuse(graph_of(model, torch.randn(2, 4)), "linear_activation")
+    assert "(layer_norm) where linear (linear) is expected" in info["sites"][0]["reason"]
+
+
+class Residual(nn.Module):
+    def __init__(self, *, twice=False):
+        super().__init__()
+        self.fc, self.norm, self.twice = nn.Linear(4, 4), nn.LayerNorm(4), twice
+
+    def forward(self, x):
+        y = self.norm(x + self.fc(x))
+        return self.norm(y + x) if self.twice else y
+
+
+def test_a_sum_and_its_norm_become_one_and_the_input_is_not_overwritten():
+    model, x = Residual(), torch.randn(2, 4)
+    graph, info = fuse(graph_of(model, {"x": x}), "add_layer_norm")
+    (layer,) = [m for m in graph.model.modules() if isinstance(m, AddLayerNorm)]
+    kept = x.clone()
+    with torch.no_grad():
+        assert torch.allclose(graph.model(x), model(x), atol=1e-6)
+    assert info["fused"] == 1 and layer.overwrites and torch.equal(x, kept)
+
+
+def test_a_norm_that_is_called_twice_stays():
+    _, info = fuse(graph_of(Residual(twice=True), {"x": torch.randn(2, 4)}), "add_layer_norm")
+    assert info["fused"] == 0 and "is called elsewhere too" in info["sites"][0]["reason"]
