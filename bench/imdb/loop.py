@@ -86,14 +86,14 @@ def train(model: nn.Module, reviews: Reviews, recipe: Recipe, seed: int, use_gra
     plan = [rows for epoch in epochs for rows in epoch]
     on_gpu = device.type == "cuda"
     model.train()
-    rate = torch.zeros((), device=device)
     optimizer = torch.optim.AdamW(
         [p for p in model.parameters() if p.requires_grad],
-        lr=rate,
+        lr=torch.zeros((), device=device),  # a tensor, so that replayed steps see it change
         weight_decay=0.0,
         capturable=on_gpu,
         fused=on_gpu,
     )
+    rate = optimizer.param_groups[0]["lr"]
     stepper = Stepper(model, optimizer, recipe.max_norm, use_graphs and on_gpu)
     stream = torch.cuda.Stream() if on_gpu else None
     if stream is not None:

@@ -161,8 +161,10 @@ class Bench:
         def evaluate_graph(graph: MaseGraph) -> float:
             return evaluate(graph.model.to(self.device), self.test_reviews)
 
+        def batches() -> list[Any]:
+            return list(self.observed.in_order(32))
+
         start = self.fresh if point["sweep"] in PRETRAINED else self.fine_tuned
-        batches = lambda: list(self.observed.in_order(32))  # noqa: E731
         return Subject(start, train_graph, evaluate_graph, batches)
 
 
