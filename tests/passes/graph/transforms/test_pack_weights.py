@@ -104,9 +104,12 @@ def test_a_quantised_layer_keeps_its_format_and_its_values():
 
 def test_a_format_that_cannot_be_packed_is_kept_and_named():
     graph = annotated("MLP")
-    passes.quantize_transform_pass(graph, {"by": "type", "default": {"config": {"name": "log"}}})
+    config = {f"{role}_width": 8 for role in ("data_in", "weight", "bias")}
+    config |= {f"{role}_frac_width": 4 for role in ("data_in", "weight", "bias")}
+    arguments = {"by": "type", "default": {"config": {"name": "integer", **config}}}
+    passes.quantize_transform_pass(graph, arguments)
     _, info = passes.pack_weights_transform_pass(graph)
-    assert "no packed format holds weights in Log" in info["modules"][0]["reason"]
+    assert "no packed format holds weights in Integer" in info["modules"][0]["reason"]
 
 
 @pytest.mark.parametrize("format", ["int8", "int8_dynamic"])
