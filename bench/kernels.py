@@ -45,7 +45,7 @@ TARGETS = {"cpu": {1: 0.5}, "cuda": {1: 0.65, 16: 0.65, 256: 1.1}}
 """Time of the packed linear over that of torch's, by batch, at 4096 x 14336."""
 COLD_BYTES = 600 << 20
 """Weights that are cycled through, so that none is in a cache when its turn comes."""
-CONFIG_NAMES = ("block_m", "block_n", "block_k", "split", "warps", "stages")
+CONFIG_NAMES = ("block_m", "block_n", "block_k", "warps", "stages", "per_sm")
 
 
 # -- timing ----------------------------------------------------------------------------------
@@ -193,23 +193,20 @@ def bench_sweep(device: str) -> Records:
     from chop.kernels.gpu import Config, run_linear
 
     small = [
-        Config(16, n, k, split, warps, stages)
-        for n, k, split, warps, stages in (
-            (64, 256, 1, 4, 4), (64, 256, 2, 4, 4), (64, 128, 1, 4, 5), (64, 128, 2, 4, 5),
-            (128, 128, 2, 4, 4), (128, 128, 4, 8, 4), (32, 256, 1, 2, 4), (32, 256, 2, 2, 4),
-            (16, 256, 1, 1, 4), (64, 256, 4, 4, 3),
+        Config(16, n, k, warps, stages, per_sm)
+        for n, k, warps, stages, per_sm in (
+            (32, 128, 2, 4, 7), (32, 128, 2, 3, 10), (32, 256, 2, 3, 5), (32, 64, 2, 5, 10),
+            (16, 256, 1, 4, 8), (16, 128, 1, 4, 14), (64, 128, 4, 3, 5), (32, 128, 2, 4, 4),
         )
     ]  # fmt: skip
     large = [
-        Config(m, n, k, split, warps, stages)
-        for m, n, k, split, warps, stages in (
-            (256, 128, 64, 1, 8, 3), (256, 128, 64, 4, 8, 3), (256, 64, 128, 2, 4, 3),
-            (128, 128, 64, 2, 8, 4), (256, 64, 64, 1, 4, 4), (256, 64, 64, 2, 8, 4),
-            (128, 128, 128, 1, 8, 3),
+        Config(m, n, k, warps, stages, per_sm)
+        for m, n, k, warps, stages, per_sm in (
+            (64, 64, 128, 4, 3, 3), (128, 64, 64, 4, 4, 2), (256, 128, 64, 8, 3, 1),
         )
     ]  # fmt: skip
     records = []
-    for batch, configs in ((16, small), (256, large)):
+    for batch, configs in ((1, small), (16, small), (64, large)):
         for rows, columns in SHAPES:
             x = torch.randn(batch, columns, device=device, dtype=torch.bfloat16)
             packed = pack(torch.randn(rows, columns, device=device))

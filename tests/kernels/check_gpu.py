@@ -23,7 +23,7 @@ IS_REAL = DEVICE != "cpu"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16) if IS_REAL else (torch.float32,)
 ERRORS = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 SHAPES = ((1, 1, 1), (5, 33, 3), (40, 200, 17), (33, 257, 2), (64, 512, 16))
-CONFIGS = (Config(16, 32, 64, 1, 4, 2), Config(16, 16, 32, 3, 4, 2))
+CONFIGS = (Config(16, 32, 64, 4, 2, split=1), Config(16, 16, 32, 4, 2, split=3))
 
 
 def check_every_pair(format: str, group_size: int, dtype: torch.dtype) -> None:
