@@ -4,14 +4,26 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install test fast lint demo bench coverage clean
+.PHONY: install tools test fast slow lint demo bench coverage clean
 .DELETE_ON_ERROR:
 
-install: $(STAMP)
+install: tools $(STAMP)
+
+# Simulators that PyPI has no wheel for on this machine. Without root nothing is installed, and the
+# tests that need them skip and say what is missing.
+TOOLS := iverilog $(if $(filter x86_64,$(shell uname -m)),,verilator)
+tools:
+	@for tool in $(TOOLS); do \
+	  command -v $$tool > /dev/null || missing="$$missing $$tool"; \
+	done; \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing liblz4-dev \
+	    > /dev/null || echo "could not install:$$missing"; \
+	elif [ -n "$$missing" ]; then echo "not installed, simulations will skip:$$missing"; fi
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[examples,hardware,test]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[examples,hardware,test,train]"
 	touch $@
 
 lint: install
@@ -21,10 +33,13 @@ lint: install
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -q -n 2 -m "not gpu"
+	$(BIN)/python -m pytest -q -n 2 -m "not slow and not gpu"
 
 fast: install
 	$(BIN)/python -m pytest -q -n 2 -m "not slow and not sim and not gpu"
+
+slow: install
+	$(BIN)/python -m pytest -q -n 2 -m "slow and not gpu"
 
 demo: install
 	$(BIN)/python examples/demo.py

@@ -120,23 +120,27 @@ def quantize_seconds() -> dict[str, float]:
     }
 
 
+def _devices() -> list[str]:
+    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
+
 def main() -> None:
     """Measure, print, and write bench/results/qat_step.json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--devices", nargs="+", choices=("cpu", "cuda"), default=_devices())
     parser.add_argument("--formats", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     args = parser.parse_args()
     times = quantize_seconds()
-    cases = [("cpu", args.batch, args.length)]
-    if torch.cuda.is_available():
-        cases.append(("cuda", GPU_BATCH, GPU_LENGTH))
+    shapes = {"cpu": (args.batch, args.length), "cuda": (GPU_BATCH, GPU_LENGTH)}
+    cases = [(device, *shapes[device]) for device in args.devices]
     rows = [step_ratio(name, *case, args.rounds) for case in cases for name in args.formats]
     print(tabulate(rows, headers="keys", floatfmt=".3f"))
     print(f"quantise 74 layers: graph {times['graph']:.3f} s, module {times['module']:.3f} s")
     results = {"limits": LIMITS, "quantize_seconds": times, "steps": rows}
-    print(save("qat_step_gpu" if torch.cuda.is_available() else "qat_step", results))
+    print(save("qat_step_gpu" if "cuda" in args.devices else "qat_step", results))
 
 
 if __name__ == "__main__":

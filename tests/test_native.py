@@ -68,6 +68,11 @@ def test_a_source_that_does_not_build_is_said_and_skipped(source, caplog):
     assert "answer.cpp: cannot be built; using the PyTorch path." in caplog.text
 
 
+@needs_compiler
+def test_the_next_set_of_flags_is_tried_where_one_fails(source):
+    assert native.load(source, ("-no-such-flag",), ()).answer() == 42
+
+
 def test_without_a_compiler_there_is_no_library(source, monkeypatch, caplog):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with caplog.at_level("WARNING", "chop.native"):

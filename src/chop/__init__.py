@@ -11,7 +11,17 @@ if TYPE_CHECKING:
 __all__ = ["MaseGraph"]
 
 _LAZY = {"MaseGraph": "chop.ir.graph"}
-_SUBMODULES = ("actions", "ir", "nn", "passes", "pipelines", "tools")
+_SUBMODULES = (
+    "actions",
+    "dataset",
+    "ir",
+    "models",
+    "nn",
+    "passes",
+    "pipelines",
+    "report",
+    "tools",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -37,5 +37,17 @@ class CheckpointError(ChopError, ValueError):
     """A checkpoint file is damaged, foreign or does not fit the graph."""
 
 
+class HubError(ChopError, OSError):
+    """A named model or dataset is neither on this machine nor on the hub."""
+
+
+class DataError(ChopError, ValueError):
+    """A dataset lacks a column, a split or a file, or does not fit the model."""
+
+
 class MissingDependencyError(ChopError, ImportError):
     """An optional package or program is needed and not installed."""
+
+
+class HardwareError(ChopError, RuntimeError):
+    """A design cannot be built, or does not do what it should."""

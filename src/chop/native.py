@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import itertools
 import os
 import platform
 import re
@@ -41,8 +42,11 @@ COMPILERS = ("c++", "g++", "clang++")
 
 
 @functools.cache
-def load(source: Path, flags: tuple[str, ...] = ()) -> ctypes.CDLL | None:
-    """The library built from `source`, or None where it cannot be built (said once in the log)."""
+def load(source: Path, *flags: tuple[str, ...]) -> ctypes.CDLL | None:
+    """The library built from `source`, or None where it cannot be built (said once in the log).
+
+    Several sets of `flags` are tried in turn, as in `load(source, openmp_flags(), ())`.
+    """
     if os.environ.get("MASE_NATIVE", "1") == "0":
         return None
     compiler = find_compiler()
@@ -50,8 +54,8 @@ def load(source: Path, flags: tuple[str, ...] = ()) -> ctypes.CDLL | None:
         _log.warning("%s: no C++ compiler found; using the PyTorch path.", source.name)
         return None
     problem = ""
-    for tuning in TUNING:
-        command = [compiler, *BASE_FLAGS, *tuning, str(source), *flags]
+    for chosen, tuning in itertools.product(flags or ((),), TUNING):
+        command = [compiler, *BASE_FLAGS, *tuning, str(source), *chosen]
         try:
             return ctypes.CDLL(str(_built(source, command)))
         except (OSError, subprocess.SubprocessError) as error:

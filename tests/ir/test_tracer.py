@@ -117,11 +117,21 @@ def test_a_tensor_or_a_tuple_will_do_as_inputs():
 
 
 def test_an_input_that_cannot_be_made_is_named():
-    model = zoo.case("BERT classification").model
-    with pytest.raises(
-        TraceError, match=r"input 'encoder_hidden_states' of BertFor.* cannot be made"
-    ):
-        MaseGraph(model, hf_input_names=["input_ids", "encoder_hidden_states"])
+    model = zoo.case("T5").model
+    message = (
+        r"input 'encoder_outputs' of T5For.* cannot be made from its config. Give it: dummy_in"
+    )
+    with pytest.raises(TraceError, match=message):
+        MaseGraph(model, hf_input_names=["input_ids", "encoder_outputs"])
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_graph_traced_without_gradients_still_has_them(mode):
+    model = zoo.MLP()
+    with mode():
+        graph = MaseGraph(model, dummy_in=torch.randn(2, 16))
+    graph.model(torch.randn(2, 16)).sum().backward()
+    assert model.fc1.weight.grad is not None
 
 
 class Branches(nn.Module):

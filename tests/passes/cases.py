@@ -6,14 +6,18 @@ the pass twice is the same as once.
 
 from __future__ import annotations
 
+import copy
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from passes.graphs import BERT, CNN, MLP
 from torch import nn
 
 from chop import MaseGraph
+from chop.passes import PASSES
 
 Arguments = Callable[[MaseGraph], dict[str, Any]]
 
@@ -38,6 +42,20 @@ def _statistics(graph: MaseGraph) -> dict[str, Any]:
     }
 
 
+def _adapter(graph: MaseGraph) -> dict[str, Any]:
+    """A folder with an adapter for `graph`."""
+    folder = Path(tempfile.mkdtemp())
+    adapted, _ = PASSES["insert_lora_adapter_transform_pass"](copy.deepcopy(graph), {"rank": 2})
+    PASSES["save_lora_adapter_interface_pass"](adapted, {"path": folder})
+    return {"path": folder}
+
+
+def _saved_adapter(graph: MaseGraph) -> dict[str, Any]:
+    """A folder for the adapter that `graph` gets."""
+    PASSES["insert_lora_adapter_transform_pass"](graph, {"rank": 2})
+    return {"path": Path(tempfile.mkdtemp())}
+
+
 def _quantize(graph: MaseGraph) -> dict[str, Any]:
     return {"by": "type", "default": {"config": {"name": "mxint"}}}
 
@@ -45,6 +63,7 @@ def _quantize(graph: MaseGraph) -> dict[str, Any]:
 CASES: dict[str, PassCase] = {
     "add_common_metadata_analysis_pass": PassCase(lambda graph: {"dummy_in": graph.dummy_in}),
     "add_software_metadata_analysis_pass": PassCase(),
+    "calculate_sparsity_analysis_pass": PassCase(),
     "calculate_avg_bits_mg_analysis_pass": PassCase(),
     "compile_transform_pass": PassCase(lambda graph: {"backend": "eager", "report_breaks": False}),
     "eliminate_common_subexpressions_transform_pass": PassCase(),
@@ -55,10 +74,17 @@ CASES: dict[str, PassCase] = {
     "fold_constants_transform_pass": PassCase(),
     "fuse_attention_transform_pass": PassCase(),
     "fuse_conv_bn_transform_pass": PassCase(),
-    "fuse_patterns_transform_pass": PassCase(),
+    "fuse_lora_weights_transform_pass": PassCase(),
     "init_metadata_analysis_pass": PassCase(),
+    "insert_lora_adapter_transform_pass": PassCase(lambda graph: {"rank": 2}),
+    "load_lora_adapter_interface_pass": PassCase(_adapter, models=(BERT,)),
+    "fuse_patterns_transform_pass": PassCase(),
     "pack_weights_transform_pass": PassCase(),
     "profile_statistics_analysis_pass": PassCase(_statistics),
+    "prune_detach_hook_transform_pass": PassCase(),
+    "prune_transform_pass": PassCase(
+        lambda graph: {"weight": {"sparsity": 0.5, "granularity": "row"}}, is_idempotent=False
+    ),
     "quantize_transform_pass": PassCase(_quantize),
     "remove_dropout_transform_pass": PassCase(),
     "replace_module_transform_pass": PassCase(
@@ -69,6 +95,7 @@ CASES: dict[str, PassCase] = {
     "report_node_meta_param_analysis_pass": PassCase(lambda graph: {"which": ("software",)}),
     "report_node_shape_analysis_pass": PassCase(),
     "report_node_type_analysis_pass": PassCase(),
+    "save_lora_adapter_interface_pass": PassCase(_saved_adapter),
     "summarize_graph_analysis_pass": PassCase(),
     "summarize_quantization_analysis_pass": PassCase(),
     "verify_metadata_analysis_pass": PassCase(),

@@ -211,6 +211,44 @@ def test_two_calls_of_one_layer_cannot_differ():
         quantized(graph, {"fc_1": {"config": LOG}}, by="name")
 
 
+class InPlace(nn.Module):
+    def forward(self, x):
+        y = x * 2.0
+        y += x
+        z = F.relu(y - 1.0, inplace=True)
+        first = z[:, 0]
+        first.mul_(3.0)
+        return z
+
+
+def test_an_operation_in_place_is_quantised_where_nobody_else_reads_what_it_writes():
+    x = torch.randn(2, 4)
+    graph = MaseGraph(InPlace(), dummy_in={"x": x})
+    found = quantized(
+        graph,
+        {},
+        default={"config": {"name": "integer", "data_in_width": 16, "data_in_frac_width": 10}},
+    )
+    assert sorted(found.values()) == ["add_integer", "mul_integer", "relu_integer", "sub_integer"]
+    assert torch.allclose(graph.model(x), InPlace()(x), atol=0.01)
+
+
+def test_reversed_subtraction_is_left_alone():
+    class Reversed(nn.Module):
+        def forward(self, x):
+            return torch.rsub(x, x * 2.0)
+
+    x = torch.randn(2, 4)
+    graph = MaseGraph(Reversed(), dummy_in={"x": x})
+    assert quantized(graph, {}, default={"config": INTEGER}) == {"mul": "mul_integer"}
+
+
+def test_a_typo_in_a_config_is_not_accepted(graph):
+    for wrong in ({"weight_widht": 8}, {"wieght_width": 8}, {"data_in_frac_with": 4}):
+        with pytest.raises(ConfigError, match=rf"unknown key '{next(iter(wrong))}'. Did you mean"):
+            quantized(graph, {"linear": {"config": INTEGER | wrong}})
+
+
 def test_a_copy_is_quantised_many_times(graph):
     for width in (4, 6, 8):
         trial = copy.deepcopy(graph)

@@ -21,9 +21,10 @@ from torch import fx, nn
 from torch.nn.utils import parametrize
 
 from chop.errors import CheckpointError
-from chop.ir.codec import Decoder, decode_graph, encode, encode_node
+from chop.ir.codec import Decoder, decode_graph, encode, encode_node, function_name
 from chop.ir.outputs import OutputTemplate, template_of
 from chop.ir.traced import TracedModule
+from chop.ir.twins import recipe_of
 
 FORMAT = "mase-graph"
 VERSION = 1
@@ -97,6 +98,7 @@ def _with_suffix(path: Path, suffix: str) -> Path:
 
 def _tensors(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Every parameter and buffer once, and which names share one."""
+    model.state_dict()  # pruned layers write their zeros before they are saved
     first: dict[int, str] = {}
     stored, aliases = {}, {}
     named = [
@@ -133,7 +135,7 @@ def _encode_module(module: nn.Module, where: str) -> dict[str, Any]:
         if k not in internal
     }
     return {
-        "class": f"{cls.__module__}.{cls.__qualname__}",
+        "class": _encode_class(cls),
         "parametrized": list(module.parametrizations) if parametrized else [],  # type: ignore[arg-type]
         "attributes": attributes,
         "parameters": {k: _grad(p) for k, p in module._parameters.items()},
@@ -143,6 +145,14 @@ def _encode_module(module: nn.Module, where: str) -> dict[str, Any]:
         },
         "children": {k: _encode_module(m, f"{where}.{k}") for k, m in module.named_children()},
     }
+
+
+def _encode_class(cls: type) -> Any:
+    recipe = recipe_of(cls)
+    if recipe is None:
+        return f"{cls.__module__}.{cls.__qualname__}"
+    maker, parts = recipe
+    return {"made_by": function_name(maker), "of": [_encode_class(part) for part in parts]}
 
 
 def _grad(parameter: nn.Parameter | None) -> bool | None:
@@ -297,7 +307,7 @@ class _TensorFinder:
 def _decode_module(
     record: Mapping[str, Any], where: str, find: _TensorFinder, decode: Decoder
 ) -> nn.Module:
-    cls = decode.cls(record["class"], nn.Module)
+    cls = _decode_class(record["class"], decode)
     module = cls.__new__(cls)
     nn.Module.__init__(module)
     for name, requires_grad in record["parameters"].items():
@@ -317,6 +327,13 @@ def _decode_module(
         for name in record["parametrized"]:
             parametrize._inject_property(module, name)
     return module
+
+
+def _decode_class(record: Any, decode: Decoder) -> Any:
+    if isinstance(record, str):
+        return decode.cls(record, nn.Module)
+    maker = decode.function(record["made_by"])
+    return maker(*(_decode_class(part, decode) for part in record["of"]))
 
 
 def _decode_template(record: Any, decode: Decoder) -> OutputTemplate | None:

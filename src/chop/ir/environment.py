@@ -61,6 +61,8 @@ def tracing_environment(model: nn.Module) -> Iterator[None]:
         stack.enter_context(_python_instead_of_torchscript(sources))
         stack.enter_context(_hugging_face_told(model))
         stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())  # what the model switches off must show
         fast_path = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)  # its fused kernel hides the layers
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast_path)
@@ -90,7 +92,7 @@ def _shallow(attributes: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def kept_buffers(model: nn.Module) -> Iterator[None]:
-    """Put the values of all buffers back, after a run on real tensors."""
+    """Put the values of all buffers back: counters are written to even on fake tensors."""
     before = [(b, b.detach().clone()) for b in model.buffers()]
     try:
         yield

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from chop.errors import GraphError
+from chop.ir.channels import CHANNELS
 from chop.ir.kernels import COMPUTE, Compute
 from chop.ir.modes import ModeConstant, RandomDraw
 from chop.registry import Registry
@@ -70,6 +71,7 @@ class Op:
     writes buffers. `is_view`: the result may share the storage of an operand. `is_dropout`: gives
     its operand back in evaluation mode. `copies_if_strided`: a view, but of a contiguous operand
     alone. `reads_rows`: of its parameters it reads the rows it gives.
+    `channels`: the rule by which it couples channels (`chop.ir.channels`).
     """
 
     name: str
@@ -89,6 +91,9 @@ class Op:
     copies_if_strided: bool = False
     reads_rows: bool = False
     compute: Compute | None = None
+    channels: str | None = None
+    rtl: str = ""
+    """How hardware realises it: a component of `chop.hw`, or wiring; empty: not at all."""
 
     def flops(self, shapes: Shapes) -> int:
         """Floating-point operations: two for each multiply-accumulate, plus the elementwise."""
@@ -250,6 +255,7 @@ LAYERS = (
         is_random=True,
     ),
     _layer("identity", "Identity", type=MODULE, is_view=True),
+    Op("activation_mask", MODULE, flops_per_output=1),
 )
 
 ACTIVATIONS = (
@@ -543,13 +549,42 @@ IMPLICIT = (
 MODULE_SHAPES = {"flatten": (nn.Flatten,), "unflatten": (nn.Unflatten,)}
 """Modules whose op is one of the implicit functions."""
 
+RTL = {
+    "fixed_linear": "linear",
+    "fixed_conv1d": "conv1d",
+    "fixed_conv2d": "conv2d",
+    "fixed_batch_norm": "batch_norm1d batch_norm2d",
+    "fixed_max_pool": "max_pool2d",
+    "fixed_avg_pool": "avg_pool2d",
+    "global_avg_pool": "adaptive_avg_pool2d",
+    "fixed_relu": "relu",
+    "fixed_leaky_relu": "leaky_relu",
+    "fixed_hardsigmoid": "hardsigmoid",
+    "fixed_hardswish": "hardswish",
+    "fixed_lut": "sigmoid tanh gelu silu elu mish softplus softsign",
+    "fixed_add": "add",
+    "fixed_sub": "sub",
+    "fixed_mul": "mul",
+    "wire": "identity dropout dropout1d dropout2d contiguous",
+    "wire_view": "flatten view reshape squeeze unsqueeze unflatten",
+    "wire_permute": "permute transpose",
+    "wire_size": "size getitem",
+}
+"""The column `rtl`: the ops that each component, or kind of wiring, of `chop.hw` realises."""
+_RTL_OF = {op: rtl for rtl, ops in RTL.items() for op in ops.split()}
+
 
 def _merge(rows: Iterable[Op]) -> Registry[Op]:
     table: Registry[Op] = Registry("op")
     for row in rows:
-        modules = MODULE_SHAPES.get(row.name, ())
-        compute = COMPUTE.get(row.name)
-        table.register(row.name, replace(row, modules=row.modules + modules, compute=compute))
+        whole = replace(
+            row,
+            modules=row.modules + MODULE_SHAPES.get(row.name, ()),
+            compute=COMPUTE.get(row.name),
+            channels=CHANNELS.get(row.name),
+            rtl=_RTL_OF.get(row.name, ""),
+        )
+        table.register(row.name, whole)
     return table
 
 
@@ -588,10 +623,13 @@ UNKNOWN = Op("unknown", IMPLICIT_FUNC)
 
 
 def op_of_module(module: nn.Module) -> Op | None:
-    """The row of a module, or of the nearest of its base classes."""
+    """The row of a module, or of the nearest of its base classes, or the `op` it names itself."""
     for cls in type(module).__mro__:
         if cls in _BY_MODULE:
             return _BY_MODULE[cls]
+    own = getattr(type(module), "op", None)
+    if isinstance(own, Op):
+        return own
     name = type(module).__name__
     return next((op for ending, op in _BY_MODULE_NAME.items() if name.endswith(ending)), None)
 

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from chop.errors import TraceError
 from chop.ir.environment import devices_seen_by, patched
+from chop.ir.sameness import FakeResults, key_of, module_key
 from chop.ir.tracked import Expression, Tracked, ValueDependenceError, track
 from chop.log import get_logger
 
@@ -175,8 +176,10 @@ class Recorder:
         *,
         training: bool = False,
         specialize: bool = False,
+        results: FakeResults | None = None,
     ) -> None:
         self.training = training
+        self.results = results
         self.is_leaf = is_leaf
         self.specialize = specialize
         self.graph = fx.Graph()
@@ -184,6 +187,7 @@ class Recorder:
         self.module_names = {m: name for name, m in root.named_modules()}
         self._tensor_names = _tensor_names(root)
         self._known: dict[int, tuple[Any, Expression | fx.Node]] = {}
+        self._differentiable: set[int] = set()
         self._owners: list[str] = [""]
         self.inside = False
         self._original_call = nn.Module.__call__
@@ -291,7 +295,7 @@ class Recorder:
             return self._value_read(function, name, args, kwargs)
         if name in _NUMBER_READS and _holds_tensor(args):
             return self._number_read(function, args)
-        result = function(*args, **kwargs)
+        result = self._run(function, name, args, kwargs)
         if name in _SIZE_METHODS:
             return self._size(name, args, kwargs, result)
         if not _holds_tensor(result) and name != "__setitem__":
@@ -300,12 +304,26 @@ class Recorder:
         self._record(function, name, args, kwargs, result)
         return result
 
+    def _run(self, function: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """The result; on fake tensors, one like that of an equal call before."""
+        if self.results is None or _works_in_place(name, kwargs) or name == "__setitem__":
+            return function(*args, **kwargs)
+        key = (function, key_of(args), key_of(kwargs))
+        return self.results.of(key, lambda: function(*args, **kwargs))
+
     def _record(self, function: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
         op, target, args = _fx_target(function, name, args, kwargs)
         nodes = tuple(self.argument(a) for a in args)
         named = {key: self.argument(value) for key, value in kwargs.items()}
         node = self._create(op, target, nodes, named)
-        self._learn(result, node, detached=_stops_gradient(args, kwargs))
+        self._learn(result, node, detached=self._stops_gradient((args, kwargs)))
+        self._mark(result, (args, kwargs))
+
+    def _stops_gradient(self, inputs: Any) -> bool:
+        """Whether the model switched gradients off for an operation that would have one."""
+        if torch.is_grad_enabled():
+            return False
+        return any(self._has_gradient(t) for t in _tensors(inputs))
 
     def _attribute(self, function: Any, args: tuple[Any, ...]) -> Any:
         name = function.__self__.__name__
@@ -388,11 +406,27 @@ class Recorder:
         self.attributes[name] = module
         node = self._create("call_module", name, nodes, named)
         with self.not_recording(), torch._C.DisableTorchFunction():
-            result = self._original_call(module, *args, **kwargs)
+            result = self._run_leaf(module, args, kwargs)
         if not getattr(module, "inplace", False):
             result = _fresh(result, (args, kwargs))
         self._learn(result, node)
+        self._mark(result, (args, kwargs, list(module.parameters())))
         return result
+
+    def _run_leaf(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        kind = None if self.results is None else module_key(module)
+        if self.results is None or kind is None or getattr(module, "inplace", False):
+            return self._original_call(module, *args, **kwargs)
+        key = (kind, key_of(args), key_of(kwargs))
+        return self.results.of(key, lambda: self._original_call(module, *args, **kwargs))
+
+    def _mark(self, result: Any, inputs: Any) -> None:
+        """Remember of a result that a gradient could flow through it."""
+        if torch.is_grad_enabled() and any(self._has_gradient(t) for t in _tensors(inputs)):
+            self._differentiable.update(id(t) for t in _tensors(result))
+
+    def _has_gradient(self, tensor: torch.Tensor) -> bool:
+        return tensor.requires_grad or id(tensor) in self._differentiable
 
     def _adopt(self, module: nn.Module) -> str:
         """A name for a module made inside forward, such as a loss: `crossentropyloss_0`."""
@@ -509,13 +543,6 @@ def _fresh(result: Any, inputs: Any) -> Any:
 
     with torch._C.DisableTorchFunction():
         return renew(result)
-
-
-def _stops_gradient(args: Any, kwargs: Any) -> bool:
-    """Whether the model switched gradients off for an operation that would have one."""
-    if torch.is_grad_enabled():
-        return False
-    return any(t.requires_grad for t in _tensors((args, kwargs)))
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -21,6 +21,7 @@ from chop.errors import TraceError
 from chop.ir.environment import kept_buffers, tracing_environment
 from chop.ir.outputs import OutputTemplate
 from chop.ir.recorder import Recorder, is_mutation, is_random_draw, user_frame
+from chop.ir.sameness import FakeResults
 from chop.ir.traced import TracedModule
 from chop.ir.tracked import ValueDependenceError
 from chop.ir.training import ModesDifferError, Trace, follow_training_flag, merge
@@ -68,7 +69,9 @@ def trace(
 ) -> TracedModule:
     """The module that computes what `model` computes on inputs of these names."""
     with tracing_environment(model):
-        captured, template = _capture(model, inputs, options)
+        # A tensor made in inference mode takes no part in gradients; its copy does.
+        usable = inputs and {k: _map_tensors(v, _usable) for k, v in inputs.items()}
+        captured, template = _capture(model, usable, options)
     return build(model, captured, template)
 
 
@@ -105,6 +108,7 @@ class _Run:
         self.inputs = inputs
         self.options = options
         self.on_real = False
+        self.results = FakeResults()
 
     def can_be_leaf(self, owner: str) -> bool:
         """A module without parameters of its own hides nothing when it becomes one node."""
@@ -123,7 +127,7 @@ class _Run:
 
     def trace(self, *, training: bool) -> tuple[Trace, OutputTemplate]:
         """One trace in one mode."""
-        with _mode(self.model, training):
+        with _mode(self.model, training), kept_buffers(self.model):
             if self.inputs is None:
                 return _symbolic(self.model, self.options)
             if not self.on_real:
@@ -135,8 +139,7 @@ class _Run:
                 except Exception as reason:  # fakes lack values and some kernels: real ones decide
                     logger.debug("fake tensors do not suffice (%s); using real ones.", reason)
                     self.on_real = True
-            with kept_buffers(self.model):
-                return self._record(contextlib.nullcontext(), self.inputs)
+            return self._record(contextlib.nullcontext(), self.inputs)
 
     def _record(
         self, world: contextlib.AbstractContextManager[Any], inputs: Mapping[str, Any]
@@ -146,6 +149,7 @@ class _Run:
             self.options.is_leaf,
             training=self.model.training,
             specialize=self.options.specialize,
+            results=None if self.on_real else self.results,
         )
         for name, value in inputs.items():
             if holds_tensor(value):
@@ -207,6 +211,10 @@ def _fake(inputs: Mapping[str, Any]) -> tuple[FakeTensorMode, dict[str, Any]]:
     """A world of fake tensors and the inputs in it."""
     world = FakeTensorMode(allow_non_fake_inputs=True)
     return world, {name: _map_tensors(value, world.from_tensor) for name, value in inputs.items()}
+
+
+def _usable(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone() if tensor.is_inference() else tensor
 
 
 def _map_tensors(value: Any, change: Any) -> Any:

@@ -9,10 +9,15 @@ from chop.log import get_logger, set_logging_verbosity
 
 __all__ = [
     "get_logger",
+    "get_tokenized_dataset",
+    "get_trainer",
     "set_logging_verbosity",
 ]
 
-_LAZY: dict[str, str] = {}
+_LAZY: dict[str, str] = {
+    "get_tokenized_dataset": "chop.dataset",
+    "get_trainer": "chop.actions.train",
+}
 """Name -> module, for tools whose import is heavy."""
 
 

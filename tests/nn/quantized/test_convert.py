@@ -147,6 +147,14 @@ def test_a_layer_of_another_kind_is_refused():
         from_float(nn.Dropout(), INTEGER, where="here")
 
 
+def test_a_layer_that_waits_for_its_first_call_is_refused_until_then():
+    layer = nn.LazyLinear(5)
+    with pytest.raises(ConfigError, match="LazyLinear has no quantised layer"):
+        from_float(layer, INTEGER)
+    layer(X)
+    assert type(from_float(layer, INTEGER)) is LinearInteger
+
+
 def test_a_format_must_be_named():
     with pytest.raises(ConfigError, match="config: key 'name' is missing"):
         from_float(nn.Linear(6, 5), {"name": None})

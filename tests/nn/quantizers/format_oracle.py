@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 
@@ -19,9 +19,7 @@ def power(k: int) -> Fraction:
     return Fraction(2**k) if k >= 0 else Fraction(1, 2**-k)
 
 
-def float_values(
-    exponent_width: int, mantissa_width: int, bias: int, special: str
-) -> list[Fraction]:
+def float_values(exponent_width: int, mantissa_width: int, bias: int, special: str) -> list[float]:
     """The magnitudes of a float format in order of their codes, read code by code."""
     values = []
     for code in range(2 ** (exponent_width + mantissa_width)):
@@ -33,13 +31,22 @@ def float_values(
             continue
         significand = Fraction(mantissa, 2**mantissa_width) + (field > 0)
         values.append(power(max(field, 1) - bias) * significand)
-    return values
+    return exactly(values)
 
 
-def denorm_values(exponent_width: int, mantissa_width: int, bias: int) -> list[Fraction]:
+def denorm_values(exponent_width: int, mantissa_width: int, bias: int) -> list[float]:
     """The magnitudes of floats without the implicit one."""
     codes = [(e, m) for e in range(2**exponent_width) for m in range(2**mantissa_width)]
-    return sorted({power(e - bias) * Fraction(m, 2**mantissa_width) for e, m in codes})
+    return exactly(sorted({power(e - bias) * Fraction(m, 2**mantissa_width) for e, m in codes}))
+
+
+def exactly(values: Iterable[Fraction]) -> list[float]:
+    """The values as doubles, which hold each of them exactly."""
+    doubles = []
+    for value in values:
+        doubles.append(float(value))
+        assert Fraction(doubles[-1]) == value, value
+    return doubles
 
 
 def choose(
@@ -61,11 +68,9 @@ def choose(
     return low if place < middle else high
 
 
-def round_to(
-    x: float, magnitudes: Sequence[Fraction], rounding: str, is_log: bool = False
-) -> Fraction:
+def round_to(x: float, magnitudes: Sequence[float], rounding: str, is_log: bool = False) -> float:
     """The signed value for x among sign-and-magnitude values in order of their codes; saturates."""
-    size = abs(Fraction(x)) if math.isfinite(x) else magnitudes[-1] + 1
+    size = abs(x)
     if rounding == "floor":
         rounding = "away" if x < 0 else "toward_zero"
     at = bisect.bisect_right(magnitudes, size)
@@ -74,9 +79,8 @@ def round_to(
     elif at == len(magnitudes):
         found = magnitudes[-1]
     else:
-        found = choose(
-            size, magnitudes[at - 1], magnitudes[at], (at - 1) % 2 == 0, rounding, is_log
-        )
+        around = Fraction(magnitudes[at - 1]), Fraction(magnitudes[at])
+        found = float(choose(Fraction(size), *around, (at - 1) % 2 == 0, rounding, is_log))
     return -found if x < 0 else found
 
 

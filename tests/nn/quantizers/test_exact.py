@@ -203,7 +203,7 @@ LOGS = [Log(8), Log(4), Log(5, exponent_bias=20), Log(6, domain="linear")]
 @pytest.mark.parametrize("case", LOGS, ids=label)
 def test_log_is_the_rational_definition(case, rounding):
     low, high = case.exponents
-    magnitudes = [oracle.power(k) for k in range(low, high + 1)]
+    magnitudes = [2.0**k for k in range(low, high + 1)]
     x = torch.cat([points_for(case), neighbours(math.sqrt(2) * case.value_set())])
     x = x[~x.isnan()]
     is_log = case.domain == "log"
@@ -277,9 +277,8 @@ def test_block_fp_is_the_rational_definition(case, rounding):
 
     def definition(block):
         exponent = oracle.block_unit(block, low - 1, high - 1, zero=low - 1) + 1
-        magnitudes = [
-            i * oracle.power(exponent - case.width + 1) for i in range(2 ** (case.width - 1))
-        ]
+        unit = 2.0 ** (exponent - case.width + 1)
+        magnitudes = [i * unit for i in range(2 ** (case.width - 1))]
         return [oracle.round_to(v, magnitudes, rounding) for v in block]
 
     x = blocks(8)
@@ -314,12 +313,13 @@ def test_mxfp_is_the_rational_definition(element, rule):
     quantizer = MXFP(element, scale_rule=rule, block_size=8)
     grid = quantizer.grid
     values = oracle.float_values(grid.exponent_width, grid.mantissa_width, grid.bias, grid.special)
-    top = oracle.floor_log2(values[-1])
+    limit = Fraction(values[-1])
+    top = oracle.floor_log2(limit)
 
     def definition(block):
         largest = max(abs(Fraction(v)) for v in block)
-        raised = scale_by_rule(largest, rule, values[-1], grid.mantissa_width) if largest else -1000
-        scale = oracle.power(min(max(raised - top, -127), 127 - top))
+        raised = scale_by_rule(largest, rule, limit, grid.mantissa_width) if largest else -1000
+        scale = 2.0 ** min(max(raised - top, -127), 127 - top)
         magnitudes = [scale * v for v in values]
         return [oracle.round_to(v, magnitudes, "nearest_even") for v in block]
 
@@ -333,8 +333,9 @@ def test_mxfp_rounds_as_asked(rounding):
     values = oracle.float_values(2, 3, 1, "none")
 
     def definition(block):
-        scale = oracle.power(oracle.block_unit(block, -125, 127, zero=-125) - 2)
-        return [oracle.round_to(v, [scale * m for m in values], rounding) for v in block]
+        scale = 2.0 ** (oracle.block_unit(block, -125, 127, zero=-125) - 2)
+        magnitudes = [scale * m for m in values]
+        return [oracle.round_to(v, magnitudes, rounding) for v in block]
 
     x = blocks(8)
     assert torch.equal(quantizer.quantize(x), by_block(x, definition))
@@ -381,11 +382,11 @@ def test_block_log_is_the_rational_definition(case, rounding):
 
     def definition(block):
         largest = max(abs(v) for v in block)
-        powers = [oracle.power(k) for k in range(-150, 129)]
+        powers = [2.0**k for k in range(-150, 129)]
         nearest = oracle.round_to(largest, powers, "nearest_even", is_log=True) if largest else 0
-        exponent = oracle.floor_log2(nearest) if largest else -1000
+        exponent = oracle.floor_log2(Fraction(nearest)) if largest else -1000
         bias = min(max(top - exponent, 0), largest_bias)
-        magnitudes = [oracle.power(k - bias) for k in range(top + 1)]
+        magnitudes = [2.0 ** (k - bias) for k in range(top + 1)]
         return [oracle.round_to(v, magnitudes, rounding, is_log=True) for v in block]
 
     x = blocks(8)[::2]

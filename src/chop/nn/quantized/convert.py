@@ -7,29 +7,30 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import is_parametrized
 
 from chop.errors import ConfigError
 from chop.ir.ops import op_of_module
+from chop.ir.twins import recipe_members, twin_of
 from chop.nn.quantized.layer import QUANTIZED_LAYERS, QuantizedModule
 from chop.nn.quantized.modules import LAYER_CLASSES
 from chop.nn.quantized.operands import is_unquantized
 from chop.nn.quantizers.formats import find_format
 from chop.registry import suggest
 
-OWN_TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
-"""What a twin keeps for itself, so that replacing a tensor in one leaves the other alone."""
-
 
 def float_class_of(module: nn.Module) -> type[nn.Module] | None:
     """The torch layer that `module` computes as; None where it has no quantised twin.
 
-    A subclass counts as its torch layer unless it has a forward of its own.
+    A subclass counts as its torch layer unless it has a forward of its own, or is still to be
+    initialised by its first call.
     """
     if isinstance(module, QuantizedModule):
         return module.float_class
     op = op_of_module(module)
-    if op is None or op.name not in QUANTIZED_LAYERS:
+    is_waiting = isinstance(module, LazyModuleMixin)  # would become the float layer after all
+    if op is None or op.name not in QUANTIZED_LAYERS or is_waiting:
         return None
     base = next(cls for cls in type(module).__mro__ if cls in op.modules)
     return base if type(module).forward is base.forward else None
@@ -48,7 +49,7 @@ def from_float(
         raise ConfigError(f"{where}: key 'name' is missing: it names the number format.")
     cls = quantized_class(module, config["name"], where=where)
     plain, quantizers = cls.parse(config, where)
-    twin = _twin(module, cls)
+    twin = twin_of(module, cls)
     twin.config, twin.quantizers = plain, quantizers
     return twin
 
@@ -79,7 +80,7 @@ def quantized_class(module: nn.Module, name: str, *, where: str) -> type[Quantiz
 def _derived(made: type[QuantizedModule], cls: type[nn.Module]) -> type[QuantizedModule]:
     """`made` for a layer of class `cls`, which may be a subclass of the torch layer."""
     own = own_class(cls)
-    return made if own is made.float_class else _MIXED(made, own)
+    return made if own is made.float_class else mixed_class(made, own)
 
 
 def _parametrized(made: type[QuantizedModule], own: type[nn.Module]) -> type[QuantizedModule]:
@@ -96,33 +97,19 @@ def own_class(cls: type[nn.Module]) -> type[nn.Module]:
     return cls.float_class if mixed is None else mixed
 
 
-def _mix(made: type[QuantizedModule], own: type[nn.Module]) -> type[QuantizedModule]:
+def mixed_class(made: type[QuantizedModule], own: type[nn.Module]) -> type[QuantizedModule]:
     """`made` for a subclass of its float layer, whose properties and methods it keeps."""
+    return _MIXED(made, own)
+
+
+def _mix(made: type[QuantizedModule], own: type[nn.Module]) -> type[QuantizedModule]:
     members = {
         "__module__": own.__module__,
         "__doc__": made.__doc__,
         "mixed_class": own,
-        "__reduce_ex__": _reduce_mixed,
+        **recipe_members(mixed_class, made, own),
     }
     return type(f"{own.__name__}{made.format.class_suffix}", (made, own), members)
 
 
 _MIXED: Callable[..., type[QuantizedModule]] = functools.cache(_mix)
-
-
-def _reduce_mixed(self: Any, protocol: Any) -> tuple[Any, ...]:
-    made, own = type(self).__bases__
-    return _new_mixed, (made, own), self.__getstate__()
-
-
-def _new_mixed(made: type[QuantizedModule], own: type[nn.Module]) -> QuantizedModule:
-    cls = _MIXED(made, own)
-    return cls.__new__(cls)
-
-
-def _twin(module: nn.Module, cls: type[QuantizedModule]) -> QuantizedModule:
-    twin = cls.__new__(cls)
-    twin.__dict__.update(module.__dict__)
-    for table in OWN_TABLES:
-        twin.__dict__[table] = module.__dict__[table].copy()
-    return twin

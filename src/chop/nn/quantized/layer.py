@@ -16,6 +16,7 @@ from torch import nn
 
 from chop.ir.kernels import Compute, parameter_role
 from chop.ir.ops import OPS, Op
+from chop.ir.twins import masked
 from chop.nn.quantized.frozen import forget, quantize_parameter
 from chop.nn.quantized.operands import (
     DATA_OUT,
@@ -75,7 +76,10 @@ class QuantizedModule(nn.Module):
     def _quantized(self, name: str) -> Any:
         value = operator.attrgetter(name)(self)
         quantizer = self.quantizers[parameter_role(name)]
-        return None if value is None else quantize_parameter(self, name, value, quantizer)
+        if value is None:
+            return None
+        # again masked: some formats have no zero
+        return masked(self, name, quantize_parameter(self, name, value, quantizer))
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.is_bypassed:
@@ -111,23 +115,24 @@ def layer_name(base: type[nn.Module], form: type[Quantizer]) -> str:
 def layer_classes(place: str) -> dict[str, type[QuantizedModule]]:
     """The classes that live in the module `place`, whose last name is the op's, by their names."""
     op = OPS[place.rpartition(".")[2]]
-    made = [_make(op, base, form, place) for base in op.modules for form in FORMATS.values()]
+    made = [cls for base in op.modules for cls in _make(op, base, place)]
     return {cls.__name__: cls for cls in made}
 
 
-def _make(
-    op: Op, base: type[nn.Module], form: type[Quantizer], place: str
-) -> type[QuantizedModule]:
-    members = {
+def _make(op: Op, base: type[nn.Module], place: str) -> list[type[QuantizedModule]]:
+    """`base` in every format."""
+    shared = {
         "__module__": place,
-        "__doc__": _describe(op, base, form),
         "__signature__": _with_config(base),
         "op": op,
-        "format": form,
         "float_class": base,
         "forward": _forward_of(base),
     }
-    return type(layer_name(base, form), (QuantizedModule, base), members)
+    made = []
+    for form in FORMATS.values():
+        own = {"__doc__": _describe(op, base, form), "format": form}
+        made.append(type(layer_name(base, form), (QuantizedModule, base), shared | own))
+    return made
 
 
 def _forward_of(base: type[nn.Module]) -> Callable[..., Any]:

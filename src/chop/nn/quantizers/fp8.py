@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from chop.nn.quantizers.elements import FLOAT_ELEMENTS, element_from_widths
-from chop.nn.quantizers.minifloat import FloatGrid
-from chop.nn.quantizers.minifloat_ieee import GridQuantizer
+from chop.nn.quantizers.minifloat import FloatGrid, GridQuantizer
 
 
 @dataclass(frozen=True)

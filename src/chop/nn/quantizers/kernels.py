@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from chop import native
 
@@ -45,9 +46,10 @@ class Kernel(NamedTuple):
 
 
 def can_run(x: Tensor) -> bool:
-    """Whether there is native code for such a tensor."""
-    known = x.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    return known and x.is_cpu and x.numel() > 0 and library() is not None
+    """Whether there is native code for such a tensor; subclasses keep the PyTorch definition."""
+    is_plain = type(x) in (Tensor, torch.nn.Parameter, FakeTensor)
+    is_known = x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return is_plain and is_known and x.is_cpu and x.numel() > 0 and library() is not None
 
 
 def can_mask(gradient: Tensor, x: Tensor) -> bool:
@@ -65,7 +67,7 @@ def mask(gradient: Tensor, x: Tensor, low: float, high: float) -> Tensor:
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The built kernels, or None where they cannot be built."""
-    built = native.load(SOURCE, native.openmp_flags())
+    built = native.load(SOURCE, native.openmp_flags(), ())
     if built is None:
         return None
     pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int

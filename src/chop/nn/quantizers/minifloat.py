@@ -9,7 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import check, check_between
+from chop.nn.quantizers.base import RoundingQuantizer, check, check_between
+from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.powers import LAYOUTS, all_ones, floor_log2, power_of_two, times_power
 from chop.nn.quantizers.rounding import Rounding, round_to_multiple
 
@@ -118,3 +119,53 @@ def _tie_to_even_exponent(
     field_is_even = (exponent - min_exponent) % 2 == 1
     lower = torch.copysign(power_of_two(exponent, x.dtype), x)
     return torch.where(is_tie & field_is_even, lower, y)
+
+
+@dataclass(frozen=True)
+class GridQuantizer(RoundingQuantizer):
+    """A format whose values are a `FloatGrid`."""
+
+    @property
+    def grid(self) -> FloatGrid:
+        """The values of this format."""
+        raise NotImplementedError
+
+    @property
+    def overflows_to_special(self) -> bool:
+        """Whether a value beyond the largest becomes Inf or NaN instead of the largest."""
+        return False
+
+    @property
+    def bits(self) -> float:
+        return 1.0 + self.grid.exponent_width + self.grid.mantissa_width
+
+    @property
+    def range(self) -> tuple[float, float]:
+        return -self.grid.limit(), self.grid.limit()
+
+    def value_set(self) -> Tensor | None:
+        return self.grid.values() if self.bits <= 8 else None
+
+    def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
+        grid, noise = self.grid, self.noise_for(x, noise)
+        y = round_to_float(x, grid.mantissa_width, grid.min_exponent, self.rounding, noise)
+        y = self._bounded(y, grid.limit(x.dtype))
+        return torch.where(y == 0, 0.0, y) if grid.special == "fnuz" else y
+
+    def _bounded(self, y: Tensor, limit: float) -> Tensor:
+        beyond = torch.copysign(y.new_tensor(self._beyond(limit)), y)
+        return torch.where(y.abs() > limit, beyond, y)
+
+    def _beyond(self, limit: float) -> float:
+        """What a magnitude above the limit becomes."""
+        if not self.overflows_to_special:
+            return limit
+        return math.inf if self.grid.special == "ieee" else math.nan
+
+    def kernel(self) -> Kernel | None:
+        grid, limit = self.grid, self.grid.limit(torch.float32)
+        if grid.special == "fnuz" or grid.mantissa_width == 0 or grid.min_exponent < -126:
+            return None
+        exponents = (grid.min_exponent, grid.max_exponent)
+        rows = float_kernel(grid.mantissa_width, exponents, limit, self._beyond(limit))
+        return self.rounded_kernel(*rows)

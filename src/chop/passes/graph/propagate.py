@@ -17,11 +17,11 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from chop.errors import PassError
-from chop.ir.arguments import is_plain
 from chop.ir.environment import kept_buffers
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.recorder import is_mutation
+from chop.ir.sameness import is_hashable, key_of, module_key
 
 Recorder = Callable[[fx.Node, Any], None]
 
@@ -89,28 +89,20 @@ class _OnMeta(_Recording):
         return self._once(target, target, args, kwargs, super().call_method)
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        kind = _module_key(self.fetch_attr(target))
+        kind = module_key(self.fetch_attr(target))
         return self._once(kind, target, args, kwargs, super().call_module)
 
     def _once(self, kind: Any, target: Any, args: Any, kwargs: Any, run: Any) -> Any:
         if kind is None or str(getattr(kind, "__name__", kind)).endswith("_"):  # in place
             return run(target, args, kwargs)
-        key = (kind, _key(args), _key(kwargs))
-        if not _is_hashable(key):
+        key = (kind, key_of(args), key_of(kwargs))
+        if not is_hashable(key):
             return run(target, args, kwargs)
         if key not in self.known:
             self.known[key] = run(target, args, kwargs)
         # A tensor without data can stand for many, unless a node may change its shape in place.
         found = self.known[key]
         return _map_tensors(found, _to_meta) if self.is_written else found
-
-
-def _is_hashable(key: Any) -> bool:
-    try:
-        hash(key)
-    except TypeError:
-        return False
-    return True
 
 
 def _on_meta(argument: Any) -> Any:
@@ -122,34 +114,6 @@ def _on_meta(argument: Any) -> Any:
     if isinstance(argument, dict):
         return {k: META if k == "device" else _on_meta(v) for k, v in argument.items()}
     return argument
-
-
-def _module_key(module: nn.Module) -> Any:
-    """A key equal for modules that treat shapes alike; None where it cannot be known.
-
-    It can for a single layer of torch's whose settings are literals, and which has no hooks.
-    """
-    is_single = not module._modules and type(module).__module__.startswith("torch.nn.")
-    settings = {k: v for k, v in vars(module).items() if not k.startswith("_")}
-    if not is_single or _has_hooks(module) or not is_plain(settings):
-        return None
-    return (type(module), _key(settings), *(_key(p) for p in module.parameters()))
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
-
-
-def _key(argument: Any) -> Any:
-    if isinstance(argument, Tensor):
-        return (argument.shape, argument.stride(), argument.dtype)
-    if isinstance(argument, tuple | list):
-        return (type(argument), *map(_key, argument))
-    if isinstance(argument, dict):
-        return tuple((name, _key(value)) for name, value in argument.items())
-    if isinstance(argument, slice):
-        return (slice, argument.start, argument.stop, argument.step)
-    return (type(argument), argument)
 
 
 def _to_meta(tensor: Tensor) -> Tensor:

@@ -1,8 +1,10 @@
 """Passes that observe and annotate; they never change the graph."""
 
 from chop.passes.graph.analysis.add_common_metadata import add_common_metadata_analysis_pass
+from chop.passes.graph.analysis.add_hardware_metadata import add_hardware_metadata_analysis_pass
 from chop.passes.graph.analysis.add_software_metadata import add_software_metadata_analysis_pass
 from chop.passes.graph.analysis.calculate_avg_bits import calculate_avg_bits_mg_analysis_pass
+from chop.passes.graph.analysis.calculate_sparsity import calculate_sparsity_analysis_pass
 from chop.passes.graph.analysis.init_metadata import init_metadata_analysis_pass
 from chop.passes.graph.analysis.profile_statistics import profile_statistics_analysis_pass
 from chop.passes.graph.analysis.report_graph import report_graph_analysis_pass
@@ -22,8 +24,10 @@ from chop.passes.graph.analysis.verify_metadata import verify, verify_metadata_a
 __all__ = [
     "STATISTICS",
     "add_common_metadata_analysis_pass",
+    "add_hardware_metadata_analysis_pass",
     "add_software_metadata_analysis_pass",
     "calculate_avg_bits_mg_analysis_pass",
+    "calculate_sparsity_analysis_pass",
     "init_metadata_analysis_pass",
     "profile_statistics_analysis_pass",
     "report_graph_analysis_pass",

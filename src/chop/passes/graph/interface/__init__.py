@@ -1,1 +1,8 @@
-"""Passes that write a graph out, or read one in."""
+"""Passes that carry a graph, or part of it, to and from other programs."""
+
+from chop.passes.graph.interface.lora import (
+    load_lora_adapter_interface_pass,
+    save_lora_adapter_interface_pass,
+)
+
+__all__ = ["load_lora_adapter_interface_pass", "save_lora_adapter_interface_pass"]

@@ -5,12 +5,24 @@ from chop.passes.graph.transforms.eliminate_common_subexpressions import (
     eliminate_common_subexpressions_transform_pass,
 )
 from chop.passes.graph.transforms.eliminate_dead_code import eliminate_dead_code_transform_pass
+from chop.passes.graph.transforms.emit_bram import emit_bram_transform_pass
+from chop.passes.graph.transforms.emit_cocotb import emit_cocotb_transform_pass
+from chop.passes.graph.transforms.emit_internal_rtl import emit_internal_rtl_transform_pass
+from chop.passes.graph.transforms.emit_verilog_top import emit_verilog_top_transform_pass
 from chop.passes.graph.transforms.extract_subgraph import extract_subgraph_transform_pass
 from chop.passes.graph.transforms.fold_constants import fold_constants_transform_pass
 from chop.passes.graph.transforms.fuse_attention import fuse_attention_transform_pass
 from chop.passes.graph.transforms.fuse_conv_bn import fuse_conv_bn_transform_pass
 from chop.passes.graph.transforms.fuse_patterns import fuse_patterns_transform_pass
+from chop.passes.graph.transforms.lora import (
+    fuse_lora_weights_transform_pass,
+    insert_lora_adapter_transform_pass,
+)
 from chop.passes.graph.transforms.pack_weights import pack_weights_transform_pass
+from chop.passes.graph.transforms.prune import (
+    prune_detach_hook_transform_pass,
+    prune_transform_pass,
+)
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
 from chop.passes.graph.transforms.remove_dropout import remove_dropout_transform_pass
 from chop.passes.graph.transforms.replace_module import replace_module_transform_pass
@@ -19,12 +31,20 @@ __all__ = [
     "compile_transform_pass",
     "eliminate_common_subexpressions_transform_pass",
     "eliminate_dead_code_transform_pass",
+    "emit_bram_transform_pass",
+    "emit_cocotb_transform_pass",
+    "emit_internal_rtl_transform_pass",
+    "emit_verilog_top_transform_pass",
     "extract_subgraph_transform_pass",
     "fold_constants_transform_pass",
     "fuse_attention_transform_pass",
     "fuse_conv_bn_transform_pass",
+    "fuse_lora_weights_transform_pass",
     "fuse_patterns_transform_pass",
+    "insert_lora_adapter_transform_pass",
     "pack_weights_transform_pass",
+    "prune_detach_hook_transform_pass",
+    "prune_transform_pass",
     "quantize_transform_pass",
     "remove_dropout_transform_pass",
     "replace_module_transform_pass",

@@ -9,9 +9,11 @@ from typing import Any
 from torch import fx
 
 from chop.errors import ConfigError
+from chop.ir.effects import is_in_place
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata
 from chop.ir.ops import Op, find_op, node_module
+from chop.log import get_logger
 from chop.nn.quantized.convert import float_class_of, to_format
 from chop.nn.quantized.function import parse_function_config, quantized_function
 from chop.nn.quantized.layer import QuantizedModule
@@ -21,6 +23,8 @@ from chop.passes.graph.number_formats import annotate_formats, relink_formats
 from chop.passes.graph.transforms.surgery import set_module
 from chop.passes.module.quantize import WHERE, quantize_module
 from chop.passes.quantization_rules import Candidate, Choice, QuantizeArgs, choose
+
+logger = get_logger(__name__)
 
 CALLS = ("call_function", "call_method")
 
@@ -56,7 +60,8 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
     beats the default. `by` says how the keys are read, in one way or a list of ways.
 
     Layers become their quantised twins, functions and tensor methods become quantised functions
-    (an operation in place becomes one that is not). A config whose `name` is None leaves alone
+    (an operation in place becomes one that is not, or is left alone where others read what it
+    writes). A config whose `name` is None leaves alone
     what it matches. What is quantised already changes its format. Metadata that exists follows:
     type and precision of operands, parameters and results. Nothing is changed when an argument is
     wrong. A plain module may take the graph's place; its layers are quantised.
@@ -78,9 +83,33 @@ def _candidate(node: fx.Node, op: Op | None) -> Candidate:
     if node.op == "call_module":
         module = node_module(node)
         name = type(module).__name__ if op is None else op.name
-        return Candidate((node.name, str(node.target)), name, float_class_of(module) is not None)
-    name = str(node.target) if op is None else op.name
-    return Candidate((node.name,), name, _is_quantizable_call(node, op))
+        can = float_class_of(module) is not None
+        names: tuple[str, ...] = (node.name, str(node.target))
+    else:
+        name = str(node.target) if op is None else op.name
+        can, names = _is_quantizable_call(node, op), (node.name,)
+    if can and _is_write_read(node):
+        can = False
+        logger.warning(
+            "node '%s' writes to a tensor in place that others read, so it is not quantised.",
+            node.name,
+        )
+    return Candidate(names, name, can)
+
+
+def _is_write_read(node: fx.Node) -> bool:
+    """Whether an operation in place writes to what another node reads, or to the model's state.
+
+    A quantised operation writes to the quantised copy, which nobody else would see.
+    """
+    in_place = node.op == "call_module" and getattr(node_module(node), "inplace", False)
+    source: Any = node.args[0] if node.args and (in_place or is_in_place(node)) else None
+    while isinstance(source, fx.Node):
+        if len(source.users) > 1 or source.op == "get_attr":
+            return True
+        op = find_op(source)
+        source = source.args[0] if op is not None and op.is_view and source.args else None
+    return False
 
 
 def _is_quantizable_call(node: fx.Node, op: Op | None) -> bool:

@@ -1,0 +1,97 @@
+"""Fixed point for every linear layer: one split of the width, or one fitted to each layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from chop.ir.graph import MaseGraph
+from chop.ir.meta import mase_meta
+from chop.passes import (
+    add_common_metadata_analysis_pass,
+    add_software_metadata_analysis_pass,
+    init_metadata_analysis_pass,
+    profile_statistics_analysis_pass,
+)
+
+OPERANDS = ("data_in", "weight", "bias")
+OP = "linear"
+STATISTIC = "range_min_max"
+ROLES = {"data_in_0": "data_in", "weight": "weight", "bias": "bias"}
+"""Name of an argument in the metadata -> operand of the config."""
+
+Ranges = dict[str, dict[str, float]]
+
+
+def fixed_point_config(width: int, frac_widths: Mapping[str, int]) -> dict[str, Any]:
+    """The config of one layer: `width` bits, of them `frac_widths[operand]` behind the point."""
+    config: dict[str, Any] = {"name": "integer"}
+    for operand in OPERANDS:
+        config[f"{operand}_width"] = width
+        config[f"{operand}_frac_width"] = frac_widths[operand]
+    return config
+
+
+def uniform_fixed_point(width: int, frac_width: int) -> dict[str, Any]:
+    """Arguments of quantize_transform_pass: every linear layer, every operand, the same split."""
+    config = fixed_point_config(width, dict.fromkeys(OPERANDS, frac_width))
+    return {"by": "type", "default": {"config": {"name": None}}, OP: {"config": config}}
+
+
+def fitted_fixed_point(ranges: Ranges, width: int) -> dict[str, Any]:
+    """Arguments of quantize_transform_pass: each operand of each layer gets the most fraction bits
+    that leave room for its largest magnitude in `ranges` (see `observe_ranges`)."""
+    args: dict[str, Any] = {"by": "name", "default": {"config": {"name": None}}}
+    for node, largest in ranges.items():
+        fractions = {name: fraction_bits(width, largest.get(name, 0.0)) for name in OPERANDS}
+        args[node] = {"config": fixed_point_config(width, fractions)}
+    return args
+
+
+def fraction_bits(width: int, largest: float) -> int:
+    """The most fraction bits of a signed number of `width` bits that reaches `largest`.
+
+    >>> [fraction_bits(8, x) for x in (0.4, 0.99, 1.0, 5.0)]
+    [8, 7, 7, 4]
+    """
+    if largest == 0.0:
+        return width - 1
+    # 1.0 saturates to 1 - 2**-7 with 7 fraction bits: half a step is worth a bit everywhere else
+    return width - 1 - math.ceil(math.log2(largest))
+
+
+def observe_ranges(graph: MaseGraph, batches: Iterable[Any]) -> Ranges:
+    """Node of each linear layer -> operand -> the largest magnitude seen on `batches`.
+
+    The graph is annotated with metadata where it has none, and is not changed otherwise.
+    """
+    if any("mase" not in node.meta for node in graph.nodes):
+        init_metadata_analysis_pass(graph)
+    if any(mase_meta(node).software.args is None for node in graph.nodes):
+        add_common_metadata_analysis_pass(graph, {"add_value": False})
+        add_software_metadata_analysis_pass(graph)
+    was_training = graph.model.training
+    graph.model.eval()
+    _, info = profile_statistics_analysis_pass(
+        graph,
+        {
+            "by": "type",
+            "target_weight_nodes": [OP],
+            "target_activation_nodes": [OP],
+            "weight_statistics": {STATISTIC: {"abs": True}},
+            "activation_statistics": {STATISTIC: {"abs": True}},
+            "input_generator": list(batches),
+        },
+    )
+    graph.model.train(was_training)
+    return _largest(info["table"])
+
+
+def _largest(table: Iterable[Mapping[str, Any]]) -> Ranges:
+    ranges: Ranges = {}
+    for row in table:
+        if row["branch"] == "args" and row["name"] in ROLES:
+            operands = ranges.setdefault(row["node"], {})
+            operands[ROLES[row["name"]]] = float(row["stat"][STATISTIC]["max"])
+    return ranges

@@ -1,0 +1,113 @@
+"""Metrics of predictions, by name. To add one: a function of scores and labels, and a row.
+
+Scores are what the model gives for each row: logits over classes, or numbers for a regression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from chop.registry import Registry
+
+Array = np.ndarray
+Metric = Callable[[Array, Array], float]
+IGNORED = -100
+"""The label of what is not to be predicted, such as padding."""
+
+METRICS: Registry[Metric] = Registry("metric")
+
+
+def compute_metrics(name: str) -> Callable[[Any], dict[str, float]]:
+    """A function for transformers' Trainer that gives `{name: value}`; unknown names are errors."""
+    metric = METRICS[name]
+
+    def compute(prediction: Any) -> dict[str, float]:
+        scores = prediction.predictions
+        scores = scores[0] if isinstance(scores, tuple) else scores  # hidden states may follow
+        return {name: metric(np.asarray(scores), np.asarray(prediction.label_ids))}
+
+    return compute
+
+
+def accuracy(scores: Array, labels: Array) -> float:
+    """Share of rows whose highest score is at the label.
+
+    >>> accuracy(np.array([[0.1, 0.9], [0.8, 0.2]]), np.array([1, 1]))
+    0.5
+    """
+    chosen, wanted = _classes(scores, labels)
+    return float((chosen == wanted).mean())
+
+
+def precision(scores: Array, labels: Array) -> float:
+    """Of the rows given a class, the share that has it; as `f1` over classes."""
+    hits, chosen, _ = _counts(scores, labels)
+    return float(_ratio(hits, chosen).mean())
+
+
+def recall(scores: Array, labels: Array) -> float:
+    """Of the rows that have a class, the share that is given it; as `f1` over classes."""
+    hits, _, wanted = _counts(scores, labels)
+    return float(_ratio(hits, wanted).mean())
+
+
+def f1(scores: Array, labels: Array) -> float:
+    """Harmonic mean of precision and recall; of class 1 where there are two, else the mean."""
+    hits, chosen, wanted = _counts(scores, labels)
+    return float(_ratio(2 * hits, chosen + wanted).mean())
+
+
+def matthews_correlation(scores: Array, labels: Array) -> float:
+    """Correlation between the classes given and the classes there are; 0 for a constant answer."""
+    hits, given, there = _counts(scores, labels, every_class=True)
+    n = there.sum()
+    covariance = hits.sum() * n - (given * there).sum()
+    spread = (n**2 - (given**2).sum()) * (n**2 - (there**2).sum())
+    return float(covariance / np.sqrt(spread)) if spread else 0.0
+
+
+def mse(scores: Array, labels: Array) -> float:
+    """Mean of the squared differences."""
+    return float(((scores.reshape(labels.shape) - labels) ** 2).mean())
+
+
+def mae(scores: Array, labels: Array) -> float:
+    """Mean of the absolute differences."""
+    return float(np.abs(scores.reshape(labels.shape) - labels).mean())
+
+
+def _classes(scores: Array, labels: Array) -> tuple[Array, Array]:
+    """The class of each row that counts: as given, and as it is."""
+    counts = labels.reshape(-1) != IGNORED
+    chosen = scores.argmax(-1).reshape(-1)
+    return chosen[counts], labels.reshape(-1)[counts]
+
+
+def _counts(scores: Array, labels: Array, every_class: bool = False) -> tuple[Array, Array, Array]:
+    """For each class: rows given it rightly, rows given it, rows that have it.
+
+    Of two classes, 0 is the absence of 1, so class 1 alone is told of unless every one is wanted.
+    """
+    chosen, wanted = _classes(scores, labels)
+    size = scores.shape[-1]
+    hits = np.bincount(wanted[chosen == wanted], minlength=size).astype(float)
+    counts = (hits, *(np.bincount(each, minlength=size).astype(float) for each in (chosen, wanted)))
+    first = 1 if size == 2 and not every_class else 0
+    return counts[0][first:], counts[1][first:], counts[2][first:]
+
+
+def _ratio(part: Array, whole: Array) -> Array:
+    shares: Array = np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
+    return shares
+
+
+METRICS.register("accuracy", accuracy)
+METRICS.register("precision", precision)
+METRICS.register("recall", recall)
+METRICS.register("f1", f1)
+METRICS.register("matthews_correlation", matthews_correlation)
+METRICS.register("mse", mse)
+METRICS.register("mae", mae)

@@ -1,0 +1,74 @@
+"""Records of measurements on disk: one JSON object a line, appended whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from chop.errors import DataError
+
+Record = dict[str, Any]
+
+
+def read_records(path: str | Path) -> list[Record]:
+    """The records in a file, none where there is no file; a last line cut short is not one."""
+    file = Path(path)
+    if not file.is_file():
+        return []
+    *lines, _torn = file.read_text().split("\n")  # what follows the last newline was cut short
+    return [_decode(line, file, number) for number, line in enumerate(lines, start=1) if line]
+
+
+def _decode(line: str, file: Path, number: int) -> Record:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{file}, line {number}: not a JSON object ({error}).") from error
+    if not isinstance(record, dict):
+        raise DataError(f"{file}, line {number}: not a JSON object.")
+    return record
+
+
+def append_record(path: str | Path, record: Mapping[str, Any]) -> None:
+    """Add one record and bring it to the disk; a line that an earlier kill cut short goes first."""
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    _drop_torn_line(file)
+    line = json.dumps(record, sort_keys=False) + "\n"
+    with file.open("ab", buffering=0) as opened:  # one write: readers never see half a line
+        opened.write(line.encode())
+        os.fsync(opened.fileno())
+
+
+def _drop_torn_line(file: Path) -> None:
+    if not file.is_file():
+        return
+    with file.open("rb+") as opened:
+        content = opened.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            opened.truncate(whole)
+
+
+def find_record(records: Iterable[Record], key: Mapping[str, Any]) -> Record | None:
+    """The first record whose fields include all of `key`."""
+    wanted = json.loads(json.dumps(key))
+    return next((r for r in records if all(k in r and r[k] == v for k, v in wanted.items())), None)
+
+
+def write_csv(path: str | Path, records: Sequence[Mapping[str, Any]]) -> Path:
+    """The records as a table with a column for every field, in the order fields appear."""
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    columns = list(dict.fromkeys(name for record in records for name in record))
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    with temporary.open("w", newline="") as opened:
+        writer = csv.DictWriter(opened, columns)
+        writer.writeheader()
+        writer.writerows(records)
+    os.replace(temporary, file)
+    return file

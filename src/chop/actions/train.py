@@ -1,0 +1,134 @@
+"""Fine-tune and evaluate a model: `get_trainer`."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import TrainingArguments
+
+from chop.actions.columns import LABELS, Collate, match_columns
+from chop.actions.metrics import compute_metrics
+from chop.actions.trainer import GraphTrainer
+from chop.errors import ConfigError, DataError, MissingDependencyError
+from chop.ir.graph import MaseGraph
+
+EVALUATED = ("test", "validation")
+"""The split to evaluate on: the first of these that is there."""
+SAVE_STEPS = 200
+
+
+def get_trainer(
+    model: nn.Module,
+    tokenized_dataset: Mapping[str, Any],
+    tokenizer: Any = None,
+    evaluate_metric: str = "accuracy",
+    num_train_epochs: float = 1,
+    *,
+    output_dir: str | Path = "mase_output/trainer",
+    seed: int = 0,
+    resume: bool = False,
+    **training_arguments: Any,
+) -> GraphTrainer:
+    """A trainer for a MaseGraph's model or any module: `.train()`, `.evaluate()`.
+
+    `evaluate_metric` is one of `chop.actions.METRICS`; `.evaluate()` gives it as "eval_<name>".
+    `training_arguments` are those of transformers' TrainingArguments: `learning_rate`,
+    `per_device_train_batch_size`, `gradient_accumulation_steps`, `bf16`, `save_steps` …
+
+    The same seed gives the same result on a CPU. Nothing is written unless `resume` is true: then
+    checkpoints go to `output_dir`, and after a kill at any moment the same program goes on from
+    the last complete one and reaches the result it would have reached.
+
+        trainer = get_trainer(mg.model, dataset, tokenizer, evaluate_metric="accuracy")
+        trainer.train()
+        trainer.evaluate()["eval_accuracy"]
+    """
+    _check_installed()
+    if isinstance(model, MaseGraph):
+        model = model.model
+    train, test = _splits(tokenized_dataset)
+    metrics = compute_metrics(evaluate_metric)
+    columns = match_columns(model, _column_names(train))
+    settings = {"num_train_epochs": num_train_epochs, "seed": seed, **training_arguments}
+    return GraphTrainer(
+        model=model,
+        args=_arguments(settings, output_dir, resume),
+        data_collator=Collate(columns, tokenizer),
+        train_dataset=_only(train, columns),
+        eval_dataset=_only(test, columns),
+        processing_class=tokenizer,
+        compute_metrics=metrics,
+        resume=resume,
+        facts=_facts(settings, model, train),
+    )
+
+
+def _check_installed() -> None:
+    if importlib.util.find_spec("accelerate") is None:
+        raise MissingDependencyError(
+            "get_trainer: accelerate is not installed. Install it: pip install 'mase[train]'."
+        )
+
+
+def _splits(dataset: Mapping[str, Any]) -> tuple[Any, Any]:
+    test = next((name for name in EVALUATED if name in dataset), None)
+    if "train" not in dataset or test is None:
+        raise DataError(
+            f"get_trainer: expected splits 'train' and one of {', '.join(EVALUATED)}; "
+            f"got {', '.join(map(str, dataset))}."
+        )
+    return dataset["train"], dataset[test]
+
+
+def _column_names(split: Any) -> list[str]:
+    return list(split.column_names) if hasattr(split, "column_names") else list(split[0])
+
+
+def _only(split: Any, columns: Mapping[str, str]) -> Any:
+    """Without the columns that are not needed, where reading them costs: text, say."""
+    return split.select_columns(list(columns)) if hasattr(split, "select_columns") else split
+
+
+DEFAULTS: dict[str, Any] = {
+    "report_to": "none",
+    "remove_unused_columns": False,  # `Collate` picks the columns, by the same rule for every kind
+    "label_names": [LABELS],
+    "logging_strategy": "epoch",
+}
+
+
+def _arguments(
+    settings: Mapping[str, Any], output_dir: str | Path, resume: bool
+) -> TrainingArguments:
+    saving = {"save_strategy": "steps", "save_steps": SAVE_STEPS, "save_total_limit": 2}
+    chosen = {
+        **DEFAULTS,
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        **(saving if resume else {"save_strategy": "no"}),
+        **settings,
+    }
+    try:
+        return TrainingArguments(output_dir=str(output_dir), **chosen)
+    except TypeError as error:  # an unknown name; the message says which
+        raise ConfigError(f"get_trainer: {error}") from error
+
+
+PLACES = ("save_steps", "save_strategy", "save_total_limit", "logging_steps", "disable_tqdm")
+"""Settings that do not change the result, so that a run may be resumed with others."""
+
+
+def _facts(settings: Mapping[str, Any], model: nn.Module, train: Any) -> dict[str, Any]:
+    """What must be equal for a checkpoint to be of this run."""
+    chosen = {k: v for k, v in settings.items() if k not in PLACES and _is_plain(v)}
+    tensors = model.state_dict().values()
+    elements = sum(value.numel() for value in tensors)
+    return {**chosen, "rows": len(train), "tensors": len(tensors), "elements": elements}
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)

@@ -1,0 +1,138 @@
+"""transformers' Trainer, for graphs and plain modules, with checkpoints that survive a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel, Trainer
+
+from chop.actions.columns import LABELS, takes
+from chop.errors import CheckpointError, DataError
+
+COMPLETE = "complete.json"
+"""Written last into a checkpoint: without it, the checkpoint was cut short."""
+PREFIX = "checkpoint-"
+
+
+class GraphTrainer(Trainer):
+    """A Trainer for `mg.model` or any module, whose checkpoints are complete or not used.
+
+    A model that does not take labels gets its loss here: cross-entropy for classes, mean squared
+    error for numbers. `resume` makes `train()` go on from the last complete checkpoint in the
+    output folder, if there is one; `facts` describe the run, and a checkpoint of a run with other
+    facts is an error.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, resume: bool = False, facts: Mapping[str, Any], **kwargs: Any
+    ) -> None:
+        super().__init__(model, **kwargs)
+        self.resume = resume
+        self.facts = dict(facts)
+        self.folder = Path(self.args.output_dir or ".")
+        self.has_own_loss = takes(model, LABELS)
+
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Train as Trainer does; True asks for the last complete checkpoint, which must exist."""
+        if resume_from_checkpoint is True or (resume_from_checkpoint is None and self.resume):
+            found = last_complete(self.folder, self.facts)
+            if found is None and resume_from_checkpoint is True:
+                raise CheckpointError(f"{self.folder}: no complete checkpoint to resume from.")
+            resume_from_checkpoint = None if found is None else str(found)
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """The model's own loss where it takes labels, else ours on its scores."""
+        if self.has_own_loss:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        given = {name: value for name, value in inputs.items() if name != LABELS}
+        scores = scores_of(model(**given))
+        loss = loss_of(scores, inputs[LABELS])
+        return (loss, {"loss": loss, "logits": scores}) if return_outputs else loss
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        model = self.model
+        if state_dict is None and model is not None and not isinstance(model, PreTrainedModel):
+            # safetensors refuses tensors that share memory: tied weights are written each
+            stored = model.state_dict().items()
+            state_dict = {name: value.detach().clone().contiguous() for name, value in stored}
+        super()._save(output_dir, state_dict)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if self.args.should_save:
+            checkpoint = self.folder / f"{PREFIX}{self.state.global_step}"
+            _write_whole(checkpoint / COMPLETE, json.dumps(self.facts, sort_keys=True))
+
+
+def scores_of(output: Any) -> Tensor:
+    """The scores in what a model returned: a tensor, the logits, or the first of several."""
+    if isinstance(output, Mapping):
+        output = output["logits"] if "logits" in output else next(iter(output.values()))
+    scores: Tensor = output[0] if isinstance(output, tuple | list) else output
+    return scores
+
+
+def _class_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(scores.reshape(-1, scores.shape[-1]), labels.reshape(-1))
+
+
+def _number_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    return F.mse_loss(scores.reshape(labels.shape), labels)
+
+
+LOSSES: dict[torch.dtype, Callable[[Tensor, Tensor], Tensor]] = {
+    torch.int64: _class_loss,
+    torch.float32: _number_loss,
+}
+"""Loss by the type of the labels: integers are classes, floats are numbers to predict."""
+
+
+def loss_of(scores: Tensor, labels: Tensor) -> Tensor:
+    """The loss of `scores` against `labels`."""
+    if labels.dtype not in LOSSES:
+        kinds = ", ".join(str(kind) for kind in LOSSES)
+        raise DataError(f"labels are {labels.dtype}; a loss is known for {kinds}.")
+    return LOSSES[labels.dtype](scores, labels)
+
+
+def last_complete(folder: str | Path, facts: Mapping[str, Any]) -> Path | None:
+    """The newest checkpoint in `folder` that was written to its end, None where there is none."""
+    found = [path.parent for path in Path(folder).glob(f"{PREFIX}*/{COMPLETE}")]
+    if not found:
+        return None
+    newest = max(found, key=lambda path: int(path.name.removeprefix(PREFIX)))
+    _check_facts(newest, facts)
+    return newest
+
+
+def _check_facts(checkpoint: Path, facts: Mapping[str, Any]) -> None:
+    stored = json.loads((checkpoint / COMPLETE).read_text())
+    for name, value in json.loads(json.dumps(facts)).items():
+        if stored.get(name) != value:
+            raise CheckpointError(
+                f"{checkpoint}: belongs to another run: its {name} is {stored.get(name)}, this "
+                f"run's {value}. Give another output_dir, or resume=False."
+            )
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write so that the file is there with all of its text, or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    os.replace(temporary, path)

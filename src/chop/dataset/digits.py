@@ -1,0 +1,26 @@
+"""Handwritten digits, 8 x 8 grey pixels, from scikit-learn's own files."""
+
+from __future__ import annotations
+
+import torch
+
+from chop.dataset.arrays import ArrayDataset
+from chop.errors import MissingDependencyError
+
+BRIGHTEST = 16.0
+
+
+def digits(test_size: int = 360, seed: int = 0) -> dict[str, ArrayDataset]:
+    """1797 digits as `pixel_values` of shape [1, 8, 8] in [0, 1], and `labels` from 0 to 9."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise MissingDependencyError(
+            "digits: scikit-learn is not installed. Install it: pip install 'mase[train]'."
+        ) from error
+    found = load_digits()
+    order = torch.randperm(len(found.target), generator=torch.Generator().manual_seed(seed))
+    pixels = torch.tensor(found.images, dtype=torch.float32)[order, None] / BRIGHTEST
+    whole = ArrayDataset({"pixel_values": pixels, "labels": torch.tensor(found.target)[order]})
+    first = len(whole) - test_size
+    return {"train": whole.select(range(first)), "test": whole.select(range(first, len(whole)))}

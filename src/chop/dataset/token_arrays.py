@@ -1,0 +1,86 @@
+"""Text that is tokens already: flat arrays, with no package beyond NumPy needed to read them."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from chop.errors import DataError
+
+KEYS = ("ids", "offsets", "labels")
+
+
+class TokenArrays(Dataset[dict[str, Any]]):
+    """Sequence `i` is `ids[offsets[i]:offsets[i + 1]]`, its class `labels[i]`.
+
+    A sequence longer than `max_token_len` keeps its last token, the separator.
+    """
+
+    column_names = ("input_ids", "attention_mask", "labels")
+
+    def __init__(
+        self, ids: np.ndarray, offsets: np.ndarray, labels: np.ndarray, max_token_len: int = 512
+    ) -> None:
+        if len(offsets) != len(labels) + 1 or offsets[-1] != len(ids):
+            raise DataError(
+                f"TokenArrays: {len(labels)} labels need {len(labels) + 1} offsets that end at "
+                f"{len(ids)}; got {len(offsets)} that end at {offsets[-1]}."
+            )
+        self.ids, self.offsets, self.labels = ids, offsets, labels
+        self.max_token_len = max_token_len
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The number of tokens of each sequence."""
+        return np.minimum(np.diff(self.offsets), self.max_token_len)
+
+    def tokens(self, index: int) -> np.ndarray:
+        """The tokens of one sequence."""
+        whole = self.ids[self.offsets[index] : self.offsets[index + 1]]
+        if len(whole) <= self.max_token_len:
+            return whole
+        return np.append(whole[: self.max_token_len - 1], whole[-1])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"TokenArrays: row {index} of {len(self)}.")
+        tokens = self.tokens(index % len(self)).tolist()
+        label = int(self.labels[index])
+        return {"input_ids": tokens, "attention_mask": [1] * len(tokens), "labels": label}
+
+    def select(self, indices: Sequence[int] | range | np.ndarray) -> TokenArrays:
+        """The sequences `indices`, in that order."""
+        rows = [self.tokens(int(i)) for i in indices]
+        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+        ids = np.concatenate(rows) if rows else self.ids[:0]
+        return TokenArrays(ids, offsets, self.labels[list(indices)], self.max_token_len)
+
+
+def load_token_arrays(folder: str | Path, max_token_len: int = 512) -> dict[str, TokenArrays]:
+    """The splits in `folder`, one `<split>.npz` each with `ids`, `offsets` and `labels`.
+
+    The file does not say which tokenizer made it: that is for the caller to know.
+    """
+    files = sorted(Path(folder).glob("*.npz"))
+    if not files:
+        raise DataError(f"load_token_arrays: no .npz file in '{folder}'.")
+    return {file.stem: _read(file, max_token_len) for file in files}
+
+
+def _read(file: Path, max_token_len: int) -> TokenArrays:
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            ids, offsets, labels = (stored[key] for key in KEYS)
+    except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{file}: expected a .npz file with {', '.join(KEYS)} ({error})."
+        ) from error
+    return TokenArrays(ids, offsets, labels, max_token_len)

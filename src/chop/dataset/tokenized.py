@@ -1,0 +1,153 @@
+"""Text from the hub or a local folder as tokens: memory-mapped, tokenised once, then cached."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from chop.errors import DataError, MissingDependencyError
+from chop.hub import Place, locate
+
+TEXT_COLUMNS = ("text", "sentence", "review", "content")
+"""What a column of text is called, where a dataset has several columns of strings."""
+SPLITS = ("train", "test", "validation", "unsupervised")
+READERS = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".csv": "csv", ".txt": "text"}
+"""File suffix -> the reader for it."""
+
+
+def get_tokenized_dataset(
+    dataset: str | Path,
+    checkpoint: str | Path,
+    return_tokenizer: bool = False,
+    max_token_len: int = 512,
+    *,
+    text_columns: Sequence[str] | None = None,
+    cache_dir: str | Path | None = None,
+) -> Any:
+    """The splits of `dataset` with the tokens that the tokenizer of `checkpoint` gives.
+
+    Both are a hub name or a local folder; a name is looked for in $MASE_DATA and $MASE_MODELS
+    before the hub. `text_columns`: the column of text, or two for pairs of sentences; found by
+    itself where there is one. The rest of the columns stay. With `return_tokenizer` the answer is
+    a pair. The result is cached in `cache_dir` (by default where `datasets` keeps its files) and
+    made again when the text, the tokenizer or `max_token_len` changes.
+    """
+    tokenizer = load_tokenizer(checkpoint)
+    raw = load_text(dataset, cache_dir)
+    columns = _text_columns(raw, text_columns, str(dataset))
+    tokens = _tokenize(raw, tokenizer, columns, max_token_len)
+    return (tokens, tokenizer) if return_tokenizer else tokens
+
+
+def load_tokenizer(checkpoint: str | Path) -> Any:
+    """The tokenizer of a model, by hub name or folder."""
+    place = locate(checkpoint, "model")
+    return AutoTokenizer.from_pretrained(place.name, local_files_only=place.is_local)
+
+
+def load_text(dataset: str | Path, cache_dir: str | Path | None = None) -> Any:
+    """The splits of a dataset as they are stored, memory-mapped."""
+    package = _datasets()
+    place = locate(dataset, "dataset")
+    cache = None if cache_dir is None else str(cache_dir)
+    if place.is_folder:
+        return _load_folder(package, Path(place.name), cache)
+    return package.load_dataset(place.name, cache_dir=cache, **_hub_options(package, place))
+
+
+def _datasets() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingDependencyError(
+            "get_tokenized_dataset: the package 'datasets' is not installed. Install it: "
+            "pip install 'mase[train]'. (chop.dataset.load_token_arrays needs NumPy alone.)"
+        ) from error
+    return datasets
+
+
+def _hub_options(package: Any, place: Place) -> dict[str, Any]:
+    if not place.is_local:
+        return {}
+    return {"download_config": package.DownloadConfig(local_files_only=True)}
+
+
+def _load_folder(package: Any, folder: Path, cache: str | None) -> Any:
+    if (folder / "dataset_dict.json").is_file():
+        return package.load_from_disk(str(folder))
+    for suffix, reader in READERS.items():
+        files = {split: _split_files(folder, split, suffix) for split in SPLITS}
+        files = {split: found for split, found in files.items() if found}
+        if files:
+            return package.load_dataset(reader, data_files=files, cache_dir=cache)
+    raise DataError(
+        f"dataset '{folder}': no file named after a split ({', '.join(SPLITS)}) with a suffix of "
+        f"{', '.join(READERS)}."
+    )
+
+
+def _split_files(folder: Path, split: str, suffix: str) -> list[str]:
+    """`train.parquet`, `train-00000-of-00001.parquet`, in the folder or below it."""
+    found = [*folder.rglob(f"{split}{suffix}"), *folder.rglob(f"{split}-*{suffix}")]
+    return sorted(str(file) for file in found)
+
+
+def _text_columns(raw: Any, given: Sequence[str] | None, where: str) -> list[str]:
+    features = next(iter(raw.values())).features
+    strings = [name for name, kind in features.items() if "string" in getattr(kind, "dtype", "")]
+    wanted = [given] if isinstance(given, str) else list(given or _likely_columns(strings))
+    if len(wanted) not in (1, 2) or not set(wanted) <= set(strings):
+        raise DataError(
+            f"dataset '{where}': cannot tell the column of text; columns of strings are "
+            f"{strings}, asked for was {given}. Name one, or two for pairs, in text_columns."
+        )
+    return wanted
+
+
+def _likely_columns(strings: list[str]) -> list[str]:
+    named = [name for name in TEXT_COLUMNS if name in strings]
+    return named[:1] or (strings if len(strings) == 1 else [])
+
+
+def _tokenize(raw: Any, tokenizer: Any, columns: list[str], max_token_len: int) -> Any:
+    recipe = _recipe(tokenizer, columns, max_token_len)
+    longest = min(max_token_len, tokenizer.model_max_length)
+
+    def encode(rows: dict[str, list[str]]) -> Any:
+        texts = [rows[name] for name in columns]
+        return tokenizer(*texts, truncation=True, max_length=longest)
+
+    return type(raw)(
+        {
+            name: split.map(
+                encode,
+                batched=True,
+                # Left to itself, `datasets` hashes the tokenizer object, which changes as it is
+                # used: the same text would be tokenised again.
+                new_fingerprint=_digest(split._fingerprint, recipe),
+                desc=f"tokenise {name}",
+            )
+            for name, split in raw.items()
+        }
+    )
+
+
+def _recipe(tokenizer: Any, columns: list[str], max_token_len: int) -> str:
+    """Everything that decides the tokens of a text, as one string."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    rules = (
+        json.loads(backend.to_str()) if backend is not None else {"vocab": tokenizer.get_vocab()}
+    )
+    for state in ("truncation", "padding"):
+        rules.pop(state, None)  # left behind by the last call
+    kind = type(tokenizer).__name__
+    return json.dumps([kind, rules, columns, max_token_len], sort_keys=True)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

@@ -1,0 +1,5 @@
+"""Hardware back end: a quantised graph becomes SystemVerilog that is proved bit-exact.
+
+Read in this order: `stream` (what flows), `component` (one op, one class), `design` (components
+connected), `emit`, `simulate`, `synth`; `lower` makes a design from a MaseGraph.
+"""

@@ -1,0 +1,108 @@
+"""One op of the hardware, one class: its formats, integers, instance, memories, cycles and cost.
+
+To add a component: a folder `rtl/<module>/` with `<module>.sv`, a class here or in `components/`
+that gives the methods below, and a line in its `register` call. One test per component compares
+all of them with the RTL.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+from chop.hw import twin
+from chop.hw.golden import Fixed, Ints
+from chop.hw.stream import Stream
+from chop.registry import Registry
+
+Parameter = int | bool | str
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Constant words of a component, one integer per address.
+
+    A streamed memory becomes a `rom_source` named `<stage>_<name>_source`; another is read by the
+    component itself, from the file its parameter INIT_FILE names.
+    """
+
+    name: str
+    words: tuple[int, ...]
+    width: int
+    is_streamed: bool = True
+
+    @property
+    def bits(self) -> int:
+        """Size in bits."""
+        return self.width * len(self.words)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Resources: multipliers (one DSP block each), bits of memory, and register bits."""
+
+    multipliers: int = 0
+    memory_bits: int = 0
+    register_bits: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.multipliers + other.multipliers,
+            self.memory_bits + other.memory_bits,
+            self.register_bits + other.register_bits,
+        )
+
+
+class Component(ABC):
+    """A module of the library with its sizes and constants chosen."""
+
+    module: ClassVar[str]
+    is_clocked: ClassVar[bool] = True
+    inputs: tuple[Stream, ...]
+    outputs: tuple[Stream, ...]
+
+    @abstractmethod
+    def golden(self, *data: Ints) -> Ints:
+        """Output codes for batches of input codes, shape (tensors, *stream.shape) each."""
+
+    @abstractmethod
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Values of the module's parameters."""
+
+    def memories(self) -> tuple[Memory, ...]:
+        """Constant memories."""
+        return ()
+
+    @abstractmethod
+    def twins(self) -> list[twin.Twin]:
+        """The cycle model, as a chain; empty for a combinational pass-through."""
+
+    def cycles(self) -> int:
+        """Folding bound: least cycles between tensors when nothing else holds it up."""
+        return max(s.beats for s in (*self.inputs, *self.outputs))
+
+    def cost(self) -> Cost:
+        """Resources of one instance."""
+        return Cost(memory_bits=sum(m.bits for m in self.memories()))
+
+    @property
+    def output(self) -> Stream:
+        """The only output stream."""
+        return self.outputs[0]
+
+
+COMPONENTS: Registry[type[Component]] = Registry("hardware component")
+C = TypeVar("C", bound=Component)
+
+
+def register(cls: type[C]) -> type[C]:
+    """Make a component known by the name of its module."""
+    COMPONENTS.register(cls.module, cls)
+    return cls
+
+
+def precision(prefix: str, number: Fixed) -> dict[str, Parameter]:
+    """The parameters that say a number format: width, then fractional bits."""
+    return {f"{prefix}_PRECISION_0": number.width, f"{prefix}_PRECISION_1": number.frac_width}

@@ -1,0 +1,307 @@
+"""Components that work element by element."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from chop.errors import ConfigError
+from chop.hw import golden, twin
+from chop.hw.component import Component, Cost, Memory, Parameter, precision, register
+from chop.hw.golden import Fixed, Ints
+from chop.hw.stream import Stream, pack_words
+
+
+@dataclass(frozen=True)
+class Unary(Component):
+    """One element in, one out, through a skid buffer."""
+
+    source: Stream
+    format: Fixed
+    """Of the output."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", (self.source,))
+        object.__setattr__(self, "outputs", (replace(self.source, format=self.format),))
+
+    @property
+    def frac_width(self) -> int:
+        """Fractional bits of the input."""
+        return self.source.format.frac_width
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            **precision("DATA_IN_0", self.source.format),
+            **precision("DATA_OUT_0", self.format),
+            "DATA_IN_0_PARALLELISM_DIM_0": self.source.lanes,
+        }
+
+    def twins(self) -> list[twin.Twin]:
+        return [twin.Queue(2)]
+
+    def cost(self) -> Cost:
+        return super().cost() + Cost(register_bits=2 * self.outputs[0].beat_width)
+
+
+@register
+@dataclass(frozen=True)
+class Relu(Unary):
+    """max(x, 0). The format stays."""
+
+    module = "fixed_relu"
+
+    def __post_init__(self) -> None:
+        if self.format != self.source.format:
+            raise ConfigError(
+                f"fixed_relu: the format stays {self.source.format}, got {self.format}."
+            )
+        super().__post_init__()
+
+    def golden(self, *data: Ints) -> Ints:
+        return np.maximum(data[0], 0)
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            "DATA_IN_0_PRECISION_0": self.source.format.width,
+            "DATA_IN_0_PARALLELISM_DIM_0": self.source.lanes,
+        }
+
+    def twins(self) -> list[twin.Twin]:
+        return []
+
+    def cost(self) -> Cost:
+        return Cost()
+
+
+@register
+@dataclass(frozen=True)
+class LeakyRelu(Unary):
+    """x where x >= 0, `slope` * 2**-slope_frac * x elsewhere."""
+
+    slope: int = 3
+    slope_frac: int = 8
+    module = "fixed_leaky_relu"
+
+    def __post_init__(self) -> None:
+        if self.slope < 0 or self.slope_frac < 0:
+            raise ConfigError(
+                f"fixed_leaky_relu: slope and slope_frac must be 0 or more, "
+                f"got {self.slope} and {self.slope_frac}."
+            )
+        super().__post_init__()
+
+    def golden(self, *data: Ints) -> Ints:
+        x = data[0]
+        scaled = np.where(x < 0, x * self.slope, x << self.slope_frac)
+        return golden.cast(scaled, self.frac_width + self.slope_frac, self.format)
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        slope = {"NEGATIVE_SLOPE": self.slope, "NEGATIVE_SLOPE_FRAC": self.slope_frac}
+        return {**super().parameters(), **slope}
+
+
+class HardUnary(Unary):
+    """Pieces of straight lines with a sixth in them."""
+
+    def __post_init__(self) -> None:
+        if self.frac_width < 0:
+            raise ConfigError(
+                f"{self.module}: frac_width must be 0 or more, got {self.frac_width}."
+            )
+        super().__post_init__()
+
+    def clipped(self, x: Ints) -> Ints:
+        """min(max(x + 3, 0), 6) in the steps of x."""
+        return np.clip(x + (3 << self.frac_width), 0, 6 << self.frac_width)
+
+
+@register
+@dataclass(frozen=True)
+class HardSigmoid(HardUnary):
+    """min(max(x + 3, 0), 6) / 6."""
+
+    module = "fixed_hardsigmoid"
+
+    def golden(self, *data: Ints) -> Ints:
+        return golden.divide_cast(self.clipped(data[0]), self.frac_width, 6, self.format)
+
+
+@register
+@dataclass(frozen=True)
+class HardSwish(HardUnary):
+    """x * min(max(x + 3, 0), 6) / 6."""
+
+    module = "fixed_hardswish"
+
+    def golden(self, *data: Ints) -> Ints:
+        dividend = data[0] * self.clipped(data[0])
+        return golden.divide_cast(dividend, 2 * self.frac_width, 6, self.format)
+
+
+LUT_WIDTHS = range(2, 17)
+
+
+@register
+@dataclass(frozen=True)
+class Lut(Unary):
+    """Any function of one element, by table; exact by construction."""
+
+    function: Callable[[npt.NDArray[np.float64]], npt.ArrayLike] = np.tanh
+    module = "fixed_lut"
+
+    def __post_init__(self) -> None:
+        if self.source.format.width not in LUT_WIDTHS:
+            raise ConfigError(
+                f"fixed_lut: a table needs an input of {LUT_WIDTHS[0]} … {LUT_WIDTHS[-1]} bits, "
+                f"got {self.source.format}."
+            )
+        super().__post_init__()
+
+    def golden(self, *data: Ints) -> Ints:
+        entries: Ints = self.table()[data[0] & (2**self.source.format.width - 1)]
+        return entries
+
+    def table(self) -> Ints:
+        """Output codes, by input code read as an unsigned number."""
+        width = self.source.format.width
+        unsigned = np.arange(2**width)
+        codes = np.where(unsigned >> (width - 1), unsigned - 2**width, unsigned)
+        return self.format.encode(self.function(self.source.format.decode(codes)))
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            "DATA_IN_0_PRECISION_0": self.source.format.width,
+            "DATA_OUT_0_PRECISION_0": self.format.width,
+            "DATA_IN_0_PARALLELISM_DIM_0": self.source.lanes,
+        }
+
+    def memories(self) -> tuple[Memory, ...]:
+        words = tuple(pack_words(self.table().reshape(-1, 1), self.format.width))
+        return (Memory("table", words, self.format.width, is_streamed=False),)
+
+    def twins(self) -> list[twin.Twin]:
+        return [twin.Bracket(1)]
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class BatchNorm(Unary):
+    """weight * x + bias with one pair of codes per channel (the last dimension)."""
+
+    weight: Ints
+    bias: Ints
+    weight_format: Fixed
+    bias_format: Fixed
+    module = "fixed_batch_norm"
+
+    def golden(self, *data: Ints) -> Ints:
+        product_frac = self.frac_width + self.weight_format.frac_width
+        frac = max(product_frac, self.bias_format.frac_width)
+        product = (data[0] * self.weight) << (frac - product_frac)
+        bias = self.bias << (frac - self.bias_format.frac_width)
+        return golden.cast(product + bias, frac, self.format)
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            **super().parameters(),
+            **precision("WEIGHT", self.weight_format),
+            **precision("BIAS", self.bias_format),
+        }
+
+    def memories(self) -> tuple[Memory, ...]:
+        return tuple(
+            Memory(name, tuple(pack_words(codes.reshape(-1, lanes), width)), width * lanes)
+            for name, codes, width, lanes in (
+                ("weight", self.weight, self.weight_format.width, self.source.lanes),
+                ("bias", self.bias, self.bias_format.width, self.source.lanes),
+            )
+        )
+
+    def twins(self) -> list[twin.Twin]:
+        return [twin.Constants()]
+
+    def cost(self) -> Cost:
+        return super().cost() + Cost(multipliers=self.source.lanes)
+
+
+@dataclass(frozen=True)
+class Binary(Component):
+    """Two streams of the same shape, element by element."""
+
+    left: Stream
+    right: Stream
+    format: Fixed
+
+    def __post_init__(self) -> None:
+        if (self.left.shape, self.left.lanes) != (self.right.shape, self.right.lanes):
+            raise ConfigError(
+                f"{self.module}: operands must have one shape and parallelism, "
+                f"got {self.left} and {self.right}."
+            )
+        object.__setattr__(self, "inputs", (self.left, self.right))
+        object.__setattr__(self, "outputs", (replace(self.left, format=self.format),))
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            **precision("DATA_IN_0", self.left.format),
+            **precision("DATA_IN_1", self.right.format),
+            **precision("DATA_OUT_0", self.format),
+            "DATA_IN_0_PARALLELISM_DIM_0": self.left.lanes,
+        }
+
+    def golden(self, *data: Ints) -> Ints:
+        fracs = [s.format.frac_width for s in self.inputs]
+        exact, frac = self.exact(data[0], data[1], fracs)
+        return golden.cast(exact, frac, self.format)
+
+    @abstractmethod
+    def exact(self, a: Ints, b: Ints, fracs: list[int]) -> tuple[Ints, int]:
+        """The result before the cast and its fractional bits."""
+
+    def twins(self) -> list[twin.Twin]:
+        return [twin.Join(2)]
+
+    def cost(self) -> Cost:
+        return Cost(register_bits=2 * self.outputs[0].beat_width)
+
+
+@register
+@dataclass(frozen=True)
+class Add(Binary):
+    """Sum."""
+
+    module = "fixed_add"
+
+    def exact(self, a: Ints, b: Ints, fracs: list[int]) -> tuple[Ints, int]:
+        frac = max(fracs)
+        return (a << (frac - fracs[0])) + (b << (frac - fracs[1])), frac
+
+
+@register
+@dataclass(frozen=True)
+class Sub(Binary):
+    """Difference, left minus right."""
+
+    module = "fixed_sub"
+
+    def exact(self, a: Ints, b: Ints, fracs: list[int]) -> tuple[Ints, int]:
+        frac = max(fracs)
+        return (a << (frac - fracs[0])) - (b << (frac - fracs[1])), frac
+
+
+@register
+@dataclass(frozen=True)
+class Mul(Binary):
+    """Product."""
+
+    module = "fixed_mul"
+
+    def exact(self, a: Ints, b: Ints, fracs: list[int]) -> tuple[Ints, int]:
+        return a * b, sum(fracs)
+
+    def cost(self) -> Cost:
+        return super().cost() + Cost(multipliers=self.left.lanes)

@@ -1,0 +1,227 @@
+"""A design: components connected by streams, each stream with one producer and one consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from chop.errors import HardwareError
+from chop.hw.component import Component, Cost
+from chop.hw.components.plumbing import Cast, Fork, Gearbox
+from chop.hw.golden import Ints
+from chop.hw.stream import Stream
+from chop.registry import suggest
+
+
+@dataclass(frozen=True, order=True)
+class Wire:
+    """One end of a stream: output `port` of a stage, or an input of the design."""
+
+    stage: str
+    port: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A component with a name, fed by `sources`."""
+
+    name: str
+    component: Component
+    sources: tuple[Wire, ...]
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What a test bench knows of a design: its ports and its pace."""
+
+    name: str
+    inputs: Mapping[str, Stream]
+    outputs: Mapping[str, Stream]
+    cycles: int
+    """Folding bound: least cycles between tensors."""
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """Stages in topological order; `inputs` and `outputs` are the ports of the top module."""
+
+    name: str
+    inputs: Mapping[str, Stream]
+    stages: tuple[Stage, ...]
+    outputs: Mapping[str, Wire]
+
+    def stage(self, name: str) -> Stage:
+        """The stage called `name`."""
+        found = {s.name: s for s in self.stages}
+        if name not in found:
+            raise HardwareError(f"design '{self.name}': no stage '{name}'. {suggest(name, found)}")
+        return found[name]
+
+    def stream(self, wire: Wire) -> Stream:
+        """What flows on `wire`."""
+        if wire.stage in self.inputs:
+            return self.inputs[wire.stage]
+        return self.stage(wire.stage).component.outputs[wire.port]
+
+    def output_streams(self) -> dict[str, Stream]:
+        """The streams that leave the design, by port."""
+        return {name: self.stream(wire) for name, wire in self.outputs.items()}
+
+    def interface(self) -> Interface:
+        """Ports and pace."""
+        return Interface(self.name, self.inputs, self.output_streams(), self.cycles())
+
+    def golden(self, data: Mapping[str, Ints]) -> dict[str, Ints]:
+        """Output codes for input codes, each of shape (tensors, *stream.shape)."""
+        values: dict[str, Ints] = dict(data)
+        for stage in self.stages:
+            operands = [
+                values[wire.stage].reshape(-1, *taken.shape)
+                for wire, taken in zip(stage.sources, stage.component.inputs, strict=True)
+            ]
+            values[stage.name] = stage.component.golden(*operands)
+        return {name: values[wire.stage] for name, wire in self.outputs.items()}
+
+    def cycles(self) -> int:
+        """Folding bound of the design: the slowest stage's."""
+        return max(s.component.cycles() for s in self.stages)
+
+    def cost(self) -> Cost:
+        """Resources of all stages."""
+        return sum((s.component.cost() for s in self.stages), Cost())
+
+    def check(self) -> None:
+        """Raise unless every stream has one producer, one consumer and one description."""
+        used: set[Wire] = set()
+        known = {Wire(name) for name in self.inputs}
+        for stage in self.stages:
+            for wire, wanted in zip(stage.sources, stage.component.inputs, strict=True):
+                self._check_wire(wire, stage.name, known, used)
+                if (
+                    self.stream(wire).beats != wanted.beats
+                    or self.stream(wire).lanes != wanted.lanes
+                ):
+                    raise HardwareError(
+                        f"stage '{stage.name}': expected {wanted}, '{wire.stage}' gives "
+                        f"{self.stream(wire)}."
+                    )
+            known |= {Wire(stage.name, p) for p in range(len(stage.component.outputs))}
+        for name, wire in self.outputs.items():
+            self._check_wire(wire, name, known, used)
+        if known - used:
+            idle = ", ".join(sorted(w.stage for w in known - used))
+            raise HardwareError(f"design '{self.name}': nothing uses the output of {idle}.")
+
+    def _check_wire(self, wire: Wire, user: str, known: set[Wire], used: set[Wire]) -> None:
+        if wire not in known:
+            raise HardwareError(f"'{user}' uses '{wire.stage}', which no earlier stage gives.")
+        if wire in used:
+            raise HardwareError(f"'{user}' uses '{wire.stage}' a second time: it needs a fork.")
+        used.add(wire)
+
+
+class Builder:
+    """Collects stages and adds what lies between them: casts, gearboxes and forks.
+
+    >>> from chop.hw.components import Relu
+    >>> from chop.hw.golden import Fixed
+    >>> builder = Builder("top")
+    >>> x = builder.input("data_in_0", Stream((4,), 2, Fixed(8, 4)))
+    >>> y = builder.add("relu", Relu(builder.stream(x), Fixed(8, 4)), x)
+    >>> builder.output("data_out_0", y)
+    >>> [stage.name for stage in builder.build().stages]
+    ['relu']
+    """
+
+    def __init__(self, name: str = "top") -> None:
+        self.name = name
+        self._inputs: dict[str, Stream] = {}
+        self._stages: list[Stage] = []
+        self._outputs: dict[str, Wire] = {}
+
+    def input(self, name: str, stream: Stream) -> Wire:
+        """An input port."""
+        self._inputs[self._fresh(name)] = stream
+        return Wire(name)
+
+    def output(self, name: str, wire: Wire) -> None:
+        """An output port."""
+        self._outputs[name] = wire
+
+    def add(self, name: str, component: Component, *sources: Wire) -> Wire:
+        """A stage; streams of another format or parallelism are brought to what it takes."""
+        fitted = [
+            self._fit(name, k, wire, wanted)
+            for k, (wire, wanted) in enumerate(zip(sources, component.inputs, strict=True))
+        ]
+        self._stages.append(Stage(self._fresh(name), component, tuple(fitted)))
+        return Wire(name)
+
+    def stream(self, wire: Wire) -> Stream:
+        """What flows on `wire`."""
+        return self._design().stream(wire)
+
+    def build(self) -> Design:
+        """The design, with a fork where a stream has several users."""
+        design = _with_forks(self._design())
+        design.check()
+        return design
+
+    def _design(self) -> Design:
+        return Design(self.name, self._inputs, tuple(self._stages), self._outputs)
+
+    def _fresh(self, name: str) -> str:
+        if name in self._inputs or any(s.name == name for s in self._stages):
+            raise HardwareError(f"design '{self.name}': the name '{name}' is taken.")
+        return name
+
+    def _fit(self, user: str, operand: int, wire: Wire, wanted: Stream) -> Wire:
+        given = self.stream(wire)
+        if given.elements != wanted.elements:
+            raise HardwareError(
+                f"stage '{user}' takes {wanted.shape}, '{wire.stage}' gives {given.shape}."
+            )
+        for kind, differs, make in (
+            ("cast", given.format != wanted.format, lambda s: Cast(s, wanted.format)),
+            ("gearbox", given.lanes != wanted.lanes, lambda s: Gearbox(s, wanted.lanes)),
+        ):
+            if differs:
+                name = self._fresh(f"{user}_{kind}_{operand}")
+                lanes = self.stream(wire).lanes
+                shape = (given.elements,) if wanted.shape[-1] % lanes else wanted.shape
+                source = replace(self.stream(wire), shape=shape)
+                self._stages.append(Stage(name, make(source), (wire,)))
+                wire = Wire(name)
+        return wire
+
+
+def _with_forks(design: Design) -> Design:
+    """`design` with a fork after each stream that has several users, in order of their use."""
+    users: dict[Wire, int] = {}
+    for wire in _uses(design):
+        users[wire] = users.get(wire, 0) + 1
+    shared = [wire for wire, count in users.items() if count > 1]
+    taken = dict.fromkeys(shared, 0)
+    forks = {
+        wire: Stage(f"{wire.stage}_fork", Fork(design.stream(wire), users[wire]), (wire,))
+        for wire in shared
+    }
+
+    def branch(wire: Wire) -> Wire:
+        if wire not in forks:
+            return wire
+        taken[wire] += 1
+        return Wire(forks[wire].name, taken[wire] - 1)
+
+    stages = [forks[Wire(name)] for name in design.inputs if Wire(name) in forks]
+    for stage in design.stages:
+        stages.append(replace(stage, sources=tuple(branch(w) for w in stage.sources)))
+        if Wire(stage.name) in forks:
+            stages.append(forks[Wire(stage.name)])
+    outputs = {name: branch(wire) for name, wire in design.outputs.items()}
+    return replace(design, stages=tuple(stages), outputs=outputs)
+
+
+def _uses(design: Design) -> list[Wire]:
+    of_stages = [wire for stage in design.stages for wire in stage.sources]
+    return of_stages + list(design.outputs.values())

@@ -1,0 +1,378 @@
+"""Writes a design as SystemVerilog: `rtl/top.sv`, the components used, `mem/*.mem`, `design.json`.
+
+Same design, same bytes: no time stamps, no absolute paths. Everything is made before anything is
+written, and each file appears at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from chop.errors import HardwareError
+from chop.hw.component import Memory, Parameter
+from chop.hw.design import Design, Interface, Stage, Wire
+from chop.hw.golden import Fixed, Ints
+from chop.hw.stream import Stream
+
+RTL = Path(__file__).parent / "rtl"
+"""The library: one folder per component."""
+
+Files = dict[str, str]
+"""Text by path relative to the hardware directory."""
+
+
+def emit(design: Design, directory: Path) -> Path:
+    """Write everything of `design` under `directory`, the hardware directory; returns it."""
+    design.check()
+    files = {**top_files(design), **component_files(design), **memory_files(design)}
+    write_files(directory, files)
+    for pattern in ("rtl/*.sv", "mem/*.mem"):
+        remove_stale(directory, pattern, files)
+    return directory
+
+
+def top_files(design: Design) -> Files:
+    """`rtl/<name>.sv` and `design.json`."""
+    return {
+        f"rtl/{design.name}.sv": top_text(design),
+        "design.json": json.dumps(describe(design), indent=2) + "\n",
+    }
+
+
+def component_files(design: Design) -> Files:
+    """Exactly the components the top module uses, found by reading the sources."""
+    return {f"rtl/{n}.sv": _source(n) for n in used_components(top_text(design))}
+
+
+def memory_files(design: Design) -> Files:
+    """One memory file for each constant memory."""
+    return {
+        f"mem/{stage.name}_{memory.name}.mem": memory_text(memory)
+        for stage in design.stages
+        for memory in stage.component.memories()
+    }
+
+
+def write_files(directory: Path, files: Mapping[str, str]) -> None:
+    """Write each file whole or not at all; a file with the same text is left alone."""
+    for name, text in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.read_text() == text:
+            continue
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.write_text(text)
+        draft.replace(path)
+
+
+def remove_stale(directory: Path, pattern: str, kept: Iterable[str]) -> None:
+    """Remove what an earlier design left behind: files of `pattern` that are not `kept`."""
+    wanted = {directory / name for name in kept}
+    for path in directory.glob(pattern):
+        if path not in wanted:
+            path.unlink()
+
+
+def memory_text(memory: Memory) -> str:
+    """Hexadecimal words for $readmemh, one line each.
+
+    >>> memory_text(Memory("weight", (1, 255), 9))
+    '001\\n0ff\\n'
+    """
+    digits = (memory.width + 3) // 4
+    return "".join(f"{word:0{digits}x}\n" for word in memory.words)
+
+
+def used_components(text: str) -> list[str]:
+    """Names of the library's modules that `text` instantiates, directly or through others."""
+    known = {folder.name for folder in RTL.iterdir() if folder.is_dir()}
+    found: set[str] = set()
+    texts = [text]
+    while texts:
+        fresh = set(_instantiated(texts.pop())) & known - found
+        found |= fresh
+        texts += [_source(name) for name in fresh]
+    return sorted(found)
+
+
+def _instantiated(text: str) -> list[str]:
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
+    return re.findall(r"\b(\w+)\s+(?:#\s*\(|u_\w+\s*\()", code)
+
+
+def _source(name: str) -> str:
+    return (RTL / name / f"{name}.sv").read_text()
+
+
+def read_interface(directory: Path) -> Interface:
+    """Ports and pace of the design emitted in `directory`, from its `design.json`."""
+    path = directory / "design.json"
+    if not path.exists():
+        raise HardwareError(f"{path}: no such file. Run emit_verilog_top_transform_pass first.")
+    told = json.loads(path.read_text())
+    ports = {
+        side: {n: _read_stream(s) for n, s in told[side].items()} for side in ("inputs", "outputs")
+    }
+    return Interface(told["name"], ports["inputs"], ports["outputs"], told["cycles"])
+
+
+def _read_stream(told: Mapping[str, Any]) -> Stream:
+    return Stream(tuple(told["shape"]), told["parallelism"], Fixed(*told["precision"]))
+
+
+def vector_files(design: Design, inputs: Mapping[str, Ints]) -> Files:
+    """Test vectors: one hexadecimal word per beat, for each input and for each expected output."""
+    streams = {**design.inputs, **design.output_streams()}
+    codes = {**inputs, **design.golden(inputs)}
+    return {
+        f"test/{name}.mem": memory_text(Memory(name, tuple(s.words(codes[name])), s.beat_width))
+        for name, s in streams.items()
+    }
+
+
+def read_vectors(directory: Path, streams: Mapping[str, Stream]) -> dict[str, Ints]:
+    """The codes in the test vectors of `streams`."""
+    found = {}
+    for name, stream in streams.items():
+        path = directory / "test" / f"{name}.mem"
+        if not path.exists():
+            raise HardwareError(f"{path}: no such file. Run emit_cocotb_transform_pass first.")
+        words = [int(line, 16) for line in path.read_text().split()]
+        found[name] = stream.codes(words).reshape(-1, *stream.shape)
+    return found
+
+
+def describe(design: Design) -> dict[str, object]:
+    """What `design.json` says: streams, stages, parameters, and a hash of each memory."""
+    return {
+        "name": design.name,
+        "cycles": design.cycles(),
+        "inputs": {name: _describe_stream(s) for name, s in design.inputs.items()},
+        "outputs": {name: _describe_stream(s) for name, s in design.output_streams().items()},
+        "stages": [_describe_stage(stage) for stage in design.stages],
+        "connections": {name: _signal(design, wire) for name, wire in design.outputs.items()},
+    }
+
+
+def _describe_stream(stream: Stream) -> dict[str, object]:
+    number = [stream.format.width, stream.format.frac_width]
+    return {"shape": list(stream.shape), "parallelism": stream.lanes, "precision": number}
+
+
+def _describe_stage(stage: Stage) -> dict[str, object]:
+    component = stage.component
+    return {
+        "name": stage.name,
+        "module": component.module,
+        "sources": [[wire.stage, wire.port] for wire in stage.sources],
+        "outputs": [_describe_stream(s) for s in component.outputs],
+        "parameters": dict(component.parameters()),
+        "cycles": component.cycles(),
+        "memories": {
+            m.name: {
+                "words": len(m.words),
+                "width": m.width,
+                "sha256": hashlib.sha256(memory_text(m).encode()).hexdigest(),
+            }
+            for m in component.memories()
+        },
+    }
+
+
+def top_text(design: Design) -> str:
+    """The top module."""
+    blocks = [
+        _header(design),
+        _module_line(design),
+        _signals(design),
+        *(_stage_text(design, stage) for stage in design.stages),
+        _output_text(design),
+        _unused(design),
+        "endmodule\n\n`default_nettype wire\n",
+    ]
+    return "\n".join(block for block in blocks if block)
+
+
+def _header(design: Design) -> str:
+    streams = [(name, "", stream) for name, stream in design.inputs.items()]
+    streams += [(s.name, s.component.module, s.component.outputs[0]) for s in design.stages]
+    rows = [
+        (name, module, str(s.shape), f"{s.format}, {s.lanes} per beat, {s.beats} beats")
+        for name, module, s in streams
+    ]
+    widths = [max(len(row[k]) for row in rows) for k in range(3)]
+    lines = [
+        "//   "
+        + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False))
+        + f"  {row[3]}"
+        for row in rows
+    ]
+    return "\n".join(
+        [
+            f"// Accelerator `{design.name}`: streams in, streams out, one tensor after the other.",
+            f"// At best one tensor every {design.cycles()} cycles. Its streams in order:",
+            "//",
+            *lines,
+            "`default_nettype none",
+            "",
+        ]
+    )
+
+
+def _port_streams(design: Design) -> dict[str, Stream]:
+    return {**design.inputs, **design.output_streams()}
+
+
+def _port_parameters(design: Design) -> list[tuple[str, int, str]]:
+    rows: list[tuple[str, int, str]] = []
+    for port, stream in _port_streams(design).items():
+        name = port.upper()
+        rows.append((f"{name}_PRECISION_0", stream.format.width, "width of an element, bits"))
+        rows.append((f"{name}_PRECISION_1", stream.format.frac_width, "its fractional bits"))
+        for dim, size in enumerate(reversed(stream.shape)):
+            rows.append((f"{name}_TENSOR_SIZE_DIM_{dim}", size, "elements"))
+        rows.append((f"{name}_PARALLELISM_DIM_0", stream.lanes, "elements per beat"))
+    return rows
+
+
+def _module_line(design: Design) -> str:
+    rows = _port_parameters(design)
+    width = max(len(name) for name, _, _ in rows)
+    parameters = _comma_list(
+        (f"    parameter int {name:<{width}} = {value}", note) for name, value, note in rows
+    )
+    ports = ["    input  wire logic clk", "    input  wire logic rst"]
+    for name, into in [(n, True) for n in design.inputs] + [(n, False) for n in design.outputs]:
+        bits = f"[{name.upper()}_PARALLELISM_DIM_0*{name.upper()}_PRECISION_0-1:0]"
+        given, taken = ("input  wire", "output     ") if into else ("output     ", "input  wire")
+        ports += [
+            f"    {given} logic {bits} {name}",
+            f"    {given} logic {name}_valid",
+            f"    {taken} logic {name}_ready",
+        ]
+    return f"module {design.name} #(\n{parameters}\n) (\n" + ",\n".join(ports) + "\n);\n"
+
+
+def _comma_list(rows: Iterable[tuple[str, str]]) -> str:
+    listed = list(rows)
+    return "\n".join(
+        f"{text}{',' if k < len(listed) - 1 else ''}  // {note}"
+        for k, (text, note) in enumerate(listed)
+    )
+
+
+def _signal(design: Design, wire: Wire) -> str:
+    """The name of a stream inside the top module."""
+    if wire.stage in design.inputs:
+        return wire.stage
+    many = len(design.stage(wire.stage).component.outputs) > 1
+    return f"{wire.stage}_{wire.port}_stream" if many else f"{wire.stage}_stream"
+
+
+def _signals(design: Design) -> str:
+    lines = []
+    for stage in design.stages:
+        for port, stream in enumerate(stage.component.outputs):
+            lines += _stream_signals(_signal(design, Wire(stage.name, port)), stream.beat_width)
+        for memory in stage.component.memories():
+            if memory.is_streamed:
+                lines += _stream_signals(f"{stage.name}_{memory.name}", memory.width)
+        if _lacks_bias(stage):
+            lines.append(f"  logic {stage.name}_bias_ready;")
+    return "\n".join(lines) + "\n"
+
+
+def _lacks_bias(stage: Stage) -> bool:
+    """Whether the component has a bias port that nothing feeds."""
+    return stage.component.parameters().get("HAS_BIAS") is False
+
+
+def _stream_signals(name: str, bits: int) -> list[str]:
+    return [f"  logic [{bits - 1}:0] {name};", f"  logic {name}_valid, {name}_ready;"]
+
+
+def _stage_text(design: Design, stage: Stage) -> str:
+    """The instances of one stage: the component and the sources of its constants."""
+    component = stage.component
+    parameters = dict(component.parameters())
+    pins = {"clk": "clk", "rst": "rst"}
+    for k, wire in enumerate(stage.sources):
+        pins |= _stream_pins(f"data_in_{k}", [_signal(design, wire)])
+    sources = []
+    for memory in component.memories():
+        file = f"mem/{stage.name}_{memory.name}.mem"
+        if memory.is_streamed:
+            pins |= _stream_pins(memory.name, [f"{stage.name}_{memory.name}"])
+            sources.append(_rom_text(stage.name, memory, file))
+        else:
+            parameters["INIT_FILE"] = file
+    if _lacks_bias(stage):
+        pins |= {"bias": "'0", "bias_valid": "1'b0", "bias_ready": f"{stage.name}_bias_ready"}
+    outputs = [
+        _signal(design, Wire(stage.name, p)) for p in reversed(range(len(component.outputs)))
+    ]
+    pins |= _stream_pins("data_out_0", outputs)
+    what = " -> ".join(str(s.shape) for s in (*component.inputs[:1], *component.outputs[:1]))
+    note = f"  // {stage.name}: {what}, {component.cycles()} cycles"
+    return "\n".join([note, *sources, _instance(component.module, stage.name, parameters, pins)])
+
+
+def _stream_pins(pin: str, signals: list[str]) -> dict[str, str]:
+    """Data, valid and ready of one port; several signals are concatenated, the last one low."""
+    suffixes = ("", "_valid", "_ready")
+    joined = [", ".join(f"{s}{suffix}" for s in signals) for suffix in suffixes]
+    texts = [f"{{{text}}}" if len(signals) > 1 else text for text in joined]
+    return {f"{pin}{suffix}": text for suffix, text in zip(suffixes, texts, strict=True)}
+
+
+def _rom_text(stage: str, memory: Memory, file: str) -> str:
+    parameters: dict[str, Parameter] = {
+        "DATA_WIDTH": memory.width,
+        "DEPTH": len(memory.words),
+        "INIT_FILE": file,
+    }
+    name = f"{stage}_{memory.name}"
+    pins = {"clk": "clk", "rst": "rst", **_stream_pins("data_out_0", [name])}
+    return _instance("rom_source", f"{name}_source", parameters, pins)
+
+
+def _instance(
+    module: str, name: str, parameters: Mapping[str, Parameter], pins: Mapping[str, str]
+) -> str:
+    lists = []
+    for rows in ({k: _literal(v) for k, v in parameters.items()}, pins):
+        width = max(len(key) for key in rows)
+        lists.append(",\n".join(f"      .{key:<{width}}({value})" for key, value in rows.items()))
+    return f"  {module} #(\n{lists[0]}\n  ) u_{name} (\n{lists[1]}\n  );\n"
+
+
+def _literal(value: Parameter) -> str:
+    if isinstance(value, bool):
+        return f"1'b{int(value)}"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _output_text(design: Design) -> str:
+    lines = []
+    for name, wire in design.outputs.items():
+        signal = _signal(design, wire)
+        lines += [
+            f"  assign {name} = {signal};",
+            f"  assign {name}_valid = {signal}_valid;",
+            f"  assign {signal}_ready = {name}_ready;",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _unused(design: Design) -> str:
+    told = [n for n, _, _ in _port_parameters(design) if "SIZE" in n or n.endswith("PRECISION_1")]
+    listed = "".join(f",\n    32'({name})" for name in told)
+    listed += "".join(f",\n    {s.name}_bias_ready" for s in design.stages if _lacks_bias(s))
+    note = "  // Told to readers and tools only; the logic has these sizes built in."
+    return f"{note}\n  wire logic unused_ok = &{{\n    1'b0{listed}\n  }};\n"

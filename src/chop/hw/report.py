@@ -1,0 +1,238 @@
+"""What a person opens: a report of a built design, and a diagram of its streams.
+
+`stage_rows` and `summary` make the records; `report_text` and `diagram` draw them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tabulate import tabulate
+
+from chop.hw.components.plumbing import Fifo
+from chop.hw.cycles import NO_STALLS, Timing, interval, simulate_control, size_fifos
+from chop.hw.design import Design, Stage, Wire
+from chop.hw.emit import write_files
+from chop.hw.simulate import Verdict
+from chop.hw.synth import Area
+from graph.draw import Box, Edge, to_svg
+
+PREDICTED_CYCLES = 40_000
+"""The cycle model predicts as many tensors as pass in about so many cycles."""
+BOTTLENECK, LAYER, PLUMBING, PORT = "#ffd9b3", "#dbe9ff", "#eeeeee", "#ffffff"
+
+
+@dataclass(frozen=True)
+class StageRow:
+    """One stage of the pipeline."""
+
+    stage: str
+    module: str
+    shape: str
+    format: str
+    lanes_in: int
+    lanes_out: int
+    cycles: int
+    utilisation: float
+    multipliers: int
+    memory_bits: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Pace of a design: predicted by the cycle model, and simulated."""
+
+    tensors: int
+    bound: int
+    predicted_interval: float
+    simulated_interval: float | None
+    predicted_latency: int
+    simulated_latency: int
+    beats_compared: int
+    beats_as_predicted: int
+    bottleneck: str
+
+    @property
+    def is_predicted(self) -> bool:
+        """Every compared beat left in the cycle that the model said."""
+        return self.beats_compared == self.beats_as_predicted > 0
+
+
+def stage_rows(design: Design) -> list[StageRow]:
+    """One row for each stage, in order."""
+    bound = design.cycles()
+    return [_row(stage, bound) for stage in design.stages]
+
+
+def _row(stage: Stage, bound: int) -> StageRow:
+    component = stage.component
+    source, out = component.inputs[0], component.outputs[0]
+    cost = component.cost()
+    return StageRow(
+        stage.name,
+        component.module,
+        f"{source.shape} -> {out.shape}",
+        str(out.format),
+        source.lanes,
+        out.lanes,
+        component.cycles(),
+        component.cycles() / bound,
+        cost.multipliers,
+        cost.memory_bits,
+    )
+
+
+def bottleneck(design: Design) -> str:
+    """The stage with the most cycles; the first of them."""
+    return max(design.stages, key=lambda s: s.component.cycles()).name
+
+
+def summary(design: Design, verdict: Verdict) -> Summary:
+    """Predicted against simulated pace, at full rate."""
+    tensors = min(verdict.tensors, max(4, PREDICTED_CYCLES // design.cycles()))
+    predicted = simulate_control(design, tensors, NO_STALLS)
+    compared = matching = 0
+    for name, times in predicted.outputs.items():
+        simulated = list(verdict.timing.outputs[name])[: len(times)]
+        compared += len(simulated)
+        matching += sum(int(a) == int(b) for a, b in zip(times, simulated, strict=False))
+    return Summary(
+        verdict.tensors,
+        design.cycles(),
+        interval(design),
+        _interval(design, verdict.timing),
+        _latency(predicted),
+        _latency(verdict.timing),
+        compared,
+        matching,
+        bottleneck(design),
+    )
+
+
+def _latency(timing: Timing) -> int:
+    return min(int(times[0]) for times in timing.outputs.values()) + 1
+
+
+def _interval(design: Design, timing: Timing) -> float | None:
+    """Mean cycles between tensors after the second."""
+    ends = [timing.tensor_ends(n, s.beats) for n, s in design.output_streams().items()]
+    if len(ends[0]) < 3:
+        return None
+    return max((e[-1] - e[1]) / (len(e) - 2) for e in ends)
+
+
+def report_text(design: Design, verdict: Verdict, area: Area | None = None) -> str:
+    """The report, as Markdown."""
+    told = summary(design, verdict)
+    above = told.predicted_interval - told.bound
+    lines = [
+        f"# Hardware report: {design.name}",
+        "",
+        f"Verdict: {verdict}.",
+        f"Cycle model: {told.beats_as_predicted} of {told.beats_compared} output beats left in the "
+        f"predicted cycle.",
+        "",
+        _pace_table(told),
+        "",
+        f"Bottleneck: {told.bottleneck}. {_explain_stalls(design, above)}",
+        f"Area: {area}." if area else "Area: not synthesised.",
+        "",
+        _stage_table(stage_rows(design)),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _pace_table(told: Summary) -> str:
+    rows = [
+        ("cycles between tensors", told.bound, told.predicted_interval, told.simulated_interval),
+        ("cycles to the first output beat", "", told.predicted_latency, told.simulated_latency),
+    ]
+    headers = ("", "folding bound", "predicted", "simulated")
+    return tabulate(rows, headers=headers, tablefmt="github")
+
+
+def _stage_table(rows: list[StageRow]) -> str:
+    headers = {
+        "stage": "stage",
+        "module": "module",
+        "shape": "shape",
+        "format": "format",
+        "lanes_in": "in",
+        "lanes_out": "out",
+        "cycles": "cycles",
+        "utilisation": "busy",
+        "multipliers": "mult",
+        "memory_bits": "mem bits",
+    }
+    cells = [{**asdict(row), "utilisation": f"{row.utilisation:.0%}"} for row in rows]
+    return tabulate(cells, headers=headers, tablefmt="github")
+
+
+def _explain_stalls(design: Design, above: float) -> str:
+    """What holds the design above its folding bound, and what would remove it."""
+    if above <= 0:
+        return "No stall above the folding bound."
+    text = f"{above:g} cycles above the folding bound: a stage waits while another holds its beats."
+    depths = size_fifos(design)
+    if not depths:
+        return f"{text} No FIFO removes that."
+    listed = ", ".join(f"{d} beats behind {wire.stage}" for wire, d in depths.items())
+    return f"{text} FIFOs of {listed} remove it."
+
+
+def diagram(design: Design) -> str:
+    """The pipeline as SVG: stream widths on the edges, cycles per stage, the bottleneck marked."""
+    slowest = bottleneck(design)
+    boxes = [Box(name, (name, f"{s.shape} {s.format}"), PORT) for name, s in design.inputs.items()]
+    boxes += [_box(stage, stage.name == slowest) for stage in design.stages]
+    boxes += [Box(name, (name,), PORT) for name in design.outputs]
+    edges = [
+        Edge(wire.stage, stage.name, _label(design, wire))
+        for stage in design.stages
+        for wire in stage.sources
+    ]
+    edges += [Edge(wire.stage, name, _label(design, wire)) for name, wire in design.outputs.items()]
+    title = f"{design.name}: one tensor every {design.cycles()} cycles, held by {slowest}"
+    return to_svg(boxes, edges, title)
+
+
+def _box(stage: Stage, is_slowest: bool) -> Box:
+    component = stage.component
+    multipliers = component.cost().multipliers
+    lines: Sequence[str] = (
+        stage.name,
+        component.module,
+        f"{component.inputs[0].shape} -> {component.outputs[0].shape}",
+        f"{component.cycles()} cycles" + (f", {multipliers} multipliers" if multipliers else ""),
+    )
+    if isinstance(component, Fifo):
+        lines = (*lines[:3], f"{component.depth} beats deep")
+    fill = BOTTLENECK if is_slowest else LAYER if multipliers else PLUMBING
+    return Box(stage.name, (*lines, "bottleneck") if is_slowest else tuple(lines), fill)
+
+
+def _label(design: Design, wire: Wire) -> str:
+    stream = design.stream(wire)
+    return f"{stream.lanes} x {stream.format.width} bit"
+
+
+def write_report(
+    design: Design, directory: Path, verdict: Verdict, area: Area | None = None
+) -> Path:
+    """Write `report.md`, `report.json` and `dataflow.svg` to the hardware directory."""
+    records = {
+        "summary": asdict(summary(design, verdict)),
+        "stages": [asdict(row) for row in stage_rows(design)],
+        "area": asdict(area) if area else None,
+    }
+    files = {
+        "report.md": report_text(design, verdict, area),
+        "report.json": json.dumps(records, indent=2) + "\n",
+        "dataflow.svg": diagram(design),
+    }
+    write_files(directory, files)
+    return directory / "report.md"

@@ -1,0 +1,58 @@
+// First-in first-out queue of DEPTH beats.
+// Latency 1 cycle, throughput 1 beat per cycle (DEPTH 1: one beat every two cycles).
+`default_nettype none
+
+module fifo #(
+    parameter int DATA_WIDTH = 8,  // bits of one beat, 1 or more
+    parameter int DEPTH      = 4   // beats held, 1 or more
+) (
+    input  wire logic                  clk,
+    input  wire logic                  rst,
+    input  wire logic [DATA_WIDTH-1:0] data_in_0,
+    input  wire logic                  data_in_0_valid,
+    output      logic                  data_in_0_ready,
+    output      logic [DATA_WIDTH-1:0] data_out_0,
+    output      logic                  data_out_0_valid,
+    input  wire logic                  data_out_0_ready
+);
+
+  localparam int POINTER_WIDTH = DEPTH > 1 ? $clog2(DEPTH) : 1;
+  localparam int COUNT_WIDTH = $clog2(DEPTH + 1);
+  localparam logic [POINTER_WIDTH-1:0] LAST_SLOT = POINTER_WIDTH'(DEPTH - 1);
+
+  logic [DATA_WIDTH-1:0] slots_q[DEPTH];
+  logic [POINTER_WIDTH-1:0] write_q, read_q;
+  logic [COUNT_WIDTH-1:0] count_q;
+  logic push, pop;
+
+  assign data_in_0_ready  = count_q != COUNT_WIDTH'(DEPTH);
+  assign data_out_0_valid = count_q != '0;
+  assign data_out_0       = slots_q[read_q];
+  assign push             = data_in_0_valid && data_in_0_ready;
+  assign pop              = data_out_0_valid && data_out_0_ready;
+
+  always_ff @(posedge clk) begin
+    if (push) begin
+      slots_q[write_q] <= data_in_0;
+      write_q          <= write_q == LAST_SLOT ? '0 : write_q + 1'b1;
+    end
+    if (pop) read_q <= read_q == LAST_SLOT ? '0 : read_q + 1'b1;
+    if (push && !pop) count_q <= count_q + 1'b1;
+    if (pop && !push) count_q <= count_q - 1'b1;
+    if (rst) begin
+      write_q <= '0;
+      read_q  <= '0;
+      count_q <= '0;
+    end
+  end
+
+  initial begin
+    if (DEPTH < 1) begin
+      $error("fifo: DEPTH must be at least 1, got %0d (instance %m)", DEPTH);
+      $finish;
+    end
+  end
+
+endmodule
+
+`default_nettype wire

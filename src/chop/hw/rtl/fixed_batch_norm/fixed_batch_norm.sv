@@ -1,0 +1,91 @@
+// Batch normalisation with its statistics folded in: data_out_0 = cast(weight * data_in_0 + bias),
+// one weight and one bias per channel. Both come as streams in the order of the channels.
+// Latency 1 cycle, throughput 1 beat per cycle.
+`default_nettype none
+
+module fixed_batch_norm #(
+    parameter int DATA_IN_0_PRECISION_0       = 8,  // width of an input element, bits, 2 or more
+    parameter int DATA_IN_0_PRECISION_1       = 4,  // its fractional bits
+    parameter int WEIGHT_PRECISION_0          = 8,  // width of a weight, bits, 2 or more
+    parameter int WEIGHT_PRECISION_1          = 4,  // its fractional bits
+    parameter int BIAS_PRECISION_0            = 8,  // width of a bias, bits, 2 or more
+    parameter int BIAS_PRECISION_1            = 4,  // its fractional bits
+    parameter int DATA_OUT_0_PRECISION_0      = 8,  // width of an output element, bits, 2 or more
+    parameter int DATA_OUT_0_PRECISION_1      = 4,  // its fractional bits
+    parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1   // elements per beat of each stream, 1 or more
+) (
+    input  wire logic clk,
+    input  wire logic rst,
+
+    input  wire logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_IN_0_PRECISION_0-1:0] data_in_0,
+    input  wire logic data_in_0_valid,
+    output      logic data_in_0_ready,
+
+    input  wire logic [DATA_IN_0_PARALLELISM_DIM_0*WEIGHT_PRECISION_0-1:0] weight,
+    input  wire logic weight_valid,
+    output      logic weight_ready,
+
+    input  wire logic [DATA_IN_0_PARALLELISM_DIM_0*BIAS_PRECISION_0-1:0] bias,
+    input  wire logic bias_valid,
+    output      logic bias_ready,
+
+    output      logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_OUT_0_PRECISION_0-1:0] data_out_0,
+    output      logic data_out_0_valid,
+    input  wire logic data_out_0_ready
+);
+
+  localparam int LANES = DATA_IN_0_PARALLELISM_DIM_0;
+  localparam int IN_WIDTH = DATA_IN_0_PRECISION_0;
+  localparam int OUT_WIDTH = DATA_OUT_0_PRECISION_0;
+  localparam int PRODUCT_FRAC = DATA_IN_0_PRECISION_1 + WEIGHT_PRECISION_1;
+  localparam int FRAC = BIAS_PRECISION_1 > PRODUCT_FRAC ? BIAS_PRECISION_1 : PRODUCT_FRAC;
+  localparam int PRODUCT_SHIFT = FRAC - PRODUCT_FRAC;
+  localparam int BIAS_SHIFT = FRAC - BIAS_PRECISION_1;
+  localparam int PRODUCT_WIDTH = IN_WIDTH + WEIGHT_PRECISION_0 + PRODUCT_SHIFT;
+  localparam int BIAS_WIDTH = BIAS_PRECISION_0 + BIAS_SHIFT;
+  localparam int WIDE = (PRODUCT_WIDTH > BIAS_WIDTH ? PRODUCT_WIDTH : BIAS_WIDTH) + 1;
+
+  logic [LANES*WIDE-1:0] exact;
+  logic [LANES*OUT_WIDTH-1:0] result;
+  logic skid_ready, constants_valid;
+
+  assign constants_valid = weight_valid && bias_valid;
+  assign data_in_0_ready = skid_ready && constants_valid;
+  assign weight_ready    = skid_ready && data_in_0_valid && bias_valid;
+  assign bias_ready      = skid_ready && data_in_0_valid && weight_valid;
+
+  for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
+    logic signed [WIDE-1:0] x, w, b;
+    assign x = WIDE'($signed(data_in_0[lane*IN_WIDTH+:IN_WIDTH]));
+    assign w = WIDE'($signed(weight[lane*WEIGHT_PRECISION_0+:WEIGHT_PRECISION_0]));
+    assign b = WIDE'($signed(bias[lane*BIAS_PRECISION_0+:BIAS_PRECISION_0]));
+    assign exact[lane*WIDE+:WIDE] = ((x * w) <<< PRODUCT_SHIFT) + (b <<< BIAS_SHIFT);
+  end
+
+  fixed_cast #(
+      .DATA_IN_0_PRECISION_0      (WIDE),
+      .DATA_IN_0_PRECISION_1      (FRAC),
+      .DATA_OUT_0_PRECISION_0     (OUT_WIDTH),
+      .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
+      .DATA_IN_0_PARALLELISM_DIM_0(LANES)
+  ) u_fixed_cast (
+      .data_in_0 (exact),
+      .data_out_0(result)
+  );
+
+  skid_buffer #(
+      .DATA_WIDTH(LANES * OUT_WIDTH)
+  ) u_skid_buffer (
+      .clk             (clk),
+      .rst             (rst),
+      .data_in_0       (result),
+      .data_in_0_valid (data_in_0_valid && constants_valid),
+      .data_in_0_ready (skid_ready),
+      .data_out_0      (data_out_0),
+      .data_out_0_valid(data_out_0_valid),
+      .data_out_0_ready(data_out_0_ready)
+  );
+
+endmodule
+
+`default_nettype wire

@@ -1,0 +1,75 @@
+// Divides every lane by a positive constant and casts the exact quotient to the output format.
+// Combinational. The quotient goes to fixed_cast with one bit below the half-step and a sticky bit
+// that says "and a remainder": rounding half to even needs to know no more.
+`default_nettype none
+
+module fixed_divide #(
+    parameter int DATA_IN_0_PRECISION_0       = 12,  // width of a dividend, bits, 2 or more
+    parameter int DATA_IN_0_PRECISION_1       = 4,   // its fractional bits
+    parameter int DIVISOR                     = 6,   // 1 or more
+    parameter int DATA_OUT_0_PRECISION_0      = 8,   // width of an output element, bits, 2 or more
+    parameter int DATA_OUT_0_PRECISION_1      = 4,   // its fractional bits
+    parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1    // elements per beat, 1 or more
+) (
+    input  wire logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_IN_0_PRECISION_0-1:0] data_in_0,
+    output logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_OUT_0_PRECISION_0-1:0] data_out_0
+);
+
+  localparam int IN_WIDTH = DATA_IN_0_PRECISION_0;
+  // Bring the quotient to one fractional bit more than the output has: shift dividend or divisor.
+  localparam int SHIFT = DATA_OUT_0_PRECISION_1 + 1 - DATA_IN_0_PRECISION_1;
+  localparam int SCALED_WIDTH = IN_WIDTH + (SHIFT > 0 ? SHIFT : 0);
+  localparam longint SCALED_DIVISOR = longint'(DIVISOR) << (SHIFT < 0 ? -SHIFT : 0);
+  localparam int DIVISOR_BITS = $clog2(SCALED_DIVISOR + 64'd1);
+  // A multiple of the divisor makes every dividend non-negative: floor is then a plain shift.
+  localparam int OFFSET_BITS = SCALED_WIDTH;
+  localparam int RAISED_WIDTH = OFFSET_BITS + DIVISOR_BITS + 1;
+  localparam logic [RAISED_WIDTH-1:0] OFFSET = RAISED_WIDTH'(SCALED_DIVISOR << OFFSET_BITS);
+  // n * ceil(2**K / d) >> K = n / d for every n below 2**(K - bits of d)
+  localparam int K = RAISED_WIDTH + DIVISOR_BITS;
+  localparam int RECIPROCAL_WIDTH = K + 1;
+  localparam logic [RECIPROCAL_WIDTH-1:0] RECIPROCAL =
+      RECIPROCAL_WIDTH'(((64'd1 << K) + SCALED_DIVISOR - 64'd1) / SCALED_DIVISOR);
+  localparam int PRODUCT_WIDTH = RAISED_WIDTH + RECIPROCAL_WIDTH;
+  localparam int QUOTIENT_WIDTH = OFFSET_BITS + 2;
+
+  logic [DATA_IN_0_PARALLELISM_DIM_0*(QUOTIENT_WIDTH+1)-1:0] quotients;
+
+  for (genvar lane = 0; lane < DATA_IN_0_PARALLELISM_DIM_0; lane++) begin : g_lane
+    logic [RAISED_WIDTH-1:0] raised;
+    logic [PRODUCT_WIDTH-1:0] product;
+    logic [RAISED_WIDTH-1:0] floor_raised;
+    logic has_remainder;
+
+    assign raised = (RAISED_WIDTH'($signed(data_in_0[lane*IN_WIDTH+:IN_WIDTH]))
+        << (SHIFT > 0 ? SHIFT : 0)) + OFFSET;
+    assign product = PRODUCT_WIDTH'(raised) * PRODUCT_WIDTH'(RECIPROCAL);
+    assign floor_raised = RAISED_WIDTH'(product >> K);
+    assign has_remainder = raised != RAISED_WIDTH'(floor_raised * RAISED_WIDTH'(SCALED_DIVISOR));
+    assign quotients[lane*(QUOTIENT_WIDTH+1)+:QUOTIENT_WIDTH+1] = {
+      QUOTIENT_WIDTH'(floor_raised - (RAISED_WIDTH'(1) << OFFSET_BITS)), has_remainder
+    };
+  end
+
+  fixed_cast #(
+      .DATA_IN_0_PRECISION_0      (QUOTIENT_WIDTH + 1),
+      .DATA_IN_0_PRECISION_1      (DATA_OUT_0_PRECISION_1 + 2),
+      .DATA_OUT_0_PRECISION_0     (DATA_OUT_0_PRECISION_0),
+      .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
+      .DATA_IN_0_PARALLELISM_DIM_0(DATA_IN_0_PARALLELISM_DIM_0)
+  ) u_fixed_cast (
+      .data_in_0 (quotients),
+      .data_out_0(data_out_0)
+  );
+
+  initial begin
+    if (DIVISOR < 1 || K > 61) begin
+      $error("fixed_divide: DIVISOR %0d of %0d bits is out of range (instance %m)", DIVISOR,
+             IN_WIDTH);
+      $finish;
+    end
+  end
+
+endmodule
+
+`default_nettype wire

@@ -1,0 +1,112 @@
+// Exact dot products of one data vector with OUTPUTS weight vectors; a tag travels along.
+// Enable-gated pipeline. Latency 1 + min(LANES, 4) enabled cycles, one more above four lanes;
+// throughput one vector per enabled cycle.
+//
+// Lanes are summed in chains of four: each adds its product to the sum of the lane before, one
+// cycle later, which is what a DSP block does. The operands of a lane wait for its turn.
+`default_nettype none
+
+module fixed_dot_product #(
+    parameter int DATA_IN_0_PRECISION_0       = 8,  // width of a data element, bits, 2 or more
+    parameter int WEIGHT_PRECISION_0          = 8,  // width of a weight, bits, 2 or more
+    parameter int DATA_IN_0_PARALLELISM_DIM_0 = 4,  // lanes: elements per vector, 1 or more
+    parameter int OUTPUTS                     = 1,  // dot products, 1 or more
+    parameter int TAG_WIDTH                   = 1,  // bits of the tag, 1 or more; reset to 0
+    // Width of a dot product: the product grows by the bits of the lane count, so it is exact.
+    parameter int SUM_WIDTH =
+        DATA_IN_0_PRECISION_0 + WEIGHT_PRECISION_0 + $clog2(DATA_IN_0_PARALLELISM_DIM_0)
+) (
+    input  wire logic clk,
+    input  wire logic rst,
+    input  wire logic enable,
+    input  wire logic [TAG_WIDTH-1:0] tag_in,
+    input  wire logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_IN_0_PRECISION_0-1:0] data_in_0,
+    input  wire logic [OUTPUTS*DATA_IN_0_PARALLELISM_DIM_0*WEIGHT_PRECISION_0-1:0] weight,
+    output      logic [OUTPUTS*SUM_WIDTH-1:0] data_out_0,
+    output      logic [TAG_WIDTH-1:0] tag_out
+);
+
+  localparam int LANES = DATA_IN_0_PARALLELISM_DIM_0;
+  localparam int DATA_WIDTH = DATA_IN_0_PRECISION_0;
+  localparam int WEIGHT_WIDTH = WEIGHT_PRECISION_0;
+  localparam int PRODUCT_WIDTH = DATA_WIDTH + WEIGHT_WIDTH;
+  localparam int CHAIN = LANES < 4 ? LANES : 4;
+  localparam int CHAINS = (LANES + CHAIN - 1) / CHAIN;
+  localparam int PADDED = CHAINS * CHAIN;  // the lanes that fill the last chain multiply zeros
+  localparam int LATENCY = 1 + CHAIN + (CHAINS > 1 ? 1 : 0);
+
+  logic [LATENCY*TAG_WIDTH-1:0] tags_q;
+  assign tag_out = tags_q[(LATENCY-1)*TAG_WIDTH+:TAG_WIDTH];
+  always_ff @(posedge clk) begin
+    if (enable) tags_q <= (LATENCY * TAG_WIDTH)'({tags_q, tag_in});
+    if (rst) tags_q <= '0;
+  end
+
+  logic [LANES*DATA_WIDTH-1:0] data_late;
+  logic [OUTPUTS*PADDED*SUM_WIDTH-1:0] sums;
+
+  for (genvar lane = 0; lane < PADDED; lane++) begin : g_lane
+    // Lanes 0 and 1 start together: the sum register of lane 1 follows both product registers.
+    localparam int WAIT = lane % CHAIN < 2 ? 1 : lane % CHAIN;
+
+    if (lane < LANES) begin : g_data
+      logic [WAIT*DATA_WIDTH-1:0] data_q;
+      assign data_late[lane*DATA_WIDTH+:DATA_WIDTH] = data_q[(WAIT-1)*DATA_WIDTH+:DATA_WIDTH];
+      always_ff @(posedge clk) begin
+        if (enable) begin
+          data_q <= (WAIT * DATA_WIDTH)'({data_q, data_in_0[lane*DATA_WIDTH+:DATA_WIDTH]});
+        end
+      end
+    end
+
+    for (genvar out = 0; out < OUTPUTS; out++) begin : g_output
+      localparam int HERE = (out * PADDED + lane) * SUM_WIDTH;
+      logic signed [PRODUCT_WIDTH-1:0] product_q;
+
+      if (lane < LANES) begin : g_product
+        localparam int AT = (out * LANES + lane) * WEIGHT_WIDTH;
+        logic [WAIT*WEIGHT_WIDTH-1:0] weight_q;
+        always_ff @(posedge clk) begin
+          if (enable) begin
+            weight_q  <= (WAIT * WEIGHT_WIDTH)'({weight_q, weight[AT+:WEIGHT_WIDTH]});
+            product_q <= $signed(data_late[lane*DATA_WIDTH+:DATA_WIDTH])
+                * $signed(weight_q[(WAIT-1)*WEIGHT_WIDTH+:WEIGHT_WIDTH]);
+          end
+        end
+      end else begin : g_no_product
+        assign product_q = '0;
+      end
+
+      if (lane % CHAIN == 0) begin : g_head
+        assign sums[HERE+:SUM_WIDTH] = SUM_WIDTH'(product_q);
+      end else begin : g_link
+        logic signed [SUM_WIDTH-1:0] sum_q;
+        assign sums[HERE+:SUM_WIDTH] = sum_q;
+        always_ff @(posedge clk) begin
+          if (enable) sum_q <= $signed(sums[HERE-SUM_WIDTH+:SUM_WIDTH]) + SUM_WIDTH'(product_q);
+        end
+      end
+    end
+  end
+
+  for (genvar out = 0; out < OUTPUTS; out++) begin : g_total
+    if (CHAINS == 1) begin : g_one
+      assign data_out_0[out*SUM_WIDTH+:SUM_WIDTH] =
+          sums[(out*PADDED+PADDED-1)*SUM_WIDTH+:SUM_WIDTH];
+    end else begin : g_many
+      logic signed [SUM_WIDTH-1:0] total, total_q;
+      always_comb begin
+        total = '0;
+        for (int chain = 0; chain < CHAINS; chain++) begin
+          total = total
+              + $signed(sums[(out*PADDED+chain*CHAIN+CHAIN-1)*SUM_WIDTH+:SUM_WIDTH]);
+        end
+      end
+      always_ff @(posedge clk) if (enable) total_q <= total;
+      assign data_out_0[out*SUM_WIDTH+:SUM_WIDTH] = total_q;
+    end
+  end
+
+endmodule
+
+`default_nettype wire

@@ -1,0 +1,70 @@
+// Piecewise linear sigmoid: min(max(x + 3, 0), 6) / 6.
+// Latency 1 cycle, throughput 1 beat per cycle.
+`default_nettype none
+
+module fixed_hardsigmoid #(
+    parameter int DATA_IN_0_PRECISION_0       = 8,  // width of an input element, bits, 2 or more
+    parameter int DATA_IN_0_PRECISION_1       = 4,  // its fractional bits
+    parameter int DATA_OUT_0_PRECISION_0      = 8,  // width of an output element, bits, 2 or more
+    parameter int DATA_OUT_0_PRECISION_1      = 4,  // its fractional bits
+    parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1   // elements per beat, 1 or more
+) (
+    input  wire logic clk,
+    input  wire logic rst,
+    input  wire logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_IN_0_PRECISION_0-1:0] data_in_0,
+    input  wire logic data_in_0_valid,
+    output      logic data_in_0_ready,
+    output      logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_OUT_0_PRECISION_0-1:0] data_out_0,
+    output      logic data_out_0_valid,
+    input  wire logic data_out_0_ready
+);
+
+  localparam int LANES = DATA_IN_0_PARALLELISM_DIM_0;
+  localparam int IN_WIDTH = DATA_IN_0_PRECISION_0;
+  localparam int OUT_WIDTH = DATA_OUT_0_PRECISION_0;
+  // Wide enough for x + 3 and for the constant 6 in the steps of x.
+  localparam int SIX_WIDTH = DATA_IN_0_PRECISION_1 + 4;
+  localparam int CLIP_WIDTH = (IN_WIDTH > SIX_WIDTH ? IN_WIDTH : SIX_WIDTH) + 1;
+  localparam logic signed [CLIP_WIDTH-1:0] THREE = CLIP_WIDTH'(3) <<< DATA_IN_0_PRECISION_1;
+  localparam logic signed [CLIP_WIDTH-1:0] SIX = CLIP_WIDTH'(6) <<< DATA_IN_0_PRECISION_1;
+
+  logic [LANES*CLIP_WIDTH-1:0] dividend;
+  logic [LANES*OUT_WIDTH-1:0] result;
+
+  for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
+    logic signed [CLIP_WIDTH-1:0] x, raised, clipped;
+    // x + 3 held between 0 and 6
+    assign x = CLIP_WIDTH'($signed(data_in_0[lane*IN_WIDTH+:IN_WIDTH]));
+    assign raised = x + THREE;
+    assign clipped = raised < 0 ? '0 : raised > SIX ? SIX : raised;
+    assign dividend[lane*CLIP_WIDTH+:CLIP_WIDTH] = clipped;
+  end
+
+  fixed_divide #(
+      .DATA_IN_0_PRECISION_0      (CLIP_WIDTH),
+      .DATA_IN_0_PRECISION_1      (DATA_IN_0_PRECISION_1),
+      .DIVISOR                    (6),
+      .DATA_OUT_0_PRECISION_0     (OUT_WIDTH),
+      .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
+      .DATA_IN_0_PARALLELISM_DIM_0(LANES)
+  ) u_fixed_divide (
+      .data_in_0 (dividend),
+      .data_out_0(result)
+  );
+
+  skid_buffer #(
+      .DATA_WIDTH(LANES * OUT_WIDTH)
+  ) u_skid_buffer (
+      .clk             (clk),
+      .rst             (rst),
+      .data_in_0       (result),
+      .data_in_0_valid (data_in_0_valid),
+      .data_in_0_ready (data_in_0_ready),
+      .data_out_0      (data_out_0),
+      .data_out_0_valid(data_out_0_valid),
+      .data_out_0_ready(data_out_0_ready)
+  );
+
+endmodule
+
+`default_nettype wire

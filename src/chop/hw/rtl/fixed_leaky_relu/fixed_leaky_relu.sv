@@ -1,0 +1,68 @@
+// Leaky rectifier: x where x >= 0, NEGATIVE_SLOPE * x elsewhere.
+// Latency 1 cycle, throughput 1 beat per cycle.
+`default_nettype none
+
+module fixed_leaky_relu #(
+    parameter int DATA_IN_0_PRECISION_0       = 8,  // width of an input element, bits, 2 or more
+    parameter int DATA_IN_0_PRECISION_1       = 4,  // its fractional bits
+    parameter int DATA_OUT_0_PRECISION_0      = 8,  // width of an output element, bits, 2 or more
+    parameter int DATA_OUT_0_PRECISION_1      = 4,  // its fractional bits
+    parameter int NEGATIVE_SLOPE              = 3,  // slope below zero, in steps of 2**-SLOPE_FRAC
+    parameter int NEGATIVE_SLOPE_FRAC         = 8,  // its fractional bits, 0 or more
+    parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1   // elements per beat, 1 or more
+) (
+    input  wire logic clk,
+    input  wire logic rst,
+    input  wire logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_IN_0_PRECISION_0-1:0] data_in_0,
+    input  wire logic data_in_0_valid,
+    output      logic data_in_0_ready,
+    output      logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_OUT_0_PRECISION_0-1:0] data_out_0,
+    output      logic data_out_0_valid,
+    input  wire logic data_out_0_ready
+);
+
+  localparam int LANES = DATA_IN_0_PARALLELISM_DIM_0;
+  localparam int IN_WIDTH = DATA_IN_0_PRECISION_0;
+  localparam int OUT_WIDTH = DATA_OUT_0_PRECISION_0;
+  localparam int SLOPE_WIDTH = $clog2(NEGATIVE_SLOPE + 1) + 1;  // and a sign
+  localparam int GROWTH =  // of the steeper side
+      SLOPE_WIDTH > NEGATIVE_SLOPE_FRAC + 1 ? SLOPE_WIDTH : NEGATIVE_SLOPE_FRAC + 1;
+  localparam int WIDE = IN_WIDTH + GROWTH;
+  localparam logic signed [WIDE-1:0] SLOPE = WIDE'(NEGATIVE_SLOPE);
+
+  logic [LANES*WIDE-1:0] scaled;
+  logic [LANES*OUT_WIDTH-1:0] result;
+
+  for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
+    logic signed [WIDE-1:0] x;
+    assign x = WIDE'($signed(data_in_0[lane*IN_WIDTH+:IN_WIDTH]));
+    assign scaled[lane*WIDE+:WIDE] = x < 0 ? x * SLOPE : x <<< NEGATIVE_SLOPE_FRAC;
+  end
+
+  fixed_cast #(
+      .DATA_IN_0_PRECISION_0      (WIDE),
+      .DATA_IN_0_PRECISION_1      (DATA_IN_0_PRECISION_1 + NEGATIVE_SLOPE_FRAC),
+      .DATA_OUT_0_PRECISION_0     (OUT_WIDTH),
+      .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
+      .DATA_IN_0_PARALLELISM_DIM_0(LANES)
+  ) u_fixed_cast (
+      .data_in_0 (scaled),
+      .data_out_0(result)
+  );
+
+  skid_buffer #(
+      .DATA_WIDTH(LANES * OUT_WIDTH)
+  ) u_skid_buffer (
+      .clk             (clk),
+      .rst             (rst),
+      .data_in_0       (result),
+      .data_in_0_valid (data_in_0_valid),
+      .data_in_0_ready (data_in_0_ready),
+      .data_out_0      (data_out_0),
+      .data_out_0_valid(data_out_0_valid),
+      .data_out_0_ready(data_out_0_ready)
+  );
+
+endmodule
+
+`default_nettype wire

@@ -1,0 +1,201 @@
+// Matrix-vector product: data_out_0 = cast(weight * data_in_0 + bias), folded over both dimensions.
+// IN_FOLDS x OUT_FOLDS cycles per vector (the next vector loads during the last pass).
+//
+// Order of the streams, one beat per compute cycle: weights by output fold, then input fold, and in
+// a beat element (output lane * input lanes + input lane). One bias beat per output fold.
+// The accumulator is exact: ACC_WIDTH comes from the range of the real weights.
+`default_nettype none
+
+module fixed_linear #(
+    parameter int DATA_IN_0_PRECISION_0        = 8,  // width of an input element, bits, 2 or more
+    parameter int DATA_IN_0_PRECISION_1        = 4,  // its fractional bits
+    parameter int DATA_IN_0_TENSOR_SIZE_DIM_0  = 4,  // elements of an input vector
+    parameter int DATA_IN_0_PARALLELISM_DIM_0  = 2,  // input lanes; divides the size
+    parameter int WEIGHT_PRECISION_0           = 8,  // width of a weight, bits, 2 or more
+    parameter int WEIGHT_PRECISION_1           = 4,  // its fractional bits
+    parameter bit HAS_BIAS                     = 1'b1,  // 0: the bias stream is not used
+    parameter int BIAS_PRECISION_0             = 8,  // width of a bias, bits, 2 or more
+    parameter int BIAS_PRECISION_1             = 4,  // its fractional bits
+    parameter int DATA_OUT_0_PRECISION_0       = 8,  // width of an output element, bits, 2 or more
+    parameter int DATA_OUT_0_PRECISION_1       = 4,  // its fractional bits
+    parameter int DATA_OUT_0_TENSOR_SIZE_DIM_0 = 8,  // elements of an output vector
+    parameter int DATA_OUT_0_PARALLELISM_DIM_0 = 2,  // output lanes; divides the size
+    parameter int ACC_WIDTH                    = 24  // accumulator, bits: holds every partial sum
+) (
+    input  wire logic clk,
+    input  wire logic rst,
+
+    input  wire logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_IN_0_PRECISION_0-1:0] data_in_0,
+    input  wire logic data_in_0_valid,
+    output      logic data_in_0_ready,
+
+    input  wire logic [DATA_OUT_0_PARALLELISM_DIM_0*DATA_IN_0_PARALLELISM_DIM_0
+        *WEIGHT_PRECISION_0-1:0] weight,
+    input  wire logic weight_valid,
+    output      logic weight_ready,
+
+    input  wire logic [DATA_OUT_0_PARALLELISM_DIM_0*BIAS_PRECISION_0-1:0] bias,
+    input  wire logic bias_valid,
+    output      logic bias_ready,
+
+    output      logic [DATA_OUT_0_PARALLELISM_DIM_0*DATA_OUT_0_PRECISION_0-1:0] data_out_0,
+    output      logic data_out_0_valid,
+    input  wire logic data_out_0_ready
+);
+
+  localparam int IN_LANES = DATA_IN_0_PARALLELISM_DIM_0;
+  localparam int OUT_LANES = DATA_OUT_0_PARALLELISM_DIM_0;
+  localparam int IN_FOLDS = DATA_IN_0_TENSOR_SIZE_DIM_0 / IN_LANES;
+  localparam int OUT_FOLDS = DATA_OUT_0_TENSOR_SIZE_DIM_0 / OUT_LANES;
+  localparam int BEAT_WIDTH = IN_LANES * DATA_IN_0_PRECISION_0;
+
+  // A vector is kept for OUT_FOLDS passes; two slots at least, to load while computing.
+  localparam int SLOTS = OUT_FOLDS == 1 || IN_FOLDS < 2 ? 2 : IN_FOLDS;
+  localparam int SLOT_WIDTH = $clog2(SLOTS);
+  localparam int LEVEL_WIDTH = $clog2(SLOTS + 1);
+  localparam int IN_FOLD_WIDTH = $clog2(IN_FOLDS + 1);
+  localparam int OUT_FOLD_WIDTH = $clog2(OUT_FOLDS + 1);
+
+  localparam int SUM_WIDTH = DATA_IN_0_PRECISION_0 + WEIGHT_PRECISION_0 + $clog2(IN_LANES);
+  localparam int PRODUCT_FRAC = DATA_IN_0_PRECISION_1 + WEIGHT_PRECISION_1;
+  localparam bit BIAS_IS_FINER = HAS_BIAS && BIAS_PRECISION_1 > PRODUCT_FRAC;
+  localparam int ACC_FRAC = BIAS_IS_FINER ? BIAS_PRECISION_1 : PRODUCT_FRAC;
+  localparam int DROPPED = ACC_FRAC - DATA_OUT_0_PRECISION_1;
+  // Half an output step rides in with the bias, so that the cast needs no adder of its own.
+  localparam logic signed [ACC_WIDTH-1:0] HALF =
+      DROPPED > 0 ? ACC_WIDTH'(64'sd1 <<< (DROPPED - 1)) : '0;
+
+  // Replay buffer: write slots in turn, read them OUT_FOLDS times, free them in the last pass.
+  logic [BEAT_WIDTH-1:0] slots_q[SLOTS];
+  logic [SLOT_WIDTH-1:0] write_q, read_q, base_q, read_next;
+  logic [LEVEL_WIDTH-1:0] level_q;
+  logic [IN_FOLD_WIDTH-1:0] in_fold_q;
+  logic [OUT_FOLD_WIDTH-1:0] out_fold_q;
+  logic load, issue, free, is_first, is_last, is_last_pass, has_operand;
+  logic enable, bias_stall;
+
+  assign data_in_0_ready = level_q != LEVEL_WIDTH'(SLOTS);
+  assign load            = data_in_0_valid && data_in_0_ready;
+  assign is_first        = in_fold_q == '0;
+  assign is_last         = in_fold_q == IN_FOLD_WIDTH'(IN_FOLDS - 1);
+  assign is_last_pass    = out_fold_q == OUT_FOLD_WIDTH'(OUT_FOLDS - 1);
+  assign has_operand     = is_last_pass ? level_q != '0 : 32'(in_fold_q) < 32'(level_q);
+  assign issue           = has_operand && weight_valid && enable;
+  assign weight_ready    = has_operand && enable;
+  assign free            = issue && is_last_pass;
+  assign read_next       = read_q == SLOT_WIDTH'(SLOTS - 1) ? '0 : read_q + 1'b1;
+
+  always_ff @(posedge clk) begin
+    if (load) begin
+      slots_q[write_q] <= data_in_0;
+      write_q          <= write_q == SLOT_WIDTH'(SLOTS - 1) ? '0 : write_q + 1'b1;
+    end
+    if (issue) begin
+      in_fold_q <= is_last ? '0 : in_fold_q + 1'b1;
+      read_q    <= is_last && !is_last_pass ? base_q : read_next;
+      if (is_last) out_fold_q <= is_last_pass ? '0 : out_fold_q + 1'b1;
+      if (is_last && is_last_pass) base_q <= read_next;
+    end
+    if (load && !free) level_q <= level_q + 1'b1;
+    if (free && !load) level_q <= level_q - 1'b1;
+    if (rst) begin
+      write_q    <= '0;
+      read_q     <= '0;
+      base_q     <= '0;
+      level_q    <= '0;
+      in_fold_q  <= '0;
+      out_fold_q <= '0;
+    end
+  end
+
+  logic [OUT_LANES*SUM_WIDTH-1:0] sums;
+  logic sum_valid, sum_first, sum_last;
+
+  fixed_dot_product #(
+      .DATA_IN_0_PRECISION_0      (DATA_IN_0_PRECISION_0),
+      .WEIGHT_PRECISION_0         (WEIGHT_PRECISION_0),
+      .DATA_IN_0_PARALLELISM_DIM_0(IN_LANES),
+      .OUTPUTS                    (OUT_LANES),
+      .TAG_WIDTH                  (3)
+  ) u_fixed_dot_product (
+      .clk       (clk),
+      .rst       (rst),
+      .enable    (enable),
+      .tag_in    ({issue, is_first, is_last}),
+      .data_in_0 (slots_q[read_q]),
+      .weight    (weight),
+      .data_out_0(sums),
+      .tag_out   ({sum_valid, sum_first, sum_last})
+  );
+
+  logic [OUT_LANES*ACC_WIDTH-1:0] acc_q;
+  logic [OUT_LANES*DATA_OUT_0_PRECISION_0-1:0] cast;
+  logic acc_done_q, skid_ready;
+
+  assign bias_stall = HAS_BIAS && sum_valid && sum_first && !bias_valid;
+  assign enable     = skid_ready && !bias_stall;
+  assign bias_ready = sum_valid && sum_first && skid_ready;
+
+  for (genvar lane = 0; lane < OUT_LANES; lane++) begin : g_acc
+    logic signed [ACC_WIDTH-1:0] start, sum;
+    if (HAS_BIAS) begin : g_bias
+      assign start = (ACC_WIDTH'($signed(bias[lane*BIAS_PRECISION_0+:BIAS_PRECISION_0]))
+          <<< (ACC_FRAC - BIAS_PRECISION_1)) + HALF;
+    end else begin : g_no_bias
+      assign start = HALF;
+    end
+    assign sum = ACC_WIDTH'($signed(sums[lane*SUM_WIDTH+:SUM_WIDTH])) <<< (ACC_FRAC - PRODUCT_FRAC);
+    always_ff @(posedge clk) begin
+      if (enable && sum_valid) begin
+        acc_q[lane*ACC_WIDTH+:ACC_WIDTH] <=
+            sum + (sum_first ? start : $signed(acc_q[lane*ACC_WIDTH+:ACC_WIDTH]));
+      end
+    end
+  end
+
+  always_ff @(posedge clk) begin
+    if (enable) acc_done_q <= sum_valid && sum_last;
+    if (rst) acc_done_q <= 1'b0;
+  end
+
+  fixed_cast #(
+      .DATA_IN_0_PRECISION_0      (ACC_WIDTH),
+      .DATA_IN_0_PRECISION_1      (ACC_FRAC),
+      .DATA_OUT_0_PRECISION_0     (DATA_OUT_0_PRECISION_0),
+      .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
+      .DATA_IN_0_PARALLELISM_DIM_0(OUT_LANES),
+      .IS_HALF_ADDED              (1'b1)
+  ) u_fixed_cast (
+      .data_in_0 (acc_q),
+      .data_out_0(cast)
+  );
+
+  skid_buffer #(
+      .DATA_WIDTH(OUT_LANES * DATA_OUT_0_PRECISION_0)
+  ) u_skid_buffer (
+      .clk             (clk),
+      .rst             (rst),
+      .data_in_0       (cast),
+      .data_in_0_valid (acc_done_q && !bias_stall),
+      .data_in_0_ready (skid_ready),
+      .data_out_0      (data_out_0),
+      .data_out_0_valid(data_out_0_valid),
+      .data_out_0_ready(data_out_0_ready)
+  );
+
+  if (!HAS_BIAS) begin : g_unused_bias
+    wire logic unused_ok = &{1'b0, bias, 32'(BIAS_PRECISION_1)};
+  end
+
+  initial begin
+    if (IN_FOLDS * IN_LANES != DATA_IN_0_TENSOR_SIZE_DIM_0
+        || OUT_FOLDS * OUT_LANES != DATA_OUT_0_TENSOR_SIZE_DIM_0) begin
+      $error("fixed_linear: parallelism must divide the size, got %0d / %0d and %0d / %0d (%m)",
+             DATA_IN_0_TENSOR_SIZE_DIM_0, IN_LANES, DATA_OUT_0_TENSOR_SIZE_DIM_0, OUT_LANES);
+      $finish;
+    end
+  end
+
+endmodule
+
+`default_nettype wire

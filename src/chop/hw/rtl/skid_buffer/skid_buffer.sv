@@ -1,0 +1,42 @@
+// Two-entry register slice: cuts the valid, ready and data paths of a stream.
+// Latency 1 cycle, throughput 1 beat per cycle; `data_in_0_ready` is a register.
+`default_nettype none
+
+module skid_buffer #(
+    parameter int DATA_WIDTH = 8  // bits of one beat, 1 or more
+) (
+    input  wire logic                  clk,
+    input  wire logic                  rst,
+    input  wire logic [DATA_WIDTH-1:0] data_in_0,
+    input  wire logic                  data_in_0_valid,
+    output      logic                  data_in_0_ready,
+    output      logic [DATA_WIDTH-1:0] data_out_0,
+    output      logic                  data_out_0_valid,
+    input  wire logic                  data_out_0_ready
+);
+
+  logic [DATA_WIDTH-1:0] out_q, held_q;
+  logic out_valid_q, held_valid_q;
+
+  assign data_in_0_ready  = !held_valid_q;
+  assign data_out_0       = out_q;
+  assign data_out_0_valid = out_valid_q;
+
+  always_ff @(posedge clk) begin
+    if (data_out_0_ready || !out_valid_q) begin
+      out_q        <= held_valid_q ? held_q : data_in_0;
+      out_valid_q  <= held_valid_q || data_in_0_valid;
+      held_valid_q <= 1'b0;
+    end else if (data_in_0_valid && !held_valid_q) begin
+      held_valid_q <= 1'b1;
+    end
+    if (!held_valid_q) held_q <= data_in_0;  // no wider enable: only `held_valid_q` says it counts
+    if (rst) begin  // control only: data needs no reset
+      out_valid_q  <= 1'b0;
+      held_valid_q <= 1'b0;
+    end
+  end
+
+endmodule
+
+`default_nettype wire

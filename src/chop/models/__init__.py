@@ -1,0 +1,18 @@
+"""Models by name, and small reference models that need no network."""
+
+from chop.models.cnn import CNN, ResidualBlock, ResidualCNN
+from chop.models.mlp import MLP
+from chop.models.named import MODELS, TASKS, get_model
+from chop.models.tiny import tiny_bert, tiny_vit
+
+__all__ = [
+    "CNN",
+    "MLP",
+    "MODELS",
+    "TASKS",
+    "ResidualBlock",
+    "ResidualCNN",
+    "get_model",
+    "tiny_bert",
+    "tiny_vit",
+]

@@ -1,0 +1,37 @@
+"""Hugging Face architectures at a size that trains on a CPU in seconds, built from a config."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForImageClassification,
+    AutoModelForSequenceClassification,
+)
+
+WIDTH = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
+
+
+def tiny_bert(vocab_size: int = 64, num_labels: int = 2, **config: Any) -> nn.Module:
+    """BERT with a classifier of sequences: 2 layers of width 32."""
+    sizes = {"vocab_size": vocab_size, "num_labels": num_labels, "max_position_embeddings": 64}
+    settings = AutoConfig.for_model("bert", **{**WIDTH, **sizes, **config})
+    model: nn.Module = AutoModelForSequenceClassification.from_config(settings)  # type: ignore[no-untyped-call]
+    return model
+
+
+def tiny_vit(
+    image_size: int = 8, in_channels: int = 1, num_labels: int = 10, **config: Any
+) -> nn.Module:
+    """A vision transformer on patches of 2 x 2 pixels: 2 layers of width 32."""
+    sizes = {"image_size": image_size, "num_channels": in_channels, "num_labels": num_labels}
+    settings = AutoConfig.for_model("vit", **{**WIDTH, **sizes, "patch_size": 2, **config})
+    model: nn.Module = AutoModelForImageClassification.from_config(settings)  # type: ignore[no-untyped-call]
+    return model

@@ -1,0 +1,9 @@
+"""Layers that torch does not have, and those of torch that programs know under this path."""
+
+from torch.nn import Identity
+
+from chop.nn.modules.activation_mask import ActivationMask
+from chop.nn.modules.lora import LoRALinear
+from chop.nn.modules.masked import Masked
+
+__all__ = ["ActivationMask", "Identity", "LoRALinear", "Masked"]

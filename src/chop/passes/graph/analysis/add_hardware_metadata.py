@@ -1,0 +1,132 @@
+"""Annotate every node with how it is realised in hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+from chop.errors import ConfigError
+from chop.hw.component import Component
+from chop.hw.emit import used_components
+from chop.hw.explore import for_budget, for_target
+from chop.hw.lower import Lowered, Parallelism, lower
+from chop.ir.graph import MaseGraph
+from chop.ir.meta import HardwareMeta, mase_meta
+from chop.passes.base import PassResult, graph_pass
+
+
+@dataclass(frozen=True)
+class AddHardwareMetadataArgs:
+    """How parallel each node is.
+
+    `max_parallelism`: the most elements per beat, for the last dimension (a list gives one number
+    per dimension, DIM_0 first; streams are parallel in DIM_0). `parallelism` sets input and output
+    lanes of a node by hand. `target_interval` or `max_multipliers` choose them instead: the
+    cheapest design with so many cycles between tensors, the fastest with so many multipliers.
+    """
+
+    max_parallelism: int | list[int] = 4
+    parallelism: dict[str, tuple[int, int]] = field(default_factory=dict)
+    target_interval: int | None = None
+    max_multipliers: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.target_interval is not None and self.max_multipliers is not None:
+            raise ConfigError("target_interval and max_multipliers exclude each other; set one.")
+        if not self.max_parallelism or self.most < 1:
+            raise ConfigError(f"max_parallelism must be 1 or more, got {self.max_parallelism}.")
+
+    @property
+    def most(self) -> int:
+        """The most elements per beat."""
+        given = self.max_parallelism
+        return given if isinstance(given, int) else given[0]
+
+
+@graph_pass("add_hardware_metadata_analysis_pass", AddHardwareMetadataArgs, needs=("common",))
+def add_hardware_metadata_analysis_pass(
+    graph: MaseGraph, args: AddHardwareMetadataArgs
+) -> PassResult:
+    """Write `hardware` of every node: module, parameters, interface, parallelism, files.
+
+    Needs number formats: type "fixed" and a precision for every tensor. Nodes that are wiring
+    only are `is_implicit`. The depths of FIFOs are kept on the output node. Says in `info` the
+    folding bound in cycles and the multipliers.
+    """
+    lowered = lower(graph, _parallelism(graph, args))
+    for node in graph.fx_graph.nodes:
+        mase_meta(node).hardware = _describe(lowered, node, args)
+    design = lowered.design
+    return graph, {"cycles": design.cycles(), "multipliers": design.cost().multipliers}
+
+
+def _parallelism(graph: MaseGraph, args: AddHardwareMetadataArgs) -> Parallelism:
+    chosen: Mapping[str, tuple[int, int]] = {}
+    if args.target_interval is not None:
+        chosen = for_target(graph, args.target_interval).lanes
+    if args.max_multipliers is not None:
+        chosen = for_budget(graph, args.max_multipliers).lanes
+    if chosen:
+        return Parallelism(1, {**chosen, **args.parallelism})
+    return Parallelism(args.most, {**chosen, **args.parallelism})
+
+
+def _describe(lowered: Lowered, node: fx.Node, args: AddHardwareMetadataArgs) -> HardwareMeta:
+    component = lowered.components.get(node.name)
+    if component is None:
+        return HardwareMeta(
+            is_implicit=True,
+            toolchain="INTERNAL",
+            device_id=-1,
+            interface=_ports(lowered, node),
+            parallelism=_input_lanes(lowered, node),
+        )
+    lanes = [component.inputs[0].lanes, component.outputs[0].lanes]
+    return HardwareMeta(
+        is_implicit=False,
+        toolchain="INTERNAL",
+        module=component.module,
+        device_id=0,
+        interface=_interface(component),
+        dependence_files=_files(component.module),
+        verilog_param=dict(component.parameters()),
+        max_parallelism=args.max_parallelism,
+        parallelism=lanes,
+        cost={"cycles": component.cycles(), "multipliers": component.cost().multipliers},
+    )
+
+
+def _interface(component: Component) -> dict[str, Any]:
+    """Where constants are stored and how: BRAM, element 0 of a word in the low bits."""
+    return {
+        memory.name: {
+            "storage": "BRAM",
+            "transpose": False,
+            "words": len(memory.words),
+            "width": memory.width,
+        }
+        for memory in component.memories()
+    }
+
+
+def _files(module: str) -> list[str]:
+    used = used_components(f"{module} #(")
+    return [f"{name}/{name}.sv" for name in used]
+
+
+def _input_lanes(lowered: Lowered, node: fx.Node) -> list[int] | None:
+    if node.op != "placeholder":
+        return None
+    number = [n for n in node.graph.nodes if n.op == "placeholder"].index(node)
+    lanes = lowered.design.inputs[f"data_in_{number}"].lanes
+    return [lanes, lanes]
+
+
+def _ports(lowered: Lowered, node: fx.Node) -> dict[str, Any]:
+    if node.op != "output":
+        return {}
+    depths = {f"{wire.stage}.{wire.port}": depth for wire, depth in lowered.depths.items()}
+    return {"fifo_depths": depths}

@@ -1,0 +1,252 @@
+"""Adapters on disk, without the model, in the layout that PEFT writes and reads.
+
+`<path>/adapter_config.json` says where the adapters go, `<path>/adapter_model.safetensors` has
+them under `base_model.model.<module path>.lora_A.weight` and `….lora_B.weight`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from chop.errors import CheckpointError, PassError
+from chop.ir.graph import MaseGraph
+from chop.nn.modules.lora import LoRALinear
+from chop.passes.base import PassResult, graph_pass
+from chop.passes.graph.annotate import refresh
+from chop.passes.graph.transforms.lora import (
+    InsertLoraArgs,
+    adapted_layers,
+    insert_adapters,
+    linear_paths,
+    train_only_adapters,
+    trained_names,
+)
+
+CONFIG_NAME = "adapter_config.json"
+WEIGHTS_NAME = "adapter_model.safetensors"
+PREFIX = "base_model.model."
+ADAPTER_NAME = re.compile(r"\.lora_[AB]\.weight$")
+PLAIN_LORA: dict[str, Any] = {
+    "peft_type": "LORA",
+    "bias": "none",
+    "fan_in_fan_out": False,
+    "use_rslora": False,
+    "use_dora": False,
+    "lora_bias": False,
+    "layer_replication": None,
+    "target_parameters": None,
+    "trainable_token_indices": None,
+}
+"""Settings that change the arithmetic, with the values an adapter of this package has."""
+
+
+@dataclass(frozen=True)
+class AdapterPath:
+    """`path`: the folder of the adapter."""
+
+    path: Path
+
+
+@graph_pass("save_lora_adapter_interface_pass", AdapterPath)
+def save_lora_adapter_interface_pass(graph: MaseGraph, args: AdapterPath) -> PassResult:
+    """Write the graph's adapters, and other parameters that train, to the folder `path`.
+
+    `info` has the folder (`path`), the `adapters` and the other modules (`modules_to_save`).
+    """
+    layers = adapted_layers(graph)
+    if not layers:
+        raise PassError(
+            "save_lora_adapter: the graph has no adapters. "
+            "Run insert_lora_adapter_transform_pass first."
+        )
+    saved = _saved_parameters(graph)
+    modules = list(dict.fromkeys(name.rpartition(".")[0] for name in saved))
+    tensors = {f"{PREFIX}{name}": tensor for name, tensor in {**_adapters(layers), **saved}.items()}
+    config = _config(graph, layers, modules)
+    args.path.mkdir(parents=True, exist_ok=True)
+    _replace(args.path / WEIGHTS_NAME, lambda file: save_file(tensors, file, {"format": "pt"}))
+    text = json.dumps(config, indent=2) + "\n"
+    _replace(args.path / CONFIG_NAME, lambda file: file.write_text(text))
+    return graph, {"path": args.path, "adapters": list(layers), "modules_to_save": modules}
+
+
+def _adapters(layers: Mapping[str, LoRALinear]) -> dict[str, Tensor]:
+    return {
+        f"{path}.{name}.weight": part.weight.detach().clone().contiguous()
+        for path, layer in layers.items()
+        for name, part in (("lora_A", layer.lora_A), ("lora_B", layer.lora_B))
+    }
+
+
+def _saved_parameters(graph: MaseGraph) -> dict[str, Tensor]:
+    """What trains beside the adapters."""
+    adapters = {id(p) for layer in adapted_layers(graph).values() for p in layer.parameters()}
+    return {
+        name: parameter.detach().clone().contiguous()
+        for name, parameter in graph.model.named_parameters()
+        if parameter.requires_grad and id(parameter) not in adapters
+    }
+
+
+def _config(
+    graph: MaseGraph, layers: Mapping[str, LoRALinear], modules: list[str]
+) -> dict[str, Any]:
+    first = next(iter(layers.values()))
+    name = getattr(getattr(graph.model, "config", None), "_name_or_path", "") or None
+    return {
+        **PLAIN_LORA,
+        "base_model_name_or_path": name,
+        "task_type": None,
+        "inference_mode": True,
+        "r": first.rank,
+        "lora_alpha": first.alpha,
+        "lora_dropout": first.lora_dropout.p,
+        "rank_pattern": {p: x.rank for p, x in layers.items() if x.rank != first.rank},
+        "alpha_pattern": {p: x.alpha for p, x in layers.items() if x.alpha != first.alpha},
+        "target_modules": list(layers),
+        "modules_to_save": modules or None,
+    }
+
+
+def _replace(target: Path, write: Any) -> None:
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        write(temporary)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@graph_pass("load_lora_adapter_interface_pass", AdapterPath, rewrites=True, preserves=False)
+def load_lora_adapter_interface_pass(graph: MaseGraph, args: AdapterPath) -> PassResult:
+    """Insert the adapters of the folder `path`, written here or by PEFT, with their weights.
+
+    Adapters that are there already take the weights. As after insertion, only adapters and the
+    modules saved beside them train. `info["adapters"]` has the paths. The graph is untouched when
+    the files do not fit it.
+    """
+    config = _read_config(args.path / CONFIG_NAME)
+    tensors = _read_tensors(args.path / WEIGHTS_NAME)
+    found = {k.rsplit(".lora_", 1)[0] for k in tensors if ADAPTER_NAME.search(k)}
+    others = {k: v for k, v in tensors.items() if not ADAPTER_NAME.search(k)}
+    _check_parameters(graph, args.path, others)
+    plan = {path: _plan(graph, args.path, path, tensors, config) for path in sorted(found)}
+    before = trained_names(graph)
+    for path, adapter in plan.items():
+        _load_adapter(graph, path, adapter)
+    _load_parameters(graph, others)
+    train_only_adapters(graph, sorted({name.rpartition(".")[0] for name in others}))
+    if before is not None:
+        next(iter(adapted_layers(graph).values())).trained_before = before
+    refresh(graph)
+    return graph, {"adapters": [path for path in linear_paths(graph) if path in plan]}
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise CheckpointError(f"{file}: no such file.")
+    try:
+        config: dict[str, Any] = json.loads(file.read_text())
+    except ValueError as error:
+        raise CheckpointError(f"{file}: not a readable JSON file ({error}).") from error
+    for key, plain in PLAIN_LORA.items():
+        value = config.get(key, plain)
+        if value != plain and value:
+            raise CheckpointError(f"{file}: {key} is {value!r}; only {plain!r} is supported.")
+    return config
+
+
+def _read_tensors(file: Path) -> dict[str, Tensor]:
+    if not file.is_file():
+        raise CheckpointError(f"{file}: no such file.")
+    try:
+        tensors = load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file}: damaged safetensors file ({error}).") from error
+    return {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+
+
+def _check_parameters(graph: MaseGraph, folder: Path, others: Mapping[str, Tensor]) -> None:
+    known = dict(graph.model.named_parameters())
+    for name, tensor in others.items():
+        if name not in known or known[name].shape != tensor.shape:
+            raise CheckpointError(
+                f"{folder}: the graph has no parameter '{name}' of shape {list(tensor.shape)}."
+            )
+
+
+@dataclass(frozen=True)
+class _Adapter:
+    """One adapter of a file."""
+
+    args: InsertLoraArgs
+    a: Tensor
+    b: Tensor
+
+
+def _plan(
+    graph: MaseGraph,
+    folder: Path,
+    path: str,
+    tensors: Mapping[str, Tensor],
+    config: Mapping[str, Any],
+) -> _Adapter:
+    """The adapter for the layer at `path`, checked against that layer."""
+    if path not in linear_paths(graph):
+        raise CheckpointError(f"{folder}: the graph has no linear layer '{path}'.")
+    a, b = (tensors.get(f"{path}.lora_{part}.weight") for part in "AB")
+    layer: Any = graph.model.get_submodule(path)
+    if (
+        a is None
+        or b is None
+        or a.shape[1:] + b.shape[:1]
+        != (
+            layer.in_features,
+            layer.out_features,
+        )
+    ):
+        raise CheckpointError(
+            f"{folder}: the adapter of '{path}' does not fit a layer that takes "
+            f"{layer.in_features} features and gives {layer.out_features}."
+        )
+    alpha = _by_pattern(config.get("alpha_pattern"), path, config.get("lora_alpha", a.shape[0]))
+    args = InsertLoraArgs(a.shape[0], float(alpha), float(config.get("lora_dropout", 0.0)))
+    if isinstance(layer, LoRALinear) and (layer.rank, layer.alpha) != (args.rank, args.alpha):
+        raise CheckpointError(
+            f"{folder}: '{path}' has an adapter of rank {layer.rank} and alpha {layer.alpha:g}, "
+            f"the file one of rank {args.rank} and alpha {args.alpha:g}. Fuse the former first."
+        )
+    return _Adapter(args, a, b)
+
+
+def _load_adapter(graph: MaseGraph, path: str, adapter: _Adapter) -> None:
+    insert_adapters(graph, [path], adapter.args)
+    layer = graph.model.get_submodule(path)
+    assert isinstance(layer, LoRALinear), f"no adapter at '{path}'"
+    with torch.no_grad():
+        layer.lora_A.weight.copy_(adapter.a)
+        layer.lora_B.weight.copy_(adapter.b)
+
+
+def _by_pattern(patterns: Mapping[str, Any] | None, path: str, default: Any) -> Any:
+    """The value of the first pattern that is the end of `path`, as PEFT reads them."""
+    fits = (v for k, v in (patterns or {}).items() if re.match(rf"(.*\.)?({k})$", path))
+    return next(fits, default)
+
+
+def _load_parameters(graph: MaseGraph, tensors: Mapping[str, Tensor]) -> None:
+    known: dict[str, nn.Parameter] = dict(graph.model.named_parameters())
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            known[name].copy_(tensor)

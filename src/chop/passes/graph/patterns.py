@@ -1,0 +1,51 @@
+"""Which modules a list of patterns names."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+
+from chop.errors import ConfigError
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether `pattern` is the path, its last names, or an expression for the whole of it.
+
+    >>> matches("attention.query", "layer.0.attention.query")
+    True
+    >>> matches(r"layer\\.\\d+\\..*", "layer.0.attention.query")
+    True
+    >>> matches("query", "layer.0.subquery")
+    False
+    """
+    is_name = path == pattern or path.endswith(f".{pattern}")
+    return is_name or re.fullmatch(pattern, path) is not None
+
+
+def check_patterns(patterns: Iterable[str], where: str) -> None:
+    """Raise where a pattern is not a regular expression."""
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(
+                f"{where}: '{pattern}' is neither a path nor a regular expression: {error}."
+            ) from error
+
+
+def select(patterns: Sequence[str] | None, paths: Sequence[str], where: str) -> list[str]:
+    """The paths that some pattern matches, in order; None selects all.
+
+    A pattern that matches nothing is an error that lists the nearest paths.
+    """
+    if patterns is None:
+        return list(paths)
+    check_patterns(patterns, where)
+    for pattern in patterns:
+        if not any(matches(pattern, path) for path in paths):
+            near = difflib.get_close_matches(pattern, paths, n=4, cutoff=0.0)
+            raise ConfigError(
+                f"{where}: '{pattern}' matches no module. Nearest: {', '.join(near) or 'none'}."
+            )
+    return [path for path in paths if any(matches(pattern, path) for pattern in patterns)]

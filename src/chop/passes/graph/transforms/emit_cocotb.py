@@ -1,0 +1,49 @@
+"""Write the test bench of a graph's hardware."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from chop.errors import ConfigError
+from chop.hw.cocotb_run import BENCH
+from chop.hw.emit import vector_files, write_files
+from chop.hw.lower import Lowered
+from chop.hw.simulate import random_inputs
+from chop.ir.graph import MaseGraph
+from chop.passes.base import PassResult, graph_pass
+from chop.passes.graph.hardware import EmitArgs, lowered_design
+
+
+@dataclass(frozen=True)
+class EmitCocotbArgs(EmitArgs):
+    """`inputs`: the tensors to test on, a batch or a tuple of them; None draws `num_batches`."""
+
+    inputs: Any = None
+    num_batches: int = 10
+
+    def __post_init__(self) -> None:
+        if self.num_batches < 1:
+            raise ConfigError(f"num_batches must be 1 or more, got {self.num_batches}.")
+
+
+@graph_pass("emit_cocotb_transform_pass", EmitCocotbArgs, needs=("common", "hardware"))
+def emit_cocotb_transform_pass(graph: MaseGraph, args: EmitCocotbArgs) -> PassResult:
+    """Write `hardware/test`: the bench, the input beats, and the output beats they must give.
+
+    Inputs are quantised by the same rule as in the reference.
+    """
+    lowered = lowered_design(graph)
+    vectors = vector_files(lowered.design, _codes(lowered, args))
+    files = {**vectors, "test/test_top.py": BENCH.read_text()}
+    write_files(args.hardware, files)
+    return graph, {"directory": args.hardware, "files": sorted(files)}
+
+
+def _codes(lowered: Lowered, args: EmitCocotbArgs) -> dict[str, Any]:
+    if args.inputs is None:
+        return random_inputs(lowered.design, args.num_batches)
+    given = args.inputs if isinstance(args.inputs, tuple | list) else (args.inputs,)
+    return lowered.encode(*(torch.as_tensor(x) for x in given))

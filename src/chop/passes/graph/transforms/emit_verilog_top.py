@@ -1,0 +1,16 @@
+"""Write the top module of a graph's hardware."""
+
+from __future__ import annotations
+
+from chop.hw.emit import top_files, write_files
+from chop.ir.graph import MaseGraph
+from chop.passes.base import PassResult, graph_pass
+from chop.passes.graph.hardware import EmitArgs, lowered_design
+
+
+@graph_pass("emit_verilog_top_transform_pass", EmitArgs, needs=("common", "hardware"))
+def emit_verilog_top_transform_pass(graph: MaseGraph, args: EmitArgs) -> PassResult:
+    """Write `hardware/rtl/top.sv` and `hardware/design.json` under the project directory."""
+    files = top_files(lowered_design(graph).design)
+    write_files(args.hardware, files)
+    return graph, {"directory": args.hardware, "files": sorted(files)}

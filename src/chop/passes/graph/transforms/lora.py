@@ -1,0 +1,163 @@
+"""Low-rank adapters: insert them beside linear layers, and fuse them into the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from chop.errors import ConfigError, PassError
+from chop.ir.graph import MaseGraph
+from chop.ir.ops import node_module
+from chop.log import get_logger
+from chop.nn.modules.lora import LoRALinear
+from chop.passes.base import NoArgs, PassResult, graph_pass
+from chop.passes.graph.annotate import refresh
+from chop.passes.graph.patterns import select
+from chop.passes.graph.transforms.surgery import set_module
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class InsertLoraArgs:
+    """The adapters and where they go.
+
+    `rank`: columns of A and rows of B. `alpha`: the adapter counts alpha / rank times.
+    `dropout`: of the adapter's input, in training. `target_modules`: patterns of module paths (a
+    path, its last names, or a regular expression), every linear layer where None.
+    `modules_to_save`: patterns of modules that train as they are, such as a classifier.
+    """
+
+    rank: int = 8
+    alpha: float = 8.0
+    dropout: float = 0.0
+    target_modules: tuple[str, ...] | None = None
+    modules_to_save: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ConfigError(f"rank must be at least 1, got {self.rank}.")
+        if self.alpha <= 0:
+            raise ConfigError(f"alpha must be above 0, got {self.alpha}.")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout must be at least 0 and below 1, got {self.dropout}.")
+
+
+@graph_pass("insert_lora_adapter_transform_pass", InsertLoraArgs, rewrites=True)
+def insert_lora_adapter_transform_pass(graph: MaseGraph, args: InsertLoraArgs) -> PassResult:
+    """Put an adapter beside each chosen linear layer; from then on only adapters train.
+
+        insert_lora_adapter_transform_pass(mg, {"rank": 6, "alpha": 1.0, "dropout": 0.5})
+
+    The output does not change, because B starts at zero. Every other parameter is frozen, except
+    those of `modules_to_save`; fusing restores what trained before. Layers that have an adapter
+    keep it. `info` has the paths (`adapters`) and the numbers of `trainable` and all (`total`)
+    parameters with their `share`.
+    """
+    paths = linear_paths(graph)
+    saved = _saved_modules(graph, args.modules_to_save)
+    chosen = select(args.target_modules, paths, "insert_lora_adapter.target_modules")
+    chosen = [p for p in chosen if not any(_is_within(p, s) for s in saved)]
+    if not chosen:
+        raise PassError("insert_lora_adapter: the graph has no linear layer to adapt.")
+    before = trained_names(graph)
+    adapters = insert_adapters(graph, chosen, args)
+    train_only_adapters(graph, saved)
+    if before is not None and adapters:
+        adapters[0].trained_before = before
+    refresh(graph)
+    counts = count_trainable(graph.model)
+    logger.info("insert_lora_adapter: %.2f %% of parameters train.", 100 * counts["share"])
+    return graph, {"adapters": chosen, **counts}
+
+
+def linear_paths(graph: MaseGraph) -> list[str]:
+    """Paths of the linear layers that nodes call, adapted or not."""
+    calls = [n for n in graph.fx_graph.nodes if n.op == "call_module"]
+    linear = [str(n.target) for n in calls if isinstance(node_module(n), nn.Linear)]
+    return list(dict.fromkeys(linear))
+
+
+def adapted_layers(graph: MaseGraph) -> dict[str, LoRALinear]:
+    """The layers with adapters, by path."""
+    found = {path: graph.model.get_submodule(path) for path in linear_paths(graph)}
+    return {path: layer for path, layer in found.items() if isinstance(layer, LoRALinear)}
+
+
+def _saved_modules(graph: MaseGraph, patterns: Sequence[str]) -> list[str]:
+    paths = [path for path, _ in graph.model.named_modules() if path]
+    return select(patterns, paths, "insert_lora_adapter.modules_to_save") if patterns else []
+
+
+def _is_within(path: str, outer: str) -> bool:
+    return path == outer or path.startswith(f"{outer}.")
+
+
+def trained_names(graph: MaseGraph) -> list[str] | None:
+    """Names of the parameters that train; None where adapters froze the others already."""
+    if adapted_layers(graph):
+        return None
+    return [name for name, p in graph.model.named_parameters() if p.requires_grad]
+
+
+def insert_adapters(
+    graph: MaseGraph, paths: Sequence[str], args: InsertLoraArgs
+) -> list[LoRALinear]:
+    """Adapters at `paths`; a layer that several paths share gets one. The new ones."""
+    made: dict[int, LoRALinear] = {}
+    for path in paths:
+        layer = graph.model.get_submodule(path)
+        if isinstance(layer, LoRALinear):
+            continue
+        assert isinstance(layer, nn.Linear), f"'{path}' is a {type(layer).__name__}"
+        if id(layer) not in made:
+            made[id(layer)] = LoRALinear(layer, args.rank, args.alpha, args.dropout)
+        set_module(graph, path, made[id(layer)])
+    return list(made.values())
+
+
+def train_only_adapters(graph: MaseGraph, saved: Sequence[str]) -> None:
+    """Freeze every parameter but those of adapters and of the modules at the paths `saved`."""
+    adapters = {id(p) for layer in adapted_layers(graph).values() for p in _adapter(layer)}
+    for name, parameter in graph.model.named_parameters():
+        is_saved = any(_is_within(name, path) for path in saved)
+        if id(parameter) not in adapters and not is_saved:
+            parameter.requires_grad_(False)
+
+
+def _adapter(layer: LoRALinear) -> list[nn.Parameter]:
+    return [*layer.lora_A.parameters(), *layer.lora_B.parameters()]
+
+
+def count_trainable(model: nn.Module) -> dict[str, Any]:
+    """How many parameters train, of how many, and the share."""
+    parameters = list(model.parameters())
+    total = sum(p.numel() for p in parameters)
+    trainable = sum(p.numel() for p in parameters if p.requires_grad)
+    return {"trainable": trainable, "total": total, "share": trainable / max(total, 1)}
+
+
+@graph_pass("fuse_lora_weights_transform_pass", rewrites=True)
+def fuse_lora_weights_transform_pass(graph: MaseGraph, args: NoArgs) -> PassResult:
+    """Add each adapter to the weight beside it and remove it; the output stays, up to rounding.
+
+    The graph is back to the layers it had, and what trained before the insertion trains again. A
+    quantised layer quantises the sum, so its output moves by its format's error. Does nothing to
+    a graph without adapters. `info["fused"]` has the paths.
+    """
+    layers = adapted_layers(graph)
+    trained = {name for layer in layers.values() for name in layer.trained_before}
+    fused: dict[int, nn.Linear] = {}
+    for path, layer in layers.items():
+        if id(layer) not in fused:
+            fused[id(layer)] = layer.fuse()
+        set_module(graph, path, fused[id(layer)])
+    for name, parameter in graph.model.named_parameters():
+        if name in trained:
+            parameter.requires_grad_(True)
+    if layers:
+        refresh(graph)
+    return graph, {"fused": list(layers)}

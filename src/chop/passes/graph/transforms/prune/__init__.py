@@ -1,0 +1,13 @@
+"""Pruning: masks on weights and activations, and the removal of channels and heads."""
+
+from chop.passes.graph.transforms.prune.detach import prune_detach_hook_transform_pass
+from chop.passes.graph.transforms.prune.importance import GradientScores
+from chop.passes.graph.transforms.prune.prune import prune_transform_pass
+from chop.passes.graph.transforms.prune.schedule import CubicSchedule
+
+__all__ = [
+    "CubicSchedule",
+    "GradientScores",
+    "prune_detach_hook_transform_pass",
+    "prune_transform_pass",
+]

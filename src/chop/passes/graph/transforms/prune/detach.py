@@ -1,0 +1,41 @@
+"""Make pruning permanent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from chop.ir.graph import MaseGraph
+from chop.passes.base import PassResult, graph_pass
+from chop.passes.graph.annotate import refresh
+from chop.passes.graph.transforms.prune.activations import remove_activation_masks
+from chop.passes.graph.transforms.prune.layers import mask_of, prunable_layers, remove_mask
+from chop.passes.graph.transforms.prune.measure import annotate_sparsity, measure
+from chop.passes.graph.transforms.surgery import set_module
+
+
+@dataclass(frozen=True)
+class PruneDetachArgs:
+    """`activation`: also take out the nodes that prune activations, which changes the output."""
+
+    activation: bool = False
+
+
+@graph_pass("prune_detach_hook_transform_pass", PruneDetachArgs, rewrites=True)
+def prune_detach_hook_transform_pass(graph: MaseGraph, args: PruneDetachArgs) -> PassResult:
+    """Leave the zeros in the weights and remove the masks; layers have their classes again.
+
+    From then on training may move the zeros. Does nothing to a graph that is not pruned.
+    `info["detached"]` has the paths of the layers.
+    """
+    twins: dict[int, nn.Module] = {}
+    masked = {p: m for p, m in prunable_layers(graph).items() if mask_of(m) is not None}
+    for path, layer in masked.items():
+        if id(layer) not in twins:
+            twins[id(layer)] = remove_mask(layer)
+        set_module(graph, path, twins[id(layer)])
+    removed = remove_activation_masks(graph) if args.activation else []
+    refresh(graph)
+    annotate_sparsity(graph, measure(graph))
+    return graph, {"detached": [*masked, *removed]}

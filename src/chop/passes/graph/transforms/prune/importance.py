@@ -1,0 +1,136 @@
+"""How much each weight matters: the scores that pruning compares.
+
+To add a method, add a row to `METHODS`. A score has the shape of the weight, and less of it is
+pruned first.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from chop.errors import ConfigError, PassError
+from chop.ir.environment import kept_buffers
+from chop.passes.graph.propagate import evaluation_mode
+from chop.registry import suggest
+
+
+@dataclass(frozen=True)
+class Method:
+    """`score` takes the weight and a random generator; `product` weight and gradient."""
+
+    score: Callable[[Tensor, torch.Generator], Tensor] | None = None
+    product: Callable[[Tensor, Tensor], Tensor] | None = None
+
+
+METHODS: dict[str, Method] = {
+    "random": Method(score=lambda w, generator: torch.rand(w.shape, generator=generator)),
+    "l1-norm": Method(score=lambda w, generator: w.abs()),
+    "l2-norm": Method(score=lambda w, generator: w.square()),
+    # first order: how far the loss moves when the weight goes to zero
+    "taylor": Method(product=lambda w, gradient: (w * gradient).abs()),
+    # a step of descent takes the weight away from zero where this is positive
+    "movement": Method(product=lambda w, gradient: -(w * gradient)),
+}
+
+
+def check_method(method: str, allowed: Iterable[str] = METHODS) -> None:
+    """Raise where `method` is not one of `allowed`."""
+    if method not in allowed:
+        raise ConfigError(f"method: unknown method '{method}'. {suggest(method, allowed)}")
+
+
+class GradientScores:
+    """Scores summed over gradients: call `update` after each backward pass.
+
+    scores = GradientScores(mg.model, "movement")
+    for batch in loader:
+        mg.model(**batch)["loss"].backward()
+        scores.update()
+    """
+
+    def __init__(self, model: nn.Module, method: str) -> None:
+        product = METHODS[method].product if method in METHODS else None
+        if product is None:
+            able = [name for name, each in METHODS.items() if each.product is not None]
+            raise ConfigError(f"GradientScores: '{method}' takes no gradients. Allowed: {able}.")
+        self.model, self.method, self.product = model, method, product
+        self._sums: dict[int, tuple[nn.Parameter, Tensor]] = {}
+
+    def update(self) -> None:
+        """Add the scores of the gradients that the parameters have now."""
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                new = self.product(parameter.detach(), parameter.grad)
+                old = self._sums.get(id(parameter))
+                total = new if old is None else old[1] + new
+                self._sums[id(parameter)] = (parameter, total)  # kept alive: ids are not reused
+
+    def of(self, parameter: nn.Parameter) -> Tensor | None:
+        """The score of a parameter; None where no gradient reached it."""
+        found = self._sums.get(id(parameter))
+        return None if found is None else found[1]
+
+
+def gather_scores(
+    model: nn.Module, method: str, batches: Iterable[Any] | None, loss: Callable[..., Any] | None
+) -> GradientScores | None:
+    """The gradient scores of a model on `batches`, or of the gradients it has; None if not needed.
+
+    The model, its gradients and its mode are left as they were.
+    """
+    if METHODS[method].product is None:
+        return None
+    scores = GradientScores(model, method)
+    if batches is None:
+        scores.update()
+        return scores
+    before = [(p, p.grad) for p in model.parameters()]
+    try:
+        with evaluation_mode(model), kept_buffers(model), torch.enable_grad():
+            for batch in batches:
+                model.zero_grad(set_to_none=True)
+                _loss_of(model, batch, loss).backward()  # type: ignore[no-untyped-call]
+                scores.update()
+    finally:
+        for parameter, gradient in before:
+            parameter.grad = gradient
+    return scores
+
+
+def _loss_of(model: nn.Module, batch: Any, loss: Callable[..., Any] | None) -> Tensor:
+    if isinstance(batch, Mapping):
+        output = model(**batch)
+    else:
+        output = model(*(batch if isinstance(batch, tuple | list) else (batch,)))
+    if loss is not None:
+        value: Tensor = loss(output, batch)
+        return value
+    if not isinstance(output, Mapping) or "loss" not in output:
+        raise PassError(
+            "prune: the model gives no loss. Give one: loss=lambda output, batch: a scalar tensor."
+        )
+    found: Tensor = output["loss"]
+    return found
+
+
+def score(
+    parameter: nn.Parameter, method: str, path: str, *, seed: int, gradients: GradientScores | None
+) -> Tensor:
+    """The score of the weight of the layer at `path`; random ones depend on seed and path alone."""
+    by_value = METHODS[method].score
+    if by_value is not None:
+        generator = torch.Generator().manual_seed(seed + zlib.crc32(path.encode()))
+        return by_value(parameter.detach().float(), generator).to(parameter.device)
+    found = None if gradients is None else gradients.of(parameter)
+    if found is None:
+        raise PassError(
+            f"prune: method '{method}' needs gradients and '{path}' has none. Call backward() "
+            "first, or give batches (and loss, where the model gives none)."
+        )
+    return found.float()

@@ -1,0 +1,96 @@
+"""Labels for channels: elements that must stay or go together have the same label.
+
+Every index of every dimension of a tensor has a label, a small number. Coupling two dimensions
+ties their labels index by index; what may not be removed is tied to `FROZEN`. A view that splits
+a dimension into heads ties the labels within each head. When all nodes have been seen, the labels
+that were tied are one group: remove its indices from every tensor, and all shapes still fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Labels = NDArray[np.int64]
+FROZEN = 0
+
+
+@dataclass(frozen=True)
+class Axes:
+    """A tensor's labels, one array a dimension."""
+
+    dims: tuple[Labels, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the tensor."""
+        return tuple(len(dim) for dim in self.dims)
+
+    def __len__(self) -> int:
+        return len(self.dims)
+
+
+def frozen_axes(shape: Iterable[int]) -> Axes:
+    """Axes of a tensor of which nothing may be removed."""
+    return Axes(tuple(frozen_dim(size) for size in shape))
+
+
+def frozen_dim(size: int) -> Labels:
+    """Labels of a dimension of which nothing may be removed."""
+    return np.full(size, FROZEN, dtype=np.int64)
+
+
+class LabelSet:
+    """Labels and which of them are tied."""
+
+    def __init__(self) -> None:
+        self._parent = [FROZEN]
+
+    def fresh(self, size: int) -> Labels:
+        """Labels that are tied to no others."""
+        start = len(self._parent)
+        self._parent.extend(range(start, start + size))
+        return np.arange(start, start + size, dtype=np.int64)
+
+    def find(self, label: int) -> int:
+        """The label that stands for all that are tied to `label`."""
+        parent = self._parent
+        while parent[label] != label:
+            parent[label] = parent[parent[label]]
+            label = parent[label]
+        return label
+
+    def tie(self, first: Labels, second: Labels) -> None:
+        """Tie two dimensions index by index; one of size 1 is tied to every index."""
+        if first is second or np.array_equal(first, second):
+            return
+        both = np.stack([x.reshape(-1) for x in np.broadcast_arrays(first, second)], axis=-1)
+        for a, b in np.unique(both, axis=0).tolist():
+            low, high = sorted((self.find(a), self.find(b)))
+            self._parent[high] = low  # FROZEN is the lowest
+
+    def freeze(self, *dims: Labels) -> None:
+        """Say that nothing of these dimensions may be removed."""
+        for dim in dims:
+            self.tie(dim, frozen_dim(len(dim)))
+
+    def is_frozen(self, dim: Labels) -> bool:
+        """Whether nothing of the dimension may be removed."""
+        return all(self.find(label) == FROZEN for label in np.unique(dim).tolist())
+
+    def roots(self) -> Labels:
+        """The label that stands for each label."""
+        return np.array([self.find(i) for i in range(len(self._parent))], dtype=np.int64)
+
+
+def axes_in(value: Any) -> list[Axes]:
+    """The axes of the tensors in a value, through tuples and lists."""
+    if isinstance(value, Axes):
+        return [value]
+    if isinstance(value, tuple | list):
+        return [axes for each in value for axes in axes_in(each)]
+    return []

@@ -1,0 +1,46 @@
+"""Prune weights and activations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chop.ir.graph import MaseGraph
+from chop.passes.base import PassResult, graph_pass
+from chop.passes.graph.annotate import refresh
+from chop.passes.graph.transforms.prune.activations import prune_activations
+from chop.passes.graph.transforms.prune.config import STRUCTURES, PruneArgs
+from chop.passes.graph.transforms.prune.measure import annotate_sparsity, measure
+from chop.passes.graph.transforms.prune.structure import prune_structures
+from chop.passes.graph.transforms.prune.weights import prune_weights
+
+
+@graph_pass("prune_transform_pass", PruneArgs, rewrites=True, preserves=False)
+def prune_transform_pass(graph: MaseGraph, args: PruneArgs) -> PassResult:
+    """Set the least important weights, and inputs of layers, to zero, or remove whole channels.
+
+        prune_transform_pass(mg, {
+            "weight": {"sparsity": 0.5, "method": "l1-norm", "scope": "local"},
+            "activation": {"sparsity": 0.5, "method": "l1-norm", "scope": "local"},
+        })
+
+    Linear and convolution layers become twins whose weights are masked: they train, quantise,
+    copy and save with their zeros. What is pruned already stays so and counts. With granularity
+    "channel" or "head", rows and columns are removed from all the weights that share them, and
+    the graph's constants follow; the parameters are new ones, so make the optimiser afterwards.
+    Activations are pruned by nodes before the layers.
+
+    `info["sparsity"]` is the measured share of zeros over all such weights, `info["layers"]` by
+    path, `info["activations"]` by node on the example inputs. Removing channels adds
+    `info["structure"]`, with the parameters before and after.
+    """
+    structure: dict[str, Any] = {}
+    if args.weight is not None and args.weight.granularity in STRUCTURES:
+        structure = {"structure": prune_structures(graph, args.weight, args)}
+    elif args.weight is not None:
+        prune_weights(graph, args.weight, args)
+    if args.activation is not None:
+        prune_activations(graph, args.activation, args)
+    refresh(graph)
+    info = measure(graph, args.dummy_in)
+    annotate_sparsity(graph, info)
+    return graph, {**info, **structure}

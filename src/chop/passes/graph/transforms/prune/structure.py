@@ -1,0 +1,239 @@
+"""Remove channels and heads: rows and columns of every weight that shares them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+
+from chop.errors import PassError
+from chop.ir.graph import MaseGraph
+from chop.ir.twins import twin_of
+from chop.passes.graph.propagate import bind_inputs
+from chop.passes.graph.transforms.prune.config import PruneArgs, PruneWeight
+from chop.passes.graph.transforms.prune.coupling import Coupling, couple, result_shapes
+from chop.passes.graph.transforms.prune.granularity import keep_largest
+from chop.passes.graph.transforms.prune.importance import GradientScores, score
+from chop.passes.graph.transforms.prune.labels import FROZEN, Labels, axes_in
+from chop.passes.graph.transforms.prune.rules import RULES
+from chop.passes.graph.transforms.prune.weights import chosen_layers, gradient_scores
+from chop.passes.graph.transforms.surgery import set_module
+
+
+@dataclass(frozen=True)
+class Family:
+    """Groups that the same layers make: the channels of one width, or the heads of one block."""
+
+    producers: tuple[str, ...]
+    groups: Labels
+    is_heads: bool
+
+
+def prune_structures(graph: MaseGraph, config: PruneWeight, args: PruneArgs) -> dict[str, Any]:
+    """Remove the least important channels or heads; parameters before and after, and widths."""
+    layers = chosen_layers(graph, config.target_modules, "prune.weight.target_modules")
+    inputs = bind_inputs(graph, args.dummy_in, "prune")
+    coupling = couple(graph, inputs, RULES)
+    families = _chosen_families(coupling, set(layers), config)
+    gradients = gradient_scores(graph, args, config.method)
+    scores = group_scores(coupling, config.method, args.seed, gradients)
+    dropped = _choose(families, scores, config)
+    before = sum(p.numel() for p in graph.model.parameters())
+    _remove(graph, coupling, dropped, inputs)
+    return {
+        "parameters_before": before,
+        "parameters": sum(p.numel() for p in graph.model.parameters()),
+        "removed": [_record(family, dropped) for family in families],
+    }
+
+
+def _record(family: Family, dropped: Labels) -> dict[str, Any]:
+    gone = int(np.isin(family.groups, dropped).sum())
+    kind = "heads" if family.is_heads else "channels"
+    count = len(family.groups)
+    return {"layers": list(family.producers), "kind": kind, "before": count, "after": count - gone}
+
+
+def find_families(coupling: Coupling) -> list[Family]:
+    """The removable groups, by the layers that make them."""
+    roots = coupling.labels.roots()
+    makers: dict[int, dict[str, None]] = {}
+    for path, labels, _ in coupling.producers:
+        for group in np.unique(roots[labels]).tolist():
+            makers.setdefault(group, {})[path] = None
+    makers.pop(FROZEN, None)
+    together: dict[tuple[str, ...], list[int]] = {}
+    for group, paths in makers.items():
+        together.setdefault(tuple(paths), []).append(group)
+    heads = {int(roots[label]) for labels in coupling.heads for label in labels.tolist()}
+    return [
+        Family(paths, np.array(groups), groups[0] in heads) for paths, groups in together.items()
+    ]
+
+
+def _chosen_families(coupling: Coupling, paths: set[str], config: PruneWeight) -> list[Family]:
+    wants_heads = config.granularity == "head"
+    found = [f for f in find_families(coupling) if f.is_heads == wants_heads]
+    chosen = [f for f in found if paths.intersection(f.producers) and len(f.groups) > 1]
+    if not chosen:
+        can = ", ".join(p for f in found for p in f.producers) or "none"
+        raise PassError(
+            f"prune: no {config.granularity} of the chosen layers can be removed. "
+            f"Layers with removable {config.granularity}s: {can}."
+        )
+    return chosen
+
+
+def group_scores(
+    coupling: Coupling, method: str, seed: int, gradients: GradientScores | None
+) -> dict[int, float]:
+    """The mean score of the weights in each group, over the layers that make or take it."""
+    roots = coupling.labels.roots()
+    total, count = np.zeros(len(roots)), np.zeros(len(roots))
+    weights = {id(w): (path, w) for path, _, w in coupling.producers}
+    for path, weight in weights.values():
+        scores = score(weight, method, path, seed=seed, gradients=gradients)
+        for dim, labels in enumerate(coupling.tensors[id(weight)][1].dims):
+            others = [i for i in range(scores.dim()) if i != dim]
+            sums = scores.sum(others).double().cpu().numpy()
+            np.add.at(total, roots[labels], sums)
+            np.add.at(count, roots[labels], weight.numel() / len(labels))
+    return {i: total[i] / count[i] for i in np.flatnonzero(count).tolist()}
+
+
+def _choose(families: list[Family], scores: dict[int, float], config: PruneWeight) -> Labels:
+    """The groups to remove; of each family at least one stays."""
+    ranked = [np.array([scores[g] for g in f.groups.tolist()]) for f in families]
+    if config.scope == "global":
+        ranked = [s / max(abs(s).mean(), 1e-30) for s in ranked]  # families differ in scale
+        keep = keep_largest(torch.tensor(np.concatenate(ranked)), config.share).numpy()
+        kept = np.split(keep, np.cumsum([len(s) for s in ranked])[:-1])
+    else:
+        kept = [keep_largest(torch.tensor(s), config.share).numpy() for s in ranked]
+    for keep, values in zip(kept, ranked, strict=True):
+        keep[values.argmax()] = True
+    return np.concatenate([f.groups[~keep] for f, keep in zip(families, kept, strict=True)])
+
+
+# -- changing the graph ----------------------------------------------------------------------
+
+
+def _remove(graph: MaseGraph, coupling: Coupling, dropped: Labels, inputs: Any) -> None:
+    """Remove groups from the graph; where a shape would not fit, undo all and raise."""
+    gone = np.isin(coupling.labels.roots(), dropped)
+
+    def kept(labels: Labels) -> int:
+        return int((~gone[labels]).sum())
+
+    undo: list[Callable[[], None]] = []
+    try:
+        _shrink_modules(graph, coupling, gone, kept, undo)
+        for node, rewrite in coupling.rewrites:
+            undo.append(_restorer(node))
+            rewrite(node, kept)
+        graph.recompile()
+        _check_shapes(graph, coupling, kept, inputs)
+    except Exception:
+        for step in reversed(undo):
+            step()
+        graph.recompile()
+        raise
+
+
+def _restorer(node: fx.Node) -> Callable[[], None]:
+    op, target, args, kwargs = node.op, node.target, node.args, node.kwargs
+
+    def restore() -> None:
+        node.op, node.target, node.args, node.kwargs = op, target, args, kwargs
+
+    return restore
+
+
+def _shrink_modules(
+    graph: MaseGraph,
+    coupling: Coupling,
+    gone: np.ndarray[Any, Any],
+    kept: Callable[[Labels], int],
+    undo: list[Callable[[], None]],
+) -> None:
+    """Put smaller twins in the place of modules that own a shrunk tensor."""
+    new = {
+        key: _shrunk(tensor, [~gone[labels] for labels in axes.dims])
+        for key, (tensor, axes) in coupling.tensors.items()
+        if any(gone[labels].any() for labels in axes.dims)
+    }
+    twins: dict[int, nn.Module] = {}
+    for path, module in list(graph.model.named_modules(remove_duplicate=False)):
+        if not any(id(t) in new for t in _own_tensors(module)):
+            continue
+        if id(module) not in twins:
+            twins[id(module)] = twin = _twin(module, undo)
+            _replace_tensors(twin, new)
+            for owner, name, size in coupling.sizes:
+                if owner is module:
+                    setattr(twin, name, size(kept))
+        if twins[id(module)] is not module:
+            undo.append(lambda path=path, module=module: set_module(graph, path, module))  # type: ignore[misc]
+            set_module(graph, path, twins[id(module)])
+
+
+def _twin(module: nn.Module, undo: list[Callable[[], None]]) -> nn.Module:
+    """A twin of a layer; a container, which is the graph's own, is changed itself."""
+    if type(module) is not nn.Module and not isinstance(module, fx.GraphModule):
+        return twin_of(module, type(module))
+    tables = dict(module._parameters), dict(module._buffers)
+
+    def restore() -> None:
+        module._parameters.update(tables[0])
+        module._buffers.update(tables[1])
+
+    undo.append(restore)
+    return module
+
+
+def _own_tensors(module: nn.Module) -> Iterator[Tensor]:
+    for table in (module._parameters, module._buffers):
+        yield from (tensor for tensor in table.values() if tensor is not None)
+
+
+def _replace_tensors(module: nn.Module, new: dict[int, Tensor]) -> None:
+    for table in (module._parameters, module._buffers):
+        for name, tensor in table.items():
+            if id(tensor) in new:
+                table[name] = new[id(tensor)]  # type: ignore[assignment]
+
+
+def _shrunk(tensor: Tensor, keeps: Sequence[np.ndarray[Any, Any]]) -> Tensor:
+    data = tensor.detach()
+    for dim, keep in enumerate(keeps):
+        if not keep.all():
+            index = torch.from_numpy(np.flatnonzero(keep)).to(data.device)
+            data = data.index_select(dim, index)
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(data, requires_grad=tensor.requires_grad)
+    return data
+
+
+def _check_shapes(
+    graph: MaseGraph, coupling: Coupling, kept: Callable[[Labels], int], inputs: Any
+) -> None:
+    """Raise where the graph does not run; every result has the shape that its labels foretell."""
+    try:
+        shapes = result_shapes(graph, inputs)
+    except PassError as error:
+        raise PassError(f"prune: {MISFIT}: {error} {REMEDY}") from error
+    for node, value in coupling.values.items():
+        wanted = [tuple(kept(dim) for dim in axes.dims) for axes in axes_in(value)]
+        found = [axes.shape for axes in axes_in(shapes[node])]
+        if wanted != found:
+            raise PassError(
+                f"prune: {MISFIT}: node '{node.name}' gives {found} instead of {wanted}. {REMEDY}"
+            )
+
+
+MISFIT = "the graph does not fit without the channels chosen"
+REMEDY = "Leave the layers before that node out with target_modules."

@@ -1,0 +1,118 @@
+"""Masks on the weights of chosen layers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from chop.errors import PassError
+from chop.ir.graph import MaseGraph
+from chop.passes.graph.patterns import select
+from chop.passes.graph.transforms.prune.config import PruneArgs, PruneWeight
+from chop.passes.graph.transforms.prune.granularity import (
+    Shape,
+    block_shape,
+    keep_largest,
+    keep_n_of_m,
+    n_of_m,
+    pool,
+    spread,
+)
+from chop.passes.graph.transforms.prune.importance import GradientScores, gather_scores, score
+from chop.passes.graph.transforms.prune.layers import (
+    add_mask,
+    has_adapter,
+    mask_of,
+    prunable_layers,
+    stored_weight,
+)
+from chop.passes.graph.transforms.surgery import set_module
+
+Layers = Mapping[str, nn.Module]
+
+
+def chosen_layers(graph: MaseGraph, patterns: tuple[str, ...] | None, where: str) -> Layers:
+    """The layers to prune, by path; an error where there are none."""
+    adapted = has_adapter(graph)
+    if adapted is not None:
+        raise PassError(
+            f"prune: '{adapted}' has an adapter. Run fuse_lora_weights_transform_pass first."
+        )
+    layers = prunable_layers(graph)
+    if not layers:
+        raise PassError("prune: the graph has no linear or convolution layer.")
+    return {path: layers[path] for path in select(patterns, list(layers), where)}
+
+
+def gradient_scores(graph: MaseGraph, args: PruneArgs, method: str) -> GradientScores | None:
+    """The scores a method by gradients compares; None for other methods."""
+    if isinstance(args.scores, GradientScores) and args.scores.method == method:
+        return args.scores
+    return gather_scores(graph.model, method, args.batches, args.loss)
+
+
+def prune_weights(graph: MaseGraph, config: PruneWeight, args: PruneArgs) -> list[str]:
+    """Mask the chosen layers; their paths."""
+    layers = chosen_layers(graph, config.target_modules, "prune.weight.target_modules")
+    gradients = gradient_scores(graph, args, config.method)
+    scores = {
+        path: _ranked(layer, score(w, config.method, path, seed=args.seed, gradients=gradients))
+        for path, layer in layers.items()
+        for w in (stored_weight(layer),)
+    }
+    masks = _masks(scores, config)
+    twins: dict[int, nn.Module] = {}  # a layer at two paths stays one layer
+    for path, layer in layers.items():
+        if id(layer) not in twins:
+            twins[id(layer)] = add_mask(layer, masks[path])
+        set_module(graph, path, twins[id(layer)])
+    return list(layers)
+
+
+def _ranked(layer: nn.Module, scores: Tensor) -> Tensor:
+    """Scores with what is pruned already at the bottom, so that more pruning only adds to it."""
+    mask = mask_of(layer)
+    return scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+
+
+def _masks(scores: Mapping[str, Tensor], config: PruneWeight) -> dict[str, Tensor]:
+    pair = n_of_m(config.granularity)
+    if pair is not None:
+        return {path: keep_n_of_m(s, *pair, path) for path, s in scores.items()}
+    blocks = {
+        path: block_shape(config.granularity, tuple(s.shape), config.block_size, path)
+        for path, s in scores.items()
+    }
+    pooled = {path: pool(s, blocks[path]) for path, s in scores.items()}
+    choose = _choose_local if config.scope == "local" else _choose_global
+    return _spread_all(choose(pooled, config.share), blocks)
+
+
+def _spread_all(kept: Mapping[str, Tensor], blocks: Mapping[str, Shape]) -> dict[str, Tensor]:
+    return {path: spread(mask, blocks[path]) for path, mask in kept.items()}
+
+
+def _choose_local(pooled: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
+    return {path: keep_largest(s, share, _gone(s)) for path, s in pooled.items()}
+
+
+def _choose_global(pooled: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
+    together = torch.cat([s.flatten() for s in pooled.values()])
+    kept = keep_largest(together, share, _gone(together))
+    parts = kept.tensor_split(_ends(pooled.values()))
+    return {
+        path: part.reshape(s.shape) for (path, s), part in zip(pooled.items(), parts, strict=True)
+    }
+
+
+def _ends(tensors: Iterable[Tensor]) -> list[int]:
+    """Where each tensor but the last ends when all are laid in a row."""
+    return list(itertools.accumulate(t.numel() for t in tensors))[:-1]
+
+
+def _gone(pooled: Tensor) -> int:
+    """How many blocks are pruned already."""
+    return int((pooled == -torch.inf).sum())

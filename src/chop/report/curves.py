@@ -1,0 +1,108 @@
+"""Curves with their spread, drawn from records and saved with the numbers they show."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chop.actions.records import write_csv
+from chop.errors import DataError, MissingDependencyError
+
+FORMATS = (".png", ".svg")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points of one line: at each x the mean, lowest and highest of the values measured there."""
+
+    label: str
+    x: tuple[float, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The points as records."""
+        columns = zip(self.x, self.mean, self.low, self.high, strict=True)
+        return [
+            {"curve": self.label, "x": x, "mean": m, "low": low, "high": high}
+            for x, m, low, high in columns
+        ]
+
+
+@dataclass(frozen=True)
+class Axes:
+    """What a figure says beside its curves; `title` states the finding."""
+
+    title: str
+    x: str
+    y: str
+    levels: Mapping[str, float] | None = None
+    log_x: bool = False
+
+
+def make_curve(label: str, records: Iterable[Mapping[str, Any]], x: str, y: str) -> Curve:
+    """The curve of field `y` over field `x`; records that share an x are one point."""
+    groups: dict[float, list[float]] = {}
+    for record in records:
+        if record.get(y) is not None:
+            groups.setdefault(record[x], []).append(record[y])
+    ordered = sorted(groups.items())
+    return Curve(
+        label,
+        tuple(place for place, _ in ordered),
+        tuple(statistics.fmean(values) for _, values in ordered),
+        tuple(min(values) for _, values in ordered),
+        tuple(max(values) for _, values in ordered),
+    )
+
+
+def draw_curves(path: str | Path, curves: Sequence[Curve], axes: Axes) -> list[Path]:
+    """Write `<path>.png`, `<path>.svg` and the numbers drawn, `<path>.csv`."""
+    if not any(curve.x for curve in curves):
+        raise DataError(f"draw_curves: there is nothing to draw in '{path}'.")
+    plot = _pyplot()
+    figure, plane = plot.subplots(figsize=(7.0, 4.4), layout="constrained")
+    for curve in curves:
+        (line,) = plane.plot(curve.x, curve.mean, marker="o", markersize=4, label=curve.label)
+        plane.fill_between(curve.x, curve.low, curve.high, alpha=0.2, color=line.get_color())
+    for name, level in (axes.levels or {}).items():
+        plane.axhline(level, linestyle="--", linewidth=1, color="grey", label=name)
+    plane.set(title=axes.title, xlabel=axes.x, ylabel=axes.y)
+    if axes.log_x:
+        plane.set_xscale("log", base=2)
+    plane.grid(alpha=0.3)
+    plane.legend()
+    written = [_save(figure, Path(path), suffix) for suffix in FORMATS]
+    plot.close(figure)
+    rows = [row for curve in curves for row in curve.rows]
+    return [*written, write_csv(Path(path).with_suffix(".csv"), rows)]
+
+
+def _save(figure: Any, path: Path, suffix: str) -> Path:
+    target = path.with_suffix(suffix)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{os.getpid()}.{target.name}")
+    metadata = {"Date": None} if suffix == ".svg" else {}  # the same data gives the same file
+    figure.savefig(temporary, dpi=150, metadata=metadata)
+    os.replace(temporary, target)
+    return target
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingDependencyError(
+            "draw_curves: matplotlib is not installed. Install it: pip install 'mase[train]'."
+        ) from error
+    matplotlib.rcParams["svg.hashsalt"] = "mase"  # ids in the file do not change from run to run
+    from matplotlib import pyplot
+
+    pyplot.switch_backend("Agg")
+    return pyplot

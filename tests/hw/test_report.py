@@ -1,0 +1,78 @@
+import json
+from dataclasses import replace
+
+import pytest
+from designs import mlp, residual
+
+from chop.hw.cycles import balanced, interval, simulate_control
+from chop.hw.emit import emit
+from chop.hw.report import (
+    bottleneck,
+    diagram,
+    report_text,
+    stage_rows,
+    summary,
+    write_report,
+)
+from chop.hw.simulate import Simulator, random_inputs
+
+
+def test_rows_name_every_stage_and_the_slowest_is_fully_used():
+    design = balanced(residual())
+    rows = stage_rows(design)
+    assert [r.stage for r in rows] == [s.name for s in design.stages]
+    slowest = next(r for r in rows if r.stage == bottleneck(design))
+    assert slowest.utilisation == 1.0
+
+
+def test_diagram_shows_widths_cycles_and_the_bottleneck():
+    text = diagram(balanced(residual()))
+    for shown in ("2 x 8 bit", "8 cycles", "bottleneck", "beats deep", "fixed_linear"):
+        assert shown in text
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    design = balanced(residual())
+    simulator = Simulator(design, emit(design, tmp_path_factory.mktemp("report")))
+    return design, simulator.run(random_inputs(design, 12)), simulator.directory
+
+
+@pytest.mark.sim
+def test_summary_compares_predicted_and_simulated_cycles(run):
+    design, verdict, _ = run
+    told = summary(design, verdict)
+    assert told.is_predicted
+    assert told.simulated_interval == told.predicted_interval == told.bound == design.cycles()
+    assert told.simulated_latency == told.predicted_latency
+
+
+@pytest.mark.sim
+def test_a_beat_out_of_its_cycle_is_not_predicted(run):
+    design, verdict, _ = run
+    late = {name: [int(t) + 1 for t in times] for name, times in verdict.timing.outputs.items()}
+    moved = replace(verdict, timing=replace(verdict.timing, outputs=late))
+    assert not summary(design, moved).is_predicted
+
+
+@pytest.mark.sim
+def test_report_and_its_data_are_written(run):
+    design, verdict, directory = run
+    path = write_report(design, directory, verdict)
+    assert "No stall above the folding bound" in path.read_text()
+    told = json.loads((directory / "report.json").read_text())
+    assert told["summary"]["beats_compared"] == 48
+    assert (directory / "dataflow.svg").read_text().startswith("<svg")
+
+
+@pytest.mark.sim
+def test_a_stall_above_the_bound_is_explained_with_its_remedy(tmp_path):
+    design = mlp((16, 64, 32, 8), (4, 8, 4, 2))
+    assert interval(design) > design.cycles()
+    verdict = Simulator(design, emit(design, tmp_path)).run(random_inputs(design, 8))
+    assert (
+        list(verdict.timing.outputs["data_out_0"])
+        == simulate_control(design, 8).outputs["data_out_0"]
+    )
+    assert "cycles above the folding bound" in (text := report_text(design, verdict))
+    assert "FIFOs of" in text

@@ -1,0 +1,112 @@
+import numpy as np
+import pytest
+from designs import mlp, residual
+
+from chop.errors import HardwareError
+from chop.hw.cocotb_run import BENCH, run_cocotb
+from chop.hw.cycles import balanced
+from chop.hw.emit import emit, vector_files, write_files
+from chop.hw.simulate import Simulator, random_inputs
+from chop.hw.waves import draw_handshakes, traces
+
+
+def test_random_inputs_reach_both_ends_of_the_range():
+    codes = random_inputs(mlp((16, 4), (4, 4)), 40)["data_in_0"]
+    assert (codes.min(), codes.max()) == (-128, 127)
+
+
+def test_building_before_emitting_is_refused(tmp_path):
+    with pytest.raises(HardwareError, match=r"Emit the design first"):
+        Simulator(mlp((4, 8), (4, 4)), tmp_path)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    design = balanced(residual())
+    return Simulator(design, emit(design, tmp_path_factory.mktemp("built")))
+
+
+@pytest.mark.sim
+def test_a_wrong_expectation_is_told_with_its_place(built):
+    inputs = random_inputs(built.design, 4)
+    expected = {k: v.copy() for k, v in built.design.golden(inputs).items()}
+    expected["data_out_0"][2, 1] += 1
+    verdict = built.run(inputs, expected=expected)
+    assert verdict.mismatches == 1
+    assert not verdict.is_exact
+    with pytest.raises(HardwareError, match=r"first mismatch: data_out_0\[2, 1\] is"):
+        verdict.require_exact()
+
+
+@pytest.mark.sim
+def test_nothing_compared_is_no_success(built):
+    empty = {"data_in_0": np.zeros((0, 8), dtype=np.int64)}
+    assert not built.run(empty).is_exact
+
+
+@pytest.mark.sim
+def test_too_few_outputs_are_an_error(built):
+    inputs = random_inputs(built.design, 2)
+    more = {"data_out_0": np.zeros((3, 4), dtype=np.int64)}
+    with pytest.raises(HardwareError, match=r"no beat moved any more .* '8 of 12'"):
+        built.run(inputs, expected=more)
+
+
+@pytest.mark.sim
+def test_beats_nobody_expected_are_counted(built):
+    inputs = random_inputs(built.design, 3)
+    fewer = {"data_out_0": built.design.golden(inputs)["data_out_0"][:2]}
+    assert built.run(inputs, expected=fewer).surplus_beats > 0
+
+
+@pytest.mark.sim
+def test_the_picture_of_handshakes_shows_the_first_output_beat(built, tmp_path):
+    verdict = built.run(random_inputs(built.design, 4), trace=80)
+    last = traces(verdict, built.interface)[-1]
+    assert last.beats[0] == verdict.timing.outputs["data_out_0"][0]
+    assert draw_handshakes(verdict, built.interface, tmp_path / "h.png").stat().st_size > 5000
+    assert (tmp_path / "h.json").exists()
+
+
+@pytest.mark.sim
+@pytest.mark.slow
+def test_waves_are_written(tmp_path):
+    design = mlp((4, 8), (4, 4))
+    simulator = Simulator(design, emit(design, tmp_path), waves=True)
+    assert simulator.run(random_inputs(design, 4), trace=50).is_exact
+    assert (tmp_path / "sim" / "waves.fst").stat().st_size > 500
+
+
+@pytest.fixture
+def bench(tmp_path):
+    design = balanced(residual())
+    vectors = vector_files(design, random_inputs(design, 6))
+    write_files(emit(design, tmp_path), {**vectors, "test/test_top.py": BENCH.read_text()})
+    return tmp_path
+
+
+@pytest.mark.sim("cocotb", "iverilog")
+def test_cocotb_on_icarus_agrees(bench):
+    assert run_cocotb(bench).tests == 2
+
+
+@pytest.mark.sim("cocotb", "iverilog")
+def test_cocotb_notices_a_wrong_output(bench):
+    path = bench / "test" / "data_out_0.mem"
+    words = path.read_text().split()
+    words[-1] = f"{int(words[-1], 16) ^ 1:0{len(words[-1])}x}"
+    path.write_text("\n".join(words) + "\n")
+    with pytest.raises(HardwareError, match=r"2 of 2 tests failed"):
+        run_cocotb(bench)
+
+
+@pytest.mark.sim("cocotb", "iverilog")
+def test_cocotb_that_cannot_start_is_an_error(bench):
+    (bench / "test" / "test_top.py").write_text("raise RuntimeError('no bench')\n")
+    with pytest.raises(HardwareError, match=r"cocotb"):
+        run_cocotb(bench)
+
+
+def test_an_unknown_simulator_is_refused_with_the_known_ones(tmp_path):
+    with pytest.raises(HardwareError, match=r"unknown simulator 'icaru'. Did you mean 'icarus'"):
+        run_cocotb(tmp_path, simulator="icaru")

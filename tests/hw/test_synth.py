@@ -1,0 +1,54 @@
+import pytest
+from designs import mlp, random_weights
+
+from chop.errors import HardwareError
+from chop.hw.components import Linear, Relu
+from chop.hw.cycles import interval
+from chop.hw.design import Builder
+from chop.hw.emit import emit
+from chop.hw.golden import Fixed
+from chop.hw.stream import Stream
+from chop.hw.synth import elaborate, synthesize
+
+BYTE = Fixed(8, 4)
+
+
+def linear_relu(size=16, lanes=4):
+    builder = Builder("top")
+    x = builder.input("data_in_0", Stream((size,), lanes, BYTE))
+    layer = Linear(builder.stream(x), random_weights(size, size, spread=3.0), BYTE, lanes)
+    y = builder.add("fc1", layer, x)
+    builder.output("data_out_0", builder.add("relu", Relu(builder.stream(y), BYTE), y))
+    return builder.build()
+
+
+def test_linear_16_with_four_lanes_takes_16_cycles_per_vector():
+    assert interval(linear_relu()) == 16
+
+
+@pytest.mark.sim("pyosys")
+def test_linear_16_with_four_lanes_fits_its_area(tmp_path):
+    area = synthesize(emit(linear_relu(), tmp_path))
+    assert (area.lut <= 373, area.ff <= 408, area.dsp) == (True, True, 16), str(area)
+    assert area.bram == 0
+
+
+@pytest.mark.sim("pyosys")
+def test_rtl_that_does_not_elaborate_is_an_error(tmp_path):
+    emit(mlp((4, 8), (4, 4)), tmp_path)
+    (tmp_path / "rtl" / "fixed_cast.sv").unlink()
+    with pytest.raises(HardwareError, match=r"yosys failed"):
+        synthesize(tmp_path)
+
+
+@pytest.mark.sim("pyslang")
+def test_slang_tells_what_is_missing(tmp_path):
+    emit(mlp((4, 8), (4, 4)), tmp_path)
+    (tmp_path / "rtl" / "fixed_cast.sv").unlink()
+    with pytest.raises(HardwareError, match=r"slang: .*fixed_cast"):
+        elaborate(tmp_path)
+
+
+def test_an_unknown_family_is_refused_with_the_known_ones(tmp_path):
+    with pytest.raises(HardwareError, match=r"unknown family 'xc8'. Did you mean 'xc7'"):
+        synthesize(tmp_path, family="xc8")
