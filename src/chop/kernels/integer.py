@@ -56,6 +56,6 @@ def integer_product(x: Tensor, weight: Tensor) -> Tensor:
     return torch.nn.functional.linear(x.float(), weight.float())
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _has_dot_products() -> bool:
     return bool(torch.cpu._is_vnni_supported())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import ConfigError
 from chop.kernels import QEmbeddingPacked, QLinearInt8, QLinearPacked
+from chop.log import get_report_logger
 from chop.passes.graph.transforms.pack_weights import KEPT, memory_table
 
 BERT = "BERT classification"
@@ -133,7 +135,8 @@ def test_metadata_follows_the_packed_layers():
     )
 
 
-def test_the_table_is_shown_on_demand(capsys):
+def test_the_table_is_shown_on_demand(capsys, monkeypatch):
+    monkeypatch.setattr(get_report_logger(), "level", logging.INFO)
     packed_graph(BERT, show_table=True)
     assert "bert.pooler.dense" in capsys.readouterr().out
 
