@@ -314,7 +314,9 @@ struct Rows {
     const bool in_place = Format::BITS == 8 && c.shape.columns % x.chunk == 0;
     const i64 groups = c.shape.groups();
     const u8* bytes[ROWS];
-    ahead = c.codes + (row + 2 * ROWS <= c.shape.rows ? row + ROWS : 0) * c.shape.bytes(Format::BITS);
+    const i64 next = row + 2 * ROWS <= c.shape.rows ? row + ROWS : 0;
+    ahead = c.codes + next * c.shape.bytes(Format::BITS);
+    for (i64 i = 0; i < ROWS * groups; i += 64) __builtin_prefetch(c.scales + next * groups + i);
     for (int r = 0; r < ROWS; ++r) {
       const i64 at = min(row + r, c.shape.rows - 1);  // the last rows may be computed twice
       const u8* codes = c.codes + at * c.shape.bytes(Format::BITS);
