@@ -3,7 +3,7 @@
 // Two ways to multiply. In float32: a row of the weight is decoded into a buffer that stays in the
 // cache. Where the processor has 8-bit dot products and the elements fit an int8, in integers:
 // activations are written, 32 at a time, as integers over a power of two, with as many bits as a
-// sum in 32 bits allows (21), and cut into three int8 digits. The error is near that of float32
+// sum in 32 bits allows (20), and cut into three int8 digits. The error is near that of float32
 // arithmetic. Activations that are huge or not finite take the first way.
 
 #include <cstdint>
@@ -242,9 +242,9 @@ constexpr int ROWS = 4;      // weight rows that share what is loaded of the act
 // Columns that are summed in integers; a group of 64 or 128 is several chunks of one scale.
 inline i64 chunk_of(const Shape& shape) { return min(shape.group, 32); }
 
-// Bits of an activation: a register sums in four lanes, and chunk / 4 products with an int8 stay
+// Bits of an activation: chunk / 2 products with an int8, which is what a lane holds at most, stay
 // below 2**31.
-inline i32 precision(i64 chunk) { return chunk == 16 ? 22 : 21; }
+inline i32 precision(i64 chunk) { return chunk == 16 ? 21 : 20; }
 
 // Activations as integers: three digits of eight bits each, and what one unit is worth.
 struct Digits {
@@ -303,6 +303,7 @@ struct Rows {
   std::vector<u8> scale_bytes;
   std::vector<float> scales;
   const i8* w[ROWS];
+  const u8* ahead;  // the codes of the four rows after these
 
   Rows(const Digits& x, const Shape& shape)
       : scale_bytes(static_cast<size_t>(shape.groups() * ROWS)), scales(scale_bytes.size()) {
@@ -313,6 +314,9 @@ struct Rows {
     const bool in_place = Format::BITS == 8 && c.shape.columns % x.chunk == 0;
     const i64 groups = c.shape.groups();
     const u8* bytes[ROWS];
+    const i64 next = row + 2 * ROWS <= c.shape.rows ? row + ROWS : 0;
+    ahead = c.codes + next * c.shape.bytes(Format::BITS);
+    for (i64 i = 0; i < ROWS * groups; i += 64) __builtin_prefetch(c.scales + next * groups + i);
     for (int r = 0; r < ROWS; ++r) {
       const i64 at = min(row + r, c.shape.rows - 1);  // the last rows may be computed twice
       const u8* codes = c.codes + at * c.shape.bytes(Format::BITS);
@@ -354,9 +358,9 @@ inline float32x4_t products(const Rows<Format>& rows, const Digits& x, i64 b, in
   const i8* high = x.digit[2].data() + first * N;
   float32x4_t sum = vdupq_n_f32(0.0f);
   for (i64 k = 0; k < x.chunks; ++k) {
-    // The rows after these: a processor does not fetch ahead across pages by itself.
-    const i8* ahead = rows.w[0] + (ROWS * x.chunks + ROWS * k) * N;
-    for (int i = 0; i < ROWS * N; i += 64) __builtin_prefetch(ahead + i);
+    // A processor does not fetch ahead across pages by itself.
+    const u8* ahead = rows.ahead + k * ROWS * N * Format::BITS / 8;
+    for (int i = 0; i < ROWS * N * Format::BITS / 8; i += 64) __builtin_prefetch(ahead + i);
     int32x4_t p[ROWS];
     for (auto& v : p) v = vdupq_n_s32(0);
     add_digit<N>(p, rows.w, high, k * N);
@@ -364,9 +368,10 @@ inline float32x4_t products(const Rows<Format>& rows, const Digits& x, i64 b, in
     add_digit<N>(p, rows.w, mid, k * N);
     for (auto& v : p) v = vshlq_n_s32(v, 8);
     add_digit<N>(p, rows.w, low, k * N);
-    float32x4_t f[ROWS];
-    for (int r = 0; r < ROWS; ++r) f[r] = vcvtq_f32_s32(p[r]);
-    const float32x4_t total = vpaddq_f32(vpaddq_f32(f[0], f[1]), vpaddq_f32(f[2], f[3]));
+    // Pairs of lanes still fit 32 bits where x has one bit less; converting is the slow step.
+    const float32x4_t first_two = vcvtq_f32_s32(vpaddq_s32(p[0], p[1]));
+    const float32x4_t last_two = vcvtq_f32_s32(vpaddq_s32(p[2], p[3]));
+    const float32x4_t total = vpaddq_f32(first_two, last_two);
     const float unit = x.unit[static_cast<size_t>(first + k)];
     sum = vfmaq_f32(sum, vmulq_n_f32(total, unit),
                     vld1q_f32(rows.scales.data() + (k >> group_shift) * ROWS));

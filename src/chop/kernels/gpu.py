@@ -34,8 +34,8 @@ def _whole(code, FORMAT: tl.constexpr):
     elif FORMAT == MXFP4:
         m = (code & 7).to(tl.int32)  # 0 1 2 3 4 6 8 12: three straight lines
         m = tl.maximum(m, tl.maximum(2 * m - 4, 4 * m - 16))
-        value = m.to(tl.float32)
-        value = tl.where(code < 8, value, -value)
+        sign = (code & 8).to(tl.int32) << 28  # by its bit: minus zero is not zero minus zero
+        value = (m.to(tl.float32).to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
     else:
         value = code.to(tl.float8e4nv, bitcast=True).to(tl.float32) * 512.0
     return value
@@ -61,13 +61,14 @@ def _scale(byte):
 
 @triton.jit
 def _unpack_kernel(
-    codes, scales, out, row_bytes, columns, row_groups,
+    codes, scales, out, row_bytes, columns, row_groups, row_programs,
     FORMAT: tl.constexpr, SHIFT: tl.constexpr, GROUP_BYTES: tl.constexpr, PER_BYTE: tl.constexpr,
     GROUPS: tl.constexpr, IS_EVEN: tl.constexpr,
 ):  # fmt: skip
     """GROUPS groups of one row; where no row has a tail, all rows are one long row."""
-    row = tl.program_id(0).to(tl.int64)
-    group = tl.program_id(1).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)[:, None]
+    program = tl.program_id(0).to(tl.int64)
+    row, place = program // row_programs, program % row_programs
+    group = place * GROUPS + tl.arange(0, GROUPS)[:, None]
     byte = group * GROUP_BYTES + tl.arange(0, GROUP_BYTES)[None, :]
     has_group, has_byte = group < row_groups, byte < row_bytes
     code = tl.load(codes + row * row_bytes + byte, mask=has_byte, other=0)
@@ -89,7 +90,8 @@ def _unpack_kernel(
 
 @triton.jit
 def _linear_kernel(
-    x, codes, scales, bias, y, partial, tickets, m_size, n_size, columns, row_bytes, row_groups,
+    x, codes, scales, bias, y, partial, tickets,
+    m_size, n_size, y_size, columns, row_bytes, row_groups,
     FORMAT: tl.constexpr, SHIFT: tl.constexpr, GROUP_BYTES: tl.constexpr, PER_BYTE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr, SPLIT: tl.constexpr,
     IS_EVEN: tl.constexpr, HAS_BIAS: tl.constexpr,
@@ -100,8 +102,8 @@ def _linear_kernel(
     n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
     m = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
     has_n, has_m = n < n_size, m < m_size
-    row = tl.where(has_n, n, 0).to(tl.int64)[:, None]  # rows beyond the last are not stored
-    x_row = x + tl.where(has_m, m, 0).to(tl.int64)[None, :] * columns
+    row = (n % n_size).to(tl.int64)[:, None]  # what lies beyond the last row is not stored
+    x_row = x + (m % m_size).to(tl.int64)[None, :] * columns
     byte, group = tl.arange(0, BLOCK_B), tl.arange(0, GROUPS)
     total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     for step in range(pid_k, tl.cdiv(row_bytes, BLOCK_B), SPLIT):
@@ -131,8 +133,7 @@ def _linear_kernel(
     mask = has_n[:, None] & has_m[None, :]
     is_last = True
     if SPLIT > 1:
-        size = m_size.to(tl.int64) * n_size
-        tl.store(partial + pid_k * size + where, total, mask=mask)
+        tl.store(partial + pid_k.to(tl.int64) * y_size + where, total, mask=mask)
         tl.debug_barrier()  # the whole block has written before its ticket is drawn
         ticket_at = tickets + pid_m * tl.num_programs(0) + pid_n
         is_last = tl.atomic_add(ticket_at, 1, sem="acq_rel") == SPLIT - 1
@@ -140,7 +141,7 @@ def _linear_kernel(
             total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
             for k in range(SPLIT):
                 total += tl.load(
-                    partial + k * size + where, mask=mask, other=0.0, cache_modifier=".cg"
+                    partial + k * y_size + where, mask=mask, other=0.0, cache_modifier=".cg"
                 )
             tl.store(ticket_at, 0)
     if is_last:
@@ -151,24 +152,36 @@ def _linear_kernel(
 
 @dataclass(frozen=True)
 class Config:
-    """How a linear is cut up; `block_k` counts columns of the weight."""
+    """How a linear is cut up; `block_k` counts columns of the weight.
+
+    Few bytes are in flight for one program, so there must be many: `per_sm` is how many programs
+    a multiprocessor is to have, and the columns are split until there are as many. `split` fixes
+    the number of parts instead.
+    """
 
     block_m: int
     block_n: int
     block_k: int
-    split: int
     warps: int
     stages: int
+    per_sm: int = 7
+    split: int | None = None
+
+    def parts(self, programs: int, steps: int, multiprocessors: int) -> int:
+        """Into how many parts the `steps` along the columns are split."""
+        wanted = self.split or round(self.per_sm * multiprocessors / programs)
+        return max(1, min(wanted, steps // 2, MAX_SPLIT) if self.split is None else wanted)
 
 
+MAX_SPLIT = 16
 CONFIGS: tuple[tuple[int, Config], ...] = (
-    (16, Config(16, 64, 256, 2, 4, 4)),
-    (32, Config(32, 64, 256, 2, 4, 4)),
-    (64, Config(64, 64, 128, 2, 4, 4)),
-    (128, Config(128, 128, 64, 2, 8, 3)),
-    (512, Config(256, 128, 64, 1, 8, 3)),
+    (16, Config(16, 32, 128, warps=2, stages=4)),
+    (32, Config(32, 64, 128, warps=4, stages=3, per_sm=4)),
+    (64, Config(64, 64, 128, warps=4, stages=3, per_sm=3)),
 )
 """The largest batch each is for; beyond the last, unpacking once and the vendor's matmul win."""
+UNPACKED_AT_ONCE = 1 << 27
+"""Elements of the weight that are unpacked at a time for a large batch."""
 
 
 def unpack(
@@ -187,8 +200,9 @@ def unpack(
     if is_even:  # all rows are one
         rows, row_bytes, row_groups, columns = 1, codes.numel(), scales.numel(), out.numel()
     groups = 4096 // group_size
-    _unpack_kernel[(rows, triton.cdiv(row_groups, groups))](
-        codes, scales, out, row_bytes, columns, row_groups,
+    row_programs = triton.cdiv(row_groups, groups)
+    _unpack_kernel[(rows * row_programs,)](
+        codes, scales, out, row_bytes, columns, row_groups, row_programs,
         FORMAT=FORMATS.index(format), SHIFT=row.element.shift,
         GROUP_BYTES=group_size // row.per_byte, PER_BYTE=row.per_byte, GROUPS=groups,
         IS_EVEN=is_even, num_warps=8,
@@ -204,7 +218,9 @@ def linear(
     config = next((c for limit, c in CONFIGS if batch <= limit), None)
     is_known = x.dtype != torch.float64 and _is_known(format, x.device)
     if config is None or x.numel() == 0 or not is_known:
-        return reference.linear(x, codes, scales, bias, format, group_size)
+        return reference.linear(
+            x, codes, scales, bias, format, group_size, at_once=UNPACKED_AT_ONCE
+        )
     return run_linear(x, codes, scales, bias, format, group_size, config)
 
 
@@ -218,15 +234,17 @@ def run_linear(
     batch = x.numel() // columns
     y = torch.empty((*x.shape[:-1], rows), dtype=x.dtype, device=x.device)
     block_k = max(config.block_k, group_size, 16 * per_byte)
-    split = min(config.split, triton.cdiv(columns, block_k))
-    grid = (triton.cdiv(rows, config.block_n), triton.cdiv(batch, config.block_m), split)
+    blocks = (triton.cdiv(rows, config.block_n), triton.cdiv(batch, config.block_m))
+    steps = triton.cdiv(columns, block_k)
+    split = min(config.parts(blocks[0] * blocks[1], steps, _multiprocessors(x.device)), steps)
+    grid = (*blocks, split)
     partial, tickets = y, y
     if split > 1:
         partial = torch.empty((split, batch, rows), dtype=torch.float32, device=x.device)
         tickets = _tickets(x.device, _stream(x.device), _power_of_two(grid[0] * grid[1]))
     _linear_kernel[grid](
-        x, codes, scales, y if bias is None else bias, y, partial, tickets, batch, rows, columns,
-        codes.shape[1], groups_of(columns, group_size),
+        x, codes, scales, y if bias is None else bias, y, partial, tickets,
+        batch, rows, y.numel(), columns, codes.shape[1], groups_of(columns, group_size),
         FORMAT=FORMATS.index(format), SHIFT=PACKED_FORMATS[format].element.shift,
         GROUP_BYTES=group_size // per_byte, PER_BYTE=per_byte,
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_B=block_k // per_byte, SPLIT=split,
@@ -248,6 +266,13 @@ def _is_known(format: str, device: torch.device) -> bool:
 def _tickets(device: torch.device, stream: int, size: int) -> Tensor:
     """Zeros that the kernel counts up and sets back; two streams must not share them."""
     return torch.zeros(size, dtype=torch.int32, device=device)
+
+
+@functools.cache
+def _multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _stream(device: torch.device) -> int:

@@ -6,8 +6,6 @@ products; torch's weight-only kernel on CPUs. Elsewhere the integers are multipl
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from torch import Tensor
 
@@ -58,6 +56,6 @@ def integer_product(x: Tensor, weight: Tensor) -> Tensor:
     return torch.nn.functional.linear(x.float(), weight.float())
 
 
-@functools.cache
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _has_dot_products() -> bool:
     return bool(torch.cpu._is_vnni_supported())

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from chop.errors import ConfigError
 from chop.kernels import integer
-from chop.kernels.ops import PackedTensor, pack, unpack
+from chop.kernels.ops import PackedTensor, multiply, pack, unpack
 from chop.nn.quantizers import Quantizer
 
 Quantizers = Mapping[str, Quantizer]
@@ -63,9 +63,7 @@ class QLinearPacked(nn.Module):
         """`x` times the transposed weight plus bias."""
         if "data_in" in self.quantizers:
             x = self.quantizers["data_in"](x)
-        y = torch.ops.mase.packed_linear(
-            x, self.codes, self.scales, self.bias, self.format, self.group_size
-        )
+        y = multiply(x, self.codes, self.scales, self.bias, self.format, self.group_size)
         return self.quantizers["data_out"](y) if "data_out" in self.quantizers else y
 
     def extra_repr(self) -> str:

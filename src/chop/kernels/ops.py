@@ -97,6 +97,35 @@ def packed_linear(x: Tensor, weight: PackedTensor, bias: Tensor | None = None) -
 
     The weight is never unpacked as a whole; what is read from memory is its bytes.
     """
+    if not _fits(x, weight, bias):
+        _explain_misfit(x, weight, bias)
+    return multiply(x, weight.codes, weight.scales, bias, weight.format, weight.group_size)
+
+
+def multiply(
+    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
+) -> Tensor:
+    """The operator on parts that are known to fit; without gradients it costs less to call."""
+    run = torch.ops.mase.packed_linear.default
+    needs_gradient = x.requires_grad or (bias is not None and bias.requires_grad)
+    if torch.compiler.is_compiling() or (needs_gradient and torch.is_grad_enabled()):
+        return run(x, codes, scales, bias, format, group_size)
+    with torch._C._AutoDispatchBelowAutograd():
+        return run(x, codes, scales, bias, format, group_size)
+
+
+def _fits(x: Tensor, weight: PackedTensor, bias: Tensor | None) -> bool:
+    """Whether a product can be computed; quick, because it is asked at every call."""
+    codes = weight.codes
+    fits = x.is_floating_point() and x.dim() > 0 and x.shape[-1] == weight.columns
+    fits = fits and codes.dim() == 2 and x.device == codes.device
+    if bias is None or not fits:
+        return fits
+    is_vector = bias.dim() == 1 and bias.shape[0] == codes.shape[0]
+    return is_vector and bias.is_floating_point() and bias.device == x.device
+
+
+def _explain_misfit(x: Tensor, weight: PackedTensor, bias: Tensor | None) -> None:
     rows, columns = _matrix(weight)
     _want(
         x.is_floating_point() and x.dim() > 0 and x.shape[-1] == columns,
@@ -112,9 +141,6 @@ def packed_linear(x: Tensor, weight: PackedTensor, bias: Tensor | None = None) -
             f"{tuple(bias.shape)}.",
         )
         _same_device("packed_linear", x, bias)
-    return torch.ops.mase.packed_linear(
-        x, weight.codes, weight.scales, bias, weight.format, weight.group_size
-    )
 
 
 def packed_embedding(

@@ -15,7 +15,7 @@ from chop.kernels.formats import (
 from chop.nn.quantizers.blocks import split
 from chop.nn.quantizers.powers import times_power
 
-ROWS_AT_ONCE = 1 << 22
+ELEMENTS_AT_ONCE = 1 << 22
 """Elements packed or multiplied at a time, so that temporaries stay small."""
 
 
@@ -24,7 +24,7 @@ def pack_rows(x: Tensor, format: PackedFormat, group_size: int) -> tuple[Tensor,
     rows, columns = x.shape
     codes = x.new_empty((rows, format.code_bytes(columns)), dtype=torch.uint8)
     scales = x.new_empty((rows, groups_of(columns, group_size)), dtype=torch.uint8)
-    step = max(ROWS_AT_ONCE // max(columns, 1), 1)
+    step = max(ELEMENTS_AT_ONCE // max(columns, 1), 1)
     for first in range(0, rows if columns else 0, step):
         part = slice(first, first + step)
         codes[part], scales[part] = _pack_part(x[part], format, group_size)
@@ -80,19 +80,29 @@ def unpack(
 
 
 def linear(
-    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    format: str,
+    group_size: int,
+    *,
+    at_once: int = ELEMENTS_AT_ONCE,
 ) -> Tensor:
-    """`x` times the transposed weight plus bias, a slice of the weight unpacked at a time."""
+    """`x` times the transposed weight plus bias, `at_once` elements of it unpacked at a time."""
     rows, columns = codes.shape[0], x.shape[-1]
+    step = max(at_once // max(columns, 1), 1)
+    if step >= rows:
+        weight = torch.ops.mase.unpack(codes, scales, format, group_size, columns, x.dtype)
+        return torch.nn.functional.linear(x, weight, None if bias is None else bias.to(x.dtype))
     y = x.new_empty((*x.shape[:-1], rows))
-    step = max(ROWS_AT_ONCE // max(columns, 1), 1)
     for first in range(0, rows, step):
         part = slice(first, first + step)
         weight = torch.ops.mase.unpack(
             codes[part], scales[part], format, group_size, columns, x.dtype
         )
         y[..., part] = torch.nn.functional.linear(x, weight)
-    return y if bias is None else y + bias
+    return y if bias is None else y.add_(bias)
 
 
 def dequantize_mxint8(codes: Tensor, scales: Tensor, group_size: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import ConfigError
 from chop.kernels import QEmbeddingPacked, QLinearInt8, QLinearPacked
+from chop.log import get_report_logger
 from chop.passes.graph.transforms.pack_weights import KEPT, memory_table
 
 BERT = "BERT classification"
@@ -104,9 +106,12 @@ def test_a_quantised_layer_keeps_its_format_and_its_values():
 
 def test_a_format_that_cannot_be_packed_is_kept_and_named():
     graph = annotated("MLP")
-    passes.quantize_transform_pass(graph, {"by": "type", "default": {"config": {"name": "log"}}})
+    config = {f"{role}_width": 8 for role in ("data_in", "weight", "bias")}
+    config |= {f"{role}_frac_width": 4 for role in ("data_in", "weight", "bias")}
+    arguments = {"by": "type", "default": {"config": {"name": "integer", **config}}}
+    passes.quantize_transform_pass(graph, arguments)
     _, info = passes.pack_weights_transform_pass(graph)
-    assert "no packed format holds weights in Log" in info["modules"][0]["reason"]
+    assert "no packed format holds weights in Integer" in info["modules"][0]["reason"]
 
 
 @pytest.mark.parametrize("format", ["int8", "int8_dynamic"])
@@ -130,7 +135,8 @@ def test_metadata_follows_the_packed_layers():
     )
 
 
-def test_the_table_is_shown_on_demand(capsys):
+def test_the_table_is_shown_on_demand(capsys, monkeypatch):
+    monkeypatch.setattr(get_report_logger(), "level", logging.INFO)
     packed_graph(BERT, show_table=True)
     assert "bert.pooler.dense" in capsys.readouterr().out
 

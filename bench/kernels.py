@@ -1,0 +1,449 @@
+"""How fast and how small packed weights are, as ratios to torch's own layers in the same run.
+
+    python bench/kernels.py                        # every section of the CPU
+    python bench/kernels.py --device cuda          # checks the kernels, then every section
+    python bench/kernels.py --device cuda --section linear --section sweep
+
+Sections: unpack (against a copy), linear (against torch's linear), attention (fused against
+written out), memory (what loading a model adds to the process), end_to_end (BERT-base, float to
+packed and fused), sweep (configurations of the GPU kernel). Programs of a section alternate, so
+that a busy moment hits all of them. Results go to bench/results/kernels_<device>.json after each
+section; a section that fails is reported and the others run.
+
+Add a section: a function from the device to records, and its row in `SECTIONS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import math
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from record import save
+from torch import Tensor
+
+from chop.kernels import PACKED_FORMATS, PackedTensor, pack, packed_linear, unpack
+
+Records = list[dict[str, Any]]
+Programs = Mapping[str, Callable[[], object]]
+SHAPES = ((4096, 4096), (14336, 4096), (4096, 14336))
+"""Rows and columns of the weight: the square one, and both orders of the wide one."""
+TARGETS = {"cpu": {1: 0.5}, "cuda": {1: 0.65, 16: 0.65, 256: 1.1}}
+"""Time of the packed linear over that of torch's, by batch, at 4096 x 14336."""
+COLD_BYTES = 600 << 20
+"""Weights that are cycled through, so that none is in a cache when its turn comes."""
+CONFIG_NAMES = ("block_m", "block_n", "block_k", "warps", "stages", "per_sm")
+
+
+# -- timing ----------------------------------------------------------------------------------
+
+
+def alternate(programs: Programs, repeats: int) -> dict[str, list[float]]:
+    """Seconds of each call, the programs taking turns after a warm-up."""
+    times: dict[str, list[float]] = {name: [] for name in programs}
+    for i in range(repeats + 2):
+        for name, program in programs.items():
+            start = time.perf_counter()
+            program()
+            if i >= 2:
+                times[name].append(time.perf_counter() - start)
+    return times
+
+
+def on_gpu(calls: list[Callable[[], object]], replays: int = 15) -> list[float]:
+    """Seconds per call of calls captured one after the other: no launch gaps, no warm cache."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for call in calls[:2]:
+            call()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            for call in calls:
+                call()
+        times = []
+        for _ in range(replays + 2):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record(stream)
+            graph.replay()
+            end.record(stream)
+            end.synchronize()
+            times.append(begin.elapsed_time(end) * 1e-3 / len(calls))
+    return times[2:]
+
+
+def summary(times: list[float]) -> dict[str, float]:
+    low, high = min(times), max(times)
+    return {"median_us": statistics.median(times) * 1e6, "min_us": low * 1e6, "max_us": high * 1e6}
+
+
+def copies(make: Callable[[], Any], size: int) -> list[Any]:
+    """As many fresh ones as a cache does not hold."""
+    return [make() for _ in range(max(2, math.ceil(COLD_BYTES / size)))]
+
+
+# -- unpack ----------------------------------------------------------------------------------
+
+
+def bench_unpack(device: str) -> Records:
+    """Bandwidth of unpacking to bfloat16, over that of a copy that moves as many bytes."""
+    records = []
+    rows, columns = (16384, 16384) if device == "cuda" else (2048, 4096)
+    weight = torch.randn(rows, columns, device=device)
+    for format in PACKED_FORMATS:
+        packed = pack(weight, format)
+        moved = packed.nbytes + 2 * weight.numel()
+        source = torch.empty(moved // 2, dtype=torch.uint8, device=device)
+        programs = {
+            "copy": lambda source=source: source.clone(),
+            "unpack": lambda packed=packed: unpack(packed, torch.bfloat16),
+        }
+        if device == "cuda":
+            times = {name: on_gpu([program]) for name, program in programs.items()}
+        else:
+            times = alternate(programs, 9)
+        best = {name: moved / statistics.median(t) for name, t in times.items()}
+        records.append(
+            {
+                "format": format,
+                "shape": [rows, columns],
+                "copy_gb_s": best["copy"] / 1e9,
+                "unpack_gb_s": best["unpack"] / 1e9,
+                "ratio": best["unpack"] / best["copy"],
+                "target": 0.95 if device == "cuda" else None,
+            }
+        )
+    return records
+
+
+# -- linear ----------------------------------------------------------------------------------
+
+
+def bench_linear(device: str) -> Records:
+    """Time of the packed linear over that of torch's linear in float32 (CPU) or bfloat16 (GPU)."""
+    is_gpu = device == "cuda"
+    batches = (1, 4, 16, 64, 256) if is_gpu else (1, 4, 16)
+    records = []
+    for (rows, columns), batch in itertools.product(SHAPES, batches):
+        formats = tuple(PACKED_FORMATS) if batch == 1 and rows > columns else ("mxint8", "mxint4")
+        weight = torch.randn(rows, columns, device=device) / 64
+        x = torch.randn(batch, columns, device=device)
+        if is_gpu:
+            weight, x = weight.bfloat16(), x.bfloat16()
+        packed = {name: pack(weight, name) for name in formats}
+        times = (_gpu_linear if is_gpu else _cpu_linear)(x, weight, packed)
+        base = statistics.median(times["torch"])
+        for name in formats:
+            records.append(
+                {
+                    "shape": [rows, columns],
+                    "batch": batch,
+                    "format": name,
+                    **summary(times[name]),
+                    "torch_us": base * 1e6,
+                    "ratio": statistics.median(times[name]) / base,
+                    "target": _target(device, rows * columns, batch, name),
+                }
+            )
+    return records
+
+
+def _target(device: str, elements: int, batch: int, format: str) -> float | None:
+    is_stated = format == "mxint8" and (elements > 4096 * 4096 or device == "cpu")
+    return TARGETS[device].get(batch) if is_stated else None
+
+
+def _cpu_linear(x: Tensor, weight: Tensor, packed: Mapping[str, PackedTensor]) -> Any:
+    programs: dict[str, Callable[[], object]] = {"torch": lambda: F.linear(x, weight)}
+    programs |= {name: lambda p=p: packed_linear(x, p) for name, p in packed.items()}
+    with torch.no_grad():
+        return alternate(programs, 11)
+
+
+def _gpu_linear(x: Tensor, weight: Tensor, packed: Mapping[str, PackedTensor]) -> Any:
+    weights = copies(weight.clone, weight.nbytes)
+    times = {"torch": on_gpu([lambda w=w: F.linear(x, w) for w in weights])}
+    del weights
+    for name, given in packed.items():
+        many = copies(lambda given=given: _copy(given), given.nbytes)
+        times[name] = on_gpu([lambda p=p: packed_linear(x, p) for p in many])
+    return times
+
+
+def _copy(packed: PackedTensor) -> PackedTensor:
+    parts = (packed.codes.clone(), packed.scales.clone())
+    return PackedTensor(*parts, packed.format, packed.group_size, packed.columns)
+
+
+def bench_sweep(device: str) -> Records:
+    """Configurations of the GPU's packed linear, best first."""
+    from chop.kernels.gpu import Config, run_linear
+
+    small = [
+        Config(16, n, k, warps, stages, per_sm)
+        for n, k, warps, stages, per_sm in (
+            (32, 128, 2, 4, 7), (32, 128, 2, 3, 10), (32, 256, 2, 3, 5), (32, 64, 2, 5, 10),
+            (16, 256, 1, 4, 8), (16, 128, 1, 4, 14), (64, 128, 4, 3, 5), (32, 128, 2, 4, 4),
+        )
+    ]  # fmt: skip
+    large = [
+        Config(m, n, k, warps, stages, per_sm)
+        for m, n, k, warps, stages, per_sm in (
+            (64, 64, 128, 4, 3, 3), (128, 64, 64, 4, 4, 2), (256, 128, 64, 8, 3, 1),
+        )
+    ]  # fmt: skip
+    records = []
+    for batch, configs in ((16, small), (64, large)):
+        for rows, columns in SHAPES[1:]:
+            x = torch.randn(batch, columns, device=device, dtype=torch.bfloat16)
+            packed = pack(torch.randn(rows, columns, device=device))
+            many = copies(lambda packed=packed: _copy(packed), packed.nbytes)
+            for config in configs:
+                calls = [
+                    lambda p=p, c=config, x=x: run_linear(
+                        x, p.codes, p.scales, None, p.format, p.group_size, c
+                    )
+                    for p in many
+                ]
+                try:
+                    times = on_gpu(calls, 7)
+                except Exception as error:  # one configuration may not fit; the others count
+                    print(f"sweep {config}: {type(error).__name__}")
+                    continue
+                settings = {name: getattr(config, name) for name in CONFIG_NAMES}
+                records.append(
+                    {"shape": [rows, columns], "batch": batch, **settings, **summary(times)}
+                )
+    return sorted(records, key=lambda r: (r["batch"], r["shape"], r["median_us"]))
+
+
+# -- attention -------------------------------------------------------------------------------
+
+
+def written_out(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
+    scores = torch.matmul(q, k.transpose(-1, -2)) * scale + mask
+    return torch.matmul(F.softmax(scores, dim=-1), v)
+
+
+def bench_attention(device: str) -> Records:
+    """Fused attention against the same written out, on BERT-base shapes."""
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    records = []
+    for length in (128, 512):
+        q, k, v = (torch.randn(8, 12, length, 64, device=device, dtype=dtype) for _ in range(3))
+        mask = torch.zeros(8, 1, length, length, device=device, dtype=dtype)
+        programs = {
+            "written out": lambda a=(q, k, v, mask): written_out(*a, 0.125),
+            "fused": lambda a=(q, k, v, mask): F.scaled_dot_product_attention(
+                *a[:3], attn_mask=a[3], scale=0.125
+            ),
+        }
+        with torch.no_grad():
+            if device == "cuda":
+                times = {name: on_gpu([p] * 20) for name, p in programs.items()}
+            else:
+                times = alternate(programs, 7)
+        median = {name: statistics.median(t) for name, t in times.items()}
+        records.append(
+            {
+                "tokens": length,
+                **{f"{name}_us": t * 1e6 for name, t in median.items()},
+                "speedup": median["written out"] / median["fused"],
+                "target": 4.5 if device == "cuda" else 1.3,
+            }
+        )
+    return records
+
+
+# -- memory ----------------------------------------------------------------------------------
+
+
+def bench_memory(device: str) -> Records:
+    """What loading a model of linear layers adds to a process: float32, and packed."""
+    with tempfile.TemporaryDirectory() as folder:
+        grown = {kind: _grown(kind, folder) for kind in ("float32", "mxint8", "mxint4")}
+    return [
+        {
+            "weights": kind,
+            "grown_mib": size / 2**20,
+            "ratio": size / grown["float32"],
+            "target": 0.3 if kind == "mxint8" else None,
+        }
+        for kind, size in grown.items()
+    ]
+
+
+def _grown(kind: str, folder: str) -> int:
+    """Bytes by which loading the checkpoint of `kind` grows a fresh process."""
+    for step in ("write", "load"):
+        command = [sys.executable, __file__, "--child", step, kind, folder]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return int(done.stdout.split()[-1])
+
+
+def child(step: str, kind: str, folder: str) -> None:
+    """In a process of its own: write the checkpoint, or load it and say what that took."""
+    from chop import MaseGraph
+
+    file = Path(folder) / kind
+    if step == "write":
+        import chop.passes as passes
+
+        model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(16)))
+        graph = MaseGraph(model.eval(), dummy_in=torch.randn(1, 2048))
+        if kind != "float32":
+            passes.pack_weights_transform_pass(graph, {"format": kind})
+        graph.export(file)
+        return
+    import chop.kernels  # noqa: F401  - what any program that packs has loaded
+
+    before = _resident()
+    graph = MaseGraph.from_checkpoint(file)
+    for tensor in (*graph.model.parameters(), *graph.model.buffers()):
+        tensor.flatten()[::1024].max()  # a mapped file counts once it is read
+    print(_resident() - before)
+
+
+def _resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+# -- end to end ------------------------------------------------------------------------------
+
+
+def bench_end_to_end(device: str) -> Records:
+    """BERT-base with random weights: the float model, fused, packed, both; time and memory."""
+    import copy
+
+    import transformers
+
+    import chop.passes as passes
+    from chop import MaseGraph
+
+    config = transformers.BertConfig(num_labels=2, attn_implementation="eager")
+    torch.manual_seed(0)
+    model = transformers.BertForSequenceClassification(config).eval()
+    shape = (8, 128) if device == "cuda" else (1, 128)
+    inputs = {
+        "input_ids": torch.randint(1000, 20000, shape),
+        "attention_mask": torch.ones(shape, dtype=torch.long),
+    }
+    base = MaseGraph(model, list(inputs), inputs)
+    steps: dict[str, tuple[str, ...]] = {
+        "float": (),
+        "fused": ("fuse_patterns_transform_pass",),
+        "packed": ("pack_weights_transform_pass",),
+        "fused and packed": ("fuse_attention_transform_pass", "pack_weights_transform_pass"),
+    }
+    graphs = {}
+    for name, passes_of in steps.items():
+        graph = copy.deepcopy(base)
+        for each in passes_of:
+            passes.PASSES[each](graph)
+        graphs[name] = graph.model.to(device).eval()
+        if device == "cuda":
+            graphs[name].to(torch.bfloat16)
+    there = {k: v.to(device) for k, v in inputs.items()}
+    programs = {name: lambda m=m: m(**there) for name, m in graphs.items()}
+    with torch.no_grad():
+        expected = graphs["float"](**there).logits.float()
+        errors = {
+            n: float((m(**there).logits.float() - expected).norm() / expected.norm())
+            for n, m in graphs.items()
+        }
+        if device == "cuda":
+            times = {name: on_gpu([program] * 2) for name, program in programs.items()}
+        else:
+            times = alternate(programs, 5)
+    first = statistics.median(times["float"])
+    return [
+        {
+            "model": name,
+            **summary(times[name]),
+            "speedup": first / statistics.median(times[name]),
+            "mib": _size(graphs[name]) / 2**20,
+            "error": errors[name],
+        }
+        for name in programs
+    ]
+
+
+def _size(model: torch.nn.Module) -> int:
+    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    return sum(t.nbytes for t in tensors.values())
+
+
+# -- the program -----------------------------------------------------------------------------
+
+SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[str], Records]]] = {
+    "unpack": (("cpu", "cuda"), bench_unpack),
+    "linear": (("cpu", "cuda"), bench_linear),
+    "attention": (("cpu", "cuda"), bench_attention),
+    "memory": (("cpu",), bench_memory),
+    "end_to_end": (("cpu", "cuda"), bench_end_to_end),
+    "sweep": (("cuda",), bench_sweep),
+}
+"""The devices of each section, and the section."""
+
+
+def check_kernels() -> None:
+    """Compare the GPU's kernels with the reference, each format in a process of its own."""
+    program = Path(__file__).parents[1] / "tests" / "kernels" / "check_gpu.py"
+    running = [
+        subprocess.Popen([sys.executable, str(program), "cuda", format])
+        for format in PACKED_FORMATS
+    ]
+    failed = sum(process.wait() != 0 for process in running)
+    print(f"kernels checked: {len(running) - failed} of {len(running)} formats are right.")
+
+
+def show(name: str, records: Records) -> None:
+    print(f"\n{name}")
+    for record in records:
+        cells = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in record.items())
+        print("  " + "  ".join(cells))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--section", action="append", choices=tuple(SECTIONS))
+    parser.add_argument("--skip-check", action="store_true")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        return child(*args.child)
+    torch.set_num_threads(args.threads)
+    if args.device == "cuda" and not args.skip_check:
+        check_kernels()
+    chosen = args.section or [n for n, (devices, _) in SECTIONS.items() if args.device in devices]
+    results: dict[str, Any] = {}
+    for name in chosen:
+        start = time.perf_counter()
+        with contextlib.ExitStack() as stack:
+            stack.callback(lambda: save(f"kernels_{args.device}", results))
+            try:
+                results[name] = SECTIONS[name][1](args.device)
+                show(f"{name} ({time.perf_counter() - start:.0f} s)", results[name])
+            except Exception:  # the other sections are still worth having
+                print(f"\n{name} failed:\n{traceback.format_exc()}")
+    return None
+
+
+if __name__ == "__main__":
+    main()
