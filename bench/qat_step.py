@@ -3,7 +3,8 @@
 BERT-base with random weights, all 74 Linear layers quantised: one training step (forward, backward,
 SGD) as a ratio to the same step of the float model, interleaved; on the CPU and, where there is
 one, on the GPU, where the layers of both are compiled so that quantisation is fused into its
-neighbours, and both multiply in TF32. And the time the quantise pass takes on the traced graph and on the plain module.
+neighbours.
+And the time the quantise pass takes on the traced graph and on the plain module.
 
     python bench/qat_step.py [--rounds N] [--batch N] [--length N] [--formats NAME …]
 """
@@ -88,7 +89,6 @@ def step_ratio(name: str, device: str, batch: int, length: int, rounds: int) -> 
     ids = torch.randint(0, 30000, (batch, length), device=device)
     inputs = {"input_ids": ids, "labels": torch.zeros(batch, dtype=torch.long, device=device)}
     if device == "cuda":
-        torch.set_float32_matmul_precision("high")  # or a compiled matmul may use TF32 alone
         for module in (model, quantised):
             for layer in module.bert.encoder.layer:
                 layer.compile()  # one compiled layer serves all twelve
