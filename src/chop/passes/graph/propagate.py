@@ -8,7 +8,6 @@ The model is left as it was in every case.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.recorder import is_mutation
 from chop.ir.sameness import is_hashable, key_of, module_key
+from chop.ir.tracer import quiet
 
 Recorder = Callable[[fx.Node, Any], None]
 
@@ -152,19 +152,8 @@ def _run_fake(interpreter: _Recording, inputs: Mapping[str, Any]) -> None:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fakes = [_map_tensors(v, mode.from_tensor) for v in inputs.values()]
     # A write to a buffer alone, with no fake operand, happens for real in a fake world too.
-    with kept_buffers(interpreter.model), mode, _without_noise():
+    with kept_buffers(interpreter.model), mode, quiet("torch._subclasses.fake_tensor"):
         interpreter.run(*fakes)
-
-
-@contextlib.contextmanager
-def _without_noise() -> Iterator[None]:
-    """Quiet torch's own account of what a fake tensor cannot do; the real run answers it."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    was, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = was
 
 
 def _run_real(interpreter: _Recording, inputs: Mapping[str, Any]) -> None:
