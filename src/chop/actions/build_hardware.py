@@ -11,6 +11,7 @@ from chop.actions.simulation import STALLS, TRACED_CYCLES
 from chop.hw import synth
 from chop.hw.emit import write_files
 from chop.hw.lower import Lowered
+from chop.hw.project import DEFAULT_PROJECT
 from chop.hw.report import write_report
 from chop.hw.simulate import Simulator, Verdict, lint, random_inputs
 from chop.hw.synth import Area
@@ -39,7 +40,7 @@ class HardwareBuild:
 
 def build_hardware(
     graph: MaseGraph,
-    project_dir: str | Path = "mase_output/top",
+    project_dir: str | Path = DEFAULT_PROJECT,
     *,
     inputs: Any = None,
     parallelism: Mapping[str, Any] | None = None,

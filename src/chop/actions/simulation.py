@@ -9,6 +9,7 @@ from chop.hw import synth
 from chop.hw.cocotb_run import CocotbResult, run_cocotb
 from chop.hw.cycles import Stalls
 from chop.hw.emit import read_interface, read_vectors
+from chop.hw.project import latest_project
 from chop.hw.simulate import Simulator, Verdict
 from chop.hw.waves import draw_handshakes
 from chop.log import get_logger
@@ -22,7 +23,7 @@ STALLS = Stalls(0.6, 0.6, 2)
 
 
 def simulate(
-    project_dir: str | Path = "mase_output/top",
+    project_dir: str | Path | None = None,
     *,
     skip_build: bool = False,
     skip_test: bool = False,
@@ -32,7 +33,7 @@ def simulate(
 ) -> Verdict | CocotbResult | None:
     """Run the emitted test vectors through the emitted RTL; raises unless every bit is right.
 
-    `verilator` runs natively, under random `stalls` and at full rate, and gives the verdict at full
+    `project_dir` is by default the one that was emitted last. `verilator` runs natively, under random `stalls` and at full rate, and gives the verdict at full
     rate; `cocotb` runs the emitted test bench, which does the same.
     `skip_build` wants a simulator built before; `skip_test` only builds. `waves` keeps the signals
     of the first cycles in `hardware/sim/waves.fst` and a picture of the first handshakes.
@@ -41,7 +42,7 @@ def simulate(
         raise HardwareError(
             f"simulate: unknown simulator '{simulator}'. {suggest(simulator, SIMULATORS)}"
         )
-    hardware = Path(project_dir).expanduser() / "hardware"
+    hardware = _hardware(project_dir)
     interface = read_interface(hardware)
     if simulator == "cocotb":
         return run_cocotb(hardware, top=interface.name, waves=waves)
@@ -60,7 +61,11 @@ def simulate(
     return verdict.require_exact()
 
 
-def synthesize(project_dir: str | Path = "mase_output/top", *, family: str = "xc7") -> synth.Area:
-    """Cells of the emitted RTL on a device family, from Yosys."""
-    hardware = Path(project_dir).expanduser() / "hardware"
+def synthesize(project_dir: str | Path | None = None, *, family: str = "xc7") -> synth.Area:
+    """Cells of the RTL, by default the one emitted last, on a device family, from Yosys."""
+    hardware = _hardware(project_dir)
     return synth.synthesize(hardware, read_interface(hardware).name, family)
+
+
+def _hardware(project_dir: str | Path | None) -> Path:
+    return Path(project_dir or latest_project()).expanduser() / "hardware"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from chop.hw.design import Wire
 from chop.hw.lower import Lowered, Parallelism, lower
+from chop.hw.project import DEFAULT_PROJECT
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 
@@ -15,7 +16,7 @@ from chop.ir.meta import mase_meta
 class EmitArgs:
     """`project_dir`: files go to its folder `hardware`."""
 
-    project_dir: Path = Path("mase_output/top")
+    project_dir: Path = DEFAULT_PROJECT
 
     @property
     def hardware(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chop.hw.emit import top_files, write_files
+from chop.hw.project import remember_project
 from chop.ir.graph import MaseGraph
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.hardware import EmitArgs, lowered_design
@@ -13,4 +14,5 @@ def emit_verilog_top_transform_pass(graph: MaseGraph, args: EmitArgs) -> PassRes
     """Write `hardware/rtl/top.sv` and `hardware/design.json` under the project directory."""
     files = top_files(lowered_design(graph).design)
     write_files(args.hardware, files)
+    remember_project(args.project_dir)
     return graph, {"directory": args.hardware, "files": sorted(files)}
