@@ -33,8 +33,9 @@ def simulate(
 ) -> Verdict | CocotbResult | None:
     """Run the emitted test vectors through the emitted RTL; raises unless every bit is right.
 
-    `project_dir` is by default the one that was emitted last. `verilator` runs natively, under random `stalls` and at full rate, and gives the verdict at full
-    rate; `cocotb` runs the emitted test bench, which does the same.
+    `project_dir` is by default the one that was emitted last. `verilator` runs natively, under
+    random `stalls` and at full rate, and gives the verdict at full rate; `cocotb` runs the emitted
+    test bench, which does the same.
     `skip_build` wants a simulator built before; `skip_test` only builds. `waves` keeps the signals
     of the first cycles in `hardware/sim/waves.fst` and a picture of the first handshakes.
     """
