@@ -190,10 +190,17 @@ def measure_cocotb(scratch: Path) -> dict[str, Any]:
 
 
 def measure_mutants() -> dict[str, Any]:
-    """The mutation campaign of the tests, counted."""
-    command = [sys.executable, "-m", "pytest", "-q", "tests/hw/test_mutations.py", "-n", "2"]
+    """The mutation campaign of the tests: every fault tried, and whether it was noticed."""
+    tests = "tests/hw/test_mutations.py"
+    command = [sys.executable, "-m", "pytest", "-q", tests, "-n", "2", "-rA"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    return {"passed": done.returncode == 0, "summary": done.stdout.strip().splitlines()[-1]}
+    lines = done.stdout.strip().splitlines()
+    tried = {
+        line.split("::", 1)[1]: line.startswith("PASSED")
+        for line in lines
+        if line.startswith(("PASSED ", "FAILED ")) and "::" in line
+    }
+    return {"passed": done.returncode == 0, "summary": lines[-1], "noticed": tried}
 
 
 def main() -> None:
