@@ -125,6 +125,21 @@ def test_an_input_that_cannot_be_made_is_named():
         MaseGraph(model, hf_input_names=["input_ids", "encoder_outputs"])
 
 
+@pytest.mark.parametrize("name", ["GPT-2", "Llama", "T5", "BART"])
+def test_a_model_that_keeps_past_keys_is_traced_without_them(name):
+    case = zoo.ZOO[name]()
+    for module in case.model.modules():
+        if hasattr(module, "config"):
+            module.config.use_cache = True
+    graph = MaseGraph(case.model, case.hf_input_names, case.inputs)
+    assert case.model.config.use_cache
+    with torch.no_grad():
+        ours, theirs = graph.model(**case.inputs), case.model(**case.inputs)
+    assert torch.equal(ours.logits, theirs.logits)
+    assert "past_key_values" in theirs
+    assert "past_key_values" not in ours
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_a_graph_traced_without_gradients_still_has_them(mode):
     model = zoo.MLP()

@@ -139,6 +139,8 @@ def _hugging_face_told(model: nn.Module) -> Iterator[None]:
         if helpers is not None:
             stack.enter_context(patched(helpers, "is_jit_tracing", lambda: True))
         for config in _configs(model):
+            if getattr(config, "use_cache", False):  # a graph of one pass keeps no past keys
+                vars(config)["use_cache"] = False
             # "eager" loops over the experts that tokens hit, which depends on data.
             if getattr(config, "_experts_implementation", None) == "eager":
                 vars(config)["_experts_implementation_internal"] = "batched_mm"
