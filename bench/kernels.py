@@ -6,8 +6,8 @@
 
 Sections: unpack (against a copy), linear (against torch's linear), attention (fused against
 written out), memory (what loading a model adds to the process), end_to_end (BERT-base, float to
-packed and fused), sweep (configurations of the GPU kernel). Programs of a section alternate, so
-that a busy moment hits all of them. Results go to bench/results/kernels_<device>.json after each
+packed and fused), sweep and cuts (configurations of the GPU kernels). Programs of a section
+alternate, so that a busy moment hits all of them. Results go to bench/results/kernels_<device>.json after each
 section; a section that fails is reported and the others run.
 
 Add a section: a function from the device to records, and its row in `SECTIONS`.
@@ -230,6 +230,27 @@ def bench_sweep(device: str) -> Records:
     return sorted(records, key=lambda r: (r["batch"], r["shape"], r["median_us"]))
 
 
+def bench_cuts(device: str) -> Records:
+    """Cuts of the kernel for few rows, best first."""
+    from chop.kernels.hopper import Cut, run_linear
+
+    records = []
+    for batch, (rows, columns) in itertools.product((8, 16, 32), SHAPES):
+        x = torch.randn(batch, columns, device=device, dtype=torch.bfloat16)
+        packed = pack(torch.randn(rows, columns, device=device))
+        many = copies(lambda packed=packed: _copy(packed), packed.nbytes)
+        for tiles, warps, split in itertools.product((1, 2), (4, 8, 16), (1, 2)):
+            cut = Cut(batch, tiles, warps, split)
+            calls = [
+                lambda p=p, c=cut, x=x: run_linear(x, p.codes, p.scales, None, p.group_size, c)
+                for p in many
+            ]
+            settings = {"tiles": tiles, "warps": warps, "split": split}
+            times = summary(on_gpu(calls, 7))
+            records.append({"shape": [rows, columns], "batch": batch, **settings, **times})
+    return sorted(records, key=lambda r: (r["batch"], r["shape"], r["median_us"]))
+
+
 # -- attention -------------------------------------------------------------------------------
 
 
@@ -396,6 +417,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[str], Records]]] = {
     "memory": (("cpu",), bench_memory),
     "end_to_end": (("cpu", "cuda"), bench_end_to_end),
     "sweep": (("cuda",), bench_sweep),
+    "cuts": (("cuda",), bench_cuts),
 }
 """The devices of each section, and the section."""
 
