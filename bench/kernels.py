@@ -7,8 +7,9 @@
 Sections: unpack (against a copy), linear (against torch's linear), attention (fused against
 written out), memory (what loading a model adds to the process), end_to_end (BERT-base, float to
 packed and fused), sweep and cuts (configurations of the GPU kernels). Programs of a section
-alternate, so that a busy moment hits all of them. Results go to bench/results/kernels_<device>.json after each
-section; a section that fails is reported and the others run.
+alternate, so that a busy moment hits all of them. Results go to
+bench/results/kernels_<device>.json after each section; a section that fails is reported and the
+others run.
 
 Add a section: a function from the device to records, and its row in `SECTIONS`.
 """
