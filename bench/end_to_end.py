@@ -39,6 +39,7 @@ from loop import Recipe, evaluate, train
 
 INPUTS = ("input_ids", "attention_mask")
 SHAPE = (8, 128)
+DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
 MXINT8 = {"by": "type", "linear": {"config": {"name": "mxint"}}}
 RECIPE = Recipe(learning_rate=3e-4)
 Step = Callable[[MaseGraph], Any]
@@ -60,8 +61,7 @@ def chain(base: MaseGraph, device: str) -> dict[str, torch.nn.Module]:
             continue
         if step is not None:
             step(graph)
-        model = copy.deepcopy(graph).model.eval().to(device)
-        models[name] = model.to(torch.bfloat16) if device == "cuda" else model
+        models[name] = copy.deepcopy(graph).model.eval().to(device)
     return models
 
 
@@ -136,11 +136,16 @@ class _Classifier(torch.nn.Module):
         return self.inner(**inputs)
 
 
-def bert_base() -> MaseGraph:
+def captured(model: torch.nn.Module, device: str) -> MaseGraph:
+    """The model as a graph, in the precision it is to run in: a graph keeps the casts it has seen."""
+    return MaseGraph(model.cpu().eval().to(DTYPES[device]), INPUTS)
+
+
+def bert_base(device: str) -> MaseGraph:
     """BERT-base with random weights, attention written out."""
     torch.manual_seed(0)
     config = transformers.BertConfig(num_labels=2, attn_implementation="eager")
-    return MaseGraph(transformers.BertForSequenceClassification(config).eval(), INPUTS)
+    return captured(transformers.BertForSequenceClassification(config), device)
 
 
 def bert_tiny(options: argparse.Namespace) -> tuple[MaseGraph, Reviews]:
@@ -158,7 +163,7 @@ def bert_tiny(options: argparse.Namespace) -> tuple[MaseGraph, Reviews]:
         train(model.to(options.device), reviews["train"], RECIPE, 0, use_graphs=False)
         if options.weights is not None:
             save_file(model.cpu().state_dict(), options.weights)
-    return MaseGraph(model.cpu().eval(), INPUTS), reviews["test"]
+    return captured(model, options.device.type), reviews["test"]
 
 
 def main() -> None:
@@ -176,7 +181,9 @@ def main() -> None:
         graph, test = bert_tiny(options)
         records += measure("BERT-tiny", graph, options.device.type, 4000, test)
         save(f"end_to_end_{options.device.type}", records)
-    records += measure("BERT-base", bert_base(), options.device.type, 20000, None)
+    records += measure(
+        "BERT-base", bert_base(options.device.type), options.device.type, 20000, None
+    )
     save(f"end_to_end_{options.device.type}", records)
 
 
