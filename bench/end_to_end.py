@@ -137,7 +137,7 @@ class _Classifier(torch.nn.Module):
 
 
 def captured(model: torch.nn.Module, device: str) -> MaseGraph:
-    """The model as a graph, in the precision it is to run in: a graph keeps the casts it has seen."""
+    """The model as a graph, in the precision it runs in: a graph keeps the casts it has seen."""
     return MaseGraph(model.cpu().eval().to(DTYPES[device]), INPUTS)
 
 
