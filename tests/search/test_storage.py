@@ -112,6 +112,7 @@ def test_a_trial_of_a_silent_worker_on_another_machine_is_given_to_the_next(stor
     assert [t["values"] for t in load_study(name, storage).trials] == [{"loss": 2.0}]
 
 
+@pytest.mark.slow
 def test_a_heartbeat_keeps_a_long_trial_with_its_worker(storage, tmp_path):
     name = f"beating-{random.random()}"
     far = Desk.open(plan(storage, tmp_path, name=name))
