@@ -62,7 +62,7 @@ def test_steps_may_be_names_of_passes():
 
 
 def test_arguments_of_a_pass_it_does_not_have_are_refused_with_the_nearest_name():
-    with pytest.raises(ConfigError, match="no pass of this pipeline. Did you mean 'quantize_tran"):
+    with pytest.raises(ConfigError, match=r"no pass of this pipeline. Did you mean 'quantize_tran"):
         CompressionPipeline()(mlp_graph(), {"quantise_transform_pass": {}})
 
 
@@ -72,12 +72,12 @@ def test_a_pass_listed_twice_is_refused():
 
 
 def test_a_step_must_name_the_metadata_it_gives():
-    with pytest.raises(ConfigError, match="gives 'comon'. Did you mean 'common'"):
+    with pytest.raises(ConfigError, match=r"gives 'comon'. Did you mean 'common'"):
         Step(add_common_metadata_analysis_pass, "missing", "comon")
 
 
 def test_a_plain_module_is_refused():
-    with pytest.raises(PassError, match="expected a MaseGraph, got MLP. Wrap it"):
+    with pytest.raises(PassError, match=r"expected a MaseGraph, got MLP. Wrap it"):
         CompressionPipeline()(mlp())
 
 
