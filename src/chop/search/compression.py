@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from chop.config import parse
 from chop.errors import ConfigError
@@ -14,6 +14,8 @@ from chop.search.precision import PrecisionSpace
 from chop.search.precision import read_space as read_precision
 from chop.search.space import Dimension, Product, Real, Space, Value, read_dimension
 
+S = TypeVar("S", bound=Space)
+PassArgs = dict[str, dict[str, Any]]
 PRUNE = "prune."
 """How the names of the dimensions of pruning start."""
 
@@ -48,6 +50,21 @@ def _check(names: Mapping[str, Dimension], fixed: Mapping[str, Any], where: str)
         parse(PruneWeight, {**fixed, **chosen}, where)
 
 
+def factor(space: Space, kind: type[S]) -> S | None:
+    """The part of `space` that is a `kind`, None where there is none."""
+    parts = space.factors if isinstance(space, Product) else (space,)
+    return next((part for part in parts if isinstance(part, kind)), None)
+
+
+def pass_args(space: Space, params: Mapping[str, Value], seed: int = 0) -> PassArgs:
+    """The arguments of a CompressionPipeline for a point: of passes with something to do."""
+    formats, prune = factor(space, PrecisionSpace), factor(space, PruneSpace)
+    quantize = None if formats is None else formats.quantize_config(params)
+    weights = None if prune is None else prune.prune_config(params, seed)
+    named = {"quantize_transform_pass": quantize, "prune_transform_pass": weights}
+    return {name: args for name, args in named.items() if args is not None}
+
+
 class CompressionSpace(Product):
     """Number formats and pruning together; either may be left out.
 
@@ -59,15 +76,11 @@ class CompressionSpace(Product):
     ) -> None:
         if quantize is None and prune is None:
             raise ConfigError("compression: nothing to search: give quantize, prune or both.")
-        self.quantize, self.prune = quantize, prune
         super().__init__(*(space for space in (quantize, prune) if space is not None))
 
-    def pass_args(self, params: Mapping[str, Value], seed: int = 0) -> dict[str, dict[str, Any]]:
+    def pass_args(self, params: Mapping[str, Value], seed: int = 0) -> PassArgs:
         """Pass name -> arguments, for the passes that have something to do."""
-        quantize = None if self.quantize is None else self.quantize.quantize_config(params)
-        prune = None if self.prune is None else self.prune.prune_config(params, seed)
-        named = {"quantize_transform_pass": quantize, "prune_transform_pass": prune}
-        return {name: args for name, args in named.items() if args is not None}
+        return pass_args(self, params, seed)
 
 
 @dataclass(frozen=True)

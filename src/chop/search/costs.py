@@ -16,11 +16,13 @@ from chop.hw import synth
 from chop.hw.cycles import interval
 from chop.hw.design import Design
 from chop.hw.emit import emit
-from chop.hw.lower import lower
+from chop.hw.lower import Parallelism, lower
 from chop.ir.graph import MaseGraph
+from chop.ir.meta import mase_meta
 from chop.passes import calculate_avg_bits_mg_analysis_pass
 from chop.passes.graph.analysis.calculate_avg_bits import stored_weights
 from chop.passes.graph.analysis.summarize_graph import node_cost
+from chop.passes.graph.hardware import lowered_design
 from chop.pipelines import CompressionPipeline
 from chop.registry import Registry, suggest
 
@@ -129,9 +131,15 @@ def latency(graph: MaseGraph) -> float:
 # -- hardware -----------------------------------------------------------------------------------
 
 
+LANES = 4
+"""Elements per beat where add_hardware_metadata_analysis_pass has said nothing else."""
+
+
 def _design(graph: MaseGraph, name: str) -> Design:
+    is_annotated = any(mase_meta(n).hardware.parallelism is not None for n in graph.nodes)
     try:
-        return lower(graph).design
+        found = lowered_design(graph) if is_annotated else lower(graph, Parallelism(LANES))
+        return found.design
     except ChopError as error:
         raise HardwareError(f"costs: {name}: the graph cannot become hardware: {error}") from error
 
