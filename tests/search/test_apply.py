@@ -118,5 +118,5 @@ def test_what_is_not_there_is_said(tmp_path):
     study["trials"][0] |= {"state": "failed", "reason": "out of memory"}
     with pytest.raises(DataError, match=r"trial 0 is failed: out of memory"):
         apply(study, "0")
-    with pytest.raises(DataError, match=r"no trial of 's' is complete"):
+    with pytest.raises(DataError, match=r"no trial of 's' has a result"):
         apply(study)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from chop.actions import trials
 from chop.config import dump_toml
 from chop.errors import DataError
 from chop.ir.graph import MaseGraph
@@ -89,11 +90,9 @@ def _objective(study: Record, trial: str) -> str:
 
 def best_trial(study: Record, objective: str) -> Record:
     """The complete trial whose value of `objective` is best; of equals the first."""
-    done = [t for t in study["trials"] if t["state"] == "complete"]
-    if not done:
-        raise DataError(f"apply: no trial of '{study['name']}' is complete.")
-    sign = 1 if study["objectives"][objective] == "maximize" else -1
-    found: Record = max(done, key=lambda t: sign * t["values"][objective])
+    found = trials.best_trial(study["trials"], {objective: study["objectives"][objective]})
+    if found is None:
+        raise DataError(f"apply: no trial of '{study['name']}' has a result.")
     return found
 
 

@@ -11,9 +11,10 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from torch import nn
 from transformers import PreTrainedModel
 
 from chop.actions.subject import Subject
@@ -31,6 +32,7 @@ from chop.search.trial import TrialContext
 
 Stage = Literal["train", "compress"]
 Params = Mapping[str, Value]
+QUANTIZE = "quantize_transform_pass"
 CHECKPOINT = "model"
 """The name of the checkpoint in a trial's folder."""
 MODES: dict[str, tuple[Stage, ...]] = {
@@ -48,7 +50,10 @@ class ModelEvaluator:
     `subject`: a Subject, or a function without arguments that makes one; the latter can be sent to
     other processes, where it is called once. `space` says what each dimension of a point means:
     architecture, precision, pruning and training, together or alone. `costs` are names of `COSTS`.
-    `keep` exports the finished graph to the trial's folder.
+    `keep` exports the finished graph to the trial's folder. `recovery` are arguments of training
+    for the stages that come after compression, such as a lower learning rate.
+
+    Where the architecture varies too, rules of layers that a model does not have are left out.
     """
 
     subject: Subject | Callable[[], Subject]
@@ -56,6 +61,7 @@ class ModelEvaluator:
     costs: tuple[str, ...] = ()
     keep: bool = False
     objective: str = "accuracy"
+    recovery: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_costs(self.costs, f"{type(self).__name__}.costs")
@@ -80,8 +86,12 @@ class ModelEvaluator:
         context.attribute("seed", context.seed)
         steps = itertools.count(1)
         graph = self._start(params, context)
-        for stage in self.stages:
-            graph = _STAGES[stage](self, graph, params, context, steps)
+        for number, stage in enumerate(self.stages):
+            if stage == "compress":
+                graph = _compress(self, graph, params, context)
+            else:
+                is_recovery = "compress" in self.stages[:number]
+                _train(self, graph, params, context, steps, self.recovery if is_recovery else {})
         return graph
 
     def describe(self, params: Params, seed: int = 0) -> dict[str, Any]:
@@ -115,24 +125,22 @@ def _train(
     params: Params,
     context: TrialContext,
     steps: Iterator[int],
-) -> MaseGraph:
+    more: Mapping[str, Any],
+) -> None:
     subject = _subject(evaluator.subject)
     space = factor(evaluator.space, TrainingSpace)
-    chosen = {} if space is None else space.training_arguments(params)
+    chosen = {**({} if space is None else space.training_arguments(params)), **more}
     if "on_epoch" in inspect.signature(subject.train).parameters:
         chosen["on_epoch"] = lambda epoch, value: context.report(next(steps), value)
     subject.train(graph, context.seed, **chosen)
-    return graph
 
 
 def _compress(
-    evaluator: ModelEvaluator,
-    graph: MaseGraph,
-    params: Params,
-    context: TrialContext,
-    steps: Iterator[int],
+    evaluator: ModelEvaluator, graph: MaseGraph, params: Params, context: TrialContext
 ) -> MaseGraph:
     args = pass_args(evaluator.space, params, context.seed)
+    if factor(evaluator.space, ArchitectureSpace) is not None and QUANTIZE in args:
+        args[QUANTIZE] = _present(args[QUANTIZE], graph)
     formats = factor(evaluator.space, PrecisionSpace)
     if formats is not None:
         named = {p: c["name"] for p, c in formats.layer_configs(params).items()}
@@ -143,7 +151,11 @@ def _compress(
     return graph
 
 
-_STAGES: dict[Stage, Callable[..., MaseGraph]] = {"train": _train, "compress": _compress}
+def _present(rules: Mapping[str, Any], graph: MaseGraph) -> dict[str, Any]:
+    """Without the rules by name whose layer this architecture does not have."""
+    linear = {path for path, m in graph.modules.items() if not isinstance(m, nn.Identity)}
+    kept = {"by", "default", *(linear if rules["by"] == "name" else rules)}
+    return {key: rule for key, rule in rules.items() if key in kept}
 
 
 def _subject(given: Subject | Callable[[], Subject]) -> Subject:

@@ -133,6 +133,7 @@ class PrecisionSpace(Space):
         where: str = "precision",
     ) -> None:
         self.operands = tuple(operands)
+        self.is_by_type = by == "type" and targets is None
         self.joint = joint
         self.alternatives = {a.label: a for a in _alternatives(formats, where)}
         _check_settings(self.alternatives.values(), self.operands, where)
@@ -176,9 +177,12 @@ class PrecisionSpace(Space):
 
     def quantize_config(self, params: Mapping[str, Value]) -> dict[str, Any]:
         """The arguments of quantize_transform_pass for a point; other dimensions are ignored."""
-        chosen = self.layer_configs(params).items()
-        rules = {path: {"config": config} for path, config in chosen if config["name"] is not None}
-        return {"by": "name", "default": {"config": {"name": None}}, **rules}
+        chosen = self.layer_configs(params)
+        if self.is_by_type:  # holds for models with other layers, too
+            chosen = {op: self._config(op, params) for op in self.groups}
+        rules = {k: {"config": c} for k, c in chosen.items() if c["name"] is not None}
+        by = "type" if self.is_by_type else "name"
+        return {"by": by, "default": {"config": {"name": None}}, **rules}
 
     def uniform(self, label: str, **settings: Value) -> dict[str, Value]:
         """The point where every group takes one format (or, where joint, one option)."""

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -182,10 +183,11 @@ class Space:
 class Product(Space):
     """Spaces side by side: a point of each, together."""
 
+    factors: tuple[Space, ...]
+
     def __init__(self, *factors: Space) -> None:
-        self.factors = tuple(
-            part for f in factors for part in (f.factors if isinstance(f, Product) else (f,))
-        )
+        nested = [f.factors if isinstance(f, Product) else (f,) for f in factors]
+        self.factors = tuple(itertools.chain.from_iterable(nested))
         together: dict[str, Dimension] = {}
         for factor in self.factors:
             for name, dimension in factor.dimensions.items():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from chop.errors import ChopError
+from chop.errors import ChopError, ConfigError
 from chop.search.space import Value
 
 
@@ -38,6 +40,12 @@ class TrialContext:
 
     def attribute(self, key: str, value: Any) -> None:
         """Keep `value`, which JSON can write, with the trial."""
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"trial {self.number}: attribute '{key}' cannot be written as JSON: {error}."
+            ) from error
         self.attributes[key] = value
 
     def constraint(self, name: str, value: float) -> None:
@@ -47,3 +55,13 @@ class TrialContext:
 
 Evaluate: TypeAlias = Callable[[Mapping[str, Value], TrialContext], Mapping[str, float]]
 """`(point, trial) -> {objective: value}`, a value for each objective of the search."""
+
+
+def trial_seed(study: str, number: int) -> int:
+    """A seed below 2**31 that depends on the study's name and the trial's number alone.
+
+    >>> trial_seed("study", 0) == trial_seed("study", 0) != trial_seed("study", 1)
+    True
+    """
+    digest = hashlib.sha256(f"{study}:{number}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
