@@ -11,6 +11,7 @@ where PLAN is the file that the search wrote; the same line joins a search from 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import signal
@@ -47,7 +48,7 @@ Launch: TypeAlias = Callable[[Plan, int, Callable[[], None]], str | None]
 def pack(plan: Plan) -> bytes:
     """The plan as bytes that another process can load."""
     try:
-        return cloudpickle.dumps({"path": sys.path, "plan": cloudpickle.dumps(plan)})
+        return bytes(cloudpickle.dumps({"path": sys.path, "plan": cloudpickle.dumps(plan)}))
     except Exception as error:
         raise ConfigError(
             f"search: evaluate {plan.evaluate!r} or the space cannot be sent to a worker "
@@ -153,11 +154,7 @@ def run_ray(plan: Plan, workers: int, report: Callable[[], None]) -> str | None:
     Ray starts the actors and nothing else: the study stays in its storage.
     """
     with _ray_cluster(workers) as ray:
-        if len(ray.nodes()) > 1 and is_on_this_machine(plan.storage):
-            raise ConfigError(
-                f"search: storage '{plan.storage}' is a file of this machine and the cluster has "
-                f"{len(ray.nodes())}. Give a postgresql:// URL or a *.journal file they share."
-            )
+        check_reach(plan.storage, len(ray.nodes()))
         packed = pack(plan)
         actor = ray.remote(num_cpus=1, max_restarts=0)(RayWorker)
         actors = [actor.remote() for _ in range(workers)]
@@ -169,7 +166,17 @@ def run_ray(plan: Plan, workers: int, report: Callable[[], None]) -> str | None:
             report()
     if (True, None) in ends:  # it saw the count reached
         return None
-    return next(said for _, said in ends)
+    stopped: str = next(said for _, said in ends)
+    return stopped
+
+
+def check_reach(storage: str, machines: int) -> None:
+    """Refuse a storage that the workers on other machines cannot use."""
+    if machines > 1 and is_on_this_machine(storage):
+        raise ConfigError(
+            f"search: storage '{storage}' is a file of this machine and the cluster has "
+            f"{machines}. Give a postgresql:// URL or a *.journal file that they share."
+        )
 
 
 class RayWorker:
@@ -210,7 +217,7 @@ def _ray_cluster(workers: int) -> Iterator[Any]:
     options: dict[str, Any] = {"runtime_env": {"env_vars": {"PYTHONPATH": path}}}
     if "RAY_ADDRESS" not in os.environ:
         options |= {"num_cpus": max(workers, os.cpu_count() or 1), "include_dashboard": False}
-    ray.init(log_to_driver=False, logging_level="ERROR", **options)
+    ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
     try:
         yield ray
     finally:
