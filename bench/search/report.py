@@ -16,6 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tabulate import tabulate
+
+from chop.actions.records import Record, read_records, write_csv
+from chop.actions.trials import best_trial, candidates
+from chop.errors import DataError
 from chop.report.search import (
     draw_best_so_far,
     draw_format_counts,
@@ -23,11 +28,6 @@ from chop.report.search import (
     draw_pareto,
     draw_precision_map,
 )
-from tabulate import tabulate
-
-from chop.actions.records import Record, read_records, write_csv
-from chop.actions.trials import best_trial, candidates
-from chop.errors import DataError
 
 COMMAND = "python bench/search/run.py --data DATA/imdb --model MODELS/bert-tiny"
 PUBLISHED = {1: 0.87232, 2: 0.87644, 5: 0.86052}
