@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -259,4 +260,18 @@ def read_values(mapping: Mapping[str, Any], where: str, subject: Any = None) -> 
     return Space({name: read_dimension(v, f"{where}.{name}") for name, v in mapping.items()})
 
 
+def _model_space(kind: str) -> SpaceBuilder:
+    """The builder of a kind that looks at models, whose modules are heavy to import."""
+
+    def build(mapping: Mapping[str, Any], where: str, subject: Any = None) -> Space:
+        space: Space = importlib.import_module(f"chop.search.{kind}").read_space(
+            mapping, where, subject
+        )
+        return space
+
+    return build
+
+
 SPACES.register("values", read_values)
+for _kind in ("architecture", "precision", "compression", "training"):
+    SPACES.register(_kind, _model_space(_kind))
