@@ -14,9 +14,11 @@ import argparse
 import math
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
-sys.path.append(sys.path.pop(0))  # this folder last: its graph.py is not the package
+# This folder last, in every process: its graph.py is not the package.
+sys.path.sort(key=lambda folder: folder == str(Path(__file__).parent))
 
 import torch
 import transformers

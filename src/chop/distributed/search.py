@@ -88,8 +88,8 @@ class _Search:
             self._choices_to_options(variable)
             if variable.name not in self.last_reader:
                 self._take_minimum(variable.name, [])
-            for readers in self.readers.values():
-                readers.pop(variable.name, None)
+            for name in {name for c in variable.choices for name, _ in c.uses}:
+                self.readers[name].pop(variable.name)
             self._shrink()
         return Solution(self._trace_back(), self.is_exact)
 
