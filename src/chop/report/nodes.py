@@ -31,11 +31,18 @@ def graph_record(label: str, graph: MaseGraph) -> Record:
     edges = [(number[source], number[n]) for n in nodes for source in n.all_input_nodes]
     return {
         "label": label,
-        "model": type(graph.model).__name__,
+        "model": _class_name(graph),
         "nodes": records,
         "edges": edges,
         "totals": _totals(records, stored.values()),
     }
+
+
+def _class_name(graph: MaseGraph) -> str:
+    """What the model was before it was traced, where that is known."""
+    original = graph.original if graph.original is not None else graph.model
+    name = type(original).__name__
+    return "" if isinstance(original, fx.GraphModule) and name == "GraphModule" else name
 
 
 def node_record(graph: MaseGraph, node: fx.Node, stored: list[Stored]) -> Record:

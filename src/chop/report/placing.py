@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from chop.report.wrapping import wrapped
 from graph.layout import Box, Edge, layout
 
 LABEL = 24
@@ -17,22 +18,32 @@ Record = dict[str, Any]
 def place_nodes(record: Mapping[str, Any]) -> Record:
     """Labels, places and routes of all nodes of a graph record."""
     nodes = record["nodes"]
-    lines = [(_label(n), n["op"], _shape(n)) for n in nodes]
-    return place(lines, record["edges"])
+    return place([_lines(n) for n in nodes], record["edges"])
 
 
 def place(lines: Sequence[tuple[str, ...]], edges: Iterable[tuple[int, int]]) -> Record:
-    """Places of boxes that hold `lines`, joined by `edges`, in whole units."""
+    """Places of boxes that hold `lines`, joined by `edges`, in whole units.
+
+    `far` numbers the edges that lead from one column to another.
+    """
     boxes = [Box(str(i), tuple(filter(None, text))) for i, text in enumerate(lines)]
-    drawn = [Edge(str(source), str(target)) for source, target in edges]
-    found = layout(boxes, drawn)
+    links = list(edges)
+    found = wrapped(layout(boxes, [Edge(str(s), str(t)) for s, t in links]), links)
     return {
-        "width": round(found.width),
-        "height": round(found.height),
+        "width": round(found["width"]),
+        "height": round(found["height"]),
         "lines": [list(box.lines) for box in boxes],
-        "boxes": [[round(v) for v in (b.x, b.y, b.width, b.height)] for b in found.boxes],
-        "routes": [[round(v) for point in route for v in point] for route in found.routes],
+        "boxes": [[round(v) for v in box] for box in found["boxes"]],
+        "routes": [[round(v) for point in route for v in point] for route in found["routes"]],
+        "far": found["far"],
     }
+
+
+def _lines(node: Mapping[str, Any]) -> tuple[str, str]:
+    """What is written in the box of a node: its label, then op and shape."""
+    label, shape = _label(node), _shape(node)
+    told = [] if node["op"] == label else [shorten(node["op"])]
+    return label, " ".join([*told, shape])
 
 
 def _label(node: Mapping[str, Any]) -> str:

@@ -165,15 +165,18 @@ def _hardware(given: Mapping[str, Any] | HardwareBuild | None) -> Record | None:
     number = {name: i for i, name in enumerate(names)}
     rows = {stage["stage"]: stage for stage in stages}
     edges = [(number[s["source"]], number[s["target"]]) for s in streams]
-    lines = [_stage_lines(name, rows.get(name)) for name in names]
+    slowest = given.get("bottleneck")
+    lines = [_stage_lines(name, rows.get(name), is_slowest=name == slowest) for name in names]
     return {**given, "boxes": names, "layout": place(lines, edges)}
 
 
-def _stage_lines(name: str, stage: Mapping[str, Any] | None) -> tuple[str, ...]:
+def _stage_lines(
+    name: str, stage: Mapping[str, Any] | None, *, is_slowest: bool
+) -> tuple[str, ...]:
     if stage is None:
         return (name,)
     if "depth" in stage:
         return (name, stage["module"], f"{stage['depth']} beats deep")
     multipliers = stage["multipliers"]
     pace = f"{stage['cycles']} cycles" + (f" · {multipliers} mult" if multipliers else "")
-    return (name, stage["module"], pace)
+    return (name, stage["module"], pace, *(["bottleneck"] if is_slowest else []))

@@ -16,7 +16,7 @@ from chop.nn.quantizers import Bypass, Quantizer
 from chop.passes.graph.number_formats import node_quantizers, role_of
 
 BINS = 40
-SAMPLE = 1 << 20
+SAMPLE = 1 << 18
 """A histogram of a larger tensor counts about so many of its values, evenly spaced."""
 
 
@@ -73,30 +73,31 @@ def _attributes(node: fx.Node) -> Iterator[nn.Parameter]:
 
 
 def weight_of(node: fx.Node) -> Tensor | None:
-    """The weight as the layer computes with it, pruned and rounded; None where it has none."""
-    if node.op != "call_module":
-        return next((p.detach() for p in _attributes(node)), None)
-    weight = getattr(node_module(node), "weight", None)
+    """The weight of a layer, pruned as it is but before any number format; None without one."""
+    if node.op == "call_module":
+        weight = getattr(node_module(node), "weight", None)
+    else:
+        weight = next(_attributes(node), None)
     if not isinstance(weight, Tensor) or not weight.is_floating_point() or not weight.numel():
         return None
-    quantizer = (node_quantizers(node) or {}).get("weight")
-    weight = weight.detach()
-    return weight if quantizer is None else quantizer.quantize(weight)
+    return None if weight.is_meta else weight.detach()
 
 
 def weight_record(node: fx.Node) -> dict[str, Any] | None:
-    """Shape, extremes, spread, share of zeros and histogram of the weight of `node`."""
+    """Shape, share of zeros, and of the rounded weight extremes, mean and histogram."""
     weight = weight_of(node)
-    if weight is None or weight.is_meta:
+    if weight is None:
         return None
-    low, high = (float(v) for v in torch.aminmax(weight))
+    quantizer = (node_quantizers(node) or {}).get("weight")
+    rounded = weight if quantizer is None else quantizer(weight)
+    low, high = (float(v) for v in torch.aminmax(rounded))
     return {
         "shape": list(weight.shape),
         "low": low,
         "high": high,
-        "mean": float(weight.mean(dtype=torch.float32)),
-        "sparsity": float((weight == 0).sum()) / weight.numel(),
-        "histogram": histogram(weight),
+        "mean": float(rounded.mean(dtype=torch.float32)),
+        "sparsity": int((weight == 0).sum()) / weight.numel(),
+        "histogram": histogram(rounded),
     }
 
 

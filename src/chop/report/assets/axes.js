@@ -1,6 +1,6 @@
 // Scales and ticks of a chart.
 
-const WANTED = 5;
+const WANTED = 6;
 
 /** Round numbers that cover an interval. */
 export function niceTicks(low, high, wanted = WANTED) {

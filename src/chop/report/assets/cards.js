@@ -6,10 +6,10 @@ import { UNIT, digits, text } from "./format.js";
 function changeText(before, value, unit) {
   if (typeof before !== "number" || typeof value !== "number") return `was ${text(before)}`;
   const was = `was ${UNIT[unit](before)}`;
-  if (unit === "share") return `${was} (${value >= before ? "+" : "−"}${digits(Math.abs(value - before) * 100, 3)} points)`;
+  if (unit === "share") return `${was}, ${value >= before ? "+" : "−"}${digits(Math.abs(value - before) * 100, 3)} points`;
   if (!before || !value || before === value) return was;
   const ratio = Math.max(before / value, value / before);
-  return `${was} (${digits(ratio, 3)}× ${value < before ? "less" : "more"})`;
+  return `${was}, ${digits(ratio, 3)}× ${value < before ? "less" : "more"}`;
 }
 
 function card({ name, value, before, unit }) {

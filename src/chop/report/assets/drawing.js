@@ -22,6 +22,9 @@ export function routePath(points) {
   return parts.join("");
 }
 
+/** The path of an edge from one column to another. */
+export const columnPath = ([x, y, endX, endY]) => `M${x} ${y}C${x} ${y + 60} ${endX} ${endY - 60} ${endX} ${endY}`;
+
 /** The marker at the end of an arrow; `id` must be unique in the page. */
 export const arrowHead = (id) => s("defs", {}, s("marker", {
   id, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 8, markerHeight: 8, markerUnits: "userSpaceOnUse", orient: "auto",
@@ -52,6 +55,7 @@ const overlap = (a, b) => a.left <= b.right && a.right >= b.left && a.top <= b.b
 /** Draws a layout into a group; `names` and `edges` say what its boxes and routes are. */
 export class Drawing {
   constructor(layout, names, edges, arrowId) {
+    this.far = new Set(layout.far);
     Object.assign(this, { layout, names, edges, arrowId, drawnNodes: new Map(), drawnEdges: new Map(), colours: [] });
     this.nodeExtents = layout.boxes.map(around);
     this.edgeExtents = layout.routes.map(extent);
@@ -94,7 +98,8 @@ export class Drawing {
   }
 
   edge(i) {
-    const element = s("path", { d: routePath(this.layout.routes[i]), "marker-end": `url(#${this.arrowId})` });
+    const path = this.far.has(i) ? columnPath : routePath;
+    const element = s("path", { d: path(this.layout.routes[i]), "marker-end": `url(#${this.arrowId})` });
     this.paintEdge(element, i);
     return element;
   }
@@ -105,7 +110,7 @@ export class Drawing {
   }
 
   paintEdge(element, i) {
-    element.setAttribute("class", this.classes.nearEdges.has(i) ? "edge near" : "edge");
+    element.setAttribute("class", `edge${this.far.has(i) ? " between" : ""}${this.classes.nearEdges.has(i) ? " near" : ""}`);
   }
 
   repaint() {

@@ -30,6 +30,7 @@ export const bytes = (value) => compact(value, "B");
 /** A share as per cent, with as many decimals as it needs near the ends. */
 export function share(value) {
   if (value === null || value === undefined) return "–";
+  if (value === 0) return `0${NARROW}%`;
   return `${(100 * value).toFixed(value !== 0 && Math.abs(value) < 0.1 ? 2 : 1)}${NARROW}%`;
 }
 

@@ -86,7 +86,7 @@ export class GraphView {
   /** Draw for the first time, once in the page. */
   start() {
     this.rebuild();
-    this.view.open();
+    this.view.open(this.layout.boxes);
     this.showDetails(this.selection.name);
   }
 
@@ -110,7 +110,7 @@ export class GraphView {
     const before = this.layout;
     this.which = which;
     this.rebuild();
-    if (this.layout !== before) this.view.open();
+    if (this.layout !== before) this.view.open(this.layout.boxes);
     this.showDetails(this.selection.name);
   }
 
@@ -118,8 +118,7 @@ export class GraphView {
     if (level === this.level) return;
     this.level = level;
     this.rebuild();
-    this.view.open();
-    if (level === "blocks") this.view.fit();
+    this.view.open(this.layout.boxes);
   }
 
   setColouring(name) {
@@ -201,7 +200,7 @@ export class GraphView {
     }
     const index = name === null ? null : this.number.get(name);
     this.drawing.select(index);
-    if (isMoving && index !== null) this.view.centre(...this.layout.boxes[index]);
+    if (isMoving && index !== null) this.view.centre(this.layout.boxes[index][0], this.layout.boxes[index][1]);
     this.showDetails(name);
   }
 

@@ -1,7 +1,7 @@
 // The hardware: verdict, pace, block diagram with the bottleneck, and a table of stages.
 
 import { factList, h, s, section } from "./dom.js";
-import { arrowHead, boxElement, routePath } from "./drawing.js";
+import { arrowHead, boxElement, columnPath, routePath } from "./drawing.js";
 import { digits, number, shape, share } from "./format.js";
 import { Table } from "./table.js";
 import { hideTip, showTip } from "./tooltip.js";
@@ -34,9 +34,12 @@ function diagram({ boxes, layout, stages, streams, bottleneck }) {
       onpointermove: tell, onpointerleave: hideTip,
     });
   });
-  const arrows = layout.routes.map((route) => s("path", { class: "edge", d: routePath(route), "marker-end": `url(#${ARROW})` }));
-  const widths = layout.routes.map((route, i) => s("text", { class: "width", x: (route[2] + route[4]) / 2 + 8, y: (route[3] + route[5]) / 2 + 4 },
-    `${streams[i].lanes} × ${streams[i].width} bit`));
+  const far = new Set(layout.far);
+  const arrows = layout.routes.map((route, i) => s("path", { class: "edge", d: (far.has(i) ? columnPath : routePath)(route), "marker-end": `url(#${ARROW})` }));
+  const widths = layout.routes.map((route, i) => {
+    const [x, y] = far.has(i) ? [route[0], route[1] + 12] : [(route[2] + route[4]) / 2, (route[3] + route[5]) / 2];
+    return s("text", { class: "width", x: x + 8, y: y + 4 }, `${streams[i].lanes} × ${streams[i].width} bit`);
+  });
   return s("svg", { width: layout.width, height: layout.height, viewBox: `0 0 ${layout.width} ${layout.height}`, role: "img", "aria-label": `Block diagram; the bottleneck is ${bottleneck}` },
     arrowHead(ARROW), arrows, widths, drawn);
 }

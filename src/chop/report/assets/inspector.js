@@ -112,7 +112,7 @@ export function blockDetails(block, members, show, go) {
 export function graphDetails(graph) {
   const { totals } = graph;
   return [
-    h("h2", {}, graph.model),
+    h("h2", {}, graph.model || graph.label),
     h("div", { class: "chips" }, h("span", { class: "chip" }, graph.label)),
     factList([
       ["nodes", number(totals.nodes)],

@@ -2,7 +2,7 @@
 
 import { s } from "./dom.js";
 
-const MOST_WIDE = 130;
+const MOST_WIDE = 190;
 const LEAST_BOX = 1.2; // pixels
 
 /** A map of `view`; `place` scales it to the height there is. */
@@ -18,7 +18,7 @@ export class Minimap {
 
   /** Draw the boxes of a layout in their colours. */
   draw(layout, colours, high) {
-    this.k = Math.min(MOST_WIDE / layout.width, high / layout.height);
+    this.k = Math.min(MOST_WIDE / layout.width, (0.45 * high) / layout.height);
     const [width, height] = [layout.width * this.k, layout.height * this.k];
     this.element.setAttribute("width", width);
     this.element.setAttribute("height", height);

@@ -68,7 +68,7 @@ function brief(params) {
 }
 
 function oneStudy(study) {
-  const picked = h("div", { class: "panel pad", "aria-live": "polite" }, h("p", { class: "note" }, "Click a trial to see all of it."));
+  const picked = h("div", { class: "panel pad side", tabindex: "0", role: "region", "aria-label": "Trial", "aria-live": "polite" }, h("p", { class: "note" }, "Click a trial to see all of it."));
   const choose = (trial) => {
     picked.replaceChildren(...trialDetails(trial).filter(Boolean));
     table.mark(trial.number);
@@ -80,9 +80,9 @@ function oneStudy(study) {
   const about = [study.sampler && `sampler ${study.sampler}`, study.seed !== null && study.seed !== undefined && `seed ${study.seed}`, `${study.trials.length} trials`];
   return h("div", { class: "stack study" },
     h("header", {}, h("h3", {}, study.name), h("p", { class: "note" }, about.filter(Boolean).join(", "))),
-    h("div", { class: "columns" }, pareto?.element, bars),
-    precisionMap(study),
-    h("div", { class: "columns" }, table.element, picked));
+    h("div", { class: "columns" }, pareto?.element, picked),
+    h("div", { class: "columns level" }, bars, precisionMap(study)),
+    table.element);
 }
 
 /** The section about searches. */

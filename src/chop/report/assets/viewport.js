@@ -45,14 +45,17 @@ export class Viewport {
     this.show({ left: 0, top: 0, right: this.size.width, bottom: this.size.height });
   }
 
-  /** Show all of it where that can be read, else its top at a scale that can. */
-  open() {
+  /** Show all of it where that can be read, else where it begins, at a scale that can. */
+  open(boxes) {
     const { width, height } = this.frame;
     const whole = Math.min(width / this.size.width, height / this.size.height);
-    if (whole > 0.45) return this.fit();
-    this.k = Math.min(0.85, Math.max(0.4, (width - 120) / this.size.width));
-    this.x = (width - this.size.width * this.k) / 2;
-    this.y = 8;
+    if (whole > 0.55) return this.fit();
+    this.k = 0.8;
+    this.x = 56;
+    const first = boxes.filter(([x, y]) => x < (width - 56) / this.k && y < height / this.k).map(([x]) => x);
+    const middle = first.reduce((sum, x) => sum + x, 0) / (first.length || 1);
+    if (this.size.width * this.k < width) this.x = width / 2 - middle * this.k;
+    this.y = 0;
     return this.changed();
   }
 
