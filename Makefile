@@ -9,14 +9,17 @@ STAMP  := $(VENV)/.installed
 
 install: tools $(STAMP)
 
-# Programs that PyPI has no wheel for on this machine: simulators, and a browser to look at reports
-# with. Without root nothing is installed, and the tests that need them skip and say what is missing.
+# Programs that PyPI has no wheel for on this machine: simulators, a database server, and a
+# browser to look at reports with. Without root nothing is installed, and the tests that need them
+# skip and say what is missing.
 TOOLS := iverilog chromium $(if $(filter x86_64,$(shell uname -m)),,verilator)
 tools:
 	@for tool in $(TOOLS); do \
 	  command -v $$tool > /dev/null || missing="$$missing $$tool"; \
 	done; \
 	[ -e /usr/include/lz4.h ] || missing="$$missing liblz4-dev"; \
+	ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || command -v initdb > /dev/null \
+	  || missing="$$missing postgresql"; \
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	  apt-get update -qq; \
 	  for package in $$missing; do \
@@ -27,7 +30,7 @@ tools:
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[examples,hardware,test,train]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cluster,dashboard,examples,hardware,search,test,train]"
 	touch $@
 
 lint: install
