@@ -44,7 +44,8 @@ def compressed(graph, ops=("linear", "relu")):
     weight = {"sparsity": 0.5, "method": "l1-norm", "scope": "local"}
     after, _ = passes.prune_transform_pass(after, {"weight": weight})
     rules = {op: {"config": {"name": "integer", **FIXED}} for op in ops}
-    rules["relu"] = {"config": {"name": "integer", "data_in_width": 8, "data_in_frac_width": 5}}
+    if "relu" in rules:
+        rules["relu"] = {"config": {"name": "integer", "data_in_width": 8, "data_in_frac_width": 5}}
     return passes.quantize_transform_pass(after, {"by": "type", **rules})[0]
 
 

@@ -130,6 +130,11 @@ def test_cards_are_the_metrics_then_the_totals_with_both_values_where_they_diffe
     assert cards["weight bytes"]["unit"] == "bytes"
 
 
+def test_a_metric_of_one_value_is_a_plain_card():
+    (card,) = report_records(Report("r", metrics={"accuracy": [0.9]}))["cards"]
+    assert (card["value"], card["before"]) == (0.9, None)
+
+
 def test_sections_without_data_are_absent():
     assert set(report_records(Report("empty"))) == {"title", "provenance"}
 

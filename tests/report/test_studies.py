@@ -1,28 +1,17 @@
-import itertools
-import random
-
 import pytest
 from report_data import STUDY, trial
 
 from chop.errors import DataError
-from chop.report.studies import pareto_front, study_record
-
-SIGNS = {"accuracy": -1.0, "bits": 1.0}
+from chop.report.studies import study_record
 
 
-def test_the_front_has_each_trial_that_nothing_beats_and_no_other():
-    rng = random.Random(0)
-    trials = [trial(i, rng.randrange(8) / 8, rng.randrange(8)) for i in range(60)]
-    front = pareto_front(trials, SIGNS)
-
-    def beats(a, b):
-        better = [sign * a["values"][k] <= sign * b["values"][k] for k, sign in SIGNS.items()]
-        return all(better) and a["values"] != b["values"]
-
-    unbeaten = [t["values"] for t in trials if not any(beats(o, t) for o in trials)]
-    assert {tuple(v.values()) for v in unbeaten} == {tuple(t["values"].values()) for t in front}
-    assert not any(beats(a, b) for a, b in itertools.permutations(front, 2))
-    assert len({tuple(t["values"].values()) for t in front}) == len(front)
+def test_infeasible_trials_and_copies_are_not_on_the_front():
+    good, cheap, copied = trial(0, 0.5, 2), trial(1, 0.9, 1), trial(2, 0.6, 1)
+    cheap["attributes"] = {"constraints": {"bytes": 3.0}}
+    copied["attributes"] = {"copied_from": 0}
+    record = study_record({**STUDY, "trials": [good, cheap, copied]})
+    assert record["front"] == [0]
+    assert len(record["trials"]) == 3
 
 
 def test_the_best_so_far_only_improves_and_failed_trials_do_not_count():

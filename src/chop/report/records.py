@@ -101,8 +101,8 @@ def _total_cards(graphs: Sequence[Record]) -> list[Record]:
 
 
 def _card(name: str, value: Any) -> Record:
-    is_pair = isinstance(value, tuple | list) and len(value) == 2
-    before, after = value if is_pair else (None, value)
+    values = value if isinstance(value, tuple | list) and len(value) in (1, 2) else [value]
+    before, after = values[0] if len(values) == 2 else None, values[-1]
     unit = UNITS.get(name.replace("_", " ").split()[-1].lower(), "number") if name else "number"
     return {"name": name, "value": after, "before": before, "unit": unit}
 
