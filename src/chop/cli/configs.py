@@ -179,3 +179,45 @@ class CompletionConfig:
     """
 
     shell: Literal["bash", "zsh", "fish"] = field(default="bash", metadata=POSITIONAL)
+
+
+def _sweeps() -> tuple[str, ...]:
+    return ("fixed_point_width", "integer_bits", "fraction_bits", "sparsity", "lora_rank")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
+    """The sweep.
+
+    `name`: fixed_point_width, integer_bits, fraction_bits, sparsity or lora_rank. `values`: where
+    to measure, in place of the sweep's own values. `seeds`: repeat with each of them. `epochs`:
+    train so long after each compression.
+    """
+
+    name: str | None = field(default=None, metadata={**POSITIONAL, "choices": _sweeps})
+    values: tuple[float, ...] | None = None
+    seeds: tuple[int, ...] = (0,)
+    epochs: float = 1.0
+    out: Path = Path("out/sweep")
+
+    def __post_init__(self) -> None:
+        if self.name is None:
+            raise ConfigError(f"no sweep given. Known: {', '.join(_sweeps())}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchConfig(ModelOptions, DataOptions, OutputOptions):
+    """Latency.
+
+    `against`: further models to time on the same inputs; the first one is the baseline.
+    `compile`: also time each through torch.compile. `iterations`: calls to time, each number anew.
+    `devices`: cpu, cuda; by default those there are. `batch`: rows of the input, by default as the
+    model was traced.
+    """
+
+    against: tuple[str, ...] = ()
+    compile: bool = False
+    iterations: tuple[int, ...] = (5, 50)
+    devices: tuple[str, ...] | None = None
+    batch: int | None = None
+    out: Path = Path("out/bench")

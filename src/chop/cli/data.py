@@ -42,6 +42,12 @@ class Data:
         starts = range(0, min(rows * most, len(train)), rows)
         return [collate([train[i] for i in range(s, min(s + rows, len(train)))]) for s in starts]
 
+    def test_rows(self, model: nn.Module, most: int) -> dict[str, Any]:
+        """The first test rows as arguments of `model`, without labels."""
+        collate = Collate(match_columns(model, self.columns), self.tokenizer)
+        batch = collate([self.test[i] for i in range(min(most, len(self.test)))])
+        return {name: value for name, value in batch.items() if name != LABELS}
+
     def example(self, model: nn.Module, rows: int = 2) -> dict[str, Any]:
         """A few rows as arguments of `model`, without labels."""
         return {k: v for k, v in self.batches(model, rows, 1)[0].items() if k != LABELS}

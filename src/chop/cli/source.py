@@ -220,6 +220,23 @@ EXAMPLES: Mapping[type[nn.Module], Callable[[Any], Any]] = {
 """Example inputs of the reference models that are no Hugging Face models."""
 
 
+def example_of(graph: MaseGraph, batch: int | None = None) -> dict[str, Any]:
+    """The inputs that a graph was traced with, with `batch` rows where that is given."""
+    found = dict(graph.dummy_in or {})
+    if not found:
+        raise SourceError("the checkpoint has no example inputs; give --dataset.")
+    if batch is None:
+        return found
+    return {name: _rows(value, batch) for name, value in found.items()}
+
+
+def _rows(value: Any, batch: int) -> Any:
+    if not torch.is_tensor(value) or value.dim() == 0:
+        return value
+    copies = -(-batch // len(value))
+    return value.repeat(copies, *[1] * (value.dim() - 1))[:batch]
+
+
 def describe(graph: MaseGraph, source: Source) -> dict[str, Any]:
     """A few facts about a graph, for the record."""
     parameters = sum(p.numel() for p in graph.model.parameters())

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from chop.actions.train import get_trainer
@@ -75,7 +74,7 @@ class _Report(TrainerCallback):
 
 def measure(graph: MaseGraph, data: Data, settings: MeasureSettings) -> dict[str, float]:
     """The loss and the metric of a graph on the test rows."""
-    trainer = _trainer(graph, data, settings, 1, {})
+    trainer = make_trainer(graph, data, settings, 1, {})
     told = trainer.evaluate()
     keys = (settings.metric, "loss")
     return {key: float(told[f"eval_{key}"]) for key in keys if f"eval_{key}" in told}
@@ -95,17 +94,10 @@ def fit(
     `identity` is what makes this run the same run when it is started again.
     """
     folder = session.out / CHECKPOINTS / stage
-    _prepare(folder, identity, resume=settings.resume)
-    rate = settings.learning_rate
-    arguments = {
-        "learning_rate": LEARNING_RATES[is_hugging_face(graph.model)] if rate is None else rate,
-        "per_device_train_batch_size": settings.batch_size,
-        "output_dir": folder,
-        "save_steps": settings.save_steps,
-        "resume": True,
-        **settings.training,
-    }
-    trainer = _trainer(graph, data, settings, epochs, arguments)
+    check_identity(folder, identity, resume=settings.resume)
+    saving = {"output_dir": folder, "save_steps": settings.save_steps, "resume": True}
+    arguments = training_arguments(graph, settings) | saving
+    trainer = make_trainer(graph, data, settings, epochs, arguments)
     with session.console.progress(stage) as progress:
         trainer.add_callback(_Report(progress))
         told = trainer.train()
@@ -113,37 +105,45 @@ def fit(
     return {"epochs": epochs, "steps": told.global_step, "loss": told.training_loss}
 
 
+def training_arguments(graph: MaseGraph, settings: TrainSettings) -> dict[str, Any]:
+    """The options that transformers' Trainer takes."""
+    rate = settings.learning_rate
+    return {
+        "learning_rate": LEARNING_RATES[is_hugging_face(graph.model)] if rate is None else rate,
+        "per_device_train_batch_size": settings.batch_size,
+        **settings.training,
+    }
+
+
 def forget_checkpoints(session: Session) -> None:
     """Remove the checkpoints of a run that reached its end."""
     shutil.rmtree(session.out / CHECKPOINTS, ignore_errors=True)
 
 
-def _trainer(
+def make_trainer(
     graph: MaseGraph,
     data: Data,
     settings: MeasureSettings,
     epochs: float,
     arguments: Mapping[str, Any],
 ) -> Any:
+    """A trainer that says nothing by itself."""
+    defaults = {
+        "seed": settings.seed,
+        "disable_tqdm": True,
+        "per_device_eval_batch_size": settings.eval_batch_size,
+    }
+    chosen = defaults | dict(arguments)
     trainer = get_trainer(
-        graph.model,
-        data.splits,
-        data.tokenizer,
-        settings.metric,
-        epochs,
-        seed=settings.seed,
-        disable_tqdm=True,
-        per_device_eval_batch_size=settings.eval_batch_size,
-        use_cpu=not torch.cuda.is_available(),
-        **arguments,
+        graph.model, data.splits, data.tokenizer, settings.metric, epochs, **chosen
     )
     for noisy in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(noisy)
     return trainer
 
 
-def _prepare(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
-    """Make sure that the checkpoints in `folder`, if any, are of this very run."""
+def check_identity(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
+    """Make sure that what is in `folder` is of this very run; without `resume`, empty it."""
     note = folder / RUN
     wanted = json.loads(json.dumps(identity, default=str))
     if not resume:
@@ -154,7 +154,7 @@ def _prepare(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None
         if changed:
             key = changed[0]
             raise CheckpointError(
-                f"{folder}: checkpoints of an interrupted run whose {key} is {stored.get(key)}; "
-                f"now it is {wanted.get(key)}. --no-resume starts afresh; or give another --out."
+                f"{folder}: belongs to an unfinished run whose {key} is {stored.get(key)}; now it "
+                f"is {wanted.get(key)}. --no-resume starts afresh; or give another --out."
             )
     write_text(note, json.dumps(wanted))

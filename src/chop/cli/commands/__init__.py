@@ -97,6 +97,52 @@ for _name, _summary, _config, _examples in (
         ("mase eval out/train --dataset digits", "mase eval out/quantize --dataset digits --json"),
     ),
     (
+        "sweep",
+        "compress over many values, before and after training, with the figure",
+        f"{CONFIGS}:SweepConfig",
+        (
+            "mase sweep fixed_point_width out/train --dataset digits --values 4,6,8",
+            "mase sweep sparsity out/train --dataset digits --seeds 0,1,2",
+            "mase sweep lora_rank prajjwal1/bert-tiny --dataset imdb",
+        ),
+    ),
+    (
+        "compile",
+        "run a model through torch.compile: graph breaks, latency before and after",
+        f"{HERE}.compile_model:CompileConfig",
+        ("mase compile out/train", "mase compile prajjwal1/bert-tiny --mode max-autotune"),
+    ),
+    (
+        "bench",
+        "time models side by side: table and figure",
+        f"{CONFIGS}:BenchConfig",
+        (
+            "mase bench out/train --against out/prune --batch 64",
+            "mase bench prajjwal1/bert-tiny --compile --iterations 5,50,200",
+        ),
+    ),
+    (
+        "emit",
+        "write the SystemVerilog of a quantised model, with its test bench",
+        f"{HERE}.emit:EmitConfig",
+        (
+            "mase emit out/quantize --dataset digits --max-parallelism 8",
+            "mase emit out/quantize --target-interval 64",
+        ),
+    ),
+    (
+        "simulate",
+        "run emitted hardware bit by bit against the model",
+        f"{HERE}.simulate:SimulateConfig",
+        ("mase simulate out/emit", "mase simulate out/quantize --dataset digits --waves"),
+    ),
+    (
+        "synth",
+        "the area of emitted hardware on a device family",
+        f"{HERE}.synth:SynthConfig",
+        ("mase synth out/emit", "mase synth out/quantize --family ecp5"),
+    ),
+    (
         "doctor",
         "what is installed, what works on this machine, what to install for the rest",
         f"{CONFIGS}:DoctorConfig",
