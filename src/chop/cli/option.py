@@ -123,7 +123,7 @@ def _owner(cls: type, name: str) -> type:
 def field_help(cls: type) -> dict[str, str]:
     """Field -> its sentence in the docstring: "`name`: text", up to the next one."""
     text = inspect.getdoc(cls) or ""
-    found = re.findall(r"`(\w+)`: (.*?)(?=\s+`\w+`: |\n\n|\Z)", text, re.DOTALL)
+    found = re.findall(r"`(\w+)`:\s+(.*?)(?=\s+`\w+`:\s|\n\n|\Z)", text, re.DOTALL)
     return {name: " ".join(told.split()) for name, told in found}
 
 
