@@ -19,9 +19,15 @@ from typing import Any
 from tabulate import tabulate
 
 from chop.actions.records import Record, read_records, write_csv
-from chop.actions.trials import best_so_far, best_trial, candidates
-from chop.nn.quantizers import FORMATS
-from chop.report import Axes, Curve, draw_curves
+from chop.actions.trials import best_trial, candidates
+from chop.errors import DataError
+from chop.report.search import (
+    draw_best_so_far,
+    draw_format_counts,
+    draw_importance,
+    draw_pareto,
+    draw_precision_map,
+)
 
 COMMAND = "python bench/search/run.py --data DATA/imdb --model MODELS/bert-tiny"
 PUBLISHED = {1: 0.87232, 2: 0.87644, 5: 0.86052}
@@ -227,11 +233,10 @@ def _study_table(found: Found, experiment: int) -> str:
             continue
         done = candidates(study["trials"])
         failed = sum(t["state"] == "failed" for t in study["trials"])
-        label = study["name"].partition("-")[2]
         seconds = [t["seconds"] for t in study["trials"] if t["seconds"] is not None]
         rows.append(
             [
-                label,
+                label(study),
                 study["sampler"],
                 len(done),
                 failed,
@@ -277,25 +282,74 @@ def draw(found: Found, folder: Path) -> list[Path]:
     """Every figure there are records for."""
     written: list[Path] = []
     for number in (1, 2, 3, 4, 5):
-        curves = [curve for s in found.of(number) if (curve := progress_curve(s)) is not None]
-        if curves:
-            best = max(curves, key=lambda curve: curve.mean[-1])
-            title = f"{NAMES[number]}: {best.label} is best, {best.mean[-1]:.4f}"
+        studies = {label(study): study for study in found.of(number) if has_results(study)}
+        if studies:
+            path = folder / f"{number}-best-so-far"
             levels = {"published": PUBLISHED[number]} if number in PUBLISHED else None
-            axes = Axes(title, "trials", "best accuracy on held-out reviews", levels)
-            written += draw_curves(folder / f"experiment-{number}", curves, axes)
+            written += draw_best_so_far(path, studies, levels=levels)
+    written += _draw_architecture(found, folder)
+    for number in (5, 6):
+        for study in filter(has_results, found.of(number)):
+            written += draw_format_counts(folder / f"{study['name']}-formats", study)
+    written += _draw_best_maps(found, folder)
+    for study in filter(has_results, found.of(6)):
+        points = {"float": (32.0, _float_held_out(found))} if _float_held_out(found) else None
+        written += draw_pareto(folder / f"{study['name']}-front", study, points=points)
     return written
 
 
-def progress_curve(study: Any) -> Curve | None:
-    """The best value after each trial."""
-    values = best_so_far(study["trials"], "accuracy", "maximize")
-    if not values:
-        return None
-    label = study["name"].partition("-")[2]
-    label = f"{label} ({FORMATS[label].__name__})" if label in FORMATS else label
-    same = tuple(values)
-    return Curve(label, tuple(float(i + 1) for i in range(len(values))), same, same, same)
+def label(study: Any) -> str:
+    """How a study is called in its experiment."""
+    return str(study["name"].partition("-")[2])
+
+
+def has_results(study: Any) -> bool:
+    """Whether a trial of it is complete."""
+    return bool(candidates(study["trials"]))
+
+
+def _draw_architecture(found: Found, folder: Path) -> list[Path]:
+    """Which dimension of the architecture matters, over the trials of every sampler."""
+    studies = found.of(1)
+    if not studies:
+        return []
+    trials = [trial for study in studies for trial in study["trials"]]
+    whole = {**studies[0], "name": "architectures", "trials": trials}
+    try:
+        return draw_importance(folder / "1-importance", whole)
+    except DataError as error:
+        print(error)
+        return []
+
+
+def _draw_best_maps(found: Found, folder: Path) -> list[Path]:
+    """The formats of the layers of the best trial of experiments 3 and 5, and of the light one."""
+    written = []
+    for number in (3, 5):
+        best = [best_trial(s["trials"], s["objectives"]) for s in found.of(number)]
+        known = [trial for trial in best if trial is not None]
+        if known:
+            trial = max(known, key=lambda t: t["values"]["accuracy"])
+            written += draw_precision_map(folder / f"{number}-precision-map", trial)
+    light = [
+        trial
+        for study in found.of(6)
+        for trial in candidates(study["trials"])
+        if trial["values"]["average_bits"] <= MOST_BITS
+    ]
+    if light:
+        trial = max(light, key=lambda t: t["values"]["accuracy"])
+        bits, accuracy = trial["values"]["average_bits"], trial["values"]["accuracy"]
+        title = f"{bits:.2f} bits a weight: accuracy {accuracy:.4f} before training in the formats"
+        written += draw_precision_map(folder / "6-precision-map", trial, title=title)
+    return written
+
+
+def _float_held_out(found: Found) -> float | None:
+    """Accuracy of the float model on the held-out reviews: the study of the format `bypass`."""
+    study = found.studies.get("4-bypass")
+    best = best_trial(study["trials"], study["objectives"]) if study else None
+    return None if best is None else float(best["values"]["accuracy"])
 
 
 if __name__ == "__main__":

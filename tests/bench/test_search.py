@@ -101,4 +101,4 @@ def test_the_bench_runs_on_made_up_reviews(tmp_path):
     run_bench("report.py", out, "--to", out / "report")
     assert "best architecture: accuracy" in (out / "report" / "results.md").read_text()
     figures = {file.name for file in (out / "report" / "figures").iterdir()}
-    assert {"experiment-1.png", "experiment-2.csv"} <= figures
+    assert {"1-best-so-far.png", "2-best-so-far.csv", "6-tpe-front.svg"} <= figures
