@@ -306,7 +306,8 @@ class ReportConfig(ModelOptions, DataOptions, OutputOptions):
 class DemoConfig(OutputOptions):
     """The tour.
 
-    `epochs`: of the first training. `tune_epochs`: of every training after a compression.
+    `epochs`: of the first training; half of it after pruning and in the formats found.
+    `tune_epochs`: of each training inside a sweep.
     `sparsity`: share of the weights to prune. `trials`: of the search. `tolerance`: accuracy that
     may be lost for fewer bytes. `test_rows`: test images to measure and to simulate. `synthesize`:
     also count the cells of the design, which takes longer. `fresh`: repeat the stages that are
