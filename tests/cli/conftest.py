@@ -44,3 +44,19 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     assert main([*TRAIN.split(), "--quiet", "--out", str(folder)]) == 0
     return folder
+
+
+@pytest.fixture(scope="session")
+def search_line(trained):
+    """A search of three trials that keeps its best model."""
+    rows = "--dataset digits --train-rows 128 --test-rows 64"
+    formats = "--formats integer,mxint --trials 3 --costs model_bytes --apply best"
+    return f"search {trained} {rows} {formats}"
+
+
+@pytest.fixture(scope="session")
+def searched(tmp_path_factory, search_line):
+    """The output folder of that search."""
+    folder = tmp_path_factory.mktemp("searched")
+    assert main([*search_line.split(), "--quiet", "--out", str(folder)]) == 0
+    return folder

@@ -1,6 +1,7 @@
 """Each command as a user runs it, on a tiny model."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -219,29 +220,24 @@ def test_synth_counts_cells(mase, trained):
     assert area["family"] == "xc7" and area["lut"] > 0
 
 
-FORMATS = "--formats integer,mxint --trials 3"
-
-
-def test_a_search_shows_its_front_and_applies_a_trial(mase, trained, tmp_path):
-    line = f"search {trained} {DIGITS} {FORMATS} --costs model_bytes --apply best --out s --json"
-    found = mase(line).document
+def test_a_search_shows_its_front_and_applies_a_trial(mase, searched):
+    found = json.loads((searched / "result.json").read_text())
     assert found["objectives"] == {"accuracy": "maximize", "model_bytes": "minimize"}
     assert found["finished"] == 3 and found["applied"]["number"] in range(3)
-    names = {path.name for path in (tmp_path / "s").iterdir()}
+    names = {path.name for path in searched.iterdir()}
     assert {"study.json", "trials.csv", "graph.json", "pareto.svg", "best.png"} <= names
-    measured = mase(f"eval s {DIGITS} --json").document["eval"]["accuracy"]
+    measured = mase(f"eval {searched} {DIGITS} --json").document["eval"]["accuracy"]
     assert measured == found["applied"]["values"]["accuracy"]
 
 
-def test_a_search_goes_on_to_more_trials_and_refuses_another_question(mase, trained):
-    line = f"search {trained} {DIGITS} {FORMATS} --out s --json"
-    first = mase(line).document
-    more = mase(f"{line} --trials 5").document
-    assert (first["finished"], more["finished"]) == (3, 5)
-    assert (
-        "belongs to an unfinished run whose by is name; now it is type"
-        in mase(f"{line} --by type").err
-    )
+def test_a_search_goes_on_to_more_trials_and_refuses_another_question(
+    mase, search_line, searched, tmp_path
+):
+    shutil.copytree(searched, tmp_path / "s")
+    line = f"{search_line} --out s --json"
+    assert mase(f"{line} --trials 4").document["finished"] == 4
+    refused = mase(f"{line} --by type")
+    assert "belongs to an unfinished run whose by is name; now it is type" in refused.err
 
 
 def test_a_search_by_file_over_pruning(mase, trained, tmp_path):
@@ -271,15 +267,16 @@ def test_the_best_of_several_objectives_is_the_cheapest_that_loses_little():
     assert [choose(study, name, 0.0)["number"] for name in ("a", "b", "1")] == [0, 2, 1]
 
 
-def test_a_report_is_one_page_about_all_that_was_done(mase, trained, tmp_path):
+def test_a_report_is_one_page_about_all_that_was_done(mase, trained, searched, tmp_path):
     mase(f"quantize {trained} --width 6 --frac-width 4 --type linear,relu --out q")
-    mase(f"search {trained} {DIGITS} {FORMATS} --out s")
     mase(f"sweep integer_bits {trained} {DIGITS} --values 4 --out w")
-    line = f"report q --before {trained} --studies s --sweeps w --title Mine --out r --json"
+    line = (
+        f"report q --before {trained} --studies {searched} --sweeps w --title Mine --out r --json"
+    )
     found = mase(f"{line} {DIGITS}").document
     page = (tmp_path / "r" / "report.html").read_text()
     assert found["page"] == "r/report.html" and set(found["metrics"]) == {"before", "after"}
-    assert "<title>Mine" in page and "integer_bits" in page
+    assert "<title>Mine" in page and "integer bits" in page
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ def test_the_demo_ends_bit_exact_and_a_second_run_skips_what_is_done(mase, small
     assert "float accuracy" in again.out and "report: demo/report/report.html" in again.out
 
 
+@pytest.mark.slow
 def test_without_a_simulator_the_demo_says_what_is_missing(mase, small, tmp_path, monkeypatch):
     why = "'verilator' is not installed. Install it: `apt-get install verilator`."
     monkeypatch.setattr(demo, "missing_tools", lambda: why)

@@ -132,6 +132,7 @@ def test_a_dry_run_with_json_is_a_document(mase):
     assert ran.document["config"]["seed"] == 3
 
 
+@pytest.mark.slow
 def test_an_interruption_ends_with_code_130_and_leaves_nothing_half_written(tmp_path):
     line = "train mlp --dataset digits --epochs 5000 --save-steps 20 --out run"
     process = start(line, cwd=tmp_path)

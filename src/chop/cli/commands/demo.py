@@ -170,9 +170,8 @@ class Tour:
         """Fixed point of several widths, before (PTQ) and after training in it (QAT)."""
         graph = self.load("train")
         records = self._sweep("fixed_point_width", graph, folder, SWEPT_WIDTHS, results)
-        narrow = next(
-            r for r in records if r["split"] == "fitted" and r["width"] == SWEPT_WIDTHS[1]
-        )
+        fitted = [record for record in records if record["split"] == "fitted"]
+        narrow = next(record for record in fitted if record["width"] == TOLD_WIDTH)
         told = f"at {narrow['width']} bits PTQ {narrow['before']:.4f}, QAT {narrow['after']:.4f}"
         return {"records": records, "summary": told}
 
@@ -256,7 +255,7 @@ class Tour:
         require_same(graph, built.lowered, (images,))
         (scores,) = built.lowered.decode(built.verdict.outputs)
         labels = self.data.splits["test"].columns["labels"]
-        reached = float((scores.argmax(1) == labels).float().mean())
+        reached = float((scores.argmax(1) == labels).double().mean())
         return {
             "cycles": round(interval(built.lowered.design)),
             "verdict": f"yes: {built.verdict}",
