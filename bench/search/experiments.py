@@ -123,8 +123,8 @@ MIXED: dict[str, Any] = {
 }
 """Formats of the mixed search, with one or two settings each."""
 FEW_BITS = {
-    "mxint": {"width": 8, "weight_width": [3, 4, 5, 6, 8]},
-    "block_fp": {"width": 8, "weight_width": [3, 4, 5, 6]},
+    "mxint": {"width": 8, "weight_width": [2, 3, 4, 5, 6, 8]},
+    "block_minifloat": {"width": 8, "exponent_width": 2, "weight_width": [4, 5, 6]},
     "mxfp": {"element": "e4m3", "weight_element": ["e2m1", "e2m3", "e3m2"]},
     "scale_integer": {"width": 8, "weight_granularity": "channel", "weight_width": [4, 5, 6]},
 }
@@ -198,8 +198,8 @@ def plans() -> list[StudyPlan]:
             for s in ("grid", "random", "tpe")
         ),
         *(StudyPlan(2, mode, "tpe", 12, in_mode(mode), initial=as_pretrained) for mode in MODES),
-        *(StudyPlan(3, s, s, 60, integers) for s in ("random", "tpe")),
-        *(StudyPlan(4, name, "tpe", 14, with_format(name)) for name in FORMATS),
+        *(StudyPlan(3, s, s, 80, integers) for s in ("random", "tpe")),
+        *(StudyPlan(4, name, "tpe", 20, with_format(name), initial=each_alone) for name in FORMATS),
         *(StudyPlan(5, s, s, 100, mixed, initial=good_guess) for s in ("random", "tpe")),
         *(
             StudyPlan(6, s, s, 150, few_bits, ACCURACY_AND_BITS, each_alone)

@@ -54,10 +54,10 @@ def test_on_the_front_the_best_within_each_number_of_bits_is_chosen_once():
     from experiments import plans
     from finals import choose
 
-    front = study("6-tpe", trial(0, 0.9, 4.9), trial(1, 0.8, 3.9), trial(2, 0.95, 7.0))
+    front = study("6-tpe", trial(0, 0.9, 4.9), trial(1, 0.8, 2.4), trial(2, 0.95, 7.0))
     jobs = choose(plans(), {"6-tpe": front}, seeds=[0])
     chosen = {job.choice: job.params["x"] for job in jobs if job.study == "6-tpe"}
-    assert chosen == {"at most 4 bits": 1, "at most 5 bits": 0, "at most 8 bits": 2}
+    assert chosen == {"at most 2.5 bits": 1, "at most 5 bits": 0, "at most 8 bits": 2}
 
 
 def test_samplers_are_compared_apart_and_formats_take_one_seed():
