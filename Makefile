@@ -9,22 +9,24 @@ STAMP  := $(VENV)/.installed
 
 install: tools $(STAMP)
 
-# Simulators that PyPI has no wheel for on this machine. Without root nothing is installed, and the
-# tests that need them skip and say what is missing.
+# Simulators that PyPI has no wheel for on this machine, and a database server. Without root nothing
+# is installed, and the tests that need them skip and say what is missing.
 TOOLS := iverilog $(if $(filter x86_64,$(shell uname -m)),,verilator)
 tools:
 	@for tool in $(TOOLS); do \
 	  command -v $$tool > /dev/null || missing="$$missing $$tool"; \
 	done; \
 	[ -e /usr/include/lz4.h ] || missing="$$missing liblz4-dev"; \
+	ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || command -v initdb > /dev/null \
+	  || missing="$$missing postgresql"; \
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing \
 	    > /dev/null || echo "could not install:$$missing"; \
-	elif [ -n "$$missing" ]; then echo "not installed, simulations will skip:$$missing"; fi
+	elif [ -n "$$missing" ]; then echo "not installed, what needs it will skip:$$missing"; fi
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[examples,hardware,test,train]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cluster,dashboard,examples,hardware,search,test,train]"
 	touch $@
 
 lint: install

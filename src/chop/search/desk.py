@@ -59,9 +59,9 @@ class AskTellStudy(optuna.Study):
         # Within a trial the list is read once: samplers ask for it anew for every dimension.
         return super()._get_trials(deepcopy, states, True)
 
-    def forget_trials(self) -> None:
-        """Read the list anew when it is next asked for."""
-        self._thread_local.cached_all_trials = None
+    def know_trials(self, trials: list[FrozenTrial] | None) -> None:
+        """Take `trials` for the list until the next trial; None: read it when it is asked for."""
+        self._thread_local.cached_all_trials = trials
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +134,7 @@ class Count:
     waiting: list[FrozenTrial]
     points: dict[str, FrozenTrial]
     """Every point that was or is being evaluated, by key."""
+    trials: list[FrozenTrial]
 
 
 class Buffer:
@@ -215,8 +216,8 @@ class Desk:
 
     def count(self) -> Count:
         """What is in the study now."""
-        count = Count(0, [], [], {})
-        for trial in self.trials():
+        count = Count(0, [], [], {}, self.trials())
+        for trial in count.trials:
             if trial.state == TrialState.RUNNING:
                 count.running.append(trial)
             elif trial.state == TrialState.WAITING:
@@ -252,7 +253,7 @@ class Desk:
                 return None if count.running else Stop(f"its space is exhausted: {points} points")
             trial_id = self._take(count)
             self.store.beat(trial_id)
-        self.study.forget_trials()
+        self.study.know_trials(count.trials)
         return Trial(self.study, trial_id)
 
     def _has_every_point(self, count: Count) -> bool:
@@ -409,7 +410,7 @@ def _check_dimensions(study: AskTellStudy, plan: Plan) -> None:
     kept: dict[str, Any] = {}
     for trial in study.get_trials(deepcopy=False):
         kept = {**trial.distributions, **kept}
-    study.forget_trials()
+    study.know_trials(None)
     for name in kept.keys() & plan.space.dimensions.keys():
         now = distribution(plan.space.dimensions[name])
         try:

@@ -123,7 +123,7 @@ class TPESampler(optuna.samplers.TPESampler):
 
     def __init__(self, *, seed: int | None = None, history: int = HISTORY) -> None:
         super().__init__(seed=seed)
-        self._history = history
+        self.history = history
         self._ranks: dict[int, tuple[float, float]] = {}
         self._view: tuple[int, Any] = (-1, None)
 
@@ -132,7 +132,7 @@ class TPESampler(optuna.samplers.TPESampler):
     ) -> dict[str, Any]:
         if self._view[0] != trial.number:
             single = len(study.directions) == 1
-            view = _RecentStudy(study, self._history, self._ranks) if single else study
+            view = _RecentStudy(study, self.history, self._ranks) if single else study
             self._view = (trial.number, view)
         return super()._sample(self._view[1], trial, search_space)
 

@@ -148,7 +148,7 @@ def search(
     try:
         desk.enqueue(list(initial))
         stopped = _run(plan, workers, launch, _reporter(desk, on_progress))
-        desk.study.forget_trials()
+        desk.study.know_trials(None)
         return _result(desk.study, stopped)
     finally:
         desk.close()
