@@ -1,4 +1,4 @@
-"""The wheel: it builds, holds every file of the packages, and works in an environment of its own."""
+"""The wheel: it builds, holds every file of the packages, and works where only it is installed."""
 
 from __future__ import annotations
 
