@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import torch
 import transformers
 from tabulate import tabulate
@@ -63,6 +64,7 @@ def start(main: Callable[[Setting], None], name: str, description: str) -> None:
 def run(main: Callable[[Setting], None], setting: Setting) -> None:
     """Run a tutorial, seeded; tables of passes are shown by the tutorial alone."""
     transformers.logging.set_verbosity_error()
+    matplotlib.rcParams.update({"svg.hashsalt": "mase", "svg.fonttype": "none"})
     report, level = get_report_logger(), get_report_logger().level
     report.setLevel(logging.WARNING)
     torch.manual_seed(0)
@@ -102,12 +104,17 @@ class Task:
             num_train_epochs=epochs or self.epochs,
             **self.training,
         )
-        trainer.remove_callback(transformers.PrinterCallback)
-        return trainer
+        return quiet(trainer)
 
     def accuracy(self, mg: MaseGraph) -> float:
         """The share of test samples that `mg` gets right."""
         return self.trainer(mg).evaluate()["eval_accuracy"]
+
+
+def quiet(trainer: Any) -> Any:
+    """The trainer, without the lines it prints for each epoch."""
+    trainer.remove_callback(transformers.PrinterCallback)
+    return trainer
 
 
 QUIET = {"disable_tqdm": True, "logging_strategy": "no", "log_level": "error"}
