@@ -221,3 +221,82 @@ class BenchConfig(ModelOptions, DataOptions, OutputOptions):
     devices: tuple[str, ...] | None = None
     batch: int | None = None
     out: Path = Path("out/bench")
+
+
+def _samplers() -> tuple[str, ...]:
+    return ("tpe", "random", "grid", "nsga2", "cmaes", "gp", "qmc")
+
+
+SearchMode = Literal[
+    "compress",
+    "compress->train",
+    "train",
+    "train->compress",
+    "train->compress->train",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
+    """The search.
+
+    `trials`: how many points to evaluate, those of earlier runs included. `sampler`: who proposes
+    them. `pruner`: who stops those that go badly. `workers`: processes that share the work.
+    `engine`: processes of this machine, or ray. `storage`: where the study is kept: a file, or a
+    postgresql:// URL that machines share. `name`: of the study there. `timeout`: seconds after
+    which no trial is started. `formats`: number formats to choose from, layer by layer.
+    `sparsities`: shares of weights to prune to choose from. `by`: choose for each layer (name) or
+    for all layers of a type. `ops`: the ops whose formats are chosen. `costs`: what to minimise
+    beside the metric: average_bits, model_bytes, cycles, multipliers, latency, flops … `mode`: what
+    happens to a model before it is measured. `epochs`: of each training. `apply`: then save the
+    model of this trial: its number, an objective for the best by it, or best. `tolerance`: with
+    several objectives, best is the cheapest trial that loses no more than this.
+    `space`: tables of the space, which formats and sparsities are short for.
+    """
+
+    trials: int = 20
+    sampler: str = field(default="tpe", metadata={"choices": _samplers})
+    pruner: str = "none"
+    workers: int = 1
+    engine: str = "processes"
+    storage: str | None = None
+    name: str = "search"
+    timeout: float | None = None
+    formats: tuple[str, ...] = ()
+    sparsities: tuple[float, ...] = ()
+    by: Literal["name", "type"] = "name"
+    ops: tuple[str, ...] = ("linear",)
+    costs: tuple[str, ...] = ("average_bits",)
+    mode: SearchMode = "compress"
+    epochs: float = 1.0
+    apply: str | None = None
+    tolerance: float = 0.01
+    space: dict[str, Any] = field(default_factory=dict)
+    out: Path = Path("out/search")
+
+    def __post_init__(self) -> None:
+        short = bool(self.formats or self.sparsities)
+        if short and self.space:
+            raise ConfigError("formats and sparsities exclude 'space'; give one or the other.")
+        if not (short or self.space):
+            raise ConfigError(
+                "nothing to search: give --formats integer,mxint or --sparsities 0,0.5,0.9, or "
+                "tables such as [search.space.precision]."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportConfig(ModelOptions, DataOptions, OutputOptions):
+    """The report.
+
+    `title`: at the top of the page. `before`: the model to compare with. `studies`: folders of
+    searches. `sweeps`: folders of sweeps. `hardware`: a folder that `mase simulate` wrote for a
+    model.
+    """
+
+    title: str | None = None
+    before: str | None = None
+    studies: tuple[str, ...] = ()
+    sweeps: tuple[str, ...] = ()
+    hardware: str | None = None
+    out: Path = Path("out/report")

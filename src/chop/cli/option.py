@@ -1,7 +1,7 @@
 """Command-line options read off a dataclass: its fields, their types and its docstring.
 
-A docstring explains fields as in "`rank`: columns of A. `alpha`: its weight." A field's metadata
-may say `positional` (no dashes), `prefix` (of the flags of a nested dataclass, instead of the
+A docstring explains fields as in "`rank`: columns of A. `low` and `high`: bounds." The metadata of a
+field may say `positional` (no dashes), `prefix` (of the flags of a nested dataclass, instead of the
 field's name) and `choices` (a function that gives names to complete).
 """
 
@@ -119,12 +119,20 @@ def _owner(cls: type, name: str) -> type:
     return next((base for base in declared if name in field_help(base)), declared[0])
 
 
+NAMES = r"`\w+`(?:(?:,| and) `\w+`)*"
+
+
 @functools.cache
 def field_help(cls: type) -> dict[str, str]:
     """Field -> its sentence in the docstring: "`name`: text", up to the next one."""
     text = inspect.getdoc(cls) or ""
-    found = re.findall(r"`(\w+)`: (.*?)(?=\s+`\w+`: |\n\n|\Z)", text, re.DOTALL)
-    return {name: " ".join(told.split()) for name, told in found}
+    pattern = rf"({NAMES}):\s+(.*?)(?=\s+{NAMES}:\s|\n\n|\Z)"
+    found = re.findall(pattern, text, re.DOTALL)
+    return {
+        name: " ".join(told.split())
+        for names, told in found
+        for name in re.findall(r"`(\w+)`", names)
+    }
 
 
 def tables_of(cls: type) -> list[str]:

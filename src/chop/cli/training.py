@@ -51,7 +51,7 @@ class TrainSettings(MeasureSettings, Protocol):
     def training(self) -> dict[str, Any]: ...
 
 
-class _Report(TrainerCallback):
+class Report(TrainerCallback):
     """Tells a progress bar how far the trainer is."""
 
     def __init__(self, progress: Progress) -> None:
@@ -99,7 +99,7 @@ def fit(
     arguments = training_arguments(graph, settings) | saving
     trainer = make_trainer(graph, data, settings, epochs, arguments)
     with session.console.progress(stage) as progress:
-        trainer.add_callback(_Report(progress))
+        trainer.add_callback(Report(progress))
         told = trainer.train()
     graph.model.to("cpu").eval()
     return {"epochs": epochs, "steps": told.global_step, "loss": told.training_loss}

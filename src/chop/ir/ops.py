@@ -21,6 +21,7 @@ from chop.errors import GraphError
 from chop.ir.channels import CHANNELS
 from chop.ir.kernels import COMPUTE, Compute
 from chop.ir.modes import ModeConstant, RandomDraw
+from chop.ir.sharding import SHARDING
 from chop.registry import Registry
 
 MODULE = "module"
@@ -71,7 +72,8 @@ class Op:
     writes buffers. `is_view`: the result may share the storage of an operand. `is_dropout`: gives
     its operand back in evaluation mode. `copies_if_strided`: a view, but of a contiguous operand
     alone. `reads_rows`: of its parameters it reads the rows it gives.
-    `channels`: the rule by which it couples channels (`chop.ir.channels`).
+    `channels`: the rule by which it couples channels (`chop.ir.channels`). `sharding`: the rule by
+    which it may be split over devices (`chop.ir.sharding`).
     """
 
     name: str
@@ -92,6 +94,7 @@ class Op:
     reads_rows: bool = False
     compute: Compute | None = None
     channels: str | None = None
+    sharding: str | None = None
     rtl: str = ""
     """How hardware realises it: a component of `chop.hw`, or wiring; empty: not at all."""
 
@@ -582,6 +585,7 @@ def _merge(rows: Iterable[Op]) -> Registry[Op]:
             modules=row.modules + MODULE_SHAPES.get(row.name, ()),
             compute=COMPUTE.get(row.name),
             channels=CHANNELS.get(row.name),
+            sharding=SHARDING.get(row.name),
             rtl=_RTL_OF.get(row.name, ""),
         )
         table.register(row.name, whole)

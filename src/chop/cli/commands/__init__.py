@@ -51,6 +51,17 @@ for _name, _summary, _config, _examples in (
         ),
     ),
     (
+        "report",
+        "one HTML page: the graph, before and after, searches, hardware",
+        f"{CONFIGS}:ReportConfig",
+        (
+            "mase report out/trace",
+            "mase report out/quantize --before out/train --dataset digits",
+            "mase report out/search --before out/train --studies out/search \\\n"
+            "    --hardware out/simulate --title 'Digits in hardware'",
+        ),
+    ),
+    (
         "quantize",
         "put layers into number formats, after training or while training",
         f"{CONFIGS}:QuantizeConfig",
@@ -104,6 +115,17 @@ for _name, _summary, _config, _examples in (
             "mase sweep fixed_point_width out/train --dataset digits --values 4,6,8",
             "mase sweep sparsity out/train --dataset digits --seeds 0,1,2",
             "mase sweep lora_rank prajjwal1/bert-tiny --dataset imdb",
+        ),
+    ),
+    (
+        "search",
+        "look for the formats and sparsity that cost least at the same accuracy",
+        f"{CONFIGS}:SearchConfig",
+        (
+            "mase search out/train --dataset digits --formats integer,mxint --trials 40",
+            "mase search out/train --dataset digits --formats integer --sparsities 0,0.5,0.9 \\\n"
+            "    --costs model_bytes --workers 2 --apply best",
+            "mase search --config search.toml --storage postgresql://host/studies",
         ),
     ),
     (

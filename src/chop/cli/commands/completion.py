@@ -95,6 +95,7 @@ def zsh(known: Mapping[str, list[Option]]) -> str:
         specs = [_zsh_spec(o) for o in options if not o.is_positional]
         specs += [f"'{flag}[{_bare(told)}]'" for flag, told in SWITCHES.items()]
         specs += ["'--config[configuration file]:file:_files'", "'*--set[set a value]:key=value:'"]
+        specs.append("'--help[options and examples]'")
         words = " ".join(_first(options))
         specs.append(f'\'1:{name}:_alternative "words:word:({words})" "files:file:_files"\'')
         cases.append(f"    {name}) _arguments {' '.join(specs)};;")

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from chop.actions.resumable import Progress as Point
 from chop.actions.resumable import duration
-from chop.actions.subject import Subject
 from chop.actions.sweeps import SWEEPS, sweep
 from chop.cli.configs import SweepConfig
 from chop.cli.console import Progress
-from chop.cli.data import Data, require_data
 from chop.cli.session import Session
 from chop.cli.settings import identity
-from chop.cli.source import describe, find_source, load_graph
-from chop.cli.training import check_identity, make_trainer, training_arguments
-from chop.ir.graph import MaseGraph
+from chop.cli.source import describe
+from chop.cli.subject import load_subject
+from chop.cli.training import check_identity
 from chop.report import draw_sweep
 
 RECORDS = "records"
-OBSERVED_BATCHES = 4
 
 
 def run(config: SweepConfig, session: Session) -> dict[str, Any]:
     """Measure what is not measured yet, then draw."""
     name = SWEEPS.canonical(str(config.name))
-    source = find_source(config)
-    data = require_data(config, source.place, "sweep")
-    graph = load_graph(config, source, data)
-    subject = make_subject(graph, data, config)
+    source, graph, subject = load_subject(config, "sweep")
     own = {k: v for k, v in identity(config).items() if k not in ("values", "seeds")}
     folder = session.out / RECORDS
     check_identity(folder, own, resume=config.resume)
@@ -49,18 +42,3 @@ def run(config: SweepConfig, session: Session) -> dict[str, Any]:
 
 def _tell(progress: Progress, point: Point) -> None:
     progress.to(point.done, f"about {duration(point.seconds_left)} left")
-
-
-def make_subject(graph: MaseGraph, data: Data, config: SweepConfig) -> Subject:
-    """The model as a sweep wants it: copies to change, a way to train and to measure them."""
-
-    def trainer(changed: MaseGraph, seed: int) -> Any:
-        arguments = training_arguments(changed, config)
-        return make_trainer(changed, data, config, config.epochs, {**arguments, "seed": seed})
-
-    return Subject(
-        graph=lambda seed: copy.deepcopy(graph),
-        train=lambda changed, seed: trainer(changed, seed).train() and None,
-        evaluate=lambda changed: trainer(changed, 0).evaluate()[f"eval_{config.metric}"],
-        batches=lambda: data.batches(graph.model, config.eval_batch_size, OBSERVED_BATCHES),
-    )

@@ -1,0 +1,83 @@
+"""What a plan costs by the model: seconds of arithmetic, seconds of talking, bytes of memory.
+
+Talking follows the alpha-beta model on a ring of n devices: each of the n − 1 steps costs the
+latency (alpha) and sends 1/n of the tensor at the link's bandwidth (beta). Arithmetic follows the
+roofline: the slower of counting and moving bytes. Backward is twice forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chop.distributed.layouts import (
+    PARTIAL,
+    REPLICATE,
+    Layout,
+    Use,
+    gradient_of,
+    sharded_dim,
+)
+from chop.distributed.mesh import Axis, Mesh
+
+TRAINING_WORK = 3
+"""Forward once, backward twice: with respect to operands and to parameters."""
+TRAINING_COPIES = 4
+"""Of each parameter: itself, its gradient, and two moments of Adam."""
+
+COLLECTIVES: Mapping[str, float] = {
+    "all_gather": 1.0,
+    "reduce_scatter": 1.0,
+    "all_reduce": 2.0,
+    "all_to_all": 1.0,
+}
+"""Passes round the ring that each collective takes."""
+
+
+def collective(before: Layout, after: Layout) -> str | None:
+    """The collective that turns one layout into another; None where no device needs another.
+
+    >>> collective("P", "R"), collective("P", "S0"), collective("S0", "S1"), collective("R", "S0")
+    ('all_reduce', 'reduce_scatter', 'all_to_all', None)
+    """
+    if before in (after, REPLICATE):
+        return None
+    if before == PARTIAL:
+        return "all_reduce" if after == REPLICATE else "reduce_scatter"
+    return "all_to_all" if sharded_dim(after) is not None else "all_gather"
+
+
+def collective_bytes(name: str, size: int, axis: Axis) -> int:
+    """Bytes each device sends in a collective on a tensor of `size` bytes in all."""
+    share = size // axis.devices if name == "all_to_all" else size
+    return int(COLLECTIVES[name] * share * (axis.devices - 1) / axis.devices)
+
+
+def collective_seconds(name: str, size: int, axis: Axis) -> float:
+    """Modelled time of a collective on a tensor of `size` bytes in all.
+
+    >>> collective_seconds("all_gather", 8_000_000, Axis(devices=4, bandwidth=1e9, latency=1e-3))
+    0.009
+    """
+    steps = COLLECTIVES[name] * (axis.devices - 1)
+    return steps * axis.latency + collective_bytes(name, size, axis) / axis.bandwidth
+
+
+def reshard(before: Layout, use: Use, *, has_gradient: bool) -> list[str]:
+    """The collectives by which a value born as `before` is read as `use`, and its gradient back."""
+    forward = collective(before, use.layout)
+    backward = collective(use.gradient, gradient_of(before)) if has_gradient else None
+    return [name for name in (forward, backward) if name is not None]
+
+
+def reshard_seconds(
+    before: Layout, use: Use, size: int, axis: Axis, *, has_gradient: bool
+) -> float:
+    """Modelled time of `reshard` on a tensor of `size` bytes."""
+    names = reshard(before, use, has_gradient=has_gradient)
+    return sum(collective_seconds(name, size, axis) for name in names)
+
+
+def compute_seconds(flops: float, bytes_moved: float, mesh: Mesh, *, training: bool) -> float:
+    """Modelled time of the arithmetic of one node on one device."""
+    forward = max(flops / mesh.flops, bytes_moved / mesh.memory_bandwidth)
+    return forward * (TRAINING_WORK if training else 1)
