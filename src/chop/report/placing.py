@@ -18,7 +18,7 @@ Record = dict[str, Any]
 def place_nodes(record: Mapping[str, Any]) -> Record:
     """Labels, places and routes of all nodes of a graph record."""
     nodes = record["nodes"]
-    return place([_lines(n) for n in nodes], record["edges"])
+    return place([lines_of(n) for n in nodes], record["edges"])
 
 
 def place(lines: Sequence[tuple[str, ...]], edges: Iterable[tuple[int, int]]) -> Record:
@@ -39,7 +39,7 @@ def place(lines: Sequence[tuple[str, ...]], edges: Iterable[tuple[int, int]]) ->
     }
 
 
-def _lines(node: Mapping[str, Any]) -> tuple[str, str]:
+def lines_of(node: Mapping[str, Any]) -> tuple[str, str]:
     """What is written in the box of a node: its label, then op and shape."""
     label, shape = _label(node), _shape(node)
     told = [] if node["op"] == label else [shorten(node["op"])]

@@ -12,7 +12,7 @@ from chop.hw.report import pipeline_records
 from chop.ir.graph import MaseGraph
 from chop.report.comparison import layer_rows
 from chop.report.nodes import graph_record, plain
-from chop.report.placing import place, place_blocks, place_nodes
+from chop.report.placing import block_of, lines_of, place, place_blocks, place_nodes
 from chop.report.provenance import gather_provenance
 from chop.report.studies import study_record
 from chop.report.sweeps import sweep_curves
@@ -116,18 +116,12 @@ def _placed(graphs: list[Record]) -> Record:
     numbers: dict[str, int] = {}
     told = []
     for graph in graphs:
-        key = repr(([_drawn(n) for n in graph["nodes"]], graph["edges"]))
+        key = repr(([(lines_of(n), block_of(n)) for n in graph["nodes"]], graph["edges"]))
         if key not in numbers:
             numbers[key] = len(layouts)
             layouts.append({"nodes": place_nodes(graph), "blocks": place_blocks(graph)})
         told.append({**graph, "layout": numbers[key]})
     return {"graphs": told, "layouts": layouts}
-
-
-def _drawn(node: Record) -> tuple[Any, ...]:
-    """What of a node decides where it is drawn."""
-    shapes = [value["shape"] for value in node.get("results", [])[:1]]
-    return node["name"], node["kind"], node["target"], node.get("module"), node["op"], shapes
 
 
 def sweep_figures(records: Sequence[Mapping[str, Any]]) -> list[Record]:

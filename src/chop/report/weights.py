@@ -124,8 +124,8 @@ def _bins(flat: Tensor) -> tuple[float, float, int]:
     low, high = float(flat.min()), float(flat.max())
     if low == high:
         return low - 0.5, 1.0, 1
-    seen = flat[:: max(1, flat.numel() // 4096)].unique()
-    step = float(seen.diff().min()) if len(seen) > 1 else high - low
+    steps = flat[:: max(1, flat.numel() // 4096)].sort().values.diff()
+    step = float(steps[steps > 0].min()) if steps.any() else high - low
     levels = round((high - low) / step) + 1
     if levels > 8 * BINS:  # so many that it does not show
         return low, (high - low) / BINS, BINS

@@ -55,11 +55,14 @@ def _cuts(
         return []
     crossing = _crossing(row, links, count)
     slack = max(1, count // columns // 3)
-    cuts = []
-    for ideal in (round(k * count / columns) for k in range(1, columns)):
-        near = range(max(1, ideal - slack), min(count, ideal + slack + 1))
-        cuts.append(min(near, key=lambda at, ideal=ideal: (crossing[at], abs(at - ideal))))  # type: ignore[misc]
-    return sorted(set(cuts))
+    wanted = [round(k * count / columns) for k in range(1, columns)]
+    return sorted({_quietest(crossing, ideal, slack) for ideal in wanted})
+
+
+def _quietest(crossing: Sequence[int], ideal: int, slack: int) -> int:
+    """The row near `ideal` that the fewest edges cross, the nearest of them."""
+    near = range(max(1, ideal - slack), min(len(crossing) - 1, ideal + slack + 1))
+    return min(near, key=lambda at: (crossing[at], abs(at - ideal)))
 
 
 def _column_count(found: Layout, row: Sequence[int]) -> int:
@@ -102,7 +105,7 @@ def _shifts(
         if column[source] == column[target]:
             points[column[source]] += route
     shifts, x, bottom = [], MARGIN, 0.0
-    for own in points:
+    for own in (column_points or [(0.0, 0.0)] for column_points in points):
         left, top = (min(p[k] for p in own) for k in (0, 1))
         shifts.append((x - left, MARGIN - top))
         x += max(p[0] for p in own) - left + GUTTER

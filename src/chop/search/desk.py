@@ -28,12 +28,15 @@ from chop.log import get_logger
 from chop.search.plan import Plan
 from chop.search.samplers import RandomTrial, distribution, make_pruner, make_sampler
 from chop.search.space import Value
-from chop.search.storage import Parameter, Store, open_store, quiet
+from chop.search.storage import HEARTBEAT, Parameter, Store, open_store, quiet
 from chop.search.trial import trial_seed
 
-WORKER, RETRIES, REASON, SECONDS = "worker", "retries", "reason", "seconds"
+WORKER, RETRIES, RESTARTS = "worker", "retries", "restarts"
+REASON, SECONDS = "reason", "seconds"
 """Attributes that the desk keeps with a trial."""
-OWN_ATTRIBUTES = (WORKER, RETRIES, REASON, SECONDS, "heartbeat")
+OWN_ATTRIBUTES = (WORKER, RETRIES, RESTARTS, REASON, SECONDS, HEARTBEAT)
+MOST_RESTARTS = 10
+"""How often a trial may be cut short by the end of the whole search: then it may be the cause."""
 PATIENCE = 3
 """Copies in a row after which a worker looks for a new point by itself."""
 _OPEN: set[str] = set()
@@ -63,18 +66,19 @@ class AskTellStudy(optuna.Study):
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """Who a worker is: a process on a machine."""
+    """Who a worker is: a process on a machine, in one run of the search."""
 
     host: str
     process: int
     started: int
     token: str
+    run: str
 
     @staticmethod
-    def mine() -> Identity:
+    def mine(run: str) -> Identity:
         """This process."""
         pid = os.getpid()
-        return Identity(_host(), pid, _start_time(pid) or 0, uuid.uuid4().hex[:12])
+        return Identity(_host(), pid, _start_time(pid) or 0, uuid.uuid4().hex[:12], run)
 
     def is_dead(self) -> bool | None:
         """Whether the process is gone; None where only heartbeats can tell."""
@@ -159,7 +163,7 @@ class Desk:
 
     def __init__(self, plan: Plan, store: Store, study: AskTellStudy) -> None:
         self.plan, self.store, self.study = plan, store, study
-        self.me = Identity.mine()
+        self.me = Identity.mine(plan.run)
         _OPEN.add(self.me.token)
         self._keys: dict[int, str] = {}
         self._copies = 0
@@ -179,7 +183,7 @@ class Desk:
             optuna.create_study(
                 storage=store.storage,
                 study_name=plan.name,
-                directions=list(plan.objectives.values()),
+                directions=[_direction(way) for way in plan.objectives.values()],
                 load_if_exists=True,
             )
             study = AskTellStudy(plan.name, store.storage, sampler=sampler, pruner=pruner)
@@ -288,14 +292,21 @@ class Desk:
         return worker.token == self.me.token or worker.is_dead()
 
     def _requeue(self, trial: FrozenTrial) -> None:
-        tries = trial.user_attrs.get(RETRIES, 0) + 1
-        if tries > self.plan.retries:
+        """Put a trial back in line, unless its workers keep dying.
+
+        A worker that dies while the others live is counted against the trial. The end of the
+        whole search is not its fault, as long as that does not go on for ever.
+        """
+        worker = _worker(trial)
+        counter = RETRIES if worker is not None and worker.run == self.me.run else RESTARTS
+        tries = trial.user_attrs.get(counter, 0) + 1
+        if tries > {RETRIES: self.plan.retries, RESTARTS: MOST_RESTARTS}[counter]:
             reason = f"its worker died {tries} times (killed, or the machine ran out of memory)"
             self.store.write_attributes(trial._trial_id, {REASON: reason})
             self.store.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
             _log.warning("%s: trial %d failed: %s.", self.plan.name, trial.number, reason)
             return
-        self.store.write_attributes(trial._trial_id, {RETRIES: tries})
+        self.store.write_attributes(trial._trial_id, {counter: tries})
         self.store.storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
         _log.info(
             "%s: trial %d is in line again, its worker is dead.", self.plan.name, trial.number
@@ -308,7 +319,7 @@ class Desk:
     def choose(self, trial: Trial) -> tuple[dict[str, Value], FrozenTrial | None]:
         """The trial's point, and the trial that had the same point before."""
         buffer = Buffer(self.store.storage)
-        trial.storage = buffer
+        trial.storage = buffer  # type: ignore[assignment]
         point = self.plan.space.suggest(trial)
         trial.storage = self.store.storage
         with self.store.lock():  # of two that choose a point at once, one sees the other
@@ -376,7 +387,7 @@ def _check_study(study: AskTellStudy, plan: Plan) -> None:
     """Refuse to go on with a study that was started for something else; keep what it is for."""
     kept = study.user_attrs.get("objectives")
     if kept is None:
-        if study.directions != [_direction(d) for d in plan.objectives.values()]:
+        if study.directions != [_direction(way) for way in plan.objectives.values()]:
             raise SearchError(f"study '{plan.name}': it has other directions.")
         study.set_user_attr("objectives", dict(plan.objectives))
         study.set_user_attr("sampler", plan.sampler_name)

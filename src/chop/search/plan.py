@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +37,18 @@ class Plan:
     deadline: float | None = None
     """When to start no more trials, in seconds since the epoch."""
     heartbeat_seconds: int = 60
+    run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    """Different each time the search is started."""
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name:
             raise ConfigError(f"search: name is '{self.name}'. Allowed: text without '/'.")
         if not self.space.dimensions:
             raise ConfigError("search: the space has no dimensions.")
-        for field, least in (("trials", 1), ("retries", 0), ("heartbeat_seconds", 1)):
-            if getattr(self, field) < least:
-                given = getattr(self, field)
-                raise ConfigError(f"search: {field} is {given}. Allowed: {least} or more.")
+        for name, least in (("trials", 1), ("retries", 0), ("heartbeat_seconds", 1)):
+            if getattr(self, name) < least:
+                given = getattr(self, name)
+                raise ConfigError(f"search: {name} is {given}. Allowed: {least} or more.")
         check_objectives(self.objectives)
 
     @property
@@ -79,4 +82,4 @@ def load_evaluate(evaluate: Evaluate | str) -> Evaluate:
         ) from error
     if not callable(found):
         raise ConfigError(f"search: evaluate '{evaluate}' is a {type(found).__name__}.")
-    return found
+    return found  # type: ignore[no-any-return]

@@ -246,7 +246,8 @@ def read_dimension(value: Any, where: str) -> Dimension:
 def _read_range(value: Mapping[str, Any], where: str) -> Dimension:
     given = parse(_Range, value, where)
     if isinstance(value["low"], int) and isinstance(value["high"], int):  # as written: 1, not 1.0
-        return Integer(int(given.low), int(given.high), given.step or 1, given.log)
+        step = 1 if given.step is None else given.step
+        return Integer(int(given.low), int(given.high), step, given.log)
     if given.step is not None:
         raise ConfigError(f"{where}.step: {given.step}. Allowed with whole low and high alone.")
     return Real(given.low, given.high, given.log)

@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import logging
 import os
+import sqlite3
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -243,7 +244,7 @@ def _open_sqlite(path: Path, beat: int) -> SqlStore:
     try:
         backend = RDBStorage(
             f"sqlite:///{path}",
-            engine_kwargs={"connect_args": {"timeout": LOCK_WAIT}},
+            engine_kwargs={"connect_args": {"timeout": LOCK_WAIT, "factory": _WriteAhead}},
             heartbeat_interval=beat,
             grace_period=GRACE * beat,
         )
@@ -251,17 +252,16 @@ def _open_sqlite(path: Path, beat: int) -> SqlStore:
         raise SearchError(f"storage '{path}': not a study file: {_last_line(error)}") from error
     finally:
         lock.release()
-    sqlalchemy.event.listen(backend.engine, "connect", _write_ahead)
-    backend.engine.dispose()  # connections made from here on have the setting
     return SqlStore(backend, lock, str(path))
 
 
-def _write_ahead(connection: Any, _record: Any) -> None:
-    """A commit is then an append: safe against a kill, five times as fast, readers never wait."""
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
-    cursor.close()
+class _WriteAhead(sqlite3.Connection):
+    """A commit is an append: safe against a kill, several times as fast, readers never wait."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.execute("PRAGMA journal_mode=WAL")
+        self.execute("PRAGMA synchronous=NORMAL")
 
 
 def _open_journal(path: Path, beat: int) -> JournalStore:

@@ -190,7 +190,8 @@ def _run(
 def _reporter(desk: Desk, on_progress: OnProgress | None) -> Callable[[], None]:
     if on_progress is None:
         return lambda: None
-    plan, finished = desk.plan, {}
+    plan = desk.plan
+    finished: dict[int, dict[str, Any]] = {}
 
     def report() -> None:
         records = []

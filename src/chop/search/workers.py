@@ -11,6 +11,7 @@ where PLAN is the file that the search wrote; the same line joins a search from 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import signal
@@ -47,7 +48,7 @@ Launch: TypeAlias = Callable[[Plan, int, Callable[[], None]], str | None]
 def pack(plan: Plan) -> bytes:
     """The plan as bytes that another process can load."""
     try:
-        return cloudpickle.dumps({"path": sys.path, "plan": cloudpickle.dumps(plan)})
+        return bytes(cloudpickle.dumps({"path": sys.path, "plan": cloudpickle.dumps(plan)}))
     except Exception as error:
         raise ConfigError(
             f"search: evaluate {plan.evaluate!r} or the space cannot be sent to a worker "
@@ -169,7 +170,8 @@ def run_ray(plan: Plan, workers: int, report: Callable[[], None]) -> str | None:
             report()
     if (True, None) in ends:  # it saw the count reached
         return None
-    return next(said for _, said in ends)
+    stopped: str = next(said for _, said in ends)
+    return stopped
 
 
 class RayWorker:
@@ -210,7 +212,7 @@ def _ray_cluster(workers: int) -> Iterator[Any]:
     options: dict[str, Any] = {"runtime_env": {"env_vars": {"PYTHONPATH": path}}}
     if "RAY_ADDRESS" not in os.environ:
         options |= {"num_cpus": max(workers, os.cpu_count() or 1), "include_dashboard": False}
-    ray.init(log_to_driver=False, logging_level="ERROR", **options)
+    ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
     try:
         yield ray
     finally:

@@ -135,6 +135,6 @@ export class Chart {
   /** Mark the points of this key. */
   mark(key) {
     this.marked = key;
-    this.draw();
+    if (this.element.isConnected) this.draw();
   }
 }

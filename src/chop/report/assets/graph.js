@@ -32,7 +32,8 @@ export class GraphView {
     this.view = new Viewport(this.canvas, () => this.moved());
     this.minimap = new Minimap(this.view);
     this.legend = h("div", { class: "legend" });
-    this.details = h("aside", { class: "inspector", "aria-label": "Details", "aria-live": "polite" });
+    this.details = h("aside", { class: "inspector", "aria-label": "Details", tabindex: "0" });
+    this.said = h("p", { class: "unseen", role: "status" });
     this.element = section("graph", "Graph", null, h("div", { class: "panel" }, this.toolbar(), this.workbench()));
     this.listen();
     selection.listen((name, options) => this.selected(name, options));
@@ -66,7 +67,7 @@ export class GraphView {
       zoomButton("Zoom out", "−", () => this.view.zoom(1 / 1.4)),
       zoomButton("Fit the whole graph", "⤢", () => this.view.fit()));
     const hint = h("span", { class: "hint" }, "click, then scroll to zoom");
-    this.stage = h("div", { class: "stage" }, this.canvas, zoom, this.legend, this.minimap.element, hint);
+    this.stage = h("div", { class: "stage" }, this.canvas, zoom, this.legend, this.minimap.element, hint, this.said);
     return h("div", { class: "workbench" }, this.stage, this.details);
   }
 
@@ -200,8 +201,12 @@ export class GraphView {
     }
     const index = name === null ? null : this.number.get(name);
     this.drawing.select(index);
-    if (isMoving && index !== null) this.view.centre(this.layout.boxes[index][0], this.layout.boxes[index][1]);
+    if (isMoving && index !== null) this.bring(this.layout.boxes[index]);
     this.showDetails(name);
+  }
+
+  bring(box) {
+    if (!this.view.shows(box, READABLE)) this.view.centre(box[0], box[1]);
   }
 
   showDetails(name) {
@@ -216,6 +221,8 @@ export class GraphView {
     }
     this.details.replaceChildren(...parts.filter(Boolean));
     this.details.scrollTop = 0;
+    const item = this.items[index];
+    this.said.textContent = item ? `${item.name}, ${[item.op, item.format].filter(Boolean).join(", ")}` : "";
   }
 
   links(index) {

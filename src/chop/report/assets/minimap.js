@@ -18,7 +18,7 @@ export class Minimap {
 
   /** Draw the boxes of a layout in their colours. */
   draw(layout, colours, high) {
-    this.k = Math.min(MOST_WIDE / layout.width, (0.45 * high) / layout.height);
+    this.k = Math.min(MOST_WIDE / layout.width, (0.36 * high) / layout.height);
     const [width, height] = [layout.width * this.k, layout.height * this.k];
     this.element.setAttribute("width", width);
     this.element.setAttribute("height", height);

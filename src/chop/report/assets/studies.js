@@ -53,13 +53,22 @@ function trialTable(study, onpick) {
     columns: [
       { title: "Trial", kind: "num", value: (t) => t.number },
       { title: "State", value: (t) => t.state },
-      ...names.map((name) => ({ title: name, kind: "num", value: (t) => t.values?.[name], cell: (t) => number(t.values?.[name]) })),
+      ...names.map((name) => valueColumn(study, name)),
       { title: "Front", value: (t) => (isBest.has(t.number) ? "yes" : "") },
       { title: "Time", kind: "num", value: (t) => t.seconds, cell: (t) => seconds(t.seconds) },
       { title: "Parameters", kind: "mono", value: (t) => brief(t.params) },
-      { title: "Reason", value: (t) => t.reason ?? "" },
+      ...(study.trials.some((t) => t.reason) ? [{ title: "Reason", value: (t) => t.reason ?? "" }] : []),
     ],
   });
+}
+
+/** A column of one objective, its decimals aligned. */
+function valueColumn({ trials }, name) {
+  const value = (t) => t.values?.[name];
+  const given = trials.map(value).filter((v) => typeof v === "number");
+  const isAligned = given.some((v) => !Number.isInteger(v)) && given.every((v) => Math.abs(v) < 1e4);
+  const show = (v) => (isAligned && typeof v === "number" ? v.toFixed(4) : number(v));
+  return { title: name, kind: "num", value, cell: (t) => show(value(t)) };
 }
 
 function brief(params) {
@@ -68,7 +77,7 @@ function brief(params) {
 }
 
 function oneStudy(study) {
-  const picked = h("div", { class: "panel pad side", tabindex: "0", role: "region", "aria-label": "Trial", "aria-live": "polite" }, h("p", { class: "note" }, "Click a trial to see all of it."));
+  const picked = h("div", { class: "panel pad side", tabindex: "0", role: "region", "aria-label": "Trial" }, h("p", { class: "note" }, "Click a trial to see all of it."));
   const choose = (trial) => {
     picked.replaceChildren(...trialDetails(trial).filter(Boolean));
     table.mark(trial.number);
@@ -78,6 +87,8 @@ function oneStudy(study) {
   const pareto = Object.keys(study.objectives).length > 1 ? new ParetoChart(study, choose) : null;
   const bars = Object.entries(study.importance ?? {}).map(([objective, shares]) => shareBars(`Importance for ${objective}`, shares));
   const about = [study.sampler && `sampler ${study.sampler}`, study.seed !== null && study.seed !== undefined && `seed ${study.seed}`, `${study.trials.length} trials`];
+  const first = study.trials.find((t) => t.number === study.front[0]);
+  if (first) choose(first);
   return h("div", { class: "stack study" },
     h("header", {}, h("h3", {}, study.name), h("p", { class: "note" }, about.filter(Boolean).join(", "))),
     h("div", { class: "columns" }, pareto?.element, picked),

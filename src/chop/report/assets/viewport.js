@@ -59,6 +59,12 @@ export class Viewport {
     return this.changed();
   }
 
+  /** Whether a box is seen whole at a scale that can be read. */
+  shows([x, y, width, height], least) {
+    const { left, top, right, bottom } = this.seen;
+    return this.k >= least && x - width / 2 > left && x + width / 2 < right && y - height / 2 > top && y + height / 2 < bottom;
+  }
+
   /** Bring a point to the middle, at a scale at which labels can be read. */
   centre(x, y, least = 0.7) {
     const { width, height } = this.frame;
