@@ -94,7 +94,7 @@ class Task:
         """The model as a graph that ends in the loss."""
         return MaseGraph(self.model, hf_input_names=INPUTS)
 
-    def trainer(self, mg: MaseGraph, epochs: float | None = None) -> Any:
+    def trainer(self, mg: MaseGraph, epochs: float | None = None, **more: Any) -> Any:
         """A trainer for `mg`, as its passes have made it."""
         trainer = get_trainer(
             mg.model,
@@ -102,7 +102,7 @@ class Task:
             self.tokenizer,
             evaluate_metric="accuracy",
             num_train_epochs=epochs or self.epochs,
-            **self.training,
+            **{**self.training, **more},
         )
         return quiet(trainer)
 
