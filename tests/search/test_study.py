@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import json
 import os
 import re
@@ -170,9 +171,10 @@ def test_a_search_whose_space_is_smaller_than_it_says_ends_too(tmp_path):
 
 
 def test_a_sampler_that_repeats_itself_is_helped_to_new_points(tmp_path):
-    fixed = optuna.samplers.PartialFixedSampler(
-        {"x": 3, "y": 4, "kind": "a"}, optuna.samplers.RandomSampler(seed=0)
-    )
+    with pytest.warns(optuna.exceptions.ExperimentalWarning):
+        fixed = optuna.samplers.PartialFixedSampler(
+            {"x": 3, "y": 4, "kind": "a"}, optuna.samplers.RandomSampler(seed=0)
+        )
     result = run(tmp_path, sampler=fixed, trials=5)
     counted = [t for t in result.trials if "copied_from" not in t["attributes"]]
     assert len({tuple(t["params"].values()) for t in counted}) == 5
@@ -214,6 +216,33 @@ def test_a_trial_left_by_a_desk_that_closed_is_free(tmp_path):
     trial = left.claim()
     left.close()
     assert Desk.open(plan).claim().number == trial.number
+
+
+def die(desk):
+    """A worker of the desk's run takes a trial and its process is gone."""
+    desk.me = dataclasses.replace(desk.me, process=2**22 + 1, token="dead")
+    return desk.claim().number
+
+
+def test_a_trial_whose_workers_keep_dying_is_given_up(tmp_path):
+    plan = Plan(
+        "s", toys.SPACE, toys.loss, LOSS, "random", "none", 1, str(tmp_path / "s.db"), tmp_path
+    )
+    assert [die(Desk.open(plan)) for _ in range(3)] == [0, 0, 0], "it is retried twice"
+    assert Desk.open(plan).claim() == Stop()
+    (trial,) = load_study("s", tmp_path / "s.db").trials
+    assert trial["state"] == "failed"
+    assert trial["reason"].startswith("its worker died 3 times (killed, or the machine ran out of")
+
+
+def test_kills_of_the_whole_search_are_not_held_against_a_trial(tmp_path):
+    def fresh():
+        return Plan(
+            "s", toys.SPACE, toys.loss, LOSS, "random", "none", 1, str(tmp_path / "s.db"), tmp_path
+        )
+
+    assert [die(Desk.open(fresh())) for _ in range(6)] == [0] * 6
+    assert Desk.open(fresh()).claim().number == 0
 
 
 def test_constraints_decide_what_is_best(tmp_path):

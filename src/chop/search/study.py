@@ -10,8 +10,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import time
@@ -25,6 +23,7 @@ from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
+from chop.actions.records import write_csv
 from chop.actions.trials import CONSTRAINTS, TrialRecord, best_trial, pareto_front
 from chop.errors import ConfigError, SearchError
 from chop.log import get_logger
@@ -95,7 +94,7 @@ class SearchResult:
         """Write `study.json` and `trials.csv` into `directory`."""
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
-        table = _write_whole(folder / "trials.csv", _csv(self.trials))
+        table = write_csv(folder / "trials.csv", [_row(trial) for trial in self.trials])
         text = json.dumps(self.record, indent=2, allow_nan=False) + "\n"
         return [_write_whole(folder / "study.json", text), table]
 
@@ -240,16 +239,6 @@ def _result(study: optuna.Study, stopped: str | None = None) -> SearchResult:
         stopped=stopped,
         study=study,
     )
-
-
-def _csv(trials: Sequence[TrialRecord]) -> str:
-    rows = [_row(trial) for trial in trials]
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _row(trial: TrialRecord) -> dict[str, Any]:

@@ -154,11 +154,7 @@ def run_ray(plan: Plan, workers: int, report: Callable[[], None]) -> str | None:
     Ray starts the actors and nothing else: the study stays in its storage.
     """
     with _ray_cluster(workers) as ray:
-        if len(ray.nodes()) > 1 and is_on_this_machine(plan.storage):
-            raise ConfigError(
-                f"search: storage '{plan.storage}' is a file of this machine and the cluster has "
-                f"{len(ray.nodes())}. Give a postgresql:// URL or a *.journal file they share."
-            )
+        check_reach(plan.storage, len(ray.nodes()))
         packed = pack(plan)
         actor = ray.remote(num_cpus=1, max_restarts=0)(RayWorker)
         actors = [actor.remote() for _ in range(workers)]
@@ -172,6 +168,15 @@ def run_ray(plan: Plan, workers: int, report: Callable[[], None]) -> str | None:
         return None
     stopped: str = next(said for _, said in ends)
     return stopped
+
+
+def check_reach(storage: str, machines: int) -> None:
+    """Refuse a storage that the workers on other machines cannot use."""
+    if machines > 1 and is_on_this_machine(storage):
+        raise ConfigError(
+            f"search: storage '{storage}' is a file of this machine and the cluster has "
+            f"{machines}. Give a postgresql:// URL or a *.journal file that they share."
+        )
 
 
 class RayWorker:
