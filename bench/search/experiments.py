@@ -53,18 +53,26 @@ class StudyPlan:
 
 SIZES = {
     "num_hidden_layers": [1, 2, 3],
-    "num_attention_heads": [1, 2, 4],
+    "num_attention_heads": [2, 4],
     "hidden_size": [64, 128, 192],
     "intermediate_size": [256, 512, 768],
 }
 LAYERS = {"attention.output.dense": ["linear", "identity"]}
-RATES = {"learning_rate": [1e-4, 2e-4, 3e-4, 5e-4]}
+RATES = {"learning_rate": [2e-4, 3e-4, 5e-4]}
 NEAR_BASE = {
     "num_hidden_layers": [1, 2],
     "num_attention_heads": [2, 4],
     "intermediate_size": [256, 512],
 }
 """For the compression-aware search."""
+OWN_SIZES = {
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "hidden_size": 128,
+    "intermediate_size": 512,
+    "learning_rate": 3e-4,
+}
+"""The pretrained model's, and the rate it is fine-tuned with: every study begins there."""
 EIGHT_BITS = {
     "integer": {"width": 8, "frac_width": [4, 5, 6]},
     "mxint": {"width": [6, 8]},
@@ -115,8 +123,8 @@ MIXED: dict[str, Any] = {
 }
 """Formats of the mixed search, with one or two settings each."""
 FEW_BITS = {
-    "mxint": {"width": 8, "weight_width": [3, 4, 5, 6, 8]},
-    "block_fp": {"width": 8, "weight_width": [3, 4, 5, 6]},
+    "mxint": {"width": 8, "weight_width": [2, 3, 4, 5, 6, 8]},
+    "block_minifloat": {"width": 8, "exponent_width": 2, "weight_width": [4, 5, 6]},
     "mxfp": {"element": "e4m3", "weight_element": ["e2m1", "e2m3", "e3m2"]},
     "scale_integer": {"width": 8, "weight_granularity": "channel", "weight_width": [4, 5, 6]},
 }
@@ -161,17 +169,22 @@ def each_alone(space: Space) -> list[dict[str, Any]]:
     return [space.uniform(label) for label in space.options if label != FLOAT]
 
 
+def as_pretrained(space: Space) -> list[dict[str, Any]]:
+    """The pretrained architecture, every layer kept; eight bits and few zeros where compressed."""
+    known = {**OWN_SIZES, "linear": "mxint(width=8)", "prune.sparsity": 0.3}
+    layers = [f"bert.encoder.layer.{i}.attention.output.dense" for i in range(2)]
+    point = {**known, **dict.fromkeys(layers, "linear")}
+    return [{name: value for name, value in point.items() if name in space.dimensions}]
+
+
 def good_guess(space: Space) -> list[dict[str, Any]]:
     """Eight bits in shared-exponent formats."""
     assert isinstance(space, PrecisionSpace)
     return [space.uniform(label) for label in ("block_fp(width=8)", "mxint(width=8)")]
 
 
-def plans(trials: float = 1.0) -> list[StudyPlan]:
-    """Every study; `trials` scales how many points each evaluates."""
-
-    def some(count: int) -> int:
-        return max(2, round(count * trials))
+def plans() -> list[StudyPlan]:
+    """Every study."""
 
     def with_format(name: str) -> Callable[[Task], ModelEvaluator]:
         return lambda task: one_format(task, name)
@@ -180,13 +193,16 @@ def plans(trials: float = 1.0) -> list[StudyPlan]:
         return lambda task: compressed(task, mode)
 
     return [
-        *(StudyPlan(1, s, s, some(20), architectures) for s in ("grid", "random", "tpe")),
-        *(StudyPlan(2, mode, "tpe", some(12), in_mode(mode)) for mode in MODES),
-        *(StudyPlan(3, s, s, some(60), integers) for s in ("random", "tpe")),
-        *(StudyPlan(4, name, "tpe", some(14), with_format(name)) for name in FORMATS),
-        *(StudyPlan(5, s, s, some(100), mixed, initial=good_guess) for s in ("random", "tpe")),
         *(
-            StudyPlan(6, s, s, some(150), few_bits, ACCURACY_AND_BITS, each_alone)
+            StudyPlan(1, s, s, 32, architectures, initial=as_pretrained)
+            for s in ("grid", "random", "tpe")
+        ),
+        *(StudyPlan(2, mode, "tpe", 12, in_mode(mode), initial=as_pretrained) for mode in MODES),
+        *(StudyPlan(3, s, s, 80, integers) for s in ("random", "tpe")),
+        *(StudyPlan(4, name, "tpe", 20, with_format(name), initial=each_alone) for name in FORMATS),
+        *(StudyPlan(5, s, s, 100, mixed, initial=good_guess) for s in ("random", "tpe")),
+        *(
+            StudyPlan(6, s, s, 150, few_bits, ACCURACY_AND_BITS, each_alone)
             for s in ("nsga2", "tpe")
         ),
     ]

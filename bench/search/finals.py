@@ -18,7 +18,7 @@ from chop.search.trial import TrialContext
 
 Record = dict[str, Any]
 COSTS = ("average_bits", "average_linear_bits", "parameters")
-MOST_BITS = (4.0, 4.5, 5.0, 6.0, 8.0)
+MOST_BITS = (2.5, 3.5, 4.5, 5.0, 8.0)
 """On the front of accuracy and bits, the best with at most so many bits is chosen."""
 TOGETHER = (3, 5, 6)
 """Experiments whose studies differ in the sampler alone: one choice from all of them."""

@@ -141,3 +141,23 @@ def test_a_space_without_a_model_says_what_it_needs():
 def test_a_point_that_lacks_a_layer_is_refused():
     with pytest.raises(ConfigError, match=r"the point has no 'fc1'"):
         PrecisionSpace(mlp_graph(), INTEGER).quantize_config({"fc2": FLOAT})
+
+
+def test_a_point_with_an_option_that_is_none_is_refused():
+    space = PrecisionSpace(mlp_graph(), INTEGER, joint=True)
+    point = dict.fromkeys(("fc1", "fc2", "head"), "integer(width=8, frac_width=5)")
+    with pytest.raises(ConfigError, match=r"'fc1' is 'integer\(width=8, frac_width=5\)'. Did you"):
+        space.quantize_config(point)
+
+
+def test_the_label_of_an_option_has_its_settings_in_the_order_given():
+    formats = {"integer": {"width": [8], "frac_width": 4}}
+    space = PrecisionSpace(mlp_graph(), formats, joint=True)
+    assert list(space.options) == [FLOAT, "integer(width=8, frac_width=4)"]
+
+
+def test_a_type_is_a_rule_that_holds_for_models_with_other_layers():
+    space = PrecisionSpace(mlp_graph(), INTEGER, by="type", joint=True)
+    config = space.quantize_config({"linear": "integer(width=8, frac_width=4)"})
+    assert config["by"] == "type"
+    assert config["linear"]["config"]["weight_width"] == 8

@@ -143,8 +143,7 @@ def _compress(
         args[QUANTIZE] = _present(args[QUANTIZE], graph)
     formats = factor(evaluator.space, PrecisionSpace)
     if formats is not None:
-        named = {p: c["name"] for p, c in formats.layer_configs(params).items()}
-        context.attribute("formats", named)
+        context.attribute("formats", formats.layer_configs(params))
     graph, info = CompressionPipeline()(graph, args)
     if "prune_transform_pass" in info:
         context.attribute("sparsity", info["prune_transform_pass"]["sparsity"])

@@ -62,7 +62,8 @@ class Alternative:
 
     name: str
     number: int
-    fixed: Settings
+    settings: Settings
+    """All of them, in the order given."""
     choices: Mapping[str, Dimension]
 
     @property
@@ -74,7 +75,7 @@ class Alternative:
         """Every choice of settings; of a continuous one, its bounds."""
         points = [_points(dimension) for dimension in self.choices.values()]
         return [
-            {**self.fixed, **dict(zip(self.choices, each, strict=True))}
+            {**self.settings, **dict(zip(self.choices, each, strict=True))}
             for each in itertools.product(*points)
         ]
 
@@ -82,7 +83,7 @@ class Alternative:
         """The config of a layer."""
         if self.name == "bypass":
             return {"name": self.name}
-        return {"name": self.name, **_by_operand(self.name, {**self.fixed, **settings}, operands)}
+        return {"name": self.name, **_by_operand({**self.settings, **settings}, operands)}
 
 
 def _points(dimension: Dimension) -> Sequence[Value]:
@@ -92,7 +93,7 @@ def _points(dimension: Dimension) -> Sequence[Value]:
     return () if points is None else points
 
 
-def _by_operand(name: str, settings: Settings, operands: Sequence[str]) -> dict[str, Any]:
+def _by_operand(settings: Settings, operands: Sequence[str]) -> dict[str, Any]:
     """`width` -> `data_in_width`, `weight_width` …; a setting of one operand stands as it is."""
     own = {k: v for k, v in settings.items() if _operand_of(k) is not None}
     shared = {k: v for k, v in settings.items() if k not in own}
@@ -195,6 +196,9 @@ class PrecisionSpace(Space):
         if group not in params:
             raise ConfigError(f"precision: the point has no '{group}'. {suggest(group, params)}")
         chosen = str(params[group])
+        if chosen not in self.dimensions[group]:
+            known = [str(label) for label in self.dimensions[group].points or ()]
+            raise ConfigError(f"precision: '{group}' is '{chosen}'. {suggest(chosen, known)}")
         if self.joint:
             return dict(self.options[chosen])
         if chosen == FLOAT:
@@ -230,13 +234,12 @@ def _known(name: str, where: str) -> str:
 
 
 def _alternative(name: str, number: int, settings: Settings, where: str) -> Alternative:
-    fixed, choices = {}, {}
-    for key, value in settings.items():
-        if isinstance(value, list | tuple | Mapping | Dimension):
-            choices[key] = read_dimension(value, f"{where}.{name}.{key}")
-        else:
-            fixed[key] = value
-    return Alternative(name, number, fixed, choices)
+    choices = {
+        key: read_dimension(value, f"{where}.{name}.{key}")
+        for key, value in settings.items()
+        if isinstance(value, list | tuple | Mapping | Dimension)
+    }
+    return Alternative(name, number, dict(settings), choices)
 
 
 def _check_settings(found: Iterable[Alternative], operands: Sequence[str], where: str) -> None:
