@@ -46,7 +46,7 @@ slow: install
 	$(BIN)/python -m pytest -q -n 2 -m "slow and not gpu"
 
 demo: install
-	$(BIN)/python examples/demo.py
+	$(BIN)/mase demo
 
 coverage: install
 	$(BIN)/python docs/make_coverage.py

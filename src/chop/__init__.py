@@ -14,6 +14,7 @@ _LAZY = {"MaseGraph": "chop.ir.graph"}
 _SUBMODULES = (
     "actions",
     "dataset",
+    "distributed",
     "ir",
     "models",
     "nn",

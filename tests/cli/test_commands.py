@@ -7,6 +7,7 @@ import torch
 
 from chop import MaseGraph
 from chop.cli.commands import COMMANDS
+from chop.cli.commands.search import choose
 from chop.cli.main import read_request
 from chop.cli.training import Report
 
@@ -216,3 +217,90 @@ def test_synth_counts_cells(mase, trained):
     mase(f"quantize {trained} --width 4 --frac-width 2 --type linear,relu --out q")
     area = mase("synth q --max-parallelism 1 --json").document["area"]
     assert area["family"] == "xc7" and area["lut"] > 0
+
+
+FORMATS = "--formats integer,mxint --trials 3"
+
+
+def test_a_search_shows_its_front_and_applies_a_trial(mase, trained, tmp_path):
+    line = f"search {trained} {DIGITS} {FORMATS} --costs model_bytes --apply best --out s --json"
+    found = mase(line).document
+    assert found["objectives"] == {"accuracy": "maximize", "model_bytes": "minimize"}
+    assert found["finished"] == 3 and found["applied"]["number"] in range(3)
+    names = {path.name for path in (tmp_path / "s").iterdir()}
+    assert {"study.json", "trials.csv", "graph.json", "pareto.svg", "best.png"} <= names
+    measured = mase(f"eval s {DIGITS} --json").document["eval"]["accuracy"]
+    assert measured == found["applied"]["values"]["accuracy"]
+
+
+def test_a_search_goes_on_to_more_trials_and_refuses_another_question(mase, trained):
+    line = f"search {trained} {DIGITS} {FORMATS} --out s --json"
+    first = mase(line).document
+    more = mase(f"{line} --trials 5").document
+    assert (first["finished"], more["finished"]) == (3, 5)
+    assert (
+        "belongs to an unfinished run whose by is name; now it is type"
+        in mase(f"{line} --by type").err
+    )
+
+
+def test_a_search_by_file_over_pruning(mase, trained, tmp_path):
+    (tmp_path / "run.toml").write_text(
+        f'[search]\nmodel = "{trained}"\ndataset = "digits"\ntest_rows = 32\ntrials = 2\n'
+        'sampler = "grid"\ncosts = ["parameters"]\n'
+        "[search.space.compression.prune]\nsparsity = [0.0, 0.9]\n"
+    )
+    found = mase("search --config run.toml --json").document
+    assert found["finished"] == 2
+
+
+def test_the_best_of_several_objectives_is_the_cheapest_that_loses_little():
+    trials = [
+        {
+            "number": i,
+            "state": "complete",
+            "values": {"a": v[0], "b": v[1]},
+            "params": {},
+            "attributes": {},
+        }
+        for i, v in enumerate([(0.95, 100.0), (0.945, 40.0), (0.80, 10.0)])
+    ]
+    study = {"name": "s", "objectives": {"a": "maximize", "b": "minimize"}, "trials": trials}
+    chosen = [choose(study, "best", tolerance)["number"] for tolerance in (0.0, 0.01, 0.5)]
+    assert chosen == [0, 1, 2]
+    assert [choose(study, name, 0.0)["number"] for name in ("a", "b", "1")] == [0, 2, 1]
+
+
+def test_a_report_is_one_page_about_all_that_was_done(mase, trained, tmp_path):
+    mase(f"quantize {trained} --width 6 --frac-width 4 --type linear,relu --out q")
+    mase(f"search {trained} {DIGITS} {FORMATS} --out s")
+    mase(f"sweep integer_bits {trained} {DIGITS} --values 4 --out w")
+    line = f"report q --before {trained} --studies s --sweeps w --title Mine --out r --json"
+    found = mase(f"{line} {DIGITS}").document
+    page = (tmp_path / "r" / "report.html").read_text()
+    assert found["page"] == "r/report.html" and set(found["metrics"]) == {"before", "after"}
+    assert "<title>Mine" in page and "integer_bits" in page
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("report", "report: give a model, and --before"),
+        ("report mlp --studies nowhere", "nowhere: no such file."),
+        ("report mlp --sweeps nowhere", "nowhere: no records of a sweep"),
+        ("search mlp --dataset digits", "nothing to search: give --formats integer,mxint"),
+        ("search mlp --formats integer --set space.values.x=[1]", "exclude 'space'"),
+        ("search mlp --dataset digits --formats intger", "Unknown format 'intger'"),
+        ("search mlp --dataset digits --formats integer --costs byts", "unknown cost 'byts'"),
+        ("shard mlp --mesh-shape 0,2", "expected one or two axes of at least 1 device"),
+    ],
+)
+def test_what_cannot_be_searched_or_shown_is_explained(mase, line, message):
+    ran = mase(line)
+    assert (ran.code, message in ran.err) == (2, True), ran.err
+
+
+def test_shard_plans_within_the_mesh(mase, tmp_path):
+    found = mase("shard tiny_bert --mesh-shape 2 --out h --json").document
+    assert found["mesh"] == [2] and found["verification"] is None
+    assert (tmp_path / "h" / "plan.json").is_file()

@@ -14,6 +14,8 @@ WORDS = {
     "lora": "mlp --rank 4 --dataset digits",
     "train": "mlp --dataset digits --learning-rate 3e-3 --set training.weight_decay=0.01",
     "sweep": "sparsity mlp --values 0.5,0.9",
+    "search": "mlp --formats integer,mxint --set training.weight_decay=0.1",
+    "shard": "mlp --mesh-shape 2,2 --verify",
     "emit": "mlp --max-parallelism 8 --set design.parallelism.fc1=[4,2]",
 }
 """What a command needs, or is worth trying with; the rest gets a model."""

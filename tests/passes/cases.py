@@ -88,6 +88,7 @@ CASES: dict[str, PassCase] = {
     "emit_verilog_top_transform_pass": EMIT,
     "add_common_metadata_analysis_pass": PassCase(lambda graph: {"dummy_in": graph.dummy_in}),
     "add_software_metadata_analysis_pass": PassCase(),
+    "autosharding_analysis_pass": PassCase(lambda graph: {"mesh_shape": [1, 2]}),
     "calculate_sparsity_analysis_pass": PassCase(),
     "calculate_avg_bits_mg_analysis_pass": PassCase(),
     "compile_transform_pass": PassCase(lambda graph: {"backend": "eager", "report_breaks": False}),

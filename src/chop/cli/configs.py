@@ -300,3 +300,27 @@ class ReportConfig(ModelOptions, DataOptions, OutputOptions):
     sweeps: tuple[str, ...] = ()
     hardware: str | None = None
     out: Path = Path("out/report")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoConfig(OutputOptions):
+    """The tour.
+
+    `epochs`: of the first training; half of it after pruning and in the formats found.
+    `tune_epochs`: of each training inside a sweep.
+    `sparsity`: share of the weights to prune. `trials`: of the search. `tolerance`: accuracy that
+    may be lost for fewer bytes. `test_rows`: test images to measure and to simulate. `synthesize`:
+    also count the cells of the design, which takes longer. `fresh`: repeat the stages that are
+    done. `seed`: of weights, data order and search.
+    """
+
+    epochs: float = 20.0
+    tune_epochs: float = 2.0
+    sparsity: float = 0.5
+    trials: int = 40
+    tolerance: float = 0.03
+    test_rows: int = 360
+    synthesize: bool = False
+    fresh: bool = False
+    seed: int = 0
+    out: Path = Path("out/demo")

@@ -1,6 +1,6 @@
 """Command-line options read off a dataclass: its fields, their types and its docstring.
 
-A docstring explains fields as in "`rank`: columns of A. `low` and `high`: bounds." The metadata of a
+A docstring explains fields as in "`rank`: columns of A. `low` and `high`: bounds." Metadata of a
 field may say `positional` (no dashes), `prefix` (of the flags of a nested dataclass, instead of the
 field's name) and `choices` (a function that gives names to complete).
 """

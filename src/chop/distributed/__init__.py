@@ -1,1 +1,18 @@
 """The parallel back end: plan how a graph is split over a mesh of devices, and run the plan."""
+
+from chop.distributed.mesh import Mesh
+from chop.distributed.plan import Cost, Plan, fixed_plan, make_plan
+from chop.distributed.report import cost_records, plan_records, plan_table
+from chop.distributed.strategies import Strategy
+
+__all__ = [
+    "Cost",
+    "Mesh",
+    "Plan",
+    "Strategy",
+    "cost_records",
+    "fixed_plan",
+    "make_plan",
+    "plan_records",
+    "plan_table",
+]

@@ -89,7 +89,7 @@ class ShardedModel(nn.Module):
             for name, p in graph.model.named_parameters()
             if parameter_value(name) in plan.strategies
         }
-        self.model = copy.deepcopy(graph.model, split)  # type: ignore[arg-type]
+        self.model = copy.deepcopy(graph.model, split)
         self.custom_ops = graph.custom_ops
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -242,7 +242,8 @@ class _Runner(fx.Interpreter):
                 f"{[u.layout for u in uses]}, which {list(self.mesh.shape)} devices do not divide. "
                 "Plan with inputs of this shape, or give inputs of the planned one."
             )
-        return _Reshard.apply(local, self.mesh, layouts, uses)
+        found: Tensor = _Reshard.apply(local, self.mesh, layouts, uses)  # type: ignore[no-untyped-call]
+        return found
 
 
 class _LocalCall:
@@ -321,7 +322,9 @@ class _LocalCall:
         local = self.operands["data_in_0"]
         layouts = tuple(u.layout for u in self.runner.plan.uses(self.node.name, "data_in_0"))
         whole = torch.empty(self.runner.whole(local, layouts), device="meta")
-        args, kwargs = tree_map_only(Tensor, lambda t: whole if t is local else t, (self.args, self.kwargs))
+        args, kwargs = tree_map_only(
+            Tensor, lambda t: whole if t is local else t, (self.args, self.kwargs)
+        )
         shape = self.plain(args, kwargs).shape
         return local_shape(shape, self.runner.sizes(self.runner.plan.layouts(self.node.name)))
 
@@ -346,7 +349,7 @@ def _embedding(call: _LocalCall) -> Tensor:
     has_padding = padding is not None and first <= padding < first + rows
     local = (ids - first).clamp(0, rows - 1)
     found = F.embedding(local, weight, padding - first if has_padding else None)
-    return found * own[..., None]
+    return torch.where(own[..., None], found, 0.0)
 
 
 def _padding_index(node: fx.Node) -> Any:

@@ -69,14 +69,6 @@ def reshard(before: Layout, use: Use, *, has_gradient: bool) -> list[str]:
     return [name for name in (forward, backward) if name is not None]
 
 
-def reshard_seconds(
-    before: Layout, use: Use, size: int, axis: Axis, *, has_gradient: bool
-) -> float:
-    """Modelled time of `reshard` on a tensor of `size` bytes."""
-    names = reshard(before, use, has_gradient=has_gradient)
-    return sum(collective_seconds(name, size, axis) for name in names)
-
-
 def compute_seconds(flops: float, bytes_moved: float, mesh: Mesh, *, training: bool) -> float:
     """Modelled time of the arithmetic of one node on one device."""
     forward = max(flops / mesh.flops, bytes_moved / mesh.memory_bandwidth)

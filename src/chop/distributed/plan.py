@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from chop.distributed.layouts import Layout, Use
@@ -18,8 +18,7 @@ from chop.distributed.mesh import Mesh
 from chop.distributed.program import Program, Value, program_of
 from chop.distributed.search import solve
 from chop.distributed.strategies import WHOLE, Strategy
-from chop.distributed.variables import Choice, Chosen, choice, local_bytes, variables
-from chop.distributed.variables import Variable as Variable
+from chop.distributed.variables import Choice, Chosen, Variable, choice, local_bytes, variables
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 
@@ -30,19 +29,46 @@ RAISES, HALVINGS = 14, 8
 
 
 @dataclass(frozen=True)
+class Talk:
+    """One collective of a step: on which value, along which mesh axis, for how long."""
+
+    value: str
+    axis: int
+    collective: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Cost:
     """What a step costs on each device, by the model."""
 
     compute_seconds: float
-    communication_seconds: float
     parameter_bytes: int
     memory_bytes: int
-    collectives: Mapping[str, int]
+    talks: tuple[Talk, ...]
+
+    @property
+    def communication_seconds(self) -> float:
+        """Time of all collectives."""
+        return sum(talk.seconds for talk in self.talks)
+
+    @property
+    def collectives(self) -> dict[str, int]:
+        """How often each collective is called."""
+        return dict(sorted(Counter(talk.collective for talk in self.talks).items()))
 
     @property
     def step_seconds(self) -> float:
         """Arithmetic and talking, one after the other."""
         return self.compute_seconds + self.communication_seconds
+
+    def record(self) -> dict[str, Any]:
+        """Plain data: the sums, and every collective."""
+        sums = ("step_seconds", "compute_seconds", "communication_seconds")
+        sizes = ("parameter_bytes", "memory_bytes", "collectives")
+        return {n: getattr(self, n) for n in (*sums, *sizes)} | {
+            "talks": [asdict(talk) for talk in self.talks]
+        }
 
 
 @dataclass(frozen=True)
@@ -75,11 +101,8 @@ class Plan:
             "training": self.training,
             "is_exact": self.is_exact,
             "fastest_seconds": self.fastest_seconds,
-            "cost": asdict(self.cost) | {"step_seconds": self.cost.step_seconds},
-            "strategies": {
-                name: [{"name": s.name, "operands": dict(s.operands), "result": s.result} for s in each]
-                for name, each in self.strategies.items()
-            },
+            "cost": self.cost.record(),
+            "strategies": {n: [s.record() for s in each] for n, each in self.strategies.items()},
         }
 
 
@@ -113,9 +136,9 @@ def make_plan(graph: MaseGraph, mesh: Mesh, *, training: bool = True) -> Plan:
 def fixed_plan(
     graph: MaseGraph, mesh: Mesh, pick: Callable[[Value], Strategy | None], *, training: bool = True
 ) -> Plan:
-    """A plan made by hand: `pick` gives the strategy of a value along the last axis, None for whole.
+    """A plan made by hand: `pick` gives the strategy of a value along the last axis of the mesh.
 
-    Along other axes every value is whole.
+    None stands for whole; along the other axes every value is whole.
     """
     program = program_of(graph)
     last = len(mesh.shape) - 1
@@ -188,30 +211,25 @@ def _plan_axes(program: Program, mesh: Mesh, training: bool, rate: float) -> _Fo
     return min(found, key=lambda f: f.cost.step_seconds + rate * f.cost.memory_bytes)
 
 
-def price(
-    program: Program, mesh: Mesh, chosen: Mapping[int, Chosen], *, training: bool
-) -> Cost:
+def price(program: Program, mesh: Mesh, chosen: Mapping[int, Chosen], *, training: bool) -> Cost:
     """What a plan costs; a value read in one layout by several nodes is brought there once."""
-    talking, copies, collectives = 0.0, 0, Counter[str]()
+    copies, talks = 0, []
     last: list[Choice] = []
     for index in range(len(mesh.shape)):
         others = {i: c for i, c in chosen.items() if i != index}
         made = _variables(program, mesh, index, others, chosen[index], training)
         last = [v.choices[0] for v in made]
         for variable, layout, use in _readings(made):
-            reading = variable.reading(layout, use)
-            talking += reading.seconds
-            copies += reading.bytes
-            collectives.update(variable.collectives(layout, use))
-    held = sum(c.price.bytes for c in last)
-    parameters = sum(_held(program, mesh, chosen, v) for v in program.values if v.is_parameter)
+            copies += variable.reading(layout, use).bytes
+            found = variable.collectives(layout, use)
+            talks += [Talk(variable.name, index, name, seconds) for name, seconds in found]
+    parameters = [_held(mesh, chosen, v) for v in program.values if v.is_parameter]
     peak = 0 if training else _peak(program, mesh, chosen)
     return Cost(
         compute_seconds=sum(c.price.seconds for c in last),
-        communication_seconds=talking,
-        parameter_bytes=parameters,
-        memory_bytes=held + copies + peak,
-        collectives=dict(sorted(collectives.items())),
+        parameter_bytes=sum(parameters),
+        memory_bytes=sum(c.price.bytes for c in last) + copies + peak,
+        talks=tuple(talks),
     )
 
 
@@ -240,7 +258,7 @@ def _readings(made: list[Variable]) -> list[tuple[Variable, Layout, Use]]:
     return [(known[n], known[n].choices[0].strategy.result, use) for n, use in uses]
 
 
-def _held(program: Program, mesh: Mesh, chosen: Mapping[int, Chosen], value: Value) -> int:
+def _held(mesh: Mesh, chosen: Mapping[int, Chosen], value: Value) -> int:
     """Bytes of `value` on one device."""
     whole = value.localised([(chosen[i][value.name], n) for i, n in enumerate(mesh.shape)])
     return local_bytes(whole, "R", 1)
@@ -248,18 +266,17 @@ def _held(program: Program, mesh: Mesh, chosen: Mapping[int, Chosen], value: Val
 
 def _peak(program: Program, mesh: Mesh, chosen: Mapping[int, Chosen]) -> int:
     """The most bytes of activations alive at once on one device."""
-    last_read = {name: readers[-1] for name, readers in program.readers().items() if readers}
     ends: dict[str, list[str]] = {}
-    for name, reader in last_read.items():
-        ends.setdefault(reader, []).append(name)
+    for name, readers in program.readers().items():
+        ends.setdefault(readers[-1] if readers else name, []).append(name)
     alive: dict[str, int] = {}
-    peak = 0
+    now = peak = 0
     for value in program.values:
-        if not value.is_parameter:
-            alive[value.name] = 0 if value.is_view else _held(program, mesh, chosen, value)
-        peak = max(peak, sum(alive.values()))
-        for name in ends.get(value.name, ()):
-            alive.pop(name, None)
+        is_own = not value.is_parameter and not value.is_view
+        alive[value.name] = _held(mesh, chosen, value) if is_own else 0
+        now += alive[value.name]
+        peak = max(peak, now)
+        now -= sum(alive[name] for name in ends.get(value.name, ()))
     return peak
 
 
@@ -268,8 +285,3 @@ def _by_value(
 ) -> dict[str, tuple[Strategy, ...]]:
     axes = range(len(mesh.shape))
     return {v.name: tuple(chosen[i][v.name] for i in axes) for v in program.values}
-
-
-def without_cost(plan: Plan) -> Plan:
-    """The plan alone, for a process that only runs it."""
-    return replace(plan, is_exact=False)

@@ -23,7 +23,14 @@ from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.ops import UNKNOWN, Op, Shapes, find_op, node_module
 
-MODULE_FACTS = ("dim", "normalized_shape", "max_norm", "sparse", "batch_first", "padding_idx")
+MODULE_FACTS = (
+    "dim",
+    "normalized_shape",
+    "max_norm",
+    "sparse",
+    "scale_grad_by_freq",
+    "batch_first",
+)
 """Module attributes that a rule may ask for as if they were arguments of the call."""
 PARAMETER = "parameter"
 """The operand by which a `get_attr` node reads its parameter."""

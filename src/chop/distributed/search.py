@@ -9,6 +9,7 @@ A value read more than once may be held in a second layout, paid for once: its o
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
@@ -19,8 +20,12 @@ from chop.distributed.layouts import Layout, Use
 from chop.distributed.strategies import Strategy
 from chop.distributed.variables import Choice, Price, Variable
 
-MAX_STATES = 2_000_000
+PRUNED_STATES = 5_000
+"""Entries of the table beyond which options that cannot be of use are looked for."""
+MAX_STATES = 500_000
 """Entries of the table beyond which the value with most options is settled early."""
+RIVALS = 3
+"""How many of a value's cheapest options the others are compared with."""
 
 
 class Option(NamedTuple):
@@ -64,19 +69,16 @@ class _Search:
     table: np.ndarray = field(default_factory=lambda: np.zeros(()))
     steps: list[_Step] = field(default_factory=list)
     is_exact: bool = True
+    costs: dict[tuple[str, Layout, Use], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.known = {v.name: v for v in self.decisions}
-        self.last_reader: dict[str, str] = {}
-        demanded: dict[str, list[set[Use]]] = {v.name: [] for v in self.decisions}
+        self.readers: dict[str, dict[str, list[Use]]] = {v.name: {} for v in self.decisions}
         for variable in self.decisions:
-            by_value: dict[str, set[Use]] = {}
-            for name, use in (u for c in variable.choices for u in c.uses):
-                by_value.setdefault(name, set()).add(use)
-                self.last_reader[name] = variable.name
-            for name, uses in by_value.items():
-                demanded[name].append(uses)
-        self.options = {v.name: _options(v, demanded[v.name]) for v in self.decisions}
+            for name, use in dict.fromkeys(u for c in variable.choices for u in c.uses):
+                self.readers[name].setdefault(variable.name, []).append(use)
+        self.last_reader = {n: list(r)[-1] for n, r in self.readers.items() if r}
+        self.options = {v.name: _options(v, self.readers[v.name]) for v in self.decisions}
 
     def run(self) -> Solution:
         for variable in self.decisions:
@@ -86,8 +88,9 @@ class _Search:
             self._choices_to_options(variable)
             if variable.name not in self.last_reader:
                 self._take_minimum(variable.name, [])
-            while self.table.size > MAX_STATES:
-                self._settle()
+            for readers in self.readers.values():
+                readers.pop(variable.name, None)
+            self._shrink()
         return Solution(self._trace_back(), self.is_exact)
 
     def _cost(self, price: Price) -> float:
@@ -106,20 +109,20 @@ class _Search:
 
     def _reading(self, name: str, choices: tuple[Choice, ...]) -> np.ndarray:
         """Cost of reading `name`: a row for each of its options, a column for each choice."""
-        source = self.known[name]
-        cost: dict[tuple[Layout, Use], float] = {}
-
-        def one(option: Option, use: Use) -> float:
-            if option.second == use:
-                return 0.0
-            key = (option.layout, use)
-            if key not in cost:
-                cost[key] = self._cost(source.reading(*key))
-            return cost[key]
-
         uses = [[use for n, use in c.uses if n == name] for c in choices]
-        rows = [[sum(one(o, u) for u in each) for each in uses] for o in self.options[name]]
-        return np.array(rows)
+        options = self.options[name]
+        return np.array(
+            [[sum(self._read(name, o, u) for u in each) for each in uses] for o in options]
+        )
+
+    def _read(self, name: str, option: Option, use: Use) -> float:
+        """Cost of one use of a value, given what it is held as."""
+        if option.second == use:
+            return 0.0
+        key = (name, option.layout, use)
+        if key not in self.costs:
+            self.costs[key] = self._cost(self.known[name].reading(option.layout, use))
+        return self.costs[key]
 
     def _take_minimum(self, name: str, trailing: list[str]) -> None:
         """Settle `name`, which nobody reads any more, for every combination of the others."""
@@ -143,14 +146,45 @@ class _Search:
         self.live = [*self.live, variable.name]
         self.steps.append(_Step(variable.name, self.live, np.stack(best, axis=-1), is_choice=True))
 
-    def _settle(self) -> None:
-        """Give the value with most options the one of the cheapest entry."""
-        self.is_exact = False
-        place = int(np.argmax(self.table.shape))
-        name, best = self.live[place], np.unravel_index(self.table.argmin(), self.table.shape)
-        self.table = self.table.take([best[place]], axis=place)
-        self.options[name] = [self.options[name][best[place]]]
-        self.steps.append(_Step(name, [], np.array(best[place])))
+    def _shrink(self) -> None:
+        """Keep the table small: first by what is exact, then by what is not."""
+        if self.table.size > PRUNED_STATES:
+            for name in self.live:
+                self._keep(name, self._useful(name))
+        while self.table.size > MAX_STATES:
+            self.is_exact = False
+            place = int(np.argmax(self.table.shape))
+            best = np.unravel_index(self.table.argmin(), self.table.shape)[place]
+            self._keep(self.live[place], [int(best)])
+
+    def _useful(self, name: str) -> list[int]:
+        """Options of `name` that another cannot replace at no more cost, whatever comes."""
+        place = self.live.index(name)
+        columns = np.moveaxis(self.table, place, 0).reshape(self.table.shape[place], -1)
+        rivals = np.argsort(columns.mean(axis=1), kind="stable")[:RIVALS].tolist()
+        kept: list[int] = []
+        for option in range(len(columns)):
+            others = [r for r in rivals if r != option and (r in kept or r > option)]
+            if not any(self._replaces(name, columns, r, option) for r in others):
+                kept.append(option)
+        return kept
+
+    def _replaces(self, name: str, columns: np.ndarray, rival: int, option: int) -> bool:
+        """Whether with `rival` every reader still to come is served, and all cost no more."""
+        better, worse = self.options[name][rival], self.options[name][option]
+        extra = 0.0
+        for uses in self.readers[name].values():
+            more = [self._read(name, better, u) - self._read(name, worse, u) for u in uses]
+            extra += max(0.0, *more)
+        return bool((columns[rival] + extra <= columns[option]).all())
+
+    def _keep(self, name: str, kept: list[int]) -> None:
+        """Drop every option of `name` but these."""
+        if len(kept) == len(self.options[name]):
+            return
+        self.table = self.table.take(kept, axis=self.live.index(name))
+        self.options[name] = [self.options[name][i] for i in kept]
+        self.steps.append(_Step(name, [name], np.array(kept)))
 
     def _trace_back(self) -> dict[str, Strategy]:
         """What every value is, from the last minimum to the first."""
@@ -164,10 +198,11 @@ class _Search:
         return {v.name: chosen[v.name] for v in self.decisions}
 
 
-def _options(variable: Variable, demanded: list[set[Use]]) -> list[Option]:
+def _options(variable: Variable, readers: dict[str, list[Use]]) -> list[Option]:
     """Every layout alone, and with each second layout that more than one reader may ask for."""
-    shared = {u for uses in demanded for u in uses if sum(u in other for other in demanded) > 1}
-    pairs = product(variable.layouts, [None, *sorted(shared)])
+    asked = Counter(use for uses in readers.values() for use in uses)
+    shared = sorted(use for use, times in asked.items() if times > 1)
+    pairs = product(variable.layouts, [None, *shared])
     return [
         Option(layout, second)
         for layout, second in pairs

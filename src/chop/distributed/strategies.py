@@ -38,6 +38,10 @@ class Strategy:
         """Whether the devices share the work."""
         return self.result != REPLICATE or any(v != REPLICATE for v in self.operands.values())
 
+    def record(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"name": self.name, "operands": dict(self.operands), "result": self.result}
+
     def use(self, operand: str) -> Use:
         """How the node reads `operand`."""
         return use_of(self.operands.get(operand, REPLICATE), self.is_split)
@@ -63,7 +67,7 @@ class Call:
         """The dimensions of the first operand that argument `name` picks; None where unclear."""
         given = self.config.get(name)
         rank = len(self.operands["data_in_0"])
-        listed = given if isinstance(given, tuple | list) else [given]
+        listed: list[Any] = list(given) if isinstance(given, tuple | list) else [given]
         if not listed or not all(type(d) is int for d in listed):
             return None
         return {d % rank for d in listed}
@@ -188,8 +192,8 @@ def _conv(call: Call) -> Iterator[Strategy]:
 @_rule("embedding")
 def _embedding(call: Call) -> Iterator[Strategy]:
     last = len(call.result) - 1
-    if call.config.get("max_norm") is not None or call.config.get("sparse"):
-        return
+    if any(call.config.get(name) for name in ("max_norm", "sparse", "scale_grad_by_freq")):
+        return  # these look at the whole table, or at all ids at once
     yield from _rows(call, last)
     yield Strategy("hidden", {"weight": shard(1)}, shard(last))
     yield Strategy("vocabulary", {"weight": shard(0)}, PARTIAL)

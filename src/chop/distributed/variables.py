@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from chop.distributed.cost import (
     TRAINING_COPIES,
+    collective_seconds,
     compute_seconds,
     reshard,
-    reshard_seconds,
 )
 from chop.distributed.layouts import Layout, Use, local_shape
 from chop.distributed.mesh import Axis, Mesh
@@ -62,16 +62,15 @@ class Variable:
 
     def reading(self, layout: Layout, use: Use) -> Price:
         """What it costs to read the value, made as `layout`, as `use`."""
-        has_gradient = self.training and self.value.has_gradient
-        size = self.value.size
-        seconds = reshard_seconds(layout, use, size, self.axis, has_gradient=has_gradient)
+        seconds = sum(seconds for _, seconds in self.collectives(layout, use))
         is_copied = self.training and use.layout != layout  # kept for the backward pass
         copy = local_bytes(self.value, use.layout, self.axis.devices) if is_copied else 0
         return Price(seconds, copy)
 
-    def collectives(self, layout: Layout, use: Use) -> list[str]:
-        """The collectives that reading takes, forward then backward."""
-        return reshard(layout, use, has_gradient=self.training and self.value.has_gradient)
+    def collectives(self, layout: Layout, use: Use) -> list[tuple[str, float]]:
+        """The collectives that reading takes, forward then backward, with their seconds."""
+        names = reshard(layout, use, has_gradient=self.training and self.value.has_gradient)
+        return [(name, collective_seconds(name, self.value.size, self.axis)) for name in names]
 
 
 def local_bytes(value: Value, layout: Layout, devices: int) -> int:

@@ -7,11 +7,12 @@ and still admits a graph that rounds to single precision somewhere inside.
 
 from __future__ import annotations
 
+import copy
 import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.debug import CommDebugMode
+from torch.multiprocessing.spawn import spawn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from chop.distributed.apply import ShardedModel, apply_plan, whole_tensors
@@ -30,13 +32,23 @@ from chop.ir.graph import MaseGraph
 TOLERANCE = 1e-6
 """Largest difference allowed, as a share of the largest value compared."""
 
+COLLECTIVES = {
+    "all_gather_into_tensor": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "all_reduce": "all_reduce",
+    "all_to_all_single": "all_to_all",
+    "shard_dim_alltoall": "all_to_all",
+}
+"""torch's name of a collective -> that of the cost model. Gloo gathers where others exchange."""
+
 
 @dataclass(frozen=True)
 class Verification:
     """What a run of the plan on real processes gave.
 
     Differences are shares of the largest output and of the largest gradient of the model;
-    `parameter_bytes` has an entry a process, for parameters in the model's own precision.
+    `parameter_bytes` has an entry a process, for parameters in the model's own precision;
+    `collectives` counts those really called; `seconds` is the time of one step, double precision.
     """
 
     output_difference: float
@@ -58,70 +70,97 @@ class Verification:
 
 
 @dataclass(frozen=True)
+class Job:
+    """A plan to be run: for an annotated graph, on `inputs` (placeholder -> value)."""
+
+    graph: MaseGraph
+    plan: Plan
+    inputs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class _Task:
-    """What a process needs: it gets the model, not the graph, which may hold more."""
+    """What a process needs of a job: the model, not the graph, which may hold more."""
 
     model: nn.Module
     custom_ops: Mapping[str, Any]
     plan: Plan
     inputs: Mapping[str, Any]
-    folder: str
 
 
 def verify_plan(graph: MaseGraph, plan: Plan, inputs: Mapping[str, Any]) -> Verification:
-    """Run `plan` on `inputs` (placeholder -> value) in as many processes as it has devices.
+    """Run `plan` on `inputs` in as many processes of this machine as it has devices.
 
     Forward, and in a plan for training backward too, with gloo on the CPU, in evaluation mode.
     Programs that call this must be importable: guard them with `if __name__ == "__main__"`.
     """
-    takes = [str(n.target) for n in graph.fx_graph.nodes if n.op == "placeholder"]
-    missing = [n for n in takes if n not in inputs]
-    if missing:
-        raise ConfigError(f"verify_plan: no value for input '{missing[0]}'. Needs: {takes}.")
-    start = time.perf_counter()
+    return verify_plans([Job(graph, plan, inputs)])[0]
+
+
+def verify_plans(jobs: Sequence[Job]) -> list[Verification]:
+    """Run some plans for one number of devices, one after another in the same processes."""
+    devices = {job.plan.mesh.devices for job in jobs}
+    if len(devices) != 1:
+        raise ConfigError(f"verify_plans: plans for one number of devices, got {sorted(devices)}.")
+    tasks = [_task(job) for job in jobs]
     with tempfile.TemporaryDirectory() as folder:
-        chosen = {n: inputs[n] for n in takes}
-        task = _Task(graph.model, graph.custom_ops, plan, chosen, folder)
-        torch.multiprocessing.spawn(_work, (task,), nprocs=plan.mesh.devices)
-        found = [_load(folder, rank) for rank in range(plan.mesh.devices)]
+        spawn(_work, (tasks, folder), nprocs=(count := devices.pop()))  # type: ignore[no-untyped-call]
+        found = [_load(folder, rank) for rank in range(count)]
+    return [_verification(each) for each in zip(*found, strict=True)]
+
+
+def _task(job: Job) -> _Task:
+    takes = [str(n.target) for n in job.graph.fx_graph.nodes if n.op == "placeholder"]
+    for name in takes:
+        if name not in job.inputs:
+            raise ConfigError(f"verify_plan: no value for input '{name}'. Needs: {takes}.")
+    inputs = {n: job.inputs[n] for n in takes}
+    return _Task(job.graph.model, job.graph.custom_ops, job.plan, inputs)
+
+
+def _verification(found: Sequence[Mapping[str, Any]]) -> Verification:
+    """What the processes found of one plan; all compare, the first speaks."""
     return Verification(
-        output_difference=found[0]["output"],
+        output_difference=max(f["output"] for f in found),
         gradient_difference=found[0]["gradient"],
         parameter_bytes=tuple(f["bytes"] for f in found),
         collectives=found[0]["collectives"],
-        seconds=time.perf_counter() - start,
+        seconds=found[0]["seconds"],
     )
 
 
-def _load(folder: str, rank: int) -> dict[str, Any]:
-    return torch.load(Path(folder) / f"{rank}.pt", weights_only=True)
+def _load(folder: str, rank: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = torch.load(Path(folder) / f"{rank}.pt", weights_only=True)
+    return found
 
 
-def _work(rank: int, task: _Task) -> None:
-    """One process: run its part, compare, and leave what it found in the folder."""
+def _work(rank: int, tasks: list[_Task], folder: str) -> None:
+    """One process: run its parts, compare, and leave what it found in the folder."""
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all on this machine
     distributed.init_process_group(
         "gloo",
-        init_method=f"file://{task.folder}/meeting",
+        init_method=f"file://{folder}/meeting",
         rank=rank,
-        world_size=task.plan.mesh.devices,
+        world_size=tasks[0].plan.mesh.devices,
     )
     try:
-        torch.save(_compare(task), Path(task.folder) / f"{rank}.pt")
+        torch.save([_compare(task) for task in tasks], Path(folder) / f"{rank}.pt")
     finally:
         distributed.destroy_process_group()
 
 
 def _compare(task: _Task) -> dict[str, Any]:
-    graph = MaseGraph(task.model.eval(), custom_ops=task.custom_ops)
+    graph = MaseGraph(copy.deepcopy(task.model).eval(), custom_ops=task.custom_ops)
     mesh = init_device_mesh("cpu", task.plan.mesh.shape)
     held = apply_plan(graph, task.plan, mesh).local_bytes()
     graph.model.double()
     inputs = tree_map_only(Tensor, _double, dict(task.inputs))
     split = apply_plan(graph, task.plan, mesh)
-    with CommDebugMode() as talk:
+    start = time.perf_counter()
+    with _Collectives() as talk:
         outputs, gradients = _step(split, inputs, task.plan.training)
+    seconds = time.perf_counter() - start
     expected, expected_gradients = _step(graph.model, inputs, task.plan.training)
     return {
         "output": _difference(outputs, expected),
@@ -129,7 +168,8 @@ def _compare(task: _Task) -> dict[str, Any]:
         if task.plan.training
         else None,
         "bytes": held,
-        "collectives": _counts(talk),
+        "collectives": dict(sorted(talk.counts.items())),
+        "seconds": seconds,
     }
 
 
@@ -148,7 +188,7 @@ def _step(
         return outputs, []
     weights = torch.Generator().manual_seed(0)
     terms = [(t * torch.rand(t.shape, generator=weights, dtype=t.dtype)).sum() for t in outputs]
-    torch.stack(terms).sum().backward()
+    torch.autograd.backward(torch.stack(terms).sum())
     return outputs, [p.grad for p in model.parameters() if p.grad is not None]
 
 
@@ -164,8 +204,15 @@ def _difference(found: list[Tensor], expected: list[Tensor]) -> float:
     return worst / scale
 
 
-def _counts(talk: CommDebugMode) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for op, number in talk.get_comm_counts().items():
-        counts[str(op).split(".")[-1]] += number
-    return dict(sorted(counts.items()))
+class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the collectives that are really called."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace in ("_c10d_functional", "_dtensor"):
+            called = func.name().split("::")[1].split(".")[0]
+            self.counts.update([COLLECTIVES[called]] if called in COLLECTIVES else [])
+        return func(*args, **(kwargs or {}))

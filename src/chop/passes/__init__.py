@@ -4,6 +4,7 @@ from chop.passes.base import PASSES, graph_pass
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
     add_software_metadata_analysis_pass,
+    autosharding_analysis_pass,
     calculate_avg_bits_mg_analysis_pass,
     calculate_sparsity_analysis_pass,
     compile_transform_pass,
@@ -53,6 +54,7 @@ __all__ = [
     "TRANSFORM_PASSES",
     "add_common_metadata_analysis_pass",
     "add_software_metadata_analysis_pass",
+    "autosharding_analysis_pass",
     "calculate_avg_bits_mg_analysis_pass",
     "calculate_sparsity_analysis_pass",
     "compile_transform_pass",

@@ -165,6 +165,21 @@ for _name, _summary, _config, _examples in (
         ("mase synth out/emit", "mase synth out/quantize --family ecp5"),
     ),
     (
+        "shard",
+        "plan how a model is split over devices, and check the plan",
+        f"{HERE}.shard:ShardConfig",
+        (
+            "mase shard tiny_bert --mesh-shape 1,4",
+            "mase shard prajjwal1/bert-tiny --mesh-shape 2,2 --memory 16000000 --verify",
+        ),
+    ),
+    (
+        "demo",
+        "the whole system on handwritten digits in about two minutes, without a network",
+        f"{CONFIGS}:DemoConfig",
+        ("mase demo", "mase demo --trials 60 --synthesize --out out/long_demo"),
+    ),
+    (
         "doctor",
         "what is installed, what works on this machine, what to install for the rest",
         f"{CONFIGS}:DoctorConfig",

@@ -6,14 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from chop.cli.configs import DataOptions, ModelOptions, OutputOptions
 from chop.cli.data import Data, load_data
+from chop.cli.hardware_check import require_same
 from chop.cli.session import Session
 from chop.cli.settings import to_table
 from chop.cli.source import describe, find_source, load_graph
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.passes.graph.analysis.add_hardware_metadata import AddHardwareMetadataArgs
+from chop.passes.graph.hardware import lowered_design
 from chop.passes.graph.transforms import (
     emit_bram_transform_pass,
     emit_cocotb_transform_pass,
@@ -58,18 +62,17 @@ def run(config: EmitConfig, session: Session) -> dict[str, Any]:
 def emit(graph: MaseGraph, data: Data | None, config: EmitConfig, project: Path) -> dict[str, Any]:
     """Write `project`/hardware; the pace of the design and its files."""
     _, info = add_hardware_metadata_analysis_pass(graph, to_table(config.design))
+    inputs = test_inputs(graph, data)
+    require_same(graph, lowered_design(graph), inputs)
     args: dict[str, Any] = {"project_dir": project}
     for emitter in EMITTERS:
         emitter(graph, args)
-    emit_cocotb_transform_pass(graph, args | {"inputs": test_inputs(graph, data)})
+    emit_cocotb_transform_pass(graph, args | {"inputs": inputs})
     written = (project / HARDWARE).rglob("*")
     files = sorted(str(p.relative_to(project)) for p in written if p.is_file())
     return {**info, "files": files}
 
 
-def test_inputs(graph: MaseGraph, data: Data | None) -> Any:
-    """Test rows as the design takes them, a tensor or several; None where there is no dataset."""
-    if data is None:
-        return None
-    rows = tuple(data.test_rows(graph.model, TESTED_ROWS).values())
-    return rows[0] if len(rows) == 1 else rows
+def test_inputs(graph: MaseGraph, data: Data | None) -> tuple[Tensor, ...] | None:
+    """Test rows as the design takes them; None where there is no dataset."""
+    return None if data is None else tuple(data.test_rows(graph.model, TESTED_ROWS).values())

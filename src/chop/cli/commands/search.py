@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from chop.actions.trials import pareto_front
+from chop.actions.trials import candidates, pareto_front
 from chop.cli.commands.trace import GRAPH
 from chop.cli.configs import SearchConfig
 from chop.cli.console import Console
@@ -15,6 +15,7 @@ from chop.cli.settings import identity
 from chop.cli.source import describe
 from chop.cli.subject import SubjectMaker, load_subject
 from chop.cli.training import check_identity
+from chop.report.search import draw_best_so_far, draw_pareto
 from chop.search import search as run_search
 from chop.search.apply import apply, find_trial
 from chop.search.evaluate import (
@@ -71,6 +72,7 @@ def run(config: SearchConfig, session: Session) -> dict[str, Any]:
     if result.stopped == INTERRUPTED:
         raise KeyboardInterrupt
     result.save(session.folder)
+    _draw(result, session)
     front = pareto_front(result.trials, result.objectives)
     _show(session.console, result, front)
     applied = _apply(config, result.record, evaluator, session)
@@ -106,6 +108,14 @@ def objectives(config: SearchConfig) -> dict[str, str]:
     is_error = config.metric in ("mse", "mae")
     direction = "minimize" if is_error else "maximize"
     return {config.metric: direction, **dict.fromkeys(config.costs, "minimize")}
+
+
+def _draw(result: SearchResult, session: Session) -> None:
+    """The figures of a study that has something to draw."""
+    if candidates(result.trials):
+        draw_best_so_far(session.folder / "best", {result.sampler: result.record})
+        if len(result.objectives) > 1:
+            draw_pareto(session.folder / "pareto", result.record)
 
 
 def _show(console: Console, result: SearchResult, front: list[Any]) -> None:

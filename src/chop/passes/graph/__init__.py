@@ -3,6 +3,7 @@
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,
     add_software_metadata_analysis_pass,
+    autosharding_analysis_pass,
     calculate_avg_bits_mg_analysis_pass,
     calculate_sparsity_analysis_pass,
     init_metadata_analysis_pass,
@@ -43,6 +44,7 @@ from chop.passes.graph.transforms import (
 __all__ = [
     "add_common_metadata_analysis_pass",
     "add_software_metadata_analysis_pass",
+    "autosharding_analysis_pass",
     "calculate_avg_bits_mg_analysis_pass",
     "calculate_sparsity_analysis_pass",
     "compile_transform_pass",

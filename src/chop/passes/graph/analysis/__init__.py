@@ -3,6 +3,7 @@
 from chop.passes.graph.analysis.add_common_metadata import add_common_metadata_analysis_pass
 from chop.passes.graph.analysis.add_hardware_metadata import add_hardware_metadata_analysis_pass
 from chop.passes.graph.analysis.add_software_metadata import add_software_metadata_analysis_pass
+from chop.passes.graph.analysis.autosharding import autosharding_analysis_pass
 from chop.passes.graph.analysis.calculate_avg_bits import calculate_avg_bits_mg_analysis_pass
 from chop.passes.graph.analysis.calculate_sparsity import calculate_sparsity_analysis_pass
 from chop.passes.graph.analysis.init_metadata import init_metadata_analysis_pass
@@ -26,6 +27,7 @@ __all__ = [
     "add_common_metadata_analysis_pass",
     "add_hardware_metadata_analysis_pass",
     "add_software_metadata_analysis_pass",
+    "autosharding_analysis_pass",
     "calculate_avg_bits_mg_analysis_pass",
     "calculate_sparsity_analysis_pass",
     "init_metadata_analysis_pass",

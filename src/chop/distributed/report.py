@@ -1,0 +1,63 @@
+"""A plan as records, and the records as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tabulate import tabulate
+
+from chop.distributed.plan import Plan
+
+PLAN_HEADERS = ("value", "strategy", "reads", "layout", "talks")
+COST_HEADERS = ("measure", "value", "unit")
+
+
+def plan_records(plan: Plan, *, only_split: bool = False) -> list[dict[str, str]]:
+    """One record a value: its strategies, what they read how, its layouts, its collectives.
+
+    Mesh axes are parted by "×". `only_split` leaves out what is whole on every device.
+    """
+    talks: dict[str, list[str]] = {}
+    for talk in plan.cost.talks:
+        talks.setdefault(talk.value, []).append(talk.collective)
+    return [
+        {
+            "value": name,
+            "strategy": " × ".join(s.name for s in each),
+            "reads": " × ".join(_reads(s.operands) for s in each),
+            "layout": " × ".join(s.result for s in each),
+            "talks": ", ".join(talks.get(name, ())),
+        }
+        for name, each in plan.strategies.items()
+        if not only_split or any(s.is_split for s in each) or name in talks
+    ]
+
+
+def _reads(operands: Mapping[str, str]) -> str:
+    return " ".join(f"{name}:{layout}" for name, layout in operands.items())
+
+
+def cost_records(plan: Plan) -> list[dict[str, Any]]:
+    """What a step costs on each device, a record a measure."""
+    cost = plan.cost
+    rows = (
+        ("step", cost.step_seconds * 1e3, "ms"),
+        ("arithmetic", cost.compute_seconds * 1e3, "ms"),
+        ("talking", cost.communication_seconds * 1e3, "ms"),
+        ("memory of a device", cost.memory_bytes / 1e6, "MB"),
+        ("parameters of a device", cost.parameter_bytes / 1e6, "MB"),
+        *((name, count, "calls") for name, count in cost.collectives.items()),
+    )
+    return [dict(zip(COST_HEADERS, row, strict=True)) for row in rows]
+
+
+def draw(rows: Sequence[Mapping[str, Any]], headers: Sequence[str]) -> str:
+    """Records as a table."""
+    return tabulate([[row[h] for h in headers] for row in rows], headers=list(headers))
+
+
+def plan_table(plan: Plan, *, only_split: bool = True) -> str:
+    """The plan and its cost as text."""
+    values = draw(plan_records(plan, only_split=only_split), PLAN_HEADERS)
+    return f"{values}\n\n{draw(cost_records(plan), COST_HEADERS)}"

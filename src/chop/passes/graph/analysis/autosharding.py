@@ -1,0 +1,96 @@
+"""Plan how a graph is split over devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import fx
+
+from chop.distributed.layouts import REPLICATE, Layout
+from chop.distributed.mesh import Mesh
+from chop.distributed.plan import Plan, make_plan
+from chop.distributed.program import references
+from chop.distributed.strategies import WHOLE
+from chop.ir.graph import MaseGraph
+from chop.ir.meta import mase_meta
+from chop.ir.ops import UNKNOWN, find_op
+from chop.passes.base import PassResult, graph_pass
+
+
+@dataclass(frozen=True)
+class AutoshardingArgs:
+    """The mesh to plan for, and what a step is.
+
+    `mesh_shape`: devices along one axis or two. `bandwidth`: bytes a second of a link, one value or
+    one for each axis. `latency`: seconds of a link, likewise. `memory`: bytes of a device, None for
+    no limit. `flops` and `memory_bandwidth`: of a device, a second. `training`: a step is forward
+    and backward with Adam; else it is forward alone.
+    """
+
+    mesh_shape: tuple[int, ...] = (1, 2)
+    bandwidth: tuple[float, ...] = (1e11,)
+    latency: tuple[float, ...] = (5e-6,)
+    memory: int | None = None
+    flops: float = 5e13
+    memory_bandwidth: float = 1.5e12
+    training: bool = True
+
+    def mesh(self) -> Mesh:
+        """The mesh these arguments describe."""
+        return Mesh(
+            self.mesh_shape,
+            self.bandwidth,
+            self.latency,
+            self.memory,
+            self.flops,
+            self.memory_bandwidth,
+        )
+
+    def __post_init__(self) -> None:
+        self.mesh()  # so that a value out of range is an error of the configuration
+
+
+@graph_pass("autosharding_analysis_pass", AutoshardingArgs, needs=("common",))
+def autosharding_analysis_pass(graph: MaseGraph, args: AutoshardingArgs) -> PassResult:
+    """Choose for every node how it is split over the mesh, in the least modelled time.
+
+    `info["plan"]` is the plan, with its cost. Each tensor operand and result gets its layouts under
+    `software.args[name]["sharding"]` and `software.results[name]["sharding"]`, one entry a mesh
+    axis: "R" whole, "S0" split along dimension 0, "P" a sum over devices; `software.sharding` has
+    the names of the node's strategies. Needs common metadata, at the shapes to plan for.
+    """
+    plan = make_plan(graph, args.mesh(), training=args.training)
+    for node in graph.fx_graph.nodes:
+        _annotate(graph, node, plan)
+    return graph, {"plan": plan}
+
+
+def _annotate(graph: MaseGraph, node: fx.Node, plan: Plan) -> None:
+    meta = mase_meta(node)
+    software, strategies = meta.software, plan.strategies.get(node.name)
+    whole = (REPLICATE,) * len(plan.mesh.shape)
+    names = tuple(s.name for s in strategies) if strategies else (WHOLE.name,) * len(whole)
+    software.sharding = {"strategy": names}
+    software.args, software.results = software.args or {}, software.results or {}
+    for name, value in (meta.common.results or {}).items():
+        if value.is_tensor:
+            layouts = plan.layouts(node.name) if strategies else whole
+            software.results.setdefault(name, {})["sharding"] = layouts
+    for name, layouts in _operands(graph, node, plan).items():
+        software.args.setdefault(name, {})["sharding"] = layouts
+
+
+def _operands(graph: MaseGraph, node: fx.Node, plan: Plan) -> dict[str, tuple[Layout, ...]]:
+    """Layouts in which `node` reads its tensors: those of a tuple all as the first."""
+    if node.name not in plan.strategies:
+        return {}
+    op = find_op(node, graph.custom_ops) or UNKNOWN
+    referred = {name for name, _ in references(node, op)}
+    layouts: tuple[Layout, ...] = ()
+    named: dict[str, tuple[Layout, ...]] = {}
+    for name, value in (mase_meta(node).common.args or {}).items():
+        if value.is_tensor:
+            if value.source is None or name in referred:
+                layouts = tuple(use.layout for use in plan.uses(node.name, name))
+            named[name] = layouts
+    return named
