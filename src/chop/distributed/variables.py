@@ -6,8 +6,10 @@ was made in another layout depends on both, and is asked of `Variable.reading`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from chop.distributed.cost import (
     TRAINING_COPIES,
@@ -68,9 +70,11 @@ class Variable:
         return Price(seconds, copy)
 
     def collectives(self, layout: Layout, use: Use) -> list[tuple[str, float]]:
-        """The collectives that reading takes, forward then backward, with their seconds."""
+        """The collectives that reading takes, with their seconds; one on each tensor of a tuple."""
         names = reshard(layout, use, has_gradient=self.training and self.value.has_gradient)
-        return [(name, collective_seconds(name, self.value.size, self.axis)) for name in names]
+        sizes = [self.value.itemsize * math.prod(shape) for shape in self.value.call.results]
+        pairs = product(names, sizes)
+        return [(name, collective_seconds(name, size, self.axis)) for name, size in pairs]
 
 
 def local_bytes(value: Value, layout: Layout, devices: int) -> int:

@@ -1,0 +1,113 @@
+"""Annotated graphs of small models, traced once, and plans made by hand for them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+from passes.graphs import annotate
+from torch import nn
+
+from chop import MaseGraph
+from chop.distributed.mesh import Mesh
+from chop.distributed.program import Value
+from chop.distributed.strategies import Strategy
+
+SLOW_DEVICES = {"latency": (1e-6,), "flops": 1e9, "memory_bandwidth": 1e10}
+"""Arithmetic dear enough that splitting even a tiny model is worth its messages."""
+
+
+class MLP(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(x)))
+
+
+def two(**settings: Any) -> Mesh:
+    """A mesh of two slow devices."""
+    return Mesh(**{"shape": (2,), **SLOW_DEVICES, **settings})
+
+
+@functools.cache
+def mlp(batch: int = 8) -> tuple[MaseGraph, dict[str, Any]]:
+    torch.manual_seed(0)
+    inputs = {"x": torch.randn(batch, 16)}
+    return annotate(MaseGraph(MLP().eval(), dummy_in=inputs)), inputs
+
+
+@functools.cache
+def bert(
+    layers: int = 2, batch: int = 4, cls: str = "BertForSequenceClassification"
+) -> tuple[MaseGraph, dict[str, Any]]:
+    """A tiny BERT with 4 heads, written-out attention, and inputs with labels and padding."""
+    torch.manual_seed(0)
+    transformers.logging.set_verbosity_error()
+    config = transformers.BertConfig(
+        vocab_size=128,
+        hidden_size=32,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=32,
+    )
+    config._attn_implementation = "eager"
+    ids = torch.randint(0, 128, (batch, 16))
+    mask = torch.ones_like(ids)
+    mask[0, -3:] = 0
+    labels = ids if "MaskedLM" in cls else torch.arange(batch) % 2
+    inputs = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    model = getattr(transformers, cls)(config).eval()
+    graph = MaseGraph(model, hf_input_names=list(inputs))
+    return annotate(graph, inputs), inputs
+
+
+COLUMN = ("query", "key", "value", "intermediate_dense", "up")
+ROW = ("attention_output_dense", "output_dense", "down")
+
+
+PARAMETERS = (("weight", ROW, "S1"), ("weight", COLUMN, "S0"), ("bias", COLUMN, "S0"))
+
+
+def megatron(value: Value) -> Strategy | None:
+    """Columns of the first layer of each block, rows of the second; the first that fits."""
+    name = value.name.removeprefix("parameter ").replace(".", "_")
+    if value.is_parameter:
+        for role, layers, layout in PARAMETERS:
+            if name.endswith(tuple(f"{layer}_{role}" for layer in layers)):
+                return _result(value, layout)
+        return None
+    for strategy, layers in (("row", ROW), ("column", COLUMN)):
+        if name.endswith(layers) and value.op.name == "linear":
+            return next(s for s in value.layouts(2) if s.name == strategy)
+    return None
+
+
+def _result(value: Value, layout: str) -> Strategy:
+    return next(s for s in value.layouts(2) if s.result == layout)
+
+
+def megatron_plan_pick() -> Callable[[Value], Strategy | None]:
+    """`megatron`, with what lies between a column and a row layer following its operands."""
+    split: dict[str, str] = {}
+
+    def pick(value: Value) -> Strategy | None:
+        chosen = megatron(value)
+        if chosen is None and not value.is_parameter and value.op.name != "linear":
+            reads = {r.operand: split[r.value] for r in value.references if r.value in split}
+            fits = [
+                s
+                for s in value.layouts(2)
+                if reads and all(s.operands.get(n, "R") == layout for n, layout in reads.items())
+            ]
+            chosen = fits[0] if fits else None
+        if chosen is not None and chosen.result.startswith("S") and not value.is_parameter:
+            split[value.name] = chosen.result
+        return chosen
+
+    return pick

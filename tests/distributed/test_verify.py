@@ -1,0 +1,130 @@
+"""Plans run on two real processes compute what the model computes and talk as they say."""
+
+import copy
+import random
+
+import pytest
+import torch
+from distributed.models import bert, megatron_plan_pick, mlp, two
+from passes.graphs import annotate
+from torch import nn
+
+from chop import MaseGraph
+from chop.distributed.apply import apply_plan
+from chop.distributed.mesh import Mesh
+from chop.distributed.plan import fixed_plan, make_plan
+from chop.distributed.verify import Job, verify_plan, verify_plans
+from chop.errors import ConfigError, GraphError
+
+
+def random_pick(seed: int):
+    """A strategy at random for each value: a bad plan, and as right as any."""
+    draw = random.Random(seed)
+    return lambda value: draw.choice(value.layouts(2))
+
+
+def jobs() -> dict[str, Job]:
+    mlp_graph, mlp_inputs = mlp()
+    bert_graph, bert_inputs = bert()
+    lm_graph, lm_inputs = bert(layers=1, cls="BertForMaskedLM")
+    return {
+        "mlp": Job(mlp_graph, make_plan(mlp_graph, two()), mlp_inputs),
+        "mlp at random": Job(mlp_graph, fixed_plan(mlp_graph, two(), random_pick(1)), mlp_inputs),
+        "bert": Job(bert_graph, make_plan(bert_graph, two()), bert_inputs),
+        "bert, forward": Job(bert_graph, make_plan(bert_graph, two(), training=False), bert_inputs),
+        "bert by heads": Job(
+            bert_graph, fixed_plan(bert_graph, two(), megatron_plan_pick()), bert_inputs
+        ),
+        "bert at random": Job(
+            bert_graph, fixed_plan(bert_graph, two(), random_pick(2)), bert_inputs
+        ),
+        "tied at random": Job(lm_graph, fixed_plan(lm_graph, two(), random_pick(3)), lm_inputs),
+    }
+
+
+def planned_collectives(job: Job) -> dict[str, int]:
+    """What the plan says, as gloo does it: it has no exchange, and torch gathers in its place."""
+    planned = dict(job.plan.cost.collectives)
+    planned["all_gather"] = planned.get("all_gather", 0) + planned.pop("all_to_all", 0)
+    return {name: times for name, times in planned.items() if times}
+
+
+def test_plans_on_two_processes_compute_hold_and_talk_as_they_say():
+    """One test, because starting the processes is what takes the time."""
+    made = jobs()
+    found = dict(zip(made, verify_plans(list(made.values())), strict=True))
+    for name, job in made.items():
+        result = found[name]
+        assert result.is_equal, (name, result)
+        assert (result.gradient_difference is not None) == job.plan.training, name
+        assert result.parameter_bytes == (job.plan.cost.parameter_bytes,) * 2, name
+        assert result.collectives == planned_collectives(job), name
+
+
+@pytest.mark.slow
+def test_plans_on_a_grid_of_four_processes_are_right():
+    graphs = [mlp(), bert(layers=1), bert(layers=1, cls="BertForMaskedLM")]
+    grid = two(shape=(2, 2))
+    made = [Job(graph, make_plan(graph, grid), inputs) for graph, inputs in graphs]
+    for job, found in zip(made, verify_plans(made), strict=True):
+        assert found.is_equal, found
+        assert found.parameter_bytes == (job.plan.cost.parameter_bytes,) * 4
+
+
+def test_heads_split_over_two_devices_halve_the_layers():
+    graph, _ = bert()
+    plan = fixed_plan(graph, two(), megatron_plan_pick())
+    assert plan.strategies["matmul"][0].name == "split 1"  # batch, heads, queries, keys
+    layers = sum(p.numel() for p in graph.model.bert.encoder.layer.parameters())
+    whole = sum(p.numel() for p in graph.model.parameters())
+    assert plan.cost.parameter_bytes / 4 < whole - 0.47 * layers
+
+
+def test_plans_for_different_numbers_of_devices_are_refused():
+    graph, inputs = mlp()
+    plans = [make_plan(graph, two(shape=(n,))) for n in (2, 4)]
+    with pytest.raises(ConfigError, match=r"plans for one number of devices, got \[2, 4\]"):
+        verify_plans([Job(graph, plan, inputs) for plan in plans])
+
+
+def test_a_missing_input_is_named():
+    graph, _ = mlp()
+    with pytest.raises(ConfigError, match="verify_plan: no value for input 'x'"):
+        verify_plan(graph, make_plan(graph, two()), {})
+
+
+def test_a_model_that_cannot_be_sent_is_an_error():
+    class Local(nn.Linear):
+        mase_leaf = True
+
+    inputs = {"x": torch.randn(2, 4)}
+    graph = annotate(MaseGraph(nn.Sequential(Local(4, 4)), dummy_in=inputs["x"]))
+    inputs = {str(next(iter(graph.nodes)).target): inputs["x"]}
+    plan = fixed_plan(graph, two(), lambda value: None)
+    with pytest.raises(ConfigError, match="verify_plan: the model cannot be sent to processes"):
+        verify_plan(graph, plan, inputs)
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A process group of this process."""
+    where = f"file://{tmp_path}/meeting"
+    torch.distributed.init_process_group("gloo", init_method=where, rank=0, world_size=1)
+    yield torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    torch.distributed.destroy_process_group()
+
+
+def test_one_device_runs_the_model_and_leaves_it_alone(alone):
+    graph, inputs = mlp()
+    before = copy.deepcopy(graph.model.state_dict())
+    model = apply_plan(graph, make_plan(graph, Mesh((1,))), alone)
+    assert torch.equal(model(inputs["x"]), graph.model(inputs["x"]))
+    assert all(torch.equal(before[n], t) for n, t in graph.model.state_dict().items())
+    with pytest.raises(GraphError, match="no value for input 'x'"):
+        model()
+
+
+def test_a_mesh_other_than_the_plans_is_refused(alone):
+    graph, _ = mlp()
+    with pytest.raises(ConfigError, match=r"plan is for a mesh of \[2\] devices, got \[1\]"):
+        apply_plan(graph, make_plan(graph, two()), alone)
