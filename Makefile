@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install tools test fast slow lint demo bench coverage clean
+.PHONY: install tools test fast slow lint demo bench coverage docs figures clean
 .DELETE_ON_ERROR:
 
 install: tools $(STAMP)
@@ -30,7 +30,7 @@ tools:
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cluster,dashboard,examples,hardware,search,test,train]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cluster,dashboard,docs,examples,hardware,search,test,train]"
 	touch $@
 
 lint: install
@@ -40,7 +40,7 @@ lint: install
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -q -n 2 -m "not slow and not gpu"
+	$(BIN)/python -m pytest -q -n 2 -m "not slow and not gpu" --cov --cov-report=term
 
 fast: install
 	$(BIN)/python -m pytest -q -n 2 -m "not slow and not sim and not gpu"
@@ -54,8 +54,16 @@ demo: install
 coverage: install
 	$(BIN)/python docs/make_coverage.py
 
+docs: install
+	$(BIN)/mkdocs build --strict --quiet
+
+figures: install
+	$(BIN)/python docs/make_formats.py
+	$(BIN)/python docs/make_passes.py
+	$(BIN)/python docs/tutorials/refresh.py
+
 bench: install
 	for script in bench/*.py; do $(BIN)/python $$script || exit 1; done
 
 clean:
-	rm -rf $(VENV) out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) out site build dist .coverage* src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
