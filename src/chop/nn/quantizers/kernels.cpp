@@ -272,7 +272,7 @@ ALWAYS_INLINE typename Step::Seen run_stride(const Step step, const float* x, co
 }
 
 template <class Step>
-inline bool run_step(const Step step, const float* x, float* y, i64 n) {
+ALWAYS_INLINE bool run_step(const Step step, const float* x, float* y, i64 n) {
   typename Step::Seen seen = step.nothing();
   const float* twin = x;
   asm("" : "+r"(twin));  // or the compiler would copy registers instead of loading
@@ -291,6 +291,11 @@ inline bool run_step(const Step step, const float* x, float* y, i64 n) {
   return step.accepts(seen);
 }
 
+template <class Step>
+__attribute__((noinline)) bool run_aside(const Step& step, const float* x, float* y, i64 n) {
+  return run_step(step, x, y, n);
+}
+
 // The quick step, and the careful one where the quick one does not accept; as long as elements lie
 // outside the range, the quick one is not tried.
 template <class Quick, class Careful>
@@ -300,7 +305,7 @@ bool run_steps(const Call& call, const Quick& quick, const Careful& careful) {
     for (i64 i = first; i < last; i += CHUNK) {
       const i64 n = min(CHUNK, last - i);
       if (is_calm && run_step(quick, call.x + i, call.y + i, n)) continue;
-      is_calm = run_step(careful, call.x + i, call.y + i, n);
+      is_calm = run_aside(careful, call.x + i, call.y + i, n);
       all_inside &= is_calm;
     }
     return all_inside;
