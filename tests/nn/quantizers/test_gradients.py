@@ -6,7 +6,18 @@ import pytest
 import torch
 from format_cases import CASES, label
 
-from chop.nn.quantizers import Binary, Bypass, Integer, MXInt, ScaleInteger
+from chop.nn.quantizers import (
+    FP8,
+    Binary,
+    Bypass,
+    Integer,
+    Log,
+    MinifloatDenorm,
+    MinifloatIEEE,
+    MXInt,
+    ScaleInteger,
+    kernels,
+)
 
 
 def points_off_the_kinks(quantizer):
@@ -57,6 +68,17 @@ def test_an_unmasked_gradient_is_passed_on_without_a_copy():
     for quantizer in (MXInt(8), Integer(8, 4, ste="identity")):
         (back,) = torch.autograd.grad(quantizer(x), x, gradient)
         assert back.data_ptr() == gradient.data_ptr()
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="needs a C++ compiler")
+def test_a_gradient_that_nothing_clips_is_passed_on_without_a_copy():
+    x = torch.randn(40, 50).clamp(-3, 3).requires_grad_()
+    gradient = torch.randn(40, 50)
+    for quantizer in (Integer(8, 4), FP8(), MinifloatDenorm(8, 4), MinifloatIEEE(8, 4), Log(8)):
+        (back,) = torch.autograd.grad(quantizer(x), x, gradient)
+        assert back.data_ptr() == gradient.data_ptr()
+        (masked,) = torch.autograd.grad(quantizer(x * 0 + 1e30), x, gradient)
+        assert masked.count_nonzero() == 0
 
 
 def test_bypass_is_the_tensor_itself():

@@ -14,6 +14,7 @@ from format_cases import (
     awkward_blocks,
     awkward_points,
     label,
+    points_of,
     same,
     with_rounding,
 )
@@ -48,6 +49,9 @@ NATIVE = (
     BlockLog(8),
 )
 
+WATCHFUL = NATIVE[:5]
+"""Formats that clip the gradient."""
+
 
 @pytest.mark.parametrize("rounding", DETERMINISTIC)
 @pytest.mark.parametrize("quantizer", NATIVE, ids=label)
@@ -62,6 +66,44 @@ def test_native_elements_are_bit_equal(quantizer, rounding):
     quantizer = with_rounding(quantizer, rounding)
     x = awkward_points(randoms=20_000)
     assert same(quantizer(x), quantizer.quantize(x))
+
+
+def inside(quantizer):
+    """Points in the range of a format, more than the native code looks at in one go."""
+    low, high = quantizer.range
+    points = torch.cat([awkward_points(randoms=20_000), points_of_a_small_set(quantizer)])
+    points = points[(points >= low) & (points <= high)]
+    order = torch.randperm(points.numel(), generator=torch.Generator().manual_seed(3))
+    return points[order]
+
+
+def points_of_a_small_set(quantizer):
+    values = quantizer.value_set()
+    return torch.empty(0) if values is None else points_of(values)
+
+
+@needs_library
+@pytest.mark.parametrize("rounding", DETERMINISTIC)
+@pytest.mark.parametrize("quantizer", ELEMENT_CASES, ids=label)
+def test_native_elements_inside_the_range_are_bit_equal(quantizer, rounding):
+    quantizer = with_rounding(quantizer, rounding)
+    x = inside(quantizer)
+    assert same(quantizer(x), quantizer.quantize(x))
+    small = x[x.abs() <= quantizer.range[1] / 2.001]
+    assert same(quantizer(small), quantizer.quantize(small))
+
+
+@needs_library
+@pytest.mark.parametrize("quantizer", WATCHFUL, ids=label)
+@pytest.mark.parametrize("outsider", ["high", "low", "nan"])
+def test_native_code_knows_whether_all_lies_in_the_range(quantizer, outsider):
+    x = inside(quantizer)[:5000]
+    assert quantizer.kernel().run(x)[1]
+    low, high = quantizer.range
+    x[4321] = {"high": high * 1.0001, "low": low * 1.0001, "nan": float("nan")}[outsider]
+    y, is_inside = quantizer.kernel().run(x)
+    assert not is_inside
+    assert same(y, quantizer.quantize(x))
 
 
 @needs_library

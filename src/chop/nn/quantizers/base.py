@@ -66,14 +66,15 @@ class Quantizer:
         """`quantize(x)` by the fastest way there is, with a straight-through gradient."""
         if x.requires_grad and torch.is_grad_enabled():
             return _StraightThrough.apply(x, self)
-        return self._values(x)
+        return self._values(x)[0]
 
-    def _values(self, x: Tensor) -> Tensor:
+    def _values(self, x: Tensor) -> tuple[Tensor, bool]:
+        """The values, and whether all of `x` is known to lie in the range."""
         if not torch.compiler.is_compiling() and can_run(x):
             kernel = self._kernel
             if kernel is not None:
                 return kernel.run(x)
-        return self.quantize(x)
+        return self.quantize(x), False
 
     def kernel(self) -> Kernel | None:
         """The native code for these settings, None where there is none."""
@@ -134,9 +135,10 @@ class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, quantizer: Quantizer) -> Tensor:
         ctx.quantizer = quantizer
-        if quantizer.clip_range(x) is not None:
+        y, is_inside = quantizer._values(x)
+        if not is_inside and quantizer.clip_range(x) is not None:
             ctx.save_for_backward(x)
-        return quantizer._values(x)
+        return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

@@ -1,10 +1,19 @@
 // The values of the number formats in one pass over memory, bit-equal to the PyTorch definitions.
 //
 // Each kernel is a row of the table at the end. All arithmetic is exact: products with powers of
-// two, rounding to integers, comparisons. Loops are plain so that the compiler vectorises them.
+// two, rounding to integers, comparisons.
+//
+// Rounding to nearest even, the default, is written in vectors, because a copy of the tensor leaves
+// time for about seven vector instructions and no more. What ordinary numbers do not need (limits,
+// NaN) is watched for with one instruction, and done over with care where it does occur. All else
+// is plain loops that the compiler vectorises.
 
 #include <cstdint>
 #include <cstring>
+
+#if defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
 
 namespace {
 
@@ -56,6 +65,72 @@ struct Power {
   explicit Power(i32 e) : first(power(e >> 1)), second(power(e - (e >> 1))) {}
   float times(float x) const { return x * first * second; }
 };
+
+// --- vectors ----------------------------------------------------------------------------------
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+#elif defined(__AVX2__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+using Floats = float __attribute__((vector_size(4 * LANES)));
+using Ints = i32 __attribute__((vector_size(4 * LANES)));
+
+inline Floats spread(float x) { return x - Floats{}; }  // minus keeps the sign of zero
+inline Ints spread(i32 x) { return Ints{} + x; }
+inline Ints bits_of(Floats x) { return reinterpret_cast<Ints>(x); }
+inline Floats floats_of(Ints b) { return reinterpret_cast<Floats>(b); }
+inline Ints max(Ints a, Ints b) { return a > b ? a : b; }
+inline Ints min(Ints a, Ints b) { return a < b ? a : b; }
+inline Floats magnitude_of(Floats x) {
+  return floats_of(bits_of(x) & static_cast<i32>(MAGNITUDE));
+}
+
+using Unaligned = float __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+inline Floats load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
+inline void store(float* to, Floats x) { *reinterpret_cast<Unaligned*>(to) = x; }
+inline Ints load(const i32* from) { return bits_of(load(reinterpret_cast<const float*>(from))); }
+inline void store(i32* to, Ints x) { store(reinterpret_cast<float*>(to), floats_of(x)); }
+
+inline bool any(Ints is_true) {  // lanes are 0 or -1
+  const auto pairs = reinterpret_cast<i64 __attribute__((vector_size(4 * LANES)))>(is_true);
+  i64 found = 0;
+  for (int i = 0; i < LANES / 2; ++i) found |= pairs[i];
+  return found != 0;
+}
+
+// The larger and the smaller number, and NaN where one of the two is; a * b + c where the product
+// is exact, so that rounding once or twice is the same; the magnitude of one with the sign of other.
+#if defined(__ARM_NEON)
+inline Floats max(Floats a, Floats b) { return vmaxq_f32(a, b); }
+inline Floats min(Floats a, Floats b) { return vminq_f32(a, b); }
+inline Floats max_of_lanes(Floats x) {
+  x = vpmaxq_f32(x, x);
+  return vpmaxq_f32(x, x);
+}
+inline Floats plus_product(Floats c, Floats a, Floats b) { return vfmaq_f32(c, a, b); }
+inline Floats minus_product(Floats c, Floats a, Floats b) { return vfmsq_f32(c, a, b); }
+inline Floats with_sign_of(Floats magnitude, Floats x) {
+  const uint32x4_t sign = vdupq_n_u32(~MAGNITUDE);
+  return (Floats)vbslq_u32(sign, (uint32x4_t)x, (uint32x4_t)magnitude);
+}
+#else
+inline Floats max(Floats a, Floats b) { return (a > b) | (a != a) ? a : b; }
+inline Floats min(Floats a, Floats b) { return (a < b) | (a != a) ? a : b; }
+inline Floats max_of_lanes(Floats x) {
+  Floats most = spread(x[0]);
+  for (int i = 1; i < LANES; ++i) most = max(most, spread(x[i]));
+  return most;
+}
+inline Floats plus_product(Floats c, Floats a, Floats b) { return c + a * b; }
+inline Floats minus_product(Floats c, Floats a, Floats b) { return c - a * b; }
+inline Floats with_sign_of(Floats magnitude, Floats x) {
+  const Ints sign = spread(static_cast<i32>(~MAGNITUDE));
+  return floats_of((bits_of(magnitude) & ~sign) | (bits_of(x) & sign));
+}
+#endif
 
 // --- rounding ---------------------------------------------------------------------------------
 
@@ -121,6 +196,8 @@ inline void each_of(const float* __restrict x, float* __restrict y, F f) {
   }
 }
 
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
 // Keeps a short loop rolled until it is vectorised.
 #define KEEP_LOOP _Pragma("GCC unroll 1")
 
@@ -139,16 +216,22 @@ inline void each(const float* __restrict x, float* __restrict y, i64 n, F f) {
 }
 
 template <class Body>
-__attribute__((noinline)) void run_share(const Body& body, i64 first, i64 last) {
-  body(first, last);
+__attribute__((noinline)) bool run_share(const Body& body, i64 first, i64 last) {
+  return body(first, last);
 }
 
-// body(first, last) over a share of 0..n for each thread; one thread needs no OpenMP at all.
+// Whether body(first, last) holds for all shares of 0..n, one for each thread; one thread needs no
+// OpenMP at all.
 template <class Body>
-void shared(i64 n, int threads, const Body& body) {
+bool shared(i64 n, int threads, const Body& body) {
   if (threads <= 1) return run_share(body, 0, n);
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-  for (int t = 0; t < threads; ++t) run_share(body, n * t / threads, n * (t + 1) / threads);
+  bool all = true;
+#pragma omp parallel for num_threads(threads) schedule(static, 1) reduction(&& : all)
+  for (int t = 0; t < threads; ++t) {
+    const bool holds = run_share(body, n * t / threads, n * (t + 1) / threads);
+    all = all && holds;
+  }
+  return all;
 }
 
 struct Call {
@@ -159,46 +242,157 @@ struct Call {
   int threads;
 };
 
+// A kernel answers whether all elements are known to lie within the range of the format.
+constexpr bool UNKNOWN = false;
+
 template <class Element>
-void run_elements(const Call& call, Element element) {
+bool run_elements(const Call& call, Element element) {
   const float* x = call.x;
   float* y = call.y;
-  shared(call.rows * call.columns, call.threads,
-         [=](i64 first, i64 last) { each(x + first, y + first, last - first, element); });
+  return shared(call.rows * call.columns, call.threads, [=](i64 first, i64 last) {
+    each(x + first, y + first, last - first, element);
+    return UNKNOWN;
+  });
+}
+
+// A step maps a vector and notes what it sees; in the end it accepts what it saw or not. It gets
+// the vector twice, because a fused multiply-add overwrites its input and loading costs no time.
+constexpr int AT_ONCE = 8;  // vectors, so that no instruction waits for the one before
+constexpr i64 STRIDE = AT_ONCE * LANES;
+constexpr i64 CHUNK = 1024;  // elements after which a step is asked
+
+template <class Step>
+ALWAYS_INLINE typename Step::Seen run_stride(const Step step, const float* x, const float* twin,
+                                             float* y, typename Step::Seen seen) {
+  Floats one[AT_ONCE], two[AT_ONCE];
+  for (int i = 0; i < AT_ONCE; ++i) one[i] = load(x + i * LANES), two[i] = load(twin + i * LANES);
+  for (int i = 0; i < AT_ONCE; ++i) one[i] = step(one[i], two[i], seen);
+  for (int i = 0; i < AT_ONCE; ++i) store(y + i * LANES, one[i]);
+  return seen;
+}
+
+template <class Step>
+ALWAYS_INLINE bool run_step(const Step step, const float* x, float* y, i64 n) {
+  typename Step::Seen seen = step.nothing();
+  const float* twin = x;
+  asm("" : "+r"(twin));  // or the compiler would copy registers instead of loading
+  i64 i = 0;
+  for (; i + STRIDE <= n; i += STRIDE) {
+    for (i64 j = 0; j < STRIDE; j += RUN / 2) __builtin_prefetch(x + i + j + AHEAD);
+    seen = run_stride(step, x + i, twin + i, y + i, seen);
+  }
+  if (i < n) {
+    float in[STRIDE] = {}, out[STRIDE];
+    const size_t rest = static_cast<size_t>(n - i) * sizeof *x;
+    std::memcpy(in, x + i, rest);
+    seen = run_stride(step, in, in, out, seen);
+    std::memcpy(y + i, out, rest);
+  }
+  return step.accepts(seen);
+}
+
+template <class Step>
+__attribute__((noinline)) bool run_aside(const Step& step, const float* x, float* y, i64 n) {
+  return run_step(step, x, y, n);
+}
+
+// The quick step, and the careful one where the quick one does not accept; as long as elements lie
+// outside the range, the quick one is not tried.
+template <class Quick, class Careful>
+bool run_steps(const Call& call, const Quick& quick, const Careful& careful) {
+  return shared(call.rows * call.columns, call.threads, [&](i64 first, i64 last) {
+    bool all_inside = true, is_calm = true;
+    for (i64 i = first; i < last; i += CHUNK) {
+      const i64 n = min(CHUNK, last - i);
+      if (is_calm && run_step(quick, call.x + i, call.y + i, n)) continue;
+      is_calm = run_aside(careful, call.x + i, call.y + i, n);
+      all_inside &= is_calm;
+    }
+    return all_inside;
+  });
 }
 
 // --- elements that stand alone ------------------------------------------------------------------
 
+// Fixed point to nearest even: the sum with a constant rounds. Quick: the largest and the smallest
+// element are noted. Careful: elements are brought into the range first.
+struct QuickFixed {
+  Floats constant, low, high;
+  struct Seen { Floats most, least; };
+  Seen nothing() const { return {low, high}; }
+  Floats operator()(Floats x, Floats, Seen& seen) const {
+    seen = {max(seen.most, x), min(seen.least, x)};
+    return (x + constant) - constant;
+  }
+  bool accepts(const Seen& seen) const { return !any(~((seen.most <= high) & (seen.least >= low))); }
+};
+
+struct CarefulFixed {
+  Floats constant, low, high;
+  using Seen = Ints;
+  Ints nothing() const { return Ints{}; }
+  Floats operator()(Floats x, Floats, Ints& outside) const {
+    const Floats inside = min(max(x, low), high);
+    outside |= ~(inside == x);
+    return (inside + constant) - constant;
+  }
+  bool accepts(Ints outside) const { return !any(outside); }
+};
+
 // Parameters: exponent of the unit, lowest and highest value.
 template <int R>
-void run_fixed(const Call& call) {
+bool run_fixed(const Call& call) {
   const i32 unit = static_cast<i32>(call.parameters[0]);
   const float low = static_cast<float>(call.parameters[1]);
   const float high = static_cast<float>(call.parameters[2]);
   const float up = power(-unit), down = power(unit);
   const bool is_small = -low < power(unit + SUM_WIDTH) && high < power(unit + SUM_WIDTH);
   if (R == NEAREST_EVEN && is_small && unit <= SUM_HIGHEST_UNIT) {
-    const float constant = sum_constant(unit);
-    return run_elements(call, [=](float x) { return round_by_sum(clamp(x, low, high), constant); });
+    const Floats constant = spread(sum_constant(unit)), lowest = spread(low), most = spread(high);
+    return run_steps(call, QuickFixed{constant, lowest, most},
+                     CarefulFixed{constant, lowest, most});
   }
-  run_elements(call, [=](float x) {
+  return run_elements(call, [=](float x) {
     return clamp(round_scaled<R>(x * up, x) * down, low, high) + 0.0f;  // -0 becomes 0
   });
 }
 
-// Round a finite magnitude, given by its bits, to `mantissa` bits after the leading one, fewer
-// below `lowest`. Exponents are in place, that is times 2**FRACTION and with their bias.
-struct SumFloat {
-  i32 lowest, highest, to_constant;
-  SumFloat(i32 mantissa, i32 lowest_exponent, float limit)
-      : lowest(in_place(lowest_exponent)), highest(magnitude_of(limit)),
-        to_constant(((FRACTION - mantissa) << FRACTION) | (1 << (FRACTION - 1))) {}
-  float operator()(float x) const {
-    i32 magnitude = min(magnitude_of(x), highest);
-    i32 exponent = max(magnitude & static_cast<i32>(INFINITE), lowest);
-    float constant = float_of(static_cast<u32>(exponent + to_constant));
-    return with_sign_of(round_by_sum(float_of(static_cast<u32>(magnitude)), constant), x);
+// Small floats to nearest even: the constant of the sum follows the exponent of each element, which
+// is what is left of its bits without sign and fraction, and `lowest` for those below it. The sum
+// loses the sign of zero. Quick: the largest exponent is noted, and must stay below that of the
+// limit. Careful: elements are brought into the range first.
+inline Floats round_by_exponent(Floats x, Floats signed_x, Ints exponent, Floats factor) {
+  const Floats sum = plus_product(x, floats_of(exponent), factor);
+  return with_sign_of(minus_product(sum, floats_of(exponent), factor), signed_x);
+}
+
+inline Ints exponent_of(Floats x) { return bits_of(x) & static_cast<i32>(INFINITE); }
+
+struct QuickFloat {
+  Ints lowest;
+  Floats factor;  // of the constant over the power of two of the element
+  Floats limit;
+  using Seen = Ints;
+  QuickFloat(i32 mantissa, i32 lowest_exponent, float limit)
+      : lowest(spread(in_place(lowest_exponent))), factor(spread(sum_constant(-mantissa))),
+        limit(spread(limit)) {}
+  Ints nothing() const { return Ints{}; }
+  Floats operator()(Floats x, Floats twin, Ints& most) const {
+    const Ints exponent = max(exponent_of(x), lowest);
+    most = max(most, exponent);
+    return round_by_exponent(twin, x, exponent, factor);
   }
+  bool accepts(Ints most) const { return !any(most >= exponent_of(limit)); }
+};
+
+struct CarefulFloat : QuickFloat {
+  using QuickFloat::QuickFloat;
+  Floats operator()(Floats x, Floats, Ints& outside) const {
+    const Floats inside = min(max(x, -limit), limit);
+    outside |= ~(inside == x);
+    return round_by_exponent(inside, x, max(exponent_of(inside), lowest), factor);
+  }
+  bool accepts(Ints outside) const { return !any(outside); }
 };
 
 template <int R>
@@ -212,28 +406,25 @@ inline float round_scaled_float(float x, i32 mantissa, i32 lowest, float limit) 
 
 // Parameters: mantissa bits, lowest exponent, largest value. For moderate exponents.
 template <int R>
-void run_float(const Call& call) {
+bool run_float(const Call& call) {
   const i32 mantissa = static_cast<i32>(call.parameters[0]);
   const i32 lowest = static_cast<i32>(call.parameters[1]);
   const float limit = static_cast<float>(call.parameters[2]);
-  if (R == NEAREST_EVEN) {
-    const SumFloat round(mantissa, lowest, limit);
-    return run_elements(call, [=](float x) {
-      float y = round(x);
-      return magnitude_of(x) > static_cast<i32>(INFINITE) ? x : y;
-    });
-  }
-  run_elements(call, [=](float x) { return round_scaled_float<R>(x, mantissa, lowest, limit); });
+  if (R == NEAREST_EVEN)
+    return run_steps(call, QuickFloat(mantissa, lowest, limit),
+                     CarefulFloat(mantissa, lowest, limit));
+  return run_elements(
+      call, [=](float x) { return round_scaled_float<R>(x, mantissa, lowest, limit); });
 }
 
 // Parameters: the same, and what a magnitude beyond the largest value becomes.
 template <int R>
-void run_wide_float(const Call& call) {
+bool run_wide_float(const Call& call) {
   const i32 mantissa = static_cast<i32>(call.parameters[0]);
   const i32 lowest = static_cast<i32>(call.parameters[1]);
   const float limit = static_cast<float>(call.parameters[2]);
   const float beyond = static_cast<float>(call.parameters[3]);
-  run_elements(call, [=](float x) {
+  return run_elements(call, [=](float x) {
     i32 e = (magnitude_of(x) >> FRACTION) - BIAS;
     float y = round_to_multiple<R>(x, max(e, lowest) - mantissa);
     return __builtin_fabsf(y) > limit ? with_sign_of(beyond, y) : y;
@@ -251,44 +442,104 @@ struct LogRule {
 };
 
 // Exponents `low` and `high` are in place, that is with their bias and times 2**FRACTION.
-template <bool PLAIN>
 inline float round_log(float x, LogRule rule, i32 low, i32 high) {
   float signed_x = x + 0.0f;  // -0 becomes 0
   i32 magnitude = magnitude_of(signed_x);
-  u32 carry = PLAIN || signed_x >= 0.0f ? rule.positive : rule.negative;
+  u32 carry = signed_x >= 0.0f ? rule.positive : rule.negative;
   i32 carried = static_cast<i32>((static_cast<u32>(magnitude) + carry) & INFINITE);
   i32 exponent = clamp(carried, low, high);
   float y = with_sign_of(float_of(static_cast<u32>(exponent)), signed_x);
-  if (!PLAIN) y = rule.has_zero && exponent == low ? 0.0f : y;
+  y = rule.has_zero && exponent == low ? 0.0f : y;
   return magnitude > static_cast<i32>(INFINITE) ? x : y;
 }
 
+// Powers of two, quick: times `factor` a mantissa that rounds up is 2 or more, one that rounds down
+// is less, so that the exponent of the product is the answer. Zero counts as positive. The largest
+// exponent is noted and must stay below the highest.
+struct QuickLog {
+  Floats factor;
+  Ints low, high;
+  using Seen = Ints;
+  Ints nothing() const { return Ints{}; }
+  Floats operator()(Floats x, Floats, Ints& most) const {
+    const Floats product = x * factor + 0.0f;  // -0 becomes 0
+    const Ints exponent = max(exponent_of(product), low);
+    most = max(most, exponent);
+    return with_sign_of(floats_of(exponent), product);
+  }
+  bool accepts(Ints most) const { return !any(most >= high); }
+};
+
+struct CarefulLog : QuickLog {
+  Floats operator()(Floats x, Floats, Ints& outside) const {
+    outside |= ~((x <= floats_of(high)) & (x >= -floats_of(high)));
+    const Floats product = x * factor + 0.0f;
+    const Ints exponent = max(exponent_of(product), low);
+    const Floats y = with_sign_of(floats_of(min(exponent, high)), product);
+    return x == x ? y : x;
+  }
+  bool accepts(Ints outside) const { return !any(outside); }
+};
+
+// The factor of a rule, 0 if float32 has none.
+inline float log_factor(const LogRule& rule) {
+  if (!rule.is_plain() || rule.positive == 0) return rule.is_plain() ? 1.0f : 0.0f;
+  const float first = float_of((1u << FRACTION) - rule.positive + bits_of(1.0f));  // to go up
+  const float last = float_of(bits_of(first) - 1);
+  float factor = 2.0f / first;
+  if (first * factor < 2.0f) factor = float_of(bits_of(factor) + 1);
+  return first * factor >= 2.0f && last * factor < 2.0f ? factor : 0.0f;
+}
+
 // Parameters: LogRule, lowest and highest exponent.
-void run_log(const Call& call) {
+bool run_log(const Call& call) {
   const LogRule rule(call.parameters);
   const i32 low = in_place(static_cast<i32>(call.parameters[3]));
   const i32 high = in_place(static_cast<i32>(call.parameters[4]));
-  if (rule.is_plain())
-    return run_elements(call, [=](float x) { return round_log<true>(x, rule, low, high); });
-  run_elements(call, [=](float x) { return round_log<false>(x, rule, low, high); });
+  const QuickLog quick{spread(log_factor(rule)), spread(low), spread(high)};
+  if (log_factor(rule) > 0.0f) return run_steps(call, quick, CarefulLog{quick});
+  return run_elements(call, [=](float x) { return round_log(x, rule, low, high); });
 }
 
 // --- blocks -------------------------------------------------------------------------------------
+
 // A block kernel offers two ways. `block` takes any n elements and the bits of their largest
-// magnitude, which is finite. `group` takes G whole blocks of N at once, plans them side by side,
-// and answers false, with nothing done, where one of them is out of the ordinary.
+// magnitude, which is finite. `round` takes a block of N whose largest magnitude lies in `usual`,
+// and gets the bits of that alone and in every lane: there, exponents are neither clamped nor subnormal, and what a
+// block shares is its exponent, in place, plus a constant.
+
+struct Window {  // of exponents, as bits of magnitudes; empty where there is no way to round
+  i32 first, beyond;
+  Window(i32 lowest, i32 highest)
+      : first(in_place(max(lowest, -126))), beyond(in_place(min(highest, BIAS) + 1)) {}
+};
+
+inline i32 shifted(i32 exponents) { return static_cast<i32>(static_cast<u32>(exponents) << FRACTION); }
+
+// y = f(x, x) for the N elements of a block; twice, as a step gets them.
+template <int N, class F>
+ALWAYS_INLINE void each_in_block(const float* x, float* y, F f) {
+  constexpr int VECTORS = N / LANES;
+  const float* twin = x;
+  asm("" : "+r"(twin));
+  Floats one[VECTORS], two[VECTORS];
+  for (int i = 0; i < VECTORS; ++i) one[i] = load(x + i * LANES), two[i] = load(twin + i * LANES);
+  for (int i = 0; i < VECTORS; ++i) one[i] = f(one[i], two[i]);
+  for (int i = 0; i < VECTORS; ++i) store(y + i * LANES, one[i]);
+}
 
 template <int R>
 struct BlockFixed {  // parameters: offset, lowest, highest exponent, unit's offset, ones, one zero
-  static constexpr bool HAS_GROUPS = R == NEAREST_EVEN;
   i32 offset, low, high, unit_offset;
   float ones, zero;
-  bool has_one_zero, is_narrow;
+  bool has_one_zero;
+  i32 to_constant, to_limit;  // added to the exponent of the largest
   explicit BlockFixed(const double* p)
       : offset(static_cast<i32>(p[0])), low(static_cast<i32>(p[1])), high(static_cast<i32>(p[2])),
         unit_offset(static_cast<i32>(p[3])), ones(static_cast<float>(p[4])),
         zero(p[5] != 0 ? 0.0f : -0.0f), has_one_zero(p[5] != 0),
-        is_narrow(ones < power(SUM_WIDTH)) {}
+        to_constant(magnitude_of(sum_constant(offset + unit_offset)) - in_place(0)),
+        to_limit(magnitude_of(ones) + shifted(offset + unit_offset) - in_place(0)) {}
 
   void block(const float* x, float* y, i64 n, u32 largest) const {
     const i32 unit = clamp(exact_exponent(largest) + offset, low, high) + unit_offset;
@@ -299,45 +550,44 @@ struct BlockFixed {  // parameters: offset, lowest, highest exponent, unit's off
     });
   }
 
-  template <int N, int G>
-  bool group(const float* x, float* y, const u32* largest) const {
-    float constants[G], limits[G];
-    i32 is_unusual = !is_narrow;
-    KEEP_LOOP for (int g = 0; g < G; ++g) {
-      i32 e = ordinary_exponent(largest[g]);
-      i32 unit = clamp(e + offset, low, high) + unit_offset;
-      constants[g] = sum_constant(unit);
-      limits[g] = power(unit) * ones;
-      is_unusual |= (e < -126) | (e > BIAS) | (unit < -126) | (unit > SUM_HIGHEST_UNIT);
+  Window usual() const {
+    const bool has_way = R == NEAREST_EVEN && ones < power(SUM_WIDTH);
+    const i32 unit = offset + unit_offset;
+    return Window(max(low - offset, -126 - unit),
+                  has_way ? min(high - offset, SUM_HIGHEST_UNIT - unit) : -BIAS);
+  }
+
+  template <int N>
+  ALWAYS_INLINE void round(const float* x, float* y, i32 most, Ints largest) const {
+    const Ints exponent = exponent_of(floats_of(largest));
+    const Floats c = floats_of(exponent + to_constant);
+    if (most > (most & static_cast<i32>(INFINITE)) + to_limit) {
+      const Floats limit = floats_of(exponent + to_limit), sum = spread(zero);
+      each_in_block<N>(x, y, [=](Floats v, Floats) {
+        return with_sign_of((min(max(v, -limit), limit) + c) - c, v) + sum;
+      });
+    } else if (has_one_zero) {
+      each_in_block<N>(x, y, [=](Floats v, Floats) { return (v + c) - c; });
+    } else {
+      each_in_block<N>(x, y, [=](Floats v, Floats) { return with_sign_of((v + c) - c, v); });
     }
-    if (is_unusual) return false;
-    for (int g = 0; g < G; ++g, x += N, y += N) {
-      const float c = constants[g], limit = limits[g], sum = zero;
-      if (largest[g] > bits_of(limit))  // rare
-        each_of<N>(x, y, [=](float v) {
-          return with_sign_of(round_by_sum(clamp(v, -limit, limit), c), v) + sum;
-        });
-      else if (has_one_zero)
-        each_of<N>(x, y, [=](float v) { return round_by_sum(v, c); });
-      else
-        each_of<N>(x, y, [=](float v) { return with_sign_of(round_by_sum(v, c), v); });
-    }
-    return true;
   }
 };
 
 template <int R>
 struct BlockFloat {  // parameters: mantissa bits, scale's threshold, offset, lowest, highest,
                      // lowest exponent's offset, largest value, its exponent's offset
-  static constexpr bool HAS_GROUPS = R == NEAREST_EVEN;
   i32 mantissa, threshold, offset, low, high, lowest_offset;
   float largest_value;
   i32 limit_offset;
+  i32 carry, to_lowest, to_limit;  // added to the largest, to its exponent
   explicit BlockFloat(const double* p)
       : mantissa(static_cast<i32>(p[0])), threshold(static_cast<i32>(p[1])),
         offset(static_cast<i32>(p[2])), low(static_cast<i32>(p[3])), high(static_cast<i32>(p[4])),
         lowest_offset(static_cast<i32>(p[5])), largest_value(static_cast<float>(p[6])),
-        limit_offset(static_cast<i32>(p[7])) {}
+        limit_offset(static_cast<i32>(p[7])), carry((1 << FRACTION) - threshold),
+        to_lowest(shifted(offset + lowest_offset)),
+        to_limit(magnitude_of(largest_value) + shifted(offset + limit_offset) - in_place(0)) {}
 
   void block(const float* x, float* y, i64 n, u32 largest) const {
     const i32 e = exact_exponent(largest) + mantissa_reaches(largest, threshold);
@@ -351,60 +601,58 @@ struct BlockFloat {  // parameters: mantissa bits, scale's threshold, offset, lo
     }
   }
 
-  template <int N, int G>
-  bool group(const float* x, float* y, const u32* largest) const {
-    i32 lowests[G];
-    float limits[G];
-    i32 is_unusual = mantissa >= SUM_WIDTH;
-    KEEP_LOOP for (int g = 0; g < G; ++g) {
-      i32 e = ordinary_exponent(largest[g]);
-      i32 carry = static_cast<i32>(largest[g] & FRACTION_MASK) >= threshold;
-      i32 scale = clamp(e + carry + offset, low, high);
-      lowests[g] = scale + lowest_offset;
-      limits[g] = power(scale + limit_offset) * largest_value;
-      is_unusual |= (e < -126) | (e >= SUM_HIGHEST_UNIT) | (lowests[g] - mantissa < -126) |
-                    (scale + limit_offset < -126);
+  Window usual() const {
+    const bool has_way = R == NEAREST_EVEN && mantissa < SUM_WIDTH;
+    const i32 lowest = max(low, max(mantissa - lowest_offset, -limit_offset) - 126) - offset;
+    return Window(lowest, has_way ? min(high - offset, SUM_HIGHEST_UNIT) - 1 : -BIAS);
+  }
+
+  template <int N>
+  ALWAYS_INLINE void round(const float* x, float* y, i32 most, Ints largest) const {
+    const Ints exponent = exponent_of(floats_of(largest + carry)), lowest = exponent + to_lowest;
+    const Floats factor = spread(sum_constant(-mantissa));
+    if (most > ((most + carry) & static_cast<i32>(INFINITE)) + to_limit) {
+      const Floats limit = floats_of(exponent + to_limit);
+      each_in_block<N>(x, y, [=](Floats v, Floats) {
+        const Floats inside = min(max(v, -limit), limit);
+        return round_by_exponent(inside, v, max(exponent_of(inside), lowest), factor);
+      });
+    } else {
+      each_in_block<N>(x, y, [=](Floats v, Floats twin) {
+        return round_by_exponent(twin, v, max(exponent_of(v), lowest), factor);
+      });
     }
-    if (is_unusual) return false;
-    for (int g = 0; g < G; ++g, x += N, y += N)
-      each_of<N>(x, y, SumFloat(mantissa, lowests[g], limits[g]));
-    return true;
   }
 };
 
 struct BlockLog {  // parameters: LogRule, largest code, largest bias, the largest's threshold
-  static constexpr bool HAS_GROUPS = true;
   LogRule rule;
   i32 top, max_bias, threshold;
+  float factor;
   explicit BlockLog(const double* p)
       : rule(p), top(static_cast<i32>(p[3])), max_bias(static_cast<i32>(p[4])),
-        threshold(static_cast<i32>(p[5])) {}
+        threshold(static_cast<i32>(p[5])), factor(log_factor(rule)) {}
 
   void block(const float* x, float* y, i64 n, u32 largest) const {
     const i32 e = exact_exponent(largest) + mantissa_reaches(largest, threshold);
     const i32 bias = clamp(top - e, 0, max_bias);
     const i32 lowest = in_place(-bias), highest = in_place(top - bias);
     const LogRule r = rule;
-    each(x, y, n, [=](float v) { return round_log<false>(v, r, lowest, highest); });
+    each(x, y, n, [=](float v) { return round_log(v, r, lowest, highest); });
   }
 
-  template <int N, int G>
-  bool group(const float* x, float* y, const u32* largest) const {
-    i32 lowests[G];
-    i32 is_unusual = !rule.is_plain();
-    KEEP_LOOP for (int g = 0; g < G; ++g) {
-      i32 e = ordinary_exponent(largest[g]);
-      i32 carry = static_cast<i32>(largest[g] & FRACTION_MASK) >= threshold;
-      lowests[g] = in_place(-clamp(top - e - carry, 0, max_bias));
-      is_unusual |= (e < -126) | (e > BIAS);
-    }
-    if (is_unusual) return false;
-    const LogRule r = rule;
-    for (int g = 0; g < G; ++g, x += N, y += N) {
-      const i32 lowest = lowests[g], highest = lowest + (top << FRACTION);
-      each_of<N>(x, y, [=](float v) { return round_log<true>(v, r, lowest, highest); });
-    }
-    return true;
+  Window usual() const { return Window(-126, factor > 0.0f ? BIAS - 1 : -BIAS); }
+
+  template <int N>
+  ALWAYS_INLINE void round(const float* x, float* y, i32, Ints largest) const {
+    const Ints exponent = exponent_of(floats_of(largest + ((1 << FRACTION) - threshold)));
+    const Ints bounded = max(exponent - shifted(top), spread(in_place(-max_bias)));
+    const Ints lowest = min(bounded, spread(in_place(0))), highest = lowest + shifted(top);
+    const Floats times = spread(factor);
+    each_in_block<N>(x, y, [=](Floats v, Floats) {
+      const Floats product = v * times + 0.0f;
+      return with_sign_of(floats_of(min(max(exponent_of(product), lowest), highest)), product);
+    });
   }
 };
 
@@ -417,34 +665,36 @@ void run_block(const Kernel& kernel, const float* x, float* y, i64 n) {
   for (i64 i = 0; i < n; ++i) y[i] = float_of(QUIET_NAN);
 }
 
-// The largest magnitude of each of G blocks of N: four lanes per block, then across the lanes of
-// all blocks at once, which spares a reduction per block.
-template <int N, int G>
-inline void largest_of_blocks(const float* x, u32* largest) {
-  i32 lanes[G * 4];
-  for (int g = 0; g < G; ++g) {
-    i32 most[4] = {0, 0, 0, 0};
-    for (int i = 0; i < N; i += 4)
-      for (int j = 0; j < 4; ++j) most[j] = max(most[j], magnitude_of(x[g * N + i + j]));
-    for (int j = 0; j < 4; ++j) lanes[4 * g + j] = most[j];
-  }
-  KEEP_LOOP for (int g = 0; g < G; ++g) {
-    const i32* of = lanes + 4 * g;
-    largest[g] = static_cast<u32>(max(max(of[0], of[1]), max(of[2], of[3])));
-  }
+// The largest magnitude of a block, in every lane.
+template <int N>
+ALWAYS_INLINE Ints largest_of_block(const float* x) {
+  Floats most[N / LANES];
+  for (int i = 0; i < N / LANES; ++i) most[i] = magnitude_of(load(x + i * LANES));
+  for (int half = N / LANES / 2; half > 0; half /= 2)  // a tree: fewer steps wait for another
+    for (int i = 0; i < half; ++i) most[i] = max(most[i], most[i + half]);
+  return bits_of(max_of_lanes(most[0]));
 }
 
-// As many whole groups of blocks of N as there are; answers how many elements that were.
+// As many whole groups of blocks of N as there are; answers how many elements that were. All blocks
+// of a group are looked at before the first is rounded, so that none waits for its own maximum.
 template <int N, class Kernel>
-i64 run_groups(const Kernel& kernel, const float* x, float* y, i64 n) {
+i64 run_groups(const Kernel kernel, const float* x, float* y, i64 n) {
   constexpr int G = 16;
+  const Window usual = kernel.usual();
   i64 done = 0;
   for (; done + G * N <= n; done += G * N, x += G * N, y += G * N) {
-    u32 largest[G];
-    largest_of_blocks<N, G>(x, largest);
-    for (i64 i = 0; i < G * N; i += RUN / 2) __builtin_prefetch(x + AHEAD + i);
-    if (!kernel.template group<N, G>(x, y, largest))
-      for (i64 g = 0; g < G; ++g) run_block(kernel, x + g * N, y + g * N, N);
+    i32 largest[G * LANES];
+    for (int g = 0; g < G; ++g) {
+      for (int i = 0; i < N; i += RUN / 2) __builtin_prefetch(x + AHEAD + g * N + i);
+      store(largest + g * LANES, largest_of_block<N>(x + g * N));
+    }
+    for (int g = 0; g < G; ++g) {
+      const i32* most = largest + g * LANES;
+      if (*most >= usual.first && *most < usual.beyond)
+        kernel.template round<N>(x + g * N, y + g * N, *most, load(most));
+      else
+        run_block(kernel, x + g * N, y + g * N, N);
+    }
   }
   return done;
 }
@@ -452,16 +702,14 @@ i64 run_groups(const Kernel& kernel, const float* x, float* y, i64 n) {
 template <class Kernel>
 void run_row(const Kernel& kernel, const float* x, float* y, i64 columns, i64 block) {
   i64 done = 0;
-  if constexpr (Kernel::HAS_GROUPS) {
-    if (block == 32) done = run_groups<32>(kernel, x, y, columns);
-    if (block == 16) done = run_groups<16>(kernel, x, y, columns);
-  }
+  if (block == 32) done = run_groups<32>(kernel, x, y, columns);
+  if (block == 16) done = run_groups<16>(kernel, x, y, columns);
   for (; done < columns; done += block)
     run_block(kernel, x + done, y + done, min(block, columns - done));
 }
 
 template <class Kernel>
-void run_blocks(const Call& call) {
+bool run_blocks(const Call& call) {
   const Kernel kernel(call.parameters);
   const float* x = call.x;
   float* y = call.y;
@@ -469,11 +717,11 @@ void run_blocks(const Call& call) {
   i64 rows = call.rows, columns = call.columns;
   const bool is_dense = columns % block == 0;  // blocks follow each other without a gap
   if (is_dense) rows *= columns / block, columns = block;
-  shared(rows, call.threads, [=](i64 first, i64 last) {
-    if (is_dense)
-      return run_row(kernel, x + first * block, y + first * block, (last - first) * block, block);
-    for (i64 row = first; row < last; ++row)
-      run_row(kernel, x + row * columns, y + row * columns, columns, block);
+  return shared(rows, call.threads, [=](i64 first, i64 last) {
+    const i64 width = is_dense ? (last - first) * block : columns, step = is_dense ? last : 1;
+    for (i64 row = first; row < last; row += step)
+      run_row(kernel, x + row * columns, y + row * columns, width, block);
+    return UNKNOWN;
   });
 }
 
@@ -487,15 +735,15 @@ void mask(const float* __restrict gradient, const float* __restrict x, float* __
   }
 }
 
-using Run = void (*)(const Call&);
+using Run = bool (*)(const Call&);
 
 #define EACH_ROUNDING(RUN) {RUN<NEAREST_EVEN>, RUN<NEAREST_AWAY>, RUN<FLOOR>, RUN<TOWARD_ZERO>}
 #define ANY_ROUNDING(RUN) {RUN, RUN, RUN, RUN}
 
 template <int R>
-void run_block_fixed(const Call& call) { run_blocks<BlockFixed<R>>(call); }
+bool run_block_fixed(const Call& call) { return run_blocks<BlockFixed<R>>(call); }
 template <int R>
-void run_block_float(const Call& call) { run_blocks<BlockFloat<R>>(call); }
+bool run_block_float(const Call& call) { return run_blocks<BlockFloat<R>>(call); }
 
 // To add a kernel: its row here, and its name at the same place in kernels.py.
 const Run KERNELS[][4] = {
@@ -512,9 +760,10 @@ const Run KERNELS[][4] = {
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-EXPORT void mase_quantize(int kernel, int rounding, const float* x, float* y, i64 rows,
+// Whether all of x is known to lie within the range of the format.
+EXPORT bool mase_quantize(int kernel, int rounding, const float* x, float* y, i64 rows,
                           i64 columns, i64 block, const double* parameters, int threads) {
-  KERNELS[kernel][rounding]({x, y, rows, columns, block, parameters, threads});
+  return KERNELS[kernel][rounding]({x, y, rows, columns, block, parameters, threads});
 }
 
 // The gradient where low <= x <= high, else 0.
@@ -522,5 +771,6 @@ EXPORT void mase_mask(const float* gradient, const float* x, float* out, i64 n, 
                       float high, int threads) {
   shared(n, threads, [=](i64 first, i64 last) {
     mask(gradient + first, x + first, out + first, last - first, low, high);
+    return true;
   });
 }

@@ -1,7 +1,8 @@
 """Native code for the formats: `kernels.cpp`, built at first use, behind two torch operators.
 
-The operators have rules for fake tensors, so tracers see them as they see any operator; under
-torch.compile the formats use their PyTorch definition instead, which the compiler fuses.
+The operators have rules for fake tensors, so tracers see them as they see any operator; where no
+one is looking, the native code is called without them, which costs less. Under torch.compile the
+formats use their PyTorch definition instead, which the compiler fuses.
 """
 
 from __future__ import annotations
@@ -37,12 +38,15 @@ class Kernel(NamedTuple):
     parameters: tuple[float, ...]
     block: int = 0
 
-    def run(self, x: Tensor) -> Tensor:
-        """The values of `x`, same shape and dtype."""
-        which, rounding = NAMES.index(self.name), ROUNDINGS.index(self.rounding)
+    def run(self, x: Tensor) -> tuple[Tensor, bool]:
+        """The values of `x`, same shape and dtype; whether `x` is known to lie in the range."""
+        settings = NAMES.index(self.name), ROUNDINGS.index(self.rounding), self.block
         wide = x.float().contiguous()
-        y = torch.ops.mase.quantize(wide, which, rounding, self.block, self.parameters)
-        return y.to(x.dtype)
+        if _is_traced(x):
+            y, is_inside = torch.ops.mase.quantize(wide, *settings, self.parameters), False
+        else:
+            y, is_inside = _launch(wide, *settings, self.parameters)
+        return y.to(x.dtype), is_inside
 
 
 def can_run(x: Tensor) -> bool:
@@ -50,6 +54,16 @@ def can_run(x: Tensor) -> bool:
     is_plain = type(x) in (Tensor, torch.nn.Parameter, FakeTensor)
     is_known = x.dtype in (torch.float32, torch.bfloat16, torch.float16)
     return is_plain and is_known and x.is_cpu and x.numel() > 0 and library() is not None
+
+
+def _is_traced(x: Tensor) -> bool:
+    """Whether someone must see the operator: a fake tensor's mode, a tracer, a transform."""
+    return (
+        type(x) is FakeTensor
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_tracing_state() is not None
+    )
 
 
 def can_mask(gradient: Tensor, x: Tensor) -> bool:
@@ -77,7 +91,7 @@ def library() -> ctypes.CDLL | None:
     built.mase_mask.argtypes = [
         pointer, pointer, pointer, size, ctypes.c_float, ctypes.c_float, number,
     ]  # fmt: skip
-    built.mase_quantize.restype = built.mase_mask.restype = None
+    built.mase_quantize.restype, built.mase_mask.restype = ctypes.c_bool, None
     return built
 
 
@@ -90,17 +104,23 @@ def _threads(elements: int) -> int:
     return min(torch.get_num_threads(), elements // GRAIN + 1)
 
 
-def _run_quantize(x: Tensor, kernel: int, rounding: int, block: int, p: list[float]) -> Tensor:
+def _launch(
+    x: Tensor, kernel: int, rounding: int, block: int, parameters: tuple[float, ...]
+) -> tuple[Tensor, bool]:
     built, y = library(), torch.empty_like(x)
     assert built is not None, "called only where the library is built"
     n = x.numel()
     columns = x.shape[-1] if x.dim() else 1
     block = min(block, columns) if block > 0 else columns
-    built.mase_quantize(
+    is_inside = built.mase_quantize(
         kernel, rounding, x.data_ptr(), y.data_ptr(), n // columns, columns, block,
-        _packed(tuple(p)), _threads(n),
+        _packed(parameters), _threads(n),
     )  # fmt: skip
-    return y
+    return y, is_inside
+
+
+def _run_quantize(x: Tensor, kernel: int, rounding: int, block: int, p: list[float]) -> Tensor:
+    return _launch(x, kernel, rounding, block, tuple(p))[0]
 
 
 def _run_mask(gradient: Tensor, x: Tensor, low: float, high: float) -> Tensor:
