@@ -6,9 +6,10 @@
 
 Sections: unpack (against a copy), linear (against torch's linear), attention (fused against
 written out), memory (what loading a model adds to the process), end_to_end (BERT-base, float to
-packed and fused), sweep (configurations of the GPU kernel). Programs of a section alternate, so
-that a busy moment hits all of them. Results go to bench/results/kernels_<device>.json after each
-section; a section that fails is reported and the others run.
+packed and fused), sweep and cuts (configurations of the GPU kernels). Programs of a section
+alternate, so that a busy moment hits all of them. Results go to
+bench/results/kernels_<device>.json after each section; a section that fails is reported and the
+others run.
 
 Add a section: a function from the device to records, and its row in `SECTIONS`.
 """
@@ -230,12 +231,34 @@ def bench_sweep(device: str) -> Records:
     return sorted(records, key=lambda r: (r["batch"], r["shape"], r["median_us"]))
 
 
+def bench_cuts(device: str) -> Records:
+    """Cuts of the kernel for few rows, best first."""
+    from chop.kernels.hopper import Cut, run_linear
+
+    records = []
+    for batch, (rows, columns) in itertools.product((8, 16, 32), SHAPES):
+        x = torch.randn(batch, columns, device=device, dtype=torch.bfloat16)
+        packed = pack(torch.randn(rows, columns, device=device))
+        many = copies(lambda packed=packed: _copy(packed), packed.nbytes)
+        for tiles, warps, split in itertools.product((1, 2), (4, 8, 16), (1, 2)):
+            cut = Cut(batch, tiles, warps, split)
+            calls = [
+                lambda p=p, c=cut, x=x: run_linear(x, p.codes, p.scales, None, p.group_size, c)
+                for p in many
+            ]
+            settings = {"tiles": tiles, "warps": warps, "split": split}
+            times = summary(on_gpu(calls, 7))
+            records.append({"shape": [rows, columns], "batch": batch, **settings, **times})
+    return sorted(records, key=lambda r: (r["batch"], r["shape"], r["median_us"]))
+
+
 # -- attention -------------------------------------------------------------------------------
 
 
 def written_out(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Attention as models write it: the softmax is taken in float32 and cast back."""
     scores = torch.matmul(q, k.transpose(-1, -2)) * scale + mask
-    return torch.matmul(F.softmax(scores, dim=-1), v)
+    return torch.matmul(F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype), v)
 
 
 def bench_attention(device: str) -> Records:
@@ -337,6 +360,8 @@ def bench_end_to_end(device: str) -> Records:
     config = transformers.BertConfig(num_labels=2, attn_implementation="eager")
     torch.manual_seed(0)
     model = transformers.BertForSequenceClassification(config).eval()
+    if device == "cuda":
+        model.to(torch.bfloat16)  # before it is captured: a graph keeps the casts it has seen
     shape = (8, 128) if device == "cuda" else (1, 128)
     inputs = {
         "input_ids": torch.randint(1000, 20000, shape),
@@ -355,8 +380,6 @@ def bench_end_to_end(device: str) -> Records:
         for each in passes_of:
             passes.PASSES[each](graph)
         graphs[name] = graph.model.to(device).eval()
-        if device == "cuda":
-            graphs[name].to(torch.bfloat16)
     there = {k: v.to(device) for k, v in inputs.items()}
     programs = {name: lambda m=m: m(**there) for name, m in graphs.items()}
     with torch.no_grad():
@@ -396,6 +419,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[str], Records]]] = {
     "memory": (("cpu",), bench_memory),
     "end_to_end": (("cpu", "cuda"), bench_end_to_end),
     "sweep": (("cuda",), bench_sweep),
+    "cuts": (("cuda",), bench_cuts),
 }
 """The devices of each section, and the section."""
 

@@ -1,10 +1,12 @@
-"""What every test shares: the model zoo on the path, one thread, a fixed seed."""
+"""What every test shares: the model zoo on the path, one thread, a fixed seed, honest skips."""
 
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+from chop.hw import toolchain
 
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)  # two workers share two cores
@@ -13,3 +15,14 @@ torch.set_num_threads(1)  # two workers share two cores
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+SIMULATOR = ("verilator", "g++")
+
+
+def pytest_runtest_setup(item):
+    """Simulator tests skip, with the remedy, where a tool is missing."""
+    needed = [tool for marker in item.iter_markers("sim") for tool in (marker.args or SIMULATOR)]
+    reason = toolchain.missing(*needed)
+    if reason:
+        pytest.skip(reason)

@@ -188,10 +188,15 @@ def load_toml(path: str | Path) -> dict[str, Any]:
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"{file}: no such file.")
+    return parse_toml(file.read_text(), str(file))
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """The tables of TOML text, with `"NA"` as None; `where` is named in errors."""
     try:
-        tables = tomllib.loads(file.read_text())
+        tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file}: not valid TOML: {error}.") from error
+        raise ConfigError(f"{where}: not valid TOML: {error}.") from error
     return typing.cast(dict[str, Any], _map_values(tables, lambda v: None if v == "NA" else v))
 
 

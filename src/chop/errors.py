@@ -51,3 +51,7 @@ class MissingDependencyError(ChopError, ImportError):
 
 class HardwareError(ChopError, RuntimeError):
     """A design cannot be built, or does not do what it should."""
+
+
+class SearchError(ChopError, RuntimeError):
+    """A search cannot start, go on, or answer what it is asked."""

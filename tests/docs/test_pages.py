@@ -1,20 +1,29 @@
-"""Every page of docs/ is run as it stands: its Python blocks, from top to bottom."""
+"""The pages of docs/ and of the root: their Python blocks run, their links lead somewhere."""
 
+from __future__ import annotations
+
+import importlib
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
+from chop.nn.quantizers import FORMATS
 from chop.passes import PASSES
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+sys.path.insert(0, str(DOCS))
+
 NEEDS_A_SIMULATOR = ("hardware",)
 """Pages run by tests that skip where a tool is missing: tests/hw/test_docs.py."""
-PAGES = [
-    p
-    for p in sorted(DOCS.glob("*.md"))
-    if "```python" in p.read_text() and p.stem not in NEEDS_A_SIMULATOR
+RUN = [
+    page
+    for page in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+    if "```python" in page.read_text() and page.stem not in NEEDS_A_SIMULATOR
 ]
+ALL = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 
 
 @pytest.fixture
@@ -26,17 +35,75 @@ def registry():
     PASSES._things.update(before)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs(page, registry, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     world = {"__name__": page.stem}
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
     for number, block in enumerate(blocks):
-        exec(compile(block, f"{page.name}, block {number}", "exec"), world)
+        code = compile(block, f"{page.name}, block {number}", "exec", dont_inherit=True)
+        exec(code, world)
     assert blocks
 
 
-def test_links_between_pages_lead_somewhere():
-    for page in DOCS.rglob("*.md"):
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+def without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+
+def links(page: Path) -> list[str]:
+    """Targets of the page's links and images that are not on the web."""
+    targets = re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text()))
+    return [t for t in targets if not re.match(r"[a-z]+:", t)]
+
+
+def anchors(page: Path) -> set[str]:
+    """What a heading is called in a link: lower case, words joined by hyphens."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\s-]", "", h).strip().lower().replace(" ", "-") for h in headings}
+
+
+@pytest.mark.parametrize("page", ALL, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings_that_exist(page):
+    for target in links(page):
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(found), f"{page.name} links to {target}"
+
+
+def test_a_broken_link_would_be_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# One Thing\n[a](absent.md) `[b](code.md)` [c](https://x.org) [d](#one-thing)")
+    assert links(page) == ["absent.md", "#one-thing"]
+    assert anchors(page) == {"one-thing"}
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda p: str(p.relative_to(DOCS)))
+def test_every_page_can_be_reached_from_the_menu(page):
+    menu = (ROOT / "mkdocs.yml").read_text()
+    assert f" {page.relative_to(DOCS)}\n" in menu
+
+
+def test_the_page_of_passes_is_what_the_registry_says(registry):
+    make_passes = importlib.import_module("make_passes")
+    assert (DOCS / "passes.md").read_text() == make_passes.page()
+    assert all(f"### `{name}`" in make_passes.page() for name in PASSES)
+
+
+def test_the_page_of_formats_has_every_format_and_draws_it():
+    make_formats = importlib.import_module("make_formats")
+    text = (DOCS / "formats.md").read_text()
+    assert make_formats.page(text) == text
+    drawn = {name for family in make_formats.FAMILIES.values() for name in family}
+    assert drawn | set(make_formats.NOT_DRAWN) == set(FORMATS)
+    for family in make_formats.FAMILIES:
+        assert f"(images/formats_{family}.svg)" in text
+
+
+def test_the_values_drawn_are_those_of_the_format():
+    make_formats = importlib.import_module("make_formats")
+    small = make_formats.make("integer", {"width": 3, "frac_width": 0})
+    assert make_formats.values(small).tolist() == [-4, -3, -2, -1, 0, 1, 2, 3]
+    _, error = make_formats.relative_error("integer", small)
+    assert error[0] == 1.0 and error.max() <= 1.0  # what is small becomes zero

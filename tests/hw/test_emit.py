@@ -9,6 +9,7 @@ from chop.hw import emit as emit_module
 from chop.hw.cycles import balanced
 from chop.hw.emit import (
     RTL,
+    add_library,
     emit,
     read_interface,
     read_vectors,
@@ -54,6 +55,33 @@ def test_what_an_earlier_design_left_is_removed(tmp_path):
 
 def test_a_comment_is_no_use_of_a_component():
     assert used_components("// fixed_relu #(\n/* fifo #( */ gearbox #(") == ["gearbox"]
+
+
+@pytest.fixture
+def libraries(monkeypatch):
+    monkeypatch.setattr(emit_module, "_LIBRARIES", [RTL])
+
+
+def component_in(folder, name, text):
+    (folder / name).mkdir(parents=True)
+    (folder / name / f"{name}.sv").write_text(text)
+    return folder
+
+
+def test_components_of_a_users_own_library_are_found_with_what_they_use(tmp_path, libraries):
+    own = component_in(tmp_path / "rtl", "my_op", "skid_buffer #(.DATA_WIDTH(8)) u_skid ();")
+    assert used_components("my_op #(") == []
+    add_library(own)
+    add_library(own)  # twice is once
+    assert used_components("my_op #(") == ["my_op", "skid_buffer"]
+
+
+def test_a_library_without_components_or_with_taken_names_is_refused(tmp_path, libraries):
+    with pytest.raises(HardwareError, match=r"there is no <component>/<component>.sv in"):
+        add_library(tmp_path)
+    taken = component_in(tmp_path / "rtl", "fifo", "")
+    with pytest.raises(HardwareError, match=r"names components that exist: \['fifo'\]"):
+        add_library(taken)
 
 
 def test_top_names_what_users_know():

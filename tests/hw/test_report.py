@@ -9,6 +9,7 @@ from chop.hw.emit import emit
 from chop.hw.report import (
     bottleneck,
     diagram,
+    pipeline_records,
     report_text,
     stage_rows,
     summary,
@@ -29,6 +30,17 @@ def test_diagram_shows_widths_cycles_and_the_bottleneck():
     text = diagram(balanced(residual()))
     for shown in ("2 x 8 bit", "8 cycles", "bottleneck", "beats deep", "fixed_linear"):
         assert shown in text
+
+
+def test_records_of_a_design_are_plain_and_tell_streams_depths_and_the_bottleneck():
+    design = balanced(residual())
+    told = json.loads(json.dumps(pipeline_records(design)))
+    assert told["bottleneck"] == bottleneck(design)
+    fifos = [s for s in told["stages"] if s["module"] == "fifo"]
+    assert fifos and all(s["depth"] > 0 for s in fifos)
+    named = {*told["inputs"], *told["outputs"], *(s["stage"] for s in told["stages"])}
+    assert {end for s in told["streams"] for end in (s["source"], s["target"])} == named
+    assert told["verdict"] is None and told["summary"] is None
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +74,7 @@ def test_report_and_its_data_are_written(run):
     assert "No stall above the folding bound" in path.read_text()
     told = json.loads((directory / "report.json").read_text())
     assert told["summary"]["beats_compared"] == 48
+    assert told["verdict"]["is_exact"] and told["verdict"]["cycles"] == verdict.cycles
     assert (directory / "dataflow.svg").read_text().startswith("<svg")
 
 

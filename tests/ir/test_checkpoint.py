@@ -55,6 +55,20 @@ def test_frozen_parameters_modes_and_inputs_are_kept(tmp_path):
     assert torch.equal(loaded.dummy_in["x"], graph.dummy_in["x"])
 
 
+def test_a_module_whose_node_a_pass_erased_does_not_come_back(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 2)).eval()
+    graph = MaseGraph(model, dummy_in=torch.randn(2, 4))
+    node = next(n for n in graph.fx_graph.nodes if n.target == "1")
+    node.replace_all_uses_with(node.args[0])
+    graph.fx_graph.erase_node(node)
+    graph.recompile()
+    graph.export(tmp_path / "x")
+    loaded = MaseGraph.from_checkpoint(tmp_path / "x")
+    assert "1" not in dict(loaded.model.named_modules())
+    x = torch.randn(3, 4)
+    assert torch.equal(loaded.model(x), model(x))
+
+
 def test_a_state_dict_alone_can_be_written(tmp_path):
     graph = traced("MLP")
     graph.export(tmp_path / "weights", save_format="state_dict")

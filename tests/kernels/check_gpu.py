@@ -16,7 +16,7 @@ DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 
-from chop.kernels import GROUP_SIZES, PACKED_FORMATS, gpu, pack, reference  # noqa: E402
+from chop.kernels import GROUP_SIZES, PACKED_FORMATS, gpu, hopper, pack, reference  # noqa: E402
 from chop.kernels.gpu import Config  # noqa: E402
 
 IS_REAL = DEVICE != "cpu"
@@ -65,8 +65,43 @@ def check_shapes(format: str, group_size: int) -> None:
                 assert error < ERRORS[dtype], (format, group_size, rows, columns, dtype, error)
 
 
+def check_hopper(group_size: int) -> None:
+    """The kernel for few rows: every cut it chooses, every code and scale, tails, bias and NaN."""
+    codes = torch.arange(256, dtype=torch.uint8).repeat(256, 1)
+    scales = torch.arange(256, dtype=torch.uint8)[:, None].repeat(1, 256 // group_size)
+    weight = reference.unpack(codes, scales, "mxint8", group_size, 256, torch.bfloat16)
+    parts = (codes.to(DEVICE), scales.to(DEVICE))
+    one = torch.zeros(32, 256, dtype=torch.bfloat16)
+    for start in range(0, 256, 32):  # the columns of W, one by one: no sum, so equal bits
+        one.zero_()
+        one[torch.arange(32), start + torch.arange(32)] = 1.0
+        values = hopper.linear(one.to(DEVICE), *parts, None, group_size).cpu()
+        expected = weight[:, start : start + 32].T
+        is_number = ~weight.isnan().any(1)
+        assert torch.equal(values[:, is_number], expected[:, is_number]), (group_size, start)
+        assert values[:, ~is_number].isnan().all(), (group_size, start)
+    for rows, columns, batch in ((333, 256, 1), (4096, 640, 7), (9000, 128, 8), (40, 1024, 9),
+                                 (9000, 256, 16), (50, 384, 17), (9000, 128, 32)):  # fmt: skip
+        packed = pack(torch.randn(rows, columns), "mxint8", group_size)
+        x, bias = torch.randn(batch, columns).bfloat16(), torch.randn(rows).bfloat16()
+        parts = (packed.codes.to(DEVICE), packed.scales.to(DEVICE))
+        y = hopper.linear(x.to(DEVICE), *parts, bias.to(DEVICE), group_size).cpu()
+        full = reference.unpack(
+            packed.codes, packed.scales, "mxint8", group_size, columns, torch.float32
+        )
+        expected = F.linear(x.double(), full.bfloat16().double(), bias.double())
+        error = ((y.double() - expected).norm() / expected.norm()).item()
+        assert error < 2**-8, (group_size, rows, columns, batch, error)
+
+
 def main() -> None:
     torch.manual_seed(0)
+    if IS_REAL and "mxint8" in (sys.argv[2:] or PACKED_FORMATS):
+        assert hopper.is_present(torch.device(DEVICE)) or torch.cuda.get_device_capability()[0] != 9
+        if hopper.is_present(torch.device(DEVICE)):
+            for group_size in GROUP_SIZES:
+                check_hopper(group_size)
+            print("The kernel for few rows is right.")  # noqa: T201
     for format in sys.argv[2:] or PACKED_FORMATS:
         for group_size in GROUP_SIZES if IS_REAL else (16, 64):
             for dtype in DTYPES:

@@ -21,7 +21,10 @@ from chop.passes.graph.propagate import bind_inputs
 
 @dataclass(frozen=True)
 class ShardArgs(AutoshardingArgs):
-    """As `AutoshardingArgs`; `verify`: also run the plan and compare with the whole model."""
+    """How to split, as `AutoshardingArgs` says.
+
+    `verify`: also run the plan on processes of this machine and compare with the whole model.
+    """
 
     verify: bool = False
 

@@ -8,23 +8,28 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from transformers import TrainerCallback
+
 from chop.actions.train import get_trainer
 from chop.ir.graph import MaseGraph
 
 Batches = Iterable[Mapping[str, Any]]
+OnEpoch = Callable[[int, float], None]
 
 
 @dataclass(frozen=True)
 class Subject:
     """A model under study.
 
-    `graph(seed)` gives a graph of its own to change; `train(graph, seed)` fine-tunes it in place;
+    `graph(seed)` gives a graph of its own to change; `train(graph, seed)` fine-tunes it in place,
+    with further settings by keyword where it takes them;
     `evaluate(graph)` gives its accuracy (more is better); `batches()` gives a few inputs to
     observe activations on.
     """
 
     graph: Callable[[int], MaseGraph]
-    train: Callable[[MaseGraph, int], None]
+    train: Callable[..., None]
     evaluate: Callable[[MaseGraph], float]
     batches: Callable[[], Batches]
 
@@ -38,19 +43,30 @@ def trained_subject(
     num_batches: int = 4,
     **training_arguments: Any,
 ) -> Subject:
-    """A subject that trains and evaluates with `get_trainer`; `graph` itself is not changed."""
+    """A subject that trains and evaluates with `get_trainer`; `graph` itself is not changed.
 
-    def trainer(changed: MaseGraph, seed: int) -> Any:
+    Its `train` also takes arguments of `get_trainer` by keyword, which go before those given here,
+    and `on_epoch`, called after each epoch with its number and the metric reached.
+    """
+
+    def trainer(changed: MaseGraph, seed: int, **chosen: Any) -> Any:
         # A pass may change what the model takes and trains: each use gets its own trainer.
         return get_trainer(
             changed.model,
             dataset,
             tokenizer,
             evaluate_metric,
-            num_train_epochs,
             seed=seed,
-            **training_arguments,
+            **{"num_train_epochs": num_train_epochs, **training_arguments, **chosen},
         )
+
+    def train(
+        changed: MaseGraph, seed: int, on_epoch: OnEpoch | None = None, **chosen: Any
+    ) -> None:
+        trains = trainer(changed, seed, **chosen)
+        if on_epoch is not None:
+            trains.add_callback(_EpochReport(trains, f"eval_{evaluate_metric}", on_epoch))
+        trains.train()
 
     def evaluate(changed: MaseGraph) -> float:
         return float(trainer(changed, 0).evaluate()[f"eval_{evaluate_metric}"])
@@ -61,7 +77,20 @@ def trained_subject(
 
     return Subject(
         graph=lambda seed: copy.deepcopy(graph),
-        train=lambda changed, seed: trainer(changed, seed).train() and None,
+        train=train,
         evaluate=evaluate,
         batches=batches,
     )
+
+
+class _EpochReport(TrainerCallback):
+    """Evaluates after each epoch and tells; the random numbers of training stay as they were."""
+
+    def __init__(self, trainer: Any, metric: str, on_epoch: OnEpoch) -> None:
+        self.trainer, self.metric, self.on_epoch = trainer, metric, on_epoch
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Called by the trainer."""
+        with torch.random.fork_rng():
+            reached = float(self.trainer.evaluate()[self.metric])
+        self.on_epoch(round(state.epoch), reached)

@@ -23,6 +23,8 @@ from chop.hw.stream import Stream
 RTL = Path(__file__).parent / "rtl"
 """The library: one folder per component."""
 
+_LIBRARIES: list[Path] = [RTL]
+
 Files = dict[str, str]
 """Text by path relative to the hardware directory."""
 
@@ -89,9 +91,33 @@ def memory_text(memory: Memory) -> str:
     return "".join(f"{word:0{digits}x}\n" for word in memory.words)
 
 
+def add_library(folder: str | Path) -> None:
+    """Also look for components in `folder`, which has a folder for each, as the library has.
+
+    A component of yours may use the library's; it may not have the name of one.
+    """
+    found = Path(folder).resolve()
+    if not any(found.glob("*/*.sv")):
+        raise HardwareError(f"add_library: there is no <component>/<component>.sv in '{folder}'.")
+    taken = sorted(set(_folders(found)) & set(_known() if found not in _LIBRARIES else ()))
+    if taken:
+        raise HardwareError(f"add_library: '{folder}' names components that exist: {taken}.")
+    if found not in _LIBRARIES:
+        _LIBRARIES.append(found)
+
+
+def _folders(library: Path) -> dict[str, Path]:
+    return {f.name: f for f in library.iterdir() if (f / f"{f.name}.sv").is_file()}
+
+
+def _known() -> dict[str, Path]:
+    """Every component by name, and its folder."""
+    return {name: folder for library in _LIBRARIES for name, folder in _folders(library).items()}
+
+
 def used_components(text: str) -> list[str]:
     """Names of the library's modules that `text` instantiates, directly or through others."""
-    known = {folder.name for folder in RTL.iterdir() if folder.is_dir()}
+    known = set(_known())
     found: set[str] = set()
     texts = [text]
     while texts:
@@ -107,7 +133,7 @@ def _instantiated(text: str) -> list[str]:
 
 
 def _source(name: str) -> str:
-    return (RTL / name / f"{name}.sv").read_text()
+    return (_known()[name] / f"{name}.sv").read_text()
 
 
 def read_interface(directory: Path) -> Interface:

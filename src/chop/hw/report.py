@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from tabulate import tabulate
 
@@ -184,6 +185,57 @@ def _explain_stalls(design: Design, above: float) -> str:
     return f"{text} FIFOs of {listed} remove it."
 
 
+def pipeline_records(
+    design: Design, verdict: Verdict | None = None, area: Area | None = None
+) -> dict[str, Any]:
+    """The design as plain data: ports, stages, the streams between them, pace and verdict.
+
+    `stages` have a row each, with `depth` where it is a FIFO; `streams` say who feeds whom and
+    how wide. `summary`, `verdict` and `area` are None where nothing was simulated or synthesised.
+    """
+    return {
+        "name": design.name,
+        "inputs": {
+            name: {"shape": stream.shape, "format": str(stream.format)}
+            for name, stream in design.inputs.items()
+        },
+        "outputs": list(design.outputs),
+        "stages": [{**asdict(_row(s, design.cycles())), **_depth(s)} for s in design.stages],
+        "streams": _streams(design),
+        "bottleneck": bottleneck(design),
+        "interval": design.cycles(),
+        "summary": asdict(summary(design, verdict)) if verdict else None,
+        "verdict": _verdict(verdict) if verdict else None,
+        "area": asdict(area) if area else None,
+    }
+
+
+def _depth(stage: Stage) -> dict[str, int]:
+    return {"depth": stage.component.depth} if isinstance(stage.component, Fifo) else {}
+
+
+def _streams(design: Design) -> list[dict[str, Any]]:
+    ends = [(wire, stage.name) for stage in design.stages for wire in stage.sources]
+    ends += [(wire, name) for name, wire in design.outputs.items()]
+    return [
+        {
+            "source": wire.stage,
+            "target": target,
+            "lanes": design.stream(wire).lanes,
+            "width": design.stream(wire).format.width,
+            "beats": design.stream(wire).beats,
+        }
+        for wire, target in ends
+    ]
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    counts = ("is_exact", "tensors", "compared", "mismatches", "first_mismatch")
+    more = ("handshake_violations", "surplus_beats", "cycles")
+    told = {name: getattr(verdict, name) for name in (*counts, *more)}
+    return {"text": str(verdict), **told}
+
+
 def diagram(design: Design) -> str:
     """The pipeline as SVG: stream widths on the edges, cycles per stage, the bottleneck marked."""
     slowest = bottleneck(design)
@@ -224,14 +276,9 @@ def write_report(
     design: Design, directory: Path, verdict: Verdict, area: Area | None = None
 ) -> Path:
     """Write `report.md`, `report.json` and `dataflow.svg` to the hardware directory."""
-    records = {
-        "summary": asdict(summary(design, verdict)),
-        "stages": [asdict(row) for row in stage_rows(design)],
-        "area": asdict(area) if area else None,
-    }
     files = {
         "report.md": report_text(design, verdict, area),
-        "report.json": json.dumps(records, indent=2) + "\n",
+        "report.json": json.dumps(pipeline_records(design, verdict, area), indent=2) + "\n",
         "dataflow.svg": diagram(design),
     }
     write_files(directory, files)

@@ -57,7 +57,7 @@ def save_graph(
         "modules": _encode_leaves(model),
         "attributes": _encode_attributes(model),
         "aliases": aliases,
-        "training": {name: m.training for name, m in model.named_modules()},
+        "training": _training_flags(model),
         "output": _encode_template(template_of(model)),
         "config": _encode_config(getattr(model, "config", None)),
     }
@@ -173,6 +173,24 @@ def _encode_attributes(model: fx.GraphModule) -> dict[str, Any]:
         else:
             raise CheckpointError(f"attribute '{target}' is neither a parameter nor a buffer.")
     return found
+
+
+def _training_flags(model: fx.GraphModule) -> dict[str, bool]:
+    """Mode of every module that a node uses, or that holds or is part of such a module.
+
+    A pass of the user's own may erase nodes and leave their modules: those are not loaded again.
+    """
+    used = {str(n.target) for n in model.graph.nodes if n.op in ("call_module", "get_attr")}
+    paths = {"", *used}
+    for target in used:
+        parts = target.split(".")
+        paths.update(".".join(parts[:i]) for i in range(1, len(parts)))
+    inside = tuple(f"{target}." for target in used)
+    return {
+        name: module.training
+        for name, module in model.named_modules()
+        if name in paths or name.startswith(inside)
+    }
 
 
 def _encode_template(template: OutputTemplate | None) -> Any:

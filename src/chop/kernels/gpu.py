@@ -1,5 +1,7 @@
 """The GPU back end in Triton: unpack, and multiply with the weight decoded in registers.
 
+Where `chop.kernels.hopper` has a kernel for a product, that is used.
+
 A program of the linear kernel owns `block_n` rows of the weight and `block_m` rows of activations.
 Where that leaves multiprocessors idle, `split` programs share the columns: each writes its part,
 and the last to finish adds them up in order, so that the result does not depend on timing.
@@ -17,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from chop.kernels import reference
+from chop.kernels import hopper, reference
 from chop.kernels.formats import PACKED_FORMATS, groups_of
 
 FORMATS = ("mxint8", "mxint4", "mxfp8", "mxfp4")
@@ -214,6 +216,8 @@ def linear(
     x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
 ) -> Tensor:
     """See `reference.linear`."""
+    if hopper.is_known(x, format, group_size):
+        return hopper.linear(x, codes, scales, bias, group_size)
     batch = x.numel() // max(x.shape[-1], 1)
     config = next((c for limit, c in CONFIGS if batch <= limit), None)
     is_known = x.dtype != torch.float64 and _is_known(format, x.device)

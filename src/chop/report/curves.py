@@ -66,7 +66,7 @@ def draw_curves(path: str | Path, curves: Sequence[Curve], axes: Axes) -> list[P
     """Write `<path>.png`, `<path>.svg` and the numbers drawn, `<path>.csv`."""
     if not any(curve.x for curve in curves):
         raise DataError(f"draw_curves: there is nothing to draw in '{path}'.")
-    plot = _pyplot()
+    plot = pyplot()
     figure, plane = plot.subplots(figsize=(7.0, 4.4), layout="constrained")
     for curve in curves:
         (line,) = plane.plot(curve.x, curve.mean, marker="o", markersize=4, label=curve.label)
@@ -78,10 +78,14 @@ def draw_curves(path: str | Path, curves: Sequence[Curve], axes: Axes) -> list[P
         plane.set_xscale("log", base=2)
     plane.grid(alpha=0.3)
     plane.legend()
+    return save_figure(path, figure, [row for curve in curves for row in curve.rows])
+
+
+def save_figure(path: str | Path, figure: Any, rows: Sequence[Mapping[str, Any]]) -> list[Path]:
+    """Write `<path>.png`, `<path>.svg` and the numbers drawn, `<path>.csv`; close the figure."""
     written = [_save(figure, Path(path), suffix) for suffix in FORMATS]
-    plot.close(figure)
-    rows = [row for curve in curves for row in curve.rows]
-    return [*written, write_csv(Path(path).with_suffix(".csv"), rows)]
+    pyplot().close(figure)
+    return [*written, write_csv(Path(path).with_suffix(".csv"), [dict(row) for row in rows])]
 
 
 def _save(figure: Any, path: Path, suffix: str) -> Path:
@@ -94,7 +98,8 @@ def _save(figure: Any, path: Path, suffix: str) -> Path:
     return target
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """matplotlib's module for figures, set up to draw into files that do not change by the run."""
     try:
         import matplotlib
     except ImportError as error:

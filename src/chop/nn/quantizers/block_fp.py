@@ -64,5 +64,5 @@ class BlockFP(BlockQuantizer):
         exponent = (floor_log2(largest) + 1).clamp(*self.exponents)
         unit = exponent - (self.width - 1)
         y = round_to_multiple(x, unit, self.rounding, noise)
-        limit = times_power(largest.new_tensor(all_ones(self.width - 1, x.dtype)), unit)
+        limit = times_power(largest.new_full((), all_ones(self.width - 1, x.dtype)), unit)
         return torch.clamp(y, -limit, limit)

@@ -64,6 +64,6 @@ class BlockMinifloat(BlockQuantizer):
         top_field = 2**self.exponent_width - 1
         bias = (top_field - floor_log2(largest)).clamp(0, 2**self.exponent_bias_width - 1)
         y = round_to_float(x, self.mantissa_width, 1 - bias, self.rounding, noise)
-        ones = largest.new_tensor(all_ones(self.mantissa_width + 1, x.dtype))
+        ones = largest.new_full((), all_ones(self.mantissa_width + 1, x.dtype))
         limit = times_power(ones, top_field - bias - self.mantissa_width)
         return torch.clamp(y, -limit, limit)

@@ -153,7 +153,7 @@ class GridQuantizer(RoundingQuantizer):
         return torch.where(y == 0, 0.0, y) if grid.special == "fnuz" else y
 
     def _bounded(self, y: Tensor, limit: float) -> Tensor:
-        beyond = torch.copysign(y.new_tensor(self._beyond(limit)), y)
+        beyond = torch.copysign(y.new_full((), self._beyond(limit)), y)
         return torch.where(y.abs() > limit, beyond, y)
 
     def _beyond(self, limit: float) -> float:

@@ -94,5 +94,5 @@ class MXFP(BlockQuantizer):
         scale, grid = self.scale_exponent(largest), self.grid
         smallest = scale + grid.min_exponent
         y = round_to_float(x, grid.mantissa_width, smallest, self.rounding, noise)
-        limit = times_power(largest.new_tensor(grid.limit()), scale)
+        limit = times_power(largest.new_full((), grid.limit()), scale)
         return torch.clamp(y, -limit, limit)

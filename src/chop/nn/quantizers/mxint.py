@@ -62,6 +62,6 @@ class MXInt(BlockQuantizer):
     def represent_blocks(self, x: Tensor, largest: Tensor, noise: Tensor | None) -> Tensor:
         unit = self.scale_exponent(largest) - (self.width - 2)
         y = round_to_multiple(x, unit, self.rounding, noise)
-        limit = times_power(largest.new_tensor(all_ones(self.width - 1, x.dtype)), unit)
+        limit = times_power(largest.new_full((), all_ones(self.width - 1, x.dtype)), unit)
         y = torch.clamp(y, -limit, limit)
         return torch.where(y == 0, 0.0, y)  # two's complement has one zero

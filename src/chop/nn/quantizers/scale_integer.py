@@ -82,7 +82,7 @@ class ScaleInteger(RoundingQuantizer):
         if self.scale is None:
             return self._measured(x)
         if isinstance(self.scale, float):
-            return x.new_tensor(self.scale)
+            return x.new_full((), self.scale)
         axis = -1 if self.granularity == "group" else self.axis
         scales = x.new_tensor(self.scale)
         if self.granularity == "group":

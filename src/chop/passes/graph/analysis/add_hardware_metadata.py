@@ -23,9 +23,9 @@ class AddHardwareMetadataArgs:
     """How parallel each node is.
 
     `max_parallelism`: the most elements per beat, for the last dimension (a list gives one number
-    per dimension, DIM_0 first; streams are parallel in DIM_0). `parallelism` sets input and output
-    lanes of a node by hand. `target_interval` or `max_multipliers` choose them instead: the
-    cheapest design with so many cycles between tensors, the fastest with so many multipliers.
+    per dimension, DIM_0 first; streams are parallel in DIM_0). `parallelism`: input and output
+    lanes of nodes, by hand. `target_interval`: choose them instead: the cheapest design with so
+    many cycles between tensors. `max_multipliers`: or the fastest with so many multipliers.
     """
 
     max_parallelism: int | list[int] = 4

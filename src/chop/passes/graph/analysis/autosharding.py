@@ -21,10 +21,10 @@ from chop.passes.base import PassResult, graph_pass
 class AutoshardingArgs:
     """The mesh to plan for, and what a step is.
 
-    `mesh_shape`: devices along one axis or two. `bandwidth` (bytes a second) and `latency`
-    (seconds) of links: one value, or one for each axis. `memory`: bytes of a device, None for no
-    limit. `flops` and `memory_bandwidth` of a device, a second. `training`: a step is forward and
-    backward with Adam; else it is forward alone.
+    `mesh_shape`: devices along one axis or two. `bandwidth`: bytes a second of a link, one value or
+    one for each axis. `latency`: seconds of a link, likewise. `memory`: bytes of a device, None for
+    no limit. `flops` and `memory_bandwidth`: of a device, a second. `training`: a step is forward
+    and backward with Adam; else it is forward alone.
     """
 
     mesh_shape: tuple[int, ...] = (1, 2)

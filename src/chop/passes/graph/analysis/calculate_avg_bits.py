@@ -47,7 +47,7 @@ def calculate_avg_bits_mg_analysis_pass(graph: MaseGraph, args: CalculateAvgBits
         op = find_op(node, graph.custom_ops)
         if op is None or op.compute is None or (args.ops is not None and op.name not in args.ops):
             continue
-        weights, data = list(_weights(node, seen)), list(_activations(node))
+        weights, data = list(stored_weights(node, seen)), list(_activations(node))
         rows.append({"name": node.name, "op": op.name, "weights": weights, "data": data})
     table = [row | {key: _average(row[key]) for key in ("weights", "data")} for row in rows]
     return graph, {
@@ -62,7 +62,7 @@ def _average(stored: list[Stored]) -> float | None:
     return sum(s.elements * s.bits for s in stored) / elements if elements else None
 
 
-def _weights(node: fx.Node, seen: set[int]) -> Iterator[Stored]:
+def stored_weights(node: fx.Node, seen: set[int]) -> Iterator[Stored]:
     """The parameters of a layer that were not counted before."""
     if node.op != "call_module":
         return

@@ -21,8 +21,13 @@ CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 @dataclass(frozen=True)
 class CompileArgs:
-    """`mode`, `backend` and `dynamic` are torch.compile's. With `dummy_in` (or the graph's own)
-    the first call is made at once, and timed. `report_breaks` looks for graph breaks as well.
+    """How to compile.
+
+    `mode`: how hard to optimise, as torch.compile names it. `backend`: torch.compile's backend.
+    `dynamic`: expect other shapes; where None, torch decides. `fullgraph`: a graph break is an
+    error. `warm_up`: make the first call at once, and time it. `report_breaks`: look for graph
+    breaks as well. `cache`: where compiled code is kept. `dummy_in`: inputs of the first call; the
+    graph's own where None.
     """
 
     mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = (

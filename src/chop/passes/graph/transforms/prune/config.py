@@ -25,10 +25,10 @@ class PruneWeight:
 
     `sparsity`: the share to prune. `method`: what counts as little: random, l1-norm, l2-norm,
     taylor or movement. `scope`: the share holds for each layer ("local") or over all ("global").
-    `granularity`: what goes together. Masked: elementwise, row, column, kernel, block (of
-    `block_size`), or N:M, such as 2:4, which keeps N of M neighbours and needs no sparsity.
-    Removed from the model: channel, head. `target_modules`: patterns of module paths, all where
-    None.
+    `granularity`: what goes together. Masked: elementwise, row, column, kernel, block, or N:M, such
+    as 2:4, which keeps N of M neighbours and needs no sparsity. Removed from the model: channel,
+    head. `block_size`: rows and columns of a block. `target_modules`: patterns of module paths, all
+    where None.
     """
 
     sparsity: float | None = None
@@ -69,8 +69,10 @@ class PruneWeight:
 class PruneActivation:
     """What to prune of the inputs of layers, while the model runs.
 
-    With scope "local" each layer prunes that share of every sample; with "global" one threshold,
-    found on the graph's example inputs, holds for all layers.
+    `sparsity`: the share to prune. `method`: what counts as little: random or l1-norm. `scope`:
+    with "local" each layer prunes that share of every sample; with "global" one threshold, found on
+    the graph's example inputs, holds for all layers. `granularity`: elementwise. `target_modules`:
+    patterns of module paths, all where None.
     """
 
     sparsity: float

@@ -1,0 +1,191 @@
+"""BERT-tiny and BERT-base from float to quantised, fused, packed and compiled: one table.
+
+    python bench/end_to_end.py                                       # BERT-base on the CPU
+    python bench/end_to_end.py --device cuda --data DATA/imdb --model MODELS/bert-tiny
+
+Each row adds one step to the row above. Linear layers take MXINT8 weights and activations;
+BERT-base has random weights, BERT-tiny is fine-tuned here on the IMDb reviews (or read from
+--weights) and its accuracy is measured on the test reviews. Latencies are medians of programs that
+take turns, of one batch of 8 × 128 tokens, in float32 on the CPU and bfloat16 on a GPU; accuracy is
+that of the same programs. Results go to bench/results/end_to_end_<device>.json.
+"""
+
+from __future__ import annotations
+
+import sys
+
+sys.path.append(sys.path.pop(0))  # bench/graph.py must not stand for the package `graph`
+
+import argparse
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from kernels import alternate, on_gpu
+from record import save
+from safetensors.torch import load_file, save_file
+
+import chop.passes as passes
+from chop import MaseGraph
+
+sys.path.append(str(Path(__file__).parent / "imdb"))
+from batches import Reviews
+from loop import Recipe, evaluate, train
+
+INPUTS = ("input_ids", "attention_mask")
+SHAPE = (8, 128)
+DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
+MXINT8 = {"by": "type", "linear": {"config": {"name": "mxint"}}}
+RECIPE = Recipe(learning_rate=3e-4)
+Step = Callable[[MaseGraph], Any]
+STEPS: dict[str, Step | None] = {
+    "float": None,
+    "quantised": lambda graph: passes.quantize_transform_pass(graph, MXINT8),
+    "fused": passes.fuse_attention_transform_pass,
+    "packed": passes.pack_weights_transform_pass,
+    "compiled": None,
+}
+
+
+def chain(base: MaseGraph, device: str) -> dict[str, torch.nn.Module]:
+    """The model after each step, on the device; compiling comes last."""
+    graph, models = copy.deepcopy(base), {}
+    for name, step in STEPS.items():
+        if name == "compiled":
+            models[name] = torch.compile(models["packed"])
+            continue
+        if step is not None:
+            step(graph)
+        models[name] = copy.deepcopy(graph).model.eval().to(device)
+    return models
+
+
+def size_of(model: torch.nn.Module) -> int:
+    """Bytes of parameters and buffers; shared ones count once."""
+    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    return sum(t.nbytes for t in tensors.values())
+
+
+def resident_on_gpu(model: torch.nn.Module) -> int:
+    """Bytes that the model's tensors take on the GPU, measured by moving them away and back."""
+    model.cpu()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    model.cuda()
+    return torch.cuda.memory_allocated() - before
+
+
+@torch.no_grad()
+def measure(
+    label: str, base: MaseGraph, device: str, vocabulary: int, test: Reviews | None
+) -> list[dict[str, Any]]:
+    """One record per step."""
+    shown = {
+        "input_ids": torch.randint(0, vocabulary, SHAPE, device=device),
+        "attention_mask": torch.ones(SHAPE, dtype=torch.long, device=device),
+    }
+    models = chain(base, device)
+    programs = {name: lambda m=m: m(**shown) for name, m in models.items()}
+    first: dict[str, float] = {}
+    outputs = {}
+    for name, program in programs.items():
+        start = time.perf_counter()
+        outputs[name] = program().logits.float().cpu()
+        first[name] = time.perf_counter() - start
+    if device == "cuda":
+        times = {name: on_gpu([program] * 3) for name, program in programs.items()}
+    else:
+        times = alternate(programs, 7)
+    median = {name: statistics.median(t) for name, t in times.items()}
+    exact = outputs["float"]
+    records = []
+    for name, model in models.items():
+        record = {
+            "model": label,
+            "step": name,
+            "latency_ms": median[name] * 1e3,
+            "speedup": median["float"] / median[name],
+            "first_call_s": first[name],
+            "mib": size_of(model) / 2**20,
+            "change_of_output": float((outputs[name] - exact).norm() / exact.norm()),
+        }
+        if device == "cuda" and name != "compiled":
+            record["gpu_mib"] = resident_on_gpu(model) / 2**20
+        if test is not None:
+            record["accuracy"] = evaluate(_Classifier(model), test)
+        records.append(record)
+        print(
+            {k: round(v, 4) if isinstance(v, float) else v for k, v in record.items()}, flush=True
+        )
+    return records
+
+
+class _Classifier(torch.nn.Module):
+    """The model without labels, as `evaluate` calls it."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = model
+
+    def forward(self, labels: torch.Tensor, **inputs: torch.Tensor) -> Any:
+        return self.inner(**inputs)
+
+
+def captured(model: torch.nn.Module, device: str) -> MaseGraph:
+    """The model as a graph, in the precision it runs in: a graph keeps the casts it has seen."""
+    return MaseGraph(model.cpu().eval().to(DTYPES[device]), INPUTS)
+
+
+def bert_base(device: str) -> MaseGraph:
+    """BERT-base with random weights, attention written out."""
+    torch.manual_seed(0)
+    config = transformers.BertConfig(num_labels=2, attn_implementation="eager")
+    return captured(transformers.BertForSequenceClassification(config), device)
+
+
+def bert_tiny(options: argparse.Namespace) -> tuple[MaseGraph, Reviews]:
+    """BERT-tiny, fine-tuned, and the reviews to test it on."""
+    from chop.dataset import load_token_arrays
+
+    splits = load_token_arrays(options.data / "tokens", 512)
+    reviews = {name: Reviews.on(splits[name], options.device) for name in ("train", "test")}
+    kind = transformers.AutoModelForSequenceClassification
+    torch.manual_seed(0)
+    model = kind.from_pretrained(options.model, num_labels=2, attn_implementation="eager")
+    if options.weights is not None and options.weights.exists():
+        model.load_state_dict(load_file(options.weights))
+    else:
+        train(model.to(options.device), reviews["train"], RECIPE, 0, use_graphs=False)
+        if options.weights is not None:
+            save_file(model.cpu().state_dict(), options.weights)
+    return captured(model, options.device.type), reviews["test"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--data", type=Path, help="folder with tokens/*.npz")
+    parser.add_argument("--model", type=Path, help="folder of the pretrained BERT-tiny")
+    parser.add_argument("--weights", type=Path, help="read the fine-tuned weights, or keep them")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    options.device = torch.device(options.device)
+    torch.set_num_threads(options.threads)
+    records = []
+    if options.data and options.model:
+        graph, test = bert_tiny(options)
+        records += measure("BERT-tiny", graph, options.device.type, 4000, test)
+        save(f"end_to_end_{options.device.type}", records)
+    records += measure(
+        "BERT-base", bert_base(options.device.type), options.device.type, 20000, None
+    )
+    save(f"end_to_end_{options.device.type}", records)
+
+
+if __name__ == "__main__":
+    main()

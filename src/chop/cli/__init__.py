@@ -1,0 +1,1 @@
+"""The program `mase`: parse the command line, call, print."""

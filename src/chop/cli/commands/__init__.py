@@ -1,0 +1,200 @@
+"""The commands of `mase`. To add one: a configuration, a function that runs it, and a row here.
+
+A row names both by module, so that showing the help or another command imports neither.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from chop.registry import Registry
+
+HERE = "chop.cli.commands"
+CONFIGS = "chop.cli.configs"
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: `config` and `run` are "module:name"."""
+
+    name: str
+    summary: str
+    config: str
+    run: str
+    examples: tuple[str, ...]
+
+    def load_config(self) -> type:
+        """The dataclass of its configuration."""
+        found = load(self.config)
+        assert isinstance(found, type), f"{self.config} is no class"
+        return found
+
+
+def load(place: str) -> Any:
+    """What is at "module:name"."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+COMMANDS: Registry[Command] = Registry("command")
+for _name, _summary, _config, _examples in (
+    (
+        "trace",
+        "capture a model as an annotated graph: summary, picture, checkpoint",
+        f"{CONFIGS}:TraceConfig",
+        (
+            "mase trace mlp",
+            "mase trace prajjwal1/bert-tiny --inputs input_ids,attention_mask,labels",
+            "mase trace my_project.models:build --input-shape 1,3,32,32 --out out/mine",
+        ),
+    ),
+    (
+        "report",
+        "one HTML page: the graph, before and after, searches, hardware",
+        f"{CONFIGS}:ReportConfig",
+        (
+            "mase report out/trace",
+            "mase report out/quantize --before out/train --dataset digits",
+            "mase report out/search --before out/train --studies out/search \\\n"
+            "    --hardware out/simulate --title 'Digits in hardware'",
+        ),
+    ),
+    (
+        "quantize",
+        "put layers into number formats, after training or while training",
+        f"{CONFIGS}:QuantizeConfig",
+        (
+            "mase quantize out/train --format integer --width 8 --frac-width 4",
+            "mase quantize out/train --dataset digits --fit --width 6 --qat-epochs 1 --evaluate",
+            "mase quantize bert-tiny --set rules.linear.config.name=mxint",
+            "mase quantize --config run.toml",
+        ),
+    ),
+    (
+        "prune",
+        "set the least important weights to zero, or remove channels and heads",
+        f"{HERE}.prune:PruneConfig",
+        (
+            "mase prune out/train --sparsity 0.5 --method l1-norm --scope global",
+            "mase prune out/train --granularity 2:4",
+            "mase prune out/train --granularity channel --sparsity 0.5 \\\n"
+            "    --dataset digits --finetune-epochs 2 --evaluate",
+        ),
+    ),
+    (
+        "lora",
+        "train low-rank adapters beside frozen layers, and fuse them",
+        f"{HERE}.lora:LoraConfig",
+        (
+            "mase lora out/train --dataset digits --rank 4 --epochs 2",
+            "mase lora prajjwal1/bert-tiny --dataset imdb --rank 8 --modules-to-save classifier",
+        ),
+    ),
+    (
+        "train",
+        "train a model on a dataset; goes on after an interruption",
+        f"{CONFIGS}:TrainConfig",
+        (
+            "mase train mlp --dataset digits --epochs 8 --learning-rate 3e-3",
+            "mase train prajjwal1/bert-tiny --dataset imdb --epochs 1 --batch-size 16",
+        ),
+    ),
+    (
+        "eval",
+        "measure a model on the test rows of a dataset",
+        f"{CONFIGS}:EvalConfig",
+        ("mase eval out/train --dataset digits", "mase eval out/quantize --dataset digits --json"),
+    ),
+    (
+        "sweep",
+        "compress over many values, before and after training, with the figure",
+        f"{CONFIGS}:SweepConfig",
+        (
+            "mase sweep fixed_point_width out/train --dataset digits --values 4,6,8",
+            "mase sweep sparsity out/train --dataset digits --seeds 0,1,2",
+            "mase sweep lora_rank prajjwal1/bert-tiny --dataset imdb",
+        ),
+    ),
+    (
+        "search",
+        "look for the formats and sparsity that cost least at the same accuracy",
+        f"{CONFIGS}:SearchConfig",
+        (
+            "mase search out/train --dataset digits --formats integer,mxint --trials 40",
+            "mase search out/train --dataset digits --formats integer --sparsities 0,0.5,0.9 \\\n"
+            "    --costs model_bytes --workers 2 --apply best",
+            "mase search --config search.toml --storage postgresql://host/studies",
+        ),
+    ),
+    (
+        "compile",
+        "run a model through torch.compile: graph breaks, latency before and after",
+        f"{HERE}.compile_model:CompileConfig",
+        ("mase compile out/train", "mase compile prajjwal1/bert-tiny --mode max-autotune"),
+    ),
+    (
+        "bench",
+        "time models side by side: table and figure",
+        f"{CONFIGS}:BenchConfig",
+        (
+            "mase bench out/train --against out/prune --batch 64",
+            "mase bench prajjwal1/bert-tiny --compile --iterations 5,50,200",
+        ),
+    ),
+    (
+        "emit",
+        "write the SystemVerilog of a quantised model, with its test bench",
+        f"{HERE}.emit:EmitConfig",
+        (
+            "mase emit out/quantize --dataset digits --max-parallelism 8",
+            "mase emit out/quantize --target-interval 64",
+        ),
+    ),
+    (
+        "simulate",
+        "run emitted hardware bit by bit against the model",
+        f"{HERE}.simulate:SimulateConfig",
+        ("mase simulate out/emit", "mase simulate out/quantize --dataset digits --waves"),
+    ),
+    (
+        "synth",
+        "the area of emitted hardware on a device family",
+        f"{HERE}.synth:SynthConfig",
+        ("mase synth out/emit", "mase synth out/quantize --family ecp5"),
+    ),
+    (
+        "shard",
+        "plan how a model is split over devices, and check the plan",
+        f"{HERE}.shard:ShardConfig",
+        (
+            "mase shard tiny_bert --mesh-shape 1,4",
+            "mase shard prajjwal1/bert-tiny --mesh-shape 2,2 --memory 16000000 --verify",
+        ),
+    ),
+    (
+        "demo",
+        "the whole system on handwritten digits in about two minutes, without a network",
+        f"{CONFIGS}:DemoConfig",
+        ("mase demo", "mase demo --trials 60 --synthesize --out out/long_demo"),
+    ),
+    (
+        "doctor",
+        "what is installed, what works on this machine, what to install for the rest",
+        f"{CONFIGS}:DoctorConfig",
+        ("mase doctor", "mase doctor --json"),
+    ),
+    (
+        "completion",
+        "a script that completes commands and options in bash, zsh or fish",
+        f"{CONFIGS}:CompletionConfig",
+        (
+            "mase completion bash > ~/.local/share/bash-completion/completions/mase",
+            "mase completion zsh > ~/.zfunc/_mase",
+            "mase completion fish > ~/.config/fish/completions/mase.fish",
+        ),
+    ),
+):
+    _module = {"eval": "evaluate", "compile": "compile_model"}.get(_name, _name)
+    COMMANDS.register(_name, Command(_name, _summary, _config, f"{HERE}.{_module}:run", _examples))

@@ -1,0 +1,296 @@
+"""`mase demo`: from scikit-learn's digits to hardware proved bit-exact, in about two minutes.
+
+Each stage is short and reads what the one before it wrote, so that any of them may serve as a
+start for a program of one's own.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from chop.actions.build_hardware import build_hardware
+from chop.actions.fixed_point import observe_ranges
+from chop.actions.subject import Subject
+from chop.actions.sweeps import sweep
+from chop.actions.trials import candidates
+from chop.cli.commands.emit import EMITTERS
+from chop.cli.commands.search import choose
+from chop.cli.commands.trace import GRAPH
+from chop.cli.configs import DemoConfig, TrainConfig
+from chop.cli.data import Data
+from chop.cli.fitted import WIDTHS, precision_space, quantized
+from chop.cli.hardware_check import require_same
+from chop.cli.measures import size_of
+from chop.cli.session import Session
+from chop.cli.source import find_source, load_graph
+from chop.cli.stages import Results, Stage, run_stages
+from chop.cli.subject import make_subject
+from chop.dataset import get_dataset
+from chop.errors import SearchError
+from chop.hw import toolchain
+from chop.hw.cycles import interval
+from chop.ir.graph import MaseGraph
+from chop.passes import (
+    prune_transform_pass,
+    summarize_graph_analysis_pass,
+    verify_metadata_analysis_pass,
+)
+from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
+from chop.passes.graph.hardware import lowered_design
+from chop.report import draw_sweep
+from chop.report.html import Report, write_report
+from chop.search import search
+
+MODEL = {"hidden": [32, 16]}
+TOLD_WIDTH = 4
+SWEPT_WIDTHS, SWEPT_SPARSITIES = (3, 4, 6, 8), (0.3, 0.5, 0.7, 0.9)
+LEARNING_RATE = 5e-3
+TUNING_RATE = 1e-3
+
+
+def run(config: DemoConfig, session: Session) -> dict[str, Any]:
+    """Run what is not done yet, then tell where the report is and the numbers that matter."""
+    tour = Tour(config, session.out)
+    results = run_stages(tour.stages(), session.out, session.console, fresh=config.fresh)
+    numbers = headline(results)
+    page = config.out / "report" / "report.html"
+    session.console.say(f"\nreport: {page}\n")
+    session.console.table([{"": name, "value": shown(v)} for name, v in numbers.items()])
+    return {"report": str(page), **numbers, "stages": results}
+
+
+def headline(results: Results) -> dict[str, Any]:
+    """The five numbers that matter."""
+    return {
+        "float accuracy": results["train"]["accuracy"],
+        "compressed accuracy": results["compress"]["accuracy"],
+        "bytes": results["compress"]["bytes"],
+        "cycles": results["hardware"]["cycles"],
+        "bit-exact": results["hardware"]["verdict"],
+    }
+
+
+def missing_tools() -> str:
+    """Why nothing can be simulated here; empty where it can."""
+    return toolchain.missing("verilator", "g++")
+
+
+def shown(value: Any) -> str:
+    """A number as people read it."""
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+class Tour:
+    """The stages of the demonstration, and what they share."""
+
+    def __init__(self, config: DemoConfig, out: Path) -> None:
+        self.config, self.out = config, out
+
+    def stages(self) -> list[Stage]:
+        """In order, with the settings that each depends on."""
+        c = self.config
+        start = {"epochs": c.epochs, "seed": c.seed, "test_rows": c.test_rows}
+        tools = {"missing": missing_tools(), "synthesize": c.synthesize}
+        return [
+            Stage("train", "train", self.train, start),
+            Stage("trace", "trace and annotate", self.trace, {}),
+            Stage("quantize", "quantise (PTQ, QAT)", self.quantize, {"epochs": c.tune_epochs}),
+            Stage("prune", "prune", self.prune, {"sparsity": c.sparsity}),
+            Stage("search", "search precision by layer", self.search, {"trials": c.trials}),
+            Stage("compress", "pick from the front", self.compress, {"tolerance": c.tolerance}),
+            Stage("hardware", "emit and simulate SystemVerilog", self.hardware, tools),
+            Stage("report", "report", self.report, {}),
+        ]
+
+    # -- what stages share -------------------------------------------------------------------------
+
+    @functools.cached_property
+    def data(self) -> Data:
+        """The digits."""
+        splits = get_dataset("digits", seed=self.config.seed)
+        rows = range(min(self.config.test_rows, len(splits["test"])))
+        return Data({"train": splits["train"], "test": splits["test"].select(rows)})
+
+    def subject(self, graph: MaseGraph, epochs: float, rate: float) -> Subject:
+        """`graph` with a way to train and measure it."""
+        settings = TrainConfig(
+            epochs=epochs, learning_rate=rate, seed=self.config.seed, eval_batch_size=360
+        )
+        return make_subject(graph, self.data, settings)
+
+    def tuning(self, graph: MaseGraph) -> Subject:
+        """The subject of sweeps and searches."""
+        return self.subject(graph, self.config.tune_epochs, TUNING_RATE)
+
+    def recover(self, graph: MaseGraph) -> float:
+        """Train a compressed graph for half as long as the first training; its accuracy."""
+        subject = self.subject(graph, self.config.epochs / 2, TUNING_RATE)
+        subject.train(graph, self.config.seed)
+        return subject.evaluate(graph)
+
+    def load(self, stage: str) -> MaseGraph:
+        """The graph that a stage wrote."""
+        options = TrainConfig(model=str(self.out / stage))
+        return load_graph(options, find_source(options), self.data)
+
+    # -- the stages --------------------------------------------------------------------------------
+
+    def train(self, folder: Path, results: Results) -> dict[str, Any]:
+        """A perceptron, from random weights."""
+        options = TrainConfig(model="mlp", model_options=MODEL, seed=self.config.seed)
+        graph = load_graph(options, find_source(options), self.data)
+        subject = self.subject(graph, self.config.epochs, LEARNING_RATE)
+        subject.train(graph, self.config.seed)
+        reached = subject.evaluate(graph)
+        graph.export(folder / GRAPH)
+        return {"accuracy": reached, "summary": f"accuracy {reached:.4f} on unseen digits"}
+
+    def trace(self, folder: Path, results: Results) -> dict[str, Any]:
+        """The trained model as an annotated, verified graph, drawn."""
+        graph = self.load("train")
+        verify_metadata_analysis_pass(graph)
+        _, summary = summarize_graph_analysis_pass(graph)
+        graph.draw(folder / "graph.svg")
+        total = summary["total"]
+        told = (
+            f"{len(graph.nodes)} nodes, {total['parameters']:,} parameters, {total['macs']:,} MACs"
+        )
+        return {**total, "nodes": len(graph.nodes), "summary": told}
+
+    def quantize(self, folder: Path, results: Results) -> dict[str, Any]:
+        """Fixed point of several widths, before (PTQ) and after training in it (QAT)."""
+        graph = self.load("train")
+        records = self._sweep("fixed_point_width", graph, folder, SWEPT_WIDTHS, results)
+        fitted = [record for record in records if record["split"] == "fitted"]
+        narrow = next(record for record in fitted if record["width"] == TOLD_WIDTH)
+        told = f"at {narrow['width']} bits PTQ {narrow['before']:.4f}, QAT {narrow['after']:.4f}"
+        return {"records": records, "summary": told}
+
+    def prune(self, folder: Path, results: Results) -> dict[str, Any]:
+        """Curves over sparsities; then the model pruned as asked and trained on."""
+        graph = self.load("train")
+        records = self._sweep("sparsity", graph, folder, SWEPT_SPARSITIES, results)
+        weight = {"sparsity": self.config.sparsity, "method": "l1-norm", "scope": "global"}
+        _, info = prune_transform_pass(graph, {"weight": weight, "seed": self.config.seed})
+        reached = self.recover(graph)
+        graph.export(folder / GRAPH)
+        told = f"{info['sparsity']:.0%} of the weights are zero, accuracy {reached:.4f}"
+        return {
+            "records": records,
+            "accuracy": reached,
+            "sparsity": info["sparsity"],
+            "summary": told,
+        }
+
+    def _sweep(
+        self, name: str, graph: MaseGraph, folder: Path, values: tuple[float, ...], results: Results
+    ) -> list[dict[str, Any]]:
+        seeds = (self.config.seed,)
+        records = sweep(name, self.tuning(graph), folder, seeds, values, lambda progress: None)
+        draw_sweep(name, records, folder / name, levels={"float": results["train"]["accuracy"]})
+        return records
+
+    def search(self, folder: Path, results: Results) -> dict[str, Any]:
+        """Bits of the input and the weights of each layer: accuracy against bytes."""
+        graph = self.load("prune")
+        subject = self.tuning(graph)
+        ranges = observe_ranges(graph, subject.batches())
+
+        def evaluate(point: Mapping[str, Any], trial: Any) -> dict[str, float]:
+            changed = quantized(copy.deepcopy(graph), ranges, point)
+            return {"accuracy": subject.evaluate(changed), "bytes": size_of(changed)["bytes"]}
+
+        found = search(
+            precision_space(ranges),
+            evaluate,
+            {"accuracy": "maximize", "bytes": "minimize"},
+            trials=self.config.trials,
+            name="precision of each layer",
+            seed=self.config.seed,
+            storage=folder / "study.db",
+            initial=[dict.fromkeys(precision_space(ranges).dimensions, WIDTHS[-1])],
+        )
+        found.save(folder)
+        front = found.pareto_front()
+        tried = len(candidates(found.trials))
+        if not tried:
+            raise SearchError(f"no trial has a result: {found.trials[-1]['reason']}")
+        told = f"{tried} trials, {len(front)} on the front"
+        return {"study": found.record, "ranges": ranges, "summary": told}
+
+    def compress(self, folder: Path, results: Results) -> dict[str, Any]:
+        """The smallest model of the front that loses little, trained in its formats."""
+        study, ranges = results["search"]["study"], results["search"]["ranges"]
+        trial = choose(study, "best", self.config.tolerance)
+        graph = quantized(self.load("prune"), ranges, trial["params"])
+        reached = self.recover(graph)
+        graph.export(folder / GRAPH)
+        size = size_of(graph)
+        told = f"trial {trial['number']}: {size['bytes']:,} bytes, accuracy {reached:.4f}"
+        return {
+            "trial": trial["number"],
+            "accuracy": reached,
+            "bytes": size["bytes"],
+            "weight_bits": size["weight_bits"],
+            "summary": told,
+        }
+
+    def hardware(self, folder: Path, results: Results) -> dict[str, Any]:
+        """The accelerator; every test image through its simulation, every bit compared."""
+        graph = self.load("compress")
+        images = self.data.splits["test"].columns["pixel_values"]
+        if missing_tools():
+            return self._emit_only(graph, folder, images)
+        has_yosys = self.config.synthesize and not toolchain.missing("pyosys")
+        built = build_hardware(graph, folder, inputs=images, family="xc7" if has_yosys else None)
+        require_same(graph, built.lowered, (images,))
+        (scores,) = built.lowered.decode(built.verdict.outputs)
+        labels = self.data.splits["test"].columns["labels"]
+        reached = float((scores.argmax(1) == labels).double().mean())
+        return {
+            "cycles": round(interval(built.lowered.design)),
+            "verdict": f"yes: {built.verdict}",
+            "is_exact": built.verdict.is_exact,
+            "accuracy": reached,
+            "area": None if built.area is None else str(built.area),
+            "summary": f"{built.verdict}, accuracy {reached:.4f}",
+        }
+
+    def _emit_only(self, graph: MaseGraph, folder: Path, images: Tensor) -> dict[str, Any]:
+        """Without a simulator: the RTL, and the cycles that the cycle model foretells."""
+        add_hardware_metadata_analysis_pass(graph)
+        for emit in EMITTERS:
+            emit(graph, {"project_dir": folder})
+        lowered = lowered_design(graph)
+        require_same(graph, lowered, (images,))
+        told = f"not simulated: {missing_tools()}"
+        cycles = round(interval(lowered.design))
+        return {"cycles": cycles, "verdict": told, "is_exact": None, "summary": told}
+
+    def report(self, folder: Path, results: Results) -> dict[str, Any]:
+        """Everything above on one page."""
+        numbers = headline(results)
+        told = self.out / "hardware" / "hardware" / "report.json"
+        report = Report(
+            title="Digits: from a trained network to proved hardware",
+            graphs={"float": self.load("train"), "compressed": self.load("compress")},
+            metrics={
+                "accuracy": (numbers["float accuracy"], numbers["compressed accuracy"]),
+                "cycles per image": numbers["cycles"],
+                "bit-exact": results["hardware"]["verdict"].partition(":")[0],
+            },
+            studies=[results["search"]["study"]],
+            sweeps=[results["quantize"]["records"], results["prune"]["records"]],
+            hardware=json.loads(told.read_text()) if told.is_file() else None,
+        )
+        page = write_report(folder / "report.html", report)
+        return {"bytes": page.stat().st_size, "summary": f"{page.stat().st_size / 1e6:.2f} MB"}

@@ -1,0 +1,96 @@
+"""`mase prune`: zeros, or smaller layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chop.actions.columns import LABELS, takes
+from chop.actions.records import write_csv
+from chop.actions.trainer import loss_of, scores_of
+from chop.cli.commands.trace import GRAPH
+from chop.cli.compression import Compression, compress
+from chop.cli.configs import DataOptions, ModelOptions, OutputOptions, TrainingOptions
+from chop.cli.data import Data
+from chop.cli.failures import UsageError
+from chop.cli.session import Session
+from chop.cli.settings import to_table
+from chop.errors import ConfigError
+from chop.ir.graph import MaseGraph
+from chop.passes import prune_transform_pass
+from chop.passes.graph.transforms.prune.config import PruneActivation, PruneWeight
+from chop.passes.graph.transforms.prune.importance import METHODS, GradientScores
+
+SCORED_BATCHES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
+    """Pruning.
+
+    `evaluate`: measure before and after. `finetune_epochs`: then train for so many epochs; what is
+    pruned stays so.
+    """
+
+    weight: PruneWeight | None = field(default=None, metadata={"prefix": ""})
+    activation: PruneActivation | None = None
+    evaluate: bool = False
+    finetune_epochs: float = 0.0
+    out: Path = Path("out/prune")
+
+    def __post_init__(self) -> None:
+        if self.weight is None and self.activation is None:
+            raise ConfigError(
+                "nothing to prune: give --sparsity or --granularity N:M, or --activation-sparsity."
+            )
+
+
+def run(config: PruneConfig, session: Session) -> dict[str, Any]:
+    """Prune, train on where asked, compare with before, save."""
+
+    def change(graph: MaseGraph, data: Data | None) -> dict[str, Any]:
+        _, info = prune_transform_pass(graph, pass_arguments(config, graph, data))
+        return info
+
+    plan = Compression("prune", change, config.finetune_epochs, "fine-tuning", config.evaluate)
+    graph, result = compress(config, session, plan)
+    rows = [{"layer": path, "sparsity": share} for path, share in result["layers"].items()]
+    write_csv(session.folder / "layers.csv", rows)
+    session.console.say()
+    session.console.table(rows, floatfmt=".3f")
+    for removed in result.get("structure", {}).get("removed", ()):
+        layers = ", ".join(removed["layers"])
+        session.console.say(
+            f"{removed['kind']} {removed['before']} -> {removed['after']}: {layers}"
+        )
+    graph.export(session.folder / GRAPH)
+    return result
+
+
+def pass_arguments(config: PruneConfig, graph: MaseGraph, data: Data | None) -> dict[str, Any]:
+    """The arguments of prune_transform_pass; methods by gradients get batches and a loss."""
+    args: dict[str, Any] = {"seed": config.seed}
+    for name in ("weight", "activation"):
+        part = getattr(config, name)
+        if part is not None:
+            args[name] = to_table(part)
+    if config.weight is not None and METHODS[config.weight.method].product:
+        if data is None:
+            raise UsageError(f"method '{config.weight.method}' needs gradients: give --dataset.")
+        args["scores"] = gradient_scores(graph, data, config.weight.method, config.batch_size)
+    return args
+
+
+def gradient_scores(graph: MaseGraph, data: Data, method: str, rows: int) -> GradientScores:
+    """What the gradients on a few batches say of each weight."""
+    model = graph.model
+    scores = GradientScores(model, method)
+    for batch in data.batches(model, rows, SCORED_BATCHES):
+        fed = {k: v for k, v in batch.items() if k != LABELS or takes(model, LABELS)}
+        model.zero_grad(set_to_none=True)
+        loss: Any = loss_of(scores_of(model(**fed)), batch[LABELS])
+        loss.backward()
+        scores.update()
+    model.zero_grad(set_to_none=True)
+    return scores

@@ -1,0 +1,65 @@
+"""`mase quantize`: layers in number formats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chop.actions.fixed_point import OPERANDS, fitted_fixed_point, observe_ranges
+from chop.actions.records import write_csv
+from chop.cli.commands.trace import GRAPH
+from chop.cli.compression import Compression, compress
+from chop.cli.configs import QuantizeConfig
+from chop.cli.data import Data
+from chop.cli.failures import UsageError
+from chop.cli.session import Session
+from chop.errors import ConfigError
+from chop.ir.graph import MaseGraph
+from chop.passes import quantize_transform_pass, summarize_quantization_analysis_pass
+
+OBSERVED_BATCHES = 4
+
+
+def run(config: QuantizeConfig, session: Session) -> dict[str, Any]:
+    """Quantise, train on where asked, compare with before, save."""
+
+    def change(graph: MaseGraph, data: Data | None) -> dict[str, Any]:
+        rules = pass_arguments(config, graph, data)
+        _, info = quantize_transform_pass(graph, rules)
+        return {"quantized": info["quantized"]}
+
+    plan = Compression("quantize", change, config.qat_epochs, "QAT", config.evaluate)
+    graph, result = compress(config, session, plan)
+    _, told = summarize_quantization_analysis_pass(graph)
+    write_csv(session.folder / "layers.csv", told["table"])
+    session.console.say()
+    session.console.table(told["ops"])
+    graph.export(session.folder / GRAPH)
+    return {**result, "ops": told["ops"]}
+
+
+def pass_arguments(config: QuantizeConfig, graph: MaseGraph, data: Data | None) -> dict[str, Any]:
+    """The arguments of quantize_transform_pass that a configuration asks for."""
+    if config.rules:
+        return config.rules
+    if config.fit:
+        if data is None:
+            raise UsageError("--fit looks at values of the dataset: give --dataset.")
+        if config.format not in (None, "integer"):
+            raise ConfigError(f"quantize.fit: fits format integer, not '{config.format}'.")
+        batches = data.batches(graph.model, config.eval_batch_size, OBSERVED_BATCHES)
+        assert config.width is not None, "checked by the configuration"
+        return fitted_fixed_point(observe_ranges(graph, batches), config.width)
+    layer = {"config": layer_config(config)}
+    return {"by": "type", **dict.fromkeys(config.type, layer)}
+
+
+def layer_config(config: QuantizeConfig) -> dict[str, Any]:
+    """The flags' format and settings, for every operand."""
+    given = {"width": config.width, "frac_width": config.frac_width}
+    settings = {
+        f"{operand}_{name}": value
+        for operand in OPERANDS
+        for name, value in given.items()
+        if value is not None
+    }
+    return {"name": config.format or "integer", **settings}

@@ -1,0 +1,69 @@
+"""`mase report`: one page that shows what was done to a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from chop.actions.records import read_records
+from chop.cli.configs import ReportConfig
+from chop.cli.data import load_data
+from chop.cli.failures import UsageError
+from chop.cli.session import Session
+from chop.cli.source import find_source, load_graph
+from chop.cli.training import measure
+from chop.report.html import Report, write_report
+
+PAGE = "report.html"
+
+
+def run(config: ReportConfig, session: Session) -> dict[str, Any]:
+    """Gather graphs, measures, studies, sweeps and hardware; write the page."""
+    names = {"before": config.before, "after": config.model}
+    given = {label: name for label, name in names.items() if name is not None}
+    graphs, metrics = {}, {}
+    with session.console.progress("report"):
+        for label, name in given.items():
+            chosen = dataclasses.replace(config, model=name)
+            source = find_source(chosen)
+            data = load_data(chosen, source.place)
+            graphs[label if len(given) > 1 else "model"] = load_graph(chosen, source, data)
+            if data is not None:
+                metrics[label] = measure(list(graphs.values())[-1], data, chosen)[config.metric]
+        if not graphs:
+            raise UsageError("report: give a model, and --before to compare it with another.")
+        report = Report(
+            title=config.title or f"MASE report: {config.model}",
+            graphs=graphs,
+            metrics={config.metric: list(metrics.values())} if metrics else {},
+            studies=[read_json(Path(name), "study.json") for name in config.studies],
+            sweeps=[_sweep(Path(name)) for name in config.sweeps],
+            hardware=_hardware(config.hardware),
+        )
+        page = write_report(session.folder / PAGE, report)
+    size = page.stat().st_size
+    session.console.say(f"{config.out / PAGE}: {size / 1e6:.2f} MB, opens without a network")
+    return {"page": str(config.out / PAGE), "bytes": size, "metrics": metrics}
+
+
+def read_json(folder: Path, name: str) -> Mapping[str, Any]:
+    """The JSON file `name` in a folder, or the file itself."""
+    file = folder / name if folder.is_dir() else folder
+    if not file.is_file():
+        raise UsageError(f"{file}: no such file.")
+    found: Mapping[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def _sweep(folder: Path) -> list[dict[str, Any]]:
+    files = sorted(folder.rglob("*.jsonl"))
+    if not files:
+        raise UsageError(f"{folder}: no records of a sweep (*.jsonl).")
+    return [record for file in files for record in read_records(file)]
+
+
+def _hardware(name: str | None) -> Mapping[str, Any] | None:
+    return None if name is None else read_json(Path(name) / "hardware", "report.json")

@@ -1,0 +1,44 @@
+"""`mase shard`: how to split a model over devices."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chop.actions.shard import ShardArgs, shard
+from chop.cli.commands.trace import GRAPH
+from chop.cli.configs import DataOptions, ModelOptions, OutputOptions
+from chop.cli.data import load_data
+from chop.cli.output import write_text
+from chop.cli.session import Session
+from chop.cli.source import describe, example_of, find_source, load_graph
+
+PLAN = "plan.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardConfig(ModelOptions, DataOptions, OutputOptions):
+    """Splitting.
+
+    `batch`: rows of the input to plan for, by default as the model was traced.
+    """
+
+    shard: ShardArgs = field(default_factory=ShardArgs, metadata={"prefix": ""})
+    batch: int | None = None
+    out: Path = Path("out/shard")
+
+
+def run(config: ShardConfig, session: Session) -> dict[str, Any]:
+    """Plan, run the plan on processes of this machine where asked, save it."""
+    source = find_source(config)
+    graph = load_graph(config, source, load_data(config, source.place))
+    with session.console.progress("plan and verify" if config.shard.verify else "plan"):
+        found = shard(graph, config.shard, example_of(graph, config.batch))
+    record = found.record()
+    write_text(session.folder / PLAN, json.dumps(record, indent=1))
+    graph.export(session.folder / GRAPH)
+    session.console.say(found.table())
+    told = {name: record[name] for name in ("cost", "verification")}
+    return {**describe(graph, source), "mesh": list(config.shard.mesh_shape), **told}

@@ -1,0 +1,74 @@
+"""`mase simulate`: emitted hardware against the model, bit by bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from chop.actions.build_hardware import build_hardware
+from chop.actions.simulation import simulate
+from chop.cli.commands.emit import HARDWARE, EmitConfig, test_inputs
+from chop.cli.data import load_data
+from chop.cli.hardware_check import require_same
+from chop.cli.session import Session
+from chop.cli.settings import to_table
+from chop.cli.source import describe, find_source, load_graph
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateConfig(EmitConfig):
+    """Simulation of a folder that `mase emit` wrote, or of a quantised model.
+
+    `simulator`: verilator, or the emitted bench in cocotb. `waves`: keep waveforms of the first
+    cycles.
+    """
+
+    simulator: Literal["verilator", "cocotb"] = "verilator"
+    waves: bool = False
+    out: Path = Path("out/simulate")
+
+
+def run(config: SimulateConfig, session: Session) -> dict[str, Any]:
+    """Raises unless every bit is right."""
+    if is_project(config.model):
+        return _simulate_project(Path(str(config.model)), config, session)
+    source = find_source(config)
+    data = load_data(config, source.place)
+    graph = load_graph(config, source, data)
+    inputs = test_inputs(graph, data)
+    with session.console.progress("emit, build and simulate"):
+        built = build_hardware(
+            graph,
+            session.folder,
+            inputs=None if inputs is None else inputs[0],
+            parallelism=to_table(config.design),
+            family=None,
+            waves=config.waves,
+        )
+        require_same(graph, built.lowered, inputs)
+        if config.simulator == "cocotb":
+            simulate(session.folder, simulator="cocotb", waves=config.waves)
+    session.console.say(f"{built.verdict}")
+    report = f"{HARDWARE}/{built.report.name}"
+    return {**describe(graph, source), **_verdict(built.verdict), "report": report}
+
+
+def is_project(model: str | None) -> bool:
+    """Whether the folder `model` holds emitted hardware."""
+    return model is not None and (Path(model) / HARDWARE / "design.json").is_file()
+
+
+def _simulate_project(project: Path, config: SimulateConfig, session: Session) -> dict[str, Any]:
+    with session.console.progress("build and simulate"):
+        verdict = simulate(project, simulator=config.simulator, waves=config.waves)
+    session.console.say(f"{project}: {verdict}")
+    return {"project": str(project), **_verdict(verdict)}
+
+
+def _verdict(verdict: Any) -> dict[str, Any]:
+    """The facts of a verdict, as far as the simulator tells them."""
+    names = ("tensors", "compared", "mismatches", "cycles", "is_exact")
+    return {name: getattr(verdict, name) for name in names if hasattr(verdict, name)} | {
+        "verdict": str(verdict)
+    }

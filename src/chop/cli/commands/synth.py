@@ -1,0 +1,39 @@
+"""`mase synth`: the area of emitted hardware."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from chop.actions.simulation import synthesize
+from chop.cli.commands.emit import EmitConfig, emit
+from chop.cli.commands.simulate import is_project
+from chop.cli.data import load_data
+from chop.cli.session import Session
+from chop.cli.source import find_source, load_graph
+
+
+@dataclass(frozen=True, kw_only=True)
+class SynthConfig(EmitConfig):
+    """Synthesis of a folder that `mase emit` wrote, or of a quantised model.
+
+    `family`: the device family.
+    """
+
+    family: Literal["xc7", "xcup", "ecp5", "ice40"] = "xc7"
+    out: Path = Path("out/synth")
+
+
+def run(config: SynthConfig, session: Session) -> dict[str, Any]:
+    """Cells of the design, from Yosys."""
+    project = Path(str(config.model))
+    if not is_project(config.model):
+        source = find_source(config)
+        data = load_data(config, source.place)
+        emit(load_graph(config, source, data), data, config, session.folder)
+        project = session.folder
+    with session.console.progress("synthesise"):
+        area = synthesize(project, family=config.family)
+    session.console.say(f"{config.model}: {area}")
+    return {"model": config.model, "area": asdict(area)}

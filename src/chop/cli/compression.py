@@ -1,0 +1,54 @@
+"""What quantising and pruning share: change a graph, train it on, compare with before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from chop.cli.data import Data, load_data
+from chop.cli.failures import UsageError
+from chop.cli.measures import before_after, size_of
+from chop.cli.session import Session
+from chop.cli.settings import identity
+from chop.cli.source import describe, find_source, load_graph
+from chop.cli.training import fit, forget_checkpoints, measure
+from chop.ir.graph import MaseGraph
+
+
+@dataclass(frozen=True)
+class Compression:
+    """`change` compresses the graph and says how; then it trains for `epochs`, called `stage`."""
+
+    name: str
+    change: Callable[[MaseGraph, Data | None], dict[str, Any]]
+    epochs: float
+    stage: str
+    is_measured: bool
+
+
+def compress(config: Any, session: Session, plan: Compression) -> tuple[MaseGraph, dict[str, Any]]:
+    """The compressed graph and the record of what was done to it."""
+    source = find_source(config)
+    data = load_data(config, source.place)
+    if data is None and (plan.epochs or plan.is_measured):
+        raise UsageError(f"{plan.name}: to measure or train give --dataset.")
+    graph = load_graph(config, source, data)
+    before = _facts(graph, data, config, plan)
+    info = plan.change(graph, data)
+    stages = {"before": before, "after": _facts(graph, data, config, plan)}
+    if plan.epochs:
+        assert data is not None, "checked above"
+        info["train"] = fit(graph, data, config, plan.epochs, session, identity(config), plan.stage)
+        stages[f"after {plan.stage}"] = _facts(graph, data, config, plan)
+        forget_checkpoints(session)
+    last = list(stages)[-1]
+    session.console.table(before_after(before, stages[last]), disable_numparse=True)
+    return graph, {**describe(graph, source), **info, "stages": stages}
+
+
+def _facts(graph: MaseGraph, data: Data | None, config: Any, plan: Compression) -> dict[str, Any]:
+    found = size_of(graph)
+    if data is not None and (plan.is_measured or plan.epochs):
+        found |= measure(graph, data, config)
+    return found

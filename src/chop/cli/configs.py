@@ -1,0 +1,326 @@
+"""The typed configurations of commands: one source for flags, TOML tables and Python.
+
+Nothing heavy is imported here, so that help and completion are quick. A configuration that holds
+the arguments of a pass is beside its command instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from chop.errors import ConfigError
+
+POSITIONAL = {"positional": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """Where results go.
+
+    `out`: the folder that gets checkpoint, records, figures and the run's config.toml.
+    """
+
+    out: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Where the model comes from.
+
+    `model`: a hub name, a Hugging Face folder, module:function or file.py:function that builds a
+    model (or a pair of model and inputs), a MaseGraph checkpoint, or a reference model (mlp, cnn,
+    residual_cnn, tiny_vit, tiny_bert). `task`: what a Hugging Face model is for. `inputs`: names
+    of the inputs a Hugging Face model is traced with. `input_shape`: shape of the example input of
+    a plain model. `classes`: module:Class of your own that a checkpoint holds. `seed`: of random
+    weights, the order of data and every other choice. `model_options`: arguments of the builder.
+    """
+
+    model: str | None = field(default=None, metadata=POSITIONAL)
+    task: Literal[
+        "sequence-classification",
+        "token-classification",
+        "question-answering",
+        "image-classification",
+        "causal-lm",
+        "masked-lm",
+        "base",
+    ] = "sequence-classification"
+    inputs: tuple[str, ...] | None = None
+    input_shape: tuple[int, ...] | None = None
+    classes: tuple[str, ...] = ()
+    seed: int = 0
+    model_options: dict[str, Any] = field(default_factory=dict)
+
+
+def _datasets() -> tuple[str, ...]:
+    return ("digits", "sequences")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """What the model learns and is measured on.
+
+    `dataset`: digits, sequences, a hub name or a local folder of text. `tokenizer`: hub name or
+    folder; by default the model's own. `max_token_len`: longer texts are cut. `train_rows`: use
+    the first so many rows to train. `test_rows`: use the first so many rows to measure.
+    `metric`: what is measured. `eval_batch_size`: rows at a time when measuring.
+    """
+
+    dataset: str | None = field(default=None, metadata={"choices": _datasets})
+    tokenizer: str | None = None
+    max_token_len: int = 512
+    train_rows: int | None = None
+    test_rows: int | None = None
+    metric: Literal[
+        "accuracy", "precision", "recall", "f1", "matthews_correlation", "mse", "mae"
+    ] = "accuracy"
+    eval_batch_size: int = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """How to train.
+
+    `learning_rate`: by default 5e-5 for a Hugging Face model and 1e-3 for any other.
+    `batch_size`: rows at a time when training. `save_steps`: steps between checkpoints.
+    `resume`: go on from the checkpoint of an interrupted run; otherwise start afresh.
+    `training`: further arguments of transformers' TrainingArguments.
+    """
+
+    learning_rate: float | None = None
+    batch_size: int = 32
+    save_steps: int = 200
+    resume: bool = True
+    training: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceConfig(ModelOptions, DataOptions, OutputOptions):
+    """Tracing.
+
+    `draw`: also write a picture of the graph.
+    """
+
+    draw: bool = True
+    out: Path = Path("out/trace")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
+    """Number formats.
+
+    `format`: the number format of every operand. `width`: bits of every operand. `frac_width`: of
+    them, bits behind the point. `type`: ops to quantise. `fit`: choose the bits behind the point
+    for each operand of each linear layer, from values seen on the dataset. `evaluate`: measure
+    before and after. `qat_epochs`: then train for so many epochs, quantised. `rules`: arguments of
+    quantize_transform_pass, which the flags above are short for.
+    """
+
+    format: str | None = None
+    width: int | None = None
+    frac_width: int | None = None
+    type: tuple[str, ...] = ("linear",)
+    fit: bool = False
+    evaluate: bool = False
+    qat_epochs: float = 0.0
+    rules: dict[str, Any] = field(default_factory=dict)
+    out: Path = Path("out/quantize")
+
+    def __post_init__(self) -> None:
+        short = self.format is not None or self.width is not None or self.frac_width is not None
+        if short and self.rules:
+            raise ConfigError(
+                "format, width and frac_width exclude 'rules'; give one or the other."
+            )
+        if not (short or self.rules):
+            raise ConfigError(
+                "nothing to quantise: give --format (integer, mxint, fp8 …) with its settings, or "
+                "rules in a table or by --set rules.linear.config.name=integer."
+            )
+        if self.fit and (self.width is None or self.rules):
+            raise ConfigError("fit chooses fixed point of a given width: give --width alone.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
+    """Training.
+
+    `epochs`: passes over the training rows.
+    """
+
+    epochs: float = 1.0
+    out: Path = Path("out/train")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig(ModelOptions, DataOptions, OutputOptions):
+    """Measuring."""
+
+    out: Path = Path("out/eval")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorConfig:
+    """What to look at.
+
+    `compile`: also compile a small model with torch.compile, which takes seconds.
+    """
+
+    compile: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionConfig:
+    """Which shell.
+
+    `shell`: bash, zsh or fish.
+    """
+
+    shell: Literal["bash", "zsh", "fish"] = field(default="bash", metadata=POSITIONAL)
+
+
+def _sweeps() -> tuple[str, ...]:
+    return ("fixed_point_width", "integer_bits", "fraction_bits", "sparsity", "lora_rank")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
+    """The sweep.
+
+    `name`: fixed_point_width, integer_bits, fraction_bits, sparsity or lora_rank. `values`: where
+    to measure, in place of the sweep's own values. `seeds`: repeat with each of them. `epochs`:
+    train so long after each compression.
+    """
+
+    name: str | None = field(default=None, metadata={**POSITIONAL, "choices": _sweeps})
+    values: tuple[float, ...] | None = None
+    seeds: tuple[int, ...] = (0,)
+    epochs: float = 1.0
+    out: Path = Path("out/sweep")
+
+    def __post_init__(self) -> None:
+        if self.name is None:
+            raise ConfigError(f"no sweep given. Known: {', '.join(_sweeps())}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchConfig(ModelOptions, DataOptions, OutputOptions):
+    """Latency.
+
+    `against`: further models to time on the same inputs; the first one is the baseline.
+    `compile`: also time each through torch.compile. `iterations`: calls to time, each number anew.
+    `devices`: cpu, cuda; by default those there are. `batch`: rows of the input, by default as the
+    model was traced.
+    """
+
+    against: tuple[str, ...] = ()
+    compile: bool = False
+    iterations: tuple[int, ...] = (5, 50)
+    devices: tuple[str, ...] | None = None
+    batch: int | None = None
+    out: Path = Path("out/bench")
+
+
+def _samplers() -> tuple[str, ...]:
+    return ("tpe", "random", "grid", "nsga2", "cmaes", "gp", "qmc")
+
+
+SearchMode = Literal[
+    "compress",
+    "compress->train",
+    "train",
+    "train->compress",
+    "train->compress->train",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
+    """The search.
+
+    `trials`: how many points to evaluate, those of earlier runs included. `sampler`: who proposes
+    them. `pruner`: who stops those that go badly. `workers`: processes that share the work.
+    `engine`: processes of this machine, or ray. `storage`: where the study is kept: a file, or a
+    postgresql:// URL that machines share. `name`: of the study there. `timeout`: seconds after
+    which no trial is started. `formats`: number formats to choose from, layer by layer.
+    `sparsities`: shares of weights to prune to choose from. `by`: choose for each layer (name) or
+    for all layers of a type. `ops`: the ops whose formats are chosen. `costs`: what to minimise
+    beside the metric: average_bits, model_bytes, cycles, multipliers, latency, flops … `mode`: what
+    happens to a model before it is measured. `epochs`: of each training. `apply`: then save the
+    model of this trial: its number, an objective for the best by it, or best. `tolerance`: with
+    several objectives, best is the cheapest trial that loses no more than this.
+    `space`: tables of the space, which formats and sparsities are short for.
+    """
+
+    trials: int = 20
+    sampler: str = field(default="tpe", metadata={"choices": _samplers})
+    pruner: str = "none"
+    workers: int = 1
+    engine: str = "processes"
+    storage: str | None = None
+    name: str = "search"
+    timeout: float | None = None
+    formats: tuple[str, ...] = ()
+    sparsities: tuple[float, ...] = ()
+    by: Literal["name", "type"] = "name"
+    ops: tuple[str, ...] = ("linear",)
+    costs: tuple[str, ...] = ("average_bits",)
+    mode: SearchMode = "compress"
+    epochs: float = 1.0
+    apply: str | None = None
+    tolerance: float = 0.01
+    space: dict[str, Any] = field(default_factory=dict)
+    out: Path = Path("out/search")
+
+    def __post_init__(self) -> None:
+        short = bool(self.formats or self.sparsities)
+        if short and self.space:
+            raise ConfigError("formats and sparsities exclude 'space'; give one or the other.")
+        if not (short or self.space):
+            raise ConfigError(
+                "nothing to search: give --formats integer,mxint or --sparsities 0,0.5,0.9, or "
+                "tables such as [search.space.precision]."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportConfig(ModelOptions, DataOptions, OutputOptions):
+    """The report.
+
+    `title`: at the top of the page. `before`: the model to compare with. `studies`: folders of
+    searches. `sweeps`: folders of sweeps. `hardware`: a folder that `mase simulate` wrote for a
+    model.
+    """
+
+    title: str | None = None
+    before: str | None = None
+    studies: tuple[str, ...] = ()
+    sweeps: tuple[str, ...] = ()
+    hardware: str | None = None
+    out: Path = Path("out/report")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoConfig(OutputOptions):
+    """The tour.
+
+    `epochs`: of the first training; half of it after pruning and in the formats found.
+    `tune_epochs`: of each training inside a sweep.
+    `sparsity`: share of the weights to prune. `trials`: of the search. `tolerance`: accuracy that
+    may be lost for fewer bytes. `test_rows`: test images to measure and to simulate. `synthesize`:
+    also count the cells of the design, which takes longer. `fresh`: repeat the stages that are
+    done. `seed`: of weights, data order and search.
+    """
+
+    epochs: float = 20.0
+    tune_epochs: float = 2.0
+    sparsity: float = 0.5
+    trials: int = 40
+    tolerance: float = 0.03
+    test_rows: int = 360
+    synthesize: bool = False
+    fresh: bool = False
+    seed: int = 0
+    out: Path = Path("out/demo")

@@ -1,0 +1,89 @@
+"""The dataset a command line speaks of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from chop.actions.columns import LABELS, Collate, match_columns
+from chop.cli.configs import DataOptions
+from chop.cli.failures import UsageError
+from chop.dataset import DATASETS, get_dataset, get_tokenized_dataset
+
+SPLITS = {"train": "train_rows", "test": "test_rows", "validation": "test_rows"}
+"""Split -> the option that limits its rows."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Splits of rows, and the tokenizer that pads them where they are text."""
+
+    splits: Mapping[str, Any]
+    tokenizer: Any = None
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        train = self.splits["train"]
+        return list(train.column_names) if hasattr(train, "column_names") else list(train[0])
+
+    @property
+    def test(self) -> Any:
+        """The rows to measure on."""
+        return self.splits["test"] if "test" in self.splits else self.splits["validation"]
+
+    def batches(self, model: nn.Module, rows: int, most: int) -> list[dict[str, Any]]:
+        """The first training rows as arguments of `model`, labels included."""
+        collate = Collate(match_columns(model, self.columns), self.tokenizer)
+        train = self.splits["train"]
+        starts = range(0, min(rows * most, len(train)), rows)
+        return [collate([train[i] for i in range(s, min(s + rows, len(train)))]) for s in starts]
+
+    def test_rows(self, model: nn.Module, most: int) -> dict[str, Any]:
+        """The first test rows as arguments of `model`, without labels."""
+        collate = Collate(match_columns(model, self.columns), self.tokenizer)
+        batch = collate([self.test[i] for i in range(min(most, len(self.test)))])
+        return {name: value for name, value in batch.items() if name != LABELS}
+
+    def example(self, model: nn.Module, rows: int = 2) -> dict[str, Any]:
+        """A few rows as arguments of `model`, without labels."""
+        return {k: v for k, v in self.batches(model, rows, 1)[0].items() if k != LABELS}
+
+
+def load_data(options: DataOptions, model_place: str | None) -> Data | None:
+    """The dataset of `options`; None where it names none."""
+    if options.dataset is None:
+        return None
+    if options.dataset in DATASETS:
+        return Data(_limited(get_dataset(options.dataset), options))
+    tokenizer_place = options.tokenizer or model_place
+    if tokenizer_place is None:
+        raise UsageError(
+            f"dataset '{options.dataset}' is text: give --tokenizer, a hub name or a folder. "
+            f"(Without text: {', '.join(DATASETS)}.)"
+        )
+    splits, tokenizer = get_tokenized_dataset(
+        options.dataset, tokenizer_place, return_tokenizer=True, max_token_len=options.max_token_len
+    )
+    return Data(_limited(splits, options), tokenizer)
+
+
+def require_data(options: DataOptions, model_place: str | None, purpose: str) -> Data:
+    """The dataset of `options`, which must name one."""
+    data = load_data(options, model_place)
+    if data is None:
+        raise UsageError(f"{purpose} needs --dataset: {', '.join(DATASETS)}, a hub name or folder.")
+    return data
+
+
+def _limited(splits: Mapping[str, Any], options: DataOptions) -> dict[str, Any]:
+    limits = {name: getattr(options, SPLITS[name]) for name in splits if name in SPLITS}
+    return {
+        name: splits[name]
+        if limit is None
+        else splits[name].select(range(min(limit, len(splits[name]))))
+        for name, limit in limits.items()
+    }

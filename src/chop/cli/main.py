@@ -1,0 +1,241 @@
+"""From the command line to a command and its exit code."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from chop.cli.commands import COMMANDS, Command, load
+from chop.cli.console import Console
+from chop.cli.failures import OK, UsageError, exit_code, explain
+from chop.cli.option import Option, add_options, given_values, options_of, tables_of
+from chop.cli.output import staged, write_text
+from chop.cli.session import Session
+from chop.cli.settings import resolve, to_table, to_toml
+from chop.log import get_logger, get_report_logger, set_logging_verbosity
+from chop.registry import suggest
+
+RESULT, CONFIG = "result.json", "config.toml"
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises instead of leaving the program."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line."""
+        raise UsageError(f"{message}. See `{self.prog} --help`.")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `mase` with the arguments `argv`; its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    console = Console(is_json="--json" in words, is_quiet="--quiet" in words)
+    is_debug = "--debug" in words
+    try:
+        return _dispatch(words, console)
+    except (Exception, KeyboardInterrupt) as error:
+        if is_debug:
+            traceback.print_exception(error, file=console.err)
+        code, told = exit_code(error), explain(error)
+        if console.is_json:
+            problem = {"kind": type(error).__name__, "message": told}
+            console.document({"error": problem, "exit_code": code})
+        console.fail(told)
+        return code
+
+
+def _dispatch(words: Sequence[str], console: Console) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        console.say(overview())
+        return OK
+    if words[0] == "--version":
+        console.say(f"mase {version()}")
+        return OK
+    if words[0] not in COMMANDS:
+        raise UsageError(f"no command '{words[0]}'. {suggest(words[0], COMMANDS)}")
+    command = COMMANDS[words[0]]
+    if {"-h", "--help"} & set(words):
+        console.say(build_parser(command).format_help())
+        return OK
+    return _run(command, words[1:], console)
+
+
+def overview() -> str:
+    """The commands, a line each."""
+    width = max(len(name) for name in COMMANDS)
+    lines = [f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: mase COMMAND [MODEL] [options]",
+            "",
+            "Capture a model as a graph, then analyse, compress, search, run it or build it.",
+            "",
+            *lines,
+            "",
+            "`mase COMMAND --help`: options and examples. `mase doctor`: what this machine has.",
+        ]
+    )
+
+
+def version() -> str:
+    """The version of the installed distribution."""
+    try:
+        return importlib.metadata.version("mase")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+# -- one command -----------------------------------------------------------------------------------
+
+
+def build_parser(command: Command) -> Parser:
+    """The parser of a command, from the fields of its configuration."""
+    options = options_of(command.load_config())
+    words = [option.path[-1].upper() for option in options if option.is_positional]
+    parser = Parser(
+        prog=f"mase {command.name}",
+        usage=" ".join(["mase", command.name, *(f"[{word}]" for word in words), "[options]"]),
+        description=command.summary[0].upper() + command.summary[1:] + ".",
+        epilog=_epilog(command),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_options(parser, options)
+    common = parser.add_argument_group("Every command")
+    for flag, told in SWITCHES.items():
+        common.add_argument(flag, action="store_true", help=told)
+    common.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"read the table [{command.name}] of a TOML file",
+    )
+    common.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set one value, such as rules.linear.config.width=8; may be repeated",
+    )
+    return parser
+
+
+SWITCHES = {
+    "--dry-run": "print the resolved configuration as TOML and do nothing",
+    "--json": "print one JSON document on stdout; everything else goes to stderr",
+    "--quiet": "no progress and no notes",
+    "--verbose": "say what the library is doing",
+    "--debug": "show the traceback of an error",
+}
+"""Flags of every command that take no value."""
+
+
+def _epilog(command: Command) -> str:
+    lines = ["examples:", *(f"  {example}" for example in command.examples)]
+    tables = tables_of(command.load_config())
+    if tables:
+        lines += ["", f"tables, from --config or --set: {', '.join(tables)}"]
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A command line, read: the configuration, and the switches that are on."""
+
+    config: Any
+    switches: argparse.Namespace
+
+
+def read_request(command: Command, words: Sequence[str]) -> Request:
+    """The configuration that a command line, with the file it names, asks for."""
+    options: list[Option] = options_of(command.load_config())
+    given = build_parser(command).parse_args(list(words))
+    flags = given_values(options, given)
+    cls = command.load_config()
+    config: Any = resolve(cls, command.name, given.config, given.set, flags)
+    return Request(config, given)
+
+
+def _run(command: Command, words: Sequence[str], console: Console) -> int:
+    request = read_request(command, words)
+    config = request.config
+    if request.switches.dry_run:
+        _show_config(command, config, console)
+        return OK
+    set_logging_verbosity("info" if request.switches.verbose else "warning")
+    start = time.monotonic()
+    with _quiet_libraries(request.switches.verbose), _terminable():
+        result = _work(command, config, console)
+    if console.is_json:
+        seconds = round(time.monotonic() - start, 3)
+        out = {"out": str(config.out)} if hasattr(config, "out") else {}
+        console.document({"command": command.name, **out, "seconds": seconds, **result})
+    elif hasattr(config, "out"):
+        console.say(f"\nresults: {config.out}/")
+    return int(result.get("exit_code", OK))
+
+
+def _show_config(command: Command, config: Any, console: Console) -> None:
+    if console.is_json:
+        console.document({"command": command.name, "config": to_table(config)})
+    else:
+        console.say(to_toml(command.name, config).rstrip())
+
+
+def _work(command: Command, config: Any, console: Console) -> Mapping[str, Any]:
+    run = load(command.run)
+    if not hasattr(config, "out"):
+        found: Mapping[str, Any] = run(config, Session(console, Path(), Path()))
+        return found
+    with staged(config.out) as folder:
+        result: Mapping[str, Any] = run(config, Session(console, folder, config.out))
+        write_text(folder / CONFIG, to_toml(command.name, config))
+        with (folder / RESULT).open("w") as opened:
+            Console(out=opened).document(result)
+    return result
+
+
+@contextlib.contextmanager
+def _quiet_libraries(verbose: bool) -> Iterator[None]:
+    """What libraries print goes to stderr: stdout is for results."""
+    if not verbose:
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    get_logger("chop.report")
+    reports = get_report_logger()
+    level = reports.level
+    reports.setLevel("INFO" if verbose else "WARNING")  # commands draw their own tables
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        reports.setLevel(level)
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does: unfinished files are removed."""
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,47 @@
+"""The size of a graph in numbers a person compares: parameters, bits, bytes, zeros."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chop.ir.graph import MaseGraph
+from chop.ir.ops import node_module
+from chop.passes import calculate_avg_bits_mg_analysis_pass, calculate_sparsity_analysis_pass
+
+
+def size_of(graph: MaseGraph) -> dict[str, Any]:
+    """Parameters, bits of a weight and of an activation, bytes to store, share of zero weights."""
+    _, bits = calculate_avg_bits_mg_analysis_pass(graph)
+    _, sparsity = calculate_sparsity_analysis_pass(graph)
+    return {
+        "parameters": sum(p.numel() for p in graph.model.parameters()),
+        "weight_bits": bits["w_avg_bit"],
+        "activation_bits": bits["data_avg_bit"],
+        "bytes": _bytes(graph, bits),
+        "sparsity": sparsity["sparsity"],
+    }
+
+
+def _bytes(graph: MaseGraph, bits: dict[str, Any]) -> int:
+    """Layers with a format are stored in it, every other parameter as it is."""
+    named = {row["name"] for row in bits["table"]}
+    layers = [n for n in graph.nodes if n.op == "call_module" and n.name in named]
+    counted = {id(p): p for n in layers for p in node_module(n).parameters()}
+    in_format = sum(p.numel() for p in counted.values()) * (bits["w_avg_bit"] or 0) / 8
+    rest = (p for p in graph.model.parameters() if id(p) not in counted)
+    return round(in_format + sum(p.numel() * p.element_size() for p in rest))
+
+
+def before_after(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
+    """Two such records as rows of a table."""
+    return [
+        {"": name.replace("_", " "), "before": _show(before.get(name)), "after": _show(value)}
+        for name, value in after.items()
+        if value is not None
+    ]
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value if value is not None else "")

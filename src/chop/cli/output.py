@@ -1,0 +1,44 @@
+"""The folder a command writes: complete, or as it was before."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def staged(folder: Path) -> Iterator[Path]:
+    """A folder to write to, whose contents move to `folder` when the block ends without error."""
+    folder.mkdir(parents=True, exist_ok=True)
+    scratch = folder / f".staged.{os.getpid()}"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    try:
+        yield scratch
+        publish(scratch, folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def publish(source: Path, folder: Path) -> list[str]:
+    """Move every entry of `source` into `folder`, each in one step; their names."""
+    names = sorted(entry.name for entry in source.iterdir())
+    for name in names:
+        target = folder / name
+        if target.is_dir():  # a folder is replaced whole: no file of an earlier run stays in it
+            aside = source / f".old.{name}"
+            os.replace(target, aside)
+        os.replace(source / name, target)
+    return names
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write so that the file is there with all of its text, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+    return path

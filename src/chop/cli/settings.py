@@ -1,0 +1,100 @@
+"""A command's configuration: defaults, then a file, then flags; and back to TOML."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from chop.config import dump_toml, load_toml, parse, parse_toml
+from chop.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def resolve(
+    cls: type[T],
+    command: str,
+    file: Path | None = None,
+    assignments: Iterable[str] = (),
+    flags: Mapping[str, Any] | None = None,
+) -> T:
+    """The configuration of `command`: default < table of `file` < `--set` < flag."""
+    merged: dict[str, Any] = {} if file is None else read_table(file, command)
+    for text in assignments:
+        merged = merge(merged, read_assignment(text))
+    return parse(cls, merge(merged, flags or {}), command)
+
+
+def read_table(file: Path, command: str) -> dict[str, Any]:
+    """The table of a TOML file that is named after the command."""
+    tables = load_toml(file)
+    table = tables.get(command)
+    if not isinstance(table, Mapping):
+        found = ", ".join(tables) or "none"
+        raise ConfigError(f"{file}: no table [{command}] for this command. Found: {found}.")
+    return dict(table)
+
+
+def read_assignment(text: str) -> dict[str, Any]:
+    """`a.b=1` as nested mappings; what is no TOML value is text.
+
+    >>> read_assignment("rules.linear.config.name=integer")
+    {'rules': {'linear': {'config': {'name': 'integer'}}}}
+    """
+    key, equals, value = text.partition("=")
+    where = f"--set {text}"
+    if not equals or not key.strip():
+        raise ConfigError(f"{where}: expected KEY.PATH=VALUE.")
+    try:
+        return parse_toml(f"{key} = {value}", where)
+    except ConfigError:
+        return parse_toml(f"{key} = {json.dumps(value)}", where)
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both mappings; where they meet, `above` decides, key by key in tables."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(old, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def to_table(config: Any) -> dict[str, Any]:
+    """The plain values of a configuration, which `resolve` reads back to an equal one."""
+    table: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = _plain(getattr(config, field.name))
+        if "rest" in field.metadata:
+            table |= value
+        else:
+            table[field.name] = value
+    return table
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_table(value)
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+PLACES = ("out", "resume", "save_steps", "evaluate")
+"""Settings that do not change what a run computes."""
+
+
+def identity(config: Any) -> dict[str, Any]:
+    """What makes two runs the same run: the configuration without `PLACES`."""
+    return {key: value for key, value in to_table(config).items() if key not in PLACES}
+
+
+def to_toml(command: str, config: Any) -> str:
+    """The configuration as a file for `--config`."""
+    return dump_toml({command: to_table(config)})

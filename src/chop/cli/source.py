@@ -1,0 +1,249 @@
+"""The model a command line speaks of, as a graph."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from chop.cli.configs import ModelOptions
+from chop.cli.data import Data
+from chop.cli.failures import SourceError
+from chop.errors import HubError
+from chop.hub import locate
+from chop.ir.checkpoint import FORMAT
+from chop.ir.graph import MaseGraph
+from chop.ir.inputs import Signature, is_hugging_face
+from chop.models import CNN, MLP, MODELS, ResidualCNN, get_model
+from chop.passes import add_common_metadata_analysis_pass, init_metadata_analysis_pass
+
+FORMS = (
+    "a reference model",
+    "a MaseGraph checkpoint",
+    "module:function or file.py:function",
+    "a Hugging Face folder",
+    "a hub name",
+)
+"""What a model may be, in the order they are tried."""
+LABELS = "labels"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model found: `graph` where it was saved as one, else `model` with what inputs it came with.
+
+    `kind` is one of `FORMS`; `place` the folder or hub name of a Hugging Face model.
+    """
+
+    name: str
+    kind: str
+    model: nn.Module | None = None
+    graph: MaseGraph | None = None
+    inputs: Any = None
+    place: str | None = None
+
+
+def find_source(options: ModelOptions) -> Source:
+    """The model of `options`; an error says what was tried."""
+    name = options.model
+    if name is None:
+        raise SourceError(f"no model given. A model is {', '.join(FORMS[:-1])} or {FORMS[-1]}.")
+    torch.manual_seed(options.seed)
+    tried: list[str] = []
+    for find in FINDERS:
+        found = find(name, options, tried)
+        if found is not None:
+            return found
+    listed = "".join(f"\n  not {each}" for each in tried)
+    raise SourceError(f"no model '{name}'. Tried:{listed}")
+
+
+def _reference(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
+    if name not in MODELS:
+        tried.append(f"{FORMS[0]} ({', '.join(MODELS)})")
+        return None
+    return Source(name, FORMS[0], model=MODELS[name](**options.model_options))
+
+
+def _checkpoint(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
+    path = _checkpoint_path(Path(name))
+    if path is None:
+        tried.append(f"{FORMS[1]} ({name}.json, or in the folder {name})")
+        return None
+    classes = [import_name(each) for each in options.classes]
+    return Source(name, FORMS[1], graph=MaseGraph.from_checkpoint(path, classes))
+
+
+def _checkpoint_path(path: Path) -> Path | None:
+    """The checkpoint that `path` is, or that the folder `path` holds."""
+    file = path.with_name(path.name.removesuffix(".json").removesuffix(".safetensors") + ".json")
+    inside = sorted(path.glob("*.json")) if path.is_dir() else []
+    found = [each for each in (file, *inside) if _is_checkpoint(each)]
+    if len(found) > 1 and path.is_dir():
+        names = ", ".join(each.stem for each in found)
+        raise SourceError(f"{path}: several checkpoints ({names}). Name one: {found[0]}.")
+    return found[0] if found else None
+
+
+def _is_checkpoint(file: Path) -> bool:
+    if not file.is_file() or not file.with_suffix(".safetensors").is_file():
+        return False
+    with file.open() as opened:
+        return f'"format": "{FORMAT}"' in opened.read(200)
+
+
+def _function(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
+    if ":" not in name:
+        tried.append(f"{FORMS[2]} (no ':' in it)")
+        return None
+    build = import_name(name)
+    if not callable(build):
+        raise SourceError(f"{name}: expected a function that builds a model.")
+    made = build(**options.model_options)
+    model, inputs = made if isinstance(made, tuple) else (made, None)
+    if not isinstance(model, nn.Module):
+        raise SourceError(
+            f"{name}: gave {type(model).__name__}; expected a torch.nn.Module, or a pair of one "
+            f"and its example inputs."
+        )
+    return Source(name, FORMS[2], model=model, inputs=inputs)
+
+
+def _hugging_face(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
+    try:
+        place = locate(name, "model")
+    except HubError as error:
+        tried.append(f"{FORMS[3]} or {FORMS[4]} ({error})")
+        return None
+    if place.is_folder and not Path(place.name, "config.json").is_file():
+        tried.append(f"{FORMS[3]} ({place.name} has no config.json)")
+        return None
+    model = get_model(name, options.task, **options.model_options)
+    kind = FORMS[3] if place.is_folder else FORMS[4]
+    return Source(name, kind, model=model, place=place.name)
+
+
+FINDERS: tuple[Callable[[str, ModelOptions, list[str]], Source | None], ...] = (
+    _reference,
+    _checkpoint,
+    _function,
+    _hugging_face,
+)
+
+
+def import_name(place: str) -> Any:
+    """What `module:name` or `path/to/file.py:name` is."""
+    owner, _, name = place.rpartition(":")
+    try:
+        module = _load_file(Path(owner)) if owner.endswith(".py") else _load_module(owner)
+    except ImportError as error:
+        raise SourceError(f"{place}: cannot import '{owner}' ({error}).") from error
+    if not hasattr(module, name):
+        raise SourceError(f"{place}: '{owner}' has no '{name}'.")
+    return getattr(module, name)
+
+
+def _load_module(name: str) -> Any:
+    if os.getcwd() not in sys.path:  # as `python -m` does
+        sys.path.insert(0, os.getcwd())
+    return importlib.import_module(name)
+
+
+def _load_file(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ImportError("no such file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # dataclasses and pickles look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+# -- from a model to a graph -----------------------------------------------------------------------
+
+
+def load_graph(options: ModelOptions, source: Source, data: Data | None = None) -> MaseGraph:
+    """The annotated graph of a model; `data` tells what it is to be fed."""
+    graph = source.graph
+    if graph is None:
+        assert source.model is not None, "a source has a model or a graph"
+        graph = _trace(options, source, source.model.eval(), data)
+    if any("mase" not in node.meta for node in graph.nodes):
+        graph, _ = init_metadata_analysis_pass(graph)
+    graph, _ = add_common_metadata_analysis_pass(graph)
+    return graph
+
+
+def _trace(options: ModelOptions, source: Source, model: nn.Module, data: Data | None) -> MaseGraph:
+    if is_hugging_face(model):
+        names = options.inputs or (None if data is None else _fed_inputs(model, data))
+        return MaseGraph(model, hf_input_names=names, dummy_in=source.inputs)
+    return MaseGraph(model, dummy_in=_example(options, source, model, data))
+
+
+def _fed_inputs(model: nn.Module, data: Data) -> list[str]:
+    """The columns of the data that the model takes, and its labels where it takes them."""
+    known = Signature.of(model).names
+    columns = [name for name in data.columns if name in known and name != LABELS]
+    return [*columns, *([LABELS] if LABELS in known else [])]
+
+
+def _example(options: ModelOptions, source: Source, model: nn.Module, data: Data | None) -> Any:
+    if options.input_shape is not None:
+        return torch.zeros(options.input_shape)
+    if source.inputs is not None:
+        return source.inputs
+    if data is not None:
+        return data.example(model)
+    for kind, make in EXAMPLES.items():
+        if type(model) is kind:
+            return make(model)
+    raise SourceError(
+        f"model '{source.name}': what are its inputs? Give --input-shape (such as 1,3,32,32) or "
+        f"--dataset, or let the function return a pair: the model and its example inputs."
+    )
+
+
+EXAMPLES: Mapping[type[nn.Module], Callable[[Any], Any]] = {
+    MLP: lambda m: torch.zeros(2, m.layers[1].in_features),
+    CNN: lambda m: torch.zeros(2, m.conv1.in_channels, 8, 8),
+    ResidualCNN: lambda m: torch.zeros(2, m.stem.in_channels, 8, 8),
+}
+"""Example inputs of the reference models that are no Hugging Face models."""
+
+
+def example_of(graph: MaseGraph, batch: int | None = None) -> dict[str, Any]:
+    """The inputs that a graph was traced with, with `batch` rows where that is given."""
+    found = dict(graph.dummy_in or {})
+    if not found:
+        raise SourceError("the checkpoint has no example inputs; give --dataset.")
+    if batch is None:
+        return found
+    return {name: _rows(value, batch) for name, value in found.items()}
+
+
+def _rows(value: Any, batch: int) -> Any:
+    if not torch.is_tensor(value) or value.dim() == 0:
+        return value
+    copies = -(-batch // len(value))
+    return value.repeat(copies, *[1] * (value.dim() - 1))[:batch]
+
+
+def describe(graph: MaseGraph, source: Source) -> dict[str, Any]:
+    """A few facts about a graph, for the record."""
+    parameters = sum(p.numel() for p in graph.model.parameters())
+    kind = type(graph.model).__name__
+    return {
+        "model": source.name,
+        "class": kind,
+        "nodes": len(graph.nodes),
+        "parameters": parameters,
+    }

@@ -1,0 +1,62 @@
+"""The model and data of a command line as sweeps and searches want them."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from chop.actions.subject import Subject
+from chop.cli.configs import SearchConfig
+from chop.cli.data import Data, require_data
+from chop.cli.settings import to_toml
+from chop.cli.source import Source, find_source, load_graph
+from chop.cli.training import make_trainer, training_arguments
+from chop.config import parse, parse_toml
+from chop.ir.graph import MaseGraph
+
+OBSERVED_BATCHES = 4
+
+
+def make_subject(graph: MaseGraph, data: Data, config: Any) -> Subject:
+    """Copies of `graph` to change, a way to train and to measure them."""
+
+    def trainer(changed: MaseGraph, seed: int, **chosen: Any) -> Any:
+        epochs = chosen.pop("num_train_epochs", config.epochs)
+        arguments = {**training_arguments(changed, config), "seed": seed, **chosen}
+        return make_trainer(changed, data, config, epochs, arguments)
+
+    def train(changed: MaseGraph, seed: int, **chosen: Any) -> None:
+        trainer(changed, seed, **chosen).train()
+        changed.model.to("cpu").eval()
+
+    return Subject(
+        graph=lambda seed: copy.deepcopy(graph),
+        train=train,
+        evaluate=lambda changed: float(trainer(changed, 0).evaluate()[f"eval_{config.metric}"]),
+        batches=lambda: data.batches(graph.model, config.eval_batch_size, OBSERVED_BATCHES),
+    )
+
+
+def load_subject(config: Any, purpose: str) -> tuple[Source, MaseGraph, Subject]:
+    """What a configuration names: where it is from, its graph, and the subject."""
+    source = find_source(config)
+    data = require_data(config, source.place, purpose)
+    graph = load_graph(config, source, data)
+    return source, graph, make_subject(graph, data, config)
+
+
+@dataclass(frozen=True)
+class SubjectMaker:
+    """Makes the subject of a search from its configuration, in whatever process it is called."""
+
+    settings: str
+
+    @classmethod
+    def of(cls, config: SearchConfig) -> SubjectMaker:
+        """The maker for a configuration."""
+        return cls(to_toml("search", config))
+
+    def __call__(self) -> Subject:
+        table = parse_toml(self.settings, "search")["search"]
+        return load_subject(parse(SearchConfig, table, "search"), "search")[2]

@@ -1,0 +1,227 @@
+// y = x W^T + bias with W in MXINT8, x and y in bfloat16, for up to 32 rows of x, where reading W is
+// the work; for GPUs with clusters (compute capability 9.0).
+//
+// W goes from memory straight into the registers that are the operand of the tensor cores, and is
+// decoded there. The columns of W are cut into SPLIT parts, one per block of a cluster; the parts
+// are added through the cluster's shared memory, always in the same order.
+//
+// Compiled at run time, once per set of: GROUP (values per scale), BATCH (rows of x, a multiple of
+// 8), TILES (16 rows of W each, per block), WARPS and SPLIT.
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// -- decoding ---------------------------------------------------------------------------------
+
+__device__ __forceinline__ u32 fma2(u32 a, u32 b, u32 c) {
+  u32 d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
+// A scale byte as 2^(byte - 127) twice; 0 is subnormal, 255 is NaN.
+__device__ __forceinline__ u32 scale2(u32 byte) {
+  u32 bits = byte << 7 | (byte == 0 || byte == 255 ? 0x40 : 0);
+  return bits * 0x10001;
+}
+
+// Two codes, the low bytes of the halves of `pair`, as two values times their scale. A code is
+// (low seven bits) / 64 - 2 (top bit). The seven bits below an exponent of 1 are 2 + low / 64;
+// the top bit falls on the exponent itself: 2 becomes 4. The difference is exact.
+__device__ __forceinline__ u32 decode2(u32 pair, u32 scale) {
+  u32 fraction = (pair & 0x007f007f) | 0x40004000;
+  u32 minus = (pair & 0x00800080) | 0xc000c000;
+  return fma2(fma2(fraction, 0x3f803f80, minus), scale, 0x80008000);
+}
+
+__device__ __forceinline__ u32 low_pair(u32 word) { return __byte_perm(word, 0, 0x4140); }
+__device__ __forceinline__ u32 high_pair(u32 word) { return __byte_perm(word, 0, 0x4342); }
+
+// -- storing ----------------------------------------------------------------------------------
+
+__device__ __forceinline__ u16 to_bf16(float value) {
+  u16 bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+
+__device__ __forceinline__ float from_bf16(u16 bits) { return __uint_as_float((u32)bits << 16); }
+
+__device__ __forceinline__ u32 shared_address(const void* pointer) {
+  return (u32)__cvta_generic_to_shared(pointer);
+}
+
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
+}
+
+// The float4 at `address` of the shared memory of the cluster's block `rank`.
+__device__ __forceinline__ float4 remote(u32 address, u32 rank) {
+  u32 there;
+  float4 v;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(there)
+               : "memory");
+  return v;
+}
+
+// Four values of y for rows `row` ... `row` + 3 of W and row n of x.
+__device__ __forceinline__ void store4(float4 sum, const u16* bias, u16* y, int n, int row, int rows) {
+  float values[4] = {sum.x, sum.y, sum.z, sum.w};
+  u16 out[4];
+#pragma unroll
+  for (int j = 0; j < 4; j++)
+    out[j] = to_bf16(values[j] + (bias && row + j < rows ? from_bf16(bias[row + j]) : 0.0f));
+  u16* to = y + (long long)n * rows + row;
+  if (row + 3 < rows && rows % 4 == 0) {
+    *(uint2*)to = make_uint2(out[0] | (u32)out[1] << 16, out[2] | (u32)out[3] << 16);
+  } else {
+    for (int j = 0; j < 4; j++)
+      if (row + j < rows) to[j] = out[j];
+  }
+}
+
+// The float4 at `address` of all blocks of the cluster, added up.
+__device__ __forceinline__ float4 add_parts(u32 address) {
+  float4 sum = remote(address, 0);
+#pragma unroll
+  for (u32 rank = 1; rank < SPLIT; rank++) {
+    float4 more = remote(address, rank);
+    sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+  }
+  return sum;
+}
+
+// -- the product ------------------------------------------------------------------------------
+constexpr int THREADS = WARPS * 32;
+
+__device__ __forceinline__ void mma(float* c, const u32* a, u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ uint4 stream(const u8* pointer) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(pointer));
+  return v;
+}
+
+// What a thread holds of 64 columns: 16 bytes each of rows g and g + 8 of every tile of 16 rows,
+// their scales, and 16 columns of rows g of x. The order of columns within the 64 is the thread's
+// own: a product does not mind, as long as W and x agree.
+struct Chunk {
+  uint4 codes[TILES][2];
+  u8 scales[TILES][2];
+  uint4 x[BATCH / 8][2];
+};
+
+// A block: 16 * TILES rows of W, all rows of x; the warps take chunks of 64 columns in turn, the
+// next one on its way while one is multiplied. The kernel may start while the one before it on the
+// stream ends, which hides its start; it reads nothing until that one has ended.
+#if SPLIT > 1
+#define CLUSTER __cluster_dims__(1, SPLIT, 1)
+#else
+#define CLUSTER
+#endif
+extern "C" __global__ void CLUSTER __launch_bounds__(THREADS)
+    mxint8_linear(const u16* __restrict__ x, const u8* __restrict__ codes,
+                 const u8* __restrict__ scales, const u16* __restrict__ bias, u16* __restrict__ y,
+                 int batch, int rows, int columns) {
+  constexpr int ROWS_W = 16 * TILES, PITCH = ROWS_W + 4, QUADS = ROWS_W / 4;
+  __shared__ __align__(16) float parts[WARPS][BATCH][PITCH];
+  int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
+  int row = blockIdx.x * ROWS_W, groups = columns / GROUP;
+  int chunks = columns / 64, per_block = (chunks + SPLIT - 1) / SPLIT;
+  int end = min(chunks, ((int)blockIdx.y + 1) * per_block), chunk = blockIdx.y * per_block + warp;
+
+  const u8 *code_row[TILES][2], *scale_row[TILES][2];
+#pragma unroll
+  for (int i = 0; i < TILES; i++)
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      long long r = min(row + i * 16 + h * 8 + g, rows - 1);  // beyond the last: not stored
+      code_row[i][h] = codes + r * columns + t * 16, scale_row[i][h] = scales + r * groups;
+    }
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+
+  float sums[TILES][BATCH / 8][4] = {};
+  auto load = [&](Chunk& c, int column) {
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        c.codes[i][h] = stream(code_row[i][h] + column);
+        c.scales[i][h] = scale_row[i][h][(column + t * 16) / GROUP];
+      }
+#pragma unroll
+    for (int j = 0; j < BATCH / 8; j++) {
+      int n = j * 8 + g;
+      const uint4* from = (const uint4*)(x + (long long)n * columns + column + t * 16);
+      c.x[j][0] = n < batch ? from[0] : make_uint4(0, 0, 0, 0);
+      c.x[j][1] = n < batch ? from[1] : make_uint4(0, 0, 0, 0);
+    }
+  };
+  auto multiply = [&](const Chunk& c) {
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+      const u32 *above = (const u32*)&c.codes[i][0], *below = (const u32*)&c.codes[i][1];
+      u32 s0 = scale2(c.scales[i][0]), s1 = scale2(c.scales[i][1]);
+#pragma unroll
+      for (int s = 0; s < 4; s++) {
+        u32 a[4] = {decode2(low_pair(above[s]), s0), decode2(low_pair(below[s]), s1),
+                    decode2(high_pair(above[s]), s0), decode2(high_pair(below[s]), s1)};
+#pragma unroll
+        for (int j = 0; j < BATCH / 8; j++) {
+          const u32* xs = (const u32*)c.x[j];
+          mma(sums[i][j], a, xs[2 * s], xs[2 * s + 1]);
+        }
+      }
+    }
+  };
+  Chunk now, next;
+  if (chunk < end) load(now, chunk * 64);
+  for (; chunk < end; chunk += WARPS) {
+    if (chunk + WARPS < end) load(next, (chunk + WARPS) * 64);
+    multiply(now);
+    now = next;
+  }
+
+#pragma unroll
+  for (int i = 0; i < TILES; i++)
+#pragma unroll
+    for (int j = 0; j < BATCH / 8; j++)
+#pragma unroll
+      for (int e = 0; e < 4; e++)
+        parts[warp][j * 8 + t * 2 + e % 2][i * 16 + e / 2 * 8 + g] = sums[i][j][e];
+  __syncthreads();
+  for (int i = thread; i < BATCH * QUADS; i += THREADS) {
+    int n = i / QUADS, r = i % QUADS * 4;
+    float4 sum = *(float4*)&parts[0][n][r];
+#pragma unroll
+    for (int w = 1; w < WARPS; w++) {
+      float4 more = *(float4*)&parts[w][n][r];
+      sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+    }
+    if (SPLIT > 1)
+      *(float4*)&parts[0][n][r] = sum;
+    else if (n < batch)
+      store4(sum, bias, y, n, row + r, rows);
+  }
+#if SPLIT > 1
+  cluster_sync();
+  for (int i = blockIdx.y * THREADS + thread; i < BATCH * QUADS; i += SPLIT * THREADS) {
+    int n = i / QUADS, r = i % QUADS * 4;
+    if (n < batch) store4(add_parts(shared_address(&parts[0][n][r])), bias, y, n, row + r, rows);
+  }
+  cluster_sync();  // no block leaves while its shared memory is read
+#endif
+}

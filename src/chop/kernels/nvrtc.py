@@ -1,0 +1,136 @@
+"""Compile CUDA C++ at run time and launch it, through ctypes.
+
+torch's CUDA packages bring NVIDIA's run-time compiler, and the driver is there where a GPU is: no
+toolkit is needed. Header-free sources compile in about a second and are kept for the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+from collections.abc import Sequence
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from pathlib import Path
+from typing import Any
+
+from chop.errors import ChopError
+
+PROGRAMMATIC_STREAM_SERIALIZATION = 6
+"""The driver's name of the attribute that lets a kernel start while the one before it ends."""
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = (
+        ("name", c_int),
+        ("padding", c_int),
+        ("value", c_int),
+        ("rest", c_int * 15),  # the driver's value is a union of 64 bytes
+    )
+
+
+class _Config(ctypes.Structure):
+    _fields_ = (
+        *((f"grid_{axis}", c_uint) for axis in "xyz"),
+        *((f"block_{axis}", c_uint) for axis in "xyz"),
+        ("shared_bytes", c_uint),
+        ("stream", c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("attribute_count", c_uint),
+    )
+
+
+class CudaError(ChopError):
+    """The run-time compiler or the driver refused."""
+
+
+class Function:
+    """A kernel on the current device; `launch` queues it on a stream."""
+
+    def __init__(self, image: bytes, name: str) -> None:
+        driver = _driver()
+        self._module, self._handle = c_void_p(), c_void_p()
+        _check(driver.cuModuleLoadData(byref(self._module), image), f"load {name}")
+        found = driver.cuModuleGetFunction(byref(self._handle), self._module, name.encode())
+        _check(found, f"find {name}")
+
+    def launch(
+        self, grid: tuple[int, int, int], threads: int, stream: int, arguments: Sequence[Any]
+    ) -> None:
+        """Queue the kernel; `arguments` are ctypes values and must match its signature."""
+        pointers = (c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
+        early = _Attribute(PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1)
+        config = _Config(*grid, threads, 1, 1, 0, stream, ctypes.pointer(early), 1)
+        status = _driver().cuLaunchKernelEx(byref(config), self._handle, pointers, None)
+        _check(status, "launch a kernel")
+
+
+def is_available() -> bool:
+    """Whether compiler and driver can be loaded here."""
+    try:
+        return bool(_compiler() and _driver())
+    except CudaError:
+        return False
+
+
+def compile_cuda(source: str, defines: dict[str, int], architecture: str) -> bytes:
+    """The machine code of `source` for `architecture`, such as "sm_90a"."""
+    library, program = _compiler(), c_void_p()
+    created = library.nvrtcCreateProgram(
+        byref(program), source.encode(), b"source.cu", 0, None, None
+    )
+    _check(created, "read the source")
+    try:
+        options = [f"--gpu-architecture={architecture}", "--std=c++17"]
+        options += [f"-D{name}={value}" for name, value in defines.items()]
+        given = (c_char_p * len(options))(*(o.encode() for o in options))
+        if library.nvrtcCompileProgram(program, len(options), given):
+            raise CudaError(f"nvrtc: {' '.join(options)}:\n{_text(program, 'ProgramLog')}")
+        return _bytes(program, "CUBIN")
+    finally:
+        library.nvrtcDestroyProgram(byref(program))
+
+
+def _bytes(program: c_void_p, what: str) -> bytes:
+    library, size = _compiler(), c_size_t()
+    _check(getattr(library, f"nvrtcGet{what}Size")(program, byref(size)), f"read the {what}")
+    buffer = ctypes.create_string_buffer(size.value)
+    _check(getattr(library, f"nvrtcGet{what}")(program, buffer), f"read the {what}")
+    return buffer.raw
+
+
+def _text(program: c_void_p, what: str) -> str:
+    return _bytes(program, what).rstrip(b"\0").decode(errors="replace")
+
+
+def _check(status: int, what: str) -> None:
+    if status:
+        raise CudaError(f"cuda: cannot {what}: error {status}.")
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise CudaError("cuda: no driver (libcuda.so.1) on this machine.") from error
+
+
+@functools.cache
+def _compiler() -> ctypes.CDLL:
+    tried = [str(path) for path in _packaged()] + [f"libnvrtc.so.{n}" for n in (13, 12)]
+    for name in tried:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise CudaError(f"cuda: no run-time compiler; tried {', '.join(tried)}.")
+
+
+def _packaged() -> list[Path]:
+    """The compilers among the installed packages, newest first."""
+    found = importlib.util.find_spec("nvidia")
+    roots = list(found.submodule_search_locations or ()) if found else []
+    return sorted(
+        (p for root in roots for p in Path(root).glob("*/lib/libnvrtc.so.*")), reverse=True
+    )

@@ -1,0 +1,6 @@
+"""Pipelines: passes that run one after another, with arguments by pass name."""
+
+from chop.pipelines.auto import AutoPipeline, Step
+from chop.pipelines.compression import COMPRESSION_STEPS, CompressionPipeline
+
+__all__ = ["COMPRESSION_STEPS", "AutoPipeline", "CompressionPipeline", "Step"]

@@ -1,0 +1,108 @@
+"""A list of passes that runs as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from chop.errors import ConfigError, PassError
+from chop.ir.graph import MaseGraph
+from chop.ir.meta import MaseMetadata
+from chop.passes.base import NEEDS, PASSES, PassFunction
+from chop.registry import suggest
+
+When = Literal["given", "always", "missing"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A pass, and when it runs: if its arguments are `given`, `always`, or where the metadata
+    `gives` is `missing` from some node (or arguments are given)."""
+
+    run: PassFunction
+    when: When = "given"
+    gives: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.when == "missing" and self.gives not in NEEDS:
+            raise ConfigError(
+                f"step '{self.name}': runs where metadata is missing, but gives {self.gives!r}. "
+                f"{suggest(self.gives, NEEDS)}"
+            )
+
+    @property
+    def name(self) -> str:
+        """The name of the pass, under which its arguments and its result go."""
+        spec = getattr(self.run, "spec", None)
+        return str(getattr(self.run, "__name__", self.run)) if spec is None else str(spec.name)
+
+    def is_due(self, graph: MaseGraph, arguments: Mapping[str, Any] | None) -> bool:
+        """Whether the pass is to run on `graph`."""
+        if arguments is not None or self.when == "always":
+            return True
+        return self.when == "missing" and not _has(graph, str(self.gives))
+
+
+def _has(graph: MaseGraph, need: str) -> bool:
+    _, is_there = NEEDS[need]
+    found = (node.meta.get("mase") for node in graph.fx_graph.nodes)
+    return all(isinstance(meta, MaseMetadata) and is_there(meta) for meta in found)
+
+
+class AutoPipeline:
+    """Runs `steps` in order: `graph, info = pipeline(graph, pass_args={pass name: arguments})`.
+
+    `steps` are `Step`s, passes, or names of passes; a bare pass runs where its arguments are
+    given. A subclass lists its own in `STEPS`. The list is the user's to extend:
+
+        pipeline = CompressionPipeline()
+        pipeline.steps.append(Step(report_graph_analysis_pass, "always"))
+    """
+
+    STEPS: ClassVar[tuple[Step | PassFunction | str, ...]] = ()
+
+    def __init__(self, steps: Iterable[Step | PassFunction | str] | None = None) -> None:
+        given = self.STEPS if steps is None else steps
+        self.steps = [_step(each) for each in given]
+
+    def __call__(
+        self, graph: MaseGraph, pass_args: Mapping[str, Mapping[str, Any] | None] | None = None
+    ) -> tuple[MaseGraph, dict[str, dict[str, Any]]]:
+        """The graph after every step that is due, and what each gave, by the name of its pass."""
+        if not isinstance(graph, MaseGraph):
+            raise PassError(
+                f"{type(self).__name__}: expected a MaseGraph, got {type(graph).__name__}. "
+                f"Wrap it: MaseGraph(model)."
+            )
+        given = pass_args or {}
+        self._check(given)
+        info: dict[str, dict[str, Any]] = {}
+        for step in self.steps:
+            arguments = given.get(step.name)
+            if step.is_due(graph, arguments):
+                graph, info[step.name] = step.run(graph, arguments)
+        return graph, info
+
+    def _check(self, given: Mapping[str, Any]) -> None:
+        names = [step.name for step in self.steps]
+        for name in given:
+            if name not in names:
+                raise ConfigError(
+                    f"{type(self).__name__}: pass_args has '{name}', which is no pass of this "
+                    f"pipeline. {suggest(name, names)}"
+                )
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ConfigError(
+                f"{type(self).__name__}: '{twice}' is listed twice, and arguments go by name."
+            )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(step.name for step in self.steps)})"
+
+
+def _step(given: Step | PassFunction | str) -> Step:
+    if isinstance(given, Step):
+        return given
+    return Step(PASSES[given] if isinstance(given, str) else given)

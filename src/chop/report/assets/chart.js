@@ -1,0 +1,140 @@
+// Lines and points over two axes, with the nearest point told on hover.
+
+import { scale } from "./axes.js";
+import { h, s } from "./dom.js";
+import { digits } from "./format.js";
+import { hideTip, showTip } from "./tooltip.js";
+
+const MARGIN = { left: 62, right: 14, top: 10, bottom: 44 };
+const REACH = 40; // pixels from the pointer at which a point answers
+const HEIGHT = 300;
+
+/**
+ * A chart. A series has `label`, `colour`, `points` ({x, y, low, high, title, facts, isFaint}), and
+ * `shape`: "line", "steps" or "points". `levels` are dashed horizontals, by name.
+ */
+export class Chart {
+  constructor({ title, x, y, series, levels = {}, isLog = false, onpick }) {
+    Object.assign(this, { title, x, y, series, levels, isLog, onpick, at: -1, marked: null });
+    this.svg = s("svg", { tabindex: "0", role: "img", "aria-label": `${title}. ${y} over ${x}. Arrow keys go from point to point.` });
+    this.keys = h("ul", { class: "keys" });
+    this.element = h("figure", { class: "chart panel", style: { margin: 0 } }, h("h3", {}, title), this.keys, this.svg);
+    this.listen();
+    new ResizeObserver(() => this.draw()).observe(this.element);
+  }
+
+  listen() {
+    this.svg.addEventListener("pointermove", (event) => this.hover(event));
+    this.svg.addEventListener("pointerleave", () => this.leave());
+    this.svg.addEventListener("blur", () => this.leave());
+    this.svg.addEventListener("click", (event) => { this.hover(event); this.pick(); });
+    this.svg.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  draw() {
+    const width = this.svg.clientWidth || 600;
+    const drawn = this.series.filter((each) => each.points.length);
+    const points = drawn.flatMap((each) => each.points);
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+    this.svg.setAttribute("height", HEIGHT);
+    this.keys.replaceChildren(...(drawn.length > 1 ? drawn : drawn.filter((each) => each.isNamed)).map(({ label, colour }) =>
+      h("li", {}, h("span", { class: "swatch", style: { "--c": colour } }), label)));
+    if (!points.length) return;
+    const wide = Math.max(3, Math.floor(width / 90));
+    this.toX = scale(points.map((p) => p.x), MARGIN.left, width - MARGIN.right, { isLog: this.isLog, pad: 0.03, ticks: wide });
+    const heights = [...points.flatMap((p) => [p.y, p.low ?? p.y, p.high ?? p.y]), ...Object.values(this.levels)];
+    this.toY = scale(heights, HEIGHT - MARGIN.bottom, MARGIN.top, { pad: 0.06 });
+    this.cursor = s("circle", { class: "cursor", r: 7, visibility: "hidden" });
+    this.svg.replaceChildren(this.axes(width), this.lines(width), ...drawn.map((each) => this.one(each)), this.cursor);
+    this.places = drawn.flatMap((each) => each.points.map((p) => ({ ...p, label: each.label, px: this.toX(p.x), py: this.toY(p.y) })));
+    this.places.sort((a, b) => a.px - b.px);
+  }
+
+  axes(width) {
+    const bottom = HEIGHT - MARGIN.bottom;
+    return s("g", {},
+      this.toY.ticks.map((v) => s("g", {},
+        s("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: this.toY(v), y2: this.toY(v) }),
+        s("text", { x: MARGIN.left - 8, y: this.toY(v) + 4, "text-anchor": "end" }, digits(v, 5)))),
+      this.toX.ticks.map((v) => s("text", { x: this.toX(v), y: bottom + 18, "text-anchor": "middle" }, digits(v, 5))),
+      s("text", { class: "title", x: (MARGIN.left + width - MARGIN.right) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, this.x),
+      s("text", { class: "title", transform: `translate(13 ${(MARGIN.top + bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, this.y));
+  }
+
+  lines(width) {
+    return s("g", { style: { "--c": "var(--muted)" } }, Object.entries(this.levels).map(([name, value]) => s("g", {},
+      s("line", { class: "line dashed", x1: MARGIN.left, x2: width - MARGIN.right, y1: this.toY(value), y2: this.toY(value) }),
+      s("text", { x: width - MARGIN.right, y: this.toY(value) - 5, "text-anchor": "end" }, name))));
+  }
+
+  one({ colour, points, shape = "line", size = 4 }) {
+    const at = points.map((p) => [this.toX(p.x), this.toY(p.y)]);
+    const parts = [];
+    if (points.some((p) => p.low !== undefined && p.low !== p.high)) parts.push(s("path", { class: "band", d: this.band(points) }));
+    if (shape === "line") parts.push(s("path", { class: "line", d: `M${at.map((p) => p.join(" ")).join("L")}` }));
+    if (shape === "steps") parts.push(s("path", { class: "line", d: at.map(([x, y], i) => (i ? `H${x}V${y}` : `M${x} ${y}`)).join("") }));
+    const dots = points.map((p, i) => s("circle", {
+      class: `dot${p.isFaint ? " faint" : ""}${p.key !== undefined && p.key === this.marked ? " marked" : ""}`,
+      cx: at[i][0], cy: at[i][1], r: p.isFaint ? size - 0.6 : size,
+    }));
+    return s("g", { style: { "--c": colour } }, parts, dots);
+  }
+
+  band(points) {
+    const up = points.map((p) => `${this.toX(p.x)} ${this.toY(p.high)}`);
+    const down = points.map((p) => `${this.toX(p.x)} ${this.toY(p.low)}`).reverse();
+    return `M${[...up, ...down].join("L")}Z`;
+  }
+
+  hover(event) {
+    const frame = this.svg.getBoundingClientRect();
+    const [x, y] = [event.clientX - frame.left, event.clientY - frame.top];
+    let [best, distance] = [-1, REACH];
+    this.places?.forEach((p, i) => {
+      const d = Math.hypot(p.px - x, p.py - y);
+      if (d < distance) [best, distance] = [i, d];
+    });
+    this.show(best);
+  }
+
+  show(index) {
+    this.at = index;
+    const place = this.places?.[index];
+    if (!place) return this.leave();
+    this.cursor.setAttribute("cx", place.px);
+    this.cursor.setAttribute("cy", place.py);
+    this.cursor.setAttribute("visibility", "visible");
+    const frame = this.svg.getBoundingClientRect();
+    const facts = place.facts ?? [[this.x, digits(place.x, 5)], [this.y, digits(place.y, 5)], ...this.spread(place)];
+    showTip(frame.left + place.px, frame.top + place.py, place.title ?? place.label, facts);
+  }
+
+  spread({ low, high }) {
+    return low !== undefined && low !== high ? [["lowest, highest", `${digits(low, 4)}, ${digits(high, 4)}`]] : [];
+  }
+
+  leave() {
+    this.at = -1;
+    this.cursor?.setAttribute("visibility", "hidden");
+    hideTip();
+  }
+
+  key(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (step && this.places?.length) {
+      event.preventDefault();
+      this.show((this.at + step + this.places.length) % this.places.length);
+    }
+    if (event.key === "Enter") this.pick();
+  }
+
+  pick() {
+    if (this.at >= 0) this.onpick?.(this.places[this.at]);
+  }
+
+  /** Mark the points of this key. */
+  mark(key) {
+    this.marked = key;
+    if (this.element.isConnected) this.draw();
+  }
+}

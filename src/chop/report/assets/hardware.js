@@ -1,0 +1,91 @@
+// The hardware: verdict, pace, block diagram with the bottleneck, and a table of stages.
+
+import { factList, h, s, section } from "./dom.js";
+import { arrowHead, boxElement, columnPath, routePath } from "./drawing.js";
+import { digits, number, shape, share } from "./format.js";
+import { Table } from "./table.js";
+import { hideTip, showTip } from "./tooltip.js";
+
+const ARROW = "hardware-arrow";
+
+function tellStage(stage) {
+  return [
+    ["module", stage.module], ["shape", stage.shape], ["format", stage.format],
+    ["cycles per tensor", number(stage.cycles)], ["busy", share(stage.utilisation)],
+    ["multipliers", stage.multipliers ? number(stage.multipliers) : undefined],
+    ["memory", stage.memory_bits ? `${number(stage.memory_bits)} bits` : undefined],
+    ["depth", stage.depth ? `${stage.depth} beats` : undefined],
+  ];
+}
+
+function colourOf(stage) {
+  if (!stage) return "var(--c3)";
+  return stage.multipliers ? "var(--c0)" : "var(--c7)";
+}
+
+function diagram({ boxes, layout, stages, streams, bottleneck }) {
+  const rows = new Map(stages.map((stage) => [stage.stage, stage]));
+  const drawn = layout.boxes.map((box, i) => {
+    const stage = rows.get(boxes[i]);
+    const tell = (event) => stage && showTip(event.clientX, event.clientY, stage.stage, tellStage(stage));
+    const isSlowest = boxes[i] === bottleneck;
+    return boxElement(box, layout.lines[i], {
+      class: isSlowest ? "node bottleneck" : "node", "data-name": boxes[i], style: { "--c": colourOf(stage) },
+      onpointermove: tell, onpointerleave: hideTip,
+    });
+  });
+  const far = new Set(layout.far);
+  const arrows = layout.routes.map((route, i) => s("path", { class: "edge", d: (far.has(i) ? columnPath : routePath)(route), "marker-end": `url(#${ARROW})` }));
+  const widths = layout.routes.map((route, i) => {
+    const [x, y] = far.has(i) ? [route[0], route[1] + 12] : [(route[2] + route[4]) / 2, (route[3] + route[5]) / 2];
+    return s("text", { class: "width", x: x + 8, y: y + 4 }, `${streams[i].lanes} × ${streams[i].width} bit`);
+  });
+  return s("svg", { width: layout.width, height: layout.height, viewBox: `0 0 ${layout.width} ${layout.height}`, role: "img", "aria-label": `Block diagram; the bottleneck is ${bottleneck}` },
+    arrowHead(ARROW), arrows, widths, drawn);
+}
+
+function pace({ summary, bottleneck, interval, stages, area }) {
+  const multipliers = stages.reduce((sum, stage) => sum + stage.multipliers, 0);
+  const cells = area ? ["lut", "ff", "dsp", "lutram", "bram"].map((name) => [name.toUpperCase(), number(area[name])]) : [];
+  return factList([
+    ["bottleneck", h("strong", {}, bottleneck)],
+    ["folding bound", `${number(interval)} cycles per tensor`],
+    ["predicted interval", summary ? `${digits(summary.predicted_interval)} cycles` : undefined],
+    ["simulated interval", summary?.simulated_interval ? `${digits(summary.simulated_interval)} cycles` : undefined],
+    ["simulated latency", summary ? `${number(summary.simulated_latency)} cycles to the first beat` : undefined],
+    ["cycle model", summary ? `${number(summary.beats_as_predicted)} of ${number(summary.beats_compared)} beats in the predicted cycle` : undefined],
+    ["multipliers", number(multipliers)],
+    ...cells,
+    ["device family", area?.family],
+  ]);
+}
+
+function stageTable(stages, bottleneck) {
+  return new Table({
+    label: "stages", rows: stages, nameOf: (stage) => stage.stage,
+    columns: [
+      { title: "Stage", kind: "mono", value: (r) => r.stage, cell: (r) => (r.stage === bottleneck ? h("strong", {}, `${r.stage} (bottleneck)`) : r.stage) },
+      { title: "Module", kind: "mono", value: (r) => r.module },
+      { title: "Shape", kind: "mono", value: (r) => r.shape },
+      { title: "Format", kind: "mono", value: (r) => r.format },
+      { title: "Lanes", kind: "num", value: (r) => r.lanes_in, cell: (r) => `${r.lanes_in} → ${r.lanes_out}` },
+      { title: "Cycles", kind: "num", value: (r) => r.cycles, cell: (r) => number(r.cycles) },
+      { title: "Busy", kind: "num", value: (r) => r.utilisation, cell: (r) => share(r.utilisation) },
+      { title: "FIFO", kind: "num", value: (r) => r.depth, cell: (r) => (r.depth ? number(r.depth) : "") },
+      { title: "Multipliers", kind: "num", value: (r) => r.multipliers, cell: (r) => number(r.multipliers) },
+      { title: "Memory bits", kind: "num", value: (r) => r.memory_bits, cell: (r) => number(r.memory_bits) },
+    ],
+  }).element;
+}
+
+/** The section about a design. */
+export function hardwareSection(hardware) {
+  const { verdict, stages, bottleneck, inputs } = hardware;
+  const ports = Object.entries(inputs ?? {}).map(([name, { shape: sizes, format }]) => `${name} ${shape(sizes)} ${format}`);
+  const told = verdict
+    ? h("p", { class: verdict.is_exact ? "verdict" : "verdict wrong" }, verdict.text)
+    : h("p", { class: "note" }, "Not simulated.");
+  const picture = h("div", { class: "panel blocks", tabindex: "0", role: "region", "aria-label": "Block diagram" }, diagram(hardware));
+  const side = h("div", { class: "panel pad stack" }, told, pace(hardware), h("p", { class: "note" }, ports.join("; ")));
+  return section("hardware", "Hardware", null, h("div", { class: "stack" }, h("div", { class: "columns" }, picture, side), stageTable(stages, bottleneck)));
+}

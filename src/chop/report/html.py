@@ -1,0 +1,113 @@
+"""`report.html`: one self-contained file that shows what was done to a model.
+
+The page is drawn in the browser by the scripts in `assets/` from the records of
+`chop.report.records`. Nothing is fetched: a content security policy allows the one script and the
+one style sheet in the file, by their hashes, and no request at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import re
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from chop.report.records import Report, report_records
+
+__all__ = ["Report", "report_page", "report_records", "write_report"]
+
+SCRIPTS = (
+    "dom.js",
+    "format.js",
+    "theme.js",
+    "tooltip.js",
+    "colour.js",
+    "table.js",
+    "axes.js",
+    "chart.js",
+    "bars.js",
+    "selection.js",
+    "viewport.js",
+    "drawing.js",
+    "minimap.js",
+    "inspector.js",
+    "graph.js",
+    "cards.js",
+    "layers.js",
+    "pareto.js",
+    "studies.js",
+    "sweeps.js",
+    "hardware.js",
+    "provenance.js",
+    "main.js",
+)
+"""The modules of the page, each after those it imports."""
+IMPORTED = r'const \1 = modules["\2"];'
+"""What an import becomes in the one script of the page."""
+STYLES = ("tokens.css", "page.css", "graph.css", "chart.css")
+
+
+def write_report(path: str | Path, report: Report) -> Path:
+    """Write the report, whole or not at all, and say where."""
+    file = Path(path)
+    page = report_page(report_records(report))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    temporary.write_text(page, encoding="utf-8")
+    os.replace(temporary, file)
+    return file
+
+
+def report_page(records: dict[str, Any]) -> str:
+    """The whole page that shows `records`."""
+    script, style = _script(), "".join(_asset(name) for name in STYLES)
+    parts = {
+        "title": html.escape(str(records.get("title", ""))),
+        "policy": f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'",
+        "style": style,
+        "script": script,
+        "data": _embedded(records),
+    }
+    template = _asset("template.html")
+    return _fill(template, {**parts, "size": _size(len(_fill(template, parts).encode()))})
+
+
+def _fill(template: str, parts: dict[str, str]) -> str:
+    """`template` with each {{name}} replaced once; what is put in is not looked at again."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts.get(found[1], found[0]), template)
+
+
+def _embedded(records: dict[str, Any]) -> str:
+    """JSON that no text in it can end: a page's parser looks for `<` alone."""
+    text = json.dumps(records, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _script() -> str:
+    """The modules in one script, each in a function of its own that gives what it exports."""
+    return "const modules = {};\n" + "".join(_module(name, _asset(name)) for name in SCRIPTS)
+
+
+def _module(name: str, text: str) -> str:
+    exported = re.findall(r"^export (?:const|function|class) (\w+)", text, flags=re.MULTILINE)
+    text = re.sub(r'^import (\{.*\}) from "\./(.*)";$', IMPORTED, text, flags=re.MULTILINE)
+    text = re.sub(r"^export ", "", text, flags=re.MULTILINE)
+    return f'modules["{name}"] = (() => {{\n{text}return {{ {", ".join(exported)} }};\n}})();\n'
+
+
+def _asset(name: str) -> str:
+    return (resources.files("chop.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"

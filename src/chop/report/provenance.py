@@ -1,0 +1,57 @@
+"""Where a result comes from: versions, command, date and machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("mase", "torch", "transformers", "numpy")
+
+
+def gather_provenance(**more: Any) -> dict[str, Any]:
+    """Versions, command, date and machine of this process; `more` (seed, config …) is added."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": _command(),
+        **more,
+        "versions": {"python": platform.python_version(), **_versions()},
+        "machine": {
+            "processor": _processor(),
+            "architecture": platform.machine(),
+            "cores": os.cpu_count(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+            "system": f"{platform.system()} {platform.release()}",
+        },
+    }
+
+
+def _command() -> str:
+    program = Path(sys.argv[0]).name or "python"
+    return shlex.join([program, *sys.argv[1:]])
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()

@@ -1,0 +1,176 @@
+"""Everything a report shows, as plain data that JSON can say. `chop.report.html` draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.sweeps import SWEEPS
+from chop.errors import ConfigError
+from chop.hw.report import pipeline_records
+from chop.ir.graph import MaseGraph
+from chop.report.comparison import layer_rows
+from chop.report.nodes import graph_record, plain
+from chop.report.placing import block_of, lines_of, place, place_blocks, place_nodes
+from chop.report.provenance import gather_provenance
+from chop.report.studies import study_record
+from chop.report.sweeps import sweep_curves
+
+if TYPE_CHECKING:
+    from chop.actions.build_hardware import HardwareBuild
+
+UNITS = {
+    "bytes": "bytes",
+    "size": "bytes",
+    "accuracy": "share",
+    "sparsity": "share",
+    "utilisation": "share",
+    "seconds": "seconds",
+}
+"""How a number is written, by the last word of its name; others are plain counts or numbers."""
+TOTALS = {
+    "parameters": "parameters",
+    "weight bytes": "bytes",
+    "bits per weight": "bits",
+    "weight sparsity": "sparsity",
+    "FLOPs": "flops",
+}
+"""Cards about the graphs: their title and the total they show."""
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What to show. Sections without data are absent.
+
+    `graphs`: by label; the first is "before", the last is "after", one alone is fine.
+    `metrics`: the numbers that matter; a pair is a value before and after.
+    `studies`: plain study records. `sweeps`: lists of records as `chop.actions.sweep` gives them.
+    `hardware`: what `build_hardware` gave, or the content of its `report.json`.
+    `provenance`: gathered from this process where it is None.
+    """
+
+    title: str
+    graphs: Mapping[str, MaseGraph] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    studies: Sequence[Mapping[str, Any]] = ()
+    sweeps: Sequence[Sequence[Mapping[str, Any]]] = ()
+    hardware: Mapping[str, Any] | HardwareBuild | None = None
+    provenance: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for label, graph in self.graphs.items():
+            if not isinstance(graph, MaseGraph):
+                kind = type(graph).__name__
+                raise ConfigError(f"Report.graphs['{label}'] must be a MaseGraph, got {kind}.")
+
+
+def report_records(report: Report) -> Record:
+    """All that the page is drawn from; no weight is in it, only histograms of weights."""
+    graphs = [graph_record(label, graph) for label, graph in report.graphs.items()]
+    provenance = gather_provenance() if report.provenance is None else report.provenance
+    records = {
+        "title": report.title,
+        "cards": [*_metric_cards(report.metrics), *_total_cards(graphs)],
+        "layers": layer_rows(graphs),
+        **_placed(graphs),
+        "studies": [study_record(study) for study in report.studies],
+        "figures": [figure for records in report.sweeps for figure in sweep_figures(records)],
+        "hardware": _hardware(report.hardware),
+        "provenance": provenance,
+    }
+    return {name: plain(value) for name, value in records.items() if value}
+
+
+# -- the numbers that matter ----------------------------------------------------------------------
+
+
+def _metric_cards(metrics: Mapping[str, Any]) -> list[Record]:
+    return [_card(name, value) for name, value in metrics.items()]
+
+
+def _total_cards(graphs: Sequence[Record]) -> list[Record]:
+    cards = []
+    for title, name in TOTALS.items():
+        values = [graph["totals"][name] for graph in graphs]
+        if any(values):
+            same = values[0] == values[-1]
+            cards.append(_card(title, values[-1] if same else (values[0], values[-1])))
+    return cards
+
+
+def _card(name: str, value: Any) -> Record:
+    values = value if isinstance(value, tuple | list) and len(value) in (1, 2) else [value]
+    before, after = values[0] if len(values) == 2 else None, values[-1]
+    unit = UNITS.get(name.replace("_", " ").split()[-1].lower(), "number") if name else "number"
+    return {"name": name, "value": after, "before": before, "unit": unit}
+
+
+# -- figures --------------------------------------------------------------------------------------
+
+
+def _placed(graphs: list[Record]) -> Record:
+    """The graphs, each with the number of its layout; graphs of one shape share it."""
+    layouts: list[Record] = []
+    numbers: dict[str, int] = {}
+    told = []
+    for graph in graphs:
+        key = repr(([(lines_of(n), block_of(n)) for n in graph["nodes"]], graph["edges"]))
+        if key not in numbers:
+            numbers[key] = len(layouts)
+            layouts.append({"nodes": place_nodes(graph), "blocks": place_blocks(graph)})
+        told.append({**graph, "layout": numbers[key]})
+    return {"graphs": told, "layouts": layouts}
+
+
+def sweep_figures(records: Sequence[Mapping[str, Any]]) -> list[Record]:
+    """A figure for each sweep in the records: title, axes and curves with their spread."""
+    names = dict.fromkeys(record["sweep"] for record in records)
+    return [_figure(name, records) for name in names]
+
+
+def _figure(name: str, records: Sequence[Mapping[str, Any]]) -> Record:
+    sweep = SWEEPS[name]
+    curves = [curve for curve in sweep_curves(name, records) if curve.x]
+    return {
+        "title": name.replace("_", " "),
+        "x": sweep.label,
+        "y": "accuracy",
+        "is_log": name == "lora_rank",
+        "curves": [
+            {"label": c.label, "points": list(zip(c.x, c.mean, c.low, c.high, strict=True))}
+            for c in curves
+        ],
+    }
+
+
+# -- hardware -------------------------------------------------------------------------------------
+
+
+def _hardware(given: Mapping[str, Any] | HardwareBuild | None) -> Record | None:
+    """The records of a design, with places for the boxes of its block diagram."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        given = pipeline_records(given.lowered.design, given.verdict, given.area)
+    stages, streams = given.get("stages", ()), given.get("streams", ())
+    names = [*given.get("inputs", ()), *(s["stage"] for s in stages), *given.get("outputs", ())]
+    number = {name: i for i, name in enumerate(names)}
+    rows = {stage["stage"]: stage for stage in stages}
+    edges = [(number[s["source"]], number[s["target"]]) for s in streams]
+    slowest = given.get("bottleneck")
+    lines = [_stage_lines(name, rows.get(name), is_slowest=name == slowest) for name in names]
+    return {**given, "boxes": names, "layout": place(lines, edges)}
+
+
+def _stage_lines(
+    name: str, stage: Mapping[str, Any] | None, *, is_slowest: bool
+) -> tuple[str, ...]:
+    if stage is None:
+        return (name,)
+    if "depth" in stage:
+        return (name, stage["module"], f"{stage['depth']} beats deep")
+    multipliers = stage["multipliers"]
+    pace = f"{stage['cycles']} cycles" + (f" · {multipliers} mult" if multipliers else "")
+    return (name, stage["module"], pace, *(["bottleneck"] if is_slowest else []))

@@ -1,0 +1,359 @@
+"""Figures of searches, drawn from their plain records and saved with the numbers they show.
+
+A study is the plain data that `chop.actions.trials` describes: what `SearchResult.record` gives
+and `study.json` holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from chop.actions.trials import (
+    COPIED_FROM,
+    TrialRecord,
+    best_so_far,
+    best_trial,
+    candidates,
+    is_feasible,
+    pareto_front,
+)
+from chop.errors import DataError, MissingDependencyError
+from chop.nn.quantizers.formats import FORMATS
+from chop.registry import suggest
+from chop.report.curves import Axes, Curve, draw_curves, make_curve, pyplot, save_figure
+
+Study = Mapping[str, Any]
+FLOAT = "float"
+"""How a layer that was left as it is is shown."""
+STAGES = ("before compression", "compressed", "compressed, then trained")
+"""The three curves of a compression-aware search."""
+MOST_LAYERS = 60
+"""More layers than this are drawn without their names."""
+
+
+def best_curves(studies: Mapping[str, Study | Sequence[Study]], objective: str) -> list[Curve]:
+    """For each label the best value after each evaluation.
+
+    Several studies under one label, of different seeds, are one curve with its spread.
+    """
+    return [_best_curve(label, _several(given), objective) for label, given in studies.items()]
+
+
+def _several(given: Study | Sequence[Study]) -> Sequence[Study]:
+    return [given] if isinstance(given, Mapping) else given
+
+
+def _best_curve(label: str, studies: Sequence[Study], objective: str) -> Curve:
+    points: list[dict[str, Any]] = []
+    for study in studies:
+        direction = _direction(study, objective)
+        values = best_so_far(study["trials"], objective, direction)
+        points += [{"trial": i, "best": value} for i, value in enumerate(values, start=1)]
+    return make_curve(label, points, "trial", "best")
+
+
+def _direction(study: Study, objective: str) -> str:
+    if objective not in study["objectives"]:
+        known = suggest(objective, study["objectives"])
+        raise DataError(f"study '{study['name']}': it has no objective '{objective}'. {known}")
+    direction: str = study["objectives"][objective]
+    return direction
+
+
+def draw_best_so_far(
+    path: str | Path,
+    studies: Mapping[str, Study | Sequence[Study]],
+    objective: str | None = None,
+    *,
+    title: str | None = None,
+    levels: Mapping[str, float] | None = None,
+) -> list[Path]:
+    """Draw a curve for each label (a sampler, a precision): the best so far over the trials.
+
+    Without an objective it is the first of the first study; without a title the best is stated.
+    """
+    first = next((_several(given)[0] for given in studies.values()), None)
+    if first is None:
+        raise DataError(f"draw_best_so_far: there is no study to draw in '{path}'.")
+    chosen = objective or next(iter(first["objectives"]))
+    curves = [curve for curve in best_curves(studies, chosen) if curve.x]
+    finding = title or _finding(curves, chosen, _direction(first, chosen))
+    return draw_curves(path, curves, Axes(finding, "trials", f"best {chosen} so far", levels))
+
+
+def _finding(curves: Sequence[Curve], objective: str, direction: str) -> str:
+    if not curves:
+        return f"no trial has a value of {objective}"
+    choose = max if direction == "maximize" else min
+    best = choose(curves, key=lambda curve: curve.mean[-1])
+    return f"{best.label} is best: {objective} {best.mean[-1]:.4f} after {best.x[-1]:g} trials"
+
+
+def draw_compression(
+    path: str | Path,
+    before: Study | Sequence[Study],
+    compressed: Study | Sequence[Study],
+    trained: Study | Sequence[Study],
+    objective: str | None = None,
+    *,
+    title: str | None = None,
+) -> list[Path]:
+    """Draw three searches: without compression, compressed, and compressed with training after."""
+    together = dict(zip(STAGES, (before, compressed, trained), strict=True))
+    return draw_best_so_far(path, together, objective, title=title)
+
+
+def front_rows(study: Study, x: str, y: str) -> list[dict[str, Any]]:
+    """Every complete trial with its place: on the `front`, `beaten` or `infeasible`."""
+    ways = {name: _direction(study, name) for name in (x, y)}
+    front = {trial["number"] for trial in pareto_front(study["trials"], ways)}
+    rows = []
+    for trial in study["trials"]:
+        if trial["state"] != "complete" or COPIED_FROM in trial["attributes"]:
+            continue
+        place = "front" if trial["number"] in front else "beaten"
+        place = place if is_feasible(trial) else "infeasible"
+        values = {x: trial["values"][x], y: trial["values"][y]}
+        rows.append({"trial": trial["number"], **values, "place": place})
+    return rows
+
+
+_PLACES: dict[str, dict[str, Any]] = {
+    "infeasible": {"marker": "x", "color": "tab:red", "alpha": 0.6},
+    "beaten": {"marker": "o", "color": "tab:grey", "alpha": 0.5},
+    "front": {"marker": "o", "color": "tab:blue"},
+}
+
+
+def draw_pareto(
+    path: str | Path,
+    study: Study,
+    x: str | None = None,
+    y: str | None = None,
+    *,
+    title: str | None = None,
+    points: Mapping[str, tuple[float, float]] | None = None,
+) -> list[Path]:
+    """Draw two objectives against each other: the front, the trials it beats, the infeasible.
+
+    `points` are named places to compare with, such as the model before compression.
+    """
+    names = list(study["objectives"])
+    if len(names) < 2 and not (x and y):
+        raise DataError(f"study '{study['name']}': a front needs two objectives, it has {names}.")
+    y, x = y or names[0], x or names[1]
+    rows = front_rows(study, x, y)
+    if not rows:
+        raise DataError(f"study '{study['name']}': no trial is complete, there is no front.")
+    figure, plane = pyplot().subplots(figsize=(7.0, 4.4), layout="constrained")
+    for place, style in _PLACES.items():
+        own = sorted((r[x], r[y]) for r in rows if r["place"] == place)
+        line = "-" if place == "front" else ""
+        plane.plot(
+            *zip(*own, strict=True) if own else ([], []), linestyle=line, label=place, **style
+        )
+    for name, where in (points or {}).items():
+        plane.plot(*where, marker="*", markersize=12, linestyle="", label=name)
+    found = sum(r["place"] == "front" for r in rows)
+    plane.set(title=title or f"{found} of {len(rows)} trials are on the front", xlabel=x, ylabel=y)
+    plane.grid(alpha=0.3)
+    plane.legend()
+    return save_figure(path, figure, rows)
+
+
+def importance(study: Study, objective: str | None = None) -> list[dict[str, Any]]:
+    """How much of the objective's spread each parameter explains, most first; shares of 1.
+
+    Parameters that only some trials have are left out: there is nothing to compare them with.
+    """
+    try:
+        import optuna
+    except ImportError as error:
+        raise MissingDependencyError(
+            "importance: optuna is not installed. Install it: pip install 'mase[search]'."
+        ) from error
+    chosen = objective or next(iter(study["objectives"]))
+    direction = _direction(study, chosen)
+    trials = candidates(study["trials"])
+    spaces = _distributions(trials, optuna.distributions)
+    if len(trials) < 4 or not spaces:
+        raise DataError(
+            f"study '{study['name']}': {len(trials)} results and {len(spaces)} parameters that "
+            "vary are too few to tell which matters. Needed: 4 and 1."
+        )
+    rebuilt = _empty_study(optuna, direction)
+    for trial in trials:
+        params = {name: trial["params"][name] for name in spaces}
+        value = trial["values"][chosen]
+        rebuilt.add_trial(optuna.create_trial(params=params, distributions=spaces, value=value))
+    shares = optuna.importance.get_param_importances(rebuilt)
+    return [{"parameter": name, "importance": share} for name, share in shares.items()]
+
+
+def _empty_study(optuna: Any, direction: str) -> Any:
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would say that it made a study
+    try:
+        return optuna.create_study(direction=direction)
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+def _distributions(trials: Sequence[TrialRecord], kinds: Any) -> dict[str, Any]:
+    """For each parameter that all trials have and that varies, the range of its values."""
+    names = set.intersection(*(set(t["params"]) for t in trials)) if trials else set()
+    found = {}
+    for name in sorted(names):
+        values = [trial["params"][name] for trial in trials]
+        distinct = list(dict.fromkeys(values))
+        if len(distinct) < 2:
+            continue
+        numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+        if numbers and any(isinstance(v, float) for v in values):
+            found[name] = kinds.FloatDistribution(min(values), max(values))
+        elif numbers:
+            found[name] = kinds.IntDistribution(min(values), max(values))
+        else:
+            found[name] = kinds.CategoricalDistribution(distinct)
+    return found
+
+
+def draw_importance(
+    path: str | Path, study: Study, objective: str | None = None, *, most: int = 20
+) -> list[Path]:
+    """Draw the `most` important parameters as bars."""
+    chosen = objective or next(iter(study["objectives"]))
+    rows = importance(study, chosen)
+    shown = rows[:most][::-1]
+    figure, plane = _bars(len(shown))
+    plane.barh([r["parameter"] for r in shown], [r["importance"] for r in shown])
+    first = rows[0]
+    plane.set(
+        title=f"{first['parameter']} explains {first['importance']:.0%} of the spread of {chosen}",
+        xlabel="share of the spread",
+    )
+    return save_figure(path, figure, rows)
+
+
+def layer_formats(trial: TrialRecord) -> list[dict[str, Any]]:
+    """The number format of each layer in a trial: `{"layer", "format", "width"}`.
+
+    From the attribute `formats` (layer -> name, or -> config), or else from the parameters whose
+    value is the name of a format. The width is the weight's, None where none is given.
+    """
+    given = trial["attributes"].get("formats") or {
+        name: value for name, value in trial["params"].items() if _format_name(value)
+    }
+    return [_layer_row(layer, chosen, trial["params"]) for layer, chosen in given.items()]
+
+
+def _format_name(value: Any) -> str | None:
+    """The format that an option names: 'integer', 'integer#1' and 'integer(width=8)' the same."""
+    found = re.match(r"[a-z]\w*", value) if isinstance(value, str) else None
+    name = found.group() if found else None
+    return name if name is not None and (name in FORMATS or name == FLOAT) else None
+
+
+def _layer_row(layer: str, chosen: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(chosen, Mapping):
+        name, settings = chosen.get("name"), dict(chosen)
+    else:
+        name, settings = chosen, _settings(layer, params)
+    known = _format_name(name) or (FLOAT if name is None else str(name))
+    widths = [settings[k] for k in ("weight_width", "width") if settings.get(k) is not None]
+    return {"layer": layer, "format": known, "width": widths[0] if widths else None}
+
+
+def _settings(layer: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """What the parameters say of a layer: `layer.format.width`, or `option(width=8)`."""
+    inner = {k.rpartition(".")[2]: v for k, v in params.items() if k.startswith(f"{layer}.")}
+    option = params.get(layer)
+    pairs = re.findall(r"(\w*width)\s*=\s*(\d+)", option) if isinstance(option, str) else []
+    return {**{key: int(value) for key, value in pairs}, **inner}
+
+
+def draw_precision_map(
+    path: str | Path, trial: TrialRecord, *, title: str | None = None
+) -> list[Path]:
+    """Draw the layers of a trial as bars: the format is the colour, the width the length."""
+    rows = layer_formats(trial)
+    if not rows:
+        raise DataError(
+            f"trial {trial['number']}: neither its attributes nor its parameters name "
+            "the format of a layer."
+        )
+    figure, plane = _bars(len(rows))
+    colours = _colours([row["format"] for row in rows])
+    places = range(len(rows))
+    for name, colour in colours.items():
+        own = [i for i in places if rows[i]["format"] == name]
+        plane.barh(own, [_length(rows[i]) for i in own], color=colour, label=name)
+    if len(rows) <= MOST_LAYERS:
+        plane.set_yticks(list(places), [row["layer"] for row in rows])
+    plane.invert_yaxis()
+    most, count = Counter(row["format"] for row in rows).most_common(1)[0]
+    finding = f"trial {trial['number']}: {most} in {count} of {len(rows)} layers"
+    plane.set(title=title or finding, xlabel="width of the weight, bits")
+    plane.legend()
+    return save_figure(path, figure, rows)
+
+
+def _length(row: Mapping[str, Any]) -> float:
+    """Bits; a format that says no width is drawn with that of its default, float with 32."""
+    if row["width"] is not None:
+        return float(row["width"])
+    return 32.0 if row["format"] == FLOAT else 8.0
+
+
+def format_counts(study: Study, best: int = 10) -> list[dict[str, Any]]:
+    """How often layers have each format: over all complete trials, and in the `best` of them."""
+    trials = candidates(study["trials"])
+    way = dict([next(iter(study["objectives"].items()))])
+    ranked: list[TrialRecord] = []
+    while trials and len(ranked) < best:
+        found = best_trial(trials, way)
+        assert found is not None, "every candidate has a value"
+        ranked.append(found)
+        trials = [t for t in trials if t["number"] != found["number"]]
+    everywhere, among_best = (
+        Counter(row["format"] for trial in group for row in layer_formats(trial))
+        for group in ([*ranked, *trials], ranked)
+    )
+    names = [name for name, _ in everywhere.most_common()]
+    whole, top = sum(everywhere.values()) or 1, sum(among_best.values()) or 1
+    return [{"format": n, "all": everywhere[n] / whole, "best": among_best[n] / top} for n in names]
+
+
+def draw_format_counts(path: str | Path, study: Study, *, best: int = 10) -> list[Path]:
+    """Draw which formats were chosen: of all trials, and of the `best`."""
+    rows = format_counts(study, best)
+    if not rows:
+        raise DataError(f"study '{study['name']}': no trial names the format of a layer.")
+    figure, plane = _bars(len(rows))
+    places = range(len(rows))
+    plane.barh([i - 0.2 for i in places], [r["all"] for r in rows], 0.4, label="all trials")
+    plane.barh([i + 0.2 for i in places], [r["best"] for r in rows], 0.4, label=f"best {best}")
+    plane.set_yticks(list(places), [row["format"] for row in rows])
+    plane.invert_yaxis()
+    first = max(rows, key=lambda row: row["best"])
+    finding = f"{first['format']} is in {first['best']:.0%} of the layers of the best {best} trials"
+    plane.set(title=finding, xlabel="share of layers")
+    plane.legend()
+    return save_figure(path, figure, rows)
+
+
+def _bars(count: int) -> tuple[Any, Any]:
+    height = min(max(2.4, 0.3 * count + 1.2), 24.0)
+    figure, plane = pyplot().subplots(figsize=(7.0, height), layout="constrained")
+    plane.grid(alpha=0.3, axis="x")
+    return figure, plane
+
+
+def _colours(names: Sequence[str]) -> dict[str, Any]:
+    """A colour for each format, the same in every figure that has the same formats."""
+    palette = pyplot().get_cmap("tab20").colors
+    return {name: palette[i % len(palette)] for i, name in enumerate(sorted(set(names)))}

@@ -1,0 +1,136 @@
+"""From a trial of a study back to its model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from chop.actions import trials
+from chop.config import dump_toml
+from chop.errors import DataError
+from chop.ir.graph import MaseGraph
+from chop.search.trial import TrialContext
+
+Record = Mapping[str, Any]
+"""A study or a trial as plain data."""
+
+
+class Builds(Protocol):
+    """What rebuilds a model: every evaluator of `chop.search.evaluate` does."""
+
+    def build(self, params: Mapping[str, Any], context: TrialContext) -> MaseGraph:
+        """The model of a point."""
+        ...
+
+    def describe(self, params: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
+        """What a point means, as plain tables."""
+        ...
+
+
+def apply(
+    study: Record | str | Path,
+    trial: str | int = "best",
+    evaluator: Builds | None = None,
+    *,
+    directory: str | Path | None = None,
+) -> MaseGraph:
+    """The model of a trial of `study`, a record or the file `study.json`.
+
+    `trial`: "best" of a study with one objective, the name of an objective for the best by it, or
+    a number. A trial that kept its model is read back; any other is rebuilt by `evaluator` from its
+    stored parameters and seed, bit for bit on the same machine. With `directory`, the model is
+    exported there with its configuration and the record of its trial.
+    """
+    record, folder = read_study(study)
+    chosen = find_trial(record, trial)
+    graph = _kept(chosen, folder)
+    if graph is None:
+        graph = _rebuilt(chosen, evaluator, record)
+    if directory is not None:
+        export_trial(graph, chosen, directory, evaluator)
+    return graph
+
+
+def read_study(study: Record | str | Path) -> tuple[Record, Path]:
+    """The record of a study, and the folder that its paths may be relative to."""
+    if isinstance(study, Mapping):
+        return study, Path()
+    file = Path(study)
+    if file.is_dir():
+        file = file / "study.json"
+    if not file.is_file():
+        raise DataError(f"apply: no study in '{file}'.")
+    found: Record = json.loads(file.read_text())
+    return found, file.parent
+
+
+def find_trial(study: Record, trial: str | int) -> Record:
+    """The trial with that number, or the best one."""
+    if isinstance(trial, int) or trial.isdecimal():
+        numbered = {t["number"]: t for t in study["trials"]}
+        if int(trial) not in numbered:
+            raise DataError(f"apply: '{study['name']}' has {len(numbered)} trials, none {trial}.")
+        return _complete(numbered[int(trial)])
+    return best_trial(study, _objective(study, trial))
+
+
+def _objective(study: Record, trial: str) -> str:
+    objectives = list(study["objectives"])
+    if trial in objectives:
+        return trial
+    if trial != "best" or len(objectives) != 1:
+        raise DataError(
+            f"apply: '{trial}' names no trial of '{study['name']}'. Allowed: a number, "
+            f"{'best, ' if len(objectives) == 1 else ''}{', '.join(objectives)}."
+        )
+    return str(objectives[0])
+
+
+def best_trial(study: Record, objective: str) -> Record:
+    """The complete trial whose value of `objective` is best; of equals the first."""
+    found = trials.best_trial(study["trials"], {objective: study["objectives"][objective]})
+    if found is None:
+        raise DataError(f"apply: no trial of '{study['name']}' has a result.")
+    return found
+
+
+def _complete(trial: Record) -> Record:
+    if trial["state"] != "complete":
+        raise DataError(
+            f"apply: trial {trial['number']} is {trial['state']}: {trial.get('reason')}."
+        )
+    return trial
+
+
+def _kept(trial: Record, folder: Path) -> MaseGraph | None:
+    """The model that the trial exported, where it still is."""
+    stored = trial["attributes"].get("checkpoint")
+    for path in (Path(stored), folder / stored) if stored else ():
+        if path.with_name(f"{path.name}.json").is_file():
+            return MaseGraph.from_checkpoint(path)
+    return None
+
+
+def _rebuilt(trial: Record, evaluator: Builds | None, study: Record) -> MaseGraph:
+    if evaluator is None:
+        raise DataError(
+            f"apply: trial {trial['number']} of '{study['name']}' kept no model. Give the "
+            f"evaluator that the study ran with, or run it with keep=True."
+        )
+    context = TrialContext(trial["number"], int(trial["attributes"]["seed"]))
+    return evaluator.build(trial["params"], context)
+
+
+def export_trial(
+    graph: MaseGraph, trial: Record, directory: str | Path, evaluator: Builds | None = None
+) -> Path:
+    """Write `model.json`, `model.safetensors`, `trial.json` and, where known, `config.toml`."""
+    folder = Path(directory)
+    graph.export(folder / "model")
+    (folder / "trial.json").write_text(json.dumps(trial, indent=1) + "\n")
+    if evaluator is not None:
+        seed = int(trial["attributes"].get("seed", 0))
+        (folder / "config.toml").write_text(dump_toml(evaluator.describe(trial["params"], seed)))
+    return folder

@@ -1,0 +1,171 @@
+"""What a compressed model costs: objectives beside accuracy, computed from its graph.
+
+To add one: a function from a graph to a number, and a row of `COSTS`. Less is better in each.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from chop.actions.latency import measure_latency
+from chop.errors import ChopError, ConfigError, HardwareError
+from chop.hw import synth
+from chop.hw.cycles import interval
+from chop.hw.design import Design
+from chop.hw.emit import emit
+from chop.hw.lower import Parallelism, lower
+from chop.ir.graph import MaseGraph
+from chop.ir.meta import mase_meta
+from chop.passes import calculate_avg_bits_mg_analysis_pass
+from chop.passes.graph.analysis.calculate_avg_bits import stored_weights
+from chop.passes.graph.analysis.summarize_graph import node_cost
+from chop.passes.graph.hardware import lowered_design
+from chop.pipelines import CompressionPipeline
+from chop.registry import Registry, suggest
+
+Cost = Callable[[MaseGraph], float]
+COSTS: Registry[Cost] = Registry("cost")
+"""Name -> cost of a graph whose nodes carry common metadata."""
+
+LATENCY_CALLS = 20
+"""Calls of which the median is taken."""
+
+
+def cost(name: str) -> Callable[[Cost], Cost]:
+    """Register a function as the cost `name`."""
+
+    def add(function: Cost) -> Cost:
+        return COSTS.register(name, function)
+
+    return add
+
+
+def check_costs(names: Iterable[str], where: str) -> None:
+    """Refuse a name that is not registered."""
+    for name in names:
+        if name not in COSTS:
+            raise ConfigError(f"{where}: unknown cost '{name}'. {suggest(name, COSTS)}")
+
+
+def compute_costs(graph: MaseGraph, names: Iterable[str]) -> dict[str, float]:
+    """The costs of `graph`; metadata is added where it is missing, nothing else changes."""
+    wanted = list(names)
+    check_costs(wanted, "costs")
+    if wanted:
+        graph, _ = CompressionPipeline()(graph)
+    return {name: float(COSTS[name](graph)) for name in wanted}
+
+
+@cost("average_bits")
+def average_bits(graph: MaseGraph) -> float:
+    """Bits of a parameter, on average over every layer that can be quantised."""
+    return _counted(graph, "w_avg_bit")
+
+
+@cost("average_activation_bits")
+def average_activation_bits(graph: MaseGraph) -> float:
+    """Bits of an element that an operation reads, on average."""
+    return _counted(graph, "data_avg_bit")
+
+
+@cost("average_linear_bits")
+def average_linear_bits(graph: MaseGraph) -> float:
+    """Bits of a parameter, on average over the linear layers alone."""
+    return _counted(graph, "w_avg_bit", ops=["linear"])
+
+
+def _counted(graph: MaseGraph, key: str, **args: Any) -> float:
+    _, info = calculate_avg_bits_mg_analysis_pass(graph, args)
+    if info[key] is None:
+        raise ConfigError(f"costs: the graph has nothing to count for {key}.")
+    return float(info[key])
+
+
+@cost("model_bytes")
+def model_bytes(graph: MaseGraph) -> float:
+    """Bytes of all parameters, each in its format; pruned ones are stored as zeros."""
+    seen: set[int] = set()
+    stored = [s for node in graph.fx_graph.nodes for s in stored_weights(node, seen)]
+    rest = [p for p in graph.model.parameters() if id(p) not in seen]
+    bits = sum(s.elements * s.bits for s in stored)
+    return bits / 8 + sum(p.numel() * p.element_size() for p in rest)
+
+
+@cost("parameters")
+def parameters(graph: MaseGraph) -> float:
+    """The number of parameters."""
+    return float(sum(p.numel() for p in graph.model.parameters()))
+
+
+@cost("flops")
+def flops(graph: MaseGraph) -> float:
+    """Floating-point operations at the shapes of the trace."""
+    return _summed(graph, "flops")
+
+
+@cost("macs")
+def macs(graph: MaseGraph) -> float:
+    """Multiplications that are added up, at the shapes of the trace."""
+    return _summed(graph, "macs")
+
+
+def _summed(graph: MaseGraph, key: str) -> float:
+    return float(sum(node_cost(graph, node)[key] for node in graph.fx_graph.nodes))
+
+
+@cost("latency")
+def latency(graph: MaseGraph) -> float:
+    """Seconds of a call on the example inputs, the median on the device the model is on."""
+    if not graph.dummy_in:
+        raise ConfigError("costs: latency needs a graph with example inputs (dummy_in).")
+    device = next(graph.model.parameters()).device.type
+    records = measure_latency(
+        {"model": graph}, graph.dummy_in, devices=[device], iterations=[LATENCY_CALLS]
+    )
+    return records[0].median
+
+
+# -- hardware -----------------------------------------------------------------------------------
+
+
+LANES = 4
+"""Elements per beat where add_hardware_metadata_analysis_pass has said nothing else."""
+
+
+def _design(graph: MaseGraph, name: str) -> Design:
+    is_annotated = any(mase_meta(n).hardware.parallelism is not None for n in graph.nodes)
+    try:
+        found = lowered_design(graph) if is_annotated else lower(graph, Parallelism(LANES))
+        return found.design
+    except ChopError as error:
+        raise HardwareError(f"costs: {name}: the graph cannot become hardware: {error}") from error
+
+
+@cost("cycles")
+def cycles(graph: MaseGraph) -> float:
+    """Cycles between two tensors at full rate, from the cycle model of the design."""
+    return float(interval(_design(graph, "cycles")))
+
+
+@cost("multipliers")
+def multipliers(graph: MaseGraph) -> float:
+    """Multipliers of the design."""
+    return float(_design(graph, "multipliers").cost().multipliers)
+
+
+@cost("memory_bits")
+def memory_bits(graph: MaseGraph) -> float:
+    """Bits of constant memory of the design."""
+    return float(_design(graph, "memory_bits").cost().memory_bits)
+
+
+@cost("lut")
+def lut(graph: MaseGraph) -> float:
+    """Look-up tables after synthesis for xc7, which takes seconds to minutes."""
+    design = _design(graph, "lut")
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = emit(design, Path(scratch))
+        return float(synth.synthesize(directory, design.name).lut)

@@ -1,0 +1,422 @@
+"""The desk where workers take trials and hand them in: it keeps the count of a study right.
+
+A trial a worker takes is `RUNNING` and names its worker. When the worker is dead, the trial goes
+back to `WAITING` under the same number with the same point, and the next worker to come takes it:
+nothing is lost and nothing is evaluated twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import random
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from chop.actions.trials import COPIED_FROM
+from chop.errors import SearchError
+from chop.log import get_logger
+from chop.search.plan import Plan
+from chop.search.samplers import RandomTrial, distribution, make_pruner, make_sampler
+from chop.search.space import Value
+from chop.search.storage import HEARTBEAT, Parameter, Store, open_store, quiet
+from chop.search.trial import trial_seed
+
+WORKER, RETRIES, RESTARTS = "worker", "retries", "restarts"
+REASON, SECONDS = "reason", "seconds"
+"""Attributes that the desk keeps with a trial."""
+OWN_ATTRIBUTES = (WORKER, RETRIES, RESTARTS, REASON, SECONDS, HEARTBEAT)
+MOST_RESTARTS = 10
+"""How often a trial may be cut short by the end of the whole search: then it may be the cause."""
+PATIENCE = 3
+"""Copies in a row after which a worker looks for a new point by itself."""
+_OPEN: set[str] = set()
+"""The tokens of the desks that are open in this process."""
+_log = get_logger(__name__)
+
+
+class AskTellStudy(optuna.Study):
+    """A study driven by ask and tell, whose sampler may ask to stop."""
+
+    is_stopped = False
+
+    def stop(self) -> None:
+        """Remember that the sampler has nothing more to propose."""
+        self.is_stopped = True
+
+    def _get_trials(
+        self, deepcopy: bool = True, states: Any = None, use_cache: bool = False
+    ) -> list[FrozenTrial]:
+        # Within a trial the list is read once: samplers ask for it anew for every dimension.
+        return super()._get_trials(deepcopy, states, True)
+
+    def know_trials(self, trials: list[FrozenTrial] | None) -> None:
+        """Take `trials` for the list until the next trial; None: read it when it is asked for."""
+        self._thread_local.cached_all_trials = trials
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """Who a worker is: a process on a machine, in one run of the search."""
+
+    host: str
+    process: int
+    started: int
+    token: str
+    run: str
+
+    @staticmethod
+    def mine(run: str) -> Identity:
+        """This process."""
+        pid = os.getpid()
+        return Identity(_host(), pid, _start_time(pid) or 0, uuid.uuid4().hex[:12], run)
+
+    def is_dead(self) -> bool | None:
+        """Whether the process is gone; None where only heartbeats can tell."""
+        if self.host != _host():
+            return None
+        if self.process == os.getpid():
+            return self.token not in _OPEN
+        return _start_time(self.process) != self.started
+
+
+def _host() -> str:
+    """This machine since its last start, seen from this container."""
+    parts = [socket.gethostname()]
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    if boot.is_file():
+        parts += [boot.read_text().strip()[:8], os.readlink("/proc/self/ns/pid")]
+    return "/".join(parts)
+
+
+def _start_time(pid: int) -> int | None:
+    """When a process started, in ticks; None when it is gone (a number may be given out again)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return _signal_check(pid)
+    return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def _signal_check(pid: int) -> int | None:
+    if Path("/proc/self/stat").is_file():
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return 0
+
+
+def point_key(params: Mapping[str, Value]) -> str:
+    """The same text for the same point, whatever the order of its dimensions."""
+    text = json.dumps(params, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclasses.dataclass
+class Count:
+    """What is in a study at one moment."""
+
+    finished: int
+    running: list[FrozenTrial]
+    waiting: list[FrozenTrial]
+    points: dict[str, FrozenTrial]
+    """Every point that was or is being evaluated, by key."""
+    trials: list[FrozenTrial]
+
+
+class Buffer:
+    """Answers for a storage, and holds a trial's parameters back until they are all there."""
+
+    def __init__(self, storage: Any) -> None:
+        self._storage = storage
+        self.params: list[Parameter] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def set_trial_param(self, _trial_id: int, name: str, value: float, dist: Any) -> None:
+        """Hold one parameter back."""
+        self.params.append((name, value, dist))
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """There is no further trial; `reason` says why when the count is not reached."""
+
+    reason: str | None = None
+
+
+class Desk:
+    """A study in its store, as one worker uses it."""
+
+    def __init__(self, plan: Plan, store: Store, study: AskTellStudy) -> None:
+        self.plan, self.store, self.study = plan, store, study
+        self.me = Identity.mine(plan.run)
+        _OPEN.add(self.me.token)
+        self._keys: dict[int, str] = {}
+        self._copies = 0
+        self._is_exhausted = False
+        self._next_point: dict[str, Value] | None = None
+
+    @staticmethod
+    def open(plan: Plan) -> Desk:
+        """The desk of the study `plan` names, made when it is not there."""
+        objectives = len(plan.objectives)
+        sampler = make_sampler(
+            plan.sampler, plan.space, objectives, study=plan.name, seed=plan.seed
+        )
+        pruner = make_pruner(plan.pruner, objectives)
+        store = open_store(plan.storage, plan.heartbeat_seconds)
+        with store.lock(), quiet():
+            optuna.create_study(
+                storage=store.storage,
+                study_name=plan.name,
+                directions=[_direction(way) for way in plan.objectives.values()],
+                load_if_exists=True,
+            )
+            study = AskTellStudy(plan.name, store.storage, sampler=sampler, pruner=pruner)
+            _check_study(study, plan)
+        return Desk(plan, store, study)
+
+    def close(self) -> None:
+        """Leave: a trial that was taken here and not handed in is free from now on."""
+        _OPEN.discard(self.me.token)
+
+    @property
+    def _study_id(self) -> int:
+        return int(self.study._study_id)
+
+    def enqueue(self, points: list[Mapping[str, Value]]) -> None:
+        """Put points at the head of the line, those that the study does not have yet."""
+        with self.store.lock():
+            count = self.count()
+            asked = [t.system_attrs.get("fixed_params", {}) for t in count.waiting]
+            known = {point_key(point) for point in asked} | set(count.points)
+            for point in points:
+                self.plan.space.check(point, "search.initial")
+                if point_key(point) not in known:
+                    self.study.enqueue_trial(dict(point))
+
+    def trials(self) -> list[FrozenTrial]:
+        """Every trial, by number."""
+        return self.store.storage.get_all_trials(self._study_id, deepcopy=False)
+
+    def count(self) -> Count:
+        """What is in the study now."""
+        count = Count(0, [], [], {}, self.trials())
+        for trial in count.trials:
+            if trial.state == TrialState.RUNNING:
+                count.running.append(trial)
+            elif trial.state == TrialState.WAITING:
+                count.waiting.append(trial)
+            elif COPIED_FROM not in trial.user_attrs:
+                count.finished += 1
+            if trial.params and COPIED_FROM not in trial.user_attrs:
+                count.points.setdefault(self._key(trial), trial)
+        return count
+
+    def _key(self, trial: FrozenTrial) -> str:
+        if trial.number not in self._keys:
+            key = point_key(trial.params)
+            if not trial.state.is_finished():
+                return key
+            self._keys[trial.number] = key
+        return self._keys[trial.number]
+
+    def claim(self) -> Trial | Stop | None:
+        """A trial to evaluate, None when there may be one later, or `Stop`."""
+        if self.plan.deadline is not None and time.time() >= self.plan.deadline:
+            return Stop("its time is over")
+        if self.study.is_stopped:
+            return Stop("its sampler has nothing more to propose")
+        with self.store.lock():
+            count = self._requeue_dead(self.count())
+            if count.finished >= self.plan.trials:
+                return Stop()
+            if count.finished + len(count.running) >= self.plan.trials:
+                return None
+            if not count.waiting and self._has_every_point(count):
+                points = len(count.points)
+                return None if count.running else Stop(f"its space is exhausted: {points} points")
+            trial_id = self._take(count)
+            self.store.beat(trial_id)
+        self.study.know_trials(count.trials)
+        return Trial(self.study, trial_id)
+
+    def _has_every_point(self, count: Count) -> bool:
+        size = self.plan.space.size
+        return self._is_exhausted or (size is not None and len(count.points) >= size)
+
+    def _take(self, count: Count) -> int:
+        for trial in count.waiting:
+            if self.store.storage.set_trial_state_values(trial._trial_id, TrialState.RUNNING):
+                self.store.write_attributes(trial._trial_id, {WORKER: dataclasses.asdict(self.me)})
+                return int(trial._trial_id)
+        fixed, self._next_point = self._next_point, None
+        template = optuna.create_trial(
+            state=TrialState.RUNNING,
+            user_attrs={WORKER: dataclasses.asdict(self.me)},
+            system_attrs={"fixed_params": fixed} if fixed else {},
+        )
+        return int(self.store.storage.create_new_trial(self._study_id, template))
+
+    def _requeue_dead(self, count: Count) -> Count:
+        """Put the trials of dead workers back in line; the lock is held."""
+        verdicts = [(trial, self._is_abandoned(trial)) for trial in count.running]
+        dead = [trial for trial, verdict in verdicts if verdict]
+        remote = [trial for trial, verdict in verdicts if verdict is None]
+        if remote:
+            silent = self.store.silent(self._study_id, remote)
+            dead += [trial for trial in remote if trial._trial_id in silent]
+        for trial in dead:
+            self._requeue(trial)
+        return self.count() if dead else count
+
+    def _is_abandoned(self, trial: FrozenTrial) -> bool | None:
+        worker = _worker(trial)
+        if worker is None:  # someone drives the study by hand: it is theirs to finish
+            return False
+        # Who comes to claim has no other trial.
+        return worker.token == self.me.token or worker.is_dead()
+
+    def _requeue(self, trial: FrozenTrial) -> None:
+        """Put a trial back in line, unless its workers keep dying.
+
+        A worker that dies while the others live is counted against the trial. The end of the
+        whole search is not its fault, as long as that does not go on for ever.
+        """
+        worker = _worker(trial)
+        counter = RETRIES if worker is not None and worker.run == self.me.run else RESTARTS
+        tries = trial.user_attrs.get(counter, 0) + 1
+        if tries > {RETRIES: self.plan.retries, RESTARTS: MOST_RESTARTS}[counter]:
+            reason = f"its worker died {tries} times (killed, or the machine ran out of memory)"
+            self.store.write_attributes(trial._trial_id, {REASON: reason})
+            self.store.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+            _log.warning("%s: trial %d failed: %s.", self.plan.name, trial.number, reason)
+            return
+        self.store.write_attributes(trial._trial_id, {counter: tries})
+        self.store.storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
+        _log.info(
+            "%s: trial %d is in line again, its worker is dead.", self.plan.name, trial.number
+        )
+
+    def give_back(self, trial: Trial) -> None:
+        """Put a trial that was not finished back in line, as if it had not been taken."""
+        self.store.storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
+
+    def choose(self, trial: Trial) -> tuple[dict[str, Value], FrozenTrial | None]:
+        """The trial's point, and the trial that had the same point before."""
+        buffer = Buffer(self.store.storage)
+        trial.storage = buffer  # type: ignore[assignment]
+        point = self.plan.space.suggest(trial)
+        trial.storage = self.store.storage
+        with self.store.lock():  # of two that choose a point at once, one sees the other
+            twin = self.count().points.get(point_key(trial.params))
+            self.store.write_params(trial._trial_id, buffer.params)
+        return point, twin if twin is not None and twin.number != trial.number else None
+
+    def hand_in_copy(self, trial: Trial, twin: FrozenTrial) -> None:
+        """Finish a trial with the result of its twin; it does not count."""
+        attributes: dict[str, Any] = {COPIED_FROM: twin.number}
+        state, values = twin.state, twin.values
+        if not state.is_finished():
+            state, values = TrialState.FAIL, None
+            attributes[REASON] = f"trial {twin.number} has the same point and is not finished"
+        elif REASON in twin.user_attrs:
+            attributes[REASON] = twin.user_attrs[REASON]
+        for name, value in twin.constraints.items():
+            trial.set_constraint(name, value)
+        done = values if state == TrialState.COMPLETE else None
+        self.hand_in(trial, state, done, attributes)
+        self._copies += 1
+        if self._copies >= PATIENCE:
+            self._next_point = self._new_point(trial.number)
+            self._is_exhausted = self._next_point is None
+
+    def hand_in(
+        self,
+        trial: Trial,
+        state: TrialState,
+        values: list[float] | None,
+        attributes: Mapping[str, Any],
+    ) -> bool:
+        """Finish a trial; False when it was given to another worker in the meantime."""
+        now = self.store.storage.get_trial(trial._trial_id)
+        owner = _worker(now)
+        if now.state != TrialState.RUNNING or owner is None or owner.token != self.me.token:
+            _log.info("%s: trial %d was given to another worker.", self.plan.name, trial.number)
+            return False
+        self.store.write_attributes(trial._trial_id, attributes)
+        self.study.tell(trial, values, state=state)
+        if COPIED_FROM not in attributes:
+            self._copies = 0
+        return True
+
+    def _new_point(self, number: int) -> dict[str, Value] | None:
+        """A point that no trial has, drawn at random; None when there seems to be none left."""
+        points = self.count().points
+        size = self.plan.space.size
+        draws = 1000 if size is None else min(max(20 * size, 1000), 20_000)
+        generator = random.Random(trial_seed(f"{self.plan.name}/new", number))
+        for _ in range(draws):
+            drawn = RandomTrial(generator)
+            self.plan.space.suggest(drawn)
+            if point_key(drawn.params) not in points:
+                return drawn.params
+        return None
+
+
+def _worker(trial: FrozenTrial) -> Identity | None:
+    given = trial.user_attrs.get(WORKER)
+    return Identity(**given) if given else None
+
+
+def _check_study(study: AskTellStudy, plan: Plan) -> None:
+    """Refuse to go on with a study that was started for something else; keep what it is for."""
+    kept = study.user_attrs.get("objectives")
+    if kept is None:
+        if study.directions != [_direction(way) for way in plan.objectives.values()]:
+            raise SearchError(f"study '{plan.name}': it has other directions.")
+        study.set_user_attr("objectives", dict(plan.objectives))
+        study.set_user_attr("sampler", plan.sampler_name)
+        study.set_user_attr("seed", plan.seed)
+        study.set_metric_names(list(plan.objectives))
+    elif list(kept.items()) != list(plan.objectives.items()):
+        raise SearchError(
+            f"study '{plan.name}': it was started with objectives {kept}, not "
+            f"{dict(plan.objectives)}. Give the search another name or storage."
+        )
+    _check_dimensions(study, plan)
+
+
+def _direction(name: str) -> optuna.study.StudyDirection:
+    return optuna.study.StudyDirection[name.upper()]
+
+
+def _check_dimensions(study: AskTellStudy, plan: Plan) -> None:
+    kept: dict[str, Any] = {}
+    for trial in study.get_trials(deepcopy=False):
+        kept = {**trial.distributions, **kept}
+    study.know_trials(None)
+    for name in kept.keys() & plan.space.dimensions.keys():
+        now = distribution(plan.space.dimensions[name])
+        try:
+            optuna.distributions.check_distribution_compatibility(kept[name], now)
+        except ValueError as error:
+            raise SearchError(
+                f"study '{plan.name}': dimension '{name}' was {kept[name]} and is now {now}. "
+                "Give the search another name or storage."
+            ) from error

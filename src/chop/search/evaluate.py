@@ -1,0 +1,206 @@
+"""Ready evaluations: what a point of a space is worth, for studies of models.
+
+Each is a frozen dataclass that can be sent to other processes. A trial starts from its own copy of
+the subject's graph, passes through stages ("train", "compress"), and is measured at the end.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from chop.actions.subject import Subject
+from chop.errors import ConfigError
+from chop.ir.graph import MaseGraph
+from chop.pipelines import CompressionPipeline
+from chop.registry import suggest
+from chop.search.architecture import ArchitectureSpace
+from chop.search.compression import factor, pass_args
+from chop.search.costs import check_costs, compute_costs
+from chop.search.precision import PrecisionSpace
+from chop.search.space import Space, Value
+from chop.search.training import TrainingSpace
+from chop.search.trial import TrialContext
+
+Stage = Literal["train", "compress"]
+Params = Mapping[str, Value]
+QUANTIZE = "quantize_transform_pass"
+CHECKPOINT = "model"
+"""The name of the checkpoint in a trial's folder."""
+MODES: dict[str, tuple[Stage, ...]] = {
+    "no compression": ("train",),
+    "train->compress": ("train", "compress"),
+    "train->compress->train": ("train", "compress", "train"),
+}
+"""How compression and training follow each other: the three curves of a comparison."""
+
+
+@dataclass(frozen=True)
+class ModelEvaluator:
+    """Start from the subject, go through `stages`, measure: `{"accuracy": …, cost: …}`.
+
+    `subject`: a Subject, or a function without arguments that makes one; the latter can be sent to
+    other processes, where it is called once. `space` says what each dimension of a point means:
+    architecture, precision, pruning and training, together or alone. `costs` are names of `COSTS`.
+    `keep` exports the finished graph to the trial's folder. `recovery` are arguments of training
+    for the stages that come after compression, such as a lower learning rate.
+
+    Where the architecture varies too, rules of layers that a model does not have are left out.
+    """
+
+    subject: Subject | Callable[[], Subject]
+    space: Space
+    costs: tuple[str, ...] = ()
+    keep: bool = False
+    objective: str = "accuracy"
+    recovery: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_costs(self.costs, f"{type(self).__name__}.costs")
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """What is done to a model before it is measured."""
+        return ()
+
+    def __call__(self, params: Params, context: TrialContext) -> dict[str, float]:
+        """The objectives of a point."""
+        graph = self.build(params, context)
+        value = float(_subject(self.subject).evaluate(graph))
+        costs = compute_costs(graph, self.costs)
+        if self.keep:
+            graph.export(context.directory / CHECKPOINT)
+            context.attribute("checkpoint", str(context.directory / CHECKPOINT))
+        return {self.objective: value, **costs}
+
+    def build(self, params: Params, context: TrialContext) -> MaseGraph:
+        """The finished model of a point: the same point and seed give the same model."""
+        context.attribute("seed", context.seed)
+        steps = itertools.count(1)
+        graph = self._start(params, context)
+        for number, stage in enumerate(self.stages):
+            if stage == "compress":
+                graph = _compress(self, graph, params, context)
+            else:
+                is_recovery = "compress" in self.stages[:number]
+                _train(self, graph, params, context, steps, self.recovery if is_recovery else {})
+        return graph
+
+    def describe(self, params: Params, seed: int = 0) -> dict[str, Any]:
+        """What a point means, as plain tables: fields, arguments of passes, training."""
+        architecture = factor(self.space, ArchitectureSpace)
+        training = factor(self.space, TrainingSpace)
+        tables: dict[str, Any] = {"stages": list(self.stages), "seed": seed}
+        if architecture is not None:
+            tables["architecture"] = {k: params[k] for k in architecture.dimensions if k in params}
+        if training is not None:
+            tables["training"] = training.training_arguments(params)
+        return {**tables, **pass_args(self.space, params, seed)}
+
+    def _start(self, params: Params, context: TrialContext) -> MaseGraph:
+        base = _subject(self.subject).graph(context.seed)
+        architecture = factor(self.space, ArchitectureSpace)
+        if architecture is None:
+            return copy.deepcopy(base)  # a user's function may give the same graph every time
+        model, inherited = architecture.build_inherited(params, context.seed)
+        context.attribute("inherited", inherited.parameters)
+        context.attribute("parameters", inherited.total)
+        if isinstance(model, PreTrainedModel):
+            names = [str(n.target) for n in base.fx_graph.nodes if n.op == "placeholder"]
+            return MaseGraph(model, hf_input_names=names)
+        return MaseGraph(model, dummy_in=base.dummy_in, custom_ops=base.custom_ops)
+
+
+def _train(
+    evaluator: ModelEvaluator,
+    graph: MaseGraph,
+    params: Params,
+    context: TrialContext,
+    steps: Iterator[int],
+    more: Mapping[str, Any],
+) -> None:
+    subject = _subject(evaluator.subject)
+    space = factor(evaluator.space, TrainingSpace)
+    chosen = {**({} if space is None else space.training_arguments(params)), **more}
+    if "on_epoch" in inspect.signature(subject.train).parameters:
+        chosen["on_epoch"] = lambda epoch, value: context.report(next(steps), value)
+    subject.train(graph, context.seed, **chosen)
+
+
+def _compress(
+    evaluator: ModelEvaluator, graph: MaseGraph, params: Params, context: TrialContext
+) -> MaseGraph:
+    args = pass_args(evaluator.space, params, context.seed)
+    if factor(evaluator.space, ArchitectureSpace) is not None and QUANTIZE in args:
+        args[QUANTIZE] = _present(args[QUANTIZE], graph)
+    formats = factor(evaluator.space, PrecisionSpace)
+    if formats is not None:
+        context.attribute("formats", formats.layer_configs(params))
+    graph, info = CompressionPipeline()(graph, args)
+    if "prune_transform_pass" in info:
+        context.attribute("sparsity", info["prune_transform_pass"]["sparsity"])
+    return graph
+
+
+def _present(rules: Mapping[str, Any], graph: MaseGraph) -> dict[str, Any]:
+    """Without the rules by name whose layer this architecture does not have."""
+    linear = {path for path, m in graph.modules.items() if not isinstance(m, nn.Identity)}
+    kept = {"by", "default", *(linear if rules["by"] == "name" else rules)}
+    return {key: rule for key, rule in rules.items() if key in kept}
+
+
+def _subject(given: Subject | Callable[[], Subject]) -> Subject:
+    return given if isinstance(given, Subject) else _made(given)
+
+
+@functools.cache
+def _made(maker: Callable[[], Subject]) -> Subject:
+    """Once in each process: it may load data."""
+    return maker()
+
+
+@dataclass(frozen=True)
+class CompressionEvaluator(ModelEvaluator):
+    """Trains, compresses, and by `mode` trains again; see `MODES`."""
+
+    mode: str = "train->compress->train"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mode not in MODES:
+            raise ConfigError(
+                f"CompressionEvaluator.mode: unknown '{self.mode}'. {suggest(self.mode, MODES)}"
+            )
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return MODES[self.mode]
+
+
+@dataclass(frozen=True)
+class PrecisionEvaluator(ModelEvaluator):
+    """Quantises (and prunes, where the space does) a copy of a trained model; with
+    `train_after`, trains it in its formats before it is measured."""
+
+    train_after: bool = False
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return ("compress", "train") if self.train_after else ("compress",)
+
+
+@dataclass(frozen=True)
+class ArchitectureEvaluator(ModelEvaluator):
+    """Builds, inherits weights, trains, measures."""
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return ("train",)

@@ -1,0 +1,354 @@
+"""Samplers and pruners by name, checked against the space and the objectives they are for."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.pruners import BasePruner
+from optuna.samplers import BaseSampler
+from optuna.samplers._lazy_random_state import LazyRandomState
+from optuna.trial import FrozenTrial, TrialState
+
+from chop.errors import ConfigError, MissingDependencyError
+from chop.registry import Registry
+from chop.search.space import Choice, Dimension, Integer, Space, Value
+from chop.search.trial import trial_seed
+
+LARGEST_GRID = 1_000_000
+HISTORY = 200
+"""How many past trials TPE looks at: more cost time in every trial and change its mind little."""
+
+
+def distribution(dimension: Dimension) -> BaseDistribution:
+    """The dimension as Optuna stores it."""
+    if isinstance(dimension, Choice):
+        return CategoricalDistribution(dimension.values)
+    if isinstance(dimension, Integer):
+        return IntDistribution(
+            dimension.low, dimension.high, log=dimension.log, step=dimension.step
+        )
+    return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
+
+
+class GridSampler(BaseSampler):
+    """Every point of a finite space once, in an order that `seed` shuffles.
+
+    The number of a trial says which point it is, so workers need not agree on anything and a
+    search that goes on after a kill takes the next one.
+    """
+
+    def __init__(self, space: Space, seed: int) -> None:
+        self._points = {name: list(d.points or ()) for name, d in space.dimensions.items()}
+        size = 1
+        for points in self._points.values():
+            size *= len(points)
+        self._order = random.Random(seed).sample(range(size), size)
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Nothing: each dimension is looked up on its own."""
+        return {}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Nothing, as above."""
+        return {}
+
+    def sample_independent(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """The digit of dimension `param_name` in the number of the point."""
+        rest = self._order[trial.number % len(self._order)]
+        for name, points in self._points.items():
+            rest, digit = divmod(rest, len(points))
+            if name == param_name:
+                return points[digit]
+        raise ConfigError(f"sampler 'grid': the space has no dimension '{param_name}'.")
+
+
+class _RecentStudy:
+    """A study as the sampler of one trial sees it: the best and the latest of its trials."""
+
+    def __init__(self, study: Any, history: int, ranks: dict[int, tuple[float, float]]) -> None:
+        self._study, self._history, self._ranks = study, history, ranks
+        self._seen: list[FrozenTrial] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._study, name)
+
+    def _get_trials(self, *args: Any, **options: Any) -> list[FrozenTrial]:
+        if self._seen is None:
+            self._seen = self._choose(self._study._get_trials(*args, **options))
+        return self._seen
+
+    def _choose(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
+        if len(trials) <= self._history:
+            return trials
+        half = self._history // 2
+        older = [t for t in trials[:-half] if t.state == TrialState.COMPLETE]
+        best = sorted(older, key=self._rank)[: self._history - half]
+        return sorted([*best, *trials[-half:]], key=lambda t: t.number)
+
+    def _rank(self, trial: FrozenTrial) -> tuple[float, float]:
+        if trial.number not in self._ranks:
+            violation = sum(max(0.0, value) for value in trial.constraints.values())
+            minimize = self._study.direction == optuna.study.StudyDirection.MINIMIZE
+            value = trial.values[0]
+            self._ranks[trial.number] = (violation, value if minimize else -value)
+        return self._ranks[trial.number]
+
+
+class TPESampler(optuna.samplers.TPESampler):
+    """Optuna's, with a bound on the trials it looks back on when there is one objective."""
+
+    def __init__(self, *, seed: int | None = None, history: int = HISTORY) -> None:
+        super().__init__(seed=seed)
+        self.history = history
+        self._ranks: dict[int, tuple[float, float]] = {}
+        self._view: tuple[int, Any] = (-1, None)
+
+    def _sample(
+        self, study: Any, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        if self._view[0] != trial.number:
+            single = len(study.directions) == 1
+            view = _RecentStudy(study, self.history, self._ranks) if single else study
+            self._view = (trial.number, view)
+        return super()._sample(self._view[1], trial, search_space)
+
+
+class BruteForceSampler(optuna.samplers.BruteForceSampler):
+    """Optuna's, without its own test of the end: the search knows when every point is done."""
+
+    def after_trial(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """Nothing."""
+
+
+class SeededSampler(BaseSampler):
+    """A sampler that draws trial n of a study the same way whoever asks and whatever came between.
+
+    The generators are seeded anew for every trial. The threads of torch, which the Gaussian
+    process uses, are held at one while it samples: with several workers on a machine they would
+    stand in each other's way.
+    """
+
+    def __init__(self, inner: BaseSampler, study: str, seed: int) -> None:
+        self.inner, self._study, self._seed = inner, study, seed
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        """Seed, then what the inner sampler does."""
+        _reseed(self.inner, trial_seed(f"{self._study}/sampler/{self._seed}", trial.number))
+        self.inner.before_trial(study, trial)
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """The inner sampler's."""
+        return self.inner.infer_relative_search_space(study, trial)
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """The inner sampler's."""
+        with one_thread():
+            return self.inner.sample_relative(study, trial, search_space)
+
+    def sample_independent(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """The inner sampler's."""
+        return self.inner.sample_independent(study, trial, param_name, param_distribution)
+
+    def after_trial(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """What the inner sampler does."""
+        self.inner.after_trial(study, trial, state, values)
+
+
+def _reseed(sampler: BaseSampler, seed: int) -> None:
+    for thing in vars(sampler).values():
+        if isinstance(thing, LazyRandomState):
+            thing.rng.seed(seed)
+        elif isinstance(thing, BaseSampler):
+            _reseed(thing, seed + 1)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Hold torch at one thread, where torch is loaded."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+MakeSampler: TypeAlias = Callable[[Space, int], BaseSampler]
+
+
+@dataclass(frozen=True)
+class SamplerKind:
+    """How a sampler is made, and what it asks for."""
+
+    make: MakeSampler
+    needs_finite: bool = False
+    needs_numbers: bool = False
+    one_objective: bool = False
+    packages: tuple[str, ...] = ()
+
+
+SAMPLERS: Registry[SamplerKind] = Registry("sampler")
+"""Add a row: name, how it is made from space and seed, and what it needs."""
+_KINDS: Mapping[str, SamplerKind] = {
+    "grid": SamplerKind(lambda space, seed: GridSampler(space, seed), needs_finite=True),
+    "random": SamplerKind(lambda _, seed: optuna.samplers.RandomSampler(seed=seed)),
+    "tpe": SamplerKind(lambda _, seed: TPESampler(seed=seed)),
+    "nsga2": SamplerKind(lambda _, seed: optuna.samplers.NSGAIISampler(seed=seed)),
+    "nsga3": SamplerKind(lambda _, seed: optuna.samplers.NSGAIIISampler(seed=seed)),
+    "gp": SamplerKind(
+        lambda _, seed: optuna.samplers.GPSampler(seed=seed), packages=("torch", "scipy")
+    ),
+    "cmaes": SamplerKind(
+        lambda _, seed: optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
+        needs_numbers=True,
+        one_objective=True,
+        packages=("cmaes",),
+    ),
+    "qmc": SamplerKind(
+        lambda _, seed: optuna.samplers.QMCSampler(
+            seed=seed, scramble=True, warn_independent_sampling=False
+        ),
+        packages=("scipy",),
+    ),
+    "brute": SamplerKind(lambda _, seed: BruteForceSampler(seed=seed), needs_finite=True),
+}
+_ALIASES = {"nsga2": ("nsga-ii",), "nsga3": ("nsga-iii",), "cmaes": ("cma-es",)}
+for _name, _kind in _KINDS.items():
+    SAMPLERS.register(_name, _kind, aliases=_ALIASES.get(_name, ()))
+
+PRUNERS: Registry[Callable[[], BasePruner]] = Registry("pruner")
+"""Add a row: name and how it is made."""
+PRUNERS.register("none", optuna.pruners.NopPruner)
+PRUNERS.register("median", optuna.pruners.MedianPruner)
+PRUNERS.register("hyperband", optuna.pruners.HyperbandPruner)
+PRUNERS.register("successive_halving", optuna.pruners.SuccessiveHalvingPruner)
+
+
+def make_sampler(
+    sampler: str | BaseSampler, space: Space, objectives: int, *, study: str, seed: int
+) -> BaseSampler:
+    """The sampler called `sampler`, or `sampler` itself when it is one of Optuna's."""
+    if isinstance(sampler, BaseSampler):
+        return sampler
+    kind = SAMPLERS[sampler]
+    _check_sampler(SAMPLERS.canonical(sampler), kind, space, objectives)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return SeededSampler(kind.make(space, seed), study, seed)
+
+
+def _check_sampler(name: str, kind: SamplerKind, space: Space, objectives: int) -> None:
+    for package in kind.packages:
+        if importlib.util.find_spec(package) is None:
+            raise MissingDependencyError(
+                f"sampler '{name}': {package} is not installed. "
+                "Install it: pip install 'mase[search]'."
+            )
+    continuous = [n for n, d in space.dimensions.items() if d.points is None]
+    if kind.needs_finite and continuous:
+        raise ConfigError(
+            f"sampler '{name}': dimension '{continuous[0]}' has no list of values. "
+            "Give it as a Choice, or take a sampler such as 'random' or 'tpe'."
+        )
+    if name == "grid" and (space.size or 0) > LARGEST_GRID:
+        raise ConfigError(
+            f"sampler 'grid': the space has {space.size} points. "
+            f"Allowed: {LARGEST_GRID}. 'random' visits such a space as evenly."
+        )
+    if kind.needs_numbers and all(isinstance(d, Choice) for d in space.dimensions.values()):
+        raise ConfigError(
+            f"sampler '{name}': every dimension is a Choice, and it needs an Integer or a Real. "
+            "Take 'tpe' or 'random'."
+        )
+    if kind.one_objective and objectives > 1:
+        raise ConfigError(
+            f"sampler '{name}': there are {objectives} objectives. Allowed: one. "
+            "Take 'nsga2', 'nsga3', 'tpe' or 'gp'."
+        )
+
+
+def make_pruner(pruner: str | BasePruner, objectives: int) -> BasePruner:
+    """The pruner called `pruner`, or `pruner` itself when it is one of Optuna's."""
+    made = pruner if isinstance(pruner, BasePruner) else PRUNERS[pruner]()
+    if objectives > 1 and not isinstance(made, optuna.pruners.NopPruner):
+        shown = pruner if isinstance(pruner, str) else type(pruner).__name__
+        raise ConfigError(
+            f"pruner '{shown}': there are {objectives} objectives. Allowed: one. Take 'none'."
+        )
+    return made
+
+
+class RandomTrial:
+    """Answers like a trial whose sampler is a die: for points drawn outside a study."""
+
+    def __init__(self, generator: random.Random) -> None:
+        self._generator = generator
+        self.params: dict[str, Value] = {}
+
+    def suggest_categorical(self, name: str, choices: Sequence[Value]) -> Value:
+        """One of `choices`."""
+        return self._keep(name, self._generator.choice(list(choices)))
+
+    def suggest_int(
+        self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
+    ) -> Value:
+        """A whole number from `low` to `high`."""
+        return self._keep(name, self._generator.choice(range(low, high + 1, step)))
+
+    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> Value:
+        """A number from `low` to `high`."""
+        return self._keep(name, self._generator.uniform(low, high))
+
+    def _keep(self, name: str, value: Value) -> Value:
+        self.params[name] = value
+        return value

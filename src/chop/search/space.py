@@ -1,0 +1,277 @@
+"""Search spaces: named, typed dimensions, their products, and their TOML form.
+
+>>> space = Space({"width": Choice((4, 8)), "lr": Real(1e-5, 1e-2, log=True)})
+>>> (Space({"depth": Integer(1, 4)}) * Space({"width": Choice((4, 8))})).size
+8
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from chop.config import convert, parse
+from chop.errors import ConfigError
+from chop.registry import Registry, suggest
+
+Value: TypeAlias = str | int | float | bool | None
+"""What a dimension may hold: anything JSON keeps as it is."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few values, in no order."""
+
+    values: tuple[Value, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(self.values))
+        if not self.values:
+            raise ConfigError("Choice: there is nothing to choose from.")
+        for value in self.values:
+            if not isinstance(value, str | int | float | bool | None):
+                raise ConfigError(
+                    f"Choice: {value!r} ({type(value).__name__}) is not plain data. "
+                    "Allowed: str, int, float, bool, None."
+                )
+        if len(set(self.values)) < len(self.values):  # 1, 1.0 and True are one value in storage
+            raise ConfigError(f"Choice: two of {list(self.values)} are equal.")
+
+    @property
+    def points(self) -> Sequence[Value] | None:
+        """Every value."""
+        return self.values
+
+    def suggest(self, name: str, trial: Any) -> Value:
+        """What `trial`'s sampler chooses."""
+        chosen: Value = trial.suggest_categorical(name, self.values)
+        return chosen
+
+    def __contains__(self, value: object) -> bool:
+        return value in self.values
+
+
+@dataclass(frozen=True)
+class Integer:
+    """A whole number from `low` to `high`, both included, in steps of `step`."""
+
+    low: int
+    high: int
+    step: int = 1
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        _check_bounds(self.low, self.high, self.log, type(self).__name__)
+        if self.step < 1 or (self.log and self.step != 1):
+            raise ConfigError(
+                f"Integer: step is {self.step}. Allowed: at least 1, and 1 when log is set."
+            )
+        object.__setattr__(self, "high", self.points[-1])
+
+    @property
+    def points(self) -> Sequence[int]:
+        """Every value."""
+        return range(self.low, self.high + 1, self.step)
+
+    def suggest(self, name: str, trial: Any) -> int:
+        """What `trial`'s sampler chooses."""
+        return int(trial.suggest_int(name, self.low, self.high, step=self.step, log=self.log))
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value in self.points
+
+
+@dataclass(frozen=True)
+class Real:
+    """A number from `low` to `high`; with `log`, its logarithm is what is spread evenly."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        _check_bounds(self.low, self.high, self.log, type(self).__name__)
+
+    @property
+    def points(self) -> Sequence[float] | None:
+        """None: there is no list of them, unless both bounds are equal."""
+        return (self.low,) if self.low == self.high else None
+
+    def suggest(self, name: str, trial: Any) -> float:
+        """What `trial`'s sampler chooses."""
+        return float(trial.suggest_float(name, self.low, self.high, log=self.log))
+
+    def __contains__(self, value: object) -> bool:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and self.low <= value <= self.high  # type: ignore[operator]
+
+
+Dimension: TypeAlias = Choice | Integer | Real
+
+
+def _check_bounds(low: float, high: float, log: bool, kind: str) -> None:
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise ConfigError(f"{kind}: low is {low} and high is {high}. Allowed: low <= high.")
+    if log and low <= 0:
+        raise ConfigError(f"{kind}: low is {low}. Allowed with log: greater than 0.")
+
+
+class Space:
+    """Named dimensions; a point is one value for each.
+
+    A subclass may override `suggest` to ask for a dimension only where another's value makes it
+    matter, and `size` with it: what `suggest` returns is the point.
+    """
+
+    def __init__(self, dimensions: Mapping[str, Dimension]) -> None:
+        for name, dimension in dimensions.items():
+            if not isinstance(dimension, Choice | Integer | Real):
+                raise ConfigError(
+                    f"space: dimension '{name}' is {dimension!r}. Allowed: Choice, Integer, Real."
+                )
+        self._dimensions = dict(dimensions)
+
+    @property
+    def dimensions(self) -> Mapping[str, Dimension]:
+        """Every dimension that `suggest` may ask for, by name."""
+        return self._dimensions
+
+    @property
+    def size(self) -> int | None:
+        """The number of points; None when a dimension is continuous."""
+        points = [dimension.points for dimension in self.dimensions.values()]
+        if any(each is None for each in points):
+            return None
+        return math.prod(len(each) for each in points if each is not None)
+
+    def suggest(self, trial: Any) -> dict[str, Value]:
+        """A point chosen by `trial`'s sampler; `trial` is an Optuna trial or answers like one."""
+        return {name: d.suggest(name, trial) for name, d in self.dimensions.items()}
+
+    def check(self, point: Mapping[str, Value], where: str) -> None:
+        """Refuse a point with a name or a value this space does not have."""
+        for name, value in point.items():
+            if name not in self.dimensions:
+                hint = suggest(name, self.dimensions)
+                raise ConfigError(f"{where}: unknown dimension '{name}'. {hint}")
+            if value not in self.dimensions[name]:
+                raise ConfigError(f"{where}.{name}: {value!r} is not in {self.dimensions[name]}.")
+
+    def __mul__(self, other: Space) -> Space:
+        return Product(self, other)
+
+    def __repr__(self) -> str:
+        inner = ", ".join(f"{name!r}: {d}" for name, d in self.dimensions.items())
+        return f"{type(self).__name__}({{{inner}}})"
+
+    @staticmethod
+    def from_config(mapping: Mapping[str, Any], where: str, subject: Any = None) -> Space:
+        """The product of the spaces in `mapping`, a table for each kind in `SPACES`.
+
+        `subject` is the model or graph that is searched, for the kinds that need one.
+        """
+        if not mapping:
+            raise ConfigError(f"{where}: no space is given. {suggest('', SPACES)}")
+        built = list(_spaces(mapping, where, subject))
+        return built[0] if len(built) == 1 else Product(*built)
+
+
+class Product(Space):
+    """Spaces side by side: a point of each, together."""
+
+    factors: tuple[Space, ...]
+
+    def __init__(self, *factors: Space) -> None:
+        nested = [f.factors if isinstance(f, Product) else (f,) for f in factors]
+        self.factors = tuple(itertools.chain.from_iterable(nested))
+        together: dict[str, Dimension] = {}
+        for factor in self.factors:
+            for name, dimension in factor.dimensions.items():
+                if name in together:
+                    raise ConfigError(f"space: dimension '{name}' is in two factors of a product.")
+                together[name] = dimension
+        super().__init__(together)
+
+    @property
+    def size(self) -> int | None:
+        """The number of points; None when a factor is continuous."""
+        sizes = [factor.size for factor in self.factors]
+        return None if None in sizes else math.prod(size for size in sizes if size is not None)
+
+    def suggest(self, trial: Any) -> dict[str, Value]:
+        """A point of each factor."""
+        return {k: v for factor in self.factors for k, v in factor.suggest(trial).items()}
+
+
+SpaceBuilder: TypeAlias = Callable[[Mapping[str, Any], str, Any], Space]
+"""`(table, where, subject) -> Space`, where `subject` is the model searched, or None."""
+SPACES: Registry[SpaceBuilder] = Registry("kind of space")
+"""Add a row with `SPACES.register("mine", build_mine)`: TOML then has `[space.mine]`."""
+
+
+def _spaces(mapping: Mapping[str, Any], where: str, subject: Any) -> Iterator[Space]:
+    for kind, table in mapping.items():
+        if kind not in SPACES:
+            raise ConfigError(f"{where}: unknown kind of space '{kind}'. {suggest(kind, SPACES)}")
+        yield SPACES[kind](table, f"{where}.{kind}", subject)
+
+
+@dataclass(frozen=True)
+class _Range:
+    """The TOML form of Integer and Real."""
+
+    low: float
+    high: float
+    step: int | None = None
+    log: bool = False
+
+
+def read_dimension(value: Any, where: str) -> Dimension:
+    """A dimension from its plain form: a list of values, or a table with low and high."""
+    if isinstance(value, Choice | Integer | Real):
+        return value
+    try:
+        if isinstance(value, Mapping):
+            return _read_range(value, where)
+        return Choice(tuple(convert(value, list, where)))
+    except ConfigError as error:
+        text = str(error)
+        raise ConfigError(text if text.startswith(where) else f"{where}: {text}") from error
+
+
+def _read_range(value: Mapping[str, Any], where: str) -> Dimension:
+    given = parse(_Range, value, where)
+    if isinstance(value["low"], int) and isinstance(value["high"], int):  # as written: 1, not 1.0
+        step = 1 if given.step is None else given.step
+        return Integer(int(given.low), int(given.high), step, given.log)
+    if given.step is not None:
+        raise ConfigError(f"{where}.step: {given.step}. Allowed with whole low and high alone.")
+    return Real(given.low, given.high, given.log)
+
+
+def read_values(mapping: Mapping[str, Any], where: str, subject: Any = None) -> Space:
+    """The plain kind of space: `{name: [values] | {low, high, step, log}}`."""
+    if not isinstance(mapping, Mapping):
+        raise ConfigError(f"{where}: expected a mapping, got {mapping!r}.")
+    return Space({name: read_dimension(v, f"{where}.{name}") for name, v in mapping.items()})
+
+
+def _model_space(kind: str) -> SpaceBuilder:
+    """The builder of a kind that looks at models, whose modules are heavy to import."""
+
+    def build(mapping: Mapping[str, Any], where: str, subject: Any = None) -> Space:
+        space: Space = importlib.import_module(f"chop.search.{kind}").read_space(
+            mapping, where, subject
+        )
+        return space
+
+    return build
+
+
+SPACES.register("values", read_values)
+for _kind in ("architecture", "precision", "compression", "training"):
+    SPACES.register(_kind, _model_space(_kind))

@@ -1,0 +1,257 @@
+"""A search from start to end, and its result.
+
+>>> from chop.search import Choice, Space
+>>> space = Space({"x": Choice((1, 2, 3))})
+>>> result = search(space, lambda point, trial: {"y": point["x"]}, {"y": "maximize"},
+...                 sampler="grid", trials=3, storage=getfixture("tmp_path") / "study.db")
+>>> result.best["params"]
+{'x': 3}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.pruners import BasePruner
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, TrialState
+
+from chop.actions.records import write_csv
+from chop.actions.trials import CONSTRAINTS, TrialRecord, best_trial, pareto_front
+from chop.errors import ConfigError, SearchError
+from chop.log import get_logger
+from chop.registry import suggest
+from chop.search.desk import OWN_ATTRIBUTES, REASON, SECONDS, Desk
+from chop.search.loop import INTERRUPTED, work
+from chop.search.plan import Plan
+from chop.search.progress import Progress
+from chop.search.space import Space, Value
+from chop.search.storage import open_store, quiet
+from chop.search.trial import Evaluate
+from chop.search.workers import ENGINES
+
+FOLDER = Path("out/search")
+"""Where a study is kept when no storage is named."""
+STATES = {"COMPLETE": "complete", "FAIL": "failed", "PRUNED": "pruned"}
+_log = get_logger(__name__)
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found, as plain records, with the Optuna study behind them."""
+
+    name: str
+    objectives: Mapping[str, str]
+    sampler: str
+    seed: int
+    trials: Sequence[TrialRecord]
+    stopped: str | None = None
+    """Why the search ended before it had all its trials; None when it has them."""
+    study: optuna.Study | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def best(self) -> TrialRecord:
+        """The best trial; with several objectives there is none, but a `pareto_front`."""
+        if len(self.objectives) > 1:
+            raise SearchError(
+                f"study '{self.name}': with objectives {', '.join(self.objectives)} no trial is "
+                "best. Take one from pareto_front()."
+            )
+        found = best_trial(self.trials, self.objectives)
+        if found is None:
+            raise SearchError(f"study '{self.name}': no trial has a result.{self._last_reason()}")
+        return found
+
+    def _last_reason(self) -> str:
+        reasons = [t["reason"] for t in self.trials if t["reason"]]
+        return f" The last one failed: {reasons[-1]}" if reasons else ""
+
+    def pareto_front(self) -> list[TrialRecord]:
+        """The feasible trials that no other beats in every objective."""
+        return pareto_front(self.trials, self.objectives)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The study as plain data."""
+        return {
+            "name": self.name,
+            "objectives": dict(self.objectives),
+            "sampler": self.sampler,
+            "seed": self.seed,
+            "trials": [dict(trial) for trial in self.trials],
+        }
+
+    def save(self, directory: str | Path) -> list[Path]:
+        """Write `study.json` and `trials.csv` into `directory`."""
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        table = write_csv(folder / "trials.csv", [_row(trial) for trial in self.trials])
+        text = json.dumps(self.record, indent=2, allow_nan=False) + "\n"
+        return [_write_whole(folder / "study.json", text), table]
+
+
+def search(
+    space: Space,
+    evaluate: Evaluate | str,
+    objectives: Mapping[str, str] | None = None,
+    *,
+    trials: int,
+    name: str = "search",
+    sampler: str | BaseSampler = "tpe",
+    pruner: str | BasePruner = "none",
+    storage: str | Path | None = None,
+    directory: str | Path | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    engine: str = "processes",
+    timeout: float | None = None,
+    retries: int = 2,
+    initial: Sequence[Mapping[str, Value]] = (),
+    heartbeat_seconds: int = 60,
+    on_progress: OnProgress | None = None,
+) -> SearchResult:
+    """Evaluate `trials` different points of `space`, those of earlier runs of `name` included.
+
+    The study is in `storage`: a SQLite file (by default), a `*.journal` file or a `postgresql://`
+    URL. Start the same search again, after a kill or from another machine, and it goes on to the
+    same number. `initial` points are evaluated first. With `workers` above 1, as many processes
+    (or Ray actors, `engine="ray"`) share the work. A trial that fails is recorded with its reason.
+    """
+    plan = Plan(
+        name=name,
+        space=space,
+        evaluate=evaluate,
+        objectives=dict(objectives or {"accuracy": "maximize"}),
+        sampler=sampler,
+        pruner=pruner,
+        trials=trials,
+        storage=str(storage or FOLDER / f"{name}.db"),
+        directory=Path(directory or _folder(storage) / name).absolute(),
+        seed=seed,
+        retries=retries,
+        deadline=None if timeout is None else time.time() + timeout,
+        heartbeat_seconds=heartbeat_seconds,
+    )
+    if workers < 1:
+        raise ConfigError(f"search: workers is {workers}. Allowed: 1 or more.")
+    launch = ENGINES[engine]
+    desk = Desk.open(plan)
+    try:
+        desk.enqueue(list(initial))
+        stopped = _run(plan, workers, launch, _reporter(desk, on_progress))
+        desk.study.know_trials(None)
+        return _result(desk.study, stopped)
+    finally:
+        desk.close()
+
+
+def load_study(name: str, storage: str | Path) -> SearchResult:
+    """The result of a search so far, from where it is kept; nothing is run."""
+    store = open_store(storage)
+    with quiet():
+        try:
+            study = optuna.load_study(study_name=name, storage=store.storage)
+        except KeyError as error:
+            known = optuna.get_all_study_names(store.storage)
+            raise SearchError(
+                f"storage '{store.shown}': it has no study '{name}'. {suggest(name, known)}"
+            ) from error
+    return _result(study)
+
+
+def _folder(storage: str | Path | None) -> Path:
+    """Where the folders of trials go: beside the file that keeps the study."""
+    if storage is None or "://" in str(storage):
+        return FOLDER
+    return Path(storage).parent
+
+
+def _run(
+    plan: Plan, workers: int, launch: Callable[..., str | None], report: Callable[[], None]
+) -> str | None:
+    try:
+        if workers == 1 and launch is ENGINES["processes"]:
+            return work(plan, on_trial=report)
+        return launch(plan, workers, report)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _reporter(desk: Desk, on_progress: OnProgress | None) -> Callable[[], None]:
+    if on_progress is None:
+        return lambda: None
+    plan = desk.plan
+    finished: dict[int, dict[str, Any]] = {}
+
+    def report() -> None:
+        records = []
+        for trial in desk.trials():
+            record = finished.get(trial.number) or trial_record(trial, plan.objectives)
+            if trial.state.is_finished():
+                finished[trial.number] = record
+            records.append(record)
+        on_progress(Progress(plan.name, plan.trials, plan.objectives, records))
+
+    return report
+
+
+def trial_record(trial: FrozenTrial, objectives: Mapping[str, str]) -> dict[str, Any]:
+    """A trial as plain data."""
+    attributes = {k: v for k, v in trial.user_attrs.items() if k not in OWN_ATTRIBUTES}
+    if trial.constraints:
+        attributes[CONSTRAINTS] = dict(trial.constraints)
+    values = trial.values if trial.state.is_finished() and trial.values else []
+    return {
+        "number": trial.number,
+        "state": STATES.get(trial.state.name, "running"),
+        "values": dict(zip(objectives, values, strict=False)),
+        "params": dict(trial.params),
+        "attributes": attributes,
+        "seconds": trial.user_attrs.get(SECONDS),
+        "reason": trial.user_attrs.get(REASON),
+    }
+
+
+def _result(study: optuna.Study, stopped: str | None = None) -> SearchResult:
+    kept = study.user_attrs
+    names = study.metric_names or [f"objective_{i}" for i in range(len(study.directions))]
+    ways = [direction.name.lower() for direction in study.directions]
+    objectives = kept.get("objectives", dict(zip(names, ways, strict=True)))
+    found = study.get_trials(deepcopy=False)
+    records = [trial_record(t, objectives) for t in found if t.state != TrialState.WAITING]
+    if stopped is not None:
+        _log.warning("study '%s' stopped early: %s.", study.study_name, stopped)
+    return SearchResult(
+        name=study.study_name,
+        objectives=objectives,
+        sampler=kept.get("sampler", type(study.sampler).__name__),
+        seed=kept.get("seed", 0),
+        trials=records,
+        stopped=stopped,
+        study=study,
+    )
+
+
+def _row(trial: TrialRecord) -> dict[str, Any]:
+    row = {key: trial[key] for key in ("number", "state", "seconds", "reason")}
+    for group in ("values", "params", "attributes"):
+        for key, value in trial[group].items():
+            plain = value if not isinstance(value, dict | list) else json.dumps(value)
+            row[f"{group}.{key}"] = plain
+    return row
+
+
+def _write_whole(path: Path, text: str) -> Path:
+    temporary = path.with_name(f".{os.getpid()}.{path.name}")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+    return path

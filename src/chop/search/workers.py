@@ -1,0 +1,273 @@
+"""Many workers on one study: processes of this machine, or Ray actors on a cluster.
+
+Each runs the loop of `chop.search.loop` on the shared storage and owns nothing but the trial it
+evaluates, so any of them may die. A process is started as
+
+    python -m chop.search.workers PLAN NUMBER [PARENT]
+
+where PLAN is the file that the search wrote; the same line joins a search from another machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import cloudpickle
+
+from chop.errors import ConfigError, MissingDependencyError, SearchError
+from chop.log import get_logger
+from chop.registry import Registry
+from chop.search.loop import INTERRUPTED, work
+from chop.search.plan import Plan
+from chop.search.storage import is_on_this_machine
+
+LOOK_SECONDS = 0.5
+"""How often the parent looks after its workers and shows progress."""
+STOP_SECONDS = 30.0
+"""How long workers have, after an interrupt, to give their trials back."""
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+BROKEN, STOPPED = 3, 4
+"""Exit codes: the worker could not start, and it stopped before the count was reached."""
+_log = get_logger(__name__)
+
+Launch: TypeAlias = Callable[[Plan, int, Callable[[], None]], str | None]
+"""`(plan, workers, report) -> why it stopped early`."""
+
+
+def pack(plan: Plan) -> bytes:
+    """The plan as bytes that another process can load."""
+    try:
+        return bytes(cloudpickle.dumps({"path": sys.path, "plan": cloudpickle.dumps(plan)}))
+    except Exception as error:
+        raise ConfigError(
+            f"search: evaluate {plan.evaluate!r} or the space cannot be sent to a worker "
+            f"({type(error).__name__}: {error}). Define it at the top of a module and let it open "
+            "what it needs by itself, name it as 'module:function', or use workers=1."
+        ) from error
+
+
+def unpack(packed: bytes) -> Plan:
+    """The plan, with the modules that its maker could import."""
+    opened = pickle.loads(packed)
+    sys.path[:] = [*sys.path, *(p for p in opened["path"] if p not in sys.path)]
+    plan: Plan = pickle.loads(opened["plan"])
+    return plan
+
+
+def run_processes(plan: Plan, workers: int, report: Callable[[], None]) -> str | None:
+    """Run the plan on `workers` processes of this machine and wait for them."""
+    plan.directory.mkdir(parents=True, exist_ok=True)
+    file = plan.directory / f"plan-{os.getpid()}.pkl"
+    file.write_bytes(pack(plan))
+    children = [_start(file, number, plan.directory) for number in range(workers)]
+    try:
+        while any(child.poll() is None for child in children):
+            _wait(children)
+            report()
+    except KeyboardInterrupt:
+        _interrupt(children)
+        return INTERRUPTED
+    finally:
+        _end(children)
+        file.unlink()
+    return _verdict(children, plan)
+
+
+def _start(file: Path, number: int, folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "chop.search.workers", str(file), str(number)]
+    here = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    settings = {**os.environ, **dict.fromkeys(THREADS, "1"), "PYTHONPATH": path}
+    with _log_file(folder, number).open("ab") as said:
+        return subprocess.Popen(
+            [*command, str(os.getpid())],
+            env=settings,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,  # an interrupt reaches the parent alone, which passes it on
+        )
+
+
+def _log_file(folder: Path, number: int) -> Path:
+    return folder / f"worker-{number}.log"
+
+
+def _wait(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    living = next((child for child in children if child.poll() is None), None)
+    if living is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            living.wait(LOOK_SECONDS)
+
+
+def _interrupt(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    for child in children:
+        if child.poll() is None:
+            child.send_signal(signal.SIGINT)
+    limit = time.monotonic() + STOP_SECONDS
+    for child in children:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(max(0.0, limit - time.monotonic()))
+
+
+def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+
+
+def _verdict(children: Sequence[subprocess.Popen[bytes]], plan: Plan) -> str | None:
+    codes = [child.returncode for child in children]
+    for number, code in enumerate(codes):
+        if code == BROKEN:
+            file = _log_file(plan.directory, number)
+            said = _last_line(plan, number)
+            raise SearchError(f"worker {number} could not work: {said} (see {file})")
+    if 0 in codes:  # it saw the count reached
+        return None
+    if STOPPED in codes:
+        return _last_line(plan, codes.index(STOPPED))
+    ends = ", ".join(str(code) for code in codes)
+    return f"all {len(codes)} workers died (exit codes {ends}); start again to go on"
+
+
+def _last_line(plan: Plan, number: int) -> str:
+    text = _log_file(plan.directory, number).read_text(errors="replace")
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def run_ray(plan: Plan, workers: int, report: Callable[[], None]) -> str | None:
+    """Run the plan on `workers` Ray actors of a core each, on the cluster that is there.
+
+    Ray starts the actors and nothing else: the study stays in its storage.
+    """
+    with _ray_cluster(workers) as ray:
+        check_reach(plan.storage, len(ray.nodes()))
+        packed = pack(plan)
+        actor = ray.remote(num_cpus=1, max_restarts=0)(RayWorker)
+        actors = [actor.remote() for _ in range(workers)]
+        waiting = [each.work.remote(packed, i) for i, each in enumerate(actors)]
+        ends: list[Any] = []
+        while waiting:
+            done, waiting = ray.wait(waiting, timeout=LOOK_SECONDS)
+            ends += [_ray_end(ray, each) for each in done]
+            report()
+    if (True, None) in ends:  # it saw the count reached
+        return None
+    stopped: str = next(said for _, said in ends)
+    return stopped
+
+
+def check_reach(storage: str, machines: int) -> None:
+    """Refuse a storage that the workers on other machines cannot use."""
+    if machines > 1 and is_on_this_machine(storage):
+        raise ConfigError(
+            f"search: storage '{storage}' is a file of this machine and the cluster has "
+            f"{machines}. Give a postgresql:// URL or a *.journal file that they share."
+        )
+
+
+class RayWorker:
+    """A worker as a Ray actor: it lives as long as the search."""
+
+    def work(self, packed: bytes, number: int) -> str | None:
+        """The loop of a worker."""
+        _one_thread()
+        return work(unpack(packed), number)
+
+
+def _ray_end(ray: Any, done: Any) -> tuple[bool, str | None]:
+    try:
+        return True, ray.get(done)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause if isinstance(error.cause, BaseException) else error
+        raise SearchError(f"a Ray worker could not work: {cause}") from error
+    except ray.exceptions.RayActorError:
+        return False, "all Ray workers died; start again to go on"
+
+
+@contextlib.contextmanager
+def _ray_cluster(workers: int) -> Iterator[Any]:
+    try:
+        # A cluster of this machine alone, for this search alone, has no one to keep out.
+        if "RAY_ADDRESS" not in os.environ:
+            os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+        import ray
+    except ImportError as error:
+        raise MissingDependencyError(
+            "search: ray is not installed, and engine 'ray' needs it. "
+            "Install it: pip install 'mase[cluster]', or use engine='processes'."
+        ) from error
+    if ray.is_initialized():
+        yield ray
+        return
+    path = os.pathsep.join(p for p in sys.path if p)
+    options: dict[str, Any] = {"runtime_env": {"env_vars": {"PYTHONPATH": path}}}
+    if "RAY_ADDRESS" not in os.environ:
+        options |= {"num_cpus": max(workers, os.cpu_count() or 1), "include_dashboard": False}
+    ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+ENGINES: Registry[Launch] = Registry("engine")
+"""Add a row: name and how it runs a plan on several workers."""
+ENGINES.register("processes", run_processes)
+ENGINES.register("ray", run_ray)
+
+
+def _one_thread() -> None:
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
+def _die_with(parent: int) -> None:
+    """End this process when the one that started it is gone: its trial is then free."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """A worker process, from its command line to its exit code."""
+    file, number, *parent = arguments
+    if parent:
+        _die_with(int(parent[0]))
+    try:
+        plan = unpack(Path(file).read_bytes())
+        _one_thread()
+        reason = work(plan, int(number))
+    except KeyboardInterrupt:
+        return 0
+    except Exception as error:  # the parent reads the last line
+        _log.error("%s: %s", type(error).__name__, error, exc_info=True)
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return BROKEN
+    if reason is not None:
+        sys.stderr.write(reason + "\n")
+        return STOPPED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,303 @@
+"""Each command as a user runs it, on a tiny model."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from chop import MaseGraph
+from chop.cli.commands import COMMANDS
+from chop.cli.commands.search import choose
+from chop.cli.main import read_request
+from chop.cli.training import Report
+
+DIGITS = "--dataset digits --train-rows 128 --test-rows 64"
+
+
+def load(folder):
+    return MaseGraph.from_checkpoint(folder / "graph")
+
+
+def layer(folder):
+    return load(folder).model.get_submodule("layers.1")
+
+
+def test_trace_writes_graph_picture_table_and_config(mase, tmp_path):
+    ran = mase("trace cnn --out t")
+    assert ran.code == 0
+    names = {path.name for path in (tmp_path / "t").iterdir()}
+    assert names == {
+        "config.toml",
+        "graph.json",
+        "graph.safetensors",
+        "graph.svg",
+        "nodes.csv",
+        "result.json",
+    }
+    assert "results: t/" in ran.out and "module_related_func" in ran.out
+    assert json.loads((tmp_path / "t" / "result.json").read_text())["class"] == "CNN"
+
+
+def test_the_written_config_repeats_the_run(mase, tmp_path):
+    mase("trace mlp --seed 5 --no-draw --out t")
+    first = (tmp_path / "t" / "config.toml").read_text()
+    assert mase("trace --config t/config.toml").code == 0
+    assert (tmp_path / "t" / "config.toml").read_text() == first
+
+
+def test_trace_of_a_hugging_face_model_takes_what_the_dataset_has(mase, tmp_path):
+    assert mase("trace tiny_bert --dataset sequences --out t --no-draw").code == 0
+    inputs = [n.name for n in load(tmp_path / "t").nodes if n.op == "placeholder"]
+    assert inputs == ["input_ids", "attention_mask", "labels"]
+
+
+def test_training_learns_and_eval_agrees(mase, trained):
+    told = json.loads((trained / "result.json").read_text())["eval"]
+    found = mase(f"eval {trained} --dataset digits --json").document["eval"]
+    assert found == pytest.approx(told)
+    assert found["accuracy"] > 0.8
+    assert not (trained / "checkpoints").exists()
+
+
+def test_an_interrupted_training_goes_on_and_ends_where_it_would_have(mase, tmp_path, monkeypatch):
+    line = f"train mlp {DIGITS} --epochs 4 --save-steps 4 --quiet"
+    whole = mase(f"{line} --out whole")
+    _interrupt_after(monkeypatch, steps=9)
+    assert mase(f"{line} --out parts").code == 130
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert (tmp_path / "parts" / "checkpoints").is_dir()
+    resumed = mase(f"{line} --out parts")
+    assert (whole.code, resumed.code) == (0, 0)
+    one, other = (load(tmp_path / name).model.state_dict() for name in ("whole", "parts"))
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_checkpoints_of_another_run_are_refused_or_dropped(mase, tmp_path, monkeypatch):
+    line = f"train mlp {DIGITS} --epochs 4 --save-steps 4 --quiet --out run"
+    _interrupt_after(monkeypatch, steps=5)
+    assert mase(line).code == 130
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    ran = mase(f"{line} --seed 7")
+    assert ran.code == 1
+    assert "belongs to an unfinished run whose seed is 0; now it is 7" in ran.err
+    assert mase(f"{line} --seed 7 --no-resume").code == 0
+
+
+def _interrupt_after(monkeypatch, steps):
+    """Ctrl-C in the middle of training."""
+
+    def stop(self, args, state, control, **rest):
+        if state.global_step >= steps:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Report, "on_step_end", stop)
+
+
+def test_quantize_by_flags_compares_before_and_after(mase, trained, tmp_path):
+    line = f"quantize {trained} --width 8 --frac-width 5 --type linear,relu --out q --evaluate"
+    found = mase(f"{line} {DIGITS} --json").document
+    before, after = found["stages"]["before"], found["stages"]["after"]
+    assert (before["weight_bits"], after["weight_bits"]) == (32, 8)
+    assert after["bytes"] * 4 == before["bytes"]
+    assert abs(before["accuracy"] - after["accuracy"]) < 0.05
+    assert type(layer(tmp_path / "q")).__name__ == "LinearInteger"
+
+
+def test_quantize_by_file(mase, trained, tmp_path):
+    (tmp_path / "run.toml").write_text(
+        f'[quantize]\nmodel = "{trained}"\n[quantize.rules]\nby = "name"\n'
+        '[quantize.rules."layers.1".config]\nname = "mxint"\n'
+    )
+    found = mase("quantize --config run.toml --json").document
+    assert found["quantized"] == {"layers_1": "LinearMXInt"}
+
+
+def test_quantize_fits_the_point_and_trains_on(mase, trained):
+    line = f"quantize {trained} {DIGITS} --fit --width 4 --qat-epochs 2 --learning-rate 5e-3 --json"
+    stages = mase(line).document["stages"]
+    assert list(stages) == ["before", "after", "after QAT"]
+    assert stages["after QAT"]["loss"] < stages["after"]["loss"]
+
+
+def test_prune_masks_and_recovers(mase, trained, tmp_path):
+    line = f"prune {trained} {DIGITS} --sparsity 0.75 --scope global --finetune-epochs 2 --out p"
+    found = mase(f"{line} --learning-rate 5e-3 --json").document
+    assert found["sparsity"] == pytest.approx(0.75, abs=0.01)
+    stages = found["stages"]
+    assert stages["after fine-tuning"]["loss"] < stages["after"]["loss"]
+    assert stages["after fine-tuning"]["sparsity"] == pytest.approx(0.75, abs=0.01)
+
+
+def test_prune_by_gradients_takes_them_from_the_dataset(mase, trained):
+    found = mase(f"prune {trained} {DIGITS} --sparsity 0.5 --method taylor --json").document
+    assert found["sparsity"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_prune_removes_channels(mase, trained, tmp_path):
+    ran = mase(f"prune {trained} --sparsity 0.5 --granularity channel --out p")
+    assert "channels 16 -> 8: layers.1" in ran.out
+    assert layer(tmp_path / "p").weight.shape == (8, 64)
+
+
+def test_lora_trains_adapters_alone_and_fuses_them(mase, trained, tmp_path):
+    found = mase(f"lora {trained} {DIGITS} --rank 2 --epochs 2 --out l --json").document
+    assert found["lora"]["trainable"] < found["lora"]["total"]
+    assert (tmp_path / "l" / "adapter" / "adapter_config.json").is_file()
+    assert found["eval"]["after"]["loss"] < found["eval"]["before"]["loss"]
+    assert type(layer(tmp_path / "l")) is torch.nn.Linear
+
+
+def test_a_sweep_draws_measures_once_and_resumes(mase, trained, tmp_path):
+    line = f"sweep integer_bits {trained} {DIGITS} --epochs 1 --out s --json"
+    first = mase(f"{line} --values 2").document["records"]
+    both = mase(f"{line} --values 2,4").document["records"]
+    assert both[0] == first[0]  # its seconds too: not measured again
+    assert [record["integer_bits"] for record in both] == [2, 4]
+    assert {"integer_bits.png", "integer_bits.svg", "integer_bits.csv"} <= {
+        path.name for path in (tmp_path / "s").iterdir()
+    }
+    assert "belongs to an unfinished run whose epochs is" in mase(f"{line} --epochs 2").err
+
+
+def test_bench_times_models_on_the_same_rows(mase, trained, tmp_path):
+    line = f"bench {trained} --against mlp --batch 4 --iterations 3 --out b --json"
+    records = mase(line).document["latency"]
+    assert [record["program"] for record in records] == [str(trained), "mlp"]
+    assert records[0]["speedup"] == 1.0
+    assert (tmp_path / "b" / "latency.svg").is_file()
+
+
+def test_compile_times_against_eager(mase, trained):
+    found = mase(f"compile {trained} --backend eager --iterations 2 --json").document
+    assert [record["program"] for record in found["latency"]] == ["eager", "compiled"]
+    assert found["breaks"] == []
+
+
+def test_emit_writes_rtl_that_simulate_and_synth_find(mase, trained, tmp_path):
+    mase(f"quantize {trained} --width 6 --frac-width 4 --type linear,relu --out q")
+    found = mase("emit q --max-parallelism 8 --out e --json").document
+    assert "hardware/rtl/top.sv" in found["files"]
+    assert (tmp_path / "e" / "hardware" / "test" / "data_in_0.mem").is_file()
+    assert found["cycles"] > 0
+
+
+def test_a_design_for_a_target_is_asked_for_by_flags():
+    config = read_request(COMMANDS["emit"], ["mlp", "--target-interval", "64"]).config
+    assert config.design.target_interval == 64
+
+
+@pytest.mark.sim
+def test_simulate_proves_a_project_and_a_model_bit_exact(mase, trained, tmp_path):
+    mase(f"quantize {trained} --width 6 --frac-width 4 --type linear,relu --out q")
+    mase("emit q --dataset digits --test-rows 12 --out e")
+    project = mase("simulate e --json").document
+    assert (project["is_exact"], project["tensors"]) == (True, 12)
+    model = mase("simulate q --dataset digits --test-rows 12 --out s --json").document
+    assert (model["compared"], model["mismatches"]) == (120, 0)
+    assert (tmp_path / "s" / "hardware" / "report.md").is_file()
+
+
+@pytest.mark.sim
+def test_a_wrong_bit_ends_with_code_1(mase, trained, tmp_path):
+    mase(f"quantize {trained} --width 6 --frac-width 4 --type linear,relu --out q")
+    mase("emit q --dataset digits --test-rows 4 --out e")
+    memory = tmp_path / "e" / "hardware" / "test" / "data_out_0.mem"
+    lines = memory.read_text().splitlines()
+    lines[0] = "0" * len(lines[0])
+    memory.write_text("\n".join(lines) + "\n")
+    ran = mase("simulate e")
+    assert ran.code == 1
+    assert "first mismatch" in ran.err
+
+
+@pytest.mark.sim("pyosys")
+def test_synth_counts_cells(mase, trained):
+    mase(f"quantize {trained} --width 4 --frac-width 2 --type linear,relu --out q")
+    area = mase("synth q --max-parallelism 1 --json").document["area"]
+    assert area["family"] == "xc7" and area["lut"] > 0
+
+
+def test_a_search_shows_its_front_and_applies_a_trial(mase, searched):
+    found = json.loads((searched / "result.json").read_text())
+    assert found["objectives"] == {"accuracy": "maximize", "model_bytes": "minimize"}
+    assert found["finished"] == 3 and found["applied"]["number"] in range(3)
+    names = {path.name for path in searched.iterdir()}
+    assert {"study.json", "trials.csv", "graph.json", "pareto.svg", "best.png"} <= names
+    measured = mase(f"eval {searched} {DIGITS} --json").document["eval"]["accuracy"]
+    assert measured == found["applied"]["values"]["accuracy"]
+
+
+def test_a_search_goes_on_to_more_trials_and_refuses_another_question(
+    mase, search_line, searched, tmp_path
+):
+    shutil.copytree(searched, tmp_path / "s")
+    line = f"{search_line} --out s --json"
+    assert mase(f"{line} --trials 4").document["finished"] == 4
+    refused = mase(f"{line} --by type")
+    assert "belongs to an unfinished run whose by is name; now it is type" in refused.err
+
+
+def test_a_search_by_file_over_pruning(mase, trained, tmp_path):
+    (tmp_path / "run.toml").write_text(
+        f'[search]\nmodel = "{trained}"\ndataset = "digits"\ntest_rows = 32\ntrials = 2\n'
+        'sampler = "grid"\ncosts = ["parameters"]\n'
+        "[search.space.compression.prune]\nsparsity = [0.0, 0.9]\n"
+    )
+    found = mase("search --config run.toml --json").document
+    assert found["finished"] == 2
+
+
+def test_the_best_of_several_objectives_is_the_cheapest_that_loses_little():
+    trials = [
+        {
+            "number": i,
+            "state": "complete",
+            "values": {"a": v[0], "b": v[1]},
+            "params": {},
+            "attributes": {},
+        }
+        for i, v in enumerate([(0.95, 100.0), (0.945, 40.0), (0.80, 10.0)])
+    ]
+    study = {"name": "s", "objectives": {"a": "maximize", "b": "minimize"}, "trials": trials}
+    chosen = [choose(study, "best", tolerance)["number"] for tolerance in (0.0, 0.01, 0.5)]
+    assert chosen == [0, 1, 2]
+    assert [choose(study, name, 0.0)["number"] for name in ("a", "b", "1")] == [0, 2, 1]
+
+
+def test_a_report_is_one_page_about_all_that_was_done(mase, trained, searched, tmp_path):
+    mase(f"quantize {trained} --width 6 --frac-width 4 --type linear,relu --out q")
+    mase(f"sweep integer_bits {trained} {DIGITS} --values 4 --out w")
+    line = (
+        f"report q --before {trained} --studies {searched} --sweeps w --title Mine --out r --json"
+    )
+    found = mase(f"{line} {DIGITS}").document
+    page = (tmp_path / "r" / "report.html").read_text()
+    assert found["page"] == "r/report.html" and set(found["metrics"]) == {"before", "after"}
+    assert "<title>Mine" in page and "integer bits" in page
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("report", "report: give a model, and --before"),
+        ("report mlp --studies nowhere", "nowhere: no such file."),
+        ("report mlp --sweeps nowhere", "nowhere: no records of a sweep"),
+        ("search mlp --dataset digits", "nothing to search: give --formats integer,mxint"),
+        ("search mlp --formats integer --set space.values.x=[1]", "exclude 'space'"),
+        ("search mlp --dataset digits --formats intger", "Unknown format 'intger'"),
+        ("search mlp --dataset digits --formats integer --costs byts", "unknown cost 'byts'"),
+        ("shard mlp --mesh-shape 0,2", "expected one or two axes of at least 1 device"),
+    ],
+)
+def test_what_cannot_be_searched_or_shown_is_explained(mase, line, message):
+    ran = mase(line)
+    assert (ran.code, message in ran.err) == (2, True), ran.err
+
+
+def test_shard_plans_within_the_mesh(mase, tmp_path):
+    found = mase("shard tiny_bert --mesh-shape 2 --out h --json").document
+    assert found["mesh"] == [2] and found["verification"] is None
+    assert (tmp_path / "h" / "plan.json").is_file()

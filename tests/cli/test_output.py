@@ -1,0 +1,31 @@
+"""A folder is complete, or as it was before."""
+
+import pytest
+
+from chop.cli.output import staged, write_text
+
+
+def test_results_appear_when_the_block_ends(tmp_path):
+    with staged(tmp_path / "out") as folder:
+        (folder / "a.txt").write_text("new")
+        assert not (tmp_path / "out" / "a.txt").exists()
+    assert (tmp_path / "out" / "a.txt").read_text() == "new"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.txt"]
+
+
+def test_an_error_leaves_what_was_there(tmp_path):
+    write_text(tmp_path / "out" / "a.txt", "old")
+    with pytest.raises(RuntimeError), staged(tmp_path / "out") as folder:
+        (folder / "a.txt").write_text("new")
+        raise RuntimeError
+    assert (tmp_path / "out" / "a.txt").read_text() == "old"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.txt"]
+
+
+def test_a_folder_of_an_earlier_run_is_replaced_whole(tmp_path):
+    write_text(tmp_path / "out" / "rtl" / "old.sv", "")
+    write_text(tmp_path / "out" / "kept.txt", "")
+    with staged(tmp_path / "out") as folder:
+        write_text(folder / "rtl" / "new.sv", "")
+    assert [path.name for path in (tmp_path / "out" / "rtl").iterdir()] == ["new.sv"]
+    assert (tmp_path / "out" / "kept.txt").exists()

@@ -1,0 +1,53 @@
+"""What can be said of the kernel for compute capability 9.0 without such a GPU.
+
+`check_gpu.py`, run on one, compares its results with the reference.
+"""
+
+import pytest
+import torch
+
+from chop.kernels import hopper, nvrtc
+from chop.kernels.hopper import Cut, choose
+
+MULTIPROCESSORS = 132
+
+
+@pytest.mark.parametrize("batch", range(1, hopper.LARGEST_BATCH + 1))
+@pytest.mark.parametrize("rows", [16, 4096, 14336, 128256])
+def test_a_cut_holds_every_row_of_x_and_reaches_every_row_of_the_weight(batch, rows):
+    cut = choose(batch, rows, MULTIPROCESSORS)
+    assert cut.batch >= batch
+    assert cut.blocks(rows)[0] * 16 * cut.tiles >= rows
+    assert 32 * cut.warps <= 1024
+
+
+def test_few_rows_get_more_warps_each():
+    few, many = choose(1, 4096, MULTIPROCESSORS), choose(1, 14336, MULTIPROCESSORS)
+    assert (few.warps, many.warps) == (16, 8)
+
+
+def test_the_constants_of_the_kernel_are_those_of_the_cut():
+    defines = Cut(16, tiles=2, warps=4, split=2).defines(group_size=64)
+    assert defines == {"GROUP": 64, "BATCH": 16, "TILES": 2, "WARPS": 4, "SPLIT": 2}
+
+
+@pytest.mark.parametrize(
+    "x, format, group_size",
+    [
+        (torch.ones(1, 64, dtype=torch.bfloat16), "mxint8", 32),  # not on a GPU
+        (torch.ones(1, 64), "mxint8", 32),
+        (torch.ones(1, 96, dtype=torch.bfloat16), "mxint8", 32),
+        (torch.ones(1, 64, dtype=torch.bfloat16), "mxint4", 32),
+        (torch.ones(33, 64, dtype=torch.bfloat16), "mxint8", 32),
+        (torch.ones(0, 64, dtype=torch.bfloat16), "mxint8", 32),
+    ],
+)
+def test_what_it_cannot_do_is_left_to_the_other_kernels(x, format, group_size):
+    assert not hopper.is_known(x, format, group_size)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a driver is present")
+def test_without_a_driver_it_says_what_is_missing():
+    assert not nvrtc.is_available()
+    with pytest.raises(nvrtc.CudaError, match=r"libcuda\.so\.1|run-time compiler"):
+        nvrtc.Function(b"", "kernel")
