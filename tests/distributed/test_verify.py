@@ -26,19 +26,15 @@ def random_pick(seed: int):
 def jobs() -> dict[str, Job]:
     mlp_graph, mlp_inputs = mlp()
     bert_graph, bert_inputs = bert()
-    lm_graph, lm_inputs = bert(layers=1, cls="BertForMaskedLM")
+    lm_graph, lm_inputs = bert(layers=1, cls="BertForMaskedLM")  # with tied weights
+    heads = fixed_plan(bert_graph, two(), megatron_plan_pick())
     return {
         "mlp": Job(mlp_graph, make_plan(mlp_graph, two()), mlp_inputs),
         "mlp at random": Job(mlp_graph, fixed_plan(mlp_graph, two(), random_pick(1)), mlp_inputs),
         "bert": Job(bert_graph, make_plan(bert_graph, two()), bert_inputs),
         "bert, forward": Job(bert_graph, make_plan(bert_graph, two(), training=False), bert_inputs),
-        "bert by heads": Job(
-            bert_graph, fixed_plan(bert_graph, two(), megatron_plan_pick()), bert_inputs
-        ),
-        "bert at random": Job(
-            bert_graph, fixed_plan(bert_graph, two(), random_pick(2)), bert_inputs
-        ),
-        "tied at random": Job(lm_graph, fixed_plan(lm_graph, two(), random_pick(3)), lm_inputs),
+        "bert by heads": Job(bert_graph, heads, bert_inputs),
+        "bert at random": Job(lm_graph, fixed_plan(lm_graph, two(), random_pick(3)), lm_inputs),
     }
 
 
