@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chop.actions.shard import ShardArgs, shard
+from chop.actions.sharding import ShardArgs, shard
 from chop.cli.commands.trace import GRAPH
 from chop.cli.configs import DataOptions, ModelOptions, OutputOptions
 from chop.cli.data import load_data
