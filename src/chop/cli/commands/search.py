@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from chop.actions.trials import candidates, pareto_front
+from chop.actions.trials import COPIED_FROM, TrialRecord, candidates, pareto_front
 from chop.cli.commands.trace import GRAPH
 from chop.cli.configs import SearchConfig
 from chop.cli.console import Console
@@ -25,7 +25,6 @@ from chop.search.evaluate import (
     PrecisionEvaluator,
 )
 from chop.search.loop import INTERRUPTED
-from chop.search.progress import ProgressBar
 from chop.search.space import Space
 from chop.search.study import SearchResult
 
@@ -53,22 +52,23 @@ def run(config: SearchConfig, session: Session) -> dict[str, Any]:
     )
     folder = session.out / STUDY
     check_identity(folder, _question(config), resume=config.resume)
-    result = run_search(
-        space,
-        evaluator,
-        objectives(config),
-        trials=config.trials,
-        name=config.name,
-        sampler=config.sampler,
-        pruner=config.pruner,
-        storage=config.storage or folder / "study.db",
-        directory=folder / "trials",
-        seed=config.seed,
-        workers=config.workers,
-        engine=config.engine,
-        timeout=config.timeout,
-        on_progress=None if session.console.is_quiet else ProgressBar(session.console.err),
-    )
+    with session.console.progress("search", config.trials) as progress:
+        result = run_search(
+            space,
+            evaluator,
+            objectives(config),
+            trials=config.trials,
+            name=config.name,
+            sampler=config.sampler,
+            pruner=config.pruner,
+            storage=config.storage or folder / "study.db",
+            directory=folder / "trials",
+            seed=config.seed,
+            workers=config.workers,
+            engine=config.engine,
+            timeout=config.timeout,
+            on_progress=lambda told: progress.to(told.finished, told.describe()),
+        )
     if result.stopped == INTERRUPTED:
         raise KeyboardInterrupt
     result.save(session.folder)
@@ -79,7 +79,7 @@ def run(config: SearchConfig, session: Session) -> dict[str, Any]:
     return {
         **describe(graph, source),
         "objectives": dict(result.objectives),
-        "finished": len(result.trials),
+        "finished": len(own_trials(result)),
         "stopped": result.stopped,
         "front": front,
         "applied": applied,
@@ -110,6 +110,11 @@ def objectives(config: SearchConfig) -> dict[str, str]:
     return {config.metric: direction, **dict.fromkeys(config.costs, "minimize")}
 
 
+def own_trials(result: SearchResult) -> list[TrialRecord]:
+    """The trials that were evaluated: not those that repeat another's point."""
+    return [trial for trial in result.trials if COPIED_FROM not in trial["attributes"]]
+
+
 def _draw(result: SearchResult, session: Session) -> None:
     """The figures of a study that has something to draw."""
     if candidates(result.trials):
@@ -123,8 +128,9 @@ def _show(console: Console, result: SearchResult, front: list[Any]) -> None:
         {"trial": trial["number"], **trial["values"], "seconds": trial["seconds"]}
         for trial in sorted(front, key=lambda t: list(t["values"].values())[-1])
     ]
-    failed = [trial for trial in result.trials if trial["state"] == "failed"]
-    console.say(f"{len(result.trials)} trials, {len(failed)} failed; not beaten by any other:")
+    own = own_trials(result)
+    failed = [trial for trial in own if trial["state"] == "failed"]
+    console.say(f"{len(own)} trials, {len(failed)} failed; not beaten by any other:")
     console.table(rows, floatfmt=".4g")
     if failed:
         console.say(f"the last failure: {failed[-1]['reason']}")
