@@ -132,6 +132,13 @@ def test_a_dry_run_with_json_is_a_document(mase):
     assert ran.document["config"]["seed"] == 3
 
 
+def test_a_reader_that_leaves_early_causes_no_message():
+    process = start("--help")
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(60) in (0, 1)
+
+
 @pytest.mark.slow
 def test_an_interruption_ends_with_code_130_and_leaves_nothing_half_written(tmp_path):
     line = "train mlp --dataset digits --epochs 5000 --save-steps 20 --out run"

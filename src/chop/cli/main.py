@@ -17,12 +17,12 @@ from typing import Any, NoReturn
 
 from chop.cli.commands import COMMANDS, Command, load
 from chop.cli.console import Console
-from chop.cli.failures import OK, UsageError, exit_code, explain
+from chop.cli.failures import FAILED, OK, UsageError, exit_code, explain
 from chop.cli.option import Option, add_options, given_values, options_of, tables_of
 from chop.cli.output import staged, write_text
 from chop.cli.session import Session
 from chop.cli.settings import resolve, to_table, to_toml
-from chop.log import get_logger, get_report_logger, set_logging_verbosity
+from chop.log import get_report_logger, set_logging_verbosity
 from chop.registry import suggest
 
 RESULT, CONFIG = "result.json", "config.toml"
@@ -43,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     is_debug = "--debug" in words
     try:
         return _dispatch(words, console)
+    except BrokenPipeError:  # who read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     except (Exception, KeyboardInterrupt) as error:
         if is_debug:
             traceback.print_exception(error, file=console.err)
@@ -174,7 +177,7 @@ def _run(command: Command, words: Sequence[str], console: Console) -> int:
         return OK
     set_logging_verbosity("info" if request.switches.verbose else "warning")
     start = time.monotonic()
-    with _quiet_libraries(request.switches.verbose), _terminable():
+    with _quiet_libraries(console, verbose=request.switches.verbose), _terminable():
         result = _work(command, config, console)
     if console.is_json:
         seconds = round(time.monotonic() - start, 3)
@@ -206,13 +209,14 @@ def _work(command: Command, config: Any, console: Console) -> Mapping[str, Any]:
 
 
 @contextlib.contextmanager
-def _quiet_libraries(verbose: bool) -> Iterator[None]:
+def _quiet_libraries(console: Console, *, verbose: bool) -> Iterator[None]:
     """What libraries print goes to stderr: stdout is for results."""
+    if console.is_quiet or not console.err.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     if not verbose:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-    get_logger("chop.report")
     reports = get_report_logger()
     level = reports.level
     reports.setLevel("INFO" if verbose else "WARNING")  # commands draw their own tables
