@@ -53,15 +53,22 @@ CONFIG_NAMES = ("block_m", "block_n", "block_k", "warps", "stages", "per_sm")
 
 
 def alternate(programs: Programs, repeats: int) -> dict[str, list[float]]:
-    """Seconds of each call, the programs taking turns after a warm-up."""
+    """Seconds of each call, its work on a GPU included; programs take turns after a warm-up."""
     times: dict[str, list[float]] = {name: [] for name in programs}
     for i in range(repeats + 2):
         for name, program in programs.items():
+            _finish_gpu()
             start = time.perf_counter()
             program()
+            _finish_gpu()
             if i >= 2:
                 times[name].append(time.perf_counter() - start)
     return times
+
+
+def _finish_gpu() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def on_gpu(calls: list[Callable[[], object]], replays: int = 15) -> list[float]:
@@ -388,10 +395,7 @@ def bench_end_to_end(device: str) -> Records:
             n: float((m(**there).logits.float() - expected).norm() / expected.norm())
             for n, m in graphs.items()
         }
-        if device == "cuda":
-            times = {name: on_gpu([program] * 2) for name, program in programs.items()}
-        else:
-            times = alternate(programs, 5)
+        times = alternate(programs, 25 if device == "cuda" else 5)
     first = statistics.median(times["float"])
     return [
         {
