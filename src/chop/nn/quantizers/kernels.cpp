@@ -91,8 +91,6 @@ inline Floats magnitude_of(Floats x) {
 using Unaligned = float __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 inline Floats load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
 inline void store(float* to, Floats x) { *reinterpret_cast<Unaligned*>(to) = x; }
-inline Ints load(const i32* from) { return bits_of(load(reinterpret_cast<const float*>(from))); }
-inline void store(i32* to, Ints x) { store(reinterpret_cast<float*>(to), floats_of(x)); }
 
 inline bool any(Ints is_true) {  // lanes are 0 or -1
   const auto pairs = reinterpret_cast<i64 __attribute__((vector_size(4 * LANES)))>(is_true);
@@ -162,18 +160,12 @@ inline float round_to_multiple(float x, i32 unit) {
 constexpr i32 SUM_WIDTH = 22;
 constexpr i32 SUM_HIGHEST_UNIT = 127 - FRACTION;
 inline float sum_constant(i32 unit) { return 1.5f * power(unit + FRACTION); }
-inline float round_by_sum(float x, float constant) { return (x + constant) - constant; }
 
 // floor(log2) of a finite magnitude given by its bits, subnormals included.
 inline i32 exact_exponent(u32 magnitude) {
   if (magnitude == 0) return OF_ZERO;
   if (magnitude > FRACTION_MASK) return static_cast<i32>(magnitude >> FRACTION) - BIAS;
   return FINEST + 31 - __builtin_clz(magnitude);
-}
-
-// The same where it is known not to be subnormal.
-inline i32 ordinary_exponent(u32 magnitude) {
-  return static_cast<i32>(magnitude >> FRACTION) - BIAS;
 }
 
 // Whether the mantissa of a magnitude, as a fraction in 2**-23, is at least `threshold`.
@@ -185,32 +177,21 @@ inline bool mantissa_reaches(u32 magnitude, i32 threshold) {
 
 // --- loops ------------------------------------------------------------------------------------
 
-// y = f(x) for N elements. A fixed count, so that the compiler interleaves a whole run of them; the
-// limit on unrolling keeps it from taking 16 of them apart before it vectorises.
-template <int N, class F>
-inline void each_of(const float* __restrict x, float* __restrict y, F f) {
-  if constexpr (N == 16) {
-    _Pragma("GCC unroll 12") for (int i = 0; i < N; ++i) y[i] = f(x[i]);
-  } else {
-    for (int i = 0; i < N; ++i) y[i] = f(x[i]);
-  }
-}
-
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
-// Keeps a short loop rolled until it is vectorised.
-#define KEEP_LOOP _Pragma("GCC unroll 1")
+#define UNROLLED _Pragma("GCC unroll 8")
 
 constexpr i64 RUN = 32;
 constexpr i64 AHEAD = 512;
 
+// y = f(x); a fixed count, so that the compiler interleaves a whole run of elements.
 template <class F>
 inline void each(const float* __restrict x, float* __restrict y, i64 n, F f) {
   i64 i = 0;
   for (; i + RUN <= n; i += RUN) {
     __builtin_prefetch(x + i + AHEAD);
     __builtin_prefetch(x + i + AHEAD + RUN / 2);
-    each_of<RUN>(x + i, y + i, f);
+    for (i64 j = i; j < i + RUN; ++j) y[j] = f(x[j]);
   }
   for (; i < n; ++i) y[i] = f(x[i]);
 }
@@ -528,16 +509,14 @@ ALWAYS_INLINE void each_in_block(const float* x, float* y, F f) {
   for (int i = 0; i < VECTORS; ++i) store(y + i * LANES, one[i]);
 }
 
-template <int R>
+template <int R, bool HAS_ONE_ZERO>
 struct BlockFixed {  // parameters: offset, lowest, highest exponent, unit's offset, ones, one zero
   i32 offset, low, high, unit_offset;
-  float ones, zero;
-  bool has_one_zero;
+  float ones, zero = HAS_ONE_ZERO ? 0.0f : -0.0f;
   i32 to_constant, to_limit;  // added to the exponent of the largest
   explicit BlockFixed(const double* p)
       : offset(static_cast<i32>(p[0])), low(static_cast<i32>(p[1])), high(static_cast<i32>(p[2])),
         unit_offset(static_cast<i32>(p[3])), ones(static_cast<float>(p[4])),
-        zero(p[5] != 0 ? 0.0f : -0.0f), has_one_zero(p[5] != 0),
         to_constant(magnitude_of(sum_constant(offset + unit_offset)) - in_place(0)),
         to_limit(magnitude_of(ones) + shifted(offset + unit_offset) - in_place(0)) {}
 
@@ -566,10 +545,11 @@ struct BlockFixed {  // parameters: offset, lowest, highest exponent, unit's off
       each_in_block<N>(x, y, [=](Floats v, Floats) {
         return with_sign_of((min(max(v, -limit), limit) + c) - c, v) + sum;
       });
-    } else if (has_one_zero) {
-      each_in_block<N>(x, y, [=](Floats v, Floats) { return (v + c) - c; });
     } else {
-      each_in_block<N>(x, y, [=](Floats v, Floats) { return with_sign_of((v + c) - c, v); });
+      each_in_block<N>(x, y, [=](Floats v, Floats) {
+        const Floats rounded = (v + c) - c;
+        return HAS_ONE_ZERO ? rounded : with_sign_of(rounded, v);
+      });
     }
   }
 };
@@ -657,7 +637,7 @@ struct BlockLog {  // parameters: LogRule, largest code, largest bias, the large
 };
 
 template <class Kernel>
-void run_block(const Kernel& kernel, const float* x, float* y, i64 n) {
+__attribute__((noinline)) void run_block(const Kernel& kernel, const float* x, float* y, i64 n) {
   i32 largest = 0;
   for (i64 i = 0; i < n; ++i) largest = max(largest, magnitude_of(x[i]));
   if (largest < static_cast<i32>(INFINITE))
@@ -676,22 +656,24 @@ ALWAYS_INLINE Ints largest_of_block(const float* x) {
 }
 
 // As many whole groups of blocks of N as there are; answers how many elements that were. All blocks
-// of a group are looked at before the first is rounded, so that none waits for its own maximum.
+// of a group are looked at before the first is rounded, so that none waits for its own maximum; and
+// they are so few that the maxima stay in registers: a store between those of the output would end
+// the processor's streaming of whole cache lines.
 template <int N, class Kernel>
 i64 run_groups(const Kernel kernel, const float* x, float* y, i64 n) {
-  constexpr int G = 16;
+  constexpr int G = 64 / N;
   const Window usual = kernel.usual();
   i64 done = 0;
   for (; done + G * N <= n; done += G * N, x += G * N, y += G * N) {
-    i32 largest[G * LANES];
-    for (int g = 0; g < G; ++g) {
+    Ints largest[G];
+    UNROLLED for (int g = 0; g < G; ++g) {
       for (int i = 0; i < N; i += RUN / 2) __builtin_prefetch(x + AHEAD + g * N + i);
-      store(largest + g * LANES, largest_of_block<N>(x + g * N));
+      largest[g] = largest_of_block<N>(x + g * N);
     }
-    for (int g = 0; g < G; ++g) {
-      const i32* most = largest + g * LANES;
-      if (*most >= usual.first && *most < usual.beyond)
-        kernel.template round<N>(x + g * N, y + g * N, *most, load(most));
+    UNROLLED for (int g = 0; g < G; ++g) {
+      const i32 most = largest[g][0];
+      if (most >= usual.first && most < usual.beyond)
+        kernel.template round<N>(x + g * N, y + g * N, most, largest[g]);
       else
         run_block(kernel, x + g * N, y + g * N, N);
     }
@@ -741,7 +723,11 @@ using Run = bool (*)(const Call&);
 #define ANY_ROUNDING(RUN) {RUN, RUN, RUN, RUN}
 
 template <int R>
-bool run_block_fixed(const Call& call) { return run_blocks<BlockFixed<R>>(call); }
+bool run_block_fixed(const Call& call) {
+  const bool has_one_zero = call.parameters[5] != 0;
+  return has_one_zero ? run_blocks<BlockFixed<R, true>>(call)
+                      : run_blocks<BlockFixed<R, false>>(call);
+}
 template <int R>
 bool run_block_float(const Call& call) { return run_blocks<BlockFloat<R>>(call); }
 
