@@ -306,7 +306,9 @@ struct QuickFixed {
     seen = {max(seen.most, x), min(seen.least, x)};
     return (x + constant) - constant;
   }
-  bool accepts(const Seen& seen) const { return !any(~((seen.most <= high) & (seen.least >= low))); }
+  bool accepts(const Seen& seen) const {
+    return !any(~((seen.most <= high) & (seen.least >= low)));
+  }
 };
 
 struct CarefulFixed {
@@ -496,7 +498,8 @@ bool run_log(const Call& call) {
 struct Window {  // of exponents, as bits of magnitudes; empty where there is no way to round
   i32 first, beyond;
   Window(i32 lowest, i32 highest)
-      : first(in_place(max(lowest, -126))), beyond(in_place(min(highest, BIAS) + 1)) {}
+      : first(in_place(clamp(lowest, -126, BIAS + 1))),
+        beyond(in_place(clamp(highest, -BIAS, BIAS) + 1)) {}
 };
 
 inline i32 shifted(i32 exponents) {
