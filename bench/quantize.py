@@ -41,6 +41,7 @@ from chop.nn.quantizers import (
     Quantizer,
     kernels,
 )
+from chop.nn.quantizers.base import EVERYWHERE
 
 Records = list[dict[str, Any]]
 Programs = Mapping[str, Callable[[], object]]
@@ -61,6 +62,8 @@ FORMATS: dict[str, tuple[Quantizer, float | None]] = {
 }
 """The formats measured, and the largest ratio to a copy that the forward pass may have."""
 BACKWARD_TARGET = 3.0
+CLIPPED_SHARE = 0.01
+SMALL_SIZE = 768
 GPU_TARGETS = dict.fromkeys(
     ["integer 8.4", "mxint 8", "block_fp 8", "minifloat_ieee e4m3", "minifloat_denorm e4m3"], 0.9
 )
@@ -82,22 +85,52 @@ def interleave(programs: Programs, repeats: int) -> dict[str, list[float]]:
 
 
 def cpu(options: argparse.Namespace) -> Records:
-    """Forward, and forward with backward, against `tensor.clone()`."""
+    """Forward, and forward with backward, against `tensor.clone()`.
+
+    No element lies outside the range of its format, and the gradient passes as it is; the programs
+    that say "clipped" have one in a hundred outside, and the gradient is masked.
+    """
     torch.set_num_threads(options.threads)
     if options.tune_allocator:
         tune_allocator()
     x = torch.randn(options.size, options.size)
-    leaf, gradient = x.clone().requires_grad_(), torch.randn_like(x)
+    gradient = torch.randn_like(x)
+    clipped = torch.where(torch.rand_like(x) < CLIPPED_SHARE, 1e30 * x.sign(), x)
     programs: dict[str, Callable[[], object]] = {"clone": x.clone}
     targets: dict[str, float | None] = {"clone": None}
     for name, (quantizer, target) in FORMATS.items():
-        programs[name] = lambda q=quantizer: q(x)
-        programs[f"{name} + backward"] = lambda q=quantizer: torch.autograd.grad(
-            q(leaf), leaf, gradient
-        )
-        targets[name] = target
-        targets[f"{name} + backward"] = BACKWARD_TARGET if target else None
+        programs |= forward_and_backward(name, quantizer, x, gradient)
+        targets |= {name: target, f"{name} + backward": BACKWARD_TARGET if target else None}
+        if quantizer.range != EVERYWHERE:
+            added = forward_and_backward(f"{name}, clipped", quantizer, clipped, gradient)
+            programs |= added
+            targets |= dict.fromkeys(added)
     return ratios(interleave(programs, options.repeats), "clone", targets)
+
+
+def forward_and_backward(
+    name: str, quantizer: Quantizer, x: Tensor, gradient: Tensor
+) -> dict[str, Callable[[], object]]:
+    """The two programs of a format on the values of `x`."""
+    leaf = x.detach().requires_grad_()
+    return {
+        name: lambda: quantizer(x),
+        f"{name} + backward": lambda: torch.autograd.grad(quantizer(leaf), leaf, gradient),
+    }
+
+
+def calls(options: argparse.Namespace) -> Records:
+    """Microseconds of a call on a small weight, where the way to the native code counts."""
+    torch.set_num_threads(options.threads)
+    x = torch.randn(SMALL_SIZE, SMALL_SIZE)
+    programs: dict[str, Callable[[], object]] = {"clone": x.clone}
+    for name, (quantizer, _) in FORMATS.items():
+        programs |= forward_and_backward(name, quantizer, x, torch.ones_like(x))
+    seconds = interleave(programs, 20 * options.repeats)
+    return [
+        {"program": name, "min_us": 1e6 * min(t), "median_us": 1e6 * statistics.median(t)}
+        for name, t in seconds.items()
+    ]
 
 
 def ratios(
@@ -175,7 +208,11 @@ def bandwidth(name: str, times: list[float], copy: list[float], moved: int) -> d
     }
 
 
-SECTIONS: dict[str, Callable[[argparse.Namespace], Records]] = {"cpu": cpu, "gpu": gpu}
+SECTIONS: dict[str, Callable[[argparse.Namespace], Records]] = {
+    "cpu": cpu,
+    "calls": calls,
+    "gpu": gpu,
+}
 NEEDS_CUDA = ("gpu",)
 
 

@@ -119,6 +119,15 @@ def test_native_blocks_are_bit_equal(quantizer, rounding, columns):
 
 
 @needs_library
+@pytest.mark.parametrize("bias", [-120, -60, 0, 60, 120, 149])
+def test_shared_exponents_far_from_the_data_are_bit_equal(bias):
+    x = awkward_blocks(512)
+    for width in (3, 8, 24):
+        quantizer = BlockFP(width, exponent_width=2, exponent_bias=bias)
+        assert same(quantizer(x), quantizer.quantize(x))
+
+
+@needs_library
 @pytest.mark.parametrize("rounding", DETERMINISTIC)
 @pytest.mark.parametrize("quantizer", NATIVE, ids=label)
 def test_random_bit_patterns_are_bit_equal(quantizer, rounding):

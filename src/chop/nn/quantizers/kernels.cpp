@@ -91,8 +91,6 @@ inline Floats magnitude_of(Floats x) {
 using Unaligned = float __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 inline Floats load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
 inline void store(float* to, Floats x) { *reinterpret_cast<Unaligned*>(to) = x; }
-inline Ints load(const i32* from) { return bits_of(load(reinterpret_cast<const float*>(from))); }
-inline void store(i32* to, Ints x) { store(reinterpret_cast<float*>(to), floats_of(x)); }
 
 inline bool any(Ints is_true) {  // lanes are 0 or -1
   const auto pairs = reinterpret_cast<i64 __attribute__((vector_size(4 * LANES)))>(is_true);
@@ -101,15 +99,13 @@ inline bool any(Ints is_true) {  // lanes are 0 or -1
   return found != 0;
 }
 
-// The larger and the smaller number, and NaN where one of the two is; a * b + c where the product
-// is exact, so that rounding once or twice is the same; the magnitude of one with the sign of other.
+// The larger and the smaller number, and NaN where one of the two is; c plus or minus a * b where
+// the product is exact or c is 0, so that rounding once or twice is the same; the magnitude of one
+// with the sign of the other.
 #if defined(__ARM_NEON)
 inline Floats max(Floats a, Floats b) { return vmaxq_f32(a, b); }
 inline Floats min(Floats a, Floats b) { return vminq_f32(a, b); }
-inline Floats max_of_lanes(Floats x) {
-  x = vpmaxq_f32(x, x);
-  return vpmaxq_f32(x, x);
-}
+inline i32 max_of_lanes(Ints x) { return vmaxvq_s32(x); }
 inline Floats plus_product(Floats c, Floats a, Floats b) { return vfmaq_f32(c, a, b); }
 inline Floats minus_product(Floats c, Floats a, Floats b) { return vfmsq_f32(c, a, b); }
 inline Floats with_sign_of(Floats magnitude, Floats x) {
@@ -119,9 +115,9 @@ inline Floats with_sign_of(Floats magnitude, Floats x) {
 #else
 inline Floats max(Floats a, Floats b) { return (a > b) | (a != a) ? a : b; }
 inline Floats min(Floats a, Floats b) { return (a < b) | (a != a) ? a : b; }
-inline Floats max_of_lanes(Floats x) {
-  Floats most = spread(x[0]);
-  for (int i = 1; i < LANES; ++i) most = max(most, spread(x[i]));
+inline i32 max_of_lanes(Ints x) {
+  i32 most = x[0];
+  for (int i = 1; i < LANES; ++i) most = max(most, x[i]);
   return most;
 }
 inline Floats plus_product(Floats c, Floats a, Floats b) { return c + a * b; }
@@ -162,18 +158,12 @@ inline float round_to_multiple(float x, i32 unit) {
 constexpr i32 SUM_WIDTH = 22;
 constexpr i32 SUM_HIGHEST_UNIT = 127 - FRACTION;
 inline float sum_constant(i32 unit) { return 1.5f * power(unit + FRACTION); }
-inline float round_by_sum(float x, float constant) { return (x + constant) - constant; }
 
 // floor(log2) of a finite magnitude given by its bits, subnormals included.
 inline i32 exact_exponent(u32 magnitude) {
   if (magnitude == 0) return OF_ZERO;
   if (magnitude > FRACTION_MASK) return static_cast<i32>(magnitude >> FRACTION) - BIAS;
   return FINEST + 31 - __builtin_clz(magnitude);
-}
-
-// The same where it is known not to be subnormal.
-inline i32 ordinary_exponent(u32 magnitude) {
-  return static_cast<i32>(magnitude >> FRACTION) - BIAS;
 }
 
 // Whether the mantissa of a magnitude, as a fraction in 2**-23, is at least `threshold`.
@@ -185,32 +175,21 @@ inline bool mantissa_reaches(u32 magnitude, i32 threshold) {
 
 // --- loops ------------------------------------------------------------------------------------
 
-// y = f(x) for N elements. A fixed count, so that the compiler interleaves a whole run of them; the
-// limit on unrolling keeps it from taking 16 of them apart before it vectorises.
-template <int N, class F>
-inline void each_of(const float* __restrict x, float* __restrict y, F f) {
-  if constexpr (N == 16) {
-    _Pragma("GCC unroll 12") for (int i = 0; i < N; ++i) y[i] = f(x[i]);
-  } else {
-    for (int i = 0; i < N; ++i) y[i] = f(x[i]);
-  }
-}
-
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
-// Keeps a short loop rolled until it is vectorised.
-#define KEEP_LOOP _Pragma("GCC unroll 1")
+#define UNROLLED _Pragma("GCC unroll 8")
 
 constexpr i64 RUN = 32;
 constexpr i64 AHEAD = 512;
 
+// y = f(x); a fixed count, so that the compiler interleaves a whole run of elements.
 template <class F>
 inline void each(const float* __restrict x, float* __restrict y, i64 n, F f) {
   i64 i = 0;
   for (; i + RUN <= n; i += RUN) {
     __builtin_prefetch(x + i + AHEAD);
     __builtin_prefetch(x + i + AHEAD + RUN / 2);
-    each_of<RUN>(x + i, y + i, f);
+    for (i64 j = i; j < i + RUN; ++j) y[j] = f(x[j]);
   }
   for (; i < n; ++i) y[i] = f(x[i]);
 }
@@ -255,10 +234,12 @@ bool run_elements(const Call& call, Element element) {
   });
 }
 
-// A step maps a vector and notes what it sees; in the end it accepts what it saw or not. It gets
-// the vector twice, because a fused multiply-add overwrites its input and loading costs no time.
+// A step maps a vector and notes what it sees; in the end it accepts what it saw or not. A fused
+// multiply-add overwrites its summand, and loading costs no time, so that a step gets a vector for
+// that: the same once more, or zero.
 constexpr int AT_ONCE = 8;  // vectors, so that no instruction waits for the one before
 constexpr i64 STRIDE = AT_ONCE * LANES;
+constexpr float ZEROS[STRIDE] = {};
 constexpr i64 CHUNK = 1024;  // elements after which a step is asked
 
 template <class Step>
@@ -274,18 +255,18 @@ ALWAYS_INLINE typename Step::Seen run_stride(const Step step, const float* x, co
 template <class Step>
 ALWAYS_INLINE bool run_step(const Step step, const float* x, float* y, i64 n) {
   typename Step::Seen seen = step.nothing();
-  const float* twin = x;
+  const float* twin = Step::TAKES_ZERO ? ZEROS : x;
   asm("" : "+r"(twin));  // or the compiler would copy registers instead of loading
   i64 i = 0;
   for (; i + STRIDE <= n; i += STRIDE) {
     for (i64 j = 0; j < STRIDE; j += RUN / 2) __builtin_prefetch(x + i + j + AHEAD);
-    seen = run_stride(step, x + i, twin + i, y + i, seen);
+    seen = run_stride(step, x + i, twin + (Step::TAKES_ZERO ? 0 : i), y + i, seen);
   }
   if (i < n) {
     float in[STRIDE] = {}, out[STRIDE];
     const size_t rest = static_cast<size_t>(n - i) * sizeof *x;
     std::memcpy(in, x + i, rest);
-    seen = run_stride(step, in, in, out, seen);
+    seen = run_stride(step, in, Step::TAKES_ZERO ? ZEROS : in, out, seen);
     std::memcpy(y + i, out, rest);
   }
   return step.accepts(seen);
@@ -317,6 +298,7 @@ bool run_steps(const Call& call, const Quick& quick, const Careful& careful) {
 // Fixed point to nearest even: the sum with a constant rounds. Quick: the largest and the smallest
 // element are noted. Careful: elements are brought into the range first.
 struct QuickFixed {
+  static constexpr bool TAKES_ZERO = false;
   Floats constant, low, high;
   struct Seen { Floats most, least; };
   Seen nothing() const { return {low, high}; }
@@ -324,10 +306,13 @@ struct QuickFixed {
     seen = {max(seen.most, x), min(seen.least, x)};
     return (x + constant) - constant;
   }
-  bool accepts(const Seen& seen) const { return !any(~((seen.most <= high) & (seen.least >= low))); }
+  bool accepts(const Seen& seen) const {
+    return !any(~((seen.most <= high) & (seen.least >= low)));
+  }
 };
 
 struct CarefulFixed {
+  static constexpr bool TAKES_ZERO = false;
   Floats constant, low, high;
   using Seen = Ints;
   Ints nothing() const { return Ints{}; }
@@ -369,6 +354,7 @@ inline Floats round_by_exponent(Floats x, Floats signed_x, Ints exponent, Floats
 inline Ints exponent_of(Floats x) { return bits_of(x) & static_cast<i32>(INFINITE); }
 
 struct QuickFloat {
+  static constexpr bool TAKES_ZERO = false;
   Ints lowest;
   Floats factor;  // of the constant over the power of two of the element
   Floats limit;
@@ -461,8 +447,9 @@ struct QuickLog {
   Ints low, high;
   using Seen = Ints;
   Ints nothing() const { return Ints{}; }
-  Floats operator()(Floats x, Floats, Ints& most) const {
-    const Floats product = x * factor + 0.0f;  // -0 becomes 0
+  static constexpr bool TAKES_ZERO = true;
+  Floats operator()(Floats x, Floats zero, Ints& most) const {
+    const Floats product = plus_product(zero, x, factor);  // -0 becomes 0
     const Ints exponent = max(exponent_of(product), low);
     most = max(most, exponent);
     return with_sign_of(floats_of(exponent), product);
@@ -471,9 +458,9 @@ struct QuickLog {
 };
 
 struct CarefulLog : QuickLog {
-  Floats operator()(Floats x, Floats, Ints& outside) const {
+  Floats operator()(Floats x, Floats zero, Ints& outside) const {
     outside |= ~((x <= floats_of(high)) & (x >= -floats_of(high)));
-    const Floats product = x * factor + 0.0f;
+    const Floats product = plus_product(zero, x, factor);
     const Ints exponent = max(exponent_of(product), low);
     const Floats y = with_sign_of(floats_of(min(exponent, high)), product);
     return x == x ? y : x;
@@ -505,16 +492,19 @@ bool run_log(const Call& call) {
 
 // A block kernel offers two ways. `block` takes any n elements and the bits of their largest
 // magnitude, which is finite. `round` takes a block of N whose largest magnitude lies in `usual`,
-// and gets the bits of that alone and in every lane: there, exponents are neither clamped nor subnormal, and what a
+// and gets its bits: there, exponents are neither clamped nor subnormal, and what a
 // block shares is its exponent, in place, plus a constant.
 
 struct Window {  // of exponents, as bits of magnitudes; empty where there is no way to round
   i32 first, beyond;
   Window(i32 lowest, i32 highest)
-      : first(in_place(max(lowest, -126))), beyond(in_place(min(highest, BIAS) + 1)) {}
+      : first(in_place(clamp(lowest, -126, BIAS + 1))),
+        beyond(in_place(clamp(highest, -BIAS, BIAS) + 1)) {}
 };
 
-inline i32 shifted(i32 exponents) { return static_cast<i32>(static_cast<u32>(exponents) << FRACTION); }
+inline i32 shifted(i32 exponents) {
+  return static_cast<i32>(static_cast<u32>(exponents) << FRACTION);
+}
 
 // y = f(x, x) for the N elements of a block; twice, as a step gets them.
 template <int N, class F>
@@ -528,16 +518,14 @@ ALWAYS_INLINE void each_in_block(const float* x, float* y, F f) {
   for (int i = 0; i < VECTORS; ++i) store(y + i * LANES, one[i]);
 }
 
-template <int R>
+template <int R, bool HAS_ONE_ZERO>
 struct BlockFixed {  // parameters: offset, lowest, highest exponent, unit's offset, ones, one zero
   i32 offset, low, high, unit_offset;
-  float ones, zero;
-  bool has_one_zero;
+  float ones, zero = HAS_ONE_ZERO ? 0.0f : -0.0f;
   i32 to_constant, to_limit;  // added to the exponent of the largest
   explicit BlockFixed(const double* p)
       : offset(static_cast<i32>(p[0])), low(static_cast<i32>(p[1])), high(static_cast<i32>(p[2])),
         unit_offset(static_cast<i32>(p[3])), ones(static_cast<float>(p[4])),
-        zero(p[5] != 0 ? 0.0f : -0.0f), has_one_zero(p[5] != 0),
         to_constant(magnitude_of(sum_constant(offset + unit_offset)) - in_place(0)),
         to_limit(magnitude_of(ones) + shifted(offset + unit_offset) - in_place(0)) {}
 
@@ -558,18 +546,19 @@ struct BlockFixed {  // parameters: offset, lowest, highest exponent, unit's off
   }
 
   template <int N>
-  ALWAYS_INLINE void round(const float* x, float* y, i32 most, Ints largest) const {
-    const Ints exponent = exponent_of(floats_of(largest));
-    const Floats c = floats_of(exponent + to_constant);
-    if (most > (most & static_cast<i32>(INFINITE)) + to_limit) {
-      const Floats limit = floats_of(exponent + to_limit), sum = spread(zero);
+  ALWAYS_INLINE void round(const float* x, float* y, i32 largest) const {
+    const i32 exponent = largest & static_cast<i32>(INFINITE);
+    const Floats c = floats_of(spread(exponent + to_constant));
+    if (largest > exponent + to_limit) {
+      const Floats limit = floats_of(spread(exponent + to_limit)), sum = spread(zero);
       each_in_block<N>(x, y, [=](Floats v, Floats) {
         return with_sign_of((min(max(v, -limit), limit) + c) - c, v) + sum;
       });
-    } else if (has_one_zero) {
-      each_in_block<N>(x, y, [=](Floats v, Floats) { return (v + c) - c; });
     } else {
-      each_in_block<N>(x, y, [=](Floats v, Floats) { return with_sign_of((v + c) - c, v); });
+      each_in_block<N>(x, y, [=](Floats v, Floats) {
+        const Floats rounded = (v + c) - c;
+        return HAS_ONE_ZERO ? rounded : with_sign_of(rounded, v);
+      });
     }
   }
 };
@@ -608,11 +597,12 @@ struct BlockFloat {  // parameters: mantissa bits, scale's threshold, offset, lo
   }
 
   template <int N>
-  ALWAYS_INLINE void round(const float* x, float* y, i32 most, Ints largest) const {
-    const Ints exponent = exponent_of(floats_of(largest + carry)), lowest = exponent + to_lowest;
+  ALWAYS_INLINE void round(const float* x, float* y, i32 largest) const {
+    const i32 exponent = (largest + carry) & static_cast<i32>(INFINITE);
+    const Ints lowest = spread(exponent + to_lowest);
     const Floats factor = spread(sum_constant(-mantissa));
-    if (most > ((most + carry) & static_cast<i32>(INFINITE)) + to_limit) {
-      const Floats limit = floats_of(exponent + to_limit);
+    if (largest > exponent + to_limit) {
+      const Floats limit = floats_of(spread(exponent + to_limit));
       each_in_block<N>(x, y, [=](Floats v, Floats) {
         const Floats inside = min(max(v, -limit), limit);
         return round_by_exponent(inside, v, max(exponent_of(inside), lowest), factor);
@@ -644,10 +634,10 @@ struct BlockLog {  // parameters: LogRule, largest code, largest bias, the large
   Window usual() const { return Window(-126, factor > 0.0f ? BIAS - 1 : -BIAS); }
 
   template <int N>
-  ALWAYS_INLINE void round(const float* x, float* y, i32, Ints largest) const {
-    const Ints exponent = exponent_of(floats_of(largest + ((1 << FRACTION) - threshold)));
-    const Ints bounded = max(exponent - shifted(top), spread(in_place(-max_bias)));
-    const Ints lowest = min(bounded, spread(in_place(0))), highest = lowest + shifted(top);
+  ALWAYS_INLINE void round(const float* x, float* y, i32 largest) const {
+    const i32 exponent = (largest + (1 << FRACTION) - threshold) & static_cast<i32>(INFINITE);
+    const i32 bottom = clamp(exponent - shifted(top), in_place(-max_bias), in_place(0));
+    const Ints lowest = spread(bottom), highest = spread(bottom + shifted(top));
     const Floats times = spread(factor);
     each_in_block<N>(x, y, [=](Floats v, Floats) {
       const Floats product = v * times + 0.0f;
@@ -657,7 +647,7 @@ struct BlockLog {  // parameters: LogRule, largest code, largest bias, the large
 };
 
 template <class Kernel>
-void run_block(const Kernel& kernel, const float* x, float* y, i64 n) {
+__attribute__((noinline)) void run_block(const Kernel& kernel, const float* x, float* y, i64 n) {
   i32 largest = 0;
   for (i64 i = 0; i < n; ++i) largest = max(largest, magnitude_of(x[i]));
   if (largest < static_cast<i32>(INFINITE))
@@ -665,33 +655,33 @@ void run_block(const Kernel& kernel, const float* x, float* y, i64 n) {
   for (i64 i = 0; i < n; ++i) y[i] = float_of(QUIET_NAN);
 }
 
-// The largest magnitude of a block, in every lane.
+// The bits of the largest magnitude of a block.
 template <int N>
-ALWAYS_INLINE Ints largest_of_block(const float* x) {
+ALWAYS_INLINE i32 largest_of_block(const float* x) {
   Floats most[N / LANES];
   for (int i = 0; i < N / LANES; ++i) most[i] = magnitude_of(load(x + i * LANES));
   for (int half = N / LANES / 2; half > 0; half /= 2)  // a tree: fewer steps wait for another
     for (int i = 0; i < half; ++i) most[i] = max(most[i], most[i + half]);
-  return bits_of(max_of_lanes(most[0]));
+  return max_of_lanes(bits_of(most[0]));
 }
 
-// As many whole groups of blocks of N as there are; answers how many elements that were. All blocks
-// of a group are looked at before the first is rounded, so that none waits for its own maximum.
-template <int N, class Kernel>
+// As many groups of G blocks of N as there are; answers how many elements that were. All blocks of
+// a group are looked at before the first is rounded, so that none waits for its own maximum; and
+// they are so few that the maxima stay in registers, of integers, which are idle otherwise: a store
+// between those of the output would end the processor's streaming of whole cache lines.
+template <int N, int G, class Kernel>
 i64 run_groups(const Kernel kernel, const float* x, float* y, i64 n) {
-  constexpr int G = 16;
   const Window usual = kernel.usual();
   i64 done = 0;
   for (; done + G * N <= n; done += G * N, x += G * N, y += G * N) {
-    i32 largest[G * LANES];
-    for (int g = 0; g < G; ++g) {
+    i32 largest[G];
+    UNROLLED for (int g = 0; g < G; ++g) {
       for (int i = 0; i < N; i += RUN / 2) __builtin_prefetch(x + AHEAD + g * N + i);
-      store(largest + g * LANES, largest_of_block<N>(x + g * N));
+      largest[g] = largest_of_block<N>(x + g * N);
     }
-    for (int g = 0; g < G; ++g) {
-      const i32* most = largest + g * LANES;
-      if (*most >= usual.first && *most < usual.beyond)
-        kernel.template round<N>(x + g * N, y + g * N, *most, load(most));
+    UNROLLED for (int g = 0; g < G; ++g) {
+      if (largest[g] >= usual.first && largest[g] < usual.beyond)
+        kernel.template round<N>(x + g * N, y + g * N, largest[g]);
       else
         run_block(kernel, x + g * N, y + g * N, N);
     }
@@ -699,11 +689,17 @@ i64 run_groups(const Kernel kernel, const float* x, float* y, i64 n) {
   return done;
 }
 
+template <int N, class Kernel>
+i64 run_whole_blocks(const Kernel& kernel, const float* x, float* y, i64 n) {
+  const i64 done = run_groups<N, 3>(kernel, x, y, n);
+  return done + run_groups<N, 1>(kernel, x + done, y + done, n - done);
+}
+
 template <class Kernel>
 void run_row(const Kernel& kernel, const float* x, float* y, i64 columns, i64 block) {
   i64 done = 0;
-  if (block == 32) done = run_groups<32>(kernel, x, y, columns);
-  if (block == 16) done = run_groups<16>(kernel, x, y, columns);
+  if (block == 32) done = run_whole_blocks<32>(kernel, x, y, columns);
+  if (block == 16) done = run_whole_blocks<16>(kernel, x, y, columns);
   for (; done < columns; done += block)
     run_block(kernel, x + done, y + done, min(block, columns - done));
 }
@@ -741,7 +737,11 @@ using Run = bool (*)(const Call&);
 #define ANY_ROUNDING(RUN) {RUN, RUN, RUN, RUN}
 
 template <int R>
-bool run_block_fixed(const Call& call) { return run_blocks<BlockFixed<R>>(call); }
+bool run_block_fixed(const Call& call) {
+  const bool has_one_zero = call.parameters[5] != 0;
+  return has_one_zero ? run_blocks<BlockFixed<R, true>>(call)
+                      : run_blocks<BlockFixed<R, false>>(call);
+}
 template <int R>
 bool run_block_float(const Call& call) { return run_blocks<BlockFloat<R>>(call); }
 

@@ -22,6 +22,8 @@ SOURCE = Path(__file__).with_name("kernels.cpp")
 NAMES = ("fixed", "float", "wide_float", "log", "block_fixed", "block_float", "block_log")
 ROUNDINGS = ("nearest_even", "nearest_away", "floor", "toward_zero")
 """Both in the order of the table in `kernels.cpp`."""
+PLAIN = (Tensor, torch.nn.Parameter, FakeTensor)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 GRAIN = 1 << 15
 """Elements for which another thread pays."""
 
@@ -40,20 +42,25 @@ class Kernel(NamedTuple):
 
     def run(self, x: Tensor) -> tuple[Tensor, bool]:
         """The values of `x`, same shape and dtype; whether `x` is known to lie in the range."""
+        is_float = x.dtype is torch.float32
+        wide = x if is_float and x.is_contiguous() else x.float().contiguous()
         settings = NAMES.index(self.name), ROUNDINGS.index(self.rounding), self.block
-        wide = x.float().contiguous()
         if _is_traced(x):
             y, is_inside = torch.ops.mase.quantize(wide, *settings, self.parameters), False
         else:
             y, is_inside = _launch(wide, *settings, self.parameters)
-        return y.to(x.dtype), is_inside
+        return (y if is_float else y.to(x.dtype)), is_inside
 
 
 def can_run(x: Tensor) -> bool:
     """Whether there is native code for such a tensor; subclasses keep the PyTorch definition."""
-    is_plain = type(x) in (Tensor, torch.nn.Parameter, FakeTensor)
-    is_known = x.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    return is_plain and is_known and x.is_cpu and x.numel() > 0 and library() is not None
+    return (
+        type(x) in PLAIN
+        and x.dtype in DTYPES
+        and x.is_cpu
+        and x.numel() > 0
+        and library() is not None
+    )
 
 
 def _is_traced(x: Tensor) -> bool:
