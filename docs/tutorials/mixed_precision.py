@@ -55,11 +55,12 @@ def run(chosen: PrecisionEvaluator, setting: Setting, name: str, trials: int, **
     )
 
 
-def widths(mg: MaseGraph, task: Task, setting: Setting) -> SearchResult:
-    """A width and a fraction for each layer, or float."""
+def widths(mg: MaseGraph, task: Task, setting: Setting) -> dict[str, dict]:
+    """A width and a fraction for each layer, or float: the configs of the best trial."""
     integers = {"integer": {"width": [8, 16, 32], "frac_width": [2, 4, 8]}}
-    trials = 30 if setting.is_full else 8
-    return run(evaluator(mg, task, integers), setting, "widths", trials)
+    chosen = evaluator(mg, task, integers)
+    result = run(chosen, setting, "widths", trials=30 if setting.is_full else 8)
+    return chosen.space.layer_configs(result.best["params"])
 
 
 def formats(mg: MaseGraph, task: Task, setting: Setting) -> dict[str, SearchResult]:
@@ -125,8 +126,8 @@ def main(setting: Setting) -> None:
         same = torch.equal(hand.model(**inputs).logits, passed.model(**inputs).logits)
     setting.show("hand", f"by hand and by the pass are the same: {same}")
 
-    found = widths(mg, task, setting)
-    kinds = Counter(kind or "float" for kind in found.best["attributes"]["formats"].values())
+    configs = widths(mg, task, setting)
+    kinds = Counter(config["name"] or "float" for config in configs.values())
     rows = [[kind, kinds[kind]] for kind in ("float", "integer")]
     setting.show("widths", table(rows, ["format", "layers"]))
 
