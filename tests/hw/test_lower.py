@@ -206,3 +206,26 @@ def test_golden_integers_equal_the_model_that_the_quantize_pass_gives(make, frac
         wanted = copy.deepcopy(graph).model.double()(x.double())
     assert torch.equal(found, Integer(8, 5).quantize(wanted))
     assert torch.equal(found, run_reference(graph, x))
+
+
+@pytest.mark.parametrize("frac_width", [3, 5, 7])
+def test_an_op_left_in_float_between_layers_of_unlike_formats_rounds_as_the_model_does(frac_width):
+    x = torch.randn(16, 8)
+    graph = MaseGraph(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)), dummy_in=x)
+    init_metadata_analysis_pass(graph)
+    add_common_metadata_analysis_pass(graph)
+    first = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 5, "weight_width": 8,
+             "weight_frac_width": 6, "bias_width": 8, "bias_frac_width": 6}  # fmt: skip
+    second = {**first, "data_in_frac_width": frac_width}
+    ops = {n: n.meta["mase"].common.mase_op for n in graph.fx_graph.nodes}
+    layers = [n.target for n, op in ops.items() if op == "linear"]
+    rules = dict(zip(layers, ({"config": first}, {"config": second}), strict=True))
+    quantize_transform_pass(graph, {"by": "name", **rules})
+    lowered = lower(graph, Parallelism(2))
+    (found,) = lowered.decode(lowered.design.golden(lowered.encode(x)))
+    with torch.no_grad():
+        wanted = copy.deepcopy(graph).model.double()(x.double())
+    (stream,) = lowered.design.output_streams().values()
+    number = stream.format
+    assert torch.equal(found, Integer(number.width, number.frac_width).quantize(wanted))
+    assert torch.equal(found, run_reference(graph, x))

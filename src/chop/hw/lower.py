@@ -279,7 +279,7 @@ class Lowerer:
     def argument_format(self, node: fx.Node, name: str) -> Fixed:
         """Format of an argument of `node`; an operand left in float comes as it is."""
         meta = mase_meta(node).common["args"][name]
-        if meta.type not in FIXED_TYPES and name.startswith("data_in_"):
+        if name.startswith("data_in_") and not is_applied(node, meta):
             return self.stream(self.operand(node, int(name.removeprefix("data_in_")))).format
         return _format(node, f"args.{name}", meta)
 
@@ -325,11 +325,26 @@ def _demanded(node: fx.Node) -> set[Fixed]:
             continue
         number = user.all_input_nodes.index(node)
         meta = mase_meta(user).common["args"].get(f"data_in_{number}")
-        if meta is not None and meta.type in FIXED_TYPES:
+        if meta is not None and is_applied(user, meta):
             found.add(_format(user, f"args.data_in_{number}", meta))
         elif meta is not None:
             found |= _demanded(user)
     return found
+
+
+def is_applied(node: fx.Node, operand: ValueMeta) -> bool:
+    """Whether the format in the metadata of an operand of `node` is one that is applied.
+
+    An op that is left in float repeats the format that the layer before it tells of a result it
+    does not quantise; formats set by hand are meant.
+    """
+    if operand.type not in FIXED_TYPES:
+        return False
+    if _quantizers(node) or not isinstance(operand.source, fx.Node):
+        return True
+    told = mase_meta(operand.source).common["results"]["data_out_0"]
+    is_repeated = (operand.type, operand.precision) == (told.type, told.precision)
+    return not is_repeated or _quantizes_result(operand.source)
 
 
 def _quantizes_result(node: fx.Node) -> bool:
@@ -338,13 +353,17 @@ def _quantizes_result(node: fx.Node) -> bool:
     A quantised layer tells the format of its first operand for a result it does not quantise;
     formats set by hand are meant.
     """
-    quantizers: Mapping[str, Any] = {}
+    return not isinstance(_quantizers(node).get(DATA_OUT), Bypass)
+
+
+def _quantizers(node: fx.Node) -> Mapping[str, Any]:
+    """What `node` quantises itself, by role; nothing where it is left in float."""
     if node.op == "call_module":
         module = node_module(node)
-        quantizers = module.quantizers if isinstance(module, QuantizedModule) else {}
-    elif node.op == "call_function" and is_quantized_function(node.target):
-        quantizers = call_quantizers(node.target, node.kwargs.get("config"))
-    return not isinstance(quantizers.get(DATA_OUT), Bypass)
+        return module.quantizers if isinstance(module, QuantizedModule) else {}
+    if node.op == "call_function" and is_quantized_function(node.target):
+        return call_quantizers(node.target, node.kwargs.get("config"))
+    return {}
 
 
 def _format(node: fx.Node, where: str, meta: ValueMeta) -> Fixed:

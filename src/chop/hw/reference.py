@@ -75,7 +75,9 @@ def _quantized(n: fx.Node, args: Sequence[Any]) -> list[Any]:
     for name, value in zip_longest(names[: len(args)], args):
         if isinstance(value, Tensor):
             role = name if name in PARAMETERS else f"data_in_{next(operands)}"
-            value = _quantize(value.double(), _argument(n, role))
+            meta = _argument(n, role)
+            is_meant = meta is None or role in PARAMETERS or lowering.is_applied(n, meta)
+            value = _quantize(value.double(), meta if is_meant else None)
         taken.append(value)
     return taken
 
