@@ -18,7 +18,7 @@ from chop.report.studies import study_record
 from chop.report.sweeps import sweep_curves
 
 if TYPE_CHECKING:
-    from chop.actions.build_hardware import HardwareBuild
+    from chop.actions.hardware import HardwareBuild
 
 UNITS = {
     "bytes": "bytes",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from chop.actions.build_hardware import build_hardware
+from chop.actions.hardware import build_hardware
 from chop.actions.simulation import simulate
 from chop.cli.commands.emit import HARDWARE, EmitConfig, test_inputs
 from chop.cli.data import load_data
