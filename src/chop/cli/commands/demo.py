@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import Tensor
 
-from chop.actions.hardware import build_hardware
 from chop.actions.fixed_point import observe_ranges
+from chop.actions.hardware import build_hardware
 from chop.actions.subject import Subject
 from chop.actions.sweeps import sweep
 from chop.actions.trials import candidates
