@@ -213,6 +213,7 @@ def test_a_wrong_bit_ends_with_code_1(mase, trained, tmp_path):
     assert "first mismatch" in ran.err
 
 
+@pytest.mark.slow
 @pytest.mark.sim("pyosys")
 def test_synth_counts_cells(mase, trained):
     mase(f"quantize {trained} --width 4 --frac-width 2 --type linear,relu --out q")

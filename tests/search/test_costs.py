@@ -60,6 +60,7 @@ def test_hardware_costs_come_from_the_design():
     assert costs["memory_bits"] == 8 * (4 * 8 + 8)
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_look_up_tables_come_from_synthesis():
     pytest.importorskip("pyosys", reason="synthesis needs pyosys")
