@@ -39,9 +39,10 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-COVERAGE := --cov --cov-report=term # `make test COVERAGE=` is faster: Python 3.11 measures slowly
+# Coverage is measured on a few cases of each test: measuring doubles the time.
 test: lint
-	$(BIN)/python -m pytest -q -n 2 -m "not slow and not gpu" $(COVERAGE)
+	$(BIN)/python -m pytest -q -n 2 -m "not slow and not gpu and repeat"
+	$(BIN)/python -m pytest -q -n 2 -m "not slow and not gpu and not repeat" --cov --cov-report=term
 
 fast: install
 	$(BIN)/python -m pytest -q -n 2 -m "not slow and not sim and not gpu"

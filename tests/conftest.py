@@ -17,6 +17,24 @@ def _seeded():
     torch.manual_seed(0)
 
 
+COVERED_CASES = 6
+"""Cases of a parametrised test whose coverage is measured; measuring doubles their time."""
+
+
+def pytest_collection_modifyitems(items):
+    """Mark as repeats all but a few cases, evenly spread, of each parametrised test."""
+    by_function: dict = {}
+    for item in items:
+        by_function.setdefault((item.path, getattr(item, "originalname", item.name)), []).append(
+            item
+        )
+    for cases in by_function.values():
+        stride = -(-len(cases) // COVERED_CASES)
+        for number, item in enumerate(cases):
+            if number % stride:
+                item.add_marker(pytest.mark.repeat)
+
+
 SIMULATOR = ("verilator", "g++")
 
 
