@@ -23,8 +23,8 @@ SIMULATED = {"hardware": ("verilator", "g++", "pyosys"), "own_layer": ("verilato
 """Tutorials that need a simulator, and the tools that they need."""
 
 
-SLOW = ("nas", "mixed_precision")
-"""Tutorials of many trials."""
+SLOW = ("lora", "mixed_precision", "nas", "pruning")
+"""Tutorials that train many times."""
 
 
 def marks(name: str) -> list[pytest.MarkDecorator]:

@@ -1,10 +1,23 @@
 """Reports: one HTML page about a model, and figures saved with the numbers they show."""
 
-from chop.report.curves import Axes, Curve, draw_curves, make_curve
-from chop.report.html import write_report
-from chop.report.provenance import gather_provenance
-from chop.report.records import Report, report_records
-from chop.report.sweeps import draw_sweep, sweep_curves
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_LAZY = {
+    "Axes": "chop.report.curves",
+    "Curve": "chop.report.curves",
+    "Report": "chop.report.records",
+    "draw_curves": "chop.report.curves",
+    "draw_sweep": "chop.report.sweeps",
+    "gather_provenance": "chop.report.provenance",
+    "make_curve": "chop.report.curves",
+    "report_records": "chop.report.records",
+    "sweep_curves": "chop.report.sweeps",
+    "write_report": "chop.report.html",
+}
+"""Name -> module: a page about a model needs the trainer's packages, a curve does not."""
 
 __all__ = [
     "Axes",
@@ -18,3 +31,9 @@ __all__ = [
     "sweep_curves",
     "write_report",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'chop.report' has no attribute '{name}'")
