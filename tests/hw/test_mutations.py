@@ -162,7 +162,7 @@ MUTANTS = [
         "is_negative ? '0 :",
         "is_negative && 1'b0 ? '0 :",
     ),
-    Mutant("add subtracts", "rtl/fixed_add.sv", "= a + b;", "= a - b;"),
+    Mutant("add subtracts", "rtl/fixed_add.sv", ": a + b;", ": a - b;"),
     Mutant(
         "operands are crossed",
         "rtl/top.sv",

@@ -256,7 +256,12 @@ def test_every_section_is_there_and_only_those_with_data(visit, report, tmp_path
 def test_the_page_fits_a_telephone(visit, report):
     page = visit(report)
     page.set_viewport_size({"width": 400, "height": 800})
-    until(page, lambda: page.evaluate("document.documentElement.scrollWidth") <= 400)
+
+    def width():
+        return page.evaluate("document.documentElement.scrollWidth")
+
+    until(page, lambda: width() <= 400)
+    assert width() <= 400
 
 
 def test_every_control_has_a_name(visit, report):

@@ -1,4 +1,4 @@
-// Sum of two streams, element by element.
+// Sum of two streams, or their difference, element by element.
 // Latency 1 cycle, throughput 1 pair of beats per cycle.
 `default_nettype none
 
@@ -9,7 +9,8 @@ module fixed_add #(
     parameter int DATA_IN_1_PRECISION_1       = 4,  // its fractional bits
     parameter int DATA_OUT_0_PRECISION_0      = 8,  // width of an output element, bits, 2 or more
     parameter int DATA_OUT_0_PRECISION_1      = 4,  // its fractional bits
-    parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1   // elements per beat of each stream, 1 or more
+    parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1,  // elements per beat of each stream, 1 or more
+    parameter bit SUBTRACT                    = 0   // data_in_0 - data_in_1 instead of the sum
 ) (
     input  wire logic clk,
     input  wire logic rst,
@@ -60,7 +61,7 @@ module fixed_add #(
     logic signed [WIDE-1:0] a, b;
     assign a = WIDE'($signed(pair[lane*A_WIDTH+:A_WIDTH])) <<< A_SHIFT;
     assign b = WIDE'($signed(pair[LANES*A_WIDTH+lane*B_WIDTH+:B_WIDTH])) <<< B_SHIFT;
-    assign exact[lane*WIDE+:WIDE] = a + b;
+    assign exact[lane*WIDE+:WIDE] = SUBTRACT ? a - b : a + b;
   end
 
   fixed_cast #(

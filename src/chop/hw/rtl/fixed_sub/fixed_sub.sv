@@ -24,64 +24,24 @@ module fixed_sub #(
     input  wire logic data_out_0_ready
 );
 
-  localparam int LANES = DATA_IN_0_PARALLELISM_DIM_0;
-  localparam int A_WIDTH = DATA_IN_0_PRECISION_0;
-  localparam int B_WIDTH = DATA_IN_1_PRECISION_0;
-  localparam int OUT_WIDTH = DATA_OUT_0_PRECISION_0;
-  // Operands are brought to the finer of the two grids; the sum needs one bit more than the wider.
-  localparam int FRAC = DATA_IN_0_PRECISION_1 > DATA_IN_1_PRECISION_1
-      ? DATA_IN_0_PRECISION_1 : DATA_IN_1_PRECISION_1;
-  localparam int A_SHIFT = FRAC - DATA_IN_0_PRECISION_1;
-  localparam int B_SHIFT = FRAC - DATA_IN_1_PRECISION_1;
-  localparam int WIDE =
-      (A_WIDTH + A_SHIFT > B_WIDTH + B_SHIFT ? A_WIDTH + A_SHIFT : B_WIDTH + B_SHIFT) + 1;
-
-  logic [LANES*(A_WIDTH+B_WIDTH)-1:0] pair;
-  logic [LANES*WIDE-1:0] exact;
-  logic [LANES*OUT_WIDTH-1:0] result;
-  logic pair_valid, pair_ready;
-
-  stream_join #(
-      .DATA_IN_0_WIDTH(LANES * A_WIDTH),
-      .DATA_IN_1_WIDTH(LANES * B_WIDTH)
-  ) u_stream_join (
+  fixed_add #(
+      .DATA_IN_0_PRECISION_0      (DATA_IN_0_PRECISION_0),
+      .DATA_IN_0_PRECISION_1      (DATA_IN_0_PRECISION_1),
+      .DATA_IN_1_PRECISION_0      (DATA_IN_1_PRECISION_0),
+      .DATA_IN_1_PRECISION_1      (DATA_IN_1_PRECISION_1),
+      .DATA_OUT_0_PRECISION_0     (DATA_OUT_0_PRECISION_0),
+      .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
+      .DATA_IN_0_PARALLELISM_DIM_0(DATA_IN_0_PARALLELISM_DIM_0),
+      .SUBTRACT                   (1'b1)
+  ) u_fixed_add (
+      .clk             (clk),
+      .rst             (rst),
       .data_in_0       (data_in_0),
       .data_in_0_valid (data_in_0_valid),
       .data_in_0_ready (data_in_0_ready),
       .data_in_1       (data_in_1),
       .data_in_1_valid (data_in_1_valid),
       .data_in_1_ready (data_in_1_ready),
-      .data_out_0      (pair),
-      .data_out_0_valid(pair_valid),
-      .data_out_0_ready(pair_ready)
-  );
-
-  for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
-    logic signed [WIDE-1:0] a, b;
-    assign a = WIDE'($signed(pair[lane*A_WIDTH+:A_WIDTH])) <<< A_SHIFT;
-    assign b = WIDE'($signed(pair[LANES*A_WIDTH+lane*B_WIDTH+:B_WIDTH])) <<< B_SHIFT;
-    assign exact[lane*WIDE+:WIDE] = a - b;
-  end
-
-  fixed_cast #(
-      .DATA_IN_0_PRECISION_0      (WIDE),
-      .DATA_IN_0_PRECISION_1      (FRAC),
-      .DATA_OUT_0_PRECISION_0     (OUT_WIDTH),
-      .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
-      .DATA_IN_0_PARALLELISM_DIM_0(LANES)
-  ) u_fixed_cast (
-      .data_in_0 (exact),
-      .data_out_0(result)
-  );
-
-  skid_buffer #(
-      .DATA_WIDTH(LANES * OUT_WIDTH)
-  ) u_skid_buffer (
-      .clk             (clk),
-      .rst             (rst),
-      .data_in_0       (result),
-      .data_in_0_valid (pair_valid),
-      .data_in_0_ready (pair_ready),
       .data_out_0      (data_out_0),
       .data_out_0_valid(data_out_0_valid),
       .data_out_0_ready(data_out_0_ready)
