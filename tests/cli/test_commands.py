@@ -302,3 +302,22 @@ def test_shard_plans_within_the_mesh(mase, tmp_path):
     found = mase("shard tiny_bert --mesh-shape 2 --out h --json").document
     assert found["mesh"] == [2] and found["verification"] is None
     assert (tmp_path / "h" / "plan.json").is_file()
+
+
+def test_a_model_that_does_not_take_its_example_input_is_told_with_both_shapes(mase, tmp_path):
+    file = tmp_path / "wrong.py"
+    file.write_text(
+        "import torch\n"
+        "def make():\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(8, 4)), (torch.zeros(2, 7),)\n"
+    )
+    ran = mase("trace", f"{file}:make", "--out", str(tmp_path / "out"))
+    assert ran.code == 2
+    assert "Sequential does not run on inputs of shape [2, 7]" in ran.err
+    assert "8x4" in ran.err and "--input-shape" in ran.err
+
+
+def test_names_of_inputs_are_refused_for_a_model_whose_inputs_have_none(mase, tmp_path):
+    ran = mase("trace", "mlp", "--inputs", "nope", "--out", str(tmp_path / "out"))
+    assert ran.code == 2
+    assert "MLP is not a Hugging Face model" in ran.err and "nope" in ran.err

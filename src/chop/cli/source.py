@@ -17,7 +17,7 @@ from torch import nn
 from chop.cli.configs import ModelOptions
 from chop.cli.data import Data
 from chop.cli.failures import SourceError
-from chop.errors import HubError
+from chop.errors import ChopError, ConfigError, HubError
 from chop.hub import locate
 from chop.ir.checkpoint import FORMAT
 from chop.ir.graph import MaseGraph
@@ -186,7 +186,23 @@ def _trace(options: ModelOptions, source: Source, model: nn.Module, data: Data |
     if is_hugging_face(model):
         names = options.inputs or (None if data is None else _fed_inputs(model, data))
         return MaseGraph(model, hf_input_names=names, dummy_in=source.inputs)
-    return MaseGraph(model, dummy_in=_example(options, source, model, data))
+    if options.inputs:
+        raise ConfigError(
+            f"inputs: {type(model).__name__} is not a Hugging Face model, whose inputs have names; "
+            f"got {', '.join(options.inputs)}. Give --input-shape instead."
+        )
+    example = _example(options, source, model, data)
+    try:
+        return MaseGraph(model, dummy_in=example)
+    except ChopError:
+        raise
+    except RuntimeError as error:  # torch's own, in the model's forward
+        given = example if isinstance(example, tuple | list) else [example]
+        shapes = ", ".join(str(list(x.shape)) for x in given if isinstance(x, torch.Tensor))
+        raise ConfigError(
+            f"{type(model).__name__} does not run on inputs of shape {shapes or 'given'}: {error}. "
+            f"Give --input-shape, or a function that returns the model and inputs it takes."
+        ) from error
 
 
 def _fed_inputs(model: nn.Module, data: Data) -> list[str]:
