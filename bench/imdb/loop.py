@@ -115,7 +115,7 @@ def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, reviews: Reviews, batch_size: int = 500) -> float:
+def evaluate(model: nn.Module, reviews: Reviews, batch_size: int = 200) -> float:
     """Share of reviews classified rightly, in full float32."""
     model.eval()
     before = torch.get_float32_matmul_precision()

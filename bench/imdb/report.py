@@ -75,6 +75,10 @@ class Found:
         """A field of those records."""
         return [r[field] for r in self.of(sweep, **fields)]
 
+    def seeds(self, sweep: str) -> list[int]:
+        """The seeds of a kind."""
+        return sorted({r["seed"] for r in self.of(sweep)})
+
     def gaps(self, field: str, other: str, sweep: str, **fields: Any) -> Values:
         """For each seed: that field less the accuracy of the kind `other`."""
         reference = {r["seed"]: r["after"] for r in self.of(other)}
@@ -270,13 +274,12 @@ def write(found: Found) -> str:
     base = found.of("base")
     record = base[0] if base else found.records[0]
     train, test = record["reviews"]
-    seeds = sorted({r["seed"] for r in found.records})
     compared = ", ".join(f"{value:.4f}" for value in published.BASE.values())
     parts = [
         "# BERT-tiny on IMDb: fine-tuning, fixed point, pruning, adapters",
-        f"Accuracy on {test} test reviews after training on {train}; up to 512 tokens; seeds "
-        f"{', '.join(map(str, seeds))}; {record['device']}, torch {record['torch']}. Cells are the "
-        "mean over seeds with the lowest and highest. PTQ and “pruned” are before, QAT and "
+        f"Accuracy on {test} test reviews after training on {train}; up to 512 tokens; "
+        f"{record['device']}, torch {record['torch']}. Cells are the mean over seeds with the "
+        "lowest and highest. PTQ and “pruned” are before, QAT and "
         "“fine-tuned” after one more epoch. “Even split” gives half of the bits to the fraction; "
         "“fitted” gives each operand of each layer what its range allows. Published figures are "
         "from course reports on the same task.",
@@ -293,10 +296,13 @@ def write(found: Found) -> str:
 
 
 def recipes(found: Found) -> str:
-    """How each kind was trained."""
+    """How each kind was trained, and with which seeds."""
     chosen = {r["sweep"]: (r["learning_rate"], r["epochs"]) for r in found.records}
-    rows = [[name, f"{rate:g}", str(epochs)] for name, (rate, epochs) in chosen.items()]
-    heads = ["kind", "learning rate", "epochs"]
+    rows = [
+        [name, f"{rate:g}", str(epochs), ", ".join(map(str, found.seeds(name)))]
+        for name, (rate, epochs) in chosen.items()
+    ]
+    heads = ["kind", "learning rate", "epochs", "seeds"]
     return "## Training\n\n" + tabulate(rows, heads, tablefmt="github", disable_numparse=True)
 
 

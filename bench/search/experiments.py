@@ -29,6 +29,8 @@ from chop.search.training import TrainingSpace
 ACCURACY = {"accuracy": "maximize"}
 ACCURACY_AND_BITS = {"accuracy": "maximize", "average_bits": "minimize"}
 BASE_SEED = 0
+PRIORITY = (6, 2, 1, 5, 3, 4)
+"""In which order experiments are done."""
 
 
 @dataclass(frozen=True)
@@ -194,15 +196,15 @@ def plans() -> list[StudyPlan]:
 
     return [
         *(
-            StudyPlan(1, s, s, 32, architectures, initial=as_pretrained)
+            StudyPlan(1, s, s, 24, architectures, initial=as_pretrained)
             for s in ("grid", "random", "tpe")
         ),
         *(StudyPlan(2, mode, "tpe", 12, in_mode(mode), initial=as_pretrained) for mode in MODES),
-        *(StudyPlan(3, s, s, 80, integers) for s in ("random", "tpe")),
-        *(StudyPlan(4, name, "tpe", 20, with_format(name), initial=each_alone) for name in FORMATS),
-        *(StudyPlan(5, s, s, 100, mixed, initial=good_guess) for s in ("random", "tpe")),
+        *(StudyPlan(3, s, s, 60, integers) for s in ("random", "tpe")),
+        *(StudyPlan(4, name, "tpe", 12, with_format(name), initial=each_alone) for name in FORMATS),
+        *(StudyPlan(5, s, s, 80, mixed, initial=good_guess) for s in ("random", "tpe")),
         *(
-            StudyPlan(6, s, s, 150, few_bits, ACCURACY_AND_BITS, each_alone)
+            StudyPlan(6, s, s, 120, few_bits, ACCURACY_AND_BITS, each_alone)
             for s in ("nsga2", "tpe")
         ),
     ]

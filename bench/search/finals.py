@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from experiments import StudyPlan
+from experiments import PRIORITY, StudyPlan
 from subjects import RECOVERY, Task
 
 from chop.actions.records import find_record, read_records
@@ -45,7 +45,7 @@ def choose(
 ) -> list[Job]:
     """What to measure: the float model, then the best of each study, most important first."""
     found = [("float", "fine-tuned", {})]
-    for experiment in (6, 1, 2, 5, 3, 4):
+    for experiment in PRIORITY:
         own = [p for p in plans if p.experiment == experiment and p.name in studies]
         groups = [own] if experiment in TOGETHER else [[plan] for plan in own]
         for group in groups:

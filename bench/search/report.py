@@ -19,7 +19,7 @@ from typing import Any
 from tabulate import tabulate
 
 from chop.actions.records import Record, read_records, write_csv
-from chop.actions.trials import best_trial, candidates
+from chop.actions.trials import best_trial, candidates, failures
 from chop.errors import DataError
 from chop.report.search import (
     draw_best_so_far,
@@ -32,6 +32,14 @@ from chop.report.search import (
 COMMAND = "python bench/search/run.py --data DATA/imdb --model MODELS/bert-tiny"
 PUBLISHED = {1: 0.87232, 2: 0.87644, 5: 0.86052}
 """Best accuracies of course reports: architectures, compression-aware, mixed precision."""
+BEGINNINGS = {
+    1: "Each study begins with the pretrained architecture and its usual learning rate.",
+    2: "Each study begins with the pretrained architecture; compressed: MXINT8, 30 % zeros.",
+    4: "Each study begins with every setting of its format, the same in all layers.",
+    5: "Each study begins with block_fp and mxint at eight bits in all layers.",
+    6: "Each study begins with every option, the same in all layers.",
+}
+"""Experiment -> the points that no sampler chose."""
 NAMES = {
     1: "Architectures by three samplers",
     2: "Compression-aware search",
@@ -201,10 +209,14 @@ def write(found: Found) -> str:
     ]
     for number, name in NAMES.items():
         if found.of(number):
-            parts += [f"## {number}. {name}", _study_table(found, number)]
+            parts += [
+                f"## {number}. {name}",
+                BEGINNINGS.get(number, ""),
+                _study_table(found, number),
+            ]
             chosen = _choice_table(found, number)
             parts += [chosen] if chosen else []
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _facts(found: Found) -> str:
@@ -232,22 +244,21 @@ def _study_table(found: Found, experiment: int) -> str:
         if best is None:
             continue
         done = candidates(study["trials"])
-        failed = sum(t["state"] == "failed" for t in study["trials"])
         seconds = [t["seconds"] for t in study["trials"] if t["seconds"] is not None]
         rows.append(
             [
                 label(study),
                 study["sampler"],
                 len(done),
-                failed,
+                len(failures(study["trials"])),
                 f"{best['values']['accuracy']:.4f}",
                 best["number"],
                 f"{statistics.fmean(seconds):.1f}",
-                show_point(best["params"]) if experiment <= 2 else "",
+                *([show_point(best["params"])] if experiment <= 2 else []),
             ]
         )
     headers = ["study", "sampler", "trials", "failed", "best, held out", "in trial", "s a trial"]
-    return _table(rows, [*headers, "point" if experiment <= 2 else ""])
+    return _table(rows, [*headers, *(["point"] if experiment <= 2 else [])])
 
 
 def _choice_table(found: Found, experiment: int) -> str | None:

@@ -26,11 +26,12 @@ from typing import Any
 
 import torch
 import transformers
-from experiments import StudyPlan, plans
+from experiments import PRIORITY, StudyPlan, plans
 from finals import Job, choose, is_done, measure
 from subjects import Settings, Task
 
 from chop.actions.records import append_record
+from chop.actions.trials import failures
 from chop.errors import SearchError
 from chop.search import load_study, search
 
@@ -118,10 +119,8 @@ def storage_of(options: argparse.Namespace, plan: StudyPlan) -> Path:
 
 
 def search_all(options: argparse.Namespace, task: Task) -> None:
-    """Take part in every study; each worker begins at another, so that few wait for each other."""
-    wanted = chosen_plans(options)
-    first = options.worker * len(wanted) // options.workers
-    for plan in (*wanted[first:], *wanted[:first]):
+    """Take part in every study, the most telling first: time may end before they do."""
+    for plan in sorted(chosen_plans(options), key=lambda plan: PRIORITY.index(plan.experiment)):
         left = options.until - time.time()
         if left > 0:
             run_study(options, task, plan, left)
@@ -146,7 +145,7 @@ def run_study(options: argparse.Namespace, task: Task, plan: StudyPlan, left: fl
         initial=plan.initial(evaluator.space)[:trials],
     )
     done = [t["values"]["accuracy"] for t in result.trials if t["state"] == "complete"]
-    failed = [t["reason"] for t in result.trials if t["state"] == "failed"]
+    failed = [t["reason"] for t in failures(result.trials)]
     if options.worker == 0 or failed:
         best = f"{max(done):.4f}" if done else "none"
         seconds = time.monotonic() - start

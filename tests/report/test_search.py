@@ -152,6 +152,11 @@ def test_the_formats_of_a_trial_are_found(given):
     ]
 
 
+def test_the_width_of_an_element_is_counted_from_its_name():
+    given = trial(0, {"fc1": "mxfp(element=e4m3, weight_element=e2m1)", "fc2": "fp8(element=e5m2)"})
+    assert [row["width"] for row in layer_formats(given)] == [4, 8]
+
+
 def test_the_precision_of_each_layer_is_drawn(tmp_path):
     draw_precision_map(tmp_path / "map", LAYERS["by names"])
     assert [row["layer"] for row in rows(tmp_path / "map")] == ["fc1", "fc2"]

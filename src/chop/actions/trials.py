@@ -35,6 +35,11 @@ def candidates(trials: Iterable[TrialRecord]) -> list[TrialRecord]:
     ]
 
 
+def failures(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """The trials that failed; one that only repeats another does not count."""
+    return [t for t in trials if t["state"] == "failed" and COPIED_FROM not in t["attributes"]]
+
+
 def scores(trial: TrialRecord, objectives: Mapping[str, str]) -> tuple[float, ...]:
     """The trial's values, turned so that more is better in each."""
     return tuple(DIRECTIONS[way] * trial["values"][name] for name, way in objectives.items())

@@ -13,6 +13,8 @@ from chop.actions.records import write_csv
 from chop.errors import DataError, MissingDependencyError
 
 FORMATS = (".png", ".svg")
+MANY_CURVES = 8
+"""More than these have more colours, and their legend beside the plane."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,9 @@ def draw_curves(path: str | Path, curves: Sequence[Curve], axes: Axes) -> list[P
         raise DataError(f"draw_curves: there is nothing to draw in '{path}'.")
     plot = pyplot()
     figure, plane = plot.subplots(figsize=(7.0, 4.4), layout="constrained")
+    many = len(curves) > MANY_CURVES
+    if many:
+        plane.set_prop_cycle(color=plot.get_cmap("tab20").colors)
     for curve in curves:
         (line,) = plane.plot(curve.x, curve.mean, marker="o", markersize=4, label=curve.label)
         plane.fill_between(curve.x, curve.low, curve.high, alpha=0.2, color=line.get_color())
@@ -77,7 +82,7 @@ def draw_curves(path: str | Path, curves: Sequence[Curve], axes: Axes) -> list[P
     if axes.log_x:
         plane.set_xscale("log", base=2)
     plane.grid(alpha=0.3)
-    plane.legend()
+    _ = figure.legend(loc="outside right upper") if many else plane.legend()
     return save_figure(path, figure, [row for curve in curves for row in curve.rows])
 
 

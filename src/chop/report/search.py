@@ -153,9 +153,8 @@ def draw_pareto(
     for place, style in _PLACES.items():
         own = sorted((r[x], r[y]) for r in rows if r["place"] == place)
         line = "-" if place == "front" else ""
-        plane.plot(
-            *zip(*own, strict=True) if own else ([], []), linestyle=line, label=place, **style
-        )
+        if own:
+            plane.plot(*zip(*own, strict=True), linestyle=line, label=place, **style)
     for name, where in (points or {}).items():
         plane.plot(*where, marker="*", markersize=12, linestyle="", label=name)
     found = sum(r["place"] == "front" for r in rows)
@@ -264,16 +263,23 @@ def _layer_row(layer: str, chosen: Any, params: Mapping[str, Any]) -> dict[str, 
     else:
         name, settings = chosen, _settings(layer, params)
     known = _format_name(name) or (FLOAT if name is None else str(name))
-    widths = [settings[k] for k in ("weight_width", "width") if settings.get(k) is not None]
+    keys = ("weight_width", "width", "weight_element", "element")
+    widths = [_bits(settings[key]) for key in keys if settings.get(key) is not None]
     return {"layer": layer, "format": known, "width": widths[0] if widths else None}
+
+
+def _bits(value: Any) -> int:
+    """A width as it is; of an element such as "e4m3" its sign, exponent and mantissa."""
+    element = re.fullmatch(r"e(\d+)m(\d+)", str(value))
+    return 1 + int(element[1]) + int(element[2]) if element else int(value)
 
 
 def _settings(layer: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """What the parameters say of a layer: `layer.format.width`, or `option(width=8)`."""
     inner = {k.rpartition(".")[2]: v for k, v in params.items() if k.startswith(f"{layer}.")}
     option = params.get(layer)
-    pairs = re.findall(r"(\w*width)\s*=\s*(\d+)", option) if isinstance(option, str) else []
-    return {**{key: int(value) for key, value in pairs}, **inner}
+    pairs = re.findall(r"(\w+)\s*=\s*(\w+)", option) if isinstance(option, str) else []
+    return {**dict(pairs), **inner}
 
 
 def draw_precision_map(
@@ -297,8 +303,9 @@ def draw_precision_map(
     plane.invert_yaxis()
     most, count = Counter(row["format"] for row in rows).most_common(1)[0]
     finding = f"trial {trial['number']}: {most} in {count} of {len(rows)} layers"
-    plane.set(title=title or finding, xlabel="width of the weight, bits")
-    plane.legend()
+    plane.set(xlabel="width of the weight, bits")
+    figure.suptitle(title or finding)  # over the names of the layers too, which can be long
+    figure.legend(loc="outside lower center", ncols=4)
     return save_figure(path, figure, rows)
 
 
