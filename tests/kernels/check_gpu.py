@@ -65,33 +65,60 @@ def check_shapes(format: str, group_size: int) -> None:
                 assert error < ERRORS[dtype], (format, group_size, rows, columns, dtype, error)
 
 
-def check_hopper(group_size: int) -> None:
-    """The kernel for few rows: every cut it chooses, every code and scale, tails, bias and NaN."""
-    codes = torch.arange(256, dtype=torch.uint8).repeat(256, 1)
-    scales = torch.arange(256, dtype=torch.uint8)[:, None].repeat(1, 256 // group_size)
-    weight = reference.unpack(codes, scales, "mxint8", group_size, 256, torch.bfloat16)
+def check_every_pair_multiplied(batch: int, rows: int, columns: int, group_size: int) -> None:
+    """Every code under every scale, through a product that has nothing to add up: equal bits."""
+    codes = torch.arange(256, dtype=torch.uint8).repeat(rows, columns // 256)
+    scales = torch.arange(rows).to(torch.uint8)[:, None].repeat(1, columns // group_size)
+    weight = reference.unpack(codes, scales, "mxint8", group_size, columns, torch.bfloat16)
+    is_number = ~weight.isnan().any(1)
     parts = (codes.to(DEVICE), scales.to(DEVICE))
-    one = torch.zeros(32, 256, dtype=torch.bfloat16)
-    for start in range(0, 256, 32):  # the columns of W, one by one: no sum, so equal bits
-        one.zero_()
-        one[torch.arange(32), start + torch.arange(32)] = 1.0
+    for start in range(0, 256, batch):
+        one = torch.zeros(batch, columns, dtype=torch.bfloat16)
+        one[torch.arange(batch), start + torch.arange(batch)] = 1.0
         values = hopper.linear(one.to(DEVICE), *parts, None, group_size).cpu()
-        expected = weight[:, start : start + 32].T
-        is_number = ~weight.isnan().any(1)
+        expected = weight[:, start : start + batch].T
         assert torch.equal(values[:, is_number], expected[:, is_number]), (group_size, start)
         assert values[:, ~is_number].isnan().all(), (group_size, start)
-    for rows, columns, batch in ((333, 256, 1), (4096, 640, 7), (9000, 128, 8), (40, 1024, 9),
-                                 (9000, 256, 16), (50, 384, 17), (9000, 128, 32)):  # fmt: skip
+
+
+FEW = (
+    (333, 256, 1), (4096, 640, 7), (9000, 128, 8), (40, 1024, 9), (9000, 256, 16), (50, 384, 17),
+    (9000, 128, 32),
+)  # fmt: skip
+MANY = (
+    (2048, 1024, 17), (2049, 1152, 32), (4100, 4096, 33), (9000, 1280, 64), (2048, 8192, 100),
+    (3000, 1024, 128), (4096, 4096, 129), (20000, 1024, 200), (4090, 8192, 256),
+)  # fmt: skip
+"""Rows, columns and batch: tails in each, and every way of splitting the columns."""
+
+
+def check_products(shapes: tuple[tuple[int, int, int], ...], group_size: int) -> None:
+    """Products with a bias, the same again bit for bit."""
+    for rows, columns, batch in shapes:
         packed = pack(torch.randn(rows, columns), "mxint8", group_size)
         x, bias = torch.randn(batch, columns).bfloat16(), torch.randn(rows).bfloat16()
+        assert hopper.is_known(x.to(DEVICE), rows, "mxint8", group_size)
         parts = (packed.codes.to(DEVICE), packed.scales.to(DEVICE))
-        y = hopper.linear(x.to(DEVICE), *parts, bias.to(DEVICE), group_size).cpu()
+        first, again = (
+            hopper.linear(x.to(DEVICE), *parts, bias.to(DEVICE), group_size) for _ in range(2)
+        )
+        assert torch.equal(first, again), (group_size, rows, columns, batch)
         full = reference.unpack(
             packed.codes, packed.scales, "mxint8", group_size, columns, torch.float32
+        ).to(DEVICE)
+        expected = F.linear(
+            x.to(DEVICE).double(), full.bfloat16().double(), bias.to(DEVICE).double()
         )
-        expected = F.linear(x.double(), full.bfloat16().double(), bias.double())
-        error = ((y.double() - expected).norm() / expected.norm()).item()
+        error = ((first.double() - expected).norm() / expected.norm()).item()
         assert error < 2**-8, (group_size, rows, columns, batch, error)
+
+
+def check_hopper(group_size: int) -> None:
+    """The kernels for compute capability 9.0: codes and scales, tails, bias and NaN."""
+    check_every_pair_multiplied(16, 256, 256, group_size)
+    check_every_pair_multiplied(32, 2048, 1024, group_size)
+    check_every_pair_multiplied(256, 2048, 1024, group_size)
+    check_products(FEW + MANY, group_size)
 
 
 def main() -> None:
@@ -101,7 +128,7 @@ def main() -> None:
         if hopper.is_present(torch.device(DEVICE)):
             for group_size in GROUP_SIZES:
                 check_hopper(group_size)
-            print("The kernel for few rows is right.")  # noqa: T201
+            print("The kernels for compute capability 9.0 are right.")  # noqa: T201
     for format in sys.argv[2:] or PACKED_FORMATS:
         for group_size in GROUP_SIZES if IS_REAL else (16, 64):
             for dtype in DTYPES:

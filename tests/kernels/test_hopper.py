@@ -1,4 +1,4 @@
-"""What can be said of the kernel for compute capability 9.0 without such a GPU.
+"""What can be said of the kernels for compute capability 9.0 without such a GPU.
 
 `check_gpu.py`, run on one, compares its results with the reference.
 """
@@ -6,8 +6,9 @@
 import pytest
 import torch
 
-from chop.kernels import hopper, nvrtc
+from chop.kernels import hopper, hopper_many, nvrtc
 from chop.kernels.hopper import Cut, choose
+from chop.kernels.hopper_many import Tile
 
 MULTIPROCESSORS = 132
 
@@ -24,6 +25,40 @@ def test_a_cut_holds_every_row_of_x_and_reaches_every_row_of_the_weight(batch, r
 def test_few_rows_get_more_warps_each():
     few, many = choose(1, 4096, MULTIPROCESSORS), choose(1, 14336, MULTIPROCESSORS)
     assert (few.warps, many.warps) == (16, 8)
+
+
+SIZES = [(2048, 1024), (4096, 4096), (4096, 14336), (14336, 4096), (128256, 8192)]
+
+
+@pytest.mark.parametrize("batch", [17, 32, 33, 64, 65, 128, 129, 200, 256])
+@pytest.mark.parametrize("rows, columns", SIZES)
+def test_a_tile_fits_the_multiprocessor_and_covers_the_product(batch, rows, columns):
+    tile = hopper_many.choose(batch, rows, columns, MULTIPROCESSORS)
+    along_rows, parts, along_batch = tile.blocks(batch, rows)
+    assert along_rows * hopper_many.ROWS >= rows
+    assert along_batch * tile.batch >= batch
+    assert (columns // hopper_many.SPAN) >= 2 * parts  # no block without work
+    assert tile.stages >= 3
+    assert tile.shared_bytes <= hopper_many.MOST_SHARED
+    assert not tile.is_paired or parts == 2
+
+
+def test_long_columns_are_shared_by_more_blocks_than_short_ones():
+    long, short = (hopper_many.choose(256, 4096, n, MULTIPROCESSORS) for n in (14336, 4096))
+    assert (long.split, long.is_paired) == (4, False)
+    assert (short.split, short.is_paired) == (2, True)
+
+
+def test_the_instruction_names_every_register():
+    text = hopper_many.instruction(32)
+    assert "m64n32k16" in text
+    assert text.count('"+f"') == 16
+    assert "%20, 1, 1, 1, 0" in text  # behind 16 sums and 4 operands
+    assert "wgmma(float* d" in hopper_many.source(Tile(32))
+
+
+def test_a_tensor_map_lies_where_the_copy_engine_can_read_it():
+    assert nvrtc.ctypes.addressof(nvrtc._aligned(nvrtc.TensorMap, 64)) % 64 == 0
 
 
 def test_the_constants_of_the_kernel_are_those_of_the_cut():
@@ -43,7 +78,7 @@ def test_the_constants_of_the_kernel_are_those_of_the_cut():
     ],
 )
 def test_what_it_cannot_do_is_left_to_the_other_kernels(x, format, group_size):
-    assert not hopper.is_known(x, format, group_size)
+    assert not hopper.is_known(x, 4096, format, group_size)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a driver is present")

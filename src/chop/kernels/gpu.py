@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from chop.kernels import hopper, reference
+from chop.kernels.device import multiprocessors, tickets_for
 from chop.kernels.formats import PACKED_FORMATS, groups_of
 
 FORMATS = ("mxint8", "mxint4", "mxfp8", "mxfp4")
@@ -216,7 +217,7 @@ def linear(
     x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
 ) -> Tensor:
     """See `reference.linear`."""
-    if hopper.is_known(x, format, group_size):
+    if hopper.is_known(x, codes.shape[0], format, group_size):
         return hopper.linear(x, codes, scales, bias, group_size)
     batch = x.numel() // max(x.shape[-1], 1)
     config = next((c for limit, c in CONFIGS if batch <= limit), None)
@@ -240,12 +241,12 @@ def run_linear(
     block_k = max(config.block_k, group_size, 16 * per_byte)
     blocks = (triton.cdiv(rows, config.block_n), triton.cdiv(batch, config.block_m))
     steps = triton.cdiv(columns, block_k)
-    split = min(config.parts(blocks[0] * blocks[1], steps, _multiprocessors(x.device)), steps)
+    split = min(config.parts(blocks[0] * blocks[1], steps, multiprocessors(x.device)), steps)
     grid = (*blocks, split)
     partial, tickets = y, y
     if split > 1:
         partial = torch.empty((split, batch, rows), dtype=torch.float32, device=x.device)
-        tickets = _tickets(x.device, _stream(x.device), _power_of_two(grid[0] * grid[1]))
+        tickets = tickets_for(x.device, grid[0] * grid[1])
     _linear_kernel[grid](
         x, codes, scales, y if bias is None else bias, y, partial, tickets,
         batch, rows, y.numel(), columns, codes.shape[1], groups_of(columns, group_size),
@@ -264,24 +265,3 @@ def _is_known(format: str, device: torch.device) -> bool:
     if device.type != "cuda" or format != "mxfp8":
         return True
     return torch.cuda.get_device_capability(device) >= (8, 9)
-
-
-@functools.cache
-def _tickets(device: torch.device, stream: int, size: int) -> Tensor:
-    """Zeros that the kernel counts up and sets back; two streams must not share them."""
-    return torch.zeros(size, dtype=torch.int32, device=device)
-
-
-@functools.cache
-def _multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def _stream(device: torch.device) -> int:
-    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << max(n - 1, 1).bit_length()

@@ -1,6 +1,7 @@
-"""Packed MXINT8 linear for few rows of x on GPUs of compute capability 9.0, in CUDA C++.
+"""Packed MXINT8 linear on GPUs of compute capability 9.0, in CUDA C++.
 
-`hopper.cu` says how it works; here is when it is used, and how a product is cut up.
+Two kernels: `hopper_few.cu` for few rows of x, where reading the weight is the work, and
+`hopper_many.cu` for more. Here is which is used when, and how the first cuts up a product.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from chop.kernels import nvrtc
+from chop.kernels import hopper_many, nvrtc
+from chop.kernels.device import multiprocessors
 
 STEP = 64
 """Columns that a warp takes at a time: their number must be a multiple."""
 LARGEST_BATCH = 32
-FEW_BLOCKS = 2
-"""Up to so many blocks per multiprocessor, each gets more warps."""
+"""Rows of x that the kernel for few can do."""
+FEW = 16
+"""Rows of x up to which it is the faster one."""
 
 
 @dataclass(frozen=True)
@@ -49,25 +52,37 @@ class Cut:
 
 def choose(batch: int, rows: int, multiprocessors: int) -> Cut:
     """The cut that was fastest on an H200 among those tried (bench/kernels.py, section cuts)."""
+    is_small = rows <= 32 * multiprocessors  # one block of 32 rows for each, with more warps
     if batch <= 8:
-        is_few = rows <= 16 * FEW_BLOCKS * multiprocessors
-        return Cut(8, tiles=1, warps=16 if is_few else 8)
-    is_few = rows <= 16 * FEW_BLOCKS * multiprocessors
+        return Cut(8, tiles=2, warps=16 if is_small else 8)
     if batch <= 16:
-        return Cut(16, tiles=2, warps=8 if is_few else 4, split=2)
-    return Cut(32, tiles=1, warps=8) if is_few else Cut(32, tiles=2, warps=4, split=2)
+        return Cut(16, tiles=2, warps=16 if is_small else 4)
+    return Cut(32, tiles=1, warps=8) if is_small else Cut(32, tiles=2, warps=4, split=2)
 
 
-def is_known(x: Tensor, format: str, group_size: int) -> bool:
-    """Whether this kernel can do it."""
+def is_known(x: Tensor, rows: int, format: str, group_size: int) -> bool:
+    """Whether one of the kernels can do it, for a weight of `rows` rows."""
     columns = x.shape[-1]
     return (
         format == "mxint8"
         and x.dtype == torch.bfloat16
-        and 0 < x.numel() <= LARGEST_BATCH * columns
+        and x.numel() > 0
         and columns % max(STEP, group_size) == 0
+        and (x.numel() <= LARGEST_BATCH * columns or is_for_many(x, rows))
         and x.data_ptr() % 16 == 0
         and is_present(x.device)
+    )
+
+
+def is_for_many(x: Tensor, rows: int) -> bool:
+    """Whether the kernel for many rows of x is the one to use."""
+    columns = x.shape[-1]
+    batch = x.numel() // columns
+    return (
+        FEW < batch <= hopper_many.LARGEST_BATCH
+        and rows >= hopper_many.FEWEST_ROWS
+        and columns >= hopper_many.FEWEST_COLUMNS
+        and columns % hopper_many.SPAN == 0
     )
 
 
@@ -75,18 +90,25 @@ def linear(
     x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, group_size: int
 ) -> Tensor:
     """See `reference.linear`."""
-    batch = x.numel() // x.shape[-1]
-    cut = choose(batch, codes.shape[0], _multiprocessors(x.device))
+    x, codes, scales = x.contiguous(), _aligned(codes), _aligned(scales)
+    bias = None if bias is None else bias.to(x.dtype).contiguous()
+    if is_for_many(x, codes.shape[0]):
+        return hopper_many.linear(x, codes, scales, bias, group_size)
+    cut = choose(x.numel() // x.shape[-1], codes.shape[0], multiprocessors(x.device))
     return run_linear(x, codes, scales, bias, group_size, cut)
+
+
+def _aligned(packed: Tensor) -> Tensor:
+    """The same bytes, contiguous from a multiple of 16."""
+    packed = packed.contiguous()
+    return packed if packed.data_ptr() % 16 == 0 else packed.clone()
 
 
 def run_linear(
     x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, group_size: int, cut: Cut
 ) -> Tensor:
-    """`linear` with a given cut."""
+    """`linear` with a given cut; all tensors contiguous, x and bias in bfloat16."""
     columns, rows = x.shape[-1], codes.shape[0]
-    x, codes, scales = x.contiguous(), codes.contiguous(), scales.contiguous()
-    bias = None if bias is None else bias.to(x.dtype).contiguous()
     y = torch.empty((*x.shape[:-1], rows), dtype=x.dtype, device=x.device)
     tensors = (x, codes, scales, bias, y)
     pointers = [c_void_p(None if t is None else t.data_ptr()) for t in tensors]
@@ -108,12 +130,8 @@ def is_present(device: torch.device) -> bool:
 
 @functools.cache
 def _kernel(device: torch.device, cut: Cut, group_size: int) -> nvrtc.Function:
-    source = Path(__file__).with_suffix(".cu").read_text()
+    shared, kernel = (Path(__file__).with_name(n) for n in ("hopper.cuh", "hopper_few.cu"))
+    source = f"{shared.read_text()}\n{kernel.read_text()}"
     image = nvrtc.compile_cuda(source, cut.defines(group_size), "sm_90")
     with torch.cuda.device(device):
         return nvrtc.Function(image, "mxint8_linear")
-
-
-@functools.cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -18,6 +18,14 @@ from chop.errors import ChopError
 
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
 """The driver's name of the attribute that lets a kernel start while the one before it ends."""
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+"""The driver's name of the attribute that allows a kernel so much shared memory."""
+UINT8, BFLOAT16 = 0, 9
+"""The driver's names of element types in a tensor map."""
+SWIZZLE_64, SWIZZLE_128 = 2, 3
+"""Ways in which the copy engine permutes the 16-byte units of rows of so many bytes."""
+PROMOTE_256 = 3
+"""What is fetched is fetched 256 bytes at a time."""
 
 
 class _Attribute(ctypes.Structure):
@@ -44,15 +52,59 @@ class CudaError(ChopError):
     """The run-time compiler or the driver refused."""
 
 
+class TensorMap(ctypes.Structure):
+    """What the copy engine must know of a matrix; an argument of a kernel, by value."""
+
+    _fields_ = (("opaque", ctypes.c_uint64 * 16),)
+
+
+def tensor_map(
+    pointer: int, kind: int, shape: tuple[int, int], row_bytes: int, box: tuple[int, int]
+) -> TensorMap:
+    """A matrix of rows and columns in memory, of which boxes of rows and columns are copied.
+
+    The rows of a box are 64 or 128 bytes long, and are permuted accordingly.
+    """
+    aligned = _aligned(TensorMap, 64)
+    (rows, columns), (box_rows, box_columns) = shape, box
+    box_bytes = row_bytes // columns * box_columns
+    status = _driver().cuTensorMapEncodeTiled(
+        byref(aligned),
+        kind,
+        2,
+        c_void_p(pointer),
+        (ctypes.c_uint64 * 2)(columns, rows),
+        (ctypes.c_uint64 * 1)(row_bytes),
+        (c_uint * 2)(box_columns, box_rows),
+        (c_uint * 2)(1, 1),
+        0,
+        {64: SWIZZLE_64, 128: SWIZZLE_128}[box_bytes],
+        PROMOTE_256,
+        0,
+    )
+    _check(status, f"describe a matrix of {rows} x {columns}")
+    return aligned
+
+
+def _aligned(kind: Any, alignment: int) -> Any:
+    """A structure at an address that is a multiple of `alignment`."""
+    buffer = (ctypes.c_char * (ctypes.sizeof(kind) + alignment))()
+    return kind.from_buffer(buffer, -ctypes.addressof(buffer) % alignment)
+
+
 class Function:
     """A kernel on the current device; `launch` queues it on a stream."""
 
-    def __init__(self, image: bytes, name: str) -> None:
+    def __init__(self, image: bytes, name: str, shared_bytes: int = 0) -> None:
         driver = _driver()
-        self._module, self._handle = c_void_p(), c_void_p()
+        self._module, self._handle, self._shared_bytes = c_void_p(), c_void_p(), shared_bytes
         _check(driver.cuModuleLoadData(byref(self._module), image), f"load {name}")
         found = driver.cuModuleGetFunction(byref(self._handle), self._module, name.encode())
         _check(found, f"find {name}")
+        allowed = driver.cuFuncSetAttribute(
+            self._handle, MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes
+        )
+        _check(allowed, f"give {name} {shared_bytes} bytes of shared memory")
 
     def launch(
         self, grid: tuple[int, int, int], threads: int, stream: int, arguments: Sequence[Any]
@@ -60,7 +112,8 @@ class Function:
         """Queue the kernel; `arguments` are ctypes values and must match its signature."""
         pointers = (c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
         early = _Attribute(PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1)
-        config = _Config(*grid, threads, 1, 1, 0, stream, ctypes.pointer(early), 1)
+        shared = self._shared_bytes
+        config = _Config(*grid, threads, 1, 1, shared, stream, ctypes.pointer(early), 1)
         status = _driver().cuLaunchKernelEx(byref(config), self._handle, pointers, None)
         _check(status, "launch a kernel")
 

@@ -7,36 +7,6 @@
 //
 // Compiled at run time, once per set of: GROUP (values per scale), BATCH (rows of x, a multiple of
 // 8), TILES (16 rows of W each, per block), WARPS and SPLIT.
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-
-// -- decoding ---------------------------------------------------------------------------------
-
-__device__ __forceinline__ u32 fma2(u32 a, u32 b, u32 c) {
-  u32 d;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-  return d;
-}
-
-// A scale byte as 2^(byte - 127) twice; 0 is subnormal, 255 is NaN.
-__device__ __forceinline__ u32 scale2(u32 byte) {
-  u32 bits = byte << 7 | (byte == 0 || byte == 255 ? 0x40 : 0);
-  return bits * 0x10001;
-}
-
-// Two codes, the low bytes of the halves of `pair`, as two values times their scale. A code is
-// (low seven bits) / 64 - 2 (top bit). The seven bits below an exponent of 1 are 2 + low / 64;
-// the top bit falls on the exponent itself: 2 becomes 4. The difference is exact.
-__device__ __forceinline__ u32 decode2(u32 pair, u32 scale) {
-  u32 fraction = (pair & 0x007f007f) | 0x40004000;
-  u32 minus = (pair & 0x00800080) | 0xc000c000;
-  return fma2(fma2(fraction, 0x3f803f80, minus), scale, 0x80008000);
-}
-
-__device__ __forceinline__ u32 low_pair(u32 word) { return __byte_perm(word, 0, 0x4140); }
-__device__ __forceinline__ u32 high_pair(u32 word) { return __byte_perm(word, 0, 0x4342); }
 
 // -- storing ----------------------------------------------------------------------------------
 
@@ -46,25 +16,12 @@ __device__ __forceinline__ u16 to_bf16(float value) {
   return bits;
 }
 
-__device__ __forceinline__ float from_bf16(u16 bits) { return __uint_as_float((u32)bits << 16); }
-
-__device__ __forceinline__ u32 shared_address(const void* pointer) {
-  return (u32)__cvta_generic_to_shared(pointer);
-}
-
-__device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::
-                   : "memory");
-}
-
 // The float4 at `address` of the shared memory of the cluster's block `rank`.
 __device__ __forceinline__ float4 remote(u32 address, u32 rank) {
-  u32 there;
   float4 v;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "r"(there)
+               : "r"(in_block(address, rank))
                : "memory");
   return v;
 }
@@ -124,8 +81,7 @@ struct Chunk {
 };
 
 // A block: 16 * TILES rows of W, all rows of x; the warps take chunks of 64 columns in turn, the
-// next one on its way while one is multiplied. The kernel may start while the one before it on the
-// stream ends, which hides its start; it reads nothing until that one has ended.
+// next one on its way while one is multiplied.
 #if SPLIT > 1
 #define CLUSTER __cluster_dims__(1, SPLIT, 1)
 #else
@@ -150,8 +106,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS)
       long long r = min(row + i * 16 + h * 8 + g, rows - 1);  // beyond the last: not stored
       code_row[i][h] = codes + r * columns + t * 16, scale_row[i][h] = scales + r * groups;
     }
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  wait_for_kernel_before();
 
   float sums[TILES][BATCH / 8][4] = {};
   auto load = [&](Chunk& c, int column) {

@@ -1,0 +1,163 @@
+"""Packed MXINT8 linear for many rows of x on GPUs of compute capability 9.0, in CUDA C++.
+
+`hopper_many.cu` says how it works; here is how a product is cut up, and the launch.
+"""
+
+from __future__ import annotations
+
+import functools
+from ctypes import c_int, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from chop.kernels import nvrtc
+from chop.kernels.device import multiprocessors, tickets_for
+
+ROWS, SPAN, WORKERS = 128, 128, 256
+"""As in the kernel: rows of the weight in a block, columns of a step, threads that multiply."""
+LARGEST_BATCH = 256
+BATCHES = (32, 64, 128, 256)
+"""Rows of x that a block can have."""
+FEWEST_ROWS, FEWEST_COLUMNS = 2048, 1024
+"""Weights smaller than this were not tried."""
+MOST_SHARED = 227 << 10
+SHORT = 16
+"""A block with fewer steps leaves shared memory to the next kernel, which starts the earlier."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block has `batch` rows of x and one part of `split` of the columns. Two parts can be added
+    up by a pair of blocks; more go through memory. `step` columns are a stage of the pipeline."""
+
+    batch: int
+    split: int = 1
+    is_paired: bool = False
+    step: int = SPAN
+    most_stages: int = 8
+
+    @property
+    def stages(self) -> int:
+        """As many as there is room for."""
+        room = MOST_SHARED - 1024
+        return min(self.most_stages, room // self._stage_bytes)
+
+    @property
+    def _stage_bytes(self) -> int:
+        return (ROWS + 2 * self.batch) * self.step
+
+    @property
+    def shared_bytes(self) -> int:
+        """The stages and two barriers for each; or what turning the result needs, if more."""
+        turned = self.batch * (2 * ROWS + 16)
+        return max(self.stages * (self._stage_bytes + 16), turned)
+
+    @property
+    def threads(self) -> int:
+        """Those that multiply, and a warp that loads; see MOVES_REGISTERS in the kernel."""
+        return WORKERS + (128 if self.batch > 128 else 32)
+
+    def blocks(self, batch: int, rows: int) -> tuple[int, int, int]:
+        """The grid for `batch` rows of x and a weight of `rows` rows."""
+        return -(-rows // ROWS), self.split, -(-batch // self.batch)
+
+    def defines(self, group_size: int) -> dict[str, int]:
+        """The constants of the kernel."""
+        return {
+            "GROUP": group_size,
+            "BATCH": self.batch,
+            "STEP": self.step,
+            "STAGES": self.stages,
+            "SPLIT": self.split,
+            "PAIRED": int(self.is_paired),
+        }
+
+
+def choose(batch: int, rows: int, columns: int, multiprocessors: int) -> Tile:
+    """The tile that was fastest on an H200 among those tried (bench/kernels.py, section tiles)."""
+    blocks, steps = -(-rows // ROWS), columns // SPAN
+    size = next(n for n in BATCHES if n >= batch)
+    split = _split(multiprocessors // blocks, steps)
+    if size == 256 and (split < 4 or steps // split >= SHORT):
+        return Tile(256, split, is_paired=split == 2, step=64)
+    if size >= 128:
+        parts = _split(multiprocessors // (blocks * -(-batch // 128)), steps)
+        return Tile(128, parts, is_paired=parts == 2)
+    return Tile(size, split, most_stages=3 if steps // split < SHORT else 6)
+
+
+def _split(wanted: int, steps: int) -> int:
+    """Parts of the columns: a power of two up to `wanted` that leaves each at least two steps."""
+    return max((n for n in (1, 2, 4) if n <= wanted and 2 * n <= steps), default=1)
+
+
+def run_linear(
+    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, group_size: int, tile: Tile
+) -> Tensor:
+    """`linear` with a given tile; all tensors contiguous, on one device, x and bias in bfloat16."""
+    rows, columns = codes.shape
+    batch = x.numel() // columns
+    y = torch.empty((*x.shape[:-1], rows), dtype=x.dtype, device=x.device)
+    grid = tile.blocks(batch, rows)
+    parts, tickets = None, None
+    if tile.split > 1 and not tile.is_paired:
+        count = grid[0] * grid[2]
+        parts = torch.empty(count * tile.split * tile.batch * ROWS, device=x.device)
+        tickets = tickets_for(x.device, count)
+    tensors = (scales, bias, y, parts, tickets)
+    pointers = [c_void_p(None if t is None else t.data_ptr()) for t in tensors]
+    maps = [
+        nvrtc.tensor_map(
+            codes.data_ptr(), nvrtc.UINT8, (rows, columns), columns, (ROWS, tile.step)
+        ),
+        nvrtc.tensor_map(
+            x.data_ptr(), nvrtc.BFLOAT16, (batch, columns), 2 * columns, (tile.batch, 64)
+        ),
+    ]
+    sizes = [c_int(n) for n in (batch, rows, columns)]
+    kernel = _kernel(x.device, tile, group_size)
+    with torch.cuda.device(x.device):
+        stream = torch.cuda.current_stream().cuda_stream
+        kernel.launch(grid, tile.threads, stream, [*maps, *pointers, *sizes])
+    return y
+
+
+def linear(
+    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, group_size: int
+) -> Tensor:
+    """See `reference.linear`."""
+    rows, columns = codes.shape
+    tile = choose(x.numel() // columns, rows, columns, multiprocessors(x.device))
+    return run_linear(x, codes, scales, bias, group_size, tile)
+
+
+def source(tile: Tile) -> str:
+    """The text of the kernel: what kernels share, the instruction for the batch, the kernel."""
+    here = Path(__file__)
+    shared, kernel = (here.with_name(n) for n in ("hopper.cuh", "hopper_many.cu"))
+    return f"{shared.read_text()}\n{instruction(tile.batch)}\n{kernel.read_text()}"
+
+
+def instruction(batch: int) -> str:
+    """`wgmma(d, a, b)`: the product of 64 x 16 in registers with 16 x `batch`, added to `d`."""
+    count = batch // 2
+    sums = ", ".join(f"%{i}" for i in range(count))
+    operands = ", ".join(f"%{count + i}" for i in range(4))
+    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    inputs = ", ".join(f'"r"(a[{i}])' for i in range(4))
+    return (
+        "__device__ __forceinline__ void wgmma(float* d, const u32* a, u64 b) {\n"
+        f'  asm volatile("wgmma.mma_async.sync.aligned.m64n{batch}k16.f32.bf16.bf16 "\n'
+        f'      "{{{sums}}}, {{{operands}}}, %{count + 4}, 1, 1, 1, 0;"\n'
+        f'      : {outputs} : {inputs}, "l"(b));\n}}\n'
+    )
+
+
+@functools.cache
+def _kernel(device: torch.device, tile: Tile, group_size: int) -> nvrtc.Function:
+    image = nvrtc.compile_cuda(source(tile), tile.defines(group_size), "sm_90a")
+    with torch.cuda.device(device):
+        return nvrtc.Function(image, "mxint8_linear", tile.shared_bytes)
