@@ -142,12 +142,14 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS)
       }
     }
   };
-  Chunk now, next;
-  if (chunk < end) load(now, chunk * 64);
-  for (; chunk < end; chunk += WARPS) {
-    if (chunk + WARPS < end) load(next, (chunk + WARPS) * 64);
-    multiply(now);
-    now = next;
+  Chunk ring[2];
+  if (chunk < end) load(ring[0], chunk * 64);
+  while (chunk < end) {
+#pragma unroll
+    for (int turn = 0; turn < 2 && chunk < end; turn++, chunk += WARPS) {  // no copy of a chunk
+      if (chunk + WARPS < end) load(ring[1 - turn], (chunk + WARPS) * 64);
+      multiply(ring[turn]);
+    }
   }
 
 #pragma unroll
