@@ -300,13 +300,12 @@ struct Digits {
 template <class Format>
 struct Rows {
   std::vector<i8> buffer[ROWS];
-  std::vector<u8> scale_bytes;
   std::vector<float> scales;
   const i8* w[ROWS];
   const u8* ahead;  // the codes of the four rows after these
 
   Rows(const Digits& x, const Shape& shape)
-      : scale_bytes(static_cast<size_t>(shape.groups() * ROWS)), scales(scale_bytes.size()) {
+      : scales(static_cast<size_t>(shape.groups() * ROWS)) {
     for (auto& b : buffer) b.assign(static_cast<size_t>(x.chunks * x.chunk), 0);
   }
 
@@ -324,59 +323,101 @@ struct Rows {
       w[r] = in_place ? reinterpret_cast<const i8*>(codes) : buffer[r].data();
       bytes[r] = c.scales + at * groups;
     }
-    interleave(bytes, scale_bytes.data(), groups);
-    to_float(scale_bytes.data(), scales.data(), groups * ROWS);
+    to_float(bytes, scales.data(), groups);
   }
 
-  static void interleave(const u8* const* in, u8* out, i64 n) {
+  // `scale_value` of 16 bytes of each row, rows side by side. A lookup puts the byte, and the bit
+  // for special cases, at the top of a word, where one shift brings them into place.
+  static void to_float(const u8* const* in, float* out) {
+    constexpr u8 O = 128;  // no byte
+    constexpr u8 TOP[16] = {O, O, 16, 0, O, O, 17, 1, O, O, 18, 2, O, O, 19, 3};
+    const uint8x16x2_t even = vzipq_u8(vld1q_u8(in[0]), vld1q_u8(in[2]));
+    const uint8x16x2_t odd = vzipq_u8(vld1q_u8(in[1]), vld1q_u8(in[3]));
+    for (int i = 0; i < 4; ++i) {
+      const uint8x16x2_t both = vzipq_u8(even.val[i / 2], odd.val[i / 2]);
+      const uint8x16_t byte = both.val[i % 2];
+      const uint8x16_t is_special = vcleq_u8(vaddq_u8(byte, vdupq_n_u8(1)), vdupq_n_u8(1));
+      const uint8x16x2_t parts = {byte, vandq_u8(is_special, vdupq_n_u8(128))};
+      for (int j = 0; j < 4; ++j) {
+        const uint8x16_t at = vaddq_u8(vld1q_u8(TOP), vdupq_n_u8(static_cast<u8>(4 * j)));
+        const uint32x4_t word = vreinterpretq_u32_u8(vqtbl2q_u8(parts, at));
+        vst1q_f32(out + 16 * i + 4 * j, vreinterpretq_f32_u32(vshrq_n_u32(word, 1)));
+      }
+    }
+  }
+
+  static void to_float(const u8* const* in, float* out, i64 n) {
     i64 g = 0;
-    for (; g + 16 <= n; g += 16)
-      vst4q_u8(out + g * ROWS, {vld1q_u8(in[0] + g), vld1q_u8(in[1] + g), vld1q_u8(in[2] + g),
-                                vld1q_u8(in[3] + g)});
+    for (; g + 16 <= n; g += 16) {
+      const u8* const at[ROWS] = {in[0] + g, in[1] + g, in[2] + g, in[3] + g};
+      to_float(at, out + g * ROWS);
+    }
     for (; g < n; ++g)
-      for (int r = 0; r < ROWS; ++r) out[g * ROWS + r] = in[r][g];
-  }
-
-  static void to_float(const u8* __restrict bytes, float* __restrict out, i64 n) {
-    for (i64 g = 0; g < n; ++g) out[g] = scale_value(bytes[g]);
+      for (int r = 0; r < ROWS; ++r) out[g * ROWS + r] = scale_value(in[r][g]);
   }
 };
 
-template <int N>
-inline void add_digit(int32x4_t* p, const i8* const* w, const i8* digit, i64 at) {
-  for (int i = 0; i < N; i += 16) {
-    const int8x16_t x = vld1q_s8(digit + at + i);
-    for (int r = 0; r < ROWS; ++r) p[r] = vdotq_s32(p[r], vld1q_s8(w[r] + at + i), x);
+template <int N, int K>
+inline void add_digit(int32x4_t (*p)[ROWS], const i8* const* w, const i8* digit, i64 at) {
+  for (int i = 0; i < N; i += 16)
+    for (int k = 0; k < K; ++k) {
+      const i64 here = at + k * N + i;
+      const int8x16_t x = vld1q_s8(digit + here);
+      for (int r = 0; r < ROWS; ++r) p[k][r] = vdotq_s32(p[k][r], vld1q_s8(w[r] + here), x);
+    }
+}
+
+template <int K>
+inline void shift_up(int32x4_t (*p)[ROWS]) {
+  for (int k = 0; k < K; ++k)
+    for (int r = 0; r < ROWS; ++r) p[k][r] = vshlq_n_s32(p[k][r], 8);
+}
+
+// The activations of one row as the products need them.
+struct Activations {
+  const i8* digit[DIGITS];
+  const float* unit;
+  Activations(const Digits& x, i64 b) : unit(x.unit.data() + b * x.chunks) {
+    for (int d = 0; d < DIGITS; ++d) digit[d] = x.digit[d].data() + b * x.chunks * x.chunk;
   }
+};
+
+// Adds to `sum` the products of four rows of the weight with K chunks of the activations; K, so
+// that no instruction waits for the one before.
+template <int N, int K, class Format>
+inline float32x4_t add_chunks(float32x4_t sum, const Rows<Format>& rows, const Activations& x,
+                              i64 first, int group_shift) {
+  // A processor does not fetch ahead across pages by itself.
+  constexpr int BYTES = ROWS * N * Format::BITS / 8;
+  for (int i = 0; i < K * BYTES; i += 64) __builtin_prefetch(rows.ahead + first * BYTES + i);
+  int32x4_t p[K][ROWS];
+  for (auto& chunk : p)
+    for (auto& v : chunk) v = vdupq_n_s32(0);
+  add_digit<N, K>(p, rows.w, x.digit[2], first * N);
+  shift_up<K>(p);
+  add_digit<N, K>(p, rows.w, x.digit[1], first * N);
+  shift_up<K>(p);
+  add_digit<N, K>(p, rows.w, x.digit[0], first * N);
+  for (int k = 0; k < K; ++k) {
+    // Pairs of lanes still fit 32 bits where x has one bit less; converting is the slow step.
+    const float32x4_t first_two = vcvtq_f32_s32(vpaddq_s32(p[k][0], p[k][1]));
+    const float32x4_t last_two = vcvtq_f32_s32(vpaddq_s32(p[k][2], p[k][3]));
+    const float32x4_t total = vpaddq_f32(first_two, last_two);
+    const float* scales = rows.scales.data() + ((first + k) >> group_shift) * ROWS;
+    sum = vfmaq_f32(sum, vmulq_n_f32(total, x.unit[first + k]), vld1q_f32(scales));
+  }
+  return sum;
 }
 
 // Products of four rows of the weight with row `b` of the activations.
 template <int N, class Format>
-inline float32x4_t products(const Rows<Format>& rows, const Digits& x, i64 b, int group_shift) {
-  const i64 first = b * x.chunks;
-  const i8 *low = x.digit[0].data() + first * N, *mid = x.digit[1].data() + first * N;
-  const i8* high = x.digit[2].data() + first * N;
+inline float32x4_t products(const Rows<Format>& rows, const Digits& digits, i64 b,
+                            int group_shift) {
+  const Activations x(digits, b);
   float32x4_t sum = vdupq_n_f32(0.0f);
-  for (i64 k = 0; k < x.chunks; ++k) {
-    // A processor does not fetch ahead across pages by itself.
-    const u8* ahead = rows.ahead + k * ROWS * N * Format::BITS / 8;
-    for (int i = 0; i < ROWS * N * Format::BITS / 8; i += 64) __builtin_prefetch(ahead + i);
-    int32x4_t p[ROWS];
-    for (auto& v : p) v = vdupq_n_s32(0);
-    add_digit<N>(p, rows.w, high, k * N);
-    for (auto& v : p) v = vshlq_n_s32(v, 8);
-    add_digit<N>(p, rows.w, mid, k * N);
-    for (auto& v : p) v = vshlq_n_s32(v, 8);
-    add_digit<N>(p, rows.w, low, k * N);
-    // Pairs of lanes still fit 32 bits where x has one bit less; converting is the slow step.
-    const float32x4_t first_two = vcvtq_f32_s32(vpaddq_s32(p[0], p[1]));
-    const float32x4_t last_two = vcvtq_f32_s32(vpaddq_s32(p[2], p[3]));
-    const float32x4_t total = vpaddq_f32(first_two, last_two);
-    const float unit = x.unit[static_cast<size_t>(first + k)];
-    sum = vfmaq_f32(sum, vmulq_n_f32(total, unit),
-                    vld1q_f32(rows.scales.data() + (k >> group_shift) * ROWS));
-  }
-  return sum;
+  i64 k = 0;
+  for (; k + 2 <= digits.chunks; k += 2) sum = add_chunks<N, 2>(sum, rows, x, k, group_shift);
+  return k < digits.chunks ? add_chunks<N, 1>(sum, rows, x, k, group_shift) : sum;
 }
 
 template <class Format>
