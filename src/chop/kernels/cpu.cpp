@@ -10,7 +10,7 @@
 #include <cstring>
 #include <vector>
 
-#if defined(__ARM_FEATURE_DOTPROD)
+#if defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
 
@@ -143,9 +143,72 @@ struct Shape {
   i64 bytes(int bits) const { return (columns * bits + 7) / 8; }
 };
 
+// Whether the processor computes with subnormal numbers; a setting of the thread.
+inline bool has_subnormals() {
+  volatile float least = float_of(1), one = 1.0f;
+  return least * one != 0.0f;
+}
+
+// A row decoded in vectors; false where it takes the table.
+template <class Format>
+inline bool decode_quickly(const u8*, const u8*, float*, const Shape&) {
+  return false;
+}
+
+#if defined(__ARM_NEON)
+
+// The bits of a code, moved to where float32 has its sign, exponent and fraction, are the value
+// times 2**-MISSING, of subnormal codes as well.
+constexpr i32 MISSING = 120;
+
+inline void decode_float8(uint8x16_t code, float32x4_t* out) {
+  constexpr u8 O = 128;  // no byte
+  constexpr u8 TOP[16] = {O, O, 16, 0, O, O, 17, 1, O, O, 18, 2, O, O, 19, 3};
+  const int8x16_t high = vshrq_n_s8(vreinterpretq_s8_u8(code), 4);
+  const uint8x16_t first = vandq_u8(vreinterpretq_u8_s8(high), vdupq_n_u8(0x87));
+  const uint8x16x2_t bytes = {first, vshlq_n_u8(code, 4)};
+  for (int j = 0; j < 4; ++j) {
+    const uint8x16_t at = vaddq_u8(vld1q_u8(TOP), vdupq_n_u8(static_cast<u8>(4 * j)));
+    out[j] = vreinterpretq_f32_u8(vqtbl2q_u8(bytes, at));
+  }
+}
+
+// What was seen of a row: scales, and codes without their sign, of which that of all ones is NaN.
+struct Seen {
+  uint8x16_t codes = vdupq_n_u8(0);
+  u8 scale = 0;
+  void code(uint8x16_t code) { codes = vmaxq_u8(codes, vaddq_u8(code, code)); }
+  bool stays_within(i32 highest_scale) const {
+    return scale <= highest_scale && vmaxvq_u8(codes) < 2 * 127;
+  }
+};
+
+template <>
+inline bool decode_quickly<MxFp8>(const u8* codes, const u8* scales, float* out,
+                                  const Shape& shape) {
+  const i64 columns = shape.columns;
+  const int shift = __builtin_ctzll(static_cast<unsigned long long>(shape.group));
+  if (columns % 16 || !has_subnormals()) return false;
+  Seen seen;
+  for (i64 i = 0; i < columns; i += 16) {
+    const uint8x16_t code = vld1q_u8(codes + i);
+    const u8 scale = scales[i >> shift];
+    const float unit = float_of(static_cast<u32>(scale + MISSING) << FRACTION);
+    float32x4_t values[4];
+    decode_float8(code, values);
+    for (int j = 0; j < 4; ++j) vst1q_f32(out + i + 4 * j, vmulq_n_f32(values[j], unit));
+    seen.code(code);
+    seen.scale = scale > seen.scale ? scale : seen.scale;
+  }
+  return seen.stays_within(2 * BIAS - MISSING);
+}
+
+#endif
+
 template <class Format>
 void decode_row(const u8* codes, const u8* scales, float* out, const Shape& shape,
                 const Table<Format>& table) {
+  if (decode_quickly<Format>(codes, scales, out, shape)) return;
   const float* values = table.value;
   for (i64 g = 0; g < shape.groups(); ++g) {
     const i64 first = g * shape.group, n = min(shape.group, shape.columns - first);
@@ -202,27 +265,115 @@ struct Linear {
   int threads;
 };
 
-constexpr int LANES = 16;
+#if defined(__AVX2__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+constexpr int SUMS = 4;  // several, so that no addition waits for the one before
+using Floats = float __attribute__((vector_size(4 * LANES)));
+using Unaligned = float __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-inline float float_product(const float* __restrict w, const float* __restrict x, i64 n) {
-  float lane[LANES] = {};
+inline Floats load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
+
+#if defined(__ARM_NEON)
+inline Floats plus_product(Floats c, Floats a, Floats b) { return vfmaq_f32(c, a, b); }
+#else
+inline Floats plus_product(Floats c, Floats a, Floats b) { return c + a * b; }
+#endif
+
+inline float float_product(const float* w, const float* x, i64 n) {
+  Floats sum[SUMS] = {};
   i64 i = 0;
-  for (; i + LANES <= n; i += LANES)
-    for (int j = 0; j < LANES; ++j) lane[j] += w[i + j] * x[i + j];
-  for (int j = 0; i < n; ++i, ++j) lane[j] += w[i] * x[i];
-  for (int step = LANES / 2; step > 0; step /= 2)
-    for (int j = 0; j < step; ++j) lane[j] += lane[j + step];
-  return lane[0];
+  for (; i + SUMS * LANES <= n; i += SUMS * LANES)
+    for (int j = 0; j < SUMS; ++j)
+      sum[j] = plus_product(sum[j], load(w + i + j * LANES), load(x + i + j * LANES));
+  const Floats all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  float total = 0.0f;
+  for (int j = 0; j < LANES; ++j) total += all[j];
+  for (; i < n; ++i) total += w[i] * x[i];
+  return total;
+}
+
+// The product of a row with the activations times 2**RAISED, without writing values to memory;
+// false where they have to be.
+template <class Format>
+inline bool multiply_quickly(const u8*, const u8*, const float*, float*, const Shape&) {
+  return false;
+}
+
+constexpr i32 RAISED = 100;
+
+#if defined(__ARM_NEON)
+
+// Adds N products to two sums.
+template <int N>
+inline void add_products(const u8* codes, const float* x, float32x4_t* sum, Seen& seen) {
+  uint8x16_t code[N / 16];
+  for (int i = 0; i < N / 16; ++i) seen.code(code[i] = vld1q_u8(codes + 16 * i));
+  for (int i = 0; i < N / 16; ++i) {
+    float32x4_t values[4];
+    decode_float8(code[i], values);
+    for (int j = 0; j < 4; ++j)
+      sum[j % 2] = vfmaq_f32(sum[j % 2], values[j], vld1q_f32(x + 16 * i + 4 * j));
+  }
+}
+
+template <>
+inline bool multiply_quickly<MxFp8>(const u8* codes, const u8* scales, const float* x, float* y,
+                                    const Shape& shape) {
+  constexpr i32 MORE = MISSING - RAISED;
+  const i64 columns = shape.columns, group = shape.group;
+  Seen seen;
+  float32x4_t total = vdupq_n_f32(0.0f);
+  for (i64 first = 0; first < columns; first += group) {
+    const i64 last = min(first + group, columns);
+    float32x4_t sum[2] = {};
+    i64 i = first;
+    for (; i + 32 <= last; i += 32) {
+      __builtin_prefetch(codes + columns + i);  // a processor does not fetch across pages itself
+      add_products<32>(codes + i, x + i, sum, seen);
+    }
+    if (i < last) add_products<16>(codes + i, x + i, sum, seen);
+    const u8 scale = *scales++;
+    const float unit = float_of(static_cast<u32>(scale + MORE) << FRACTION);
+    total = vfmaq_n_f32(total, vaddq_f32(sum[0], sum[1]), unit);
+    seen.scale = scale > seen.scale ? scale : seen.scale;
+  }
+  *y = vaddvq_f32(total);
+  return seen.stays_within(2 * BIAS - MORE);
+}
+
+#endif
+
+// Activations times 2**RAISED; none where that may overflow, or where products may be subnormal.
+template <class Format>
+std::vector<float> raised(const Linear& c) {
+  const bool can_be_quick = !Format::FITS_INT8 && c.batch == 1 && c.shape.columns % 16 == 0;
+  std::vector<float> x(can_be_quick ? static_cast<size_t>(c.shape.columns) : 0);
+  float most = 0.0f;
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = c.x[i] * power(RAISED);
+    const float magnitude = __builtin_fabsf(c.x[i]);
+    most = magnitude > most ? magnitude : most;  // NaN gives NaN in either way
+  }
+  if (!(most >= power(-80) && most < power(BIAS - RAISED))) x.clear();
+  return x;
 }
 
 template <class Format>
 void float_rows(const Linear& c) {
   const Table<Format> table;
+  const std::vector<float> x = raised<Format>(c);
   shared(c.shape.rows, c.threads, [&](i64 first, i64 last) {
+    const bool is_quick = !x.empty() && has_subnormals();
     std::vector<float> w(static_cast<size_t>(c.shape.columns));
     for (i64 row = first; row < last; ++row) {
-      decode_row<Format>(c.codes + row * c.shape.bytes(Format::BITS),
-                         c.scales + row * c.shape.groups(), w.data(), c.shape, table);
+      const u8* codes = c.codes + row * c.shape.bytes(Format::BITS);
+      const u8* scales = c.scales + row * c.shape.groups();
+      if (is_quick && multiply_quickly<Format>(codes, scales, x.data(), c.y + row, c.shape))
+        continue;
+      decode_row<Format>(codes, scales, w.data(), c.shape, table);
       for (i64 b = 0; b < c.batch; ++b)
         c.y[b * c.shape.rows + row] =
             float_product(w.data(), c.x + b * c.shape.columns, c.shape.columns);
@@ -319,11 +470,29 @@ struct Rows {
     for (int r = 0; r < ROWS; ++r) {
       const i64 at = min(row + r, c.shape.rows - 1);  // the last rows may be computed twice
       const u8* codes = c.codes + at * c.shape.bytes(Format::BITS);
-      if (!in_place) each_code<Format>(codes, buffer[r].data(), c.shape.columns, Format::whole);
+      if (!in_place) to_whole(codes, buffer[r].data(), c.shape.columns);
       w[r] = in_place ? reinterpret_cast<const i8*>(codes) : buffer[r].data();
       bytes[r] = c.scales + at * groups;
     }
     to_float(bytes, scales.data(), groups);
+  }
+
+  // Codes as int8; those of 4 bits are looked up, 32 at a time.
+  static void to_whole(const u8* codes, i8* out, i64 n) {
+    i64 done = 0;
+    if (Format::BITS == 4) {
+      i8 values[16];
+      for (u8 code = 0; code < 16; ++code) values[code] = Format::whole(code);
+      const int8x16_t table = vld1q_s8(values);
+      for (; done + 32 <= n; done += 32) {
+        const uint8x16_t two = vld1q_u8(codes + done / 2);
+        const int8x16_t low = vqtbl1q_s8(table, vandq_u8(two, vdupq_n_u8(15)));
+        const int8x16_t high = vqtbl1q_s8(table, vshrq_n_u8(two, 4));
+        vst1q_s8(out + done, vzip1q_s8(low, high));
+        vst1q_s8(out + done + 16, vzip2q_s8(low, high));
+      }
+    }
+    each_code<Format>(codes + done * Format::BITS / 8, out + done, n - done, Format::whole);
   }
 
   // `scale_value` of 16 bytes of each row, rows side by side. A lookup puts the byte, and the bit
