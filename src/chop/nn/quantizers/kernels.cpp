@@ -240,7 +240,7 @@ bool run_elements(const Call& call, Element element) {
 constexpr int AT_ONCE = 8;  // vectors, so that no instruction waits for the one before
 constexpr i64 STRIDE = AT_ONCE * LANES;
 constexpr float ZEROS[STRIDE] = {};
-constexpr i64 CHUNK = 1024;  // elements after which a step is asked
+constexpr i64 CHUNK = 4096;  // elements after which a step is asked
 
 template <class Step>
 ALWAYS_INLINE typename Step::Seen run_stride(const Step step, const float* x, const float* twin,
@@ -492,8 +492,8 @@ bool run_log(const Call& call) {
 
 // A block kernel offers two ways. `block` takes any n elements and the bits of their largest
 // magnitude, which is finite. `round` takes a block of N whose largest magnitude lies in `usual`,
-// and gets its bits: there, exponents are neither clamped nor subnormal, and what a
-// block shares is its exponent, in place, plus a constant.
+// and gets its bits, the lower 16 only if it `needs_all_bits`: there, exponents are neither clamped
+// nor subnormal, and what a block shares is its exponent, in place, plus a constant.
 
 struct Window {  // of exponents, as bits of magnitudes; empty where there is no way to round
   i32 first, beyond;
@@ -501,6 +501,8 @@ struct Window {  // of exponents, as bits of magnitudes; empty where there is no
       : first(in_place(clamp(lowest, -126, BIAS + 1))),
         beyond(in_place(clamp(highest, -BIAS, BIAS) + 1)) {}
 };
+
+inline i32 upper_half(i32 bits) { return bits & ~0xffff; }
 
 inline i32 shifted(i32 exponents) {
   return static_cast<i32>(static_cast<u32>(exponents) << FRACTION);
@@ -538,6 +540,8 @@ struct BlockFixed {  // parameters: offset, lowest, highest exponent, unit's off
     });
   }
 
+  bool needs_all_bits() const { return false; }
+
   Window usual() const {
     const bool has_way = R == NEAREST_EVEN && ones < power(SUM_WIDTH);
     const i32 unit = offset + unit_offset;
@@ -549,7 +553,7 @@ struct BlockFixed {  // parameters: offset, lowest, highest exponent, unit's off
   ALWAYS_INLINE void round(const float* x, float* y, i32 largest) const {
     const i32 exponent = largest & static_cast<i32>(INFINITE);
     const Floats c = floats_of(spread(exponent + to_constant));
-    if (largest > exponent + to_limit) {
+    if (largest >= upper_half(exponent + to_limit)) {
       const Floats limit = floats_of(spread(exponent + to_limit)), sum = spread(zero);
       each_in_block<N>(x, y, [=](Floats v, Floats) {
         return with_sign_of((min(max(v, -limit), limit) + c) - c, v) + sum;
@@ -590,6 +594,8 @@ struct BlockFloat {  // parameters: mantissa bits, scale's threshold, offset, lo
     }
   }
 
+  bool needs_all_bits() const { return threshold != upper_half(threshold); }
+
   Window usual() const {
     const bool has_way = R == NEAREST_EVEN && mantissa < SUM_WIDTH;
     const i32 lowest = max(low, max(mantissa - lowest_offset, -limit_offset) - 126) - offset;
@@ -601,7 +607,7 @@ struct BlockFloat {  // parameters: mantissa bits, scale's threshold, offset, lo
     const i32 exponent = (largest + carry) & static_cast<i32>(INFINITE);
     const Ints lowest = spread(exponent + to_lowest);
     const Floats factor = spread(sum_constant(-mantissa));
-    if (largest > exponent + to_limit) {
+    if (largest >= upper_half(exponent + to_limit)) {
       const Floats limit = floats_of(spread(exponent + to_limit));
       each_in_block<N>(x, y, [=](Floats v, Floats) {
         const Floats inside = min(max(v, -limit), limit);
@@ -630,6 +636,8 @@ struct BlockLog {  // parameters: LogRule, largest code, largest bias, the large
     const LogRule r = rule;
     each(x, y, n, [=](float v) { return round_log(v, r, lowest, highest); });
   }
+
+  bool needs_all_bits() const { return threshold != upper_half(threshold); }
 
   Window usual() const { return Window(-126, factor > 0.0f ? BIAS - 1 : -BIAS); }
 
@@ -665,11 +673,31 @@ ALWAYS_INLINE i32 largest_of_block(const float* x) {
   return max_of_lanes(bits_of(most[0]));
 }
 
+// The same without the lower 16 bits: a vector holds twice as many.
+#if defined(__ARM_NEON)
+template <int N>
+ALWAYS_INLINE i32 upper_largest_of_block(const float* x) {
+  constexpr int VECTORS = N / 8;
+  uint16x8_t most[VECTORS];
+  for (int i = 0; i < VECTORS; ++i)
+    most[i] = vuzp2q_u16((uint16x8_t)load(x + 8 * i), (uint16x8_t)load(x + 8 * i + LANES));
+  for (auto& v : most) v = vbicq_u16(v, vdupq_n_u16(1 << 15));
+  for (int half = VECTORS / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) most[i] = vmaxq_u16(most[i], most[i + half]);
+  return vmaxvq_u16(most[0]) << 16;
+}
+#else
+template <int N>
+ALWAYS_INLINE i32 upper_largest_of_block(const float* x) {
+  return upper_half(largest_of_block<N>(x));
+}
+#endif
+
 // As many groups of G blocks of N as there are; answers how many elements that were. All blocks of
 // a group are looked at before the first is rounded, so that none waits for its own maximum; and
 // they are so few that the maxima stay in registers, of integers, which are idle otherwise: a store
 // between those of the output would end the processor's streaming of whole cache lines.
-template <int N, int G, class Kernel>
+template <int N, int G, bool IN_FULL, class Kernel>
 i64 run_groups(const Kernel kernel, const float* x, float* y, i64 n) {
   const Window usual = kernel.usual();
   i64 done = 0;
@@ -677,7 +705,7 @@ i64 run_groups(const Kernel kernel, const float* x, float* y, i64 n) {
     i32 largest[G];
     UNROLLED for (int g = 0; g < G; ++g) {
       for (int i = 0; i < N; i += RUN / 2) __builtin_prefetch(x + AHEAD + g * N + i);
-      largest[g] = largest_of_block<N>(x + g * N);
+      largest[g] = IN_FULL ? largest_of_block<N>(x + g * N) : upper_largest_of_block<N>(x + g * N);
     }
     UNROLLED for (int g = 0; g < G; ++g) {
       if (largest[g] >= usual.first && largest[g] < usual.beyond)
@@ -691,8 +719,9 @@ i64 run_groups(const Kernel kernel, const float* x, float* y, i64 n) {
 
 template <int N, class Kernel>
 i64 run_whole_blocks(const Kernel& kernel, const float* x, float* y, i64 n) {
-  const i64 done = run_groups<N, 3>(kernel, x, y, n);
-  return done + run_groups<N, 1>(kernel, x + done, y + done, n - done);
+  const i64 done = kernel.needs_all_bits() ? run_groups<N, 3, true>(kernel, x, y, n)
+                                           : run_groups<N, 3, false>(kernel, x, y, n);
+  return done + run_groups<N, 1, true>(kernel, x + done, y + done, n - done);
 }
 
 template <class Kernel>
