@@ -119,6 +119,17 @@ def test_native_blocks_are_bit_equal(quantizer, rounding, columns):
 
 
 @needs_library
+@pytest.mark.parametrize("quantizer", BLOCK_CASES, ids=label)
+def test_blocks_whose_largest_is_next_to_a_round_number_are_bit_equal(quantizer):
+    torch.manual_seed(0)
+    round_numbers = (1 + torch.arange(256) / 256).view(torch.int32)
+    largest = torch.cat([round_numbers + step for step in (-1, 0, 1)]).view(torch.float32)[:, None]
+    x = largest * (2 * torch.rand(len(largest), 96) - 1)
+    x[:, ::16] = largest
+    assert same(quantizer(x), quantizer.quantize(x))
+
+
+@needs_library
 @pytest.mark.parametrize("bias", [-120, -60, 0, 60, 120, 149])
 def test_shared_exponents_far_from_the_data_are_bit_equal(bias):
     x = awkward_blocks(512)
