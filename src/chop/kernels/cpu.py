@@ -24,8 +24,7 @@ GRAIN = 1 << 15
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The built kernels, or None where they cannot be built."""
-    flags = native.openmp_flags()
-    built = native.load(SOURCE, (*flags, "-mtune=native"), flags)
+    built = native.load(SOURCE, native.openmp_flags())
     if built is None:
         return None
     pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
