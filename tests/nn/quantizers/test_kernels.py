@@ -1,5 +1,7 @@
 """Native code gives the bits of the PyTorch definitions."""
 
+import itertools
+import math
 import os
 import subprocess
 import sys
@@ -104,6 +106,17 @@ def test_native_code_knows_whether_all_lies_in_the_range(quantizer, outsider):
     y, is_inside = quantizer.kernel().run(x)
     assert not is_inside
     assert same(y, quantizer.quantize(x))
+
+
+@needs_library
+@pytest.mark.parametrize("quantizer", WATCHFUL, ids=label)
+def test_one_element_outside_the_range_is_seen_wherever_it_is(quantizer):
+    low, high = quantizer.range
+    for place, outsider in itertools.product(range(40), (low * 1.0001, high * 1.0001, math.nan)):
+        x = inside(quantizer)[:64].clone()
+        x[place] = outsider
+        y, is_inside = quantizer.kernel().run(x)
+        assert not is_inside and same(y, quantizer.quantize(x))
 
 
 @needs_library
