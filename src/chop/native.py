@@ -36,8 +36,8 @@ BASE_FLAGS = (
     "-fno-math-errno",
     "-fno-trapping-math",
 )
-TUNING = (("-march=native",), ())
-"""Flag sets to try in turn: some compilers do not know the first one."""
+TUNING = (("-march=native", "-mtune=native"), ("-march=native",), ())
+"""Flag sets to try in turn: some compilers do not know the first ones."""
 COMPILERS = ("c++", "g++", "clang++")
 
 

@@ -10,11 +10,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from chop.errors import ConfigError
 from chop.kernels import (
     GROUP_SIZES,
     PACKED_FORMATS,
+    PackedTensor,
     cpu,
     pack,
     packed_embedding,
@@ -24,6 +26,8 @@ from chop.kernels import (
 )
 
 FORMAT_NAMES = tuple(PACKED_FORMATS)
+SHAPES = ((1, 1, 1), (5, 33, 3), (8, 200, 2), (7, 257, 1), (16, 128, 40), (6, 2100, 1))
+"""Rows, columns, batch."""
 CLOSE = 3e-6
 """Relative error of float32 arithmetic on a few hundred terms, with room for cancellation."""
 
@@ -41,7 +45,7 @@ def exact(x: Tensor, packed: object, bias: Tensor | None = None) -> Tensor:
 @pytest.mark.parametrize("format", FORMAT_NAMES)
 def test_linear_equals_the_product_with_the_unpacked_weight(format: str, group_size: int) -> None:
     torch.manual_seed(0)
-    for rows, columns, batch in [(1, 1, 1), (5, 33, 3), (8, 200, 2), (7, 257, 1), (16, 128, 40)]:
+    for rows, columns, batch in SHAPES:
         packed = pack(torch.randn(rows, columns), format, group_size)
         x, bias = torch.randn(batch, columns), torch.randn(rows) + 2
         assert error(packed_linear(x, packed, bias), exact(x, packed, bias)) < CLOSE
@@ -66,19 +70,63 @@ def test_sums_at_the_limit_of_the_integers_do_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_activations_that_are_no_numbers_pass_through(bad: float) -> None:
-    packed = pack(torch.ones(3, 40))
-    x = torch.ones(2, 40)
+@pytest.mark.parametrize("format", FORMAT_NAMES)
+def test_activations_that_are_no_numbers_pass_through(format: str, bad: float) -> None:
+    packed = pack(torch.ones(3, 48), format)
+    x = torch.ones(2, 48)
     x[0, 7] = bad
     y = packed_linear(x, packed)
-    assert not y[0].isfinite().any() and torch.equal(y[1], torch.full((3,), 40.0))
+    assert not y[0].isfinite().any() and torch.equal(y[1], torch.full((3,), 48.0))
+    assert not packed_linear(x[:1], packed).isfinite().any()
 
 
-def test_a_nan_group_of_the_weight_spoils_its_row_alone() -> None:
+@pytest.mark.parametrize("format", FORMAT_NAMES)
+def test_a_nan_group_of_the_weight_spoils_its_row_alone(format: str) -> None:
     weight = torch.ones(5, 64)
     weight[2, 40] = math.nan
-    y = packed_linear(torch.ones(1, 64), pack(weight))
+    y = packed_linear(torch.ones(1, 64), pack(weight, format))
     assert y.isnan().tolist() == [[False, False, True, False, False]]
+
+
+def product_with_each_mxfp8_code(scale: int) -> tuple[Tensor, Tensor]:
+    codes = torch.zeros(256, 16, dtype=torch.uint8)
+    codes[:, 3] = torch.arange(256)
+    packed = PackedTensor(codes, torch.full((256, 1), scale, dtype=torch.uint8), "mxfp8", 16, 16)
+    values = codes[:, 3].view(torch.float8_e4m3fn).double() * 2.0 ** (scale - 127)
+    return packed_linear(torch.eye(16)[3:4], packed)[0], values.float()
+
+
+@pytest.mark.parametrize("scale", [0, 1, 127, 134, 135, 234, 235, 240])
+def test_every_mxfp8_code_times_one_is_its_value(scale: int) -> None:
+    assert torch.equal(*(t.nan_to_num(123.0) for t in product_with_each_mxfp8_code(scale)))
+
+
+def test_flushing_subnormals_leaves_subnormal_mxfp8_codes() -> None:
+    torch.set_flush_denormal(True)
+    try:
+        y, values = product_with_each_mxfp8_code(127)
+    finally:
+        torch.set_flush_denormal(False)
+    assert torch.equal(y.nan_to_num(123.0), values.nan_to_num(123.0))
+
+
+class Names(TorchDispatchMode):
+    """Notes the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_sees_the_operator() -> None:
+    packed = pack(torch.randn(4, 32))
+    with Names() as names:
+        packed_linear(torch.ones(1, 32), packed)
+    assert "mase.packed_linear.default" in names.seen
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <vector>
 
-#if defined(__ARM_FEATURE_DOTPROD)
+#if defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
 
@@ -143,9 +143,72 @@ struct Shape {
   i64 bytes(int bits) const { return (columns * bits + 7) / 8; }
 };
 
+// Whether the processor computes with subnormal numbers; a setting of the thread.
+inline bool has_subnormals() {
+  volatile float least = float_of(1), one = 1.0f;
+  return least * one != 0.0f;
+}
+
+// A row decoded in vectors; false where it takes the table.
+template <class Format>
+inline bool decode_quickly(const u8*, const u8*, float*, const Shape&) {
+  return false;
+}
+
+#if defined(__ARM_NEON)
+
+// The bits of a code, moved to where float32 has its sign, exponent and fraction, are the value
+// times 2**-MISSING, of subnormal codes as well.
+constexpr i32 MISSING = 120;
+
+inline void decode_float8(uint8x16_t code, float32x4_t* out) {
+  constexpr u8 O = 128;  // no byte
+  constexpr u8 TOP[16] = {O, O, 16, 0, O, O, 17, 1, O, O, 18, 2, O, O, 19, 3};
+  const int8x16_t high = vshrq_n_s8(vreinterpretq_s8_u8(code), 4);
+  const uint8x16_t first = vandq_u8(vreinterpretq_u8_s8(high), vdupq_n_u8(0x87));
+  const uint8x16x2_t bytes = {first, vshlq_n_u8(code, 4)};
+  for (int j = 0; j < 4; ++j) {
+    const uint8x16_t at = vaddq_u8(vld1q_u8(TOP), vdupq_n_u8(static_cast<u8>(4 * j)));
+    out[j] = vreinterpretq_f32_u8(vqtbl2q_u8(bytes, at));
+  }
+}
+
+// What was seen of a row: scales, and codes without their sign, of which that of all ones is NaN.
+struct Seen {
+  uint8x16_t codes = vdupq_n_u8(0);
+  u8 scale = 0;
+  void code(uint8x16_t code) { codes = vmaxq_u8(codes, vaddq_u8(code, code)); }
+  bool stays_within(i32 highest_scale) const {
+    return scale <= highest_scale && vmaxvq_u8(codes) < 2 * 127;
+  }
+};
+
+template <>
+inline bool decode_quickly<MxFp8>(const u8* codes, const u8* scales, float* out,
+                                  const Shape& shape) {
+  const i64 columns = shape.columns;
+  const int shift = __builtin_ctzll(static_cast<unsigned long long>(shape.group));
+  if (columns % 16 || !has_subnormals()) return false;
+  Seen seen;
+  for (i64 i = 0; i < columns; i += 16) {
+    const uint8x16_t code = vld1q_u8(codes + i);
+    const u8 scale = scales[i >> shift];
+    const float unit = float_of(static_cast<u32>(scale + MISSING) << FRACTION);
+    float32x4_t values[4];
+    decode_float8(code, values);
+    for (int j = 0; j < 4; ++j) vst1q_f32(out + i + 4 * j, vmulq_n_f32(values[j], unit));
+    seen.code(code);
+    seen.scale = scale > seen.scale ? scale : seen.scale;
+  }
+  return seen.stays_within(2 * BIAS - MISSING);
+}
+
+#endif
+
 template <class Format>
 void decode_row(const u8* codes, const u8* scales, float* out, const Shape& shape,
                 const Table<Format>& table) {
+  if (decode_quickly<Format>(codes, scales, out, shape)) return;
   const float* values = table.value;
   for (i64 g = 0; g < shape.groups(); ++g) {
     const i64 first = g * shape.group, n = min(shape.group, shape.columns - first);
@@ -202,27 +265,115 @@ struct Linear {
   int threads;
 };
 
-constexpr int LANES = 16;
+#if defined(__AVX2__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+constexpr int SUMS = 4;  // several, so that no addition waits for the one before
+using Floats = float __attribute__((vector_size(4 * LANES)));
+using Unaligned = float __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-inline float float_product(const float* __restrict w, const float* __restrict x, i64 n) {
-  float lane[LANES] = {};
+inline Floats load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
+
+#if defined(__ARM_NEON)
+inline Floats plus_product(Floats c, Floats a, Floats b) { return vfmaq_f32(c, a, b); }
+#else
+inline Floats plus_product(Floats c, Floats a, Floats b) { return c + a * b; }
+#endif
+
+inline float float_product(const float* w, const float* x, i64 n) {
+  Floats sum[SUMS] = {};
   i64 i = 0;
-  for (; i + LANES <= n; i += LANES)
-    for (int j = 0; j < LANES; ++j) lane[j] += w[i + j] * x[i + j];
-  for (int j = 0; i < n; ++i, ++j) lane[j] += w[i] * x[i];
-  for (int step = LANES / 2; step > 0; step /= 2)
-    for (int j = 0; j < step; ++j) lane[j] += lane[j + step];
-  return lane[0];
+  for (; i + SUMS * LANES <= n; i += SUMS * LANES)
+    for (int j = 0; j < SUMS; ++j)
+      sum[j] = plus_product(sum[j], load(w + i + j * LANES), load(x + i + j * LANES));
+  const Floats all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  float total = 0.0f;
+  for (int j = 0; j < LANES; ++j) total += all[j];
+  for (; i < n; ++i) total += w[i] * x[i];
+  return total;
+}
+
+// The product of a row with the activations times 2**RAISED, without writing values to memory;
+// false where they have to be.
+template <class Format>
+inline bool multiply_quickly(const u8*, const u8*, const float*, float*, const Shape&) {
+  return false;
+}
+
+constexpr i32 RAISED = 100;
+
+#if defined(__ARM_NEON)
+
+// Adds N products to two sums.
+template <int N>
+inline void add_products(const u8* codes, const float* x, float32x4_t* sum, Seen& seen) {
+  uint8x16_t code[N / 16];
+  for (int i = 0; i < N / 16; ++i) seen.code(code[i] = vld1q_u8(codes + 16 * i));
+  for (int i = 0; i < N / 16; ++i) {
+    float32x4_t values[4];
+    decode_float8(code[i], values);
+    for (int j = 0; j < 4; ++j)
+      sum[j % 2] = vfmaq_f32(sum[j % 2], values[j], vld1q_f32(x + 16 * i + 4 * j));
+  }
+}
+
+template <>
+inline bool multiply_quickly<MxFp8>(const u8* codes, const u8* scales, const float* x, float* y,
+                                    const Shape& shape) {
+  constexpr i32 MORE = MISSING - RAISED;
+  const i64 columns = shape.columns, group = shape.group;
+  Seen seen;
+  float32x4_t total = vdupq_n_f32(0.0f);
+  for (i64 first = 0; first < columns; first += group) {
+    const i64 last = min(first + group, columns);
+    float32x4_t sum[2] = {};
+    i64 i = first;
+    for (; i + 32 <= last; i += 32) {
+      __builtin_prefetch(codes + columns + i);  // a processor does not fetch across pages itself
+      add_products<32>(codes + i, x + i, sum, seen);
+    }
+    if (i < last) add_products<16>(codes + i, x + i, sum, seen);
+    const u8 scale = *scales++;
+    const float unit = float_of(static_cast<u32>(scale + MORE) << FRACTION);
+    total = vfmaq_n_f32(total, vaddq_f32(sum[0], sum[1]), unit);
+    seen.scale = scale > seen.scale ? scale : seen.scale;
+  }
+  *y = vaddvq_f32(total);
+  return seen.stays_within(2 * BIAS - MORE);
+}
+
+#endif
+
+// Activations times 2**RAISED; none where that may overflow, or where products may be subnormal.
+template <class Format>
+std::vector<float> raised(const Linear& c) {
+  const bool can_be_quick = !Format::FITS_INT8 && c.batch == 1 && c.shape.columns % 16 == 0;
+  std::vector<float> x(can_be_quick ? static_cast<size_t>(c.shape.columns) : 0);
+  float most = 0.0f;
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = c.x[i] * power(RAISED);
+    const float magnitude = __builtin_fabsf(c.x[i]);
+    most = magnitude > most ? magnitude : most;  // NaN gives NaN in either way
+  }
+  if (!(most >= power(-80) && most < power(BIAS - RAISED))) x.clear();
+  return x;
 }
 
 template <class Format>
 void float_rows(const Linear& c) {
   const Table<Format> table;
+  const std::vector<float> x = raised<Format>(c);
   shared(c.shape.rows, c.threads, [&](i64 first, i64 last) {
+    const bool is_quick = !x.empty() && has_subnormals();
     std::vector<float> w(static_cast<size_t>(c.shape.columns));
     for (i64 row = first; row < last; ++row) {
-      decode_row<Format>(c.codes + row * c.shape.bytes(Format::BITS),
-                         c.scales + row * c.shape.groups(), w.data(), c.shape, table);
+      const u8* codes = c.codes + row * c.shape.bytes(Format::BITS);
+      const u8* scales = c.scales + row * c.shape.groups();
+      if (is_quick && multiply_quickly<Format>(codes, scales, x.data(), c.y + row, c.shape))
+        continue;
+      decode_row<Format>(codes, scales, w.data(), c.shape, table);
       for (i64 b = 0; b < c.batch; ++b)
         c.y[b * c.shape.rows + row] =
             float_product(w.data(), c.x + b * c.shape.columns, c.shape.columns);
@@ -300,13 +451,12 @@ struct Digits {
 template <class Format>
 struct Rows {
   std::vector<i8> buffer[ROWS];
-  std::vector<u8> scale_bytes;
   std::vector<float> scales;
   const i8* w[ROWS];
   const u8* ahead;  // the codes of the four rows after these
 
   Rows(const Digits& x, const Shape& shape)
-      : scale_bytes(static_cast<size_t>(shape.groups() * ROWS)), scales(scale_bytes.size()) {
+      : scales(static_cast<size_t>(shape.groups() * ROWS)) {
     for (auto& b : buffer) b.assign(static_cast<size_t>(x.chunks * x.chunk), 0);
   }
 
@@ -320,63 +470,123 @@ struct Rows {
     for (int r = 0; r < ROWS; ++r) {
       const i64 at = min(row + r, c.shape.rows - 1);  // the last rows may be computed twice
       const u8* codes = c.codes + at * c.shape.bytes(Format::BITS);
-      if (!in_place) each_code<Format>(codes, buffer[r].data(), c.shape.columns, Format::whole);
+      if (!in_place) to_whole(codes, buffer[r].data(), c.shape.columns);
       w[r] = in_place ? reinterpret_cast<const i8*>(codes) : buffer[r].data();
       bytes[r] = c.scales + at * groups;
     }
-    interleave(bytes, scale_bytes.data(), groups);
-    to_float(scale_bytes.data(), scales.data(), groups * ROWS);
+    to_float(bytes, scales.data(), groups);
   }
 
-  static void interleave(const u8* const* in, u8* out, i64 n) {
+  // Codes as int8; those of 4 bits are looked up, 32 at a time.
+  static void to_whole(const u8* codes, i8* out, i64 n) {
+    i64 done = 0;
+    if (Format::BITS == 4) {
+      i8 values[16];
+      for (u8 code = 0; code < 16; ++code) values[code] = Format::whole(code);
+      const int8x16_t table = vld1q_s8(values);
+      for (; done + 32 <= n; done += 32) {
+        const uint8x16_t two = vld1q_u8(codes + done / 2);
+        const int8x16_t low = vqtbl1q_s8(table, vandq_u8(two, vdupq_n_u8(15)));
+        const int8x16_t high = vqtbl1q_s8(table, vshrq_n_u8(two, 4));
+        vst1q_s8(out + done, vzip1q_s8(low, high));
+        vst1q_s8(out + done + 16, vzip2q_s8(low, high));
+      }
+    }
+    each_code<Format>(codes + done * Format::BITS / 8, out + done, n - done, Format::whole);
+  }
+
+  // `scale_value` of 16 bytes of each row, rows side by side. A lookup puts the byte, and the bit
+  // for special cases, at the top of a word, where one shift brings them into place.
+  static void to_float(const u8* const* in, float* out) {
+    constexpr u8 O = 128;  // no byte
+    constexpr u8 TOP[16] = {O, O, 16, 0, O, O, 17, 1, O, O, 18, 2, O, O, 19, 3};
+    const uint8x16x2_t even = vzipq_u8(vld1q_u8(in[0]), vld1q_u8(in[2]));
+    const uint8x16x2_t odd = vzipq_u8(vld1q_u8(in[1]), vld1q_u8(in[3]));
+    for (int i = 0; i < 4; ++i) {
+      const uint8x16x2_t both = vzipq_u8(even.val[i / 2], odd.val[i / 2]);
+      const uint8x16_t byte = both.val[i % 2];
+      const uint8x16_t is_special = vcleq_u8(vaddq_u8(byte, vdupq_n_u8(1)), vdupq_n_u8(1));
+      const uint8x16x2_t parts = {byte, vandq_u8(is_special, vdupq_n_u8(128))};
+      for (int j = 0; j < 4; ++j) {
+        const uint8x16_t at = vaddq_u8(vld1q_u8(TOP), vdupq_n_u8(static_cast<u8>(4 * j)));
+        const uint32x4_t word = vreinterpretq_u32_u8(vqtbl2q_u8(parts, at));
+        vst1q_f32(out + 16 * i + 4 * j, vreinterpretq_f32_u32(vshrq_n_u32(word, 1)));
+      }
+    }
+  }
+
+  static void to_float(const u8* const* in, float* out, i64 n) {
     i64 g = 0;
-    for (; g + 16 <= n; g += 16)
-      vst4q_u8(out + g * ROWS, {vld1q_u8(in[0] + g), vld1q_u8(in[1] + g), vld1q_u8(in[2] + g),
-                                vld1q_u8(in[3] + g)});
+    for (; g + 16 <= n; g += 16) {
+      const u8* const at[ROWS] = {in[0] + g, in[1] + g, in[2] + g, in[3] + g};
+      to_float(at, out + g * ROWS);
+    }
     for (; g < n; ++g)
-      for (int r = 0; r < ROWS; ++r) out[g * ROWS + r] = in[r][g];
-  }
-
-  static void to_float(const u8* __restrict bytes, float* __restrict out, i64 n) {
-    for (i64 g = 0; g < n; ++g) out[g] = scale_value(bytes[g]);
+      for (int r = 0; r < ROWS; ++r) out[g * ROWS + r] = scale_value(in[r][g]);
   }
 };
 
-template <int N>
-inline void add_digit(int32x4_t* p, const i8* const* w, const i8* digit, i64 at) {
-  for (int i = 0; i < N; i += 16) {
-    const int8x16_t x = vld1q_s8(digit + at + i);
-    for (int r = 0; r < ROWS; ++r) p[r] = vdotq_s32(p[r], vld1q_s8(w[r] + at + i), x);
+template <int N, int K>
+inline void add_digit(int32x4_t (*p)[ROWS], const i8* const* w, const i8* digit, i64 at) {
+  for (int i = 0; i < N; i += 16)
+    for (int k = 0; k < K; ++k) {
+      const i64 here = at + k * N + i;
+      const int8x16_t x = vld1q_s8(digit + here);
+      for (int r = 0; r < ROWS; ++r) p[k][r] = vdotq_s32(p[k][r], vld1q_s8(w[r] + here), x);
+    }
+}
+
+template <int K>
+inline void shift_up(int32x4_t (*p)[ROWS]) {
+  for (int k = 0; k < K; ++k)
+    for (int r = 0; r < ROWS; ++r) p[k][r] = vshlq_n_s32(p[k][r], 8);
+}
+
+// The activations of one row as the products need them.
+struct Activations {
+  const i8* digit[DIGITS];
+  const float* unit;
+  Activations(const Digits& x, i64 b) : unit(x.unit.data() + b * x.chunks) {
+    for (int d = 0; d < DIGITS; ++d) digit[d] = x.digit[d].data() + b * x.chunks * x.chunk;
   }
+};
+
+// Adds to `sum` the products of four rows of the weight with K chunks of the activations; K, so
+// that no instruction waits for the one before.
+template <int N, int K, class Format>
+inline float32x4_t add_chunks(float32x4_t sum, const Rows<Format>& rows, const Activations& x,
+                              i64 first, int group_shift) {
+  // A processor does not fetch ahead across pages by itself.
+  constexpr int BYTES = ROWS * N * Format::BITS / 8;
+  for (int i = 0; i < K * BYTES; i += 64) __builtin_prefetch(rows.ahead + first * BYTES + i);
+  int32x4_t p[K][ROWS];
+  for (auto& chunk : p)
+    for (auto& v : chunk) v = vdupq_n_s32(0);
+  add_digit<N, K>(p, rows.w, x.digit[2], first * N);
+  shift_up<K>(p);
+  add_digit<N, K>(p, rows.w, x.digit[1], first * N);
+  shift_up<K>(p);
+  add_digit<N, K>(p, rows.w, x.digit[0], first * N);
+  for (int k = 0; k < K; ++k) {
+    // Pairs of lanes still fit 32 bits where x has one bit less; converting is the slow step.
+    const float32x4_t first_two = vcvtq_f32_s32(vpaddq_s32(p[k][0], p[k][1]));
+    const float32x4_t last_two = vcvtq_f32_s32(vpaddq_s32(p[k][2], p[k][3]));
+    const float32x4_t total = vpaddq_f32(first_two, last_two);
+    const float* scales = rows.scales.data() + ((first + k) >> group_shift) * ROWS;
+    sum = vfmaq_f32(sum, vmulq_n_f32(total, x.unit[first + k]), vld1q_f32(scales));
+  }
+  return sum;
 }
 
 // Products of four rows of the weight with row `b` of the activations.
 template <int N, class Format>
-inline float32x4_t products(const Rows<Format>& rows, const Digits& x, i64 b, int group_shift) {
-  const i64 first = b * x.chunks;
-  const i8 *low = x.digit[0].data() + first * N, *mid = x.digit[1].data() + first * N;
-  const i8* high = x.digit[2].data() + first * N;
+inline float32x4_t products(const Rows<Format>& rows, const Digits& digits, i64 b,
+                            int group_shift) {
+  const Activations x(digits, b);
   float32x4_t sum = vdupq_n_f32(0.0f);
-  for (i64 k = 0; k < x.chunks; ++k) {
-    // A processor does not fetch ahead across pages by itself.
-    const u8* ahead = rows.ahead + k * ROWS * N * Format::BITS / 8;
-    for (int i = 0; i < ROWS * N * Format::BITS / 8; i += 64) __builtin_prefetch(ahead + i);
-    int32x4_t p[ROWS];
-    for (auto& v : p) v = vdupq_n_s32(0);
-    add_digit<N>(p, rows.w, high, k * N);
-    for (auto& v : p) v = vshlq_n_s32(v, 8);
-    add_digit<N>(p, rows.w, mid, k * N);
-    for (auto& v : p) v = vshlq_n_s32(v, 8);
-    add_digit<N>(p, rows.w, low, k * N);
-    // Pairs of lanes still fit 32 bits where x has one bit less; converting is the slow step.
-    const float32x4_t first_two = vcvtq_f32_s32(vpaddq_s32(p[0], p[1]));
-    const float32x4_t last_two = vcvtq_f32_s32(vpaddq_s32(p[2], p[3]));
-    const float32x4_t total = vpaddq_f32(first_two, last_two);
-    const float unit = x.unit[static_cast<size_t>(first + k)];
-    sum = vfmaq_f32(sum, vmulq_n_f32(total, unit),
-                    vld1q_f32(rows.scales.data() + (k >> group_shift) * ROWS));
-  }
-  return sum;
+  i64 k = 0;
+  for (; k + 2 <= digits.chunks; k += 2) sum = add_chunks<N, 2>(sum, rows, x, k, group_shift);
+  return k < digits.chunks ? add_chunks<N, 1>(sum, rows, x, k, group_shift) : sum;
 }
 
 template <class Format>

@@ -65,10 +65,13 @@ def linear(
     batch = x.numel() // max(columns, 1)
     if built is None or not 0 < batch <= MAX_BATCH or x.dtype == torch.float64:
         return reference.linear(x, codes, scales, bias, format, group_size)
-    wide, codes, scales = x.float().contiguous(), codes.contiguous(), scales.contiguous()
-    y = torch.empty((*x.shape[:-1], codes.shape[0]), dtype=torch.float32)
+    is_float, rows = x.dtype is torch.float32, codes.shape[0]
+    wide = x if is_float and x.is_contiguous() else x.float().contiguous()
+    codes, scales = codes.contiguous(), scales.contiguous()
+    y = torch.empty((*x.shape[:-1], rows), dtype=torch.float32)
     built.mase_packed_linear(
         FORMATS.index(format), wide.data_ptr(), codes.data_ptr(), scales.data_ptr(),
-        y.data_ptr(), batch, codes.shape[0], columns, group_size, _threads(codes.numel()),
+        y.data_ptr(), batch, rows, columns, group_size, _threads(rows * columns),
     )  # fmt: skip
-    return (y if bias is None else y.add_(bias)).to(x.dtype)
+    y = y if bias is None else y.add_(bias)
+    return y if is_float else y.to(x.dtype)  # even a call that does nothing takes time

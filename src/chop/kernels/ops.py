@@ -20,7 +20,9 @@ from torch import Tensor
 from chop.errors import ConfigError
 from chop.kernels import cpu, reference
 from chop.kernels.formats import PACKED_FORMATS, PackedFormat, check_group_size, groups_of
+from chop.nn.quantizers.kernels import is_traced
 
+PLAIN = (Tensor, torch.nn.Parameter)
 INDEX_DTYPES = (torch.int32, torch.int64)
 
 _operators = torch.library.Library("mase", "FRAGMENT")
@@ -105,13 +107,21 @@ def packed_linear(x: Tensor, weight: PackedTensor, bias: Tensor | None = None) -
 def multiply(
     x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
 ) -> Tensor:
-    """The operator on parts that are known to fit; without gradients it costs less to call."""
+    """The operator on parts that are known to fit; where no one is looking, without its costs."""
     run = torch.ops.mase.packed_linear.default
     needs_gradient = x.requires_grad or (bias is not None and bias.requires_grad)
     if torch.compiler.is_compiling() or (needs_gradient and torch.is_grad_enabled()):
         return run(x, codes, scales, bias, format, group_size)
+    if x.is_cpu and not _is_watched(x, codes):
+        return cpu.linear(x, codes, scales, bias, format, group_size)
     with torch._C._AutoDispatchBelowAutograd():
         return run(x, codes, scales, bias, format, group_size)
+
+
+def _is_watched(x: Tensor, codes: Tensor) -> bool:
+    """Whether someone must see the operator: a subclass of tensors, a mode, a tracer."""
+    is_plain = type(x) in PLAIN and type(codes) in PLAIN
+    return not is_plain or torch._C._is_torch_function_mode_enabled() or is_traced(x)
 
 
 def _fits(x: Tensor, weight: PackedTensor, bias: Tensor | None) -> bool:

@@ -1,5 +1,7 @@
 """Native code gives the bits of the PyTorch definitions."""
 
+import itertools
+import math
 import os
 import subprocess
 import sys
@@ -107,6 +109,17 @@ def test_native_code_knows_whether_all_lies_in_the_range(quantizer, outsider):
 
 
 @needs_library
+@pytest.mark.parametrize("quantizer", WATCHFUL, ids=label)
+def test_one_element_outside_the_range_is_seen_wherever_it_is(quantizer):
+    low, high = quantizer.range
+    for place, outsider in itertools.product(range(40), (low * 1.0001, high * 1.0001, math.nan)):
+        x = inside(quantizer)[:64].clone()
+        x[place] = outsider
+        y, is_inside = quantizer.kernel().run(x)
+        assert not is_inside and same(y, quantizer.quantize(x))
+
+
+@needs_library
 @pytest.mark.parametrize("columns", [37, 512])
 @pytest.mark.parametrize("rounding", DETERMINISTIC)
 @pytest.mark.parametrize("quantizer", BLOCK_CASES, ids=label)
@@ -116,6 +129,17 @@ def test_native_blocks_are_bit_equal(quantizer, rounding, columns):
     assert same(quantizer(x), quantizer.quantize(x))
     ordinary = torch.randn(16, columns, generator=torch.Generator().manual_seed(1))
     assert same(quantizer(ordinary), quantizer.quantize(ordinary))
+
+
+@needs_library
+@pytest.mark.parametrize("quantizer", BLOCK_CASES, ids=label)
+def test_blocks_whose_largest_is_next_to_a_round_number_are_bit_equal(quantizer):
+    torch.manual_seed(0)
+    round_numbers = (1 + torch.arange(256) / 256).view(torch.int32)
+    largest = torch.cat([round_numbers + step for step in (-1, 0, 1)]).view(torch.float32)[:, None]
+    x = largest * (2 * torch.rand(len(largest), 96) - 1)
+    x[:, ::16] = largest
+    assert same(quantizer(x), quantizer.quantize(x))
 
 
 @needs_library

@@ -20,6 +20,7 @@ namespace {
 using i32 = std::int32_t;
 using u32 = std::uint32_t;
 using i64 = std::int64_t;
+using u64 = std::uint64_t;
 
 enum Rounding { NEAREST_EVEN, NEAREST_AWAY, FLOOR, TOWARD_ZERO };
 
@@ -55,8 +56,9 @@ inline float clamp(float x, float low, float high) {  // NaN stays
 inline i32 magnitude_of(float x) { return static_cast<i32>(bits_of(x) & MAGNITUDE); }
 inline float with_sign_of(float magnitude, float x) { return __builtin_copysignf(magnitude, x); }
 
-// The bits of 2**e, and 2**e itself, for the exponent of a normal number.
-inline i32 in_place(i32 e) { return static_cast<i32>(static_cast<u32>(e + BIAS) << FRACTION); }
+// An exponent where a float has it, the bits of 2**e, and 2**e itself if that is a normal number.
+inline i32 shifted(i32 e) { return static_cast<i32>(static_cast<u32>(e) << FRACTION); }
+inline i32 in_place(i32 e) { return shifted(e + BIAS); }
 inline float power(i32 e) { return float_of(static_cast<u32>(in_place(e))); }
 
 // 2**e as a product of two powers, for exponents that no normal number has.
@@ -236,18 +238,23 @@ bool run_elements(const Call& call, Element element) {
 
 // A step maps a vector and notes what it sees; in the end it accepts what it saw or not. A fused
 // multiply-add overwrites its summand, and loading costs no time, so that a step gets a vector for
-// that: the same once more, or zero.
+// that: the same once more, or zero. Of a stride, a step may have `ASIDE` vectors watched in
+// integer registers, which are idle otherwise.
 constexpr int AT_ONCE = 8;  // vectors, so that no instruction waits for the one before
 constexpr i64 STRIDE = AT_ONCE * LANES;
 constexpr float ZEROS[STRIDE] = {};
-constexpr i64 CHUNK = 1024;  // elements after which a step is asked
+constexpr i64 CHUNK = 4096;  // elements after which a step is asked
 
 template <class Step>
 ALWAYS_INLINE typename Step::Seen run_stride(const Step step, const float* x, const float* twin,
                                              float* y, typename Step::Seen seen) {
   Floats one[AT_ONCE], two[AT_ONCE];
   for (int i = 0; i < AT_ONCE; ++i) one[i] = load(x + i * LANES), two[i] = load(twin + i * LANES);
-  for (int i = 0; i < AT_ONCE; ++i) one[i] = step(one[i], two[i], seen);
+  if constexpr (Step::ASIDE > 0) {
+    for (int i = 0; i < Step::ASIDE * LANES; i += 2) step.watch(x + i, seen);
+    for (int i = 0; i < Step::ASIDE; ++i) one[i] = step.round(one[i], two[i]);
+  }
+  for (int i = Step::ASIDE; i < AT_ONCE; ++i) one[i] = step(one[i], two[i], seen);
   for (int i = 0; i < AT_ONCE; ++i) store(y + i * LANES, one[i]);
   return seen;
 }
@@ -293,12 +300,33 @@ bool run_steps(const Call& call, const Quick& quick, const Careful& careful) {
   });
 }
 
+// Whether all magnitudes seen are below a limit, given by its bits. Two elements at a time: a lane
+// that reaches the limit carries into its top bit.
+struct Watched {
+  u64 carries = 0;
+  void note(const float* x, u32 limit) {
+    u64 two;
+    std::memcpy(&two, x, sizeof two);
+    asm("" : "+r"(two));  // or the compiler would use vectors again
+    carries |= (two & (MAGNITUDE * BOTH)) + (~MAGNITUDE - limit) * BOTH;
+  }
+  bool are_below() const { return (carries & (~MAGNITUDE * BOTH)) == 0; }
+  static constexpr u64 BOTH = 0x100000001u;
+};
+
+#if defined(__ARM_NEON)
+constexpr int WATCHED_ASIDE = 4;
+#else
+constexpr int WATCHED_ASIDE = 0;
+#endif
+
 // --- elements that stand alone ------------------------------------------------------------------
 
 // Fixed point to nearest even: the sum with a constant rounds. Quick: the largest and the smallest
 // element are noted. Careful: elements are brought into the range first.
 struct QuickFixed {
   static constexpr bool TAKES_ZERO = false;
+  static constexpr int ASIDE = 0;
   Floats constant, low, high;
   struct Seen { Floats most, least; };
   Seen nothing() const { return {low, high}; }
@@ -313,6 +341,7 @@ struct QuickFixed {
 
 struct CarefulFixed {
   static constexpr bool TAKES_ZERO = false;
+  static constexpr int ASIDE = 0;
   Floats constant, low, high;
   using Seen = Ints;
   Ints nothing() const { return Ints{}; }
@@ -355,24 +384,36 @@ inline Ints exponent_of(Floats x) { return bits_of(x) & static_cast<i32>(INFINIT
 
 struct QuickFloat {
   static constexpr bool TAKES_ZERO = false;
+  static constexpr int ASIDE = WATCHED_ASIDE;
   Ints lowest;
   Floats factor;  // of the constant over the power of two of the element
   Floats limit;
-  using Seen = Ints;
+  struct Seen { Ints most; Watched aside; };
   QuickFloat(i32 mantissa, i32 lowest_exponent, float limit)
       : lowest(spread(in_place(lowest_exponent))), factor(spread(sum_constant(-mantissa))),
         limit(spread(limit)) {}
-  Ints nothing() const { return Ints{}; }
-  Floats operator()(Floats x, Floats twin, Ints& most) const {
+  Seen nothing() const { return {Ints{}, Watched{}}; }
+  Floats operator()(Floats x, Floats twin, Seen& seen) const {
     const Ints exponent = max(exponent_of(x), lowest);
-    most = max(most, exponent);
+    seen.most = max(seen.most, exponent);
     return round_by_exponent(twin, x, exponent, factor);
   }
-  bool accepts(Ints most) const { return !any(most >= exponent_of(limit)); }
+  Floats round(Floats x, Floats twin) const {
+    return round_by_exponent(twin, x, max(exponent_of(x), lowest), factor);
+  }
+  void watch(const float* x, Seen& seen) const {
+    seen.aside.note(x, bits_of(limit[0]) & INFINITE);
+  }
+  bool accepts(const Seen& seen) const {
+    return !any(seen.most >= exponent_of(limit)) && seen.aside.are_below();
+  }
 };
 
 struct CarefulFloat : QuickFloat {
   using QuickFloat::QuickFloat;
+  static constexpr int ASIDE = 0;
+  using Seen = Ints;
+  Ints nothing() const { return Ints{}; }
   Floats operator()(Floats x, Floats, Ints& outside) const {
     const Floats inside = min(max(x, -limit), limit);
     outside |= ~(inside == x);
@@ -443,11 +484,12 @@ inline float round_log(float x, LogRule rule, i32 low, i32 high) {
 // is less, so that the exponent of the product is the answer. Zero counts as positive. The largest
 // exponent is noted and must stay below the highest.
 struct QuickLog {
+  static constexpr bool TAKES_ZERO = true;
+  static constexpr int ASIDE = 0;
   Floats factor;
   Ints low, high;
   using Seen = Ints;
   Ints nothing() const { return Ints{}; }
-  static constexpr bool TAKES_ZERO = true;
   Floats operator()(Floats x, Floats zero, Ints& most) const {
     const Floats product = plus_product(zero, x, factor);  // -0 becomes 0
     const Ints exponent = max(exponent_of(product), low);
@@ -492,8 +534,8 @@ bool run_log(const Call& call) {
 
 // A block kernel offers two ways. `block` takes any n elements and the bits of their largest
 // magnitude, which is finite. `round` takes a block of N whose largest magnitude lies in `usual`,
-// and gets its bits: there, exponents are neither clamped nor subnormal, and what a
-// block shares is its exponent, in place, plus a constant.
+// and gets its bits, the lower 16 only if it `needs_all_bits`: there, exponents are neither clamped
+// nor subnormal, and what a block shares is its exponent, in place, plus a constant.
 
 struct Window {  // of exponents, as bits of magnitudes; empty where there is no way to round
   i32 first, beyond;
@@ -502,9 +544,7 @@ struct Window {  // of exponents, as bits of magnitudes; empty where there is no
         beyond(in_place(clamp(highest, -BIAS, BIAS) + 1)) {}
 };
 
-inline i32 shifted(i32 exponents) {
-  return static_cast<i32>(static_cast<u32>(exponents) << FRACTION);
-}
+inline i32 upper_half(i32 bits) { return bits & ~0xffff; }
 
 // y = f(x, x) for the N elements of a block; twice, as a step gets them.
 template <int N, class F>
@@ -538,6 +578,8 @@ struct BlockFixed {  // parameters: offset, lowest, highest exponent, unit's off
     });
   }
 
+  bool needs_all_bits() const { return false; }
+
   Window usual() const {
     const bool has_way = R == NEAREST_EVEN && ones < power(SUM_WIDTH);
     const i32 unit = offset + unit_offset;
@@ -549,7 +591,7 @@ struct BlockFixed {  // parameters: offset, lowest, highest exponent, unit's off
   ALWAYS_INLINE void round(const float* x, float* y, i32 largest) const {
     const i32 exponent = largest & static_cast<i32>(INFINITE);
     const Floats c = floats_of(spread(exponent + to_constant));
-    if (largest > exponent + to_limit) {
+    if (largest >= upper_half(exponent + to_limit)) {
       const Floats limit = floats_of(spread(exponent + to_limit)), sum = spread(zero);
       each_in_block<N>(x, y, [=](Floats v, Floats) {
         return with_sign_of((min(max(v, -limit), limit) + c) - c, v) + sum;
@@ -569,14 +611,15 @@ struct BlockFloat {  // parameters: mantissa bits, scale's threshold, offset, lo
   i32 mantissa, threshold, offset, low, high, lowest_offset;
   float largest_value;
   i32 limit_offset;
-  i32 carry, to_lowest, to_limit;  // added to the largest, to its exponent
+  i32 carry, to_lowest, to_limit, to_beyond;  // added to the largest, to its exponent
   explicit BlockFloat(const double* p)
       : mantissa(static_cast<i32>(p[0])), threshold(static_cast<i32>(p[1])),
         offset(static_cast<i32>(p[2])), low(static_cast<i32>(p[3])), high(static_cast<i32>(p[4])),
         lowest_offset(static_cast<i32>(p[5])), largest_value(static_cast<float>(p[6])),
         limit_offset(static_cast<i32>(p[7])), carry((1 << FRACTION) - threshold),
         to_lowest(shifted(offset + lowest_offset)),
-        to_limit(magnitude_of(largest_value) + shifted(offset + limit_offset) - in_place(0)) {}
+        to_limit(magnitude_of(largest_value) + shifted(offset + limit_offset) - in_place(0)),
+        to_beyond(to_limit + (1 << FRACTION >> (mantissa + 1))) {}  // what is less, rounds down
 
   void block(const float* x, float* y, i64 n, u32 largest) const {
     const i32 e = exact_exponent(largest) + mantissa_reaches(largest, threshold);
@@ -590,6 +633,8 @@ struct BlockFloat {  // parameters: mantissa bits, scale's threshold, offset, lo
     }
   }
 
+  bool needs_all_bits() const { return threshold != upper_half(threshold); }
+
   Window usual() const {
     const bool has_way = R == NEAREST_EVEN && mantissa < SUM_WIDTH;
     const i32 lowest = max(low, max(mantissa - lowest_offset, -limit_offset) - 126) - offset;
@@ -601,7 +646,7 @@ struct BlockFloat {  // parameters: mantissa bits, scale's threshold, offset, lo
     const i32 exponent = (largest + carry) & static_cast<i32>(INFINITE);
     const Ints lowest = spread(exponent + to_lowest);
     const Floats factor = spread(sum_constant(-mantissa));
-    if (largest > exponent + to_limit) {
+    if (largest >= upper_half(exponent + to_beyond)) {
       const Floats limit = floats_of(spread(exponent + to_limit));
       each_in_block<N>(x, y, [=](Floats v, Floats) {
         const Floats inside = min(max(v, -limit), limit);
@@ -630,6 +675,8 @@ struct BlockLog {  // parameters: LogRule, largest code, largest bias, the large
     const LogRule r = rule;
     each(x, y, n, [=](float v) { return round_log(v, r, lowest, highest); });
   }
+
+  bool needs_all_bits() const { return threshold != upper_half(threshold); }
 
   Window usual() const { return Window(-126, factor > 0.0f ? BIAS - 1 : -BIAS); }
 
@@ -665,11 +712,31 @@ ALWAYS_INLINE i32 largest_of_block(const float* x) {
   return max_of_lanes(bits_of(most[0]));
 }
 
+// The same without the lower 16 bits: a vector holds twice as many.
+#if defined(__ARM_NEON)
+template <int N>
+ALWAYS_INLINE i32 upper_largest_of_block(const float* x) {
+  constexpr int VECTORS = N / 8;
+  uint16x8_t most[VECTORS];
+  for (int i = 0; i < VECTORS; ++i)
+    most[i] = vuzp2q_u16((uint16x8_t)load(x + 8 * i), (uint16x8_t)load(x + 8 * i + LANES));
+  for (auto& v : most) v = vbicq_u16(v, vdupq_n_u16(1 << 15));
+  for (int half = VECTORS / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) most[i] = vmaxq_u16(most[i], most[i + half]);
+  return vmaxvq_u16(most[0]) << 16;
+}
+#else
+template <int N>
+ALWAYS_INLINE i32 upper_largest_of_block(const float* x) {
+  return upper_half(largest_of_block<N>(x));
+}
+#endif
+
 // As many groups of G blocks of N as there are; answers how many elements that were. All blocks of
 // a group are looked at before the first is rounded, so that none waits for its own maximum; and
 // they are so few that the maxima stay in registers, of integers, which are idle otherwise: a store
 // between those of the output would end the processor's streaming of whole cache lines.
-template <int N, int G, class Kernel>
+template <int N, int G, bool IN_FULL, class Kernel>
 i64 run_groups(const Kernel kernel, const float* x, float* y, i64 n) {
   const Window usual = kernel.usual();
   i64 done = 0;
@@ -677,7 +744,7 @@ i64 run_groups(const Kernel kernel, const float* x, float* y, i64 n) {
     i32 largest[G];
     UNROLLED for (int g = 0; g < G; ++g) {
       for (int i = 0; i < N; i += RUN / 2) __builtin_prefetch(x + AHEAD + g * N + i);
-      largest[g] = largest_of_block<N>(x + g * N);
+      largest[g] = IN_FULL ? largest_of_block<N>(x + g * N) : upper_largest_of_block<N>(x + g * N);
     }
     UNROLLED for (int g = 0; g < G; ++g) {
       if (largest[g] >= usual.first && largest[g] < usual.beyond)
@@ -691,8 +758,9 @@ i64 run_groups(const Kernel kernel, const float* x, float* y, i64 n) {
 
 template <int N, class Kernel>
 i64 run_whole_blocks(const Kernel& kernel, const float* x, float* y, i64 n) {
-  const i64 done = run_groups<N, 3>(kernel, x, y, n);
-  return done + run_groups<N, 1>(kernel, x + done, y + done, n - done);
+  const i64 done = kernel.needs_all_bits() ? run_groups<N, 3, true>(kernel, x, y, n)
+                                           : run_groups<N, 3, false>(kernel, x, y, n);
+  return done + run_groups<N, 1, true>(kernel, x + done, y + done, n - done);
 }
 
 template <class Kernel>

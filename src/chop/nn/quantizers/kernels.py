@@ -45,7 +45,7 @@ class Kernel(NamedTuple):
         is_float = x.dtype is torch.float32
         wide = x if is_float and x.is_contiguous() else x.float().contiguous()
         settings = NAMES.index(self.name), ROUNDINGS.index(self.rounding), self.block
-        if _is_traced(x):
+        if is_traced(x):
             y, is_inside = torch.ops.mase.quantize(wide, *settings, self.parameters), False
         else:
             y, is_inside = _launch(wide, *settings, self.parameters)
@@ -63,7 +63,7 @@ def can_run(x: Tensor) -> bool:
     )
 
 
-def _is_traced(x: Tensor) -> bool:
+def is_traced(x: Tensor) -> bool:
     """Whether someone must see the operator: a fake tensor's mode, a tracer, a transform."""
     return (
         type(x) is FakeTensor
