@@ -224,7 +224,7 @@ def linear(
     is_known = x.dtype != torch.float64 and _is_known(format, x.device)
     if config is None or x.numel() == 0 or not is_known:
         return reference.linear(
-            x, codes, scales, bias, format, group_size, at_once=UNPACKED_AT_ONCE
+            x, codes, scales, bias, format, group_size, at_once=UNPACKED_AT_ONCE, unpack=unpack
         )
     return run_linear(x, codes, scales, bias, format, group_size, config)
 

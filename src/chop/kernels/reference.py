@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -88,19 +90,22 @@ def linear(
     group_size: int,
     *,
     at_once: int = ELEMENTS_AT_ONCE,
+    unpack: Callable[..., Tensor] | None = None,
 ) -> Tensor:
-    """`x` times the transposed weight plus bias, `at_once` elements of it unpacked at a time."""
+    """`x` times the transposed weight plus bias, `at_once` elements of it unpacked at a time.
+
+    `unpack` is the operator's unless a back end gives its own, which saves a dispatch.
+    """
+    unpack = unpack or torch.ops.mase.unpack
     rows, columns = codes.shape[0], x.shape[-1]
     step = max(at_once // max(columns, 1), 1)
     if step >= rows:
-        weight = torch.ops.mase.unpack(codes, scales, format, group_size, columns, x.dtype)
+        weight = unpack(codes, scales, format, group_size, columns, x.dtype)
         return torch.nn.functional.linear(x, weight, None if bias is None else bias.to(x.dtype))
     y = x.new_empty((*x.shape[:-1], rows))
     for first in range(0, rows, step):
         part = slice(first, first + step)
-        weight = torch.ops.mase.unpack(
-            codes[part], scales[part], format, group_size, columns, x.dtype
-        )
+        weight = unpack(codes[part], scales[part], format, group_size, columns, x.dtype)
         y[..., part] = torch.nn.functional.linear(x, weight)
     return y if bias is None else y.add_(bias)
 
