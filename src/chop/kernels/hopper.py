@@ -68,18 +68,19 @@ def is_known(x: Tensor, rows: int, format: str, group_size: int) -> bool:
         and x.dtype == torch.bfloat16
         and x.numel() > 0
         and columns % max(STEP, group_size) == 0
-        and (x.numel() <= LARGEST_BATCH * columns or is_for_many(x, rows))
+        and (x.numel() <= LARGEST_BATCH * columns or is_for_many(x, rows, group_size))
         and x.data_ptr() % 16 == 0
         and is_present(x.device)
     )
 
 
-def is_for_many(x: Tensor, rows: int) -> bool:
+def is_for_many(x: Tensor, rows: int, group_size: int) -> bool:
     """Whether the kernel for many rows of x is the one to use."""
     columns = x.shape[-1]
     batch = x.numel() // columns
     return (
         FEW < batch <= hopper_many.LARGEST_BATCH
+        and group_size in hopper_many.GROUP_SIZES
         and rows >= hopper_many.FEWEST_ROWS
         and columns >= hopper_many.FEWEST_COLUMNS
         and columns % hopper_many.SPAN == 0
@@ -92,7 +93,7 @@ def linear(
     """See `reference.linear`."""
     x, codes, scales = x.contiguous(), _aligned(codes), _aligned(scales)
     bias = None if bias is None else bias.to(x.dtype).contiguous()
-    if is_for_many(x, codes.shape[0]):
+    if is_for_many(x, codes.shape[0], group_size):
         return hopper_many.linear(x, codes, scales, bias, group_size)
     cut = choose(x.numel() // x.shape[-1], codes.shape[0], multiprocessors(x.device))
     return run_linear(x, codes, scales, bias, group_size, cut)
