@@ -32,9 +32,10 @@ from safetensors.torch import load_file, save_file
 
 import chop.passes as passes
 from chop import MaseGraph
+from chop.dataset import load_token_arrays
 
 sys.path.append(str(Path(__file__).parent / "imdb"))
-from batches import Reviews
+from batches import Reviews, evenly
 from loop import Recipe, evaluate, train
 
 INPUTS = ("input_ids", "attention_mask")
@@ -147,10 +148,9 @@ def bert_base(device: str) -> MaseGraph:
 
 def bert_tiny(options: argparse.Namespace) -> tuple[MaseGraph, Reviews]:
     """BERT-tiny, fine-tuned, and the reviews to test it on."""
-    from chop.dataset import load_token_arrays
-
     splits = load_token_arrays(options.data / "tokens", 512)
-    reviews = {name: Reviews.on(splits[name], options.device) for name in ("train", "test")}
+    chosen = {name: evenly(splits[name], options.limit) for name in ("train", "test")}
+    reviews = {name: Reviews.on(each, options.device) for name, each in chosen.items()}
     kind = transformers.AutoModelForSequenceClassification
     torch.manual_seed(0)
     model = kind.from_pretrained(options.model, num_labels=2, attn_implementation="eager")
@@ -168,6 +168,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--data", type=Path, help="folder with tokens/*.npz")
     parser.add_argument("--model", type=Path, help="folder of the pretrained BERT-tiny")
+    parser.add_argument("--limit", type=int, help="use so many reviews of each split")
     parser.add_argument("--weights", type=Path, help="read the fine-tuned weights, or keep them")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()

@@ -18,6 +18,13 @@ POOL = 40
 """Batches whose reviews are sorted together: more saves padding, fewer keeps batches random."""
 
 
+def evenly(data: TokenArrays, limit: int | None) -> TokenArrays:
+    """At most `limit` reviews, taken evenly, because the files are sorted by label."""
+    if limit is None or limit >= len(data):
+        return data
+    return data.select(np.linspace(0, len(data) - 1, limit).astype(int))
+
+
 @dataclass(frozen=True)
 class Reviews:
     """Tokens padded with zeros, one row a review, on the device that trains."""

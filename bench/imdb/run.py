@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from batches import Reviews
+from batches import Reviews, evenly
 from loop import CaptureError, Recipe, evaluate, train
 from plan import CHANGES, PRETRAINED, RECIPES, finish, points
 from safetensors.torch import load_file, save_file
@@ -108,7 +108,7 @@ class Bench:
     def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
         self.options, self.device = options, device
         data = load_token_arrays(options.data / "tokens", options.max_token_len)
-        splits = [_some(data["train"], options.limit), _some(data["test"], options.limit)]
+        splits = [evenly(data["train"], options.limit), evenly(data["test"], options.limit)]
         if options.tune:
             splits = held_out(splits[0])
         self.observed = Reviews.on(splits[0].select(range(min(OBSERVED, len(splits[0])))), _CPU)
@@ -169,13 +169,6 @@ class Bench:
 
 
 _CPU = torch.device("cpu")
-
-
-def _some(data: TokenArrays, limit: int | None) -> TokenArrays:
-    """At most `limit` reviews, taken evenly, because the files are sorted by label."""
-    if limit is None or limit >= len(data):
-        return data
-    return data.select(np.linspace(0, len(data) - 1, limit).astype(int))
 
 
 def held_out(data: TokenArrays) -> list[TokenArrays]:

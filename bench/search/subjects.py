@@ -31,7 +31,7 @@ from chop.passes import (
 )
 
 sys.path.append(str(Path(__file__).parents[1] / "imdb"))
-from batches import Reviews
+from batches import Reviews, evenly
 from loop import CaptureError, Recipe, evaluate, train
 
 INPUTS = ("input_ids", "attention_mask", "labels")
@@ -69,7 +69,7 @@ class Task:
     def _arrays(self) -> dict[str, TokenArrays]:
         folder, limit = self.settings.data / "tokens", self.settings.limit
         found = load_token_arrays(folder, self.settings.max_token_len)
-        whole, test = (_some(found[name], limit) for name in ("train", "test"))
+        whole, test = (evenly(found[name], limit) for name in ("train", "test"))
         rows = np.random.default_rng(0).permutation(len(whole))
         cut = len(whole) - min(HELD_OUT, len(whole) // 4)
         chosen = {"train": rows[:cut], "validation": rows[cut:]}
@@ -177,13 +177,6 @@ def _on_device(task: Task, part: str) -> Reviews:
 @functools.cache
 def _kept(task: Task, part: str, seed: int) -> MaseGraph:
     return task.fine_tuned(part, seed)
-
-
-def _some(data: TokenArrays, limit: int | None) -> TokenArrays:
-    """At most `limit` reviews, taken evenly, because the files are sorted by label."""
-    if limit is None or limit >= len(data):
-        return data
-    return data.select(np.linspace(0, len(data) - 1, limit).astype(int))
 
 
 def _save(graph: MaseGraph, file: Path) -> None:
