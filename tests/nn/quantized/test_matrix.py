@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from quantized_cases import FUNCTION_CASES, LAYER_CASES, SETTINGS, config_of
+from quantized_cases import FUNCTION_CASES, LAYER_CASES, SETTINGS, config_of, random
 from torch import Tensor, fx, nn
 
 from chop.ir.kernels import COMPUTE
@@ -166,8 +166,14 @@ def test_a_traced_function_is_one_node_and_survives_pickling(op):
     assert torch.equal(again(*tensors), function(*args, config=config_of("integer")))
 
 
+def computed(value):
+    """A tensor as a layer gets it from another one, which it may overwrite, unlike a leaf."""
+    return value * 1 if isinstance(value, Tensor) and value.requires_grad else value
+
+
 def compiles(call, inputs, backend) -> bool:
     torch.compiler.reset()
+    inputs = [computed(value) for value in inputs]
     compiled = torch.compile(call, backend=backend, fullgraph=True)
     result = first(compiled(*inputs))
     result.square().sum().backward()
@@ -185,6 +191,17 @@ def test_a_function_is_captured_as_one_graph(op):
     function, config = quantized_func_map[f"{op}_integer"], config_of("integer")
     inputs = FUNCTION_CASES[op].args()
     assert compiles(lambda *args: function(*args, config=config), inputs, "eager")
+
+
+@pytest.mark.parametrize("form", ["integer", "mxint", "fp8"])
+def test_a_layer_that_works_in_place_leaves_its_input_alone_once_quantised(form):
+    layer, x = quantized_layer("relu", form), random(3, 5, trains=False)
+    before = x.clone()
+    assert not torch.equal(layer(x), x)
+    assert torch.equal(x, before)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    trained = random(3, 5)
+    assert torch.equal(compiled(trained * 1), layer(trained))
 
 
 @pytest.mark.slow

@@ -48,9 +48,9 @@ def from_float(
     if is_unquantized(config):
         raise ConfigError(f"{where}: key 'name' is missing: it names the number format.")
     cls = quantized_class(module, config["name"], where=where)
-    plain, quantizers = cls.parse(config, where)
+    settings = cls.parse(config, where)
     twin = twin_of(module, cls)
-    twin.config, twin.quantizers = plain, quantizers
+    twin.set_formats(*settings)
     return twin
 
 

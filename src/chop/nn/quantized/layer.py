@@ -54,7 +54,17 @@ class QuantizedModule(nn.Module):
     def __init__(self, *args: Any, config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         settings = self.parse(config, type(self).__name__)
         super().__init__(*args, **kwargs)
-        self.config, self.quantizers = settings
+        self.set_formats(*settings)
+
+    def set_formats(self, config: dict[str, Any], quantizers: dict[str, Quantizer]) -> None:
+        """Take what `parse` gave.
+
+        What would be overwritten in place is the quantised input, a value of the layer's own:
+        nothing is saved by it, and a compiler may refuse.
+        """
+        self.config, self.quantizers = config, quantizers
+        if getattr(self, "inplace", False) and not self.is_bypassed:
+            self.inplace = False
 
     @classmethod
     def parse(
