@@ -16,7 +16,7 @@ DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 
-from chop.kernels import GROUP_SIZES, PACKED_FORMATS, gpu, hopper, hopper_many, pack, reference  # noqa: E402
+from chop.kernels import GROUP_SIZES, PACKED_FORMATS, gpu, hopper, pack, reference  # noqa: E402
 from chop.kernels.gpu import Config  # noqa: E402
 
 IS_REAL = DEVICE != "cpu"
@@ -118,10 +118,8 @@ def check_hopper(group_size: int) -> None:
     """The kernels for compute capability 9.0: codes and scales, tails, bias and NaN."""
     check_every_pair_multiplied(16, 256, 256, group_size)
     check_every_pair_multiplied(32, 2048, 1024, group_size)
-    check_products(FEW, group_size)
-    if group_size in hopper_many.GROUP_SIZES:
-        check_every_pair_multiplied(256, 2048, 1024, group_size)
-        check_products(MANY, group_size)
+    check_every_pair_multiplied(256, 2048, 1024, group_size)
+    check_products(FEW + MANY, group_size)
 
 
 def main() -> None:
@@ -129,7 +127,7 @@ def main() -> None:
     if IS_REAL and "mxint8" in (sys.argv[2:] or PACKED_FORMATS):
         assert hopper.is_present(torch.device(DEVICE)) or torch.cuda.get_device_capability()[0] != 9
         if hopper.is_present(torch.device(DEVICE)):
-            for group_size in GROUP_SIZES:
+            for group_size in hopper.GROUP_SIZES:
                 check_hopper(group_size)
             print("The kernels for compute capability 9.0 are right.")  # noqa: T201
     for format in sys.argv[2:] or PACKED_FORMATS:

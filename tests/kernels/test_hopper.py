@@ -44,22 +44,19 @@ def test_a_tile_fits_the_multiprocessor_and_covers_the_product(batch, rows, colu
 
 
 @pytest.mark.parametrize(
-    "batch, rows, columns, group_size, is_used",
+    "batch, rows, columns, is_used",
     [
-        (17, 4096, 4096, 32, True),
-        (256, 4096, 4096, 16, True),
-        (16, 4096, 4096, 32, False),  # for few rows of x
-        (257, 4096, 4096, 32, False),
-        (64, 1024, 4096, 32, False),  # weights too small
-        (64, 4096, 960, 32, False),
-        (64, 4096, 4096, 64, False),  # not checked
+        (17, 4096, 4096, True),
+        (256, 4096, 4096, True),
+        (16, 4096, 4096, False),  # for few rows of x
+        (257, 4096, 4096, False),
+        (64, 1024, 4096, False),  # weights too small
+        (64, 4096, 960, False),
     ],
 )
-def test_products_of_many_rows_and_large_weights_have_a_kernel(
-    batch, rows, columns, group_size, is_used
-):
+def test_products_of_many_rows_and_large_weights_have_a_kernel(batch, rows, columns, is_used):
     x = torch.empty(batch, columns, dtype=torch.bfloat16)
-    assert hopper.is_for_many(x, rows, group_size) == is_used
+    assert hopper.is_for_many(x, rows) == is_used
 
 
 def test_long_columns_are_shared_by_more_blocks_than_short_ones():

@@ -6,7 +6,7 @@ import pytest
 from chop.errors import DataError, MissingDependencyError
 from chop.report import Axes, draw_curves, draw_sweep, make_curve, sweep_curves
 
-pytest.importorskip("matplotlib", reason="the extra 'train' is not installed")
+pytest.importorskip("matplotlib", reason="needs the extra 'train': pip install 'mase[train]'")
 
 
 def accuracy(before):

@@ -161,16 +161,19 @@ inline bool decode_quickly(const u8*, const u8*, float*, const Shape&) {
 // times 2**-MISSING, of subnormal codes as well.
 constexpr i32 MISSING = 120;
 
-inline void decode_float8(uint8x16_t code, float32x4_t* out) {
+// Words 4 * part to 4 * part + 3: their top byte is that of `bytes.val[0]`, the next one that of
+// `bytes.val[1]`, the rest is 0.
+inline uint8x16_t at_the_top(uint8x16x2_t bytes, int part) {
   constexpr u8 O = 128;  // no byte
   constexpr u8 TOP[16] = {O, O, 16, 0, O, O, 17, 1, O, O, 18, 2, O, O, 19, 3};
+  return vqtbl2q_u8(bytes, vaddq_u8(vld1q_u8(TOP), vdupq_n_u8(static_cast<u8>(4 * part))));
+}
+
+inline void decode_float8(uint8x16_t code, float32x4_t* out) {
   const int8x16_t high = vshrq_n_s8(vreinterpretq_s8_u8(code), 4);
   const uint8x16_t first = vandq_u8(vreinterpretq_u8_s8(high), vdupq_n_u8(0x87));
   const uint8x16x2_t bytes = {first, vshlq_n_u8(code, 4)};
-  for (int j = 0; j < 4; ++j) {
-    const uint8x16_t at = vaddq_u8(vld1q_u8(TOP), vdupq_n_u8(static_cast<u8>(4 * j)));
-    out[j] = vreinterpretq_f32_u8(vqtbl2q_u8(bytes, at));
-  }
+  for (int j = 0; j < 4; ++j) out[j] = vreinterpretq_f32_u8(at_the_top(bytes, j));
 }
 
 // What was seen of a row: scales, and codes without their sign, of which that of all ones is NaN.
@@ -498,8 +501,6 @@ struct Rows {
   // `scale_value` of 16 bytes of each row, rows side by side. A lookup puts the byte, and the bit
   // for special cases, at the top of a word, where one shift brings them into place.
   static void to_float(const u8* const* in, float* out) {
-    constexpr u8 O = 128;  // no byte
-    constexpr u8 TOP[16] = {O, O, 16, 0, O, O, 17, 1, O, O, 18, 2, O, O, 19, 3};
     const uint8x16x2_t even = vzipq_u8(vld1q_u8(in[0]), vld1q_u8(in[2]));
     const uint8x16x2_t odd = vzipq_u8(vld1q_u8(in[1]), vld1q_u8(in[3]));
     for (int i = 0; i < 4; ++i) {
@@ -508,8 +509,7 @@ struct Rows {
       const uint8x16_t is_special = vcleq_u8(vaddq_u8(byte, vdupq_n_u8(1)), vdupq_n_u8(1));
       const uint8x16x2_t parts = {byte, vandq_u8(is_special, vdupq_n_u8(128))};
       for (int j = 0; j < 4; ++j) {
-        const uint8x16_t at = vaddq_u8(vld1q_u8(TOP), vdupq_n_u8(static_cast<u8>(4 * j)));
-        const uint32x4_t word = vreinterpretq_u32_u8(vqtbl2q_u8(parts, at));
+        const uint32x4_t word = vreinterpretq_u32_u8(at_the_top(parts, j));
         vst1q_f32(out + 16 * i + 4 * j, vreinterpretq_f32_u32(vshrq_n_u32(word, 1)));
       }
     }

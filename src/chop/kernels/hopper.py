@@ -17,6 +17,8 @@ from torch import Tensor
 from chop.kernels import hopper_many, nvrtc
 from chop.kernels.device import multiprocessors
 
+GROUP_SIZES = (16, 32)
+"""Those whose results were compared with the reference on a GPU (tests/kernels/check_gpu.py)."""
 STEP = 64
 """Columns that a warp takes at a time: their number must be a multiple."""
 LARGEST_BATCH = 32
@@ -67,20 +69,20 @@ def is_known(x: Tensor, rows: int, format: str, group_size: int) -> bool:
         format == "mxint8"
         and x.dtype == torch.bfloat16
         and x.numel() > 0
-        and columns % max(STEP, group_size) == 0
-        and (x.numel() <= LARGEST_BATCH * columns or is_for_many(x, rows, group_size))
+        and group_size in GROUP_SIZES
+        and columns % STEP == 0
+        and (x.numel() <= LARGEST_BATCH * columns or is_for_many(x, rows))
         and x.data_ptr() % 16 == 0
         and is_present(x.device)
     )
 
 
-def is_for_many(x: Tensor, rows: int, group_size: int) -> bool:
+def is_for_many(x: Tensor, rows: int) -> bool:
     """Whether the kernel for many rows of x is the one to use."""
     columns = x.shape[-1]
     batch = x.numel() // columns
     return (
         FEW < batch <= hopper_many.LARGEST_BATCH
-        and group_size in hopper_many.GROUP_SIZES
         and rows >= hopper_many.FEWEST_ROWS
         and columns >= hopper_many.FEWEST_COLUMNS
         and columns % hopper_many.SPAN == 0
@@ -93,7 +95,7 @@ def linear(
     """See `reference.linear`."""
     x, codes, scales = x.contiguous(), _aligned(codes), _aligned(scales)
     bias = None if bias is None else bias.to(x.dtype).contiguous()
-    if is_for_many(x, codes.shape[0], group_size):
+    if is_for_many(x, codes.shape[0]):
         return hopper_many.linear(x, codes, scales, bias, group_size)
     cut = choose(x.numel() // x.shape[-1], codes.shape[0], multiprocessors(x.device))
     return run_linear(x, codes, scales, bias, group_size, cut)

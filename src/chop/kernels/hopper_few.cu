@@ -71,14 +71,12 @@ __device__ __forceinline__ uint4 stream(const u8* pointer) {
   return v;
 }
 
-// What a thread holds of a chunk of 64 columns: 16 bytes each of rows g and g + 8 of every tile of 16 rows,
+// What a thread holds of 64 columns: 16 bytes each of rows g and g + 8 of every tile of 16 rows,
 // their scales, and 16 columns of rows g of x. The order of columns within the 64 is the thread's
 // own: a product does not mind, as long as W and x agree.
-struct Weights {
+struct Chunk {
   uint4 codes[TILES][2];
   u8 scales[TILES][2];
-};
-struct Values {
   uint4 x[BATCH / 8][2];
 };
 
@@ -111,7 +109,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS)
   wait_for_kernel_before();
 
   float sums[TILES][BATCH / 8][4] = {};
-  auto load = [&](Weights& c, int column) {
+  auto load = [&](Chunk& c, int column) {
 #pragma unroll
     for (int i = 0; i < TILES; i++)
 #pragma unroll
@@ -119,17 +117,15 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS)
         c.codes[i][h] = stream(code_row[i][h] + column);
         c.scales[i][h] = scale_row[i][h][(column + t * 16) / GROUP];
       }
-  };
-  auto load_x = [&](Values& v, int column) {
 #pragma unroll
     for (int j = 0; j < BATCH / 8; j++) {
       int n = j * 8 + g;
       const uint4* from = (const uint4*)(x + (long long)n * columns + column + t * 16);
-      v.x[j][0] = n < batch ? from[0] : make_uint4(0, 0, 0, 0);
-      v.x[j][1] = n < batch ? from[1] : make_uint4(0, 0, 0, 0);
+      c.x[j][0] = n < batch ? from[0] : make_uint4(0, 0, 0, 0);
+      c.x[j][1] = n < batch ? from[1] : make_uint4(0, 0, 0, 0);
     }
   };
-  auto multiply = [&](const Weights& c, const Values& v) {
+  auto multiply = [&](const Chunk& c) {
 #pragma unroll
     for (int i = 0; i < TILES; i++) {
       const u32 *above = (const u32*)&c.codes[i][0], *below = (const u32*)&c.codes[i][1];
@@ -140,26 +136,19 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS)
                     decode2(high_pair(above[s]), s0), decode2(high_pair(below[s]), s1)};
 #pragma unroll
         for (int j = 0; j < BATCH / 8; j++) {
-          const u32* xs = (const u32*)v.x[j];
+          const u32* xs = (const u32*)c.x[j];
           mma(sums[i][j], a, xs[2 * s], xs[2 * s + 1]);
         }
       }
     }
   };
-  Weights ring[2];
-  Values now, next;
-  if (chunk < end) load(ring[0], chunk * 64), load_x(now, chunk * 64);
+  Chunk ring[2];
+  if (chunk < end) load(ring[0], chunk * 64);
   while (chunk < end) {
 #pragma unroll
-    for (int turn = 0; turn < 2; turn++) {
-      // The compiler keeps this order of loads only if x is not part of the ring, and with it the
-      // kernel takes an eighth less time: x and the scales are near, W is far.
+    for (int turn = 0; turn < 2 && chunk < end; turn++, chunk += WARPS) {  // no copy of a chunk
       if (chunk + WARPS < end) load(ring[1 - turn], (chunk + WARPS) * 64);
-      if (chunk + WARPS < end) load_x(next, (chunk + WARPS) * 64);
-      multiply(ring[turn], now);
-      now = next;
-      chunk += WARPS;
-      if (chunk >= end) break;
+      multiply(ring[turn]);
     }
   }
 

@@ -21,8 +21,6 @@ ROWS, SPAN, WORKERS = 128, 128, 256
 LARGEST_BATCH = 256
 BATCHES = (32, 64, 128, 256)
 """Rows of x that a block can have."""
-GROUP_SIZES = (16, 32)
-"""Those that were compared with the reference on a GPU (tests/kernels/check_gpu.py)."""
 FEWEST_ROWS, FEWEST_COLUMNS = 2048, 1024
 """Weights smaller than this were not tried."""
 MOST_SHARED = 227 << 10
