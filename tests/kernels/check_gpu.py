@@ -16,7 +16,16 @@ DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 
-from chop.kernels import GROUP_SIZES, PACKED_FORMATS, gpu, hopper, pack, reference  # noqa: E402
+from chop.kernels import (  # noqa: E402
+    GROUP_SIZES,
+    PACKED_FORMATS,
+    QLinearPacked,
+    gpu,
+    hopper,
+    pack,
+    packed_linear,
+    reference,
+)
 from chop.kernels.gpu import Config  # noqa: E402
 
 IS_REAL = DEVICE != "cpu"
@@ -96,20 +105,15 @@ MANY = (
 def check_products(shapes: tuple[tuple[int, int, int], ...], group_size: int) -> None:
     """Products with a bias, the same again bit for bit."""
     for rows, columns, batch in shapes:
-        packed = pack(torch.randn(rows, columns), "mxint8", group_size)
-        x, bias = torch.randn(batch, columns).bfloat16(), torch.randn(rows).bfloat16()
-        assert hopper.is_known(x.to(DEVICE), rows, "mxint8", group_size)
-        parts = (packed.codes.to(DEVICE), packed.scales.to(DEVICE))
-        first, again = (
-            hopper.linear(x.to(DEVICE), *parts, bias.to(DEVICE), group_size) for _ in range(2)
-        )
+        packed = pack(torch.randn(rows, columns, device=DEVICE), "mxint8", group_size)
+        x = torch.randn(batch, columns, device=DEVICE).bfloat16()
+        bias = torch.randn(rows, device=DEVICE).bfloat16()
+        assert hopper.is_known(x, rows, "mxint8", group_size)
+        parts = (packed.codes, packed.scales)
+        first, again = (hopper.linear(x, *parts, bias, group_size) for _ in range(2))
         assert torch.equal(first, again), (group_size, rows, columns, batch)
-        full = reference.unpack(
-            packed.codes, packed.scales, "mxint8", group_size, columns, torch.float32
-        ).to(DEVICE)
-        expected = F.linear(
-            x.to(DEVICE).double(), full.bfloat16().double(), bias.to(DEVICE).double()
-        )
+        weight = reference.unpack(*parts, "mxint8", group_size, columns, torch.bfloat16)
+        expected = F.linear(x.double(), weight.double(), bias.double())
         error = ((first.double() - expected).norm() / expected.norm()).item()
         assert error < 2**-8, (group_size, rows, columns, batch, error)
 
@@ -122,6 +126,25 @@ def check_hopper(group_size: int) -> None:
     check_products(FEW + MANY, group_size)
 
 
+def check_graphs() -> None:
+    """Products whose parts are added up through memory, captured without ever having run, and
+    captured by torch.compile: equal to what runs outside."""
+    weights = [pack(torch.randn(4096, 14336, device=DEVICE)) for _ in range(2)]
+    x = torch.randn(256, 14336, device=DEVICE).bfloat16()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
+        captured = [packed_linear(x, weight) for weight in weights]
+    graph.replay()
+    graph.replay()
+    expected = [packed_linear(x, weight) for weight in weights]
+    assert all(map(torch.equal, captured, expected)), "captured"
+    layers = torch.nn.Sequential(*(QLinearPacked(weight, None) for weight in weights[:1]))
+    compiled = torch.compile(layers, mode="reduce-overhead")
+    with torch.no_grad():
+        for _ in range(4):
+            assert torch.equal(compiled(x), expected[0]), "compiled"
+
+
 def main() -> None:
     torch.manual_seed(0)
     if IS_REAL and "mxint8" in (sys.argv[2:] or PACKED_FORMATS):
@@ -129,6 +152,7 @@ def main() -> None:
         if hopper.is_present(torch.device(DEVICE)):
             for group_size in hopper.GROUP_SIZES:
                 check_hopper(group_size)
+            check_graphs()
             print("The kernels for compute capability 9.0 are right.")  # noqa: T201
     for format in sys.argv[2:] or PACKED_FORMATS:
         for group_size in GROUP_SIZES if IS_REAL else (16, 64):

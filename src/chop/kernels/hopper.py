@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from chop.kernels import hopper_many, nvrtc
-from chop.kernels.device import multiprocessors
+from chop.kernels.device import made_current, multiprocessors, raw_stream
 
-GROUP_SIZES = (16, 32)
-"""Those whose results were compared with the reference on a GPU (tests/kernels/check_gpu.py)."""
+GROUP_SIZES = (16, 32, 64, 128)
+"""Values per scale for which results are compared with the reference (tests/kernels/check_gpu.py).
+"""
 STEP = 64
 """Columns that a warp takes at a time: their number must be a multiple."""
 LARGEST_BATCH = 32
@@ -37,6 +38,11 @@ class Cut:
     warps: int
     split: int = 1
 
+    @property
+    def shared_bytes(self) -> int:
+        """The sums of each warp, in float32, four to a row left over."""
+        return self.warps * self.batch * (16 * self.tiles + 4) * 4
+
     def blocks(self, rows: int) -> tuple[int, int, int]:
         """The grid for a weight of `rows` rows."""
         return -(-rows // (16 * self.tiles)), self.split, 1
@@ -53,13 +59,28 @@ class Cut:
 
 
 def choose(batch: int, rows: int, multiprocessors: int) -> Cut:
-    """The cut that was fastest on an H200 among those tried (bench/kernels.py, section cuts)."""
-    is_small = rows <= 32 * multiprocessors  # one block of 32 rows for each, with more warps
-    if batch <= 8:
-        return Cut(8, tiles=2, warps=16 if is_small else 8)
-    if batch <= 16:
-        return Cut(16, tiles=2, warps=16 if is_small else 4)
-    return Cut(32, tiles=1, warps=8) if is_small else Cut(32, tiles=2, warps=4, split=2)
+    """The cut that was fastest on an H200 among those tried (bench/kernels.py, section cuts).
+
+    All multiprocessors should end at the same time. Tall blocks read x less often, and one of
+    them fills a multiprocessor; where they would not come out even, small ones share it.
+    """
+    if batch > FEW:
+        is_small = rows <= 32 * multiprocessors
+        return Cut(32, tiles=1, warps=8) if is_small else Cut(32, tiles=2, warps=4, split=2)
+    size = 8 if batch <= 8 else 16
+    for tiles in (2, 3):
+        if rows <= 16 * tiles * multiprocessors:  # a block for each
+            return Cut(size, tiles, warps=16)
+    for tiles in (7, 6):
+        if _is_even(-(-rows // (16 * tiles)), multiprocessors):
+            return Cut(size, tiles, warps=8)
+    return Cut(size, tiles=2, warps=8)
+
+
+def _is_even(blocks: int, multiprocessors: int) -> bool:
+    """Whether few multiprocessors are idle while the last blocks run."""
+    rounds = -(-blocks // multiprocessors)
+    return rounds * multiprocessors <= 1.15 * blocks
 
 
 def is_known(x: Tensor, rows: int, format: str, group_size: int) -> bool:
@@ -117,8 +138,8 @@ def run_linear(
     pointers = [c_void_p(None if t is None else t.data_ptr()) for t in tensors]
     sizes = [c_int(n) for n in (x.numel() // columns, rows, columns)]
     kernel = _kernel(x.device, cut, group_size)
-    with torch.cuda.device(x.device):
-        stream = torch.cuda.current_stream().cuda_stream
+    with made_current(x.device):
+        stream = raw_stream(x.device)
         kernel.launch(cut.blocks(rows), 32 * cut.warps, stream, [*pointers, *sizes])
     return y
 
@@ -137,4 +158,4 @@ def _kernel(device: torch.device, cut: Cut, group_size: int) -> nvrtc.Function:
     source = f"{shared.read_text()}\n{kernel.read_text()}"
     image = nvrtc.compile_cuda(source, cut.defines(group_size), "sm_90")
     with torch.cuda.device(device):
-        return nvrtc.Function(image, "mxint8_linear")
+        return nvrtc.Function(image, "mxint8_linear", cut.shared_bytes)

@@ -71,12 +71,14 @@ __device__ __forceinline__ uint4 stream(const u8* pointer) {
   return v;
 }
 
-// What a thread holds of 64 columns: 16 bytes each of rows g and g + 8 of every tile of 16 rows,
-// their scales, and 16 columns of rows g of x. The order of columns within the 64 is the thread's
-// own: a product does not mind, as long as W and x agree.
-struct Chunk {
+// What a thread holds of a chunk of 64 columns: 16 bytes each of rows g and g + 8 of every tile of
+// 16 rows, their scales, and 16 columns of rows g of x. The order of columns within the 64 is the
+// thread's own: a product does not mind, as long as W and x agree.
+struct Weights {
   uint4 codes[TILES][2];
   u8 scales[TILES][2];
+};
+struct Values {
   uint4 x[BATCH / 8][2];
 };
 
@@ -92,7 +94,8 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS)
                  const u8* __restrict__ scales, const u16* __restrict__ bias, u16* __restrict__ y,
                  int batch, int rows, int columns) {
   constexpr int ROWS_W = 16 * TILES, PITCH = ROWS_W + 4, QUADS = ROWS_W / 4;
-  __shared__ __align__(16) float parts[WARPS][BATCH][PITCH];
+  extern __shared__ __align__(16) u8 shared[];
+  auto parts = (float(*)[BATCH][PITCH])shared;  // one part for each warp
   int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
   int row = blockIdx.x * ROWS_W, groups = columns / GROUP;
   int chunks = columns / 64, per_block = (chunks + SPLIT - 1) / SPLIT;
@@ -109,7 +112,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS)
   wait_for_kernel_before();
 
   float sums[TILES][BATCH / 8][4] = {};
-  auto load = [&](Chunk& c, int column) {
+  auto load = [&](Weights& c, int column) {
 #pragma unroll
     for (int i = 0; i < TILES; i++)
 #pragma unroll
@@ -117,15 +120,17 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS)
         c.codes[i][h] = stream(code_row[i][h] + column);
         c.scales[i][h] = scale_row[i][h][(column + t * 16) / GROUP];
       }
+  };
+  auto load_x = [&](Values& v, int column) {
 #pragma unroll
     for (int j = 0; j < BATCH / 8; j++) {
       int n = j * 8 + g;
       const uint4* from = (const uint4*)(x + (long long)n * columns + column + t * 16);
-      c.x[j][0] = n < batch ? from[0] : make_uint4(0, 0, 0, 0);
-      c.x[j][1] = n < batch ? from[1] : make_uint4(0, 0, 0, 0);
+      v.x[j][0] = n < batch ? from[0] : make_uint4(0, 0, 0, 0);
+      v.x[j][1] = n < batch ? from[1] : make_uint4(0, 0, 0, 0);
     }
   };
-  auto multiply = [&](const Chunk& c) {
+  auto multiply = [&](const Weights& c, const Values& v) {
 #pragma unroll
     for (int i = 0; i < TILES; i++) {
       const u32 *above = (const u32*)&c.codes[i][0], *below = (const u32*)&c.codes[i][1];
@@ -136,19 +141,26 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS)
                     decode2(high_pair(above[s]), s0), decode2(high_pair(below[s]), s1)};
 #pragma unroll
         for (int j = 0; j < BATCH / 8; j++) {
-          const u32* xs = (const u32*)c.x[j];
+          const u32* xs = (const u32*)v.x[j];
           mma(sums[i][j], a, xs[2 * s], xs[2 * s + 1]);
         }
       }
     }
   };
-  Chunk ring[2];
-  if (chunk < end) load(ring[0], chunk * 64);
+  Weights ring[2];
+  Values now, next;
+  if (chunk < end) load(ring[0], chunk * 64), load_x(now, chunk * 64);
   while (chunk < end) {
 #pragma unroll
-    for (int turn = 0; turn < 2 && chunk < end; turn++, chunk += WARPS) {  // no copy of a chunk
+    for (int turn = 0; turn < 2; turn++) {
+      // The compiler keeps this order of loads only if x is not part of the ring, and with it the
+      // kernel takes an eighth less time: x and the scales are near, W is far.
       if (chunk + WARPS < end) load(ring[1 - turn], (chunk + WARPS) * 64);
-      multiply(ring[turn]);
+      if (chunk + WARPS < end) load_x(next, (chunk + WARPS) * 64);
+      multiply(ring[turn], now);
+      now = next;
+      chunk += WARPS;
+      if (chunk >= end) break;
     }
   }
 

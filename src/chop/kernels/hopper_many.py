@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from chop.kernels import nvrtc
-from chop.kernels.device import multiprocessors, tickets_for
+from chop.kernels.device import made_current, multiprocessors, raw_stream, tickets_for
 
 ROWS, SPAN, WORKERS = 128, 128, 256
 """As in the kernel: rows of the weight in a block, columns of a step, threads that multiply."""
@@ -119,8 +119,8 @@ def run_linear(
     ]
     sizes = [c_int(n) for n in (batch, rows, columns)]
     kernel = _kernel(x.device, tile, group_size)
-    with torch.cuda.device(x.device):
-        stream = torch.cuda.current_stream().cuda_stream
+    with made_current(x.device):
+        stream = raw_stream(x.device)
         kernel.launch(grid, tile.threads, stream, [*maps, *pointers, *sizes])
     return y
 

@@ -48,6 +48,9 @@ class _Config(ctypes.Structure):
     )
 
 
+_EARLY = ctypes.pointer(_Attribute(PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1))
+
+
 class CudaError(ChopError):
     """The run-time compiler or the driver refused."""
 
@@ -111,9 +114,7 @@ class Function:
     ) -> None:
         """Queue the kernel; `arguments` are ctypes values and must match its signature."""
         pointers = (c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
-        early = _Attribute(PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1)
-        shared = self._shared_bytes
-        config = _Config(*grid, threads, 1, 1, shared, stream, ctypes.pointer(early), 1)
+        config = _Config(*grid, threads, 1, 1, self._shared_bytes, stream, _EARLY, 1)
         status = _driver().cuLaunchKernelEx(byref(config), self._handle, pointers, None)
         _check(status, "launch a kernel")
 

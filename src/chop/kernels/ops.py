@@ -112,8 +112,9 @@ def multiply(
     needs_gradient = x.requires_grad or (bias is not None and bias.requires_grad)
     if torch.compiler.is_compiling() or (needs_gradient and torch.is_grad_enabled()):
         return run(x, codes, scales, bias, format, group_size)
-    if x.is_cpu and not _is_watched(x, codes):
-        return cpu.linear(x, codes, scales, bias, format, group_size)
+    if (x.is_cpu or x.is_cuda) and not _is_watched(x, codes):
+        back_end = cpu if x.is_cpu else gpu_back_end()
+        return back_end.linear(x, codes, scales, bias, format, group_size)
     with torch._C._AutoDispatchBelowAutograd():
         return run(x, codes, scales, bias, format, group_size)
 
