@@ -156,7 +156,8 @@ def ratios(
 
 
 def gpu(options: argparse.Namespace) -> Records:
-    """Compiled forward against a copy; the values are checked against the definition on the CPU."""
+    """Our kernel ("called") and the compiled definition, inference both, against a copy; the values
+    are checked against the definition on the CPU."""
     x = torch.randn(2 * options.size, 2 * options.size, device="cuda")
     out = torch.empty_like(x)
     programs: dict[str, Callable[[], object]] = {"copy": lambda: out.copy_(x)}
@@ -164,8 +165,9 @@ def gpu(options: argparse.Namespace) -> Records:
     torch._dynamo.config.recompile_limit = 8 * len(FORMATS)  # one function, compiled for each
     for name, (quantizer, _) in FORMATS.items():
         compiled = torch.compile(quantizer.quantize, fullgraph=True, dynamic=False)
-        is_equal[name] = same_values(compiled(x).cpu(), quantizer, x.cpu())
-        programs[name] = lambda f=compiled: f(x)
+        for label, program in ((name, compiled), (f"{name}, called", quantizer)):
+            is_equal[label] = same_values(program(x).cpu(), quantizer, x.cpu())
+            programs[label] = lambda f=program: f(x)
     seconds = interleave_on_gpu(programs, options.repeats)
     moved = 2 * x.numel() * x.element_size()
     return [bandwidth(name, times, seconds["copy"], moved) | {"is_bit_equal": is_equal[name]}

@@ -50,6 +50,21 @@ def test_a_changed_source_or_flag_is_another_library(source):
 
 
 @needs_compiler
+def test_a_changed_file_that_is_included_is_another_library(source):
+    header = source.with_name("constant.h")
+    answers = []
+    for value in (3, 4):
+        header.write_text(f"constexpr int CONSTANT = {value};\n")
+        source.write_text(
+            '#include "constant.h"\nextern "C" __attribute__((visibility("default"))) '
+            "int answer() { return CONSTANT; }\n"
+        )
+        native.load.cache_clear()
+        answers.append(native.load(source).answer())
+    assert answers == [3, 4]
+
+
+@needs_compiler
 def test_processes_may_build_at_the_same_time(source):
     program = f"{LOAD}sys.exit(native.load(Path(sys.argv[1])).answer() != 42)"
     command = [sys.executable, "-c", program, str(source)]

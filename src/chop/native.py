@@ -133,8 +133,15 @@ def _writable_folder() -> Path:
     raise OSError(f"no folder to keep built libraries in; set MASE_CACHE_DIR (tried {cache_dir()})")
 
 
+def _text(source: Path) -> str:
+    """The source, and the files of ours that it includes."""
+    text = source.read_text()
+    included = re.findall(r'^#include "(.+)"', text, re.MULTILINE)
+    return "\0".join([text, *(_text(source.with_name(name)) for name in included)])
+
+
 def _fingerprint(source: Path, command: list[str]) -> str:
-    parts = [source.read_text(), *command, _compiler_version(command[0]), _processor()]
+    parts = [_text(source), *command, _compiler_version(command[0]), _processor()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
 

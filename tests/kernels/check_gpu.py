@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 
 import torch
 import torch.nn.functional as F
@@ -93,7 +94,7 @@ def check_every_pair_multiplied(batch: int, rows: int, columns: int, group_size:
 
 FEW = (
     (333, 256, 1), (4096, 640, 7), (9000, 128, 8), (40, 1024, 9), (9000, 256, 16), (50, 384, 17),
-    (9000, 128, 32),
+    (9000, 128, 32), (1000, 2048, 3), (1024, 4096, 16), (5120, 256, 5), (14336, 192, 16),
 )  # fmt: skip
 MANY = (
     (2048, 1024, 17), (2049, 1152, 32), (4100, 4096, 33), (9000, 1280, 64), (2048, 8192, 100),
@@ -145,6 +146,16 @@ def check_graphs() -> None:
             assert torch.equal(compiled(x), expected[0]), "compiled"
 
 
+def check_threads() -> None:
+    """A thread that has not used the GPU yet gets the same result."""
+    weight, x = pack(torch.randn(256, 256, device=DEVICE)), torch.ones(4, 256, device=DEVICE)
+    expected, got = packed_linear(x.bfloat16(), weight), []
+    thread = threading.Thread(target=lambda: got.append(packed_linear(x.bfloat16(), weight)))
+    thread.start()
+    thread.join()
+    assert torch.equal(got[0], expected), "another thread"
+
+
 def main() -> None:
     torch.manual_seed(0)
     if IS_REAL and "mxint8" in (sys.argv[2:] or PACKED_FORMATS):
@@ -153,6 +164,7 @@ def main() -> None:
             for group_size in hopper.GROUP_SIZES:
                 check_hopper(group_size)
             check_graphs()
+            check_threads()
             print("The kernels for compute capability 9.0 are right.")  # noqa: T201
     for format in sys.argv[2:] or PACKED_FORMATS:
         for group_size in GROUP_SIZES if IS_REAL else (16, 64):

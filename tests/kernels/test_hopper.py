@@ -6,7 +6,8 @@
 import pytest
 import torch
 
-from chop.kernels import hopper, hopper_many, nvrtc
+from chop import nvrtc
+from chop.kernels import hopper, hopper_many
 from chop.kernels.hopper import Cut, choose
 from chop.kernels.hopper_many import Tile
 
@@ -16,15 +17,32 @@ MULTIPROCESSORS = 132
 @pytest.mark.parametrize("batch", range(1, hopper.LARGEST_BATCH + 1))
 @pytest.mark.parametrize("rows", [16, 4096, 14336, 128256])
 def test_a_cut_holds_every_row_of_x_and_reaches_every_row_of_the_weight(batch, rows):
-    cut = choose(batch, rows, MULTIPROCESSORS)
+    cut = choose(batch, rows, 4096, MULTIPROCESSORS)
     assert cut.batch >= batch
     assert cut.blocks(rows)[0] * 16 * cut.tiles >= rows
     assert 32 * cut.warps <= 1024
+    assert cut.shared_bytes <= hopper_many.MOST_SHARED
 
 
 def test_few_rows_get_more_warps_each():
-    few, many = choose(1, 4096, MULTIPROCESSORS), choose(1, 14336, MULTIPROCESSORS)
+    few, many = (choose(1, rows, 4096, MULTIPROCESSORS) for rows in (4096, 14336))
     assert (few.warps, many.warps) == (16, 8)
+
+
+@pytest.mark.parametrize("rows", [4096, 11008, 14336, 28672])
+def test_tall_blocks_are_used_where_all_multiprocessors_end_together(rows):
+    cut = choose(16, rows, 4096, MULTIPROCESSORS)
+    rounds = -(-cut.blocks(rows)[0] // MULTIPROCESSORS)
+    assert rounds * MULTIPROCESSORS * 16 * cut.tiles <= 1.16 * rows
+
+
+def test_blocks_that_would_not_come_out_even_are_small():
+    assert choose(16, 8192, 4096, MULTIPROCESSORS).tiles == 2
+
+
+def test_two_blocks_share_long_columns_where_rows_are_too_few():
+    assert choose(1, 1024, 4096, MULTIPROCESSORS).blocks(1024) == (64, 2, 1)
+    assert choose(1, 768, 768, MULTIPROCESSORS).blocks(768) == (48, 1, 1)
 
 
 SIZES = [(2048, 1024), (4096, 4096), (4096, 14336), (14336, 4096), (128256, 8192)]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
+
+from chop.nvrtc import raw_stream
 
 
 @functools.cache
@@ -16,18 +17,6 @@ def multiprocessors(device: torch.device) -> int:
     if device.type != "cuda":
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def made_current(device: torch.device) -> AbstractContextManager[object]:
-    """The device to launch on as torch's context; none where it is the current one already."""
-    if device.index == torch.cuda.current_device():
-        return nullcontext()
-    return torch.cuda.device(device)
-
-
-def raw_stream(device: torch.device) -> int:
-    """The handle of the current stream, without the object that torch puts around it."""
-    return int(torch._C._cuda_getCurrentRawStream(device.index))
 
 
 _kept: dict[tuple[torch.device, int, int], Tensor] = {}

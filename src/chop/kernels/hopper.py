@@ -14,8 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from chop.kernels import hopper_many, nvrtc
-from chop.kernels.device import made_current, multiprocessors, raw_stream
+from chop import nvrtc
+from chop.kernels import hopper_many
+from chop.kernels.device import multiprocessors
 
 GROUP_SIZES = (16, 32, 64, 128)
 """Values per scale for which results are compared with the reference (tests/kernels/check_gpu.py).
@@ -26,6 +27,8 @@ LARGEST_BATCH = 32
 """Rows of x that the kernel for few can do."""
 FEW = 16
 """Rows of x up to which it is the faster one."""
+LONG = 2048
+"""Columns from which two blocks share them, if there are too few rows for all multiprocessors."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Cut:
         }
 
 
-def choose(batch: int, rows: int, multiprocessors: int) -> Cut:
+def choose(batch: int, rows: int, columns: int, multiprocessors: int) -> Cut:
     """The cut that was fastest on an H200 among those tried (bench/kernels.py, section cuts).
 
     All multiprocessors should end at the same time. Tall blocks read x less often, and one of
@@ -68,7 +71,9 @@ def choose(batch: int, rows: int, multiprocessors: int) -> Cut:
         is_small = rows <= 32 * multiprocessors
         return Cut(32, tiles=1, warps=8) if is_small else Cut(32, tiles=2, warps=4, split=2)
     size = 8 if batch <= 8 else 16
-    for tiles in (2, 3):
+    if rows <= 8 * multiprocessors and columns >= LONG:
+        return Cut(size, tiles=1, warps=16, split=2)
+    for tiles in (1, 2, 3):
         if rows <= 16 * tiles * multiprocessors:  # a block for each
             return Cut(size, tiles, warps=16)
     for tiles in (7, 6):
@@ -118,7 +123,8 @@ def linear(
     bias = None if bias is None else bias.to(x.dtype).contiguous()
     if is_for_many(x, codes.shape[0]):
         return hopper_many.linear(x, codes, scales, bias, group_size)
-    cut = choose(x.numel() // x.shape[-1], codes.shape[0], multiprocessors(x.device))
+    rows, columns = codes.shape
+    cut = choose(x.numel() // columns, rows, columns, multiprocessors(x.device))
     return run_linear(x, codes, scales, bias, group_size, cut)
 
 
@@ -138,8 +144,8 @@ def run_linear(
     pointers = [c_void_p(None if t is None else t.data_ptr()) for t in tensors]
     sizes = [c_int(n) for n in (x.numel() // columns, rows, columns)]
     kernel = _kernel(x.device, cut, group_size)
-    with made_current(x.device):
-        stream = raw_stream(x.device)
+    with nvrtc.made_current(x.device):
+        stream = nvrtc.raw_stream(x.device)
         kernel.launch(cut.blocks(rows), 32 * cut.warps, stream, [*pointers, *sizes])
     return y
 
@@ -158,4 +164,4 @@ def _kernel(device: torch.device, cut: Cut, group_size: int) -> nvrtc.Function:
     source = f"{shared.read_text()}\n{kernel.read_text()}"
     image = nvrtc.compile_cuda(source, cut.defines(group_size), "sm_90")
     with torch.cuda.device(device):
-        return nvrtc.Function(image, "mxint8_linear", cut.shared_bytes)
+        return nvrtc.Function(image, "mxint8_linear", cut.shared_bytes, starts_early=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from chop.kernels import nvrtc
-from chop.kernels.device import made_current, multiprocessors, raw_stream, tickets_for
+from chop import nvrtc
+from chop.kernels.device import multiprocessors, tickets_for
 
 ROWS, SPAN, WORKERS = 128, 128, 256
 """As in the kernel: rows of the weight in a block, columns of a step, threads that multiply."""
@@ -119,8 +119,8 @@ def run_linear(
     ]
     sizes = [c_int(n) for n in (batch, rows, columns)]
     kernel = _kernel(x.device, tile, group_size)
-    with made_current(x.device):
-        stream = raw_stream(x.device)
+    with nvrtc.made_current(x.device):
+        stream = nvrtc.raw_stream(x.device)
         kernel.launch(grid, tile.threads, stream, [*maps, *pointers, *sizes])
     return y
 
@@ -160,4 +160,4 @@ def instruction(batch: int) -> str:
 def _kernel(device: torch.device, tile: Tile, group_size: int) -> nvrtc.Function:
     image = nvrtc.compile_cuda(source(tile), tile.defines(group_size), "sm_90a")
     with torch.cuda.device(device):
-        return nvrtc.Function(image, "mxint8_linear", tile.shared_bytes)
+        return nvrtc.Function(image, "mxint8_linear", tile.shared_bytes, starts_early=True)

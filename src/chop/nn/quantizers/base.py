@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from chop.errors import ConfigError
-from chop.nn.quantizers.kernels import Kernel, can_mask, can_run, mask
+from chop.nn.quantizers.kernels import Kernel, can_call, can_mask, can_run, mask
 from chop.nn.quantizers.rounding import Rounding, make_noise
 
 Bound = float | Tensor
@@ -70,11 +70,11 @@ class Quantizer:
 
     def _values(self, x: Tensor) -> tuple[Tensor, bool]:
         """The values, and whether all of `x` is known to lie in the range."""
-        if not torch.compiler.is_compiling() and can_run(x):
-            kernel = self._kernel
-            if kernel is not None:
-                return kernel.run(x)
-        return self.quantize(x), False
+        if torch.compiler.is_compiling():
+            kernel = self.kernel() if can_call(x) else None
+            return (kernel.call(x) if kernel and kernel.block else self.quantize(x)), False
+        kernel = self._kernel if can_run(x) else None
+        return kernel.run(x) if kernel is not None else (self.quantize(x), False)
 
     def kernel(self) -> Kernel | None:
         """The native code for these settings, None where there is none."""

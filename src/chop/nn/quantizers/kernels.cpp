@@ -1,72 +1,21 @@
 // The values of the number formats in one pass over memory, bit-equal to the PyTorch definitions.
 //
-// Each kernel is a row of the table at the end. All arithmetic is exact: products with powers of
-// two, rounding to integers, comparisons.
+// Each kernel is a row of the table at the end. The formats themselves are in `exact.h`.
 //
 // Rounding to nearest even, the default, is written in vectors, because a copy of the tensor leaves
 // time for about seven vector instructions and no more. What ordinary numbers do not need (limits,
 // NaN) is watched for with one instruction, and done over with care where it does occur. All else
 // is plain loops that the compiler vectorises.
 
-#include <cstdint>
 #include <cstring>
+
+#include "exact.h"
 
 #if defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
 
-namespace {
-
-using i32 = std::int32_t;
-using u32 = std::uint32_t;
-using i64 = std::int64_t;
-using u64 = std::uint64_t;
-
-enum Rounding { NEAREST_EVEN, NEAREST_AWAY, FLOOR, TOWARD_ZERO };
-
-constexpr i32 FRACTION = 23;
-constexpr i32 BIAS = 127;
-constexpr i32 FINEST = -149;   // every float is a multiple of 2**FINEST
-constexpr i32 OF_ZERO = -151;  // the exponent that stands for zero
-constexpr u32 MAGNITUDE = 0x7fffffffu;
-constexpr u32 INFINITE = 0x7f800000u;
-constexpr u32 QUIET_NAN = 0x7fc00000u;
-constexpr u32 FRACTION_MASK = 0x007fffffu;
-
-inline u32 bits_of(float x) {
-  u32 b;
-  std::memcpy(&b, &x, sizeof b);
-  return b;
-}
-
-inline float float_of(u32 b) {
-  float x;
-  std::memcpy(&x, &b, sizeof x);
-  return x;
-}
-
-inline i32 max(i32 a, i32 b) { return a > b ? a : b; }
-inline i32 min(i32 a, i32 b) { return a < b ? a : b; }
-inline i64 min(i64 a, i64 b) { return a < b ? a : b; }
-inline i32 clamp(i32 a, i32 low, i32 high) { return min(max(a, low), high); }
-inline float clamp(float x, float low, float high) {  // NaN stays
-  x = x < low ? low : x;
-  return x > high ? high : x;
-}
-inline i32 magnitude_of(float x) { return static_cast<i32>(bits_of(x) & MAGNITUDE); }
-inline float with_sign_of(float magnitude, float x) { return __builtin_copysignf(magnitude, x); }
-
-// An exponent where a float has it, the bits of 2**e, and 2**e itself if that is a normal number.
-inline i32 shifted(i32 e) { return static_cast<i32>(static_cast<u32>(e) << FRACTION); }
-inline i32 in_place(i32 e) { return shifted(e + BIAS); }
-inline float power(i32 e) { return float_of(static_cast<u32>(in_place(e))); }
-
-// 2**e as a product of two powers, for exponents that no normal number has.
-struct Power {
-  float first, second;
-  explicit Power(i32 e) : first(power(e >> 1)), second(power(e - (e >> 1))) {}
-  float times(float x) const { return x * first * second; }
-};
+namespace mase {
 
 // --- vectors ----------------------------------------------------------------------------------
 
@@ -132,48 +81,11 @@ inline Floats with_sign_of(Floats magnitude, Floats x) {
 
 // --- rounding ---------------------------------------------------------------------------------
 
-template <int R>
-inline float round_whole(float x) {
-  if (R == NEAREST_EVEN) return __builtin_rintf(x);
-  if (R == FLOOR) return __builtin_floorf(x);
-  float whole = __builtin_truncf(x);
-  if (R == TOWARD_ZERO) return whole;
-  return whole + with_sign_of(__builtin_fabsf(x - whole) >= 0.5f ? 1.0f : 0.0f, x);
-}
-
-// `scaled`, which is x over the unit, as an integer. A tiny negative x may have underflowed.
-template <int R>
-inline float round_scaled(float scaled, float x) {
-  float whole = round_whole<R>(scaled);
-  return R == FLOOR && scaled == 0.0f && x < 0.0f ? -1.0f : whole;
-}
-
-// x as a multiple of 2**unit, for any unit.
-template <int R>
-inline float round_to_multiple(float x, i32 unit) {
-  unit = max(unit, FINEST);
-  return Power(unit).times(round_scaled<R>(Power(-unit).times(x), x));
-}
-
 // Nearest-even needs no scaling where |x| < 2**(unit+22): in the sum with 1.5 * 2**(unit+23) the
 // last bit is worth 2**unit, so that the addition itself rounds. A zero comes out positive.
 constexpr i32 SUM_WIDTH = 22;
 constexpr i32 SUM_HIGHEST_UNIT = 127 - FRACTION;
 inline float sum_constant(i32 unit) { return 1.5f * power(unit + FRACTION); }
-
-// floor(log2) of a finite magnitude given by its bits, subnormals included.
-inline i32 exact_exponent(u32 magnitude) {
-  if (magnitude == 0) return OF_ZERO;
-  if (magnitude > FRACTION_MASK) return static_cast<i32>(magnitude >> FRACTION) - BIAS;
-  return FINEST + 31 - __builtin_clz(magnitude);
-}
-
-// Whether the mantissa of a magnitude, as a fraction in 2**-23, is at least `threshold`.
-inline bool mantissa_reaches(u32 magnitude, i32 threshold) {
-  if (magnitude == 0) return false;
-  i32 shift = magnitude > FRACTION_MASK ? 0 : __builtin_clz(magnitude) - 8;
-  return static_cast<i32>((magnitude << shift) & FRACTION_MASK) >= threshold;
-}
 
 // --- loops ------------------------------------------------------------------------------------
 
@@ -353,22 +265,17 @@ struct CarefulFixed {
   bool accepts(Ints outside) const { return !any(outside); }
 };
 
-// Parameters: exponent of the unit, lowest and highest value.
 template <int R>
 bool run_fixed(const Call& call) {
+  const Fixed<R> format(call.parameters);
   const i32 unit = static_cast<i32>(call.parameters[0]);
-  const float low = static_cast<float>(call.parameters[1]);
-  const float high = static_cast<float>(call.parameters[2]);
-  const float up = power(-unit), down = power(unit);
-  const bool is_small = -low < power(unit + SUM_WIDTH) && high < power(unit + SUM_WIDTH);
-  if (R == NEAREST_EVEN && is_small && unit <= SUM_HIGHEST_UNIT) {
-    const Floats constant = spread(sum_constant(unit)), lowest = spread(low), most = spread(high);
-    return run_steps(call, QuickFixed{constant, lowest, most},
-                     CarefulFixed{constant, lowest, most});
+  const float most = power(unit + SUM_WIDTH);
+  if (R == NEAREST_EVEN && -format.low < most && format.high < most && unit <= SUM_HIGHEST_UNIT) {
+    const Floats constant = spread(sum_constant(unit));
+    const Floats low = spread(format.low), high = spread(format.high);
+    return run_steps(call, QuickFixed{constant, low, high}, CarefulFixed{constant, low, high});
   }
-  return run_elements(call, [=](float x) {
-    return clamp(round_scaled<R>(x * up, x) * down, low, high) + 0.0f;  // -0 becomes 0
-  });
+  return run_elements(call, format);
 }
 
 // Small floats to nearest even: the constant of the sum follows the exponent of each element, which
@@ -423,61 +330,18 @@ struct CarefulFloat : QuickFloat {
 };
 
 template <int R>
-inline float round_scaled_float(float x, i32 mantissa, i32 lowest, float limit) {
-  x = clamp(x, -limit, limit);  // the limit is a value, so that this may come first
-  i32 exponent = max(magnitude_of(x) & static_cast<i32>(INFINITE), in_place(lowest));
-  float up = float_of(static_cast<u32>(((2 * BIAS + mantissa) << FRACTION) - exponent));
-  float down = float_of(static_cast<u32>(exponent - (mantissa << FRACTION)));
-  return round_scaled<R>(x * up, x) * down;
-}
-
-// Parameters: mantissa bits, lowest exponent, largest value. For moderate exponents.
-template <int R>
 bool run_float(const Call& call) {
-  const i32 mantissa = static_cast<i32>(call.parameters[0]);
-  const i32 lowest = static_cast<i32>(call.parameters[1]);
-  const float limit = static_cast<float>(call.parameters[2]);
+  const Float<R> format(call.parameters);
+  const i32 mantissa = format.mantissa, lowest = format.lowest;
   if (R == NEAREST_EVEN)
-    return run_steps(call, QuickFloat(mantissa, lowest, limit),
-                     CarefulFloat(mantissa, lowest, limit));
-  return run_elements(
-      call, [=](float x) { return round_scaled_float<R>(x, mantissa, lowest, limit); });
+    return run_steps(call, QuickFloat(mantissa, lowest, format.limit),
+                     CarefulFloat(mantissa, lowest, format.limit));
+  return run_elements(call, format);
 }
 
-// Parameters: the same, and what a magnitude beyond the largest value becomes.
 template <int R>
 bool run_wide_float(const Call& call) {
-  const i32 mantissa = static_cast<i32>(call.parameters[0]);
-  const i32 lowest = static_cast<i32>(call.parameters[1]);
-  const float limit = static_cast<float>(call.parameters[2]);
-  const float beyond = static_cast<float>(call.parameters[3]);
-  return run_elements(call, [=](float x) {
-    i32 e = (magnitude_of(x) >> FRACTION) - BIAS;
-    float y = round_to_multiple<R>(x, max(e, lowest) - mantissa);
-    return __builtin_fabsf(y) > limit ? with_sign_of(beyond, y) : y;
-  });
-}
-
-// How a magnitude becomes a power of two: what to add to its bits so that they carry into the
-// exponent, for positive and for negative values, and whether the lowest exponent means zero.
-struct LogRule {
-  u32 positive, negative;
-  bool has_zero;
-  explicit LogRule(const double* p)
-      : positive(static_cast<u32>(p[0])), negative(static_cast<u32>(p[1])), has_zero(p[2] != 0) {}
-  bool is_plain() const { return positive == negative && !has_zero; }
-};
-
-// Exponents `low` and `high` are in place, that is with their bias and times 2**FRACTION.
-inline float round_log(float x, LogRule rule, i32 low, i32 high) {
-  float signed_x = x + 0.0f;  // -0 becomes 0
-  i32 magnitude = magnitude_of(signed_x);
-  u32 carry = signed_x >= 0.0f ? rule.positive : rule.negative;
-  i32 carried = static_cast<i32>((static_cast<u32>(magnitude) + carry) & INFINITE);
-  i32 exponent = clamp(carried, low, high);
-  float y = with_sign_of(float_of(static_cast<u32>(exponent)), signed_x);
-  y = rule.has_zero && exponent == low ? 0.0f : y;
-  return magnitude > static_cast<i32>(INFINITE) ? x : y;
+  return run_elements(call, WideFloat<R>(call.parameters));
 }
 
 // Powers of two, quick: times `factor` a mantissa that rounds up is 2 or more, one that rounds down
@@ -520,22 +384,21 @@ inline float log_factor(const LogRule& rule) {
   return first * factor >= 2.0f && last * factor < 2.0f ? factor : 0.0f;
 }
 
-// Parameters: LogRule, lowest and highest exponent.
+template <int R>
 bool run_log(const Call& call) {
-  const LogRule rule(call.parameters);
-  const i32 low = in_place(static_cast<i32>(call.parameters[3]));
-  const i32 high = in_place(static_cast<i32>(call.parameters[4]));
-  const QuickLog quick{spread(log_factor(rule)), spread(low), spread(high)};
-  if (log_factor(rule) > 0.0f) return run_steps(call, quick, CarefulLog{quick});
-  return run_elements(call, [=](float x) { return round_log(x, rule, low, high); });
+  const Log<R> format(call.parameters);
+  const float factor = log_factor(format.rule);
+  const QuickLog quick{spread(factor), spread(format.low), spread(format.high)};
+  if (factor > 0.0f) return run_steps(call, quick, CarefulLog{quick});
+  return run_elements(call, format);
 }
 
 // --- blocks -------------------------------------------------------------------------------------
 
-// A block kernel offers two ways. `block` takes any n elements and the bits of their largest
-// magnitude, which is finite. `round` takes a block of N whose largest magnitude lies in `usual`,
-// and gets its bits, the lower 16 only if it `needs_all_bits`: there, exponents are neither clamped
-// nor subnormal, and what a block shares is its exponent, in place, plus a constant.
+// A block kernel is a format with a second, quick way. `round` takes a block of N whose largest
+// magnitude lies in `usual`, and gets its bits, the lower 16 only if it `needs_all_bits`: there,
+// exponents are neither clamped nor subnormal, and what a block shares is its exponent, in place,
+// plus a constant.
 
 struct Window {  // of exponents, as bits of magnitudes; empty where there is no way to round
   i32 first, beyond;
@@ -559,24 +422,14 @@ ALWAYS_INLINE void each_in_block(const float* x, float* y, F f) {
 }
 
 template <int R, bool HAS_ONE_ZERO>
-struct BlockFixed {  // parameters: offset, lowest, highest exponent, unit's offset, ones, one zero
-  i32 offset, low, high, unit_offset;
-  float ones, zero = HAS_ONE_ZERO ? 0.0f : -0.0f;
+struct QuickBlockFixed : BlockFixed<R> {
+  using Format = BlockFixed<R>;
+  using Format::offset, Format::low, Format::high, Format::unit_offset, Format::ones, Format::zero;
   i32 to_constant, to_limit;  // added to the exponent of the largest
-  explicit BlockFixed(const double* p)
-      : offset(static_cast<i32>(p[0])), low(static_cast<i32>(p[1])), high(static_cast<i32>(p[2])),
-        unit_offset(static_cast<i32>(p[3])), ones(static_cast<float>(p[4])),
+  explicit QuickBlockFixed(const double* p)
+      : Format(p),
         to_constant(magnitude_of(sum_constant(offset + unit_offset)) - in_place(0)),
         to_limit(magnitude_of(ones) + shifted(offset + unit_offset) - in_place(0)) {}
-
-  void block(const float* x, float* y, i64 n, u32 largest) const {
-    const i32 unit = clamp(exact_exponent(largest) + offset, low, high) + unit_offset;
-    const Power up(-max(unit, FINEST)), down(max(unit, FINEST));
-    const float limit = Power(unit).times(ones), sum = zero;  // -0 + 0 is 0, -0 + -0 is -0
-    each(x, y, n, [=](float v) {
-      return clamp(down.times(round_scaled<R>(up.times(v), v)), -limit, limit) + sum;
-    });
-  }
 
   bool needs_all_bits() const { return false; }
 
@@ -606,32 +459,16 @@ struct BlockFixed {  // parameters: offset, lowest, highest exponent, unit's off
 };
 
 template <int R>
-struct BlockFloat {  // parameters: mantissa bits, scale's threshold, offset, lowest, highest,
-                     // lowest exponent's offset, largest value, its exponent's offset
-  i32 mantissa, threshold, offset, low, high, lowest_offset;
-  float largest_value;
-  i32 limit_offset;
+struct QuickBlockFloat : BlockFloat<R> {
+  using Format = BlockFloat<R>;
+  using Format::mantissa, Format::threshold, Format::offset, Format::low, Format::high,
+      Format::lowest_offset, Format::largest_value, Format::limit_offset;
   i32 carry, to_lowest, to_limit, to_beyond;  // added to the largest, to its exponent
-  explicit BlockFloat(const double* p)
-      : mantissa(static_cast<i32>(p[0])), threshold(static_cast<i32>(p[1])),
-        offset(static_cast<i32>(p[2])), low(static_cast<i32>(p[3])), high(static_cast<i32>(p[4])),
-        lowest_offset(static_cast<i32>(p[5])), largest_value(static_cast<float>(p[6])),
-        limit_offset(static_cast<i32>(p[7])), carry((1 << FRACTION) - threshold),
+  explicit QuickBlockFloat(const double* p)
+      : Format(p), carry((1 << FRACTION) - threshold),
         to_lowest(shifted(offset + lowest_offset)),
         to_limit(magnitude_of(largest_value) + shifted(offset + limit_offset) - in_place(0)),
         to_beyond(to_limit + (1 << FRACTION >> (mantissa + 1))) {}  // what is less, rounds down
-
-  void block(const float* x, float* y, i64 n, u32 largest) const {
-    const i32 e = exact_exponent(largest) + mantissa_reaches(largest, threshold);
-    const i32 scale = clamp(e + offset, low, high), lowest = scale + lowest_offset, m = mantissa;
-    const float limit = Power(scale + limit_offset).times(largest_value);
-    if (lowest - m >= -126)
-      return each(x, y, n, [=](float v) { return round_scaled_float<R>(v, m, lowest, limit); });
-    for (i64 i = 0; i < n; ++i) {
-      i32 exponent = exact_exponent(bits_of(x[i]) & MAGNITUDE);
-      y[i] = clamp(round_to_multiple<R>(x[i], max(exponent, lowest) - m), -limit, limit);
-    }
-  }
 
   bool needs_all_bits() const { return threshold != upper_half(threshold); }
 
@@ -660,21 +497,12 @@ struct BlockFloat {  // parameters: mantissa bits, scale's threshold, offset, lo
   }
 };
 
-struct BlockLog {  // parameters: LogRule, largest code, largest bias, the largest's threshold
-  LogRule rule;
-  i32 top, max_bias, threshold;
+template <int R>
+struct QuickBlockLog : BlockLog<R> {
+  using Format = BlockLog<R>;
+  using Format::top, Format::max_bias, Format::threshold;
   float factor;
-  explicit BlockLog(const double* p)
-      : rule(p), top(static_cast<i32>(p[3])), max_bias(static_cast<i32>(p[4])),
-        threshold(static_cast<i32>(p[5])), factor(log_factor(rule)) {}
-
-  void block(const float* x, float* y, i64 n, u32 largest) const {
-    const i32 e = exact_exponent(largest) + mantissa_reaches(largest, threshold);
-    const i32 bias = clamp(top - e, 0, max_bias);
-    const i32 lowest = in_place(-bias), highest = in_place(top - bias);
-    const LogRule r = rule;
-    each(x, y, n, [=](float v) { return round_log(v, r, lowest, highest); });
-  }
+  explicit QuickBlockLog(const double* p) : Format(p), factor(log_factor(this->log)) {}
 
   bool needs_all_bits() const { return threshold != upper_half(threshold); }
 
@@ -698,7 +526,7 @@ __attribute__((noinline)) void run_block(const Kernel& kernel, const float* x, f
   i32 largest = 0;
   for (i64 i = 0; i < n; ++i) largest = max(largest, magnitude_of(x[i]));
   if (largest < static_cast<i32>(INFINITE))
-    return kernel.block(x, y, n, static_cast<u32>(largest));
+    return each(x, y, n, kernel.rule(static_cast<u32>(largest)));
   for (i64 i = 0; i < n; ++i) y[i] = float_of(QUIET_NAN);
 }
 
@@ -802,29 +630,24 @@ void mask(const float* __restrict gradient, const float* __restrict x, float* __
 using Run = bool (*)(const Call&);
 
 #define EACH_ROUNDING(RUN) {RUN<NEAREST_EVEN>, RUN<NEAREST_AWAY>, RUN<FLOOR>, RUN<TOWARD_ZERO>}
-#define ANY_ROUNDING(RUN) {RUN, RUN, RUN, RUN}
 
 template <int R>
 bool run_block_fixed(const Call& call) {
   const bool has_one_zero = call.parameters[5] != 0;
-  return has_one_zero ? run_blocks<BlockFixed<R, true>>(call)
-                      : run_blocks<BlockFixed<R, false>>(call);
+  return has_one_zero ? run_blocks<QuickBlockFixed<R, true>>(call)
+                      : run_blocks<QuickBlockFixed<R, false>>(call);
 }
 template <int R>
-bool run_block_float(const Call& call) { return run_blocks<BlockFloat<R>>(call); }
+bool run_block_float(const Call& call) { return run_blocks<QuickBlockFloat<R>>(call); }
+template <int R>
+bool run_block_log(const Call& call) { return run_blocks<QuickBlockLog<R>>(call); }
 
 // To add a kernel: its row here, and its name at the same place in kernels.py.
 const Run KERNELS[][4] = {
-    EACH_ROUNDING(run_fixed),
-    EACH_ROUNDING(run_float),
-    EACH_ROUNDING(run_wide_float),
-    ANY_ROUNDING(run_log),
-    EACH_ROUNDING(run_block_fixed),
-    EACH_ROUNDING(run_block_float),
-    ANY_ROUNDING(run_blocks<BlockLog>),
+    EACH_ROUNDING(run_fixed),       EACH_ROUNDING(run_float),       EACH_ROUNDING(run_wide_float),
+    EACH_ROUNDING(run_log),         EACH_ROUNDING(run_block_fixed), EACH_ROUNDING(run_block_float),
+    EACH_ROUNDING(run_block_log),
 };
-
-}  // namespace
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -842,3 +665,5 @@ EXPORT void mase_mask(const float* gradient, const float* x, float* out, i64 n, 
     return true;
   });
 }
+
+}  // namespace mase

@@ -1,8 +1,11 @@
-"""Native code for the formats: `kernels.cpp`, built at first use, behind two torch operators.
+"""Native code for the formats, built at first use, behind two torch operators: `kernels.cpp` for
+the CPU, and `kernels.cu` for NVIDIA GPUs.
 
 The operators have rules for fake tensors, so tracers see them as they see any operator; where no
 one is looking, the native code is called without them, which costs less. Under torch.compile the
-formats use their PyTorch definition instead, which the compiler fuses.
+formats use their PyTorch definition instead, which the compiler fuses; but what it makes of a block
+format for a GPU is slower than our kernel and takes long to compile, so that where no gradient is
+wanted, blocks are left to the operator.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from chop import native
+from chop.nn.quantizers import gpu
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 NAMES = ("fixed", "float", "wide_float", "log", "block_fixed", "block_float", "block_log")
 ROUNDINGS = ("nearest_even", "nearest_away", "floor", "toward_zero")
-"""Both in the order of the table in `kernels.cpp`."""
+"""Both in the order of the table in `kernels.cpp`; the kernels in that of `gpu.FORMATS` too."""
 PLAIN = (Tensor, torch.nn.Parameter, FakeTensor)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 GRAIN = 1 << 15
@@ -42,14 +46,37 @@ class Kernel(NamedTuple):
 
     def run(self, x: Tensor) -> tuple[Tensor, bool]:
         """The values of `x`, same shape and dtype; whether `x` is known to lie in the range."""
+        settings = NAMES.index(self.name), ROUNDINGS.index(self.rounding), self.block
+        if x.is_cuda:
+            run = torch.ops.mase.quantize if is_traced(x) else gpu.quantize
+            return run(x.contiguous(), *settings, self.parameters), False
         is_float = x.dtype is torch.float32
         wide = x if is_float and x.is_contiguous() else x.float().contiguous()
-        settings = NAMES.index(self.name), ROUNDINGS.index(self.rounding), self.block
         if is_traced(x):
             y, is_inside = torch.ops.mase.quantize(wide, *settings, self.parameters), False
         else:
             y, is_inside = _launch(wide, *settings, self.parameters)
         return (y if is_float else y.to(x.dtype)), is_inside
+
+    def call(self, x: Tensor) -> Tensor:
+        """The same as an operator that a compiler leaves alone."""
+        settings = NAMES.index(self.name), ROUNDINGS.index(self.rounding), self.block
+        return torch.ops.mase.quantize(x.contiguous(), *settings, self.parameters)
+
+
+def can_call(x: Tensor) -> bool:
+    """Whether code that is being compiled may `call` a kernel: on a GPU, without gradients."""
+    return (
+        x.is_cuda
+        and x.dtype in DTYPES
+        and not torch.is_grad_enabled()
+        and _is_usable(x.device.index)
+    )
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _is_usable(index: int) -> bool:
+    return gpu.is_usable(torch.device("cuda", index))
 
 
 def can_run(x: Tensor) -> bool:
@@ -57,9 +84,8 @@ def can_run(x: Tensor) -> bool:
     return (
         type(x) in PLAIN
         and x.dtype in DTYPES
-        and x.is_cpu
         and x.numel() > 0
-        and library() is not None
+        and (library() is not None if x.is_cpu else x.is_cuda and gpu.is_usable(x.device))
     )
 
 
@@ -76,7 +102,8 @@ def is_traced(x: Tensor) -> bool:
 def can_mask(gradient: Tensor, x: Tensor) -> bool:
     """Whether `mask` takes these two."""
     return can_run(x) and all(
-        t.dtype == torch.float32 and t.is_cpu and t.is_contiguous() for t in (gradient, x)
+        t.dtype == torch.float32 and t.is_contiguous() and t.device == x.device
+        for t in (gradient, x)
     )
 
 
@@ -138,7 +165,15 @@ def _run_mask(gradient: Tensor, x: Tensor, low: float, high: float) -> Tensor:
     return out
 
 
+def _run_quantize_on_gpu(
+    x: Tensor, kernel: int, rounding: int, block: int, p: list[float]
+) -> Tensor:
+    return gpu.quantize(x, kernel, rounding, block, tuple(p))
+
+
 _operators.impl("quantize", _run_quantize, "CPU")
 _operators.impl("mask", _run_mask, "CPU")
+_operators.impl("quantize", _run_quantize_on_gpu, "CUDA")
+_operators.impl("mask", gpu.mask, "CUDA")
 torch.library.register_fake("mase::quantize", lambda x, *settings: torch.empty_like(x))
 torch.library.register_fake("mase::mask", lambda gradient, *rest: torch.empty_like(gradient))

@@ -9,10 +9,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from chop.errors import ChopError
 
@@ -20,12 +23,18 @@ PROGRAMMATIC_STREAM_SERIALIZATION = 6
 """The driver's name of the attribute that lets a kernel start while the one before it ends."""
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 """The driver's name of the attribute that allows a kernel so much shared memory."""
+INVALID_CONTEXT = 201
+"""The driver's answer where no context is current."""
 UINT8, BFLOAT16 = 0, 9
 """The driver's names of element types in a tensor map."""
 SWIZZLE_64, SWIZZLE_128 = 2, 3
 """Ways in which the copy engine permutes the 16-byte units of rows of so many bytes."""
 PROMOTE_256 = 3
 """What is fetched is fetched 256 bytes at a time."""
+
+
+OPTIONS = ("--fmad=false",)
+"""No contraction into fused multiply-add: rounding twice is what the definitions do."""
 
 
 class _Attribute(ctypes.Structure):
@@ -68,7 +77,7 @@ def tensor_map(
 
     The rows of a box are 64 or 128 bytes long, and are permuted accordingly.
     """
-    aligned = _aligned(TensorMap, 64)
+    aligned: TensorMap = _aligned(TensorMap, 64)
     (rows, columns), (box_rows, box_columns) = shape, box
     box_bytes = row_bytes // columns * box_columns
     status = _driver().cuTensorMapEncodeTiled(
@@ -96,12 +105,18 @@ def _aligned(kind: Any, alignment: int) -> Any:
 
 
 class Function:
-    """A kernel on the current device; `launch` queues it on a stream."""
+    """A kernel on the current device; `launch` queues it on a stream.
 
-    def __init__(self, image: bytes, name: str, shared_bytes: int = 0) -> None:
-        driver = _driver()
+    One that `starts_early` may start while the kernel before it ends, and waits for that itself.
+    """
+
+    def __init__(
+        self, image: bytes, name: str, shared_bytes: int = 0, *, starts_early: bool = False
+    ) -> None:
+        driver, self._early = _driver(), int(starts_early)
         self._module, self._handle, self._shared_bytes = c_void_p(), c_void_p(), shared_bytes
-        _check(driver.cuModuleLoadData(byref(self._module), image), f"load {name}")
+        loaded = _in_context(lambda: driver.cuModuleLoadData(byref(self._module), image))
+        _check(loaded, f"load {name}")
         found = driver.cuModuleGetFunction(byref(self._handle), self._module, name.encode())
         _check(found, f"find {name}")
         allowed = driver.cuFuncSetAttribute(
@@ -114,9 +129,28 @@ class Function:
     ) -> None:
         """Queue the kernel; `arguments` are ctypes values and must match its signature."""
         pointers = (c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
-        config = _Config(*grid, threads, 1, 1, self._shared_bytes, stream, _EARLY, 1)
-        status = _driver().cuLaunchKernelEx(byref(config), self._handle, pointers, None)
+        config = _Config(*grid, threads, 1, 1, self._shared_bytes, stream, _EARLY, self._early)
+        launch = _driver().cuLaunchKernelEx
+        status = _in_context(lambda: launch(byref(config), self._handle, pointers, None))
         _check(status, "launch a kernel")
+
+
+def architecture(device: torch.device) -> str:
+    """The compiler's name of a GPU, such as "sm_90"."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
+def made_current(device: torch.device) -> AbstractContextManager[object]:
+    """The device to launch on as torch's context; none where it is the current one already."""
+    if device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(device)
+
+
+def raw_stream(device: torch.device) -> int:
+    """The handle of the current stream, without the object that torch puts around it."""
+    return int(torch._C._cuda_getCurrentRawStream(device.index))
 
 
 def is_available() -> bool:
@@ -127,7 +161,7 @@ def is_available() -> bool:
         return False
 
 
-def compile_cuda(source: str, defines: dict[str, int], architecture: str) -> bytes:
+def compile_cuda(source: str, defines: Mapping[str, int | str], architecture: str) -> bytes:
     """The machine code of `source` for `architecture`, such as "sm_90a"."""
     library, program = _compiler(), c_void_p()
     created = library.nvrtcCreateProgram(
@@ -135,7 +169,7 @@ def compile_cuda(source: str, defines: dict[str, int], architecture: str) -> byt
     )
     _check(created, "read the source")
     try:
-        options = [f"--gpu-architecture={architecture}", "--std=c++17"]
+        options = [f"--gpu-architecture={architecture}", "--std=c++17", *OPTIONS]
         options += [f"-D{name}={value}" for name, value in defines.items()]
         given = (c_char_p * len(options))(*(o.encode() for o in options))
         if library.nvrtcCompileProgram(program, len(options), given):
@@ -155,6 +189,15 @@ def _bytes(program: c_void_p, what: str) -> bytes:
 
 def _text(program: c_void_p, what: str) -> str:
     return _bytes(program, what).rstrip(b"\0").decode(errors="replace")
+
+
+def _in_context(call: Callable[[], int]) -> int:
+    """The status of `call`, which the driver refuses in a thread that has not used its GPU yet."""
+    status = call()
+    if status != INVALID_CONTEXT:
+        return status
+    torch.cuda.synchronize()  # torch enters the context
+    return call()
 
 
 def _check(status: int, what: str) -> None:

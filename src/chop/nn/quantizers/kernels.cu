@@ -1,0 +1,134 @@
+// The values of the number formats on GPUs, in one pass over memory. The formats themselves are in
+// `exact.h`, whose text stands before this one.
+//
+// Compiled at run time, once per set of: FORMAT (of `exact.h`), ROUNDING, STORED (how elements lie
+// in memory), VECTOR (elements that a thread takes at once; more than 1 where they are aligned),
+// LANES (threads for a block of the format; 0 where elements stand alone), and IS_WHOLE (blocks have
+// a vector for each of their threads, no more and no less, and rows are made of such blocks).
+
+namespace mase {
+
+struct Float32 {
+  using Bits = u32;
+  FUNCTION static float read(u32 bits) { return float_of(bits); }
+  FUNCTION static u32 write(float x) { return bits_of(x); }
+};
+
+struct Bfloat16 {
+  using Bits = unsigned short;
+  FUNCTION static float read(Bits bits) { return float_of(static_cast<u32>(bits) << 16); }
+  FUNCTION static Bits write(float x) {  // to nearest even; a NaN stays one
+#if __CUDA_ARCH__ >= 800
+    Bits rounded;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded) : "f"(x));
+    return rounded;
+#else
+    const u32 bits = bits_of(x);
+    const bool is_nan = (bits & MAGNITUDE) > INFINITE;
+    return static_cast<Bits>((is_nan ? bits | 1u << 22 : bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+#endif
+  }
+};
+
+struct Float16 {
+  using Bits = unsigned short;
+  FUNCTION static float read(Bits bits) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+  }
+  FUNCTION static Bits write(float x) {
+    Bits bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+  }
+};
+
+using Bits = STORED::Bits;
+struct __align__(sizeof(Bits) * VECTOR) Vector { Bits elements[VECTOR]; };
+
+FUNCTION Vector load(const Bits* from) { return *reinterpret_cast<const Vector*>(from); }
+
+template <class F>
+FUNCTION void store_mapped(Bits* to, Vector v, F f) {
+#pragma unroll
+  for (int i = 0; i < VECTOR; ++i) v.elements[i] = STORED::write(f(STORED::read(v.elements[i])));
+  *reinterpret_cast<Vector*>(to) = v;
+}
+
+struct Parameters { float values[8]; };
+
+#if LANES == 0
+
+extern "C" __global__ void quantize(const Bits* __restrict__ x, Bits* __restrict__ y, i64 n,
+                                    Parameters parameters) {
+  const FORMAT<ROUNDING> format(parameters.values);
+  const i64 first = (blockIdx.x * static_cast<i64>(blockDim.x) + threadIdx.x) * VECTOR;
+  if (first + VECTOR <= n) return store_mapped(y + first, load(x + first), format);
+  for (i64 i = first; i < n; ++i) y[i] = STORED::write(format(STORED::read(x[i])));
+}
+
+#else
+
+FUNCTION i32 largest_of(const Vector& v) {
+  i32 largest = 0;
+#pragma unroll
+  for (int i = 0; i < VECTOR; ++i)
+    largest = max(largest, magnitude_of(STORED::read(v.elements[i])));
+  return largest;
+}
+
+// The largest of the LANES threads that share a block.
+FUNCTION i32 largest_of_lanes(i32 mine) {
+  const u32 lane = threadIdx.x % 32, all = LANES == 32 ? ~0u : (1u << LANES % 32) - 1;
+  const u32 together = all << lane / LANES * LANES;
+#pragma unroll
+  for (int step = LANES / 2; step > 0; step /= 2)
+    mine = max(mine, __shfl_xor_sync(together, mine, step));
+  return mine;
+}
+
+// The rule of a block, given its largest magnitude; what is not finite makes all of it NaN.
+struct Rule {
+  decltype(FORMAT<ROUNDING>(static_cast<float*>(nullptr)).rule(0)) finite;
+  bool is_finite;
+  FUNCTION Rule(const Parameters& parameters, i32 largest)
+      : finite(FORMAT<ROUNDING>(parameters.values).rule(static_cast<u32>(largest))),
+        is_finite(largest < static_cast<i32>(INFINITE)) {}
+  FUNCTION float operator()(float x) const { return is_finite ? finite(x) : float_of(QUIET_NAN); }
+};
+
+// Blocks never cross a row; `across` of them are in one, the last of which may be shorter. Where
+// VECTOR is more than 1, it divides all lengths.
+extern "C" __global__ void quantize(const Bits* __restrict__ x, Bits* __restrict__ y, i64 rows,
+                                    i64 columns, i64 block, i64 across, Parameters parameters) {
+  const i64 thread = blockIdx.x * static_cast<i64>(blockDim.x) + threadIdx.x;
+  const i64 index = thread / LANES;
+  if (index >= rows * across) return;
+#if IS_WHOLE
+  const Vector v = load(x + thread * VECTOR);
+  store_mapped(y + thread * VECTOR, v, Rule(parameters, largest_of_lanes(largest_of(v))));
+#else
+  const i64 row = index / across, column = (index - row * across) * block;
+  const i64 length = min(block, columns - column), first = threadIdx.x % LANES * VECTOR;
+  x += row * columns + column, y += row * columns + column;
+  i32 largest = 0;
+  for (i64 i = first; i < length; i += LANES * VECTOR)
+    largest = max(largest, largest_of(load(x + i)));
+  const Rule rule(parameters, largest_of_lanes(largest));
+  for (i64 i = first; i < length; i += LANES * VECTOR) store_mapped(y + i, load(x + i), rule);
+#endif
+}
+
+#endif
+
+// The gradient where low <= x <= high, else 0. (Were it named `mask`, the run-time compilers 12.9 to
+// 13.4 would crash on it for GPUs before compute capability 9.0.)
+extern "C" __global__ void mask_gradient(const float* __restrict__ gradient,
+                                         const float* __restrict__ x, float* __restrict__ out,
+                                         i64 n, float low, float high) {
+  const i64 i = blockIdx.x * static_cast<i64>(blockDim.x) + threadIdx.x;
+  if (i < n) out[i] = x[i] >= low && x[i] <= high ? gradient[i] : 0.0f;
+}
+
+}  // namespace mase

@@ -1,0 +1,68 @@
+"""Number formats on a GPU; what can be said of them without one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from format_cases import BLOCK_CASES, DETERMINISTIC, ELEMENT_CASES, label, with_rounding
+
+from chop.nn.quantizers import gpu, kernels
+
+PROGRAM = Path(__file__).with_name("check_gpu_formats.py")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_formats_on_a_gpu_equal_their_definitions():
+    environment = {**os.environ, "PYTHONPATH": ":".join(p for p in sys.path if p)}
+    command = [sys.executable, str(PROGRAM)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_each_kernel_has_its_format():
+    assert len(gpu.FORMATS) == len(kernels.NAMES)
+    for format, name in zip(gpu.FORMATS, kernels.NAMES, strict=True):
+        assert format.lower() == name.replace("_", "")
+        assert f"struct {format} " in gpu.source()
+
+
+@pytest.mark.parametrize("rounding", DETERMINISTIC)
+@pytest.mark.parametrize("quantizer", ELEMENT_CASES + BLOCK_CASES, ids=label)
+def test_float32_holds_the_parameters_of_every_kernel(quantizer, rounding):
+    kernel = with_rounding(quantizer, rounding).kernel()
+    if kernel is not None:
+        given = torch.tensor(kernel.parameters, dtype=torch.float64)
+        assert len(given) <= 8
+        assert torch.allclose(given.float().double(), given, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "shape, block, vector, expected",
+    [
+        ((4, 64), 32, 4, gpu.Launch(4, 8, True, 64, (4, 64, 32, 2))),
+        ((4, 64), 32, 8, gpu.Launch(8, 4, True, 32, (4, 64, 32, 2))),
+        ((4, 64), 32, 1, gpu.Launch(1, 32, True, 256, (4, 64, 32, 2))),
+        ((4, 40), 32, 4, gpu.Launch(4, 8, False, 64, (4, 40, 32, 2))),  # a tail
+        ((4, 37), 32, 4, gpu.Launch(1, 32, False, 256, (4, 37, 32, 2))),  # rows are not aligned
+        ((2, 3, 60), 20, 4, gpu.Launch(4, 8, False, 144, (6, 60, 20, 3))),
+        ((2, 4096), -1, 4, gpu.Launch(4, 32, False, 64, (2, 4096, 4096, 1))),  # whole rows
+        ((), 32, 4, gpu.Launch(1, 1, True, 1, (1, 1, 1, 1))),
+    ],
+)
+def test_a_launch_has_threads_for_every_block(shape, block, vector, expected):
+    assert gpu._for_blocks(torch.empty(shape), vector, block) == expected
+
+
+def test_elements_need_no_more_threads_than_vectors():
+    assert gpu._for_elements(torch.empty(3, 7), 4) == gpu.Launch(4, 0, False, 6, (21,))
+
+
+def test_compiled_code_on_the_cpu_keeps_the_definition():
+    with torch.no_grad():
+        assert not kernels.can_call(torch.ones(4))
