@@ -4,10 +4,10 @@
     python bench/kernels.py --device cuda          # checks the kernels, then every section
     python bench/kernels.py --device cuda --section linear --section sweep
 
-Sections: unpack (against a copy), linear (against torch's linear), attention (fused against
-written out), memory (what loading a model adds to the process), end_to_end (BERT-base, float to
-packed and fused), sweep, cuts and tiles (configurations of the GPU kernels). Programs of a section
-alternate, so that a busy moment hits all of them. Results go to
+Sections: unpack (against a copy), linear and int8 (against torch's linear), attention (fused
+against written out), memory (what loading a model adds to the process), end_to_end (BERT-base,
+float to packed and fused), sweep, cuts and tiles (configurations of the GPU kernels). Programs of a
+section alternate, so that a busy moment hits all of them. Results go to
 bench/results/kernels_<device>.json after each section; a section that fails is reported and the
 others run.
 
@@ -197,6 +197,48 @@ def _gpu_linear(x: Tensor, weight: Tensor, packed: Mapping[str, PackedTensor]) -
 def _copy(packed: PackedTensor) -> PackedTensor:
     parts = (packed.codes.clone(), packed.scales.clone())
     return PackedTensor(*parts, packed.format, packed.group_size, packed.columns)
+
+
+def bench_int8(device: str) -> Records:
+    """int8 weights, and int8 weights and activations ("both"), over torch's linear."""
+    from chop.kernels import integer
+
+    is_gpu, records = device == "cuda", []
+    for batch in (1, 16, 256, 2048) if is_gpu else (1, 16, 256):
+        dtype = torch.bfloat16 if is_gpu else torch.float32
+        weight = (torch.randn(4096, 4096, device=device) / 64).to(dtype)
+        x = torch.randn(batch, 4096, device=device).to(dtype)
+        codes, scales = integer.quantize_rows(weight)
+        units = integer.unit_scales(codes)
+        programs: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+            "none": lambda w, c, x=x: F.linear(x, w),
+            "weights": lambda w, c, a=(x, units, scales): integer.weight_only_linear(
+                a[0], c, a[1], a[2], None
+            ),
+            "both": lambda w, c, a=(x, units, scales): integer.dynamic_linear(
+                a[0], c, a[1], a[2], None
+            ),
+        }
+        if not is_gpu:
+            programs["weights, by torch"] = lambda w, c, x=x, s=scales: torch._weight_int8pack_mm(
+                x, c, s
+            )
+        cold = [(weight, codes)]
+        if is_gpu:
+            cold = copies(lambda w=weight, c=codes: (w.clone(), c.clone()), codes.nbytes)
+        calls = {n: [lambda p=p, c=c: p(*c) for c in cold] for n, p in programs.items()}
+        with torch.no_grad():
+            times = (
+                {name: on_gpu(each, 7) for name, each in calls.items()}
+                if is_gpu
+                else alternate({name: each[0] for name, each in calls.items()}, 7)
+            )
+        base = statistics.median(times["none"])
+        for name in list(programs)[1:]:
+            ratio = statistics.median(times[name]) / base
+            row = {"shape": [4096, 4096], "batch": batch, "rounded": name, **summary(times[name])}
+            records.append(row | {"torch_us": base * 1e6, "ratio": ratio})
+    return records
 
 
 def bench_sweep(device: str) -> Records:
@@ -465,6 +507,7 @@ def _size(model: torch.nn.Module) -> int:
 SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[str], Records]]] = {
     "unpack": (("cpu", "cuda"), bench_unpack),
     "linear": (("cpu", "cuda"), bench_linear),
+    "int8": (("cpu", "cuda"), bench_int8),
     "attention": (("cpu", "cuda"), bench_attention),
     "memory": (("cpu",), bench_memory),
     "end_to_end": (("cpu", "cuda"), bench_end_to_end),

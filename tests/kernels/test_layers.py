@@ -11,7 +11,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from chop.errors import ConfigError
-from chop.kernels import PACKED_FORMATS, QEmbeddingPacked, QLinearInt8, QLinearPacked, unpack
+from chop.kernels import (
+    PACKED_FORMATS,
+    QEmbeddingPacked,
+    QLinearInt8,
+    QLinearPacked,
+    integer,
+    unpack,
+)
 from chop.kernels.fused import ACTIVATIONS, IN_PLACE, AddLayerNorm, LinearActivation
 from chop.kernels.layers import unpacked_weight
 from chop.nn.quantizers import MXInt
@@ -81,6 +88,28 @@ def test_int8_weights_alone_are_exact_for_their_values():
     assert torch.allclose(layer(x), expected, atol=1e-4)  # the path with gradients
 
 
+def test_int8_weights_alone_do_not_overflow_half_precision():
+    layer = QLinearInt8.from_linear(nn.Linear(256, 4, bias=False))
+    layer.scales.fill_(1e-3)
+    layer.codes.fill_(127)
+    y = layer(torch.full((1, 256), 200.0, dtype=torch.float16))
+    assert y.dtype == torch.float16
+    assert torch.allclose(y.float(), torch.tensor(256 * 200 * 0.127), rtol=1e-3)
+
+
+def test_products_of_int8_are_exact():
+    weight, x = (
+        torch.randint(-127, 128, size, dtype=torch.int8) for size in ((24, 1000), (5, 1000))
+    )
+    product = integer.integer_product(x, weight, integer.unit_scales(weight))
+    assert torch.equal(product.long(), x.long() @ weight.long().t())
+
+
+def test_what_int8_weights_can_make_again_is_not_saved():
+    layer = QLinearInt8.from_linear(nn.Linear(8, 2))
+    assert set(layer.state_dict()) == {"codes", "scales", "bias"}
+
+
 def test_a_row_of_zeros_has_a_scale():
     linear = nn.Linear(8, 2, bias=False)
     nn.init.zeros_(linear.weight)
@@ -91,6 +120,7 @@ def test_a_row_of_zeros_has_a_scale():
 @pytest.mark.parametrize("layer", [
     QLinearPacked.from_linear(nn.Linear(64, 8)),
     QLinearInt8.from_linear(nn.Linear(64, 8), quantize_input=True),
+    QLinearInt8.from_linear(nn.Linear(64, 8)),
     nn.Sequential(QEmbeddingPacked.from_embedding(nn.Embedding(9, 64)), nn.Linear(64, 2)),
 ])  # fmt: skip
 def test_packed_layers_compile_without_a_graph_break(layer):

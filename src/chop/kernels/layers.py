@@ -131,6 +131,7 @@ class QLinearInt8(nn.Module):
     mase_leaf: ClassVar[bool] = True
     codes: Tensor
     scales: Tensor
+    units: Tensor
     bias: Tensor | None
 
     def __init__(
@@ -141,6 +142,7 @@ class QLinearInt8(nn.Module):
         self.quantize_input = quantize_input
         self.register_buffer("codes", codes)
         self.register_buffer("scales", scales)
+        self.register_buffer("units", integer.unit_scales(codes), persistent=False)
         self.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach()))
 
     @classmethod
@@ -152,7 +154,7 @@ class QLinearInt8(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`x` times the transposed weight plus bias."""
         multiply = integer.dynamic_linear if self.quantize_input else integer.weight_only_linear
-        return multiply(x, self.codes, self.scales, self.bias)
+        return multiply(x, self.codes, self.units, self.scales, self.bias)
 
     def extra_repr(self) -> str:
         """Sizes and kind, for printing."""
