@@ -1,0 +1,361 @@
+// Attention on the CPU: softmax(Q K^T * scale + mask) V for each head, in float32.
+//
+// A panel of queries, one per lane, is worked on from start to end: its scores, with the queries
+// side by side for each key, stay in the cache. So the softmax needs no sums across lanes, and what
+// it leaves is laid out as the second product reads it. Keys and values are copied once per head
+// into the order in which they are read.
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#if defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+namespace {
+
+using i32 = std::int32_t;
+using u8 = std::uint8_t;
+using i64 = std::int64_t;
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+#elif defined(__AVX2__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+
+// A tile of a product, ROWS by WIDTH, has to fit the registers: 32 of them, or 16.
+#if defined(__ARM_NEON) || defined(__AVX512F__)
+constexpr int ROWS = 8;
+#else
+constexpr int ROWS = 4;
+#endif
+constexpr int WIDTH = 2 * LANES;
+
+constexpr float INFINITE = __builtin_inff();
+
+using Floats = float __attribute__((vector_size(4 * LANES)));
+using Ints = i32 __attribute__((vector_size(4 * LANES)));
+using Unaligned = float __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+inline Floats load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
+inline void store(float* to, Floats x) { *reinterpret_cast<Unaligned*>(to) = x; }
+inline Floats spread(float x) { return x - Floats{}; }  // minus keeps the sign of zero
+
+// The larger number, and NaN where one of the two is.
+#if defined(__ARM_NEON)
+inline Floats max(Floats a, Floats b) { return vmaxq_f32(a, b); }
+#else
+inline Floats max(Floats a, Floats b) { return (a > b) | (a != a) ? a : b; }
+#endif
+
+inline i64 min(i64 a, i64 b) { return a < b ? a : b; }
+inline i64 round_up(i64 n, i64 unit) { return (n + unit - 1) / unit * unit; }
+
+// body(first, last) over a share of 0..n for each thread; one thread needs no OpenMP at all.
+template <class Body>
+void shared(i64 n, int threads, Body body) {
+  if (threads <= 1) return body(i64{0}, n);
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (int t = 0; t < threads; ++t) body(n * t / threads, n * (t + 1) / threads);
+}
+
+// e**x for x <= 0, to about one unit in the last place of 1: 2**whole * 2**part. Of what is below
+// the normal numbers, and of -inf, exactly 0; NaN of NaN.
+inline Floats exp_of(Floats x) {
+  constexpr float LOG2_E = 1.44269504f, LEAST = -88.03f;  // 2**-127, whose bits are those of 0
+  constexpr float ROUNDS = 12582912.0f + 127.0f;  // adding it leaves whole + 127 in the low bits
+  constexpr float C1 = 0.693147182f, C2 = 0.240226462f, C3 = 0.0555032864f, C4 = 0.00961839221f,
+                  C5 = 0.00133999553f, C6 = 0.000154713159f;
+  x = max(x, spread(LEAST));
+  const Floats shifted = x * LOG2_E + ROUNDS;
+  const Floats part = x * LOG2_E - (shifted - ROUNDS);
+  Floats y = part * C6 + C5;
+  y = y * part + C4;
+  y = y * part + C3;
+  y = y * part + C2;
+  y = y * part + C1;
+  y = y * part + 1.0f;
+  return y * reinterpret_cast<Floats>(reinterpret_cast<Ints>(shifted) << 23);
+}
+
+// --- what is asked ----------------------------------------------------------------------------
+
+struct Strides {  // in elements; within a head, size is the unit
+  i64 batch, head, token;
+};
+
+// Filled in by the caller as a row of 64-bit integers.
+struct Problem {
+  i64 batches, heads, key_heads, queries, keys, size, value_size;
+  Strides query, key, value, out;
+  Strides mask;  // of its queries
+  i64 mask_key;  // of its keys
+  i64 mask_kind, is_causal, threads;
+
+  i64 padded_keys() const { return round_up(keys, ROWS); }
+  i64 padded_values() const { return round_up(value_size, WIDTH); }
+  i64 panels() const { return (queries + WIDTH - 1) / WIDTH; }
+  i64 last_key(i64 query) const {  // of a panel that begins at `query`
+    return is_causal ? min(keys, query + WIDTH) : keys;
+  }
+};
+
+enum MaskKind : i64 { NO_MASK, ADDED, ALLOWED };
+
+struct Call {
+  Problem problem;
+  const float *query, *key, *value;
+  const void* mask;
+  float* out;
+  float scale;
+};
+
+// --- copies in reading order ------------------------------------------------------------------
+
+#if defined(__ARM_NEON)
+inline void transpose_square(const float* from, i64 stride, float* to, i64 to_stride) {
+  float32x4_t a[4], b[4];
+  for (int i = 0; i < 4; ++i) a[i] = vld1q_f32(from + i * stride);
+  for (int i = 0; i < 4; i += 2) {
+    b[i] = vtrn1q_f32(a[i], a[i + 1]);
+    b[i + 1] = vtrn2q_f32(a[i], a[i + 1]);
+  }
+  const auto wide = [](float32x4_t x) { return vreinterpretq_f64_f32(x); };
+  const auto narrow = [](float64x2_t x) { return vreinterpretq_f32_f64(x); };
+  for (int i = 0; i < 2; ++i) {
+    vst1q_f32(to + i * to_stride, narrow(vtrn1q_f64(wide(b[i]), wide(b[i + 2]))));
+    vst1q_f32(to + (i + 2) * to_stride, narrow(vtrn2q_f64(wide(b[i]), wide(b[i + 2]))));
+  }
+}
+constexpr i64 SQUARE = 4;
+#else
+inline void transpose_square(const float* from, i64 stride, float* to, i64 to_stride) {
+  for (int i = 0; i < 4; ++i)
+    for (int j = 0; j < 4; ++j) to[j * to_stride + i] = from[i * stride + j];
+}
+constexpr i64 SQUARE = 4;
+#endif
+
+// to[column][row] = from[row][column].
+inline void transpose(const float* from, i64 stride, i64 rows, i64 columns, float* to,
+                      i64 to_stride) {
+  const i64 whole_rows = rows / SQUARE * SQUARE, whole_columns = columns / SQUARE * SQUARE;
+  for (i64 j = 0; j < columns; j += SQUARE)
+    for (i64 i = 0; i < rows; i += SQUARE) {
+      const float* at = from + i * stride + j;
+      float* there = to + j * to_stride + i;
+      if (i < whole_rows && j < whole_columns) {
+        transpose_square(at, stride, there, to_stride);
+        continue;
+      }
+      for (i64 b = 0; b < min(SQUARE, columns - j); ++b)
+        for (i64 a = 0; a < min(SQUARE, rows - i); ++a)
+          there[b * to_stride + a] = at[a * stride + b];
+    }
+}
+
+struct alignas(64) Line {
+  float x[16];
+};
+
+// Memory of one thread; what is not written stays 0.
+class Buffer {
+ public:
+  explicit Buffer(i64 n) : lines_(static_cast<size_t>((n + 15) / 16)) {}
+  float* data() { return lines_.data()->x; }
+
+ private:
+  std::vector<Line> lines_;
+};
+
+struct Work {
+  Buffer keys, values, queries, scores;
+  explicit Work(const Problem& p)
+      : keys(p.padded_keys() * p.size),
+        values(p.padded_keys() * p.padded_values()),
+        queries(p.size * WIDTH),
+        scores(p.padded_keys() * WIDTH) {}
+};
+
+// Keys as [key / ROWS][size][ROWS], values as [size / WIDTH][key][WIDTH].
+void copy_head(const Call& c, i64 batch, i64 head, Work& work) {
+  const Problem& p = c.problem;
+  const float* key = c.key + batch * p.key.batch + head * p.key.head;
+  for (i64 k = 0; k < p.keys; k += ROWS)
+    transpose(key + k * p.key.token, p.key.token, min(ROWS, p.keys - k), p.size,
+              work.keys.data() + k * p.size, ROWS);
+  const float* value = c.value + batch * p.value.batch + head * p.value.head;
+  for (i64 k = 0; k < p.keys; ++k)
+    for (i64 d = 0; d < p.value_size; d += WIDTH)
+      std::memcpy(work.values.data() + d * p.padded_keys() + k * WIDTH,
+                  value + k * p.value.token + d,
+                  static_cast<size_t>(min(WIDTH, p.value_size - d)) * sizeof(float));
+}
+
+// --- products ---------------------------------------------------------------------------------
+
+struct Tile {
+  Floats at[ROWS][2];
+};
+
+// The sum over n steps of a[step][row] * b[step][column].
+template <int A_STRIDE>
+inline __attribute__((always_inline)) Tile product(const float* __restrict a,
+                                                   const float* __restrict b, i64 n) {
+  Tile sum = {};
+  for (i64 i = 0; i < n; ++i, a += A_STRIDE, b += WIDTH) {
+    const Floats left = load(b), right = load(b + LANES);
+#if defined(__ARM_NEON)
+    const Floats rows[2] = {load(a), load(a + LANES)};
+#endif
+    for (int r = 0; r < ROWS; ++r) {
+#if defined(__ARM_NEON)
+      const float x = rows[r / LANES][r % LANES];
+#else
+      const float x = a[r];
+#endif
+      sum.at[r][0] += left * x;
+      sum.at[r][1] += right * x;
+    }
+  }
+  return sum;
+}
+
+// --- masks ------------------------------------------------------------------------------------
+
+// What is added to the scores of ROWS keys, for a panel of queries.
+struct Mask {
+  const Problem& p;
+  const float* added;  // of the head
+  const u8* allowed;
+
+  Mask(const Call& c, i64 batch, i64 head) : p(c.problem), added(nullptr), allowed(nullptr) {
+    const i64 at = batch * p.mask.batch + head * p.mask.head;
+    if (p.mask_kind == ADDED) added = static_cast<const float*>(c.mask) + at;
+    if (p.mask_kind == ALLOWED) allowed = static_cast<const u8*>(c.mask) + at;
+  }
+
+  float at(i64 query, i64 key) const {
+    const i64 i = query * p.mask.token + key * p.mask_key;
+    return added ? added[i] : allowed[i] ? 0.0f : -INFINITE;
+  }
+
+  void read(i64 query, i64 key, float* to) const {
+    const i64 n = min(WIDTH, p.queries - query), keys = min(ROWS, p.keys - key);
+    if (p.mask.token == 0) {
+      for (i64 k = 0; k < keys; ++k) {
+        const Floats same = spread(at(query, key + k));
+        store(to + k * WIDTH, same);
+        store(to + k * WIDTH + LANES, same);
+      }
+    } else if (added && p.mask_key == 1) {
+      transpose(added + query * p.mask.token + key, p.mask.token, n, keys, to, WIDTH);
+    } else {
+      for (i64 k = 0; k < keys; ++k)
+        for (i64 q = 0; q < n; ++q) to[k * WIDTH + q] = at(query + q, key + k);
+    }
+  }
+};
+
+// -inf for keys that are none, and for those after the query.
+void forbid(const Problem& p, i64 query, i64 key, float* scores) {
+  for (i64 k = 0; k < ROWS; ++k)
+    for (i64 q = 0; q < WIDTH; ++q)
+      if (key + k >= p.keys || (p.is_causal && key + k > query + q))
+        scores[k * WIDTH + q] = -INFINITE;
+}
+
+// --- one panel of queries ---------------------------------------------------------------------
+
+// Scores of all keys up to `last`, and in `most` the highest of each query.
+void score(const Call& c, const Mask& mask, i64 query, i64 last, Work& work, Floats* most) {
+  const Problem& p = c.problem;
+  alignas(64) float added[ROWS * WIDTH] = {};
+  most[0] = most[1] = spread(-INFINITE);
+  for (i64 key = 0; key < last; key += ROWS) {
+    Tile tile = product<ROWS>(work.keys.data() + key * p.size, work.queries.data(), p.size);
+    float* scores = work.scores.data() + key * WIDTH;
+    if (p.mask_kind != NO_MASK) mask.read(query, key, added);
+    for (int r = 0; r < ROWS; ++r)
+      for (int h = 0; h < 2; ++h) {
+        const int i = r * WIDTH + h * LANES;
+        store(scores + i, tile.at[r][h] * c.scale + load(added + i));
+      }
+    if (key + ROWS > p.keys || (p.is_causal && key + ROWS > query)) forbid(p, query, key, scores);
+    for (int r = 0; r < ROWS; ++r)
+      for (int h = 0; h < 2; ++h) most[h] = max(most[h], load(scores + r * WIDTH + h * LANES));
+  }
+}
+
+// Scores to weights before they are divided by their sums, of which the inverses are given; 0 for
+// a query that may see nothing.
+void soften(i64 keys, const Floats* most, float* scores, float* inverse) {
+  Floats sum[2] = {}, highest[2];
+  for (int h = 0; h < 2; ++h) highest[h] = most[h] == -INFINITE ? spread(0.0f) : most[h];
+  for (i64 k = 0; k < keys; ++k, scores += WIDTH)
+    for (int h = 0; h < 2; ++h) {
+      const Floats weight = exp_of(load(scores + h * LANES) - highest[h]);
+      sum[h] += weight;
+      store(scores + h * LANES, weight);
+    }
+  for (int h = 0; h < 2; ++h)
+    store(inverse + h * LANES, sum[h] == 0.0f ? spread(0.0f) : 1.0f / sum[h]);
+}
+
+void write(const Tile& tile, const float* inverse, i64 rows, i64 columns, float* to, i64 stride) {
+  for (i64 r = 0; r < rows; ++r, to += stride) {
+    alignas(64) float row[WIDTH];
+    for (int h = 0; h < 2; ++h) store(row + h * LANES, tile.at[r][h] * inverse[r]);
+    std::memcpy(to, row, static_cast<size_t>(columns) * sizeof(float));
+  }
+}
+
+void attend(const Call& c, i64 batch, i64 head, i64 query, Work& work) {
+  const Problem& p = c.problem;
+  const i64 rows = min(WIDTH, p.queries - query);
+  transpose(c.query + batch * p.query.batch + head * p.query.head + query * p.query.token,
+            p.query.token, rows, p.size, work.queries.data(), WIDTH);
+  const i64 last = p.last_key(query), padded = round_up(last, ROWS);
+  Floats most[2];
+  alignas(64) float inverse[WIDTH];
+  score(c, Mask(c, batch, head), query, last, work, most);
+  soften(padded, most, work.scores.data(), inverse);
+  float* out = c.out + batch * p.out.batch + head * p.out.head + query * p.out.token;
+  for (i64 d = 0; d < p.value_size; d += WIDTH)
+    for (i64 r = 0; r < rows; r += ROWS) {
+      const Tile tile = product<WIDTH>(work.scores.data() + r,
+                                       work.values.data() + d * p.padded_keys(), padded);
+      write(tile, inverse + r, min(ROWS, rows - r), min(WIDTH, p.value_size - d),
+            out + r * p.out.token + d, p.out.token);
+    }
+}
+
+void run(const Call& c) {
+  const Problem& p = c.problem;
+  const i64 panels = p.panels(), share = p.heads / p.key_heads;
+  shared(p.batches * p.heads * panels, static_cast<int>(p.threads), [&](i64 first, i64 last) {
+    Work work(p);
+    i64 copied = -1;
+    for (i64 i = first; i < last; ++i) {
+      const i64 batch = i / panels / p.heads, head = i / panels % p.heads;
+      const i64 key_head = head / share, wanted = batch * p.key_heads + key_head;
+      if (wanted != copied) copy_head(c, batch, key_head, work);
+      copied = wanted;
+      attend(c, batch, head, i % panels * WIDTH, work);
+    }
+  });
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) void mase_attention(
+    const i64* problem, const float* query, const float* key, const float* value, const void* mask,
+    float* out, float scale) {
+  Call call = {{}, query, key, value, mask, out, scale};
+  std::memcpy(&call.problem, problem, sizeof call.problem);
+  run(call);
+}
