@@ -63,23 +63,19 @@ void shared(i64 n, int threads, Body body) {
   for (int t = 0; t < threads; ++t) body(n * t / threads, n * (t + 1) / threads);
 }
 
-// e**x for x <= 0, to about one unit in the last place of 1: 2**whole * 2**part. Of what is below
-// the normal numbers, and of -inf, exactly 0; NaN of NaN.
+// e**x for x <= 0, to about one unit in the last place: 2**whole + 2**whole * (2**part - 1). Of what
+// is below the normal numbers, and of -inf, exactly 0; NaN of NaN.
 inline Floats exp_of(Floats x) {
   constexpr float LOG2_E = 1.44269504f, LEAST = -88.03f;  // 2**-127, whose bits are those of 0
   constexpr float ROUNDS = 12582912.0f + 127.0f;  // adding it leaves whole + 127 in the low bits
-  constexpr float C1 = 0.693147182f, C2 = 0.240226462f, C3 = 0.0555032864f, C4 = 0.00961839221f,
-                  C5 = 0.00133999553f, C6 = 0.000154713159f;
+  constexpr float C1 = 0.693147004f, C2 = 0.240222424f, C3 = 0.0555073358f, C4 = 0.00967151299f,
+                  C5 = 0.00132647273f;
   x = max(x, spread(LEAST));
   const Floats shifted = x * LOG2_E + ROUNDS;
-  const Floats part = x * LOG2_E - (shifted - ROUNDS);
-  Floats y = part * C6 + C5;
-  y = y * part + C4;
-  y = y * part + C3;
-  y = y * part + C2;
-  y = y * part + C1;
-  y = y * part + 1.0f;
-  return y * reinterpret_cast<Floats>(reinterpret_cast<Ints>(shifted) << 23);
+  const Floats part = x * LOG2_E + (ROUNDS - shifted), square = part * part;
+  const Floats power = reinterpret_cast<Floats>(reinterpret_cast<Ints>(shifted) << 23);
+  const Floats high = (part * C4 + C3) + square * C5, low = (part * C2 + C1) + square * high;
+  return power + power * part * low;
 }
 
 // --- what is asked ----------------------------------------------------------------------------
@@ -227,42 +223,38 @@ inline __attribute__((always_inline)) Tile product(const float* __restrict a,
 
 // --- masks ------------------------------------------------------------------------------------
 
-// What is added to the scores of ROWS keys, for a panel of queries.
-struct Mask {
-  const Problem& p;
-  const float* added;  // of the head
-  const u8* allowed;
-
-  Mask(const Call& c, i64 batch, i64 head) : p(c.problem), added(nullptr), allowed(nullptr) {
-    const i64 at = batch * p.mask.batch + head * p.mask.head;
-    if (p.mask_kind == ADDED) added = static_cast<const float*>(c.mask) + at;
-    if (p.mask_kind == ALLOWED) allowed = static_cast<const u8*>(c.mask) + at;
-  }
-
-  float at(i64 query, i64 key) const {
-    const i64 i = query * p.mask.token + key * p.mask_key;
-    return added ? added[i] : allowed[i] ? 0.0f : -INFINITE;
-  }
-
-  void read(i64 query, i64 key, float* to) const {
-    const i64 n = min(WIDTH, p.queries - query), keys = min(ROWS, p.keys - key);
-    if (p.mask.token == 0) {
-      for (i64 k = 0; k < keys; ++k) {
-        const Floats same = spread(at(query, key + k));
-        store(to + k * WIDTH, same);
-        store(to + k * WIDTH + LANES, same);
-      }
-    } else if (added && p.mask_key == 1) {
-      transpose(added + query * p.mask.token + key, p.mask.token, n, keys, to, WIDTH);
-    } else {
-      for (i64 k = 0; k < keys; ++k)
-        for (i64 q = 0; q < n; ++q) to[k * WIDTH + q] = at(query + q, key + k);
-    }
-  }
+// What a mask adds to the score of a key.
+struct Added {
+  const float* at;
+  float operator[](i64 i) const { return at[i]; }
+};
+struct Allowed {
+  const u8* at;
+  float operator[](i64 i) const { return at[i] ? 0.0f : -INFINITE; }
 };
 
+// to[key][query] for a panel of `queries`.
+template <class Mask>
+void spread_mask(const Problem& p, Mask mask, i64 queries, i64 keys, float* to) {
+  for (i64 k = 0; k < keys; ++k, to += WIDTH)
+    for (i64 q = 0; q < queries; ++q) to[q] = mask[q * p.mask.token + k * p.mask_key];
+}
+
+void read_mask(const Call& c, i64 batch, i64 head, i64 query, i64 keys, float* to) {
+  const Problem& p = c.problem;
+  const i64 at = batch * p.mask.batch + head * p.mask.head + query * p.mask.token;
+  const i64 queries = min(WIDTH, p.queries - query);
+  const Added added = {static_cast<const float*>(c.mask) + at};
+  if (p.mask_kind == ALLOWED)
+    spread_mask(p, Allowed{static_cast<const u8*>(c.mask) + at}, queries, keys, to);
+  else if (p.mask.token != 0 && p.mask_key == 1)
+    transpose(added.at, p.mask.token, queries, keys, to, WIDTH);
+  else
+    spread_mask(p, added, queries, keys, to);
+}
+
 // -inf for keys that are none, and for those after the query.
-void forbid(const Problem& p, i64 query, i64 key, float* scores) {
+__attribute__((noinline)) void forbid(const Problem& p, i64 query, i64 key, float* scores) {
   for (i64 k = 0; k < ROWS; ++k)
     for (i64 q = 0; q < WIDTH; ++q)
       if (key + k >= p.keys || (p.is_causal && key + k > query + q))
@@ -271,24 +263,34 @@ void forbid(const Problem& p, i64 query, i64 key, float* scores) {
 
 // --- one panel of queries ---------------------------------------------------------------------
 
-// Scores of all keys up to `last`, and in `most` the highest of each query.
-void score(const Call& c, const Mask& mask, i64 query, i64 last, Work& work, Floats* most) {
+// Scores of all keys up to `last`, which replace what is added to them, and in `most` the highest
+// of each query.
+void score(const Call& c, i64 query, i64 last, Work& work, Floats* most) {
+  static constexpr float NOTHING[ROWS * WIDTH] = {};
   const Problem& p = c.problem;
-  alignas(64) float added[ROWS * WIDTH] = {};
-  most[0] = most[1] = spread(-INFINITE);
-  for (i64 key = 0; key < last; key += ROWS) {
-    Tile tile = product<ROWS>(work.keys.data() + key * p.size, work.queries.data(), p.size);
-    float* scores = work.scores.data() + key * WIDTH;
-    if (p.mask_kind != NO_MASK) mask.read(query, key, added);
+  const bool is_masked = p.mask_kind != NO_MASK;
+  const i64 size = p.size, all_allowed = min(p.keys, p.is_causal ? query : p.keys) - ROWS;
+  const float *keys = work.keys.data(), *queries = work.queries.data(), scale = c.scale;
+  Floats highest[2] = {spread(-INFINITE), spread(-INFINITE)};
+  float* scores = work.scores.data();
+  for (i64 key = 0; key < last; key += ROWS, keys += ROWS * size, scores += ROWS * WIDTH) {
+    Tile tile = product<ROWS>(keys, queries, size);
+    const float* added = is_masked ? scores : NOTHING;
     for (int r = 0; r < ROWS; ++r)
       for (int h = 0; h < 2; ++h) {
-        const int i = r * WIDTH + h * LANES;
-        store(scores + i, tile.at[r][h] * c.scale + load(added + i));
+        const i64 at = r * WIDTH + h * LANES;
+        tile.at[r][h] = tile.at[r][h] * scale + load(added + at);
+        store(scores + at, tile.at[r][h]);
       }
-    if (key + ROWS > p.keys || (p.is_causal && key + ROWS > query)) forbid(p, query, key, scores);
+    if (key > all_allowed) {
+      forbid(p, query, key, scores);
+      for (int r = 0; r < ROWS; ++r)
+        for (int h = 0; h < 2; ++h) tile.at[r][h] = load(scores + r * WIDTH + h * LANES);
+    }
     for (int r = 0; r < ROWS; ++r)
-      for (int h = 0; h < 2; ++h) most[h] = max(most[h], load(scores + r * WIDTH + h * LANES));
+      for (int h = 0; h < 2; ++h) highest[h] = max(highest[h], tile.at[r][h]);
   }
+  for (int h = 0; h < 2; ++h) most[h] = highest[h];
 }
 
 // Scores to weights before they are divided by their sums, of which the inverses are given; 0 for
@@ -296,42 +298,55 @@ void score(const Call& c, const Mask& mask, i64 query, i64 last, Work& work, Flo
 void soften(i64 keys, const Floats* most, float* scores, float* inverse) {
   Floats sum[2] = {}, highest[2];
   for (int h = 0; h < 2; ++h) highest[h] = most[h] == -INFINITE ? spread(0.0f) : most[h];
-  for (i64 k = 0; k < keys; ++k, scores += WIDTH)
-    for (int h = 0; h < 2; ++h) {
-      const Floats weight = exp_of(load(scores + h * LANES) - highest[h]);
-      sum[h] += weight;
-      store(scores + h * LANES, weight);
+  for (i64 k = 0; k < keys; k += 4, scores += 4 * WIDTH) {
+    Floats x[8];
+    for (int j = 0; j < 8; ++j) x[j] = exp_of(load(scores + j * LANES) - highest[j % 2]);
+    for (int j = 0; j < 8; ++j) {
+      sum[j % 2] += x[j];
+      store(scores + j * LANES, x[j]);
     }
+  }
   for (int h = 0; h < 2; ++h)
     store(inverse + h * LANES, sum[h] == 0.0f ? spread(0.0f) : 1.0f / sum[h]);
 }
 
 void write(const Tile& tile, const float* inverse, i64 rows, i64 columns, float* to, i64 stride) {
-  for (i64 r = 0; r < rows; ++r, to += stride) {
-    alignas(64) float row[WIDTH];
-    for (int h = 0; h < 2; ++h) store(row + h * LANES, tile.at[r][h] * inverse[r]);
-    std::memcpy(to, row, static_cast<size_t>(columns) * sizeof(float));
+  if (rows == ROWS && columns == WIDTH) {
+    for (int r = 0; r < ROWS; ++r)
+      for (int h = 0; h < 2; ++h)
+        store(to + r * stride + h * LANES, tile.at[r][h] * inverse[r]);
+    return;
   }
+  for (i64 r = 0; r < rows; ++r)
+    for (i64 j = 0; j < columns; ++j)
+      to[r * stride + j] = tile.at[r][j / LANES][j % LANES] * inverse[r];
+}
+
+// Values, weighed with the scores and divided by the sums.
+void weigh(const Problem& p, i64 queries, i64 keys, Work& work, const float* inverse, float* out) {
+  for (i64 d = 0; d < p.value_size; d += WIDTH)
+    for (i64 r = 0; r < queries; r += ROWS) {
+      const float* values = work.values.data() + d * p.padded_keys();
+      const Tile tile = product<WIDTH>(work.scores.data() + r, values, keys);
+      write(tile, inverse + r, min(ROWS, queries - r), min(WIDTH, p.value_size - d),
+            out + r * p.out.token + d, p.out.token);
+    }
 }
 
 void attend(const Call& c, i64 batch, i64 head, i64 query, Work& work) {
   const Problem& p = c.problem;
-  const i64 rows = min(WIDTH, p.queries - query);
-  transpose(c.query + batch * p.query.batch + head * p.query.head + query * p.query.token,
-            p.query.token, rows, p.size, work.queries.data(), WIDTH);
-  const i64 last = p.last_key(query), padded = round_up(last, ROWS);
+  const i64 queries = min(WIDTH, p.queries - query), last = p.last_key(query);
+  const float* from = c.query + batch * p.query.batch + head * p.query.head;
+  transpose(from + query * p.query.token, p.query.token, queries, p.size, work.queries.data(),
+            WIDTH);
+  if (p.mask_kind != NO_MASK) read_mask(c, batch, head, query, last, work.scores.data());
   Floats most[2];
   alignas(64) float inverse[WIDTH];
-  score(c, Mask(c, batch, head), query, last, work, most);
+  score(c, query, last, work, most);
+  const i64 padded = round_up(last, ROWS);
   soften(padded, most, work.scores.data(), inverse);
   float* out = c.out + batch * p.out.batch + head * p.out.head + query * p.out.token;
-  for (i64 d = 0; d < p.value_size; d += WIDTH)
-    for (i64 r = 0; r < rows; r += ROWS) {
-      const Tile tile = product<WIDTH>(work.scores.data() + r,
-                                       work.values.data() + d * p.padded_keys(), padded);
-      write(tile, inverse + r, min(ROWS, rows - r), min(WIDTH, p.value_size - d),
-            out + r * p.out.token + d, p.out.token);
-    }
+  weigh(p, queries, padded, work, inverse, out);
 }
 
 void run(const Call& c) {
