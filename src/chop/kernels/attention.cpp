@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #if defined(__ARM_NEON)
@@ -112,6 +113,8 @@ struct Call {
 
 // --- copies in reading order ------------------------------------------------------------------
 
+constexpr i64 SQUARE = 4;
+
 #if defined(__ARM_NEON)
 inline void transpose_square(const float* from, i64 stride, float* to, i64 to_stride) {
   float32x4_t a[4], b[4];
@@ -127,13 +130,11 @@ inline void transpose_square(const float* from, i64 stride, float* to, i64 to_st
     vst1q_f32(to + (i + 2) * to_stride, narrow(vtrn2q_f64(wide(b[i]), wide(b[i + 2]))));
   }
 }
-constexpr i64 SQUARE = 4;
 #else
 inline void transpose_square(const float* from, i64 stride, float* to, i64 to_stride) {
   for (int i = 0; i < 4; ++i)
     for (int j = 0; j < 4; ++j) to[j * to_stride + i] = from[i * stride + j];
 }
-constexpr i64 SQUARE = 4;
 #endif
 
 // to[column][row] = from[row][column].
@@ -240,17 +241,30 @@ void spread_mask(const Problem& p, Mask mask, i64 queries, i64 keys, float* to) 
     for (i64 q = 0; q < queries; ++q) to[q] = mask[q * p.mask.token + k * p.mask_key];
 }
 
+// The same where all queries have one mask.
+template <class Mask>
+void repeat_mask(const Problem& p, Mask mask, i64 keys, float* to) {
+  for (i64 k = 0; k < keys; ++k, to += WIDTH)
+    for (int h = 0; h < 2; ++h) store(to + h * LANES, spread(mask[k * p.mask_key]));
+}
+
+template <class Mask>
+void read_mask(const Problem& p, Mask mask, i64 queries, i64 keys, float* to) {
+  if (p.mask.token == 0) return repeat_mask(p, mask, keys, to);
+  if constexpr (std::is_same_v<Mask, Added>)
+    if (p.mask_key == 1) return transpose(mask.at, p.mask.token, queries, keys, to, WIDTH);
+  spread_mask(p, mask, queries, keys, to);
+}
+
+// What is added to the scores of a panel, to[key][query].
 void read_mask(const Call& c, i64 batch, i64 head, i64 query, i64 keys, float* to) {
   const Problem& p = c.problem;
   const i64 at = batch * p.mask.batch + head * p.mask.head + query * p.mask.token;
   const i64 queries = min(WIDTH, p.queries - query);
-  const Added added = {static_cast<const float*>(c.mask) + at};
+  if (p.mask_kind == ADDED)
+    read_mask(p, Added{static_cast<const float*>(c.mask) + at}, queries, keys, to);
   if (p.mask_kind == ALLOWED)
-    spread_mask(p, Allowed{static_cast<const u8*>(c.mask) + at}, queries, keys, to);
-  else if (p.mask.token != 0 && p.mask_key == 1)
-    transpose(added.at, p.mask.token, queries, keys, to, WIDTH);
-  else
-    spread_mask(p, added, queries, keys, to);
+    read_mask(p, Allowed{static_cast<const u8*>(c.mask) + at}, queries, keys, to);
 }
 
 // -inf for keys that are none, and for those after the query.
