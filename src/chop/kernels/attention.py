@@ -15,6 +15,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from chop import native
 from chop.ir.ops import OPS
+from chop.kernels.ops import PLAIN
 from chop.nn.quantizers.kernels import is_traced
 
 SOURCE = Path(__file__).with_name("attention.cpp")
@@ -63,8 +64,8 @@ def scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, **options
         )
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
-    run = torch.ops.mase.attention.default if torch.compiler.is_compiling() else _run
-    return run(query, key, value, attn_mask, is_causal, factor)
+    kernel = torch.ops.mase.attention.default if torch.compiler.is_compiling() else run
+    return kernel(query, key, value, attn_mask, is_causal, factor)
 
 
 scaled_dot_product_attention.op = OPS["scaled_dot_product_attention"]  # type: ignore[attr-defined]
@@ -78,12 +79,10 @@ def _may_run(tensors: tuple[Tensor, ...]) -> bool:
         return False
     if torch.compiler.is_compiling():
         return not torch.compiler.is_exporting()
-    return not any(map(is_traced, tensors))
+    return not any(map(is_traced, tensors)) and library() is not None
 
 
-def _fits(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_grouped: bool
-) -> bool:
+def _fits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_grouped: bool) -> bool:
     """Whether the kernel takes these operands, and is faster."""
     if not query.dim() == key.dim() == value.dim() == 4:
         return False
@@ -100,12 +99,13 @@ def _fits(
 
 
 def _is_readable(x: Tensor) -> bool:
-    is_plain = x.dtype == torch.float32 and x.is_cpu and x.layout == torch.strided
-    return is_plain and x.stride(3) == 1
+    is_plain = type(x) in PLAIN and x.is_cpu and x.layout == torch.strided
+    return is_plain and x.dtype == torch.float32 and x.stride(3) == 1
 
 
 def _fits_mask(mask: Tensor, shape: tuple[int, ...]) -> bool:
-    if mask.dtype not in MASK_KINDS or not mask.is_cpu or mask.layout != torch.strided:
+    is_plain = type(mask) in PLAIN and mask.is_cpu and mask.layout == torch.strided
+    if not is_plain or mask.dtype not in MASK_KINDS:
         return False
     missing = len(shape) - mask.dim()
     return missing >= 0 and all(
@@ -127,15 +127,12 @@ def library() -> ctypes.CDLL | None:
     return built
 
 
-def _run(
+def run(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float
 ) -> Tensor:
-    """The kernel on operands that are known to fit."""
+    """The kernel, which has to be there, on operands that are known to fit."""
     built = library()
-    if built is None:
-        return F.scaled_dot_product_attention(
-            query, key, value, mask, 0.0, is_causal, scale=scale, enable_gqa=True
-        )
+    assert built is not None, "attention: there is no library to run"
     batch, heads, queries, _ = query.shape
     out = torch.empty((batch, queries, heads, value.shape[3]))
     problem = _problem(query, key, value, mask, is_causal, out)
@@ -177,15 +174,16 @@ def _run_checked(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float
 ) -> Tensor:
     """The kernel on any operands: torch.compile may have laid them out anew."""
-    if _fits(query, key, value, mask, True) and not (is_causal and mask is not None):
-        return _run(query, key, value, mask, is_causal, scale)
+    is_one_mask = mask is None or not is_causal
+    if is_one_mask and _fits(query, key, value, mask, True) and library() is not None:
+        return run(query, key, value, mask, is_causal, scale)
     result = F.scaled_dot_product_attention(
         query, key, value, mask, 0.0, is_causal, scale=scale, enable_gqa=True
     )
     return _fake(query, key, value).copy_(result)
 
 
-def _fake(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Tensor:
+def _fake(query: Tensor, key: Tensor, value: Tensor, *options: Any) -> Tensor:
     batch, heads, queries, _ = query.shape
     return query.new_empty((batch, queries, heads, value.shape[3])).transpose(1, 2)
 
