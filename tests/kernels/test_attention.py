@@ -225,6 +225,17 @@ def test_large_operands_go_to_our_kernel_in_a_layout_that_merges_for_free() -> N
 
 
 @needs_library
+def test_the_default_dtype_does_not_matter() -> None:
+    operands = large()
+    expected = scaled_dot_product_attention(*operands)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(scaled_dot_product_attention(*operands), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@needs_library
 def test_grouped_and_causal_attention_go_to_our_kernel() -> None:
     q, k, v = made(160, 160, 64, heads=4, key_heads=2)
     found = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True, scale=0.1)
@@ -245,6 +256,7 @@ OTHERS = {
         large(),
         {"attn_mask": torch.zeros(160, 160), "is_causal": True},
     ),
+    "no size": lambda: ([*(x[..., :0] for x in large()[:2]), large()[2]], {"scale": 1.0}),
     "no keys": lambda: (made(40, 0, 64), {}),
 }
 

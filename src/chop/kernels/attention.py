@@ -23,8 +23,8 @@ CONTRACTS = "-ffp-contract=fast"
 """Products and sums are rounded once, which costs half as much."""
 LEAST_QUERIES = 32
 """With fewer, copying keys and values does not pay, and torch's kernel is faster."""
-LEAST_WORK = 1 << 23
-"""With fewer multiplications torch is faster, because it starts sooner."""
+LEAST_WORK = 1 << 22
+"""With fewer multiplications in a product torch is faster, because it starts sooner."""
 MASK_KINDS = {torch.float32: 1, torch.bool: 2}
 """As in `attention.cpp`."""
 
@@ -88,7 +88,7 @@ def _fits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_gro
         return False
     batch, heads, queries, size = query.shape
     key_heads, keys, value_size = key.shape[1], key.shape[2], value.shape[3]
-    work = batch * heads * queries * keys * (size + value_size)
+    work = batch * heads * queries * keys * min(size, value_size)
     if queries < LEAST_QUERIES or work < LEAST_WORK:
         return False
     fits = key.shape == (batch, key_heads, keys, size)
@@ -134,7 +134,7 @@ def run(
     built = library()
     assert built is not None, "attention: there is no library to run"
     batch, heads, queries, _ = query.shape
-    out = torch.empty((batch, queries, heads, value.shape[3]))
+    out = torch.empty((batch, queries, heads, value.shape[3]), dtype=torch.float32)
     problem = _problem(query, key, value, mask, is_causal, out)
     built.mase_attention(
         problem, query.data_ptr(), key.data_ptr(), value.data_ptr(),
