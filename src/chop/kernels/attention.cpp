@@ -234,14 +234,14 @@ struct Allowed {
   float operator[](i64 i) const { return at[i] ? 0.0f : -INFINITE; }
 };
 
-// to[key][query] for a panel of `queries`.
+// Any mask.
 template <class Mask>
 void spread_mask(const Problem& p, Mask mask, i64 queries, i64 keys, float* to) {
   for (i64 k = 0; k < keys; ++k, to += WIDTH)
     for (i64 q = 0; q < queries; ++q) to[q] = mask[q * p.mask.token + k * p.mask_key];
 }
 
-// The same where all queries have one mask.
+// A mask that is the same for all queries.
 template <class Mask>
 void repeat_mask(const Problem& p, Mask mask, i64 keys, float* to) {
   for (i64 k = 0; k < keys; ++k, to += WIDTH)
@@ -307,15 +307,18 @@ void score(const Call& c, i64 query, i64 last, Work& work, Floats* most) {
   for (int h = 0; h < 2; ++h) most[h] = highest[h];
 }
 
+constexpr int AT_ONCE = 8;  // vectors, so that no instruction waits for the one before
+static_assert(ROWS % (AT_ONCE / 2) == 0, "keys are padded to whole rows of a tile");
+
 // Scores to weights before they are divided by their sums, of which the inverses are given; 0 for
 // a query that may see nothing.
 void soften(i64 keys, const Floats* most, float* scores, float* inverse) {
   Floats sum[2] = {}, highest[2];
   for (int h = 0; h < 2; ++h) highest[h] = most[h] == -INFINITE ? spread(0.0f) : most[h];
-  for (i64 k = 0; k < keys; k += 4, scores += 4 * WIDTH) {
-    Floats x[8];
-    for (int j = 0; j < 8; ++j) x[j] = exp_of(load(scores + j * LANES) - highest[j % 2]);
-    for (int j = 0; j < 8; ++j) {
+  for (i64 k = 0; k < keys; k += AT_ONCE / 2, scores += AT_ONCE * LANES) {
+    Floats x[AT_ONCE];
+    for (int j = 0; j < AT_ONCE; ++j) x[j] = exp_of(load(scores + j * LANES) - highest[j % 2]);
+    for (int j = 0; j < AT_ONCE; ++j) {
       sum[j % 2] += x[j];
       store(scores + j * LANES, x[j]);
     }
