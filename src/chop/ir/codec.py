@@ -36,6 +36,7 @@ _SAFE_FUNCTIONS = (
     "torch.fft.",
     "chop.nn.",
 )
+_SAFE_NAMES = {"chop.kernels.attention.scaled_dot_product_attention"}
 _SAFE_BUILTINS = {"getattr", "abs", "round", "max", "min", "sum", "len", "float", "int"}
 _UNSAFE_OPERATORS = {"methodcaller", "attrgetter", "itemgetter", "call"}
 
@@ -251,7 +252,7 @@ def _is_safe_function(name: str) -> bool:
         return leaf in _SAFE_BUILTINS
     if name.startswith("transformers."):
         return leaf == "apply"  # a custom autograd function
-    return owner == "math" or name.startswith(_SAFE_FUNCTIONS)
+    return owner == "math" or name in _SAFE_NAMES or name.startswith(_SAFE_FUNCTIONS)
 
 
 def function_name(function: Any) -> str:

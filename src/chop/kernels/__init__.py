@@ -1,5 +1,6 @@
-"""Packed MX weights: pack, unpack and multiply, on CPU and GPU behind one call."""
+"""Packed MX weights: pack, unpack and multiply, on CPU and GPU behind one call; attention."""
 
+from chop.kernels.attention import scaled_dot_product_attention
 from chop.kernels.formats import GROUP_SIZES, PACKED_FORMATS
 from chop.kernels.layers import QEmbeddingPacked, QLinearInt8, QLinearPacked
 from chop.kernels.ops import PackedTensor, pack, packed_embedding, packed_linear, unpack
@@ -16,5 +17,6 @@ __all__ = [
     "pack",
     "packed_embedding",
     "packed_linear",
+    "scaled_dot_product_attention",
     "unpack",
 ]

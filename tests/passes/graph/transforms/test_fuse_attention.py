@@ -14,6 +14,9 @@ from zoo import case
 import chop.passes as passes
 from chop import MaseGraph
 from chop.ir.modes import ModeConstant
+from chop.ir.ops import find_op, op_of_function
+from chop.kernels import attention, scaled_dot_product_attention
+from chop.nn.quantizers import MXInt
 
 FUSED = {"BERT classification": 2, "GPT-2": 2, "Llama": 2, "ViT": 2, "T5": 6}
 OTHERS = {"DistilBERT": 2, "BART": 6, "OPT": 2, "ALBERT": 2, "Qwen3": 2, "Swin": 4, "Mistral": 2}
@@ -168,7 +171,7 @@ def test_grouped_heads_without_a_mask_are_not_repeated():
         "v": torch.randn(2, 2, 5, 8),
     }
     graph, _ = passes.fuse_attention_transform_pass(graph_of(Grouped(), given))
-    (call,) = [n for n in graph.nodes if n.target is F.scaled_dot_product_attention]
+    (call,) = [n for n in graph.nodes if n.target is scaled_dot_product_attention]
     assert call.kwargs["enable_gqa"] is True and call.args[1].name == "k"
     assert torch.allclose(graph.model(**given), Grouped()(**given), atol=CLOSE)
 
@@ -179,3 +182,46 @@ def test_a_fused_graph_is_saved_and_loaded(tmp_path):
     given = case("BERT classification").inputs
     again = MaseGraph.from_checkpoint(tmp_path / "fused")
     assert torch.equal(again.model(**given).logits, graph.model(**given).logits)
+
+
+def fused_call(graph):
+    (call,) = [n for n in graph.nodes if n.target is scaled_dot_product_attention]
+    return call
+
+
+def test_the_fused_call_is_the_op_that_torchs_function_is():
+    graph, _ = passes.fuse_attention_transform_pass(graph_of(Attention(), inputs()))
+    assert find_op(fused_call(graph)) is op_of_function(F.scaled_dot_product_attention)
+    assert fused_call(graph).meta["mase"].common.mase_op == "scaled_dot_product_attention"
+
+
+def test_fused_attention_is_quantised_as_torchs_is():
+    given, config = inputs(), {"by": "type", "default": {"config": {"name": None}}}
+    config["scaled_dot_product_attention"] = {"config": {"name": "mxint"}}
+    graph, _ = passes.fuse_attention_transform_pass(graph_of(Attention(), given))
+    graph, _ = passes.quantize_transform_pass(graph, config)
+    q, k, v = (MXInt()(given[name]) for name in "qkv")
+    expected = F.scaled_dot_product_attention(q, k, v, scale=0.25)
+    assert torch.equal(graph.model(**given), expected)
+
+
+class Fused(nn.Module):
+    def forward(self, q, k, v):
+        return scaled_dot_product_attention(q, k, v, scale=0.25)
+
+
+def test_a_model_that_calls_our_function_is_captured_with_that_call():
+    given = inputs()
+    graph = graph_of(Fused(), given)
+    assert fused_call(graph).kwargs["scale"] == 0.25
+    assert torch.equal(graph.model(**given), Fused()(**given))
+
+
+@pytest.mark.skipif(attention.library() is None, reason="needs a C++ compiler")
+def test_a_fused_graph_runs_our_kernel_where_it_is_the_faster_one():
+    given = {name: torch.randn(2, 4, 160, 64) for name in "qkv"}
+    graph, _ = passes.fuse_attention_transform_pass(graph_of(Attention(), given))
+    with torch.no_grad():
+        found = graph.model(**given)
+    assert torch.equal(found, attention.run(*given.values(), None, False, 0.25))
+    assert torch.allclose(found, Attention()(**given), atol=CLOSE)

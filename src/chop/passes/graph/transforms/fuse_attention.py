@@ -1,4 +1,4 @@
-"""Attention written out, as one call of torch's fused attention."""
+"""Attention written out, as one call of fused attention."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import dataclasses
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import fx, nn
 
 from chop.ir.graph import MaseGraph
 from chop.ir.modes import ModeConstant
 from chop.ir.ops import node_module
+from chop.kernels.attention import scaled_dot_product_attention
 from chop.passes.base import NoArgs, PassResult, graph_pass
 from chop.passes.graph.annotate import refresh
 from chop.passes.graph.transforms.patterns import (
@@ -34,8 +34,9 @@ def fuse_attention_transform_pass(graph: MaseGraph, args: NoArgs) -> PassResult:
     """Replace matmul, scale, mask, softmax, dropout, matmul by `scaled_dot_product_attention`.
 
     Masks that are added (position biases too) or filled in become its mask; dropout keeps its rate
-    and follows training mode. `info["sites"]` has a record for each softmax: fused, or the reason
-    why not. The output stays equal up to rounding.
+    and follows training mode. The call is that of `chop.kernels`: our kernel for float32 on the CPU
+    without gradients, torch's function otherwise. `info["sites"]` has a record for each softmax:
+    fused, or the reason why not. The output stays equal up to rounding.
     """
     records = apply_pattern(graph, ATTENTION)
     fused = sum(r.fused for r in records)
@@ -62,7 +63,7 @@ def rewrite_attention(graph: MaseGraph, match: Match) -> fx.Node:
             key, value, is_grouped = _grouped(key, value)
             options |= {"enable_gqa": True} if is_grouped else {}
         new = graph.fx_graph.call_function(
-            F.scaled_dot_product_attention, (query, key, value), options
+            scaled_dot_product_attention, (query, key, value), options
         )
     output.replace_all_uses_with(new)
     erase(match)
