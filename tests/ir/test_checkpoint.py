@@ -150,6 +150,51 @@ def test_a_checkpoint_never_reaches_beyond_tensors(tmp_path, change, message):
         MaseGraph.from_checkpoint(path)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        "torch.nn.functional.torch.os.system",  # modules hold others
+        "torch.nn.functional.importlib.import_module",
+        "torch.nn.functional.handle_torch_function",
+        "torch.functional.torch.load",
+        "torch.from_file",  # may write to it
+        "operator.__call__",
+        "operator.methodcaller",
+        "math.__loader__.load_module",
+        "chop.native.load",
+        "chop.nn.quantizers.kernels.ctypes.CDLL",
+        "chop.nn.quantizers.kernels.library",
+        "transformers.utils.logging.os.system",
+    ],
+)
+def test_no_function_is_reached_through_another_module(tmp_path, function):
+    _, path = small(tmp_path)
+    edit(path, lambda d: d["nodes"][1].update(op="call_function", target=function))
+    with pytest.raises(CheckpointError, match="is not an operation a graph may call"):
+        MaseGraph.from_checkpoint(path)
+
+
+def test_no_module_is_imported_for_a_function_that_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "imported_by_name.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    _, path = small(tmp_path)
+    edit(path, lambda d: d["nodes"][1].update(op="call_function", target="imported_by_name.f"))
+    with pytest.raises(CheckpointError, match="is not an operation a graph may call"):
+        MaseGraph.from_checkpoint(path)
+
+
+def test_no_class_is_reached_through_another_module(tmp_path):
+    _, path = small(tmp_path)
+    edit(
+        path,
+        lambda d: d["modules"]["fc"].update(
+            {"class": "torch.nn.modules.linear.torch.jit.ScriptModule"}
+        ),
+    )
+    with pytest.raises(CheckpointError, match=r"is one of torch\.jit.*, not of its name"):
+        MaseGraph.from_checkpoint(path)
+
+
 class Mine(nn.Module):
     mase_leaf = True
 

@@ -24,19 +24,22 @@ _RECORDS: dict[str, Any] = {
     c.__name__: c for c in (ValueMeta, CommonMeta, SoftwareMeta, HardwareMeta, MaseMetadata)
 }
 _SAFE_CLASSES = ("torch.nn.", "chop.", "transformers.")
-_SAFE_FUNCTIONS = (
-    "torch.nn.functional.",
-    "torch._C._nn.",
-    "torch._C._linalg.",
-    "torch._C._fft.",
-    "torch._C._special.",
-    "torch.functional.",
-    "torch.special.",
-    "torch.linalg.",
-    "torch.fft.",
-    "chop.nn.",
-)
-_SAFE_NAMES = {"chop.kernels.attention.scaled_dot_product_attention"}
+_SAFE_MODULES = {
+    "torch.nn.functional",
+    "torch._C._nn",
+    "torch._C._linalg",
+    "torch._C._fft",
+    "torch._C._special",
+    "torch.functional",
+    "torch.special",
+    "torch.linalg",
+    "torch.fft",
+    "math",
+}
+_RECIPES = {"chop.nn.quantized.convert.mixed_class", "chop.nn.modules.masked.masked_class"}
+"""They make a class of others, which are looked up as any class is."""
+_UNSAFE_TENSOR_FUNCTIONS = {"from_file"}
+"""Of torch's own: it opens files, and may write to them."""
 _SAFE_BUILTINS = {"getattr", "abs", "round", "max", "min", "sum", "len", "float", "int"}
 _UNSAFE_OPERATORS = {"methodcaller", "attrgetter", "itemgetter", "call"}
 
@@ -225,34 +228,53 @@ class Decoder:
         found = _look_up(name)
         if not isinstance(found, type) or not issubclass(found, of):
             raise CheckpointError(f"'{name}' is not a {of.__name__}.")
+        if not self.trust and not found.__module__.startswith(_SAFE_CLASSES):
+            raise CheckpointError(f"class '{name}' is one of {found.__module__}, not of its name.")
         return found
 
     def function(self, name: str) -> Any:
         """The function `name`, which must be an operation on tensors."""
         if name in self.given:
             return self.given[name]
-        if not self.trust and not _is_safe_function(name):
+        is_allowed = self.trust or _may_be_looked_up(name)
+        found = _look_up(name) if is_allowed else None
+        if not is_allowed or not (self.trust or _is_safe_function(name, found)):
             raise CheckpointError(f"function '{name}' is not an operation a graph may call.")
-        found = _look_up(name)
         if not callable(found):
             raise CheckpointError(f"'{name}' is not a function.")
         return found
 
 
-def _is_safe_function(name: str) -> bool:
+def _may_be_looked_up(name: str) -> bool:
+    """By the name alone, because looking it up may import its module."""
     owner, _, leaf = name.rpartition(".")
     if owner == "torch":  # torch.load, torch.compile and the like are no builtins
-        return hasattr(torch._C._VariableFunctions, leaf) or name in (
-            "torch.tensor",
-            "torch.einsum",
-        )
+        is_builtin = hasattr(torch._C._VariableFunctions, leaf)
+        is_safe = is_builtin and leaf not in _UNSAFE_TENSOR_FUNCTIONS
+        return is_safe or name in ("torch.tensor", "torch.einsum")
     if owner in ("operator", "_operator"):
-        return leaf not in _UNSAFE_OPERATORS
+        return leaf.strip("_") not in _UNSAFE_OPERATORS
     if owner == "builtins":
         return leaf in _SAFE_BUILTINS
-    if name.startswith("transformers."):
-        return leaf == "apply"  # a custom autograd function
-    return owner == "math" or name in _SAFE_NAMES or name.startswith(_SAFE_FUNCTIONS)
+    return owner in _SAFE_MODULES or name.startswith(("chop.", "transformers."))
+
+
+def _is_safe_function(name: str, found: Any) -> bool:
+    """By what was found: a module holds others as well, and those hold anything."""
+    owner, _, leaf = name.rpartition(".")
+    if owner in _SAFE_MODULES:
+        return (getattr(found, "__module__", None) or owner) in _SAFE_MODULES
+    if name.startswith("chop."):  # an op of the table
+        return name in _RECIPES or (_comes_from(found, "chop.") and hasattr(found, "op"))
+    if name.startswith("transformers."):  # a custom autograd function
+        of = getattr(found, "__self__", None)
+        is_function = isinstance(of, type) and issubclass(of, torch.autograd.Function)
+        return leaf == "apply" and is_function and _comes_from(of, "transformers.")
+    return True
+
+
+def _comes_from(found: Any, package: str) -> bool:
+    return str(getattr(found, "__module__", "")).startswith(package)
 
 
 def function_name(function: Any) -> str:
