@@ -178,15 +178,13 @@ def main() -> None:
     options = parser.parse_args()
     options.device = torch.device(options.device)
     torch.set_num_threads(options.threads)
-    records = []
+    device = options.device.type
+    records = measure("BERT-base", bert_base(device), device, 20000, None)
+    save(f"end_to_end_{device}", records)
     if options.data and options.model:
         graph, test = bert_tiny(options)
-        records += measure("BERT-tiny", graph, options.device.type, 4000, test)
-        save(f"end_to_end_{options.device.type}", records)
-    records += measure(
-        "BERT-base", bert_base(options.device.type), options.device.type, 20000, None
-    )
-    save(f"end_to_end_{options.device.type}", records)
+        records += measure("BERT-tiny", graph, device, 4000, test)
+        save(f"end_to_end_{device}", records)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@
 
 #if defined(__ARM_NEON)
 #include <arm_neon.h>
+#elif defined(__AVX2__)
+#include <immintrin.h>
 #endif
 
 namespace {
@@ -268,7 +270,9 @@ struct Linear {
   int threads;
 };
 
-#if defined(__AVX2__)
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+#elif defined(__AVX2__)
 constexpr int LANES = 8;
 #else
 constexpr int LANES = 4;
@@ -281,31 +285,87 @@ inline Floats load(const float* from) { return *reinterpret_cast<const Unaligned
 
 #if defined(__ARM_NEON)
 inline Floats plus_product(Floats c, Floats a, Floats b) { return vfmaq_f32(c, a, b); }
+#elif defined(__AVX512F__)
+inline Floats plus_product(Floats c, Floats a, Floats b) { return _mm512_fmadd_ps(a, b, c); }
+#elif defined(__AVX2__) && defined(__FMA__)
+inline Floats plus_product(Floats c, Floats a, Floats b) { return _mm256_fmadd_ps(a, b, c); }
 #else
 inline Floats plus_product(Floats c, Floats a, Floats b) { return c + a * b; }
 #endif
 
-inline float float_product(const float* w, const float* x, i64 n) {
-  Floats sum[SUMS] = {};
-  i64 i = 0;
-  for (; i + SUMS * LANES <= n; i += SUMS * LANES)
-    for (int j = 0; j < SUMS; ++j)
-      sum[j] = plus_product(sum[j], load(w + i + j * LANES), load(x + i + j * LANES));
-  const Floats all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+// LANES integers as floats; compilers convert them one by one if it is left to them.
+#if defined(__AVX512F__)
+inline Floats to_floats(const u8* from) {
+  const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
+}
+#elif defined(__AVX2__)
+inline Floats to_floats(const u8* from) {
+  const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
+}
+#else
+inline Floats to_floats(const u8* from) {
+  Floats values;
+  for (int j = 0; j < LANES; ++j) values[j] = static_cast<i8>(from[j]);
+  return values;
+}
+#endif
+
+inline float sum_of_lanes(Floats x) {
   float total = 0.0f;
-  for (int j = 0; j < LANES; ++j) total += all[j];
-  for (; i < n; ++i) total += w[i] * x[i];
+  for (int j = 0; j < LANES; ++j) total += x[j];
   return total;
 }
 
-// The product of a row with the activations times 2**RAISED, without writing values to memory;
+// The product of w with each of N rows of x, which are n long as w is, to every `stride` of y.
+template <int N>
+inline void float_products(const float* w, const float* x, i64 n, float* y, i64 stride) {
+  constexpr int PARTS = N == 1 ? SUMS : 2;
+  Floats sum[N][PARTS] = {};
+  i64 i = 0;
+  for (; i + PARTS * LANES <= n; i += PARTS * LANES)
+    for (int j = 0; j < PARTS; ++j) {
+      const Floats weight = load(w + i + j * LANES);
+      for (int b = 0; b < N; ++b)
+        sum[b][j] = plus_product(sum[b][j], weight, load(x + b * n + i + j * LANES));
+    }
+  for (int b = 0; b < N; ++b) {
+    Floats all = sum[b][0];
+    for (int j = 1; j < PARTS; ++j) all += sum[b][j];
+    float total = sum_of_lanes(all);
+    for (i64 k = i; k < n; ++k) total += w[k] * x[b * n + k];
+    y[b * stride] = total;
+  }
+}
+
+// The product of a row with the activations as `raised` gives them, without writing values to memory;
 // false where they have to be.
 template <class Format>
-inline bool multiply_quickly(const u8*, const u8*, const float*, float*, const Shape&) {
+inline bool multiply_quickly(const u8*, const u8*, const float*, float*, const Shape&,
+                             const Table<Format>&) {
   return false;
 }
 
 constexpr i32 RAISED = 100;
+
+// Codes become floats as they are, and a group's sum is multiplied with its scale.
+template <>
+inline bool multiply_quickly<MxInt8>(const u8* codes, const u8* scales, const float* x, float* y,
+                                     const Shape& shape, const Table<MxInt8>& table) {
+  constexpr i64 STEP = 16;  // divides every group
+  Floats total = {};
+  for (i64 first = 0; first < shape.columns; first += shape.group) {
+    const i64 last = min(first + shape.group, shape.columns);
+    Floats sum = {};
+    for (i64 i = first; i < last; i += STEP)
+      for (i64 j = i; j < i + STEP; j += LANES)
+        sum = plus_product(sum, to_floats(codes + j), load(x + j));
+    total = plus_product(total, sum, table.scale[*scales++] - Floats{});
+  }
+  *y = sum_of_lanes(total);
+  return true;
+}
 
 #if defined(__ARM_NEON)
 
@@ -324,7 +384,7 @@ inline void add_products(const u8* codes, const float* x, float32x4_t* sum, Seen
 
 template <>
 inline bool multiply_quickly<MxFp8>(const u8* codes, const u8* scales, const float* x, float* y,
-                                    const Shape& shape) {
+                                    const Shape& shape, const Table<MxFp8>&) {
   constexpr i32 MORE = MISSING - RAISED;
   const i64 columns = shape.columns, group = shape.group;
   Seen seen;
@@ -349,18 +409,21 @@ inline bool multiply_quickly<MxFp8>(const u8* codes, const u8* scales, const flo
 
 #endif
 
-// Activations times 2**RAISED; none where that may overflow, or where products may be subnormal.
+// The one row of activations times 2**RAISED, or as it is for integers; none where that may
+// overflow, or where products may be subnormal.
 template <class Format>
 std::vector<float> raised(const Linear& c) {
-  const bool can_be_quick = !Format::FITS_INT8 && c.batch == 1 && c.shape.columns % 16 == 0;
+  constexpr i32 up = Format::FITS_INT8 ? 0 : RAISED, least = Format::FITS_INT8 ? -126 : -80;
+  constexpr i32 room = Format::FITS_INT8 ? 20 : 0;  // for codes and the sum of a group
+  const bool can_be_quick = Format::BITS == 8 && c.batch == 1 && c.shape.columns % 16 == 0;
   std::vector<float> x(can_be_quick ? static_cast<size_t>(c.shape.columns) : 0);
   float most = 0.0f;
   for (size_t i = 0; i < x.size(); ++i) {
-    x[i] = c.x[i] * power(RAISED);
+    x[i] = c.x[i] * power(up);
     const float magnitude = __builtin_fabsf(c.x[i]);
     most = magnitude > most ? magnitude : most;  // NaN gives NaN in either way
   }
-  if (!(most >= power(-80) && most < power(BIAS - RAISED))) x.clear();
+  if (!(most >= power(least) && most < power(BIAS - up - room))) x.clear();
   return x;
 }
 
@@ -374,12 +437,15 @@ void float_rows(const Linear& c) {
     for (i64 row = first; row < last; ++row) {
       const u8* codes = c.codes + row * c.shape.bytes(Format::BITS);
       const u8* scales = c.scales + row * c.shape.groups();
-      if (is_quick && multiply_quickly<Format>(codes, scales, x.data(), c.y + row, c.shape))
+      if (is_quick && multiply_quickly<Format>(codes, scales, x.data(), c.y + row, c.shape, table))
         continue;
       decode_row<Format>(codes, scales, w.data(), c.shape, table);
-      for (i64 b = 0; b < c.batch; ++b)
-        c.y[b * c.shape.rows + row] =
-            float_product(w.data(), c.x + b * c.shape.columns, c.shape.columns);
+      const i64 n = c.shape.columns, stride = c.shape.rows;
+      float* y = c.y + row;
+      i64 b = 0;
+      for (; b + 4 <= c.batch; b += 4)
+        float_products<4>(w.data(), c.x + b * n, n, y + b * stride, stride);
+      for (; b < c.batch; ++b) float_products<1>(w.data(), c.x + b * n, n, y + b * stride, stride);
     }
   });
 }

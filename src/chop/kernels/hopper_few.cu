@@ -97,7 +97,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS)
   extern __shared__ __align__(16) u8 shared[];
   auto parts = (float(*)[BATCH][PITCH])shared;  // one part for each warp
   int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
-  int row = blockIdx.x * ROWS_W, groups = columns / GROUP;
+  int row = blockIdx.x * ROWS_W, groups = (columns + GROUP - 1) / GROUP;
   int chunks = columns / 64, per_block = (chunks + SPLIT - 1) / SPLIT;
   int end = min(chunks, ((int)blockIdx.y + 1) * per_block), chunk = blockIdx.y * per_block + warp;
 
