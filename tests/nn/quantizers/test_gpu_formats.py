@@ -61,8 +61,3 @@ def test_a_launch_has_threads_for_every_block(shape, block, vector, expected):
 
 def test_elements_need_no_more_threads_than_vectors():
     assert gpu._for_elements(torch.empty(3, 7), 4) == gpu.Launch(4, 0, False, 6, (21,))
-
-
-def test_compiled_code_on_the_cpu_keeps_the_definition():
-    with torch.no_grad():
-        assert not kernels.can_call(torch.ones(4))

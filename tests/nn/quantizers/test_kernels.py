@@ -206,3 +206,28 @@ def test_without_native_code_the_values_are_the_same(tmp_path):
 
 def test_every_case_has_a_label_of_its_own():
     assert len({label(case) for case in CASES}) == len(CASES)
+
+
+@needs_library
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("quantizer", [MXInt(8), BlockFP(6), MXFP("e2m1"), BlockLog(8)], ids=label)
+def test_compiled_inference_calls_the_kernel_of_a_block_format(quantizer, dtype):
+    seen = []
+
+    def keep(module, inputs):
+        seen.extend(str(node.target) for node in module.graph.nodes)
+        return module
+
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: quantizer(x), backend=keep, fullgraph=True)
+    x = awkward_blocks(96).to(dtype).T
+    with torch.no_grad():
+        assert same(compiled(x), quantizer.quantize(x))
+    assert "mase.quantize" in " ".join(seen)
+
+
+def test_compiled_training_keeps_the_definition():
+    x = torch.randn(4, 64, requires_grad=True)
+    assert not kernels.can_call(x)
+    with torch.no_grad():
+        assert not kernels.can_call(x.double())

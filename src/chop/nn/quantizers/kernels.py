@@ -4,8 +4,8 @@ the CPU, and `kernels.cu` for NVIDIA GPUs.
 The operators have rules for fake tensors, so tracers see them as they see any operator; where no
 one is looking, the native code is called without them, which costs less. Under torch.compile the
 formats use their PyTorch definition instead, which the compiler fuses; but what it makes of a block
-format for a GPU is slower than our kernel and takes long to compile, so that where no gradient is
-wanted, blocks are left to the operator.
+format is slower than our kernel and takes long to compile, so that where no gradient is wanted,
+blocks are left to the operator.
 """
 
 from __future__ import annotations
@@ -61,22 +61,23 @@ class Kernel(NamedTuple):
     def call(self, x: Tensor) -> Tensor:
         """The same as an operator that a compiler leaves alone."""
         settings = NAMES.index(self.name), ROUNDINGS.index(self.rounding), self.block
-        return torch.ops.mase.quantize(x.contiguous(), *settings, self.parameters)
+        taken = x if x.is_cuda else x.float()
+        return torch.ops.mase.quantize(taken.contiguous(), *settings, self.parameters).to(x.dtype)
 
 
 def can_call(x: Tensor) -> bool:
-    """Whether code that is being compiled may `call` a kernel: on a GPU, without gradients."""
-    return (
-        x.is_cuda
-        and x.dtype in DTYPES
-        and not torch.is_grad_enabled()
-        and _is_usable(x.device.index)
-    )
+    """Whether code that is being compiled may `call` a kernel: where it is, without gradients."""
+    if x.dtype not in DTYPES or torch.is_grad_enabled():
+        return False
+    return _has_kernels(x.device.type, x.device.index or 0)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _is_usable(index: int) -> bool:
-    return gpu.is_usable(torch.device("cuda", index))
+def _has_kernels(kind: str, index: int) -> bool:
+    """Asked outside the compiler, which cannot follow how they are built."""
+    if kind == "cpu":
+        return library() is not None
+    return kind == "cuda" and gpu.is_usable(torch.device(kind, index))
 
 
 def can_run(x: Tensor) -> bool:
