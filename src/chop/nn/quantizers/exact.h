@@ -6,11 +6,13 @@
 
 #if defined(__CUDACC__)
 #define FUNCTION __device__ __forceinline__
+#define OURS namespace mase
 #else
 #define FUNCTION inline
+#define OURS namespace  // without a name: what no other file can call is compiled better
 #endif
 
-namespace mase {
+OURS {
 
 using i32 = int;
 using u32 = unsigned;
@@ -276,4 +278,4 @@ struct BlockLog {  // parameters: LogRule, which has the rounding, largest code,
   }
 };
 
-}  // namespace mase
+}  // OURS

@@ -15,7 +15,7 @@
 #include <arm_neon.h>
 #endif
 
-namespace mase {
+OURS {
 
 // --- vectors ----------------------------------------------------------------------------------
 
@@ -649,6 +649,8 @@ const Run KERNELS[][4] = {
     EACH_ROUNDING(run_block_log),
 };
 
+}  // OURS
+
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // Whether all of x is known to lie within the range of the format.
@@ -665,5 +667,3 @@ EXPORT void mase_mask(const float* gradient, const float* x, float* out, i64 n, 
     return true;
   });
 }
-
-}  // namespace mase
