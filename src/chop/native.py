@@ -137,7 +137,7 @@ def _text(source: Path) -> str:
     """The source, and the files of ours that it includes."""
     text = source.read_text()
     included = re.findall(r'^#include "(.+)"', text, re.MULTILINE)
-    return "\0".join([text, *(_text(source.with_name(name)) for name in included)])
+    return "\0".join([text, *(_text(source.parent / name) for name in included)])
 
 
 def _fingerprint(source: Path, command: list[str]) -> str:

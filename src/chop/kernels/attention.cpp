@@ -5,28 +5,11 @@
 // it leaves is laid out as the second product reads it. Keys and values are copied once per head
 // into the order in which they are read.
 
-#include <cstdint>
-#include <cstring>
 #include <type_traits>
-#include <vector>
 
-#if defined(__ARM_NEON)
-#include <arm_neon.h>
-#endif
+#include "common.h"
 
 namespace {
-
-using i32 = std::int32_t;
-using u8 = std::uint8_t;
-using i64 = std::int64_t;
-
-#if defined(__AVX512F__)
-constexpr int LANES = 16;
-#elif defined(__AVX2__)
-constexpr int LANES = 8;
-#else
-constexpr int LANES = 4;
-#endif
 
 // A tile of a product, ROWS by WIDTH, has to fit the registers: 32 of them, or 16.
 #if defined(__ARM_NEON) || defined(__AVX512F__)
@@ -38,14 +21,6 @@ constexpr int WIDTH = 2 * LANES;
 
 constexpr float INFINITE = __builtin_inff();
 
-using Floats = float __attribute__((vector_size(4 * LANES)));
-using Ints = i32 __attribute__((vector_size(4 * LANES)));
-using Unaligned = float __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-inline Floats load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
-inline void store(float* to, Floats x) { *reinterpret_cast<Unaligned*>(to) = x; }
-inline Floats spread(float x) { return x - Floats{}; }  // minus keeps the sign of zero
-
 // The larger number, and NaN where one of the two is.
 #if defined(__ARM_NEON)
 inline Floats max(Floats a, Floats b) { return vmaxq_f32(a, b); }
@@ -53,16 +28,7 @@ inline Floats max(Floats a, Floats b) { return vmaxq_f32(a, b); }
 inline Floats max(Floats a, Floats b) { return (a > b) | (a != a) ? a : b; }
 #endif
 
-inline i64 min(i64 a, i64 b) { return a < b ? a : b; }
 inline i64 round_up(i64 n, i64 unit) { return (n + unit - 1) / unit * unit; }
-
-// body(first, last) over a share of 0..n for each thread; one thread needs no OpenMP at all.
-template <class Body>
-void shared(i64 n, int threads, Body body) {
-  if (threads <= 1) return body(i64{0}, n);
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-  for (int t = 0; t < threads; ++t) body(n * t / threads, n * (t + 1) / threads);
-}
 
 // e**x for x <= 0, to about one unit in the last place: 2**whole + 2**whole * (2**part - 1). Of what
 // is below the normal numbers, and of -inf, exactly 0; NaN of NaN.

@@ -6,24 +6,9 @@
 // sum in 32 bits allows (20), and cut into three int8 digits. The error is near that of float32
 // arithmetic. Activations that are huge or not finite take the first way.
 
-#include <cstdint>
-#include <cstring>
-#include <vector>
-
-#if defined(__ARM_NEON)
-#include <arm_neon.h>
-#elif defined(__AVX2__)
-#include <immintrin.h>
-#endif
+#include "common.h"
 
 namespace {
-
-using i8 = std::int8_t;
-using u8 = std::uint8_t;
-using u16 = std::uint16_t;
-using i32 = std::int32_t;
-using u32 = std::uint32_t;
-using i64 = std::int64_t;
 
 constexpr i32 FRACTION = 23;
 constexpr i32 BIAS = 127;
@@ -44,20 +29,10 @@ inline float float_of(u32 b) {
   return x;
 }
 
-inline i64 min(i64 a, i64 b) { return a < b ? a : b; }
-
 // 2**e, also where it is subnormal.
 inline float power(i32 e) {
   return e > -BIAS ? float_of(static_cast<u32>(e + BIAS) << FRACTION)
                    : float_of(1u << (e + BIAS + FRACTION - 1));
-}
-
-// body(first, last) over a share of 0..n for each thread; one thread needs no OpenMP at all.
-template <class Body>
-void shared(i64 n, int threads, Body body) {
-  if (threads <= 1) return body(i64{0}, n);
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-  for (int t = 0; t < threads; ++t) body(n * t / threads, n * (t + 1) / threads);
 }
 
 // --- elements -------------------------------------------------------------------------------
@@ -270,18 +245,7 @@ struct Linear {
   int threads;
 };
 
-#if defined(__AVX512F__)
-constexpr int LANES = 16;
-#elif defined(__AVX2__)
-constexpr int LANES = 8;
-#else
-constexpr int LANES = 4;
-#endif
 constexpr int SUMS = 4;  // several, so that no addition waits for the one before
-using Floats = float __attribute__((vector_size(4 * LANES)));
-using Unaligned = float __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-inline Floats load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
 
 #if defined(__ARM_NEON)
 inline Floats plus_product(Floats c, Floats a, Floats b) { return vfmaq_f32(c, a, b); }
@@ -361,7 +325,7 @@ inline bool multiply_quickly<MxInt8>(const u8* codes, const u8* scales, const fl
     for (i64 i = first; i < last; i += STEP)
       for (i64 j = i; j < i + STEP; j += LANES)
         sum = plus_product(sum, to_floats(codes + j), load(x + j));
-    total = plus_product(total, sum, table.scale[*scales++] - Floats{});
+    total = plus_product(total, sum, spread(table.scale[*scales++]));
   }
   *y = sum_of_lanes(total);
   return true;

@@ -9,27 +9,13 @@
 
 #include <cstring>
 
+#include "../../vectors.h"
 #include "exact.h"
-
-#if defined(__ARM_NEON)
-#include <arm_neon.h>
-#endif
 
 OURS {
 
 // --- vectors ----------------------------------------------------------------------------------
 
-#if defined(__AVX512F__)
-constexpr int LANES = 16;
-#elif defined(__AVX2__)
-constexpr int LANES = 8;
-#else
-constexpr int LANES = 4;
-#endif
-using Floats = float __attribute__((vector_size(4 * LANES)));
-using Ints = i32 __attribute__((vector_size(4 * LANES)));
-
-inline Floats spread(float x) { return x - Floats{}; }  // minus keeps the sign of zero
 inline Ints spread(i32 x) { return Ints{} + x; }
 inline Ints bits_of(Floats x) { return reinterpret_cast<Ints>(x); }
 inline Floats floats_of(Ints b) { return reinterpret_cast<Floats>(b); }
@@ -38,10 +24,6 @@ inline Ints min(Ints a, Ints b) { return a < b ? a : b; }
 inline Floats magnitude_of(Floats x) {
   return floats_of(bits_of(x) & static_cast<i32>(MAGNITUDE));
 }
-
-using Unaligned = float __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-inline Floats load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
-inline void store(float* to, Floats x) { *reinterpret_cast<Unaligned*>(to) = x; }
 
 inline bool any(Ints is_true) {  // lanes are 0 or -1
   const auto pairs = reinterpret_cast<i64 __attribute__((vector_size(4 * LANES)))>(is_true);
