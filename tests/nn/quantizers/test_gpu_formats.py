@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from format_cases import BLOCK_CASES, DETERMINISTIC, ELEMENT_CASES, label, with_rounding
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from chop.nn.quantizers import gpu, kernels
 
@@ -61,3 +62,9 @@ def test_a_launch_has_threads_for_every_block(shape, block, vector, expected):
 
 def test_elements_need_no_more_threads_than_vectors():
     assert gpu._for_elements(torch.empty(3, 7), 4) == gpu.Launch(4, 0, False, 6, (21,))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is present")
+def test_a_fake_tensor_of_a_gpu_that_is_not_there_keeps_the_definition():
+    with FakeTensorMode():
+        assert not kernels.can_run(torch.empty(4, 64, device="cuda"))

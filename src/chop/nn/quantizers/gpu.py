@@ -28,7 +28,8 @@ _log = get_logger(__name__)
 @functools.cache
 def is_usable(device: torch.device) -> bool:
     """Whether kernels can be compiled for it here; said once in the log where they cannot."""
-    if os.environ.get("MASE_NATIVE", "1") == "0" or torch.version.cuda is None:
+    is_off = os.environ.get("MASE_NATIVE", "1") == "0"
+    if is_off or torch.version.cuda is None or not torch.cuda.is_available():
         return False
     try:
         _mask(device)
