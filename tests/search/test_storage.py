@@ -57,7 +57,10 @@ def kill_and_go_on(start, storage, folder, name, kills):
         seen = len(toys.evaluated(folder))
         while len(toys.evaluated(folder)) == seen and process.poll() is None:
             time.sleep(0.01)
-        time.sleep(clock.uniform(0.0, 0.15))
+        end = time.monotonic() + clock.uniform(0.0, 0.15)
+        most = seen + TRIALS // (kills + 1)  # a fast machine must not finish before the last kill
+        while time.monotonic() < end and len(toys.evaluated(folder)) < most:
+            time.sleep(0.005)
         process.kill()
         process.wait()
     assert 0 < len(toys.evaluated(folder)) < TRIALS, "the kills came too late"
