@@ -101,18 +101,18 @@ def test_the_constants_of_the_kernel_are_those_of_the_cut():
 
 
 @pytest.mark.parametrize(
-    "x, format, group_size",
+    "x, format",
     [
-        (torch.ones(1, 64, dtype=torch.bfloat16), "mxint8", 32),  # not on a GPU
-        (torch.ones(1, 64), "mxint8", 32),
-        (torch.ones(1, 96, dtype=torch.bfloat16), "mxint8", 32),
-        (torch.ones(1, 64, dtype=torch.bfloat16), "mxint4", 32),
-        (torch.ones(33, 64, dtype=torch.bfloat16), "mxint8", 32),
-        (torch.ones(0, 64, dtype=torch.bfloat16), "mxint8", 32),
+        (torch.ones(1, 64, dtype=torch.bfloat16), "mxint8"),  # not on a GPU
+        (torch.ones(1, 64), "mxint8"),
+        (torch.ones(1, 96, dtype=torch.bfloat16), "mxint8"),
+        (torch.ones(1, 64, dtype=torch.bfloat16), "mxint4"),
+        (torch.ones(33, 64, dtype=torch.bfloat16), "mxint8"),
+        (torch.ones(0, 64, dtype=torch.bfloat16), "mxint8"),
     ],
 )
-def test_what_it_cannot_do_is_left_to_the_other_kernels(x, format, group_size):
-    assert not hopper.is_known(x, 4096, format, group_size)
+def test_what_it_cannot_do_is_left_to_the_other_kernels(x, format):
+    assert not hopper.is_known(x, 4096, format)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a driver is present")

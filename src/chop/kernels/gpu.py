@@ -217,7 +217,7 @@ def linear(
     x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
 ) -> Tensor:
     """See `reference.linear`."""
-    if hopper.is_known(x, codes.shape[0], format, group_size):
+    if hopper.is_known(x, codes.shape[0], format):
         return hopper.linear(x, codes, scales, bias, group_size)
     batch = x.numel() // max(x.shape[-1], 1)
     config = next((c for limit, c in CONFIGS if batch <= limit), None)

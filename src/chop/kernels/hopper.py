@@ -18,9 +18,6 @@ from chop import nvrtc
 from chop.kernels import hopper_many
 from chop.kernels.device import multiprocessors
 
-GROUP_SIZES = (16, 32, 64, 128)
-"""Values per scale for which results are compared with the reference (tests/kernels/check_gpu.py).
-"""
 STEP = 64
 """Columns that a warp takes at a time: their number must be a multiple."""
 LARGEST_BATCH = 32
@@ -88,14 +85,13 @@ def _is_even(blocks: int, multiprocessors: int) -> bool:
     return rounds * multiprocessors <= 1.15 * blocks
 
 
-def is_known(x: Tensor, rows: int, format: str, group_size: int) -> bool:
+def is_known(x: Tensor, rows: int, format: str) -> bool:
     """Whether one of the kernels can do it, for a weight of `rows` rows."""
     columns = x.shape[-1]
     return (
         format == "mxint8"
         and x.dtype == torch.bfloat16
         and x.numel() > 0
-        and group_size in GROUP_SIZES
         and columns % STEP == 0
         and (x.numel() <= LARGEST_BATCH * columns or is_for_many(x, rows))
         and x.data_ptr() % 16 == 0

@@ -64,7 +64,7 @@ def test_elements_need_no_more_threads_than_vectors():
     assert gpu._for_elements(torch.empty(3, 7), 4) == gpu.Launch(4, 0, False, 6, (21,))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is present")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="only where torch has no CUDA device")
 def test_a_fake_tensor_of_a_gpu_that_is_not_there_keeps_the_definition():
     with FakeTensorMode():
         assert not kernels.can_run(torch.empty(4, 64, device="cuda"))

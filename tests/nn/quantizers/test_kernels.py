@@ -231,3 +231,23 @@ def test_compiled_training_keeps_the_definition():
     assert not kernels.can_call(x)
     with torch.no_grad():
         assert not kernels.can_call(x.double())
+
+
+@needs_library
+def test_compiled_inference_takes_an_empty_tensor():
+    compiled = torch.compile(lambda x: MXInt(8)(x), backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        for shape in ((0, 64), (3, 0)):
+            assert compiled(torch.empty(shape)).shape == shape
+
+
+def test_what_is_exported_needs_no_kernel_of_ours():
+    class Rounded(torch.nn.Module):
+        def forward(self, x):
+            return MXInt(8)(x)
+
+    x = torch.randn(4, 64)
+    with torch.no_grad():
+        program = torch.export.export(Rounded(), (x,))
+    assert "mase" not in str(program.graph)
+    assert same(program.module()(x), MXInt(8).quantize(x))

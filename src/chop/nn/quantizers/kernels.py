@@ -74,7 +74,10 @@ def can_call(x: Tensor) -> bool:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _has_kernels(kind: str, index: int) -> bool:
-    """Asked outside the compiler, which cannot follow how they are built."""
+    """Asked outside the compiler, which cannot follow how they are built. What is exported must not
+    need them: it runs where we are not."""
+    if torch.compiler.is_exporting():
+        return False
     if kind == "cpu":
         return library() is not None
     return kind == "cuda" and gpu.is_usable(torch.device(kind, index))
@@ -145,6 +148,8 @@ def _launch(
     built, y = library(), torch.empty_like(x)
     assert built is not None, "called only where the library is built"
     n = x.numel()
+    if n == 0:
+        return y, True
     columns = x.shape[-1] if x.dim() else 1
     block = min(block, columns) if block > 0 else columns
     is_inside = built.mase_quantize(
