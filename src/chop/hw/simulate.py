@@ -238,12 +238,12 @@ def random_inputs(design: Design, tensors: int, seed: int = 0) -> dict[str, Ints
 
 
 def lint(directory: Path, top: str = "top") -> str:
-    """What `verilator --lint-only -Wall` says of the emitted RTL; empty when it is silent."""
+    """Warnings and errors of `verilator --lint-only -Wall` on the emitted RTL; empty for none."""
     command = [str(toolchain.verilator().program), "--lint-only", "-Wall", "--top-module", top]
     command += [str(p) for p in sorted((directory.resolve() / "rtl").glob("*.sv"))]
     environment = os.environ | toolchain.verilator().environment()
     done = subprocess.run(command, capture_output=True, text=True, cwd=directory, env=environment)
-    return done.stdout + done.stderr
+    return toolchain.complaints(done)
 
 
 def _build(interface: Interface, directory: Path, waves: bool) -> Path:
