@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from chop.hw import toolchain
 
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)  # two workers share two cores
+# No test may depend on the machine's speed.
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 
 @pytest.fixture(autouse=True)

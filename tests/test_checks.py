@@ -54,7 +54,8 @@ def make(*arguments):
 
 def test_the_demonstration_installs_what_it_needs_and_no_more():
     printed = make("demo")
-    assert 'install --quiet --disable-pip-version-check --no-compile -c .venv/constraints.txt -e ".[demo]"' in printed
+    (line,) = [line for line in printed.splitlines() if "pip install" in line]
+    assert line.endswith('-c .venv/constraints.txt -e ".[demo]"')
     assert not any(word in printed for word in ("chromium", "initdb", "iverilog", "[cluster"))
     assert "mase demo" in printed.splitlines()[-1]
 
