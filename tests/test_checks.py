@@ -1,6 +1,7 @@
 """The two commands: every check is run and told, and the demonstration installs what it needs."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 import tomllib
@@ -65,6 +66,12 @@ def test_the_tests_install_every_extra():
     (line,) = [line for line in make("test").splitlines() if "pip install" in line]
     wanted = line.split(".[")[1].split("]")[0]
     assert wanted.split(",") == sorted(extras["optional-dependencies"])
+
+
+def test_the_pip_line_of_the_readme_names_extras_that_are_there():
+    (line,) = re.findall(r'pip install "\.\[(.*?)\]"', (ROOT / "README.md").read_text())
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(line.split(",")) <= set(extras["optional-dependencies"])
 
 
 def test_another_torch_takes_the_place_of_the_pinned_one():
