@@ -55,3 +55,7 @@ class HardwareError(ChopError, RuntimeError):
 
 class SearchError(ChopError, RuntimeError):
     """A search cannot start, go on, or answer what it is asked."""
+
+
+class TrainingError(ChopError, RuntimeError):
+    """A training cannot go on: its loss is not a number."""
