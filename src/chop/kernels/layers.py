@@ -20,6 +20,13 @@ from chop.nn.quantizers import Quantizer
 Quantizers = Mapping[str, Quantizer]
 
 
+def _own_bias(bias: Tensor | None) -> nn.Parameter | None:
+    """A parameter with the values of `bias`, which trains where that did."""
+    if bias is None:
+        return None
+    return nn.Parameter(bias.detach(), bias.requires_grad or not isinstance(bias, nn.Parameter))
+
+
 class QLinearPacked(nn.Module):
     """A linear layer on packed MX weights.
 
@@ -45,7 +52,7 @@ class QLinearPacked(nn.Module):
         self.quantizers = dict(quantizers or {})
         self.register_buffer("codes", weight.codes)
         self.register_buffer("scales", weight.scales)
-        self.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach()))
+        self.register_parameter("bias", _own_bias(bias))
 
     @classmethod
     def from_linear(
@@ -143,7 +150,7 @@ class QLinearInt8(nn.Module):
         self.register_buffer("codes", codes)
         self.register_buffer("scales", scales)
         self.register_buffer("units", integer.unit_scales(codes), persistent=False)
-        self.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach()))
+        self.register_parameter("bias", _own_bias(bias))
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, *, quantize_input: bool = False) -> QLinearInt8:
