@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import op_of_module
-from chop.ir.twins import mask_name
+from chop.ir.twins import mask_name, twin_of
 from chop.kernels import (
     GROUP_SIZES,
     PACKED_FORMATS,
@@ -24,6 +24,7 @@ from chop.kernels import (
 )
 from chop.kernels.formats import check_group_size
 from chop.log import get_logger
+from chop.nn.modules.lora import LoRALinear, is_packed
 from chop.nn.modules.masked import WEIGHT, Masked
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass, Quantizer
@@ -108,8 +109,9 @@ def pack_weights_transform_pass(graph: MaseGraph, args: PackWeightsArgs) -> Pass
 
     Float layers are rounded to `format`. A layer quantised to an MX format that can be packed
     keeps its own format and its values bit for bit. Layers that share a weight share its bytes;
-    pruned weights are packed with their zeros. A layer whose weight other nodes read is kept. The
-    graph lets go of the model it was made from (`graph.original`), which holds the float weights.
+    pruned weights are packed with their zeros; adapters stay, beside a packed layer. A layer whose
+    weight other nodes read is kept. The graph lets go of the model it was made from
+    (`graph.original`), which holds the float weights.
     `info["modules"]` has one record per module: bytes before and after, and why it was kept;
     `info["before"]`, `info["after"]` and `info["kept"]` are bytes of the whole model.
     """
@@ -236,7 +238,8 @@ class _Packer:
         if id(old) not in self.packed_modules:
             self.packed_modules[id(old)] = (old, self._make(old))
         _, new = self.packed_modules[id(old)]
-        return new, getattr(new, "format", self.args.format)
+        base = new.base_layer if isinstance(new, LoRALinear) else new
+        return new, getattr(base, "format", self.args.format)
 
     def _make(self, old: nn.Module) -> nn.Module:
         op = op_of_module(old)
@@ -251,6 +254,8 @@ class _Packer:
 
     def linear(self, old: Any) -> nn.Module:
         """The packed layer for a linear one."""
+        if isinstance(old, LoRALinear):
+            return self._adapted_linear(old)
         if isinstance(old, QuantizedModule):
             return self._quantised_linear(old)
         if _plain_class(old) is not nn.Linear:
@@ -258,7 +263,16 @@ class _Packer:
         if self.args.format in INT8_FORMATS:
             dynamic = INT8_FORMATS[self.args.format]
             return QLinearInt8.from_linear(old, quantize_input=dynamic)
-        return QLinearPacked(self._weight(old, self.args.format, None), old.bias)
+        weight = self._weight(old, self.args.format, None)
+        return QLinearPacked(weight, old.bias, dtype=old.weight.dtype)
+
+    def _adapted_linear(self, old: LoRALinear) -> nn.Module:
+        """The same adapter beside a packed layer: it trains on while the bytes stay."""
+        if is_packed(old.base_layer):
+            raise KeepError("its base layer is packed already")
+        twin = twin_of(old, type(old))
+        twin.base_layer = self._make(old.base_layer)
+        return twin
 
     def _quantised_linear(self, old: Any) -> nn.Module:
         formats: dict[str, Quantizer] = old.quantizers
@@ -270,7 +284,7 @@ class _Packer:
             for role in ("data_in", "data_out")
             if role in formats and not isinstance(formats[role], Bypass)
         }
-        return QLinearPacked(weight, bias, kept)
+        return QLinearPacked(weight, bias, kept, old.weight.dtype)
 
     def embedding(self, old: Any) -> nn.Module:
         """The packed layer for an embedding."""
