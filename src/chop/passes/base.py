@@ -17,6 +17,7 @@ a rewrite, notes the pass's name on any error, and lists the pass in `PASSES`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from chop.config import parse
 from chop.errors import PassError
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata
+from chop.log import warn_once
 from chop.registry import Registry
 
 PassResult = tuple[MaseGraph, dict[str, Any]]
@@ -51,6 +53,10 @@ NEEDS: dict[str, tuple[str, Callable[[MaseMetadata], bool]]] = {
     ),
 }
 """What a pass may need on every node, the pass that gives it, and how to see that it is there."""
+
+
+OLD_KEYS = ("report", "dummy_in", "input_generator", "baseline_weight_path", "load_type")
+"""Arguments that programs for DeepWok/mase give to passes that have no use for them here."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,22 @@ def graph_pass(
     return decorate
 
 
+def parse_args(cls: type[A], given: Any, where: str) -> A:
+    """The arguments of a pass; those that only an older program needs are left out, and said so.
+
+    A class of arguments may have `modern`, which gives older layouts in its own.
+    """
+    modern = getattr(cls, "modern", None)
+    args = given if modern is None else modern(given)
+    if isinstance(args, Mapping):
+        own = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        idle = [key for key in OLD_KEYS if key in args and key not in own]
+        for key in idle:
+            warn_once(__name__, f"{where}.{key}: has no effect.")
+        args = {key: value for key, value in args.items() if key not in idle}
+    return parse(cls, args, where)
+
+
 def short_name(name: str) -> str:
     """The name a pass has in configuration paths: `quantize_transform_pass` -> `quantize`."""
     for ending in ("_analysis_pass", "_transform_pass", "_interface_pass", "_pass"):
@@ -116,13 +138,13 @@ def _run(
     pass_args: Mapping[str, Any] | None,
 ) -> PassResult:
     if spec.on_module is not None and isinstance(graph, nn.Module):
-        return spec.on_module(graph, parse(spec.args, pass_args, short_name(spec.name)))
+        return spec.on_module(graph, parse_args(spec.args, pass_args, short_name(spec.name)))
     if not isinstance(graph, MaseGraph):
         kind = type(graph).__name__
         raise PassError(
             f"{spec.name}: expected a MaseGraph, got {kind}. Wrap it: MaseGraph(model)."
         )
-    args: Any = parse(spec.args, pass_args, short_name(spec.name))
+    args: Any = parse_args(spec.args, pass_args, short_name(spec.name))
     check_needs(graph, spec)
     result, info = function(graph, args)
     if spec.rewrites:
