@@ -95,9 +95,9 @@ def graph_pass(
 
     def decorate(function: Callable[[MaseGraph, A], PassResult]) -> PassFunction:
         @functools.wraps(function)
-        def run(graph: MaseGraph, pass_args: Mapping[str, Any] | None = None) -> PassResult:
+        def run(graph: MaseGraph, pass_args: Mapping[str, Any] | None = None, **more: Any) -> Any:
             try:
-                return _run(function, spec, graph, pass_args)
+                return _run(function, spec, *_as_one(spec, graph, pass_args, more))
             except Exception as error:
                 error.add_note(f"in pass {name}")  # a note leaves type and message untouched
                 raise
@@ -122,6 +122,21 @@ def parse_args(cls: type[A], given: Any, where: str) -> A:
             warn_once(__name__, f"{where}.{key}: has no effect.")
         args = {key: value for key, value in args.items() if key not in idle}
     return parse(cls, args, where)
+
+
+def _as_one(
+    spec: PassSpec, graph: Any, pass_args: Any, more: Mapping[str, Any]
+) -> tuple[MaseGraph, Any]:
+    """The graph and all its arguments, which may also be given by name.
+
+    Where a pass compares with `original_graph`, older programs give it first and the graph second.
+    """
+    own = {field.name for field in dataclasses.fields(spec.args)}
+    if isinstance(pass_args, MaseGraph) and "original_graph" in own:
+        return pass_args, {"original_graph": graph, **more}
+    if not more:
+        return graph, pass_args
+    return graph, {**(pass_args or {}), **more}
 
 
 def short_name(name: str) -> str:
