@@ -68,7 +68,6 @@ _LAYERS = {
 
 OLD_NAMES: tuple[OldName, ...] = (
     OldName("chop.ir", "MaseGraph", _GRAPH),
-    OldName("chop.ir.graph", "MaseGraph", _GRAPH),
     OldName("chop.ir.graph.mase_graph", "MaseGraph", _GRAPH),
     *(
         OldName(place, old, new)

@@ -65,6 +65,8 @@ def _without_values(meta: MaseMetadata) -> MaseMetadata:
     """Metadata without the tensors a user asked to keep: they are activations, not the model."""
 
     def thin(value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            return None if value._erased else value  # a user's own pass may have removed it
         if isinstance(value, torch.Tensor | nn.Module):
             return None
         if dataclasses.is_dataclass(value) and type(value).__name__ in _RECORDS:

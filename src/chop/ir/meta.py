@@ -25,7 +25,7 @@ class MetadataKeyError(GraphError, KeyError):
         return str(self.args[0])
 
 
-class Record(MutableMapping, dict):  # type: ignore[misc,type-arg]
+class Record(MutableMapping, dict):  # type: ignore[misc,metaclass]
     """A dataclass whose fields are also keys; a field is a key once it has a value.
 
     `KEYS` maps a key to a field of another name, for keys that Python reserves (`from`). Programs
@@ -88,13 +88,13 @@ class Record(MutableMapping, dict):  # type: ignore[misc,type-arg]
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __or__(self, other: Any) -> dict[str, Any]:  # type: ignore[override]
+    def __or__(self, other: Any) -> dict[str, Any]:
         return dict(self) | dict(other)
 
-    def __ror__(self, other: Any) -> dict[str, Any]:  # type: ignore[override]
+    def __ror__(self, other: Any) -> dict[str, Any]:
         return dict(other) | dict(self)
 
-    def __ior__(self, other: Any) -> Any:  # type: ignore[override,misc]
+    def __ior__(self, other: Any) -> Any:
         self.update(other)
         return self
 

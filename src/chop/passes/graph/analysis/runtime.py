@@ -97,8 +97,9 @@ def _repeated(
 def _batches(args: RuntimeArgs) -> Iterable[Any]:
     if args.data_module is None:
         return [None]
-    loader = args.data_module.test_dataloader if args.test else args.data_module.val_dataloader
-    return loader()
+    module = args.data_module
+    batches: Iterable[Any] = module.test_dataloader() if args.test else module.val_dataloader()
+    return batches
 
 
 def _given(batch: Any) -> Any:
@@ -130,5 +131,6 @@ def _rows(inputs: Mapping[str, Any]) -> int:
 
 def _scores(output: Any) -> Tensor:
     if isinstance(output, Mapping):
-        return output["logits"]
-    return output[0] if isinstance(output, tuple) else output
+        output = output["logits"]
+    scores: Tensor = output[0] if isinstance(output, tuple) else output
+    return scores
