@@ -65,6 +65,8 @@ def _without_values(meta: MaseMetadata) -> MaseMetadata:
     """Metadata without the tensors a user asked to keep: they are activations, not the model."""
 
     def thin(value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            return None if value._erased else value  # a user's own pass may have removed it
         if isinstance(value, torch.Tensor | nn.Module):
             return None
         if dataclasses.is_dataclass(value) and type(value).__name__ in _RECORDS:
@@ -85,13 +87,13 @@ def encode(value: Any, where: str, own: Mapping[int, str] | None = None) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": repr(value)}
-    for kind, encoder in _ENCODERS.items():
-        if isinstance(value, kind):
-            return encoder(value, where, own)
     if dataclasses.is_dataclass(value) and type(value).__name__ in _RECORDS:
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         given = {k: encode(v, where) for k, v in fields.items() if v is not None}
         return {"$record": [type(value).__name__, given]}
+    for kind, encoder in _ENCODERS.items():
+        if isinstance(value, kind):
+            return encoder(value, where, own)
     if callable(value):
         return {"$function": function_name(value)}
     raise CheckpointError(f"{where}: a value of type '{type(value).__name__}' cannot be saved.")

@@ -49,4 +49,8 @@ def __getattr__(name: str) -> Any:
     # Lazy, so that the file of one layer does not make the classes of all.
     if name in _LAZY:
         return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    if name[0].isupper():  # the name of a layer
+        layer = getattr(importlib.import_module(f"{__name__}.modules"), name, None)
+        if layer is not None:
+            return layer
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

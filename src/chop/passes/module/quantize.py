@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import nn
 
-from chop.config import parse
 from chop.errors import PassError
 from chop.ir.ops import OPS, op_of_module
 from chop.log import get_logger
 from chop.nn.modules.transposed import as_linear, is_transposed_linear
 from chop.nn.quantized.convert import float_class_of, to_format
 from chop.nn.quantized.layer import QuantizedModule
+from chop.passes.base import parse_args
 from chop.passes.quantization_rules import Candidate, QuantizeArgs, choose
 
 logger = get_logger(__name__)
@@ -34,7 +34,7 @@ def quantize_module_transform_pass(
     if not isinstance(module, nn.Module):
         kind = type(module).__name__
         raise PassError(f"quantize_module: expected a module, got {kind}. Give mg.model.")
-    return quantize_module(module, parse(QuantizeArgs, pass_args, WHERE))
+    return quantize_module(module, parse_args(QuantizeArgs, pass_args, WHERE))
 
 
 def quantize_module(module: nn.Module, args: QuantizeArgs) -> tuple[nn.Module, dict[str, Any]]:

@@ -12,7 +12,7 @@ from torch import fx, nn
 from chop.errors import CheckpointError
 from chop.ir.checkpoint import load_graph, save_graph, save_state_dict
 from chop.ir.drawing import draw
-from chop.ir.inputs import example_inputs
+from chop.ir.inputs import check_concrete, example_inputs
 from chop.ir.traced import TracedModule
 from chop.ir.tracer import TraceOptions, trace
 
@@ -24,7 +24,8 @@ class MaseGraph:
     inputs (a mapping, a tensor or a tuple). `custom_ops` names modules and functions of your own:
     `{"modules": {MyLayer: {"mase_op": "my_layer"}}}` makes MyLayer one node. `leaf_modules` are
     further modules, by name or class, to keep whole. `specialize` keeps the branch this input
-    takes where control flow depends on values.
+    takes where control flow depends on values. `cf_args` are arguments of forward that are no
+    inputs; each must have its default.
 
     The graph shares modules and parameters with `model`: training one trains the other.
     """
@@ -40,7 +41,9 @@ class MaseGraph:
         *,
         leaf_modules: Iterable[str | type[nn.Module]] = (),
         specialize: bool = False,
+        cf_args: Mapping[str, Any] | None = None,
     ) -> None:
+        check_concrete(model, cf_args or {})
         self.custom_ops: dict[str, Any] = dict(custom_ops or {})
         self.original: nn.Module | None = model
         if isinstance(model, TracedModule):
@@ -50,6 +53,11 @@ class MaseGraph:
         leaves = (*leaf_modules, *self.custom_ops.get("modules", {}))
         self.dummy_in = example_inputs(model, hf_input_names, dummy_in)
         self.model = trace(model, self.dummy_in, TraceOptions(leaves, specialize))
+
+    @classmethod
+    def from_module(cls, model: nn.Module, *args: Any, **options: Any) -> MaseGraph:
+        """The same as `MaseGraph(model, …)`."""
+        return cls(model, *args, **options)
 
     @property
     def fx_graph(self) -> fx.Graph:
@@ -75,12 +83,17 @@ class MaseGraph:
         self.fx_graph.lint()
         self.model.recompile()
 
-    def draw(self, path: str | Path = "mase_graph.svg") -> Path:
-        """Write a picture of the graph, as SVG or DOT by the suffix, and say where."""
-        return draw(self.fx_graph, path, type(self.model).__name__)
+    def draw(self, path: str | Path = "mase_graph.svg", *, file: str | Path | None = None) -> Path:
+        """Write a picture of the graph, as SVG or DOT by the suffix, and say where.
+
+        `file` is another name for `path`.
+        """
+        return draw(self.fx_graph, path if file is None else file, type(self.model).__name__)
 
     def export(
-        self, path: str | Path, save_format: Literal["graph", "state_dict"] = "graph"
+        self,
+        path: str | Path = "mase_graph",
+        save_format: Literal["graph", "state_dict"] = "graph",
     ) -> None:
         """Write `<path>.json` and `<path>.safetensors`, or with "state_dict" the tensors alone."""
         if save_format not in ("graph", "state_dict"):
