@@ -88,12 +88,12 @@ def shown(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold `folder` for writing: other processes wait, and a kill lets go of it."""
+def folder_lock(folder: Path, *, shared: bool = False) -> Iterator[None]:
+    """Hold `folder` for writing, or with others for reading; a kill lets go of it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import fx, nn
 
 from chop.errors import CheckpointError
-from chop.files import read_json, shown
+from chop.files import folder_lock, read_json, shown
 from chop.ir import vocabulary
 from chop.ir.codec import Decoder, encode, encode_node
 from chop.ir.leaves import decode_module, encode_module, grad_of
@@ -218,14 +218,11 @@ def load_graph(path: str | Path, classes: Iterable[Any] = ()) -> Loaded:
 
 
 def _read_pair(file: Path, weights: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    for attempt in (1, 2, 3):
+    if not file.is_file():
+        raise CheckpointError(f"{file}: no such checkpoint.")
+    with folder_lock(file.parent, shared=True):  # no pair is replaced between the two reads
         description = _read_description(file)
-        try:
-            tensors = read_tensors(weights, description["id"])
-            break
-        except CheckpointError:  # another process may have replaced the pair in between
-            if attempt == 3 or _read_description(file)["id"] == description["id"]:
-                raise
+        tensors = read_tensors(weights, description["id"])
     if description["version"] == 1:
         logger.warning("%s: written without checksums; export it again to add them.", file)
         return {**description, "views": {}}, tensors
@@ -233,8 +230,6 @@ def _read_pair(file: Path, weights: Path) -> tuple[dict[str, Any], dict[str, tor
 
 
 def _read_description(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        raise CheckpointError(f"{file}: no such checkpoint.")
     found = read_json(file, CheckpointError)
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise CheckpointError(f"{file}: not a MaseGraph checkpoint.")

@@ -156,6 +156,18 @@ def write_pair(path: Path, text: str, tensors: Mapping[str, Tensor], identity: s
         bring_to_disk(path.parent)
 
 
+def move_pair(source: Path, target: Path) -> None:
+    """Put the checkpoint at `source` in the place of the one at `target`, as `write_pair` does."""
+    identity = _identity(with_suffix(source, ".json"))
+    if identity is None:
+        raise CheckpointError(f"{source}: not a checkpoint of this package.")
+    tidy(target)
+    weights = with_suffix(target, ".safetensors")
+    os.replace(with_suffix(source, ".safetensors"), waiting(weights, identity))
+    os.replace(with_suffix(source, ".json"), with_suffix(target, ".json"))
+    os.replace(waiting(weights, identity), weights)
+
+
 def tidy(path: Path) -> None:
     """Finish or remove what an interrupted write of this checkpoint left behind."""
     weights, graph = with_suffix(path, ".safetensors"), with_suffix(path, ".json")
