@@ -8,7 +8,7 @@ from chop.errors import HardwareError
 from chop.hw import synth
 from chop.hw.cocotb_run import CocotbResult, run_cocotb
 from chop.hw.cycles import Stalls
-from chop.hw.emit import read_interface, read_vectors
+from chop.hw.emit import read_interface, read_vectors, require_ours
 from chop.hw.project import latest_project
 from chop.hw.simulate import Simulator, Verdict
 from chop.hw.waves import draw_handshakes
@@ -30,6 +30,7 @@ def simulate(
     waves: bool = False,
     simulator: str = "verilator",
     stalls: Stalls = STALLS,
+    trust: bool = False,
 ) -> Verdict | CocotbResult | None:
     """Run the emitted test vectors through the emitted RTL; raises unless every bit is right.
 
@@ -38,6 +39,8 @@ def simulate(
     test bench, which does the same.
     `skip_build` wants a simulator built before; `skip_test` only builds. `waves` keeps the signals
     of the first cycles in `hardware/sim/waves.fst` and a picture of the first handshakes.
+    RTL is a program: a folder that holds other files than this package emitted, or that were
+    changed since, is refused unless you `trust` it.
     """
     if simulator not in SIMULATORS:
         raise HardwareError(
@@ -45,6 +48,8 @@ def simulate(
         )
     hardware = _hardware(project_dir)
     interface = read_interface(hardware)
+    if not trust:
+        require_ours(hardware, interface.name)
     if simulator == "cocotb":
         return run_cocotb(hardware, top=interface.name, waves=waves)
     if skip_build and not list((hardware / "sim").glob("*/simulator")):
@@ -62,10 +67,18 @@ def simulate(
     return verdict.require_exact()
 
 
-def synthesize(project_dir: str | Path | None = None, *, family: str = "xc7") -> synth.Area:
-    """Cells of the RTL, by default the one emitted last, on a device family, from Yosys."""
+def synthesize(
+    project_dir: str | Path | None = None, *, family: str = "xc7", trust: bool = False
+) -> synth.Area:
+    """Cells of the RTL, by default the one emitted last, on a device family, from Yosys.
+
+    As `simulate`, of emitted files alone unless you `trust` the folder.
+    """
     hardware = _hardware(project_dir)
-    return synth.synthesize(hardware, read_interface(hardware).name, family)
+    name = read_interface(hardware).name
+    if not trust:
+        require_ours(hardware, name)
+    return synth.synthesize(hardware, name, family)
 
 
 def _hardware(project_dir: str | Path | None) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chop.errors import HardwareError
-from chop.hw import toolchain
+from chop.hw import toolchain, trust
 from chop.hw.cycles import NO_STALLS, Stalls, Timing, patience
 from chop.hw.design import Design, Interface
 from chop.hw.emit import write_files
@@ -259,11 +260,13 @@ def _build(interface: Interface, directory: Path, waves: bool) -> Path:
         key.update(source.read_bytes())
     work = directory / "sim" / f"{'waves' if waves else 'fast'}-{key.hexdigest()[:16]}"
     program = work / "simulator"
-    if not program.exists():
-        work.mkdir(parents=True, exist_ok=True)
+    if not trust.is_built_here(program):
+        shutil.rmtree(work, ignore_errors=True)  # a file that came with the folder is not compiled
+        work.mkdir(parents=True)
         (work / "ports.h").write_text(ports)
         _verilate(interface.name, sources, work, _TRACE[waves])
         _compile(work, waves)
+        trust.note_built(program)
     return program
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import fx
 
-from chop.ir.codec import Decoder, decode_graph, encode_node
+from chop.ir.codec import Decoder, encode_node
+from chop.ir.nodes import decode_graph
 from chop.ir.outputs import OutputTemplate, template_of
 
 
@@ -53,11 +54,13 @@ def _restore(
         template.attach(module)
     if config is not None:
         module.config = config
-    for name, training in modes.items():
-        module.get_submodule(name).training = training
+    parts = dict(module.named_modules(remove_duplicate=False))
+    for name in parts.keys() & modes.keys():  # a module whose nodes were erased is not copied
+        parts[name].training = modes[name]
     for name in transient:
         owner, _, leaf = name.rpartition(".")
-        module.get_submodule(owner)._non_persistent_buffers_set.add(leaf)
+        if owner in parts:
+            parts[owner]._non_persistent_buffers_set.add(leaf)
 
 
 def _modes(module: fx.GraphModule) -> dict[str, bool]:
