@@ -22,6 +22,7 @@ from torch.nn.utils import parametrize
 
 from chop.errors import CheckpointError
 from chop.ir.codec import Decoder, decode_graph, encode, encode_node, function_name
+from chop.ir.guards import Guards, guards_of
 from chop.ir.outputs import OutputTemplate, template_of
 from chop.ir.traced import TracedModule
 from chop.ir.twins import recipe_of
@@ -46,7 +47,11 @@ def save_graph(
 ) -> None:
     """Write `<path>.json` and `<path>.safetensors`; both are complete or neither is there."""
     tensors, aliases = _tensors(model)
-    inputs = {f"dummy_in/{k}": v for k, v in (dummy_in or {}).items() if torch.is_tensor(v)}
+    inputs = {  # a copy: the file format has no views
+        f"dummy_in/{k}": v.detach().clone().contiguous()
+        for k, v in (dummy_in or {}).items()
+        if torch.is_tensor(v)
+    }
     identity = uuid.uuid4().hex
     description = {
         "format": FORMAT,
@@ -60,6 +65,7 @@ def save_graph(
         "training": _training_flags(model),
         "output": _encode_template(template_of(model)),
         "config": _encode_config(getattr(model, "config", None)),
+        "guards": _encode_guards(guards_of(model)),
     }
     text = json.dumps(description, indent=1)
     stored = {**tensors, **inputs}
@@ -203,6 +209,10 @@ def _encode_template(template: OutputTemplate | None) -> Any:
     }
 
 
+def _encode_guards(guards: Guards | None) -> Any:
+    return None if guards is None else guards.to_data()
+
+
 def _encode_config(config: Any) -> Any:
     if config is None or not hasattr(config, "to_json_string"):
         return None
@@ -276,6 +286,8 @@ def decode_model(
     template = _decode_template(description["output"], decode)
     if template is not None:
         template.attach(model)
+    if description.get("guards") is not None:
+        Guards.from_data(description["guards"]).attach(model)
     if description["config"] is not None:
         model.config = _decode_config(description["config"])
     return model
