@@ -29,6 +29,10 @@ class GraphError(ChopError, ValueError):
     """A graph or its metadata breaks a rule of the IR."""
 
 
+class SizeError(GraphError):
+    """A captured model is given sizes at which its code would have gone another way."""
+
+
 class PassError(ChopError, RuntimeError):
     """A pass cannot run on the graph it was given."""
 

@@ -24,6 +24,7 @@ from chop.errors import CheckpointError
 from chop.files import folder_lock, read_json, shown
 from chop.ir import vocabulary
 from chop.ir.codec import Decoder, encode, encode_node
+from chop.ir.guards import Guards, guards_of
 from chop.ir.leaves import decode_module, encode_module, grad_of
 from chop.ir.nodes import decode_graph, lint
 from chop.ir.outputs import OutputTemplate, template_of
@@ -68,7 +69,6 @@ class Loaded:
 
     model: TracedModule
     dummy_in: dict[str, torch.Tensor] | None
-    guards: Any = None
 
 
 # -- saving ----------------------------------------------------------------------------------
@@ -81,7 +81,9 @@ def save_graph(
     model.state_dict()  # pruned layers write their zeros before they are saved
     tensors, aliases, views = stored_tensors(_used_tensors(model))
     inputs = {f"dummy_in/{k}": v for k, v in (dummy_in or {}).items() if torch.is_tensor(v)}
-    stored = {**tensors, **{name: value.detach() for name, value in inputs.items()}}
+    # a copy: the file format has no views
+    examples = {name: value.detach().clone().contiguous() for name, value in inputs.items()}
+    stored = {**tensors, **examples}
     identity = uuid.uuid4().hex
     description: dict[str, Any] = {
         "format": FORMAT,
@@ -97,6 +99,7 @@ def save_graph(
         "training": _training_flags(model),
         "output": _encode_template(template_of(model)),
         "config": _encode_config(getattr(model, "config", None)),
+        GUARDS: _encode_guards(guards_of(model)),
     }
     description["sha256"] = digest(description)
     text = json.dumps(description, indent=1, allow_nan=False)
@@ -182,6 +185,10 @@ def _encode_template(template: OutputTemplate | None) -> Any:
     }
 
 
+def _encode_guards(guards: Guards | None) -> Any:
+    return None if guards is None else guards.to_data()
+
+
 def _encode_config(config: Any) -> Any:
     if config is None or not hasattr(config, "to_json_string"):
         return None
@@ -206,7 +213,6 @@ def load_graph(path: str | Path, classes: Iterable[Any] = ()) -> Loaded:
     description, tensors = _read_pair(file, weights)
     try:
         model = decode_model(description, tensors, Decoder(classes))
-        guards = Decoder()(description.get(GUARDS), GUARDS, frozenset({"$tuple", "$float"}))
     except CheckpointError as error:
         raise CheckpointError(f"{file}: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -214,7 +220,7 @@ def load_graph(path: str | Path, classes: Iterable[Any] = ()) -> Loaded:
     inputs = {
         k.removeprefix("dummy_in/"): v for k, v in tensors.items() if k.startswith("dummy_in/")
     }
-    return Loaded(model, inputs or None, guards)
+    return Loaded(model, inputs or None)
 
 
 def _read_pair(file: Path, weights: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -269,6 +275,8 @@ def decode_model(
     template = _decode_template(description["output"], "output", decode)
     if template is not None:
         template.attach(model)
+    if description.get(GUARDS) is not None:
+        Guards.from_data(description[GUARDS]).attach(model)
     if description["config"] is not None:
         model.config = _decode_config(description["config"], decode)
     return model
