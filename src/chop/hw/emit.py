@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from chop.errors import HardwareError
-from chop.hw.component import Memory, Parameter
+from chop.hw.component import Component, Memory, Parameter
+from chop.hw.control import read_control, signal_name
 from chop.hw.design import Design, Interface, Stage, Wire
 from chop.hw.golden import Fixed, Ints
 from chop.hw.stream import Stream
+from chop.hw.twin import Record, record
 
 RTL = Path(__file__).parent / "rtl"
 """The library: one folder per component."""
@@ -145,7 +147,8 @@ def read_interface(directory: Path) -> Interface:
     ports = {
         side: {n: _read_stream(s) for n, s in told[side].items()} for side in ("inputs", "outputs")
     }
-    return Interface(told["name"], ports["inputs"], ports["outputs"], told["cycles"])
+    control = read_control(told)
+    return Interface(told["name"], ports["inputs"], ports["outputs"], told["cycles"], control)
 
 
 def _read_stream(told: Mapping[str, Any]) -> Stream:
@@ -200,6 +203,7 @@ def _describe_stage(stage: Stage) -> dict[str, object]:
         "outputs": [_describe_stream(s) for s in component.outputs],
         "parameters": dict(component.parameters()),
         "cycles": component.cycles(),
+        "twins": _describe_twins(component),
         "memories": {
             m.name: {
                 "words": len(m.words),
@@ -209,6 +213,12 @@ def _describe_stage(stage: Stage) -> dict[str, object]:
             for m in component.memories()
         },
     }
+
+
+def _describe_twins(component: Component) -> list[Record | None] | None:
+    """The cycle model of a component in plain data; None where it is of somebody's own."""
+    told = [record(twin) for twin in component.twins()]
+    return None if None in told else told
 
 
 def top_text(design: Design) -> str:
@@ -297,8 +307,7 @@ def _signal(design: Design, wire: Wire) -> str:
     """The name of a stream inside the top module."""
     if wire.stage in design.inputs:
         return wire.stage
-    many = len(design.stage(wire.stage).component.outputs) > 1
-    return f"{wire.stage}_{wire.port}_stream" if many else f"{wire.stage}_stream"
+    return signal_name(wire, len(design.stage(wire.stage).component.outputs))
 
 
 def _signals(design: Design) -> str:
