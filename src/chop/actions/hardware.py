@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chop.actions.simulation import STALLS, TRACED_CYCLES
+from chop.actions.simulation import TRACED_CYCLES
 from chop.hw import synth
 from chop.hw.emit import write_files
+from chop.hw.exercise import exercise
 from chop.hw.lower import Lowered
 from chop.hw.project import DEFAULT_PROJECT
 from chop.hw.report import write_report
@@ -49,7 +50,7 @@ def build_hardware(
 ) -> HardwareBuild:
     """Emit, lint, simulate on `inputs` (random ones where None) and synthesise; write the report.
 
-    The simulation runs at full rate and under random stalls.
+    The simulation is the standard run of `chop.hw.exercise`.
 
     `parallelism` are arguments of add_hardware_metadata_analysis_pass; `family` None leaves out
     synthesis. Raises unless every output bit is right.
@@ -68,8 +69,7 @@ def build_hardware(
     write_files(hardware, {"lint.txt": lint(hardware)})
     codes = random_inputs(lowered.design, 10) if inputs is None else lowered.encode(inputs)
     simulator = Simulator(lowered.design, hardware, waves=waves)
-    simulator.run(codes, STALLS).require_exact()
-    verdict = simulator.run(codes, trace=TRACED_CYCLES if waves else 0).require_exact()
+    verdict = exercise(simulator, codes, trace=TRACED_CYCLES if waves else 0)
     if waves:
         draw_handshakes(verdict, simulator.interface, hardware / "sim" / "handshakes.png")
     area = synth.synthesize(hardware, family=family) if family else None

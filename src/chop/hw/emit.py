@@ -17,10 +17,12 @@ from typing import Any
 from chop.errors import HardwareError
 from chop.files import read_json, read_text
 from chop.hw import trust
-from chop.hw.component import Memory, Parameter
+from chop.hw.component import Component, Memory, Parameter
+from chop.hw.control import read_control, signal_name
 from chop.hw.design import Design, Interface, Stage, Wire
 from chop.hw.golden import Fixed, Ints
 from chop.hw.stream import Stream
+from chop.hw.twin import Record, record
 
 RTL = Path(__file__).parent / "rtl"
 """The library: one folder per component."""
@@ -158,9 +160,10 @@ def read_interface(directory: Path) -> Interface:
             side: {n: _read_stream(s) for n, s in told[side].items()}
             for side in ("inputs", "outputs")
         }
+        control = read_control(told)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise HardwareError(f"{path}: not the streams of a design ({error!r}).") from error
-    return Interface(told["name"], ports["inputs"], ports["outputs"], told["cycles"])
+    return Interface(told["name"], ports["inputs"], ports["outputs"], told["cycles"], control)
 
 
 def _read_stream(told: Mapping[str, Any]) -> Stream:
@@ -218,6 +221,7 @@ def _describe_stage(stage: Stage) -> dict[str, object]:
         "outputs": [_describe_stream(s) for s in component.outputs],
         "parameters": dict(component.parameters()),
         "cycles": component.cycles(),
+        "twins": _describe_twins(component),
         "memories": {
             m.name: {
                 "words": len(m.words),
@@ -227,6 +231,12 @@ def _describe_stage(stage: Stage) -> dict[str, object]:
             for m in component.memories()
         },
     }
+
+
+def _describe_twins(component: Component) -> list[Record | None] | None:
+    """The cycle model of a component in plain data; None where it is of somebody's own."""
+    told = [record(twin) for twin in component.twins()]
+    return None if None in told else told
 
 
 def top_text(design: Design) -> str:
@@ -315,8 +325,7 @@ def _signal(design: Design, wire: Wire) -> str:
     """The name of a stream inside the top module."""
     if wire.stage in design.inputs:
         return wire.stage
-    many = len(design.stage(wire.stage).component.outputs) > 1
-    return f"{wire.stage}_{wire.port}_stream" if many else f"{wire.stage}_stream"
+    return signal_name(wire, len(design.stage(wire.stage).component.outputs))
 
 
 def _signals(design: Design) -> str:

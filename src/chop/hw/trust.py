@@ -155,9 +155,12 @@ def check_names(told: Any, path: Path) -> None:
     )
     if not is_plain:
         raise HardwareError(f"{path}: expected name, cycles, inputs and outputs.")
-    for name in (told.get("name"), *told["inputs"], *told["outputs"]):
+    stages = told.get("stages", [])
+    is_list = isinstance(stages, list) and all(isinstance(s, dict) for s in stages)
+    named = [stage.get("name") for stage in stages] if is_list else [stages]
+    for name in (told.get("name"), *told["inputs"], *told["outputs"], *named):
         if not isinstance(name, str) or len(name) > 200 or not IDENTIFIER.fullmatch(name):
-            raise HardwareError(f"{path}: {name!r:.80} is not the name of a module or port.")
+            raise HardwareError(f"{path}: {name!r:.80} is not the name of a module, port or stage.")
     if type(told.get("cycles")) is not int or not 0 < told["cycles"] < 1 << 40:
         raise HardwareError(f"{path}: cycles is {told.get('cycles')!r:.80}.")
 
