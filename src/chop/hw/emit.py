@@ -149,7 +149,8 @@ def read_interface(directory: Path) -> Interface:
 
 
 def _read_stream(told: Mapping[str, Any]) -> Stream:
-    return Stream(tuple(told["shape"]), told["parallelism"], Fixed(*told["precision"]))
+    number = Fixed(*told["precision"], is_signed=told.get("is_signed", True))
+    return Stream(tuple(told["shape"]), told["parallelism"], number)
 
 
 def vector_files(design: Design, inputs: Mapping[str, Ints]) -> Files:
@@ -187,8 +188,13 @@ def describe(design: Design) -> dict[str, object]:
 
 
 def _describe_stream(stream: Stream) -> dict[str, object]:
-    number = [stream.format.width, stream.format.frac_width]
-    return {"shape": list(stream.shape), "parallelism": stream.lanes, "precision": number}
+    number = stream.format
+    return {
+        "shape": list(stream.shape),
+        "parallelism": stream.lanes,
+        "precision": [number.width, number.frac_width],
+        "is_signed": number.is_signed,
+    }
 
 
 def _describe_stage(stage: Stage) -> dict[str, object]:

@@ -90,6 +90,8 @@ class Lowered:
     outputs: Mapping[str, Value]
     components: Mapping[str, Component]
     """By the name of the graph's node."""
+    values: Mapping[str, Value] = field(default_factory=dict)
+    """What each node of the graph gives, by its name: where it flows, in which order."""
     depths: Mapping[Wire, int] = field(default_factory=dict)
     """Of the FIFOs."""
 
@@ -219,7 +221,8 @@ class Lowerer:
                 value = LOWERINGS[realisation(self.graph, node)](self, node)
                 if value is not None:
                     self.values[node] = value
-        return Lowered(self.builder.build(), inputs, self.outputs, self.components)
+        values = {node.name: value for node, value in self.values.items()}
+        return Lowered(self.builder.build(), inputs, self.outputs, self.components, values)
 
     def _input(self, node: fx.Node, number: int) -> Value:
         shape = tuple(mase_meta(node).common["results"]["data_out_0"]["shape"])[1:]

@@ -154,7 +154,7 @@ def _tensor_results(given: Any) -> list[ValueMeta]:
     """The tensors a node argument stands for, linked to where they come from."""
     if not isinstance(given, fx.Node):
         return []
-    return [replace(r, source=given) for r in _results(given) if r.is_tensor]
+    return [replace(r, source=given, is_applied=False) for r in _results(given) if r.is_tensor]
 
 
 def _gives_tensors(node: fx.Node) -> bool:

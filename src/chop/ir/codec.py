@@ -211,7 +211,10 @@ class Decoder:
         name, fields = pair
         if name not in _RECORDS:
             raise CheckpointError(f"unknown metadata record '{name}'.")
-        return _RECORDS[name](**{k: self(v) for k, v in fields.items()})
+        made = _RECORDS[name](**{k: self(v) for k, v in fields.items()})
+        if isinstance(made, ValueMeta) and "is_applied" not in fields:
+            made.type = made.type  # of a checkpoint that has no formats: read as set by hand
+        return made
 
     def _function(self, name: str) -> Any:
         return self.function(name)
