@@ -136,7 +136,7 @@ def result_format(node: fx.Node) -> Integer | None:
 
 def _by_hand(node: fx.Node, meta: ValueMeta | None) -> Integer | None:
     """A format in the metadata of a node that has no quantisers: one set by hand."""
-    if meta is None or not getattr(meta, "is_applied", False):
+    if meta is None or not meta.is_applied:
         return None
     return _checked(node, "format", meta.format)
 

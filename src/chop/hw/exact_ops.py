@@ -83,8 +83,13 @@ def _refuse_setting(name: str, value: Any, allowed: str) -> HardwareError:
 
 
 def _padded(codes: Codes, padding: Sequence[int], fill: int) -> Codes:
-    around = [(0, 0)] * (codes.ndim - len(padding)) + [(p, p) for p in padding]
-    return np.pad(codes, around, constant_values=fill)
+    outer = codes.ndim - len(padding)
+    shape = [n + 2 * p for n, p in zip(codes.shape[outer:], padding, strict=True)]
+    # not np.pad: among Python's integers it would put NumPy's, which overflow
+    padded = np.full((*codes.shape[:outer], *shape), fill, dtype=codes.dtype)
+    inner = [slice(p, p + n) for n, p in zip(codes.shape[outer:], padding, strict=True)]
+    padded[(..., *inner)] = codes
+    return padded
 
 
 def _shifts(
@@ -195,9 +200,9 @@ def _divided(x: Exact, counts: Codes) -> Exact:
     if int(counts.min()) < 1:
         raise _refuse_setting("divisor", int(counts.min()), "1 or more")
     common = math.lcm(*(int(c) for c in np.unique(counts)))
-    factors = common // counts
-    codes = fitted(x.codes, reach(x.codes) * reach(factors)) * factors
-    return x.take(codes) / common
+    factors = np.asarray(common // counts)
+    wide = fitted(x.codes, reach(x.codes) * reach(factors))
+    return x.take(wide * factors.astype(wide.dtype)) / common
 
 
 def _adaptive_avg_pool(a: Arguments) -> Exact:

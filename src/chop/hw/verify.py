@@ -19,7 +19,7 @@ from torch import Tensor, fx
 from chop.errors import HardwareError
 from chop.hw.design import Design
 from chop.hw.double_model import check_doubles
-from chop.hw.exact import Codes, Exact, coded
+from chop.hw.exact import Codes, Exact, coded, quantized
 from chop.hw.exact_model import (
     Environment,
     argument_names,
@@ -84,16 +84,22 @@ def _check(graph: MaseGraph, lowered: Lowered, rows: Sequence[Tensor]) -> int:
     numbers = _numbers(graph, lowered, rows, codes)
     exact = run_exact(graph, [Exact.of(x.numpy()) for x in numbers])
     golden = lowered.design.golden(codes)
-    wanted = [exact[node] for node in _output_nodes(graph)]
-    compared = 0
-    for (port, value), expected in zip(lowered.outputs.items(), wanted, strict=True):
+    if _first_wrong(graph, lowered, golden, exact) is not None:
+        raise _difference(graph, lowered, rows, codes)
+    check_doubles(graph, numbers, exact)
+    return sum(each.size for each in golden.values())
+
+
+def _first_wrong(
+    graph: MaseGraph, lowered: Lowered, golden: Mapping[str, Ints], exact: Environment
+) -> tuple[str, Exact, Exact] | None:
+    """The first output that is not the model's: its port, what it gives, what it must."""
+    for (port, value), node in zip(lowered.outputs.items(), _output_nodes(graph), strict=True):
         number = lowered.design.output_streams()[port].format
         found = _exact_codes(value, golden[port], number)
-        if found.differs(expected).any():
-            raise _difference(graph, lowered, codes, exact, port, found, expected)
-        compared += found.codes.size
-    check_doubles(graph, numbers, exact)
-    return compared
+        if found.differs(exact[node]).any():
+            return port, found, exact[node]
+    return None
 
 
 def used(lowered: Lowered, rows: Sequence[Tensor]) -> list[Tensor]:
@@ -142,10 +148,22 @@ def _numbers(
     """What the model takes for `rows`: the numbers themselves where its own format makes codes of
     them, as the design's port does; the numbers that the port holds elsewhere.
     """
+    held = _held(graph, lowered, rows, codes)
+    nodes = _placeholders(graph)
+    return [
+        x if _has_one_format(graph, node) else each
+        for node, x, each in zip(nodes, rows, held, strict=True)
+    ]
+
+
+def _held(
+    graph: MaseGraph, lowered: Lowered, rows: Sequence[Tensor], codes: Mapping[str, Ints]
+) -> list[Tensor]:
+    """The numbers that the input ports hold; of an input without a port, the input."""
     found = []
-    for number, (node, x) in enumerate(zip(_placeholders(graph), rows, strict=True)):
+    for number, x in enumerate(rows):
         name = f"data_in_{number}"
-        if name in lowered.inputs and not _has_one_format(graph, node):
+        if name in lowered.inputs:
             form = lowered.design.inputs[name].format
             x = torch.from_numpy(_exact_codes(lowered.inputs[name], codes[name], form).double())
         found.append(x)
@@ -219,18 +237,20 @@ def _between(rng: np.random.Generator, form: Fixed, shape: tuple[int, ...]) -> A
 
 
 def _difference(
-    graph: MaseGraph,
-    lowered: Lowered,
-    codes: Mapping[str, Ints],
-    exact: Environment,
-    port: str,
-    found: Exact,
-    expected: Exact,
+    graph: MaseGraph, lowered: Lowered, rows: Sequence[Tensor], codes: Mapping[str, Ints]
 ) -> HardwareError:
-    """The error of a design that differs: at the first node that does."""
+    """The error of a design that differs: at the first node that does.
+
+    Both are run on the numbers that the input ports hold, so that a difference there shows as one.
+    """
+    numbers = _held(graph, lowered, rows, codes)
+    exact = run_exact(graph, [Exact.of(x.numpy()) for x in numbers])
+    wrong = _first_wrong(graph, lowered, lowered.design.golden(codes), exact)
+    if wrong is None:
+        return _unlike_port(graph, lowered, rows, numbers)
     stages = _stage_values(lowered.design, codes)
     for node in graph.fx_graph.nodes:
-        value = getattr(lowered, "values", {}).get(node.name)
+        value = lowered.values.get(node.name)
         if value is None or not isinstance(exact[node], Exact):
             continue
         form = lowered.design.stream(value.wire).format
@@ -238,7 +258,24 @@ def _difference(
         if given.shape == exact[node].shape and given.differs(exact[node]).any():
             where = f"node '{node.name}' ({op_name(graph, node)})"
             return _told(where, given, exact[node], _settings(node))
-    return _told(f"output '{port}'", found, expected, "")
+    return _told(f"output '{wrong[0]}'", *wrong[1:], "")
+
+
+def _unlike_port(
+    graph: MaseGraph, lowered: Lowered, rows: Sequence[Tensor], numbers: Sequence[Tensor]
+) -> HardwareError:
+    """The error of an input port that makes other numbers of its inputs than the model does."""
+    for node, x, held in zip(_placeholders(graph), rows, numbers, strict=True):
+        forms = [f for f in _reading_formats(graph, node) if f is not None]
+        wanted = [quantized(Exact.of(x.numpy()), form) for form in forms[:1]]
+        if wanted and wanted[0].differs(Exact.of(held.numpy())).any():
+            return _told(
+                f"node '{node.name}' (placeholder)",
+                Exact.of(held.numpy()),
+                wanted[0],
+                f" It is read as {format_text(forms[0])}.",
+            )
+    return HardwareError("inputs: the input ports make other numbers of them than the model does.")
 
 
 def _stage_values(design: Design, data: Mapping[str, Ints]) -> dict[str, Ints]:
