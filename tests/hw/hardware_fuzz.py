@@ -166,7 +166,6 @@ def counts(findings: Iterable[Finding]) -> dict:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for argument in sys.argv[1:]:
-        print(random_case(int(argument)).text)
         random_case(int(argument)).graph.fx_graph.print_tabular()
         with tempfile.TemporaryDirectory() as scratch:
-            print(*fuzz([int(argument)], Path(scratch)))
+            sys.stdout.write(f"{fuzz([int(argument)], Path(scratch))[0]}\n")

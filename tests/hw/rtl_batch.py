@@ -26,7 +26,7 @@ RUNTIME = ("verilated", "verilated_threads")
 
 @dataclass(frozen=True)
 class Job:
-    """A design, the codes to send by port, the beats to expect by port, and a seed for the stalls."""
+    """A design, codes to send and number of beats to expect by port, a seed for the stalls."""
 
     design: Design
     inputs: Mapping[str, np.ndarray]

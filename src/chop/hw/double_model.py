@@ -55,7 +55,8 @@ def _value(
         for part in str(node.target).split("."):
             value = getattr(value, part)
         return value
-    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda n: found[n.name])
+    given: Any = fx.map_arg((node.args, dict(node.kwargs)), lambda n: found[n.name])
+    args, kwargs = given
     if quantizers_of(node):
         return _call(model, node, args, kwargs, {})
     formats = operand_formats(node, op_name(graph, node))

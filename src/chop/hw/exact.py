@@ -13,6 +13,7 @@ on the magnitudes shows that int64 or float64 is exact it is used, Python's inte
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -166,7 +167,8 @@ def product(x: Exact, weight: Exact) -> Exact:
     return Exact(sums, frac_width, x.divisor * weight.divisor, is_rounded)
 
 
-ROUND_UP = {
+Rule = Callable[[Codes, Codes, int], Codes]
+ROUND_UP: dict[str, Rule] = {
     "nearest_even": lambda q, twice, d: (twice > d) | ((twice == d) & (q % 2 == 1)),
     "nearest_away": lambda q, twice, d: (twice > d) | ((twice == d) & (q >= 0)),
     "floor": lambda q, twice, d: np.zeros(q.shape, dtype=bool),
@@ -183,8 +185,8 @@ def rounded(x: Exact, frac_width: int, rounding: str) -> Codes:
     codes = fitted(x.codes, bound) << up if bound < SAFE_INT else x.codes.astype(object) * (1 << up)
     floor = codes // divisor
     twice = 2 * (codes - floor * divisor)
-    is_up = np.asarray(ROUND_UP[rounding](floor, twice, divisor), dtype=bool)
-    return np.asarray(floor + is_up.astype(np.int64))
+    is_up = ROUND_UP[rounding](floor, twice, divisor)
+    return np.asarray(floor + is_up.astype(bool).astype(np.int64))
 
 
 def code_range(width: int, is_signed: bool, narrow: bool) -> tuple[int, int]:

@@ -87,7 +87,7 @@ def _padded(codes: Codes, padding: Sequence[int], fill: int) -> Codes:
     shape = [n + 2 * p for n, p in zip(codes.shape[outer:], padding, strict=True)]
     # not np.pad: among Python's integers it would put NumPy's, which overflow
     padded = np.full((*codes.shape[:outer], *shape), fill, dtype=codes.dtype)
-    inner = [slice(p, p + n) for n, p in zip(codes.shape[outer:], padding, strict=True)]
+    inner: list[Any] = [slice(p, p + n) for n, p in zip(codes.shape[outer:], padding, strict=True)]
     padded[(..., *inner)] = codes
     return padded
 
@@ -104,7 +104,7 @@ def _shifts(
     found = {}
     for offset in np.ndindex(*kernel):
         starts = [o * d for o, d in zip(offset, dilation, strict=True)]
-        cuts = [
+        cuts: list[Any] = [
             slice(b, b + s * (c - 1) + 1, s) for b, s, c in zip(starts, stride, counts, strict=True)
         ]
         found[offset] = codes[(..., *cuts)]
@@ -166,7 +166,7 @@ def _window(a: Arguments) -> tuple[list[int], list[int], list[int]]:
 
 
 def _max_pool(a: Arguments) -> Exact:
-    x = a["input"]
+    x: Exact = a["input"]
     kernel, stride, padding = _window(a)
     lowest = int(x.codes.min()) if x.codes.size else 0  # never above what is in the window
     parts = _shifts(
@@ -176,7 +176,7 @@ def _max_pool(a: Arguments) -> Exact:
 
 
 def _avg_pool(a: Arguments) -> Exact:
-    x = a["input"]
+    x: Exact = a["input"]
     kernel, stride, padding = _window(a)
     total = _sum_of_parts(x, kernel, stride, padding)
     if a.get("divisor_override"):
@@ -206,7 +206,7 @@ def _divided(x: Exact, counts: Codes) -> Exact:
 
 
 def _adaptive_avg_pool(a: Arguments) -> Exact:
-    x = a["input"]
+    x: Exact = a["input"]
     given = a["output_size"]
     sizes = list(given) if isinstance(given, Sequence) else [given, given]
     rows, columns = (
@@ -226,12 +226,12 @@ def _bands(size: int, count: int) -> list[slice]:
 
 
 def _relu(a: Arguments) -> Exact:
-    x = a["input"]
+    x: Exact = a["input"]
     return x.take(np.maximum(x.codes, 0))
 
 
 def _leaky_relu(a: Arguments) -> Exact:
-    x = a["input"]
+    x: Exact = a["input"]
     below = x.take(np.minimum(x.codes, 0)) * constant(a.get("negative_slope", 0.01))
     return _relu(a) + below
 
@@ -248,11 +248,12 @@ def _hardsigmoid(a: Arguments) -> Exact:
 
 
 def _hardswish(a: Arguments) -> Exact:
-    return a["input"] * _clipped(a["input"]) / 6
+    x: Exact = a["input"]
+    return x * _clipped(x) / 6
 
 
 def _scaled(a: Arguments) -> Exact:
-    other = a["other"]
+    other: Exact = a["other"]
     alpha = a.get("alpha", 1)
     return other if alpha == 1 else other * constant(alpha)
 

@@ -80,7 +80,7 @@ def _batches(rows: Sequence[Tensor]) -> Iterable[list[Tensor]]:
 
 def _check(graph: MaseGraph, lowered: Lowered, rows: Sequence[Tensor]) -> int:
     """Compare one batch; the number of output values."""
-    codes = lowered.encode(*used(lowered, rows))
+    codes = encoded(lowered, rows)
     numbers = _numbers(graph, lowered, rows, codes)
     exact = run_exact(graph, [Exact.of(x.numpy()) for x in numbers])
     golden = lowered.design.golden(codes)
@@ -102,7 +102,12 @@ def _first_wrong(
     return None
 
 
-def used(lowered: Lowered, rows: Sequence[Tensor]) -> list[Tensor]:
+def encoded(lowered: Lowered, inputs: Any) -> dict[str, Ints]:
+    """The codes of a batch, or of a tuple with one for each input of the graph, by port."""
+    return lowered.encode(*_used(lowered, _tensors(inputs)))
+
+
+def _used(lowered: Lowered, rows: Sequence[Tensor]) -> list[Tensor]:
     """Those of the inputs of the graph, in its order, that the design has a port for."""
     if len(rows) == len(lowered.inputs):
         return list(rows)
