@@ -266,17 +266,20 @@ class Lowerer:
         self.values[node] = self.inputs[name]
 
     def _input_format(self, node: fx.Node) -> Fixed:
-        """What readers bring the input to; of unlike formats, one with the numbers of all."""
+        """What readers bring the input to; of unlike formats, one with the numbers of all.
+
+        What takes it as it is then takes the numbers that the port has.
+        """
         own = formats.result_format(node)
         if own is not None:
             return own
         read = formats.formats_read(node, self._needed_op)
         listed = [number for number in read if number is not None]
-        if not listed or None in read:
+        if not listed:
             raise HardwareError(
-                f"node '{node.name}': an operation takes this input as it is, without a number "
-                f"format. Quantise what reads it, or set type 'fixed' and precision [width, "
-                f"frac_width] of its results.data_out_0 by hand."
+                f"node '{node.name}': nothing that reads this input brings it to a number format. "
+                f"Quantise what reads it, or set type 'fixed' and precision [width, frac_width] "
+                f"of its results.data_out_0 by hand."
             )
         return listed[0] if len(listed) == 1 else formats.union(listed)
 
