@@ -149,7 +149,8 @@ def read_interface(directory: Path) -> Interface:
 
 
 def _read_stream(told: Mapping[str, Any]) -> Stream:
-    number = Fixed(*told["precision"], is_signed=told.get("is_signed", True))
+    width, frac_width = told["precision"]
+    number = Fixed(width, frac_width, told.get("is_signed", True))
     return Stream(tuple(told["shape"]), told["parallelism"], number)
 
 
@@ -387,7 +388,9 @@ def _instance(
 def _literal(value: Parameter) -> str:
     if isinstance(value, bool):
         return f"1'b{int(value)}"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return f'"{value}"'
+    return str(value) if abs(value) < 1 << 31 else f"64'sd{value}"
 
 
 def _output_text(design: Design) -> str:

@@ -10,7 +10,7 @@ Codes are NumPy int64; what would not fit is computed with Python's integers, so
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ MAX_WIDTH = 62
 """Bits of the widest element on a wire; its codes are int64."""
 FRAC_WIDTHS = range(-256, 513)
 
-Rounding = Literal["nearest_even", "floor", "toward_zero", "nearest_away", "odd"]
+Rounding = Literal["nearest_even", "floor", "toward_zero", "nearest_away"]
 Overflow = Literal["saturate", "wrap"]
 ROUNDINGS: tuple[Rounding, ...] = ("nearest_even", "floor", "toward_zero", "nearest_away")
 """What `fixed_cast` does, at the number that its parameter ROUNDING has for it."""
@@ -38,8 +38,7 @@ class Fixed:
     >>> Fixed(8, 3, is_signed=False, rounding="floor").encode([0.3, -1.0]).tolist()
     [2, 0]
 
-    The fields are those of the number format `Integer`. A software side that rounds to "odd" (down,
-    and then up where that gives an odd code and something was lost) keeps later roundings right.
+    The fields are those of the number format `Integer`.
     """
 
     width: int
@@ -55,7 +54,7 @@ class Fixed:
         if self.frac_width not in FRAC_WIDTHS:
             ends = f"{FRAC_WIDTHS[0]} … {FRAC_WIDTHS[-1]}"
             raise ConfigError(f"Fixed: frac_width must lie in {ends}, got {self.frac_width}.")
-        if self.rounding not in (*ROUNDINGS, "odd"):
+        if self.rounding not in ROUNDINGS:
             allowed = ", ".join(ROUNDINGS)
             raise ConfigError(f"Fixed: rounding must be one of {allowed}, got {self.rounding}.")
 
@@ -64,16 +63,6 @@ class Fixed:
         """The number format `Integer` in hardware."""
         kinds = (number.is_signed, number.narrow, number.overflow, number.rounding)
         return cls(number.width, number.frac_width, *kinds)  # type: ignore[arg-type]
-
-    @classmethod
-    def spanning(cls, low: int, high: int, frac_width: int) -> Fixed:
-        """The narrowest signed format with all codes from `low` to `high`.
-
-        >>> str(Fixed.spanning(-129, 5, 4))
-        'Q9.4'
-        """
-        width = max((high if high >= 0 else -high - 1).bit_length(), (-low - 1).bit_length()) + 1
-        return cls(width, frac_width)
 
     @property
     def low(self) -> int:
@@ -117,19 +106,42 @@ class Fixed:
 
     def __str__(self) -> str:
         sign = "Q" if self.is_signed else "UQ"
-        how = [self.rounding] * (self.rounding != "nearest_even")
+        how: list[str] = [self.rounding] * (self.rounding != "nearest_even")
         how += ["narrow"] * self.narrow + [self.overflow] * (self.overflow != "saturate")
         return " ".join([f"{sign}{self.width}.{self.frac_width}", *how])
 
 
+class Span(NamedTuple):
+    """The codes that an exact result may have, from `low` to `high`, and their fractional bits."""
+
+    low: int
+    high: int
+    frac_width: int
+
+    @property
+    def width(self) -> int:
+        """Bits of a signed number that holds them all."""
+        ends = (self.high if self.high >= 0 else -self.high - 1, -self.low - 1)
+        return max(end.bit_length() for end in ends if end >= 0) + 1
+
+    @property
+    def format(self) -> Fixed:
+        """The narrowest signed format with all of them.
+
+        >>> str(Span(-129, 5, 4).format)
+        'Q9.4'
+        """
+        return Fixed(self.width, self.frac_width)
+
+
+def span(number: Fixed) -> Span:
+    """All codes of a format."""
+    return Span(number.low, number.high, number.frac_width)
+
+
 def _away(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    whole = np.trunc(x)
+    whole: npt.NDArray[np.float64] = np.trunc(x)
     return whole + np.copysign(np.abs(x - whole) >= 0.5, x)
-
-
-def _odd(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    floor = np.floor(x)
-    return floor + ((floor != x) & (np.fmod(floor, 2.0) == 0))
 
 
 _WHOLE: dict[str, Any] = {
@@ -137,7 +149,6 @@ _WHOLE: dict[str, Any] = {
     "floor": np.floor,
     "toward_zero": np.trunc,
     "nearest_away": _away,
-    "odd": _odd,
 }
 
 

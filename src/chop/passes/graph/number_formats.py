@@ -14,6 +14,7 @@ from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantized.operands import DATA_OUT
 from chop.nn.quantizers import Bypass, Quantizer
 
+
 def node_quantizers(node: fx.Node) -> Mapping[str, Quantizer] | None:
     """The format of each operand of `node` by its role; None where it is not quantised."""
     if node.op == "call_module":
