@@ -128,8 +128,8 @@ def test_a_link_out_of_the_folder_is_refused(project, tmp_path):
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (lambda d: d.update(name="top; system"), "is not the name of a module or port"),
-        (lambda d: d.update(name="--exe"), "is not the name of a module or port"),
+        (lambda d: d.update(name="top; system"), "is not the name of a module, port or stage"),
+        (lambda d: d.update(name="--exe"), "is not the name of a module, port or stage"),
         (lambda d: d["inputs"].update({"x);system(": d["inputs"]["data_in_0"]}), "is not the name"),
         (lambda d: d.update(inputs=[]), "expected name, cycles, inputs and outputs"),
         (lambda d: d.update(cycles="1"), "cycles is '1'"),

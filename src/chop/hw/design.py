@@ -94,7 +94,8 @@ class Design:
 
     def cycles(self) -> int:
         """Folding bound of the design: the slowest stage's."""
-        return max(s.component.cycles() for s in self.stages)
+        of_ports = [s.beats for s in (*self.inputs.values(), *self.output_streams().values())]
+        return max([s.component.cycles() for s in self.stages] + of_ports)
 
     def cost(self) -> Cost:
         """Resources of all stages."""
@@ -192,7 +193,7 @@ class Builder:
                 f"stage '{user}' takes {wanted.shape}, '{wire.stage}' gives {given.shape}."
             )
         for kind, differs, make in (
-            ("cast", given.format != wanted.format, lambda s: Cast(s, wanted.format)),
+            ("cast", not wanted.format.holds(given.format), lambda s: Cast(s, wanted.format)),
             ("gearbox", given.lanes != wanted.lanes, lambda s: Gearbox(s, wanted.lanes)),
         ):
             if differs:

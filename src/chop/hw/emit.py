@@ -167,7 +167,9 @@ def read_interface(directory: Path) -> Interface:
 
 
 def _read_stream(told: Mapping[str, Any]) -> Stream:
-    return Stream(tuple(told["shape"]), told["parallelism"], Fixed(*told["precision"]))
+    width, frac_width = told["precision"]
+    number = Fixed(width, frac_width, told.get("is_signed", True))
+    return Stream(tuple(told["shape"]), told["parallelism"], number)
 
 
 def vector_files(design: Design, inputs: Mapping[str, Ints]) -> Files:
@@ -208,8 +210,13 @@ def describe(design: Design) -> dict[str, object]:
 
 
 def _describe_stream(stream: Stream) -> dict[str, object]:
-    number = [stream.format.width, stream.format.frac_width]
-    return {"shape": list(stream.shape), "parallelism": stream.lanes, "precision": number}
+    number = stream.format
+    return {
+        "shape": list(stream.shape),
+        "parallelism": stream.lanes,
+        "precision": [number.width, number.frac_width],
+        "is_signed": number.is_signed,
+    }
 
 
 def _describe_stage(stage: Stage) -> dict[str, object]:
@@ -408,7 +415,9 @@ def _instance(
 def _literal(value: Parameter) -> str:
     if isinstance(value, bool):
         return f"1'b{int(value)}"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return f'"{value}"'
+    return str(value) if abs(value) < 1 << 31 else f"64'sd{value}"
 
 
 def _output_text(design: Design) -> str:

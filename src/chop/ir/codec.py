@@ -326,7 +326,10 @@ def _decode_record(decode: Decoder, pair: Any, where: str, kinds: frozenset[str]
             raise CheckpointError(
                 f"{place}: expected {text_of(hints[key])}, got {shown(values[key])}."
             )
-    return _RECORDS[name](**values)
+    made = _RECORDS[name](**values)
+    if isinstance(made, ValueMeta) and "is_applied" not in values:
+        made.type = made.type  # of a checkpoint that has no formats: read as set by hand
+    return made
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from chop.actions.hardware import build_hardware
 from chop.actions.simulation import simulate
 from chop.cli.commands.emit import HARDWARE, EmitConfig, test_inputs
 from chop.cli.data import load_data
-from chop.cli.hardware_check import require_same
 from chop.cli.session import Session
 from chop.cli.settings import to_table
 from chop.cli.source import describe, find_source, load_graph
@@ -43,12 +42,11 @@ def run(config: SimulateConfig, session: Session) -> dict[str, Any]:
         built = build_hardware(
             graph,
             session.folder,
-            inputs=None if inputs is None else inputs[0],
+            inputs=inputs,
             parallelism=to_table(config.design),
             family=None,
             waves=config.waves,
         )
-        require_same(graph, built.lowered, inputs)
         if config.simulator == "cocotb":
             simulate(session.folder, simulator="cocotb", waves=config.waves)
     session.console.say(f"{built.verdict}")
