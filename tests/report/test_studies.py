@@ -43,5 +43,5 @@ def test_a_study_needs_objectives_with_a_known_direction():
 def test_the_trial_that_was_applied_must_be_one_of_the_study():
     assert study_record(STUDY)["applied"] is None
     assert study_record({**STUDY, "applied": 1})["applied"] == 1
-    with pytest.raises(DataError, match="study 'widths'.applied: it has no trial 99"):
+    with pytest.raises(DataError, match="applied: it has no trial 99"):
         study_record({**STUDY, "applied": 99})
