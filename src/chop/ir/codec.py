@@ -17,6 +17,7 @@ from torch import fx, nn
 from torch.fx.node import _get_qualified_name
 
 from chop.errors import CheckpointError
+from chop.ir.applied import AppliedFunction, applied
 from chop.ir.meta import CommonMeta, HardwareMeta, MaseMetadata, SoftwareMeta, ValueMeta
 from chop.nn.quantizers import FORMATS, Quantizer
 
@@ -236,13 +237,15 @@ class Decoder:
         """The function `name`, which must be an operation on tensors."""
         if name in self.given:
             return self.given[name]
+        if name.removesuffix(".apply") in self.given:
+            return applied(self.given[name.removesuffix(".apply")].apply)
         is_allowed = self.trust or _may_be_looked_up(name)
         found = _look_up(name) if is_allowed else None
         if not is_allowed or not (self.trust or _is_safe_function(name, found)):
             raise CheckpointError(f"function '{name}' is not an operation a graph may call.")
         if not callable(found):
             raise CheckpointError(f"'{name}' is not a function.")
-        return found
+        return applied(found)
 
 
 def _may_be_looked_up(name: str) -> bool:
@@ -279,9 +282,8 @@ def _comes_from(found: Any, package: str) -> bool:
 
 def function_name(function: Any) -> str:
     """The dotted name under which `function` can be found again."""
-    owner = getattr(function, "__self__", None)
-    if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
-        return f"{owner.__module__}.{owner.__qualname__}.{function.__name__}"
+    if isinstance(function, AppliedFunction):
+        return function.stored_name()
     name = _get_qualified_name(function)
     name = name.replace("_operator.", "operator.")
     return name if "." in name else f"builtins.{name}"
