@@ -52,8 +52,8 @@ def alone_in(folder: Path) -> Iterator[None]:
     handle = _hold(lock)
     try:
         yield
-    finally:
         lock.unlink(missing_ok=True)
+    finally:
         os.close(handle)
 
 

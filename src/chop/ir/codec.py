@@ -20,6 +20,7 @@ from chop.config import parse
 from chop.errors import CheckpointError, ConfigError
 from chop.files import shown
 from chop.ir import vocabulary
+from chop.ir.applied import applied
 from chop.ir.meta import CommonMeta, HardwareMeta, MaseMetadata, SoftwareMeta, ValueMeta
 from chop.ir.typed import fits, hints_of, text_of
 from chop.ir.vocabulary import function_name
@@ -195,13 +196,15 @@ class Decoder:
             raise CheckpointError(f"{where}: expected the name of a function, got {shown(name)}.")
         if name in self.given:
             return self.given[name]
+        if name.removesuffix(".apply") in self.given:
+            return applied(self.given[name.removesuffix(".apply")].apply)
         found = vocabulary.look_up(name) if self.trust else vocabulary.find_function(name)
         if not callable(found):
             raise CheckpointError(
                 f"{where}: function {shown(name)} is not an operation a graph may call. If you "
                 "trust it, hand it in: MaseGraph.from_checkpoint(path, classes=[…])."
             )
-        return found
+        return applied(found)
 
 
 def _plain(value: Any, where: str) -> Any:

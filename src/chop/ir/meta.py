@@ -40,6 +40,11 @@ class Record(MutableMapping, dict):  # type: ignore[misc,metaclass]
 
     KEYS: ClassVar[dict[str, str]] = {}
 
+    def __new__(cls, *args: Any, **fields: Any) -> Any:
+        made = super().__new__(cls)
+        dict.__setitem__(made, "", None)  # json takes a dict whose store is empty for "{}"
+        return made
+
     @classmethod
     def known_keys(cls) -> list[str]:
         """Every key this record may have."""

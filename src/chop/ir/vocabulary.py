@@ -201,9 +201,8 @@ ATTRIBUTES = frozenset(
 
 def function_name(function: Any) -> str:
     """The dotted name under which `function` can be found again."""
-    owner = getattr(function, "__self__", None)
-    if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
-        return f"{owner.__module__}.{owner.__qualname__}.{function.__name__}"
+    if isinstance(function, AppliedFunction):
+        return function.stored_name()
     name = _get_qualified_name(function)
     name = name.replace("_operator.", "operator.")
     return name if "." in name else f"builtins.{name}"
