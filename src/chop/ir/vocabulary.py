@@ -27,6 +27,7 @@ from torch.fx.node import _get_qualified_name
 from torch.nn.utils import parametrizations, parametrize
 
 from chop.ir import modes
+from chop.ir.applied import AppliedFunction
 from chop.ir.ops import _BY_FUNCTION, _BY_METHOD, Op, op_of_module
 
 LONGEST_NAME = 400
