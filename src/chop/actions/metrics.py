@@ -86,7 +86,8 @@ def _differences(scores: Array, labels: Array) -> Array:
             f"metric: mse and mae compare a number for each label; the model gives "
             f"{scores.size // max(len(labels), 1)} for each row. Of classes, take accuracy or f1."
         )
-    return scores.reshape(labels.shape) - labels
+    differences: Array = scores.reshape(labels.shape) - labels
+    return differences
 
 
 def _classes(scores: Array, labels: Array) -> tuple[Array, Array]:
