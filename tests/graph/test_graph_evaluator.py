@@ -158,6 +158,7 @@ def test_the_work_grows_as_the_chain_does() -> None:
     assert long < 4.2 * short
 
 
+@pytest.mark.no_cover  # measuring would take longer than the test
 def test_a_chain_of_10_000_nodes_is_optimised_and_compiled_without_recursion() -> None:
     g = Graph()
     y = x = g.add_input("x", (3,))
