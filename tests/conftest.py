@@ -1,5 +1,6 @@
 """What every test shares: the model zoo on the path, one thread, a fixed seed, honest skips."""
 
+import logging
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from chop.hw import toolchain
+from chop.log import get_logger, warn_once
 
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)  # two workers share two cores
@@ -19,6 +21,18 @@ settings.load_profile("any speed")
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def notices():
+    """What the package has warned of so far; messages that are said once count anew."""
+    heard = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: heard.append(record.getMessage())
+    warn_once.cache_clear()
+    get_logger().addHandler(handler)
+    yield heard
+    get_logger().removeHandler(handler)
 
 
 COVERED_CASES = 3

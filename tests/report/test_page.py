@@ -221,6 +221,16 @@ def test_a_trial_that_is_clicked_is_shown_whole(visit, report):
     assert "Trial 3" in side and "failed" in side and "the loss is not finite" in side
 
 
+def test_the_trial_that_was_applied_is_marked_and_selected(visit, tmp_path):
+    study = {**STUDY, "applied": 1}
+    page = visit(write_report(tmp_path / "report.html", Report("Applied", studies=[study])))
+    side = page.get_by_role("region", name="Trial", exact=True).inner_text()
+    assert "Trial 1" in side and "the model of this trial was kept" in side
+    assert "trial 1 applied" in page.locator("#search .study header").inner_text()
+    chart = page.locator("figure.chart", has_text="Pareto front")
+    assert "applied" in chart.inner_text()
+
+
 def test_the_bottleneck_is_marked(visit, report):
     page = visit(report)
     marked = page.locator("#hardware .node.bottleneck")

@@ -382,7 +382,9 @@ def test_another_objective_or_other_choices_are_another_study(tmp_path):
     with pytest.raises(SearchError, match=r"started with objectives \{'loss': 'minimize'\}, not"):
         run(tmp_path, space=SMALL, objectives={"loss": "maximize"})
     other = Space({"x": Choice((1, 2, 4)), "kind": Choice(("a",))})
-    with pytest.raises(SearchError, match="dimension 'x' was Categorical"):
+    with pytest.raises(
+        SearchError, match=r"started with dimension 'x' Choice\(values=\(1, 2, 3\)\)"
+    ):
         run(tmp_path, space=other)
 
 

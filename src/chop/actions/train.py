@@ -28,7 +28,7 @@ def get_trainer(
     tokenized_dataset: Mapping[str, Any],
     tokenizer: Any = None,
     evaluate_metric: str = "accuracy",
-    num_train_epochs: float = 1,
+    num_train_epochs: float | str | Path = 1,
     *,
     output_dir: str | Path = "mase_output/trainer",
     seed: int = 0,
@@ -43,13 +43,16 @@ def get_trainer(
 
     The same seed gives the same result on a CPU. Nothing is written unless `resume` is true: then
     checkpoints go to `output_dir`, and after a kill at any moment the same program goes on from
-    the last complete one and reaches the result it would have reached.
+    the last complete one and reaches the result it would have reached. (A path in the place of
+    `num_train_epochs` is the `output_dir`, as in programs that give five positional arguments.)
 
         trainer = get_trainer(mg.model, dataset, tokenizer, evaluate_metric="accuracy")
         trainer.train()
         trainer.evaluate()["eval_accuracy"]
     """
     _check_installed()
+    if isinstance(num_train_epochs, str | Path):
+        output_dir, num_train_epochs = num_train_epochs, 1
     if isinstance(model, MaseGraph):
         model = model.model
     train, test = _splits(tokenized_dataset)

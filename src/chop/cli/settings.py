@@ -34,6 +34,9 @@ def resolve(
 def read_table(file: Path, command: str) -> dict[str, Any]:
     """The table of a TOML file that is named after the command."""
     tables = load_toml(file)
+    passes = tables.get("passes")
+    if command not in tables and isinstance(passes, Mapping) and command in passes:
+        return {"rules": dict(passes[command])}  # a file of DeepWok/mase: the pass's own arguments
     table = tables.get(command)
     if not isinstance(table, Mapping):
         found = ", ".join(tables) or "none"

@@ -6,15 +6,21 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Iterator, KeysView
+from collections.abc import Iterator, KeysView, MutableMapping
 from typing import Any, ClassVar
 
 import torch
 from torch import fx
 
 from chop.errors import GraphError
+from chop.ir.number_formats import format_by_hand, type_and_precision
+from chop.nn.quantizers.base import Quantizer
 from chop.registry import suggest
+
+NO_KEY: dict[str, bool] = {"is_key": False}
+"""Of a field that is an attribute alone."""
 
 
 class MetadataKeyError(GraphError, KeyError):
@@ -24,10 +30,12 @@ class MetadataKeyError(GraphError, KeyError):
         return str(self.args[0])
 
 
-class Record:
+class Record(MutableMapping, dict):  # type: ignore[misc,metaclass]
     """A dataclass whose fields are also keys; a field is a key once it has a value.
 
-    `KEYS` maps a key to a field of another name, for keys that Python reserves (`from`).
+    `KEYS` maps a key to a field of another name, for keys that Python reserves (`from`). Programs
+    ask `isinstance(record, dict)`; the fields are the only store all the same, and everything a
+    dict can do is done on them.
     """
 
     KEYS: ClassVar[dict[str, str]] = {}
@@ -36,7 +44,8 @@ class Record:
     def known_keys(cls) -> list[str]:
         """Every key this record may have."""
         by_field = {field: key for key, field in cls.KEYS.items()}
-        names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+        names = [f.name for f in fields if f.metadata.get("is_key", True)]
         return [by_field.get(name, name) for name in names]
 
     def _field(self, key: str) -> str:
@@ -59,6 +68,47 @@ class Record:
 
     def __setitem__(self, key: str, value: Any) -> None:
         setattr(self, self._field(key), value)
+
+    def __delitem__(self, key: str) -> None:
+        """Take the value away; a key that never has none is an error."""
+        if self[key] is None or isinstance(self[key], Record):
+            raise MetadataKeyError(f"{type(self).__name__}: '{key}' cannot be removed.")
+        setattr(self, self._field(key), None)
+
+    def clear(self) -> None:
+        """Take every value away."""
+        for key in [key for key in self if getattr(self, self._field(key)) is not None]:
+            del self[key]
+
+    def copy(self) -> Any:
+        """A record with the same values."""
+        return copy.copy(self)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Record):
+            return type(other) is type(self) and vars(other) == vars(self)
+        return dict(self) == other if isinstance(other, dict) else NotImplemented
+
+    def __ne__(self, other: object) -> bool:  # a dict has its own, on a store that is empty here
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __or__(self, other: Any) -> dict[str, Any]:
+        return dict(self) | dict(other)
+
+    def __ror__(self, other: Any) -> dict[str, Any]:
+        return dict(other) | dict(self)
+
+    def __ior__(self, other: Any) -> Any:
+        self.update(other)
+        return self
+
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(list(self))
+
+    def __reduce__(self) -> Any:
+        return type(self), (), dict(vars(self))  # a dict's own way would store every value twice
 
     def __contains__(self, key: object) -> bool:
         return any(key == each for each in self)
@@ -93,11 +143,14 @@ class Record:
             self[key] = value
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class ValueMeta(Record):
     """One operand, result or configuration argument of a node.
 
-    `type` and `precision` speak of the number format: ("float", [32]), ("fixed", [8, 3]).
+    `type` and `precision` speak of the number format: ("float", [32]), ("fixed", [8, 3]). `format`
+    is the whole of it, None for a tensor as torch stores it; `is_applied` says that the node brings
+    the value to it, and is false of a format that is only told of a value on its way. `set_format`
+    writes all four; `type` and `precision` set by hand mean a format that is applied.
     `value` is the tensor itself where the user asked to keep it, or the configuration value.
     """
 
@@ -111,6 +164,25 @@ class ValueMeta(Record):
     source: fx.Node | None = None
     device: Any = None
     stride: list[int] | None = None
+    # behind `type` and `precision`: these are by hand only where nothing else is said
+    format: Quantizer | None = dataclasses.field(default=None, metadata=NO_KEY)
+    is_applied: bool = dataclasses.field(default=False, metadata=NO_KEY)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in ("type", "precision"):
+            self.format = format_by_hand(
+                getattr(self, "type", None), getattr(self, "precision", None)
+            )
+            self.is_applied = self.format is not None
+
+    def set_format(self, quantizer: Quantizer, *, is_applied: bool) -> None:
+        """Say that the value is in a format, and whether the node brings it there."""
+        assert self.torch_dtype is not None, "only tensors have number formats"
+        kind, precision = type_and_precision(quantizer, self.torch_dtype)
+        is_float = kind == "float"
+        told = {"type": kind, "precision": precision, "format": None if is_float else quantizer}
+        self.__dict__.update(told, is_applied=is_applied and not is_float)
 
     @classmethod
     def nullable(cls) -> tuple[str, ...]:
@@ -122,7 +194,7 @@ class ValueMeta(Record):
         return self.torch_dtype is not None
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class CommonMeta(Record):
     """What every back end reads: the operator, its operands and its results."""
 
@@ -133,7 +205,7 @@ class CommonMeta(Record):
     quant: Any = None
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class SoftwareMeta(Record):
     """Statistics, sparsity and sharding: facts of the model run as software.
 
@@ -148,7 +220,7 @@ class SoftwareMeta(Record):
     sharding: Any = None
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class HardwareMeta(Record):
     """How a node is realised in hardware."""
 
@@ -164,7 +236,7 @@ class HardwareMeta(Record):
     cost: Any = None
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class MaseMetadata(Record):
     """The tree under `node.meta["mase"]`: common, software and hardware."""
 

@@ -235,7 +235,8 @@ def test_compiled_training_keeps_the_definition():
 
 @needs_library
 def test_compiled_inference_takes_an_empty_tensor():
-    compiled = torch.compile(lambda x: MXInt(8)(x), backend="aot_eager", fullgraph=True)
+    quantizer = MXInt(8)
+    compiled = torch.compile(lambda x: quantizer(x), backend="aot_eager", fullgraph=True)
     with torch.no_grad():
         for shape in ((0, 64), (3, 0)):
             assert compiled(torch.empty(shape)).shape == shape
