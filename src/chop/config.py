@@ -188,7 +188,11 @@ def load_toml(path: str | Path) -> dict[str, Any]:
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"{file}: no such file.")
-    return parse_toml(file.read_text(), str(file))
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not valid TOML: {error}.") from error
+    return parse_toml(text, str(file))
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:

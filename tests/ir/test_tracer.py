@@ -409,7 +409,8 @@ def test_tracing_and_annotating_bert_prints_nothing():
     program = (
         "import transformers, chop.passes as passes; from chop import MaseGraph\n"
         "transformers.logging.set_verbosity_error()\n"
-        "config = transformers.BertConfig(num_hidden_layers=2)\n"
+        "sizes = {'hidden_size': 32, 'intermediate_size': 64, 'vocab_size': 99}\n"
+        "config = transformers.BertConfig(num_hidden_layers=2, num_attention_heads=2, **sizes)\n"
         "graph = MaseGraph(transformers.BertForSequenceClassification(config))\n"
         "graph, _ = passes.init_metadata_analysis_pass(graph)\n"
         "graph, _ = passes.add_common_metadata_analysis_pass(graph)\n"

@@ -54,7 +54,10 @@ def read_json(folder: Path, name: str) -> Mapping[str, Any]:
     file = folder / name if folder.is_dir() else folder
     if not file.is_file():
         raise UsageError(f"{file}: no such file.")
-    found: Mapping[str, Any] = json.loads(file.read_text())
+    try:
+        found: Mapping[str, Any] = json.loads(file.read_text())
+    except ValueError as error:  # no JSON, or no text
+        raise UsageError(f"{file}: not a {name} that MASE wrote ({error}).") from error
     return found
 
 
