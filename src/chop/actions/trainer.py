@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, Trainer
 
 from chop.actions.columns import LABELS, takes
 from chop.errors import CheckpointError, DataError
+from chop.files import read_json
 
 COMPLETE = "complete.json"
 """Written last into a checkpoint: without it, the checkpoint was cut short."""
@@ -122,7 +123,9 @@ def last_complete(folder: str | Path, facts: Mapping[str, Any]) -> Path | None:
 
 
 def _check_facts(checkpoint: Path, facts: Mapping[str, Any]) -> None:
-    stored = json.loads((checkpoint / COMPLETE).read_text())
+    stored = read_json(checkpoint / COMPLETE, CheckpointError)
+    if not isinstance(stored, dict):
+        raise CheckpointError(f"{checkpoint / COMPLETE}: not the note of a run. Give resume=False.")
     for name, value in json.loads(json.dumps(facts)).items():
         if stored.get(name) != value:
             raise CheckpointError(

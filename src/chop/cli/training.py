@@ -16,6 +16,7 @@ from chop.cli.data import Data
 from chop.cli.output import write_text
 from chop.cli.session import Session
 from chop.errors import CheckpointError
+from chop.files import read_json
 from chop.ir.graph import MaseGraph
 from chop.ir.inputs import is_hugging_face
 
@@ -149,7 +150,9 @@ def check_identity(folder: Path, identity: Mapping[str, Any], *, resume: bool) -
     if not resume:
         shutil.rmtree(folder, ignore_errors=True)
     if note.is_file():
-        stored = json.loads(note.read_text())
+        stored = read_json(note, CheckpointError)
+        if not isinstance(stored, dict):
+            raise CheckpointError(f"{note}: not the note of a run. --no-resume starts afresh.")
         changed = [k for k in {**stored, **wanted} if stored.get(k) != wanted.get(k)]
         if changed:
             key = changed[0]

@@ -158,7 +158,7 @@ def read_interface(directory: Path) -> Interface:
             side: {n: _read_stream(s) for n, s in told[side].items()}
             for side in ("inputs", "outputs")
         }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise HardwareError(f"{path}: not the streams of a design ({error!r}).") from error
     return Interface(told["name"], ports["inputs"], ports["outputs"], told["cycles"])
 

@@ -161,6 +161,7 @@ def _holds_tensor(value: Any) -> bool:
 def _set_state(module: nn.Module, attributes: Mapping[str, Any], where: str) -> None:
     try:
         module.__setstate__({**vars(module), **attributes})
+        module.__getstate__()  # layers that keep lists of their weights find here what is amiss
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         kind = type(module).__name__
         raise CheckpointError(f"{where}.attributes: not those of a {kind} ({error!r}).") from error
