@@ -267,7 +267,9 @@ _OWN_CLASSES = re.compile(
     re.ASCII,
 )
 _SMALL_PLACES = ("transformers.activations", "transformers.pytorch_utils")
-_OWN_FUNCTIONS = "chop.nn.quantized.functional."
+_OWN_FUNCTIONS = re.compile(
+    r"chop\.(?:nn\.quantized\.functional|kernels\.[a-z0-9_]+)\.[a-z][a-z0-9_]*", re.ASCII
+)
 _AUTOGRAD = re.compile(r"(transformers\.models\.[a-z0-9_.]+\.[A-Za-z_][A-Za-z0-9_]*)\.apply")
 _PLAIN_ENDINGS = ("Norm", "Activation", "Gelu", "GELU", "GeLU", "Conv1D")
 _LAYER_ENDINGS = (
@@ -283,7 +285,7 @@ def find_function(name: str) -> Callable[..., Any] | None:
     found = functions().get(name)
     if found is not None:
         return found
-    if name.startswith(_OWN_FUNCTIONS) and is_identifier(name.removeprefix(_OWN_FUNCTIONS)):
+    if _OWN_FUNCTIONS.fullmatch(name):
         made = _attribute(name)
         return made if isinstance(getattr(made, "op", None), Op) else None
     match = _AUTOGRAD.fullmatch(name)
