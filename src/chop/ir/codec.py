@@ -166,6 +166,7 @@ class Decoder:
     def __init__(self, classes: Iterable[Any] = (), *, trust: bool = False) -> None:
         self.given = {f"{c.__module__}.{c.__qualname__}": c for c in classes}
         self.trust = trust
+        self.is_old = False
         self.nodes: dict[str, fx.Node] = {}
 
     def __call__(
@@ -305,9 +306,12 @@ def _decode_torch(decode: Decoder, name: Any, where: str, kinds: frozenset[str])
 
 def _decode_quantizer(decode: Decoder, pair: Any, where: str, kinds: Any) -> Quantizer:
     name, fields = _items(pair, where, 2)
-    if not isinstance(name, str) or name not in FORMATS:
+    if not isinstance(name, str) or name not in FORMATS or FORMATS[name].name != name:
         raise CheckpointError(f"{where}: unknown number format {shown(name)}.")
     given = decode(_mapping(fields, where), where, _PLAIN)
+    missing = {f.name for f in dataclasses.fields(FORMATS[name])} - given.keys()
+    if missing and not decode.is_old:
+        raise CheckpointError(f"{where}: key '{min(missing)}' is missing.")
     try:
         return parse(FORMATS[name], given, where)
     except ConfigError as error:
@@ -319,10 +323,14 @@ def _decode_record(decode: Decoder, pair: Any, where: str, kinds: frozenset[str]
     if not isinstance(name, str) or name not in _RECORDS:
         raise CheckpointError(f"{where}: unknown metadata record {shown(name)}.")
     hints = hints_of(_RECORDS[name])
+    known = dataclasses.fields(_RECORDS[name])
+    parts = {f.name for f in known if f.default_factory is not dataclasses.MISSING}
+    if not (decode.is_old or decode.trust) and not parts <= _mapping(fields, where).keys():
+        raise CheckpointError(f"{where}: expected {', '.join(sorted(parts))}.")
     values = {}
     for key, raw in _mapping(fields, where).items():
         place = f"{where}.{key}"
-        if key not in {f.name for f in dataclasses.fields(_RECORDS[name])}:
+        if key not in {f.name for f in known}:
             raise CheckpointError(f"{place}: {name} has no such field.")
         values[key] = decode(raw, place, kinds)
         if not fits(values[key], hints[key]):
