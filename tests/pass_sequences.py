@@ -49,7 +49,7 @@ class State:
 
     def __post_init__(self) -> None:
         self.outputs = run(self.graph, self.inputs)
-        view = self.lifted()  # kept for the loop: owners go by identity
+        view = self.view()  # kept for the loop: owners go by identity
         for path, layer in layers_of(view):
             self.weights[path] = weight_of(layer).clone()
             self.owners[path] = owner_of(layer)
@@ -59,6 +59,11 @@ class State:
         graph = copy.deepcopy(self.graph)
         lift_products(graph)
         return graph
+
+    def view(self) -> MaseGraph:
+        """The graph to look at: a copy only where there is something to lift."""
+        has_products = any(node.target is torch.addmm for node in self.graph.nodes)
+        return self.lifted() if has_products else self.graph
 
 
 def run(graph: MaseGraph, inputs: Inputs) -> list[Tensor]:
@@ -332,6 +337,7 @@ STEPS: dict[str, Step] = {
 }
 
 PRESERVING = ("reload", "deepcopy")
+"""Steps that leave the graph they are given as it is, and give another like it."""
 COMMUTES = {
     *(frozenset({one, other}) for one in PRESERVING for other in STEPS if one != other),
     *(
@@ -360,7 +366,7 @@ class Verdict:
 def take(state: State, sequence: Sequence) -> tuple[Verdict, State | None]:
     """Apply the last step of `sequence` to a copy of `state`, which the others led to."""
     name = sequence[-1]
-    graph = state.graph if name == "deepcopy" else copy.deepcopy(state.graph)
+    graph = state.graph if name in PRESERVING else copy.deepcopy(state.graph)
     try:
         graph, info = STEPS[name].apply(graph)
         after = State(graph, state.inputs)
@@ -386,11 +392,17 @@ def repeats_itself(sequence: Sequence, before: State, after: State) -> list[str]
 def walk(
     state: State, depth: int, steps: Sequence = tuple(STEPS), prefix: Sequence = ()
 ) -> Iterator[tuple[Verdict, State | None]]:
-    """Every sequence of at most `depth` steps from `state`, each prefix taken once."""
+    """Every sequence of at most `depth` steps from `state`, each prefix taken once.
+
+    A step is repeated at once in pairs alone: what that shows, longer sequences show again.
+    """
     for name in steps:
+        if len(prefix) > 1 and name == prefix[-1]:
+            continue
         verdict, after = take(state, (*prefix, name))
         yield verdict, after
-        if after is not None and verdict.kind == "right" and depth > 1:
+        is_repeated = prefix[-1:] == (name,)
+        if after is not None and verdict.kind == "right" and depth > 1 and not is_repeated:
             yield from walk(after, depth - 1, steps, verdict.sequence)
 
 
