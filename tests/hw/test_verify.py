@@ -54,8 +54,6 @@ def perceptron():
 def in_widths(width):
     point = dict.fromkeys(precision_space(RANGES).dimensions, width)
     graph = quantized(perceptron(), RANGES, point)
-        perceptron(), RANGES, dict.fromkeys(precision_space(RANGES).dimensions, width)
-    )
     add_hardware_metadata_analysis_pass(graph)
     return graph
 
