@@ -1,31 +1,11 @@
 // Drives the streams of a verilated top module: offers and takes beats under random stalls, holds
 // up the streams inside by their gates, checks the handshake laws, and records every beat that
 // comes out with its cycle.
-// ports.h, written per design, defines `Top` and the tables of its inputs, outputs and gates.
-#include <cstdint>
+// It knows no design: the code written for each defines `make_model`.
+#include "driver.h"
+
 #include <cstdio>
 #include <cstring>
-#include <memory>
-#include <vector>
-
-#include "verilated.h"
-#if VM_TRACE
-#include "verilated_fst_c.h"
-#endif
-
-struct Port {
-  void* data;
-  size_t bytes;  // of `data`, as Verilator stores it
-  uint8_t* valid;
-  uint8_t* ready;
-};
-
-struct Gate {
-  uint8_t* go;
-  const uint8_t* broken;
-};
-
-#include "ports.h"
 
 namespace {
 
@@ -88,12 +68,12 @@ constexpr uint64_t kProbedCycles = 256;
 
 class Bench {
  public:
-  Bench(VerilatedContext& context, Top& top, const char* request, const char* waves)
-      : context_(context), top_(top), gates_(gates(top)) {
+  Bench(VerilatedContext& context, Model& model, const char* request, const char* waves)
+      : context_(context), model_(model), gates_(model.gates) {
     read(request);
 #if VM_TRACE
     context.traceEverOn(true);
-    top.trace(&waves_, 99);
+    model.trace(waves_);
     waves_.open(waves ? waves : "waves.fst");
 #endif
   }
@@ -129,14 +109,14 @@ class Bench {
     FILE* file = fopen(path, "rb");
     if (!file) exit(2);
     get(file, &request_, 1);
-    for (const Port& port : input_ports(top_)) {
+    for (const Port& port : model_.inputs) {
       Lane lane{port};
       get(file, &lane.wanted, 1);
       lane.bytes.resize(lane.wanted * port.bytes);
       get(file, lane.bytes.data(), lane.bytes.size());
       sources_.push_back(lane);
     }
-    for (const Port& port : output_ports(top_)) {
+    for (const Port& port : model_.outputs) {
       Lane lane{port};
       get(file, &lane.wanted, 1);
       lane.expected.resize(lane.wanted * port.bytes);
@@ -171,8 +151,8 @@ class Bench {
   }
 
   void settle(uint8_t clk) {
-    top_.clk = clk;
-    top_.eval();
+    *model_.clk = clk;
+    model_.eval();
     context_.timeInc(1);
 #if VM_TRACE
     if (is_recorded_ && cycle_ < request_.trace + 8) waves_.dump(half_cycles_++);
@@ -180,12 +160,12 @@ class Bench {
   }
 
   void reset(int cycles) {
-    top_.rst = 1;
+    *model_.rst = 1;
     for (int cycle = 0; cycle < cycles; cycle++) {
       settle(0);
       settle(1);
     }
-    top_.rst = 0;
+    *model_.rst = 0;
   }
 
   // Begins the run and cuts it off in the middle of a tensor: state that reset leaves alone shows.
@@ -204,12 +184,12 @@ class Bench {
   // Whether any output's valid changes when its consumer's ready does: valid may not wait for it.
   bool ready_decides_valid() {
     std::vector<uint8_t> before;
-    top_.eval();
+    model_.eval();
     for (Lane& lane : sinks_) {
       before.push_back(*lane.port.valid);
       *lane.port.ready ^= 1;
     }
-    top_.eval();
+    model_.eval();
     bool differs = false;
     for (size_t k = 0; k < sinks_.size(); k++) {
       differs = differs || before[k] != *sinks_[k].port.valid;
@@ -220,7 +200,7 @@ class Bench {
 
   void step() {
     drive();
-    top_.clk = 0;
+    *model_.clk = 0;
     if (cycle_ < kProbedCycles) violations_ += ready_decides_valid();
     settle(0);
     if (is_recorded_ && cycle_ < request_.trace) {
@@ -284,10 +264,10 @@ class Bench {
   }
 
   VerilatedContext& context_;
-  Top& top_;
+  Model& model_;
   Request request_{};
   std::vector<Lane> sources_, sinks_;
-  std::vector<Gate> gates_;
+  const std::vector<Gate>& gates_;
   std::vector<Random> gate_random_;
   std::vector<uint8_t> handshakes_;  // per traced cycle: bit 0 valid, bit 1 ready, for each port
   uint64_t cycle_ = 0, done_at_ = 0, last_progress_ = 0, violations_ = 0;
@@ -306,10 +286,10 @@ int main(int argc, char** argv) {
   const std::unique_ptr<VerilatedContext> context{new VerilatedContext};
   context->commandArgs(argc, argv);
   context->randReset(2);  // registers start at random: only reset may define them
-  const std::unique_ptr<Top> top{new Top{context.get()}};
-  Bench bench{*context, *top, argv[1], argc > 3 ? argv[3] : nullptr};
+  const std::unique_ptr<Model> model = make_model(*context);
+  Bench bench{*context, *model, argv[1], argc > 3 ? argv[3] : nullptr};
   bench.run();
   bench.write(argv[2]);
-  top->final();
+  model->finish();
   return 0;
 }

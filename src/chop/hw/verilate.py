@@ -19,6 +19,7 @@ from chop.log import get_logger
 logger = get_logger(__name__)
 
 DRIVER = Path(__file__).parent / "driver.cpp"
+HEADER = DRIVER.with_suffix(".h")
 _CXX_FLAGS = ("-std=gnu++17", "-O1", "-pthread", "-fno-strict-aliasing")
 _RUNTIME = {
     False: ("verilated", "verilated_threads"),
@@ -41,42 +42,64 @@ def build(interface: Interface, directory: Path, top: SimTop, *, waves: bool) ->
     """The simulator program of the RTL in `directory`; built again only when a source changed."""
     name = f"{interface.name}.sv"
     sources = [p for p in sorted((directory / "rtl").glob("*.sv")) if p.name != name]
-    ports = _ports_text(interface, top)
+    model = _model_text(interface, top)
     key = hashlib.sha256()
-    for text in (top.text, ports, DRIVER.read_text(), toolchain.verilator().version(), str(waves)):
+    for text in (top.text, model, toolchain.verilator().version(), str(waves)):
         key.update(text.encode())
-    for source in (*sources, GATE):
+    for source in (*sources, GATE, DRIVER, HEADER):
         key.update(source.read_bytes())
     work = directory / "sim" / f"{'waves' if waves else 'fast'}-{key.hexdigest()[:16]}"
     program = work / "simulator"
     if not trust.is_built_here(program):
         shutil.rmtree(work, ignore_errors=True)  # a file that came with the folder is not compiled
-        write_files(work, {"ports.h": ports, name: top.text})
+        write_files(work, {"model.cpp": model, name: top.text})
         _verilate(interface.name, [*sources, GATE, work / name], work, _TRACE[waves])
         _compile(work, waves)
         trust.note_built(program)
     return program
 
 
-def _ports_text(interface: Interface, top: SimTop) -> str:
-    """The header that tells the driver the ports of the verilated module."""
-
-    def table(row: str, function: str, rows: Sequence[str]) -> str:
-        text = "".join(f"    {{{each}}},\n" for each in rows)
-        return f"inline std::vector<{row}> {function}(Top& top) {{\n  return {{\n{text}  }};\n}}\n"
+def _model_text(interface: Interface, top: SimTop) -> str:
+    """The code that tells the driver the ports of the verilated module."""
 
     def port(name: str) -> str:
         return f"&top.{name}, sizeof(top.{name}), &top.{name}_valid, &top.{name}_ready"
 
-    inputs = [*interface.inputs, *(probe.ports[0] for probe in top.probes)]
-    outputs = [*interface.outputs, *(probe.ports[1] for probe in top.probes)]
-    gates = [f"&top.{name}_go, &top.{name}_broken" for name in top.gates]
-    return (
-        '#include "Vtop.h"\nusing Top = Vtop;\n'
-        + table("Port", "input_ports", [port(name) for name in inputs])
-        + table("Port", "output_ports", [port(name) for name in outputs])
-        + table("Gate", "gates", gates)
+    rows = {
+        "inputs": [port(n) for n in (*interface.inputs, *(p.ports[0] for p in top.probes))],
+        "outputs": [port(n) for n in (*interface.outputs, *(p.ports[1] for p in top.probes))],
+        "gates": [f"&top.{name}_go, &top.{name}_broken" for name in top.gates],
+    }
+    tables = "".join(
+        f"    {name} = {{\n" + "".join(f"        {{{row}}},\n" for row in listed) + "    };\n"
+        for name, listed in rows.items()
     )
+    return _MODEL.replace("TABLES", tables)
+
+
+_MODEL = """#include "Vtop.h"
+
+#include "driver.h"
+
+namespace {
+struct VerilatedTop final : Model {
+  Vtop top;
+  explicit VerilatedTop(VerilatedContext& context) : top{&context} {
+    clk = &top.clk;
+    rst = &top.rst;
+TABLES  }
+  void eval() override { top.eval(); }
+  void finish() override { top.final(); }
+#if VM_TRACE
+  void trace(VerilatedFstC& waves) override { top.trace(&waves, 99); }
+#endif
+};
+}  // namespace
+
+std::unique_ptr<Model> make_model(VerilatedContext& context) {
+  return std::unique_ptr<Model>{new VerilatedTop{context}};
+}
+"""
 
 
 def _verilate(top: str, sources: Sequence[Path], work: Path, options: Sequence[str]) -> None:
@@ -90,16 +113,25 @@ def _verilate(top: str, sources: Sequence[Path], work: Path, options: Sequence[s
 def _compile(work: Path, waves: bool) -> None:
     """One translation unit for the whole design: small designs compile in a second or two."""
     unit = work / "unit.cpp"
-    parts = [p.name for p in sorted(work.glob("Vtop*.cpp"))] + [str(DRIVER)]
-    unit.write_text("".join(f'#include "{part}"\n' for part in parts))
+    parts = [*(p.name for p in sorted(work.glob("Vtop*.cpp"))), "model.cpp"]
+    unit.write_text("".join(_included(part) for part in parts))
     draft = work / f"simulator.{os.getpid()}"
     runtime = _runtime(waves)
     prelude = ["-include", str(runtime / "prelude.h")]
-    objects = [str(runtime / f"{name}.o") for name in _RUNTIME[waves]]
+    objects = [str(runtime / f"{name}.o") for name in (*_RUNTIME[waves], "driver")]
     libraries = ["-lz", "-llz4"] if waves else []
-    flags = [*_flags(waves), "-I", str(work), *prelude]
+    flags = [*_flags(waves), "-I", str(work), "-I", str(HEADER.parent), *prelude]
     call([_compiler(), *flags, str(unit), *objects, *libraries, "-o", str(draft)], cwd=work)
     draft.replace(work / "simulator")
+
+
+def _included(part: str) -> str:
+    """A line that includes `part`; what runs once is not optimised, which is much of the time."""
+    line = f'#include "{part}"\n'
+    if "Slow" not in part and "Syms" not in part:
+        return line
+    begin = '#pragma GCC push_options\n#pragma GCC optimize("O0")\n'
+    return f"{begin}{line}#pragma GCC pop_options\n"
 
 
 def _compiler() -> str:
@@ -114,14 +146,16 @@ def _flags(waves: bool) -> list[str]:
 
 
 def _runtime(waves: bool) -> Path:
-    """Verilator's run time and headers, compiled once per machine, in the user's cache."""
+    """Verilator's run time, headers and the driver, compiled once, in the user's cache."""
     tool = toolchain.verilator()
-    key = hashlib.sha256(f"{tool.version()} {_flags(waves)}".encode()).hexdigest()
+    driver = DRIVER.read_text() + HEADER.read_text()
+    key = hashlib.sha256(f"{tool.version()} {_flags(waves)} {driver}".encode()).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "mase", key[:16])
     cache.mkdir(parents=True, exist_ok=True)
     prelude = cache / "prelude.h"
     write_files(cache, {prelude.name: "".join(f"#include <{name}>\n" for name in _PRELUDE)})
     wanted = {f"{name}.o": ["-c", str(tool.include / f"{name}.cpp")] for name in _RUNTIME[waves]}
+    wanted["driver.o"] = ["-c", str(DRIVER)]
     wanted["prelude.h.gch"] = ["-x", "c++-header", str(prelude)]
     for name, source in wanted.items():
         if not (cache / name).exists():
