@@ -33,6 +33,8 @@ def simulate(
 ) -> Verdict | CocotbResult | None:
     """Run the emitted test vectors through the emitted RTL; raises unless every bit is right.
 
+    The outputs in the vectors are the PyTorch model's: they were compared when they were emitted.
+
     `project_dir` is by default the one that was emitted last. `verilator` runs natively, under
     random `stalls` and at full rate, and gives the verdict at full rate; `cocotb` runs the emitted
     test bench, which does the same.
