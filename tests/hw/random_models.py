@@ -21,7 +21,7 @@ from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
 )
-from chop.passes.graph.transforms import quantize_transform_pass
+from chop.passes.graph.transforms import fuse_conv_bn_transform_pass, quantize_transform_pass
 
 TABLES = ("sigmoid", "tanh", "gelu", "silu", "elu", "mish", "softplus", "softsign")
 ROUNDINGS = ("nearest_even", "nearest_even", "nearest_away", "floor", "toward_zero")
@@ -327,6 +327,8 @@ def random_case(seed):
     draw = Draw(seed)
     model, inputs, text = random_model(draw)
     graph = MaseGraph(model, dummy_in=tuple(inputs) if len(inputs) > 1 else inputs[0])
+    if Draw(-seed - 1).chance(0.5):  # batch normalisation behind a convolution becomes part of it
+        fuse_conv_bn_transform_pass(graph)
     init_metadata_analysis_pass(graph)
     add_common_metadata_analysis_pass(graph)
     rules = {}

@@ -33,6 +33,8 @@ def simulate(
 ) -> Verdict | CocotbResult | None:
     """Run the emitted test vectors through the emitted RTL; raises unless all of it is right.
 
+    The outputs in the vectors are the PyTorch model's: they were compared when they were emitted.
+
     `project_dir` is by default the one that was emitted last. `verilator` runs natively and gives
     the verdict at full rate, after runs with random `stalls` at the ports and with stalls inside,
     resets in the middle of a tensor and every table entry; values, handshakes and the cycle of
