@@ -377,5 +377,14 @@ def _decode_template(record: Any, decode: Decoder) -> OutputTemplate | None:
 def _decode_config(record: Mapping[str, Any]) -> Any:
     from transformers import AutoConfig
 
-    fields = {k: v for k, v in record["fields"].items() if k != "model_type"}
+    fields = {k: _numbers(v) for k, v in record["fields"].items() if k != "model_type"}
     return AutoConfig.for_model(record["model_type"], **fields)
+
+
+def _numbers(value: Any) -> Any:
+    """What transformers writes for numbers that JSON lacks, such as infinity, as numbers."""
+    if isinstance(value, dict) and list(value) == ["__float__"]:
+        return float(value["__float__"])
+    if isinstance(value, dict):
+        return {k: _numbers(v) for k, v in value.items()}
+    return [_numbers(v) for v in value] if isinstance(value, list) else value
