@@ -268,3 +268,19 @@ def test_guards_are_read_as_plain_data(tmp_path, guards, words):
     edit(path, lambda d: d.update(guards=guards))
     with pytest.raises(CheckpointError, match=words):
         load_graph(path)
+
+
+def test_example_inputs_that_are_views_are_saved(tmp_path):
+    whole = torch.randn(4, 16, 2)
+    graph = MaseGraph(zoo.MLP(), dummy_in={"x": whole[1:3, :, 0]})
+    graph.export(tmp_path / "graph")
+    loaded = MaseGraph.from_checkpoint(tmp_path / "graph")
+    assert torch.equal(loaded.dummy_in["x"], whole[1:3, :, 0])
+
+
+def test_a_config_with_an_infinite_number_comes_back(tmp_path):
+    case = zoo.ZOO["Llama"]()
+    case.model.config.time_step_limit = [0.0, float("inf")]
+    MaseGraph(case.model, case.hf_input_names, case.inputs).export(tmp_path / "graph")
+    loaded = MaseGraph.from_checkpoint(tmp_path / "graph")
+    assert loaded.model.config.time_step_limit == [0.0, float("inf")]

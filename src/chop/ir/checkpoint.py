@@ -388,6 +388,15 @@ def _decode_config(record: Mapping[str, Any], decode: Decoder) -> Any:
         if not vocabulary.is_identifier(key) or callable(getattr(cls, key, None)):
             raise CheckpointError(f"config.fields: {shown(key)} cannot be a field.")
     try:
-        return cls(**{k: v for k, v in fields.items() if k != "model_type"})
+        return cls(**{k: _numbers(v) for k, v in fields.items() if k != "model_type"})
     except Exception as error:  # of any kind: every config checks its fields in its own way
         raise CheckpointError(f"config.fields: not those of a '{kind}' ({error!r}).") from error
+
+
+def _numbers(value: Any) -> Any:
+    """What transformers writes for numbers that JSON lacks, such as infinity, as numbers."""
+    if isinstance(value, dict) and list(value) == ["__float__"]:
+        return float(value["__float__"])
+    if isinstance(value, dict):
+        return {k: _numbers(v) for k, v in value.items()}
+    return [_numbers(v) for v in value] if isinstance(value, list) else value

@@ -174,7 +174,7 @@ class Guards:
 
         return (
             f"{model} was captured with {values(self.captured)} and is given {values(given)}. "
-            f"Its code goes by this at {guard.where} Allowed: {text(guard.condition)}. "
+            f"Its code goes by this at {guard.where}. Allowed: {text(guard.condition)}. "
             "Capture it at this size too, or let that be done: MaseGraph(model, …, recapture=True)."
         )
 

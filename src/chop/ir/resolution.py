@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 _NAMES = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-_MEETING = "an operation that takes sizes that meet in it to be equal."
+_MEETING = "an operation that takes sizes that meet in it to be equal"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,26 @@ def _followed(
             left.append(decision)
             continue
         guards += [Guard(condition, f"{decision.line}") for condition in conditions]
-    return guards + _meetings(symbolic, guards), left
+    captured = shapes(recorded.inputs)
+    fixed = symbolic.fixed_sizes()
+    if any(captured[path][dim] != size for path, dim, size in fixed):
+        return [], decisions  # what was found is about a size that is not the captured one
+    pins = _fixed(recorded, [d for d in decisions if d not in left], fixed)
+    return guards + pins + _meetings(symbolic, guards), left
+
+
+def _fixed(
+    recorded: Recorded, decisions: list[Decision], fixed: list[tuple[Path, int, int]]
+) -> list[Guard]:
+    """Pins of sizes that could not be left open, of inputs that some decision depends on."""
+    found = []
+    for decision in decisions if fixed else ():
+        names = _inputs_of(list(_tensors_of(decision.operands)), recorded, set())
+        for path, dim, size in [f for f in fixed if f[0][0] in names]:
+            where = f"{decision.line} (which cannot be followed at other sizes)"
+            found.append(Guard(("==", ("size", path, dim), size), where))
+            fixed = [f for f in fixed if f[0] != path or f[1] != dim]
+    return found
 
 
 def _conditions(

@@ -92,9 +92,21 @@ def _batched(_: Tensor, left: Tensor, right: Tensor, *__: Any) -> Tensor | None:
     return left.new_empty((*left.shape[:2], right.shape[2])) if are_tensors else None
 
 
+def _padded(x: Tensor, pad: Any, *_: Any) -> Tensor | None:
+    """Each pair of numbers is added to a size, the last first; torch would fix sizes here."""
+    if not isinstance(pad, tuple | list):
+        return None
+    sizes = list(x.shape)
+    for i, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=False)):
+        sizes[-1 - i] = sizes[-1 - i] + before + after
+    return x.new_empty(sizes)
+
+
 _RULES: dict[Any, Callable[..., Tensor | None]] = {
     function: _grouped
     for owner, name in ((torch, "_grouped_mm"), (F, "grouped_mm"))
     if (function := getattr(owner, name, None)) is not None
 }
+_RULES[F.pad] = _padded
+_RULES[torch._C._nn.pad] = _padded
 _RULES[torch.baddbmm] = _batched  # torch itself does not take symbols here

@@ -158,6 +158,11 @@ class SymbolicSizes:
         pairs = [(self._own.get(a), self._own.get(b)) for a, b in self._replacements()]
         return [(a, b) for a, b in pairs if a is not None and b is not None]
 
+    def fixed_sizes(self) -> list[tuple[Path, int, int]]:
+        """Sizes of inputs for which torch would take no symbol: input, dimension, value."""
+        found = [(self._own.get(a), b) for a, b in self._replacements()]
+        return [(*self.sizes[a], int(b)) for a, b in found if a is not None and b.is_number]
+
     def _replacements(self) -> Iterable[tuple[Any, Any]]:
         known = self.environment.replacements
         return [(symbol, self.environment.replace(symbol)) for symbol in known]
