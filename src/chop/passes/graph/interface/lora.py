@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from chop.errors import CheckpointError, PassError
-from chop.files import bring_to_disk, folder_lock, parse_json, read_json, read_text, shown
+from chop.files import bring_to_disk, folder_lock, parse_json, read_json, shown
 from chop.ir.graph import MaseGraph
 from chop.ir.stored import checksum
 from chop.log import get_logger
@@ -44,8 +44,9 @@ WEIGHTS_NAME = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 PATTERN = re.compile(r"(?!.*\)[*+?{])[A-Za-z0-9_.$^|()\[\]*+\\-]{1,300}", re.ASCII)
 """Ends of paths as expressions, without repeated groups, which could take forever."""
-SAVED_CONFIG, SAVED_TENSORS = "mase_config", "mase_sha256"
-"""What this package notes with the weights: the settings, and a checksum of the tensors."""
+SAVED_CONFIG, SAVED_TENSORS, REPLACED_CONFIG = "mase_config", "mase_sha256", "mase_replaces"
+"""What this package notes with the weights: the settings, a checksum of the tensors, and one of the
+settings that were there before, which a kill may leave beside the new weights."""
 ADAPTER_NAME = re.compile(r"\.lora_[AB]\.weight$")
 PLAIN_LORA: dict[str, Any] = {
     "peft_type": "LORA",
@@ -88,6 +89,7 @@ def save_lora_adapter_interface_pass(graph: MaseGraph, args: AdapterPath) -> Pas
     args.path.mkdir(parents=True, exist_ok=True)
     told = {"format": "pt", SAVED_CONFIG: text, SAVED_TENSORS: _digest(tensors)}
     with folder_lock(args.path):
+        told[REPLACED_CONFIG] = _text_digest(args.path / CONFIG_NAME)
         # the weights carry the settings: replacing them is the step from the old to the new
         _replace(args.path / WEIGHTS_NAME, lambda file: save_file(tensors, file, told))
         _replace(args.path / CONFIG_NAME, lambda file: file.write_text(text))
@@ -132,6 +134,10 @@ def _config(
     }
 
 
+def _text_digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+
+
 def _digest(tensors: Mapping[str, Tensor]) -> str:
     """One checksum of all tensors, their names, types and shapes."""
     rows = [
@@ -161,8 +167,8 @@ def load_lora_adapter_interface_pass(graph: MaseGraph, args: AdapterPath) -> Pas
     modules saved beside them train. `info["adapters"]` has the paths. The graph is untouched when
     the files do not fit it.
     """
-    tensors, saved = _read_tensors(args.path / WEIGHTS_NAME)
-    config = _read_config(args.path / CONFIG_NAME, saved)
+    tensors, told = _read_tensors(args.path / WEIGHTS_NAME)
+    config = _read_config(args.path / CONFIG_NAME, told)
     lift_products(graph)
     found = {k.rsplit(".lora_", 1)[0] for k in tensors if ADAPTER_NAME.search(k)}
     others = {k: v for k, v in tensors.items() if not ADAPTER_NAME.search(k)}
@@ -181,14 +187,22 @@ def load_lora_adapter_interface_pass(graph: MaseGraph, args: AdapterPath) -> Pas
     return graph, {"adapters": [path for path in linear_paths(graph) if path in plan]}
 
 
-def _read_config(file: Path, saved: str | None) -> dict[str, Any]:
-    """The settings of the adapters; those that were saved with the weights, where they were."""
-    if saved is not None:
-        if not file.is_file() or read_text(file, CheckpointError) != saved:
-            logger.warning("%s: not the settings saved with the weights; those are taken.", file)
+def _read_config(file: Path, told: Mapping[str, str]) -> dict[str, Any]:
+    """The settings of the adapters; `told` is what was noted with the weights."""
+    saved = told.get(SAVED_CONFIG)
+    if saved is not None and _text_digest(file) == told.get(REPLACED_CONFIG, ""):
+        logger.warning("%s: of the adapter before; the settings saved with the weights hold.", file)
         config = parse_json(saved, f"{file} (saved with the weights)", CheckpointError)
     else:
         config = read_json(file, CheckpointError)
+    _check_config(config, file)
+    if saved is not None and config != parse_json(saved, str(file), CheckpointError):
+        raise CheckpointError(f"{file}: not the settings that were saved with the weights.")
+    found: dict[str, Any] = config
+    return found
+
+
+def _check_config(config: Any, file: Path) -> None:
     if not isinstance(config, dict):
         raise CheckpointError(f"{file}: expected a mapping, got {shown(config)}.")
     for key, plain in PLAIN_LORA.items():
@@ -196,7 +210,6 @@ def _read_config(file: Path, saved: str | None) -> dict[str, Any]:
         if value != plain and value:
             raise CheckpointError(f"{file}: {key} is {shown(value)}; only {plain!r} is supported.")
     _check_numbers(config, file)
-    return config
 
 
 def _check_numbers(config: Mapping[str, Any], file: Path) -> None:
@@ -227,8 +240,8 @@ def _check_number(value: Any, low: float, high: float, where: str) -> None:
         raise CheckpointError(f"{where} is {shown(value)}; expected a number, {low} to {high}.")
 
 
-def _read_tensors(file: Path) -> tuple[dict[str, Tensor], str | None]:
-    """The tensors, and the settings they were saved with where this package saved them."""
+def _read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors, and what was noted with them."""
     if not file.is_file():
         pickled = file.with_suffix(".bin").is_file()
         more = " A .bin is a pickle, which can run code, and is not read." if pickled else ""
@@ -248,7 +261,7 @@ def _read_tensors(file: Path) -> tuple[dict[str, Tensor], str | None]:
     plain = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
     if len(plain) != len(tensors):
         raise CheckpointError(f"{file}: a tensor is there twice, with and without '{PREFIX}'.")
-    return plain, metadata.get(SAVED_CONFIG)
+    return plain, metadata
 
 
 def _check_parameters(graph: MaseGraph, folder: Path, others: Mapping[str, Tensor]) -> None:
