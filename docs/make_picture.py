@@ -33,7 +33,7 @@ STYLE = "font: 600 19px system-ui, 'Segoe UI', Helvetica, Arial, sans-serif; fil
 
 
 def graph_and_hardware() -> tuple[str, str, str]:
-    """The quantised graph, its pipeline, and what the simulation said, drawn and proved."""
+    """The quantised graph, its pipeline, and what the simulation said, drawn and checked."""
     torch.manual_seed(0)
     data = digits_hardware.load()
     model = digits_hardware.train(digits_hardware.DigitsMlp(), data)

@@ -1,4 +1,4 @@
-"""From a network trained on scikit-learn's digits to SystemVerilog, proved on every test image.
+"""From a network trained on scikit-learn's digits to SystemVerilog, checked on every test image.
 
     python examples/digits_hardware.py [--model mlp|cnn] [--out out/digits] [--waves]
 
@@ -116,7 +116,7 @@ def quantize(model: nn.Module, example: Tensor) -> MaseGraph:
 
 
 def main() -> None:
-    """Train, build, prove, report."""
+    """Train, build, check, report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=sorted(MODELS), default="mlp")
     parser.add_argument("--out", type=Path, default=Path("out/digits"))

@@ -1,4 +1,4 @@
-"""A layer of your own: a new op in software, its module in SystemVerilog, and the proof.
+"""A layer of your own: a new op in software, its module in SystemVerilog, and the check.
 
 python docs/tutorials/own_layer.py
 """

@@ -19,7 +19,7 @@ def check(ran, tmp_path):
     told = ran.document
     assert set(demo.headline(told["stages"])) <= set(told)
     page = (tmp_path / "demo" / "report" / "report.html").read_text()
-    assert "from a trained network to proved hardware" in page
+    assert "from a trained network to checked hardware" in page
     return told
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from chop.hw.exact import Exact
+from chop.hw.exact_model import run_exact
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,
@@ -16,13 +18,29 @@ from chop.passes.graph.analysis import (
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from digits_hardware import DigitsCnn, DigitsMlp, load, quantize, train
 
-__all__ = ["DigitsCnn", "DigitsMlp", "SmallMlp", "digits", "fixed_graph", "quantize", "train"]
+__all__ = [
+    "DigitsCnn",
+    "DigitsMlp",
+    "SmallMlp",
+    "digits",
+    "fixed_graph",
+    "quantize",
+    "run_reference",
+    "train",
+]
 
 
 @functools.cache
 def digits():
     """Training and test images (360 of them) and labels of scikit-learn's digits."""
     return load()
+
+
+def run_reference(graph, *inputs):
+    """The output of the model in exact arithmetic, for batches of its inputs, as doubles."""
+    found = run_exact(graph, [Exact.of(x.double().numpy()) for x in inputs])
+    output = next(node for node in graph.fx_graph.nodes if node.op == "output")
+    return torch.from_numpy(found[output].double())
 
 
 def fixed_graph(model, x, precision=(8, 4), **formats):

@@ -85,7 +85,7 @@ def _weights(outputs, inputs):
         (lambda: Relu(VECTOR, Fixed(6, 2)), "fixed_relu: the format stays Q8.4, got Q6.2"),
         (lambda: LeakyRelu(VECTOR, BYTE, slope=-1), "slope and slope_frac must be 0 or more"),
         (lambda: HardSigmoid(Stream((4,), 2, Fixed(8, -1)), BYTE), "frac_width must be 0 or more"),
-        (lambda: Lut(Stream((4,), 2, Fixed(20, 4)), BYTE), "a table needs an input of 2 … 16 bits"),
+        (lambda: Lut(Stream((4,), 2, Fixed(20, 4)), BYTE), "a table needs an input of 1 … 16 bits"),
         (lambda: Add(VECTOR, Stream((4,), 4, BYTE), BYTE), "operands must have one shape and"),
         (lambda: Reorder(VECTOR, (0, 0, 1, 2), (4,)), "order must name each of 4 elements once"),
         (lambda: SlidingWindow(Stream((4, 4, 1), 1, BYTE), (2, 2), padding=(2, 2)), "does not fit"),

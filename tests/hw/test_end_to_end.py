@@ -2,12 +2,20 @@
 
 import pytest
 import torch
-from hardware_models import DigitsCnn, DigitsMlp, SmallMlp, digits, fixed_graph, quantize, train
+from hardware_models import (
+    DigitsCnn,
+    DigitsMlp,
+    SmallMlp,
+    digits,
+    fixed_graph,
+    quantize,
+    run_reference,
+    train,
+)
 
 from chop.hw.cycles import Stalls, simulate_control
 from chop.hw.emit import emit
 from chop.hw.lower import Parallelism, lower
-from chop.hw.reference import run_reference
 from chop.hw.simulate import Simulator, lint
 
 pytestmark = pytest.mark.sim

@@ -44,7 +44,8 @@ def test_fixed_encode_saturates_at_both_ends():
 
 
 @pytest.mark.parametrize(
-    ("width", "frac_width", "told"), [(1, 0, "width must lie in 2"), (8, 40, "frac_width must lie")]
+    ("width", "frac_width", "told"),
+    [(0, 0, "width must lie in 1"), (63, 0, "width must"), (8, 600, "frac_width must lie")],
 )
 def test_fixed_refuses_a_format_out_of_range(width, frac_width, told):
     with pytest.raises(ConfigError, match=told):

@@ -10,6 +10,7 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import GraphError
 from chop.ir.meta import MaseMetadata, MetadataKeyError, ValueMeta, mase_meta
+from chop.nn.quantizers import Bypass, Integer
 
 
 def test_subscripts_and_attributes_are_the_same_value():
@@ -101,3 +102,31 @@ def test_records_come_back_from_a_checkpoint_as_records(tmp_path):
             again = new.meta["mase"].common.results[name]
             assert type(again) is ValueMeta
             assert again.shape == value.shape
+
+
+FLOATS = {"shape": [2], "torch_dtype": torch.float32, "type": "float", "precision": [32]}
+
+
+def test_a_format_travels_whole_and_type_and_precision_tell_of_it():
+    value, unsigned = ValueMeta(**FLOATS), Integer(8, 3, is_signed=False, rounding="floor")
+    value.set_format(unsigned, is_applied=True)
+    assert (value["type"], value["precision"]) == ("fixed", [8, 3])
+    assert (value.format, value.is_applied) == (unsigned, True)
+    value.set_format(Bypass(), is_applied=True)
+    assert (value["type"], value["precision"]) == ("float", [32])
+    assert (value.format, value.is_applied) == (None, False)
+
+
+@pytest.mark.parametrize("keys", [("type", "precision"), ("precision", "type")])
+def test_type_and_precision_set_by_hand_mean_a_format_that_is_applied(keys):
+    value, said = ValueMeta(**FLOATS), {"type": "fixed", "precision": [8, 3]}
+    for key in keys:
+        assert (value.format, value.is_applied) == (None, False)
+        value[key] = said[key]
+    assert (value.format, value.is_applied) == (Integer(8, 3), True)
+
+
+def test_the_format_is_no_key_of_the_metadata():
+    value = ValueMeta(**FLOATS)
+    value.set_format(Integer(8, 3), is_applied=True)
+    assert list(value) == ["shape", "torch_dtype", "type", "precision", "value"]

@@ -1,4 +1,4 @@
-"""From a quantised graph to proved hardware in one call."""
+"""From a quantised graph to hardware that is checked against its model, in one call."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chop.actions.simulation import STALLS, TRACED_CYCLES
+from chop.actions.simulation import TRACED_CYCLES
 from chop.hw import synth
-from chop.hw.emit import write_files
+from chop.hw.cocotb_run import BENCH
+from chop.hw.emit import emit, vector_files, write_files
+from chop.hw.exercise import exercise
+from chop.hw.golden import Ints
 from chop.hw.lower import Lowered
-from chop.hw.project import DEFAULT_PROJECT
+from chop.hw.project import DEFAULT_PROJECT, remember_project
 from chop.hw.report import write_report
 from chop.hw.simulate import Simulator, Verdict, lint, random_inputs
 from chop.hw.synth import Area
+from chop.hw.verify import encoded
 from chop.hw.waves import draw_handshakes
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
-from chop.passes.graph.hardware import EmitArgs, lowered_design
-from chop.passes.graph.transforms import (
-    emit_bram_transform_pass,
-    emit_cocotb_transform_pass,
-    emit_internal_rtl_transform_pass,
-    emit_verilog_top_transform_pass,
-)
+from chop.passes.graph.hardware import EmitArgs, checked_design
+
+VECTORS = 10
+"""Tensors that are drawn for the test bench where no inputs are given."""
 
 
 @dataclass(frozen=True)
@@ -46,32 +47,47 @@ def build_hardware(
     parallelism: Mapping[str, Any] | None = None,
     family: str | None = "xc7",
     waves: bool = False,
+    check: bool = True,
 ) -> HardwareBuild:
     """Emit, lint, simulate on `inputs` (random ones where None) and synthesise; write the report.
 
-    The simulation runs at full rate and under random stalls.
+    `inputs` is a batch, or a tuple with one for each input of the graph. Before anything is
+    written the design is compared with the PyTorch model in exact arithmetic, on these and on
+    generated inputs (`check=False` leaves that out). The simulation is the standard run of
+    `chop.hw.exercise`.
 
     `parallelism` are arguments of add_hardware_metadata_analysis_pass; `family` None leaves out
     synthesis. Raises unless every output bit is right.
     """
     graph, _ = add_hardware_metadata_analysis_pass(graph, parallelism)
-    args: dict[str, Any] = {"project_dir": Path(project_dir)}
-    for emit in (
-        emit_verilog_top_transform_pass,
-        emit_internal_rtl_transform_pass,
-        emit_bram_transform_pass,
-    ):
-        emit(graph, args)
-    emit_cocotb_transform_pass(graph, {**args, "inputs": inputs})
-    lowered = lowered_design(graph)
+    lowered, codes = emit_hardware(graph, project_dir, inputs=inputs, check=check)
     hardware = EmitArgs(Path(project_dir)).hardware
     write_files(hardware, {"lint.txt": lint(hardware)})
-    codes = random_inputs(lowered.design, 10) if inputs is None else lowered.encode(inputs)
     simulator = Simulator(lowered.design, hardware, waves=waves)
-    simulator.run(codes, STALLS).require_exact()
-    verdict = simulator.run(codes, trace=TRACED_CYCLES if waves else 0).require_exact()
+    verdict = exercise(simulator, codes, trace=TRACED_CYCLES if waves else 0)
     if waves:
         draw_handshakes(verdict, simulator.interface, hardware / "sim" / "handshakes.png")
     area = synth.synthesize(hardware, family=family) if family else None
     report = write_report(lowered.design, hardware, verdict, area)
     return HardwareBuild(hardware, lowered, verdict, area, report)
+
+
+def emit_hardware(
+    graph: MaseGraph,
+    project_dir: str | Path = DEFAULT_PROJECT,
+    *,
+    inputs: Any = None,
+    check: bool = True,
+) -> tuple[Lowered, dict[str, Ints]]:
+    """Write the RTL, memories and test bench of a graph with hardware metadata, as the emit passes
+    do, after one comparison with the PyTorch model; the design, and the codes of the test inputs.
+    """
+    args = EmitArgs(Path(project_dir), check=check)
+    lowered = checked_design(graph, args, inputs)
+    design = lowered.design
+    codes = random_inputs(design, VECTORS) if inputs is None else encoded(lowered, inputs)
+    bench = {**vector_files(design, codes), "test/test_top.py": BENCH.read_text()}
+    emit(design, args.hardware)
+    write_files(args.hardware, bench)
+    remember_project(args.project_dir)
+    return lowered, codes

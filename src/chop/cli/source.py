@@ -19,7 +19,7 @@ from chop.cli.data import Data
 from chop.cli.failures import SourceError
 from chop.errors import ChopError, ConfigError, HubError
 from chop.hub import locate
-from chop.ir.checkpoint import FORMAT
+from chop.ir.checkpoint import is_checkpoint
 from chop.ir.graph import MaseGraph
 from chop.ir.inputs import Signature, is_hugging_face
 from chop.models import CNN, MLP, MODELS, ResidualCNN, get_model
@@ -86,18 +86,11 @@ def _checkpoint_path(path: Path) -> Path | None:
     """The checkpoint that `path` is, or that the folder `path` holds."""
     file = path.with_name(path.name.removesuffix(".json").removesuffix(".safetensors") + ".json")
     inside = sorted(path.glob("*.json")) if path.is_dir() else []
-    found = [each for each in (file, *inside) if _is_checkpoint(each)]
+    found = [each for each in (file, *inside) if is_checkpoint(each)]
     if len(found) > 1 and path.is_dir():
         names = ", ".join(each.stem for each in found)
         raise SourceError(f"{path}: several checkpoints ({names}). Name one: {found[0]}.")
     return found[0] if found else None
-
-
-def _is_checkpoint(file: Path) -> bool:
-    if not file.is_file() or not file.with_suffix(".safetensors").is_file():
-        return False
-    with file.open() as opened:
-        return f'"format": "{FORMAT}"' in opened.read(200)
 
 
 def _function(name: str, options: ModelOptions, tried: list[str]) -> Source | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +28,20 @@ def get_tokenized_dataset(
     *,
     text_columns: Sequence[str] | None = None,
     cache_dir: str | Path | None = None,
+    choose: Callable[[Any], Any] | None = None,
 ) -> Any:
     """The splits of `dataset` with the tokens that the tokenizer of `checkpoint` gives.
 
     Both are a hub name or a local folder; a name is looked for in $MASE_DATA and $MASE_MODELS
     before the hub. `text_columns`: the column of text, or two for pairs of sentences; found by
     itself where there is one. The rest of the columns stay. With `return_tokenizer` the answer is
-    a pair. The result is cached in `cache_dir` (by default where `datasets` keeps its files) and
-    made again when the text, the tokenizer or `max_token_len` changes.
+    a pair. `choose` may leave out splits and rows: only what it gives is tokenised. The result is
+    cached in `cache_dir` (by default where `datasets` keeps its files) and made again when the
+    text, the tokenizer or `max_token_len` changes.
     """
     tokenizer = load_tokenizer(checkpoint)
     raw = load_text(dataset, cache_dir)
+    raw = raw if choose is None else type(raw)(choose(raw))
     columns = _text_columns(raw, text_columns, str(dataset))
     tokens = _tokenize(raw, tokenizer, columns, max_token_len)
     return (tokens, tokenizer) if return_tokenizer else tokens

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from chop.hw import twin
-from chop.hw.golden import Fixed, Ints
+from chop.hw.golden import ROUNDINGS, Fixed, Ints
 from chop.hw.stream import Stream
 from chop.registry import Registry
 
@@ -104,5 +104,24 @@ def register(cls: type[C]) -> type[C]:
 
 
 def precision(prefix: str, number: Fixed) -> dict[str, Parameter]:
-    """The parameters that say a number format: width, then fractional bits."""
-    return {f"{prefix}_PRECISION_0": number.width, f"{prefix}_PRECISION_1": number.frac_width}
+    """The parameters that say the numbers of a port: width, fractional bits, and no sign."""
+    found: dict[str, Parameter] = {
+        f"{prefix}_PRECISION_0": number.width,
+        f"{prefix}_PRECISION_1": number.frac_width,
+    }
+    return found if number.is_signed else found | {f"{prefix}_IS_SIGNED": False}
+
+
+def result_precision(number: Fixed) -> dict[str, Parameter]:
+    """The parameters of `data_out_0`: its numbers, and how results are brought there."""
+    found = precision("DATA_OUT_0", number)
+    if number.rounding != "nearest_even":
+        found["DATA_OUT_0_ROUNDING"] = ROUNDINGS.index(number.rounding)
+    if number.narrow or number.overflow == "wrap":
+        found["DATA_OUT_0_OVERFLOW"] = 1 if number.narrow else 2
+    return found
+
+
+def sign_parameter(number: Fixed) -> dict[str, Parameter]:
+    """What modules that leave the number alone need to know of it."""
+    return {} if number.is_signed else {"DATA_IN_0_IS_SIGNED": False}

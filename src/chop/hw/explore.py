@@ -78,8 +78,12 @@ def _input_lanes(graph: MaseGraph, lanes: Lanes, cycles: int) -> Lanes:
     """Lanes of the inputs: those of the first layer where that is enough, else the fewest."""
     names = [n.name for n in graph.fx_graph.nodes if n.op == "placeholder"]
     first = next(iter(lanes.values()), (1, 1))[0]
+    ports = _lower(graph, {}).design.inputs
     found = {}
-    for name, stream in zip(names, _lower(graph, {}).design.inputs.values(), strict=True):
+    for number, name in enumerate(names):
+        stream = ports.get(f"data_in_{number}")
+        if stream is None:  # nothing reads it
+            continue
         enough = [d for d in divisors(stream.shape[-1]) if stream.elements <= cycles * d]
         if not enough:
             raise HardwareError(f"input '{name}': {stream.shape} cannot enter in {cycles} cycles.")

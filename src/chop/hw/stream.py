@@ -56,7 +56,7 @@ class Stream:
         width, mask = self.format.width, (1 << self.format.width) - 1
         flat = [(word >> (k * width)) & mask for word in words for k in range(self.lanes)]
         unsigned = np.asarray(flat, dtype=np.int64)
-        return _signed(unsigned, width)
+        return _signed(unsigned, width) if self.format.is_signed else unsigned
 
 
 def divisors(number: int) -> list[int]:
@@ -95,8 +95,8 @@ def from_bytes(rows: npt.NDArray[np.uint8], stream: Stream) -> Ints:
     width = stream.format.width
     bits = np.unpackbits(rows, axis=1, bitorder="little")[:, : stream.beat_width]
     lanes = bits.reshape(len(rows), stream.lanes, width).astype(np.int64)
-    unsigned = (lanes << np.arange(width)).sum(axis=2)
-    return _signed(unsigned, width)
+    unsigned: Ints = (lanes << np.arange(width)).sum(axis=2)
+    return _signed(unsigned, width) if stream.format.is_signed else unsigned
 
 
 def _signed(unsigned: Ints, width: int) -> Ints:

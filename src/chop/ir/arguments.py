@@ -115,7 +115,7 @@ def describe_arguments(
     operands: dict[str, ValueMeta] = {}
     config: dict[str, ValueMeta] = {}
     parameters: dict[str, ValueMeta] = {}
-    for name, given in named_arguments(node):
+    for name, given in _in_order(node, op):
         if name in roles and isinstance(given, fx.Node) and _gives_tensors(given):
             parameters[name] = _tensor_results(given)[0]
             continue
@@ -126,6 +126,25 @@ def describe_arguments(
     if node.op == "call_module":
         parameters |= describe_parameters(node_module(node), roles, keep)
     return operands | config | parameters
+
+
+def operand_nodes(node: fx.Node, op: Op | None) -> dict[str, fx.Node]:
+    """The nodes that the tensor operands of a call come from, by name: `data_in_0` …"""
+    roles = op.parameters if op else ()
+    operands: dict[str, ValueMeta] = {}
+    for name, given in _in_order(node, op):
+        if not (name in roles and isinstance(given, fx.Node)):
+            _take_tensors(given, operands)
+    return {name: v.source for name, v in operands.items() if v.source is not None}
+
+
+def _in_order(node: fx.Node, op: Op | None) -> list[tuple[str, Any]]:
+    """The arguments of a call by name, in the order of the op's row also where named in another."""
+    named = named_arguments(node)
+    if op is None or op.compute is None or len(node.kwargs) < 2:
+        return named
+    places = {name: k for k, name in enumerate(op.compute.arguments)}
+    return sorted(named, key=lambda pair: places.get(pair[0], len(places)))
 
 
 def describe_parameters(
@@ -154,7 +173,7 @@ def _tensor_results(given: Any) -> list[ValueMeta]:
     """The tensors a node argument stands for, linked to where they come from."""
     if not isinstance(given, fx.Node):
         return []
-    return [replace(r, source=given) for r in _results(given) if r.is_tensor]
+    return [replace(r, source=given, is_applied=False) for r in _results(given) if r.is_tensor]
 
 
 def _gives_tensors(node: fx.Node) -> bool:

@@ -15,7 +15,12 @@ import torch
 from torch import fx
 
 from chop.errors import GraphError
+from chop.ir.number_formats import format_by_hand, type_and_precision
+from chop.nn.quantizers.base import Quantizer
 from chop.registry import suggest
+
+NO_KEY: dict[str, bool] = {"is_key": False}
+"""Of a field that is an attribute alone."""
 
 
 class MetadataKeyError(GraphError, KeyError):
@@ -39,7 +44,8 @@ class Record(MutableMapping, dict):  # type: ignore[misc,metaclass]
     def known_keys(cls) -> list[str]:
         """Every key this record may have."""
         by_field = {field: key for key, field in cls.KEYS.items()}
-        names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+        names = [f.name for f in fields if f.metadata.get("is_key", True)]
         return [by_field.get(name, name) for name in names]
 
     def _field(self, key: str) -> str:
@@ -141,7 +147,10 @@ class Record(MutableMapping, dict):  # type: ignore[misc,metaclass]
 class ValueMeta(Record):
     """One operand, result or configuration argument of a node.
 
-    `type` and `precision` speak of the number format: ("float", [32]), ("fixed", [8, 3]).
+    `type` and `precision` speak of the number format: ("float", [32]), ("fixed", [8, 3]). `format`
+    is the whole of it, None for a tensor as torch stores it; `is_applied` says that the node brings
+    the value to it, and is false of a format that is only told of a value on its way. `set_format`
+    writes all four; `type` and `precision` set by hand mean a format that is applied.
     `value` is the tensor itself where the user asked to keep it, or the configuration value.
     """
 
@@ -155,6 +164,25 @@ class ValueMeta(Record):
     source: fx.Node | None = None
     device: Any = None
     stride: list[int] | None = None
+    # behind `type` and `precision`: these are by hand only where nothing else is said
+    format: Quantizer | None = dataclasses.field(default=None, metadata=NO_KEY)
+    is_applied: bool = dataclasses.field(default=False, metadata=NO_KEY)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in ("type", "precision"):
+            self.format = format_by_hand(
+                getattr(self, "type", None), getattr(self, "precision", None)
+            )
+            self.is_applied = self.format is not None
+
+    def set_format(self, quantizer: Quantizer, *, is_applied: bool) -> None:
+        """Say that the value is in a format, and whether the node brings it there."""
+        assert self.torch_dtype is not None, "only tensors have number formats"
+        kind, precision = type_and_precision(quantizer, self.torch_dtype)
+        is_float = kind == "float"
+        told = {"type": kind, "precision": precision, "format": None if is_float else quantizer}
+        self.__dict__.update(told, is_applied=is_applied and not is_float)
 
     @classmethod
     def nullable(cls) -> tuple[str, ...]:

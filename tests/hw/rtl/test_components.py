@@ -35,6 +35,19 @@ from chop.hw.golden import Fixed
 from chop.hw.stream import Stream
 
 NARROW, BYTE, WIDE = Fixed(3, 1), Fixed(8, 4), Fixed(12, 7)
+BIT, COUNT = Fixed(1, 0), Fixed(6, 3, is_signed=False)  # one bit: 0 and -1
+DOWN = Fixed(5, 2, rounding="floor")
+# results in every way that a number format has
+KINDS = (
+    DOWN,
+    COUNT,
+    Fixed(5, 2, narrow=True, rounding="toward_zero"),
+    Fixed(5, 2, overflow="wrap", rounding="nearest_away"),
+    Fixed(4, 2, is_signed=False, overflow="wrap", rounding="floor"),
+    Fixed(4, -3, rounding="nearest_away"),
+    Fixed(1, 1, is_signed=False),
+    BIT,
+)
 _rng = np.random.default_rng(7)
 
 
@@ -110,44 +123,80 @@ CASES = {
             (NARROW, WIDE, 1),
             (WIDE, Fixed(5, 7), 1),
             (BYTE, Fixed(8, -2), 1),
+            # more bits dropped than there are
+            (NARROW, Fixed(3, -3), 1),
+            (NARROW, Fixed(3, -2), 1),
+            (NARROW, Fixed(3, -9, rounding="floor"), 1),
+            (BYTE, Fixed(6, -20, rounding="nearest_away"), 1),
+            (COUNT, Fixed(4, -4, is_signed=False), 1),
+            (BIT, Fixed(4, 2), 1),
+            (Fixed(62, 40), Fixed(8, 4), 1),
+            (BYTE, Fixed(62, 50), 1),
+            *((number, kind, 1) for number in (BYTE, COUNT, Fixed(9, 1)) for kind in KINDS),
         )
     ],
-    "fixed_relu": [Relu(stream(16, lanes=4), BYTE), Relu(stream(9, number=NARROW), NARROW)],
+    "fixed_relu": [
+        Relu(stream(16, lanes=4), BYTE),
+        Relu(stream(9, number=NARROW), NARROW),
+        Relu(stream(9, number=COUNT), COUNT),
+        Relu(stream(9, number=BIT), BIT),
+    ],
     "fixed_leaky_relu": [
         LeakyRelu(stream(64, lanes=4), BYTE),
         LeakyRelu(stream(64, lanes=2, number=WIDE), BYTE, slope=1, slope_frac=2),
         LeakyRelu(stream(64, number=NARROW), WIDE, slope=3, slope_frac=0),
+        LeakyRelu(stream(64, number=COUNT), DOWN),
+        LeakyRelu(stream(64), COUNT, slope=5764607523034235, slope_frac=59),
     ],
     "fixed_hardsigmoid": [
         HardSigmoid(stream(128, lanes=4), BYTE),
         HardSigmoid(stream(128, lanes=2, number=WIDE), Fixed(8, 7)),
         HardSigmoid(stream(128, number=NARROW), Fixed(6, 2)),
+        HardSigmoid(stream(128, number=COUNT), Fixed(6, 4, is_signed=False, rounding="floor")),
+        HardSigmoid(stream(64, number=Fixed(9, 7)), Fixed(4, 1, rounding="nearest_away")),
     ],
     "fixed_hardswish": [
         HardSwish(stream(128, lanes=4), BYTE),
         HardSwish(stream(128, lanes=2, number=WIDE), Fixed(8, 4)),
         HardSwish(stream(128, number=Fixed(6, 0)), Fixed(6, 2)),
+        HardSwish(stream(128, number=COUNT), DOWN),
+        HardSwish(stream(128, number=WIDE), Fixed(5, -2, rounding="toward_zero")),
+        HardSwish(stream(64, number=Fixed(24, 16)), Fixed(20, 14)),
     ],
     "fixed_lut": [
         Lut(stream(64, lanes=4), BYTE, np.tanh),
         Lut(stream(64, lanes=2), Fixed(6, 5), lambda x: 1 / (1 + np.exp(-x))),
         Lut(stream(64, number=NARROW), WIDE, gelu),
+        Lut(stream(64, number=COUNT), DOWN, np.tanh),
+        Lut(stream(8, number=BIT), COUNT, np.exp),
     ],
     "fixed_add": [
         Add(stream(32, lanes=4), stream(32, lanes=4), BYTE),
+        Add(stream(32, number=COUNT), stream(32), Fixed(11, 4)),
+        Add(stream(32), stream(32, number=COUNT), DOWN, alpha=3, alpha_frac=1),
+        Add(stream(32, number=COUNT), stream(32, number=BIT), COUNT, alpha=0),
+        Add(stream(32), stream(32), BYTE, alpha=3602879701896397, alpha_frac=55),
         Add(stream(32, number=WIDE), stream(32, number=NARROW), BYTE),
     ],
     "fixed_sub": [
         Sub(stream(32, lanes=4), stream(32, lanes=4), BYTE),
+        Sub(stream(32, number=COUNT), stream(32), Fixed(11, 4)),
+        Sub(stream(32), stream(32, number=COUNT), DOWN, alpha=3, alpha_frac=1),
+        Sub(stream(32, number=COUNT), stream(32, number=BIT), COUNT, alpha=0),
+        Sub(stream(32), stream(32), BYTE, alpha=3602879701896397, alpha_frac=55),
         Sub(stream(32, number=NARROW), stream(32, number=WIDE), WIDE),
     ],
     "fixed_mul": [
         Mul(stream(32, lanes=4), stream(32, lanes=4), BYTE),
+        Mul(stream(32, number=COUNT), stream(32, number=BIT), Fixed(8, 3)),
+        Mul(stream(32, number=COUNT), stream(32, number=COUNT), Fixed(13, 6)),
+        Mul(stream(32, number=Fixed(40, 20)), stream(32, number=Fixed(40, 20)), DOWN),
         Mul(stream(32, number=NARROW), stream(32, number=WIDE), BYTE),
     ],
     "fixed_batch_norm": [
         BatchNorm(stream(3, 8, lanes=4), BYTE, codes(BYTE, 8), codes(BYTE, 8), BYTE, BYTE),
         BatchNorm(stream(5, 3), BYTE, codes(BYTE, 3), codes(WIDE, 3), BYTE, Fixed(12, 11)),
+        BatchNorm(stream(5, 2, number=COUNT), DOWN, codes(WIDE, 2), codes(BYTE, 2), WIDE, BYTE),
     ],
     # folds of 1, 2 and more in each direction; the corner (1, n) finds an early bias
     "fixed_linear": [
@@ -161,6 +210,15 @@ CASES = {
         linear(10, 6, 5, 2, b=Fixed(12, 11)),
         linear(8, 2, 8, 1, x=WIDE, w=WIDE, y=Fixed(6, 1)),
         linear(5, 3, 1, 3, y=Fixed(16, 10)),
+        linear(6, 4, 2, 2, w=BIT, b=BIT, y=Fixed(12, 4)),
+        linear(6, 4, 3, 2, x=COUNT, w=COUNT, b=COUNT, y=DOWN),
+        linear(6, 4, 6, 1, x=COUNT, y=COUNT),
+        linear(4, 4, 2, 2, w=COUNT, y=Fixed(5, 1, narrow=True)),
+        linear(4, 4, 2, 2, y=Fixed(5, 1, overflow="wrap", rounding="nearest_away")),
+        linear(4, 2, 2, 1, x=Fixed(32, 16), w=Fixed(32, 20), b=Fixed(32, 30), y=Fixed(32, 12)),
+        linear(4, 2, 2, 1, x=NARROW, w=NARROW, b=None, y=Fixed(3, -12)),
+        linear(4, 2, 2, 1, x=NARROW, w=NARROW, b=None, y=Fixed(3, -12, rounding="floor")),
+        linear(4, 2, 2, 1, x=BIT, w=BIT, b=None, y=Fixed(5, 0)),
     ],
     "sliding_window": [
         SlidingWindow(stream(5, 4, 1), (3, 3), padding=(1, 1)),
@@ -180,12 +238,22 @@ CASES = {
         MaxPool(stream(4, 6, 2, lanes=2), (2, 2), (2, 2), format=BYTE),
         MaxPool(stream(5, 5, 3), (3, 3), (2, 2), (1, 1), format=BYTE),
         MaxPool(stream(7, 7, 1, number=NARROW), (3, 2), (3, 3), format=NARROW),
+        MaxPool(stream(5, 5, 1, number=COUNT), (3, 3), (2, 2), (1, 1), format=COUNT),
+        MaxPool(stream(5, 5, 1, number=BIT), (2, 2), (2, 2), (1, 1), format=BIT),
     ],
     "fixed_avg_pool": [
         AvgPool(stream(4, 4, 4, lanes=2), (2, 2), (2, 2), format=BYTE),
         AvgPool(stream(6, 6, 2), (3, 3), (3, 3), format=Fixed(6, 1)),
         AvgPool(stream(6, 6, 1), (3, 2), (1, 1), (1, 1), format=WIDE),
         AvgPool(stream(4, 4, 3, number=NARROW), (4, 4), (4, 4), format=BYTE),
+        AvgPool(stream(6, 6, 1, number=COUNT), (3, 3), (3, 3), format=DOWN),
+        AvgPool(stream(4, 4, 1), (2, 2), (2, 2), format=Fixed(10, 6)),
+        AvgPool(stream(4, 4, 1), (2, 2), (2, 2), format=BYTE, divisor=3),
+        AvgPool(stream(4, 4, 1, number=Fixed(40, 25)), (3, 1), (1, 1), format=Fixed(8, 3)),
+        AvgPool(
+            stream(4, 4, 1, number=NARROW), (3, 1), (1, 1), format=Fixed(4, -8, rounding="floor")
+        ),
+        *(AvgPool(stream(6, 6, 1), (3, 2), (3, 2), format=kind) for kind in KINDS),
     ],
 }
 

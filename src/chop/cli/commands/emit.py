@@ -8,29 +8,17 @@ from typing import Any
 
 from torch import Tensor
 
+from chop.actions.hardware import emit_hardware
 from chop.cli.configs import DataOptions, ModelOptions, OutputOptions
 from chop.cli.data import Data, load_data
-from chop.cli.hardware_check import require_same
 from chop.cli.session import Session
 from chop.cli.settings import to_table
 from chop.cli.source import describe, find_source, load_graph
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.passes.graph.analysis.add_hardware_metadata import AddHardwareMetadataArgs
-from chop.passes.graph.hardware import lowered_design
-from chop.passes.graph.transforms import (
-    emit_bram_transform_pass,
-    emit_cocotb_transform_pass,
-    emit_internal_rtl_transform_pass,
-    emit_verilog_top_transform_pass,
-)
 
 HARDWARE = "hardware"
-EMITTERS = (
-    emit_verilog_top_transform_pass,
-    emit_internal_rtl_transform_pass,
-    emit_bram_transform_pass,
-)
 TESTED_ROWS = 360
 """The most rows of a dataset that go into the test bench."""
 
@@ -62,12 +50,7 @@ def run(config: EmitConfig, session: Session) -> dict[str, Any]:
 def emit(graph: MaseGraph, data: Data | None, config: EmitConfig, project: Path) -> dict[str, Any]:
     """Write `project`/hardware; the pace of the design and its files."""
     _, info = add_hardware_metadata_analysis_pass(graph, to_table(config.design))
-    inputs = test_inputs(graph, data)
-    require_same(graph, lowered_design(graph), inputs)
-    args: dict[str, Any] = {"project_dir": project}
-    for emitter in EMITTERS:
-        emitter(graph, args)
-    emit_cocotb_transform_pass(graph, args | {"inputs": inputs})
+    emit_hardware(graph, project, inputs=test_inputs(graph, data))
     written = (project / HARDWARE).rglob("*")
     files = sorted(str(p.relative_to(project)) for p in written if p.is_file())
     return {**info, "files": files}

@@ -10,7 +10,6 @@ from chop.actions.hardware import build_hardware
 from chop.actions.simulation import simulate
 from chop.cli.commands.emit import HARDWARE, EmitConfig, test_inputs
 from chop.cli.data import load_data
-from chop.cli.hardware_check import require_same
 from chop.cli.session import Session
 from chop.cli.settings import to_table
 from chop.cli.source import describe, find_source, load_graph
@@ -21,11 +20,13 @@ class SimulateConfig(EmitConfig):
     """Simulation of a folder that `mase emit` wrote, or of a quantised model.
 
     `simulator`: verilator, or the emitted bench in cocotb. `waves`: keep waveforms of the first
-    cycles.
+    cycles. `trust`: run a folder whose files were not emitted here, or were changed since; RTL is a
+    program, which can run commands.
     """
 
     simulator: Literal["verilator", "cocotb"] = "verilator"
     waves: bool = False
+    trust: bool = False
     out: Path = Path("out/simulate")
 
 
@@ -41,12 +42,11 @@ def run(config: SimulateConfig, session: Session) -> dict[str, Any]:
         built = build_hardware(
             graph,
             session.folder,
-            inputs=None if inputs is None else inputs[0],
+            inputs=inputs,
             parallelism=to_table(config.design),
             family=None,
             waves=config.waves,
         )
-        require_same(graph, built.lowered, inputs)
         if config.simulator == "cocotb":
             simulate(session.folder, simulator="cocotb", waves=config.waves)
     session.console.say(f"{built.verdict}")
@@ -61,7 +61,9 @@ def is_project(model: str | None) -> bool:
 
 def _simulate_project(project: Path, config: SimulateConfig, session: Session) -> dict[str, Any]:
     with session.console.progress("build and simulate"):
-        verdict = simulate(project, simulator=config.simulator, waves=config.waves)
+        verdict = simulate(
+            project, simulator=config.simulator, waves=config.waves, trust=config.trust
+        )
     session.console.say(f"{project}: {verdict}")
     return {"project": str(project), **_verdict(verdict)}
 

@@ -5,14 +5,24 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from chop.errors import ConfigError
 from chop.hw import golden, twin
-from chop.hw.component import Component, Cost, Memory, Parameter, precision, register
-from chop.hw.golden import Fixed, Ints
+from chop.hw.component import (
+    Component,
+    Cost,
+    Memory,
+    Parameter,
+    precision,
+    register,
+    result_precision,
+    sign_parameter,
+)
+from chop.hw.golden import Fixed, Ints, Span
 from chop.hw.stream import Stream, pack_words
 
 
@@ -36,7 +46,7 @@ class Unary(Component):
     def parameters(self) -> Mapping[str, Parameter]:
         return {
             **precision("DATA_IN_0", self.source.format),
-            **precision("DATA_OUT_0", self.format),
+            **result_precision(self.format),
             "DATA_IN_0_PARALLELISM_DIM_0": self.source.lanes,
         }
 
@@ -55,7 +65,7 @@ class Relu(Unary):
     module = "fixed_relu"
 
     def __post_init__(self) -> None:
-        if self.format != self.source.format:
+        if not self.format.holds(self.source.format):
             raise ConfigError(
                 f"fixed_relu: the format stays {self.source.format}, got {self.format}."
             )
@@ -67,6 +77,7 @@ class Relu(Unary):
     def parameters(self) -> Mapping[str, Parameter]:
         return {
             "DATA_IN_0_PRECISION_0": self.source.format.width,
+            **sign_parameter(self.source.format),
             "DATA_IN_0_PARALLELISM_DIM_0": self.source.lanes,
         }
 
@@ -95,13 +106,20 @@ class LeakyRelu(Unary):
         super().__post_init__()
 
     def golden(self, *data: Ints) -> Ints:
-        x = data[0]
+        growth = max(self.slope.bit_length(), self.slope_frac) + 1
+        x = golden.wide(data[0], self.source.format.signed_width + growth)
         scaled = np.where(x < 0, x * self.slope, x << self.slope_frac)
         return golden.cast(scaled, self.frac_width + self.slope_frac, self.format)
 
     def parameters(self) -> Mapping[str, Parameter]:
         slope = {"NEGATIVE_SLOPE": self.slope, "NEGATIVE_SLOPE_FRAC": self.slope_frac}
         return {**super().parameters(), **slope}
+
+    @staticmethod
+    def span(number: Fixed, slope: int, slope_frac: int) -> Span:
+        """The codes of exact results."""
+        ends = (number.low * slope, number.high << slope_frac)
+        return Span(*ends, number.frac_width + slope_frac)
 
 
 class HardUnary(Unary):
@@ -114,7 +132,11 @@ class HardUnary(Unary):
             )
         super().__post_init__()
 
-    def clipped(self, x: Ints) -> Ints:
+    def operand(self, x: Ints) -> Any:
+        """Wide enough for a product with six."""
+        return golden.wide(x, self.source.format.signed_width + self.frac_width + 4)
+
+    def clipped(self, x: Any) -> Any:
         """min(max(x + 3, 0), 6) in the steps of x."""
         return np.clip(x + (3 << self.frac_width), 0, 6 << self.frac_width)
 
@@ -127,7 +149,8 @@ class HardSigmoid(HardUnary):
     module = "fixed_hardsigmoid"
 
     def golden(self, *data: Ints) -> Ints:
-        return golden.divide_cast(self.clipped(data[0]), self.frac_width, 6, self.format)
+        clipped = self.clipped(self.operand(data[0]))
+        return golden.divide_cast(clipped, self.frac_width, 6, self.format)
 
 
 @register
@@ -138,11 +161,12 @@ class HardSwish(HardUnary):
     module = "fixed_hardswish"
 
     def golden(self, *data: Ints) -> Ints:
-        dividend = data[0] * self.clipped(data[0])
+        x = self.operand(data[0])
+        dividend = x * self.clipped(x)
         return golden.divide_cast(dividend, 2 * self.frac_width, 6, self.format)
 
 
-LUT_WIDTHS = range(2, 17)
+LUT_WIDTHS = range(1, 17)
 
 
 @register
@@ -168,8 +192,9 @@ class Lut(Unary):
     def table(self) -> Ints:
         """Output codes, by input code read as an unsigned number."""
         width = self.source.format.width
-        unsigned = np.arange(2**width)
-        codes = np.where(unsigned >> (width - 1), unsigned - 2**width, unsigned)
+        codes = np.arange(2**width)
+        if self.source.format.is_signed:
+            codes = np.where(codes >> (width - 1), codes - 2**width, codes)
         return self.format.encode(self.function(self.source.format.decode(codes)))
 
     def parameters(self) -> Mapping[str, Parameter]:
@@ -201,8 +226,10 @@ class BatchNorm(Unary):
     def golden(self, *data: Ints) -> Ints:
         product_frac = self.frac_width + self.weight_format.frac_width
         frac = max(product_frac, self.bias_format.frac_width)
-        product = (data[0] * self.weight) << (frac - product_frac)
-        bias = self.bias << (frac - self.bias_format.frac_width)
+        bits = self.source.format.signed_width + self.weight_format.width + frac - product_frac
+        bits = max(bits, self.bias_format.width + frac - self.bias_format.frac_width) + 1
+        product = (golden.wide(data[0], bits) * self.weight) << (frac - product_frac)
+        bias = golden.wide(self.bias, bits) << (frac - self.bias_format.frac_width)
         return golden.cast(product + bias, frac, self.format)
 
     def parameters(self) -> Mapping[str, Parameter]:
@@ -249,18 +276,22 @@ class Binary(Component):
         return {
             **precision("DATA_IN_0", self.left.format),
             **precision("DATA_IN_1", self.right.format),
-            **precision("DATA_OUT_0", self.format),
+            **result_precision(self.format),
             "DATA_IN_0_PARALLELISM_DIM_0": self.left.lanes,
         }
 
     def golden(self, *data: Ints) -> Ints:
-        fracs = [s.format.frac_width for s in self.inputs]
-        exact, frac = self.exact(data[0], data[1], fracs)
-        return golden.cast(exact, frac, self.format)
+        exact = self.span(self.left.format, self.right.format)
+        a, b = (golden.wide(x, exact.width + 1) for x in data)
+        return golden.cast(self.exact(a, b), exact.frac_width, self.format)
 
     @abstractmethod
-    def exact(self, a: Ints, b: Ints, fracs: list[int]) -> tuple[Ints, int]:
-        """The result before the cast and its fractional bits."""
+    def exact(self, a: Any, b: Any) -> Any:
+        """The result before the cast."""
+
+    @abstractmethod
+    def span(self, left: Fixed, right: Fixed) -> Span:
+        """The codes of exact results for operands of these formats."""
 
     def twins(self) -> list[twin.Twin]:
         return [twin.Join(2)]
@@ -272,25 +303,49 @@ class Binary(Component):
 @register
 @dataclass(frozen=True)
 class Add(Binary):
-    """Sum."""
+    """left + alpha * 2**-alpha_frac * right."""
 
+    alpha: int = 1
+    alpha_frac: int = 0
+    sign: ClassVar[int] = 1
     module = "fixed_add"
 
-    def exact(self, a: Ints, b: Ints, fracs: list[int]) -> tuple[Ints, int]:
-        frac = max(fracs)
-        return (a << (frac - fracs[0])) + (b << (frac - fracs[1])), frac
+    def __post_init__(self) -> None:
+        if self.alpha < 0 or self.alpha_frac < 0:
+            raise ConfigError(
+                f"{self.module}: alpha and alpha_frac must be 0 or more, "
+                f"got {self.alpha} and {self.alpha_frac}."
+            )
+        super().__post_init__()
+
+    def exact(self, a: Any, b: Any) -> Any:
+        shifts = self._shifts(self.left.format, self.right.format)
+        return (a << shifts[0]) + self.sign * ((b * self.alpha) << shifts[1])
+
+    def _shifts(self, left: Fixed, right: Fixed) -> tuple[int, int]:
+        """What brings both operands to the finer of their steps."""
+        fracs = (left.frac_width, right.frac_width + self.alpha_frac)
+        return max(fracs) - fracs[0], max(fracs) - fracs[1]
+
+    def span(self, left: Fixed, right: Fixed) -> Span:
+        shifts = self._shifts(left, right)
+        ends = [self.sign * (end * self.alpha << shifts[1]) for end in (right.low, right.high)]
+        low, high = left.low << shifts[0], left.high << shifts[0]
+        return Span(low + min(ends), high + max(ends), left.frac_width + shifts[0])
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        if (self.alpha, self.alpha_frac) == (1, 0):
+            return super().parameters()
+        return {**super().parameters(), "ALPHA": self.alpha, "ALPHA_FRAC": self.alpha_frac}
 
 
 @register
 @dataclass(frozen=True)
-class Sub(Binary):
-    """Difference, left minus right."""
+class Sub(Add):
+    """left - alpha * 2**-alpha_frac * right."""
 
+    sign = -1
     module = "fixed_sub"
-
-    def exact(self, a: Ints, b: Ints, fracs: list[int]) -> tuple[Ints, int]:
-        frac = max(fracs)
-        return (a << (frac - fracs[0])) - (b << (frac - fracs[1])), frac
 
 
 @register
@@ -300,8 +355,12 @@ class Mul(Binary):
 
     module = "fixed_mul"
 
-    def exact(self, a: Ints, b: Ints, fracs: list[int]) -> tuple[Ints, int]:
-        return a * b, sum(fracs)
+    def exact(self, a: Any, b: Any) -> Any:
+        return a * b
+
+    def span(self, left: Fixed, right: Fixed) -> Span:
+        ends = [a * b for a in (left.low, left.high) for b in (right.low, right.high)]
+        return Span(min(ends), max(ends), left.frac_width + right.frac_width)
 
     def cost(self) -> Cost:
         return super().cost() + Cost(multipliers=self.left.lanes)

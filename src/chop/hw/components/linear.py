@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from chop.errors import ConfigError
 from chop.hw import golden, twin
-from chop.hw.component import Component, Cost, Memory, Parameter, precision, register
-from chop.hw.golden import Fixed, Ints
+from chop.hw.component import (
+    Component,
+    Cost,
+    Memory,
+    Parameter,
+    precision,
+    register,
+    result_precision,
+)
+from chop.hw.golden import Fixed, Ints, Span
 from chop.hw.stream import Stream, pack_words
 
 NO_BIAS = Fixed(2, 0)
@@ -40,24 +49,40 @@ class Weights:
         product = data.frac_width + self.weight_format.frac_width
         return product if self.bias is None else max(product, self.bias_format.frac_width)
 
-    def accumulate(self, x: Ints, data: Fixed) -> Ints:
+    def accumulate(self, x: Ints, data: Fixed) -> Any:
         """Exact sums for vectors `x` (…, inputs), with `frac(data)` fractional bits."""
         frac = self.frac(data)
-        product_frac = data.frac_width + self.weight_format.frac_width
-        sums = (x @ self.weight.T) << (frac - product_frac)
+        vectors = golden.wide(x, self.acc_width(data, frac))
+        shift = frac - data.frac_width - self.weight_format.frac_width
+        sums = (vectors @ self.weight.T.astype(vectors.dtype)) << shift
         return sums if self.bias is None else sums + self._bias(frac)
 
-    def _bias(self, frac: int) -> Ints:
-        assert self.bias is not None, "asked for the bias of weights without one"
-        return self.bias << (frac - self.bias_format.frac_width)
+    def _bias(self, frac: int) -> Any:
+        """The bias in steps of the accumulator."""
+        if self.bias is None:
+            return np.zeros(1, dtype=np.int64)
+        shift = frac - self.bias_format.frac_width
+        return golden.wide(self.bias, self.bias_format.signed_width + shift) << shift
 
-    def acc_width(self, data: Fixed, out: Fixed) -> int:
+    def span(self, data: Fixed) -> Span:
+        """The codes that exact sums may have, whatever the data: from the real weights."""
+        frac = self.frac(data)
+        shift = frac - data.frac_width - self.weight_format.frac_width
+        bits = data.signed_width + self.weight_format.signed_width + shift
+        weight = golden.wide(self.weight, bits + self.weight.shape[1].bit_length() + 1)
+        corners = (weight * data.low, weight * data.high)
+        low = (np.minimum(*corners).sum(axis=1) << shift) + self._bias(frac)
+        high = (np.maximum(*corners).sum(axis=1) << shift) + self._bias(frac)
+        return Span(int(low.min()), int(high.max()), frac)
+
+    def acc_width(self, data: Fixed, out_frac: int) -> int:
         """Bits that hold every partial sum of the accumulator: from the range of the weights."""
         frac = self.frac(data)
         shift = frac - data.frac_width - self.weight_format.frac_width
-        start = 1 << max(frac - out.frac_width - 1, 0)  # half an output step rides in
-        bias = 0 if self.bias is None else int(np.abs(self._bias(frac)).max())
-        reach = int(np.abs(self.weight).sum(axis=1).max()) * -data.low << shift
+        start = 1 << (frac - out_frac - 1) if frac > out_frac else 0  # half a step rides in
+        bias = max(abs(int(b)) for b in self._bias(frac))
+        rows = np.abs(self.weight).sum(axis=1)  # below 2**62: a weight has 32 bits
+        reach = int(rows.max()) * max(-data.low, data.high) << shift
         return max((reach + bias + start).bit_length() + 1, 3)
 
     def memories(self, in_lanes: int, out_lanes: int) -> tuple[Memory, ...]:
@@ -116,7 +141,7 @@ class Linear(Component):
     @cached_property
     def acc_width(self) -> int:
         """Bits of the accumulator."""
-        return self.weights.acc_width(self.source.format, self.format)
+        return self.weights.acc_width(self.source.format, self.format.frac_width)
 
     def parameters(self) -> Mapping[str, Parameter]:
         return {
@@ -124,7 +149,7 @@ class Linear(Component):
             "DATA_IN_0_TENSOR_SIZE_DIM_0": self.source.shape[-1],
             "DATA_IN_0_PARALLELISM_DIM_0": self.source.lanes,
             **self.weights.parameters(),
-            **precision("DATA_OUT_0", self.format),
+            **result_precision(self.format),
             "DATA_OUT_0_TENSOR_SIZE_DIM_0": self.outputs[0].shape[-1],
             "DATA_OUT_0_PARALLELISM_DIM_0": self.lanes,
             "ACC_WIDTH": self.acc_width,

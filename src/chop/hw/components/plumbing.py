@@ -10,7 +10,15 @@ import numpy as np
 
 from chop.errors import ConfigError
 from chop.hw import golden, twin
-from chop.hw.component import Component, Cost, Memory, Parameter, precision, register
+from chop.hw.component import (
+    Component,
+    Cost,
+    Memory,
+    Parameter,
+    precision,
+    register,
+    result_precision,
+)
 from chop.hw.golden import Fixed, Ints
 from chop.hw.stream import Stream, pack_words
 
@@ -164,7 +172,7 @@ class Reorder(Component):
 @register
 @dataclass(frozen=True)
 class Cast(Component):
-    """The same numbers in another format: rounds half to even, saturates."""
+    """The same numbers in another format: rounded and brought into its range."""
 
     source: Stream
     format: Fixed
@@ -180,7 +188,7 @@ class Cast(Component):
     def parameters(self) -> Mapping[str, Parameter]:
         return {
             **precision("DATA_IN_0", self.source.format),
-            **precision("DATA_OUT_0", self.format),
+            **result_precision(self.format),
             "DATA_IN_0_PARALLELISM_DIM_0": self.source.lanes,
         }
 

@@ -14,9 +14,18 @@ import numpy as np
 
 from chop.errors import ConfigError
 from chop.hw import golden, twin
-from chop.hw.component import Component, Cost, Memory, Parameter, precision, register
+from chop.hw.component import (
+    Component,
+    Cost,
+    Memory,
+    Parameter,
+    precision,
+    register,
+    result_precision,
+    sign_parameter,
+)
 from chop.hw.components.linear import Linear, Weights, check_lanes
-from chop.hw.golden import Fixed, Ints
+from chop.hw.golden import Fixed, Ints, Span
 from chop.hw.stream import Stream
 from chop.hw.twin import Geometry
 
@@ -239,7 +248,7 @@ class MaxPool(Pool):
     module = "fixed_max_pool"
 
     def __post_init__(self) -> None:
-        if self.format != self.source.format:
+        if not self.format.holds(self.source.format):
             raise ConfigError(
                 f"fixed_max_pool: the format stays {self.source.format}, got {self.format}."
             )
@@ -252,6 +261,7 @@ class MaxPool(Pool):
     def parameters(self) -> Mapping[str, Parameter]:
         return {
             "DATA_IN_0_PRECISION_0": self.format.width,
+            **sign_parameter(self.format),
             **geometry_parameters(self.source, self.geometry),
         }
 
@@ -259,17 +269,34 @@ class MaxPool(Pool):
 @register
 @dataclass(frozen=True)
 class AvgPool(Pool):
-    """The mean of each window; padding counts as zeros."""
+    """The sum of each window over `divisor`, its size where 0; padding counts as zeros."""
 
+    divisor: int = field(default=0, kw_only=True)
     module = "fixed_avg_pool"
 
+    @property
+    def divided_by(self) -> int:
+        """What sums are divided by."""
+        return self.divisor or self.area
+
     def golden(self, *data: Ints) -> Ints:
-        sums = windows(data[0], self.geometry, 0).sum(axis=(3, 4))
-        return golden.divide_cast(sums, self.source.format.frac_width, self.area, self.format)
+        bits = self.source.format.signed_width + self.area.bit_length()
+        sums = windows(golden.wide(data[0], bits), self.geometry, 0).sum(axis=(3, 4))
+        return golden.divide_cast(sums, self.source.format.frac_width, self.divided_by, self.format)
 
     def parameters(self) -> Mapping[str, Parameter]:
+        own = {"DIVISOR": self.divisor} if self.divisor else {}
         return {
             **precision("DATA_IN_0", self.source.format),
-            **precision("DATA_OUT_0", self.format),
+            **result_precision(self.format),
             **geometry_parameters(self.source, self.geometry),
+            **own,
         }
+
+
+def mean_span(number: Fixed, area: int, divisor: int) -> Span | None:
+    """The codes of exact means of `area` elements; None where they are no binary fractions."""
+    if divisor & (divisor - 1):
+        return None
+    low, high = min(number.low * area, 0), max(number.high * area, 0)
+    return Span(low, high, number.frac_width + divisor.bit_length() - 1)

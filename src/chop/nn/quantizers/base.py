@@ -144,7 +144,9 @@ class _StraightThrough(torch.autograd.Function):
         y, is_inside = quantizer._values(x)
         if not is_inside and quantizer.clip_range(x) is not None:
             ctx.save_for_backward(x)
-        return y
+        # torch 2.11's compiler loses the gradient of a result that shares memory with a value on
+        # the way to it, as a cast to the same type or a view does.
+        return y.clone() if torch.compiler.is_compiling() else y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

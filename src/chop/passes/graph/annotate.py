@@ -144,4 +144,5 @@ def _inherit(old: ValueMeta | None, new: ValueMeta) -> ValueMeta:
     same = old is not None and old.shape == new.shape and old.torch_dtype == new.torch_dtype
     if old is None or not same or not new.is_tensor:
         return new
-    return replace(new, type=old.type, precision=old.precision)
+    told = {"type": old.type, "precision": old.precision, "format": old.format}
+    return replace(new, **told, is_applied=old.is_applied)

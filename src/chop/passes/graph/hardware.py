@@ -4,24 +4,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from chop.hw.design import Wire
 from chop.hw.lower import Lowered, Parallelism, lower
 from chop.hw.project import DEFAULT_PROJECT
+from chop.hw.verify import verify
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 
 
 @dataclass(frozen=True)
 class EmitArgs:
-    """`project_dir`: files go to its folder `hardware`."""
+    """`project_dir`: files go to its folder `hardware`.
+
+    `check`: first compare the design with the PyTorch model, and write nothing where they differ.
+    """
 
     project_dir: Path = DEFAULT_PROJECT
+    check: bool = True
 
     @property
     def hardware(self) -> Path:
         """The hardware directory."""
         return self.project_dir.expanduser() / "hardware"
+
+
+def checked_design(graph: MaseGraph, args: EmitArgs, inputs: Any = None) -> Lowered:
+    """The design that the hardware metadata describes; raises where it is not the model's.
+
+    It is compared on `inputs` (a batch or a tuple of them) and on generated ones.
+    """
+    lowered = lowered_design(graph)
+    if args.check:
+        verify(graph, lowered, inputs)
+    return lowered
 
 
 def lowered_design(graph: MaseGraph) -> Lowered:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from torch import fx
 
@@ -15,9 +13,6 @@ from chop.nn.quantized.function import call_quantizers, is_quantized_function
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantized.operands import DATA_OUT
 from chop.nn.quantizers import Bypass, Quantizer
-
-TYPE_NAMES = {"integer": "fixed"}
-"""Metadata says "integer" of torch's integer dtypes, so the format goes by its other name."""
 
 
 def node_quantizers(node: fx.Node) -> Mapping[str, Quantizer] | None:
@@ -30,27 +25,12 @@ def node_quantizers(node: fx.Node) -> Mapping[str, Quantizer] | None:
     return None
 
 
-def number_format(quantizer: Quantizer, value: ValueMeta) -> tuple[str, list[Any]]:
-    """`type` and `precision` of a value in a format: Integer(8, 3) -> ("fixed", [8, 3])."""
-    if isinstance(quantizer, Bypass):
-        assert value.torch_dtype is not None, "only tensors have number formats"
-        return "float", [8 * value.torch_dtype.itemsize]
-    name = TYPE_NAMES.get(quantizer.name, quantizer.name)
-    return name, _precision(quantizer)
-
-
-def _precision(quantizer: Quantizer) -> list[Any]:
-    """The sizes of a format in the order of its fields; a format without sizes gives its bits."""
-    values = [getattr(quantizer, f.name) for f in dataclasses.fields(quantizer) if not f.kw_only]
-    sizes = [v for v in values if isinstance(v, int | tuple) and not isinstance(v, bool)]
-    return sizes or [quantizer.bits]
-
-
 def annotate_formats(node: fx.Node) -> None:
-    """Write `type` and `precision` of a quantised node's operands, parameters and results.
+    """Write the formats of a quantised node's operands, parameters and results.
 
     A result without a format of its own (`data_out`) is told in the format of the first operand,
-    the one the arithmetic is done in. Does nothing to a node without metadata.
+    the one the arithmetic is done in, and is not said to be brought there. Does nothing to a node
+    without metadata.
     """
     quantizers, meta = node_quantizers(node), node.meta.get("mase")
     if quantizers is None or not isinstance(meta, MaseMetadata):
@@ -58,7 +38,7 @@ def annotate_formats(node: fx.Node) -> None:
     for name, value in (meta.common.args or {}).items():
         role = role_of(name, quantizers)
         if role is not None:
-            _write(value, quantizers[role])
+            _write(value, quantizers[role], is_applied=True)
     _annotate_result(meta.common, quantizers)
 
 
@@ -66,7 +46,8 @@ def _annotate_result(common: CommonMeta, quantizers: Mapping[str, Quantizer]) ->
     own, first = quantizers[DATA_OUT], next(iter(quantizers.values()))
     value = (common.results or {}).get("data_out_0")
     if value is not None:
-        _write(value, first if isinstance(own, Bypass) else own)
+        is_applied = not isinstance(own, Bypass)
+        _write(value, own if is_applied else first, is_applied=is_applied)
 
 
 def role_of(name: str, quantizers: Mapping[str, Quantizer]) -> str | None:
@@ -79,9 +60,9 @@ def role_of(name: str, quantizers: Mapping[str, Quantizer]) -> str | None:
     return parameter_role(name) if is_parameter and ("weight" in name or "bias" in name) else None
 
 
-def _write(value: ValueMeta, quantizer: Quantizer) -> None:
+def _write(value: ValueMeta, quantizer: Quantizer, *, is_applied: bool) -> None:
     if value.torch_dtype is not None and value.torch_dtype.is_floating_point:
-        value.type, value.precision = number_format(quantizer, value)
+        value.set_format(quantizer, is_applied=is_applied)
 
 
 def relink_formats(node: fx.Node) -> None:
@@ -102,3 +83,4 @@ def _follow(common: CommonMeta, source: fx.Node, result: ValueMeta) -> None:
         same = value.shape == result.shape and value.torch_dtype == result.torch_dtype
         if value.source is source and same:
             value.type, value.precision = result.type, list(result.precision or [])
+            value.format, value.is_applied = result.format, False  # told, not brought there

@@ -1,16 +1,23 @@
-// Sum of two streams, or their difference, element by element.
+// Sum data_in_0 + ALPHA * data_in_1, or the difference, element by element.
 // Latency 1 cycle, throughput 1 pair of beats per cycle.
 `default_nettype none
 
 module fixed_add #(
     parameter int DATA_IN_0_PRECISION_0       = 8,  // width of an element of data_in_0, bits
     parameter int DATA_IN_0_PRECISION_1       = 4,  // its fractional bits
+    parameter bit DATA_IN_0_IS_SIGNED         = 1'b1,  // two's complement
     parameter int DATA_IN_1_PRECISION_0       = 8,  // width of an element of data_in_1, bits
     parameter int DATA_IN_1_PRECISION_1       = 4,  // its fractional bits
-    parameter int DATA_OUT_0_PRECISION_0      = 8,  // width of an output element, bits, 2 or more
+    parameter bit DATA_IN_1_IS_SIGNED         = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_PRECISION_0      = 8,  // width of an output element, bits, 1 or more
     parameter int DATA_OUT_0_PRECISION_1      = 4,  // its fractional bits
+    parameter bit DATA_OUT_0_IS_SIGNED        = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_ROUNDING         = 0,  // as in fixed_cast
+    parameter int DATA_OUT_0_OVERFLOW         = 0,  // as in fixed_cast
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1,  // elements per beat of each stream, 1 or more
-    parameter bit SUBTRACT                    = 0   // data_in_0 - data_in_1 instead of the sum
+    parameter longint ALPHA                   = 1,  // factor of data_in_1, in steps of 2**-ALPHA_FRAC
+    parameter int ALPHA_FRAC                  = 0,  // its fractional bits, 0 or more
+    parameter bit SUBTRACT                    = 0   // the difference instead of the sum
 ) (
     input  wire logic clk,
     input  wire logic rst,
@@ -29,13 +36,16 @@ module fixed_add #(
   localparam int A_WIDTH = DATA_IN_0_PRECISION_0;
   localparam int B_WIDTH = DATA_IN_1_PRECISION_0;
   localparam int OUT_WIDTH = DATA_OUT_0_PRECISION_0;
+  localparam int A_SIGNED = A_WIDTH + (DATA_IN_0_IS_SIGNED ? 0 : 1);  // as signed numbers
+  localparam int B_SIGNED = B_WIDTH + (DATA_IN_1_IS_SIGNED ? 0 : 1) + $clog2(ALPHA);
+  localparam int B_FRAC = DATA_IN_1_PRECISION_1 + ALPHA_FRAC;
   // Operands are brought to the finer of the two grids; the sum needs one bit more than the wider.
-  localparam int FRAC = DATA_IN_0_PRECISION_1 > DATA_IN_1_PRECISION_1
-      ? DATA_IN_0_PRECISION_1 : DATA_IN_1_PRECISION_1;
+  localparam int FRAC = DATA_IN_0_PRECISION_1 > B_FRAC ? DATA_IN_0_PRECISION_1 : B_FRAC;
   localparam int A_SHIFT = FRAC - DATA_IN_0_PRECISION_1;
-  localparam int B_SHIFT = FRAC - DATA_IN_1_PRECISION_1;
+  localparam int B_SHIFT = FRAC - B_FRAC;
   localparam int WIDE =
-      (A_WIDTH + A_SHIFT > B_WIDTH + B_SHIFT ? A_WIDTH + A_SHIFT : B_WIDTH + B_SHIFT) + 1;
+      (A_SIGNED + A_SHIFT > B_SIGNED + B_SHIFT ? A_SIGNED + A_SHIFT : B_SIGNED + B_SHIFT) + 1;
+  localparam logic signed [WIDE-1:0] FACTOR = WIDE'(ALPHA);
 
   logic [LANES*(A_WIDTH+B_WIDTH)-1:0] pair;
   logic [LANES*WIDE-1:0] exact;
@@ -58,9 +68,14 @@ module fixed_add #(
   );
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
+    logic [A_WIDTH-1:0] a_code;
+    logic [B_WIDTH-1:0] b_code;
     logic signed [WIDE-1:0] a, b;
-    assign a = WIDE'($signed(pair[lane*A_WIDTH+:A_WIDTH])) <<< A_SHIFT;
-    assign b = WIDE'($signed(pair[LANES*A_WIDTH+lane*B_WIDTH+:B_WIDTH])) <<< B_SHIFT;
+    assign a_code = pair[lane*A_WIDTH+:A_WIDTH];
+    assign b_code = pair[LANES*A_WIDTH+lane*B_WIDTH+:B_WIDTH];
+    assign a = WIDE'($signed({DATA_IN_0_IS_SIGNED && a_code[A_WIDTH-1], a_code})) <<< A_SHIFT;
+    assign b = (WIDE'($signed({DATA_IN_1_IS_SIGNED && b_code[B_WIDTH-1], b_code})) * FACTOR)
+        <<< B_SHIFT;
     assign exact[lane*WIDE+:WIDE] = SUBTRACT ? a - b : a + b;
   end
 
@@ -69,6 +84,9 @@ module fixed_add #(
       .DATA_IN_0_PRECISION_1      (FRAC),
       .DATA_OUT_0_PRECISION_0     (OUT_WIDTH),
       .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
+      .DATA_OUT_0_IS_SIGNED       (DATA_OUT_0_IS_SIGNED),
+      .DATA_OUT_0_ROUNDING        (DATA_OUT_0_ROUNDING),
+      .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
       .DATA_IN_0_PARALLELISM_DIM_0(LANES)
   ) u_fixed_cast (
       .data_in_0 (exact),
@@ -87,6 +105,13 @@ module fixed_add #(
       .data_out_0_valid(data_out_0_valid),
       .data_out_0_ready(data_out_0_ready)
   );
+
+  initial begin
+    if (ALPHA < 0 || ALPHA_FRAC < 0) begin
+      $error("fixed_add: ALPHA must be 0 or more, got %0d / 2**%0d (instance %m)", ALPHA, ALPHA_FRAC);
+      $finish;
+    end
+  end
 
 endmodule
 

@@ -1,13 +1,17 @@
-// Mean of every window of an image, channel by channel; padding counts as zeros.
+// Sum of every window of an image over a constant, channel by channel; padding counts as zeros.
 // Images stream by row, column, channel. KERNEL_SIZE_DIM_0 x KERNEL_SIZE_DIM_1 x channels / lanes
 // cycles per output pixel.
 `default_nettype none
 
 module fixed_avg_pool #(
-    parameter int DATA_IN_0_PRECISION_0        = 8,  // width of an input element, bits, 2 or more
+    parameter int DATA_IN_0_PRECISION_0        = 8,  // width of an input element, bits, 1 or more
     parameter int DATA_IN_0_PRECISION_1        = 4,  // its fractional bits
-    parameter int DATA_OUT_0_PRECISION_0       = 8,  // width of an output element, bits, 2 or more
+    parameter bit DATA_IN_0_IS_SIGNED         = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_PRECISION_0       = 8,  // width of an output element, bits, 1 or more
     parameter int DATA_OUT_0_PRECISION_1       = 4,  // its fractional bits
+    parameter bit DATA_OUT_0_IS_SIGNED        = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_ROUNDING         = 0,  // as in fixed_cast
+    parameter int DATA_OUT_0_OVERFLOW         = 0,  // as in fixed_cast
     parameter int DATA_IN_0_TENSOR_SIZE_DIM_0  = 1,  // channels
     parameter int DATA_IN_0_TENSOR_SIZE_DIM_1  = 4,  // columns of the image
     parameter int DATA_IN_0_TENSOR_SIZE_DIM_2  = 4,  // rows of the image
@@ -17,7 +21,9 @@ module fixed_avg_pool #(
     parameter int STRIDE_DIM_0                 = 2,  // columns between windows
     parameter int STRIDE_DIM_1                 = 2,  // rows between windows
     parameter int PADDING_DIM_0                = 0,  // columns added left and right
-    parameter int PADDING_DIM_1                = 0  // rows added above and below
+    parameter int PADDING_DIM_1                = 0,  // rows added above and below
+    // the sum is divided by it, 1 or more: the mean unless told otherwise
+    parameter int DIVISOR                      = KERNEL_SIZE_DIM_0 * KERNEL_SIZE_DIM_1
 ) (
     input  wire logic clk,
     input  wire logic rst,
@@ -35,7 +41,8 @@ module fixed_avg_pool #(
   localparam int AREA = KERNEL_SIZE_DIM_0 * KERNEL_SIZE_DIM_1;
   localparam int BEAT_WIDTH = BEATS > 1 ? $clog2(BEATS) : 1;
   localparam int AREA_WIDTH = $clog2(AREA + 1);
-  localparam int SUM_WIDTH = IN_WIDTH + $clog2(AREA);  // exact sum of a window
+  localparam int X_WIDTH = IN_WIDTH + (DATA_IN_0_IS_SIGNED ? 0 : 1);  // as a signed number
+  localparam int SUM_WIDTH = X_WIDTH + $clog2(AREA);  // exact sum of a window
 
   logic [LANES*IN_WIDTH-1:0] window;
   logic window_valid, window_ready;
@@ -78,7 +85,9 @@ module fixed_avg_pool #(
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
     logic signed [SUM_WIDTH-1:0] x, old;
-    assign x   = SUM_WIDTH'($signed(window[lane*IN_WIDTH+:IN_WIDTH]));
+    logic sign;
+    assign sign = DATA_IN_0_IS_SIGNED && window[lane*IN_WIDTH+IN_WIDTH-1];
+    assign x   = SUM_WIDTH'($signed({sign, window[lane*IN_WIDTH+:IN_WIDTH]}));
     assign old = kept[lane*SUM_WIDTH+:SUM_WIDTH];
     assign sum[lane*SUM_WIDTH+:SUM_WIDTH] = is_first ? x : x + old;
   end
@@ -98,9 +107,12 @@ module fixed_avg_pool #(
   fixed_divide #(
       .DATA_IN_0_PRECISION_0      (SUM_WIDTH),
       .DATA_IN_0_PRECISION_1      (DATA_IN_0_PRECISION_1),
-      .DIVISOR                    (AREA),
+      .DIVISOR                    (DIVISOR),
       .DATA_OUT_0_PRECISION_0     (DATA_OUT_0_PRECISION_0),
       .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
+      .DATA_OUT_0_IS_SIGNED       (DATA_OUT_0_IS_SIGNED),
+      .DATA_OUT_0_ROUNDING        (DATA_OUT_0_ROUNDING),
+      .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
       .DATA_IN_0_PARALLELISM_DIM_0(LANES)
   ) u_fixed_divide (
       .data_in_0 (sum),

@@ -4,14 +4,18 @@
 `default_nettype none
 
 module fixed_batch_norm #(
-    parameter int DATA_IN_0_PRECISION_0       = 8,  // width of an input element, bits, 2 or more
+    parameter int DATA_IN_0_PRECISION_0       = 8,  // width of an input element, bits, 1 or more
     parameter int DATA_IN_0_PRECISION_1       = 4,  // its fractional bits
-    parameter int WEIGHT_PRECISION_0          = 8,  // width of a weight, bits, 2 or more
+    parameter bit DATA_IN_0_IS_SIGNED         = 1'b1,  // two's complement
+    parameter int WEIGHT_PRECISION_0          = 8,  // width of a signed weight, bits, 1 or more
     parameter int WEIGHT_PRECISION_1          = 4,  // its fractional bits
-    parameter int BIAS_PRECISION_0            = 8,  // width of a bias, bits, 2 or more
+    parameter int BIAS_PRECISION_0            = 8,  // width of a signed bias, bits, 1 or more
     parameter int BIAS_PRECISION_1            = 4,  // its fractional bits
-    parameter int DATA_OUT_0_PRECISION_0      = 8,  // width of an output element, bits, 2 or more
+    parameter int DATA_OUT_0_PRECISION_0      = 8,  // width of an output element, bits, 1 or more
     parameter int DATA_OUT_0_PRECISION_1      = 4,  // its fractional bits
+    parameter bit DATA_OUT_0_IS_SIGNED        = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_ROUNDING         = 0,  // as in fixed_cast
+    parameter int DATA_OUT_0_OVERFLOW         = 0,  // as in fixed_cast
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1   // elements per beat of each stream, 1 or more
 ) (
     input  wire logic clk,
@@ -41,7 +45,8 @@ module fixed_batch_norm #(
   localparam int FRAC = BIAS_PRECISION_1 > PRODUCT_FRAC ? BIAS_PRECISION_1 : PRODUCT_FRAC;
   localparam int PRODUCT_SHIFT = FRAC - PRODUCT_FRAC;
   localparam int BIAS_SHIFT = FRAC - BIAS_PRECISION_1;
-  localparam int PRODUCT_WIDTH = IN_WIDTH + WEIGHT_PRECISION_0 + PRODUCT_SHIFT;
+  localparam int PRODUCT_WIDTH =
+      IN_WIDTH + (DATA_IN_0_IS_SIGNED ? 0 : 1) + WEIGHT_PRECISION_0 + PRODUCT_SHIFT;
   localparam int BIAS_WIDTH = BIAS_PRECISION_0 + BIAS_SHIFT;
   localparam int WIDE = (PRODUCT_WIDTH > BIAS_WIDTH ? PRODUCT_WIDTH : BIAS_WIDTH) + 1;
 
@@ -56,7 +61,9 @@ module fixed_batch_norm #(
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
     logic signed [WIDE-1:0] x, w, b;
-    assign x = WIDE'($signed(data_in_0[lane*IN_WIDTH+:IN_WIDTH]));
+    logic sign;
+    assign sign = DATA_IN_0_IS_SIGNED && data_in_0[lane*IN_WIDTH+IN_WIDTH-1];
+    assign x = WIDE'($signed({sign, data_in_0[lane*IN_WIDTH+:IN_WIDTH]}));
     assign w = WIDE'($signed(weight[lane*WEIGHT_PRECISION_0+:WEIGHT_PRECISION_0]));
     assign b = WIDE'($signed(bias[lane*BIAS_PRECISION_0+:BIAS_PRECISION_0]));
     assign exact[lane*WIDE+:WIDE] = ((x * w) <<< PRODUCT_SHIFT) + (b <<< BIAS_SHIFT);
@@ -67,6 +74,9 @@ module fixed_batch_norm #(
       .DATA_IN_0_PRECISION_1      (FRAC),
       .DATA_OUT_0_PRECISION_0     (OUT_WIDTH),
       .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
+      .DATA_OUT_0_IS_SIGNED       (DATA_OUT_0_IS_SIGNED),
+      .DATA_OUT_0_ROUNDING        (DATA_OUT_0_ROUNDING),
+      .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
       .DATA_IN_0_PARALLELISM_DIM_0(LANES)
   ) u_fixed_cast (
       .data_in_0 (exact),

@@ -5,8 +5,9 @@
 `default_nettype none
 
 module fixed_conv2d #(
-    parameter int DATA_IN_0_PRECISION_0        = 8,  // width of an input element, bits, 2 or more
+    parameter int DATA_IN_0_PRECISION_0        = 8,  // width of an input element, bits, 1 or more
     parameter int DATA_IN_0_PRECISION_1        = 4,  // its fractional bits
+    parameter bit DATA_IN_0_IS_SIGNED          = 1'b1,  // two's complement
     parameter int DATA_IN_0_TENSOR_SIZE_DIM_0  = 2,  // channels
     parameter int DATA_IN_0_TENSOR_SIZE_DIM_1  = 4,  // columns of the image
     parameter int DATA_IN_0_TENSOR_SIZE_DIM_2  = 4,  // rows of the image
@@ -17,13 +18,18 @@ module fixed_conv2d #(
     parameter int STRIDE_DIM_1                 = 1,  // rows between windows
     parameter int PADDING_DIM_0                = 1,  // columns added left and right
     parameter int PADDING_DIM_1                = 1,  // rows added above and below
-    parameter int WEIGHT_PRECISION_0           = 8,  // width of a weight, bits, 2 or more
+    parameter int WEIGHT_PRECISION_0           = 8,  // width of a weight, bits, 1 or more
     parameter int WEIGHT_PRECISION_1           = 4,  // its fractional bits
+    parameter bit WEIGHT_IS_SIGNED             = 1'b1,  // two's complement
     parameter bit HAS_BIAS                     = 1'b1,  // 0: the bias stream is not used
-    parameter int BIAS_PRECISION_0             = 8,  // width of a bias, bits, 2 or more
+    parameter int BIAS_PRECISION_0             = 8,  // width of a bias, bits, 1 or more
     parameter int BIAS_PRECISION_1             = 4,  // its fractional bits
-    parameter int DATA_OUT_0_PRECISION_0       = 8,  // width of an output element, bits, 2 or more
+    parameter bit BIAS_IS_SIGNED               = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_PRECISION_0       = 8,  // width of an output element, bits, 1 or more
     parameter int DATA_OUT_0_PRECISION_1       = 4,  // its fractional bits
+    parameter bit DATA_OUT_0_IS_SIGNED         = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_ROUNDING          = 0,  // as in fixed_cast
+    parameter int DATA_OUT_0_OVERFLOW          = 0,  // as in fixed_cast
     parameter int DATA_OUT_0_TENSOR_SIZE_DIM_0 = 4,  // output channels
     parameter int DATA_OUT_0_PARALLELISM_DIM_0 = 1,  // output channels per beat; divides them
     parameter int ACC_WIDTH                    = 24  // accumulator, bits: holds every partial sum
@@ -82,14 +88,20 @@ module fixed_conv2d #(
   fixed_linear #(
       .DATA_IN_0_PRECISION_0       (DATA_IN_0_PRECISION_0),
       .DATA_IN_0_PRECISION_1       (DATA_IN_0_PRECISION_1),
+      .DATA_IN_0_IS_SIGNED         (DATA_IN_0_IS_SIGNED),
       .DATA_IN_0_PARALLELISM_DIM_0 (DATA_IN_0_PARALLELISM_DIM_0),
       .WEIGHT_PRECISION_0          (WEIGHT_PRECISION_0),
       .WEIGHT_PRECISION_1          (WEIGHT_PRECISION_1),
+      .WEIGHT_IS_SIGNED            (WEIGHT_IS_SIGNED),
       .HAS_BIAS                    (HAS_BIAS),
       .BIAS_PRECISION_0            (BIAS_PRECISION_0),
       .BIAS_PRECISION_1            (BIAS_PRECISION_1),
+      .BIAS_IS_SIGNED              (BIAS_IS_SIGNED),
       .DATA_OUT_0_PRECISION_0      (DATA_OUT_0_PRECISION_0),
       .DATA_OUT_0_PRECISION_1      (DATA_OUT_0_PRECISION_1),
+      .DATA_OUT_0_IS_SIGNED        (DATA_OUT_0_IS_SIGNED),
+      .DATA_OUT_0_ROUNDING         (DATA_OUT_0_ROUNDING),
+      .DATA_OUT_0_OVERFLOW         (DATA_OUT_0_OVERFLOW),
       .DATA_OUT_0_TENSOR_SIZE_DIM_0(DATA_OUT_0_TENSOR_SIZE_DIM_0),
       .DATA_OUT_0_PARALLELISM_DIM_0(DATA_OUT_0_PARALLELISM_DIM_0),
       .ACC_WIDTH                   (ACC_WIDTH),

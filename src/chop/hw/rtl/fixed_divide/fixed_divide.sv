@@ -1,53 +1,68 @@
 // Divides every lane by a positive constant and casts the exact quotient to the output format.
 // Combinational. The quotient goes to fixed_cast with one bit below the half-step and a sticky bit
-// that says "and a remainder": rounding half to even needs to know no more.
+// that says "and a remainder": rounding needs to know no more.
 `default_nettype none
 
 module fixed_divide #(
-    parameter int DATA_IN_0_PRECISION_0       = 12,  // width of a dividend, bits, 2 or more
-    parameter int DATA_IN_0_PRECISION_1       = 4,   // its fractional bits
-    parameter int DIVISOR                     = 6,   // 1 or more
-    parameter int DATA_OUT_0_PRECISION_0      = 8,   // width of an output element, bits, 2 or more
-    parameter int DATA_OUT_0_PRECISION_1      = 4,   // its fractional bits
-    parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1    // elements per beat, 1 or more
+    parameter int DATA_IN_0_PRECISION_0       = 12,    // width of a signed dividend, bits, 1 or more
+    parameter int DATA_IN_0_PRECISION_1       = 4,     // its fractional bits
+    parameter int DIVISOR                     = 6,     // 1 or more
+    parameter int DATA_OUT_0_PRECISION_0      = 8,     // width of an output element, bits, 1 or more
+    parameter int DATA_OUT_0_PRECISION_1      = 4,     // its fractional bits
+    parameter bit DATA_OUT_0_IS_SIGNED        = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_ROUNDING         = 0,     // as in fixed_cast
+    parameter int DATA_OUT_0_OVERFLOW         = 0,     // as in fixed_cast
+    parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1      // elements per beat, 1 or more
 ) (
     input  wire logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_IN_0_PRECISION_0-1:0] data_in_0,
     output logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_OUT_0_PRECISION_0-1:0] data_out_0
 );
 
   localparam int IN_WIDTH = DATA_IN_0_PRECISION_0;
-  // Bring the quotient to one fractional bit more than the output has: shift dividend or divisor.
+  // Bring the quotient to one fractional bit more than the output has: shift the dividend. Bits
+  // that fall out below only matter as "and a remainder".
   localparam int SHIFT = DATA_OUT_0_PRECISION_1 + 1 - DATA_IN_0_PRECISION_1;
-  localparam int SCALED_WIDTH = IN_WIDTH + (SHIFT > 0 ? SHIFT : 0);
-  localparam longint SCALED_DIVISOR = longint'(DIVISOR) << (SHIFT < 0 ? -SHIFT : 0);
-  localparam int DIVISOR_BITS = $clog2(SCALED_DIVISOR + 64'd1);
+  localparam int GAINED = SHIFT > 0 ? SHIFT : 0;
+  localparam int LOST = SHIFT < 0 ? -SHIFT : 0;
+  localparam int DROPPED = LOST > IN_WIDTH ? IN_WIDTH : LOST;
+  localparam int SCALED_WIDTH = DROPPED < IN_WIDTH ? IN_WIDTH + GAINED - DROPPED : 1;
+  localparam int DIVISOR_BITS = $clog2(DIVISOR + 1);
   // A multiple of the divisor makes every dividend non-negative: floor is then a plain shift.
   localparam int OFFSET_BITS = SCALED_WIDTH;
   localparam int RAISED_WIDTH = OFFSET_BITS + DIVISOR_BITS + 1;
-  localparam logic [RAISED_WIDTH-1:0] OFFSET = RAISED_WIDTH'(SCALED_DIVISOR << OFFSET_BITS);
+  localparam logic [RAISED_WIDTH-1:0] OFFSET = RAISED_WIDTH'(DIVISOR) << OFFSET_BITS;
   // n * ceil(2**K / d) >> K = n / d for every n below 2**(K - bits of d)
   localparam int K = RAISED_WIDTH + DIVISOR_BITS;
-  localparam int RECIPROCAL_WIDTH = K + 1;
+  localparam int RECIPROCAL_WIDTH = K + 2;  // and a sign: constants are signed
+  localparam logic [RECIPROCAL_WIDTH-1:0] D = RECIPROCAL_WIDTH'(DIVISOR);
   localparam logic [RECIPROCAL_WIDTH-1:0] RECIPROCAL =
-      RECIPROCAL_WIDTH'(((64'd1 << K) + SCALED_DIVISOR - 64'd1) / SCALED_DIVISOR);
+      ((RECIPROCAL_WIDTH'(1) << K) + D - RECIPROCAL_WIDTH'(1)) / D;
   localparam int PRODUCT_WIDTH = RAISED_WIDTH + RECIPROCAL_WIDTH;
   localparam int QUOTIENT_WIDTH = OFFSET_BITS + 2;
 
   logic [DATA_IN_0_PARALLELISM_DIM_0*(QUOTIENT_WIDTH+1)-1:0] quotients;
 
   for (genvar lane = 0; lane < DATA_IN_0_PARALLELISM_DIM_0; lane++) begin : g_lane
+    logic signed [IN_WIDTH+GAINED-1:0] shifted;
+    logic signed [SCALED_WIDTH-1:0] scaled;
     logic [RAISED_WIDTH-1:0] raised;
     logic [PRODUCT_WIDTH-1:0] product;
     logic [RAISED_WIDTH-1:0] floor_raised;
-    logic has_remainder;
+    logic has_lost, has_remainder;
 
-    assign raised = (RAISED_WIDTH'($signed(data_in_0[lane*IN_WIDTH+:IN_WIDTH]))
-        << (SHIFT > 0 ? SHIFT : 0)) + OFFSET;
+    assign shifted = (IN_WIDTH + GAINED)'($signed(data_in_0[lane*IN_WIDTH+:IN_WIDTH])) <<< GAINED;
+    if (DROPPED > 0) begin : g_lost
+      assign has_lost = shifted[DROPPED-1:0] != '0;
+    end else begin : g_whole
+      assign has_lost = 1'b0;
+    end
+    assign scaled = SCALED_WIDTH'(shifted >>> DROPPED);
+    assign raised = RAISED_WIDTH'(scaled) + OFFSET;
     assign product = PRODUCT_WIDTH'(raised) * PRODUCT_WIDTH'(RECIPROCAL);
     assign floor_raised = RAISED_WIDTH'(product >> K);
-    assign has_remainder = raised != RAISED_WIDTH'(floor_raised * RAISED_WIDTH'(SCALED_DIVISOR));
+    assign has_remainder = raised != RAISED_WIDTH'(floor_raised * RAISED_WIDTH'(DIVISOR));
     assign quotients[lane*(QUOTIENT_WIDTH+1)+:QUOTIENT_WIDTH+1] = {
-      QUOTIENT_WIDTH'(floor_raised - (RAISED_WIDTH'(1) << OFFSET_BITS)), has_remainder
+      QUOTIENT_WIDTH'(floor_raised - (RAISED_WIDTH'(1) << OFFSET_BITS)), has_remainder || has_lost
     };
   end
 
@@ -56,6 +71,9 @@ module fixed_divide #(
       .DATA_IN_0_PRECISION_1      (DATA_OUT_0_PRECISION_1 + 2),
       .DATA_OUT_0_PRECISION_0     (DATA_OUT_0_PRECISION_0),
       .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
+      .DATA_OUT_0_IS_SIGNED       (DATA_OUT_0_IS_SIGNED),
+      .DATA_OUT_0_ROUNDING        (DATA_OUT_0_ROUNDING),
+      .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
       .DATA_IN_0_PARALLELISM_DIM_0(DATA_IN_0_PARALLELISM_DIM_0)
   ) u_fixed_cast (
       .data_in_0 (quotients),
@@ -63,9 +81,8 @@ module fixed_divide #(
   );
 
   initial begin
-    if (DIVISOR < 1 || K > 61) begin
-      $error("fixed_divide: DIVISOR %0d of %0d bits is out of range (instance %m)", DIVISOR,
-             IN_WIDTH);
+    if (DIVISOR < 1 || IN_WIDTH < 1) begin
+      $error("fixed_divide: DIVISOR must be 1 or more, got %0d (instance %m)", DIVISOR);
       $finish;
     end
   end

@@ -7,14 +7,17 @@
 `default_nettype none
 
 module fixed_dot_product #(
-    parameter int DATA_IN_0_PRECISION_0       = 8,  // width of a data element, bits, 2 or more
-    parameter int WEIGHT_PRECISION_0          = 8,  // width of a weight, bits, 2 or more
+    parameter int DATA_IN_0_PRECISION_0       = 8,  // width of a data element, bits, 1 or more
+    parameter bit DATA_IN_0_IS_SIGNED         = 1'b1,  // two's complement
+    parameter int WEIGHT_PRECISION_0          = 8,  // width of a weight, bits, 1 or more
+    parameter bit WEIGHT_IS_SIGNED            = 1'b1,  // two's complement
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 4,  // lanes: elements per vector, 1 or more
     parameter int OUTPUTS                     = 1,  // dot products, 1 or more
     parameter int TAG_WIDTH                   = 1,  // bits of the tag, 1 or more; reset to 0
     // Width of a dot product: the product grows by the bits of the lane count, so it is exact.
     parameter int SUM_WIDTH =
-        DATA_IN_0_PRECISION_0 + WEIGHT_PRECISION_0 + $clog2(DATA_IN_0_PARALLELISM_DIM_0)
+        DATA_IN_0_PRECISION_0 + (DATA_IN_0_IS_SIGNED ? 0 : 1)
+        + WEIGHT_PRECISION_0 + (WEIGHT_IS_SIGNED ? 0 : 1) + $clog2(DATA_IN_0_PARALLELISM_DIM_0)
 ) (
     input  wire logic clk,
     input  wire logic rst,
@@ -29,7 +32,9 @@ module fixed_dot_product #(
   localparam int LANES = DATA_IN_0_PARALLELISM_DIM_0;
   localparam int DATA_WIDTH = DATA_IN_0_PRECISION_0;
   localparam int WEIGHT_WIDTH = WEIGHT_PRECISION_0;
-  localparam int PRODUCT_WIDTH = DATA_WIDTH + WEIGHT_WIDTH;
+  localparam int X_WIDTH = DATA_WIDTH + (DATA_IN_0_IS_SIGNED ? 0 : 1);  // as signed numbers
+  localparam int W_WIDTH = WEIGHT_WIDTH + (WEIGHT_IS_SIGNED ? 0 : 1);
+  localparam int PRODUCT_WIDTH = X_WIDTH + W_WIDTH;
   localparam int CHAIN = LANES < 4 ? LANES : 4;
   localparam int CHAINS = (LANES + CHAIN - 1) / CHAIN;
   localparam int PADDED = CHAINS * CHAIN;  // the lanes that fill the last chain multiply zeros
@@ -66,11 +71,14 @@ module fixed_dot_product #(
       if (lane < LANES) begin : g_product
         localparam int AT = (out * LANES + lane) * WEIGHT_WIDTH;
         logic [WAIT*WEIGHT_WIDTH-1:0] weight_q;
+        logic signed [X_WIDTH-1:0] x;
+        logic signed [W_WIDTH-1:0] w;
+        assign x = X_WIDTH'(data_late[lane*DATA_WIDTH+:DATA_WIDTH]);
+        assign w = W_WIDTH'(weight_q[(WAIT-1)*WEIGHT_WIDTH+:WEIGHT_WIDTH]);
         always_ff @(posedge clk) begin
           if (enable) begin
             weight_q  <= (WAIT * WEIGHT_WIDTH)'({weight_q, weight[AT+:WEIGHT_WIDTH]});
-            product_q <= $signed(data_late[lane*DATA_WIDTH+:DATA_WIDTH])
-                * $signed(weight_q[(WAIT-1)*WEIGHT_WIDTH+:WEIGHT_WIDTH]);
+            product_q <= x * w;
           end
         end
       end else begin : g_no_product

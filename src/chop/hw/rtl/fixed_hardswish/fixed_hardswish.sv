@@ -3,10 +3,14 @@
 `default_nettype none
 
 module fixed_hardswish #(
-    parameter int DATA_IN_0_PRECISION_0       = 8,  // width of an input element, bits, 2 or more
+    parameter int DATA_IN_0_PRECISION_0       = 8,  // width of an input element, bits, 1 or more
     parameter int DATA_IN_0_PRECISION_1       = 4,  // its fractional bits
-    parameter int DATA_OUT_0_PRECISION_0      = 8,  // width of an output element, bits, 2 or more
+    parameter bit DATA_IN_0_IS_SIGNED         = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_PRECISION_0      = 8,  // width of an output element, bits, 1 or more
     parameter int DATA_OUT_0_PRECISION_1      = 4,  // its fractional bits
+    parameter bit DATA_OUT_0_IS_SIGNED        = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_ROUNDING         = 0,  // as in fixed_cast
+    parameter int DATA_OUT_0_OVERFLOW         = 0,  // as in fixed_cast
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1   // elements per beat, 1 or more
 ) (
     input  wire logic clk,
@@ -23,19 +27,22 @@ module fixed_hardswish #(
   localparam int IN_WIDTH = DATA_IN_0_PRECISION_0;
   localparam int OUT_WIDTH = DATA_OUT_0_PRECISION_0;
   // Wide enough for x + 3 and for the constant 6 in the steps of x.
+  localparam int X_WIDTH = IN_WIDTH + (DATA_IN_0_IS_SIGNED ? 0 : 1);  // as a signed number
   localparam int SIX_WIDTH = DATA_IN_0_PRECISION_1 + 4;
-  localparam int CLIP_WIDTH = (IN_WIDTH > SIX_WIDTH ? IN_WIDTH : SIX_WIDTH) + 1;
+  localparam int CLIP_WIDTH = (X_WIDTH > SIX_WIDTH ? X_WIDTH : SIX_WIDTH) + 1;
   localparam logic signed [CLIP_WIDTH-1:0] THREE = CLIP_WIDTH'(3) <<< DATA_IN_0_PRECISION_1;
   localparam logic signed [CLIP_WIDTH-1:0] SIX = CLIP_WIDTH'(6) <<< DATA_IN_0_PRECISION_1;
-  localparam int PRODUCT_WIDTH = IN_WIDTH + SIX_WIDTH;
+  localparam int PRODUCT_WIDTH = X_WIDTH + SIX_WIDTH;
 
   logic [LANES*PRODUCT_WIDTH-1:0] dividend;
   logic [LANES*OUT_WIDTH-1:0] result;
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
     logic signed [CLIP_WIDTH-1:0] x, raised, clipped;
+    logic sign;
     // x + 3 held between 0 and 6
-    assign x = CLIP_WIDTH'($signed(data_in_0[lane*IN_WIDTH+:IN_WIDTH]));
+    assign sign = DATA_IN_0_IS_SIGNED && data_in_0[lane*IN_WIDTH+IN_WIDTH-1];
+    assign x = CLIP_WIDTH'($signed({sign, data_in_0[lane*IN_WIDTH+:IN_WIDTH]}));
     assign raised = x + THREE;
     assign clipped = raised < 0 ? '0 : raised > SIX ? SIX : raised;
     assign dividend[lane*PRODUCT_WIDTH+:PRODUCT_WIDTH] =
@@ -48,6 +55,9 @@ module fixed_hardswish #(
       .DIVISOR                    (6),
       .DATA_OUT_0_PRECISION_0     (OUT_WIDTH),
       .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
+      .DATA_OUT_0_IS_SIGNED       (DATA_OUT_0_IS_SIGNED),
+      .DATA_OUT_0_ROUNDING        (DATA_OUT_0_ROUNDING),
+      .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
       .DATA_IN_0_PARALLELISM_DIM_0(LANES)
   ) u_fixed_divide (
       .data_in_0 (dividend),
@@ -66,6 +76,14 @@ module fixed_hardswish #(
       .data_out_0_valid(data_out_0_valid),
       .data_out_0_ready(data_out_0_ready)
   );
+
+  initial begin
+    if (DATA_IN_0_PRECISION_1 < 0) begin
+      $error("fixed_hardswish: fractional bits must be 0 or more, got %0d (instance %m)",
+             DATA_IN_0_PRECISION_1);
+      $finish;
+    end
+  end
 
 endmodule
 

@@ -3,11 +3,15 @@
 `default_nettype none
 
 module fixed_leaky_relu #(
-    parameter int DATA_IN_0_PRECISION_0       = 8,  // width of an input element, bits, 2 or more
+    parameter int DATA_IN_0_PRECISION_0       = 8,  // width of an input element, bits, 1 or more
     parameter int DATA_IN_0_PRECISION_1       = 4,  // its fractional bits
-    parameter int DATA_OUT_0_PRECISION_0      = 8,  // width of an output element, bits, 2 or more
+    parameter bit DATA_IN_0_IS_SIGNED         = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_PRECISION_0      = 8,  // width of an output element, bits, 1 or more
     parameter int DATA_OUT_0_PRECISION_1      = 4,  // its fractional bits
-    parameter int NEGATIVE_SLOPE              = 3,  // slope below zero, in steps of 2**-SLOPE_FRAC
+    parameter bit DATA_OUT_0_IS_SIGNED        = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_ROUNDING         = 0,  // as in fixed_cast
+    parameter int DATA_OUT_0_OVERFLOW         = 0,  // as in fixed_cast
+    parameter longint NEGATIVE_SLOPE          = 3,  // slope below zero, in steps of 2**-SLOPE_FRAC
     parameter int NEGATIVE_SLOPE_FRAC         = 8,  // its fractional bits, 0 or more
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1   // elements per beat, 1 or more
 ) (
@@ -24,10 +28,11 @@ module fixed_leaky_relu #(
   localparam int LANES = DATA_IN_0_PARALLELISM_DIM_0;
   localparam int IN_WIDTH = DATA_IN_0_PRECISION_0;
   localparam int OUT_WIDTH = DATA_OUT_0_PRECISION_0;
-  localparam int SLOPE_WIDTH = $clog2(NEGATIVE_SLOPE + 1) + 1;  // and a sign
+  localparam int X_WIDTH = IN_WIDTH + (DATA_IN_0_IS_SIGNED ? 0 : 1);  // as a signed number
+  localparam int SLOPE_WIDTH = $clog2(NEGATIVE_SLOPE + 64'd1) + 1;  // and a sign
   localparam int GROWTH =  // of the steeper side
       SLOPE_WIDTH > NEGATIVE_SLOPE_FRAC + 1 ? SLOPE_WIDTH : NEGATIVE_SLOPE_FRAC + 1;
-  localparam int WIDE = IN_WIDTH + GROWTH;
+  localparam int WIDE = X_WIDTH + GROWTH;
   localparam logic signed [WIDE-1:0] SLOPE = WIDE'(NEGATIVE_SLOPE);
 
   logic [LANES*WIDE-1:0] scaled;
@@ -35,8 +40,10 @@ module fixed_leaky_relu #(
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
     logic signed [WIDE-1:0] x;
-    assign x = WIDE'($signed(data_in_0[lane*IN_WIDTH+:IN_WIDTH]));
-    assign scaled[lane*WIDE+:WIDE] = x < 0 ? x * SLOPE : x <<< NEGATIVE_SLOPE_FRAC;
+    logic is_negative;
+    assign is_negative = DATA_IN_0_IS_SIGNED && data_in_0[lane*IN_WIDTH+IN_WIDTH-1];
+    assign x = WIDE'($signed({is_negative, data_in_0[lane*IN_WIDTH+:IN_WIDTH]}));
+    assign scaled[lane*WIDE+:WIDE] = is_negative ? x * SLOPE : x <<< NEGATIVE_SLOPE_FRAC;
   end
 
   fixed_cast #(
@@ -44,6 +51,9 @@ module fixed_leaky_relu #(
       .DATA_IN_0_PRECISION_1      (DATA_IN_0_PRECISION_1 + NEGATIVE_SLOPE_FRAC),
       .DATA_OUT_0_PRECISION_0     (OUT_WIDTH),
       .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
+      .DATA_OUT_0_IS_SIGNED       (DATA_OUT_0_IS_SIGNED),
+      .DATA_OUT_0_ROUNDING        (DATA_OUT_0_ROUNDING),
+      .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
       .DATA_IN_0_PARALLELISM_DIM_0(LANES)
   ) u_fixed_cast (
       .data_in_0 (scaled),
@@ -62,6 +72,14 @@ module fixed_leaky_relu #(
       .data_out_0_valid(data_out_0_valid),
       .data_out_0_ready(data_out_0_ready)
   );
+
+  initial begin
+    if (NEGATIVE_SLOPE < 0 || NEGATIVE_SLOPE_FRAC < 0) begin
+      $error("fixed_leaky_relu: the slope must be 0 or more, got %0d / 2**%0d (instance %m)",
+             NEGATIVE_SLOPE, NEGATIVE_SLOPE_FRAC);
+      $finish;
+    end
+  end
 
 endmodule
 

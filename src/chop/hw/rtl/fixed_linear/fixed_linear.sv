@@ -7,17 +7,23 @@
 `default_nettype none
 
 module fixed_linear #(
-    parameter int DATA_IN_0_PRECISION_0        = 8,  // width of an input element, bits, 2 or more
+    parameter int DATA_IN_0_PRECISION_0        = 8,  // width of an input element, bits, 1 or more
     parameter int DATA_IN_0_PRECISION_1        = 4,  // its fractional bits
+    parameter bit DATA_IN_0_IS_SIGNED          = 1'b1,  // two's complement
     parameter int DATA_IN_0_TENSOR_SIZE_DIM_0  = 4,  // elements of an input vector
     parameter int DATA_IN_0_PARALLELISM_DIM_0  = 2,  // input lanes; divides the size
-    parameter int WEIGHT_PRECISION_0           = 8,  // width of a weight, bits, 2 or more
+    parameter int WEIGHT_PRECISION_0           = 8,  // width of a weight, bits, 1 or more
     parameter int WEIGHT_PRECISION_1           = 4,  // its fractional bits
+    parameter bit WEIGHT_IS_SIGNED             = 1'b1,  // two's complement
     parameter bit HAS_BIAS                     = 1'b1,  // 0: the bias stream is not used
-    parameter int BIAS_PRECISION_0             = 8,  // width of a bias, bits, 2 or more
+    parameter int BIAS_PRECISION_0             = 8,  // width of a bias, bits, 1 or more
     parameter int BIAS_PRECISION_1             = 4,  // its fractional bits
-    parameter int DATA_OUT_0_PRECISION_0       = 8,  // width of an output element, bits, 2 or more
+    parameter bit BIAS_IS_SIGNED               = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_PRECISION_0       = 8,  // width of an output element, bits, 1 or more
     parameter int DATA_OUT_0_PRECISION_1       = 4,  // its fractional bits
+    parameter bit DATA_OUT_0_IS_SIGNED         = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_ROUNDING          = 0,  // as in fixed_cast
+    parameter int DATA_OUT_0_OVERFLOW          = 0,  // as in fixed_cast
     parameter int DATA_OUT_0_TENSOR_SIZE_DIM_0 = 8,  // elements of an output vector
     parameter int DATA_OUT_0_PARALLELISM_DIM_0 = 2,  // output lanes; divides the size
     parameter int ACC_WIDTH                    = 24  // accumulator, bits: holds every partial sum
@@ -56,14 +62,16 @@ module fixed_linear #(
   localparam int IN_FOLD_WIDTH = $clog2(IN_FOLDS + 1);
   localparam int OUT_FOLD_WIDTH = $clog2(OUT_FOLDS + 1);
 
-  localparam int SUM_WIDTH = DATA_IN_0_PRECISION_0 + WEIGHT_PRECISION_0 + $clog2(IN_LANES);
+  localparam int SUM_WIDTH = DATA_IN_0_PRECISION_0 + (DATA_IN_0_IS_SIGNED ? 0 : 1)
+      + WEIGHT_PRECISION_0 + (WEIGHT_IS_SIGNED ? 0 : 1) + $clog2(IN_LANES);
   localparam int PRODUCT_FRAC = DATA_IN_0_PRECISION_1 + WEIGHT_PRECISION_1;
   localparam bit BIAS_IS_FINER = HAS_BIAS && BIAS_PRECISION_1 > PRODUCT_FRAC;
   localparam int ACC_FRAC = BIAS_IS_FINER ? BIAS_PRECISION_1 : PRODUCT_FRAC;
   localparam int DROPPED = ACC_FRAC - DATA_OUT_0_PRECISION_1;
   // Half an output step rides in with the bias, so that the cast needs no adder of its own.
+  localparam bit IS_HALF_ADDED = DATA_OUT_0_ROUNDING == 0 && DROPPED > 0;
   localparam logic signed [ACC_WIDTH-1:0] HALF =
-      DROPPED > 0 ? ACC_WIDTH'(64'sd1 <<< (DROPPED - 1)) : '0;
+      IS_HALF_ADDED ? ACC_WIDTH'(1) << (DROPPED > 0 ? DROPPED - 1 : 0) : '0;
 
   // Replay buffer: write slots in turn, read them OUT_FOLDS times, free them in the last pass.
   logic [BEAT_WIDTH-1:0] slots_q[SLOTS];
@@ -113,7 +121,9 @@ module fixed_linear #(
 
   fixed_dot_product #(
       .DATA_IN_0_PRECISION_0      (DATA_IN_0_PRECISION_0),
+      .DATA_IN_0_IS_SIGNED        (DATA_IN_0_IS_SIGNED),
       .WEIGHT_PRECISION_0         (WEIGHT_PRECISION_0),
+      .WEIGHT_IS_SIGNED           (WEIGHT_IS_SIGNED),
       .DATA_IN_0_PARALLELISM_DIM_0(IN_LANES),
       .OUTPUTS                    (OUT_LANES),
       .TAG_WIDTH                  (3)
@@ -139,7 +149,9 @@ module fixed_linear #(
   for (genvar lane = 0; lane < OUT_LANES; lane++) begin : g_acc
     logic signed [ACC_WIDTH-1:0] start, sum;
     if (HAS_BIAS) begin : g_bias
-      assign start = (ACC_WIDTH'($signed(bias[lane*BIAS_PRECISION_0+:BIAS_PRECISION_0]))
+      logic sign;
+      assign sign = BIAS_IS_SIGNED && bias[lane*BIAS_PRECISION_0+BIAS_PRECISION_0-1];
+      assign start = (ACC_WIDTH'($signed({sign, bias[lane*BIAS_PRECISION_0+:BIAS_PRECISION_0]}))
           <<< (ACC_FRAC - BIAS_PRECISION_1)) + HALF;
     end else begin : g_no_bias
       assign start = HALF;
@@ -163,8 +175,11 @@ module fixed_linear #(
       .DATA_IN_0_PRECISION_1      (ACC_FRAC),
       .DATA_OUT_0_PRECISION_0     (DATA_OUT_0_PRECISION_0),
       .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
+      .DATA_OUT_0_IS_SIGNED       (DATA_OUT_0_IS_SIGNED),
+      .DATA_OUT_0_ROUNDING        (DATA_OUT_0_ROUNDING),
+      .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
       .DATA_IN_0_PARALLELISM_DIM_0(OUT_LANES),
-      .IS_HALF_ADDED              (1'b1)
+      .IS_HALF_ADDED              (IS_HALF_ADDED)
   ) u_fixed_cast (
       .data_in_0 (acc_q),
       .data_out_0(cast)
@@ -184,7 +199,7 @@ module fixed_linear #(
   );
 
   if (!HAS_BIAS) begin : g_unused_bias
-    wire logic unused_ok = &{1'b0, bias, 32'(BIAS_PRECISION_1)};
+    wire logic unused_ok = &{1'b0, bias, 32'(BIAS_PRECISION_1), BIAS_IS_SIGNED};
   end
 
   initial begin
@@ -192,6 +207,11 @@ module fixed_linear #(
         || OUT_FOLDS * OUT_LANES != DATA_OUT_0_TENSOR_SIZE_DIM_0) begin
       $error("fixed_linear: parallelism must divide the size, got %0d / %0d and %0d / %0d (%m)",
              DATA_IN_0_TENSOR_SIZE_DIM_0, IN_LANES, DATA_OUT_0_TENSOR_SIZE_DIM_0, OUT_LANES);
+      $finish;
+    end
+    if (ACC_WIDTH < DROPPED + 1) begin
+      $error("fixed_linear: ACC_WIDTH must be above the %0d bits dropped, got %0d (instance %m)",
+             DROPPED, ACC_WIDTH);
       $finish;
     end
   end

@@ -4,7 +4,8 @@
 `default_nettype none
 
 module fixed_max_pool #(
-    parameter int DATA_IN_0_PRECISION_0        = 8,  // width of an input element, bits, 2 or more
+    parameter int DATA_IN_0_PRECISION_0        = 8,  // width of an input element, bits, 1 or more
+    parameter bit DATA_IN_0_IS_SIGNED         = 1'b1,  // two's complement
     parameter int DATA_IN_0_TENSOR_SIZE_DIM_0  = 1,  // channels
     parameter int DATA_IN_0_TENSOR_SIZE_DIM_1  = 4,  // columns of the image
     parameter int DATA_IN_0_TENSOR_SIZE_DIM_2  = 4,  // rows of the image
@@ -32,7 +33,8 @@ module fixed_max_pool #(
   localparam int AREA = KERNEL_SIZE_DIM_0 * KERNEL_SIZE_DIM_1;
   localparam int BEAT_WIDTH = BEATS > 1 ? $clog2(BEATS) : 1;
   localparam int AREA_WIDTH = $clog2(AREA + 1);
-  localparam logic [IN_WIDTH-1:0] LOWEST = {1'b1, {(IN_WIDTH - 1) {1'b0}}};  // below no element
+  localparam logic [IN_WIDTH-1:0] LOWEST =  // above no element
+      DATA_IN_0_IS_SIGNED ? IN_WIDTH'(1) << (IN_WIDTH - 1) : '0;
 
   logic [LANES*IN_WIDTH-1:0] window;
   logic window_valid, window_ready;
@@ -73,10 +75,16 @@ module fixed_max_pool #(
   assign kept     = kept_q[beat_q];
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
-    logic signed [IN_WIDTH-1:0] x, old;
+    logic [IN_WIDTH-1:0] x, old;
+    logic is_larger;
     assign x   = window[lane*IN_WIDTH+:IN_WIDTH];
     assign old = kept[lane*IN_WIDTH+:IN_WIDTH];
-    assign best[lane*IN_WIDTH+:IN_WIDTH] = is_first || x > old ? x : old;
+    if (DATA_IN_0_IS_SIGNED) begin : g_signed
+      assign is_larger = $signed(x) > $signed(old);
+    end else begin : g_unsigned
+      assign is_larger = x > old;
+    end
+    assign best[lane*IN_WIDTH+:IN_WIDTH] = is_first || is_larger ? x : old;
   end
 
   always_ff @(posedge clk) begin

@@ -5,10 +5,15 @@
 module fixed_mul #(
     parameter int DATA_IN_0_PRECISION_0       = 8,  // width of an element of data_in_0, bits
     parameter int DATA_IN_0_PRECISION_1       = 4,  // its fractional bits
+    parameter bit DATA_IN_0_IS_SIGNED         = 1'b1,  // two's complement
     parameter int DATA_IN_1_PRECISION_0       = 8,  // width of an element of data_in_1, bits
     parameter int DATA_IN_1_PRECISION_1       = 4,  // its fractional bits
-    parameter int DATA_OUT_0_PRECISION_0      = 8,  // width of an output element, bits, 2 or more
+    parameter bit DATA_IN_1_IS_SIGNED         = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_PRECISION_0      = 8,  // width of an output element, bits, 1 or more
     parameter int DATA_OUT_0_PRECISION_1      = 4,  // its fractional bits
+    parameter bit DATA_OUT_0_IS_SIGNED        = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_ROUNDING         = 0,  // as in fixed_cast
+    parameter int DATA_OUT_0_OVERFLOW         = 0,  // as in fixed_cast
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1   // elements per beat of each stream, 1 or more
 ) (
     input  wire logic clk,
@@ -28,7 +33,9 @@ module fixed_mul #(
   localparam int A_WIDTH = DATA_IN_0_PRECISION_0;
   localparam int B_WIDTH = DATA_IN_1_PRECISION_0;
   localparam int OUT_WIDTH = DATA_OUT_0_PRECISION_0;
-  localparam int WIDE = A_WIDTH + B_WIDTH;
+  // The exact product of two signed numbers.
+  localparam int WIDE =
+      A_WIDTH + (DATA_IN_0_IS_SIGNED ? 0 : 1) + B_WIDTH + (DATA_IN_1_IS_SIGNED ? 0 : 1);
 
   logic [LANES*(A_WIDTH+B_WIDTH)-1:0] pair;
   logic [LANES*WIDE-1:0] exact;
@@ -51,9 +58,13 @@ module fixed_mul #(
   );
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
+    logic [A_WIDTH-1:0] a_code;
+    logic [B_WIDTH-1:0] b_code;
     logic signed [WIDE-1:0] a, b;
-    assign a = WIDE'($signed(pair[lane*A_WIDTH+:A_WIDTH]));
-    assign b = WIDE'($signed(pair[LANES*A_WIDTH+lane*B_WIDTH+:B_WIDTH]));
+    assign a_code = pair[lane*A_WIDTH+:A_WIDTH];
+    assign b_code = pair[LANES*A_WIDTH+lane*B_WIDTH+:B_WIDTH];
+    assign a = WIDE'($signed({DATA_IN_0_IS_SIGNED && a_code[A_WIDTH-1], a_code}));
+    assign b = WIDE'($signed({DATA_IN_1_IS_SIGNED && b_code[B_WIDTH-1], b_code}));
     assign exact[lane*WIDE+:WIDE] = a * b;
   end
 
@@ -62,6 +73,9 @@ module fixed_mul #(
       .DATA_IN_0_PRECISION_1      (DATA_IN_0_PRECISION_1 + DATA_IN_1_PRECISION_1),
       .DATA_OUT_0_PRECISION_0     (OUT_WIDTH),
       .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
+      .DATA_OUT_0_IS_SIGNED       (DATA_OUT_0_IS_SIGNED),
+      .DATA_OUT_0_ROUNDING        (DATA_OUT_0_ROUNDING),
+      .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
       .DATA_IN_0_PARALLELISM_DIM_0(LANES)
   ) u_fixed_cast (
       .data_in_0 (exact),

@@ -3,7 +3,8 @@
 `default_nettype none
 
 module fixed_relu #(
-    parameter int DATA_IN_0_PRECISION_0       = 8,  // width of an element, bits, 2 or more
+    parameter int DATA_IN_0_PRECISION_0       = 8,  // width of an element, bits, 1 or more
+    parameter bit DATA_IN_0_IS_SIGNED         = 1'b1,  // two's complement
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1   // elements per beat, 1 or more
 ) (
     input  wire logic clk,
@@ -23,7 +24,7 @@ module fixed_relu #(
 
   for (genvar lane = 0; lane < DATA_IN_0_PARALLELISM_DIM_0; lane++) begin : g_lane
     logic is_negative;
-    assign is_negative = data_in_0[lane*WIDTH+WIDTH-1];
+    assign is_negative = DATA_IN_0_IS_SIGNED && data_in_0[lane*WIDTH+WIDTH-1];
     assign data_out_0[lane*WIDTH+:WIDTH] = is_negative ? '0 : data_in_0[lane*WIDTH+:WIDTH];
   end
 

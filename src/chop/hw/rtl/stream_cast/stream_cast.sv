@@ -3,10 +3,14 @@
 `default_nettype none
 
 module stream_cast #(
-    parameter int DATA_IN_0_PRECISION_0       = 8,  // width of an input element, bits, 2 or more
+    parameter int DATA_IN_0_PRECISION_0       = 8,  // width of an input element, bits, 1 or more
     parameter int DATA_IN_0_PRECISION_1       = 4,  // its fractional bits
-    parameter int DATA_OUT_0_PRECISION_0      = 6,  // width of an output element, bits, 2 or more
+    parameter bit DATA_IN_0_IS_SIGNED         = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_PRECISION_0      = 6,  // width of an output element, bits, 1 or more
     parameter int DATA_OUT_0_PRECISION_1      = 3,  // its fractional bits
+    parameter bit DATA_OUT_0_IS_SIGNED        = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_ROUNDING         = 0,  // as in fixed_cast
+    parameter int DATA_OUT_0_OVERFLOW         = 0,  // as in fixed_cast
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1   // elements per beat, 1 or more
 ) (
     input  wire logic clk,
@@ -25,8 +29,12 @@ module stream_cast #(
   fixed_cast #(
       .DATA_IN_0_PRECISION_0      (DATA_IN_0_PRECISION_0),
       .DATA_IN_0_PRECISION_1      (DATA_IN_0_PRECISION_1),
+      .DATA_IN_0_IS_SIGNED        (DATA_IN_0_IS_SIGNED),
       .DATA_OUT_0_PRECISION_0     (DATA_OUT_0_PRECISION_0),
       .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
+      .DATA_OUT_0_IS_SIGNED       (DATA_OUT_0_IS_SIGNED),
+      .DATA_OUT_0_ROUNDING        (DATA_OUT_0_ROUNDING),
+      .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
       .DATA_IN_0_PARALLELISM_DIM_0(DATA_IN_0_PARALLELISM_DIM_0)
   ) u_fixed_cast (
       .data_in_0 (data_in_0),

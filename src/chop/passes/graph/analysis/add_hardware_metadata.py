@@ -52,9 +52,10 @@ def add_hardware_metadata_analysis_pass(
 ) -> PassResult:
     """Write `hardware` of every node: module, parameters, interface, parallelism, files.
 
-    Needs number formats: type "fixed" and a precision for every tensor. Nodes that are wiring
-    only are `is_implicit`. The depths of FIFOs are kept on the output node. Says in `info` the
-    folding bound in cycles and the multipliers.
+    Needs number formats in fixed point: those of the inputs and parameters, and of every result
+    that is no binary fraction. Nodes that are wiring only are `is_implicit`. The depths of FIFOs
+    are kept on the output node. Says in `info` the folding bound in cycles and the
+    multipliers.
     """
     lowered = lower(graph, _parallelism(graph, args))
     for node in graph.fx_graph.nodes:
@@ -121,8 +122,8 @@ def _input_lanes(lowered: Lowered, node: fx.Node) -> list[int] | None:
     if node.op != "placeholder":
         return None
     number = [n for n in node.graph.nodes if n.op == "placeholder"].index(node)
-    lanes = lowered.design.inputs[f"data_in_{number}"].lanes
-    return [lanes, lanes]
+    stream = lowered.design.inputs.get(f"data_in_{number}")  # none where nothing reads it
+    return None if stream is None else [stream.lanes, stream.lanes]
 
 
 def _ports(lowered: Lowered, node: fx.Node) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from chop.ir.graph import MaseGraph
 from chop.nn.modules.lora import LoRALinear
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.annotate import refresh
+from chop.passes.graph.transforms.lift_products import lift_products
 from chop.passes.graph.transforms.lora import (
     InsertLoraArgs,
     adapted_layers,
@@ -138,6 +139,7 @@ def load_lora_adapter_interface_pass(graph: MaseGraph, args: AdapterPath) -> Pas
     """
     config = _read_config(args.path / CONFIG_NAME)
     tensors = _read_tensors(args.path / WEIGHTS_NAME)
+    lift_products(graph)
     found = {k.rsplit(".lora_", 1)[0] for k in tensors if ADAPTER_NAME.search(k)}
     others = {k: v for k, v in tensors.items() if not ADAPTER_NAME.search(k)}
     _check_parameters(graph, args.path, others)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from chop.errors import ConfigError
 from chop.hw.cocotb_run import BENCH
 from chop.hw.emit import vector_files, write_files
 from chop.hw.lower import Lowered
 from chop.hw.simulate import random_inputs
+from chop.hw.verify import encoded
 from chop.ir.graph import MaseGraph
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.hardware import EmitArgs, lowered_design
+from chop.passes.graph.hardware import EmitArgs, checked_design
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,9 @@ class EmitCocotbArgs(EmitArgs):
 def emit_cocotb_transform_pass(graph: MaseGraph, args: EmitCocotbArgs) -> PassResult:
     """Write `hardware/test`: the bench, the input beats, and the output beats they must give.
 
-    Inputs are quantised by the same rule as in the reference.
+    The outputs are those of the PyTorch model: the design is compared with it on these inputs.
     """
-    lowered = lowered_design(graph)
+    lowered = checked_design(graph, args, args.inputs)
     vectors = vector_files(lowered.design, _codes(lowered, args))
     files = {**vectors, "test/test_top.py": BENCH.read_text()}
     write_files(args.hardware, files)
@@ -45,5 +44,4 @@ def emit_cocotb_transform_pass(graph: MaseGraph, args: EmitCocotbArgs) -> PassRe
 def _codes(lowered: Lowered, args: EmitCocotbArgs) -> dict[str, Any]:
     if args.inputs is None:
         return random_inputs(lowered.design, args.num_batches)
-    given = args.inputs if isinstance(args.inputs, tuple | list) else (args.inputs,)
-    return lowered.encode(*(torch.as_tensor(x) for x in given))
+    return encoded(lowered, args.inputs)

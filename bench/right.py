@@ -1,0 +1,103 @@
+"""How many random models reach RTL that equals PyTorch, and how many are refused or wrong.
+
+    python bench/right.py --models 5000 --workers 2 [--seed-start 0] [--work out/right]
+
+Each model is drawn from its seed (layers, formats, parallelism; tests/hw/random_models.py), lowered
+and compared: PyTorch in double precision = exact reference = RTL under stalls, with a reset in the
+middle, and at full rate; or it is refused with a reason. A run that is interrupted goes on where it
+stopped: what is found is kept in the folder --work, which is to be emptied when the code changes.
+Needs Verilator and g++. Writes the section `hardware` of bench/results/right.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from record import save_section
+
+from chop.hw import toolchain
+
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+sys.path[:0] = [str(TESTS / "hw"), str(TESTS)]
+from hardware_fuzz import BATCH, Finding, counts, fuzz  # noqa: E402
+
+CHUNK = 2 * BATCH
+"""Seeds that a worker takes at once."""
+
+
+def main() -> None:
+    """Run what is missing, then write the counts."""
+    args = _arguments()
+    wanted = range(args.seed_start, args.seed_start + args.models)
+    args.work.mkdir(parents=True, exist_ok=True)
+    kept = args.work / "findings.jsonl"
+    known = _kept(kept)
+    missing = [seed for seed in wanted if seed not in known]
+    start = time.monotonic()
+    for number, findings in enumerate(_run(missing, args.workers), 1):
+        _keep(kept, findings)
+        wrong = [f"{f.seed}: {f.reason}" for f in findings if f.outcome == "wrong"]
+        print(
+            f"{min(number * CHUNK, len(missing))} of {len(missing)}", *wrong, sep="\n", flush=True
+        )
+    found = _kept(kept)
+    results = {
+        "seeds": [wanted.start, wanted.stop],
+        "workers": args.workers,
+        "seconds_of_this_run": round(time.monotonic() - start, 1),
+        "verilator": toolchain.verilator().version(),
+        **counts(found[seed] for seed in wanted),
+    }
+    print(json.dumps(results, indent=2))
+    print(save_section("right", "hardware", results))
+    sys.exit(1 if results["wrong"] else 0)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--models", type=int, default=5000)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seed-start", type=int, default=0)
+    parser.add_argument("--work", type=Path, default=Path("out/right"))
+    return parser.parse_args()
+
+
+def _run(seeds: list[int], workers: int) -> Iterator[list[Finding]]:
+    chunks = [seeds[i : i + CHUNK] for i in range(0, len(seeds), CHUNK)]
+    # fresh processes: a forked child of a program that has used torch's threads may hang
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        yield from pool.imap_unordered(_fuzz, chunks)
+
+
+def _fuzz(seeds: list[int]) -> list[Finding]:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        return fuzz(seeds, Path(folder))
+
+
+def _keep(path: Path, findings: list[Finding]) -> None:
+    with path.open("a") as file:
+        file.writelines(json.dumps(vars(finding)) + "\n" for finding in findings)
+
+
+def _kept(path: Path) -> dict[int, Finding]:
+    """By seed; a last line that was cut off is dropped, and its seed run again."""
+    text = path.read_text() if path.exists() else ""
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole)
+    told: list[dict[str, Any]] = [json.loads(line) for line in whole.splitlines()]
+    return {each["seed"]: Finding(**each) for each in told}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The PyTorch model run in double precision, node by node, beside its exact values.
+
+Sums of fixed-point products are exact in double precision, so the two are equal. Where doubles had
+to be rounded (a third, a table, numbers of more than 53 bits) they are equal up to that rounding,
+and the exact value is handed on, so that what comes after is compared on equal terms.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+
+from chop.errors import HardwareError
+from chop.hw.exact import Exact
+from chop.hw.exact_model import (
+    Environment,
+    op_name,
+    operand_formats,
+    quantizers_of,
+    result_format,
+)
+from chop.hw.exact_ops import ARGUMENTS
+from chop.ir.graph import MaseGraph
+from chop.nn.quantizers import Integer
+
+ROUNDING = 2.0**-44
+"""Relative to the largest number of a tensor: what rounding in double precision may come to."""
+
+
+def check_doubles(graph: MaseGraph, inputs: Sequence[Tensor], exact: Environment) -> None:
+    """Raise where the PyTorch model gives another value than `exact` says of a node."""
+    model = copy.deepcopy(graph.model).double().eval()
+    found: dict[str, Any] = {}
+    remaining = iter(inputs)
+    with torch.no_grad():
+        for node in graph.fx_graph.nodes:
+            if node.op == "output":
+                break
+            value = _value(model, graph, node, found, remaining)
+            found[node.name] = _same(graph, node, value, exact[node])
+
+
+def _value(
+    model: Any, graph: MaseGraph, node: fx.Node, found: Mapping[str, Any], inputs: Any
+) -> Any:
+    if node.op == "placeholder":
+        return _brought(next(inputs).double(), result_format(node))
+    if node.op == "get_attr":
+        value: Any = model
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        return value
+    given: Any = fx.map_arg((node.args, dict(node.kwargs)), lambda n: found[n.name])
+    args, kwargs = given
+    if quantizers_of(node):
+        return _call(model, node, args, kwargs, {})
+    formats = operand_formats(node, op_name(graph, node))
+    names = ARGUMENTS.get(op_name(graph, node), ("input",))
+    args = [
+        _brought(a, formats.get(names[i]) if i < len(names) else None) for i, a in enumerate(args)
+    ]
+    kwargs = {name: _brought(a, formats.get(name)) for name, a in kwargs.items()}
+    return _brought(_call(model, node, args, kwargs, formats), result_format(node))
+
+
+def _brought(value: Any, form: Integer | None) -> Any:
+    is_operand = isinstance(value, Tensor) and value.is_floating_point()
+    return form.quantize(value) if form is not None and is_operand else value
+
+
+def _call(
+    model: Any,
+    node: fx.Node,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    formats: Mapping[str, Integer | None],
+) -> Any:
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    if node.op == "call_function":
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+    module = model.get_submodule(str(node.target))
+    own = {n: p for n, p in module.named_parameters(recurse=False) if formats.get(n) is not None}
+    changed = {name: _brought(p, formats[name]) for name, p in own.items()}
+    return torch.func.functional_call(module, changed, tuple(args), dict(kwargs))
+
+
+def _same(graph: MaseGraph, node: fx.Node, value: Any, exact: Any) -> Any:
+    """`value` where it is the exact one; the exact one where doubles had to be rounded."""
+    if not isinstance(value, Tensor) or not isinstance(exact, Exact):
+        return value
+    wanted = np.asarray(exact.double())
+    given = value.numpy().reshape(wanted.shape)
+    if np.array_equal(given, wanted):
+        return value
+    away = np.abs(given - wanted)
+    form = result_format(node)
+    step = 0.0 if form is None else 2.0**-form.frac_width  # a rounding that went the other way
+    allowed = step + ROUNDING * float(np.abs(wanted).max(initial=0.0))
+    may_round = exact.is_rounded or not exact.is_double or _rounds_within(node, exact)
+    if may_round and bool((away <= allowed).all()):
+        return torch.from_numpy(wanted.copy())
+    place = tuple(int(i) for i in np.unravel_index(int(away.argmax()), away.shape))
+    raise HardwareError(
+        f"node '{node.name}' ({op_name(graph, node)}): PyTorch in double precision gives "
+        f"{given[place]!r} at {list(place)}, its definition in exact arithmetic "
+        f"{wanted[place]!r}. The design is held to the definition and cannot be checked: leave the "
+        f"op out, or define it in chop.hw.exact_ops.EXACT_OPS."
+    )
+
+
+def _rounds_within(node: fx.Node, exact: Exact) -> bool:
+    """Whether the node rounds to a format what doubles may not have held."""
+    return result_format(node) is not None and exact.was_rounded

@@ -1,0 +1,216 @@
+"""Arrays of exact rational numbers, for the reference that hardware is checked against.
+
+An array is integers with a common scale: value = codes / (divisor * 2**frac_width). Where a bound
+on the magnitudes shows that int64 or float64 is exact it is used, Python's integers otherwise.
+
+>>> x = Exact.of([0.75, -0.3125])
+>>> (x.codes.tolist(), x.frac_width)
+([12, -5], 4)
+>>> str((x / 3).fraction(0))
+'1/4'
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Codes = npt.NDArray[Any]
+"""int64, or objects that are Python integers."""
+
+SAFE_INT, SAFE_FLOAT = 1 << 62, 1 << 53
+
+
+def reach(codes: Codes) -> int:
+    """The largest magnitude among `codes`."""
+    return max(abs(int(codes.max())), abs(int(codes.min()))) if codes.size else 0
+
+
+def fitted(codes: Codes, bound: int) -> Codes:
+    """`codes` in a type in which numbers up to `bound` are computed exactly."""
+    if bound < SAFE_INT and (codes.dtype != object or reach(codes) < SAFE_INT):
+        return codes.astype(np.int64)
+    return codes.astype(object)
+
+
+@dataclass(frozen=True, eq=False)
+class Exact:
+    """Rational numbers codes / (divisor * 2**frac_width); `divisor` is positive.
+
+    `is_rounded`: in double precision the same computation may have been rounded. `was_rounded`:
+    it was so before the numbers were brought to a format.
+    """
+
+    codes: Codes
+    frac_width: int = 0
+    divisor: int = 1
+    is_rounded: bool = False
+    was_rounded: bool = False
+
+    @classmethod
+    def of(cls, values: npt.ArrayLike) -> Exact:
+        """The numbers that doubles stand for."""
+        x = np.asarray(values, dtype=np.float64)
+        mantissas, exponents = np.frexp(x)
+        whole = np.ldexp(mantissas, 53).astype(np.int64)  # x = whole * 2**(exponent - 53)
+        lowest = np.where(whole == 0, 1, whole & -whole)
+        trailing = np.frexp(lowest.astype(np.float64))[1] - 1
+        needed = np.where(whole == 0, -(1 << 20), 53 - exponents - trailing)
+        frac_width = max(int(needed.max()), 0) if x.size else 0
+        if x.size and float(np.abs(x).max()) * 2.0 ** min(frac_width, 900) < SAFE_INT:
+            return cls(np.ldexp(x, frac_width).astype(np.int64), frac_width)
+        flat = [int(Fraction(float(v)) * (1 << frac_width)) for v in x.reshape(-1)]
+        return cls(np.array(flat, dtype=object).reshape(x.shape), frac_width)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the dimensions."""
+        return self.codes.shape
+
+    def fraction(self, index: int) -> Fraction:
+        """Element `index` of the flat array."""
+        return Fraction(int(self.codes.reshape(-1)[index])) / self._unit()
+
+    def _unit(self) -> Fraction:
+        return Fraction(self.divisor) * Fraction(2) ** self.frac_width
+
+    def double(self) -> npt.NDArray[np.float64]:
+        """The nearest doubles."""
+        if self.divisor == 1 and reach(self.codes) <= SAFE_FLOAT:
+            return np.ldexp(self.codes.astype(np.float64), -self.frac_width)
+        unit = self._unit()
+        flat = [float(Fraction(int(c)) / unit) for c in self.codes.reshape(-1)]
+        return np.array(flat, dtype=np.float64).reshape(self.shape)
+
+    @property
+    def is_double(self) -> bool:
+        """Whether double precision holds every element."""
+        return self.divisor == 1 and reach(self.codes) <= SAFE_FLOAT
+
+    def take(self, codes: Codes) -> Exact:
+        """Other integers of the same scale."""
+        return Exact(codes, self.frac_width, self.divisor, self.is_rounded)
+
+    def at(self, frac_width: int, divisor: int) -> Codes:
+        """The integers at a finer scale: a multiple of this one's."""
+        factor = divisor // self.divisor << (frac_width - self.frac_width)
+        return fitted(self.codes, max(reach(self.codes), 1) * factor) * factor
+
+    def _common(self, other: Exact) -> tuple[int, int]:
+        return max(self.frac_width, other.frac_width), math.lcm(self.divisor, other.divisor)
+
+    def __add__(self, other: Exact) -> Exact:
+        frac_width, divisor = self._common(other)
+        a, b = self.at(frac_width, divisor), other.at(frac_width, divisor)
+        bound = reach(a) + reach(b)
+        total = fitted(a, bound) + fitted(b, bound)
+        return self._made(total, frac_width, divisor, other)
+
+    def __neg__(self) -> Exact:
+        return self.take(-self.codes)
+
+    def __sub__(self, other: Exact) -> Exact:
+        return self + -other
+
+    def __mul__(self, other: Exact) -> Exact:
+        bound = reach(self.codes) * reach(other.codes)
+        product = fitted(self.codes, bound) * fitted(other.codes, bound)
+        frac_width = self.frac_width + other.frac_width
+        return self._made(product, frac_width, self.divisor * other.divisor, other)
+
+    def __truediv__(self, number: int) -> Exact:
+        """Divided by a positive integer, of which powers of two go to the scale."""
+        twos = (number & -number).bit_length() - 1
+        divided = (self.frac_width + twos, self.divisor * (number >> twos))
+        return Exact(self.codes, *divided, self.is_rounded)._reduced()
+
+    def _reduced(self) -> Exact:
+        """With the common divisor of everything taken out."""
+        common = math.gcd(self.divisor, *(int(c) for c in np.unique(self.codes)))
+        if common == 1:
+            return self
+        return Exact(self.codes // common, self.frac_width, self.divisor // common, self.is_rounded)
+
+    def _made(self, codes: Codes, frac_width: int, divisor: int, other: Exact) -> Exact:
+        is_rounded = self.is_rounded or other.is_rounded
+        made = Exact(codes, frac_width, divisor, is_rounded)
+        return made if made.is_double else Exact(codes, frac_width, divisor, True)
+
+    def differs(self, other: Exact) -> npt.NDArray[np.bool_]:
+        """Where the numbers are not the same."""
+        frac_width, divisor = self._common(other)
+        unlike = self.at(frac_width, divisor) != other.at(frac_width, divisor)
+        return np.asarray(unlike, dtype=bool)
+
+
+def constant(value: float | int) -> Exact:
+    """One number; what torch computes with in double precision."""
+    return Exact.of([float(value)])
+
+
+def product(x: Exact, weight: Exact) -> Exact:
+    """Sums over the last dimension of `x` and of the matrix `weight`: x @ weight.T."""
+    rows = np.abs(fitted(weight.codes, reach(weight.codes) * weight.shape[1])).sum(axis=1)
+    bound = reach(x.codes) * reach(rows)
+    if bound < SAFE_FLOAT:
+        sums = (x.codes.astype(np.float64) @ weight.codes.T.astype(np.float64)).astype(np.int64)
+    else:
+        sums = fitted(x.codes, bound) @ fitted(weight.codes, bound).T
+    is_rounded = x.is_rounded or not x.is_double or bound >= SAFE_FLOAT
+    frac_width = x.frac_width + weight.frac_width
+    return Exact(sums, frac_width, x.divisor * weight.divisor, is_rounded)
+
+
+Rule = Callable[[Codes, Codes, int], Codes]
+ROUND_UP: dict[str, Rule] = {
+    "nearest_even": lambda q, twice, d: (twice > d) | ((twice == d) & (q % 2 == 1)),
+    "nearest_away": lambda q, twice, d: (twice > d) | ((twice == d) & (q >= 0)),
+    "floor": lambda q, twice, d: np.zeros(q.shape, dtype=bool),
+    "toward_zero": lambda q, twice, d: (q < 0) & (twice > 0),
+}
+"""Whether to take the integer above: of the floor `q`, twice the rest, and the divisor `d`."""
+
+
+def rounded(x: Exact, frac_width: int, rounding: str) -> Codes:
+    """The integers nearest to x * 2**frac_width in the sense of `rounding`."""
+    up = max(frac_width - x.frac_width, 0)
+    divisor = x.divisor << max(x.frac_width - frac_width, 0)
+    bound = (max(reach(x.codes), 1) << up) + 2 * divisor
+    codes = fitted(x.codes, bound) << up if bound < SAFE_INT else x.codes.astype(object) * (1 << up)
+    floor = codes // divisor
+    twice = 2 * (codes - floor * divisor)
+    is_up = ROUND_UP[rounding](floor, twice, divisor)
+    return np.asarray(floor + is_up.astype(bool).astype(np.int64))
+
+
+def code_range(width: int, is_signed: bool, narrow: bool) -> tuple[int, int]:
+    """The smallest and the largest integer of a fixed-point format."""
+    if not is_signed:
+        return 0, (1 << width) - 1
+    high = (1 << (width - 1)) - 1
+    return (-high if narrow else -high - 1), high
+
+
+def quantized(x: Exact, form: Any) -> Exact:
+    """`x` in a fixed-point format, read from its fields: rounded, then saturated or wrapped."""
+    low, high = code_range(form.width, form.is_signed, form.narrow)
+    codes = rounded(x, form.frac_width, form.rounding)
+    if form.overflow == "wrap":
+        codes = (codes - low) % (1 << form.width) + low
+    else:
+        codes = np.minimum(np.maximum(codes, low), high)
+    whole = np.asarray(codes).astype(np.int64).reshape(x.shape)
+    return coded(whole, form.frac_width, was_rounded=x.is_rounded or not x.is_double)
+
+
+def coded(codes: Codes, frac_width: int, was_rounded: bool = False) -> Exact:
+    """codes * 2**-frac_width; the scale of an array has no negative `frac_width`."""
+    up = max(-frac_width, 0)
+    wide = fitted(codes, max(reach(codes), 1) << up) * (1 << up)
+    return Exact(wide, max(frac_width, 0), was_rounded=was_rounded)

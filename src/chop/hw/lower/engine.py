@@ -1,0 +1,410 @@
+"""The walk over the graph, and what every lowering uses: operands, formats, stages."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+
+from chop.errors import ConfigError, HardwareError
+from chop.hw.component import Component
+from chop.hw.components import Cast, Reorder
+from chop.hw.cycles import size_fifos, with_fifos
+from chop.hw.design import Builder, Design, Wire
+from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
+from chop.hw.lower import formats
+from chop.hw.stream import Stream, divisors
+from chop.ir.arguments import operand_nodes
+from chop.ir.effects import is_in_place
+from chop.ir.graph import MaseGraph
+from chop.ir.meta import mase_meta
+from chop.ir.ops import OPS, Op, find_op, node_module
+from chop.registry import Registry
+
+Shape = tuple[int, ...]
+EXACT_WIDTH = 53
+"""Bits of the widest output: a double holds its numbers."""
+POOL_SETTINGS = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+PIXEL_COMPONENTS = ("fixed_conv1d", "fixed_conv2d", "fixed_max_pool", "fixed_avg_pool")
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor on its way: element i of the stream is element order[i] of the torch tensor."""
+
+    wire: Wire
+    shape: Shape
+    order: Ints
+
+    def encode(self, x: Tensor, number: Fixed) -> Ints:
+        """Codes of a batch of torch tensors, in the order of the stream."""
+        flat = x.detach().double().cpu().numpy().reshape(len(x), -1)
+        return number.encode(flat[:, self.order])
+
+    def decode(self, codes: Ints, number: Fixed) -> Tensor:
+        """A batch of torch tensors from the codes of the stream."""
+        flat = np.empty((len(codes), len(self.order)))
+        flat[:, self.order] = number.decode(codes.reshape(len(codes), -1))
+        return torch.from_numpy(flat).reshape(len(codes), *self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A design and how the tensors of its graph map to its ports."""
+
+    design: Design
+    inputs: Mapping[str, Value]
+    """By port: `data_in_2` is the graph's third input. An input that nothing reads has no port."""
+    outputs: Mapping[str, Value]
+    components: Mapping[str, Component]
+    """By the name of the graph's node."""
+    values: Mapping[str, Value] = field(default_factory=dict)
+    """What each node of the graph gives, by its name: where it flows, in which order."""
+    depths: Mapping[Wire, int] = field(default_factory=dict)
+    """Of the FIFOs."""
+
+    def encode(self, *tensors: Tensor) -> dict[str, Ints]:
+        """Input codes for batches of torch tensors, in the order of the design's inputs."""
+        if len(tensors) != len(self.inputs):
+            raise HardwareError(
+                f"inputs: got {len(tensors)} tensors. The design has {len(self.inputs)} inputs: "
+                f"{', '.join(self.inputs)}."
+            )
+        pairs = zip(self.inputs.items(), tensors, strict=True)
+        return {
+            name: value.encode(x, self.design.inputs[name].format).reshape(
+                len(x), *self.design.inputs[name].shape
+            )
+            for (name, value), x in pairs
+        }
+
+    def decode(self, codes: Mapping[str, Ints]) -> list[Tensor]:
+        """Torch tensors for output codes."""
+        streams = self.design.output_streams()
+        return [v.decode(codes[name], streams[name].format) for name, v in self.outputs.items()]
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """Elements per beat: at most `most`, or as given for a node as (input, output)."""
+
+    most: int = 4
+    by_node: Mapping[str, tuple[int, int]] | None = None
+
+    def of(self, name: str, inputs: int, outputs: int) -> tuple[int, int]:
+        """Lanes on both sides of node `name` with so many input and output channels."""
+        if self.by_node and name in self.by_node:
+            return self.by_node[name]
+        return self._fit(inputs), self._fit(outputs)
+
+    def _fit(self, channels: int) -> int:
+        return max(d for d in divisors(channels) if d <= max(self.most, 1))
+
+
+Lowering = Callable[["Lowerer", fx.Node], Value | None]
+LOWERINGS: Registry[Lowering] = Registry("hardware realisation")
+
+
+def lowers(name: str) -> Callable[[Lowering], Lowering]:
+    """Register the function that lowers ops whose row says `rtl=name`."""
+    return lambda function: LOWERINGS.register(name, function)
+
+
+def lower(
+    graph: MaseGraph,
+    parallelism: Parallelism,
+    *,
+    depths: Mapping[Wire, int] | None = None,
+    name: str = "top",
+) -> Lowered:
+    """The design of `graph`, with FIFOs of the given depths, or of those it needs."""
+    check_supported(graph)
+    lowered = Lowerer(graph, parallelism, name).run()
+    if depths is None:
+        depths = size_fifos(lowered.design)
+    return replace(lowered, design=with_fifos(lowered.design, depths), depths=depths)
+
+
+def check_supported(graph: MaseGraph) -> None:
+    """Raise, before anything is made, where a node has no realisation in hardware."""
+    for node in graph.fx_graph.nodes:
+        op = find_op(node, graph.custom_ops)
+        if node.op in ("placeholder", "get_attr", "output") or (op and op.rtl):
+            continue
+        nearest = _nearest(op.name if op else str(node.target))
+        raise HardwareError(
+            f"node '{node.name}' ({op.name if op else node.target}): no hardware component "
+            f"realises it. Nearest supported: {nearest}. Supported: {', '.join(supported_ops())}."
+        )
+
+
+def supported_ops() -> list[str]:
+    """Ops of the table that hardware realises."""
+    return sorted(op.name for op in OPS.values() if op.rtl)
+
+
+_NEAREST = {
+    "softmax": "leave it out, the largest logit stays the largest",
+    "layer_norm": "batch_norm1d",
+    "matmul": "linear",
+    "div": "mul by the reciprocal",
+    "adaptive_max_pool2d": "max_pool2d",
+    "relu6": "hardsigmoid",
+    "elu": "leaky_relu",
+    "conv3d": "conv2d",
+}
+
+
+def _nearest(name: str) -> str:
+    close = difflib.get_close_matches(name, supported_ops(), n=1, cutoff=0.3)
+    return _NEAREST.get(name) or (close[0] if close else "linear")
+
+
+def row_major(shape: Shape) -> Ints:
+    """The order of torch itself."""
+    return np.arange(math.prod(shape))
+
+
+def pixel_order(shape: Shape) -> Ints:
+    """The channels of a pixel together: (C, H, W) streamed as (H, W, C), (C, L) as (L, C)."""
+    axes = (*range(1, len(shape)), 0)
+    return np.arange(math.prod(shape)).reshape(shape).transpose(axes).reshape(-1)
+
+
+def pixel_shape(shape: Shape) -> Shape:
+    """Of the stream of an image: (C, H, W) -> (H, W, C)."""
+    return (*shape[1:], shape[0])
+
+
+class Lowerer:
+    """Walks the graph once and builds the design."""
+
+    def __init__(self, graph: MaseGraph, parallelism: Parallelism, name: str) -> None:
+        self.graph = graph
+        self.parallelism = parallelism
+        self.builder = Builder(name)
+        self.needed = self._needed()
+        self.values: dict[fx.Node, Value] = {}
+        self.components: dict[str, Component] = {}
+        self.inputs: dict[str, Value] = {}
+        self.outputs: dict[str, Value] = {}
+
+    def run(self) -> Lowered:
+        """Every node that the outputs need, in turn."""
+        numbers = {n: k for k, n in enumerate(self.graph.fx_graph.find_nodes(op="placeholder"))}
+        for node in self.graph.fx_graph.nodes:
+            if (
+                node not in self.needed or node.op == "get_attr"
+            ):  # weights are read where they are used
+                continue
+            if node.op == "placeholder":
+                self._input(node, numbers[node])
+            elif node.op == "output":
+                self._output(node)
+            else:
+                self._call(node)
+        values = {node.name: value for node, value in self.values.items()}
+        design = self.builder.build()
+        return Lowered(design, self.inputs, self.outputs, self.components, values)
+
+    def _call(self, node: fx.Node) -> None:
+        self._check_in_place(node)
+        try:
+            value = LOWERINGS[self.op(node).rtl](self, node)
+        except ConfigError as error:  # of a component, which does not know the node
+            raise HardwareError(f"node '{node.name}' ({self.op(node).name}): {error}") from error
+        if value is not None:
+            self.values[node] = value
+
+    def op(self, node: fx.Node) -> Op:
+        """The row of `node` in the op table."""
+        found = find_op(node, self.graph.custom_ops)
+        assert found is not None, f"node '{node.name}' was not checked"
+        return found
+
+    def _needed(self) -> set[fx.Node]:
+        """The nodes that the outputs depend on; where only the size is read, nothing is."""
+        found: set[fx.Node] = set()
+        for node in reversed(self.graph.fx_graph.nodes):
+            readers = (user for user in node.users if user in found)
+            is_read = any(n.op == "output" or self.op(n).rtl != "wire_size" for n in readers)
+            is_size = node.op not in ("output", "placeholder") and self.op(node).rtl == "wire_size"
+            if node.op == "output" or is_read or is_size:
+                found.add(node)
+        return found
+
+    def _needed_op(self, node: fx.Node) -> Op | None:
+        return self.op(node) if node in self.needed else None
+
+    def _check_in_place(self, node: fx.Node) -> None:
+        is_module = node.op == "call_module"
+        writes = getattr(node_module(node), "inplace", False) if is_module else is_in_place(node)
+        if writes and any(len(n.users) > 1 for n in node.all_input_nodes[:1]):
+            raise self.refuse(
+                node,
+                "it writes in place what others read",
+                "Allowed: operations that give a new tensor",
+            )
+
+    def _input(self, node: fx.Node, number: int) -> None:
+        shape = tuple(mase_meta(node).common["results"]["data_out_0"]["shape"])[1:]
+        users = [user for user in node.users if user in self.needed and user.op != "output"]
+        readers = [self.op(user).rtl for user in users]
+        wants_pixels = bool(readers) and readers[0] in PIXEL_COMPONENTS and len(shape) > 1
+        order = pixel_order(shape) if wants_pixels else row_major(shape)
+        stream_shape = pixel_shape(shape) if wants_pixels else shape
+        lanes, _ = self.parallelism.of(node.name, stream_shape[-1], stream_shape[-1])
+        name = f"data_in_{number}"
+        stream = Stream(stream_shape, lanes, self._input_format(node))
+        self.inputs[name] = Value(self.builder.input(name, stream), shape, order)
+        self.values[node] = self.inputs[name]
+
+    def _input_format(self, node: fx.Node) -> Fixed:
+        """What readers bring the input to; of unlike formats, one with the numbers of all.
+
+        What takes it as it is then takes the numbers that the port has.
+        """
+        own = formats.result_format(node)
+        if own is not None:
+            return own
+        read = formats.formats_read(node, self._needed_op)
+        listed = [number for number in read if number is not None]
+        if not listed:
+            raise HardwareError(
+                f"node '{node.name}': nothing that reads this input brings it to a number format. "
+                f"Quantise what reads it, or set type 'fixed' and precision [width, frac_width] "
+                f"of its results.data_out_0 by hand."
+            )
+        return listed[0] if len(listed) == 1 else formats.union(listed)
+
+    def _output(self, node: fx.Node) -> None:
+        for number, result in enumerate(_results(node.args[0])):
+            if not isinstance(result, fx.Node) or result not in self.values:
+                raise HardwareError(f"node 'output': result {number} is no tensor of the graph.")
+            value = self.values[result]
+            width = self.stream(value).format.width
+            if width > EXACT_WIDTH:
+                raise self.refuse(
+                    result,
+                    f"an output of {width} bits",
+                    f"Allowed: {EXACT_WIDTH}. Quantise its result: data_out_width, "
+                    f"data_out_frac_width",
+                )
+            self.builder.output(f"data_out_{number}", value.wire)
+            self.outputs[f"data_out_{number}"] = value
+
+    def operands(self, node: fx.Node) -> list[fx.Node]:
+        """The nodes whose results are the operands data_in_0, data_in_1 … of `node`."""
+        return list(operand_nodes(node, self.op(node)).values())
+
+    def operand(self, node: fx.Node, number: int = 0) -> Value:
+        """An operand of `node`, in the format that the node brings it to."""
+        sources = self.operands(node)
+        if number >= len(sources) or sources[number] not in self.values:
+            raise self.refuse(node, "a constant operand", "Allowed: tensors that are computed")
+        value = self.values[sources[number]]
+        wanted = formats.operand_format(node, f"data_in_{number}")
+        return value if wanted is None else self.cast(f"{node.name}_cast_{number}", value, wanted)
+
+    def cast(self, name: str, value: Value, wanted: Fixed) -> Value:
+        """`value` in the format `wanted`, by a stage `name` where it is in another."""
+        stream = self.stream(value)
+        if wanted.holds(stream.format):
+            return value
+        return replace(value, wire=self.builder.add(name, Cast(stream, wanted), value.wire))
+
+    def stream(self, value: Value) -> Stream:
+        """What flows for `value`."""
+        return self.builder.stream(value.wire)
+
+    def arrange(self, node: fx.Node, value: Value, order: Ints, shape: Shape) -> Value:
+        """`value` streamed in `order`, as a stream of `shape`; reordered only where it differs."""
+        if np.array_equal(value.order, order):
+            return value
+        place = np.empty_like(value.order)
+        place[value.order] = np.arange(len(place))
+        stream = self.stream(value)
+        lanes = math.gcd(stream.lanes, shape[-1])
+        source = Stream((stream.elements,), lanes, stream.format)
+        component = Reorder(source, tuple(int(i) for i in place[order]), shape)
+        wire = self.builder.add(f"{node.name}_reorder_{value.wire.stage}", component, value.wire)
+        return Value(wire, value.shape, order)
+
+    def pixels(self, node: fx.Node, value: Value) -> Value:
+        """An image, streamed pixel by pixel."""
+        return self.arrange(node, value, pixel_order(value.shape), pixel_shape(value.shape))
+
+    def add(self, node: fx.Node, component: Component, *values: Value) -> Wire:
+        """A stage named after the node, and a cast where the result is wanted in another format."""
+        self.components[node.name] = component
+        wire = self.builder.add(node.name, component, *(v.wire for v in values))
+        wanted = self.wanted_format(node)
+        if wanted is not None and not wanted.holds(component.output.format):
+            cast = Cast(component.output, wanted)
+            wire = self.builder.add(f"{node.name}_cast", cast, wire)
+        return wire
+
+    def wanted_format(self, node: fx.Node) -> Fixed | None:
+        """The format to give the result of `node` in: its own, else that of all its readers.
+
+        None where the result goes on exactly.
+        """
+        own = formats.result_format(node)
+        return own or formats.one_format(formats.formats_read(node, self._needed_op))
+
+    def result_format(self, node: fx.Node, exact: Span | None = None, why: str = "") -> Fixed:
+        """The wanted format, else one that holds all of `exact`.
+
+        Where results are no binary fractions (`exact` is None; `why` says it) a format is needed.
+        """
+        wanted = self.wanted_format(node)
+        if wanted is not None:
+            return wanted
+        if exact is None:
+            raise self.refuse(
+                node,
+                f"{why or 'its result is no fixed-point number'}, and it is not brought to one",
+                "Quantise it (data_out_width, data_out_frac_width), or all that reads it in one "
+                "format",
+            )
+        if exact.width > MAX_WIDTH:
+            raise self.refuse(
+                node,
+                f"an exact result of {exact.width} bits",
+                f"Allowed: {MAX_WIDTH}. Quantise its operands (data_in_width …) or its result "
+                f"(data_out_width …)",
+            )
+        return exact.format
+
+    def setting(self, node: fx.Node, name: str, default: Any) -> Any:
+        """A configuration value: the module's attribute, or the argument of the function."""
+        if node.op == "call_module":
+            return getattr(node_module(node), name, default)
+        args = mase_meta(node).common["args"]
+        if name in args:
+            return args[name].get("value", default)
+        rest = args["args"].value[1:] if "args" in args else ()  # functions without a signature
+        return dict(zip(POOL_SETTINGS, rest, strict=False)).get(name, default)
+
+    def refuse(self, node: fx.Node, what: str, allowed: str) -> HardwareError:
+        """An error that names node, op, what was given and what is allowed."""
+        op = find_op(node, self.graph.custom_ops)
+        return HardwareError(f"node '{node.name}' ({op.name if op else '?'}): {what}. {allowed}.")
+
+
+def _results(given: Any) -> Iterator[Any]:
+    """The tensors that a model gives, through tuples, lists and mappings."""
+    if isinstance(given, tuple | list):
+        for each in given:
+            yield from _results(each)
+    elif isinstance(given, Mapping):
+        for each in given.values():
+            yield from _results(each)
+    else:
+        yield given

@@ -1,0 +1,108 @@
+"""Number formats of a graph's values, as hardware reads them from the metadata.
+
+A format is applied where the node brings a value to it; a value that no node has brought to a
+format is exact. `formats_read` says what the readers of a value make of it: where that is one
+format, casting at the producer instead changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from torch import fx
+
+from chop.errors import HardwareError
+from chop.hw.golden import ROUNDINGS, Fixed, Span
+from chop.ir.arguments import operand_nodes
+from chop.ir.meta import ValueMeta, mase_meta
+from chop.ir.ops import Op
+from chop.nn.quantizers import Integer, Quantizer
+
+UNCHANGED = ("wire", "wire_view", "wire_permute")
+"""Realisations that hand on the same numbers."""
+MONOTONE = ("fixed_relu", "fixed_max_pool")
+"""Those that pick one of the numbers, or zero: they commute with a cast that keeps the order."""
+
+FindOp = Callable[[fx.Node], Op | None]
+"""The row of a node; None for one that the outputs do not need."""
+
+
+def operand_format(node: fx.Node, name: str) -> Fixed | None:
+    """The format that `node` brings an operand or parameter to; None: it takes it as it is."""
+    return _applied(node, f"args.{name}", (mase_meta(node).common.args or {}).get(name))
+
+
+def result_format(node: fx.Node) -> Fixed | None:
+    """The format that `node` brings its result to; None: it gives it as it is."""
+    results = mase_meta(node).common.results or {}
+    return _applied(node, "results.data_out_0", results.get("data_out_0"))
+
+
+def parameter_format(node: fx.Node, name: str) -> Fixed:
+    """The format of a weight or bias; an error where it has none."""
+    meta = mase_meta(node).common["args"][name]
+    found = _applied(node, f"args.{name}", meta)
+    if found is None:
+        raise HardwareError(
+            f"node '{node.name}': args.{name} is {meta.type} {meta.precision}. Hardware needs type "
+            f"'fixed' and precision [width, frac_width]: quantise the graph or set both by hand."
+        )
+    return found
+
+
+def _applied(node: fx.Node, where: str, meta: ValueMeta | None) -> Fixed | None:
+    if meta is None or not meta.is_applied or meta.format is None:
+        return None
+    return _fixed(node, where, meta.format)
+
+
+def _fixed(node: fx.Node, where: str, number: Quantizer) -> Fixed:
+    if type(number) is not Integer:
+        raise HardwareError(
+            f"node '{node.name}': {where} is in the format '{number.name}'. Allowed in hardware: "
+            f"'integer' (fixed point)."
+        )
+    if number.rounding not in ROUNDINGS:
+        raise HardwareError(
+            f"node '{node.name}': {where} has rounding = '{number.rounding}'. Allowed in "
+            f"hardware: {', '.join(ROUNDINGS)}."
+        )
+    return Fixed.of(number)
+
+
+def formats_read(node: fx.Node, find: FindOp) -> set[Fixed | None]:
+    """What the readers of `node` bring its result to; None stands for one that takes it exactly."""
+    found: set[Fixed | None] = set()
+    for user in node.users:
+        found |= {None} if user.op == "output" else _read_by(user, node, find)
+    return found
+
+
+def _read_by(user: fx.Node, node: fx.Node, find: FindOp) -> set[Fixed | None]:
+    op = find(user)
+    if op is None or op.rtl == "wire_size":
+        return set()  # sizes are no numbers
+    names = [name for name, source in operand_nodes(user, op).items() if source is node]
+    own = {operand_format(user, name) for name in names}
+    if own != {None} or op.rtl not in (*UNCHANGED, *MONOTONE):
+        return own or {None}
+    behind = {result_format(user)} - {None} or formats_read(user, find)
+    keeps_order = all(f is not None and f.overflow == "saturate" for f in behind)
+    return behind if op.rtl in UNCHANGED or keeps_order else {None}
+
+
+def one_format(formats: Iterable[Fixed | None]) -> Fixed | None:
+    """The only one of `formats`; None where there are several, or a value is taken exactly."""
+    found = set(formats)
+    return found.pop() if len(found) == 1 else None
+
+
+def union(formats: Iterable[Fixed]) -> Fixed:
+    """The narrowest format with the numbers of all of `formats`."""
+    listed = list(formats)
+    frac = max(f.frac_width for f in listed)
+    low = min(f.low << (frac - f.frac_width) for f in listed)
+    high = max(f.high << (frac - f.frac_width) for f in listed)
+    width = Span(low, high, frac).width
+    is_signed = any(f.is_signed for f in listed)
+    return Fixed(width if is_signed else width - 1, frac, is_signed)

@@ -1,0 +1,71 @@
+"""Ops that compute nothing: the same numbers under another shape or in another order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import fx
+
+from chop.hw.lower import formats
+from chop.hw.lower.engine import Lowerer, Value, lowers
+from chop.ir.meta import mase_meta
+from chop.ir.ops import OPS
+
+
+def _given(low: Lowerer, node: fx.Node, value: Value) -> Value:
+    """The result of wiring, in the format that is said of it by hand."""
+    wanted = formats.result_format(node)
+    return value if wanted is None else low.cast(f"{node.name}_cast", value, wanted)
+
+
+@lowers("wire")
+def _wire(low: Lowerer, node: fx.Node) -> Value:
+    """Dropout at inference, identity: the same stream."""
+    return _given(low, node, low.operand(node))
+
+
+@lowers("wire_view")
+def _view(low: Lowerer, node: fx.Node) -> Value:
+    """Flatten and its like: the same stream under another shape."""
+    value = low.operand(node)
+    shape = tuple(mase_meta(node).common["results"]["data_out_0"]["shape"])[1:]
+    if math.prod(shape) != len(value.order):
+        raise low.refuse(node, f"a view as {shape}", "Allowed: views that leave the batch alone")
+    return _given(low, node, replace(value, shape=shape))
+
+
+@lowers("wire_size")
+def _size(low: Lowerer, node: fx.Node) -> None:
+    """Sizes are known: their nodes leave no trace in hardware."""
+    if low.op(node) is OPS["getitem"] and low.operands(node):
+        raise low.refuse(node, "an index into a tensor", "Allowed: indices into sizes")
+
+
+@lowers("wire_permute")
+def _permute(low: Lowerer, node: fx.Node) -> Value:
+    """Transposition: nothing moves until an op wants another order."""
+    value = low.operand(node)
+    axes = _axes(low, node, len(value.shape) + 1)
+    if axes[0] != 0:
+        raise low.refuse(node, "a permutation of the batch", "Allowed: any other dimensions")
+    inner = [a - 1 for a in axes[1:]]
+    old = np.arange(len(value.order)).reshape(value.shape).transpose(inner)
+    place = np.empty(len(value.order), dtype=np.int64)
+    place[old.reshape(-1)] = np.arange(len(value.order))
+    return _given(low, node, Value(value.wire, old.shape, place[value.order]))
+
+
+def _axes(low: Lowerer, node: fx.Node, dims: int) -> list[int]:
+    rest: list[Any] = [a for a in node.args[1:] if not isinstance(a, fx.Node)]
+    rest += [v for k, v in node.kwargs.items() if k in ("dims", "dim0", "dim1")]
+    flat = [int(a) % dims for r in rest for a in (r if isinstance(r, tuple | list) else [r])]
+    if low.op(node).name == "transpose" and len(flat) == 2:
+        axes = list(range(dims))
+        axes[flat[0]], axes[flat[1]] = axes[flat[1]], axes[flat[0]]
+        return axes
+    if sorted(flat) == list(range(dims)):
+        return flat
+    raise low.refuse(node, f"dimensions {rest}", "Allowed: a permutation, or two dimensions")

@@ -1,0 +1,342 @@
+"""Small random models with random number formats: what the fuzz of the hardware runs on.
+
+`random_case(seed)` is a function of its seed alone. To add an op: a function `(draw, x) -> Step` in
+`STEPS`, under the number of dimensions (without the batch) of what it takes.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from chop.hw.lower import Parallelism
+from chop.ir.graph import MaseGraph
+from chop.ir.ops import find_op
+from chop.passes.graph.analysis import (
+    add_common_metadata_analysis_pass,
+    init_metadata_analysis_pass,
+)
+from chop.passes.graph.transforms import quantize_transform_pass
+
+TABLES = ("sigmoid", "tanh", "gelu", "silu", "elu", "mish", "softplus", "softsign")
+ROUNDINGS = ("nearest_even", "nearest_even", "nearest_away", "floor", "toward_zero")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A quantised graph, how parallel its design is, and the seed that gives both."""
+
+    seed: int
+    graph: MaseGraph
+    parallelism: Parallelism
+    text: str
+
+
+@dataclass
+class Step:
+    """One op: `call(*tensors)` on the values numbered `sources`; `module` is called if given."""
+
+    text: str
+    call: Callable
+    sources: tuple[int, ...]
+
+
+class Draw(random.Random):
+    """Random choices for a model."""
+
+    def chance(self, probability):
+        return self.random() < probability
+
+    def normal(self, *shape, scale=0.5):
+        generator = torch.Generator().manual_seed(self.getrandbits(32))
+        return scale * torch.randn(*shape, generator=generator)
+
+
+class Steps(nn.Module):
+    """A model that runs steps one after the other and gives some of their values."""
+
+    def __init__(self, steps, outputs):
+        super().__init__()
+        self.steps, self.outputs = steps, outputs
+        modules = [step.call for step in steps if isinstance(step.call, nn.Module)]
+        self.layers = nn.ModuleList(modules)
+
+    def forward(self, *inputs):
+        values = list(inputs)
+        for step in self.steps:
+            values.append(step.call(*(values[i] for i in step.sources)))
+        found = tuple(values[i] for i in self.outputs)
+        return found[0] if len(found) == 1 else found
+
+
+# -- ops -------------------------------------------------------------------------------------------
+
+
+def _filled(draw, module):
+    """The module with random parameters and statistics."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(draw.normal(*parameter.shape))
+        if getattr(module, "running_mean", None) is not None:
+            module.running_mean.copy_(draw.normal(*module.running_mean.shape))
+            module.running_var.copy_(draw.normal(*module.running_var.shape).abs() + 0.3)
+            if draw.chance(0.2):
+                module.running_mean.zero_()
+    return module.eval()
+
+
+def linear(draw, shape):
+    return _filled(draw, nn.Linear(shape[-1], draw.randint(1, 4), bias=draw.chance(0.7)))
+
+
+def conv1d(draw, shape):
+    kernel = draw.randint(1, min(3, shape[1]))
+    options = {"stride": draw.randint(1, 2), "padding": draw.randint(0, kernel - 1)}
+    return _filled(
+        draw, nn.Conv1d(shape[0], draw.randint(1, 4), kernel, bias=draw.chance(0.7), **options)
+    )
+
+
+def conv2d(draw, shape):
+    kernel = [draw.randint(1, min(3, n)) for n in shape[1:]]
+    padding = [draw.randint(0, k - 1) if draw.chance(0.5) else 0 for k in kernel]
+    stride = [draw.choice((1, 1, 2)) for _ in kernel]
+    options = {"stride": tuple(stride), "padding": tuple(padding), "bias": draw.chance(0.7)}
+    return _filled(draw, nn.Conv2d(shape[0], draw.randint(1, 3), tuple(kernel), **options))
+
+
+def batch_norm(draw, shape):
+    kind = nn.BatchNorm2d if len(shape) == 3 else nn.BatchNorm1d
+    return _filled(draw, kind(shape[0], affine=draw.chance(0.85)))
+
+
+def max_pool(draw, shape):
+    kernel = draw.randint(1, min(3, *shape[1:]))
+    options = {"stride": draw.randint(1, kernel), "padding": draw.choice((0, kernel // 2))}
+    if draw.chance(0.5):
+        return nn.MaxPool2d(kernel, **options)
+    return lambda x: F.max_pool2d(x, kernel, **options)
+
+
+def avg_pool(draw, shape):
+    kernel = draw.randint(1, min(3, *shape[1:]))
+    options = {"stride": draw.randint(1, kernel), "padding": draw.choice((0, kernel // 2))}
+    if draw.chance(0.25):
+        options["count_include_pad"] = False
+    if draw.chance(0.15):
+        options["divisor_override"] = draw.choice((1, 2, 3, 5, 8))
+    if draw.chance(0.5):
+        return nn.AvgPool2d(kernel, **options)
+    return lambda x: F.avg_pool2d(x, kernel, **options)
+
+
+def global_pool(draw, shape):
+    if draw.chance(0.5):
+        return nn.AdaptiveAvgPool2d(1)
+    return lambda x: F.adaptive_avg_pool2d(x, (1, 1))
+
+
+def rectifier(draw, shape):
+    slope = draw.choice((0.125, 0.5, 0.01, 0.3, 0.75))
+    return draw.choice(
+        (
+            nn.ReLU(),
+            F.relu,
+            torch.relu,
+            lambda x: x.relu(),
+            nn.LeakyReLU(slope),
+            lambda x: F.leaky_relu(x, slope),
+            lambda x: F.leaky_relu(x, negative_slope=slope),
+        )
+    )
+
+
+def hard(draw, shape):
+    return draw.choice((nn.Hardsigmoid(), F.hardsigmoid, nn.Hardswish(), F.hardswish))
+
+
+def table(draw, shape):
+    modules = (nn.Sigmoid(), nn.Tanh(), nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.ELU(0.5),
+               nn.Mish(), nn.Softplus(), nn.Softsign())  # fmt: skip
+    functions = (torch.sigmoid, torch.tanh, F.gelu, F.silu, F.elu, F.mish, F.softplus, F.softsign)
+    return draw.choice((*modules, *functions))
+
+
+def wiring(draw, shape):
+    return draw.choice((nn.Identity(), nn.Dropout(), lambda x: x.contiguous()))
+
+
+def flatten(draw, shape):
+    return draw.choice(
+        (nn.Flatten(), lambda x: torch.flatten(x, 1), lambda x: x.reshape(x.size(0), -1))
+    )
+
+
+def turned(draw, shape):
+    if len(shape) == 2:
+        return draw.choice((lambda x: x.transpose(1, 2), lambda x: x.permute(0, 2, 1)))
+    axes = [1, 2, 3]
+    draw.shuffle(axes)
+    return lambda x: x.permute(0, *axes)
+
+
+def folded(draw, shape):
+    """A vector as rows, rows as others."""
+    size = 1
+    for n in shape:
+        size *= n
+    rows = draw.choice([d for d in range(1, size + 1) if size % d == 0])
+    return lambda x: x.reshape(-1, rows, size // rows)
+
+
+def bent(draw, shape):
+    return lambda x: x.unsqueeze(1)
+
+
+UNARY = {
+    1: (linear,) * 4 + (batch_norm, rectifier, rectifier, hard, table, wiring, folded),
+    2: (linear, conv1d, conv1d, batch_norm, rectifier, hard, table, flatten, turned, folded),
+    3: (conv2d,) * 4
+    + (batch_norm, max_pool, avg_pool, avg_pool, global_pool, rectifier, rectifier, hard, table)
+    + (flatten, flatten, turned, linear),
+}
+
+BINARY = {
+    "x + y": lambda draw: lambda x, y: x + y,
+    "x - y": lambda draw: lambda x, y: x - y,
+    "x * y": lambda draw: lambda x, y: x * y,
+    "add alpha": lambda draw: _with_alpha(draw, torch.add),
+    "sub alpha": lambda draw: _with_alpha(draw, torch.sub),
+    "sub by keyword": lambda draw: lambda x, y: torch.sub(other=y, input=x),
+    "add by keyword": lambda draw: lambda x, y: torch.add(input=x, other=y),
+    "x.add": lambda draw: lambda x, y: x.add(y),
+    "x.mul": lambda draw: lambda x, y: x.mul(y),
+    "x.sub alpha": lambda draw: _with_alpha(draw, torch.Tensor.sub),
+}
+
+
+def _with_alpha(draw, function):
+    alpha = draw.choice((2, 0.5, -1, 3, 0.25, -0.75))
+    return lambda x, y: function(x, y, alpha=alpha)
+
+
+# -- a model ---------------------------------------------------------------------------------------
+
+
+def random_model(draw):
+    """A model, its inputs (without formats) and what it is made of."""
+    shape = draw.choice(
+        (
+            (draw.randint(1, 6),),
+            (draw.randint(1, 6),),
+            (draw.randint(1, 3), draw.randint(1, 5)),
+            (draw.randint(1, 3), draw.randint(2, 5), draw.randint(2, 5)),
+            (draw.randint(1, 3), draw.randint(2, 5), draw.randint(2, 5)),
+        )
+    )
+    inputs = [torch.zeros(2, *shape) for _ in range(2 if draw.chance(0.2) else 1)]
+    values, steps = list(inputs), []
+    for _ in range(draw.choice((1, 2, 2, 3, 3, 4, 5)) if draw.chance(0.98) else 0):
+        step = _step(draw, values, len(inputs))
+        values.append(_run(step, values))
+        steps.append(step)
+    used = {i for step in steps for i in step.sources}
+    outputs = [i for i in range(len(inputs), len(values)) if i not in used]
+    outputs = outputs or [0]
+    if draw.chance(0.12):
+        outputs.append(draw.randrange(len(values)))
+    text = "; ".join(f"{s.text}{list(s.sources)}" for s in steps)
+    return Steps(steps, outputs).eval(), inputs, f"{shape}: {text} -> {outputs}"
+
+
+def _run(step, values):
+    with torch.no_grad():
+        return step.call(*(values[i] for i in step.sources))
+
+
+def _step(draw, values, inputs):
+    last = len(values) - 1
+    source = last if draw.chance(0.8) else draw.randrange(len(values))
+    x = values[source]
+    alike = [i for i, v in enumerate(values) if v.shape == x.shape]
+    if draw.chance(0.3 if inputs == 1 else 0.5):
+        text = draw.choice(list(BINARY))
+        other = draw.choice(alike)
+        pair = (source, other) if draw.chance(0.5) else (other, source)
+        return Step(text, BINARY[text](draw), pair)
+    shape = tuple(x.shape[1:])
+    make = draw.choice(UNARY[len(shape)])
+    return Step(make.__name__, make(draw, shape), (source,))
+
+
+# -- formats ---------------------------------------------------------------------------------------
+
+
+def random_format(draw, role, widths):
+    """Settings of a fixed-point format under their keys: `data_in_width` …"""
+    width = draw.choice(widths)
+    is_signed = draw.chance(0.8)
+    settings = {"width": width, "frac_width": width - is_signed - draw.choice((0, 1, 1, 2, 2, 3))}
+    if draw.chance(0.08):
+        settings["frac_width"] = draw.randint(-2, width + 3)
+    if not is_signed:
+        settings["is_signed"] = False
+    settings["rounding"] = draw.choice(ROUNDINGS)
+    if is_signed and width > 1 and draw.chance(0.15):
+        settings["narrow"] = True
+    elif width <= 24 and draw.chance(0.12):
+        settings["overflow"] = "wrap"
+    return {f"{role}_{key}": value for key, value in settings.items()}
+
+
+WIDTHS = (1, 2, 3, 4, 4, 5, 6, 6, 7, 8, 8, 8, 10, 12, 16)
+TABLE_WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8)
+WIDE = (24, 32)
+
+
+def random_config(draw, op):
+    """A config for a node of the op named `op`."""
+    widths = TABLE_WIDTHS if op in TABLES else WIDTHS
+    if draw.chance(0.03) and op not in TABLES:
+        widths = WIDE
+    config = {"name": "integer"}
+    for role in ("data_in_0", "data_in_1") if op in ("add", "sub", "mul") else ("data_in",):
+        config |= random_format(draw, role, widths)
+    config |= random_format(draw, "weight", WIDTHS) | random_format(draw, "bias", WIDTHS)
+    if draw.chance(0.9 if op in NOT_DYADIC else 0.4):
+        config |= random_format(draw, "data_out", WIDTHS)
+    return config
+
+
+NOT_DYADIC = (
+    *TABLES, "hardswish", "hardsigmoid", "adaptive_avg_pool2d", "avg_pool2d",
+    "batch_norm1d", "batch_norm2d",
+)  # fmt: skip
+"""Ops whose results fixed point does not hold: they want a format."""
+PARAMETRIC = ("linear", "conv1d", "conv2d", "batch_norm1d", "batch_norm2d", *TABLES)
+"""Ops that hardware builds only in a format."""
+
+
+def random_case(seed):
+    """The case of a seed."""
+    draw = Draw(seed)
+    model, inputs, text = random_model(draw)
+    graph = MaseGraph(model, dummy_in=tuple(inputs) if len(inputs) > 1 else inputs[0])
+    init_metadata_analysis_pass(graph)
+    add_common_metadata_analysis_pass(graph)
+    rules = {}
+    for node in graph.fx_graph.nodes:
+        op = find_op(node)
+        if op is None or op.compute is None or node.op not in CALLS:
+            continue
+        if draw.chance(0.99 if op.name in PARAMETRIC else 0.8):
+            rules[node.name] = {"config": random_config(draw, op.name)}
+    if rules:
+        quantize_transform_pass(graph, {"by": "name", **rules})
+    return Case(seed, graph, Parallelism(draw.choice((1, 1, 2, 2, 3, 4, 8))), text)
+
+
+CALLS = ("call_module", "call_function", "call_method")
