@@ -40,6 +40,12 @@ class Record(MutableMapping, dict):  # type: ignore[misc,metaclass]
 
     KEYS: ClassVar[dict[str, str]] = {}
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        record = super().__new__(cls)
+        # json's C code takes a dict with nothing in its own store for empty and asks no further
+        dict.__setitem__(record, "", None)
+        return record
+
     @classmethod
     def known_keys(cls) -> list[str]:
         """Every key this record may have."""
