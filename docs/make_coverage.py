@@ -194,52 +194,38 @@ def counts(rows: list[dict[str, Any]]) -> dict[str, int]:
     }
 
 
+INTRODUCTION = """# Models that can be captured
+
+Written by `make coverage`: every model type of transformers {version} of which a small random
+configuration builds and runs here ({built} of {tried}), its base model. *Equal* means bit-equal to
+the eager model. *Other sizes* are other batch sizes and lengths at which the model itself runs;
+*guarded* means that the graph refuses one of them with a `SizeError`, because the model's code goes
+another way there. *Trains* means that one training step from the same random state gives the same
+outputs bit for bit and the same gradients.
+"""
+
+
 def page(rows: list[dict[str, Any]]) -> str:
     """The Markdown page: counts, then what does not hold, then all types."""
     found, built = counts(rows), [r for r in rows if r["built"]]
     failures = [(r, c) for r in built for c in ("captured", *COLUMNS) if r.get(c) == "no"]
-    pinned = [r for r in built if r.get("other sizes") == "guarded"]
-    return (
-        "\n".join(
-            [
-                "# Models that can be captured",
-                "",
-                "Written by `make coverage`: every model type of transformers "
-                f"{transformers.__version__} of which a small random configuration builds and runs "
-                f"({found['built']} of {found['tried']}), its base model. *Equal* means bit-equal to "
-                "the eager model; *other sizes* are other batch sizes and lengths at which the model "
-                "itself runs; *guarded* means that the graph refuses one of them with a `SizeError`, "
-                "because the model's code goes another way there; *trains* that one training step "
-                "from the same random state gives the same outputs bit for bit and the same "
-                "gradients.",
-                "",
-                "| | types |",
-                "|---|---|",
-                *(f"| {name.replace('_', ' ')} | {number} |" for name, number in found.items()),
-                "",
-                "## What does not hold",
-                "",
-                "| type | what | why |",
-                "|---|---|---|",
-                *(
-                    f"| {r['type']} | {c} | {_cell(r['why'].get(c, 'differs'))} |"
-                    for r, c in failures
-                ),
-                "",
-                "## Guarded at another size",
-                "",
-                ", ".join(r["type"] for r in pinned) + ".",
-                "",
-                "## Captured",
-                "",
-                ", ".join(r["type"] for r in built if r["captured"] == "yes") + ".",
-                "",
-                f"Besides, the {len(zoo.ZOO)} models of `tests/zoo.py` are captured with labels, "
-                "masks and both attention kernels in the tests, and equal in every column.",
-            ]
-        )
-        + "\n"
-    )
+    lines = [
+        INTRODUCTION.format(version=transformers.__version__, **found),
+        "| | types |",
+        "|---|---|",
+        *(f"| {name.replace('_', ' ')} | {number} |" for name, number in found.items()),
+        "\n## What does not hold\n",
+        "| type | what | why |",
+        "|---|---|---|",
+        *(f"| {r['type']} | {c} | {_cell(r['why'].get(c, 'differs'))} |" for r, c in failures),
+        "\n## Guarded at another size\n",
+        ", ".join(r["type"] for r in built if r.get("other sizes") == "guarded") + ".",
+        "\n## Captured\n",
+        ", ".join(r["type"] for r in built if r["captured"] == "yes") + ".",
+        f"\nBesides, the {len(zoo.ZOO)} models of `tests/zoo.py` are captured with labels, masks "
+        "and both attention kernels in the tests, and are equal in every way.",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _cell(text: str) -> str:
@@ -269,8 +255,7 @@ def main() -> int:
     for kind in tiny_models.types() if options.fresh else options.types:
         _file(kind).unlink(missing_ok=True)
     torch.set_num_threads(1)
-    case = tiny_models.build("bert")
-    MaseGraph(case.model, list(case.inputs), case.inputs)  # what it imports, no process has to
+    row("bert")  # what it imports and prepares, no process has to
     waiting = [k for k in options.types or tiny_models.types() if not _file(k).exists()]
     with ThreadPoolExecutor(options.workers) as pool:
         list(pool.map(lambda kind: tried(kind, options.limit), waiting))

@@ -35,7 +35,7 @@ FIELDS: dict[str, Any] = {
     **dict.fromkeys(
         (
             *("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads"),
-            *("decoder_attention_heads", "attention_heads", "mamba_n_heads", "mamba_num_heads"),
+            *("decoder_attention_heads", "attention_heads"),
         ),
         HEADS,
     ),
@@ -66,6 +66,11 @@ FIELDS: dict[str, Any] = {
     "qk_nope_head_dim": 8,
     "v_head_dim": HEAD,
     **dict.fromkeys(("max_position_embeddings", "n_positions", "max_sequence_length"), 128),
+    **dict.fromkeys(("mamba_n_heads", "mamba_num_heads"), 8),
+    "mamba_head_dim": HEAD,
+    "mamba_d_ssm": 2 * WIDTH,
+    **dict.fromkeys(("mamba_n_groups", "n_groups"), 2),
+    "rotary_dim": 8,
     "image_size": 32,
     "patch_size": 8,
     "max_source_positions": 100,
@@ -82,6 +87,11 @@ FIELDS: dict[str, Any] = {
     "eos_token_id": 2,
 }
 """What a field of this name is set to, in any config that has it with a value of its kind."""
+
+PER_STAGE = {"hidden_sizes": 16, "embed_dims": 16}
+"""Fields with a width for each stage: so many times the number of the stage."""
+DERIVED = {"out_features", "out_indices", "stage_names", "_out_features", "_out_indices"}
+"""Fields that follow from others."""
 
 OF_TYPE: dict[str, dict[str, Any]] = {
     "swin": {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4},
@@ -137,7 +147,8 @@ def _model(kind: str, fields: dict[str, Any]) -> nn.Module | None:
     try:
         config = transformers.AutoConfig.for_model(kind)
         _shrink(config, fields)
-        config = type(config).from_dict(config.to_dict())
+        given = {k: v for k, v in config.to_dict().items() if k not in DERIVED}
+        config = type(config).from_dict(given)
         found = MODEL_MAPPING[type(config)]
         cls = found[0] if isinstance(found, tuple | list) else found
         with torch.device("meta"):
@@ -151,14 +162,19 @@ def _model(kind: str, fields: dict[str, Any]) -> nn.Module | None:
 
 
 def _shrink(config: Any, fields: dict[str, Any]) -> None:
+    layers = {v for k, v in vars(config).items() if "layer" in k and type(v) is int and v > 2}
     for name, value in list(vars(config).items()):
         if hasattr(value, "to_dict") and hasattr(value, "model_type"):
             _shrink(value, fields)
         elif name in fields and type(fields[name]) is type(value):
             setattr(config, name, fields[name])
-        elif name == "layer_types" and isinstance(value, list):
-            kinds = list(dict.fromkeys(value))
+        elif name in PER_STAGE and fields is not SHALLOW and isinstance(value, list):
+            setattr(config, name, [PER_STAGE[name] * (i + 1) for i in range(len(value))])
+        elif isinstance(value, list) and len(value) in layers:  # one entry for each layer
+            kinds = [v for i, v in enumerate(value) if v not in value[:i]]
             setattr(config, name, (kinds + kinds)[:2])
+    if getattr(config, "qk_rope_head_dim", None) == 8 and hasattr(config, "head_dim"):
+        config.head_dim = 8  # the part that is rotated
     config._attn_implementation = "eager"
 
 

@@ -147,15 +147,18 @@ def differentiated_chain(steps: int) -> None:
     assert values[gradients["x"].name] == steps / 2 + 1
 
 
+@pytest.mark.no_cover  # measuring would take longer than the test
 def test_a_long_chain_runs_and_differentiates_without_recursion() -> None:
     differentiated_chain(10_000)
 
 
+@pytest.mark.no_cover  # calls are counted: nothing else may count them
 def test_the_work_grows_as_the_chain_does() -> None:
     short, long = (count_calls(differentiated_chain, steps) for steps in (200, 800))
     assert long < 4.2 * short
 
 
+@pytest.mark.no_cover  # measuring would take longer than the test
 def test_a_chain_of_10_000_nodes_is_optimised_and_compiled_without_recursion() -> None:
     g = Graph()
     y = x = g.add_input("x", (3,))

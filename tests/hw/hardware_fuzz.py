@@ -23,8 +23,8 @@ from chop.hw.exact_model import run_exact
 from chop.hw.lower import Lowered, lower
 from chop.hw.verify import verify
 
-TENSORS = 6
-BATCH = 25
+TENSORS = 8
+BATCH = 50
 """Designs of one program."""
 
 

@@ -12,8 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from chop.hw.exact_model import quantizers_of
 from chop.hw.lower import Parallelism
 from chop.ir.graph import MaseGraph
+from chop.ir.meta import mase_meta
 from chop.ir.ops import find_op
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,
@@ -336,7 +338,18 @@ def random_case(seed):
             rules[node.name] = {"config": random_config(draw, op.name)}
     if rules:
         quantize_transform_pass(graph, {"by": "name", **rules})
+    _set_input_formats(draw, graph)
     return Case(seed, graph, Parallelism(draw.choice((1, 1, 2, 2, 3, 4, 8))), text)
+
+
+def _set_input_formats(draw, graph):
+    """Inputs that something reads as they are get a format by hand, as most would need one."""
+    for node in graph.fx_graph.nodes:
+        read_in_float = [n for n in node.users if not quantizers_of(n)]
+        if node.op == "placeholder" and draw.chance(0.95 if read_in_float else 0.05):
+            result = mase_meta(node).common.results["data_out_0"]
+            width = draw.choice(WIDTHS[1:])
+            result["type"], result["precision"] = "fixed", [width, width - draw.randint(1, 4)]
 
 
 CALLS = ("call_module", "call_function", "call_method")

@@ -4,6 +4,7 @@ Compiling the headers costs as much as ten small designs, and a process start is
 a batch is built and run at once. A machine needs Verilator and g++, nothing else.
 """
 
+import hashlib
 import os
 import struct
 import subprocess
@@ -95,7 +96,7 @@ def _compile(jobs: Sequence[Job], folder: Path) -> Path:
     places = ["-I", str(made), "-I", str(include), "-I", str(include / "vltstd")]
     switches = ["-DVM_TRACE=0", "-DVM_TRACE_FST=0", "-DVM_COVERAGE=0", "-DVM_SC=0"]
     flags = [*FLAGS, *switches, *places]
-    objects = [str(p) for p in _runtime(folder, flags, include)]
+    objects = [str(p) for p in _runtime(include)]
     program = folder / "batch"
     compiler = str(toolchain.program("g++"))
     _call([compiler, *flags, str(unit), *objects, "-o", str(program)], folder)
@@ -107,15 +108,19 @@ def _belongs(name: str, number: int) -> bool:
     return not rest[0].isdigit()  # Vd1.cpp, Vd1__Syms.cpp, and not Vd12.cpp
 
 
-def _runtime(folder: Path, flags: Sequence[str], include: Path) -> list[Path]:
-    """Verilator's run time, compiled once for all batches beside each other."""
+def _runtime(include: Path) -> list[Path]:
+    """Verilator's run time, compiled once per machine, in the user's cache."""
+    key = hashlib.sha256(f"{toolchain.verilator().version()} {FLAGS}".encode()).hexdigest()[:16]
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "mase", f"batch-{key}")
+    cache.mkdir(parents=True, exist_ok=True)
     found = []
     for name in RUNTIME:
-        path = folder.parent / f"{name}.o"
+        path = cache / f"{name}.o"
         if not path.exists():
-            draft = folder / path.name
+            draft = cache / f"{os.getpid()}.{name}.o"
+            places = ["-I", str(include), "-I", str(include / "vltstd")]
             source = ["-c", str(include / f"{name}.cpp"), "-o", str(draft)]
-            _call([str(toolchain.program("g++")), *flags, *source], folder)
+            _call([str(toolchain.program("g++")), *FLAGS, *places, *source], cache)
             draft.replace(path)
         found.append(path)
     return found

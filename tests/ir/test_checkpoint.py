@@ -193,7 +193,8 @@ def test_a_checkpoint_of_version_1_loads_with_a_word_on_checksums(caplog):
         graph.model(graph.dummy_in["x"]),
         load_file(HERE / "version1_outputs.safetensors"),
     )
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    for name, value in wanted.items():  # written on another machine, whose sums round otherwise
+        torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6)
 
 
 class Transposed(nn.Module):
@@ -253,7 +254,17 @@ def test_a_node_erased_after_annotation_leaves_a_checkpoint_that_loads(tmp_path)
     assert torch.equal(pickle.loads(pickle.dumps(graph)).model(x), model(x))
 
 
-def test_guards_are_read_as_plain_data(tmp_path):
+@pytest.mark.parametrize(
+    ("guards", "words"),
+    [
+        ([["gt", ["size", "x", 1], 6]], "guards: expected conditions and shapes"),
+        ({"guards": [[["gt", 1, 2], "x.py"]], "captured": []}, "unknown relation 'gt'"),
+        ({"guards": [[[">", ["eval", 1], 2], "x.py"]], "captured": []}, "unknown operation 'eval'"),
+        ({"guards": [[[">", ["**", 9, 10**9], 2], "x"]], "captured": []}, "a whole power up to"),
+    ],
+)
+def test_guards_are_read_as_plain_data(tmp_path, guards, words):
     _, path = small(tmp_path)
-    edit(path, lambda d: d.update(guards=[["gt", ["size", "x", 1], 6]]))
-    assert load_graph(path).guards == [["gt", ["size", "x", 1], 6]]
+    edit(path, lambda d: d.update(guards=guards))
+    with pytest.raises(CheckpointError, match=words):
+        load_graph(path)

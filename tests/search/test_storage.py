@@ -4,6 +4,7 @@ import collections
 import datetime
 import json
 import random
+import sqlite3
 import sys
 import time
 from pathlib import Path
@@ -243,3 +244,12 @@ def test_the_dashboard_shows_the_study(tmp_path):
     (study,) = json.loads(body)["study_summaries"]
     assert status == ["200 OK"]
     assert (study["study_name"], study["directions"]) == ("shown", ["minimize", "minimize"])
+
+
+def test_a_damaged_study_file_is_an_error_that_names_it(tmp_path):
+    file = tmp_path / "study.db"
+    optuna.create_study(storage=open_store(file).storage, study_name="s")
+    with sqlite3.connect(file) as opened:
+        opened.execute("UPDATE study_directions SET direction = 'SIDEWAYS'")
+    with pytest.raises(SearchError, match=r"storage '.*study.db': damaged: "):
+        open_store(file)

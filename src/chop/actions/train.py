@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
@@ -115,10 +116,25 @@ def _arguments(
         **(saving if resume else {"save_strategy": "no"}),
         **settings,
     }
+    _check_numbers(chosen)
     try:
         return TrainingArguments(output_dir=str(output_dir), **chosen)
-    except TypeError as error:  # an unknown name; the message says which
+    except (TypeError, ValueError) as error:  # a name or a value; the message says which
         raise ConfigError(f"get_trainer: {error}") from error
+
+
+def _check_numbers(settings: Mapping[str, Any]) -> None:
+    """What transformers would find out in the midst of a training."""
+    for field in dataclasses.fields(TrainingArguments):
+        value = settings.get(field.name)
+        is_number = type(field.default) in (int, float)
+        if is_number and isinstance(value, str):
+            raise ConfigError(f"get_trainer: {field.name} is a number, got '{value}'.")
+    steps = settings.get("gradient_accumulation_steps", 1)
+    if steps < 1:
+        raise ConfigError(
+            f"get_trainer: gradient_accumulation_steps must be at least 1, got {steps}."
+        )
 
 
 PLACES = ("save_steps", "save_strategy", "save_total_limit", "logging_steps", "disable_tqdm")

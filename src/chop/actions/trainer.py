@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, Trainer
 
 from chop.actions.columns import LABELS, takes
 from chop.errors import CheckpointError, DataError, TrainingError
+from chop.files import read_json
 
 COMPLETE = "complete.json"
 """Written last into a checkpoint: without it, the checkpoint was cut short."""
@@ -149,11 +150,14 @@ def _stored_loss(checkpoint: str | bool | None) -> float:
     """The sum of losses in a checkpoint; 0 at the start of a run."""
     if not isinstance(checkpoint, str) or not Path(checkpoint, COMPLETE).is_file():
         return 0.0
-    return float(json.loads(Path(checkpoint, COMPLETE).read_text()).get(LOSS_SUM, 0.0))
+    stored = read_json(Path(checkpoint, COMPLETE), CheckpointError)
+    return float(stored.get(LOSS_SUM, 0.0))
 
 
 def _check_facts(checkpoint: Path, facts: Mapping[str, Any]) -> None:
-    stored = json.loads((checkpoint / COMPLETE).read_text())
+    stored = read_json(checkpoint / COMPLETE, CheckpointError)
+    if not isinstance(stored, dict):
+        raise CheckpointError(f"{checkpoint / COMPLETE}: not the note of a run. Give resume=False.")
     for name, value in json.loads(json.dumps(facts)).items():
         if stored.get(name) != value:
             raise CheckpointError(

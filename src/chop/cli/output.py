@@ -53,8 +53,10 @@ def alone_in(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.unlink(missing_ok=True)
-        os.close(handle)
+        try:
+            lock.unlink(missing_ok=True)
+        finally:
+            os.close(handle)
 
 
 def _hold(lock: Path) -> int:
@@ -105,25 +107,14 @@ def _move(source: Path, folder: Path, name: str) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Finish what a killed command had written whole, remove what it had not."""
+    """Finish what a killed command had written whole, remove what it had not.
+
+    Its process is dead: who calls this is alone in the folder.
+    """
     for scratch in folder.glob(f"{SCRATCH}*"):
-        if _is_alive(scratch.name.removeprefix(SCRATCH)):
-            continue
         if (scratch / COMPLETE).exists():
             publish(scratch, folder)
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _is_alive(process: str) -> bool:
-    if not process.isdecimal() or int(process) == os.getpid():
-        return False
-    try:
-        os.kill(int(process), 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def write_text(path: Path, text: str) -> Path:

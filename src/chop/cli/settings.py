@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from chop.cli.limits import check_limits
 from chop.config import dump_toml, load_toml, parse, parse_toml
 from chop.errors import ConfigError
 
@@ -25,7 +26,9 @@ def resolve(
     merged: dict[str, Any] = {} if file is None else read_table(file, command)
     for text in assignments:
         merged = merge(merged, read_assignment(text))
-    return parse(cls, merge(merged, flags or {}), command)
+    config = parse(cls, merge(merged, flags or {}), command)
+    check_limits(config, command)
+    return config
 
 
 def read_table(file: Path, command: str) -> dict[str, Any]:

@@ -50,7 +50,11 @@ def get_tokenized_dataset(
 def load_tokenizer(checkpoint: str | Path) -> Any:
     """The tokenizer of a model, by hub name or folder."""
     place = locate(checkpoint, "model")
-    return AutoTokenizer.from_pretrained(place.name, local_files_only=place.is_local)
+    try:
+        return AutoTokenizer.from_pretrained(place.name, local_files_only=place.is_local)
+    except (ValueError, OSError) as error:  # transformers' own words for a missing or broken file
+        told = str(error).strip().split("\n")[0]
+        raise DataError(f"tokenizer '{checkpoint}': none could be loaded ({told}).") from error
 
 
 def load_text(dataset: str | Path, cache_dir: str | Path | None = None) -> Any:

@@ -52,7 +52,8 @@ struct Request {
 struct Lane {  // one stream under test
   Port port;
   uint64_t wanted = 0;
-  std::vector<uint8_t> bytes;  // beats to send, or received
+  std::vector<uint8_t> bytes;     // beats to send, or received
+  std::vector<uint8_t> expected;  // beats that should be received
   Random random{};
   bool offering = false;
   bool was_waiting = false;
@@ -115,8 +116,8 @@ class Bench {
     FILE* file = fopen(path, "wb");
     if (!file) exit(2);
     const uint64_t cycles = is_done_ ? done_at_ + 1 : cycle_;
-    const uint64_t head[4] = {is_done_, cycles, violations_, handshakes_.size()};
-    put(file, head, 4);
+    const uint64_t head[5] = {is_done_, cycles, violations_, spoilt_, handshakes_.size()};
+    put(file, head, 5);
     put(file, handshakes_.data(), handshakes_.size());
     for (const Lane& lane : sources_) put_lane(file, lane, false);
     for (const Lane& lane : sinks_) put_lane(file, lane, true);
@@ -138,6 +139,8 @@ class Bench {
     for (const Port& port : output_ports(top_)) {
       Lane lane{port};
       get(file, &lane.wanted, 1);
+      lane.expected.resize(lane.wanted * port.bytes);
+      get(file, lane.expected.data(), lane.expected.size());
       sinks_.push_back(lane);
     }
     fclose(file);
@@ -256,9 +259,15 @@ class Bench {
     lane.was_waiting = *lane.port.valid && !*lane.port.ready;
     if (lane.was_waiting) lane.held.assign(data, data + lane.port.bytes);
     if (!*lane.port.valid || !*lane.port.ready) return;
+    if (!is_recorded_) spoilt_ += !is_expected(lane, data);
     lane.bytes.insert(lane.bytes.end(), data, data + lane.port.bytes);
     lane.times.push_back(uint32_t(cycle_));
     last_progress_ = cycle_;
+  }
+
+  static bool is_expected(const Lane& lane, const uint8_t* data) {
+    const size_t at = lane.times.size() * lane.port.bytes;
+    return at < lane.expected.size() && !memcmp(&lane.expected[at], data, lane.port.bytes);
   }
 
   // After the last beat it looks on for a while: a beat too many is an error as well.
@@ -269,6 +278,8 @@ class Bench {
       if (is_done_) done_at_ = cycle_ ? cycle_ - 1 : 0;
     }
     if (is_done_ && cycle_ > done_at_ + request_.extra) return true;
+    for (const Lane& lane : sinks_)  // beats without end
+      if (lane.times.size() > lane.wanted + request_.extra) return true;
     return cycle_ > last_progress_ + request_.patience + 1 || context_.gotFinish();
   }
 
@@ -280,6 +291,7 @@ class Bench {
   std::vector<Random> gate_random_;
   std::vector<uint8_t> handshakes_;  // per traced cycle: bit 0 valid, bit 1 ready, for each port
   uint64_t cycle_ = 0, done_at_ = 0, last_progress_ = 0, violations_ = 0;
+  uint64_t spoilt_ = 0;  // wrong beats in the runs that a reset cut off
   bool is_done_ = false, is_recorded_ = false;
 #if VM_TRACE
   VerilatedFstC waves_;

@@ -161,7 +161,7 @@ def read_interface(directory: Path) -> Interface:
             for side in ("inputs", "outputs")
         }
         control = read_control(told)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise HardwareError(f"{path}: not the streams of a design ({error!r}).") from error
     return Interface(told["name"], ports["inputs"], ports["outputs"], told["cycles"], control)
 

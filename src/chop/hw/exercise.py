@@ -17,7 +17,9 @@ from chop.hw.verdict import Verdict
 
 STALLS = Stalls(0.6, 0.6, 2)
 """Source and sink each wait in two of five cycles."""
-LEAST_TENSORS = 6
+RESETS = 48
+"""So many that one falls into each stage's last cycle of a tensor, more likely than not."""
+LEAST_TENSORS = 8
 """In the runs with stalls; fewer are sent again."""
 
 
@@ -28,8 +30,8 @@ def profiles(cycles: int, ports: Stalls = STALLS) -> tuple[Stalls, ...]:
     """
     return (
         ports,
-        Stalls(0.8, 0.8, 3, inside=0.6, resets=4),
-        Stalls(0.5, 0.5, 5, burst=cycles + 24, resets=4),
+        Stalls(0.8, 0.8, 3, inside=0.6, resets=RESETS),
+        Stalls(0.6, 0.4, 5, burst=6 * cycles + 24, resets=4),
     )
 
 

@@ -29,8 +29,9 @@ from chop.hw.verilate import lint as lint
 
 PREDICTED_CYCLES = 10_000
 """For how long at least the cycle model follows a simulation."""
-_RESET_SPAN = 32
-"""A reset comes within so many cycles and two tensors."""
+_RESET_SPAN = 10_000
+"""A reset comes within the time of four tensors (what the last one left must show), and of so many
+cycles."""
 _EXTRA_CYCLES = 64
 """How long to look for beats that should not come after the last expected one."""
 
@@ -129,13 +130,13 @@ class Simulator:
         """What the program answers; a port without codes gets none and gives none."""
         wait = patience(self.interface.cycles, stalls)
         head = (stalls.seed, *stalls.thresholds(), stalls.burst, stalls.resets)
-        extra, span = max(_EXTRA_CYCLES, wait // 4), _RESET_SPAN + 2 * self.interface.cycles
+        extra = max(_EXTRA_CYCLES, wait // 4)
+        span = min(_EXTRA_CYCLES + 4 * self.interface.cycles, _RESET_SPAN)
         parts = [struct.pack("<6I4Q", *head, wait, extra, trace, span)]
-        for name, stream in self._inputs().items():
-            beats = to_bytes(inputs[name], stream) if name in inputs else b""
-            parts += [struct.pack("<Q", len(beats)), bytes(beats)]
-        for name, stream in self._outputs().items():
-            parts.append(struct.pack("<Q", _beats(expected, name, stream)))
+        for codes, streams in ((inputs, self._inputs()), (expected, self._outputs())):
+            for name, stream in streams.items():
+                beats = to_bytes(codes[name], stream) if name in codes else b""
+                parts += [struct.pack("<Q", len(beats)), bytes(beats)]
         with tempfile.TemporaryDirectory() as scratch:
             request, response = Path(scratch, "request"), Path(scratch, "response")
             request.write_bytes(b"".join(parts))
@@ -145,8 +146,8 @@ class Simulator:
             return response.read_bytes()
 
     def _verdict(self, told: bytes, expected: Mapping[str, Ints]) -> Verdict:
-        is_done, cycles, violations, traced = struct.unpack_from("<4Q", told)
-        reader = _Reader(told, 32)
+        is_done, cycles, violations, spoilt, traced = struct.unpack_from("<5Q", told)
+        reader = _Reader(told, 40)
         ports = len(self._inputs()) + len(self._outputs())
         handshakes = reader.array(np.uint8, traced).reshape(-1, ports)
         times_in = {name: reader.array(np.uint32, reader.count()) for name in self._inputs()}
@@ -159,14 +160,16 @@ class Simulator:
             times_out[name] = reader.array(np.uint32, beats)[: _beats(expected, name, stream)]
         if not is_done:
             counts = {n: f"{outputs[n].size} of {v.size}" for n, v in expected.items()}
-            raise HardwareError(
-                f"simulation: no beat moved any more after cycle {cycles}; values out: {counts}."
-            )
+            endless = any(outputs[n].size > v.size for n, v in expected.items())
+            what = "beats come without end" if endless else "no beat moved any more"
+            raise HardwareError(f"simulation: {what} after cycle {cycles}; values out: {counts}.")
         compared, wrong, first, surplus, kept = compare(expected, outputs, self._outputs())
         timing = Timing(times_in, {name: times_out[name] for name in expected})
         tensors = len(next(iter(expected.values())))
         shown = self._shown(handshakes)
-        return Verdict(tensors, compared, wrong, first, violations, surplus, timing, kept, shown)
+        return Verdict(
+            tensors, compared, wrong, first, violations, surplus, timing, kept, shown, spoilt
+        )
 
     def _shown(self, handshakes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """The columns of the design's own ports."""

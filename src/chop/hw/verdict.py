@@ -41,13 +41,19 @@ class Verdict:
     outputs: Mapping[str, Ints]
     handshakes: npt.NDArray[np.uint8]
     """Per traced cycle and port: bit 0 valid, bit 1 ready."""
+    spoilt_beats: int = 0
+    """Wrong beats in the runs that a reset cut off."""
     pace: Pace = UNPACED
 
     @property
     def is_exact(self) -> bool:
         """At least one value compared, every bit equal, laws kept, each beat in its cycle."""
         return self.compared > 0 and not (
-            self.mismatches or self.handshake_violations or self.surplus_beats or self.pace.mistimed
+            self.mismatches
+            or self.handshake_violations
+            or self.surplus_beats
+            or self.spoilt_beats
+            or self.pace.mistimed
         )
 
     @property
@@ -71,6 +77,8 @@ class Verdict:
                 f"; {self.handshake_violations} handshake violations, "
                 f"{self.surplus_beats} surplus beats"
             )
+        if self.spoilt_beats:
+            text += f"; {self.spoilt_beats} wrong beats after a reset in the middle of a tensor"
         if self.pace.mistimed:
             text += (
                 f"; {self.pace.mistimed} of {self.pace.beats} beats out of the cycle that the "

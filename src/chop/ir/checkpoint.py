@@ -211,8 +211,10 @@ def load_graph(path: str | Path, classes: Iterable[Any] = ()) -> Loaded:
     """The graph that `save_graph` wrote; a damaged or foreign file is a CheckpointError."""
     file, weights = with_suffix(Path(path), ".json"), with_suffix(Path(path), ".safetensors")
     description, tensors = _read_pair(file, weights)
+    decode = Decoder(classes)
+    decode.is_old = description["version"] == 1
     try:
-        model = decode_model(description, tensors, Decoder(classes))
+        model = decode_model(description, tensors, decode)
     except CheckpointError as error:
         raise CheckpointError(f"{file}: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -269,6 +271,9 @@ def decode_model(
     graph = decode_graph(
         description["nodes"], decode, description["modules"], description["attributes"]
     )
+    if not decode.is_old:
+        find.check_all_used()
+        _check_all_called(graph, attributes)
     model = TracedModule(attributes, graph, class_name=description["class_name"])
     lint(model)
     _set_flags(model, description)
@@ -280,6 +285,13 @@ def decode_model(
     if description["config"] is not None:
         model.config = _decode_config(description["config"], decode)
     return model
+
+
+def _check_all_called(graph: fx.Graph, parts: Mapping[str, Any]) -> None:
+    called = {str(n.target) for n in graph.nodes if n.op in ("call_module", "get_attr")}
+    unused = parts.keys() - called
+    if unused:
+        raise CheckpointError(f"modules: no node uses '{min(unused):.200}'.")
 
 
 def _decode_parts(
@@ -323,6 +335,10 @@ def _set_flags(model: nn.Module, description: Mapping[str, Any]) -> None:
         if name not in modules or not isinstance(training, bool):
             raise CheckpointError(f"training.{name:.200}: no such module, or not true or false.")
         modules[name].training = training
+    told = {id(modules[name]) for name in description["training"]}
+    silent = [name for name, module in modules.items() if id(module) not in told]
+    if silent:
+        raise CheckpointError(f"training: nothing is said of '{silent[0]}'.")
     for name, record in description["attributes"].items():
         owner_name, _, leaf = name.rpartition(".")
         if record.get("persistent") is False:

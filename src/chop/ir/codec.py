@@ -20,6 +20,7 @@ from chop.config import parse
 from chop.errors import CheckpointError, ConfigError
 from chop.files import shown
 from chop.ir import vocabulary
+from chop.ir.applied import applied
 from chop.ir.meta import CommonMeta, HardwareMeta, MaseMetadata, SoftwareMeta, ValueMeta
 from chop.ir.typed import fits, hints_of, text_of
 from chop.ir.vocabulary import function_name
@@ -165,6 +166,7 @@ class Decoder:
     def __init__(self, classes: Iterable[Any] = (), *, trust: bool = False) -> None:
         self.given = {f"{c.__module__}.{c.__qualname__}": c for c in classes}
         self.trust = trust
+        self.is_old = False
         self.nodes: dict[str, fx.Node] = {}
 
     def __call__(
@@ -195,13 +197,15 @@ class Decoder:
             raise CheckpointError(f"{where}: expected the name of a function, got {shown(name)}.")
         if name in self.given:
             return self.given[name]
+        if name.removesuffix(".apply") in self.given:
+            return applied(self.given[name.removesuffix(".apply")].apply)
         found = vocabulary.look_up(name) if self.trust else vocabulary.find_function(name)
         if not callable(found):
             raise CheckpointError(
                 f"{where}: function {shown(name)} is not an operation a graph may call. If you "
                 "trust it, hand it in: MaseGraph.from_checkpoint(path, classes=[…])."
             )
-        return found
+        return applied(found)
 
 
 def _plain(value: Any, where: str) -> Any:
@@ -302,9 +306,12 @@ def _decode_torch(decode: Decoder, name: Any, where: str, kinds: frozenset[str])
 
 def _decode_quantizer(decode: Decoder, pair: Any, where: str, kinds: Any) -> Quantizer:
     name, fields = _items(pair, where, 2)
-    if not isinstance(name, str) or name not in FORMATS:
+    if not isinstance(name, str) or name not in FORMATS or FORMATS[name].name != name:
         raise CheckpointError(f"{where}: unknown number format {shown(name)}.")
     given = decode(_mapping(fields, where), where, _PLAIN)
+    missing = {f.name for f in dataclasses.fields(FORMATS[name])} - given.keys()
+    if missing and not decode.is_old:
+        raise CheckpointError(f"{where}: key '{min(missing)}' is missing.")
     try:
         return parse(FORMATS[name], given, where)
     except ConfigError as error:
@@ -316,10 +323,14 @@ def _decode_record(decode: Decoder, pair: Any, where: str, kinds: frozenset[str]
     if not isinstance(name, str) or name not in _RECORDS:
         raise CheckpointError(f"{where}: unknown metadata record {shown(name)}.")
     hints = hints_of(_RECORDS[name])
+    known = dataclasses.fields(_RECORDS[name])
+    parts = {f.name for f in known if f.default_factory is not dataclasses.MISSING}
+    if not (decode.is_old or decode.trust) and not parts <= _mapping(fields, where).keys():
+        raise CheckpointError(f"{where}: expected {', '.join(sorted(parts))}.")
     values = {}
     for key, raw in _mapping(fields, where).items():
         place = f"{where}.{key}"
-        if key not in {f.name for f in dataclasses.fields(_RECORDS[name])}:
+        if key not in {f.name for f in known}:
             raise CheckpointError(f"{place}: {name} has no such field.")
         values[key] = decode(raw, place, kinds)
         if not fits(values[key], hints[key]):

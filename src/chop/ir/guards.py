@@ -223,7 +223,16 @@ class Guards:
 
     @classmethod
     def from_data(cls, data: Any) -> Guards:
-        """What `to_data` gave."""
+        """What `to_data` gave; anything else is a CheckpointError."""
+        try:
+            return cls._from_data(data)
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise CheckpointError(
+                f"guards: expected conditions and shapes as a checkpoint writes them ({error!r})."
+            ) from error
+
+    @classmethod
+    def _from_data(cls, data: Any) -> Guards:
         guards = tuple(Guard(_condition(tree), str(where)) for tree, where in data["guards"])
         captured = {tuple(path): tuple(map(int, shape)) for path, shape in data["captured"]}
         return cls(guards, captured)

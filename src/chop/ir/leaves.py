@@ -161,9 +161,23 @@ def _holds_tensor(value: Any) -> bool:
 def _set_state(module: nn.Module, attributes: Mapping[str, Any], where: str) -> None:
     try:
         module.__setstate__({**vars(module), **attributes})
+        kept = dict(module.__getstate__())  # layers with lists of their weights make them anew
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         kind = type(module).__name__
         raise CheckpointError(f"{where}.attributes: not those of a {kind} ({error!r}).") from error
+    for name, value in attributes.items():
+        if name not in kept or not _is_same(kept[name], value):
+            kind = type(module).__name__
+            raise CheckpointError(f"{where}.attributes.{name}: {kind} has another value there.")
+
+
+def _is_same(found: Any, given: Any) -> bool:
+    if found is given:
+        return True
+    if isinstance(found, list) and isinstance(given, list):
+        pairs = zip(found, given, strict=False)
+        return len(found) == len(given) and all(_is_same(a, b) for a, b in pairs)
+    return not isinstance(found, Tensor) and not isinstance(given, Tensor) and found == given
 
 
 def _parametrize(module: nn.Module, names: Any, where: str) -> None:

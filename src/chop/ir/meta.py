@@ -40,11 +40,10 @@ class Record(MutableMapping, dict):  # type: ignore[misc,metaclass]
 
     KEYS: ClassVar[dict[str, str]] = {}
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        record = super().__new__(cls)
-        # json's C code takes a dict with nothing in its own store for empty and asks no further
-        dict.__setitem__(record, "", None)
-        return record
+    def __new__(cls, *args: Any, **fields: Any) -> Any:
+        made = super().__new__(cls)
+        dict.__setitem__(made, "", None)  # json takes a dict whose store is empty for "{}"
+        return made
 
     @classmethod
     def known_keys(cls) -> list[str]:

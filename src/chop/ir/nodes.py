@@ -148,6 +148,8 @@ def _check_python(where: str, name: str, args: tuple[Any, ...], kwargs: Mapping[
         return
     if kwargs:
         raise CheckpointError(f"{where}.kwargs: '{name}' takes none.")
+    if name == "operator.getitem" and (len(args) != 2 or not _nodes_in(args[0])):
+        raise CheckpointError(f"{where}.args: '{name}' takes a node and a key.")
     texts = [a for a in args if isinstance(a, str)]
     is_key = name in ("operator.getitem", "operator.setitem") and texts == [args[1]] != []
     if texts and not (is_key and isinstance(args[0], fx.Node)):

@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from chop.errors import TraceError
+from chop.ir.applied import AppliedFunction
 from chop.ir.decisions import Decision, model_line
 from chop.ir.environment import devices_seen_by, patched
 from chop.ir.sameness import FakeResults, key_of, module_key
@@ -404,8 +405,8 @@ class Recorder:
         self.module_names[module] = f"{prefix}{kind}_{number}"
         return self.module_names[module]
 
-    def call_autograd_function(self, apply: Any, args: Any, kwargs: Any) -> Any:
-        """Record a custom autograd function, by the method `apply` it always has, as one node."""
+    def call_autograd_function(self, cls: Any, apply: Any, args: Any, kwargs: Any) -> Any:
+        """Record a custom autograd function as one node; `apply` runs it."""
         if self.inside:
             return apply(*args, **kwargs)
         with self.not_recording(), torch._C.DisableTorchFunction():
@@ -413,7 +414,7 @@ class Recorder:
         result = _fresh(result, (args, kwargs))
         nodes = tuple(self.argument(a) for a in args)
         named = {key: self.argument(value) for key, value in kwargs.items()}
-        self._learn(result, self._create("call_function", apply, nodes, named))
+        self._learn(result, self._create("call_function", AppliedFunction(cls), nodes, named))
         self._mark(result, (args, kwargs))
         return result
 
@@ -438,7 +439,7 @@ class Recorder:
             return recorder.call_module(module, args, kwargs)
 
         def call_autograd(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            return recorder.call_autograd_function(MethodType(apply, cls), args, kwargs)
+            return recorder.call_autograd_function(cls, MethodType(apply, cls), args, kwargs)
 
         def see_device(tensor: torch.Tensor, device: torch.device) -> torch.device:
             return device if recorder.inside else recorder._see_device(tensor, device)

@@ -43,6 +43,8 @@ def sizes_of(node_op: str, function: Any, name: str, args: tuple[Any, ...]) -> T
             return _linear(first, function.out_features)
         return first if type(function) in _KEEPING_MODULES else None
     if node_op == "call_method":
+        if name == "baddbmm" and len(args) >= 3:
+            return _batched(*args)
         is_float = first.is_floating_point() and not any(map(_is_other_dtype, args))
         return first if name in _KEEPING_METHODS and is_float else None
     if function in _KEEPING_FUNCTIONS:
@@ -84,8 +86,15 @@ def _grouped(left: Tensor, right: Tensor, *_: Any) -> Tensor | None:
     return left.new_empty((left.shape[0], right.shape[-1])) if is_usual else None
 
 
+def _batched(_: Tensor, left: Tensor, right: Tensor, *__: Any) -> Tensor | None:
+    """A matrix product for each of a batch, added to something."""
+    are_tensors = isinstance(left, Tensor) and isinstance(right, Tensor)
+    return left.new_empty((*left.shape[:2], right.shape[2])) if are_tensors else None
+
+
 _RULES: dict[Any, Callable[..., Tensor | None]] = {
     function: _grouped
     for owner, name in ((torch, "_grouped_mm"), (F, "grouped_mm"))
     if (function := getattr(owner, name, None)) is not None
 }
+_RULES[torch.baddbmm] = _batched  # torch itself does not take symbols here

@@ -255,6 +255,15 @@ class TensorFinder:
         self.aliases = _check_names(aliases, "aliases")
         self.views = _check_names(views, "views")
         self.made: dict[str, Tensor] = {}
+        self.used: set[str] = set()
+
+    def check_all_used(self) -> None:
+        """Raises where the file says of a tensor that no module has."""
+        inputs = {name for name in self.tensors if name.startswith("dummy_in/")}
+        bases = {told["of"] for name, told in self.views.items() if name in self.used}
+        named = {*self.tensors, *self.aliases, *self.views} - inputs - bases
+        if not named <= self.used:
+            raise CheckpointError(f"tensors: '{min(named - self.used):.200}' is not used.")
 
     def parameter(self, name: str, requires_grad: Any, where: str) -> nn.Parameter:
         """The parameter `name`."""
@@ -280,6 +289,7 @@ class TensorFinder:
 
     def _first(self, name: str, where: str) -> str:
         first = self.aliases.get(name, name)
+        self.used |= {name} if not isinstance(first, str) else {name, first}
         if not isinstance(first, str) or first in self.aliases:
             raise CheckpointError(f"aliases.{name}: {shown(first)} is not the name of a tensor.")
         return first

@@ -102,7 +102,7 @@ class SymbolicSizes:
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), self._known)
         function: Any = node.target
         if node.op == "call_method":
-            function = functools.partial(_call_method, str(node.target))
+            function = functools.partial(_call_method, _method(node, args))
         elif node.op == "call_module":
             function = self.attributes[str(node.target)]
         key = _key(node, function, args, kwargs)
@@ -165,6 +165,12 @@ class SymbolicSizes:
 
 def _call_method(name: str, receiver: Any, *args: Any, **kwargs: Any) -> Any:
     return getattr(receiver, name)(*args, **kwargs)
+
+
+def _method(node: fx.Node, args: tuple[Any, ...]) -> str:
+    """The method to call for the sizes alone: rules do not keep strides, which views ask for."""
+    is_view = node.target == "view" and not any(isinstance(a, torch.dtype) for a in args)
+    return "reshape" if is_view else str(node.target)
 
 
 def _ancestry(node: fx.Node, known: Mapping[fx.Node, Any]) -> list[fx.Node]:

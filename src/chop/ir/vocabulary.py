@@ -27,6 +27,7 @@ from torch.fx.node import _get_qualified_name
 from torch.nn.utils import parametrizations, parametrize
 
 from chop.ir import modes
+from chop.ir.applied import AppliedFunction
 from chop.ir.ops import _BY_FUNCTION, _BY_METHOD, Op, op_of_module
 
 LONGEST_NAME = 400
@@ -201,9 +202,8 @@ ATTRIBUTES = frozenset(
 
 def function_name(function: Any) -> str:
     """The dotted name under which `function` can be found again."""
-    owner = getattr(function, "__self__", None)
-    if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
-        return f"{owner.__module__}.{owner.__qualname__}.{function.__name__}"
+    if isinstance(function, AppliedFunction):
+        return function.stored_name()
     name = _get_qualified_name(function)
     name = name.replace("_operator.", "operator.")
     return name if "." in name else f"builtins.{name}"
@@ -267,11 +267,16 @@ _OWN_CLASSES = re.compile(
     re.ASCII,
 )
 _SMALL_PLACES = ("transformers.activations", "transformers.pytorch_utils")
-_OWN_FUNCTIONS = "chop.nn.quantized.functional."
+_OWN_FUNCTIONS = re.compile(
+    r"chop\.(?:nn\.quantized\.functional|kernels\.[a-z0-9_]+)\.[a-z][a-z0-9_]*", re.ASCII
+)
 _AUTOGRAD = re.compile(r"(transformers\.models\.[a-z0-9_.]+\.[A-Za-z_][A-Za-z0-9_]*)\.apply")
 _PLAIN_ENDINGS = ("Norm", "Activation", "Gelu", "GELU", "GeLU", "Conv1D")
-_LAYER_ENDINGS = (*_PLAIN_ENDINGS, "Embedding", "Embeddings", "Linear", "DropPath", "Depth")
-_LAYER_ENDINGS += ("Dropout", "Conv1d", "Conv2d", "Conv3d", "Pool1d", "Pool2d", "Pad", "Padding")
+_LAYER_ENDINGS = (
+    *_PLAIN_ENDINGS,
+    *("Embedding", "Embeddings", "Linear", "DropPath", "Depth", "Dropout", "Conv1d", "Conv2d"),
+    *("Conv3d", "Pool1d", "Pool2d", "Pad", "Padding"),
+)
 """By the name alone, because looking a class up imports its module."""
 
 
@@ -280,7 +285,7 @@ def find_function(name: str) -> Callable[..., Any] | None:
     found = functions().get(name)
     if found is not None:
         return found
-    if name.startswith(_OWN_FUNCTIONS) and is_identifier(name.removeprefix(_OWN_FUNCTIONS)):
+    if _OWN_FUNCTIONS.fullmatch(name):
         made = _attribute(name)
         return made if isinstance(getattr(made, "op", None), Op) else None
     match = _AUTOGRAD.fullmatch(name)
@@ -328,7 +333,7 @@ def _is_own_leaf(cls: Any) -> bool:
     return bool(getattr(cls, "mase_leaf", False)) or hasattr(cls, "plain_class")
 
 
-def _is_plain_layer(cls: type[nn.Module]) -> bool:
+def _is_plain_layer(cls: Any) -> bool:
     """Whether a class of transformers is an op of the table, or one that computes as simply."""
     op = op_of_module(cls.__new__(cls))  # only its class is asked for
     return (

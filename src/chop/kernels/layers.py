@@ -206,6 +206,10 @@ class QLinearInt8(nn.Module):
         return f"{sizes}, quantize_input={self.quantize_input}"
 
 
+PACKED_LAYERS = (QLinearPacked, QEmbeddingPacked, QLinearInt8)
+"""The layers whose weights lie in memory as bytes."""
+
+
 def unpacked_weight(layer: nn.Module) -> Tensor:
     """The float values of a packed layer's weight."""
     if isinstance(layer, QLinearInt8):

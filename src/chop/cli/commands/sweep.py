@@ -10,6 +10,7 @@ from chop.actions.resumable import count_known, duration
 from chop.actions.sweeps import SWEEPS, sweep
 from chop.cli.configs import SweepConfig
 from chop.cli.console import Progress
+from chop.cli.failures import UsageError
 from chop.cli.runs import question, run_folder
 from chop.cli.session import Session
 from chop.cli.source import describe
@@ -22,6 +23,9 @@ RECORDS = "records"
 def run(config: SweepConfig, session: Session) -> dict[str, Any]:
     """Measure what is not measured yet, then draw."""
     name = SWEEPS.canonical(str(config.name))
+    if name != "sparsity" and any(value % 1 for value in config.values or ()):
+        given = ", ".join(f"{value:g}" for value in config.values or ())
+        raise UsageError(f"sweep.values: {name} takes whole numbers, got {given}.")
     loaded = load_subject(config, "sweep")
     asked = question(config, loaded.graph, loaded.data, leave_out=("values", "seeds"))
     folder = run_folder(session.out / RECORDS, asked, resume=config.resume)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from chop.errors import ConfigError, PassError
 from chop.ir.graph import MaseGraph
@@ -162,13 +162,14 @@ def fuse_lora_weights_transform_pass(graph: MaseGraph, args: NoArgs) -> PassResu
     """
     layers = adapted_layers(graph)
     trained = {name for layer in layers.values() for name in layer.trained_before}
-    shared = _shared_parameters(graph.model)
+    shared = _shared_tensors(graph.model)
     fused: dict[int, Any] = {}
     untied = []
     for path, layer in layers.items():
+        weight = _stored(layer.base_layer)
         if id(layer) not in fused:
-            fused[id(layer)] = layer.fuse(in_place=_weight_id(layer) not in shared)
-        if _is_untied(layer, fused[id(layer)]):
+            fused[id(layer)] = layer.fuse(in_place=id(weight) not in shared)
+        if id(weight) in shared and _stored(fused[id(layer)]) is not weight:
             untied.append(path)
         set_module(graph, path, fused[id(layer)])
     _train_again(graph, trained, [layers[path] for path in untied], fused)
@@ -179,18 +180,15 @@ def fuse_lora_weights_transform_pass(graph: MaseGraph, args: NoArgs) -> PassResu
     return graph, {"fused": list(layers), "untied": untied}
 
 
-def _weight_id(layer: LoRALinear) -> int | None:
-    return None if is_packed(layer.base_layer) else id(stored_weight(layer.base_layer))
+def _stored(layer: Any) -> Tensor:
+    """The tensor that layers with one weight have in common."""
+    return layer.codes if is_packed(layer) else stored_weight(layer)
 
 
-def _is_untied(layer: LoRALinear, fused: nn.Module) -> bool:
-    is_plain = not is_packed(layer.base_layer)
-    return is_plain and stored_weight(fused) is not stored_weight(layer.base_layer)
-
-
-def _shared_parameters(model: nn.Module) -> set[int]:
-    """The parameters that several modules own."""
-    owned = Counter(id(p) for m in model.modules() for p in m._parameters.values() if p is not None)
+def _shared_tensors(model: nn.Module) -> set[int]:
+    """The parameters and buffers that several modules own."""
+    tables = [table for m in model.modules() for table in (m._parameters, m._buffers)]
+    owned = Counter(id(t) for table in tables for t in table.values() if t is not None)
     return {key for key, count in owned.items() if count > 1}
 
 
@@ -202,5 +200,6 @@ def _train_again(
         if name in trained:
             parameter.requires_grad_(True)
     for layer in untied:
-        trains = stored_weight(layer.base_layer).requires_grad
-        stored_weight(fused[id(layer)]).requires_grad_(trains)
+        if not is_packed(layer.base_layer):
+            trains = stored_weight(layer.base_layer).requires_grad
+            stored_weight(fused[id(layer)]).requires_grad_(trains)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import op_of_module
-from chop.ir.twins import mask_name, twin_of
+from chop.ir.twins import twin_of
 from chop.kernels import (
     GROUP_SIZES,
     PACKED_FORMATS,
@@ -23,6 +23,7 @@ from chop.kernels import (
     pack,
 )
 from chop.kernels.formats import check_group_size
+from chop.kernels.layers import PACKED_LAYERS
 from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear, is_packed
 from chop.nn.modules.masked import WEIGHT, Masked
@@ -77,30 +78,20 @@ class KeepError(Exception):
 
 
 class _Packed(NamedTuple):
-    """A packed weight and what it was made from, kept alive so that `is` means the same tensor."""
+    """A packed weight and the layer it was made from."""
 
-    parameter: nn.Parameter
-    mask: Tensor | None
+    layer: nn.Module
     form: str
     group_size: int
     result: PackedTensor
 
-    def is_of(self, layer: nn.Module, form: str, group_size: int) -> bool:
-        """Whether `layer` has the parameter, with the same elements pruned."""
-        parameter, mask = _source(layer)
-        is_same = parameter is self.parameter and (form, group_size) == (self.form, self.group_size)
-        return is_same and _same_mask(mask, self.mask)
-
-
-def _source(layer: nn.Module) -> tuple[nn.Parameter | None, Tensor | None]:
-    """The parameter behind a layer's weight and its mask; no parameter where it is computed."""
-    return layer._parameters.get(WEIGHT), layer._buffers.get(mask_name(WEIGHT))
-
-
-def _same_mask(one: Tensor | None, other: Tensor | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return torch.equal(one, other)
+    def is_of(self, layer: Any, form: str, group_size: int) -> bool:
+        """Whether `layer` has the same parameter, and the same values: masks may differ."""
+        own = self.layer._parameters.get(WEIGHT)  # None where the weight is computed
+        is_shared = own is not None and own is layer._parameters.get(WEIGHT)
+        if not is_shared or (form, group_size) != (self.form, self.group_size):
+            return False
+        return torch.equal(layer.weight, self.layer.weight)  # type: ignore[arg-type]
 
 
 @graph_pass("pack_weights_transform_pass", PackWeightsArgs, rewrites=True, preserves=False)
@@ -227,7 +218,7 @@ class _Packer:
         return sum(t.nbytes for t in fresh.values())
 
     def _pack(self, old: nn.Module, target: str) -> tuple[nn.Module, str]:
-        if isinstance(old, QLinearPacked | QEmbeddingPacked | QLinearInt8):
+        if isinstance(old, PACKED_LAYERS):
             return old, getattr(old, "format", "int8")
         if not any(True for _ in old.parameters()):
             raise KeepError("has no parameters")
@@ -305,9 +296,7 @@ class _Packer:
         if known is not None:
             return known.result
         packed = pack(layer.weight.detach(), form, group)
-        parameter, mask = _source(layer)
-        if parameter is not None:
-            self.packed_weights.append(_Packed(parameter, mask, form, group, packed))
+        self.packed_weights.append(_Packed(layer, form, group, packed))
         return packed
 
 

@@ -13,6 +13,7 @@ from chop.ir.effects import is_in_place
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata
 from chop.ir.ops import Op, find_op, node_module
+from chop.kernels.layers import PACKED_LAYERS
 from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear
 from chop.nn.quantized.convert import float_class_of, to_format
@@ -73,7 +74,7 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
     nodes = [n for n in graph.fx_graph.nodes if n.op in (*CALLS, "call_module")]
     ops = [find_op(node, graph.custom_ops) for node in nodes]
     candidates = [_candidate(n, op) for n, op in zip(nodes, ops, strict=True)]
-    choices = choose(args, candidates, WHERE)
+    choices = _choose(graph, args, candidates)
     changes = _plan(nodes, ops, choices)
     for node, change in changes.items():
         _apply(graph, node, change)
@@ -82,6 +83,17 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
         relink_formats(node)
     warn_unchanged(changes)
     return graph, {"quantized": {node.name: _name_of(change) for node, change in changes.items()}}
+
+
+def _choose(
+    graph: MaseGraph, args: QuantizeArgs, candidates: list[Candidate]
+) -> list[Choice | None]:
+    try:
+        return choose(args, candidates, WHERE)
+    except ConfigError as error:
+        if any(isinstance(module, PACKED_LAYERS) for module in graph.model.modules()):
+            raise ConfigError(f"{error} Its layers are packed: quantise before packing.") from error
+        raise
 
 
 def _candidate(node: fx.Node, op: Op | None) -> Candidate:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from chop.errors import PassError
 from chop.ir.graph import MaseGraph
+from chop.kernels.layers import PACKED_LAYERS
 from chop.log import get_logger
 from chop.passes.graph.patterns import select
 from chop.passes.graph.transforms.prune.config import PruneArgs, PruneWeight
@@ -46,8 +47,15 @@ def chosen_layers(graph: MaseGraph, patterns: tuple[str, ...] | None, where: str
         )
     layers = prunable_layers(graph)
     if not layers:
-        raise PassError("prune: the graph has no linear or convolution layer.")
+        raise PassError(
+            f"prune: the graph has no linear or convolution layer.{_packed_hint(graph)}"
+        )
     return {path: layers[path] for path in select(patterns, list(layers), where)}
+
+
+def _packed_hint(graph: MaseGraph) -> str:
+    is_packed = any(isinstance(m, PACKED_LAYERS) for m in graph.model.modules())
+    return " Its layers are packed: prune before packing." if is_packed else ""
 
 
 def gradient_scores(graph: MaseGraph, args: PruneArgs, method: str) -> GradientScores | None:
