@@ -174,8 +174,10 @@ class ValueMeta(Record):
     is_applied: bool = dataclasses.field(default=False, metadata=NO_KEY)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        is_said_again = name in ("type", "precision") and self.__dict__.get(name) == value
         super().__setattr__(name, value)
-        if name in ("type", "precision"):
+        # saying again what holds leaves the format its rounding and overflow
+        if name in ("type", "precision") and not (is_said_again and self.__dict__.get("format")):
             self.format = format_by_hand(
                 getattr(self, "type", None), getattr(self, "precision", None)
             )
