@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
+import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -529,12 +530,22 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
         heard = f"{event} {arguments!r:.100}"
     elif event == "open" and _writes(arguments):
         heard = f"open for writing {arguments[0]!r:.100}"
-    elif event == "compile" and not str(arguments[1]).startswith("<eval_with_key>"):
+    elif event == "compile" and not (
+        str(arguments[1]).startswith("<eval_with_key>") or _is_reading_annotations()
+    ):
         heard = f"compile {arguments!r:.100}"
     elif event == "import" and arguments[0].split(".")[0] not in sys.modules:
         heard = f"import {arguments[0]}"
     if heard is not None:
         _LISTENING[-1].append(heard)
+
+
+def _is_reading_annotations() -> bool:
+    """Whether Python is reading the annotations of a class, which are text until then."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code is not typing.get_type_hints.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _writes(arguments: tuple[Any, ...]) -> bool:

@@ -309,13 +309,14 @@ def _decode_quantizer(decode: Decoder, pair: Any, where: str, kinds: Any) -> Qua
     if not isinstance(name, str) or name not in FORMATS or FORMATS[name].name != name:
         raise CheckpointError(f"{where}: unknown number format {shown(name)}.")
     given = decode(_mapping(fields, where), where, _PLAIN)
+    try:
+        made = parse(FORMATS[name], given, where)
+    except ConfigError as error:
+        raise CheckpointError(str(error)) from error
     missing = {f.name for f in dataclasses.fields(FORMATS[name])} - given.keys()
     if missing and not decode.is_old:
         raise CheckpointError(f"{where}: key '{min(missing)}' is missing.")
-    try:
-        return parse(FORMATS[name], given, where)
-    except ConfigError as error:
-        raise CheckpointError(str(error)) from error
+    return made
 
 
 def _decode_record(decode: Decoder, pair: Any, where: str, kinds: frozenset[str]) -> Any:
