@@ -42,18 +42,16 @@ MUTANTS = [
     Mutant(
         "saturation wraps",
         "rtl/fixed_cast.sv",
-        "is_in_range ? rounded[OUT_WIDTH-1:0] :",
-        "1'b1 || is_in_range ? rounded[OUT_WIDTH-1:0] :",
+        "is_in_range ? low_bits :",
+        "1'b1 || is_in_range ? low_bits :",
     ),
     Mutant(
         "saturates to the wrong end",
         "rtl/fixed_cast.sv",
-        "{sign, {(OUT_WIDTH - 1) {!sign}}}",
-        "{!sign, {(OUT_WIDTH - 1) {sign}}}",
+        "sign ? LOWEST : HIGHEST",
+        "sign ? HIGHEST : LOWEST",
     ),
-    Mutant(
-        "unsigned product", "rtl/fixed_dot_product.sv", "* $signed(weight_q", "* $unsigned(weight_q"
-    ),
+    Mutant("unsigned product", "rtl/fixed_dot_product.sv", "<= x * w;", "<= x * $unsigned(w);"),
     Mutant(
         "a lane is added twice",
         "rtl/fixed_dot_product.sv",
