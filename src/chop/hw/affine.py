@@ -33,11 +33,12 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Constants:
-    """slopes * 2**-frac_width and, in steps of the product, offsets: one pair for each line."""
+    """slopes * 2**-frac_width and offsets * 2**-offset_frac: one pair for each line."""
 
     slopes: tuple[int, ...]
     offsets: tuple[int, ...]
     frac_width: int
+    offset_frac: int
 
 
 @functools.lru_cache(maxsize=256)
@@ -52,11 +53,49 @@ def fit_lines(
     wanted = [_Wanted(line, data.low, high, data.frac_width, out) for line in lines]
     first = max(out.frac_width - data.frac_width + 1, 0)  # the product resolves a tie
     for frac_width in range(first, MOST_BITS + 1):
-        pairs = [w.constants(frac_width, has_offset) for w in wanted]
-        if all(pair is not None for pair in pairs):
-            slopes, offsets = zip(*pairs, strict=True)
-            return Constants(slopes, offsets, frac_width)
+        found = _all_found(wanted, frac_width)
+        if found is not None and (has_offset or all(0 in f.offsets for f in found)):
+            return _constants(found, frac_width, data.frac_width + frac_width, has_offset)
     return None
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A slope, the offsets that go with it, and the one that is nearest to the line's."""
+
+    slope: int
+    offsets: range
+    nearest: int
+
+    def has_multiple(self, shift: int) -> bool:
+        """Whether a multiple of 2**shift is among the offsets."""
+        return -(-self.offsets.start >> shift) << shift in self.offsets
+
+    def offset(self, shift: int) -> int:
+        """The multiple of 2**shift among the offsets that is nearest, in such steps."""
+        low, high = -(-self.offsets.start >> shift), (self.offsets.stop - 1) >> shift
+        return min(max(self.nearest >> shift, low), high)
+
+
+def _all_found(wanted: list[_Wanted], frac_width: int) -> list[_Found] | None:
+    found: list[_Found] = []
+    for each in wanted:
+        one = each.constants(frac_width)
+        if one is None:
+            return None
+        found.append(one)
+    return found
+
+
+def _constants(found: list[_Found], frac_width: int, frac: int, has_offset: bool) -> Constants:
+    slopes = tuple(f.slope for f in found)
+    if not has_offset:
+        return Constants(slopes, (0,) * len(found), frac_width, frac)
+    shift = 0
+    while shift < frac and all(f.has_multiple(shift + 1) for f in found):
+        shift += 1
+    offsets = tuple(f.offset(shift) for f in found)
+    return Constants(slopes, offsets, frac_width, frac - shift)
 
 
 class _Wanted:
@@ -76,8 +115,8 @@ class _Wanted:
             self.is_open_below, self.is_open_above = codes == out.low, codes == out.high
         self.codes = codes
 
-    def constants(self, frac_width: int, has_offset: bool) -> tuple[int, int] | None:
-        """Slope and offset of `frac_width` fractional bits, None where there are none."""
+    def constants(self, frac_width: int) -> _Found | None:
+        """A slope of `frac_width` fractional bits with its offsets, None where there are none."""
         slope = round(self.line.slope * (1 << frac_width))
         step = self.frac_width + frac_width - self.out.frac_width  # an output step is 2**step
         bits = max(golden.bits_of(self.codes) + step, golden.bits_of(self.x) + _size(slope)) + 2
@@ -86,11 +125,14 @@ class _Wanted:
         least = (lows - product)[~self.is_open_below]
         most = (highs - product)[~self.is_open_above]
         exact = round(self.line.offset * Fraction(2) ** (self.frac_width + frac_width))
-        low = int(least.max()) if least.size else min(exact, int(most.min()) if most.size else 0)
-        high = int(most.min()) if most.size else max(exact, low)
-        if low > high or not (has_offset or low <= 0 <= high):
-            return None
-        return slope, min(max(exact, low), high) if has_offset else 0
+        # where nothing bounds it, up to the line's own offset and zero
+        low = int(least.max()) if least.size else min(exact, 0, *_least(most))
+        high = int(most.min()) if most.size else max(exact, 0, low)
+        return _Found(slope, range(low, high + 1), exact) if low <= high else None
+
+
+def _least(numbers: Any) -> list[int]:
+    return [int(numbers.min())] if numbers.size else []
 
 
 def _bits(number: Fraction) -> int:

@@ -230,6 +230,10 @@ COMPUTE: dict[str, Compute] = {
     "softsign": _compute("input*", F.softsign),
     "hardswish": _compute("input*", F.hardswish),
     "softmax": _compute("input* dim", _softmax),
+    "avg_pool2d": _compute(
+        "input* kernel_size stride padding ceil_mode count_include_pad divisor_override",
+        F.avg_pool2d,
+    ),
     "adaptive_avg_pool1d": _compute("input* output_size", F.adaptive_avg_pool1d),
     "adaptive_avg_pool2d": _compute("input* output_size", F.adaptive_avg_pool2d),
     "add": _compute("input* other*", _python_or_torch(operator.add, torch.add)),

@@ -95,6 +95,10 @@ LAYER_CASES: dict[str, LayerCase] = {
     "softsign": _pointwise(nn.Softsign),
     "hardswish": _pointwise(nn.Hardswish),
     "softmax": _pointwise(lambda: nn.Softmax(dim=-1)),
+    "avg_pool2d": LayerCase(
+        lambda: nn.AvgPool2d(2, stride=1, padding=1, count_include_pad=False),
+        lambda: (random(2, 3, 4, 4),),
+    ),
     "adaptive_avg_pool1d": LayerCase(lambda: nn.AdaptiveAvgPool1d(2), lambda: (random(2, 3, 5),)),
     "adaptive_avg_pool2d": LayerCase(
         lambda: nn.AdaptiveAvgPool2d((2, 1)), lambda: (random(2, 3, 4, 4),)
@@ -151,6 +155,7 @@ FUNCTION_CASES: dict[str, FunctionCase] = {
     "softsign": _unary(F.softsign),
     "hardswish": _unary(F.hardswish),
     "softmax": _unary(torch.softmax, -1),
+    "avg_pool2d": FunctionCase(F.avg_pool2d, lambda: (random(2, 3, 4, 4), (2, 1), 1, (1, 0))),
     "adaptive_avg_pool1d": _unary(F.adaptive_avg_pool1d, 2),
     "adaptive_avg_pool2d": FunctionCase(
         F.adaptive_avg_pool2d, lambda: (random(2, 3, 4, 4), (2, 1))

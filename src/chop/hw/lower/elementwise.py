@@ -57,16 +57,24 @@ def _leaky_relu(low: Lowerer, node: fx.Node) -> Value:
     return unary(low, node, make)
 
 
+def _hard(low: Lowerer, node: fx.Node, kind: type[HardSigmoid] | type[HardSwish]) -> Value:
+    number = low.result_format(node, None, "a sixth is no binary fraction")
+    value = low.operand(node)
+    steps = low.stream(value).format
+    if steps.frac_width < 0:  # three and six are no multiples of its step
+        whole = Fixed(steps.width - steps.frac_width, 0, steps.is_signed)
+        value = low.cast(f"{node.name}_whole", value, whole)
+    return replace(value, wire=low.add(node, kind(low.stream(value), number), value))
+
+
 @lowers("fixed_hardsigmoid")
 def _hardsigmoid(low: Lowerer, node: fx.Node) -> Value:
-    number = low.result_format(node, None, "a sixth is no binary fraction")
-    return unary(low, node, lambda source: HardSigmoid(source, number))
+    return _hard(low, node, HardSigmoid)
 
 
 @lowers("fixed_hardswish")
 def _hardswish(low: Lowerer, node: fx.Node) -> Value:
-    number = low.result_format(node, None, "a sixth is no binary fraction")
-    return unary(low, node, lambda source: HardSwish(source, number))
+    return _hard(low, node, HardSwish)
 
 
 @lowers("fixed_lut")

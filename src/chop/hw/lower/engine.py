@@ -371,7 +371,7 @@ class Lowerer:
                 node,
                 f"{why or 'its result is no fixed-point number'}, and it is not brought to one",
                 "Quantise it (data_out_width, data_out_frac_width), or all that reads it in one "
-                "format",
+                "format, or set type and precision of its results.data_out_0 by hand",
             )
         if exact.width > MAX_WIDTH:
             raise self.refuse(

@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from chop.hw.affine import Line, fit_lines
 from chop.hw.components import BatchNorm, Conv1d, Conv2d, Linear
 from chop.hw.components.linear import Weights
-from chop.hw.golden import Fixed, Ints, Span
+from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.lower import formats
 from chop.hw.lower.engine import Lowerer, Value, lowers, pixel_shape, row_major
 from chop.hw.lower.pooling import pair, pixels_of
@@ -142,14 +142,21 @@ def _batch_norm(low: Lowerer, node: fx.Node) -> Value:
     if len(value.shape) == 1:
         lines = [lines[k] for k in value.order]
     found = fit_lines(tuple(lines), source.format, number)
-    if found is None:
-        raise low.refuse(node, "no constants give its results", "Quantise its data_in or data_out")
-    frac = source.format.frac_width + found.frac_width
+    if found is None or _size(*found.slopes, *found.offsets) > MAX_WIDTH:
+        raise low.refuse(
+            node,
+            f"no constants of {MAX_WIDTH} bits give its results",
+            "Quantise its operand (data_in_width …) or its result (data_out_width …)",
+        )
     weight = Span(min(found.slopes), max(found.slopes), found.frac_width).format
-    bias = Span(min(found.offsets), max(found.offsets), frac).format
+    bias = Span(min(found.offsets), max(found.offsets), found.offset_frac).format
     slopes, offsets = (np.array(c, dtype=np.int64) for c in (found.slopes, found.offsets))
     norm = BatchNorm(source, number, slopes, offsets, weight, bias)
     return replace(value, wire=low.add(node, norm, value))
+
+
+def _size(*numbers: int) -> int:
+    return Span(min(numbers), max(numbers), 0).width
 
 
 def _lines(low: Lowerer, node: fx.Node) -> list[Line]:
