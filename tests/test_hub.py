@@ -1,4 +1,4 @@
-import time
+import socket
 
 import pytest
 from huggingface_hub import constants
@@ -14,19 +14,23 @@ def no_network(monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     for variable in VARIABLES.values():
         monkeypatch.delenv(variable, raising=False)
+
+    def refuse(*address):
+        raise AssertionError(f"asked the network for {address}")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
     return tmp_path / "hub"
 
 
 @pytest.mark.parametrize("kind", VARIABLES)
 def test_without_a_network_one_error_names_both_ways_to_a_local_copy(no_network, kind):
-    start = time.monotonic()
     with pytest.raises(HubError) as caught:
         locate("someone/thing", kind)
     message = str(caught.value)
     assert f"{kind} 'someone/thing': no local copy is known and the hub" in message
     assert "Give the path of a folder in place of the name" in message
     assert f"set {VARIABLES[kind]} to a folder that holds 'thing'" in message
-    assert time.monotonic() - start < 2.0
 
 
 def test_a_folder_is_its_own_place(tmp_path):

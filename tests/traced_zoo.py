@@ -62,10 +62,10 @@ def trains_alike(name: str) -> tuple[bool, bool]:
         graph.model.eval()
         for key, buffer in case.model.named_buffers():
             buffer.copy_(buffers[key])
-    return same(ours, outputs), _close(gradients, our_gradients)
+    return same(ours, outputs), close(gradients, our_gradients)
 
 
-def _close(ours: Any, theirs: Any) -> bool:
+def close(ours: Any, theirs: Any) -> bool:
     """Gradients agree to rounding: sums over several users may run in another order."""
     pairs = zip(ours, theirs, strict=True)
     return all(

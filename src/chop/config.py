@@ -23,11 +23,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chop.errors import ConfigError
+from chop.files import read_text
 from chop.registry import suggest
 
 T = TypeVar("T")
 NONE_SPELLINGS = ("NA", "None", "none")
 """How TOML, which has no null, spells None."""
+LARGEST_TOML = 16 << 20
 REST = types.MappingProxyType({"rest": True})
 """Metadata of the field that takes the tables no other field has: `field(metadata=REST)`."""
 
@@ -186,17 +188,17 @@ def _show(value: Any) -> str:
 def load_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file, with `"NA"` as None."""
     file = Path(path)
-    if not file.is_file():
-        raise ConfigError(f"{file}: no such file.")
-    return parse_toml(file.read_text(), str(file))
+    return parse_toml(read_text(file, ConfigError, LARGEST_TOML), str(file))
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
     """The tables of TOML text, with `"NA"` as None; `where` is named in errors."""
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also of a number with thousands of digits
         raise ConfigError(f"{where}: not valid TOML: {error}.") from error
+    except RecursionError as error:
+        raise ConfigError(f"{where}: nested too deep.") from error
     return typing.cast(dict[str, Any], _map_values(tables, lambda v: None if v == "NA" else v))
 
 

@@ -29,6 +29,10 @@ class GraphError(ChopError, ValueError):
     """A graph or its metadata breaks a rule of the IR."""
 
 
+class SizeError(GraphError):
+    """A captured model is given sizes at which its code would have gone another way."""
+
+
 class PassError(ChopError, RuntimeError):
     """A pass cannot run on the graph it was given."""
 
@@ -55,3 +59,7 @@ class HardwareError(ChopError, RuntimeError):
 
 class SearchError(ChopError, RuntimeError):
     """A search cannot start, go on, or answer what it is asked."""
+
+
+class TrainingError(ChopError, RuntimeError):
+    """A training cannot go on: its loss is not a number."""

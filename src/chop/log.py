@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 
@@ -31,6 +32,12 @@ def get_logger(name: str = ROOT) -> logging.Logger:
         if owner.level == logging.NOTSET:
             owner.setLevel(logging.WARNING)
     return logging.getLogger(name)
+
+
+@functools.cache
+def warn_once(name: str, message: str) -> None:
+    """Warn through the logger `name`; the same message is said once in the life of the program."""
+    get_logger(name).warning(message)
 
 
 class _StandardOutput(logging.Handler):

@@ -136,19 +136,18 @@ def test_a_reader_that_leaves_early_causes_no_message():
     process = start("--help")
     process.stdout.close()
     assert process.stderr.read() == ""
-    assert process.wait(60) in (0, 1)
+    assert process.wait() in (0, 1)
 
 
 @pytest.mark.slow
 def test_an_interruption_ends_with_code_130_and_leaves_nothing_half_written(tmp_path):
     line = "train mlp --dataset digits --epochs 5000 --save-steps 20 --out run"
     process = start(line, cwd=tmp_path)
-    deadline = time.monotonic() + 120
     while not list(tmp_path.glob("run/checkpoints/train/checkpoint-*/complete.json")):
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        assert process.poll() is None, process.communicate()
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert process.returncode == 130
     assert "interrupted. Run the same command again" in err
     assert out == ""

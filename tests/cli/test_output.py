@@ -2,6 +2,7 @@
 
 import pytest
 
+from chop.cli.failures import UsageError
 from chop.cli.output import staged, write_text
 
 
@@ -29,3 +30,21 @@ def test_a_folder_of_an_earlier_run_is_replaced_whole(tmp_path):
         write_text(folder / "rtl" / "new.sv", "")
     assert [path.name for path in (tmp_path / "out" / "rtl").iterdir()] == ["new.sv"]
     assert (tmp_path / "out" / "kept.txt").exists()
+
+
+def test_two_processes_do_not_write_to_one_folder(tmp_path):
+    with (
+        staged(tmp_path / "out"),
+        pytest.raises(UsageError, match="out: another mase is writing its results there"),
+        staged(tmp_path / "out"),
+    ):
+        pass
+    with staged(tmp_path / "out"):
+        pass
+
+
+def test_what_a_killed_process_left_is_cleaned(tmp_path):
+    write_text(tmp_path / "out" / ".staged.1" / "a.txt", "half")
+    with staged(tmp_path / "out"):
+        pass
+    assert list((tmp_path / "out").iterdir()) == []

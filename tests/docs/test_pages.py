@@ -35,6 +35,7 @@ def registry():
     PASSES._things.update(before)
 
 
+@pytest.mark.no_cover  # tests of the parts measure those
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs(page, registry, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -23,8 +23,8 @@ SIMULATED = {"hardware": ("verilator", "g++", "pyosys"), "own_layer": ("verilato
 """Tutorials that need a simulator, and the tools that they need."""
 
 
-SLOW = ("lora", "mixed_precision", "nas", "pruning")
-"""Tutorials that train many times."""
+SLOW = ("hardware", "lora", "mixed_precision", "nas", "pruning", "qat")
+"""Tutorials that train many times, or synthesise: `make slow` runs them."""
 
 
 def marks(name: str) -> list[pytest.MarkDecorator]:
@@ -48,6 +48,7 @@ def registries(monkeypatch):
     monkeypatch.setattr(emit, "_LIBRARIES", list(emit._LIBRARIES))
 
 
+@pytest.mark.no_cover  # tests of the parts measure those
 @pytest.mark.parametrize("name", CASES)
 def test_a_tutorial_prints_and_draws_what_its_page_shows(name, shared, registries):
     out = shared / name

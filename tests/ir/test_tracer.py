@@ -1,3 +1,4 @@
+import copy
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ from torch import nn
 from traced_zoo import equal_at, traced, trains_alike
 
 from chop import MaseGraph
-from chop.errors import TraceError
+from chop.errors import CheckpointError, TraceError
 from chop.ir.modes import ModeConstant
 
 every_model = pytest.mark.parametrize("name", zoo.ZOO)
@@ -303,6 +304,37 @@ def test_a_custom_autograd_function_is_one_node_with_its_gradient():
     assert torch.equal(model.fc.bias.grad, torch.full((4,), 3.0))
 
 
+def test_a_custom_autograd_function_is_itself_in_the_graph(tmp_path):
+    model = UsesAutogradFunction()
+    graph = MaseGraph(model, dummy_in=torch.randn(2, 4))
+    target = next(n.target for n in graph.nodes if n.op == "call_function")
+    assert target.cls is Doubling
+    twin, x = copy.deepcopy(graph), torch.randn(3, 4)
+    graph.export(tmp_path / "graph")
+    with pytest.raises(CheckpointError, match=r"Doubling.apply' is not an operation"):
+        MaseGraph.from_checkpoint(tmp_path / "graph")
+    loaded = MaseGraph.from_checkpoint(tmp_path / "graph", classes=[Doubling])
+    for each in (graph, twin, loaded):
+        assert torch.equal(each.model(x), model(x))
+        each.model(x).sum().backward()
+        assert torch.equal(each.model.fc.bias.grad, torch.full((4,), 9.0))
+        each.model.fc.bias.grad = None
+    assert len(graph.nodes) == len(twin.nodes) == len(loaded.nodes) == 4
+
+
+def test_an_autograd_function_that_cannot_be_found_again_is_not_saved(tmp_path):
+    class Tripling(Doubling):
+        pass
+
+    class Local(nn.Module):
+        def forward(self, x):
+            return Tripling.apply(x)
+
+    graph = MaseGraph(Local(), dummy_in=torch.randn(2, 4))
+    with pytest.raises(CheckpointError, match=r"Tripling' of .* defined inside a function"):
+        graph.export(tmp_path / "graph")
+
+
 class StopsGradient(nn.Module):
     def __init__(self):
         super().__init__()
@@ -377,7 +409,8 @@ def test_tracing_and_annotating_bert_prints_nothing():
     program = (
         "import transformers, chop.passes as passes; from chop import MaseGraph\n"
         "transformers.logging.set_verbosity_error()\n"
-        "config = transformers.BertConfig(num_hidden_layers=2)\n"
+        "sizes = {'hidden_size': 32, 'intermediate_size': 64, 'vocab_size': 99}\n"
+        "config = transformers.BertConfig(num_hidden_layers=2, num_attention_heads=2, **sizes)\n"
         "graph = MaseGraph(transformers.BertForSequenceClassification(config))\n"
         "graph, _ = passes.init_metadata_analysis_pass(graph)\n"
         "graph, _ = passes.add_common_metadata_analysis_pass(graph)\n"

@@ -56,6 +56,13 @@ def _saved_adapter(graph: MaseGraph) -> dict[str, Any]:
     return {"path": Path(tempfile.mkdtemp())}
 
 
+def _saved_metadata(graph: MaseGraph) -> dict[str, Any]:
+    """A file with the metadata of `graph`."""
+    file = Path(tempfile.mkdtemp()) / "nodes.toml"
+    PASSES["save_node_meta_param_interface_pass"](graph, {"save_path": file})
+    return {"load_path": file}
+
+
 def _quantize(graph: MaseGraph) -> dict[str, Any]:
     return {"by": "type", "default": {"config": {"name": "mxint"}}}
 
@@ -122,6 +129,11 @@ CASES: dict[str, PassCase] = {
     "report_node_shape_analysis_pass": PassCase(),
     "report_node_type_analysis_pass": PassCase(),
     "save_lora_adapter_interface_pass": PassCase(_saved_adapter),
+    "runtime_analysis_pass": PassCase(lambda graph: {"num_batches": 1, "num_warmup_batches": 0}),
+    "save_node_meta_param_interface_pass": PassCase(
+        lambda graph: {"save_path": Path(tempfile.mkdtemp()) / "nodes.toml"}
+    ),
+    "load_node_meta_param_interface_pass": PassCase(_saved_metadata),
     "summarize_graph_analysis_pass": PassCase(),
     "summarize_quantization_analysis_pass": PassCase(),
     "verify_metadata_analysis_pass": PassCase(),

@@ -38,3 +38,10 @@ def test_a_study_needs_objectives_with_a_known_direction():
         study_record({**STUDY, "objectives": {}})
     with pytest.raises(DataError, match=r"objectives.loss: unknown direction 'down'. Allowed: max"):
         study_record({**STUDY, "objectives": {"loss": "down"}})
+
+
+def test_the_trial_that_was_applied_must_be_one_of_the_study():
+    assert study_record(STUDY)["applied"] is None
+    assert study_record({**STUDY, "applied": 1})["applied"] == 1
+    with pytest.raises(DataError, match="applied: it has no trial 99"):
+        study_record({**STUDY, "applied": 99})

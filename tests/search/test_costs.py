@@ -42,7 +42,7 @@ def test_operations_are_counted_at_the_shapes_of_the_trace():
 
 
 def test_latency_is_measured():
-    assert 0 < compute_costs(mlp_graph(), ["latency"])["latency"] < 1
+    assert compute_costs(mlp_graph(), ["latency"])["latency"] > 0
 
 
 def test_latency_needs_example_inputs():

@@ -1,13 +1,16 @@
+import pickle
 import sys
 
 import optuna
 import pytest
 import torch
 import toys
+from optuna.trial import TrialState
 
 from chop.errors import ConfigError, MissingDependencyError, RegistryError
 from chop.search import PRUNERS, SAMPLERS, Choice, Integer, Real, Space, search
 from chop.search.samplers import TPESampler, make_pruner, make_sampler, one_thread
+from chop.search.storage import open_store
 
 OBJECTIVES = {"loss": "minimize"}
 FINITE = Space({"x": Integer(0, 5), "width": Integer(1, 4), "kind": Choice(("a", "b"))})
@@ -203,3 +206,40 @@ def test_pruners_end_bad_trials_early(tmp_path, name):
     assert result.best["values"]["score"] == max(
         t["values"]["score"] for t in result.trials if t["state"] == "complete"
     )
+
+
+class Payload:
+    """A pickle that leaves a trace when it is read."""
+
+    def __init__(self, trace):
+        self.trace = str(trace)
+
+    def __reduce__(self):
+        return open, (self.trace, "w")
+
+
+def test_cmaes_never_unpickles_what_a_study_holds(tmp_path):
+    run(tmp_path, "cmaes", trials=3, file="s")
+    storage = open_store(tmp_path / "s.journal").storage
+    study = storage.get_all_studies()[0]
+    payload = pickle.dumps(Payload(tmp_path / "executed")).hex()
+    number = storage.create_new_trial(study._study_id)
+    storage.set_trial_system_attr(number, "cma:optimizer:0", payload)
+    storage.set_trial_state_values(number, TrialState.COMPLETE, [1.0])
+    run(tmp_path, "cmaes", trials=8, file="s")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_cmaes_keeps_no_pickle_and_tells_its_generations_from_the_trials(tmp_path):
+    run(tmp_path, "cmaes", trials=30, file="s")
+    trials = optuna.load_study(
+        study_name=None, storage=open_store(tmp_path / "s.journal").storage
+    ).trials
+    kept = {key: value for t in trials for key, value in t.system_attrs.items()}
+    assert not [key for key in kept if "optimizer" in key]
+    assert max(t.system_attrs.get("cma:generation", 0) for t in trials) >= 2
+
+
+def test_optunas_own_cmaes_is_refused():
+    with pytest.raises(ConfigError, match=r"runs pickles that it finds.*Take 'cmaes'"):
+        make_sampler(optuna.samplers.CmaEsSampler(), toys.NUMBERS, 1, study="s", seed=0)

@@ -1,8 +1,10 @@
 """A study survives: kills at any moment, on every kind of storage."""
 
 import collections
+import datetime
 import json
 import random
+import sqlite3
 import sys
 import time
 from pathlib import Path
@@ -10,16 +12,19 @@ from pathlib import Path
 import optuna
 import pytest
 import toys
+from optuna.storages._rdb import models
+from optuna.storages._rdb.storage import _create_scoped_session
 
 from chop.errors import ConfigError, MissingDependencyError, SearchError
 from chop.search import load_study, search
 from chop.search.desk import Desk, Identity, Stop
 from chop.search.plan import Plan
-from chop.search.storage import is_on_this_machine, open_store
+from chop.search.storage import GRACE, HEARTBEAT, JournalStore, is_on_this_machine, open_store
 
 OBJECTIVES = {"loss": "minimize"}
 TRIALS = 12
 FILES = ("study.db", "study.journal")
+HOUR = 3600
 
 
 def plan(storage, directory, **changes):
@@ -33,7 +38,7 @@ def plan(storage, directory, **changes):
         "trials": 5,
         "storage": str(storage),
         "directory": Path(directory),
-        "heartbeat_seconds": 1,
+        "heartbeat_seconds": HOUR,  # however slow the machine, no heartbeat is missed by chance
     }
     return Plan(**{**given, **changes})
 
@@ -52,25 +57,26 @@ def kill_and_go_on(start, storage, folder, name, kills):
         f"name={name!r}, storage={str(storage)!r}, directory={str(folder)!r}"
     )
     clock = random.Random(name)
+    folder.mkdir()
     for _ in range(kills):
-        process = start(arguments)
         seen = len(toys.evaluated(folder))
+        (folder / "most").write_text(str(seen + TRIALS // (kills + 1)))
+        process = start(arguments)
         while len(toys.evaluated(folder)) == seen and process.poll() is None:
             time.sleep(0.01)
-        end = time.monotonic() + clock.uniform(0.0, 0.15)
-        most = seen + TRIALS // (kills + 1)  # a fast machine must not finish before the last kill
-        while time.monotonic() < end and len(toys.evaluated(folder)) < most:
-            time.sleep(0.005)
+        time.sleep(clock.uniform(0.0, 0.15))  # the kill may come at any moment
         process.kill()
         process.wait()
-    assert 0 < len(toys.evaluated(folder)) < TRIALS, "the kills came too late"
-    assert start(arguments).wait(120) == 0
+    assert 0 < len(toys.evaluated(folder)) < TRIALS, "the search ended before it was killed"
+    (folder / "most").unlink()
+    assert start(arguments).wait() == 0
     return toys.evaluated(folder)
 
 
-def test_a_killed_search_goes_on_to_its_count_and_repeats_nothing(start, storage, tmp_path):
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_a_killed_search_goes_on_to_its_count_and_repeats_nothing(start, storage, tmp_path, kills):
     name = f"killed-{random.random()}"
-    lines = kill_and_go_on(start, storage, tmp_path / "trials", name, kills=2)
+    lines = kill_and_go_on(start, storage, tmp_path / "trials", name, kills)
     result = load_study(name, storage)
     counted = [t for t in result.trials if "copied_from" not in t["attributes"]]
     assert len(counted) == TRIALS
@@ -79,7 +85,7 @@ def test_a_killed_search_goes_on_to_its_count_and_repeats_nothing(start, storage
     assert set(points) == {json.dumps(t["params"], sort_keys=True) for t in counted}
     # A trial killed between its last line and its hand-in must run again; no other may.
     again = collections.Counter(line["number"] for line in lines)
-    assert sum(again.values()) - len(again) <= 2
+    assert sum(again.values()) - len(again) <= kills
     options = {"trials": TRIALS, "sampler": "random", "name": name}
     whole = search(toys.SPACE, toys.loss, OBJECTIVES, storage=tmp_path / "whole.journal", **options)
     assert [t["params"] for t in result.trials] == [t["params"] for t in whole.trials]
@@ -96,6 +102,18 @@ def test_every_storage_keeps_the_same_study(storage, tmp_path):
     assert load_study("kept", storage).trials == here.trials
 
 
+def age_heartbeat(desk, trial, seconds):
+    """Make the last heartbeat of a trial `seconds` older, in its store."""
+    store = desk.store
+    if isinstance(store, JournalStore):
+        beat = store.storage.get_trial(trial._trial_id).user_attrs[HEARTBEAT]
+        store.storage.set_trial_user_attr(trial._trial_id, HEARTBEAT, beat - seconds)
+        return
+    with _create_scoped_session(store._backend.scoped_session) as session:
+        row = models.TrialHeartbeatModel.where_trial_id(trial._trial_id, session)
+        row.heartbeat -= datetime.timedelta(seconds=seconds)
+
+
 def test_a_trial_of_a_silent_worker_on_another_machine_is_given_to_the_next(storage, tmp_path):
     name = f"silent-{random.random()}"
     lost = Desk.open(plan(storage, tmp_path, name=name))
@@ -104,9 +122,10 @@ def test_a_trial_of_a_silent_worker_on_another_machine_is_given_to_the_next(stor
     point, _ = lost.choose(trial)
     found = Desk.open(plan(storage, tmp_path, name=name, trials=1))
     assert found.claim() is None, "its heartbeat is fresh"
-    limit = time.monotonic() + 30
-    while (taken := found.claim()) is None and time.monotonic() < limit:
-        time.sleep(0.2)
+    age_heartbeat(lost, trial, (GRACE - 1) * HOUR)
+    assert found.claim() is None, "it has missed fewer heartbeats than it may"
+    age_heartbeat(lost, trial, 2 * HOUR)
+    taken = found.claim()
     assert taken.number == trial.number
     assert found.choose(taken) == (point, None)
     assert not lost.hand_in(trial, optuna.trial.TrialState.COMPLETE, [1.0], {}), "too late"
@@ -115,18 +134,15 @@ def test_a_trial_of_a_silent_worker_on_another_machine_is_given_to_the_next(stor
     assert [t["values"] for t in load_study(name, storage).trials] == [{"loss": 2.0}]
 
 
-@pytest.mark.slow
 def test_a_heartbeat_keeps_a_long_trial_with_its_worker(storage, tmp_path):
     name = f"beating-{random.random()}"
     far = Desk.open(plan(storage, tmp_path, name=name))
     far.me = Identity("elsewhere/1/2", 1, 1, "far", "run")
     trial = far.claim()
     near = Desk.open(plan(storage, tmp_path, name=name, trials=1))
-    limit = time.monotonic() + 4.5  # longer than the grace of three seconds
-    while time.monotonic() < limit:
-        far.store.beat(trial._trial_id)
-        assert near.claim() is None
-        time.sleep(0.5)
+    age_heartbeat(far, trial, (GRACE + 1) * HOUR)
+    far.store.beat(trial._trial_id)
+    assert near.claim() is None
 
 
 def test_an_entry_cut_short_by_a_kill_is_dropped_from_a_journal(tmp_path):
@@ -228,3 +244,12 @@ def test_the_dashboard_shows_the_study(tmp_path):
     (study,) = json.loads(body)["study_summaries"]
     assert status == ["200 OK"]
     assert (study["study_name"], study["directions"]) == ("shown", ["minimize", "minimize"])
+
+
+def test_a_damaged_study_file_is_an_error_that_names_it(tmp_path):
+    file = tmp_path / "study.db"
+    optuna.create_study(storage=open_store(file).storage, study_name="s")
+    with sqlite3.connect(file) as opened:
+        opened.execute("UPDATE study_directions SET direction = 'SIDEWAYS'")
+    with pytest.raises(SearchError, match=r"storage '.*study.db': damaged: "):
+        open_store(file)

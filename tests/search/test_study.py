@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import optuna
 import pytest
@@ -37,7 +38,7 @@ def test_a_trial_is_plain_data(tmp_path):
     result = run(tmp_path, evaluate, trials=1)
     (trial,) = json.loads(json.dumps(result.trials))
     seconds = trial.pop("seconds")
-    assert 0 <= seconds < 5
+    assert seconds >= 0
     assert trial.pop("params").keys() == toys.SPACE.dimensions.keys()
     assert trial == {
         "number": 0,
@@ -315,10 +316,17 @@ def test_a_context_can_be_made_by_hand():
         trial.attribute("x", object())
 
 
-def test_a_time_limit_ends_the_search(tmp_path):
-    result = run(tmp_path, trials=10_000, timeout=0.3)
+def test_a_time_limit_ends_the_search(tmp_path, monkeypatch):
+    now = time.time()
+
+    def evaluate(point, trial):
+        monkeypatch.setattr(time, "time", lambda: now + 60 * (trial.number + 1))
+        return toys.loss(point, trial)
+
+    monkeypatch.setattr(time, "time", lambda: now)
+    result = run(tmp_path, evaluate, trials=10, timeout=150)
     assert result.stopped == "its time is over"
-    assert 0 <= len(result.trials) < 10_000
+    assert len(result.trials) == 3
 
 
 @pytest.fixture
@@ -374,7 +382,9 @@ def test_another_objective_or_other_choices_are_another_study(tmp_path):
     with pytest.raises(SearchError, match=r"started with objectives \{'loss': 'minimize'\}, not"):
         run(tmp_path, space=SMALL, objectives={"loss": "maximize"})
     other = Space({"x": Choice((1, 2, 4)), "kind": Choice(("a",))})
-    with pytest.raises(SearchError, match="dimension 'x' was Categorical"):
+    with pytest.raises(
+        SearchError, match=r"started with dimension 'x' Choice\(values=\(1, 2, 3\)\)"
+    ):
         run(tmp_path, space=other)
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -17,19 +18,26 @@ def loss(point, trial):
 
 
 def journaled(point, trial):
-    """As `loss`; every evaluation that ends leaves a line in a file beside the trials."""
-    time.sleep(0.01)
+    """As `loss`; every evaluation that ends leaves a line in a file beside the trials.
+
+    Where a file `most` stands beside it, no evaluation ends once it has that many lines.
+    """
+    most = trial.directory.parent / "most"
+    while most.exists() and len(evaluated(trial.directory.parent)) >= int(most.read_text()):
+        time.sleep(0.01)
     line = json.dumps({"number": trial.number, "point": point, "process": os.getpid()}) + "\n"
     with (trial.directory.parent / "evaluated.txt").open("ab", buffering=0) as opened:
         opened.write(line.encode())
     return loss(point, trial)
 
 
-def spin(point, trial):
-    """A quarter of a second of one core."""
-    end = time.process_time() + 0.25
-    while time.process_time() < end:
-        pass
+def together(point, trial):
+    """As `journaled`; no evaluation ends before two processes have begun one."""
+    begun = trial.directory.parent / "begun"
+    begun.mkdir(exist_ok=True)
+    (begun / str(os.getpid())).touch()
+    while len(list(begun.iterdir())) < 2:
+        time.sleep(0.01)
     return journaled(point, trial)
 
 
@@ -50,7 +58,7 @@ def dies_always(point, trial):
 
 def sleeps(point, trial):
     (trial.directory.parent / f"asleep-{trial.number}").touch()
-    time.sleep(60)
+    threading.Event().wait()  # until it is killed or interrupted
 
 
 def evaluated(directory):

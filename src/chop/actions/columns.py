@@ -10,11 +10,10 @@ from typing import Any
 from torch import nn
 from transformers import DataCollatorWithPadding, default_data_collator
 
+from chop.dataset.rows import LABEL_NAMES
 from chop.errors import DataError
 
 LABELS = "labels"
-LABEL_NAMES = ("labels", "label", "label_ids")
-"""What a column of labels is called."""
 
 
 def takes(model: nn.Module, name: str) -> bool:

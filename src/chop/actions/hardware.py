@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chop.actions.simulation import STALLS, TRACED_CYCLES
+from chop.actions.simulation import TRACED_CYCLES
 from chop.hw import synth
 from chop.hw.cocotb_run import BENCH
 from chop.hw.emit import emit, vector_files, write_files
+from chop.hw.exercise import exercise
 from chop.hw.golden import Ints
 from chop.hw.lower import Lowered
 from chop.hw.project import DEFAULT_PROJECT, remember_project
@@ -52,8 +53,8 @@ def build_hardware(
 
     `inputs` is a batch, or a tuple with one for each input of the graph. Before anything is
     written the design is compared with the PyTorch model in exact arithmetic, on these and on
-    generated inputs (`check=False` leaves that out). The simulation runs at full rate and under
-    random stalls.
+    generated inputs (`check=False` leaves that out). The simulation is the standard run of
+    `chop.hw.exercise`.
 
     `parallelism` are arguments of add_hardware_metadata_analysis_pass; `family` None leaves out
     synthesis. Raises unless every output bit is right.
@@ -63,8 +64,7 @@ def build_hardware(
     hardware = EmitArgs(Path(project_dir)).hardware
     write_files(hardware, {"lint.txt": lint(hardware)})
     simulator = Simulator(lowered.design, hardware, waves=waves)
-    simulator.run(codes, STALLS).require_exact()
-    verdict = simulator.run(codes, trace=TRACED_CYCLES if waves else 0).require_exact()
+    verdict = exercise(simulator, codes, trace=TRACED_CYCLES if waves else 0)
     if waves:
         draw_handshakes(verdict, simulator.interface, hardware / "sim" / "handshakes.png")
     area = synth.synthesize(hardware, family=family) if family else None

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from chop.errors import ConfigError
 from chop.registry import Registry
 
 Array = np.ndarray
@@ -71,12 +72,22 @@ def matthews_correlation(scores: Array, labels: Array) -> float:
 
 def mse(scores: Array, labels: Array) -> float:
     """Mean of the squared differences."""
-    return float(((scores.reshape(labels.shape) - labels) ** 2).mean())
+    return float((_differences(scores, labels) ** 2).mean())
 
 
 def mae(scores: Array, labels: Array) -> float:
     """Mean of the absolute differences."""
-    return float(np.abs(scores.reshape(labels.shape) - labels).mean())
+    return float(np.abs(_differences(scores, labels)).mean())
+
+
+def _differences(scores: Array, labels: Array) -> Array:
+    if scores.size != labels.size:
+        raise ConfigError(
+            f"metric: mse and mae compare a number for each label; the model gives "
+            f"{scores.size // max(len(labels), 1)} for each row. Of classes, take accuracy or f1."
+        )
+    differences: Array = scores.reshape(labels.shape) - labels
+    return differences
 
 
 def _classes(scores: Array, labels: Array) -> tuple[Array, Array]:

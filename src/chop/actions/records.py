@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.errors import DataError
+from chop.files import parse_json, read_text
 
 Record = dict[str, Any]
 
@@ -19,15 +20,14 @@ def read_records(path: str | Path) -> list[Record]:
     file = Path(path)
     if not file.is_file():
         return []
-    *lines, _torn = file.read_text().split("\n")  # what follows the last newline was cut short
+    *lines, _torn = read_text(file, DataError).split(
+        "\n"
+    )  # what follows the last newline was cut short
     return [_decode(line, file, number) for number, line in enumerate(lines, start=1) if line]
 
 
 def _decode(line: str, file: Path, number: int) -> Record:
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{file}, line {number}: not a JSON object ({error}).") from error
+    record = parse_json(line, f"{file}, line {number}", DataError)
     if not isinstance(record, dict):
         raise DataError(f"{file}, line {number}: not a JSON object.")
     return record

@@ -49,6 +49,12 @@ def log_progress(progress: Progress) -> None:
     logger.info("%s: %s", progress, progress.record)
 
 
+def count_known(points: Sequence[Point], path: str | Path) -> int:
+    """How many of `points` have a record in the file `path`."""
+    before = read_records(path)
+    return sum(find_record(before, point) is not None for point in points)
+
+
 def run_sweep(
     points: Sequence[Point],
     measure: Callable[[Point], Mapping[str, Any]],

@@ -8,7 +8,8 @@ from chop.errors import HardwareError
 from chop.hw import synth
 from chop.hw.cocotb_run import CocotbResult, run_cocotb
 from chop.hw.cycles import Stalls
-from chop.hw.emit import read_interface, read_vectors
+from chop.hw.emit import read_interface, read_vectors, require_ours
+from chop.hw.exercise import STALLS, exercise
 from chop.hw.project import latest_project
 from chop.hw.simulate import Simulator, Verdict
 from chop.hw.waves import draw_handshakes
@@ -18,8 +19,6 @@ from chop.registry import suggest
 logger = get_logger(__name__)
 SIMULATORS = ("verilator", "cocotb")
 TRACED_CYCLES = 400
-STALLS = Stalls(0.6, 0.6, 2)
-"""Source and sink each wait in two of five cycles."""
 
 
 def simulate(
@@ -30,16 +29,20 @@ def simulate(
     waves: bool = False,
     simulator: str = "verilator",
     stalls: Stalls = STALLS,
+    trust: bool = False,
 ) -> Verdict | CocotbResult | None:
-    """Run the emitted test vectors through the emitted RTL; raises unless every bit is right.
+    """Run the emitted test vectors through the emitted RTL; raises unless all of it is right.
 
     The outputs in the vectors are the PyTorch model's: they were compared when they were emitted.
 
-    `project_dir` is by default the one that was emitted last. `verilator` runs natively, under
-    random `stalls` and at full rate, and gives the verdict at full rate; `cocotb` runs the emitted
-    test bench, which does the same.
+    `project_dir` is by default the one that was emitted last. `verilator` runs natively and gives
+    the verdict at full rate, after runs with random `stalls` at the ports and with stalls inside,
+    resets in the middle of a tensor and every table entry; values, handshakes and the cycle of
+    every beat are compared. `cocotb` runs the emitted test bench: values, with and without stalls.
     `skip_build` wants a simulator built before; `skip_test` only builds. `waves` keeps the signals
     of the first cycles in `hardware/sim/waves.fst` and a picture of the first handshakes.
+    RTL is a program: a folder that holds other files than this package emitted, or that were
+    changed since, is refused unless you `trust` it.
     """
     if simulator not in SIMULATORS:
         raise HardwareError(
@@ -47,6 +50,8 @@ def simulate(
         )
     hardware = _hardware(project_dir)
     interface = read_interface(hardware)
+    if not trust:
+        require_ours(hardware, interface.name)
     if simulator == "cocotb":
         return run_cocotb(hardware, top=interface.name, waves=waves)
     if skip_build and not list((hardware / "sim").glob("*/simulator")):
@@ -56,18 +61,26 @@ def simulate(
         return None
     inputs = read_vectors(hardware, interface.inputs)
     expected = read_vectors(hardware, interface.outputs)
-    built.run(inputs, stalls, expected=expected).require_exact()
-    verdict = built.run(inputs, expected=expected, trace=TRACED_CYCLES if waves else 0)
+    trace = TRACED_CYCLES if waves else 0
+    verdict = exercise(built, inputs, expected=expected, stalls=stalls, trace=trace)
     logger.info("simulate: %s", verdict)
     if waves:
         draw_handshakes(verdict, interface, hardware / "sim" / "handshakes.png")
-    return verdict.require_exact()
+    return verdict
 
 
-def synthesize(project_dir: str | Path | None = None, *, family: str = "xc7") -> synth.Area:
-    """Cells of the RTL, by default the one emitted last, on a device family, from Yosys."""
+def synthesize(
+    project_dir: str | Path | None = None, *, family: str = "xc7", trust: bool = False
+) -> synth.Area:
+    """Cells of the RTL, by default the one emitted last, on a device family, from Yosys.
+
+    As `simulate`, of emitted files alone unless you `trust` the folder.
+    """
     hardware = _hardware(project_dir)
-    return synth.synthesize(hardware, read_interface(hardware).name, family)
+    name = read_interface(hardware).name
+    if not trust:
+        require_ours(hardware, name)
+    return synth.synthesize(hardware, name, family)
 
 
 def _hardware(project_dir: str | Path | None) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +28,7 @@ def get_trainer(
     tokenized_dataset: Mapping[str, Any],
     tokenizer: Any = None,
     evaluate_metric: str = "accuracy",
-    num_train_epochs: float = 1,
+    num_train_epochs: float | str | Path = 1,
     *,
     output_dir: str | Path = "mase_output/trainer",
     seed: int = 0,
@@ -42,13 +43,16 @@ def get_trainer(
 
     The same seed gives the same result on a CPU. Nothing is written unless `resume` is true: then
     checkpoints go to `output_dir`, and after a kill at any moment the same program goes on from
-    the last complete one and reaches the result it would have reached.
+    the last complete one and reaches the result it would have reached. (A path in the place of
+    `num_train_epochs` is the `output_dir`, as in programs that give five positional arguments.)
 
         trainer = get_trainer(mg.model, dataset, tokenizer, evaluate_metric="accuracy")
         trainer.train()
         trainer.evaluate()["eval_accuracy"]
     """
     _check_installed()
+    if isinstance(num_train_epochs, str | Path):
+        output_dir, num_train_epochs = num_train_epochs, 1
     if isinstance(model, MaseGraph):
         model = model.model
     train, test = _splits(tokenized_dataset)
@@ -112,10 +116,25 @@ def _arguments(
         **(saving if resume else {"save_strategy": "no"}),
         **settings,
     }
+    _check_numbers(chosen)
     try:
         return TrainingArguments(output_dir=str(output_dir), **chosen)
-    except TypeError as error:  # an unknown name; the message says which
+    except (TypeError, ValueError) as error:  # a name or a value; the message says which
         raise ConfigError(f"get_trainer: {error}") from error
+
+
+def _check_numbers(settings: Mapping[str, Any]) -> None:
+    """What transformers would find out in the midst of a training."""
+    for field in dataclasses.fields(TrainingArguments):
+        value = settings.get(field.name)
+        is_number = type(field.default) in (int, float)
+        if is_number and isinstance(value, str):
+            raise ConfigError(f"get_trainer: {field.name} is a number, got '{value}'.")
+    steps = settings.get("gradient_accumulation_steps", 1)
+    if steps < 1:
+        raise ConfigError(
+            f"get_trainer: gradient_accumulation_steps must be at least 1, got {steps}."
+        )
 
 
 PLACES = ("save_steps", "save_strategy", "save_total_limit", "logging_steps", "disable_tqdm")

@@ -14,11 +14,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 
 from chop.actions.columns import LABELS, takes
-from chop.errors import CheckpointError, DataError
+from chop.errors import CheckpointError, DataError, TrainingError
+from chop.files import read_json
 
 COMPLETE = "complete.json"
 """Written last into a checkpoint: without it, the checkpoint was cut short."""
 PREFIX = "checkpoint-"
+LOSS_SUM = "loss_sum"
+"""In that file: the sum of the losses of all steps so far."""
 
 
 class GraphTrainer(Trainer):
@@ -38,6 +41,7 @@ class GraphTrainer(Trainer):
         self.facts = dict(facts)
         self.folder = Path(self.args.output_dir or ".")
         self.has_own_loss = takes(model, LABELS)
+        self._loss_sum = torch.zeros((), dtype=torch.float64)
 
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
@@ -48,7 +52,26 @@ class GraphTrainer(Trainer):
             if found is None and resume_from_checkpoint is True:
                 raise CheckpointError(f"{self.folder}: no complete checkpoint to resume from.")
             resume_from_checkpoint = None if found is None else str(found)
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        self._loss_sum = torch.tensor(_stored_loss(resume_from_checkpoint), dtype=torch.float64)
+        told = super().train(resume_from_checkpoint, *args, **kwargs)
+        self._check_finite()
+        # Trainer divides the loss of the steps since the resume by the number of all steps.
+        loss = float(self._loss_sum) / max(told.global_step, 1)
+        return told._replace(training_loss=loss, metrics={**told.metrics, "train_loss": loss})
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """One step as Trainer does it; its loss is added up."""
+        loss: Tensor = super().training_step(*args, **kwargs)
+        self._loss_sum = self._loss_sum.to(loss.device) + loss.detach().double()
+        return loss
+
+    def _check_finite(self) -> None:
+        if not torch.isfinite(self._loss_sum):
+            raise TrainingError(
+                f"training, by step {self.state.global_step}: the loss is not finite "
+                f"(learning_rate is {self.args.learning_rate}). Give a smaller learning rate, or "
+                "look at the data and at ranges of formats for values that overflow."
+            )
 
     def compute_loss(
         self,
@@ -74,10 +97,12 @@ class GraphTrainer(Trainer):
         super()._save(output_dir, state_dict)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        self._check_finite()
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
             checkpoint = self.folder / f"{PREFIX}{self.state.global_step}"
-            _write_whole(checkpoint / COMPLETE, json.dumps(self.facts, sort_keys=True))
+            told = {**self.facts, LOSS_SUM: float(self._loss_sum)}
+            _write_whole(checkpoint / COMPLETE, json.dumps(told, sort_keys=True))
 
 
 def scores_of(output: Any) -> Tensor:
@@ -121,8 +146,18 @@ def last_complete(folder: str | Path, facts: Mapping[str, Any]) -> Path | None:
     return newest
 
 
+def _stored_loss(checkpoint: str | bool | None) -> float:
+    """The sum of losses in a checkpoint; 0 at the start of a run."""
+    if not isinstance(checkpoint, str) or not Path(checkpoint, COMPLETE).is_file():
+        return 0.0
+    stored = read_json(Path(checkpoint, COMPLETE), CheckpointError)
+    return float(stored.get(LOSS_SUM, 0.0))
+
+
 def _check_facts(checkpoint: Path, facts: Mapping[str, Any]) -> None:
-    stored = json.loads((checkpoint / COMPLETE).read_text())
+    stored = read_json(checkpoint / COMPLETE, CheckpointError)
+    if not isinstance(stored, dict):
+        raise CheckpointError(f"{checkpoint / COMPLETE}: not the note of a run. Give resume=False.")
     for name, value in json.loads(json.dumps(facts)).items():
         if stored.get(name) != value:
             raise CheckpointError(

@@ -10,7 +10,6 @@ from chop.cli.data import Data, load_data
 from chop.cli.failures import UsageError
 from chop.cli.measures import before_after, size_of
 from chop.cli.session import Session
-from chop.cli.settings import identity
 from chop.cli.source import describe, find_source, load_graph
 from chop.cli.training import fit, forget_checkpoints, measure
 from chop.ir.graph import MaseGraph
@@ -39,7 +38,7 @@ def compress(config: Any, session: Session, plan: Compression) -> tuple[MaseGrap
     stages = {"before": before, "after": _facts(graph, data, config, plan)}
     if plan.epochs:
         assert data is not None, "checked above"
-        info["train"] = fit(graph, data, config, plan.epochs, session, identity(config), plan.stage)
+        info["train"] = fit(graph, data, config, plan.epochs, session, plan.stage)
         stages[f"after {plan.stage}"] = _facts(graph, data, config, plan)
         forget_checkpoints(session)
     last = list(stages)[-1]

@@ -63,8 +63,10 @@ class DataOptions:
     """What the model learns and is measured on.
 
     `dataset`: digits, sequences, a hub name or a local folder of text. `tokenizer`: hub name or
-    folder; by default the model's own. `max_token_len`: longer texts are cut. `train_rows`: use
-    the first so many rows to train. `test_rows`: use the first so many rows to measure.
+    folder; by default the model's own. `max_token_len`: longer texts are cut. `train_rows`: train
+    on so many rows, drawn at random with every class in its share. `test_rows`: measure on so many
+    rows, drawn likewise. `data_seed`: of that draw. `validation_share`: of the training rows, held
+    out to choose by where the dataset has no validation split; the same rows for every command.
     `metric`: what is measured. `eval_batch_size`: rows at a time when measuring.
     """
 
@@ -73,10 +75,22 @@ class DataOptions:
     max_token_len: int = 512
     train_rows: int | None = None
     test_rows: int | None = None
+    data_seed: int = 0
+    validation_share: float = 0.1
     metric: Literal[
         "accuracy", "precision", "recall", "f1", "matthews_correlation", "mse", "mae"
     ] = "accuracy"
     eval_batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("train_rows", "test_rows"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise ConfigError(f"{name}: {count} rows. Allowed: 1 or more.")
+        if not 0 <= self.validation_share < 1:
+            raise ConfigError(
+                f"validation_share: {self.validation_share}. Allowed: from 0 to less than 1."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +143,7 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     out: Path = Path("out/quantize")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         short = self.format is not None or self.width is not None or self.frac_width is not None
         if short and self.rules:
             raise ConfigError(
@@ -201,6 +216,7 @@ class SweepConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     out: Path = Path("out/sweep")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.name is None:
             raise ConfigError(f"no sweep given. Known: {', '.join(_sweeps())}.")
 
@@ -275,6 +291,7 @@ class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     out: Path = Path("out/search")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         short = bool(self.formats or self.sparsities)
         if short and self.space:
             raise ConfigError("formats and sparsities exclude 'space'; give one or the other.")

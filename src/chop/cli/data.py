@@ -12,9 +12,11 @@ from chop.actions.columns import LABELS, Collate, match_columns
 from chop.cli.configs import DataOptions
 from chop.cli.failures import UsageError
 from chop.dataset import DATASETS, get_dataset, get_tokenized_dataset
+from chop.dataset.rows import draw_rows, hold_out
 
 SPLITS = {"train": "train_rows", "test": "test_rows", "validation": "test_rows"}
 """Split -> the option that limits its rows."""
+TRAIN, TEST, VALIDATION = SPLITS
 
 
 @dataclass(frozen=True)
@@ -27,16 +29,29 @@ class Data:
     @property
     def columns(self) -> list[str]:
         """The names of the columns."""
-        train = self.splits["train"]
+        train = self.splits[TRAIN]
         return list(train.column_names) if hasattr(train, "column_names") else list(train[0])
 
     @property
     def test(self) -> Any:
         """The rows to measure on."""
-        return self.splits["test"] if "test" in self.splits else self.splits["validation"]
+        return self.splits[TEST] if TEST in self.splits else self.splits[VALIDATION]
+
+    def for_choosing(self) -> Data:
+        """The same data with the validation rows in the place of the test rows.
+
+        What compares models to choose among them measures on these; the test rows are for the one
+        that was chosen.
+        """
+        if VALIDATION not in self.splits:
+            raise UsageError(
+                f"the dataset has no split '{VALIDATION}' to choose by, and --validation-share is "
+                f"0. Give a share above 0; splits: {', '.join(self.splits)}."
+            )
+        return Data({TRAIN: self.splits[TRAIN], TEST: self.splits[VALIDATION]}, self.tokenizer)
 
     def batches(self, model: nn.Module, rows: int, most: int) -> list[dict[str, Any]]:
-        """The first training rows as arguments of `model`, labels included."""
+        """A few training rows as arguments of `model`, labels included."""
         collate = Collate(match_columns(model, self.columns), self.tokenizer)
         train = self.splits["train"]
         starts = range(0, min(rows * most, len(train)), rows)
@@ -57,8 +72,12 @@ def load_data(options: DataOptions, model_place: str | None) -> Data | None:
     """The dataset of `options`; None where it names none."""
     if options.dataset is None:
         return None
+
+    def choose(splits: Mapping[str, Any]) -> dict[str, Any]:
+        return choose_rows(splits, options)
+
     if options.dataset in DATASETS:
-        return Data(_limited(get_dataset(options.dataset), options))
+        return Data(choose(get_dataset(options.dataset)))
     tokenizer_place = options.tokenizer or model_place
     if tokenizer_place is None:
         raise UsageError(
@@ -66,9 +85,13 @@ def load_data(options: DataOptions, model_place: str | None) -> Data | None:
             f"(Without text: {', '.join(DATASETS)}.)"
         )
     splits, tokenizer = get_tokenized_dataset(
-        options.dataset, tokenizer_place, return_tokenizer=True, max_token_len=options.max_token_len
+        options.dataset,
+        tokenizer_place,
+        return_tokenizer=True,
+        max_token_len=options.max_token_len,
+        choose=choose,
     )
-    return Data(_limited(splits, options), tokenizer)
+    return Data(splits, tokenizer)
 
 
 def require_data(options: DataOptions, model_place: str | None, purpose: str) -> Data:
@@ -79,11 +102,16 @@ def require_data(options: DataOptions, model_place: str | None, purpose: str) ->
     return data
 
 
-def _limited(splits: Mapping[str, Any], options: DataOptions) -> dict[str, Any]:
-    limits = {name: getattr(options, SPLITS[name]) for name in splits if name in SPLITS}
+def choose_rows(splits: Mapping[str, Any], options: DataOptions) -> dict[str, Any]:
+    """The splits with the rows that `options` ask for, and one to choose by.
+
+    A dataset without a split for validation gives up a share of its training rows for it.
+    """
+    found = {name: splits[name] for name in SPLITS if name in splits}
+    if VALIDATION not in found and TEST in found and TRAIN in found and options.validation_share:
+        found[TRAIN], found[VALIDATION] = hold_out(found[TRAIN], options.validation_share)
+    limits = {name: getattr(options, SPLITS[name]) for name in found}
     return {
-        name: splits[name]
-        if limit is None
-        else splits[name].select(range(min(limit, len(splits[name]))))
-        for name, limit in limits.items()
+        name: split if limits[name] is None else draw_rows(split, limits[name], options.data_seed)
+        for name, split in found.items()
     }

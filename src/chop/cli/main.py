@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import importlib.metadata
 import os
 import signal
@@ -200,7 +201,7 @@ def _work(command: Command, config: Any, console: Console) -> Mapping[str, Any]:
     if not hasattr(config, "out"):
         found: Mapping[str, Any] = run(config, Session(console, Path(), Path()))
         return found
-    with staged(config.out) as folder:
+    with _imports_left_alone(), staged(config.out) as folder:
         result: Mapping[str, Any] = run(config, Session(console, folder, config.out))
         write_text(folder / CONFIG, to_toml(command.name, config))
         with (folder / RESULT).open("w") as opened:
@@ -225,6 +226,16 @@ def _quiet_libraries(console: Console, *, verbose: bool) -> Iterator[None]:
             yield
     finally:
         reports.setLevel(level)
+
+
+@contextlib.contextmanager
+def _imports_left_alone() -> Iterator[None]:
+    """Each training ends in a collection of garbage: it need not look at what was imported."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextlib.contextmanager

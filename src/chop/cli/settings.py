@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from chop.cli.limits import check_limits
 from chop.config import dump_toml, load_toml, parse, parse_toml
 from chop.errors import ConfigError
 
@@ -25,12 +26,17 @@ def resolve(
     merged: dict[str, Any] = {} if file is None else read_table(file, command)
     for text in assignments:
         merged = merge(merged, read_assignment(text))
-    return parse(cls, merge(merged, flags or {}), command)
+    config = parse(cls, merge(merged, flags or {}), command)
+    check_limits(config, command)
+    return config
 
 
 def read_table(file: Path, command: str) -> dict[str, Any]:
     """The table of a TOML file that is named after the command."""
     tables = load_toml(file)
+    passes = tables.get("passes")
+    if command not in tables and isinstance(passes, Mapping) and command in passes:
+        return {"rules": dict(passes[command])}  # a file of DeepWok/mase: the pass's own arguments
     table = tables.get(command)
     if not isinstance(table, Mapping):
         found = ", ".join(tables) or "none"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from chop.cli.data import Data
 from chop.cli.failures import SourceError
 from chop.errors import ChopError, ConfigError, HubError
 from chop.hub import locate
-from chop.ir.checkpoint import FORMAT
+from chop.ir.checkpoint import is_checkpoint
 from chop.ir.graph import MaseGraph
 from chop.ir.inputs import Signature, is_hugging_face
 from chop.models import CNN, MLP, MODELS, ResidualCNN, get_model
@@ -70,7 +71,7 @@ def _reference(name: str, options: ModelOptions, tried: list[str]) -> Source | N
     if name not in MODELS:
         tried.append(f"{FORMS[0]} ({', '.join(MODELS)})")
         return None
-    return Source(name, FORMS[0], model=MODELS[name](**options.model_options))
+    return Source(name, FORMS[0], model=_build(name, MODELS[name], options))
 
 
 def _checkpoint(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
@@ -78,7 +79,9 @@ def _checkpoint(name: str, options: ModelOptions, tried: list[str]) -> Source | 
     if path is None:
         tried.append(f"{FORMS[1]} ({name}.json, or in the folder {name})")
         return None
-    classes = [import_name(each) for each in options.classes]
+    if options.input_shape is not None:
+        raise ConfigError(f"input_shape: {name} is a checkpoint, which has its example inputs.")
+    classes = [_import_class(each) for each in options.classes]
     return Source(name, FORMS[1], graph=MaseGraph.from_checkpoint(path, classes))
 
 
@@ -86,18 +89,11 @@ def _checkpoint_path(path: Path) -> Path | None:
     """The checkpoint that `path` is, or that the folder `path` holds."""
     file = path.with_name(path.name.removesuffix(".json").removesuffix(".safetensors") + ".json")
     inside = sorted(path.glob("*.json")) if path.is_dir() else []
-    found = [each for each in (file, *inside) if _is_checkpoint(each)]
+    found = [each for each in (file, *inside) if is_checkpoint(each)]
     if len(found) > 1 and path.is_dir():
         names = ", ".join(each.stem for each in found)
         raise SourceError(f"{path}: several checkpoints ({names}). Name one: {found[0]}.")
     return found[0] if found else None
-
-
-def _is_checkpoint(file: Path) -> bool:
-    if not file.is_file() or not file.with_suffix(".safetensors").is_file():
-        return False
-    with file.open() as opened:
-        return f'"format": "{FORMAT}"' in opened.read(200)
 
 
 def _function(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
@@ -105,16 +101,44 @@ def _function(name: str, options: ModelOptions, tried: list[str]) -> Source | No
         tried.append(f"{FORMS[2]} (no ':' in it)")
         return None
     build = import_name(name)
-    if not callable(build):
+    if not callable(build) or isinstance(build, nn.Module):
         raise SourceError(f"{name}: expected a function that builds a model.")
-    made = build(**options.model_options)
-    model, inputs = made if isinstance(made, tuple) else (made, None)
+    made = _build(name, build, options)
+    is_pair = isinstance(made, tuple) and len(made) == 2
+    model, inputs = made if is_pair else (made, None)
     if not isinstance(model, nn.Module):
         raise SourceError(
             f"{name}: gave {type(model).__name__}; expected a torch.nn.Module, or a pair of one "
             f"and its example inputs."
         )
     return Source(name, FORMS[2], model=model, inputs=inputs)
+
+
+def _build(name: str, build: Callable[..., Any], options: ModelOptions) -> Any:
+    """What `build` makes of the model's options."""
+    given = options.model_options
+    try:
+        inspect.signature(build).bind(**given)
+    except TypeError as error:
+        raise SourceError(
+            f"model_options: {name} does not take {', '.join(given) or 'nothing'} ({error}). "
+            f"It takes: {', '.join(inspect.signature(build).parameters) or 'nothing'}."
+        ) from error
+    try:
+        return build(**given)
+    except (TypeError, ValueError, RuntimeError) as error:  # Python's and torch's, of wrong values
+        shown = ", ".join(f"{key} = {value!r}" for key, value in given.items()) or "none"
+        raise SourceError(
+            f"{name}: no model could be built with model_options {shown} "
+            f"({type(error).__name__}: {error})."
+        ) from error
+
+
+def _import_class(place: str) -> type:
+    found = import_name(place)
+    if not isinstance(found, type):
+        raise SourceError(f"classes: {place} is no class.")
+    return found
 
 
 def _hugging_face(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
@@ -142,9 +166,11 @@ FINDERS: tuple[Callable[[str, ModelOptions, list[str]], Source | None], ...] = (
 def import_name(place: str) -> Any:
     """What `module:name` or `path/to/file.py:name` is."""
     owner, _, name = place.rpartition(":")
+    if not owner or not name:
+        raise SourceError(f"'{place}': expected module:name or path/to/file.py:name.")
     try:
         module = _load_file(Path(owner)) if owner.endswith(".py") else _load_module(owner)
-    except ImportError as error:
+    except (ImportError, SyntaxError) as error:
         raise SourceError(f"{place}: cannot import '{owner}' ({error}).") from error
     if not hasattr(module, name):
         raise SourceError(f"{place}: '{owner}' has no '{name}'.")
@@ -184,8 +210,7 @@ def load_graph(options: ModelOptions, source: Source, data: Data | None = None) 
 
 def _trace(options: ModelOptions, source: Source, model: nn.Module, data: Data | None) -> MaseGraph:
     if is_hugging_face(model):
-        names = options.inputs or (None if data is None else _fed_inputs(model, data))
-        return MaseGraph(model, hf_input_names=names, dummy_in=source.inputs)
+        return _trace_hugging_face(options, source, model, data)
     if options.inputs:
         raise ConfigError(
             f"inputs: {type(model).__name__} is not a Hugging Face model, whose inputs have names; "
@@ -205,10 +230,31 @@ def _trace(options: ModelOptions, source: Source, model: nn.Module, data: Data |
         ) from error
 
 
+def _trace_hugging_face(
+    options: ModelOptions, source: Source, model: nn.Module, data: Data | None
+) -> MaseGraph:
+    kind = type(model).__name__
+    if options.input_shape is not None:
+        raise ConfigError(f"input_shape: {kind} is a Hugging Face model. Give --inputs instead.")
+    names = options.inputs or (None if data is None else _fed_inputs(model, data))
+    try:
+        return MaseGraph(model, hf_input_names=names, dummy_in=source.inputs)
+    except ChopError:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:  # from the model's forward
+        given = ", ".join(names or ()) or "its own"
+        raise ConfigError(f"{kind} does not run on the inputs {given}: {error}.") from error
+
+
 def _fed_inputs(model: nn.Module, data: Data) -> list[str]:
     """The columns of the data that the model takes, and its labels where it takes them."""
     known = Signature.of(model).names
     columns = [name for name in data.columns if name in known and name != LABELS]
+    if not columns:
+        raise ConfigError(
+            f"dataset: it has {', '.join(data.columns)}, and none of these is an input of "
+            f"{type(model).__name__}, which takes {', '.join(known)}."
+        )
     return [*columns, *([LABELS] if LABELS in known else [])]
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from chop.cli.console import Console
 from chop.cli.output import staged, write_text
+from chop.errors import CheckpointError
+from chop.files import read_json
 
 STAMP = "stage.json"
 Results = dict[str, dict[str, Any]]
@@ -69,6 +71,9 @@ def _read(folder: Path, chain: list[Any]) -> dict[str, Any] | None:
     file = folder / STAMP
     if not file.is_file():
         return None
-    stamp = json.loads(file.read_text())
+    stamp = read_json(file, CheckpointError)
+    is_plain = isinstance(stamp, dict) and isinstance(stamp.get("record"), dict)
+    if not is_plain or stamp.get("chain") != chain:
+        return None  # of other settings, or no stamp of ours: the stage is done again
     record: dict[str, Any] = stamp["record"]
-    return record if stamp["chain"] == chain else None
+    return record

@@ -38,12 +38,25 @@ def make_subject(graph: MaseGraph, data: Data, config: Any) -> Subject:
     )
 
 
-def load_subject(config: Any, purpose: str) -> tuple[Source, MaseGraph, Subject]:
-    """What a configuration names: where it is from, its graph, and the subject."""
+@dataclass(frozen=True)
+class Loaded:
+    """What a configuration names: where its model is from, the graph and the data.
+
+    `subject` measures on rows to choose by, which are not the test rows.
+    """
+
+    source: Source
+    graph: MaseGraph
+    data: Data
+    subject: Subject
+
+
+def load_subject(config: Any, purpose: str) -> Loaded:
+    """The model and the data of `config`, ready to be compared with others."""
     source = find_source(config)
     data = require_data(config, source.place, purpose)
     graph = load_graph(config, source, data)
-    return source, graph, make_subject(graph, data, config)
+    return Loaded(source, graph, data, make_subject(graph, data.for_choosing(), config))
 
 
 @dataclass(frozen=True)
@@ -59,4 +72,4 @@ class SubjectMaker:
 
     def __call__(self) -> Subject:
         table = parse_toml(self.settings, "search")["search"]
-        return load_subject(parse(SearchConfig, table, "search"), "search")[2]
+        return load_subject(parse(SearchConfig, table, "search"), "search").subject

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
@@ -13,14 +11,12 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from chop.actions.train import get_trainer
 from chop.cli.console import Progress
 from chop.cli.data import Data
-from chop.cli.output import write_text
+from chop.cli.runs import question, run_folder
 from chop.cli.session import Session
-from chop.errors import CheckpointError
 from chop.ir.graph import MaseGraph
 from chop.ir.inputs import is_hugging_face
 
 CHECKPOINTS = "checkpoints"
-RUN = "run.json"
 LEARNING_RATES = {True: 5e-5, False: 1e-3}
 """Whether the model is Hugging Face's -> the learning rate where none is given."""
 
@@ -86,15 +82,14 @@ def fit(
     settings: TrainSettings,
     epochs: float,
     session: Session,
-    identity: Mapping[str, Any],
     stage: str = "train",
 ) -> dict[str, Any]:
     """Train in place for `epochs`; checkpoints stay in the output folder until it is done.
 
-    `identity` is what makes this run the same run when it is started again.
+    The same model, data and settings make this run the same run when it is started again.
     """
-    folder = session.out / CHECKPOINTS / stage
-    check_identity(folder, identity, resume=settings.resume)
+    asked = question(settings, graph, data)
+    folder = run_folder(session.out / CHECKPOINTS / stage, asked, resume=settings.resume)
     saving = {"output_dir": folder, "save_steps": settings.save_steps, "resume": True}
     arguments = training_arguments(graph, settings) | saving
     trainer = make_trainer(graph, data, settings, epochs, arguments)
@@ -140,21 +135,3 @@ def make_trainer(
     for noisy in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(noisy)
     return trainer
-
-
-def check_identity(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
-    """Make sure that what is in `folder` is of this very run; without `resume`, empty it."""
-    note = folder / RUN
-    wanted = json.loads(json.dumps(identity, default=str))
-    if not resume:
-        shutil.rmtree(folder, ignore_errors=True)
-    if note.is_file():
-        stored = json.loads(note.read_text())
-        changed = [k for k in {**stored, **wanted} if stored.get(k) != wanted.get(k)]
-        if changed:
-            key = changed[0]
-            raise CheckpointError(
-                f"{folder}: belongs to an unfinished run whose {key} is {stored.get(key)}; now it "
-                f"is {wanted.get(key)}. --no-resume starts afresh; or give another --out."
-            )
-    write_text(note, json.dumps(wanted))

@@ -6,6 +6,7 @@ from chop.dataset.named import DATASETS, get_dataset
 from chop.dataset.sequences import sequences
 from chop.dataset.token_arrays import TokenArrays, load_token_arrays
 from chop.dataset.tokenized import get_tokenized_dataset
+from chop.old_names import lazy_names
 
 __all__ = [
     "DATASETS",
@@ -17,3 +18,5 @@ __all__ = [
     "load_token_arrays",
     "sequences",
 ]
+
+__getattr__ = lazy_names(__name__)

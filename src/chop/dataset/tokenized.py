@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +28,20 @@ def get_tokenized_dataset(
     *,
     text_columns: Sequence[str] | None = None,
     cache_dir: str | Path | None = None,
+    choose: Callable[[Any], Any] | None = None,
 ) -> Any:
     """The splits of `dataset` with the tokens that the tokenizer of `checkpoint` gives.
 
     Both are a hub name or a local folder; a name is looked for in $MASE_DATA and $MASE_MODELS
     before the hub. `text_columns`: the column of text, or two for pairs of sentences; found by
     itself where there is one. The rest of the columns stay. With `return_tokenizer` the answer is
-    a pair. The result is cached in `cache_dir` (by default where `datasets` keeps its files) and
-    made again when the text, the tokenizer or `max_token_len` changes.
+    a pair. `choose` may leave out splits and rows: only what it gives is tokenised. The result is
+    cached in `cache_dir` (by default where `datasets` keeps its files) and made again when the
+    text, the tokenizer or `max_token_len` changes.
     """
     tokenizer = load_tokenizer(checkpoint)
     raw = load_text(dataset, cache_dir)
+    raw = raw if choose is None else type(raw)(choose(raw))
     columns = _text_columns(raw, text_columns, str(dataset))
     tokens = _tokenize(raw, tokenizer, columns, max_token_len)
     return (tokens, tokenizer) if return_tokenizer else tokens
@@ -47,7 +50,11 @@ def get_tokenized_dataset(
 def load_tokenizer(checkpoint: str | Path) -> Any:
     """The tokenizer of a model, by hub name or folder."""
     place = locate(checkpoint, "model")
-    return AutoTokenizer.from_pretrained(place.name, local_files_only=place.is_local)
+    try:
+        return AutoTokenizer.from_pretrained(place.name, local_files_only=place.is_local)
+    except (ValueError, OSError) as error:  # transformers' own words for a missing or broken file
+        told = str(error).strip().split("\n")[0]
+        raise DataError(f"tokenizer '{checkpoint}': none could be loaded ({told}).") from error
 
 
 def load_text(dataset: str | Path, cache_dir: str | Path | None = None) -> Any:

@@ -72,8 +72,7 @@ def run_cocotb(
 
 def _verilator_environment() -> dict[str, str]:
     tool = toolchain.verilator()
-    version = tuple(int(part) for part in tool.version().split(".")[:2])
-    if version < OLDEST_VERILATOR:
+    if tool.number() < OLDEST_VERILATOR:
         wanted = ".".join(str(part) for part in OLDEST_VERILATOR)
         raise HardwareError(
             f"cocotb: Verilator {tool.version()} is too old, {wanted} or later is needed. "

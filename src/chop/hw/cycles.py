@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from chop.errors import HardwareError
 from chop.hw.components.plumbing import Fifo
-from chop.hw.design import Design, Stage, Wire
-from chop.hw.twin import Fork, Queue, Twin
+from chop.hw.control import Wire
+from chop.hw.design import Design, Interface, Stage
+from chop.hw.twin import Fork, Queue, Twin, from_record
 
 _FULL = 1 << 24
 """Threshold of the random draw that always succeeds."""
@@ -24,10 +26,16 @@ class Stalls:
     valid: float = 1.0
     ready: float = 1.0
     seed: int = 1
+    inside: float = 1.0
+    """How often a stream between two stages lets a beat pass."""
+    burst: int = 1
+    """Cycles for which each drawn decision holds."""
+    resets: int = 0
+    """How often the run is begun and cut off by a reset before the run that counts."""
 
-    def thresholds(self) -> tuple[int, int]:
+    def thresholds(self) -> tuple[int, int, int]:
         """The probabilities as 24-bit integers."""
-        return round(self.valid * _FULL), round(self.ready * _FULL)
+        return round(self.valid * _FULL), round(self.ready * _FULL), round(self.inside * _FULL)
 
 
 NO_STALLS = Stalls()
@@ -52,30 +60,76 @@ class Timing:
 
 
 class _Draw:
-    """The driver's random numbers."""
+    """The driver's random decisions."""
 
-    def __init__(self, seed: int) -> None:
-        self.state = seed & 0xFFFFFFFF
+    def __init__(self, stalls: Stalls, offset: int, threshold: int) -> None:
+        self.state = (stalls.seed + offset) & 0xFFFFFFFF
+        self.threshold, self.burst = threshold, stalls.burst
+        self.left = 0
+        self.passes = False
 
-    def below(self, threshold: int) -> bool:
-        self.state = (self.state * 1664525 + 1013904223) & 0xFFFFFFFF
-        return self.state >> 8 < threshold
+    def next(self) -> bool:
+        if not self.left:
+            self.left = self.burst
+            self.state = (self.state * 1664525 + 1013904223) & 0xFFFFFFFF
+            self.passes = self.state >> 8 < self.threshold
+        self.left -= 1
+        return self.passes
+
+
+def _draws(stalls: Stalls, prime: int, count: int, threshold: int) -> list[_Draw]:
+    """Independent decisions for each of `count` streams."""
+    return [_Draw(stalls, prime * (k + 1), threshold) for k in range(count)]
+
+
+class _Part(NamedTuple):
+    """A stage as the model sees it."""
+
+    name: str
+    sources: Sequence[Wire]
+    outputs: int
+    twins: list[Twin]
+
+
+def _parts(design: Design | Interface) -> Iterable[_Part]:
+    if isinstance(design, Design):
+        for each in design.stages:
+            component = each.component
+            yield _Part(each.name, each.sources, len(component.outputs), component.twins())
+        return
+    assert design.control is not None, f"'{design.name}' has twins that files do not keep"
+    for stage in design.control.stages:
+        twins = [from_record(told) for told in stage.twins]
+        yield _Part(stage.name, stage.sources, stage.outputs, twins)
+
+
+def _output_wires(design: Design | Interface) -> list[Wire]:
+    if isinstance(design, Design):
+        return list(design.outputs.values())
+    assert design.control is not None, f"'{design.name}' has twins that files do not keep"
+    return list(design.control.outputs)
 
 
 class _Model:
     """The twins of a design, flattened to chains, and the edges between them."""
 
-    def __init__(self, design: Design, queues: Mapping[Wire, Twin]) -> None:
+    def __init__(
+        self, design: Design | Interface, queues: Mapping[Wire, Twin], gated: Sequence[Wire]
+    ) -> None:
         self.names: list[str] = []
         self.chains: list[tuple[Twin, int, int]] = []
         self.joins: list[tuple[Twin, int, int, int]] = []
         self.forks: list[tuple[Fork, int, list[int]]] = []
         self._edges: dict[Wire, int] = {}
         self._queues = queues
+        self.gates: list[tuple[int, int, int]] = []
+        """Of each gate its place in the caller's list, and the edges before and behind it."""
+        self.held = [False] * len(gated)
+        self._gated = {wire: k for k, wire in enumerate(gated)}
         self.sources = [self._open(Wire(name)) for name in design.inputs]
-        for stage in design.stages:
-            self._add_stage(stage)
-        self.sinks = [self._edges[wire] for wire in design.outputs.values()]
+        for part in _parts(design):
+            self._add_stage(part)
+        self.sinks = [self._edges[wire] for wire in _output_wires(design)]
 
     def _new_edge(self, name: str) -> int:
         self.names.append(name)
@@ -95,10 +149,19 @@ class _Model:
             edge = behind
         self._edges[wire] = edge
 
-    def _add_stage(self, stage: Stage) -> None:
-        edges = [self._edges[wire] for wire in stage.sources]
-        chain = stage.component.twins()
-        wires = [Wire(stage.name, p) for p in range(len(stage.component.outputs))]
+    def _enter(self, wire: Wire) -> int:
+        """The edge by which the beats of `wire` reach the stage that takes them."""
+        edge = self._edges[wire]
+        if wire not in self._gated:
+            return edge
+        behind = self._new_edge(wire.stage)
+        self.gates.append((self._gated[wire], edge, behind))
+        return behind
+
+    def _add_stage(self, stage: _Part) -> None:
+        edges = [self._enter(wire) for wire in stage.sources]
+        chain = stage.twins
+        wires = [Wire(stage.name, p) for p in range(stage.outputs)]
         if not chain:  # combinational: one handshake on both sides
             self._close(wires[0], edges[0])
         elif isinstance(chain[0], Fork):
@@ -116,8 +179,22 @@ class _Model:
         else:
             self.chains.append((chain[-1], edges[0], self._open(wire)))
 
-    def cycle(self, valid: list[bool], ready: list[bool]) -> list[bool]:
-        """One cycle of every twin, given the ports' claims; which edges carried a beat."""
+    def cycle(self, valid: list[bool], ready: list[bool], passes: list[bool]) -> list[bool]:
+        """One cycle of every twin, given the claims of ports and gates; which edges had a beat."""
+        self._claim(valid, ready, passes)
+        fired = [v and r for v, r in zip(valid, ready, strict=True)]
+        for twin, into, out in self.chains:
+            twin.step(fired[into], fired[out])
+        for fork, into, outs in self.forks:
+            fork.step_each(fired[into], [fired[out] for out in outs])
+        for twin, left, _, out in self.joins:
+            twin.step(fired[left], fired[out])
+        for k, _, out in self.gates:  # a beat that was offered stays offered
+            self.held[k] = valid[out] and not ready[out]
+        return fired
+
+    def _claim(self, valid: list[bool], ready: list[bool], passes: list[bool]) -> None:
+        """Who offers and who would take, on every edge."""
         for twin, into, out in self.chains:
             ready[into] = twin.takes
             valid[out] = twin.gives
@@ -127,88 +204,106 @@ class _Model:
                 valid[out] = gives
         for twin, _, _, out in self.joins:
             valid[out] = twin.gives
+        for k, into, out in self.gates:
+            valid[out] = valid[into] and (passes[k] or self.held[k])
         for twin, left, right, _ in self.joins:
             ready[left] = twin.takes and valid[right]
             ready[right] = twin.takes and valid[left]
-        fired = [v and r for v, r in zip(valid, ready, strict=True)]
-        for twin, into, out in self.chains:
-            twin.step(fired[into], fired[out])
-        for fork, into, outs in self.forks:
-            fork.step_each(fired[into], [fired[out] for out in outs])
-        for twin, left, _, out in self.joins:
-            twin.step(fired[left], fired[out])
-        return fired
+        for k, into, out in reversed(self.gates):
+            ready[into] = ready[out] and (passes[k] or self.held[k])
 
 
 def simulate_control(
-    design: Design,
+    design: Design | Interface,
     tensors: int = 1,
     stalls: Stalls = NO_STALLS,
     queues: Mapping[Wire, Twin] | None = None,
+    gated: Sequence[Wire] = (),
+    limit: int | None = None,
 ) -> Timing:
     """Exact times of every beat at the ports while `tensors` tensors pass; raises on deadlock.
 
-    `queues` puts further queues on wires, to try FIFO depths without changing the design.
+    `queues` puts further queues on wires, to try FIFO depths without changing the design. `gated`
+    are the wires inside the design that `stalls` holds up. After `limit` cycles the model stops,
+    and tells the beats until then.
     """
-    model = _Model(design, queues or {})
+    if isinstance(design, Design):
+        outputs, cycles = design.output_streams(), design.cycles()
+    else:
+        outputs, cycles = dict(design.outputs), design.cycles
     wanted_in = [tensors * s.beats for s in design.inputs.values()]
-    wanted_out = [tensors * s.beats for s in design.output_streams().values()]
-    times_in, times_out = _run(model, wanted_in, wanted_out, stalls, design)
+    wanted_out = [tensors * s.beats for s in outputs.values()]
+    run = _Run(_Model(design, queues or {}, gated), stalls, wanted_in, wanted_out)
+    patient = patience(cycles, stalls)
+    while not run.is_done() and (limit is None or run.cycle < limit):
+        run.step()
+        if run.quiet > patient:
+            raise HardwareError(run.deadlock(design.name))
     return Timing(
-        dict(zip(design.inputs, times_in, strict=True)),
-        dict(zip(design.outputs, times_out, strict=True)),
+        dict(zip(design.inputs, run.times_in, strict=True)),
+        dict(zip(outputs, run.times_out, strict=True)),
     )
 
 
-def _run(
-    model: _Model, wanted_in: list[int], wanted_out: list[int], stalls: Stalls, design: Design
-) -> tuple[list[list[int]], list[list[int]]]:
-    valid_below, ready_below = stalls.thresholds()
-    draw_in = [_Draw(stalls.seed + 7919 * (k + 1)) for k in range(len(wanted_in))]
-    draw_out = [_Draw(stalls.seed + 104729 * (k + 1)) for k in range(len(wanted_out))]
-    times_in: list[list[int]] = [[] for _ in wanted_in]
-    times_out: list[list[int]] = [[] for _ in wanted_out]
-    offering = [False] * len(wanted_in)
-    valid, ready = [False] * len(model.names), [False] * len(model.names)
-    cycle = quiet = 0
-    limit = patience(design.cycles(), stalls)
-    while any(len(t) < n for t, n in zip(times_out, wanted_out, strict=True)):
-        for k, edge in enumerate(model.sources):
-            if not offering[k]:
-                drawn = draw_in[k].below(valid_below)
-                offering[k] = drawn and len(times_in[k]) < wanted_in[k]
-            valid[edge] = offering[k]
-        for k, edge in enumerate(model.sinks):
-            ready[edge] = draw_out[k].below(ready_below)
-        fired = model.cycle(valid, ready)
-        for k, edge in enumerate(model.sources):
+class _Run:
+    """The model between the driver's sources and sinks."""
+
+    def __init__(
+        self, model: _Model, stalls: Stalls, wanted_in: list[int], wanted_out: list[int]
+    ) -> None:
+        valid, ready, inside = stalls.thresholds()
+        self.model = model
+        self.wanted_in, self.wanted_out = wanted_in, wanted_out
+        self.draw_in = _draws(stalls, 7919, len(wanted_in), valid)
+        self.draw_out = _draws(stalls, 104729, len(wanted_out), ready)
+        self.draw_gate = _draws(stalls, 1299709, len(model.held), inside)
+        self.times_in: list[list[int]] = [[] for _ in wanted_in]
+        self.times_out: list[list[int]] = [[] for _ in wanted_out]
+        self.offering = [False] * len(wanted_in)
+        self.valid, self.ready = [False] * len(model.names), [False] * len(model.names)
+        self.cycle = self.quiet = 0
+
+    def is_done(self) -> bool:
+        """Whether every beat has left."""
+        pairs = zip(self.times_out, self.wanted_out, strict=True)
+        return all(len(times) >= count for times, count in pairs)
+
+    def step(self) -> None:
+        """One cycle."""
+        for k, edge in enumerate(self.model.sources):
+            if not self.offering[k]:
+                has_more = len(self.times_in[k]) < self.wanted_in[k]
+                self.offering[k] = self.draw_in[k].next() and has_more
+            self.valid[edge] = self.offering[k]
+        for k, edge in enumerate(self.model.sinks):
+            self.ready[edge] = self.draw_out[k].next()
+        passes = [draw.next() for draw in self.draw_gate]
+        fired = self.model.cycle(self.valid, self.ready, passes)
+        for k, edge in enumerate(self.model.sources):
             if fired[edge]:
-                times_in[k].append(cycle)
-                offering[k] = False
-        for k, edge in enumerate(model.sinks):
+                self.times_in[k].append(self.cycle)
+                self.offering[k] = False
+        for k, edge in enumerate(self.model.sinks):
             if fired[edge]:
-                times_out[k].append(cycle)
-        quiet = 0 if any(fired) else quiet + 1
-        if quiet > limit:
-            raise HardwareError(_deadlock_message(design.name, cycle - quiet, model, valid, ready))
-        cycle += 1
-    return times_in, times_out
+                self.times_out[k].append(self.cycle)
+        self.quiet = 0 if any(fired) else self.quiet + 1
+        self.cycle += 1
+
+    def deadlock(self, name: str) -> str:
+        """Where the beats are stuck."""
+        claims = zip(self.model.names, self.valid, self.ready, strict=True)
+        blocked = [edge for edge, v, r in claims if v and not r]
+        return (
+            f"design '{name}' deadlocks in cycle {self.cycle - 1 - self.quiet}: beats wait behind "
+            f"{', '.join(dict.fromkeys(blocked)) or 'nothing'}. "
+            f"Forks need deeper FIFOs behind them."
+        )
 
 
 def patience(cycles: int, stalls: Stalls) -> int:
     """Cycles without a beat after which a design of that folding bound will not move any more."""
-    rate = min(stalls.valid, stalls.ready)
-    return int((200 + 2 * cycles) / rate)
-
-
-def _deadlock_message(
-    name: str, cycle: int, model: _Model, valid: list[bool], ready: list[bool]
-) -> str:
-    blocked = [n for n, v, r in zip(model.names, valid, ready, strict=True) if v and not r]
-    return (
-        f"design '{name}' deadlocks in cycle {cycle}: beats wait behind "
-        f"{', '.join(dict.fromkeys(blocked)) or 'nothing'}. Forks need deeper FIFOs behind them."
-    )
+    rate = min(stalls.valid, stalls.ready, stalls.inside)
+    return int((200 + 2 * cycles + 20 * (stalls.burst - 1)) / rate)
 
 
 def interval(design: Design, queues: Mapping[Wire, Twin] | None = None) -> float:

@@ -8,17 +8,12 @@ from dataclasses import dataclass, replace
 from chop.errors import HardwareError
 from chop.hw.component import Component, Cost
 from chop.hw.components.plumbing import Cast, Fork, Gearbox
+from chop.hw.control import Control, ControlStage
+from chop.hw.control import Wire as Wire
 from chop.hw.golden import Ints
 from chop.hw.stream import Stream
+from chop.hw.twin import record
 from chop.registry import suggest
-
-
-@dataclass(frozen=True, order=True)
-class Wire:
-    """One end of a stream: output `port` of a stage, or an input of the design."""
-
-    stage: str
-    port: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +34,8 @@ class Interface:
     outputs: Mapping[str, Stream]
     cycles: int
     """Folding bound: least cycles between tensors."""
+    control: Control | None = None
+    """What the cycle model needs; None where a stage has a twin of somebody's own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +66,20 @@ class Design:
 
     def interface(self) -> Interface:
         """Ports and pace."""
-        return Interface(self.name, self.inputs, self.output_streams(), self.cycles())
+        streams = self.output_streams()
+        return Interface(self.name, self.inputs, streams, self.cycles(), self.control())
+
+    def control(self) -> Control | None:
+        """Stages and twins without data; None where a stage has a twin of somebody's own."""
+        stages = []
+        for stage in self.stages:
+            twins = [record(twin) for twin in stage.component.twins()]
+            known = tuple(told for told in twins if told is not None)
+            if len(known) < len(twins):
+                return None
+            outputs = len(stage.component.outputs)
+            stages.append(ControlStage(stage.name, stage.sources, outputs, known))
+        return Control(tuple(stages), tuple(self.outputs.values()))
 
     def golden(self, data: Mapping[str, Ints]) -> dict[str, Ints]:
         """Output codes for input codes, each of shape (tensors, *stream.shape)."""

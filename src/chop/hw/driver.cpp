@@ -1,6 +1,7 @@
-// Drives the streams of a verilated top module: offers and takes beats under random stalls, checks
-// the handshake laws, and records every beat that comes out with its cycle.
-// ports.h, written per design, defines `Top` and the tables `inputs` and `outputs`.
+// Drives the streams of a verilated top module: offers and takes beats under random stalls, holds
+// up the streams inside by their gates, checks the handshake laws, and records every beat that
+// comes out with its cycle.
+// ports.h, written per design, defines `Top` and the tables of its inputs, outputs and gates.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -19,30 +20,44 @@ struct Port {
   uint8_t* ready;
 };
 
+struct Gate {
+  uint8_t* go;
+  const uint8_t* broken;
+};
+
 #include "ports.h"
 
 namespace {
 
 struct Random {  // the cycle model draws the same numbers
-  uint32_t state;
-  bool below(uint32_t threshold) {
-    state = state * 1664525u + 1013904223u;
-    return (state >> 8) < threshold;
+  uint32_t state, threshold, burst;
+  uint32_t left = 0;
+  bool passes = false;
+  uint32_t draw() { return (state = state * 1664525u + 1013904223u) >> 8; }
+  bool next() {
+    if (left == 0) {
+      left = burst;
+      passes = draw() < threshold;
+    }
+    left--;
+    return passes;
   }
 };
 
 struct Request {
-  uint32_t seed, valid_threshold, ready_threshold, reserved;
-  uint64_t patience, extra, trace;
+  uint32_t seed, valid_threshold, ready_threshold, inside_threshold, burst, resets;
+  uint64_t patience, extra, trace, reset_span;
 };
 
 struct Lane {  // one stream under test
   Port port;
-  Random random;
   uint64_t wanted = 0;
+  std::vector<uint8_t> bytes;     // beats to send, or received
+  std::vector<uint8_t> expected;  // beats that should be received
+  Random random{};
   bool offering = false;
   bool was_waiting = false;
-  std::vector<uint8_t> bytes;   // beats to send, or received
+  std::vector<uint8_t> held;    // what was offered and not taken
   std::vector<uint32_t> times;  // cycle of each beat
 };
 
@@ -71,22 +86,218 @@ void put_lane(FILE* file, const Lane& lane, bool with_bytes) {
 
 constexpr uint64_t kProbedCycles = 256;
 
-// Whether any output's valid changes when its consumer's ready does: valid may not wait for ready.
-bool ready_decides_valid(Top& top, std::vector<Lane>& sinks) {
-  std::vector<uint8_t> before;
-  top.eval();
-  for (Lane& lane : sinks) {
-    before.push_back(*lane.port.valid);
-    *lane.port.ready ^= 1;
+class Bench {
+ public:
+  Bench(VerilatedContext& context, Top& top, const char* request, const char* waves)
+      : context_(context), top_(top), gates_(gates(top)) {
+    read(request);
+#if VM_TRACE
+    context.traceEverOn(true);
+    top.trace(&waves_, 99);
+    waves_.open(waves ? waves : "waves.fst");
+#endif
   }
-  top.eval();
-  bool differs = false;
-  for (size_t k = 0; k < sinks.size(); k++) {
-    differs = differs || before[k] != *sinks[k].port.valid;
-    *sinks[k].port.ready ^= 1;
+
+  void run() {
+    rewind(0);
+    for (Lane& lane : sources_) *lane.port.valid = 0;
+    for (Lane& lane : sinks_) *lane.port.ready = 0;
+    for (const Gate& gate : gates_) *gate.go = 1;
+    reset(4);
+    cut_off_by_resets();
+    is_recorded_ = true;
+    for (cycle_ = 0; !ends(); cycle_++) step();
+#if VM_TRACE
+    waves_.close();
+#endif
   }
-  return differs;
-}
+
+  void write(const char* path) const {
+    FILE* file = fopen(path, "wb");
+    if (!file) exit(2);
+    const uint64_t cycles = is_done_ ? done_at_ + 1 : cycle_;
+    const uint64_t head[5] = {is_done_, cycles, violations_, spoilt_, handshakes_.size()};
+    put(file, head, 5);
+    put(file, handshakes_.data(), handshakes_.size());
+    for (const Lane& lane : sources_) put_lane(file, lane, false);
+    for (const Lane& lane : sinks_) put_lane(file, lane, true);
+    fclose(file);
+  }
+
+ private:
+  void read(const char* path) {
+    FILE* file = fopen(path, "rb");
+    if (!file) exit(2);
+    get(file, &request_, 1);
+    for (const Port& port : input_ports(top_)) {
+      Lane lane{port};
+      get(file, &lane.wanted, 1);
+      lane.bytes.resize(lane.wanted * port.bytes);
+      get(file, lane.bytes.data(), lane.bytes.size());
+      sources_.push_back(lane);
+    }
+    for (const Port& port : output_ports(top_)) {
+      Lane lane{port};
+      get(file, &lane.wanted, 1);
+      lane.expected.resize(lane.wanted * port.bytes);
+      get(file, lane.expected.data(), lane.expected.size());
+      sinks_.push_back(lane);
+    }
+    fclose(file);
+  }
+
+  // Every stream from its first beat again, and the decisions of attempt `attempt`.
+  void rewind(uint32_t attempt) {
+    const uint32_t seed = request_.seed + attempt * 15485863u;
+    auto begin = [&](Random& random, uint32_t prime, size_t k, uint32_t threshold) {
+      random = Random{seed + prime * uint32_t(k + 1), threshold, request_.burst};
+    };
+    for (size_t k = 0; k < sources_.size(); k++) {
+      begin(sources_[k].random, 7919u, k, request_.valid_threshold);
+      sources_[k].offering = false;
+      sources_[k].times.clear();
+    }
+    for (size_t k = 0; k < sinks_.size(); k++) {
+      begin(sinks_[k].random, 104729u, k, request_.ready_threshold);
+      sinks_[k].was_waiting = false;
+      sinks_[k].bytes.clear();
+      sinks_[k].times.clear();
+    }
+    gate_random_.resize(gates_.size());
+    for (size_t k = 0; k < gates_.size(); k++)
+      begin(gate_random_[k], 1299709u, k, request_.inside_threshold);
+    last_progress_ = 0;
+    is_done_ = false;
+  }
+
+  void settle(uint8_t clk) {
+    top_.clk = clk;
+    top_.eval();
+    context_.timeInc(1);
+#if VM_TRACE
+    if (is_recorded_ && cycle_ < request_.trace + 8) waves_.dump(half_cycles_++);
+#endif
+  }
+
+  void reset(int cycles) {
+    top_.rst = 1;
+    for (int cycle = 0; cycle < cycles; cycle++) {
+      settle(0);
+      settle(1);
+    }
+    top_.rst = 0;
+  }
+
+  // Begins the run and cuts it off in the middle of a tensor: state that reset leaves alone shows.
+  // The reset is one cycle long and comes while beats are offered and taken.
+  void cut_off_by_resets() {
+    Random length{request_.seed, 0, 1};
+    for (uint32_t attempt = request_.resets; attempt > 0; attempt--) {
+      rewind(attempt);
+      const uint64_t until = 1 + length.draw() % request_.reset_span;
+      for (cycle_ = 0; cycle_ < until; cycle_++) step();
+      reset(1);
+    }
+    rewind(0);
+  }
+
+  // Whether any output's valid changes when its consumer's ready does: valid may not wait for it.
+  bool ready_decides_valid() {
+    std::vector<uint8_t> before;
+    top_.eval();
+    for (Lane& lane : sinks_) {
+      before.push_back(*lane.port.valid);
+      *lane.port.ready ^= 1;
+    }
+    top_.eval();
+    bool differs = false;
+    for (size_t k = 0; k < sinks_.size(); k++) {
+      differs = differs || before[k] != *sinks_[k].port.valid;
+      *sinks_[k].port.ready ^= 1;
+    }
+    return differs;
+  }
+
+  void step() {
+    drive();
+    top_.clk = 0;
+    if (cycle_ < kProbedCycles) violations_ += ready_decides_valid();
+    settle(0);
+    if (is_recorded_ && cycle_ < request_.trace) {
+      for (auto* side : {&sources_, &sinks_})
+        for (Lane& lane : *side) handshakes_.push_back(*lane.port.valid | *lane.port.ready << 1);
+    }
+    for (const Gate& gate : gates_) violations_ += *gate.broken;
+    for (Lane& lane : sources_) send(lane);
+    for (Lane& lane : sinks_) receive(lane);
+    settle(1);
+  }
+
+  void drive() {
+    for (Lane& lane : sources_) {
+      const bool has_more = lane.times.size() < lane.wanted;
+      if (!lane.offering) lane.offering = lane.random.next() && has_more;
+      *lane.port.valid = lane.offering;
+      if (lane.offering)
+        memcpy(lane.port.data, &lane.bytes[lane.times.size() * lane.port.bytes], lane.port.bytes);
+    }
+    for (Lane& lane : sinks_) *lane.port.ready = lane.random.next();
+    for (size_t k = 0; k < gates_.size(); k++) *gates_[k].go = gate_random_[k].next();
+  }
+
+  void send(Lane& lane) {
+    if (!lane.offering || !*lane.port.ready) return;
+    lane.times.push_back(uint32_t(cycle_));
+    lane.offering = false;
+    last_progress_ = cycle_;
+  }
+
+  void receive(Lane& lane) {
+    const uint8_t* data = static_cast<const uint8_t*>(lane.port.data);
+    if (lane.was_waiting)  // an offer stays, with the same data, until it is taken
+      violations_ += !*lane.port.valid || memcmp(lane.held.data(), data, lane.port.bytes) != 0;
+    lane.was_waiting = *lane.port.valid && !*lane.port.ready;
+    if (lane.was_waiting) lane.held.assign(data, data + lane.port.bytes);
+    if (!*lane.port.valid || !*lane.port.ready) return;
+    if (!is_recorded_) spoilt_ += !is_expected(lane, data);
+    lane.bytes.insert(lane.bytes.end(), data, data + lane.port.bytes);
+    lane.times.push_back(uint32_t(cycle_));
+    last_progress_ = cycle_;
+  }
+
+  static bool is_expected(const Lane& lane, const uint8_t* data) {
+    const size_t at = lane.times.size() * lane.port.bytes;
+    return at < lane.expected.size() && !memcmp(&lane.expected[at], data, lane.port.bytes);
+  }
+
+  // After the last beat it looks on for a while: a beat too many is an error as well.
+  bool ends() {
+    if (!is_done_) {
+      is_done_ = true;
+      for (const Lane& lane : sinks_) is_done_ = is_done_ && lane.times.size() >= lane.wanted;
+      if (is_done_) done_at_ = cycle_ ? cycle_ - 1 : 0;
+    }
+    if (is_done_ && cycle_ > done_at_ + request_.extra) return true;
+    for (const Lane& lane : sinks_)  // beats without end
+      if (lane.times.size() > lane.wanted + request_.extra) return true;
+    return cycle_ > last_progress_ + request_.patience + 1 || context_.gotFinish();
+  }
+
+  VerilatedContext& context_;
+  Top& top_;
+  Request request_{};
+  std::vector<Lane> sources_, sinks_;
+  std::vector<Gate> gates_;
+  std::vector<Random> gate_random_;
+  std::vector<uint8_t> handshakes_;  // per traced cycle: bit 0 valid, bit 1 ready, for each port
+  uint64_t cycle_ = 0, done_at_ = 0, last_progress_ = 0, violations_ = 0;
+  uint64_t spoilt_ = 0;  // wrong beats in the runs that a reset cut off
+  bool is_done_ = false, is_recorded_ = false;
+#if VM_TRACE
+  VerilatedFstC waves_;
+  uint64_t half_cycles_ = 0;
+#endif
+};
 
 }  // namespace
 
@@ -96,119 +307,9 @@ int main(int argc, char** argv) {
   context->commandArgs(argc, argv);
   context->randReset(2);  // registers start at random: only reset may define them
   const std::unique_ptr<Top> top{new Top{context.get()}};
-
-  FILE* file = fopen(argv[1], "rb");
-  if (!file) return 2;
-  Request request;
-  get(file, &request, 1);
-  std::vector<Lane> sources, sinks;
-  for (const Port& port : input_ports(*top)) {
-    Lane lane{port, {request.seed + 7919u * uint32_t(sources.size() + 1)}};
-    get(file, &lane.wanted, 1);
-    lane.bytes.resize(lane.wanted * port.bytes);
-    get(file, lane.bytes.data(), lane.bytes.size());
-    sources.push_back(lane);
-  }
-  for (const Port& port : output_ports(*top)) {
-    Lane lane{port, {request.seed + 104729u * uint32_t(sinks.size() + 1)}};
-    get(file, &lane.wanted, 1);
-    sinks.push_back(lane);
-  }
-  fclose(file);
-
-#if VM_TRACE
-  context->traceEverOn(true);
-  VerilatedFstC waves;
-  top->trace(&waves, 99);
-  waves.open(argc > 3 ? argv[3] : "waves.fst");
-#endif
-  uint64_t half_cycles = 0;
-  auto settle = [&](uint8_t clk) {
-    top->clk = clk;
-    top->eval();
-    context->timeInc(1);
-#if VM_TRACE
-    if (half_cycles < 2 * (request.trace + 8)) waves.dump(half_cycles);
-#endif
-    half_cycles++;
-  };
-
-  top->rst = 1;
-  for (Lane& lane : sources) *lane.port.valid = 0;
-  for (Lane& lane : sinks) *lane.port.ready = 0;
-  for (int cycle = 0; cycle < 4; cycle++) {
-    settle(0);
-    settle(1);
-  }
-  top->rst = 0;
-
-  std::vector<uint8_t> handshakes;  // per traced cycle: bit 0 valid, bit 1 ready, for each port
-  std::vector<std::vector<uint8_t>> held(sinks.size());
-  uint64_t violations = 0, last_progress = 0, cycle = 0, done_at = 0;
-  bool is_done = false;
-  for (;; cycle++) {
-    for (Lane& lane : sources) {
-      const bool has_more = lane.times.size() < lane.wanted;
-      if (!lane.offering) lane.offering = lane.random.below(request.valid_threshold) && has_more;
-      *lane.port.valid = lane.offering;
-      if (lane.offering)
-        memcpy(lane.port.data, &lane.bytes[lane.times.size() * lane.port.bytes], lane.port.bytes);
-    }
-    for (Lane& lane : sinks) *lane.port.ready = lane.random.below(request.ready_threshold);
-    top->clk = 0;
-    if (cycle < kProbedCycles) violations += ready_decides_valid(*top, sinks);
-    settle(0);
-
-    if (cycle < request.trace) {
-      for (auto* side : {&sources, &sinks})
-        for (Lane& lane : *side) handshakes.push_back(*lane.port.valid | *lane.port.ready << 1);
-    }
-    bool progress = false;
-    for (Lane& lane : sources) {
-      if (lane.offering && *lane.port.ready) {
-        lane.times.push_back(uint32_t(cycle));
-        lane.offering = false;
-        progress = true;
-      }
-    }
-    for (size_t k = 0; k < sinks.size(); k++) {
-      Lane& lane = sinks[k];
-      const uint8_t* data = static_cast<const uint8_t*>(lane.port.data);
-      if (lane.was_waiting)  // an offer stays, with the same data, until it is taken
-        violations += !*lane.port.valid || memcmp(held[k].data(), data, lane.port.bytes) != 0;
-      lane.was_waiting = *lane.port.valid && !*lane.port.ready;
-      if (lane.was_waiting) held[k].assign(data, data + lane.port.bytes);
-      if (*lane.port.valid && *lane.port.ready) {
-        lane.bytes.insert(lane.bytes.end(), data, data + lane.port.bytes);
-        lane.times.push_back(uint32_t(cycle));
-        progress = true;
-      }
-    }
-    settle(1);
-
-    if (progress) last_progress = cycle;
-    if (!is_done) {
-      is_done = true;
-      for (Lane& lane : sinks) is_done = is_done && lane.times.size() >= lane.wanted;
-      if (is_done) done_at = cycle;
-    }
-    // keep looking for a while: a beat too many is an error as well
-    if (is_done && cycle - done_at >= request.extra) break;
-    if (cycle - last_progress > request.patience) break;
-    if (context->gotFinish()) break;
-  }
-
-#if VM_TRACE
-  waves.close();
-#endif
-  file = fopen(argv[2], "wb");
-  if (!file) return 2;
-  const uint64_t head[4] = {is_done, is_done ? done_at + 1 : cycle, violations, handshakes.size()};
-  put(file, head, 4);
-  put(file, handshakes.data(), handshakes.size());
-  for (const Lane& lane : sources) put_lane(file, lane, false);
-  for (const Lane& lane : sinks) put_lane(file, lane, true);
-  fclose(file);
+  Bench bench{*context, *top, argv[1], argc > 3 ? argv[3] : nullptr};
+  bench.run();
+  bench.write(argv[2]);
   top->final();
   return 0;
 }

@@ -15,14 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from chop.errors import HardwareError
-from chop.hw.component import Memory, Parameter
+from chop.files import read_json, read_text
+from chop.hw import trust
+from chop.hw.component import Component, Memory, Parameter
+from chop.hw.control import read_control, signal_name
 from chop.hw.design import Design, Interface, Stage, Wire
 from chop.hw.golden import Fixed, Ints
 from chop.hw.stream import Stream
+from chop.hw.twin import Record, record
 
 RTL = Path(__file__).parent / "rtl"
 """The library: one folder per component."""
 
+BENCH = Path(__file__).parent / "bench_top.py"
 _LIBRARIES: list[Path] = [RTL]
 
 Files = dict[str, str]
@@ -71,14 +76,21 @@ def write_files(directory: Path, files: Mapping[str, str]) -> None:
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.write_text(text)
         draft.replace(path)
+    trust.seal(directory, files)
 
 
 def remove_stale(directory: Path, pattern: str, kept: Iterable[str]) -> None:
     """Remove what an earlier design left behind: files of `pattern` that are not `kept`."""
     wanted = {directory / name for name in kept}
-    for path in directory.glob(pattern):
-        if path not in wanted:
-            path.unlink()
+    stale = [path for path in directory.glob(pattern) if path not in wanted]
+    for path in stale:
+        path.unlink()
+    trust.seal(directory, {}, [str(path.relative_to(directory)) for path in stale])
+
+
+def require_ours(directory: Path, top: str) -> None:
+    """Raises unless `directory` holds what this package emitted; RTL is a program."""
+    trust.require_ours(directory, top, _known(), BENCH)
 
 
 def memory_text(memory: Memory) -> str:
@@ -141,11 +153,17 @@ def read_interface(directory: Path) -> Interface:
     path = directory / "design.json"
     if not path.exists():
         raise HardwareError(f"{path}: no such file. Run emit_verilog_top_transform_pass first.")
-    told = json.loads(path.read_text())
-    ports = {
-        side: {n: _read_stream(s) for n, s in told[side].items()} for side in ("inputs", "outputs")
-    }
-    return Interface(told["name"], ports["inputs"], ports["outputs"], told["cycles"])
+    told = read_json(path, HardwareError)
+    trust.check_names(told, path)
+    try:
+        ports = {
+            side: {n: _read_stream(s) for n, s in told[side].items()}
+            for side in ("inputs", "outputs")
+        }
+        control = read_control(told)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise HardwareError(f"{path}: not the streams of a design ({error!r}).") from error
+    return Interface(told["name"], ports["inputs"], ports["outputs"], told["cycles"], control)
 
 
 def _read_stream(told: Mapping[str, Any]) -> Stream:
@@ -171,8 +189,11 @@ def read_vectors(directory: Path, streams: Mapping[str, Stream]) -> dict[str, In
         path = directory / "test" / f"{name}.mem"
         if not path.exists():
             raise HardwareError(f"{path}: no such file. Run emit_cocotb_transform_pass first.")
-        words = [int(line, 16) for line in path.read_text().split()]
-        found[name] = stream.codes(words).reshape(-1, *stream.shape)
+        try:
+            words = [int(line, 16) for line in read_text(path, HardwareError).split()]
+            found[name] = stream.codes(words).reshape(-1, *stream.shape)
+        except (ValueError, OverflowError) as error:
+            raise HardwareError(f"{path}: not the words of '{name}' ({error}).") from error
     return found
 
 
@@ -207,6 +228,7 @@ def _describe_stage(stage: Stage) -> dict[str, object]:
         "outputs": [_describe_stream(s) for s in component.outputs],
         "parameters": dict(component.parameters()),
         "cycles": component.cycles(),
+        "twins": _describe_twins(component),
         "memories": {
             m.name: {
                 "words": len(m.words),
@@ -216,6 +238,12 @@ def _describe_stage(stage: Stage) -> dict[str, object]:
             for m in component.memories()
         },
     }
+
+
+def _describe_twins(component: Component) -> list[Record | None] | None:
+    """The cycle model of a component in plain data; None where it is of somebody's own."""
+    told = [record(twin) for twin in component.twins()]
+    return None if None in told else told
 
 
 def top_text(design: Design) -> str:
@@ -304,8 +332,7 @@ def _signal(design: Design, wire: Wire) -> str:
     """The name of a stream inside the top module."""
     if wire.stage in design.inputs:
         return wire.stage
-    many = len(design.stage(wire.stage).component.outputs) > 1
-    return f"{wire.stage}_{wire.port}_stream" if many else f"{wire.stage}_stream"
+    return signal_name(wire, len(design.stage(wire.stage).component.outputs))
 
 
 def _signals(design: Design) -> str:

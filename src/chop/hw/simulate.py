@@ -1,15 +1,13 @@
-"""Runs emitted RTL natively with Verilator; compares every output bit with the golden integers."""
+"""Runs emitted RTL natively with Verilator; compares every output bit with the golden integers,
+and the cycle of every beat with the cycle model."""
 
 from __future__ import annotations
 
 import copy
-import hashlib
-import os
 import struct
-import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,71 +16,24 @@ import numpy.typing as npt
 
 from chop.errors import HardwareError
 from chop.hw import toolchain
-from chop.hw.cycles import NO_STALLS, Stalls, Timing, patience
+from chop.hw.control import Wire, signal_name
+from chop.hw.cycles import NO_STALLS, Stalls, Timing, patience, simulate_control
 from chop.hw.design import Design, Interface
-from chop.hw.emit import write_files
 from chop.hw.golden import Ints
-from chop.hw.stream import from_bytes, storage_bytes, to_bytes
-from chop.log import get_logger
+from chop.hw.sim_top import sim_top
+from chop.hw.stream import Stream, from_bytes, storage_bytes, to_bytes
+from chop.hw.verdict import UNPACED, Pace, compare, compare_pace
+from chop.hw.verdict import Verdict as Verdict
+from chop.hw.verilate import build, call
+from chop.hw.verilate import lint as lint
 
-logger = get_logger(__name__)
-
-DRIVER = Path(__file__).parent / "driver.cpp"
-_CXX_FLAGS = ("-std=gnu++17", "-O1", "-pthread", "-fno-strict-aliasing")
-_RUNTIME = {
-    False: ("verilated", "verilated_threads"),
-    True: ("verilated", "verilated_threads", "verilated_fst_c"),
-}
-_PRELUDE = ("verilated.h", "cstdint", "cstdio", "cstring", "memory", "vector")
-_TRACE = {False: (), True: ("--trace-fst",)}
+PREDICTED_CYCLES = 10_000
+"""For how long at least the cycle model follows a simulation."""
+_RESET_SPAN = 10_000
+"""A reset comes within the time of four tensors (what the last one left must show), and of so many
+cycles."""
 _EXTRA_CYCLES = 64
 """How long to look for beats that should not come after the last expected one."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a simulation showed: outputs compared, and where they first differ."""
-
-    tensors: int
-    compared: int
-    mismatches: int
-    first_mismatch: str
-    handshake_violations: int
-    surplus_beats: int
-    timing: Timing
-    outputs: Mapping[str, Ints]
-    handshakes: npt.NDArray[np.uint8]
-    """Per traced cycle and port: bit 0 valid, bit 1 ready."""
-
-    @property
-    def is_exact(self) -> bool:
-        """Every bit of at least one output compared and found equal, and the handshakes kept."""
-        return self.compared > 0 and not (
-            self.mismatches or self.handshake_violations or self.surplus_beats
-        )
-
-    @property
-    def cycles(self) -> int:
-        """Cycles until the last output beat."""
-        return self.timing.cycles
-
-    def require_exact(self) -> Verdict:
-        """Itself; raises unless exact."""
-        if not self.is_exact:
-            raise HardwareError(f"simulation: {self}")
-        return self
-
-    def __str__(self) -> str:
-        right = self.compared - self.mismatches
-        text = f"{right} of {self.compared} output values bit-exact in {self.cycles} cycles"
-        if self.first_mismatch:
-            text += f"; first mismatch: {self.first_mismatch}"
-        if self.handshake_violations or self.surplus_beats:
-            text += (
-                f"; {self.handshake_violations} handshake violations, "
-                f"{self.surplus_beats} surplus beats"
-            )
-        return text
 
 
 class Simulator:
@@ -96,7 +47,12 @@ class Simulator:
         self.waves = waves
         if waves:
             toolchain.require_waves()
-        self.program = _build(self.interface, self.directory, waves)
+        top = self.directory / "rtl" / f"{self.interface.name}.sv"
+        if not top.exists():
+            raise HardwareError(f"{top}: no such file. Emit the design first.")
+        self.top = sim_top(top.read_text())
+        self.program = build(self.interface, self.directory, self.top, waves=waves)
+        self._predictions: dict[tuple[int, Stalls], Timing] = {}
 
     def at(self, directory: Path) -> Simulator:
         """The same program, run on the memory files of another hardware directory."""
@@ -114,99 +70,116 @@ class Simulator:
     ) -> Verdict:
         """Stream `inputs` (codes, one array of tensors per port) through; compare everything.
 
-        `expected` is needed where only the interface of the design is known. `trace` cycles of
-        the handshakes at the ports, and of all signals where the simulator was built with waves,
-        are kept.
+        Compared are the values, the handshakes, and for PREDICTED_CYCLES or more the cycle of
+        every beat. `expected` is needed where only the interface of the design is known. `trace`
+        cycles of the handshakes at the ports, and of all signals where the simulator was built
+        with waves, are kept.
         """
         if expected is None:
             assert self.design is not None, "an interface cannot tell the expected outputs"
             expected = self.design.golden(inputs)
+        told = self._drive(inputs, expected, stalls, trace)
+        tensors = len(next(iter(inputs.values())))
+        verdict = self._verdict(told, expected)
+        return replace(verdict, pace=self._pace(verdict.timing, tensors, stalls))
+
+    def run_tables(self) -> Verdict | None:
+        """Every entry of every table, in each lane, against its file; None without tables."""
+        probes = self.top.probes
+        if not probes:
+            return None
+        inputs = {probe.ports[0]: probe.codes() for probe in probes}
+        expected = {probe.ports[1]: probe.entries(self.directory) for probe in probes}
+        return self._verdict(self._drive(inputs, expected, NO_STALLS, 0), expected)
+
+    def _pace(self, timing: Timing, tensors: int, stalls: Stalls) -> Pace:
+        """The cycles of the beats against the model's; nothing where there is no model."""
+        model = self.design or self.interface
+        if not tensors or (self.design is None and self.interface.control is None):
+            return UNPACED
+        key = (tensors, replace(stalls, resets=0))  # a reset is a fresh start
+        if key not in self._predictions:
+            bound = 3 * self.interface.cycles
+            limit = max(PREDICTED_CYCLES, min(bound, 10 * PREDICTED_CYCLES))
+            self._predictions[key] = simulate_control(
+                model, tensors, stalls, gated=self._gated(), limit=limit
+            )
+        return compare_pace(timing, self._predictions[key])
+
+    def _gated(self) -> list[Wire]:
+        """The wires that have a gate."""
+        control = self.interface.control
+        if control is None:
+            stages = self.design.stages if self.design else ()
+            counts = {stage.name: len(stage.component.outputs) for stage in stages}
+        else:
+            counts = {stage.name: stage.outputs for stage in control.stages}
+        wires = [Wire(name, port) for name, count in counts.items() for port in range(count)]
+        known = {signal_name(wire, counts[wire.stage]): wire for wire in wires}
+        return [known[name] for name in self.top.gates]
+
+    def _inputs(self) -> dict[str, Stream]:
+        return {**self.interface.inputs, **{p.ports[0]: p.streams[0] for p in self.top.probes}}
+
+    def _outputs(self) -> dict[str, Stream]:
+        return {**self.interface.outputs, **{p.ports[1]: p.streams[1] for p in self.top.probes}}
+
+    def _drive(
+        self, inputs: Mapping[str, Ints], expected: Mapping[str, Ints], stalls: Stalls, trace: int
+    ) -> bytes:
+        """What the program answers; a port without codes gets none and gives none."""
+        wait = patience(self.interface.cycles, stalls)
+        head = (stalls.seed, *stalls.thresholds(), stalls.burst, stalls.resets)
+        extra = max(_EXTRA_CYCLES, wait // 4)
+        span = min(_EXTRA_CYCLES + 4 * self.interface.cycles, _RESET_SPAN)
+        parts = [struct.pack("<6I4Q", *head, wait, extra, trace, span)]
+        for codes, streams in ((inputs, self._inputs()), (expected, self._outputs())):
+            for name, stream in streams.items():
+                beats = to_bytes(codes[name], stream) if name in codes else b""
+                parts += [struct.pack("<Q", len(beats)), bytes(beats)]
         with tempfile.TemporaryDirectory() as scratch:
             request, response = Path(scratch, "request"), Path(scratch, "response")
-            request.write_bytes(self._request(inputs, expected, stalls, trace))
+            request.write_bytes(b"".join(parts))
             command = [str(self.program), str(request), str(response)]
             command += [str(self.directory / "sim" / "waves.fst")] if self.waves else []
-            _call(command, cwd=self.directory)
-            return self._verdict(response.read_bytes(), expected)
-
-    def _request(
-        self,
-        inputs: Mapping[str, Ints],
-        expected: Mapping[str, Ints],
-        stalls: Stalls,
-        trace: int,
-    ) -> bytes:
-        valid, ready = stalls.thresholds()
-        wait = patience(self.interface.cycles, stalls)
-        extra = max(_EXTRA_CYCLES, wait // 4)
-        parts = [struct.pack("<4I3Q", stalls.seed, valid, ready, 0, wait, extra, trace)]
-        for name, stream in self.interface.inputs.items():
-            beats = to_bytes(inputs[name], stream)
-            parts += [struct.pack("<Q", len(beats)), beats.tobytes()]
-        for name, stream in self.interface.outputs.items():
-            parts.append(struct.pack("<Q", expected[name].size // stream.lanes))
-        return b"".join(parts)
+            call(command, cwd=self.directory)
+            return response.read_bytes()
 
     def _verdict(self, told: bytes, expected: Mapping[str, Ints]) -> Verdict:
-        is_done, cycles, violations, traced = struct.unpack_from("<4Q", told)
-        reader = _Reader(told, 32)
-        ports = len(self.interface.inputs) + len(self.interface.outputs)
+        is_done, cycles, violations, spoilt, traced = struct.unpack_from("<5Q", told)
+        reader = _Reader(told, 40)
+        ports = len(self._inputs()) + len(self._outputs())
         handshakes = reader.array(np.uint8, traced).reshape(-1, ports)
-        times_in = {name: reader.array(np.uint32, reader.count()) for name in self.interface.inputs}
+        times_in = {name: reader.array(np.uint32, reader.count()) for name in self._inputs()}
         times_out, outputs = {}, {}
-        for name, stream in self.interface.outputs.items():
+        for name, stream in self._outputs().items():
             beats = reader.count()
             size = storage_bytes(stream.beat_width)
             rows = reader.array(np.uint8, beats * size).reshape(beats, size)
             outputs[name] = from_bytes(rows, stream).reshape(-1)
-            times_out[name] = reader.array(np.uint32, beats)
+            times_out[name] = reader.array(np.uint32, beats)[: _beats(expected, name, stream)]
         if not is_done:
-            counts = {n: f"{v.size} of {expected[n].size}" for n, v in outputs.items()}
-            raise HardwareError(
-                f"simulation: no beat moved any more after cycle {cycles}; values out: {counts}."
-            )
-        return _compare(
-            self.interface, expected, outputs, Timing(times_in, times_out), violations, handshakes
+            counts = {n: f"{outputs[n].size} of {v.size}" for n, v in expected.items()}
+            endless = any(outputs[n].size > v.size for n, v in expected.items())
+            what = "beats come without end" if endless else "no beat moved any more"
+            raise HardwareError(f"simulation: {what} after cycle {cycles}; values out: {counts}.")
+        compared, wrong, first, surplus, kept = compare(expected, outputs, self._outputs())
+        timing = Timing(times_in, {name: times_out[name] for name in expected})
+        tensors = len(next(iter(expected.values())))
+        shown = self._shown(handshakes)
+        return Verdict(
+            tensors, compared, wrong, first, violations, surplus, timing, kept, shown, spoilt
         )
 
+    def _shown(self, handshakes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """The columns of the design's own ports."""
+        names = (*self._inputs(), *self._outputs())
+        own = {*self.interface.inputs, *self.interface.outputs}
+        return handshakes[:, [k for k, name in enumerate(names) if name in own]]
 
-def _compare(
-    interface: Interface,
-    expected: Mapping[str, Ints],
-    outputs: Mapping[str, Ints],
-    timing: Timing,
-    violations: int,
-    handshakes: npt.NDArray[np.uint8],
-) -> Verdict:
-    compared = mismatches = surplus = 0
-    first = ""
-    kept = {}
-    for name, wanted in expected.items():
-        flat = wanted.reshape(-1)
-        found = outputs[name][: flat.size]
-        surplus += (outputs[name].size - flat.size) // interface.outputs[name].lanes
-        wrong = np.flatnonzero(found != flat)
-        compared += flat.size
-        mismatches += wrong.size
-        kept[name] = found.reshape(wanted.shape)
-        if wrong.size and not first:
-            where = tuple(int(i) for i in np.unravel_index(wrong[0], wanted.shape))
-            first = f"{name}{list(where)} is {found[wrong[0]]}, expected {flat[wrong[0]]}"
-    exact_times = {
-        n: t[: expected[n].size // interface.outputs[n].lanes] for n, t in timing.outputs.items()
-    }
-    tensors = len(next(iter(expected.values())))
-    return Verdict(
-        tensors,
-        compared,
-        mismatches,
-        first,
-        violations,
-        surplus,
-        Timing(timing.inputs, exact_times),
-        kept,
-        handshakes,
-    )
+
+def _beats(expected: Mapping[str, Ints], name: str, stream: Stream) -> int:
+    return expected[name].size // stream.lanes if name in expected else 0
 
 
 class _Reader:
@@ -235,108 +208,3 @@ def random_inputs(design: Design, tensors: int, seed: int = 0) -> dict[str, Ints
         ends = rng.choice([number.low, number.high, 0], codes.shape)
         found[name] = np.where(extreme, ends, codes).astype(np.int64)
     return found
-
-
-def lint(directory: Path, top: str = "top") -> str:
-    """What `verilator --lint-only -Wall` says of the emitted RTL; empty when it is silent."""
-    command = [str(toolchain.verilator().program), "--lint-only", "-Wall", "--top-module", top]
-    command += [str(p) for p in sorted((directory.resolve() / "rtl").glob("*.sv"))]
-    environment = os.environ | toolchain.verilator().environment()
-    done = subprocess.run(command, capture_output=True, text=True, cwd=directory, env=environment)
-    return done.stdout + done.stderr
-
-
-def _build(interface: Interface, directory: Path, waves: bool) -> Path:
-    """The simulator program of the RTL in `directory`; built again only when a source changed."""
-    sources = sorted((directory / "rtl").glob("*.sv"))
-    if not sources:
-        raise HardwareError(f"{directory}: no RTL in rtl/. Emit the design first.")
-    ports = _ports_text(interface)
-    key = hashlib.sha256()
-    for text in (ports, DRIVER.read_text(), toolchain.verilator().version(), str(waves)):
-        key.update(text.encode())
-    for source in sources:
-        key.update(source.read_bytes())
-    work = directory / "sim" / f"{'waves' if waves else 'fast'}-{key.hexdigest()[:16]}"
-    program = work / "simulator"
-    if not program.exists():
-        work.mkdir(parents=True, exist_ok=True)
-        (work / "ports.h").write_text(ports)
-        _verilate(interface.name, sources, work, _TRACE[waves])
-        _compile(work, waves)
-    return program
-
-
-def _ports_text(interface: Interface) -> str:
-    def table(function: str, names: Sequence[str]) -> str:
-        rows = "".join(
-            f"    {{&top.{n}, sizeof(top.{n}), &top.{n}_valid, &top.{n}_ready}},\n" for n in names
-        )
-        return f"inline std::vector<Port> {function}(Top& top) {{\n  return {{\n{rows}  }};\n}}\n"
-
-    return (
-        '#include "Vtop.h"\nusing Top = Vtop;\n'
-        + table("input_ports", list(interface.inputs))
-        + table("output_ports", list(interface.outputs))
-    )
-
-
-def _verilate(top: str, sources: Sequence[Path], work: Path, options: Sequence[str]) -> None:
-    tool = toolchain.verilator()
-    command = [str(tool.program), "--cc", "-Wno-fatal", "--top-module", top, "--prefix", "Vtop"]
-    command += ["-O3", "--x-assign", "fast", "--x-initial", "unique", "--Mdir", str(work)]
-    command += [*options, *(str(s.resolve()) for s in sources)]
-    _call(command, work, tool.environment())
-
-
-def _compile(work: Path, waves: bool) -> None:
-    """One translation unit for the whole design: small designs compile in a second or two."""
-    unit = work / "unit.cpp"
-    parts = [p.name for p in sorted(work.glob("Vtop*.cpp"))] + [str(DRIVER)]
-    unit.write_text("".join(f'#include "{part}"\n' for part in parts))
-    draft = work / f"simulator.{os.getpid()}"
-    runtime = _runtime(waves)
-    prelude = ["-include", str(runtime / "prelude.h")]
-    objects = [str(runtime / f"{name}.o") for name in _RUNTIME[waves]]
-    libraries = ["-lz", "-llz4"] if waves else []
-    flags = [*_flags(waves), "-I", str(work), *prelude]
-    _call([_compiler(), *flags, str(unit), *objects, *libraries, "-o", str(draft)], cwd=work)
-    draft.replace(work / "simulator")
-
-
-def _compiler() -> str:
-    return str(toolchain.program("g++"))
-
-
-def _flags(waves: bool) -> list[str]:
-    include = toolchain.verilator().include
-    places = ["-I", str(include), "-I", str(include / "vltstd")]
-    switches = [f"-DVM_TRACE={int(waves)}", f"-DVM_TRACE_FST={int(waves)}"]
-    return [*_CXX_FLAGS, *switches, "-DVM_COVERAGE=0", "-DVM_SC=0", *places]
-
-
-def _runtime(waves: bool) -> Path:
-    """Verilator's run time and headers, compiled once per machine, in the user's cache."""
-    tool = toolchain.verilator()
-    key = hashlib.sha256(f"{tool.version()} {_flags(waves)}".encode()).hexdigest()
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "mase", key[:16])
-    cache.mkdir(parents=True, exist_ok=True)
-    prelude = cache / "prelude.h"
-    write_files(cache, {prelude.name: "".join(f"#include <{name}>\n" for name in _PRELUDE)})
-    wanted = {f"{name}.o": ["-c", str(tool.include / f"{name}.cpp")] for name in _RUNTIME[waves]}
-    wanted["prelude.h.gch"] = ["-x", "c++-header", str(prelude)]
-    for name, source in wanted.items():
-        if not (cache / name).exists():
-            logger.info("compiling Verilator's run time: %s", name)
-            draft = cache / f"{os.getpid()}.{name}"
-            _call([_compiler(), *_flags(waves), *source, "-o", str(draft)], cache)
-            draft.replace(cache / name)
-    return cache
-
-
-def _call(command: Sequence[str], cwd: Path, more: Mapping[str, str] | None = None) -> None:
-    environment = os.environ | (more or {})
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        told = (done.stderr + done.stdout).strip()
-        raise HardwareError(f"{Path(command[0]).name} failed ({done.returncode}): {told[-2000:]}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ INSTALL = {
     "pyslang": '`pip install "mase[hardware]"`',
 }
 """How to install each tool."""
+_COMPLAINTS = ("%Warning", "%Error")
+"""How the lines begin that count: newer releases also report on each run, in lines of "- …"."""
 HEADERS = ("/usr/include", "/usr/local/include")
 
 
@@ -51,10 +54,19 @@ class Verilator:
 
     @cache  # noqa: B019  (frozen, and there is one per process)
     def version(self) -> str:
-        """What it says of itself, such as "5.006"."""
+        """Its number, such as "5.006"; what it prints where there is no number to be found."""
         command = [str(self.program), "--version"]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        return told.split()[1]
+        # The program of a wheel does not know its number; the header beside it does.
+        header = self.include / "verilated_config.h"
+        texts = [told, header.read_text() if header.exists() else ""]
+        found = re.search(r'(?:^Verilator |VERILATOR_VERSION ")(\d+\.\d+)', "\n".join(texts), re.M)
+        return found[1] if found else told.strip()
+
+    def number(self) -> tuple[int, int]:
+        """Its version as a pair to compare, such as (5, 6); (0, 0) where it does not tell."""
+        found = re.match(r"(\d+)\.(\d+)", self.version())
+        return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 @cache
@@ -70,6 +82,15 @@ def verilator() -> Verilator:
     command = [str(found), "--getenv", "VERILATOR_ROOT"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     return Verilator(found, Path(told))
+
+
+def complaints(done: subprocess.CompletedProcess[str]) -> str:
+    """What Verilator warns of or refuses; empty where it passed and only reported on itself."""
+    told = (done.stdout + done.stderr).splitlines()
+    if not done.returncode and not any(line.startswith(_COMPLAINTS) for line in told):
+        return ""
+    kept = [line for line in told if not line.startswith("- ")]
+    return "\n".join(kept) or f"verilator failed ({done.returncode}) without a word"
 
 
 def program(name: str) -> Path:

@@ -10,13 +10,19 @@ without a simulator.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from chop.errors import HardwareError
+from chop.registry import suggest
 
 
 class Twin(ABC):
     """Handshake state of one component; with two `inputs` it takes a beat of both at once."""
 
     inputs = 1
+    arguments: tuple[Any, ...] = ()
+    """What it was made with, in numbers: files keep it, to make it again."""
     gives = False
     """Whether the output offers a beat."""
     takes = True
@@ -31,6 +37,7 @@ class Queue(Twin):
     """`fifo`, and with depth 2 `skid_buffer` and every component that ends in one."""
 
     def __init__(self, depth: int = 2) -> None:
+        self.arguments = (depth,)
         self.depth = depth
         self.count = 0
         self.high_water = 0
@@ -59,6 +66,7 @@ class Fork(Twin):
     """`stream_fork`: one skid buffer per branch, loaded together."""
 
     def __init__(self, branches: int) -> None:
+        self.arguments = (branches,)
         self.counts = [0] * branches
         self.gives_each = [False] * branches
 
@@ -76,6 +84,7 @@ class Gearbox(Twin):
     """`gearbox`: a count of elements, in units that divide both beats."""
 
     def __init__(self, in_units: int, out_units: int) -> None:
+        self.arguments = (in_units, out_units)
         self.in_units, self.out_units = in_units, out_units
         is_even = in_units % out_units == 0 or out_units % in_units == 0
         capacity = in_units + out_units + (0 if is_even else in_units)
@@ -92,6 +101,7 @@ class Reorder(Twin):
     """`stream_reorder`: two banks, one filled while the other is emptied."""
 
     def __init__(self, beats: int) -> None:
+        self.arguments = (beats,)
         self.beats = beats
         self.written = self.read = self.full = 0
 
@@ -110,6 +120,7 @@ class Bracket(Twin):
     """An enable-gated pipeline of `latency` cycles into a skid buffer that gives the enable."""
 
     def __init__(self, latency: int) -> None:
+        self.arguments = (latency,)
         self.top_bit = latency - 1
         self.mask = (1 << latency) - 1
         self.line = 0
@@ -134,6 +145,7 @@ class Linear(Bracket):
     def __init__(self, folds: tuple[int, int], lanes: int) -> None:
         # operand, product and sum registers of `fixed_dot_product`, then the accumulator
         super().__init__(latency=1 + min(lanes, 4) + (lanes > 4) + 1)
+        self.arguments = (folds, lanes)
         self.in_folds, self.out_folds = folds
         self.slots = 2 if self.out_folds == 1 or self.in_folds < 2 else self.in_folds
         self.level = self.in_fold = self.out_fold = 0
@@ -192,6 +204,7 @@ class Window(Bracket):
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__(latency=1)
+        self.arguments = astuple(geometry)
         self.row_beats = geometry.size[0] * geometry.beats
         self.lines = geometry.lines
         self.schedule = _window_schedule(geometry)
@@ -238,6 +251,7 @@ class Reduce(Queue):
 
     def __init__(self, area: int, beats: int) -> None:
         super().__init__()
+        self.arguments = (area, beats)
         self.total, self.silent = area * beats, (area - 1) * beats
         self.seen = 0
 
@@ -245,3 +259,33 @@ class Reduce(Queue):
         super().step(taken and self.seen >= self.silent, given)
         if taken:
             self.seen = 0 if self.seen == self.total - 1 else self.seen + 1
+
+
+Record = tuple[Any, ...]
+"""A twin in plain data: its name, then its arguments."""
+_TWINS: dict[str, type[Twin]] = {
+    cls.__name__: cls
+    for cls in (Queue, Join, Constants, Fork, Gearbox, Reorder, Bracket, Linear, Window, Reduce)
+}
+
+
+def record(twin: Twin) -> Record | None:
+    """What files keep of a twin; None for a class that is not one of these."""
+    name = type(twin).__name__
+    return (name, *twin.arguments) if _TWINS.get(name) is type(twin) else None
+
+
+def from_record(told: Record) -> Twin:
+    """The twin of a record.
+
+    >>> from_record(("Gearbox", 2, 3)).arguments
+    (2, 3)
+    """
+    name, *arguments = told
+    if name not in _TWINS:
+        raise HardwareError(f"cycle model: unknown twin '{name}'. {suggest(name, _TWINS)}")
+    if name == Window.__name__:
+        return Window(Geometry(*arguments))
+    make: Any = _TWINS[name]
+    twin: Twin = make(*arguments)
+    return twin

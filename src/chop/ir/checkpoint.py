@@ -1,12 +1,14 @@
 """MaseGraphs on disk: tensors as safetensors, everything else as JSON.
 
-Loading never executes code: the JSON names classes and functions, and only those of torch, of this
-package, of transformers' output classes, or handed in by the caller are looked up.
+Loading never executes code from the file, nor code that the file chooses: what it may name is in
+`chop.ir.vocabulary`, or handed in by the caller. A file that is damaged, forged or of something
+else is a CheckpointError that says where.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import uuid
@@ -15,19 +17,50 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import fx, nn
-from torch.nn.utils import parametrize
 
 from chop.errors import CheckpointError
-from chop.ir.codec import Decoder, decode_graph, encode, encode_node, function_name
+from chop.files import folder_lock, read_json, shown
+from chop.ir import vocabulary
+from chop.ir.codec import Decoder, encode, encode_node
+from chop.ir.guards import Guards, guards_of
+from chop.ir.leaves import decode_module, encode_module, grad_of
+from chop.ir.nodes import decode_graph, lint
 from chop.ir.outputs import OutputTemplate, template_of
+from chop.ir.stored import (
+    FORMAT,
+    TensorFinder,
+    check_facts,
+    facts_of,
+    read_tensors,
+    stored_tensors,
+    with_suffix,
+    write_pair,
+)
 from chop.ir.traced import TracedModule
-from chop.ir.twins import recipe_of
+from chop.log import get_logger
 
-FORMAT = "mase-graph"
-VERSION = 1
+logger = get_logger(__name__)
+VERSION = 2
+READABLE = (1, 2)
+"""Version 1 has no checksums, and no views."""
+_KEYS = {
+    "format": str,
+    "version": int,
+    "id": str,
+    "class_name": str,
+    "nodes": list,
+    "modules": dict,
+    "attributes": dict,
+    "aliases": dict,
+    "training": dict,
+    "output": (dict, type(None)),
+    "config": (dict, type(None)),
+}
+_KEYS_SINCE_2 = {"views": dict, "tensors": dict, "sha256": str}
+GUARDS = "guards"
+"""Optional: what must hold of the sizes of inputs, as plain data."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +77,15 @@ class Loaded:
 def save_graph(
     model: TracedModule, path: str | Path, dummy_in: Mapping[str, Any] | None = None
 ) -> None:
-    """Write `<path>.json` and `<path>.safetensors`; both are complete or neither is there."""
-    tensors, aliases = _tensors(model)
+    """Write `<path>.json` and `<path>.safetensors`: one step from the old pair to the new."""
+    model.state_dict()  # pruned layers write their zeros before they are saved
+    tensors, aliases, views = stored_tensors(_used_tensors(model))
     inputs = {f"dummy_in/{k}": v for k, v in (dummy_in or {}).items() if torch.is_tensor(v)}
+    # a copy: the file format has no views
+    examples = {name: value.detach().clone().contiguous() for name, value in inputs.items()}
+    stored = {**tensors, **examples}
     identity = uuid.uuid4().hex
-    description = {
+    description: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "id": identity,
@@ -57,18 +94,27 @@ def save_graph(
         "modules": _encode_leaves(model),
         "attributes": _encode_attributes(model),
         "aliases": aliases,
+        "views": views,
+        "tensors": facts_of(stored),
         "training": _training_flags(model),
         "output": _encode_template(template_of(model)),
         "config": _encode_config(getattr(model, "config", None)),
+        GUARDS: _encode_guards(guards_of(model)),
     }
-    text = json.dumps(description, indent=1)
-    stored = {**tensors, **inputs}
-    _write_pair(Path(path), text, stored, identity)
+    description["sha256"] = digest(description)
+    text = json.dumps(description, indent=1, allow_nan=False)
+    write_pair(Path(path), text, stored, identity)
+
+
+def digest(description: Mapping[str, Any]) -> str:
+    """SHA-256 of all that a description says but this."""
+    said = {k: v for k, v in description.items() if k != "sha256"}
+    return hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()
 
 
 def save_state_dict(model: nn.Module, path: str | Path) -> None:
     """Write the tensors alone, as `<path>.safetensors`."""
-    target = _with_suffix(Path(path), ".safetensors")
+    target = with_suffix(Path(path), ".safetensors")
     target.parent.mkdir(parents=True, exist_ok=True)
     tensors = {k: v.detach().clone().contiguous() for k, v in model.state_dict().items()}
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
@@ -76,98 +122,34 @@ def save_state_dict(model: nn.Module, path: str | Path) -> None:
     os.replace(temporary, target)
 
 
-def _write_pair(path: Path, text: str, tensors: dict[str, Any], identity: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    names = [_with_suffix(path, ".safetensors"), _with_suffix(path, ".json")]
-    temporary = [n.with_name(f".{n.name}.{os.getpid()}") for n in names]
-    try:
-        save_file(tensors, temporary[0], metadata={"format": FORMAT, "id": identity})
-        temporary[1].write_text(text)
-        for source, target in zip(temporary, names, strict=True):
-            os.replace(source, target)
-    finally:
-        for leftover in temporary:
-            leftover.unlink(missing_ok=True)
+def _used(model: fx.GraphModule, *ops: str) -> set[str]:
+    return {str(n.target) for n in model.graph.nodes if n.op in ops}
 
 
-def _with_suffix(path: Path, suffix: str) -> Path:
-    """`path` + suffix; a dot in the name is part of the name."""
-    known = path.name.removesuffix(".json").removesuffix(".safetensors")
-    return path.with_name(known + suffix)
-
-
-def _tensors(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Every parameter and buffer once, and which names share one."""
-    model.state_dict()  # pruned layers write their zeros before they are saved
-    first: dict[int, str] = {}
-    stored, aliases = {}, {}
+def _used_tensors(model: fx.GraphModule) -> list[tuple[str, torch.Tensor]]:
+    """Parameters and buffers that nodes reach; a pass may have left others."""
+    used = _used(model, "call_module", "get_attr")
+    inside = tuple(f"{target}." for target in used)
     named = [
         *model.named_parameters(remove_duplicate=False),
         *model.named_buffers(remove_duplicate=False),
     ]
-    for name, tensor in named:
-        if id(tensor) in first:
-            aliases[name] = first[id(tensor)]
-        else:
-            first[id(tensor)] = name
-            stored[name] = tensor.detach().clone().contiguous()
-    return stored, aliases
+    return [(name, t) for name, t in named if name in used or name.startswith(inside)]
 
 
 def _encode_leaves(model: fx.GraphModule) -> dict[str, Any]:
-    targets = {str(n.target) for n in model.graph.nodes if n.op == "call_module"}
-    return {t: _encode_module(model.get_submodule(t), t) for t in sorted(targets)}
-
-
-def _encode_module(module: nn.Module, where: str) -> dict[str, Any]:
-    if module._forward_hooks or module._forward_pre_hooks:
-        raise CheckpointError(
-            f"module '{where}': forward hooks cannot be saved. Remove them first."
-        )
-    parametrized = parametrize.is_parametrized(module)
-    cls = type(module).__bases__[0] if parametrized else type(module)
-    state = vars(module) if parametrized else module.__getstate__()
-    own = {id(t): n for n, t in [*module._parameters.items(), *module._buffers.items()]}
-    internal = vars(nn.Module())
-    attributes = {
-        k: encode(v, f"module '{where}', attribute '{k}'", own)
-        for k, v in dict(state).items()
-        if k not in internal
-    }
-    return {
-        "class": _encode_class(cls),
-        "parametrized": list(module.parametrizations) if parametrized else [],  # type: ignore[arg-type]
-        "attributes": attributes,
-        "parameters": {k: _grad(p) for k, p in module._parameters.items()},
-        "buffers": {
-            k: None if b is None else k not in module._non_persistent_buffers_set
-            for k, b in module._buffers.items()
-        },
-        "children": {k: _encode_module(m, f"{where}.{k}") for k, m in module.named_children()},
-    }
-
-
-def _encode_class(cls: type) -> Any:
-    recipe = recipe_of(cls)
-    if recipe is None:
-        return f"{cls.__module__}.{cls.__qualname__}"
-    maker, parts = recipe
-    return {"made_by": function_name(maker), "of": [_encode_class(part) for part in parts]}
-
-
-def _grad(parameter: nn.Parameter | None) -> bool | None:
-    return None if parameter is None else parameter.requires_grad
+    targets = sorted(_used(model, "call_module"))
+    return {t: encode_module(model.get_submodule(t), t) for t in targets}
 
 
 def _encode_attributes(model: fx.GraphModule) -> dict[str, Any]:
     """The parameters and buffers that `get_attr` nodes read."""
-    targets = {str(n.target) for n in model.graph.nodes if n.op == "get_attr"}
     found = {}
-    for target in sorted(targets):
+    for target in sorted(_used(model, "get_attr")):
         owner_name, _, name = target.rpartition(".")
         owner = model.get_submodule(owner_name)
         if name in owner._parameters:
-            found[target] = {"requires_grad": _grad(owner._parameters[name])}
+            found[target] = {"requires_grad": grad_of(owner._parameters[name])}
         elif name in owner._buffers:
             found[target] = {"persistent": name not in owner._non_persistent_buffers_set}
         else:
@@ -180,7 +162,7 @@ def _training_flags(model: fx.GraphModule) -> dict[str, bool]:
 
     A pass of the user's own may erase nodes and leave their modules: those are not loaded again.
     """
-    used = {str(n.target) for n in model.graph.nodes if n.op in ("call_module", "get_attr")}
+    used = _used(model, "call_module", "get_attr")
     paths = {"", *used}
     for target in used:
         parts = target.split(".")
@@ -203,22 +185,36 @@ def _encode_template(template: OutputTemplate | None) -> Any:
     }
 
 
+def _encode_guards(guards: Guards | None) -> Any:
+    return None if guards is None else guards.to_data()
+
+
 def _encode_config(config: Any) -> Any:
     if config is None or not hasattr(config, "to_json_string"):
         return None
-    return {"model_type": config.model_type, "fields": json.loads(config.to_json_string(False))}
+    fields = json.loads(config.to_json_string(False))
+    return {"model_type": config.model_type, "fields": encode(fields, "config")}
 
 
 # -- loading ---------------------------------------------------------------------------------
 
 
+def is_checkpoint(file: Path) -> bool:
+    """Whether `file` is the `.json` of a checkpoint, by its first lines."""
+    if not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        return f'"format": "{FORMAT}"'.encode() in opened.read(200)
+
+
 def load_graph(path: str | Path, classes: Iterable[Any] = ()) -> Loaded:
     """The graph that `save_graph` wrote; a damaged or foreign file is a CheckpointError."""
-    file = _with_suffix(Path(path), ".json")
-    description = _read_description(file)
-    tensors = _read_tensors(_with_suffix(Path(path), ".safetensors"), description["id"])
+    file, weights = with_suffix(Path(path), ".json"), with_suffix(Path(path), ".safetensors")
+    description, tensors = _read_pair(file, weights)
+    decode = Decoder(classes)
+    decode.is_old = description["version"] == 1
     try:
-        model = decode_model(description, tensors, Decoder(classes))
+        model = decode_model(description, tensors, decode)
     except CheckpointError as error:
         raise CheckpointError(f"{file}: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -229,141 +225,169 @@ def load_graph(path: str | Path, classes: Iterable[Any] = ()) -> Loaded:
     return Loaded(model, inputs or None)
 
 
-def _read_description(file: Path) -> dict[str, Any]:
+def _read_pair(file: Path, weights: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     if not file.is_file():
         raise CheckpointError(f"{file}: no such checkpoint.")
-    try:
-        description = json.loads(file.read_text())
-    except (ValueError, OSError) as error:
-        raise CheckpointError(f"{file}: not a readable JSON file ({error}).") from error
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
+    with folder_lock(file.parent, shared=True):  # no pair is replaced between the two reads
+        description = _read_description(file)
+        tensors = read_tensors(weights, description["id"])
+    if description["version"] == 1:
+        logger.warning("%s: written without checksums; export it again to add them.", file)
+        return {**description, "views": {}}, tensors
+    return description, check_facts(tensors, description["tensors"], str(weights))
+
+
+def _read_description(file: Path) -> dict[str, Any]:
+    found = read_json(file, CheckpointError)
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise CheckpointError(f"{file}: not a MaseGraph checkpoint.")
-    if description.get("version") != VERSION:
+    version = found.get("version")
+    if type(version) is not int or version not in READABLE:
+        listed = " and ".join(str(v) for v in READABLE)
+        raise CheckpointError(f"{file}: version {shown(version)}; this release reads {listed}.")
+    keys: dict[str, Any] = _KEYS if version == 1 else {**_KEYS, **_KEYS_SINCE_2}
+    for key, kind in keys.items():
+        if not isinstance(found.get(key, file), kind):
+            raise CheckpointError(f"{file}: key '{key}' is missing or not what it should be.")
+    unknown = found.keys() - keys.keys() - {GUARDS}
+    if unknown:
+        raise CheckpointError(f"{file}: unknown key {shown(min(unknown))}.")
+    if version != 1 and found["sha256"] != digest(found):
         raise CheckpointError(
-            f"{file}: version {description.get('version')}; this release reads {VERSION}."
+            f"{file}: its checksum is not the one it was saved with: it was damaged or edited."
         )
-    return description
-
-
-def _read_tensors(file: Path, identity: str) -> dict[str, torch.Tensor]:
-    if not file.is_file():
-        raise CheckpointError(f"{file}: no such file; a checkpoint is a .json and a .safetensors.")
-    try:
-        with safe_open(file, framework="pt") as opened:
-            metadata = opened.metadata() or {}
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{file}: damaged safetensors file ({error}).") from error
-    if metadata.get("id") != identity:
-        raise CheckpointError(f"{file}: belongs to another checkpoint than its .json file.")
-    return tensors
+    return found
 
 
 def decode_model(
     description: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], decode: Decoder
 ) -> TracedModule:
     """The module a description and its tensors stand for."""
-    find = _TensorFinder(tensors, description["aliases"])
-    attributes: dict[str, Any] = {
-        name: _decode_module(record, name, find, decode)
-        for name, record in description["modules"].items()
-    }
-    for name, record in description["attributes"].items():
-        attributes[name] = find.attribute(name, record)
-    graph = decode_graph(description["nodes"], decode)
+    if not vocabulary.is_identifier(description["class_name"]):
+        name = shown(description["class_name"])
+        raise CheckpointError(f"class_name: {name} is not an identifier.")
+    find = TensorFinder(tensors, description["aliases"], description["views"])
+    attributes = _decode_parts(description, find, decode)
+    graph = decode_graph(
+        description["nodes"], decode, description["modules"], description["attributes"]
+    )
+    if not decode.is_old:
+        find.check_all_used()
+        _check_all_called(graph, attributes)
     model = TracedModule(attributes, graph, class_name=description["class_name"])
+    lint(model)
     _set_flags(model, description)
-    template = _decode_template(description["output"], decode)
+    template = _decode_template(description["output"], "output", decode)
     if template is not None:
         template.attach(model)
+    if description.get(GUARDS) is not None:
+        Guards.from_data(description[GUARDS]).attach(model)
     if description["config"] is not None:
-        model.config = _decode_config(description["config"])
+        model.config = _decode_config(description["config"], decode)
     return model
 
 
+def _check_all_called(graph: fx.Graph, parts: Mapping[str, Any]) -> None:
+    called = {str(n.target) for n in graph.nodes if n.op in ("call_module", "get_attr")}
+    unused = parts.keys() - called
+    if unused:
+        raise CheckpointError(f"modules: no node uses '{min(unused):.200}'.")
+
+
+def _decode_parts(
+    description: Mapping[str, Any], find: TensorFinder, decode: Decoder
+) -> dict[str, Any]:
+    """Modules and tensors by path; no path lies inside another's."""
+    paths = [*description["modules"], *description["attributes"]]
+    for path in paths:
+        if not vocabulary.is_module_path(path):
+            raise CheckpointError(f"modules: {shown(path)} is not the path of a part of a model.")
+    taken = set(paths)
+    for path in paths:
+        parts = path.split(".")
+        above = {".".join(parts[:i]) for i in range(1, len(parts))} & taken
+        if len(taken) < len(paths) or above:
+            raise CheckpointError(f"modules: '{path}' is there twice, or inside another.")
+    found: dict[str, Any] = {
+        name: decode_module(record, name, find, decode)
+        for name, record in description["modules"].items()
+    }
+    for name, record in description["attributes"].items():
+        found[name] = _decode_attribute(name, record, find)
+    return found
+
+
+def _decode_attribute(name: str, record: Any, find: TensorFinder) -> torch.Tensor:
+    where = f"attributes.{name}"
+    if isinstance(record, dict) and record.keys() == {"requires_grad"}:
+        return find.parameter(name, record["requires_grad"], where)
+    if isinstance(record, dict) and list(record.items()) in (
+        [("persistent", True)],
+        [("persistent", False)],
+    ):
+        return find.buffer(name, where)
+    raise CheckpointError(f"{where}: expected requires_grad or persistent, got {shown(record)}.")
+
+
 def _set_flags(model: nn.Module, description: Mapping[str, Any]) -> None:
+    modules = dict(model.named_modules(remove_duplicate=False))
     for name, training in description["training"].items():
-        model.get_submodule(name).training = training
+        if name not in modules or not isinstance(training, bool):
+            raise CheckpointError(f"training.{name:.200}: no such module, or not true or false.")
+        modules[name].training = training
+    told = {id(modules[name]) for name in description["training"]}
+    silent = [name for name, module in modules.items() if id(module) not in told]
+    if silent:
+        raise CheckpointError(f"training: nothing is said of '{silent[0]}'.")
     for name, record in description["attributes"].items():
         owner_name, _, leaf = name.rpartition(".")
         if record.get("persistent") is False:
-            model.get_submodule(owner_name)._non_persistent_buffers_set.add(leaf)
+            modules[owner_name]._non_persistent_buffers_set.add(leaf)
 
 
-class _TensorFinder:
-    """Finds tensors by name; names that shared one tensor share it again."""
-
-    def __init__(self, tensors: Mapping[str, torch.Tensor], aliases: Mapping[str, str]) -> None:
-        self.tensors = tensors
-        self.aliases = aliases
-        self.made: dict[str, torch.Tensor] = {}
-
-    def _tensor(self, name: str) -> torch.Tensor:
-        if name not in self.tensors:
-            raise CheckpointError(f"tensor '{name}' is missing.")
-        return self.tensors[name]
-
-    def parameter(self, name: str, requires_grad: bool) -> nn.Parameter:
-        """The parameter `name`."""
-        first = self.aliases.get(name, name)
-        if first not in self.made:
-            self.made[first] = nn.Parameter(self._tensor(first), requires_grad=requires_grad)
-        return self.made[first]  # type: ignore[return-value]
-
-    def buffer(self, name: str) -> torch.Tensor:
-        """The buffer `name`."""
-        first = self.aliases.get(name, name)
-        return self.made.setdefault(first, self._tensor(first))
-
-    def attribute(self, name: str, record: Mapping[str, Any]) -> torch.Tensor:
-        """What a `get_attr` node reads."""
-        if "requires_grad" in record:
-            return self.parameter(name, record["requires_grad"])
-        return self.buffer(name)
-
-
-def _decode_module(
-    record: Mapping[str, Any], where: str, find: _TensorFinder, decode: Decoder
-) -> nn.Module:
-    cls = _decode_class(record["class"], decode)
-    module = cls.__new__(cls)
-    nn.Module.__init__(module)
-    for name, requires_grad in record["parameters"].items():
-        full = f"{where}.{name}"
-        parameter = None if requires_grad is None else find.parameter(full, requires_grad)
-        module.register_parameter(name, parameter)
-    for name, persistent in record["buffers"].items():
-        buffer = None if persistent is None else find.buffer(f"{where}.{name}")
-        module.register_buffer(name, buffer, persistent=persistent is not False)
-    for name, child in record["children"].items():
-        module.add_module(name, _decode_module(child, f"{where}.{name}", find, decode))
-    own = {**module._parameters, **module._buffers}
-    attributes = {k: decode(v, own) for k, v in record["attributes"].items()}
-    module.__setstate__({**vars(module), **attributes})
-    if record["parametrized"]:  # torch offers no public way to put these properties back
-        parametrize._inject_new_class(module)
-        for name in record["parametrized"]:
-            parametrize._inject_property(module, name)
-    return module
-
-
-def _decode_class(record: Any, decode: Decoder) -> Any:
-    if isinstance(record, str):
-        return decode.cls(record, nn.Module)
-    maker = decode.function(record["made_by"])
-    return maker(*(_decode_class(part, decode) for part in record["of"]))
-
-
-def _decode_template(record: Any, decode: Decoder) -> OutputTemplate | None:
+def _decode_template(record: Any, where: str, decode: Decoder) -> OutputTemplate | None:
     if record is None:
         return None
-    kind = None if record["class"] is None else decode.cls(record["class"], object)
-    parts = {key: _decode_template(part, decode) for key, part in record["parts"]}
-    return OutputTemplate(kind, {k: p for k, p in parts.items() if p is not None})
+    is_plain = isinstance(record, dict) and record.keys() == {"class", "parts"}
+    if not is_plain or not isinstance(record["parts"], list):
+        raise CheckpointError(f"{where}: expected class and parts, got {shown(record)}.")
+    kind = None if record["class"] is None else _output_class(record["class"], where, decode)
+    parts: dict[Any, OutputTemplate] = {}
+    for pair in record["parts"]:
+        if not isinstance(pair, list) or len(pair) != 2 or type(pair[0]) not in (str, int):
+            raise CheckpointError(f"{where}.parts: expected pairs, got {shown(pair)}.")
+        part = _decode_template(pair[1], f"{where}.parts.{pair[0]}", decode)
+        if part is not None:
+            parts[pair[0]] = part
+    return OutputTemplate(kind, parts)
 
 
-def _decode_config(record: Mapping[str, Any]) -> Any:
-    from transformers import AutoConfig
+def _output_class(name: Any, where: str, decode: Decoder) -> type:
+    found = None
+    if isinstance(name, str):
+        found = decode.given.get(name) or vocabulary.find_output(name)
+    if not isinstance(found, type):
+        raise CheckpointError(
+            f"{where}.class: {shown(name)} is not the class of an output. Allowed: those of "
+            "transformers, and those handed in: MaseGraph.from_checkpoint(path, classes=[…])."
+        )
+    return found
 
-    fields = {k: v for k, v in record["fields"].items() if k != "model_type"}
-    return AutoConfig.for_model(record["model_type"], **fields)
+
+def _decode_config(record: Mapping[str, Any], decode: Decoder) -> Any:
+    from transformers import CONFIG_MAPPING
+
+    if record.keys() != {"model_type", "fields"} or not isinstance(record["fields"], dict):
+        raise CheckpointError(f"config: expected model_type and fields, got {shown(record)}.")
+    kind = record["model_type"]
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        raise CheckpointError(f"config.model_type: {shown(kind)} is not a type of transformers.")
+    cls = CONFIG_MAPPING[kind]
+    fields = decode(record["fields"], "config.fields", frozenset({"$float", "$dict"}))
+    for key in fields:
+        if not vocabulary.is_identifier(key) or callable(getattr(cls, key, None)):
+            raise CheckpointError(f"config.fields: {shown(key)} cannot be a field.")
+    try:
+        return cls(**{k: v for k, v in fields.items() if k != "model_type"})
+    except Exception as error:  # of any kind: every config checks its fields in its own way
+        raise CheckpointError(f"config.fields: not those of a '{kind}' ({error!r}).") from error

@@ -1,47 +1,50 @@
 """Graphs and the values in them as JSON, and back.
 
-What JSON lacks becomes a one-key object: {"$tuple": [1, 2]}, {"$node": "fc1"}. Names of functions
-and classes are looked up only where that is safe, unless the caller says to trust them.
+What JSON lacks becomes a one-key object: {"$tuple": [1, 2]}, {"$node": "fc1"}. Everything read is
+data: a name is looked up only where `chop.ir.vocabulary` lists it, and only as what a node calls,
+unless the caller says to trust the source.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.fx.node import _get_qualified_name
 
-from chop.errors import CheckpointError
+from chop.config import parse
+from chop.errors import CheckpointError, ConfigError
+from chop.files import shown
+from chop.ir import vocabulary
+from chop.ir.applied import applied
 from chop.ir.meta import CommonMeta, HardwareMeta, MaseMetadata, SoftwareMeta, ValueMeta
+from chop.ir.typed import fits, hints_of, text_of
+from chop.ir.vocabulary import function_name
 from chop.nn.quantizers import FORMATS, Quantizer
 
 _RECORDS: dict[str, Any] = {
     c.__name__: c for c in (ValueMeta, CommonMeta, SoftwareMeta, HardwareMeta, MaseMetadata)
 }
-_SAFE_CLASSES = ("torch.nn.", "chop.", "transformers.")
-_SAFE_MODULES = {
-    "torch.nn.functional",
-    "torch._C._nn",
-    "torch._C._linalg",
-    "torch._C._fft",
-    "torch._C._special",
-    "torch.functional",
-    "torch.special",
-    "torch.linalg",
-    "torch.fft",
-    "math",
+_TORCH_VALUES = {
+    name: value
+    for name, value in vars(torch).items()
+    if isinstance(value, torch.dtype | torch.memory_format | torch.layout)
 }
-_RECIPES = {"chop.nn.quantized.convert.mixed_class", "chop.nn.modules.masked.masked_class"}
-"""They make a class of others, which are looked up as any class is."""
-_UNSAFE_TENSOR_FUNCTIONS = {"from_file"}
-"""Of torch's own: it opens files, and may write to them."""
-_SAFE_BUILTINS = {"getattr", "abs", "round", "max", "min", "sum", "len", "float", "int"}
-_UNSAFE_OPERATORS = {"methodcaller", "attrgetter", "itemgetter", "call"}
+_DEVICE = re.compile(r"(cpu|cuda|mps|xpu|meta)(:[0-9]{1,3})?", re.ASCII)
+LARGEST_NUMBER = 2**64
+LONGEST_TEXT = 100_000
+
+_ITEMS = frozenset({"$tuple", "$set", "$dict", "$slice", "$range"})
+_PLAIN = _ITEMS | {"$float", "$complex", "$ellipsis", "$torch", "$device"}
+ARGUMENTS = _PLAIN | {"$node"}
+"""What a node's arguments may hold."""
+ATTRIBUTES = _PLAIN | {"$own", "$quantizer"}
+"""What a module's attributes may hold."""
+METADATA = _PLAIN | {"$node", "$quantizer", "$record"}
 
 
 # -- to JSON ---------------------------------------------------------------------------------
@@ -57,14 +60,20 @@ def encode_node(node: fx.Node) -> dict[str, Any]:
         "kwargs": encode(dict(node.kwargs), f"node '{node.name}'"),
     }
     if "mase" in node.meta:
-        record["mase"] = encode(_without_values(node.meta["mase"]), f"node '{node.name}'")
+        record["mase"] = encode(_without_values(node), f"node '{node.name}'")
     return record
 
 
-def _without_values(meta: MaseMetadata) -> MaseMetadata:
-    """Metadata without the tensors a user asked to keep: they are activations, not the model."""
+def _without_values(node: fx.Node) -> MaseMetadata:
+    """Metadata that is data of this graph.
+
+    Without the tensors a user asked to keep, which are activations, without modules and functions,
+    and without links to nodes that were erased since.
+    """
 
     def thin(value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            return value if value.graph is node.graph and not value._erased else None
         if isinstance(value, torch.Tensor | nn.Module):
             return None
         if dataclasses.is_dataclass(value) and type(value).__name__ in _RECORDS:
@@ -74,9 +83,14 @@ def _without_values(meta: MaseMetadata) -> MaseMetadata:
             return {k: thin(v) for k, v in value.items()}
         if isinstance(value, list | tuple):
             return type(value)(thin(v) for v in value)
-        return value
+        return None if _is_function(value) else value
 
-    return thin(meta)
+    made: MaseMetadata = thin(node.meta["mase"])
+    return made
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not isinstance(value, Quantizer)
 
 
 def encode(value: Any, where: str, own: Mapping[int, str] | None = None) -> Any:
@@ -85,13 +99,13 @@ def encode(value: Any, where: str, own: Mapping[int, str] | None = None) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": repr(value)}
-    for kind, encoder in _ENCODERS.items():
-        if isinstance(value, kind):
-            return encoder(value, where, own)
     if dataclasses.is_dataclass(value) and type(value).__name__ in _RECORDS:
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         given = {k: encode(v, where) for k, v in fields.items() if v is not None}
         return {"$record": [type(value).__name__, given]}
+    for kind, encoder in _ENCODERS.items():
+        if isinstance(value, kind):
+            return encoder(value, where, own)
     if callable(value):
         return {"$function": function_name(value)}
     raise CheckpointError(f"{where}: a value of type '{type(value).__name__}' cannot be saved.")
@@ -122,7 +136,7 @@ _ENCODERS: dict[Any, Callable[[Any, str, Any], Any]] = {
     fx.Node: lambda v, where, own: {"$node": v.name},
     tuple: lambda v, where, own: {"$tuple": [encode(x, where, own) for x in v]},
     list: lambda v, where, own: [encode(x, where, own) for x in v],
-    set: lambda v, where, own: {"$set": [encode(x, where, own) for x in sorted(v)]},
+    set: lambda v, where, own: {"$set": [encode(x, where, own) for x in sorted(v, key=repr)]},
     Mapping: _encode_mapping,
     torch.Tensor: _encode_tensor,
     slice: lambda v, where, own: {
@@ -133,7 +147,7 @@ _ENCODERS: dict[Any, Callable[[Any, str, Any], Any]] = {
     torch.memory_format: lambda v, where, own: {"$torch": str(v).removeprefix("torch.")},
     torch.layout: lambda v, where, own: {"$torch": str(v).removeprefix("torch.")},
     torch.device: lambda v, where, own: {"$device": str(v)},
-    complex: lambda v, where, own: {"$complex": [v.real, v.imag]},
+    complex: lambda v, where, own: {"$complex": [encode(v.real, where), encode(v.imag, where)]},
     type(Ellipsis): lambda v, where, own: {"$ellipsis": True},
     Quantizer: _encode_quantizer,
 }
@@ -143,182 +157,215 @@ _ENCODERS: dict[Any, Callable[[Any, str, Any], Any]] = {
 
 
 class Decoder:
-    """Turns JSON back into values; names are looked up only where that is safe."""
+    """Turns JSON back into values, each checked where it stands.
+
+    `classes` are classes and functions of the caller's own, found by their names. `trust` looks
+    up any name: for what this process wrote itself.
+    """
 
     def __init__(self, classes: Iterable[Any] = (), *, trust: bool = False) -> None:
         self.given = {f"{c.__module__}.{c.__qualname__}": c for c in classes}
         self.trust = trust
+        self.is_old = False
         self.nodes: dict[str, fx.Node] = {}
 
-    def __call__(self, value: Any, own: Mapping[str, Any] | None = None) -> Any:
+    def __call__(
+        self,
+        value: Any,
+        where: str,
+        kinds: frozenset[str] = METADATA,
+        own: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """`value` as it was before `encode`; `kinds` are the one-key objects allowed here."""
         if isinstance(value, list):
-            return [self(v, own) for v in value]
+            return [self(v, f"{where}[{i}]", kinds, own) for i, v in enumerate(value)]
         if not isinstance(value, dict):
-            return value
-        kind = next(iter(value), "")
-        if not kind.startswith("$"):
-            return {k: self(v, own) for k, v in value.items()}
+            return _plain(value, where)
+        kind = next((k for k in value if k.startswith("$")), None)
+        if kind is None:
+            return {k: self(v, f"{where}.{k}", kinds, own) for k, v in value.items()}
+        if len(value) != 1 or not (kind in kinds or (self.trust and kind in _DECODERS)):
+            allowed = ", ".join(sorted(kinds))
+            raise CheckpointError(f"{where}: {shown(kind)} is not allowed. Allowed: {allowed}.")
         if kind == "$own":
-            return (own or {})[value[kind]]
-        decoder = getattr(self, f"_{kind[1:]}", None)
-        if decoder is None:
-            raise CheckpointError(f"unknown kind of value '{kind}'.")
-        return decoder(value[kind])
+            return _owned(value[kind], where, own or {})
+        return _DECODERS[kind](self, value[kind], f"{where}.{kind}", kinds)
 
-    def _node(self, name: str) -> fx.Node:
-        if name not in self.nodes:
-            raise CheckpointError(f"node '{name}' is used before it is made.")
-        return self.nodes[name]
-
-    def _tuple(self, items: list[Any]) -> tuple[Any, ...]:
-        return tuple(self(v) for v in items)
-
-    def _set(self, items: list[Any]) -> set[Any]:
-        return {self(v) for v in items}
-
-    def _dict(self, pairs: list[Any]) -> dict[Any, Any]:
-        return {self(k): self(v) for k, v in pairs}
-
-    def _slice(self, parts: list[Any]) -> slice:
-        return slice(*(self(p) for p in parts))
-
-    def _range(self, parts: list[int]) -> range:
-        return range(*parts)
-
-    def _float(self, text: str) -> float:
-        return float(text)
-
-    def _complex(self, parts: list[float]) -> complex:
-        return complex(*parts)
-
-    def _ellipsis(self, _: bool) -> Any:
-        return ...
-
-    def _device(self, text: str) -> torch.device:
-        return torch.device(text)
-
-    def _torch(self, name: str) -> Any:
-        found = getattr(torch, name, None)
-        if not isinstance(found, torch.dtype | torch.memory_format | torch.layout):
-            raise CheckpointError(f"'torch.{name}' is not a dtype, layout or memory format.")
-        return found
-
-    def _quantizer(self, pair: list[Any]) -> Quantizer:
-        name, fields = pair
-        return FORMATS[name](**{k: self(v) for k, v in fields.items()})
-
-    def _record(self, pair: list[Any]) -> Any:
-        name, fields = pair
-        if name not in _RECORDS:
-            raise CheckpointError(f"unknown metadata record '{name}'.")
-        made = _RECORDS[name](**{k: self(v) for k, v in fields.items()})
-        if isinstance(made, ValueMeta) and "is_applied" not in fields:
-            made.type = made.type  # of a checkpoint that has no formats: read as set by hand
-        return made
-
-    def _function(self, name: str) -> Any:
-        return self.function(name)
-
-    def cls(self, name: str, of: type) -> Any:
-        """The class `name`, which must be a subclass of `of`."""
+    def function(self, name: Any, where: str) -> Any:
+        """The function a node may call by `name`."""
+        if not isinstance(name, str):
+            raise CheckpointError(f"{where}: expected the name of a function, got {shown(name)}.")
         if name in self.given:
             return self.given[name]
-        if not self.trust and not name.startswith(_SAFE_CLASSES):
-            raise CheckpointError(
-                f"class '{name}' is not one of torch or MASE. If you trust it, hand it in: "
-                "MaseGraph.from_checkpoint(path, classes=[…])."
-            )
-        found = _look_up(name)
-        if not isinstance(found, type) or not issubclass(found, of):
-            raise CheckpointError(f"'{name}' is not a {of.__name__}.")
-        if not self.trust and not found.__module__.startswith(_SAFE_CLASSES):
-            raise CheckpointError(f"class '{name}' is one of {found.__module__}, not of its name.")
-        return found
-
-    def function(self, name: str) -> Any:
-        """The function `name`, which must be an operation on tensors."""
-        if name in self.given:
-            return self.given[name]
-        is_allowed = self.trust or _may_be_looked_up(name)
-        found = _look_up(name) if is_allowed else None
-        if not is_allowed or not (self.trust or _is_safe_function(name, found)):
-            raise CheckpointError(f"function '{name}' is not an operation a graph may call.")
+        if name.removesuffix(".apply") in self.given:
+            return applied(self.given[name.removesuffix(".apply")].apply)
+        found = vocabulary.look_up(name) if self.trust else vocabulary.find_function(name)
         if not callable(found):
-            raise CheckpointError(f"'{name}' is not a function.")
-        return found
+            raise CheckpointError(
+                f"{where}: function {shown(name)} is not an operation a graph may call. If you "
+                "trust it, hand it in: MaseGraph.from_checkpoint(path, classes=[…])."
+            )
+        return applied(found)
 
 
-def _may_be_looked_up(name: str) -> bool:
-    """By the name alone, because looking it up may import its module."""
-    owner, _, leaf = name.rpartition(".")
-    if owner == "torch":  # torch.load, torch.compile and the like are no builtins
-        is_builtin = hasattr(torch._C._VariableFunctions, leaf)
-        is_safe = is_builtin and leaf not in _UNSAFE_TENSOR_FUNCTIONS
-        return is_safe or name in ("torch.tensor", "torch.einsum")
-    if owner in ("operator", "_operator"):
-        return leaf.strip("_") not in _UNSAFE_OPERATORS
-    if owner == "builtins":
-        return leaf in _SAFE_BUILTINS
-    return owner in _SAFE_MODULES or name.startswith(("chop.", "transformers."))
+def _plain(value: Any, where: str) -> Any:
+    if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+        raise CheckpointError(f"{where}: a number of {value.bit_length()} bits. Allowed: 64.")
+    if isinstance(value, str) and len(value) > LONGEST_TEXT:
+        raise CheckpointError(f"{where}: {len(value)} characters. Allowed: {LONGEST_TEXT}.")
+    return value
 
 
-def _is_safe_function(name: str, found: Any) -> bool:
-    """By what was found: a module holds others as well, and those hold anything."""
-    owner, _, leaf = name.rpartition(".")
-    if owner in _SAFE_MODULES:
-        return (getattr(found, "__module__", None) or owner) in _SAFE_MODULES
-    if name.startswith("chop."):  # an op of the table
-        return name in _RECIPES or (_comes_from(found, "chop.") and hasattr(found, "op"))
-    if name.startswith("transformers."):  # a custom autograd function
-        of = getattr(found, "__self__", None)
-        is_function = isinstance(of, type) and issubclass(of, torch.autograd.Function)
-        return leaf == "apply" and is_function and _comes_from(of, "transformers.")
-    return True
+def _owned(name: Any, where: str, own: Mapping[str, Any]) -> Any:
+    if not isinstance(name, str) or name not in own:
+        raise CheckpointError(f"{where}: the module has no tensor {shown(name)}.")
+    return own[name]
 
 
-def _comes_from(found: Any, package: str) -> bool:
-    return str(getattr(found, "__module__", "")).startswith(package)
+def _items(value: Any, where: str, count: int | None = None) -> list[Any]:
+    if not isinstance(value, list) or count not in (None, len(value)):
+        size = "values" if count is None else f"{count} values"
+        raise CheckpointError(f"{where}: expected a list of {size}, got {shown(value)}.")
+    return value
 
 
-def function_name(function: Any) -> str:
-    """The dotted name under which `function` can be found again."""
-    owner = getattr(function, "__self__", None)
-    if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
-        return f"{owner.__module__}.{owner.__qualname__}.{function.__name__}"
-    name = _get_qualified_name(function)
-    name = name.replace("_operator.", "operator.")
-    return name if "." in name else f"builtins.{name}"
+def _decode_node(decode: Decoder, name: Any, where: str, kinds: frozenset[str]) -> fx.Node:
+    if not isinstance(name, str) or name not in decode.nodes:
+        raise CheckpointError(f"{where}: node {shown(name)} is used before it is made.")
+    return decode.nodes[name]
 
 
-def _look_up(name: str) -> Any:
-    parts = name.split(".")
-    for split in range(len(parts) - 1, 0, -1):
+def _decode_tuple(decode: Decoder, items: Any, where: str, kinds: frozenset[str]) -> Any:
+    return tuple(decode(_items(items, where), where, kinds))
+
+
+def _hashable(values: Sequence[Any], where: str) -> None:
+    for value in values:
         try:
-            found: Any = importlib.import_module(".".join(parts[:split]))
-        except ImportError:
-            continue
-        for part in parts[split:]:
-            found = getattr(found, part, None)
-        if found is not None:
-            return found
-    raise CheckpointError(f"'{name}' does not exist in the installed packages.")
+            hash(value)
+        except TypeError:
+            raise CheckpointError(f"{where}: {shown(value)} cannot be a key.") from None
 
 
-def decode_graph(records: list[dict[str, Any]], decode: Decoder) -> fx.Graph:
-    """The fx graph of a list of node records."""
-    graph = fx.Graph()
-    for record in records:
-        op, target = record["op"], record["target"]
-        if op == "call_function":
-            target = decode.function(target)
-        if op == "call_method" and (target.startswith("__") or not hasattr(torch.Tensor, target)):
-            raise CheckpointError(f"'{target}' is not a method of a tensor a graph may call.")
-        args, kwargs = decode(record["args"]), decode(record["kwargs"])
-        if target is getattr and (not isinstance(args[1], str) or args[1].startswith("_")):
-            raise CheckpointError(f"'{args[1]}' is not an attribute a graph may read.")
-        node = graph.create_node(op, target, args, kwargs, name=record["name"])
-        decode.nodes[record["name"]] = node
-    for record in records:  # metadata may point forward
-        if "mase" in record:
-            decode.nodes[record["name"]].meta["mase"] = decode(record["mase"])
-    return graph
+def _decode_set(decode: Decoder, items: Any, where: str, kinds: frozenset[str]) -> Any:
+    members = decode(_items(items, where), where, kinds)
+    _hashable(members, where)
+    return set(members)
+
+
+def _decode_dict(decode: Decoder, pairs: Any, where: str, kinds: frozenset[str]) -> Any:
+    rows = [_items(pair, where, 2) for pair in _items(pairs, where)]
+    keys = [decode(key, f"{where} key", _PLAIN) for key, _ in rows]
+    _hashable(keys, where)
+    if len(set(keys)) != len(keys):
+        raise CheckpointError(f"{where}: a key is there twice.")
+    return {k: decode(v, f"{where}.{k}", kinds) for k, (_, v) in zip(keys, rows, strict=True)}
+
+
+def _decode_slice(decode: Decoder, parts: Any, where: str, kinds: frozenset[str]) -> slice:
+    return slice(*decode(_items(parts, where, 3), where, kinds))
+
+
+def _decode_range(decode: Decoder, parts: Any, where: str, kinds: frozenset[str]) -> range:
+    numbers = decode(_items(parts, where, 3), where, frozenset())
+    if any(type(n) is not int for n in numbers) or numbers[2] == 0:
+        raise CheckpointError(f"{where}: {shown(parts)} are not the three numbers of a range.")
+    return range(*numbers)
+
+
+def _decode_float(decode: Decoder, text: Any, where: str, kinds: frozenset[str]) -> float:
+    if text not in ("inf", "-inf", "nan"):
+        raise CheckpointError(f"{where}: {shown(text)} is not one of inf, -inf, nan.")
+    return float(text)
+
+
+def _decode_complex(decode: Decoder, parts: Any, where: str, kinds: frozenset[str]) -> complex:
+    numbers = decode(_items(parts, where, 2), where, frozenset({"$float"}))
+    if any(type(n) not in (int, float) for n in numbers):
+        raise CheckpointError(f"{where}: {shown(parts)} are not two numbers.")
+    return complex(*numbers)
+
+
+def _decode_ellipsis(decode: Decoder, flag: Any, where: str, kinds: frozenset[str]) -> Any:
+    if flag is not True:
+        raise CheckpointError(f"{where}: expected true, got {shown(flag)}.")
+    return ...
+
+
+def _decode_device(decode: Decoder, text: Any, where: str, kinds: Any) -> torch.device:
+    if not isinstance(text, str) or not _DEVICE.fullmatch(text):
+        raise CheckpointError(f"{where}: {shown(text)} is not a device.")
+    return torch.device(text)
+
+
+def _decode_torch(decode: Decoder, name: Any, where: str, kinds: frozenset[str]) -> Any:
+    if not isinstance(name, str) or name not in _TORCH_VALUES:
+        raise CheckpointError(f"{where}: {shown(name)} is not a dtype, layout or memory format.")
+    return _TORCH_VALUES[name]
+
+
+def _decode_quantizer(decode: Decoder, pair: Any, where: str, kinds: Any) -> Quantizer:
+    name, fields = _items(pair, where, 2)
+    if not isinstance(name, str) or name not in FORMATS or FORMATS[name].name != name:
+        raise CheckpointError(f"{where}: unknown number format {shown(name)}.")
+    given = decode(_mapping(fields, where), where, _PLAIN)
+    missing = {f.name for f in dataclasses.fields(FORMATS[name])} - given.keys()
+    if missing and not decode.is_old:
+        raise CheckpointError(f"{where}: key '{min(missing)}' is missing.")
+    try:
+        return parse(FORMATS[name], given, where)
+    except ConfigError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def _decode_record(decode: Decoder, pair: Any, where: str, kinds: frozenset[str]) -> Any:
+    name, fields = _items(pair, where, 2)
+    if not isinstance(name, str) or name not in _RECORDS:
+        raise CheckpointError(f"{where}: unknown metadata record {shown(name)}.")
+    hints = hints_of(_RECORDS[name])
+    known = dataclasses.fields(_RECORDS[name])
+    parts = {f.name for f in known if f.default_factory is not dataclasses.MISSING}
+    if not (decode.is_old or decode.trust) and not parts <= _mapping(fields, where).keys():
+        raise CheckpointError(f"{where}: expected {', '.join(sorted(parts))}.")
+    values = {}
+    for key, raw in _mapping(fields, where).items():
+        place = f"{where}.{key}"
+        if key not in {f.name for f in known}:
+            raise CheckpointError(f"{place}: {name} has no such field.")
+        values[key] = decode(raw, place, kinds)
+        if not fits(values[key], hints[key]):
+            raise CheckpointError(
+                f"{place}: expected {text_of(hints[key])}, got {shown(values[key])}."
+            )
+    made = _RECORDS[name](**values)
+    if isinstance(made, ValueMeta) and "is_applied" not in values:
+        made.type = made.type  # of a checkpoint that has no formats: read as set by hand
+    return made
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{where}: expected a mapping, got {shown(value)}.")
+    return value
+
+
+def _decode_function(decode: Decoder, name: Any, where: str, kinds: frozenset[str]) -> Any:
+    return decode.function(name, where)
+
+
+_DECODERS: dict[str, Callable[[Decoder, Any, str, frozenset[str]], Any]] = {
+    "$node": _decode_node,
+    "$tuple": _decode_tuple,
+    "$set": _decode_set,
+    "$dict": _decode_dict,
+    "$slice": _decode_slice,
+    "$range": _decode_range,
+    "$float": _decode_float,
+    "$complex": _decode_complex,
+    "$ellipsis": _decode_ellipsis,
+    "$device": _decode_device,
+    "$torch": _decode_torch,
+    "$quantizer": _decode_quantizer,
+    "$record": _decode_record,
+    "$function": _decode_function,
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from chop.ir.tracked import keeping_sizes
+from chop.ir.builtin_names import keeping_sizes
 
 _HELPER_MODULES = (
     "transformers.masking_utils",
@@ -24,6 +25,18 @@ _HELPER_MODULES = (
     "transformers.utils.generic",
 )
 """Shared source files of Hugging Face models, treated as part of every model."""
+
+
+@contextlib.contextmanager
+def quiet(name: str) -> Iterator[None]:
+    """Keep the logger `name` from reporting failures that are handled here."""
+    other = logging.getLogger(name)
+    before = other.level
+    other.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        other.setLevel(before)
 
 
 @contextlib.contextmanager

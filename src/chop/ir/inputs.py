@@ -53,6 +53,19 @@ def check_names(model: nn.Module, names: Iterable[str]) -> None:
             )
 
 
+def check_concrete(model: nn.Module, given: Mapping[str, Any]) -> None:
+    """Refuse an argument that is to be no input where its value is not the default of forward."""
+    check_names(model, given)
+    parameters = inspect.signature(model.forward).parameters
+    for name, value in given.items():
+        default = parameters[name].default if name in parameters else None
+        if value is not default and value != default:
+            raise TraceError(
+                f"cf_args: {type(model).__name__}.forward would be captured with {name}={value!r}, "
+                f"and its default is {default!r}. Give '{name}' in dummy_in, or set the default."
+            )
+
+
 def bind_inputs(model: nn.Module, given: Any) -> dict[str, Any]:
     """`given` (a mapping, a tensor or a tuple) as a dict from input name to value."""
     if isinstance(given, Mapping) or hasattr(given, "keys"):

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Iterator, KeysView
+from collections.abc import Iterator, KeysView, MutableMapping
 from typing import Any, ClassVar
 
 import torch
@@ -29,13 +30,20 @@ class MetadataKeyError(GraphError, KeyError):
         return str(self.args[0])
 
 
-class Record:
+class Record(MutableMapping, dict):  # type: ignore[misc,metaclass]
     """A dataclass whose fields are also keys; a field is a key once it has a value.
 
-    `KEYS` maps a key to a field of another name, for keys that Python reserves (`from`).
+    `KEYS` maps a key to a field of another name, for keys that Python reserves (`from`). Programs
+    ask `isinstance(record, dict)`; the fields are the only store all the same, and everything a
+    dict can do is done on them.
     """
 
     KEYS: ClassVar[dict[str, str]] = {}
+
+    def __new__(cls, *args: Any, **fields: Any) -> Any:
+        made = super().__new__(cls)
+        dict.__setitem__(made, "", None)  # json takes a dict whose store is empty for "{}"
+        return made
 
     @classmethod
     def known_keys(cls) -> list[str]:
@@ -65,6 +73,47 @@ class Record:
 
     def __setitem__(self, key: str, value: Any) -> None:
         setattr(self, self._field(key), value)
+
+    def __delitem__(self, key: str) -> None:
+        """Take the value away; a key that never has none is an error."""
+        if self[key] is None or isinstance(self[key], Record):
+            raise MetadataKeyError(f"{type(self).__name__}: '{key}' cannot be removed.")
+        setattr(self, self._field(key), None)
+
+    def clear(self) -> None:
+        """Take every value away."""
+        for key in [key for key in self if getattr(self, self._field(key)) is not None]:
+            del self[key]
+
+    def copy(self) -> Any:
+        """A record with the same values."""
+        return copy.copy(self)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Record):
+            return type(other) is type(self) and vars(other) == vars(self)
+        return dict(self) == other if isinstance(other, dict) else NotImplemented
+
+    def __ne__(self, other: object) -> bool:  # a dict has its own, on a store that is empty here
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __or__(self, other: Any) -> dict[str, Any]:
+        return dict(self) | dict(other)
+
+    def __ror__(self, other: Any) -> dict[str, Any]:
+        return dict(other) | dict(self)
+
+    def __ior__(self, other: Any) -> Any:
+        self.update(other)
+        return self
+
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(list(self))
+
+    def __reduce__(self) -> Any:
+        return type(self), (), dict(vars(self))  # a dict's own way would store every value twice
 
     def __contains__(self, key: object) -> bool:
         return any(key == each for each in self)
@@ -99,7 +148,7 @@ class Record:
             self[key] = value
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class ValueMeta(Record):
     """One operand, result or configuration argument of a node.
 
@@ -150,7 +199,7 @@ class ValueMeta(Record):
         return self.torch_dtype is not None
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class CommonMeta(Record):
     """What every back end reads: the operator, its operands and its results."""
 
@@ -161,7 +210,7 @@ class CommonMeta(Record):
     quant: Any = None
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class SoftwareMeta(Record):
     """Statistics, sparsity and sharding: facts of the model run as software.
 
@@ -176,7 +225,7 @@ class SoftwareMeta(Record):
     sharding: Any = None
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class HardwareMeta(Record):
     """How a node is realised in hardware."""
 
@@ -192,7 +241,7 @@ class HardwareMeta(Record):
     cost: Any = None
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class MaseMetadata(Record):
     """The tree under `node.meta["mase"]`: common, software and hardware."""
 

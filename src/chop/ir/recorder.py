@@ -8,12 +8,11 @@ known by identity; sizes come back as tracked numbers (`chop.ir.tracked`).
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import operator
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
@@ -22,107 +21,31 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from chop.errors import TraceError
+from chop.ir.applied import AppliedFunction
+from chop.ir.decisions import Decision, model_line
 from chop.ir.environment import devices_seen_by, patched
 from chop.ir.sameness import FakeResults, key_of, module_key
-from chop.ir.tracked import Expression, Tracked, ValueDependenceError, track
+from chop.ir.torch_names import (
+    NUMBER_READS,
+    PARTING,
+    PARTING_ALIASES,
+    PLAIN_TYPES,
+    RANK_METHODS,
+    SIDE_EFFECTS,
+    SIZE_GETTERS,
+    SIZE_METHODS,
+    TENSOR_GETTERS,
+    VALUE_READS,
+    fx_target,
+    names_mutation,
+    works_in_place,
+)
+from chop.ir.tracked import Expression, Tracked, ValueDependenceError, plain, track
 from chop.log import get_logger
 
 logger = get_logger(__name__)
 
 LeafRule = Callable[[nn.Module, str], bool]
-
-_SIZE_METHODS = {"size", "numel", "nelement", "__len__", "stride", "storage_offset"}
-_SIZE_GETTERS = {"shape"}
-_TENSOR_GETTERS = {"T", "mT", "H", "mH", "real", "imag", "data", "grad"}
-_NUMBER_READS = {"item": "item", "__int__": "item", "__float__": "item", "__index__": "item"}
-_VALUE_READS = {"__bool__", "is_nonzero", "tolist", "numpy", "__array__", "equal", "allclose"}
-_INPLACE_OPERATORS = {
-    "__iadd__": operator.iadd,
-    "__isub__": operator.isub,
-    "__imul__": operator.imul,
-    "__itruediv__": operator.itruediv,
-    "__idiv__": operator.itruediv,
-    "__ifloordiv__": operator.ifloordiv,
-    "__ipow__": operator.ipow,
-    "__iand__": operator.iand,
-    "__ior__": operator.ior,
-    "__ixor__": operator.ixor,
-    "__imod__": operator.imod,
-}
-_OPERATORS = {
-    "__add__": operator.add,
-    "__sub__": operator.sub,
-    "__mul__": operator.mul,
-    "__truediv__": operator.truediv,
-    "__div__": operator.truediv,
-    "__floordiv__": operator.floordiv,
-    "__mod__": operator.mod,
-    "__pow__": operator.pow,
-    "__matmul__": operator.matmul,
-    "__and__": operator.and_,
-    "__or__": operator.or_,
-    "__xor__": operator.xor,
-    "__lshift__": operator.lshift,
-    "__rshift__": operator.rshift,
-    "__eq__": operator.eq,
-    "__ne__": operator.ne,
-    "__lt__": operator.lt,
-    "__le__": operator.le,
-    "__gt__": operator.gt,
-    "__ge__": operator.ge,
-    "__neg__": operator.neg,
-    "__pos__": operator.pos,
-    "__abs__": abs,
-    "__invert__": operator.invert,
-    "__getitem__": operator.getitem,
-    "__setitem__": operator.setitem,
-    **_INPLACE_OPERATORS,
-}
-_SWAPPED = {
-    f"__r{name[2:]}": function
-    for name, function in _OPERATORS.items()
-    if f"__r{name[2:]}" in dir(torch.Tensor)
-}
-_DUNDERS = {
-    getattr(torch.Tensor, name): name
-    for name in (*_OPERATORS, *_SWAPPED)
-    if inspect.isfunction(getattr(torch.Tensor, name, None))
-}
-"""Operators written in Python: torch gives them the name of the method they call."""
-_METHOD_OPERATORS = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "div": operator.truediv,
-    "true_divide": operator.truediv,
-    "floor_divide": operator.floordiv,
-    "remainder": operator.mod,
-    "pow": operator.pow,
-    "matmul": operator.matmul,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-}
-"""`x + y` reaches torch as the method `add`; with two plain operands it is written as `+`."""
-_SIDE_EFFECTS = {operator.setitem, *_INPLACE_OPERATORS.values()}
-_PLAIN = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type(None),
-    type(Ellipsis),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    range,
-)
 
 
 class NeedsRealValuesError(Exception):
@@ -132,11 +55,11 @@ class NeedsRealValuesError(Exception):
 def is_mutation(node: fx.Node, module_of: Callable[[str], nn.Module] | None = None) -> bool:
     """Whether running `node` changes a tensor in place, so that it may never be removed."""
     if node.op == "call_method":
-        return _names_mutation(str(node.target))
+        return names_mutation(str(node.target))
     if node.op == "call_function":
         name = getattr(node.target, "__name__", "")
         asked = node.kwargs.get("inplace") is True or node.kwargs.get("out") is not None
-        return asked or node.target in _SIDE_EFFECTS or _names_mutation(name)
+        return asked or node.target in SIDE_EFFECTS or names_mutation(name)
     if node.op == "call_module":
         owner = node.graph.owning_module
         find = module_of or (owner.get_submodule if owner is not None else None)
@@ -151,11 +74,6 @@ RANDOM_DRAWS = (torch.rand, torch.randn, torch.randint, torch.rand_like, torch.r
 def is_random_draw(node: fx.Node) -> bool:
     """Whether `node` makes a tensor of random numbers."""
     return node.op == "call_function" and node.target in RANDOM_DRAWS
-
-
-def _names_mutation(name: str) -> bool:
-    """torch ends the names of in-place operations in one underscore; Python keywords too."""
-    return name.endswith("_") and not name.endswith("__") and name not in ("and_", "or_", "not_")
 
 
 def user_frame(frames: traceback.StackSummary | None = None) -> str:
@@ -189,6 +107,8 @@ class Recorder:
         self._known: dict[int, tuple[Any, Expression | fx.Node]] = {}
         self._differentiable: set[int] = set()
         self._owners: list[str] = [""]
+        self.decisions: list[Decision] = []
+        self._rank_known: set[int] = set()
         self.inside = False
         self._original_call = nn.Module.__call__
 
@@ -207,7 +127,7 @@ class Recorder:
     def argument(self, value: Any) -> Any:
         """`value` as fx writes it: tensors and tracked numbers become nodes."""
         if isinstance(value, torch.Tensor):
-            return self._tensor_node(value)
+            return self.tensor_node(value)
         if isinstance(value, Tracked):
             return value.expression.node
         if isinstance(value, torch.device) and id(value) in self._known:
@@ -220,7 +140,7 @@ class Recorder:
             return [self.argument(v) for v in value]
         if isinstance(value, tuple):
             return tuple(self.argument(v) for v in value)
-        if isinstance(value, _PLAIN):
+        if isinstance(value, PLAIN_TYPES):
             return float(value) if isinstance(value, float) else value  # numpy's are floats too
         raise TraceError(
             f"{user_frame()}: a value of type '{type(value).__name__}' reaches the graph. "
@@ -231,7 +151,8 @@ class Recorder:
         _, found = self._known[id(value)]
         return found if isinstance(found, fx.Node) else found.node
 
-    def _tensor_node(self, tensor: torch.Tensor) -> fx.Node:
+    def tensor_node(self, tensor: torch.Tensor) -> fx.Node:
+        """The node that gives `tensor`; one that reads it, where it was there before the run."""
         if id(tensor) in self._known:
             return self._known_node(tensor)
         name = self._tensor_names.get(id(tensor))
@@ -254,15 +175,15 @@ class Recorder:
     def _learn(self, value: Any, source: fx.Node | Expression, detached: bool = False) -> None:
         """Remember where every tensor inside `value` comes from."""
         if isinstance(value, torch.Tensor | torch.device):
-            known = Expression(self._write, "detach", source) if detached else source
+            known = Expression(self, "detach", source) if detached else source
             self._known[id(value)] = (value, known)  # holding it keeps its id from being reused
         elif isinstance(value, Mapping | tuple | list):
             items = value.items() if isinstance(value, Mapping) else enumerate(value)
             for key, item in items:
-                part = Expression(self._write, operator.getitem, source, key)
+                part = Expression(self, operator.getitem, source, key)
                 self._learn(item, part, detached)
 
-    def _write(self, function: Callable[..., Any] | str, args: tuple[Any, ...]) -> fx.Node:
+    def write(self, function: Callable[..., Any] | str, args: tuple[Any, ...]) -> fx.Node:
         """Write one call of a function, or of the method so named, on expressions and values."""
         op = "call_method" if isinstance(function, str) else "call_function"
         plain = tuple(a.node if isinstance(a, Expression) else a for a in args)
@@ -278,7 +199,7 @@ class Recorder:
         """Sizes with their expressions: an int, or a torch.Size of them."""
         if isinstance(value, tuple):
             items = (
-                track(v, Expression(self._write, operator.getitem, expression, i))
+                track(v, Expression(self, operator.getitem, expression, i))
                 for i, v in enumerate(value)
             )
             return torch.Size(items) if isinstance(value, torch.Size) else tuple(items)
@@ -291,28 +212,31 @@ class Recorder:
         name = getattr(function, "__name__", "")
         if name in ("__get__", "__set__"):
             return self._attribute(function, args)
-        if name in _VALUE_READS and _holds_tensor(args):
+        if name in VALUE_READS and _holds_tensor(args):
             return self._value_read(function, name, args, kwargs)
-        if name in _NUMBER_READS and _holds_tensor(args):
+        if name in NUMBER_READS and _holds_tensor(args):
             return self._number_read(function, args)
         result = self._run(function, name, args, kwargs)
-        if name in _SIZE_METHODS:
+        if name in SIZE_METHODS:
             return self._size(name, args, kwargs, result)
+        if name in RANK_METHODS:
+            self._decide_rank(args[0])
         if not _holds_tensor(result) and name != "__setitem__":
             return result
-        result = _fresh(result, (args, kwargs)) if not _works_in_place(name, kwargs) else result
+        result = _fresh(result, (args, kwargs)) if not works_in_place(name, kwargs) else result
         self._record(function, name, args, kwargs, result)
+        self._decide_count(name, args, kwargs, result)
         return result
 
     def _run(self, function: Any, name: str, args: Any, kwargs: Any) -> Any:
         """The result; on fake tensors, one like that of an equal call before."""
-        if self.results is None or _works_in_place(name, kwargs) or name == "__setitem__":
+        if self.results is None or works_in_place(name, kwargs) or name == "__setitem__":
             return function(*args, **kwargs)
         key = (function, key_of(args), key_of(kwargs))
         return self.results.of(key, lambda: function(*args, **kwargs))
 
     def _record(self, function: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
-        op, target, args = _fx_target(function, name, args, kwargs)
+        op, target, args = fx_target(function, name, args, kwargs)
         nodes = tuple(self.argument(a) for a in args)
         named = {key: self.argument(value) for key, value in kwargs.items()}
         node = self._create(op, target, nodes, named)
@@ -329,34 +253,41 @@ class Recorder:
         name = function.__self__.__name__
         value = function(*args)
         tensor = args[0]
-        expression = Expression(self._write, getattr, tensor, name)
+        expression = Expression(self, getattr, tensor, name)
         if function.__name__ == "__set__":
             return value
-        if name in _SIZE_GETTERS:
+        if name in SIZE_GETTERS:
+            self._decide_rank(tensor)
             return self._tracked_size(value, expression)
+        if name == "ndim":
+            self._decide_rank(tensor)
         if name == "device":
             return self._see_device(tensor, value)
-        if name in _TENSOR_GETTERS and isinstance(value, torch.Tensor):
+        if name in TENSOR_GETTERS and isinstance(value, torch.Tensor):
             value = _fresh(value, args)
             self._learn(value, expression)
         return value
 
     def _size(self, name: str, args: Any, kwargs: Any, result: Any) -> Any:
+        if isinstance(result, tuple):
+            self._decide_rank(args[0])
         method, rest = ("size", (0,)) if name == "__len__" else (name, args[1:])
-        expression = Expression(self._write, method, args[0], *rest, *kwargs.values())
-        return self._tracked_size(result, expression)
+        expression = Expression(self, method, args[0], *rest, *kwargs.values())
+        size = self._tracked_size(result, expression)
+        # Python takes the plain number from __len__, where it cannot be followed.
+        return self._decided_size(size) if name == "__len__" else size
 
     def _see_device(self, tensor: torch.Tensor, value: torch.device) -> torch.device:
         """A device object of its own, known as the device of `tensor`."""
         own = torch.device(value)
-        self._known[id(own)] = (own, Expression(self._write, getattr, tensor, "device"))
+        self._known[id(own)] = (own, Expression(self, getattr, tensor, "device"))
         return own
 
     def _number_read(self, function: Any, args: tuple[Any, ...]) -> Any:
         tensor = next(a for a in args if isinstance(a, torch.Tensor))
         if isinstance(tensor, FakeTensor) and tensor.constant is None:
             raise NeedsRealValuesError(f"a number read from a tensor at {user_frame()}")
-        expression = Expression(self._write, "item", tensor)
+        expression = Expression(self, "item", tensor)
         return track(tensor.item(), expression, depends_on_data=not self.specialize)
 
     def _value_read(self, function: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -384,6 +315,42 @@ class Recorder:
                 user_frame(),
             )
         return True
+
+    # -- decisions ---------------------------------------------------------------------------
+
+    def decide(self, name: str, *operands: Any) -> None:
+        """Remember that Python code of the model went on by `operator.name(*operands)`."""
+        if self.inside:
+            return
+        if any(getattr(o, "depends_on_data", False) for o in operands):
+            raise ValueDependenceError(f"'{name}' of a number read from a tensor decides")
+        self._note(name, *operands)
+
+    def _note(self, name: str, *operands: Any) -> None:
+        self.decisions.append(Decision(name, operands, model_line()))
+
+    def _decided_size(self, size: Any) -> Any:
+        self._note("eq", size, plain(size))
+        return plain(size)
+
+    def _decide_rank(self, tensor: torch.Tensor) -> None:
+        """The number of sizes is a plain number, and code that asks for all of them goes by it."""
+        if id(tensor) in self._known and id(tensor) not in self._rank_known:
+            self._rank_known.add(id(tensor))
+            self._note("rank", tensor, tensor.dim())
+
+    def _decide_count(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        """Into how many parts a tensor falls is decided where they are taken one by one."""
+        if name not in PARTING or type(result) not in (tuple, list):
+            return
+        given = dict(zip(PARTING[name], args, strict=False))
+        given |= {PARTING_ALIASES.get(k, k): v for k, v in kwargs.items()}
+        tensor, part, dim = given["self"], given.get("part", 1), given.get("dim", 0)
+        if not isinstance(part, int):
+            return  # as many parts as there are in the list
+        size = track(tensor.shape[dim], Expression(self, "size", tensor, dim))
+        part = -(-size // part) if name == "chunk" else part
+        self._note("eq", -(-size // part), len(result))
 
     # -- modules -----------------------------------------------------------------------------
 
@@ -438,15 +405,17 @@ class Recorder:
         self.module_names[module] = f"{prefix}{kind}_{number}"
         return self.module_names[module]
 
-    def call_autograd_function(self, cls: Any, original: Any, args: Any, kwargs: Any) -> Any:
-        """Record a custom autograd function as one node."""
+    def call_autograd_function(self, cls: Any, apply: Any, args: Any, kwargs: Any) -> Any:
+        """Record a custom autograd function as one node; `apply` runs it."""
         if self.inside:
-            return original(*args, **kwargs)
+            return apply(*args, **kwargs)
         with self.not_recording(), torch._C.DisableTorchFunction():
-            result = original(*args, **kwargs)
+            result = apply(*args, **kwargs)
         result = _fresh(result, (args, kwargs))
         nodes = tuple(self.argument(a) for a in args)
-        self._learn(result, self._create("call_function", cls.apply, nodes, kwargs))
+        named = {key: self.argument(value) for key, value in kwargs.items()}
+        self._learn(result, self._create("call_function", AppliedFunction(cls), nodes, named))
+        self._mark(result, (args, kwargs))
         return result
 
     # -- the run -----------------------------------------------------------------------------
@@ -470,8 +439,7 @@ class Recorder:
             return recorder.call_module(module, args, kwargs)
 
         def call_autograd(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            original = functools.partial(apply, cls)
-            return recorder.call_autograd_function(cls, original, args, kwargs)
+            return recorder.call_autograd_function(cls, MethodType(apply, cls), args, kwargs)
 
         def see_device(tensor: torch.Tensor, device: torch.device) -> torch.device:
             return device if recorder.inside else recorder._see_device(tensor, device)
@@ -483,6 +451,7 @@ class Recorder:
             _RecordingMode(self),
         ):
             yield
+        self.inside = True  # numbers that outlive the run decide nothing more
 
 
 class _RecordingMode(TorchFunctionMode):
@@ -500,32 +469,6 @@ class _RecordingMode(TorchFunctionMode):
 def _tensor_names(root: nn.Module) -> dict[int, str]:
     named = [*root.named_parameters(), *root.named_buffers()]
     return {id(tensor): name for name, tensor in reversed(named)}
-
-
-def _fx_target(
-    function: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[str, Any, tuple[Any, ...]]:
-    """How fx names a torch function: op, target and arguments in fx's order."""
-    name = _DUNDERS.get(function, name)
-    is_method = getattr(torch.Tensor, name, None) == function
-    if is_method and name in _OPERATORS:
-        return "call_function", _OPERATORS[name], args
-    if is_method and name in _METHOD_OPERATORS and len(args) == 2 and not kwargs:
-        return "call_function", _METHOD_OPERATORS[name], args
-    if is_method and name in _SWAPPED:
-        return "call_function", _SWAPPED[name], (args[1], args[0], *args[2:])
-    if is_method and isinstance(args[0], torch.Tensor):
-        return "call_method", name, args
-    return "call_function", function, args
-
-
-def _works_in_place(name: str, kwargs: Mapping[str, Any]) -> bool:
-    return (
-        _names_mutation(name)
-        or name in _INPLACE_OPERATORS
-        or kwargs.get("inplace") is True
-        or kwargs.get("out") is not None
-    )
 
 
 def _fresh(result: Any, inputs: Any) -> Any:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import fx
 
-from chop.ir.codec import Decoder, decode_graph, encode_node
+from chop.ir.codec import Decoder, encode_node
+from chop.ir.guards import Guards, bound, guards_of, replace_guards
+from chop.ir.nodes import decode_graph
 from chop.ir.outputs import OutputTemplate, template_of
+
+Recapture = Callable[[Mapping[str, Any]], None]
 
 
 class TracedModule(fx.GraphModule):
@@ -16,13 +22,33 @@ class TracedModule(fx.GraphModule):
 
     torch.fx shares `node.meta` between a GraphModule and its copy; here a copy is independent,
     and links in its metadata point at its own nodes.
+
+    Called with sizes outside the guards it was captured with, it raises a SizeError.
     """
+
+    input_names: tuple[str, ...] = ()
+    """The inputs, in the order in which they are given."""
+    recapture: Recapture | None = None
+    """Makes this the graph for other sizes, before a call with them runs."""
+
+    def recompile(self) -> Any:
+        """Make the module run its graph, after a change to it."""
+        names = (str(n.target).lstrip("*") for n in self.graph.nodes if n.op == "placeholder")
+        self.__dict__["input_names"] = tuple(names)
+        return super().recompile()
+
+    def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        # Before torch looks up the forward to call, which capturing again replaces.
+        if self.recapture is not None and not torch.compiler.is_compiling():
+            self.recapture(bound(self, args, kwargs))
+        return super()._call_impl(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TracedModule:
         new: TracedModule = super().__deepcopy__(memo)  # type: ignore[assignment]
         _copy_metadata(self.graph, new.graph, memo)
         config = copy.deepcopy(getattr(self, "config", None), memo)
-        _restore(new, template_of(self), config, _modes(self), _transient(self))
+        guards = copy.deepcopy(guards_of(self))
+        _restore(new, template_of(self), config, _modes(self), _transient(self), guards)
         return new
 
     def __reduce__(self) -> Any:
@@ -30,7 +56,8 @@ class TracedModule(fx.GraphModule):
         nodes = [encode_node(node) for node in self.graph.nodes]
         targets = {str(n.target) for n in self.graph.nodes if n.op in ("call_module", "get_attr")}
         attributes = {target: _attribute(self, target) for target in sorted(targets)}
-        extras = (template_of(self), getattr(self, "config", None), _modes(self), _transient(self))
+        config = getattr(self, "config", None)
+        extras = (template_of(self), config, _modes(self), _transient(self), guards_of(self))
         return _rebuild, (nodes, attributes, type(self).__name__, extras)
 
 
@@ -47,17 +74,22 @@ def _restore(
     config: Any,
     modes: dict[str, bool],
     transient: list[str],
+    guards: Guards | None = None,
 ) -> None:
     """What a copy needs beyond graph and parts."""
+    if guards is not None:
+        replace_guards(module, guards)
     if template is not None:
         template.attach(module)
     if config is not None:
         module.config = config
-    for name, training in modes.items():
-        module.get_submodule(name).training = training
+    parts = dict(module.named_modules(remove_duplicate=False))
+    for name in parts.keys() & modes.keys():  # a module whose nodes were erased is not copied
+        parts[name].training = modes[name]
     for name in transient:
         owner, _, leaf = name.rpartition(".")
-        module.get_submodule(owner)._non_persistent_buffers_set.add(leaf)
+        if owner in parts:
+            parts[owner]._non_persistent_buffers_set.add(leaf)
 
 
 def _modes(module: fx.GraphModule) -> dict[str, bool]:

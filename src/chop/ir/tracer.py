@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,9 +17,11 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from chop.errors import TraceError
-from chop.ir.environment import kept_buffers, tracing_environment
+from chop.ir.environment import kept_buffers, quiet, tracing_environment
+from chop.ir.guards import Guard, Guards
 from chop.ir.outputs import OutputTemplate
 from chop.ir.recorder import Recorder, is_mutation, is_random_draw, user_frame
+from chop.ir.resolution import Recorded, find_guards, shapes, simplified
 from chop.ir.sameness import FakeResults
 from chop.ir.traced import TracedModule
 from chop.ir.tracked import ValueDependenceError
@@ -71,13 +72,15 @@ def trace(
     with tracing_environment(model):
         # A tensor made in inference mode takes no part in gradients; its copy does.
         usable = inputs and {k: _map_tensors(v, _usable) for k, v in inputs.items()}
-        captured, template = _capture(model, usable, options)
-    return build(model, captured, template)
+        captured, template, guards = _capture(model, usable, options)
+    module = build(model, captured, template)
+    guards.attach(module)
+    return module
 
 
 def _capture(
     model: nn.Module, inputs: Mapping[str, Any] | None, options: TraceOptions
-) -> tuple[Trace, OutputTemplate]:
+) -> tuple[Trace, OutputTemplate, Guards]:
     """Both modes traced and made one; a module in which they cannot be is made a leaf."""
     run = _Run(model, inputs, options)
     while True:
@@ -95,7 +98,7 @@ def _capture(
         except Exception as error:
             logger.info("training mode could not be traced (%s); evaluation is kept.", error)
             follow_training_flag(evaluated)
-        return evaluated, template
+        return evaluated, template, run.guards()
 
 
 class _Run:
@@ -109,6 +112,8 @@ class _Run:
         self.options = options
         self.on_real = False
         self.results = FakeResults()
+        self.decided: set[Any] = set()
+        self.found: list[Guard] = []
 
     def can_be_leaf(self, owner: str) -> bool:
         """A module without parameters of its own hides nothing when it becomes one node."""
@@ -157,9 +162,24 @@ class _Run:
         with world, _explained(), recorder.recording():
             result = self._call(inputs)
         template = OutputTemplate.of(result)
+        self._find_guards(recorder)
         recorder.output(template.plain(result))
         drop_dead_nodes(recorder.graph, recorder.attributes.__getitem__, keep=is_random_draw)
         return Trace(recorder.graph, recorder.attributes, _taken_names(self.model)), template
+
+    def _find_guards(self, recorder: Recorder) -> None:
+        """Add what this run decided; what an earlier one did, in another mode, is known."""
+        new = [d for d in recorder.decisions if d.key() not in self.decided]
+        self.decided.update(d.key() for d in new)
+        recorded = Recorded(new, recorder.attributes, self._tensors(), recorder.tensor_node)
+        self.found += find_guards(recorded)
+
+    def _tensors(self) -> dict[str, Any]:
+        return {k: v for k, v in (self.inputs or {}).items() if holds_tensor(v)}
+
+    def guards(self) -> Guards:
+        """What must hold of the sizes of the inputs, whatever the mode."""
+        return Guards(simplified(self.found), shapes(self._tensors()))
 
     def _call(self, inputs: Mapping[str, Any]) -> Any:
         positional = [v for k, v in inputs.items() if k.startswith("args_")]
@@ -168,18 +188,6 @@ class _Run:
 
     def _positional(self, inputs: Mapping[str, Any]) -> Any:
         return self.model(*inputs.values())
-
-
-@contextlib.contextmanager
-def quiet(name: str) -> Iterator[None]:
-    """Keep the logger `name` from reporting failures that are handled here."""
-    other = logging.getLogger(name)
-    before = other.level
-    other.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        other.setLevel(before)
 
 
 def _taken_names(model: nn.Module) -> set[str]:

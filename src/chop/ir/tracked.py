@@ -2,29 +2,35 @@
 
 While a model is traced, `x.shape[0]` is a `TrackedInt`: a real `int`, so Python control flow works
 as ever, that also knows it is `getattr(x, "shape")[0]`. When it reaches a torch function the
-expression is written into the graph, which therefore stays open in batch size and length.
+expression is written into the graph, which therefore stays open in batch size and length. Where
+Python decides something by it (a comparison, a loop, a key of a dict) the recorder is told.
 """
 
 from __future__ import annotations
 
-import builtins
 import math
 import operator
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-import torch
 from torch import fx
+
+
+class Recording(Protocol):
+    """What tracked numbers need of the recorder they belong to."""
+
+    def write(self, function: Any, args: tuple[Any, ...]) -> fx.Node:
+        """Write a call to the graph."""
+
+    def decide(self, name: str, *operands: Any) -> None:
+        """Hear that Python went on by the outcome of `operator.name(*operands)`."""
 
 
 class Expression:
     """A value of the graph that becomes a node when it is first used."""
 
-    def __init__(
-        self, write: Callable[[Any, tuple[Any, ...]], fx.Node], function: Any, *args: Any
-    ) -> None:
-        self.write = write
+    def __init__(self, recorder: Recording, function: Any, *args: Any) -> None:
+        self.recorder = recorder
         self.function = function
         self.args = args
         self._node: fx.Node | None = None
@@ -33,7 +39,7 @@ class Expression:
     def node(self) -> fx.Node:
         """The node that computes this value, written to the graph on first call."""
         if self._node is None:
-            self._node = self.write(self.function, self.args)
+            self._node = self.recorder.write(self.function, self.args)
         return self._node
 
 
@@ -47,7 +53,20 @@ class Tracked:
         return self
 
     def __reduce__(self) -> Any:
-        return type(_plain(self)), (_plain(self),)
+        return type(plain(self)), (plain(self),)
+
+    def __bool__(self) -> bool:
+        self.expression.recorder.decide("ne", self, 0)
+        return plain(self) != 0
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
 
 
 class TrackedInt(Tracked, int):
@@ -72,24 +91,45 @@ def track(value: Any, expression: Expression, depends_on_data: bool = False) -> 
     return number
 
 
+def plain(value: Any) -> Any:
+    """The number itself, of Python's own type."""
+    if isinstance(value, TrackedInt):
+        return int.__int__(value)
+    return float.__float__(value) if isinstance(value, TrackedFloat) else value
+
+
+def pin(value: Any) -> Any:
+    """`value` as a plain number, for a use that cannot be followed: it is decided on as it is."""
+    if isinstance(value, Tracked):
+        value.expression.recorder.decide("eq", value, plain(value))
+    return plain(value)
+
+
+def combine(function: Callable[..., Any], *operands: Any) -> Any:
+    """`function` of these numbers, at least one of them tracked, with its expression."""
+    first = next(o for o in operands if isinstance(o, Tracked))
+    depends = any(getattr(o, "depends_on_data", False) for o in operands)
+    expression = Expression(first.expression.recorder, function, *operands)
+    return track(function(*map(plain, operands)), expression, depends)
+
+
 def _binary(name: str, *, swapped: bool = False) -> Callable[[Any, Any], Any]:
     function = getattr(operator, name)
 
     def method(self: Any, other: Any) -> Any:
-        if isinstance(other, bool) or not isinstance(other, int | float):
+        if isinstance(other, list | tuple | str | bytes | complex):
+            pin(self)  # [0] * size: how often is decided here
+        if not isinstance(other, int | float):
             return NotImplemented
-        left, right = (other, self) if swapped else (self, other)
-        value = function(_plain(left), _plain(right))
-        depends = self.depends_on_data or getattr(other, "depends_on_data", False)
-        return track(value, Expression(self.expression.write, function, left, right), depends)
+        other = int(other) if isinstance(other, bool) else other
+        return combine(function, *((other, self) if swapped else (self, other)))
 
     return method
 
 
-def _unary(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def method(self: Any) -> Any:
-        expression = Expression(self.expression.write, function, self)
-        return track(function(_plain(self)), expression, self.depends_on_data)
+def _unary(function: Callable[[Any], Any]) -> Callable[..., Any]:
+    def method(self: Any, *digits: Any) -> Any:
+        return function(pin(self), *digits) if digits else combine(function, self)
 
     return method
 
@@ -98,105 +138,50 @@ def _comparison(name: str) -> Callable[[Any, Any], Any]:
     function = getattr(operator, name)
 
     def method(self: Any, other: Any) -> Any:
-        if self.depends_on_data:
-            raise ValueDependenceError(f"'{name}' of a number read from a tensor decides")
-        return (
-            function(_plain(self), _plain(other))
-            if isinstance(other, int | float)
-            else NotImplemented
-        )
+        if not isinstance(other, int | float):
+            return NotImplemented
+        self.expression.recorder.decide(name, self, other)
+        return function(plain(self), plain(other))
 
     return method
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, TrackedInt):
-        return int.__int__(value)
-    return float.__float__(value) if isinstance(value, TrackedFloat) else value
+def _losing(kind: type, name: str) -> Callable[..., Any]:
+    """A method whose result is a plain value: what comes of it holds for this value alone."""
+    function = getattr(kind, name)
+
+    def method(self: Any, *args: Any) -> Any:
+        return function(pin(self), *args)
+
+    return method
 
 
 BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
-UNARY: dict[str, Callable[[Any], Any]] = {"__neg__": operator.neg, "__abs__": abs}
-ROUNDING: dict[str, Callable[[Any], Any]] = {
+UNARY: dict[str, Callable[[Any], Any]] = {
+    "__neg__": operator.neg,
+    "__abs__": abs,
     "__ceil__": math.ceil,
     "__floor__": math.floor,
     "__trunc__": math.trunc,
     "__round__": round,
 }
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+LOSING = (
+    *("__hash__", "__int__", "__float__", "__index__", "__str__", "__repr__", "__format__"),
+    *("__and__", "__rand__", "__or__", "__ror__", "__xor__", "__rxor__", "__invert__"),
+    *("__lshift__", "__rlshift__", "__rshift__", "__rrshift__"),
+    *("bit_length", "bit_count", "to_bytes", "as_integer_ratio", "is_integer", "hex"),
+)
+"""What gives something that is no longer followed, such as a key of a dict or a name."""
 
-for _class in (TrackedInt, TrackedFloat):
+for _class, _kind in ((TrackedInt, int), (TrackedFloat, float)):
     for _name in BINARY:
         setattr(_class, f"__{_name}__", _binary(_name))
         setattr(_class, f"__r{_name}__", _binary(_name, swapped=True))
-    for _method, _function in {**UNARY, **ROUNDING}.items():
-        setattr(_class, _method, _unary(_function))
+    for _name, _function in UNARY.items():
+        setattr(_class, _name, _unary(_function))
     for _name in COMPARISONS:
         setattr(_class, f"__{_name}__", _comparison(_name))
-    _class.__hash__ = int.__hash__ if _class is TrackedInt else float.__hash__  # type: ignore
-
-
-class _IntType(type):
-    """Makes the stand-in for `int` behave as the type `int` in isinstance and calls."""
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, builtins.int)
-
-    def __subclasscheck__(cls, other: type) -> bool:
-        return issubclass(other, builtins.int)
-
-    def __call__(cls, *args: Any) -> Any:
-        if len(args) == 1 and isinstance(args[0], TrackedInt):
-            return args[0]
-        if len(args) == 1 and isinstance(args[0], TrackedFloat):
-            return math.trunc(args[0])
-        if len(args) == 1 and isinstance(args[0], torch.Tensor):
-            return cls(args[0].item())
-        return builtins.int(*args)
-
-
-class tracked_int(metaclass=_IntType):  # noqa: N801 - stands in for int
-    """The type `int`, whose calls keep the expression of a tracked number."""
-
-
-def tracked_len(value: Any) -> Any:
-    """The first size of a tensor with its expression; else the length."""
-    return value.shape[0] if isinstance(value, torch.Tensor) else builtins.len(value)
-
-
-def _extreme(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`min` or `max` that stays open in which of its numbers it is."""
-
-    def choose(*args: Any, **kwargs: Any) -> Any:
-        numbers = all(isinstance(a, int | float) for a in args)
-        first = next((a for a in args if isinstance(a, Tracked)), None)
-        if kwargs or len(args) < 2 or not numbers or first is None:
-            return function(*args, **kwargs)
-        depends = any(getattr(a, "depends_on_data", False) for a in args)
-        expression = Expression(first.expression.write, function, *args)
-        return track(function(*map(_plain, args)), expression, depends)
-
-    return choose
-
-
-TRACKED_BUILTINS = {
-    "int": tracked_int,
-    "len": tracked_len,
-    "min": _extreme(min),
-    "max": _extreme(max),
-}
-"""What these names mean in a model's own source file while it is traced."""
-
-
-@contextmanager
-def keeping_sizes(namespaces: list[dict[str, Any]]) -> Iterator[None]:
-    """Give builtins in these module namespaces versions that keep the expression."""
-    names = TRACKED_BUILTINS
-    changed = [(space, name) for space in namespaces for name in names if name not in space]
-    for space, name in changed:
-        space[name] = names[name]
-    try:
-        yield
-    finally:
-        for space, name in changed:
-            space.pop(name, None)
+    for _name in LOSING:
+        if hasattr(_kind, _name):
+            setattr(_class, _name, _losing(_kind, _name))

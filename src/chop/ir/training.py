@@ -87,9 +87,8 @@ def follow_training_flag(evaluated: Trace) -> None:
             _to_module(evaluated, node, arguments["p"])
 
 
-def _key(node: fx.Node) -> tuple[str, str, str]:
-    target = node.target if isinstance(node.target, str) else id(node.target)
-    return node.op, str(target), node.meta.get("owner", "")
+def _key(node: fx.Node) -> tuple[str, Any, str]:
+    return node.op, node.target, node.meta.get("owner", "")
 
 
 def _aligned(left: fx.Graph, right: fx.Graph) -> Any:

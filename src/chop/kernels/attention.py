@@ -16,7 +16,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from chop import native
 from chop.ir.ops import OPS
 from chop.kernels.ops import PLAIN
-from chop.nn.quantizers.kernels import is_traced
+from chop.nn.quantizers.kernels import assume_constant_result, is_traced
 
 SOURCE = Path(__file__).with_name("attention.cpp")
 CONTRACTS = "-ffp-contract=fast"
@@ -82,7 +82,7 @@ def _may_run(tensors: tuple[Tensor, ...]) -> bool:
     return not any(map(is_traced, tensors)) and library() is not None
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@assume_constant_result
 def _is_exporting() -> bool:
     """Asked outside the compiler: that of torch 2.11 answers yes whatever it does."""
     return torch.compiler.is_exporting()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from chop.kernels.formats import SCALE_BIAS, groups_of
 from chop.kernels.ops import multiply
+from chop.nn.quantizers.kernels import assume_constant_result
 
 LIMIT = 127
 GROUP = 128
@@ -80,6 +81,6 @@ def integer_product(x: Tensor, weight: Tensor, units: Tensor) -> Tensor:
     return _in_units(x.float(), weight, units) * 2**UNIT
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@assume_constant_result
 def _has_dot_products() -> bool:
     return bool(torch.cpu._is_vnni_supported())

@@ -13,11 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from chop.errors import ConfigError
+from chop.ir.twins import twin_of
 from chop.kernels import integer
 from chop.kernels.ops import PackedTensor, multiply, pack, unpack
 from chop.nn.quantizers import Quantizer
 
 Quantizers = Mapping[str, Quantizer]
+
+
+def _own_bias(bias: Tensor | None) -> nn.Parameter | None:
+    """A parameter with the values of `bias`, which trains where that did."""
+    if bias is None:
+        return None
+    return nn.Parameter(bias.detach(), bias.requires_grad or not isinstance(bias, nn.Parameter))
 
 
 class QLinearPacked(nn.Module):
@@ -35,29 +43,48 @@ class QLinearPacked(nn.Module):
     codes: Tensor
     scales: Tensor
     bias: Tensor | None
+    dtype: torch.dtype = torch.float32
+    """The type of the weight before it was packed, in which adapters compute."""
 
     def __init__(
-        self, weight: PackedTensor, bias: Tensor | None, quantizers: Quantizers | None = None
+        self,
+        weight: PackedTensor,
+        bias: Tensor | None,
+        quantizers: Quantizers | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
+        self.dtype = dtype
         self.out_features, self.in_features = weight.shape
         self.format, self.group_size = weight.format, weight.group_size
         self.quantizers = dict(quantizers or {})
         self.register_buffer("codes", weight.codes)
         self.register_buffer("scales", weight.scales)
-        self.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach()))
+        self.register_parameter("bias", _own_bias(bias))
 
     @classmethod
     def from_linear(
         cls, linear: nn.Linear, format: str = "mxint8", group_size: int = 32
     ) -> QLinearPacked:
         """`linear` with its weight rounded to the format and packed."""
-        return cls(pack(linear.weight, format, group_size), linear.bias)
+        weight = linear.weight
+        return cls(pack(weight, format, group_size), linear.bias, dtype=weight.dtype)
 
     @property
     def weight(self) -> PackedTensor:
         """The packed weight."""
         return PackedTensor(self.codes, self.scales, self.format, self.group_size, self.in_features)
+
+    def float_weight(self) -> Tensor:
+        """The values of the weight."""
+        return unpack(self.weight, self.dtype)
+
+    def with_added(self, delta: Tensor) -> QLinearPacked:
+        """This layer with `delta` added to its weight and the sum rounded to the format."""
+        total = pack(unpack(self.weight) + delta, self.format, self.group_size)
+        twin = twin_of(self, type(self))
+        twin._buffers.update(codes=total.codes, scales=total.scales)
+        return twin
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` times the transposed weight plus bias."""
@@ -143,13 +170,30 @@ class QLinearInt8(nn.Module):
         self.register_buffer("codes", codes)
         self.register_buffer("scales", scales)
         self.register_buffer("units", integer.unit_scales(codes), persistent=False)
-        self.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach()))
+        self.register_parameter("bias", _own_bias(bias))
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, *, quantize_input: bool = False) -> QLinearInt8:
         """`linear` with its weight rounded to int8."""
         codes, scales = integer.quantize_rows(linear.weight.detach())
         return cls(codes, scales, linear.bias, quantize_input=quantize_input)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weight before it was packed, in which adapters compute."""
+        return self.scales.dtype
+
+    def float_weight(self) -> Tensor:
+        """The values of the weight."""
+        return self.codes.to(self.dtype) * self.scales[:, None]
+
+    def with_added(self, delta: Tensor) -> QLinearInt8:
+        """This layer with `delta` added to its weight and the sum rounded to int8."""
+        total = self.float_weight() + delta.to(self.dtype)
+        codes, scales = integer.quantize_rows(total)
+        twin = twin_of(self, type(self))
+        twin._buffers.update(codes=codes, scales=scales)
+        return twin
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` times the transposed weight plus bias."""
@@ -162,10 +206,14 @@ class QLinearInt8(nn.Module):
         return f"{sizes}, quantize_input={self.quantize_input}"
 
 
+PACKED_LAYERS = (QLinearPacked, QEmbeddingPacked, QLinearInt8)
+"""The layers whose weights lie in memory as bytes."""
+
+
 def unpacked_weight(layer: nn.Module) -> Tensor:
     """The float values of a packed layer's weight."""
     if isinstance(layer, QLinearInt8):
-        return layer.codes.float() * layer.scales[:, None]
+        return layer.float_weight()
     weight = layer.weight
     assert isinstance(weight, PackedTensor), f"{type(layer).__name__} is not a packed layer"
     return unpack(weight)

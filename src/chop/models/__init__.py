@@ -4,6 +4,7 @@ from chop.models.cnn import CNN, ResidualBlock, ResidualCNN
 from chop.models.mlp import MLP
 from chop.models.named import MODELS, TASKS, get_model
 from chop.models.tiny import tiny_bert, tiny_vit
+from chop.old_names import lazy_names
 
 __all__ = [
     "CNN",
@@ -16,3 +17,5 @@ __all__ = [
     "tiny_bert",
     "tiny_vit",
 ]
+
+__getattr__ = lazy_names(__name__)

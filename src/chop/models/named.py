@@ -11,12 +11,14 @@ from typing import Any
 
 import transformers
 from torch import nn
-from transformers import PretrainedConfig
+from transformers import AutoConfig, PretrainedConfig
 
 from chop.errors import ConfigError
 from chop.hub import locate
+from chop.log import warn_once
 from chop.models.cnn import CNN, ResidualCNN
 from chop.models.mlp import MLP
+from chop.models.old import OLD_HUB_NAMES, OLD_MODELS
 from chop.models.tiny import tiny_bert, tiny_vit
 from chop.registry import Registry, suggest
 
@@ -40,24 +42,65 @@ TASKS = {
 }
 """Task -> the class of transformers that knows its models."""
 
+OLD_TASKS = {
+    "cls": "sequence-classification",
+    "classification": "sequence-classification",
+    "lm": "causal-lm",
+}
+"""Tasks as programs for DeepWok/mase call them."""
+
 
 def get_model(
-    name: str | Path | PretrainedConfig, task: str = "sequence-classification", **options: Any
+    name: str | Path | PretrainedConfig,
+    task: str = "sequence-classification",
+    dataset_info: Any = None,
+    pretrained: bool | None = None,
+    checkpoint: str | Path | None = None,
+    **options: Any,
 ) -> nn.Module:
     """The model `name`: one of `MODELS`, a folder, a name on the hub, or a config.
 
     `task` is for Hugging Face models. `options` go to the builder (`num_labels` …). A config gives
-    a model with random weights.
+    a model with random weights, and so does `pretrained=False`. `dataset_info` gives the number of
+    labels where `options` do not; `checkpoint` is a folder or name to take the weights from.
     """
-    if isinstance(name, str) and name in MODELS and not Path(name).is_dir():
-        return MODELS[name](**options)
+    task, options = OLD_TASKS.get(task, task), _with_labels(options, dataset_info)
+    if isinstance(name, str) and not Path(name).is_dir():
+        builder = MODELS[name] if name in MODELS else OLD_MODELS.get(name.replace("-", "_"))
+        if builder is not None:
+            _check_weights(name, pretrained, checkpoint)
+            return builder(**options)
+        if name in OLD_HUB_NAMES:
+            name, task = OLD_HUB_NAMES[name], "image-classification"
     if task not in TASKS:
         raise ConfigError(f"get_model: unknown task '{task}'. {suggest(task, TASKS)}")
     family = getattr(transformers, TASKS[task])
     model: nn.Module
     if isinstance(name, PretrainedConfig):
         model = family.from_config(name, **options)
+        return model
+    place = locate(checkpoint or name, "model")
+    if pretrained is False:
+        config = AutoConfig.from_pretrained(place.name, local_files_only=place.is_local, **options)
+        model = family.from_config(config)
     else:
-        place = locate(name, "model")
         model = family.from_pretrained(place.name, local_files_only=place.is_local, **options)
     return model
+
+
+def _with_labels(options: dict[str, Any], dataset_info: Any) -> dict[str, Any]:
+    """`options` with `num_labels`, which older programs call `num_classes` or leave to the data."""
+    renamed = {"num_labels" if k == "num_classes" else k: v for k, v in options.items()}
+    if dataset_info is not None:
+        renamed.setdefault("num_labels", dataset_info.num_classes)
+    return renamed
+
+
+def _check_weights(name: str, pretrained: bool | None, checkpoint: Any) -> None:
+    if checkpoint is not None:
+        raise ConfigError(
+            f"get_model: '{name}' takes no checkpoint, got '{checkpoint}'. "
+            "Load its weights with chop.tools.checkpoint_load.load_model."
+        )
+    if pretrained:
+        warn_once(__name__, f"get_model: '{name}' has no trained weights; they are random.")

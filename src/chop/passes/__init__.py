@@ -1,5 +1,6 @@
 """Passes: analyse and transform a MaseGraph, or a plain module."""
 
+from chop.old_names import lazy_names
 from chop.passes.base import PASSES, graph_pass
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
@@ -19,6 +20,7 @@ from chop.passes.graph import (
     init_metadata_analysis_pass,
     insert_lora_adapter_transform_pass,
     load_lora_adapter_interface_pass,
+    load_node_meta_param_interface_pass,
     pack_weights_transform_pass,
     profile_statistics_analysis_pass,
     prune_detach_hook_transform_pass,
@@ -31,7 +33,9 @@ from chop.passes.graph import (
     report_node_meta_param_analysis_pass,
     report_node_shape_analysis_pass,
     report_node_type_analysis_pass,
+    runtime_analysis_pass,
     save_lora_adapter_interface_pass,
+    save_node_meta_param_interface_pass,
     summarize_graph_analysis_pass,
     summarize_quantization_analysis_pass,
     verify,
@@ -70,6 +74,7 @@ __all__ = [
     "init_metadata_analysis_pass",
     "insert_lora_adapter_transform_pass",
     "load_lora_adapter_interface_pass",
+    "load_node_meta_param_interface_pass",
     "pack_weights_transform_pass",
     "profile_statistics_analysis_pass",
     "prune_detach_hook_transform_pass",
@@ -84,9 +89,13 @@ __all__ = [
     "report_node_shape_analysis_pass",
     "report_node_type_analysis_pass",
     "report_trainable_parameters_analysis_pass",
+    "runtime_analysis_pass",
     "save_lora_adapter_interface_pass",
+    "save_node_meta_param_interface_pass",
     "summarize_graph_analysis_pass",
     "summarize_quantization_analysis_pass",
     "verify",
     "verify_metadata_analysis_pass",
 ]
+
+__getattr__ = lazy_names(__name__)

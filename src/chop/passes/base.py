@@ -17,6 +17,7 @@ a rewrite, notes the pass's name on any error, and lists the pass in `PASSES`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from chop.config import parse
 from chop.errors import PassError
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata
+from chop.log import warn_once
 from chop.registry import Registry
 
 PassResult = tuple[MaseGraph, dict[str, Any]]
@@ -51,6 +53,10 @@ NEEDS: dict[str, tuple[str, Callable[[MaseMetadata], bool]]] = {
     ),
 }
 """What a pass may need on every node, the pass that gives it, and how to see that it is there."""
+
+
+OLD_KEYS = ("report", "dummy_in", "input_generator", "baseline_weight_path", "load_type")
+"""Arguments that programs for DeepWok/mase give to passes that have no use for them here."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +95,9 @@ def graph_pass(
 
     def decorate(function: Callable[[MaseGraph, A], PassResult]) -> PassFunction:
         @functools.wraps(function)
-        def run(graph: MaseGraph, pass_args: Mapping[str, Any] | None = None) -> PassResult:
+        def run(graph: MaseGraph, pass_args: Mapping[str, Any] | None = None, **more: Any) -> Any:
             try:
-                return _run(function, spec, graph, pass_args)
+                return _run(function, spec, *_as_one(spec, graph, pass_args, more))
             except Exception as error:
                 error.add_note(f"in pass {name}")  # a note leaves type and message untouched
                 raise
@@ -100,6 +106,37 @@ def graph_pass(
         return PASSES.register(name, run)
 
     return decorate
+
+
+def parse_args(cls: type[A], given: Any, where: str) -> A:
+    """The arguments of a pass; those that only an older program needs are left out, and said so.
+
+    A class of arguments may have `modern`, which gives older layouts in its own.
+    """
+    modern = getattr(cls, "modern", None)
+    args = given if modern is None else modern(given)
+    if isinstance(args, Mapping):
+        own = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        idle = [key for key in OLD_KEYS if key in args and key not in own]
+        for key in idle:
+            warn_once(__name__, f"{where}.{key}: has no effect.")
+        args = {key: value for key, value in args.items() if key not in idle}
+    return parse(cls, args, where)
+
+
+def _as_one(
+    spec: PassSpec, graph: Any, pass_args: Any, more: Mapping[str, Any]
+) -> tuple[MaseGraph, Any]:
+    """The graph and all its arguments, which may also be given by name.
+
+    Where a pass compares with `original_graph`, older programs give it first and the graph second.
+    """
+    own = {field.name for field in dataclasses.fields(spec.args)}
+    if isinstance(pass_args, MaseGraph) and "original_graph" in own:
+        return pass_args, {"original_graph": graph, **more}
+    if not more:
+        return graph, pass_args
+    return graph, {**(pass_args or {}), **more}
 
 
 def short_name(name: str) -> str:
@@ -116,13 +153,13 @@ def _run(
     pass_args: Mapping[str, Any] | None,
 ) -> PassResult:
     if spec.on_module is not None and isinstance(graph, nn.Module):
-        return spec.on_module(graph, parse(spec.args, pass_args, short_name(spec.name)))
+        return spec.on_module(graph, parse_args(spec.args, pass_args, short_name(spec.name)))
     if not isinstance(graph, MaseGraph):
         kind = type(graph).__name__
         raise PassError(
             f"{spec.name}: expected a MaseGraph, got {kind}. Wrap it: MaseGraph(model)."
         )
-    args: Any = parse(spec.args, pass_args, short_name(spec.name))
+    args: Any = parse_args(spec.args, pass_args, short_name(spec.name))
     check_needs(graph, spec)
     result, info = function(graph, args)
     if spec.rewrites:

@@ -16,6 +16,7 @@ from chop.errors import ConfigError
 from chop.ir.ops import OPS
 from chop.log import get_logger
 from chop.nn.quantized.operands import is_unquantized
+from chop.passes.old_configs import modern_quantize_args
 from chop.registry import suggest
 
 logger = get_logger(__name__)
@@ -47,6 +48,8 @@ class QuantizeArgs:
     by: By | tuple[By, ...] = "type"
     default: Rule = field(default_factory=Rule)
     rules: dict[str, Rule] = field(default_factory=dict, metadata=REST)
+
+    modern = staticmethod(modern_quantize_args)
 
     @property
     def kinds(self) -> tuple[By, ...]:
@@ -140,12 +143,17 @@ def _check_patterns(args: QuantizeArgs, where: str) -> None:
 def _check_used(
     args: QuantizeArgs, candidates: Sequence[Candidate], used: set[str], where: str
 ) -> None:
-    """A type that this model lacks is let pass beside rules that match; any other is an error."""
+    """A rule in vain is an error, but for a type that this model lacks beside rules that match,
+    and for a name where rules are not by name."""
     for key in args.rules:
         if key in used:
             continue
         if "type" in args.kinds and key in QUANTIZABLE_OPS and used:
             logger.warning("%s.%s: the model has no %s to quantise.", where, key, key)
+            continue
+        if "name" not in args.kinds and any(key in candidate.names for candidate in candidates):
+            kinds = " and ".join(args.kinds)
+            logger.warning("%s.%s: is a name, and rules are by %s: no effect.", where, key, kinds)
             continue
         raise ConfigError(f"{where}.{key}: {_reason(key, args, candidates)}")
 

@@ -30,7 +30,16 @@ def study_record(study: Mapping[str, Any]) -> Record:
         "trials": trials,
         "best": {name: _improvements(done, name, way) for name, way in objectives.items()},
         "front": [trial["number"] for trial in pareto_front(done, objectives)],
+        "applied": _applied(study, trials),
     }
+
+
+def _applied(study: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> int | None:
+    """The number of the trial whose model was kept."""
+    applied = study.get("applied")
+    if applied is None or any(trial["number"] == applied for trial in trials):
+        return applied
+    raise DataError(f"study '{study.get('name', '')}'.applied: it has no trial {applied!r}.")
 
 
 def _objectives(study: Mapping[str, Any]) -> dict[str, str]:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from chop.actions import trials
+from chop.actions.readers import check_study
 from chop.config import dump_toml
 from chop.errors import DataError
+from chop.files import read_json
 from chop.ir.graph import MaseGraph
 from chop.search.trial import TrialContext
 
@@ -62,8 +64,8 @@ def read_study(study: Record | str | Path) -> tuple[Record, Path]:
         file = file / "study.json"
     if not file.is_file():
         raise DataError(f"apply: no study in '{file}'.")
-    found: Record = json.loads(file.read_text())
-    return found, file.parent
+    found = read_json(file, DataError, finite=True)
+    return check_study(found, str(file), DataError), file.parent
 
 
 def find_trial(study: Record, trial: str | int) -> Record:
@@ -107,6 +109,8 @@ def _complete(trial: Record) -> Record:
 def _kept(trial: Record, folder: Path) -> MaseGraph | None:
     """The model that the trial exported, where it still is."""
     stored = trial["attributes"].get("checkpoint")
+    if stored is not None and not isinstance(stored, str):
+        raise DataError(f"apply: trial {trial['number']} kept no model at {stored!r:.80}.")
     for path in (Path(stored), folder / stored) if stored else ():
         if path.with_name(f"{path.name}.json").is_file():
             return MaseGraph.from_checkpoint(path)

@@ -35,6 +35,8 @@ WORKER, RETRIES, RESTARTS = "worker", "retries", "restarts"
 REASON, SECONDS = "reason", "seconds"
 """Attributes that the desk keeps with a trial."""
 OWN_ATTRIBUTES = (WORKER, RETRIES, RESTARTS, REASON, SECONDS, HEARTBEAT)
+OBJECTIVES, DIMENSIONS, ABOUT = "objectives", "dimensions", "about"
+"""Attributes of a study: what it is for."""
 MOST_RESTARTS = 10
 """How often a trial may be cut short by the end of the whole search: then it may be the cause."""
 PATIENCE = 3
@@ -386,20 +388,41 @@ def _worker(trial: FrozenTrial) -> Identity | None:
 
 def _check_study(study: AskTellStudy, plan: Plan) -> None:
     """Refuse to go on with a study that was started for something else; keep what it is for."""
-    kept = study.user_attrs.get("objectives")
-    if kept is None:
+    kept = study.user_attrs
+    dimensions = {name: str(d) for name, d in sorted(plan.space.dimensions.items())}
+    if OBJECTIVES not in kept:
         if study.directions != [_direction(way) for way in plan.objectives.values()]:
             raise SearchError(f"study '{plan.name}': it has other directions.")
-        study.set_user_attr("objectives", dict(plan.objectives))
+        study.set_user_attr(OBJECTIVES, dict(plan.objectives))
         study.set_user_attr("sampler", plan.sampler_name)
         study.set_user_attr("seed", plan.seed)
+        study.set_user_attr(DIMENSIONS, dimensions)
+        study.set_user_attr(ABOUT, dict(plan.about))
         study.set_metric_names(list(plan.objectives))
-    elif list(kept.items()) != list(plan.objectives.items()):
-        raise SearchError(
-            f"study '{plan.name}': it was started with objectives {kept}, not "
-            f"{dict(plan.objectives)}. Give the search another name or storage."
-        )
+    elif list(kept[OBJECTIVES].items()) != list(plan.objectives.items()):
+        raise _other_study(plan, "objectives", kept[OBJECTIVES], dict(plan.objectives))
+    _check_facts(plan, "dimension", kept.get(DIMENSIONS, dimensions), dimensions)
+    if plan.about:
+        _check_facts(plan, "", kept.get(ABOUT, plan.about), plan.about)
     _check_dimensions(study, plan)
+
+
+def _check_facts(plan: Plan, kind: str, kept: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for name in {**kept, **now}:
+        if kept.get(name) != now.get(name):
+            what = f"{kind} '{name}'" if kind else name
+            raise _other_study(plan, what, kept.get(name), now.get(name))
+
+
+def _other_study(plan: Plan, what: str, kept: Any, now: Any) -> SearchError:
+    return SearchError(
+        f"study '{plan.name}': it was started with {what} {_shown(kept)}, not {_shown(now)}. "
+        "Give the search another name or storage."
+    )
+
+
+def _shown(fact: Any) -> str:
+    return "none" if fact is None else str(fact)
 
 
 def _direction(name: str) -> optuna.study.StudyDirection:

@@ -37,6 +37,8 @@ class Plan:
     deadline: float | None = None
     """When to start no more trials, in seconds since the epoch."""
     heartbeat_seconds: int = 60
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Facts of what is searched, as plain data; a study with other facts is another study."""
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     """Different each time the search is started."""
 

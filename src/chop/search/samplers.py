@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import optuna
+from optuna._transform import _SearchSpaceTransform
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -150,6 +151,33 @@ class BruteForceSampler(optuna.samplers.BruteForceSampler):
         """Nothing."""
 
 
+class CmaEsSampler(optuna.samplers.CmaEsSampler):
+    """Optuna's, whose state is told anew from the trials and never stored.
+
+    Optuna keeps a pickle of it in the study, which would run code of whoever wrote the study. The
+    state is a function of the points and values of the finished generations, which are there.
+    """
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """The next point of the generation that is under way."""
+        self._told_space, self._direction = search_space, study.direction
+        return super().sample_relative(study, trial, search_space)
+
+    def _restore_optimizer(self, completed_trials: list[FrozenTrial], *_: Any) -> Any:
+        transform = _SearchSpaceTransform(self._told_space, transform_step=True, transform_0_1=True)
+        sign = 1 if self._direction == optuna.study.StudyDirection.MINIMIZE else -1
+        optimizer = self._init_optimizer(transform, self._direction)
+        size = optimizer.population_size
+        while True:
+            done = self._get_solution_trials(completed_trials, optimizer.generation)
+            if len(done) < size:
+                return optimizer
+            points = [(transform.transform(t.params), sign * t.values[0]) for t in done[:size]]
+            optimizer.tell(points)
+
+
 class SeededSampler(BaseSampler):
     """A sampler that draws trial n of a study the same way whoever asks and whatever came between.
 
@@ -249,7 +277,7 @@ _KINDS: Mapping[str, SamplerKind] = {
         lambda _, seed: optuna.samplers.GPSampler(seed=seed), packages=("torch", "scipy")
     ),
     "cmaes": SamplerKind(
-        lambda _, seed: optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
+        lambda _, seed: CmaEsSampler(seed=seed, warn_independent_sampling=False),
         needs_numbers=True,
         one_objective=True,
         packages=("cmaes",),
@@ -278,6 +306,11 @@ def make_sampler(
     sampler: str | BaseSampler, space: Space, objectives: int, *, study: str, seed: int
 ) -> BaseSampler:
     """The sampler called `sampler`, or `sampler` itself when it is one of Optuna's."""
+    if isinstance(sampler, optuna.samplers.CmaEsSampler) and not isinstance(sampler, CmaEsSampler):
+        raise ConfigError(
+            "sampler: Optuna's CmaEsSampler runs pickles that it finds in the study. "
+            "Take 'cmaes', which does the same without."
+        )
     if isinstance(sampler, BaseSampler):
         return sampler
     kind = SAMPLERS[sampler]

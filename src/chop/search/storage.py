@@ -38,6 +38,11 @@ GRACE = 3
 HEARTBEAT = "heartbeat"
 LOCK_WAIT = 60.0
 """Seconds SQLite waits for another process to finish its write."""
+_DAMAGE = (
+    *(sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, ValueError, TypeError, AttributeError),
+    *(LookupError, AssertionError, RuntimeError, ArithmeticError, optuna.exceptions.OptunaError),
+)
+"""What Optuna and SQLAlchemy raise on rows that make no sense."""
 Parameter: TypeAlias = tuple[str, float, BaseDistribution]
 """Name, value as Optuna stores it, distribution."""
 
@@ -216,15 +221,25 @@ def open_store(where: str | Path, heartbeat_seconds: int = 60) -> Store:
     scheme, separator, rest = text.partition("://")
     with quiet():
         if not separator:
-            return _open_file(Path(text), heartbeat_seconds)
+            return _readable(_open_file(Path(text), heartbeat_seconds))
         if scheme == "sqlite":
-            return _open_sqlite(Path(rest.removeprefix("/")), heartbeat_seconds)
+            return _readable(_open_sqlite(Path(rest.removeprefix("/")), heartbeat_seconds))
         if scheme.split("+")[0] in POSTGRES:
             return _open_postgres(f"postgresql+psycopg://{rest}", heartbeat_seconds)
     raise ConfigError(
         f"storage: '{scheme}://' is not known. Allowed: a path (SQLite, or a journal where it ends "
         f"in '{JOURNAL_SUFFIX}'), sqlite:///path, postgresql://user@host/database."
     )
+
+
+def _readable(store: Store) -> Store:
+    """`store`, all of which can be read: a file that someone sent may be damaged or forged."""
+    try:
+        for study in store.storage.get_all_studies():
+            store.storage.get_all_trials(study._study_id, deepcopy=False)
+    except _DAMAGE as error:
+        raise SearchError(f"storage '{store.shown}': damaged: {_last_line(error)}") from error
+    return store
 
 
 def is_on_this_machine(where: str | Path) -> bool:
@@ -248,7 +263,7 @@ def _open_sqlite(path: Path, beat: int) -> SqlStore:
             heartbeat_interval=beat,
             grace_period=GRACE * beat,
         )
-    except (sqlalchemy.exc.SQLAlchemyError, RuntimeError) as error:
+    except _DAMAGE as error:
         raise SearchError(f"storage '{path}': not a study file: {_last_line(error)}") from error
     finally:
         lock.release()
@@ -275,7 +290,7 @@ def _open_journal(path: Path, beat: int) -> JournalStore:
     backend = _GroupingJournal(str(path), lock_obj=write_lock)
     try:
         return JournalStore(backend, FileLock(path.with_name(f"{path.name}.lock")), str(path), beat)
-    except (ValueError, KeyError) as error:
+    except _DAMAGE as error:
         raise SearchError(f"storage '{path}': not a study file: {_last_line(error)}") from error
 
 

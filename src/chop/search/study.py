@@ -92,11 +92,16 @@ class SearchResult:
 
     def save(self, directory: str | Path) -> list[Path]:
         """Write `study.json` and `trials.csv` into `directory`."""
-        folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
-        table = write_csv(folder / "trials.csv", [_row(trial) for trial in self.trials])
-        text = json.dumps(self.record, indent=2, allow_nan=False) + "\n"
-        return [_write_whole(folder / "study.json", text), table]
+        return save_study(self.record, directory)
+
+
+def save_study(record: Mapping[str, Any], directory: str | Path) -> list[Path]:
+    """Write a study, as plain data, to `study.json` and `trials.csv` in `directory`."""
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    table = write_csv(folder / "trials.csv", [_row(trial) for trial in record["trials"]])
+    text = json.dumps(record, indent=2, allow_nan=False) + "\n"
+    return [_write_whole(folder / "study.json", text), table]
 
 
 def search(
@@ -117,6 +122,8 @@ def search(
     retries: int = 2,
     initial: Sequence[Mapping[str, Value]] = (),
     heartbeat_seconds: int = 60,
+    about: Mapping[str, Any] | None = None,
+    on_reused: Callable[[int], None] | None = None,
     on_progress: OnProgress | None = None,
 ) -> SearchResult:
     """Evaluate `trials` different points of `space`, those of earlier runs of `name` included.
@@ -125,6 +132,10 @@ def search(
     URL. Start the same search again, after a kill or from another machine, and it goes on to the
     same number. `initial` points are evaluated first. With `workers` above 1, as many processes
     (or Ray actors, `engine="ray"`) share the work. A trial that fails is recorded with its reason.
+
+    A study belongs to one space, one set of objectives and, where it is given, one `about`: plain
+    facts of what is searched, such as fingerprints of model and data. A search for something else
+    under the same name is refused. `on_reused` is told how many trials were there before.
     """
     plan = Plan(
         name=name,
@@ -140,12 +151,16 @@ def search(
         retries=retries,
         deadline=None if timeout is None else time.time() + timeout,
         heartbeat_seconds=heartbeat_seconds,
+        about=dict(about or {}),
     )
     if workers < 1:
         raise ConfigError(f"search: workers is {workers}. Allowed: 1 or more.")
     launch = ENGINES[engine]
     desk = Desk.open(plan)
     try:
+        known = desk.count().finished
+        if known and on_reused is not None:
+            on_reused(known)
         desk.enqueue(list(initial))
         stopped = _run(plan, workers, launch, _reporter(desk, on_progress))
         desk.study.know_trials(None)

@@ -9,8 +9,16 @@ import pytest
 import torch
 from quantized_cases import config_of, random
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from chop.nn.quantized import from_float
+from chop.errors import ConfigError
+from chop.nn.quantized import (
+    cache_limit,
+    cached_bytes,
+    clear_caches,
+    from_float,
+    set_cache_limit,
+)
 from chop.nn.quantized.modules.linear import LinearInteger
 
 INTEGER = config_of("integer")
@@ -176,3 +184,62 @@ def test_random_rounding_is_drawn_anew_at_each_call():
     config = INTEGER | {"weight_rounding": "stochastic"}
     layer = LinearInteger(64, 64, config=config).requires_grad_(False)
     assert not torch.equal(used(layer), used(layer))
+
+
+@pytest.fixture
+def limit():
+    """A limit of one weight of 64 x 64 floats; the usual one afterwards."""
+    usual, size = cache_limit(), 64 * 64 * 4
+    gc.collect()
+    clear_caches()
+    set_cache_limit(size)
+    yield size
+    set_cache_limit(usual)
+
+
+def wide_layers(count):
+    made = [LinearInteger(64, 64, bias=False, config=INTEGER) for _ in range(count)]
+    return [layer.requires_grad_(False) for layer in made]
+
+
+def test_what_is_kept_never_exceeds_the_limit(limit):
+    layers = wide_layers(3)
+    for _ in range(2):
+        for layer in layers:
+            layer(torch.ones(1, 64))
+            assert cached_bytes() <= limit
+    assert [used(layer) is used(layer) for layer in layers] == [True, False, False]
+
+
+def test_room_is_given_back_with_the_layer_and_on_demand(limit):
+    first, second = wide_layers(2)
+    used(first)
+    assert cached_bytes() == limit
+    del first
+    gc.collect()
+    assert cached_bytes() == 0
+    used(second)
+    assert cached_bytes() == limit
+    clear_caches()
+    assert cached_bytes() == 0
+
+
+def test_a_limit_of_zero_keeps_nothing_and_frees_what_is_kept(limit):
+    (layer,) = wide_layers(1)
+    used(layer)
+    set_cache_limit(0)
+    assert cached_bytes() == 0
+    assert used(layer) is not used(layer)
+
+
+def test_what_is_kept_does_not_keep_a_replaced_weight_alive():
+    (layer,) = wide_layers(1)
+    used(layer)
+    storage = StorageWeakRef(layer.weight.untyped_storage())
+    layer.weight.data = torch.randn(64, 64)
+    assert storage.expired()
+
+
+def test_a_negative_limit_is_refused():
+    with pytest.raises(ConfigError, match="must be at least 0 bytes, got -1"):
+        set_cache_limit(-1)

@@ -1,5 +1,7 @@
 """Every format of at most 8 bits, on every value, midpoint and neighbour, against oracles."""
 
+import contextlib
+import itertools
 import math
 from dataclasses import replace
 from fractions import Fraction
@@ -22,6 +24,7 @@ from format_cases import (
     same,
 )
 
+from chop.errors import ConfigError
 from chop.nn.quantizers import (
     FP8,
     MXFP,
@@ -178,6 +181,78 @@ def test_floats_agree_with_gfloat(width, exponent_width, rounding):
     x = points_of(quantizer.value_set()).double()
     rounded = gfloat.round_ndarray(info, x.numpy(), GFLOAT_ROUNDING[rounding], True)
     assert same(quantizer.quantize(x), torch.from_numpy(rounded))
+
+
+def gfloat_info(quantizer):
+    """The same format in gfloat's terms."""
+    grid = quantizer.grid
+    is_ieee = grid.special == "ieee"
+    return gfloat.FormatInfo(
+        name="minifloat",
+        k=quantizer.width,
+        precision=grid.mantissa_width + 1,
+        bias=grid.bias,
+        has_nz=grid.special != "fnuz",
+        domain=gfloat.Domain.Extended if is_ieee else gfloat.Domain.Finite,
+        num_high_nans={"ieee": 2**grid.mantissa_width - 1, "fn": 1}.get(grid.special, 0),
+        has_subnormals=True,
+        is_signed=True,
+        is_twos_complement=False,
+    )
+
+
+def zero_mantissa_floats():
+    """Every float of one sign bit and exponent bits alone, in every variant."""
+    for exponent_width, special in itertools.product(range(1, 9), ("ieee", "fn", "fnuz", "none")):
+        for overflow in ("saturate", "special"):
+            settings = {"special": special, "overflow": overflow}
+            with contextlib.suppress(ConfigError):  # no value left, or beyond float32
+                yield MinifloatIEEE(exponent_width + 1, exponent_width, **settings)
+
+
+def ties_and_beyond(grid):
+    """Values, midpoints, the floats beside them, and magnitudes around and beyond the largest."""
+    factors = torch.tensor([1.125, 1.4999, 1.5, 1.5001, 2.0, 3.0], dtype=torch.float64)
+    beyond = factors * grid.limit()
+    beyond = beyond[beyond < torch.finfo(torch.float32).max]
+    return torch.cat([points_of(grid.values()).double(), beyond, -beyond])
+
+
+@pytest.mark.parametrize("quantizer", list(zero_mantissa_floats()), ids=label)
+def test_floats_without_mantissa_bits_break_ties_by_the_code(quantizer):
+    x = ties_and_beyond(quantizer.grid)
+    saturates = quantizer.overflow == "saturate"
+    even = gfloat.RoundMode.TiesToEven
+    expected = torch.from_numpy(
+        gfloat.round_ndarray(gfloat_info(quantizer), x.numpy(), even, saturates)
+    )
+    assert same(quantizer.quantize(x), expected)
+    held = x.float().double() == x
+    assert same(quantizer.quantize(x.float())[held], expected.float()[held])
+    assert quantizer.kernel() is None  # native code ties to even multiples, not to even codes
+    assert same(quantizer(x.float()), quantizer.quantize(x.float()))
+
+
+def test_the_variants_of_one_width_break_the_same_tie_each_by_its_own_code():
+    ties = torch.tensor([1.5, 3.0, 6.0])
+    by_special = {
+        special: MinifloatIEEE(5, 4, special=special).quantize(ties).tolist()
+        for special in ("ieee", "fn", "fnuz", "none")
+    }
+    # the exponent field of 1.0 is the bias: 7, for fnuz 8
+    odd_bias, even_bias = [2.0, 2.0, 8.0], [1.0, 4.0, 4.0]
+    assert by_special == {
+        "ieee": odd_bias,
+        "fn": odd_bias,
+        "fnuz": even_bias,
+        "none": odd_bias,
+    }
+
+
+@pytest.mark.parametrize("special", ["ieee", "fn"])
+def test_a_format_without_values_is_refused_in_its_own_name(special):
+    with pytest.raises(ConfigError, match=f"special = '{special}' leaves no value but zero"):
+        MinifloatIEEE(2, 1, special=special)
 
 
 DENORMS = [MinifloatDenorm(8, 4), MinifloatDenorm(8, 4, 15), MinifloatDenorm(6, 2)]

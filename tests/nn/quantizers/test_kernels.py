@@ -235,7 +235,8 @@ def test_compiled_training_keeps_the_definition():
 
 @needs_library
 def test_compiled_inference_takes_an_empty_tensor():
-    compiled = torch.compile(lambda x: MXInt(8)(x), backend="aot_eager", fullgraph=True)
+    quantizer = MXInt(8)
+    compiled = torch.compile(lambda x: quantizer(x), backend="aot_eager", fullgraph=True)
     with torch.no_grad():
         for shape in ((0, 64), (3, 0)):
             assert compiled(torch.empty(shape)).shape == shape
@@ -251,3 +252,15 @@ def test_what_is_exported_needs_no_kernel_of_ours():
         program = torch.export.export(Rounded(), (x,))
     assert "mase" not in str(program.graph)
     assert same(program.module()(x), MXInt(8).quantize(x))
+
+
+def test_the_compiler_is_imported_by_who_compiles():
+    code = "import sys; from chop import MaseGraph; assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_constant_result_is_marked_as_torch_marks_it():
+    ours, torchs = (lambda: True), (lambda: True)
+    kernels.assume_constant_result(ours)
+    torch.compiler.assume_constant_result(torchs)
+    assert vars(ours) == vars(torchs) != {}

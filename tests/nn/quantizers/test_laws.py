@@ -103,7 +103,7 @@ NEAREST = [q for q in ENUMERATED if getattr(q, "overflow", None) not in ("wrap",
 
 @pytest.mark.parametrize("quantizer", [q for q in NEAREST if q.name != "binary"], ids=label)
 @given(x=floats)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_no_value_is_nearer_than_the_one_given(quantizer, x):
     if quantizer.name == "ternary":
         quantizer = Ternary(threshold=0.5)

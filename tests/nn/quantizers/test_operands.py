@@ -116,3 +116,50 @@ def test_formats_without_required_settings_take_their_defaults():
 def test_no_legacy_setting_is_also_a_field(name):
     chosen = FORMATS[name]
     assert not set(chosen.legacy) & set(chosen.__dataclass_fields__)
+
+
+def test_floor_rounds_every_operand_down_unless_it_has_a_rounding_of_its_own():
+    config = {**FULL, "floor": True, "weight_rounding": "nearest_away", "data_out_width": 8}
+    made = operand_quantizers(config, (*ROLES, "data_out"), "linear")
+    roundings = {role: quantizer.rounding for role, quantizer in made.items()}
+    down = dict.fromkeys(("data_in", "bias", "data_out"), "floor")
+    assert roundings == {**down, "weight": "nearest_away"}
+    assert operand_quantizers({**FULL, "floor": False}, ROLES, "linear")["bias"] == Integer(5, 2)
+
+
+def test_one_switch_may_serve_every_operand():
+    config = {"name": "binary", "stochastic": True, "bipolar": False, "data_in_width": 1}
+    made = operand_quantizers(config, ROLES, "linear")
+    assert made == dict.fromkeys(ROLES, Binary(stochastic=True, bipolar=False))
+
+
+def test_switches_may_be_written_as_zero_and_one():
+    config = {"name": "binary", "weight_stochastic": 0, "weight_bipolar": 1, "weight_frac_width": 0}
+    assert operand_quantizers(config, ("weight",), "linear") == {"weight": Binary()}
+    with pytest.raises(ConfigError, match=r"linear.weight_bipolar: expected bool, got 2"):
+        operand_quantizers({**config, "weight_bipolar": 2}, ("weight",), "linear")
+
+
+def test_a_width_of_na_leaves_the_operand_alone():
+    config = {
+        "name": "integer",
+        "data_in_width": 2,
+        "weight_width": "NA",
+        "weight_frac_width": "NA",
+    }
+    made = operand_quantizers(config, ROLES, "linear")
+    assert made == {"data_in": Integer(2), "weight": Bypass(), "bias": Bypass()}
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("binary_training", "linear.binary_training: has no effect."),
+        ("cache_quantized_weight", "linear.cache_quantized_weight: has no effect."),
+        ("floor", "linear.floor: this format has no rounding; it has no effect."),
+    ],
+)
+def test_a_known_key_without_effect_is_said_once(key, message, notices):
+    for _ in range(2):
+        operand_quantizers({"name": "ternary", key: True}, ROLES, "linear")
+    assert notices == [message]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from chop.errors import ConfigError
-from chop.nn.quantizers import ScaleInteger, make_quantizer
+from chop.nn.quantizers import Log, ScaleInteger, make_quantizer
 
 REFUSED = [
     ("integer", {"width": 0}, "width must be from 1 to 32, got 0."),
@@ -140,3 +140,12 @@ def test_scales_that_do_not_fit_the_tensor_are_refused():
     message = r"scale_integer: 3 scales do not fit dimension 0 of size 2 \(channels\)\."
     with pytest.raises(ConfigError, match=message):
         quantizer(torch.ones(2, 5))
+
+
+def test_powers_of_two_that_float32_has_no_normal_number_for_are_not_used():
+    quantizer = Log(8, exponent_bias=128)
+    assert quantizer.exponents == (-126, -1)
+    values = quantizer.quantize(torch.tensor([0.0, 1.0, -0.3, 2.0**-126]))
+    assert values.tolist() == [2.0**-126, 0.5, -0.25, 2.0**-126]
+    with pytest.raises(ConfigError, match=r"exponents -128 to -1 must lie within -126 to 127"):
+        Log(8, exponent_bias=128, domain="linear")

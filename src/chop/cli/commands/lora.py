@@ -10,7 +10,7 @@ from chop.cli.commands.trace import GRAPH
 from chop.cli.configs import DataOptions, ModelOptions, OutputOptions, TrainingOptions
 from chop.cli.data import require_data
 from chop.cli.session import Session
-from chop.cli.settings import identity, to_table
+from chop.cli.settings import to_table
 from chop.cli.source import describe, find_source, load_graph
 from chop.cli.training import fit, forget_checkpoints, measure
 from chop.passes import (
@@ -41,7 +41,7 @@ def run(config: LoraConfig, session: Session) -> dict[str, Any]:
     graph = load_graph(config, source, data)
     found = {"before": measure(graph, data, config)}
     _, adapters = insert_lora_adapter_transform_pass(graph, to_table(config.adapter))
-    trained = fit(graph, data, config, config.epochs, session, identity(config), "adapters")
+    trained = fit(graph, data, config, config.epochs, session, "adapters")
     save_lora_adapter_interface_pass(graph, {"path": session.folder / "adapter"})
     if config.fuse:
         fuse_lora_weights_transform_pass(graph)

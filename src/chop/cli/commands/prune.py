@@ -40,6 +40,7 @@ class PruneConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     out: Path = Path("out/prune")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.weight is None and self.activation is None:
             raise ConfigError(
                 "nothing to prune: give --sparsity or --granularity N:M, or --activation-sparsity."

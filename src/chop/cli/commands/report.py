@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from chop import files
+from chop.actions.readers import check_hardware, check_study, check_sweep
 from chop.actions.records import read_records
 from chop.cli.configs import ReportConfig
 from chop.cli.data import load_data
@@ -39,7 +40,7 @@ def run(config: ReportConfig, session: Session) -> dict[str, Any]:
             title=config.title or f"MASE report: {config.model}",
             graphs=graphs,
             metrics={config.metric: list(metrics.values())} if metrics else {},
-            studies=[read_json(Path(name), "study.json") for name in config.studies],
+            studies=[_study(Path(name)) for name in config.studies],
             sweeps=[_sweep(Path(name)) for name in config.sweeps],
             hardware=_hardware(config.hardware),
         )
@@ -54,16 +55,24 @@ def read_json(folder: Path, name: str) -> Mapping[str, Any]:
     file = folder / name if folder.is_dir() else folder
     if not file.is_file():
         raise UsageError(f"{file}: no such file.")
-    found: Mapping[str, Any] = json.loads(file.read_text())
+    found: Mapping[str, Any] = files.read_json(file, UsageError)
     return found
 
 
+def _study(place: Path) -> Mapping[str, Any]:
+    return check_study(read_json(place, "study.json"), str(place), UsageError)
+
+
 def _sweep(folder: Path) -> list[dict[str, Any]]:
-    files = sorted(folder.rglob("*.jsonl"))
-    if not files:
+    found = sorted(folder.rglob("*.jsonl"))
+    if not found:
         raise UsageError(f"{folder}: no records of a sweep (*.jsonl).")
-    return [record for file in files for record in read_records(file)]
+    records = [record for file in found for record in read_records(file)]
+    return check_sweep(records, str(folder), UsageError)
 
 
 def _hardware(name: str | None) -> Mapping[str, Any] | None:
-    return None if name is None else read_json(Path(name) / "hardware", "report.json")
+    if name is None:
+        return None
+    told = read_json(Path(name) / "hardware", "report.json")
+    return check_hardware(told, f"{name}/hardware/report.json", UsageError)

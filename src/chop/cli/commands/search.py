@@ -10,11 +10,11 @@ from chop.actions.trials import COPIED_FROM, TrialRecord, candidates, pareto_fro
 from chop.cli.commands.trace import GRAPH
 from chop.cli.configs import SearchConfig
 from chop.cli.console import Console
+from chop.cli.runs import question, run_folder
 from chop.cli.session import Session
-from chop.cli.settings import identity
 from chop.cli.source import describe
-from chop.cli.subject import SubjectMaker, load_subject
-from chop.cli.training import check_identity
+from chop.cli.subject import Loaded, SubjectMaker, load_subject
+from chop.cli.training import measure
 from chop.report.search import draw_best_so_far, draw_pareto
 from chop.search import search as run_search
 from chop.search.apply import apply, find_trial
@@ -26,7 +26,7 @@ from chop.search.evaluate import (
 )
 from chop.search.loop import INTERRUPTED
 from chop.search.space import Space
-from chop.search.study import SearchResult
+from chop.search.study import SearchResult, save_study
 
 STUDY = "study"
 EFFORT = ("trials", "workers", "engine", "timeout", "apply", "tolerance", "storage", "name")
@@ -42,18 +42,46 @@ EVALUATORS: dict[str, Callable[..., ModelEvaluator]] = {
 
 def run(config: SearchConfig, session: Session) -> dict[str, Any]:
     """Search up to the number of trials, show the front, save the model chosen."""
-    source, graph, subject = load_subject(config, "search")
-    space = Space.from_config(space_tables(config), "search.space", graph)
+    loaded = load_subject(config, "search")
+    space = Space.from_config(space_tables(config), "search.space", loaded.graph)
     evaluator = EVALUATORS[config.mode](
-        subject if config.workers == 1 else SubjectMaker.of(config),
+        loaded.subject if config.workers == 1 else SubjectMaker.of(config),
         space,
         costs=config.costs,
         objective=config.metric,
     )
-    folder = session.out / STUDY
-    check_identity(folder, _question(config), resume=config.resume)
+    result = _search(config, session, loaded, space, evaluator)
+    if result.stopped == INTERRUPTED:
+        raise KeyboardInterrupt
+    front = pareto_front(result.trials, result.objectives)
+    _show(session.console, result, front)
+    study = dict(result.record)
+    applied = _apply(config, study, evaluator, loaded, session)
+    if applied is not None:
+        study["applied"] = applied["number"]
+    save_study(study, session.folder)
+    _draw(result, session)
+    return {
+        **describe(loaded.graph, loaded.source),
+        "objectives": dict(result.objectives),
+        "finished": len(own_trials(result)),
+        "stopped": result.stopped,
+        "front": front,
+        "applied": applied,
+    }
+
+
+def _search(
+    config: SearchConfig,
+    session: Session,
+    loaded: Loaded,
+    space: Space,
+    evaluator: ModelEvaluator,
+) -> SearchResult:
+    asked = question(config, loaded.graph, loaded.data, leave_out=EFFORT)
+    folder = run_folder(session.out / STUDY, asked, resume=config.resume)
     with session.console.progress("search", config.trials) as progress:
-        result = run_search(
+        result: SearchResult = run_search(
             space,
             evaluator,
             objectives(config),
@@ -67,27 +95,14 @@ def run(config: SearchConfig, session: Session) -> dict[str, Any]:
             workers=config.workers,
             engine=config.engine,
             timeout=config.timeout,
+            about=asked,
+            on_reused=lambda known: session.console.say(
+                f"{known} trials were evaluated before with this model, data and settings; "
+                "--no-resume starts afresh."
+            ),
             on_progress=lambda told: progress.to(told.finished, told.describe()),
         )
-    if result.stopped == INTERRUPTED:
-        raise KeyboardInterrupt
-    result.save(session.folder)
-    _draw(result, session)
-    front = pareto_front(result.trials, result.objectives)
-    _show(session.console, result, front)
-    applied = _apply(config, result.record, evaluator, session)
-    return {
-        **describe(graph, source),
-        "objectives": dict(result.objectives),
-        "finished": len(own_trials(result)),
-        "stopped": result.stopped,
-        "front": front,
-        "applied": applied,
-    }
-
-
-def _question(config: SearchConfig) -> dict[str, Any]:
-    return {key: value for key, value in identity(config).items() if key not in EFFORT}
+    return result
 
 
 def space_tables(config: SearchConfig) -> Mapping[str, Any]:
@@ -140,16 +155,30 @@ def _show(console: Console, result: SearchResult, front: list[Any]) -> None:
 
 
 def _apply(
-    config: SearchConfig, study: Mapping[str, Any], evaluator: ModelEvaluator, session: Session
+    config: SearchConfig,
+    study: Mapping[str, Any],
+    evaluator: ModelEvaluator,
+    loaded: Loaded,
+    session: Session,
 ) -> dict[str, Any] | None:
+    """Save the model of the chosen trial, and measure it on the test rows: the only time."""
     if config.apply is None:
         return None
     trial = choose(study, config.apply, config.tolerance)
     graph = apply(study, int(trial["number"]), evaluator)
     graph.export(session.folder / GRAPH)
+    test = {
+        "rows": len(loaded.data.test),
+        "uncompressed": measure(loaded.graph, loaded.data, config)[config.metric],
+        "applied": measure(graph, loaded.data, config)[config.metric],
+    }
     told = ", ".join(f"{name} {value:.4g}" for name, value in trial["values"].items())
-    session.console.say(f"\napplied trial {trial['number']}: {told}")
-    return dict(trial)
+    session.console.say(
+        f"\napplied trial {trial['number']}: {told} (validation rows)\n"
+        f"on {test['rows']} test rows: {config.metric} {test['applied']:.4f}, "
+        f"uncompressed {test['uncompressed']:.4f}"
+    )
+    return {**trial, "test": test}
 
 
 def choose(study: Mapping[str, Any], wanted: str, tolerance: float) -> Mapping[str, Any]:

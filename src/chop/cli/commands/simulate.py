@@ -20,11 +20,13 @@ class SimulateConfig(EmitConfig):
     """Simulation of a folder that `mase emit` wrote, or of a quantised model.
 
     `simulator`: verilator, or the emitted bench in cocotb. `waves`: keep waveforms of the first
-    cycles.
+    cycles. `trust`: run a folder whose files were not emitted here, or were changed since; RTL is a
+    program, which can run commands.
     """
 
     simulator: Literal["verilator", "cocotb"] = "verilator"
     waves: bool = False
+    trust: bool = False
     out: Path = Path("out/simulate")
 
 
@@ -59,7 +61,9 @@ def is_project(model: str | None) -> bool:
 
 def _simulate_project(project: Path, config: SimulateConfig, session: Session) -> dict[str, Any]:
     with session.console.progress("build and simulate"):
-        verdict = simulate(project, simulator=config.simulator, waves=config.waves)
+        verdict = simulate(
+            project, simulator=config.simulator, waves=config.waves, trust=config.trust
+        )
     session.console.say(f"{project}: {verdict}")
     return {"project": str(project), **_verdict(verdict)}
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from chop.actions.resumable import Progress as Point
-from chop.actions.resumable import duration
+from chop.actions.resumable import count_known, duration
 from chop.actions.sweeps import SWEEPS, sweep
 from chop.cli.configs import SweepConfig
 from chop.cli.console import Progress
+from chop.cli.failures import UsageError
+from chop.cli.runs import question, run_folder
 from chop.cli.session import Session
-from chop.cli.settings import identity
 from chop.cli.source import describe
 from chop.cli.subject import load_subject
-from chop.cli.training import check_identity
 from chop.report import draw_sweep
 
 RECORDS = "records"
@@ -22,22 +23,36 @@ RECORDS = "records"
 def run(config: SweepConfig, session: Session) -> dict[str, Any]:
     """Measure what is not measured yet, then draw."""
     name = SWEEPS.canonical(str(config.name))
-    source, graph, subject = load_subject(config, "sweep")
-    own = {k: v for k, v in identity(config).items() if k not in ("values", "seeds")}
-    folder = session.out / RECORDS
-    check_identity(folder, own, resume=config.resume)
-    baseline = subject.evaluate(graph)
-    total = len(SWEEPS[name].points(config.seeds, config.values))
-    with session.console.progress(f"sweep {name}", total) as progress:
+    if name != "sparsity" and any(value % 1 for value in config.values or ()):
+        given = ", ".join(f"{value:g}" for value in config.values or ())
+        raise UsageError(f"sweep.values: {name} takes whole numbers, got {given}.")
+    loaded = load_subject(config, "sweep")
+    asked = question(config, loaded.graph, loaded.data, leave_out=("values", "seeds"))
+    folder = run_folder(session.out / RECORDS, asked, resume=config.resume)
+    points = SWEEPS[name].points(config.seeds, config.values)
+    _tell_reused(session, count_known(points, folder / f"{name}.jsonl"), len(points), folder)
+    baseline = loaded.subject.evaluate(loaded.graph)
+    with session.console.progress(f"sweep {name}", len(points)) as progress:
         records = sweep(
-            name, subject, folder, config.seeds, config.values, lambda p: _tell(progress, p)
+            name, loaded.subject, folder, config.seeds, config.values, lambda p: _tell(progress, p)
         )
     levels = {"uncompressed": baseline}
     figures = draw_sweep(name, records, session.folder / name, levels=levels)
     session.console.table(records, floatfmt=".4f")
-    session.console.say(f"\nuncompressed: {baseline:.4f}")
+    rows = len(loaded.data.for_choosing().test)
+    session.console.say(
+        f"\nuncompressed: {baseline:.4f} ({config.metric} on {rows} validation rows, as above)"
+    )
     facts = {"sweep": name, config.metric: baseline, "figures": [f.name for f in figures]}
-    return {**describe(graph, source), **facts, "records": records}
+    return {**describe(loaded.graph, loaded.source), **facts, "records": records}
+
+
+def _tell_reused(session: Session, known: int, total: int, folder: Path) -> None:
+    if known:
+        session.console.say(
+            f"{known} of {total} points were measured before with this model, data and settings "
+            f"({folder}); --no-resume measures them again."
+        )
 
 
 def _tell(progress: Progress, point: Point) -> None:

@@ -18,10 +18,12 @@ from chop.cli.source import find_source, load_graph
 class SynthConfig(EmitConfig):
     """Synthesis of a folder that `mase emit` wrote, or of a quantised model.
 
-    `family`: the device family.
+    `family`: the device family. `trust`: read a folder whose files were not emitted here, or were
+    changed since.
     """
 
     family: Literal["xc7", "xcup", "ecp5", "ice40"] = "xc7"
+    trust: bool = False
     out: Path = Path("out/synth")
 
 
@@ -34,6 +36,6 @@ def run(config: SynthConfig, session: Session) -> dict[str, Any]:
         emit(load_graph(config, source, data), data, config, session.folder)
         project = session.folder
     with session.console.progress("synthesise"):
-        area = synthesize(project, family=config.family)
+        area = synthesize(project, family=config.family, trust=config.trust)
     session.console.say(f"{config.model}: {area}")
     return {"model": config.model, "area": asdict(area)}

@@ -8,7 +8,6 @@ from chop.cli.commands.trace import GRAPH
 from chop.cli.configs import TrainConfig
 from chop.cli.data import require_data
 from chop.cli.session import Session
-from chop.cli.settings import identity
 from chop.cli.source import describe, find_source, load_graph
 from chop.cli.training import fit, forget_checkpoints, measure
 
@@ -18,7 +17,7 @@ def run(config: TrainConfig, session: Session) -> dict[str, Any]:
     source = find_source(config)
     data = require_data(config, source.place, "train")
     graph = load_graph(config, source, data)
-    trained = fit(graph, data, config, config.epochs, session, identity(config))
+    trained = fit(graph, data, config, config.epochs, session)
     found = measure(graph, data, config)
     graph.export(session.folder / GRAPH)
     told = ", ".join(f"{name} {value:.4f}" for name, value in found.items())

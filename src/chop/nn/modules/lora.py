@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from chop.ir.twins import twin_of
+
 
 class LoRALinear(nn.Linear):
     """`base_layer(x) + alpha / rank * lora_B(lora_A(dropout(x)))`, where lora_B starts at zero.
 
-    `base_layer` is any linear layer, quantised ones too; it is kept whole and frozen, so its bias
-    stays. `weight` and `bias` are the base layer's. A layer with rank 8 on 768 features trains
-    2 * 8 * 768 numbers beside 768 * 768 frozen ones.
+    `base_layer` is any linear layer, quantised and packed ones too; it is kept whole and frozen, so
+    its bias stays. `weight` and `bias` are the base layer's. A layer with rank 8 on 768 features
+    trains 2 * 8 * 768 numbers beside 768 * 768 frozen ones.
+
+    A packed layer says of itself `dtype`, the float type it stands for, `float_weight()` and
+    `with_added(delta)`, the layer with the sum rounded to its format again.
     """
 
     mase_leaf: ClassVar[bool] = True
 
-    base_layer: nn.Linear
+    base_layer: Any
     lora_A: nn.Linear  # noqa: N815  (the names PEFT knows them by)
     lora_B: nn.Linear  # noqa: N815
 
     def __init__(
-        self, base_layer: nn.Linear, rank: int, alpha: float = 1.0, dropout: float = 0.0
+        self, base_layer: nn.Module, rank: int, alpha: float = 1.0, dropout: float = 0.0
     ) -> None:
         nn.Module.__init__(self)  # the parameters of an nn.Linear are the base layer's
-        self.in_features, self.out_features = base_layer.in_features, base_layer.out_features
+        sizes: Any = base_layer
+        self.in_features, self.out_features = sizes.in_features, sizes.out_features
         self.rank, self.alpha = rank, alpha
         self.trained_before: list[str] = []
         self.base_layer = base_layer
-        like = {"device": base_layer.weight.device, "dtype": base_layer.weight.dtype}
+        like = _factory_of(base_layer)
         self.lora_dropout = nn.Dropout(dropout)
         self.lora_A = nn.Linear(self.in_features, rank, bias=False, **like)
         self.lora_B = nn.Linear(rank, self.out_features, bias=False, **like)
@@ -48,12 +55,16 @@ class LoRALinear(nn.Linear):
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
         """The base layer's weight, without the adapter."""
-        return self.base_layer.weight
+        weight: Tensor = (
+            self.base_layer.float_weight() if is_packed(self.base_layer) else self.base_layer.weight
+        )
+        return weight
 
     @property
     def bias(self) -> Tensor | None:  # type: ignore[override]
         """The base layer's bias."""
-        return self.base_layer.bias
+        bias: Tensor | None = self.base_layer.bias
+        return bias
 
     def forward(self, input: Tensor) -> Tensor:
         adapted: Tensor = self.lora_B(self.lora_A(self.lora_dropout(input)))
@@ -64,18 +75,48 @@ class LoRALinear(nn.Linear):
         """What the adapter adds to the weight: `alpha / rank * B A`."""
         return self.scale * (self.lora_B.weight.float() @ self.lora_A.weight.float())
 
-    def fuse(self) -> nn.Linear:
-        """The base layer with the adapter added to its weight, which is changed in place.
+    def fuse(self, *, in_place: bool = True) -> Any:
+        """The base layer with the adapter added to its weight.
 
-        A quantised layer quantises the sum; a pruned one keeps its zeros.
+        The weight is changed in place, or with `in_place = False` left alone: the layer is then a
+        twin with a weight of its own, for a weight that others have too. A quantised or packed
+        layer rounds the sum to its format; a pruned one keeps its zeros. An adapter that adds
+        nothing gives the base layer as it is.
         """
-        weight = stored_weight(self.base_layer)
+        delta = self.delta()
+        if not delta.any():
+            return self.base_layer
+        if is_packed(self.base_layer):
+            return self.base_layer.with_added(delta)
+        layer = self.base_layer if in_place else _with_own_weight(self.base_layer)
+        weight = stored_weight(layer)
         with torch.no_grad():
-            weight.add_(self.delta().to(weight.dtype))
-        return self.base_layer
+            weight.add_(delta.to(weight.dtype))
+        return layer
 
     def extra_repr(self) -> str:
         return f"rank={self.rank}, alpha={self.alpha}"
+
+
+def is_packed(layer: nn.Module) -> bool:
+    """Whether the layer's weight lies in memory as bytes."""
+    return hasattr(layer, "with_added")
+
+
+def _factory_of(layer: Any) -> dict[str, Any]:
+    """Where, and in which type, the adapter of `layer` computes."""
+    if is_packed(layer):
+        return {"device": layer.codes.device, "dtype": layer.dtype}
+    return {"device": layer.weight.device, "dtype": layer.weight.dtype}
+
+
+def _with_own_weight(layer: nn.Module) -> nn.Module:
+    """A twin of `layer` whose weight is a copy; everything else is still shared."""
+    if parametrize.is_parametrized(layer, "weight"):
+        return copy.deepcopy(layer)
+    twin, weight = twin_of(layer, type(layer)), stored_weight(layer)
+    twin._parameters["weight"] = nn.Parameter(weight.detach().clone(), weight.requires_grad)
+    return twin
 
 
 def stored_weight(layer: nn.Module) -> nn.Parameter:

@@ -1,6 +1,10 @@
 """Quantised parameters kept between calls, so that a frozen weight is quantised once.
 
 A parameter is frozen while nothing can train it: it requires no gradient, or gradients are off.
+What is kept is a second copy of the weight, so there is a limit to it: over all layers together at
+most `cache_limit()` bytes, 512 MiB unless `set_cache_limit` says otherwise (0: keep nothing). What
+does not fit beside the rest is quantised at each call. `clear_caches()` frees all of it.
+
 What is kept lives outside the module, so that copies, pickles and state dicts never see it. It is
 used again only while the parameter's storage, version and format are the ones it was made from;
 a call that trains and a change of mode drop it. (Torch does not count edits made in place through
@@ -9,34 +13,89 @@ a call that trains and a change of mode drop it. (Torch does not count edits mad
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import weakref
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
+from chop.errors import ConfigError
 from chop.nn.quantizers import Quantizer
 
 
-class _Kept(NamedTuple):
-    source: Tensor  # an alias: keeps the storage alive, so that its address means this storage
+@dataclass(frozen=True)
+class _Kept:
+    storage: StorageWeakRef  # while it lives, no other storage is taken for this one
+    address: int
     version: int
+    dtype: torch.dtype
+    shape: torch.Size
+    stride: tuple[int, ...]
     quantizer: Quantizer
     result: Tensor
 
     def fits(self, value: Tensor, quantizer: Quantizer) -> bool:
         return (
             self.version == value._version
-            and self.source.data_ptr() == value.data_ptr()
-            and self.source.dtype == value.dtype
-            and self.source.shape == value.shape
-            and self.source.stride() == value.stride()
-            and self.source.device == value.device
+            and self.address == value.data_ptr()
+            and self.dtype == value.dtype
+            and self.shape == value.shape
+            and self.stride == value.stride()
             and self.quantizer == quantizer
+            and self.storage.cdata == value.untyped_storage()._cdata
         )
 
 
+@dataclass
+class _Budget:
+    """How many bytes may be kept, and how many are: a tensor counts until it is freed."""
+
+    limit: int = 512 * 2**20
+    used: int = 0
+
+    def take(self, tensor: Tensor) -> bool:
+        """Count `tensor`, if it fits."""
+        if self.used + tensor.nbytes > self.limit:
+            return False
+        self.used += tensor.nbytes
+        weakref.finalize(tensor, self._give_back, tensor.nbytes).atexit = False
+        return True
+
+    def _give_back(self, size: int) -> None:
+        self.used -= size
+
+
 _KEPT: WeakKeyDictionary[nn.Module, dict[str, _Kept]] = WeakKeyDictionary()
+_BUDGET = _Budget()
+
+
+def cache_limit() -> int:
+    """The most bytes that quantised weights kept between calls may take together."""
+    return _BUDGET.limit
+
+
+def set_cache_limit(limit: int) -> None:
+    """Let quantised weights kept between calls take `limit` bytes together; 0 keeps none.
+
+    Where more is kept already, all of it is freed.
+    """
+    if limit < 0:
+        raise ConfigError(f"set_cache_limit: limit must be at least 0 bytes, got {limit}.")
+    _BUDGET.limit = limit
+    if _BUDGET.used > limit:
+        clear_caches()
+
+
+def cached_bytes() -> int:
+    """The bytes that quantised weights kept between calls take."""
+    return _BUDGET.used
+
+
+def clear_caches() -> None:
+    """Free every quantised weight that is kept; the next calls make them anew."""
+    _KEPT.clear()
 
 
 def quantize_parameter(module: nn.Module, name: str, value: Tensor, quantizer: Quantizer) -> Tensor:
@@ -70,10 +129,19 @@ def _is_random(quantizer: Quantizer) -> bool:
 
 
 def _keep(module: nn.Module, name: str, value: Tensor, quantizer: Quantizer) -> Tensor:
+    _KEPT.get(module, {}).pop(name, None)  # freed before the new one is made
     source = value.detach()
     with torch.inference_mode(False), torch.no_grad():  # usable later, where gradients are on
         result = quantizer(source)
-    if type(result) is Tensor and result is not source:
-        kept = _Kept(source, value._version, quantizer, result)
-        _KEPT.setdefault(module, {})[name] = kept
+    if type(result) is Tensor and result is not source and _BUDGET.take(result):
+        _KEPT.setdefault(module, {})[name] = _Kept(
+            StorageWeakRef(value.untyped_storage()),  # type: ignore[no-untyped-call]
+            value.data_ptr(),
+            value._version,
+            value.dtype,
+            value.shape,
+            value.stride(),
+            quantizer,
+            result,
+        )
     return result

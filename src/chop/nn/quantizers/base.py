@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping
@@ -42,8 +43,13 @@ class Quantizer:
 
     @classmethod
     def modern(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings as fields: `legacy` ones are dropped unless a format knows better."""
-        return {key: value for key, value in settings.items() if key not in cls.legacy}
+        """The settings as fields: `legacy` ones are dropped unless a format knows better.
+
+        Older configs write 0 and 1 where a setting is true or false.
+        """
+        is_switch = {field.name for field in dataclasses.fields(cls) if field.type == "bool"}
+        kept = {key: value for key, value in settings.items() if key not in cls.legacy}
+        return {k: bool(v) if k in is_switch and v in (0, 1) else v for k, v in kept.items()}
 
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
         """The format's definition on a float32 or float64 tensor that is not empty."""
@@ -138,7 +144,9 @@ class _StraightThrough(torch.autograd.Function):
         y, is_inside = quantizer._values(x)
         if not is_inside and quantizer.clip_range(x) is not None:
             ctx.save_for_backward(x)
-        return y
+        # torch 2.11's compiler loses the gradient of a result that shares memory with a value on
+        # the way to it, as a cast to the same type or a view does.
+        return y.clone() if torch.compiler.is_compiling() else y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

@@ -25,7 +25,7 @@ class Binary(Quantizer):
 
     name: ClassVar[str] = "binary"
     class_suffix: ClassVar[str] = "Binary"
-    legacy: ClassVar[tuple[str, ...]] = ("width",)
+    legacy: ClassVar[tuple[str, ...]] = ("width", "frac_width")
 
     stochastic: bool = False
     bipolar: bool = True

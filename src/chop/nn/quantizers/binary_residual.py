@@ -25,7 +25,13 @@ class BinaryResidual(Quantizer):
 
     name: ClassVar[str] = "binary_residual"
     class_suffix: ClassVar[str] = "BinaryResidualSign"
-    legacy: ClassVar[tuple[str, ...]] = ("width", "stochastic", "bipolar", "residual_sign")
+    legacy: ClassVar[tuple[str, ...]] = (
+        "width",
+        "frac_width",
+        "stochastic",
+        "bipolar",
+        "residual_sign",
+    )
 
     levels: int = 2
     axis: int | None = None

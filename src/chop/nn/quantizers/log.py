@@ -90,7 +90,8 @@ class Log(LogRounding):
     >>> Log(4).quantize(torch.tensor([0.30, -1.4, 1.5, 0.0])).tolist()
     [0.25, -1.0, 2.0, 0.125]
 
-    Exponents run from -exponent_bias, by default 1 - 2**(width-2), over 2**(width-1) values.
+    Exponents run from -exponent_bias, by default 1 - 2**(width-2), over 2**(width-1) values. Those
+    below -126 are not used with `domain = "log"`: the smallest magnitude is then 2**-126.
     """
 
     name: ClassVar[str] = "log"
@@ -101,15 +102,21 @@ class Log(LogRounding):
 
     def __post_init__(self) -> None:
         check_between("width", self.width, 2, 9)
-        low, high = self.exponents
-        fits = low >= NORMAL_EXPONENTS[0] and high <= NORMAL_EXPONENTS[1]
+        low, high = self._coded_exponents
+        lowest = high if self.domain == "log" else low  # else `low` decides which way ties go
+        fits = lowest >= NORMAL_EXPONENTS[0] and high <= NORMAL_EXPONENTS[1]
         check(fits, f"exponents {low} to {high} must lie within -126 to 127; set exponent_bias.")
+
+    @property
+    def _coded_exponents(self) -> tuple[int, int]:
+        bias = 2 ** (self.width - 2) - 1 if self.exponent_bias is None else self.exponent_bias
+        return -bias, 2 ** (self.width - 1) - 1 - bias
 
     @property
     def exponents(self) -> tuple[int, int]:
         """The smallest and the largest exponent."""
-        bias = 2 ** (self.width - 2) - 1 if self.exponent_bias is None else self.exponent_bias
-        return -bias, 2 ** (self.width - 1) - 1 - bias
+        low, high = self._coded_exponents
+        return max(low, NORMAL_EXPONENTS[0]), high
 
     @property
     def bits(self) -> float:

@@ -64,7 +64,8 @@ class FloatGrid:
         fits = self.limit() <= FLOAT32_LIMIT * (1 + 2.0**-24) and self.tiny >= FLOAT32_TINY
         held = f"largest {self.limit():.4g}, smallest {self.tiny:.4g}"
         check(fits, f"exponent_bias {self.bias} gives values that float32 cannot hold ({held}).")
-        check(self.limit() > 0, "exponent_width 1 with special = 'ieee' leaves no value but zero.")
+        only_zero = f"exponent_width 1 with special = '{self.special}' leaves no value but zero."
+        check(self.limit() > 0, only_zero)
 
     def values(self) -> Tensor:
         """All finite values in order, zero once."""

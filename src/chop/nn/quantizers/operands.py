@@ -9,6 +9,7 @@ from typing import Any
 
 from chop.config import NONE_SPELLINGS, convert
 from chop.errors import ConfigError
+from chop.log import warn_once
 from chop.nn.quantizers.base import Quantizer
 from chop.nn.quantizers.bypass import Bypass
 from chop.nn.quantizers.formats import find_format, make_quantizer
@@ -22,6 +23,21 @@ STAND_INS = {"bias": "weight", "data_in": "data_in_0"}
 
 NO_FORMAT = (None, *NONE_SPELLINGS)
 
+FOR_ALL = {
+    "floor": ("rounding", {True: "floor"}),
+    "stochastic": ("stochastic", {}),
+    "bipolar": ("bipolar", {}),
+}
+"""Keys without an operand: the setting of every operand they stand for, and its value by theirs."""
+
+WITHOUT_EFFECT = (
+    "additional_layers_inputs",
+    "additional_layers_outputs",
+    "binary_training",
+    "cache_quantized_weight",
+)
+"""Keys without an operand that configs of DeepWok/mase have and no format here needs."""
+
 
 def operand_quantizers(
     config: Mapping[str, Any] | None, roles: Sequence[str], where: str
@@ -31,7 +47,8 @@ def operand_quantizers(
     An operand without settings takes those of its stand-in (`STAND_INS`). Of those left, an output
     passes unchanged; any other takes the format's defaults, or a required key is missing. Settings
     of operands that are not in `roles` are checked and otherwise unused, so that one config serves
-    layers with and without a bias.
+    layers with and without a bias. A width of "NA" leaves its operand unquantised; keys of
+    `FOR_ALL` name no operand and speak of every one.
 
     >>> config = {"name": "integer", "data_in_width": 8, "weight_width": 4}
     >>> {k: q.bits for k, q in operand_quantizers(config, ("data_in", "bias"), "here").items()}
@@ -42,14 +59,40 @@ def operand_quantizers(
     bypass = convert(settings.pop("bypass", False), bool, f"{where}.bypass")
     if bypass or name in NO_FORMAT:
         return dict.fromkeys(roles, Bypass())
-    given = _by_operand(settings, _format_fields(name, where), roles, where)
-    made = {role: _make(name, role, keys, where) for role, keys in given.items()}
-    return {role: _for_role(name, role, made, where) for role in roles}
+    fields = _format_fields(name, where)
+    common = _common_settings(settings, fields, where)
+    given = _by_operand(settings, fields, roles, where)
+    made = {role: _make(name, role, {**common, **keys}, where) for role, keys in given.items()}
+    return {role: _for_role(name, role, made, common, where) for role in roles}
+
+
+def _own_fields(name: str, where: str) -> list[str]:
+    return [f.name for f in dataclasses.fields(find_format(name, f"{where}.name"))]
 
 
 def _format_fields(name: str, where: str) -> list[str]:
-    chosen = find_format(name, f"{where}.name")
-    return [*(f.name for f in dataclasses.fields(chosen)), *chosen.legacy]
+    return [*_own_fields(name, where), *find_format(name, f"{where}.name").legacy]
+
+
+def _common_settings(settings: dict[str, Any], fields: Sequence[str], where: str) -> dict[str, Any]:
+    """Take from `settings` the keys that name no operand, as settings of every operand."""
+    for key in WITHOUT_EFFECT:
+        if settings.pop(key, None) is not None:
+            warn_once(__name__, f"{where}.{key}: has no effect.")
+    common = {}
+    for key, (field, values) in FOR_ALL.items():
+        if key not in settings:
+            continue
+        is_on = convert(_switch(settings.pop(key)), bool, f"{where}.{key}")
+        if field not in fields:
+            warn_once(__name__, f"{where}.{key}: this format has no {field}; it has no effect.")
+        elif not values or is_on in values:
+            common[field] = values.get(is_on, is_on)
+    return common
+
+
+def _switch(value: Any) -> Any:
+    return bool(value) if value in (0, 1) else value  # as older configs write true and false
 
 
 def _by_operand(
@@ -68,6 +111,8 @@ def _by_operand(
 
 
 def _make(name: str, role: str, keys: Mapping[str, Any], where: str) -> Quantizer:
+    if keys.get("width", 0) in NO_FORMAT and "width" in _own_fields(name, where):
+        return Bypass()  # a width of "NA" leaves the operand as it is
     try:
         return make_quantizer(name, keys, where)
     except ConfigError as error:
@@ -79,11 +124,17 @@ def _with_operand(message: str, where: str, role: str) -> str:
     return re.sub(rf"^{re.escape(where)}(\.|: key '|: )", rf"\g<0>{role}_", message)
 
 
-def _for_role(name: str, role: str, made: Mapping[str, Quantizer], where: str) -> Quantizer:
+def _for_role(
+    name: str,
+    role: str,
+    made: Mapping[str, Quantizer],
+    common: Mapping[str, Any],
+    where: str,
+) -> Quantizer:
     for source in _sources(role):
         if source in made:
             return made[source]
-    return Bypass() if role.startswith("data_out") else _make(name, role, {}, where)
+    return Bypass() if role.startswith("data_out") else _make(name, role, common, where)
 
 
 def _sources(role: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Passes on a MaseGraph."""
 
+from chop.old_names import lazy_names
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,
     add_software_metadata_analysis_pass,
@@ -13,6 +14,7 @@ from chop.passes.graph.analysis import (
     report_node_meta_param_analysis_pass,
     report_node_shape_analysis_pass,
     report_node_type_analysis_pass,
+    runtime_analysis_pass,
     summarize_graph_analysis_pass,
     summarize_quantization_analysis_pass,
     verify,
@@ -20,7 +22,9 @@ from chop.passes.graph.analysis import (
 )
 from chop.passes.graph.interface import (
     load_lora_adapter_interface_pass,
+    load_node_meta_param_interface_pass,
     save_lora_adapter_interface_pass,
+    save_node_meta_param_interface_pass,
 )
 from chop.passes.graph.transforms import (
     compile_transform_pass,
@@ -59,6 +63,7 @@ __all__ = [
     "init_metadata_analysis_pass",
     "insert_lora_adapter_transform_pass",
     "load_lora_adapter_interface_pass",
+    "load_node_meta_param_interface_pass",
     "pack_weights_transform_pass",
     "profile_statistics_analysis_pass",
     "prune_detach_hook_transform_pass",
@@ -71,9 +76,13 @@ __all__ = [
     "report_node_meta_param_analysis_pass",
     "report_node_shape_analysis_pass",
     "report_node_type_analysis_pass",
+    "runtime_analysis_pass",
     "save_lora_adapter_interface_pass",
+    "save_node_meta_param_interface_pass",
     "summarize_graph_analysis_pass",
     "summarize_quantization_analysis_pass",
     "verify",
     "verify_metadata_analysis_pass",
 ]
+
+__getattr__ = lazy_names(__name__)

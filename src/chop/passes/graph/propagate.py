@@ -16,12 +16,11 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from chop.errors import PassError
-from chop.ir.environment import kept_buffers
+from chop.ir.environment import kept_buffers, quiet
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.recorder import is_mutation
 from chop.ir.sameness import is_hashable, key_of, module_key
-from chop.ir.tracer import quiet
 
 Recorder = Callable[[fx.Node, Any], None]
 

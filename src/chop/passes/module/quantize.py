@@ -7,14 +7,19 @@ from typing import Any
 
 from torch import nn
 
-from chop.config import parse
 from chop.errors import PassError
-from chop.ir.ops import op_of_module
+from chop.ir.ops import OPS, op_of_module
+from chop.log import get_logger
+from chop.nn.modules.transposed import as_linear, is_transposed_linear
 from chop.nn.quantized.convert import float_class_of, to_format
 from chop.nn.quantized.layer import QuantizedModule
+from chop.passes.base import parse_args
 from chop.passes.quantization_rules import Candidate, QuantizeArgs, choose
 
+logger = get_logger(__name__)
+
 WHERE = "quantize"
+LINEAR = OPS["linear"].name
 
 
 def quantize_module_transform_pass(
@@ -23,12 +28,13 @@ def quantize_module_transform_pass(
     """Put quantised twins in the place of layers; arguments as in `quantize_transform_pass`.
 
     Names are module paths. Functions called inside a forward are not seen: trace the model for
-    those. The module is changed in place and returned; a single layer gives its twin.
+    those. transformers' `Conv1D` is a linear layer here; quantised, it has its weight transposed.
+    The module is changed in place and returned; a single layer gives its twin.
     """
     if not isinstance(module, nn.Module):
         kind = type(module).__name__
         raise PassError(f"quantize_module: expected a module, got {kind}. Give mg.model.")
-    return quantize_module(module, parse(QuantizeArgs, pass_args, WHERE))
+    return quantize_module(module, parse_args(QuantizeArgs, pass_args, WHERE))
 
 
 def quantize_module(module: nn.Module, args: QuantizeArgs) -> tuple[nn.Module, dict[str, Any]]:
@@ -41,22 +47,35 @@ def quantize_module(module: nn.Module, args: QuantizeArgs) -> tuple[nn.Module, d
         if choice is not None:
             key = (id(layer), choice.where)
             if key not in made:
-                made[key] = to_format(layer, choice.config, where=choice.where)
+                made[key] = to_format(_as_layer(layer), choice.config, where=choice.where)
             twins[path] = made[key]
     result = _replace(module, twins)
+    warn_unchanged(twins)
     return result, {"quantized": {path: type(twin).__name__ for path, twin in twins.items()}}
+
+
+def warn_unchanged(changes: Mapping[Any, Any]) -> None:
+    """Say that a request to quantise found nothing to quantise."""
+    if not changes:
+        logger.warning("%s: nothing was quantised: no rule gave a layer a format.", WHERE)
+
+
+def _as_layer(module: nn.Module) -> nn.Module:
+    return as_linear(module) if is_transposed_linear(module) else module
 
 
 def _layers(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
     """Paths and modules; what is inside a layer of the op table is the layer's own."""
     yield path, module
-    if float_class_of(module) is None:
+    if float_class_of(module) is None and not is_transposed_linear(module):
         for name, child in module._modules.items():  # named_children() skips what is shared
             if child is not None:
                 yield from _layers(child, f"{path}.{name}" if path else name)
 
 
 def _candidate(path: str, module: nn.Module) -> Candidate:
+    if is_transposed_linear(module):
+        return Candidate((path,), LINEAR, True)
     op = op_of_module(module)
     name = type(module).__name__ if op is None else op.name
     return Candidate((path,), name, float_class_of(module) is not None)

@@ -60,11 +60,13 @@ export class ParetoChart {
     const point = (t) => trialPoint(t, t.values[this.x], t.values[this.y], !isBest.has(t.number));
     const best = done.filter((t) => isBest.has(t.number)).map(point).sort((a, b) => a.x - b.x);
     const shape = this.names.length > 2 ? "points" : "line"; // a front of three objectives is no line in two
+    const applied = done.filter((t) => t.number === this.study.applied).map(point);
     this.chart = new Chart({
       title: `Pareto front: ${best.length} of ${done.length} trials`, x: this.x, y: this.y,
       series: [
         { label: "other trials", colour: "var(--c7)", points: done.filter((t) => !isBest.has(t.number)).map(point), shape: "points" },
         { label: "Pareto front", colour: series(0), points: best, shape, size: 5, isNamed: true },
+        ...(applied.length ? [{ label: "applied", colour: series(1), points: applied, shape: "points", size: 7, isNamed: true }] : []),
       ],
       onpick: (place) => this.onpick(place.trial),
     });

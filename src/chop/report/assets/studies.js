@@ -45,6 +45,9 @@ function precisionMap(study) {
       h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, ""), head)), h("tbody", {}, rows))));
 }
 
+/** Whether the model of one trial was kept. */
+const hasApplied = (study) => study.applied !== null && study.applied !== undefined;
+
 function trialTable(study, onpick) {
   const names = Object.keys(study.objectives);
   const isBest = new Set(study.front);
@@ -55,6 +58,7 @@ function trialTable(study, onpick) {
       { title: "State", value: (t) => t.state },
       ...names.map((name) => valueColumn(study, name)),
       { title: "Front", value: (t) => (isBest.has(t.number) ? "yes" : "") },
+      ...(hasApplied(study) ? [{ title: "Applied", value: (t) => (t.number === study.applied ? "yes" : "") }] : []),
       { title: "Time", kind: "num", value: (t) => t.seconds, cell: (t) => seconds(t.seconds) },
       { title: "Parameters", kind: "mono", value: (t) => brief(t.params) },
       ...(study.trials.some((t) => t.reason) ? [{ title: "Reason", value: (t) => t.reason ?? "" }] : []),
@@ -79,15 +83,17 @@ function brief(params) {
 function oneStudy(study) {
   const picked = h("div", { class: "panel pad side", tabindex: "0", role: "region", "aria-label": "Trial" }, h("p", { class: "note" }, "Click a trial to see all of it."));
   const choose = (trial) => {
-    picked.replaceChildren(...trialDetails(trial).filter(Boolean));
+    const applied = trial.number === study.applied ? h("p", { class: "note" }, "Applied: the model of this trial was kept.") : null;
+    picked.replaceChildren(...[...trialDetails(trial).slice(0, 1), applied, ...trialDetails(trial).slice(1)].filter(Boolean));
     table.mark(trial.number);
     pareto?.mark(trial.number);
   };
   const table = trialTable(study, choose);
   const pareto = Object.keys(study.objectives).length > 1 ? new ParetoChart(study, choose) : null;
   const bars = Object.entries(study.importance ?? {}).map(([objective, shares]) => shareBars(`Importance for ${objective}`, shares));
-  const about = [study.sampler && `sampler ${study.sampler}`, study.seed !== null && study.seed !== undefined && `seed ${study.seed}`, `${study.trials.length} trials`];
-  const first = study.trials.find((t) => t.number === study.front[0]);
+  const applied = hasApplied(study) && `trial ${study.applied} applied`;
+  const about = [study.sampler && `sampler ${study.sampler}`, study.seed !== null && study.seed !== undefined && `seed ${study.seed}`, `${study.trials.length} trials`, applied];
+  const first = study.trials.find((t) => t.number === (hasApplied(study) ? study.applied : study.front[0]));
   if (first) choose(first);
   return h("div", { class: "stack study" },
     h("header", {}, h("h3", {}, study.name), h("p", { class: "note" }, about.filter(Boolean).join(", "))),

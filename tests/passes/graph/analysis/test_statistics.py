@@ -73,7 +73,7 @@ def test_dims_none_reduces_over_the_pieces_alone():
     torch.testing.assert_close(found["mean"], torch.stack(parts).mean(0))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20), min_size=1, max_size=5))
 def test_a_histogram_loses_no_value_and_its_edges_hold_all(parts):
     tensors = [torch.tensor(part, dtype=torch.float64) for part in parts]

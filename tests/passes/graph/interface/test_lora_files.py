@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from compression_models import bert, bert_batch, bert_graph, logits, mlp_graph
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import chop.passes as passes
@@ -157,3 +158,68 @@ def test_an_adapter_of_another_rank_is_refused(tmp_path: Path) -> None:
     graph, _ = passes.insert_lora_adapter_transform_pass(bert_graph(), {"rank": 8, "alpha": 2.0})
     with pytest.raises(CheckpointError, match="has an adapter of rank 8 and alpha 2, the file one"):
         passes.load_lora_adapter_interface_pass(graph, {"path": tmp_path})
+
+
+def edited(folder: Path, **changes: object) -> Path:
+    """The adapter in `folder` as PEFT would write it, with other settings."""
+    weights = folder / "adapter_model.safetensors"
+    save_file(load_file(weights), weights, {"format": "pt"})
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"lora_alpha": None}, r"lora_alpha is None; expected a number"),
+        ({"lora_alpha": "3"}, r"lora_alpha is '3'; expected a number"),
+        ({"lora_dropout": 2.0}, r"lora_dropout is 2.0; expected a number, 0.0 to 1.0"),
+        ({"alpha_pattern": [1]}, r"alpha_pattern is \[1\]; expected a mapping"),
+        ({"alpha_pattern": {"(a+)+": 1}}, r"alpha_pattern: '\(a\+\)\+' is not the end of a path"),
+        ({"alpha_pattern": {"(a": 1}}, r"alpha_pattern: '\(a' is not the end of a path"),
+        ({"alpha_pattern": {"a": "b"}}, r"alpha_pattern.a is 'b'; expected a number"),
+        ({"use_dora": True}, r"use_dora is True; only False is supported"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(tmp_path, changes, words) -> None:
+    graph, _ = passes.insert_lora_adapter_transform_pass(mlp_graph(), {"rank": 2})
+    with pytest.raises(CheckpointError, match=words):
+        passes.load_lora_adapter_interface_pass(
+            mlp_graph(), {"path": edited(save(graph, tmp_path), **changes)}
+        )
+
+
+def test_a_changed_weight_is_refused_and_changed_settings_are_not_taken(tmp_path, caplog) -> None:
+    graph, _ = passes.insert_lora_adapter_transform_pass(mlp_graph(), {"rank": 2, "alpha": 3.0})
+    save(graph, tmp_path)
+    config = tmp_path / "adapter_config.json"
+    config.write_text(config.read_text().replace("3.0", "4.0"))
+    fresh, _ = passes.load_lora_adapter_interface_pass(mlp_graph(), {"path": tmp_path})
+    assert {m.alpha for m in fresh.model.modules() if hasattr(m, "lora_A")} == {3.0}
+    assert "not the settings saved with the weights" in caplog.text
+    file = tmp_path / "adapter_model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CheckpointError, match="its checksum is not the one it was saved with"):
+        passes.load_lora_adapter_interface_pass(mlp_graph(), {"path": tmp_path})
+
+
+def test_a_pickle_is_not_read(tmp_path) -> None:
+    graph, _ = passes.insert_lora_adapter_transform_pass(mlp_graph(), {"rank": 2})
+    file = save(graph, tmp_path) / "adapter_model.safetensors"
+    file.rename(file.with_suffix(".bin"))
+    with pytest.raises(CheckpointError, match=r"no such file. A .bin is a pickle, which can run"):
+        passes.load_lora_adapter_interface_pass(mlp_graph(), {"path": tmp_path})
+
+
+def test_a_kill_between_the_files_leaves_the_new_adapter(tmp_path) -> None:
+    old, _ = passes.insert_lora_adapter_transform_pass(mlp_graph(), {"rank": 2, "alpha": 2.0})
+    text = (save(old, tmp_path) / "adapter_config.json").read_text()
+    new, _ = passes.insert_lora_adapter_transform_pass(mlp_graph(), {"rank": 3, "alpha": 5.0})
+    save(new, tmp_path)
+    (tmp_path / "adapter_config.json").write_text(text)  # as before the second rename
+    fresh, _ = passes.load_lora_adapter_interface_pass(mlp_graph(), {"path": tmp_path})
+    found = {(m.rank, m.alpha) for m in fresh.model.modules() if hasattr(m, "lora_A")}
+    assert found == {(3, 5.0)}

@@ -12,6 +12,7 @@ from compression_models import (
     bert_batch,
     bert_graph,
     logits,
+    mlp,
     mlp_graph,
 )
 from torch import nn
@@ -247,3 +248,110 @@ def test_a_graph_without_linear_layers_is_an_error() -> None:
     graph = MaseGraph(nn.ReLU(), dummy_in={"input": torch.randn(2)})
     with pytest.raises(PassError, match="the graph has no linear layer to adapt"):
         passes.insert_lora_adapter_transform_pass(graph)
+
+
+class Tied(nn.Module):
+    """A language model's head on its embedding's weight."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.head = nn.Embedding(16, 32), nn.Linear(32, 16, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids):
+        return self.head(self.table(ids))
+
+
+IDS = torch.tensor([[1, 2, 3]])
+
+
+def train_a_little(graph):
+    """Adapters that add something."""
+    for module in graph.model.modules():
+        if isinstance(module, LoRALinear):
+            nn.init.normal_(module.lora_B.weight)
+
+
+def test_fusing_into_a_tied_head_leaves_the_embedding_alone():
+    graph = MaseGraph(Tied(), dummy_in={"ids": IDS})
+    table = graph.model.table.weight.detach().clone()
+    passes.insert_lora_adapter_transform_pass(graph, {"rank": 2})
+    train_a_little(graph)
+    expected = graph.model(IDS)
+    _, info = passes.fuse_lora_weights_transform_pass(graph)
+    assert torch.equal(graph.model.table.weight, table)
+    assert torch.allclose(graph.model(IDS), expected, atol=1e-5)  # one product instead of three
+    assert info["untied"] == ["head"]
+    assert all(p.requires_grad for p in graph.model.parameters())
+
+
+def test_fusing_adapters_that_add_nothing_keeps_weights_shared():
+    graph = MaseGraph(Tied(), dummy_in={"ids": IDS})
+    passes.insert_lora_adapter_transform_pass(graph, {"rank": 2})
+    _, info = passes.fuse_lora_weights_transform_pass(graph)
+    assert graph.model.head.weight is graph.model.table.weight
+    assert info == {"fused": ["head"], "untied": []}
+
+
+PACKED = ("mxint8", "mxint4", "mxfp4", "int8", "int8_dynamic")
+
+
+@pytest.mark.parametrize("format", PACKED)
+def test_adapters_train_beside_packed_layers_and_fuse_into_them(format):
+    graph = mlp_graph()
+    x = graph.dummy_in["x"]
+    passes.pack_weights_transform_pass(graph, {"format": format})
+    before = graph.model(x)
+    passes.insert_lora_adapter_transform_pass(graph, {"rank": 2})
+    assert torch.equal(graph.model(x), before)
+    train_a_little(graph)
+    graph.model(x).square().sum().backward()
+    adapters = [m for m in graph.model.modules() if isinstance(m, LoRALinear)]
+    assert len(adapters) == 3
+    assert all(m.lora_A.weight.grad.any() and m.lora_B.weight.grad.any() for m in adapters)
+    wanted = [m.weight + m.delta() for m in adapters]
+    passes.fuse_lora_weights_transform_pass(graph)
+    for path, total in zip(("fc1", "fc2", "head"), wanted, strict=True):
+        layer = getattr(graph.model, path)
+        step = total.abs().amax() / (100 if "8" in format else 4)
+        assert (layer.float_weight() - total).abs().amax() <= step
+
+
+def test_packing_beside_adapters_is_inserting_adapters_beside_packed_layers():
+    one, other = mlp_graph(), mlp_graph()
+    x = one.dummy_in["x"]
+    torch.manual_seed(1)
+    passes.insert_lora_adapter_transform_pass(one, {"rank": 2})
+    passes.pack_weights_transform_pass(one)
+    passes.pack_weights_transform_pass(other)
+    torch.manual_seed(1)
+    passes.insert_lora_adapter_transform_pass(other, {"rank": 2})
+    for graph in (one, other):
+        torch.manual_seed(2)
+        train_a_little(graph)
+    assert torch.equal(one.model(x), other.model(x))
+    assert one.model.state_dict().keys() == other.model.state_dict().keys()
+
+
+def test_quantising_beside_adapters_is_inserting_adapters_beside_quantised_layers():
+    one, other = mlp_graph(), mlp_graph()
+    x = one.dummy_in["x"]
+    torch.manual_seed(1)
+    passes.insert_lora_adapter_transform_pass(one, {"rank": 2})
+    passes.quantize_transform_pass(one, QUANTIZE)
+    passes.quantize_transform_pass(other, QUANTIZE)
+    torch.manual_seed(1)
+    passes.insert_lora_adapter_transform_pass(other, {"rank": 2})
+    for graph in (one, other):
+        torch.manual_seed(2)
+        train_a_little(graph)
+    assert torch.equal(one.model(x), other.model(x))
+
+
+def test_an_adapter_of_a_half_precision_layer_computes_in_its_type():
+    graph = MaseGraph(mlp().bfloat16(), dummy_in={"x": torch.randn(5, 8).bfloat16()})
+    passes.pack_weights_transform_pass(graph)
+    passes.insert_lora_adapter_transform_pass(graph, {"rank": 2})
+    assert graph.model.fc1.lora_A.weight.dtype == torch.bfloat16
+    assert graph.model(graph.dummy_in["x"]).dtype == torch.bfloat16

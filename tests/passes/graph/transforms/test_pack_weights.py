@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
+import weakref
 
 import pytest
 import torch
@@ -15,7 +17,10 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import ConfigError
 from chop.kernels import QEmbeddingPacked, QLinearInt8, QLinearPacked
+from chop.kernels.layers import unpacked_weight
 from chop.log import get_report_logger
+from chop.nn.modules.masked import with_mask
+from chop.nn.quantizers import MXInt
 from chop.passes.graph.transforms.pack_weights import KEPT, memory_table
 
 BERT = "BERT classification"
@@ -144,3 +149,108 @@ def test_the_table_is_shown_on_demand(capsys, monkeypatch):
 def test_a_group_size_without_a_kernel_is_refused():
     with pytest.raises(ConfigError, match="group_size 48 is not allowed"):
         packed_graph(BERT, group_size=48)
+
+
+class Stack(nn.Module):
+    """Layers of one shape, so that a weight made for one call may lie where another's lay."""
+
+    def __init__(self, depth=8):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(*(nn.Linear(32, 32, bias=False) for _ in range(depth)))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+MXINT8 = {"by": "type", "linear": {"config": {"name": "mxint", "weight_width": 8}}}
+
+
+@pytest.mark.parametrize("quantised", [True, False])
+def test_pruned_layers_are_packed_with_their_own_weights(quantised):
+    graph = graph_of(Stack(), {"x": torch.randn(4, 32)})
+    passes.prune_transform_pass(graph, {"weight": {"sparsity": 0.5}})
+    if quantised:
+        passes.quantize_transform_pass(graph, MXINT8)
+    expected = [layer.weight.detach().clone() for layer in graph.model.layers.children()]
+    passes.pack_weights_transform_pass(graph)
+    for layer, weight in zip(graph.model.layers.children(), expected, strict=True):
+        assert torch.equal(unpacked_weight(layer), MXInt(width=8)(weight))
+        assert ((unpacked_weight(layer) == 0) | (weight != 0)).all()
+
+
+class Twice(nn.Module):
+    """One parameter in two layers."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.other = (nn.Linear(32, 32, bias=False) for _ in range(2))
+        self.other.weight = self.one.weight
+
+    def forward(self, x):
+        return self.other(self.one(x))
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_one_parameter_is_packed_once_unless_a_mask_gives_it_two_values(moved):
+    graph = graph_of(Twice(), {"x": torch.randn(4, 32)})
+    graph.model.one = with_mask(graph.model.one, torch.rand(32, 32) > 0.5)
+    if moved:  # as an optimiser may: the mask hides it in one layer, the other computes with it
+        graph.model.other.weight.data.add_(1.0)
+    passes.pack_weights_transform_pass(graph)
+    one, other = graph.model.one, graph.model.other
+    assert (one.codes is other.codes) != moved
+
+
+class ReadsItsWeight(nn.Module):
+    """Reads the place, or the values, of a layer's weight, as some models of transformers do."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.fc, self.head, self.how = nn.Linear(32, 32), nn.Linear(32, 32), how
+
+    def forward(self, x):
+        if self.how == "device":
+            x = x.to(self.fc.weight.device)
+        elif self.how == "values":
+            x = x + self.fc.weight.sum()
+        else:
+            with torch.no_grad():
+                self.fc.weight.div_(1)
+        return self.head(self.fc(x))
+
+
+@pytest.mark.parametrize("how", ["values", "in place"])
+def test_a_layer_whose_weight_the_graph_reads_is_kept(how):
+    x = torch.randn(4, 32)
+    graph = graph_of(ReadsItsWeight(how), {"x": x})
+    _, info = passes.pack_weights_transform_pass(graph)
+    reasons = {r["module"]: r["reason"] for r in info["modules"]}
+    assert reasons == {"fc": "the graph itself reads its weight", "head": ""}
+    with torch.no_grad():
+        assert graph.model(x).shape == (4, 32)
+
+
+def test_a_frozen_bias_stays_frozen():
+    graph = graph_of(nn.Sequential(nn.Linear(32, 32)), {"input": torch.randn(4, 32)})
+    graph.model.get_parameter("0.bias").requires_grad_(False)
+    passes.pack_weights_transform_pass(graph)
+    assert not graph.model.get_parameter("0.bias").requires_grad
+
+
+def test_packing_lets_go_of_the_float_model():
+    model = Stack(2)
+    gone = weakref.ref(model)
+    graph = MaseGraph(model, dummy_in={"x": torch.randn(4, 32)})
+    del model
+    passes.pack_weights_transform_pass(graph)
+    gc.collect()
+    assert graph.original is None and gone() is None
+
+
+def test_a_model_without_a_layer_to_pack_is_told_so(caplog):
+    graph = graph_of(nn.Sequential(nn.LayerNorm(8)), {"input": torch.randn(4, 8)})
+    with caplog.at_level(logging.WARNING):
+        passes.pack_weights_transform_pass(graph)
+    assert "no layer was packed" in caplog.text

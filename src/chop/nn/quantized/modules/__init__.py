@@ -26,3 +26,5 @@ quantized_module_map: dict[str, type[QuantizedModule]] = {
     for form in FORMATS.values()
 }
 """`"linear_integer"` -> `LinearInteger`."""
+
+globals().update({layer.__name__: layer for layer in LAYER_CLASSES.values()})

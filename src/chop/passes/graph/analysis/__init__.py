@@ -1,5 +1,6 @@
 """Passes that observe and annotate; they never change the graph."""
 
+from chop.old_names import lazy_names
 from chop.passes.graph.analysis.add_common_metadata import add_common_metadata_analysis_pass
 from chop.passes.graph.analysis.add_hardware_metadata import add_hardware_metadata_analysis_pass
 from chop.passes.graph.analysis.add_software_metadata import add_software_metadata_analysis_pass
@@ -15,6 +16,7 @@ from chop.passes.graph.analysis.report_node_hardware_type import (
 from chop.passes.graph.analysis.report_node_meta_param import report_node_meta_param_analysis_pass
 from chop.passes.graph.analysis.report_node_shape import report_node_shape_analysis_pass
 from chop.passes.graph.analysis.report_node_type import report_node_type_analysis_pass
+from chop.passes.graph.analysis.runtime import runtime_analysis_pass
 from chop.passes.graph.analysis.statistics import STATISTICS
 from chop.passes.graph.analysis.summarize_graph import summarize_graph_analysis_pass
 from chop.passes.graph.analysis.summarize_quantization import (
@@ -37,8 +39,11 @@ __all__ = [
     "report_node_meta_param_analysis_pass",
     "report_node_shape_analysis_pass",
     "report_node_type_analysis_pass",
+    "runtime_analysis_pass",
     "summarize_graph_analysis_pass",
     "summarize_quantization_analysis_pass",
     "verify",
     "verify_metadata_analysis_pass",
 ]
+
+__getattr__ = lazy_names(__name__)

@@ -143,9 +143,17 @@ class VarianceOnline(Statistic):
 @statistic("range_n_sigma")
 @dataclass
 class RangeNSigma(VarianceOnline):
-    """The interval mean ± `num_sigmas` standard deviations."""
+    """The interval mean ± `num_sigmas` standard deviations; of magnitudes with `abs`.
+
+    `var_mode` says how programs want the variance: the same numbers either way.
+    """
 
     num_sigmas: float = 3.0
+    abs: bool = False
+    var_mode: Literal["precise", "online"] = "online"
+
+    def take(self, values: Tensor) -> None:
+        super().take(values.abs() if self.abs else values)
 
     def compute(self) -> dict[str, Any]:
         moments = super().compute()
@@ -179,16 +187,21 @@ class RangeMinMax(Statistic):
 @statistic("range_quantile")
 @dataclass
 class RangeQuantile(_Keeping):
-    """The interval that holds the fraction `quantile` of the values, equal tails left out."""
+    """The interval that holds the fraction `quantile` of the values, equal tails left out.
+
+    With `abs`, of the magnitudes.
+    """
 
     quantile: float = 0.97
+    abs: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.quantile <= 1:
             raise ConfigError(f"quantile must be above 0 and at most 1, got {self.quantile}.")
 
     def compute(self) -> dict[str, Any]:
-        ordered, tail = self.values().sort(-1).values, (1 - self.quantile) / 2
+        values = self.values().abs() if self.abs else self.values()
+        ordered, tail = values.sort(-1).values, (1 - self.quantile) / 2
         low, high = _quantile(ordered, tail), _quantile(ordered, 1 - tail)
         return {"min": low, "max": high, "range": high - low, "count": ordered.shape[-1]}
 

@@ -4,5 +4,14 @@ from chop.passes.graph.interface.lora import (
     load_lora_adapter_interface_pass,
     save_lora_adapter_interface_pass,
 )
+from chop.passes.graph.interface.node_meta import (
+    load_node_meta_param_interface_pass,
+    save_node_meta_param_interface_pass,
+)
 
-__all__ = ["load_lora_adapter_interface_pass", "save_lora_adapter_interface_pass"]
+__all__ = [
+    "load_lora_adapter_interface_pass",
+    "load_node_meta_param_interface_pass",
+    "save_lora_adapter_interface_pass",
+    "save_node_meta_param_interface_pass",
+]

@@ -6,6 +6,7 @@ them under `base_model.model.<module path>.lora_A.weight` and `….lora_B.weight
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -15,15 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from chop.errors import CheckpointError, PassError
+from chop.files import bring_to_disk, folder_lock, parse_json, read_json, read_text, shown
 from chop.ir.graph import MaseGraph
+from chop.ir.stored import checksum
+from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.annotate import refresh
+from chop.passes.graph.transforms.lift_products import lift_products
 from chop.passes.graph.transforms.lora import (
     InsertLoraArgs,
     adapted_layers,
@@ -33,9 +38,14 @@ from chop.passes.graph.transforms.lora import (
     trained_names,
 )
 
+logger = get_logger(__name__)
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
 PREFIX = "base_model.model."
+PATTERN = re.compile(r"(?!.*\)[*+?{])[A-Za-z0-9_.$^|()\[\]*+\\-]{1,300}", re.ASCII)
+"""Ends of paths as expressions, without repeated groups, which could take forever."""
+SAVED_CONFIG, SAVED_TENSORS = "mase_config", "mase_sha256"
+"""What this package notes with the weights: the settings, and a checksum of the tensors."""
 ADAPTER_NAME = re.compile(r"\.lora_[AB]\.weight$")
 PLAIN_LORA: dict[str, Any] = {
     "peft_type": "LORA",
@@ -74,10 +84,13 @@ def save_lora_adapter_interface_pass(graph: MaseGraph, args: AdapterPath) -> Pas
     modules = list(dict.fromkeys(name.rpartition(".")[0] for name in saved))
     tensors = {f"{PREFIX}{name}": tensor for name, tensor in {**_adapters(layers), **saved}.items()}
     config = _config(graph, layers, modules)
-    args.path.mkdir(parents=True, exist_ok=True)
-    _replace(args.path / WEIGHTS_NAME, lambda file: save_file(tensors, file, {"format": "pt"}))
     text = json.dumps(config, indent=2) + "\n"
-    _replace(args.path / CONFIG_NAME, lambda file: file.write_text(text))
+    args.path.mkdir(parents=True, exist_ok=True)
+    told = {"format": "pt", SAVED_CONFIG: text, SAVED_TENSORS: _digest(tensors)}
+    with folder_lock(args.path):
+        # the weights carry the settings: replacing them is the step from the old to the new
+        _replace(args.path / WEIGHTS_NAME, lambda file: save_file(tensors, file, told))
+        _replace(args.path / CONFIG_NAME, lambda file: file.write_text(text))
     return graph, {"path": args.path, "adapters": list(layers), "modules_to_save": modules}
 
 
@@ -119,10 +132,22 @@ def _config(
     }
 
 
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """One checksum of all tensors, their names, types and shapes."""
+    rows = [
+        [name, str(t.dtype), list(t.shape), checksum(t.contiguous())]
+        for name, t in sorted(tensors.items())
+    ]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
 def _replace(target: Path, write: Any) -> None:
+    for leftover in target.parent.glob(f".{target.name}.*"):  # of a process that was killed
+        leftover.unlink(missing_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         write(temporary)
+        bring_to_disk(temporary)
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
@@ -136,10 +161,13 @@ def load_lora_adapter_interface_pass(graph: MaseGraph, args: AdapterPath) -> Pas
     modules saved beside them train. `info["adapters"]` has the paths. The graph is untouched when
     the files do not fit it.
     """
-    config = _read_config(args.path / CONFIG_NAME)
-    tensors = _read_tensors(args.path / WEIGHTS_NAME)
+    tensors, saved = _read_tensors(args.path / WEIGHTS_NAME)
+    config = _read_config(args.path / CONFIG_NAME, saved)
+    lift_products(graph)
     found = {k.rsplit(".lora_", 1)[0] for k in tensors if ADAPTER_NAME.search(k)}
     others = {k: v for k, v in tensors.items() if not ADAPTER_NAME.search(k)}
+    if not found:
+        raise CheckpointError(f"{args.path / WEIGHTS_NAME}: there is no adapter in it.")
     _check_parameters(graph, args.path, others)
     plan = {path: _plan(graph, args.path, path, tensors, config) for path in sorted(found)}
     before = trained_names(graph)
@@ -153,28 +181,74 @@ def load_lora_adapter_interface_pass(graph: MaseGraph, args: AdapterPath) -> Pas
     return graph, {"adapters": [path for path in linear_paths(graph) if path in plan]}
 
 
-def _read_config(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        raise CheckpointError(f"{file}: no such file.")
-    try:
-        config: dict[str, Any] = json.loads(file.read_text())
-    except ValueError as error:
-        raise CheckpointError(f"{file}: not a readable JSON file ({error}).") from error
+def _read_config(file: Path, saved: str | None) -> dict[str, Any]:
+    """The settings of the adapters; those that were saved with the weights, where they were."""
+    if saved is not None:
+        if not file.is_file() or read_text(file, CheckpointError) != saved:
+            logger.warning("%s: not the settings saved with the weights; those are taken.", file)
+        config = parse_json(saved, f"{file} (saved with the weights)", CheckpointError)
+    else:
+        config = read_json(file, CheckpointError)
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{file}: expected a mapping, got {shown(config)}.")
     for key, plain in PLAIN_LORA.items():
         value = config.get(key, plain)
         if value != plain and value:
-            raise CheckpointError(f"{file}: {key} is {value!r}; only {plain!r} is supported.")
+            raise CheckpointError(f"{file}: {key} is {shown(value)}; only {plain!r} is supported.")
+    _check_numbers(config, file)
     return config
 
 
-def _read_tensors(file: Path) -> dict[str, Tensor]:
-    if not file.is_file():
-        raise CheckpointError(f"{file}: no such file.")
+def _check_numbers(config: Mapping[str, Any], file: Path) -> None:
+    for key, low, high in (("lora_alpha", -1e9, 1e9), ("lora_dropout", 0.0, 1.0), ("r", 1, 1e9)):
+        if key in config:
+            _check_number(config[key], low, high, f"{file}: {key}")
+    for key in ("alpha_pattern", "rank_pattern"):
+        patterns = config.get(key) or {}
+        if not isinstance(patterns, dict):
+            raise CheckpointError(f"{file}: {key} is {shown(patterns)}; expected a mapping.")
+        for pattern, value in patterns.items():
+            if not PATTERN.fullmatch(pattern) or not _compiles(pattern):
+                raise CheckpointError(f"{file}: {key}: {shown(pattern)} is not the end of a path.")
+            _check_number(value, -1e9, 1e9, f"{file}: {key}.{pattern}")
+
+
+def _compiles(pattern: str) -> bool:
     try:
-        tensors = load_file(file)
-    except (SafetensorError, OSError) as error:
+        re.compile(pattern)
+    except (re.error, RecursionError):
+        return False
+    return True
+
+
+def _check_number(value: Any, low: float, high: float, where: str) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high:
+        raise CheckpointError(f"{where} is {shown(value)}; expected a number, {low} to {high}.")
+
+
+def _read_tensors(file: Path) -> tuple[dict[str, Tensor], str | None]:
+    """The tensors, and the settings they were saved with where this package saved them."""
+    if not file.is_file():
+        pickled = file.with_suffix(".bin").is_file()
+        more = " A .bin is a pickle, which can run code, and is not read." if pickled else ""
+        raise CheckpointError(f"{file}: no such file.{more}")
+    try:
+        with safe_open(file, framework="pt") as opened:
+            metadata = opened.metadata() or {}
+            names = list(opened.keys())
+            tensors = {name: opened.get_tensor(name) for name in names}
+    except (SafetensorError, OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
         raise CheckpointError(f"{file}: damaged safetensors file ({error}).") from error
-    return {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+    told = metadata.get(SAVED_TENSORS)
+    if (told is None) != (SAVED_CONFIG not in metadata) or (
+        told is not None and told != _digest(tensors)
+    ):
+        raise CheckpointError(f"{file}: its checksum is not the one it was saved with.")
+    plain = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+    if len(plain) != len(tensors):
+        raise CheckpointError(f"{file}: a tensor is there twice, with and without '{PREFIX}'.")
+    return plain, metadata.get(SAVED_CONFIG)
 
 
 def _check_parameters(graph: MaseGraph, folder: Path, others: Mapping[str, Tensor]) -> None:
@@ -210,6 +284,10 @@ def _plan(
     if (
         a is None
         or b is None
+        or a.dim() != 2
+        or b.dim() != 2
+        or a.shape[0] != b.shape[1]
+        or not (a.is_floating_point() and b.is_floating_point())
         or a.shape[1:] + b.shape[:1]
         != (
             layer.in_features,
@@ -241,7 +319,8 @@ def _load_adapter(graph: MaseGraph, path: str, adapter: _Adapter) -> None:
 
 def _by_pattern(patterns: Mapping[str, Any] | None, path: str, default: Any) -> Any:
     """The value of the first pattern that is the end of `path`, as PEFT reads them."""
-    fits = (v for k, v in (patterns or {}).items() if re.match(rf"(.*\.)?({k})$", path))
+    items = (patterns or {}).items()
+    fits = (v for k, v in items if re.fullmatch(rf"(.*\.)?({k})", path))
     return next(fits, default)
 
 

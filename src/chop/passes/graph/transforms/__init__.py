@@ -1,5 +1,6 @@
 """Passes that change the graph and leave it runnable, its metadata in step."""
 
+from chop.old_names import lazy_names
 from chop.passes.graph.transforms.compile import compile_transform_pass
 from chop.passes.graph.transforms.eliminate_common_subexpressions import (
     eliminate_common_subexpressions_transform_pass,
@@ -49,3 +50,5 @@ __all__ = [
     "remove_dropout_transform_pass",
     "replace_module_transform_pass",
 ]
+
+__getattr__ = lazy_names(__name__)

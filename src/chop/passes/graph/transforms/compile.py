@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 import torch
 
-from chop.errors import PassError
+from chop.errors import ConfigError, PassError
 from chop.ir.graph import MaseGraph
 from chop.native import cache_dir
 from chop.passes.base import PassResult, graph_pass
+from chop.registry import suggest
 
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -50,6 +51,9 @@ def compile_transform_pass(graph: MaseGraph, args: CompileArgs) -> PassResult:
     names another). `info["breaks"]` lists graph breaks by node and reason, `info["first_call"]`
     is the seconds of the first call where one was made. Undo it with `uncompile(mg)`.
     """
+    known = torch.compiler.list_backends(exclude_tags=None)
+    if args.backend not in known:
+        raise ConfigError(f"no backend '{args.backend}'. {suggest(args.backend, known)}")
     _keep_cache(args.cache)
     inputs = args.dummy_in or graph.dummy_in
     breaks: list[dict[str, str]] = []

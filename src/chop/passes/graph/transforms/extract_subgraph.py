@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import fx
+from torch import Tensor, fx
 
 from chop.errors import ConfigError, PassError
 from chop.ir.graph import MaseGraph
+from chop.ir.guards import guards_of, replace_guards
 from chop.ir.meta import MaseMetadata
 from chop.ir.outputs import OutputTemplate
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.annotate import ensure_meta, refresh
+from chop.passes.graph.propagate import propagate
 from chop.passes.graph.transforms.surgery import drop_unused_modules
 from chop.registry import suggest
 
@@ -42,15 +44,45 @@ def extract_subgraph_transform_pass(graph: MaseGraph, args: ExtractSubgraphArgs)
     """
     outputs = [_find(graph, name, "outputs") for name in args.outputs]
     inputs = [_find(graph, name, "inputs") for name in args.inputs]
+    shapes = _shapes(graph, inputs)
     first = next(iter(graph.fx_graph.nodes))
     cuts = {node: _cut(node, first) for node in inputs if node.op != "placeholder"}
     ends = tuple(cuts.get(node, node) for node in outputs)
     _set_output(graph, ends)
     _erase_others(graph, ends)
     takes = [str(n.target) for n in graph.fx_graph.nodes if n.op == "placeholder"]
+    _guard_part(graph, takes, shapes)
     graph.dummy_in = _still_given(graph, takes)
     refresh(graph)
     return graph, {"inputs": takes}
+
+
+def _shapes(graph: MaseGraph, inputs: list[fx.Node]) -> dict[str, tuple[int, ...]]:
+    """The shapes, where the graph was captured, of results that are to be inputs."""
+    guards = guards_of(graph.model)
+    if guards is None or not guards.guards or not graph.dummy_in:
+        return {}
+    found: dict[str, tuple[int, ...]] = {}
+
+    def record(node: fx.Node, result: Any) -> None:
+        if node in inputs and isinstance(result, Tensor):
+            found[node.name] = tuple(result.shape)
+
+    names = [str(n.target) for n in graph.fx_graph.nodes if n.op == "placeholder"]
+    propagate(graph, {n: graph.dummy_in[n] for n in names}, record, real=False)
+    return found
+
+
+def _guard_part(graph: MaseGraph, takes: list[str], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Guards on inputs that are gone become pins of the new inputs, whose sizes decide now."""
+    guards = guards_of(graph.model)
+    if guards is None:
+        return
+    part = guards.restricted(takes)
+    lost = [g for g in guards.guards if g not in part.guards]
+    if lost:
+        part = part.pinning({name: s for name, s in shapes.items() if name in takes}, lost[0])
+    replace_guards(graph.model, part)
 
 
 def _find(graph: MaseGraph, name: str, where: str) -> fx.Node:

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
-from torch import Tensor, fx, nn
+from torch import fx
 
 from chop.ir.graph import MaseGraph
+from chop.nn.modules.transposed import as_linear
+from chop.passes.graph.annotate import refresh
 from chop.passes.graph.transforms.surgery import set_module
 
 
 def lift_products(graph: MaseGraph) -> list[str]:
     """Turn `addmm(bias, x, weight)` with parameters of one owner into an `nn.Linear` in the place
-    of that owner; the paths. Some libraries write their linear layers so.
+    of that owner; the paths. GPT-2 and its kin write their linear layers so (`Conv1D`).
+
+    The layer computes the same product, bit for bit, on the same memory; its weight is a parameter
+    of its own, the transpose. A weight that another module has too is left alone.
     """
+    owned = Counter(id(p) for _, p in graph.model.named_parameters(remove_duplicate=False))
     lifted = []
     for node in list(graph.fx_graph.nodes):
         owner = _owner(graph, node)
-        if owner is not None:
+        if owner is not None and owned[id(graph.model.get_parameter(f"{owner}.weight"))] == 1:
             lifted.append(owner)
             _lift(graph, node, owner)
+    if lifted:
+        graph.recompile()
+        refresh(graph)
     return lifted
 
 
@@ -45,9 +56,7 @@ def _has_nothing_else(graph: MaseGraph, owner: str) -> bool:
 
 
 def _lift(graph: MaseGraph, node: fx.Node, owner: str) -> None:
-    old = graph.model.get_submodule(owner)
-    weight, bias = old.get_parameter("weight"), old.get_parameter("bias")
-    set_module(graph, owner, _linear(weight, bias, old.training))
+    set_module(graph, owner, as_linear(graph.model.get_submodule(owner)))
     with graph.fx_graph.inserting_before(node):
         new = graph.fx_graph.call_module(owner, (node.args[1],))
     node.replace_all_uses_with(new)
@@ -55,11 +64,3 @@ def _lift(graph: MaseGraph, node: fx.Node, owner: str) -> None:
     graph.fx_graph.erase_node(node)
     for part in parameters:
         graph.fx_graph.erase_node(part)  # type: ignore[arg-type]
-
-
-def _linear(weight: Tensor, bias: nn.Parameter, training: bool) -> nn.Linear:
-    new = nn.Linear(1, 1, device="meta")
-    new.in_features, new.out_features = weight.shape
-    new.weight = nn.Parameter(weight.detach().t().contiguous(), weight.requires_grad)
-    new.bias = bias
-    return new.train(training)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from chop.errors import ConfigError, PassError
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
+from chop.kernels import QLinearInt8, QLinearPacked
 from chop.log import get_logger
-from chop.nn.modules.lora import LoRALinear
+from chop.nn.modules.lora import LoRALinear, is_packed, stored_weight
 from chop.passes.base import NoArgs, PassResult, graph_pass
 from chop.passes.graph.annotate import refresh
 from chop.passes.graph.patterns import select
+from chop.passes.graph.transforms.lift_products import lift_products
 from chop.passes.graph.transforms.surgery import set_module
 
 logger = get_logger(__name__)
+
+LINEAR_LAYERS = (nn.Linear, QLinearPacked, QLinearInt8)
+"""The layers that take an adapter."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +60,11 @@ def insert_lora_adapter_transform_pass(graph: MaseGraph, args: InsertLoraArgs) -
 
     The output does not change, because B starts at zero. Every other parameter is frozen, except
     those of `modules_to_save`; fusing restores what trained before. Layers that have an adapter
-    keep it. `info` has the paths (`adapters`) and the numbers of `trainable` and all (`total`)
-    parameters with their `share`.
+    keep it. Packed layers take adapters too, and products that some models write in the place of
+    linear layers become such first. `info` has the paths (`adapters`) and the numbers of
+    `trainable` and all (`total`) parameters with their `share`.
     """
+    lift_products(graph)
     paths = linear_paths(graph)
     saved = _saved_modules(graph, args.modules_to_save)
     chosen = select(args.target_modules, paths, "insert_lora_adapter.target_modules")
@@ -66,7 +74,9 @@ def insert_lora_adapter_transform_pass(graph: MaseGraph, args: InsertLoraArgs) -
     before = trained_names(graph)
     adapters = insert_adapters(graph, chosen, args)
     train_only_adapters(graph, saved)
-    if before is not None and adapters:
+    if not adapters:
+        logger.warning("insert_lora_adapter: every chosen layer has an adapter already.")
+    elif before is not None:
         adapters[0].trained_before = before
     refresh(graph)
     counts = count_trainable(graph.model)
@@ -77,7 +87,7 @@ def insert_lora_adapter_transform_pass(graph: MaseGraph, args: InsertLoraArgs) -
 def linear_paths(graph: MaseGraph) -> list[str]:
     """Paths of the linear layers that nodes call, adapted or not."""
     calls = [n for n in graph.fx_graph.nodes if n.op == "call_module"]
-    linear = [str(n.target) for n in calls if isinstance(node_module(n), nn.Linear)]
+    linear = [str(n.target) for n in calls if isinstance(node_module(n), LINEAR_LAYERS)]
     return list(dict.fromkeys(linear))
 
 
@@ -112,7 +122,7 @@ def insert_adapters(
         layer = graph.model.get_submodule(path)
         if isinstance(layer, LoRALinear):
             continue
-        assert isinstance(layer, nn.Linear), f"'{path}' is a {type(layer).__name__}"
+        assert isinstance(layer, LINEAR_LAYERS), f"'{path}' is a {type(layer).__name__}"
         if id(layer) not in made:
             made[id(layer)] = LoRALinear(layer, args.rank, args.alpha, args.dropout)
         set_module(graph, path, made[id(layer)])
@@ -145,19 +155,51 @@ def fuse_lora_weights_transform_pass(graph: MaseGraph, args: NoArgs) -> PassResu
     """Add each adapter to the weight beside it and remove it; the output stays, up to rounding.
 
     The graph is back to the layers it had, and what trained before the insertion trains again. A
-    quantised layer quantises the sum, so its output moves by its format's error. Does nothing to
-    a graph without adapters. `info["fused"]` has the paths.
+    quantised or packed layer rounds the sum, so its output moves by its format's error. A weight
+    that other layers have too, such as an embedding's, is not changed: the fused layer gets one of
+    its own. Does nothing to a graph without adapters. `info["fused"]` has the paths, `untied` those
+    whose weight was shared.
     """
     layers = adapted_layers(graph)
     trained = {name for layer in layers.values() for name in layer.trained_before}
-    fused: dict[int, nn.Linear] = {}
+    shared = _shared_tensors(graph.model)
+    fused: dict[int, Any] = {}
+    untied = []
     for path, layer in layers.items():
+        weight = _stored(layer.base_layer)
         if id(layer) not in fused:
-            fused[id(layer)] = layer.fuse()
+            fused[id(layer)] = layer.fuse(in_place=id(weight) not in shared)
+        if id(weight) in shared and _stored(fused[id(layer)]) is not weight:
+            untied.append(path)
         set_module(graph, path, fused[id(layer)])
+    _train_again(graph, trained, [layers[path] for path in untied], fused)
+    if layers:
+        refresh(graph)
+    else:
+        logger.warning("fuse_lora_weights: the graph has no adapters.")
+    return graph, {"fused": list(layers), "untied": untied}
+
+
+def _stored(layer: Any) -> Tensor:
+    """The tensor that layers with one weight have in common."""
+    return layer.codes if is_packed(layer) else stored_weight(layer)
+
+
+def _shared_tensors(model: nn.Module) -> set[int]:
+    """The parameters and buffers that several modules own."""
+    tables = [table for m in model.modules() for table in (m._parameters, m._buffers)]
+    owned = Counter(id(t) for table in tables for t in table.values() if t is not None)
+    return {key for key, count in owned.items() if count > 1}
+
+
+def _train_again(
+    graph: MaseGraph, trained: set[str], untied: Sequence[LoRALinear], fused: dict[int, Any]
+) -> None:
+    """Undo the freezing; a weight that was untied trains as the one it was copied from."""
     for name, parameter in graph.model.named_parameters():
         if name in trained:
             parameter.requires_grad_(True)
-    if layers:
-        refresh(graph)
-    return graph, {"fused": list(layers)}
+    for layer in untied:
+        if not is_packed(layer.base_layer):
+            trains = stored_weight(layer.base_layer).requires_grad
+            stored_weight(fused[id(layer)]).requires_grad_(trains)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import op_of_module
+from chop.ir.twins import twin_of
 from chop.kernels import (
     GROUP_SIZES,
     PACKED_FORMATS,
@@ -21,6 +23,10 @@ from chop.kernels import (
     pack,
 )
 from chop.kernels.formats import check_group_size
+from chop.kernels.layers import PACKED_LAYERS
+from chop.log import get_logger
+from chop.nn.modules.lora import LoRALinear, is_packed
+from chop.nn.modules.masked import WEIGHT, Masked
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass, Quantizer
 from chop.passes.base import PassResult, graph_pass
@@ -28,6 +34,8 @@ from chop.passes.graph.analysis.table import draw_table, show
 from chop.passes.graph.annotate import refresh
 from chop.passes.graph.transforms.lift_products import lift_products
 from chop.passes.graph.transforms.surgery import set_module
+
+logger = get_logger(__name__)
 
 INT8_FORMATS = {"int8": False, "int8_dynamic": True}
 """Formats of `QLinearInt8`, and whether activations are rounded too. They have no embedding."""
@@ -69,12 +77,32 @@ class KeepError(Exception):
     """Why a module is not packed."""
 
 
+class _Packed(NamedTuple):
+    """A packed weight and the layer it was made from."""
+
+    layer: nn.Module
+    form: str
+    group_size: int
+    result: PackedTensor
+
+    def is_of(self, layer: Any, form: str, group_size: int) -> bool:
+        """Whether `layer` has the same parameter, and the same values: masks may differ."""
+        own = self.layer._parameters.get(WEIGHT)  # None where the weight is computed
+        is_shared = own is not None and own is layer._parameters.get(WEIGHT)
+        if not is_shared or (form, group_size) != (self.form, self.group_size):
+            return False
+        return torch.equal(layer.weight, self.layer.weight)  # type: ignore[arg-type]
+
+
 @graph_pass("pack_weights_transform_pass", PackWeightsArgs, rewrites=True, preserves=False)
 def pack_weights_transform_pass(graph: MaseGraph, args: PackWeightsArgs) -> PassResult:
     """Replace linear layers and embeddings by layers on packed weights.
 
     Float layers are rounded to `format`. A layer quantised to an MX format that can be packed
-    keeps its own format and its values bit for bit. Layers that share a weight share its bytes.
+    keeps its own format and its values bit for bit. Layers that share a weight share its bytes;
+    pruned weights are packed with their zeros; adapters stay, beside a packed layer. A layer whose
+    weight other nodes read is kept. The graph lets go of the model it was made from
+    (`graph.original`), which holds the float weights.
     `info["modules"]` has one record per module: bytes before and after, and why it was kept;
     `info["before"]`, `info["after"]` and `info["kept"]` are bytes of the whole model.
     """
@@ -85,6 +113,10 @@ def pack_weights_transform_pass(graph: MaseGraph, args: PackWeightsArgs) -> Pass
     records = packer.records()
     refresh(graph)
     info = _summary(records)
+    if packer.packed_modules:
+        graph.original = None
+    else:
+        logger.warning("pack_weights: no layer was packed. info['modules'] says why.")
     if args.show_table:
         show(memory_table(info))
     return graph, info
@@ -143,8 +175,9 @@ class _Packer:
         self.graph, self.args = graph, args
         self.seen: set[int] = set()
         self.counted: set[int] = set()
-        self.packed_weights: dict[tuple[int, str, int], PackedTensor] = {}
-        self.packed_modules: dict[int, nn.Module] = {}
+        self.packed_weights: list[_Packed] = []
+        self.packed_modules: dict[int, tuple[nn.Module, nn.Module]] = {}  # with the old one: its id
+        self.read = _read_modules(graph)
         self.facts: list[tuple[str, str, int, int, str, str]] = []
 
     def visit(self, target: str) -> None:
@@ -185,16 +218,19 @@ class _Packer:
         return sum(t.nbytes for t in fresh.values())
 
     def _pack(self, old: nn.Module, target: str) -> tuple[nn.Module, str]:
-        if isinstance(old, QLinearPacked | QEmbeddingPacked | QLinearInt8):
+        if isinstance(old, PACKED_LAYERS):
             return old, getattr(old, "format", "int8")
         if not any(True for _ in old.parameters()):
             raise KeepError("has no parameters")
         if any(target == s or target.startswith(f"{s}.") for s in self.args.skip):
             raise KeepError("in skip")
+        if id(old) in self.read:
+            raise KeepError("the graph itself reads its weight")
         if id(old) not in self.packed_modules:
-            self.packed_modules[id(old)] = self._make(old)
-        new = self.packed_modules[id(old)]
-        return new, getattr(new, "format", self.args.format)
+            self.packed_modules[id(old)] = (old, self._make(old))
+        _, new = self.packed_modules[id(old)]
+        base = new.base_layer if isinstance(new, LoRALinear) else new
+        return new, getattr(base, "format", self.args.format)
 
     def _make(self, old: nn.Module) -> nn.Module:
         op = op_of_module(old)
@@ -209,26 +245,37 @@ class _Packer:
 
     def linear(self, old: Any) -> nn.Module:
         """The packed layer for a linear one."""
+        if isinstance(old, LoRALinear):
+            return self._adapted_linear(old)
         if isinstance(old, QuantizedModule):
             return self._quantised_linear(old)
-        if type(old) is not nn.Linear:
+        if _plain_class(old) is not nn.Linear:
             raise KeepError(f"{type(old).__name__} may compute otherwise than Linear")
         if self.args.format in INT8_FORMATS:
             dynamic = INT8_FORMATS[self.args.format]
             return QLinearInt8.from_linear(old, quantize_input=dynamic)
-        return QLinearPacked(self._weight(old.weight, self.args.format, None), old.bias)
+        weight = self._weight(old, self.args.format, None)
+        return QLinearPacked(weight, old.bias, dtype=old.weight.dtype)
+
+    def _adapted_linear(self, old: LoRALinear) -> nn.Module:
+        """The same adapter beside a packed layer: it trains on while the bytes stay."""
+        if is_packed(old.base_layer):
+            raise KeepError("its base layer is packed already")
+        twin = twin_of(old, type(old))
+        twin.base_layer = self._make(old.base_layer)
+        return twin
 
     def _quantised_linear(self, old: Any) -> nn.Module:
         formats: dict[str, Quantizer] = old.quantizers
         form = _packed_form(formats["weight"])
-        weight = self._weight(old.weight, form[0], form[1])
+        weight = self._weight(old, form[0], form[1])
         bias = None if old.bias is None else formats["bias"](old.bias.detach())
         kept: dict[str, Quantizer] = {
             role: formats[role]
             for role in ("data_in", "data_out")
             if role in formats and not isinstance(formats[role], Bypass)
         }
-        return QLinearPacked(weight, bias, kept)
+        return QLinearPacked(weight, bias, kept, old.weight.dtype)
 
     def embedding(self, old: Any) -> nn.Module:
         """The packed layer for an embedding."""
@@ -240,15 +287,28 @@ class _Packer:
             raise KeepError(f"{self.args.format} has no embedding")
         if old.max_norm is not None:
             raise KeepError("max_norm rewrites the table at each call")
-        packed = self._weight(old.weight, self.args.format, None)
+        packed = self._weight(old, self.args.format, None)
         return QEmbeddingPacked(packed, old.weight.dtype)
 
-    def _weight(self, weight: Tensor, form: str, group_size: int | None) -> PackedTensor:
+    def _weight(self, layer: Any, form: str, group_size: int | None) -> PackedTensor:
         group = group_size or self.args.group_size
-        key = (id(weight), form, group)
-        if key not in self.packed_weights:
-            self.packed_weights[key] = pack(weight.detach(), form, group)
-        return self.packed_weights[key]
+        known = next((w for w in self.packed_weights if w.is_of(layer, form, group)), None)
+        if known is not None:
+            return known.result
+        packed = pack(layer.weight.detach(), form, group)
+        self.packed_weights.append(_Packed(layer, form, group, packed))
+        return packed
+
+
+def _read_modules(graph: MaseGraph) -> set[int]:
+    """The modules whose parameters nodes read themselves."""
+    paths = {str(n.target).rpartition(".")[0] for n in graph.fx_graph.nodes if n.op == "get_attr"}
+    return {id(graph.model.get_submodule(path)) for path in paths if path}
+
+
+def _plain_class(layer: nn.Module) -> type[nn.Module]:
+    """The class of a layer, without its mask."""
+    return layer.plain_class if isinstance(layer, Masked) else type(layer)
 
 
 def _packed_form(quantizer: Quantizer) -> tuple[str, int]:

@@ -6,22 +6,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import fx
+from torch import fx, nn
 
 from chop.errors import ConfigError
 from chop.ir.effects import is_in_place
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata
 from chop.ir.ops import Op, find_op, node_module
+from chop.kernels.layers import PACKED_LAYERS
 from chop.log import get_logger
+from chop.nn.modules.lora import LoRALinear
 from chop.nn.quantized.convert import float_class_of, to_format
 from chop.nn.quantized.function import parse_function_config, quantized_function
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers.formats import find_format
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.number_formats import annotate_formats, relink_formats
+from chop.passes.graph.transforms.lift_products import lift_products
 from chop.passes.graph.transforms.surgery import set_module
-from chop.passes.module.quantize import WHERE, quantize_module
+from chop.passes.module.quantize import WHERE, quantize_module, warn_unchanged
 from chop.passes.quantization_rules import Candidate, Choice, QuantizeArgs, choose
 
 logger = get_logger(__name__)
@@ -61,29 +64,43 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
 
     Layers become their quantised twins, functions and tensor methods become quantised functions
     (an operation in place becomes one that is not, or is left alone where others read what it
-    writes). A config whose `name` is None leaves alone
+    writes). A layer with an adapter is quantised beside it, and the products that GPT-2 and its kin
+    write (`Conv1D`) are linear layers first. A config whose `name` is None leaves alone
     what it matches. What is quantised already changes its format. Metadata that exists follows:
-    type and precision of operands, parameters and results. Nothing is changed when an argument is
+    type and precision of operands, parameters and results. No value is changed when an argument is
     wrong. A plain module may take the graph's place; its layers are quantised.
     """
+    lift_products(graph)
     nodes = [n for n in graph.fx_graph.nodes if n.op in (*CALLS, "call_module")]
     ops = [find_op(node, graph.custom_ops) for node in nodes]
     candidates = [_candidate(n, op) for n, op in zip(nodes, ops, strict=True)]
-    choices = choose(args, candidates, WHERE)
+    choices = _choose(graph, args, candidates)
     changes = _plan(nodes, ops, choices)
     for node, change in changes.items():
         _apply(graph, node, change)
     for node in changes:
         annotate_formats(node)
         relink_formats(node)
+    warn_unchanged(changes)
     return graph, {"quantized": {node.name: _name_of(change) for node, change in changes.items()}}
+
+
+def _choose(
+    graph: MaseGraph, args: QuantizeArgs, candidates: list[Candidate]
+) -> list[Choice | None]:
+    try:
+        return choose(args, candidates, WHERE)
+    except ConfigError as error:
+        if any(isinstance(module, PACKED_LAYERS) for module in graph.model.modules()):
+            raise ConfigError(f"{error} Its layers are packed: quantise before packing.") from error
+        raise
 
 
 def _candidate(node: fx.Node, op: Op | None) -> Candidate:
     if node.op == "call_module":
         module = node_module(node)
         name = type(module).__name__ if op is None else op.name
-        can = float_class_of(module) is not None
+        can = float_class_of(_layer(module)) is not None
         names: tuple[str, ...] = (node.name, str(node.target))
     else:
         name = str(node.target) if op is None else op.name
@@ -95,6 +112,11 @@ def _candidate(node: fx.Node, op: Op | None) -> Candidate:
             node.name,
         )
     return Candidate(names, name, can)
+
+
+def _layer(module: nn.Module) -> nn.Module:
+    """The layer that quantising `module` is about: within an adapter, the one it adapts."""
+    return module.base_layer if isinstance(module, LoRALinear) else module
 
 
 def _is_write_read(node: fx.Node) -> bool:
@@ -137,7 +159,7 @@ def _plan(
         if choice is None:
             continue
         if node.op == "call_module":
-            module = node_module(node)
+            module = _layer(node_module(node))
             key = (id(module), choice.where)  # a layer called twice stays one layer
             if key not in twins:
                 twins[key] = to_format(module, choice.config, where=choice.where)
@@ -169,7 +191,8 @@ def _call(op: Op, choice: Choice) -> Call:
 
 def _apply(graph: MaseGraph, node: fx.Node, change: Change) -> None:
     if isinstance(change, QuantizedModule):
-        set_module(graph, str(node.target), change)
+        has_adapter = isinstance(node_module(node), LoRALinear)
+        set_module(graph, f"{node.target}.base_layer" if has_adapter else str(node.target), change)
         config: Mapping[str, Any] = change.config
     else:
         node.op, node.target = "call_function", change.function

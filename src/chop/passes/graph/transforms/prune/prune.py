@@ -7,6 +7,7 @@ from typing import Any
 from chop.ir.graph import MaseGraph
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.annotate import refresh
+from chop.passes.graph.transforms.lift_products import lift_products
 from chop.passes.graph.transforms.prune.activations import prune_activations
 from chop.passes.graph.transforms.prune.config import STRUCTURES, PruneArgs
 from chop.passes.graph.transforms.prune.measure import annotate_sparsity, measure
@@ -27,12 +28,14 @@ def prune_transform_pass(graph: MaseGraph, args: PruneArgs) -> PassResult:
     copy and save with their zeros. What is pruned already stays so and counts. With granularity
     "channel" or "head", rows and columns are removed from all the weights that share them, and
     the graph's constants follow; the parameters are new ones, so make the optimiser afterwards.
+    The products that GPT-2 and its kin write (`Conv1D`) are linear layers first.
     Activations are pruned by nodes before the layers.
 
     `info["sparsity"]` is the measured share of zeros over all such weights, `info["layers"]` by
     path, `info["activations"]` by node on the example inputs. Removing channels adds
     `info["structure"]`, with the parameters before and after.
     """
+    lift_products(graph)
     structure: dict[str, Any] = {}
     if args.weight is not None and args.weight.granularity in STRUCTURES:
         structure = {"structure": prune_structures(graph, args.weight, args)}

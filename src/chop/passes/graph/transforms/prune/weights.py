@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from chop.errors import PassError
 from chop.ir.graph import MaseGraph
+from chop.kernels.layers import PACKED_LAYERS
+from chop.log import get_logger
 from chop.passes.graph.patterns import select
 from chop.passes.graph.transforms.prune.config import PruneArgs, PruneWeight
 from chop.passes.graph.transforms.prune.granularity import (
@@ -31,6 +33,8 @@ from chop.passes.graph.transforms.prune.layers import (
 )
 from chop.passes.graph.transforms.surgery import set_module
 
+logger = get_logger(__name__)
+
 Layers = Mapping[str, nn.Module]
 
 
@@ -43,8 +47,15 @@ def chosen_layers(graph: MaseGraph, patterns: tuple[str, ...] | None, where: str
         )
     layers = prunable_layers(graph)
     if not layers:
-        raise PassError("prune: the graph has no linear or convolution layer.")
+        raise PassError(
+            f"prune: the graph has no linear or convolution layer.{_packed_hint(graph)}"
+        )
     return {path: layers[path] for path in select(patterns, list(layers), where)}
+
+
+def _packed_hint(graph: MaseGraph) -> str:
+    is_packed = any(isinstance(m, PACKED_LAYERS) for m in graph.model.modules())
+    return " Its layers are packed: prune before packing." if is_packed else ""
 
 
 def gradient_scores(graph: MaseGraph, args: PruneArgs, method: str) -> GradientScores | None:
@@ -64,12 +75,22 @@ def prune_weights(graph: MaseGraph, config: PruneWeight, args: PruneArgs) -> lis
         for w in (stored_weight(layer),)
     }
     masks = _masks(scores, config)
+    _warn_unchanged(layers, masks)
     twins: dict[int, nn.Module] = {}  # a layer at two paths stays one layer
     for path, layer in layers.items():
         if id(layer) not in twins:
             twins[id(layer)] = add_mask(layer, masks[path])
         set_module(graph, path, twins[id(layer)])
     return list(layers)
+
+
+def _warn_unchanged(layers: Layers, masks: Mapping[str, Tensor]) -> None:
+    """Say that nothing will be pruned that is not pruned already."""
+    for path, mask in masks.items():
+        old = mask_of(layers[path])
+        if not (mask if old is None else mask | ~old).all():
+            return
+    logger.warning("prune: no weight was pruned beyond those that were pruned before.")
 
 
 def _ranked(layer: nn.Module, scores: Tensor) -> Tensor:

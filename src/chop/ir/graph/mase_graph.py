@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,9 @@ from torch import fx, nn
 from chop.errors import CheckpointError
 from chop.ir.checkpoint import load_graph, save_graph, save_state_dict
 from chop.ir.drawing import draw
-from chop.ir.inputs import example_inputs
+from chop.ir.guards import guards_of
+from chop.ir.inputs import check_concrete, example_inputs
+from chop.ir.recapture import CaptureAgain
 from chop.ir.traced import TracedModule
 from chop.ir.tracer import TraceOptions, trace
 
@@ -24,7 +27,11 @@ class MaseGraph:
     inputs (a mapping, a tensor or a tuple). `custom_ops` names modules and functions of your own:
     `{"modules": {MyLayer: {"mase_op": "my_layer"}}}` makes MyLayer one node. `leaf_modules` are
     further modules, by name or class, to keep whole. `specialize` keeps the branch this input
-    takes where control flow depends on values.
+    takes where control flow depends on values. `cf_args` are arguments of forward that are no
+    inputs; each must have its default.
+
+    Called with sizes at which the model's code would have gone another way, the graph raises a
+    SizeError; with `recapture` it is captured again there, as long as it is as it was captured.
 
     The graph shares modules and parameters with `model`: training one trains the other.
     """
@@ -40,9 +47,13 @@ class MaseGraph:
         *,
         leaf_modules: Iterable[str | type[nn.Module]] = (),
         specialize: bool = False,
+        cf_args: Mapping[str, Any] | None = None,
+        recapture: bool = False,
     ) -> None:
+        check_concrete(model, cf_args or {})
         self.custom_ops: dict[str, Any] = dict(custom_ops or {})
-        self.original: nn.Module | None = model
+        self.original = model
+        self._shared: set[int] = set()
         if isinstance(model, TracedModule):
             self.dummy_in: dict[str, Any] | None = None
             self.model = model
@@ -50,6 +61,42 @@ class MaseGraph:
         leaves = (*leaf_modules, *self.custom_ops.get("modules", {}))
         self.dummy_in = example_inputs(model, hf_input_names, dummy_in)
         self.model = trace(model, self.dummy_in, TraceOptions(leaves, specialize))
+        self._shared.update(id(p) for p in self.model.parameters())
+        if recapture:
+            self._recapture_with(model, TraceOptions(leaves, specialize))
+
+    def _recapture_with(self, model: nn.Module, options: TraceOptions) -> None:
+        example = self.dummy_in or {}
+
+        def capture(inputs: Mapping[str, Any]) -> TracedModule:
+            return trace(model, {**example, **inputs}, options)
+
+        self.model.recapture = CaptureAgain(self.model, model, capture)
+
+    @property
+    def original(self) -> nn.Module | None:
+        """The model this was captured from, until passes have replaced parameters of it.
+
+        From then on the graph does not keep it: it is there as long as somebody else does.
+        """
+        kept = self._original
+        return kept() if isinstance(kept, weakref.ref) else kept
+
+    @original.setter
+    def original(self, model: nn.Module | None) -> None:
+        self._original: nn.Module | weakref.ref[nn.Module] | None = model
+
+    def _release_original(self) -> None:
+        """Keep no second copy of the weights: hold the model only while it shares all of them."""
+        now = {id(p) for p in self.model.parameters()}
+        if isinstance(self._original, nn.Module) and not self._shared <= now:
+            self._original = weakref.ref(self._original)
+            self.model.recapture = None  # it speaks of the model as it was
+
+    @classmethod
+    def from_module(cls, model: nn.Module, *args: Any, **options: Any) -> MaseGraph:
+        """The same as `MaseGraph(model, …)`."""
+        return cls(model, *args, **options)
 
     @property
     def fx_graph(self) -> fx.Graph:
@@ -70,17 +117,31 @@ class MaseGraph:
         """The live modules of the model, by qualified name."""
         return dict(self.model.named_modules())
 
+    def open_sizes(self) -> dict[str, list[str]]:
+        """Of every size of every input: `free`, `pinned`, or the condition it must meet.
+
+        A graph captured without inputs has no such table: torch.fx refuses to decide by a size.
+        """
+        guards = guards_of(self.model)
+        return {} if guards is None else guards.openness()
+
     def recompile(self) -> None:
         """Check the graph and make `model` run it, after a change to its nodes."""
         self.fx_graph.lint()
         self.model.recompile()
+        self._release_original()
 
-    def draw(self, path: str | Path = "mase_graph.svg") -> Path:
-        """Write a picture of the graph, as SVG or DOT by the suffix, and say where."""
-        return draw(self.fx_graph, path, type(self.model).__name__)
+    def draw(self, path: str | Path = "mase_graph.svg", *, file: str | Path | None = None) -> Path:
+        """Write a picture of the graph, as SVG or DOT by the suffix, and say where.
+
+        `file` is another name for `path`.
+        """
+        return draw(self.fx_graph, path if file is None else file, type(self.model).__name__)
 
     def export(
-        self, path: str | Path, save_format: Literal["graph", "state_dict"] = "graph"
+        self,
+        path: str | Path = "mase_graph",
+        save_format: Literal["graph", "state_dict"] = "graph",
     ) -> None:
         """Write `<path>.json` and `<path>.safetensors`, or with "state_dict" the tensors alone."""
         if save_format not in ("graph", "state_dict"):
@@ -109,6 +170,7 @@ class MaseGraph:
         new.model = copy.deepcopy(self.model, memo)
         new.dummy_in = copy.deepcopy(self.dummy_in, memo)
         new.custom_ops = dict(self.custom_ops)
+        new._shared = set()
         new.original = None  # shares parameters with the graph this is a copy of
         return new
 

@@ -1,0 +1,106 @@
+"""Sequences of passes in every order, compared step by step with what they should give.
+
+Every pair and every triple of steps (prune, quantise, LoRA, fuse LoRA, fuse attention, fuse
+patterns, pack, export and reload, deepcopy) over one model of each kind, and every pair over the
+models of the coverage table. A sequence is right, refused (its last step raised a clear error), or
+wrong. The counts go to section "passes" of bench/results/right.json.
+
+    python bench/right_passes.py [triples|zoo|all] [--models NAME ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+sys.path.append(sys.path.pop(0))  # this folder last: its graph.py is not the package
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+import torch
+import zoo
+from pass_sequences import State, Verdict, try_all
+from record import RESULTS, provenance
+from sequence_models import MODELS, graph_and_inputs
+from traced_zoo import traced
+
+SECTION = "passes"
+FILE = RESULTS / "right.json"
+DEPTHS = {"triples": 3, "zoo": 2}
+ACROSS_THE_ZOO = ("prune", "quantise", "LoRA", "fuse LoRA", "fuse attention", "pack", "reload")
+"""The steps tried over the whole table; `deepcopy` happens before each of them anyway."""
+
+
+def states(part: str, wanted: list[str]) -> dict[str, Any]:
+    """The models of a part, by name, as functions that give a state."""
+    names = list(MODELS if part == "triples" else zoo.ZOO)
+    return {name: _maker(part, name) for name in names if not wanted or name in wanted}
+
+
+def _maker(part: str, name: str) -> Any:
+    if part == "triples":
+        return lambda: State(*graph_and_inputs(name))
+    return lambda: State(traced(name), zoo.case(name).inputs)
+
+
+def record(verdicts: list[Verdict], seconds: float) -> dict[str, Any]:
+    """Counts of a model, with what is wrong and the reasons of refusals."""
+    kinds = Counter(v.kind for v in verdicts)
+    refusals = Counter(f"{v.sequence[-1]}: {v.reason}" for v in verdicts if v.kind == "refused")
+    return {
+        "tried": len(verdicts),
+        "right": kinds["right"],
+        "refused": kinds["refused"],
+        "wrong": kinds["wrong"],
+        "seconds": round(seconds, 1),
+        "refusals": dict(refusals),
+        "faults": [[*v.sequence, v.reason] for v in verdicts if v.kind == "wrong"],
+    }
+
+
+def save(part: str, models: dict[str, Any]) -> None:
+    """Add the models of a part to the section, with its sums; other sections stay."""
+    whole = json.loads(FILE.read_text()) if FILE.exists() else {}
+    parts = whole.get(SECTION, {}).get("parts", {})
+    parts[part] = {**parts.get(part, {}), **models}
+    counted = [model for each in parts.values() for model in each.values()]
+    sums = {key: sum(m[key] for m in counted) for key in ("tried", "right", "refused", "wrong")}
+    whole[SECTION] = {**provenance(), "models": len(counted), **sums, "parts": parts}
+    RESULTS.mkdir(exist_ok=True)
+    FILE.write_text(json.dumps(whole, indent=2) + "\n")
+
+
+def run(part: str, wanted: list[str]) -> int:
+    """Try a part, write each model down as it is done; how many sequences are wrong."""
+    steps = {} if part == "triples" else {"steps": ACROSS_THE_ZOO}
+    wrong = 0
+    for name, state in states(part, wanted).items():
+        start = time.perf_counter()
+        torch.manual_seed(0)
+        found = record(try_all(state(), DEPTHS[part], **steps), time.perf_counter() - start)
+        save(part, {name: found})
+        wrong += found["wrong"]
+        print(f"{part}, {name}: {found['tried']} tried, {found['wrong']} wrong", flush=True)
+        for fault in found["faults"]:
+            print(f"    {fault}", flush=True)
+    return wrong
+
+
+def main() -> int:
+    """Try what is asked for; 1 where a sequence is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", nargs="?", choices=[*DEPTHS, "all"], default="all")
+    parser.add_argument("--models", nargs="*", default=[])
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)  # requests that change nothing are part of the plan
+    parts = list(DEPTHS) if options.part == "all" else [options.part]
+    return int(sum(run(part, options.models) for part in parts) > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""Writes docs/coming_from.md: what programs for DeepWok/mase say, and what it is here.
+
+python docs/make_coming_from.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from chop.models.named import OLD_TASKS
+from chop.models.old import OLD_HUB_NAMES, OLD_MODELS
+from chop.nn.quantizers.operands import FOR_ALL, WITHOUT_EFFECT
+from chop.old_names import OLD_NAMES
+from chop.passes.base import OLD_KEYS
+from chop.passes.old_configs import BY_CLASS, OLD_FORMATS, OLD_OPS
+
+PAGE = Path(__file__).resolve().parent / "coming_from.md"
+INTRODUCTION = """# Coming from DeepWok/mase
+
+Programs written for [DeepWok/mase](https://github.com/DeepWok/mase) run as they are: its tutorials
+and labs, and its files of quantise settings. The names on this page need not be changed; the new
+ones say where a thing is explained. What an old program asks for and this system does not need is
+accepted, and said once in the log. A misspelt name or key stays an error.
+
+Written by `docs/make_coming_from.py` from the tables that the code itself reads.
+"""
+DATA = """
+`MaseDataModule(name)` takes a built-in dataset (`digits`, `sequences`, `toy`), a folder with
+`train.npz` and `test.npz` that hold one array for each column and one called `labels`, or text with
+a tokenizer.
+"""
+CALLS = (
+    ("`MaseGraph.from_module(model)`", "`MaseGraph(model)`"),
+    (
+        "`MaseGraph(model, cf_args={…})`",
+        "`MaseGraph(model)`: arguments with their defaults are no inputs",
+    ),
+    ("`mg.draw(file=path)`", "`mg.draw(path)`"),
+    ("`mg.export()`", '`mg.export("mase_graph")`'),
+    ("`isinstance(meta, dict)`", 'true of every record in `node.meta["mase"]`'),
+    (
+        "`get_trainer(model, data, tokenizer, metric, folder)`",
+        "`get_trainer(model, data, tokenizer, metric, output_dir=folder)`",
+    ),
+    (
+        "`summarize_quantization_analysis_pass(before, after, save_dir=…)`",
+        '`summarize_quantization_analysis_pass(after, {"original_graph": before, "save_dir": …})`',
+    ),
+    ("`./ch train MODEL DATASET`", "`mase train MODEL --dataset DATASET`"),
+    ("`./ch transform --config FILE`", "`mase quantize MODEL --config FILE`"),
+    ("`./ch search --config FILE`", "`mase search MODEL --config FILE`"),
+)
+
+
+def table(headers: tuple[str, str], rows: Iterable[tuple[str, str]]) -> str:
+    """Two columns of Markdown."""
+    lines = [f"| {headers[0]} | {headers[1]} |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {old} | {new} |" for old, new in rows)])
+
+
+def names() -> str:
+    """The table of imports."""
+    rows = ((f"`{row.path}`", f"`{row.new}`") for row in OLD_NAMES)
+    return table(("imported as", "is"), rows)
+
+
+def keys() -> str:
+    """The table of settings."""
+    rows = [(f"`{key}` of any pass that does not use it", "no effect") for key in OLD_KEYS]
+    rows += [(f"`{key}` in a layer's config", "no effect") for key in WITHOUT_EFFECT]
+    for key, (field, values) in FOR_ALL.items():
+        given = f'`<operand>_{field} = "{values[True]}"`' if values else f"`<operand>_{field}`"
+        rows.append((f"`{key}` in a layer's config", f"{given} for every operand"))
+    rows.append(('`<operand>_width = "NA"`', "the operand is not quantised"))
+    rows += [
+        (f'`name = "{old}"`', f'`name = "{new}"`' + (f": {but}" if but else ""))
+        for old, (new, but) in OLD_FORMATS.items()
+    ]
+    rows += [(f"`[{BY_CLASS[0]}.{old}]`", f"`[{new}.config]`") for old, new in OLD_OPS.items()]
+    rows += [(f"`[{each}.linear]`", "`[linear.config]`") for each in BY_CLASS]
+    rows.append(("`[model_layer_0.self_attn.q_proj]`", "a rule by expression for that layer"))
+    return table(("an old config's", "means"), rows)
+
+
+def models() -> str:
+    """The table of models and tasks."""
+    rows = [
+        (f'`get_model("{old.replace("_", "-")}")`', "built in, with random weights")
+        for old in OLD_MODELS
+    ]
+    rows += [
+        (f'`get_model("{old}")`', f'`get_model("{new}")`') for old, new in OLD_HUB_NAMES.items()
+    ]
+    rows += [(f'`task="{old}"`', f'`task="{new}"`') for old, new in OLD_TASKS.items()]
+    return table(("an old model or task", "is"), rows)
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [
+        INTRODUCTION,
+        "## Imports\n",
+        names(),
+        "\n`chop.nn.quantized` has every quantised layer; the rows above are examples.\n",
+        "## Calls\n",
+        table(("an old program's", "is"), CALLS),
+        "\n## Settings\n",
+        keys(),
+        "\n## Models, tasks and data\n",
+        models(),
+        DATA,
+    ]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

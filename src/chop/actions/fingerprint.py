@@ -1,0 +1,112 @@
+"""What a model or a dataset is, as a short text: equal for equal contents, wherever they lie.
+
+A measurement is about the model and the rows it was made with. Their fingerprints tell whether a
+record on disk is about the ones at hand, which a path cannot: the file there may be another now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from chop.ir.graph import MaseGraph
+
+LENGTH = 16
+"""Hexadecimal digits of a fingerprint."""
+ROWS_AT_A_TIME = 8192
+_PLAIN = (bool, int, float, str, type(None))
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+
+
+class Hash(Protocol):
+    """What takes bytes."""
+
+    def update(self, data: Any, /) -> None:
+        """Take further bytes."""
+
+
+def graph_fingerprint(graph: MaseGraph) -> str:
+    """The fingerprint of a graph: its operations, the settings of its modules, every tensor."""
+    digest = hashlib.sha256()
+    for node in graph.fx_graph.nodes:
+        digest.update(_ADDRESS.sub("", str(node.format_node())).encode())
+    for name, module in graph.model.named_modules():
+        digest.update(f"{name}:{_settings(module)}".encode())
+    for name, tensor in graph.model.state_dict(keep_vars=True).items():
+        if isinstance(tensor, Tensor):
+            _add_tensor(digest, name, tensor)
+    return digest.hexdigest()[:LENGTH]
+
+
+def _settings(module: nn.Module) -> str:
+    """The class of a module and the plain values it was made with; not whether it trains now."""
+    plain = {
+        name: value
+        for name, value in sorted(vars(module).items())
+        if name != "training" and not name.startswith("_") and _is_plain(value)
+    }
+    return f"{type(module).__qualname__}({plain}; {_ADDRESS.sub('', module.extra_repr())})"
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_is_plain(each) for each in value)
+    return isinstance(value, _PLAIN)
+
+
+def _add_tensor(digest: Hash, name: str, tensor: Tensor) -> None:
+    digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    digest.update(flat.view(torch.uint8).numpy())
+
+
+def data_fingerprint(splits: Mapping[str, Any]) -> str:
+    """The fingerprint of the rows of every split, in their order."""
+    digest = hashlib.sha256()
+    for name in sorted(splits):
+        digest.update(f"split {name}:{len(splits[name])}".encode())
+        for piece in _pieces(splits[name]):
+            digest.update(piece)
+    return digest.hexdigest()[:LENGTH]
+
+
+def _pieces(split: Any) -> Iterator[Any]:
+    """The contents of a split as bytes."""
+    columns = getattr(split, "columns", None)
+    if isinstance(columns, Mapping):
+        arrays = {name: np.asarray(column) for name, column in columns.items()}
+    elif hasattr(split, "offsets"):
+        arrays = {name: getattr(split, name) for name in ("ids", "offsets", "labels")}
+    elif hasattr(split, "with_format"):
+        yield from _arrow_pieces(split)
+        return
+    else:
+        yield from (repr(split[i]).encode() for i in range(len(split)))
+        return
+    for name, array in arrays.items():
+        yield f"{name}:{array.dtype}:{array.shape}".encode()
+        yield np.ascontiguousarray(array).view(np.uint8)
+
+
+def _arrow_pieces(split: Any) -> Iterator[bytes]:
+    for table in split.with_format("arrow").iter(ROWS_AT_A_TIME):
+        for name in table.column_names:
+            yield name.encode()
+            yield from (bytes(part) for part in _canonical(table[name].combine_chunks()))
+
+
+def _canonical(array: Any) -> Iterator[Any]:
+    """The values of an Arrow array, whichever buffers hold them."""
+    if hasattr(array, "offsets"):  # a list for each row
+        yield np.diff(array.offsets.to_numpy())
+        yield from _canonical(array.flatten())
+    elif array.type.num_buffers == 2 and not array.null_count:
+        yield array.to_numpy(zero_copy_only=False).tobytes()
+    else:
+        yield repr(array.to_pylist()).encode()

@@ -1,0 +1,58 @@
+"""What numbers on a command line may be. To limit an option, add its name to `LIMITS`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from chop.errors import ConfigError
+
+Limit = tuple[str, Callable[[float], bool]]
+"""In words, and as a test."""
+NOT_NEGATIVE: Limit = ("at least 0", lambda value: value >= 0)
+POSITIVE: Limit = ("above 0", lambda value: value > 0)
+COUNT: Limit = ("at least 1", lambda value: value >= 1)
+SEED: Limit = ("from 0 to 2**32 - 1", lambda value: 0 <= value < 2**32)
+SHARE: Limit = ("at least 0 and below 1", lambda value: 0 <= value < 1)
+LIMITS: Mapping[str, Limit] = {
+    **dict.fromkeys(("epochs", "qat_epochs", "finetune_epochs", "tune_epochs"), NOT_NEGATIVE),
+    **dict.fromkeys(("timeout", "tolerance"), NOT_NEGATIVE),
+    **dict.fromkeys(("train_rows", "test_rows", "max_token_len", "batch", "trials"), COUNT),
+    **dict.fromkeys(("batch_size", "eval_batch_size", "save_steps", "workers"), COUNT),
+    **dict.fromkeys(("iterations", "input_shape"), COUNT),
+    **dict.fromkeys(("seed", "seeds"), SEED),
+    **dict.fromkeys(("sparsity", "sparsities"), SHARE),
+    "learning_rate": POSITIVE,
+}
+"""Option -> what its value, or each of its values, may be; the same for every command."""
+NOT_EMPTY = ("iterations", "input_shape", "seeds", "values", "type", "inputs", "devices")
+"""Lists that, where they are given, hold something."""
+
+
+def check_limits(config: Any, where: str) -> None:
+    """An error that names the option of `config` whose value is not allowed."""
+    for field in dataclasses.fields(config):
+        value, place = getattr(config, field.name), f"{where}.{field.name}"
+        if dataclasses.is_dataclass(value):
+            check_limits(value, place)
+            continue
+        if field.name in NOT_EMPTY and value is not None and not len(value):
+            raise ConfigError(f"{place}: empty. Give at least one value, separated by commas.")
+        for number in _numbers(value):
+            _check(number, LIMITS.get(field.name), place)
+
+
+def _check(number: float, limit: Limit | None, where: str) -> None:
+    if isinstance(number, float) and not math.isfinite(number):
+        raise ConfigError(f"{where}: {number} is not allowed. Allowed: a finite number.")
+    if limit is not None and not limit[1](number):
+        raise ConfigError(f"{where}: must be {limit[0]}, got {number}.")
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """The numbers that a value is or lists; those in tables are the business of who reads them."""
+    for each in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(each, int | float) and not isinstance(each, bool):
+            yield each

@@ -1,0 +1,203 @@
+"""A dataset in batches: `MaseDataModule`, and what is known of a dataset by its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, default_collate
+
+from chop.dataset.arrays import ArrayDataset
+from chop.dataset.named import DATASETS
+from chop.dataset.token_arrays import KEYS, load_token_arrays
+from chop.dataset.tokenized import get_tokenized_dataset
+from chop.dataset.toy import toy
+from chop.errors import DataError
+from chop.hub import locate
+
+LABELS = "labels"
+LABEL_COLUMNS = (LABELS, "label")
+TOYS = ("toy", "toy_tiny")
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What a model has to know of a dataset; `sample_shape` is that of one row of its input."""
+
+    name: str
+    num_classes: int
+    available_splits: tuple[str, ...]
+    input_names: tuple[str, ...]
+    sample_shape: tuple[int, ...]
+
+    @property
+    def num_features(self) -> int:
+        """The number of values in one row of the input."""
+        return int(np.prod(self.sample_shape))
+
+    @property
+    def image_size(self) -> tuple[int, ...] | None:
+        """Channels, height and width; None where the input is no image."""
+        return self.sample_shape if len(self.sample_shape) == 3 else None
+
+
+class MaseDataModule:
+    """The splits of a dataset as batches: `setup()`, then `train_dataloader()` and its like.
+
+    `name` is a built-in dataset, a folder of arrays (`train.npz`, `test.npz` with one array for
+    each column), or text for `tokenizer`. A dataset of one input and a label gives pairs, as
+    `x, y = batch`; any other gives mappings. `model_name` and `num_workers` are as programs give
+    them; the rows that a seed orders are the same for any of them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        batch_size: int = 32,
+        num_workers: int = 0,
+        max_token_len: int | None = None,
+        tokenizer: Any = None,
+        model_name: str | None = None,
+        *,
+        seed: int = 0,
+        **unused: Any,
+    ) -> None:
+        self.name, self.batch_size, self.num_workers = name, batch_size, num_workers
+        self.max_token_len, self.tokenizer = max_token_len or 512, tokenizer
+        self.model_name, self.seed = model_name, seed
+        self.splits: dict[str, Any] = {}
+
+    def prepare_data(self) -> None:
+        """Nothing: data is read by `setup`."""
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the data."""
+        self.splits = load_splits(self.name, self.tokenizer, self.max_token_len)
+
+    @property
+    def dataset_info(self) -> DatasetInfo:
+        """What is known of this dataset."""
+        return _info_of(self.name, self._read())
+
+    @property
+    def train_dataset(self) -> Any:
+        """The rows to train on."""
+        return self._split("train")
+
+    @property
+    def val_dataset(self) -> Any:
+        """The rows to choose by: the validation split, or the test split where there is none."""
+        return self._split("validation", "test")
+
+    @property
+    def test_dataset(self) -> Any:
+        """The rows to measure on: the test split, or the validation split where there is none."""
+        return self._split("test", "validation")
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Batches to train on, in an order that the seed decides."""
+        return self._loader(self.train_dataset, shuffle=True)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        """Batches to choose by."""
+        return self._loader(self.val_dataset, shuffle=False)
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        """Batches to measure on."""
+        return self._loader(self.test_dataset, shuffle=False)
+
+    def _read(self) -> dict[str, Any]:
+        if not self.splits:
+            self.setup()
+        return self.splits
+
+    def _split(self, *names: str) -> Any:
+        splits = self._read()
+        found = next((splits[name] for name in names if name in splits), None)
+        if found is None:
+            raise DataError(
+                f"dataset '{self.name}' has no split {' or '.join(names)}; it has: "
+                f"{', '.join(splits)}."
+            )
+        return found
+
+    def _loader(self, split: Any, *, shuffle: bool) -> DataLoader[Any]:
+        return DataLoader(
+            split,
+            self.batch_size,
+            shuffle=shuffle,
+            num_workers=self.num_workers,
+            collate_fn=self._collate,
+            generator=torch.Generator().manual_seed(self.seed),
+        )
+
+    def _collate(self, rows: list[dict[str, Any]]) -> Any:
+        if self.tokenizer is not None and "input_ids" in rows[0]:
+            tokens = [{k: v for k, v in row.items() if k not in LABEL_COLUMNS} for row in rows]
+            labels = [row[name] for row in rows for name in LABEL_COLUMNS if name in row]
+            return {
+                **self.tokenizer.pad(_only_tokens(tokens), return_tensors="pt"),
+                LABELS: torch.as_tensor(labels),
+            }
+        batch = default_collate(rows)
+        if len(batch) == 2 and LABELS in batch:
+            return next(v for k, v in batch.items() if k != LABELS), batch[LABELS]
+        return batch
+
+
+def _only_tokens(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if not isinstance(v, str)} for row in rows]
+
+
+def get_dataset_info(name: str, tokenizer: Any = None) -> DatasetInfo:
+    """What is known of the dataset `name`, found by reading it."""
+    return _info_of(name, load_splits(name, tokenizer))
+
+
+def load_splits(name: str, tokenizer: Any = None, max_token_len: int = 512) -> dict[str, Any]:
+    """The splits of a built-in dataset, a folder of arrays, or text for `tokenizer`."""
+    if name in DATASETS:
+        return dict(DATASETS[name]())
+    if name.replace("-", "_") in TOYS:
+        return dict(toy())
+    if tokenizer is not None:
+        return dict(
+            get_tokenized_dataset(name, tokenizer.name_or_path, max_token_len=max_token_len)
+        )
+    place = locate(name, "dataset")
+    files = sorted(Path(place.name).glob("*.npz")) if place.is_folder else []
+    if not files:
+        raise DataError(
+            f"dataset '{name}': no .npz file in '{place.name}', and no tokenizer for text was "
+            f"given. Built in: {', '.join(DATASETS)}."
+        )
+    with np.load(files[0], allow_pickle=False) as stored:
+        is_tokens = set(KEYS) <= set(stored)
+    if is_tokens:
+        return dict(load_token_arrays(place.name, max_token_len))
+    return {file.stem: _read_arrays(file) for file in files}
+
+
+def _read_arrays(file: Path) -> ArrayDataset:
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            columns = {name: torch.from_numpy(stored[name]) for name in stored}
+    except (ValueError, OSError, TypeError) as error:
+        raise DataError(f"{file}: expected a .npz file of arrays of numbers ({error}).") from error
+    if LABELS not in columns:
+        raise DataError(f"{file}: no array '{LABELS}'. Has: {', '.join(columns)}.")
+    return ArrayDataset(columns)
+
+
+def _info_of(name: str, splits: dict[str, Any]) -> DatasetInfo:
+    split = splits.get("train", next(iter(splits.values())))
+    row = split[0]
+    inputs = [key for key in row if key not in LABEL_COLUMNS and not isinstance(row[key], str)]
+    labels = getattr(split, "columns", {}).get(LABELS, getattr(split, LABELS, None))
+    if labels is None:
+        labels = split["labels" if "labels" in row else "label"]
+    shape = tuple(np.shape(row[inputs[0]]))
+    return DatasetInfo(name, int(max(labels)) + 1, tuple(splits), tuple(inputs), shape)

@@ -1,0 +1,109 @@
+"""Files that others may have written, read with care; files of ours, written whole."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from chop.errors import ChopError
+
+LARGEST_JSON = 1 << 30
+"""Bytes of JSON that are read: more would not fit a graph of a million nodes."""
+DEEPEST = 100
+"""Levels of nesting that are read; what this package writes has fewer than forty."""
+
+
+def read_text(file: Path, error: type[ChopError], largest: int = LARGEST_JSON) -> str:
+    """The text of a file of at most `largest` bytes; anything else is an `error` that names it."""
+    if not file.is_file():
+        raise error(f"{file}: no such file.")
+    try:
+        size = file.stat().st_size
+        if size > largest:
+            raise error(f"{file}: {size} bytes. Allowed: at most {largest}.")
+        return file.read_bytes().decode()
+    except OSError as problem:
+        raise error(f"{file}: cannot be read ({problem.strerror}).") from problem
+    except UnicodeDecodeError as problem:
+        raise error(f"{file}: not text in UTF-8 (byte {problem.start}).") from problem
+
+
+def read_json(file: Path, error: type[ChopError], *, finite: bool = False) -> Any:
+    """What a JSON file says. `finite`: refuse NaN and Infinity, which are no JSON."""
+    return parse_json(read_text(file, error), str(file), error, finite=finite)
+
+
+def parse_json(text: str, where: str, error: type[ChopError], *, finite: bool = False) -> Any:
+    """What JSON text says, read one way only: no key twice, and no deeper than `DEEPEST`."""
+
+    def constant(name: str) -> float:
+        if finite:
+            raise ValueError(f"{name} is not JSON")
+        return float(name)
+
+    try:
+        found = json.loads(text, object_pairs_hook=_object, parse_constant=constant)
+    except ValueError as problem:
+        raise error(f"{where}: not a readable JSON file ({problem}).") from problem
+    except RecursionError as problem:
+        raise error(f"{where}: nested deeper than {DEEPEST} levels.") from problem
+    if _is_deep(found):
+        raise error(f"{where}: nested deeper than {DEEPEST} levels.")
+    return found
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r:.80} is there twice")
+    return made
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [item for each in level for item in _items(each)]
+        if not level:
+            return False
+    return True
+
+
+def _items(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [v for v in value.values() if isinstance(v, dict | list)]
+    return [v for v in value if isinstance(v, dict | list)] if isinstance(value, list) else []
+
+
+def shown(value: Any) -> str:
+    """`value` for a message: its start, and never a second line."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+@contextlib.contextmanager
+def folder_lock(folder: Path, *, shared: bool = False) -> Iterator[None]:
+    """Hold `folder` for writing, or with others for reading; a kill lets go of it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def bring_to_disk(path: Path) -> None:
+    """Make sure that a file's bytes, or a folder's names, outlive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system that cannot
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

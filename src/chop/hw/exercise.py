@@ -1,0 +1,76 @@
+"""The standard run: what a simulated design stands before it is called exact."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from chop.errors import HardwareError
+from chop.hw.cycles import Stalls
+from chop.hw.golden import Ints
+from chop.hw.simulate import Simulator
+from chop.hw.verdict import Verdict
+
+STALLS = Stalls(0.6, 0.6, 2)
+"""Source and sink each wait in two of five cycles."""
+RESETS = 48
+"""So many that one falls into each stage's last cycle of a tensor, more likely than not."""
+LEAST_TENSORS = 8
+"""In the runs with stalls; fewer are sent again."""
+
+
+def profiles(cycles: int, ports: Stalls = STALLS) -> tuple[Stalls, ...]:
+    """Stalls at the ports; inside; and so long that everything fills up and runs dry.
+
+    The last two runs begin after resets in the middle of a tensor. `cycles` is the folding bound.
+    """
+    return (
+        ports,
+        Stalls(0.8, 0.8, 3, inside=0.6, resets=RESETS),
+        Stalls(0.6, 0.4, 5, burst=6 * cycles + 24, resets=4),
+    )
+
+
+def exercise(
+    simulator: Simulator,
+    inputs: Mapping[str, Ints],
+    *,
+    expected: Mapping[str, Ints] | None = None,
+    stalls: Stalls = STALLS,
+    trace: int = 0,
+) -> Verdict:
+    """The verdict at full rate; raises at the first thing that is not right in any of the runs.
+
+    Runs: every table entry; `profiles`, with `stalls` at the ports; full rate. Checked in each:
+    values, count, handshakes at the ports and inside, and the cycle of every beat.
+    """
+    check_memories(simulator.directory)
+    if (tables := simulator.run_tables()) is not None:
+        tables.require_exact()
+    if expected is None:
+        assert simulator.design is not None, "an interface cannot tell the expected outputs"
+        expected = simulator.design.golden(inputs)
+    more, wanted = _repeated(inputs), _repeated(expected)
+    for each in profiles(simulator.interface.cycles, stalls):
+        simulator.run(more, each, expected=wanted).require_exact()
+    return simulator.run(inputs, expected=expected, trace=trace).require_exact()
+
+
+def _repeated(codes: Mapping[str, Ints]) -> dict[str, Ints]:
+    """The tensors, again from the first where they are few."""
+    count = max(LEAST_TENSORS, *(len(each) for each in codes.values()))
+    return {n: v[np.arange(count) % len(v)] if len(v) else v for n, v in codes.items()}
+
+
+def check_memories(directory: Path) -> None:
+    """Raise unless every memory file is the one that `design.json` speaks of."""
+    for stage in json.loads((directory / "design.json").read_text())["stages"]:
+        for name, told in stage["memories"].items():
+            path = directory / "mem" / f"{stage['name']}_{name}.mem"
+            found = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "no file"
+            if found != told["sha256"]:
+                raise HardwareError(f"{path}: not the memory of design.json. Emit it again.")

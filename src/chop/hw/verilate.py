@@ -1,0 +1,141 @@
+"""Turns emitted RTL into a program with Verilator and the C++ compiler, and lints it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from chop.errors import HardwareError
+from chop.hw import toolchain, trust
+from chop.hw.design import Interface
+from chop.hw.emit import write_files
+from chop.hw.sim_top import GATE, SimTop
+from chop.log import get_logger
+
+logger = get_logger(__name__)
+
+DRIVER = Path(__file__).parent / "driver.cpp"
+_CXX_FLAGS = ("-std=gnu++17", "-O1", "-pthread", "-fno-strict-aliasing")
+_RUNTIME = {
+    False: ("verilated", "verilated_threads"),
+    True: ("verilated", "verilated_threads", "verilated_fst_c"),
+}
+_PRELUDE = ("verilated.h", "cstdint", "cstdio", "cstring", "memory", "vector")
+_TRACE = {False: (), True: ("--trace-fst",)}
+
+
+def lint(directory: Path, top: str = "top") -> str:
+    """Warnings and errors of `verilator --lint-only -Wall` on the emitted RTL; empty for none."""
+    command = [str(toolchain.verilator().program), "--lint-only", "-Wall", "--top-module", top]
+    command += [str(p) for p in sorted((directory.resolve() / "rtl").glob("*.sv"))]
+    environment = os.environ | toolchain.verilator().environment()
+    done = subprocess.run(command, capture_output=True, text=True, cwd=directory, env=environment)
+    return toolchain.complaints(done)
+
+
+def build(interface: Interface, directory: Path, top: SimTop, *, waves: bool) -> Path:
+    """The simulator program of the RTL in `directory`; built again only when a source changed."""
+    name = f"{interface.name}.sv"
+    sources = [p for p in sorted((directory / "rtl").glob("*.sv")) if p.name != name]
+    ports = _ports_text(interface, top)
+    key = hashlib.sha256()
+    for text in (top.text, ports, DRIVER.read_text(), toolchain.verilator().version(), str(waves)):
+        key.update(text.encode())
+    for source in (*sources, GATE):
+        key.update(source.read_bytes())
+    work = directory / "sim" / f"{'waves' if waves else 'fast'}-{key.hexdigest()[:16]}"
+    program = work / "simulator"
+    if not trust.is_built_here(program):
+        shutil.rmtree(work, ignore_errors=True)  # a file that came with the folder is not compiled
+        write_files(work, {"ports.h": ports, name: top.text})
+        _verilate(interface.name, [*sources, GATE, work / name], work, _TRACE[waves])
+        _compile(work, waves)
+        trust.note_built(program)
+    return program
+
+
+def _ports_text(interface: Interface, top: SimTop) -> str:
+    """The header that tells the driver the ports of the verilated module."""
+
+    def table(row: str, function: str, rows: Sequence[str]) -> str:
+        text = "".join(f"    {{{each}}},\n" for each in rows)
+        return f"inline std::vector<{row}> {function}(Top& top) {{\n  return {{\n{text}  }};\n}}\n"
+
+    def port(name: str) -> str:
+        return f"&top.{name}, sizeof(top.{name}), &top.{name}_valid, &top.{name}_ready"
+
+    inputs = [*interface.inputs, *(probe.ports[0] for probe in top.probes)]
+    outputs = [*interface.outputs, *(probe.ports[1] for probe in top.probes)]
+    gates = [f"&top.{name}_go, &top.{name}_broken" for name in top.gates]
+    return (
+        '#include "Vtop.h"\nusing Top = Vtop;\n'
+        + table("Port", "input_ports", [port(name) for name in inputs])
+        + table("Port", "output_ports", [port(name) for name in outputs])
+        + table("Gate", "gates", gates)
+    )
+
+
+def _verilate(top: str, sources: Sequence[Path], work: Path, options: Sequence[str]) -> None:
+    tool = toolchain.verilator()
+    command = [str(tool.program), "--cc", "-Wno-fatal", "--top-module", top, "--prefix", "Vtop"]
+    command += ["-O3", "--x-assign", "fast", "--x-initial", "unique", "--Mdir", str(work)]
+    command += [*options, *(str(s.resolve()) for s in sources)]
+    call(command, work, tool.environment())
+
+
+def _compile(work: Path, waves: bool) -> None:
+    """One translation unit for the whole design: small designs compile in a second or two."""
+    unit = work / "unit.cpp"
+    parts = [p.name for p in sorted(work.glob("Vtop*.cpp"))] + [str(DRIVER)]
+    unit.write_text("".join(f'#include "{part}"\n' for part in parts))
+    draft = work / f"simulator.{os.getpid()}"
+    runtime = _runtime(waves)
+    prelude = ["-include", str(runtime / "prelude.h")]
+    objects = [str(runtime / f"{name}.o") for name in _RUNTIME[waves]]
+    libraries = ["-lz", "-llz4"] if waves else []
+    flags = [*_flags(waves), "-I", str(work), *prelude]
+    call([_compiler(), *flags, str(unit), *objects, *libraries, "-o", str(draft)], cwd=work)
+    draft.replace(work / "simulator")
+
+
+def _compiler() -> str:
+    return str(toolchain.program("g++"))
+
+
+def _flags(waves: bool) -> list[str]:
+    include = toolchain.verilator().include
+    places = ["-I", str(include), "-I", str(include / "vltstd")]
+    switches = [f"-DVM_TRACE={int(waves)}", f"-DVM_TRACE_FST={int(waves)}"]
+    return [*_CXX_FLAGS, *switches, "-DVM_COVERAGE=0", "-DVM_SC=0", *places]
+
+
+def _runtime(waves: bool) -> Path:
+    """Verilator's run time and headers, compiled once per machine, in the user's cache."""
+    tool = toolchain.verilator()
+    key = hashlib.sha256(f"{tool.version()} {_flags(waves)}".encode()).hexdigest()
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "mase", key[:16])
+    cache.mkdir(parents=True, exist_ok=True)
+    prelude = cache / "prelude.h"
+    write_files(cache, {prelude.name: "".join(f"#include <{name}>\n" for name in _PRELUDE)})
+    wanted = {f"{name}.o": ["-c", str(tool.include / f"{name}.cpp")] for name in _RUNTIME[waves]}
+    wanted["prelude.h.gch"] = ["-x", "c++-header", str(prelude)]
+    for name, source in wanted.items():
+        if not (cache / name).exists():
+            logger.info("compiling Verilator's run time: %s", name)
+            draft = cache / f"{os.getpid()}.{name}"
+            call([_compiler(), *_flags(waves), *source, "-o", str(draft)], cache)
+            draft.replace(cache / name)
+    return cache
+
+
+def call(command: Sequence[str], cwd: Path, more: Mapping[str, str] | None = None) -> None:
+    """Run a program; raises with what it said when it fails."""
+    environment = os.environ | (more or {})
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        told = (done.stderr + done.stdout).strip()
+        raise HardwareError(f"{Path(command[0]).name} failed ({done.returncode}): {told[-2000:]}")

@@ -1,0 +1,125 @@
+"""Python's own functions, as a model sees them while it is traced: they keep sizes tracked."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from chop.ir.tracked import Tracked, TrackedFloat, TrackedInt, combine, plain
+
+_range = builtins.range
+
+
+class _StandIn(type):
+    """Makes a stand-in behave as the type it stands for in isinstance and issubclass."""
+
+    stands_for: type
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, cls.stands_for)
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return issubclass(other, cls.stands_for)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls.make(*args, **kwargs)  # type: ignore[attr-defined]
+
+
+class tracked_int(metaclass=_StandIn):  # noqa: N801 - stands in for int
+    """The type `int`, whose calls keep the expression of a tracked number."""
+
+    stands_for = int
+
+    @staticmethod
+    def make(*args: Any, **kwargs: Any) -> Any:
+        """`int(*args)`."""
+        if len(args) == 1 and isinstance(args[0], TrackedInt):
+            return args[0]
+        if len(args) == 1 and isinstance(args[0], TrackedFloat):
+            return math.trunc(args[0])
+        if len(args) == 1 and isinstance(args[0], torch.Tensor):
+            return tracked_int.make(args[0].item())
+        return int(*args, **kwargs)
+
+
+class tracked_range(metaclass=_StandIn):  # noqa: N801 - stands in for range
+    """The type `range`: how often a loop over a tracked size runs is a decision."""
+
+    stands_for = _range
+
+    @staticmethod
+    def make(*args: Any) -> Any:
+        """`range(*args)`, as a list of tracked numbers where its start or step is tracked."""
+        if not any(isinstance(a, TrackedInt) for a in args):
+            return _range(*args)
+        found = _range(*map(plain, args))
+        start, stop, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
+        _decide_length(start, stop, step, len(found))
+        if isinstance(start, Tracked) or isinstance(step, Tracked):
+            return [start + i * step for i in _range(len(found))]
+        return found
+
+
+def _decide_length(start: Any, stop: Any, step: Any, length: int) -> None:
+    """Say that `range(start, stop, step)` has this many elements."""
+    numbers = [n for n in (start, stop, step) if isinstance(n, Tracked)]
+    recorder = numbers[0].expression.recorder
+    if isinstance(step, Tracked):
+        recorder.decide("gt" if plain(step) > 0 else "lt", step, 0)
+    count = -((start - stop) // step)  # the number of steps, rounded up
+    if isinstance(count, Tracked):
+        recorder.decide("eq" if length else "le", count, length)
+
+
+def tracked_len(value: Any) -> Any:
+    """The first size of a tensor with its expression; else the length."""
+    return value.shape[0] if isinstance(value, torch.Tensor) else builtins.len(value)
+
+
+def _extreme(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`min` or `max` that stays open in which of its numbers it is."""
+
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        if kwargs or not args:
+            return function(*args, **kwargs)
+        among = list(args[0]) if len(args) == 1 else args
+        numbers = all(isinstance(a, int | float) for a in among)
+        if not numbers or not any(isinstance(a, Tracked) for a in among) or len(among) < 2:
+            return function(among)
+        return combine(function, *among)
+
+    return choose
+
+
+TRACKED_BUILTINS = {
+    "int": tracked_int,
+    "len": tracked_len,
+    "min": _extreme(min),
+    "max": _extreme(max),
+}
+"""What these names mean in a model's own source file while it is traced."""
+
+
+@contextlib.contextmanager
+def keeping_sizes(namespaces: list[dict[str, Any]]) -> Iterator[None]:
+    """Give builtins in these module namespaces versions that keep the expression.
+
+    `range` has one everywhere: a loop in any file may be over a size, and what it is given says
+    nothing to the recorder by itself.
+    """
+    names = TRACKED_BUILTINS
+    changed = [(space, name) for space in namespaces for name in names if name not in space]
+    for space, name in changed:
+        space[name] = names[name]
+    builtins.range = tracked_range  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        builtins.range = _range  # type: ignore[misc]
+        for space, name in changed:
+            space.pop(name, None)

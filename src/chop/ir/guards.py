@@ -1,0 +1,315 @@
+"""Conditions on the sizes of its inputs under which a captured graph is the model.
+
+Where the model's Python code decided by a size, the graph holds what came of that decision. A
+guard says so as plain data: nested tuples such as `(">", ("size", ("input_ids",), 1), 6)`, which
+a checkpoint writes down as they are. They are checked once for every new set of sizes.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from chop.errors import CheckpointError, SizeError
+
+Tree = Any
+"""A number, `("size", path, dim)`, `("rank", path)`, or `(operation, tree, …)`."""
+Path = tuple[str | int, ...]
+"""An input, and the keys to a tensor inside it where it is nested."""
+
+RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+OPPOSITES = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+
+
+def _sum(*terms: Any) -> Any:
+    return sum(terms)
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "+": _sum,
+    "*": lambda *factors: math.prod(factors),
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "trunc": math.trunc,
+    "round": round,
+    "float": float,
+}
+LEAVES = {"size": 3, "rank": 2}
+MOST_POWER = 64
+"""The largest power of a size in a guard that is read from a file."""
+
+
+def evaluate(tree: Tree, tensors: Mapping[Path, torch.Size]) -> Any:
+    """The number a tree stands for, given the shapes of the inputs."""
+    if not isinstance(tree, tuple):
+        return tree
+    if tree[0] == "size":
+        return tensors[tree[1]][tree[2]]
+    if tree[0] == "rank":
+        return len(tensors[tree[1]])
+    return OPERATIONS[tree[0]](*(evaluate(part, tensors) for part in tree[1:]))
+
+
+def leaves(tree: Tree) -> Iterator[tuple[Any, ...]]:
+    """The sizes and ranks in a tree."""
+    if isinstance(tree, tuple) and tree[0] in LEAVES:
+        yield tree
+    elif isinstance(tree, tuple):
+        for part in tree[1:]:
+            yield from leaves(part)
+
+
+def text(tree: Tree) -> str:
+    """A tree as it is written in Python: `input_ids.size(1) > 6`."""
+    if not isinstance(tree, tuple):
+        return str(tree)
+    if tree[0] == "size":
+        return f"{path_text(tree[1])}.size({tree[2]})"
+    if tree[0] == "rank":
+        return f"{path_text(tree[1])}.dim()"
+    parts = [text(part) for part in tree[1:]]
+    if tree[0] in RELATIONS:
+        return f" {tree[0]} ".join(parts)
+    if tree[0].isalpha():
+        return f"{tree[0]}({', '.join(parts)})"
+    return "(" + f" {tree[0]} ".join(parts) + ")"
+
+
+def path_text(path: Path) -> str:
+    """`pair[1]['x']`."""
+    return str(path[0]) + "".join(f"[{key!r}]" for key in path[1:])
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition that held when the model was captured, and the line that went by it."""
+
+    condition: Tree
+    where: str
+
+    def holds(self, tensors: Mapping[Path, torch.Size]) -> bool:
+        """Whether sizes are as the decision had them; an index out of range is another rank."""
+        relation, left, right = self.condition
+        try:
+            return bool(RELATIONS[relation](evaluate(left, tensors), evaluate(right, tensors)))
+        except (IndexError, ZeroDivisionError):
+            return False
+
+    def paths(self) -> set[Path]:
+        """The inputs it is about."""
+        return {leaf[1] for leaf in leaves(self.condition)}
+
+    def pins(self) -> tuple[Path, int] | None:
+        """The one size this guard fixes, if it does."""
+        relation, left, right = self.condition
+        is_size = isinstance(left, tuple) and left[0] == "size" and not isinstance(right, tuple)
+        return (left[1], left[2]) if relation == "==" and is_size else None
+
+
+@dataclass
+class Guards:
+    """All guards of a graph, with the shapes it was captured at.
+
+    Called as a forward pre-hook it raises a `SizeError` for inputs outside of them.
+    """
+
+    guards: tuple[Guard, ...]
+    captured: dict[Path, tuple[int, ...]]
+    _held: set[Any] = field(default_factory=set, repr=False, compare=False)
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """As a forward pre-hook: check what the module is called with."""
+        if self.guards:
+            self.check(bound(module, args, kwargs), type(module).__name__)
+
+    def check(self, inputs: Mapping[str, Any], model: str = "the model") -> None:
+        """Raise where these inputs are outside of a guard."""
+        broken = self.broken(inputs)
+        if broken is not None:
+            raise SizeError(self._message(broken, shapes_in(inputs), model))
+
+    def broken(self, inputs: Mapping[str, Any]) -> Guard | None:
+        """The first guard that these inputs are outside of."""
+        shapes = shapes_in(inputs)
+        if torch.compiler.is_compiling():  # sizes may be symbols, which a set would fix
+            return self._first_broken(shapes)
+        key = tuple(shapes.items())
+        if key in self._held:
+            return None
+        broken = self._first_broken(shapes)
+        if broken is None:
+            self._held.add(key)
+        return broken
+
+    def _first_broken(self, shapes: Mapping[Path, torch.Size]) -> Guard | None:
+        for guard in self.guards:
+            if all(path in shapes for path in guard.paths()) and not guard.holds(shapes):
+                return guard
+        return None
+
+    def _message(self, guard: Guard, given: Mapping[Path, torch.Size], model: str) -> str:
+        def values(shapes: Mapping[Path, Any]) -> str:
+            found = dict.fromkeys(leaves(guard.condition))
+            return ", ".join(f"{text(leaf)} = {_leaf_value(leaf, shapes)}" for leaf in found)
+
+        return (
+            f"{model} was captured with {values(self.captured)} and is given {values(given)}. "
+            f"Its code goes by this at {guard.where} Allowed: {text(guard.condition)}. "
+            "Capture it at this size too, or let that be done: MaseGraph(model, …, recapture=True)."
+        )
+
+    def openness(self) -> dict[str, list[str]]:
+        """Of every size of every input: `free`, `pinned`, or the conditions it must meet."""
+        table = {}
+        for path, shape in self.captured.items():
+            table[path_text(path)] = [self._openness(path, dim) for dim in range(len(shape))]
+        return table
+
+    def _openness(self, path: Path, dim: int) -> str:
+        leaf = ("size", path, dim)
+        about = [g for g in self.guards if leaf in leaves(g.condition)]
+        if any(g.pins() == (path, dim) for g in about):
+            return "pinned"
+        return " and ".join(text(g.condition) for g in about) or "free"
+
+    def restricted(self, names: Iterable[str]) -> Guards:
+        """The guards of a part of the graph that takes these inputs."""
+        kept = set(names)
+        guards = (g for g in self.guards if all(p[0] in kept for p in g.paths()))
+        captured = {p: s for p, s in self.captured.items() if p[0] in kept}
+        return Guards(tuple(guards), captured)
+
+    def pinning(self, shapes: Mapping[str, tuple[int, ...]], reason: Guard) -> Guards:
+        """These guards, and inputs of these names and no other sizes, for the reason of one."""
+        pins = (
+            Guard(("==", ("size", (name,), dim), size), reason.where)
+            for name, shape in shapes.items()
+            for dim, size in enumerate(shape)
+        )
+        new: dict[Path, tuple[int, ...]] = {(name,): shape for name, shape in shapes.items()}
+        captured = {**self.captured, **new}
+        return Guards((*self.guards, *pins), captured)
+
+    def attach(self, module: nn.Module) -> None:
+        """Check every call of `module`."""
+        module.register_forward_pre_hook(self, with_kwargs=True, prepend=True)
+
+    def to_data(self) -> Any:
+        """Everything as lists, numbers and strings."""
+        return {
+            "guards": [[_listed(g.condition), g.where] for g in self.guards],
+            "captured": [[list(path), list(shape)] for path, shape in self.captured.items()],
+        }
+
+    @classmethod
+    def from_data(cls, data: Any) -> Guards:
+        """What `to_data` gave; anything else is a CheckpointError."""
+        try:
+            return cls._from_data(data)
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise CheckpointError(
+                f"guards: expected conditions and shapes as a checkpoint writes them ({error!r})."
+            ) from error
+
+    @classmethod
+    def _from_data(cls, data: Any) -> Guards:
+        guards = tuple(Guard(_condition(tree), str(where)) for tree, where in data["guards"])
+        captured = {tuple(path): tuple(map(int, shape)) for path, shape in data["captured"]}
+        return cls(guards, captured)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Guards:
+        return Guards(self.guards, dict(self.captured))
+
+
+def guards_of(module: nn.Module) -> Guards | None:
+    """The guards attached to `module`, if any."""
+    hooks = [h for h in module._forward_pre_hooks.values() if isinstance(h, Guards)]
+    return hooks[0] if hooks else None
+
+
+def replace_guards(module: nn.Module, guards: Guards) -> None:
+    """Attach these guards in the place of those there are."""
+    hooks = module._forward_pre_hooks
+    for key in [k for k, hook in hooks.items() if isinstance(hook, Guards)]:
+        del hooks[key]
+        module._forward_pre_hooks_with_kwargs.pop(key, None)
+    guards.attach(module)
+
+
+def bound(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What `module` is called with, by the names of its inputs."""
+    return {**dict(zip(module.input_names, args, strict=False)), **kwargs}
+
+
+def shapes_in(inputs: Mapping[str, Any]) -> dict[Path, torch.Size]:
+    """The shape of every tensor in the inputs, by the path to it."""
+    return {path: tensor.shape for path, tensor in tensors_in(inputs, ())}
+
+
+def tensors_in(value: Any, path: Path) -> Iterator[tuple[Path, torch.Tensor]]:
+    """Every tensor in a nested value, and where it is."""
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, Mapping | tuple | list):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, part in items:
+            yield from tensors_in(part, (*path, key))
+
+
+def _leaf_value(leaf: tuple[Any, ...], shapes: Mapping[Path, Any]) -> Any:
+    shape = shapes[leaf[1]]
+    if leaf[0] == "rank":
+        return len(shape)
+    return shape[leaf[2]] if leaf[2] < len(shape) else "none"
+
+
+def _listed(tree: Tree) -> Any:
+    return [_listed(part) for part in tree] if isinstance(tree, tuple) else tree
+
+
+def _condition(data: Any) -> Tree:
+    relation, left, right = data
+    if relation not in RELATIONS:
+        raise CheckpointError(f"guard: unknown relation '{relation}'.")
+    return relation, _tree(left), _tree(right)
+
+
+def _tree(data: Any) -> Tree:
+    """A tree from lists; only operations of the table and sizes of inputs are let in."""
+    if isinstance(data, int | float) and not isinstance(data, bool):
+        return data
+    if not isinstance(data, list) or not data:
+        raise CheckpointError(f"guard: '{data}' is not an expression.")
+    kind, *parts = data
+    if kind in LEAVES and len(data) == LEAVES[kind]:
+        return kind, tuple(parts[0]), *map(int, parts[1:])
+    if kind not in OPERATIONS:
+        raise CheckpointError(f"guard: unknown operation '{kind}'. Known: {', '.join(OPERATIONS)}.")
+    if kind == "**" and not _is_small_power(parts):
+        raise CheckpointError(f"guard: power {parts}. Allowed: a whole power up to {MOST_POWER}.")
+    return kind, *map(_tree, parts)
+
+
+def _is_small_power(parts: list[Any]) -> bool:
+    """Whether computing it cannot take for ever: a file may say anything."""
+    return len(parts) == 2 and type(parts[1]) is int and abs(parts[1]) <= MOST_POWER

@@ -1,0 +1,100 @@
+"""What sizes the most frequent operations give, where that can be said at once.
+
+Following sizes through torch costs milliseconds an operation. A rule gives a tensor of the right
+sizes, an operand itself where its sizes stay as they are, or None where torch is to be asked. To
+add one, add a row.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_KEEPING_MODULES = (
+    *(nn.Identity, nn.Dropout, nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, nn.BatchNorm2d),
+    *(nn.GELU, nn.SiLU, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Softmax, nn.GroupNorm),
+)
+_KEEPING_FUNCTIONS = {
+    *(F.gelu, F.silu, F.relu, F.softmax, F.dropout, F.layer_norm, F.normalize),
+    *(torch.tanh, torch.sigmoid, torch.rsqrt, torch.exp, torch.sqrt, torch.softmax, operator.neg),
+}
+_KEEPING_METHODS = {
+    *("contiguous", "clone", "detach", "float", "neg", "cos", "sin", "exp", "tanh", "sigmoid"),
+    *("rsqrt", "sqrt", "softmax", "to", "type_as"),
+}
+_ELEMENTWISE = {
+    *(operator.add, operator.sub, operator.mul, operator.truediv, operator.pow),
+    *(torch.add, torch.sub, torch.mul, torch.div, torch.pow),
+}
+
+
+def sizes_of(node_op: str, function: Any, name: str, args: tuple[Any, ...]) -> Tensor | None:
+    """A tensor of the sizes this call gives, where a rule knows them."""
+    first = args[0] if args else None
+    if not isinstance(first, Tensor):
+        return None
+    if node_op == "call_module":
+        if type(function) is nn.Linear:
+            return _linear(first, function.out_features)
+        return first if type(function) in _KEEPING_MODULES else None
+    if node_op == "call_method":
+        if name == "baddbmm" and len(args) >= 3:
+            return _batched(*args)
+        is_float = first.is_floating_point() and not any(map(_is_other_dtype, args))
+        return first if name in _KEEPING_METHODS and is_float else None
+    if function in _KEEPING_FUNCTIONS:
+        return first
+    if function in _ELEMENTWISE and len(args) == 2:
+        return _elementwise(*args)
+    rule = _RULES.get(function)
+    return rule(*args) if rule is not None else None
+
+
+def _elementwise(left: Any, right: Any) -> Tensor | None:
+    """The operand whose sizes the result has, where the other is a number or has the same."""
+    if not left.is_floating_point():
+        return None
+    if isinstance(right, int | float):
+        return left
+    if isinstance(right, Tensor) and _names(left) == _names(right):
+        return left
+    return None
+
+
+def _is_other_dtype(argument: Any) -> bool:
+    """Whether `to` is asked for numbers of another kind, with which other things can be done."""
+    dtype = argument.dtype if isinstance(argument, Tensor) else argument
+    return isinstance(dtype, torch.dtype) and not dtype.is_floating_point
+
+
+def _names(tensor: Tensor) -> list[str]:
+    return [str(size) for size in tensor.shape]
+
+
+def _linear(x: Tensor, features: int) -> Tensor:
+    return x if str(x.shape[-1]) == str(features) else x.new_empty((*x.shape[:-1], features))
+
+
+def _grouped(left: Tensor, right: Tensor, *_: Any) -> Tensor | None:
+    """Rows in groups, each group by a matrix of its own."""
+    is_usual = left.dim() == 2 and right.dim() == 3
+    return left.new_empty((left.shape[0], right.shape[-1])) if is_usual else None
+
+
+def _batched(_: Tensor, left: Tensor, right: Tensor, *__: Any) -> Tensor | None:
+    """A matrix product for each of a batch, added to something."""
+    are_tensors = isinstance(left, Tensor) and isinstance(right, Tensor)
+    return left.new_empty((*left.shape[:2], right.shape[2])) if are_tensors else None
+
+
+_RULES: dict[Any, Callable[..., Tensor | None]] = {
+    function: _grouped
+    for owner, name in ((torch, "_grouped_mm"), (F, "grouped_mm"))
+    if (function := getattr(owner, name, None)) is not None
+}
+_RULES[torch.baddbmm] = _batched  # torch itself does not take symbols here

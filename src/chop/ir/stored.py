@@ -1,0 +1,325 @@
+"""A model's tensors beside its graph: each stored once, with a checksum, and shared again on load.
+
+A checkpoint is a `.json` and a `.safetensors` that name each other. The tensors are written under
+a name of their own first; replacing the `.json` is the one step that makes the new checkpoint the
+one there is, and a reader that finds the tensors not yet moved takes them from where they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from chop.errors import CheckpointError
+from chop.files import bring_to_disk, folder_lock, parse_json, read_text, shown
+from chop.log import get_logger
+
+logger = get_logger(__name__)
+FORMAT = "mase-graph"
+IDENTITY = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_LEFTOVER = re.compile(r"\.(json|safetensors)\.[0-9a-f]+", re.ASCII)
+Facts = dict[str, dict[str, Any]]
+"""Dtype, shape, strides where they are not the usual ones, and checksum of each stored tensor."""
+
+
+# -- what is stored --------------------------------------------------------------------------
+
+
+def stored_tensors(
+    named: Iterable[tuple[str, Tensor]],
+) -> tuple[dict[str, Tensor], dict[str, str], dict[str, Any]]:
+    """Tensors to store, names that share one of them, and names that are views of one of them."""
+    first: dict[int, str] = {}
+    aliases: dict[str, str] = {}
+    own: dict[str, Tensor] = {}
+    for name, tensor in named:
+        if id(tensor) in first:
+            aliases[name] = first[id(tensor)]
+        else:
+            first[id(tensor)] = name
+            own[name] = tensor.detach()
+    views = _views(own)
+    return {n: t for n, t in own.items() if n not in views}, aliases, views
+
+
+def _views(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Which tensors lie in the memory of another, and where in it."""
+    groups: dict[Any, list[str]] = {}
+    for name, tensor in tensors.items():
+        if tensor.layout == torch.strided and tensor.numel() and tensor.device.type != "meta":
+            key = (tensor.untyped_storage().data_ptr(), tensor.dtype, tensor.device)
+            groups.setdefault(key, []).append(name)
+    found: dict[str, Any] = {}
+    for names in groups.values():
+        base = max(names, key=lambda n: (_is_dense(tensors[n]), tensors[n].numel()))
+        for name in names:
+            place = _place(tensors[name], tensors[base])
+            if name != base and _is_dense(tensors[base]) and place is not None:
+                found[name] = {"of": base, **place}
+    return found
+
+
+def _place(part: Tensor, whole: Tensor) -> dict[str, Any] | None:
+    """Where `part` lies in `whole`; None where it reaches beyond."""
+    offset = part.storage_offset() - whole.storage_offset()
+    if offset < 0 or offset + _reach(part.shape, part.stride()) > whole.numel():
+        return None
+    return {"offset": offset, "shape": list(part.shape), "stride": list(part.stride())}
+
+
+def _reach(shape: Iterable[int], stride: Iterable[int]) -> int:
+    return 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return _fills(tensor.shape, tensor.stride())
+
+
+def _fills(shape: Iterable[int], stride: Iterable[int]) -> bool:
+    """Whether a tensor fills its stretch of memory once, in whatever order of dimensions."""
+    step = 1
+    for s, n in sorted((s, n) for s, n in zip(stride, shape, strict=True) if n > 1):
+        if s != step:
+            return False
+        step *= n
+    return True
+
+
+def facts_of(tensors: Mapping[str, Tensor]) -> Facts:
+    """What must be true of the tensors that are read back."""
+    return {name: _facts(tensor) for name, tensor in tensors.items()}
+
+
+def _facts(tensor: Tensor) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": list(tensor.shape),
+        "sha256": checksum(tensor.contiguous()),
+    }
+    if not tensor.is_contiguous() and _is_dense(tensor):
+        found["stride"] = list(tensor.stride())
+    return found
+
+
+def checksum(tensor: Tensor) -> str:
+    """SHA-256 of the values of a contiguous tensor."""
+    values = tensor.detach().cpu().reshape(-1)
+    data: Any = values.view(torch.uint8).numpy() if values.numel() else b""
+    return hashlib.sha256(data).hexdigest()
+
+
+# -- writing ---------------------------------------------------------------------------------
+
+
+def with_suffix(path: Path, suffix: str) -> Path:
+    """`path` + suffix; a dot in the name is part of the name."""
+    known = path.name.removesuffix(".json").removesuffix(".safetensors")
+    return path.with_name(known + suffix)
+
+
+def waiting(file: Path, identity: str) -> Path:
+    """Where a file of the checkpoint `identity` is until it takes its place."""
+    return file.with_name(f".{file.name}.{identity}")
+
+
+def write_pair(path: Path, text: str, tensors: Mapping[str, Tensor], identity: str) -> None:
+    """Write both files so that the checkpoint is at any moment the old one or the new one, whole.
+
+    Two processes that write the same folder take turns. What a kill left behind is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    weights, graph = with_suffix(path, ".safetensors"), with_suffix(path, ".json")
+    ready, draft = waiting(weights, identity), waiting(graph, identity)
+    plain = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
+    with folder_lock(path.parent):
+        tidy(path)
+        try:
+            save_file(plain, ready, metadata={"format": FORMAT, "id": identity})
+            draft.write_text(text)
+            bring_to_disk(ready)
+            bring_to_disk(draft)
+            os.replace(draft, graph)  # from here on, this is the checkpoint
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            ready.unlink(missing_ok=True)
+            raise
+        os.replace(ready, weights)
+        bring_to_disk(path.parent)
+
+
+def move_pair(source: Path, target: Path) -> None:
+    """Put the checkpoint at `source` in the place of the one at `target`, as `write_pair` does."""
+    identity = _identity(with_suffix(source, ".json"))
+    if identity is None:
+        raise CheckpointError(f"{source}: not a checkpoint of this package.")
+    tidy(target)
+    weights = with_suffix(target, ".safetensors")
+    os.replace(with_suffix(source, ".safetensors"), waiting(weights, identity))
+    os.replace(with_suffix(source, ".json"), with_suffix(target, ".json"))
+    os.replace(waiting(weights, identity), weights)
+
+
+def tidy(path: Path) -> None:
+    """Finish or remove what an interrupted write of this checkpoint left behind."""
+    weights, graph = with_suffix(path, ".safetensors"), with_suffix(path, ".json")
+    told = _identity(graph)
+    if told is not None and waiting(weights, told).is_file():
+        os.replace(waiting(weights, told), weights)
+    stem = f".{graph.name.removesuffix('.json')}"
+    for file in graph.parent.glob(".*"):
+        rest = file.name.removeprefix(stem)
+        if file.name.startswith(stem) and _LEFTOVER.fullmatch(rest):
+            file.unlink(missing_ok=True)
+
+
+def _identity(graph: Path) -> str | None:
+    try:
+        told = parse_json(read_text(graph, CheckpointError), str(graph), CheckpointError)
+    except CheckpointError:
+        return None
+    found = told.get("id") if isinstance(told, dict) else None
+    return found if isinstance(found, str) and IDENTITY.fullmatch(found) else None
+
+
+# -- reading ---------------------------------------------------------------------------------
+
+
+def read_tensors(weights: Path, identity: Any) -> dict[str, Tensor]:
+    """The tensors of the checkpoint `identity`."""
+    if not isinstance(identity, str) or not IDENTITY.fullmatch(identity):
+        raise CheckpointError(f"{weights}: the checkpoint's id is {shown(identity)}.")
+    ready = waiting(weights, identity)
+    if not weights.is_file() and not ready.is_file():
+        raise CheckpointError(
+            f"{weights}: no such file; a checkpoint is a .json and a .safetensors."
+        )
+    for file in (weights, ready):
+        found, told = _open(file) if file.is_file() else ({}, None)
+        if told == identity:
+            return found
+    raise CheckpointError(f"{weights}: belongs to another checkpoint than its .json file.")
+
+
+def _open(file: Path) -> tuple[dict[str, Tensor], str | None]:
+    try:
+        with safe_open(file, framework="pt") as opened:
+            metadata = opened.metadata() or {}
+            names = list(opened.keys())
+            tensors = {name: opened.get_tensor(name) for name in names}
+    except (SafetensorError, OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{file}: damaged safetensors file ({error}).") from error
+    return tensors, metadata.get("id")
+
+
+def check_facts(tensors: dict[str, Tensor], facts: Any, where: str) -> dict[str, Tensor]:
+    """`tensors` with their strides, each found to be what the graph says of it."""
+    if not isinstance(facts, dict) or facts.keys() != tensors.keys():
+        raise CheckpointError(f"{where}: the file does not hold the tensors that tensors lists.")
+    return {n: _checked(t, facts[n], f"{where}, tensor '{n}'") for n, t in tensors.items()}
+
+
+def _checked(tensor: Tensor, facts: Any, where: str) -> Tensor:
+    if not isinstance(facts, dict) or not {"dtype", "shape", "sha256"} <= facts.keys():
+        raise CheckpointError(f"{where}: expected dtype, shape and sha256, got {shown(facts)}.")
+    found = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
+    for key, value in found.items():
+        if facts[key] != value:
+            raise CheckpointError(f"{where}: {key} is {value}, the graph says {shown(facts[key])}.")
+    if facts["sha256"] != checksum(tensor):
+        raise CheckpointError(f"{where}: its checksum is not the one it was saved with.")
+    stride = facts.get("stride")
+    return tensor if stride is None else _with_stride(tensor, stride, where)
+
+
+def _with_stride(tensor: Tensor, stride: Any, where: str) -> Tensor:
+    is_numbers = isinstance(stride, list) and all(type(s) is int and s > 0 for s in stride)
+    if is_numbers and len(stride) == tensor.dim() and _fills(tensor.shape, stride):
+        return tensor.new_empty_strided(tensor.shape, stride).copy_(tensor)
+    raise CheckpointError(f"{where}: stride {shown(stride)} does not fit {list(tensor.shape)}.")
+
+
+class TensorFinder:
+    """Finds tensors by name; names that shared one tensor, or its memory, share it again."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], aliases: Any, views: Any) -> None:
+        self.tensors = tensors
+        self.aliases = _check_names(aliases, "aliases")
+        self.views = _check_names(views, "views")
+        self.made: dict[str, Tensor] = {}
+        self.used: set[str] = set()
+
+    def check_all_used(self) -> None:
+        """Raises where the file says of a tensor that no module has."""
+        inputs = {name for name in self.tensors if name.startswith("dummy_in/")}
+        bases = {told["of"] for name, told in self.views.items() if name in self.used}
+        named = {*self.tensors, *self.aliases, *self.views} - inputs - bases
+        if not named <= self.used:
+            raise CheckpointError(f"tensors: '{min(named - self.used):.200}' is not used.")
+
+    def parameter(self, name: str, requires_grad: Any, where: str) -> nn.Parameter:
+        """The parameter `name`."""
+        if not isinstance(requires_grad, bool):
+            raise CheckpointError(f"{where}: expected true or false, got {shown(requires_grad)}.")
+        first = self._first(name, where)
+        if first not in self.made:
+            tensor = self._tensor(first, where)
+            if requires_grad and not (tensor.is_floating_point() or tensor.is_complex()):
+                raise CheckpointError(f"{where}: '{name}' is {tensor.dtype}, which cannot train.")
+            self.made[first] = nn.Parameter(tensor, requires_grad=requires_grad)
+        found = self.made[first]
+        if not isinstance(found, nn.Parameter) or found.requires_grad != requires_grad:
+            raise CheckpointError(f"{where}: '{name}' and '{first}' are one tensor, and differ.")
+        return found
+
+    def buffer(self, name: str, where: str) -> Tensor:
+        """The buffer `name`."""
+        first = self._first(name, where)
+        if first not in self.made:
+            self.made[first] = self._tensor(first, where)
+        return self.made[first]
+
+    def _first(self, name: str, where: str) -> str:
+        first = self.aliases.get(name, name)
+        self.used |= {name} if not isinstance(first, str) else {name, first}
+        if not isinstance(first, str) or first in self.aliases:
+            raise CheckpointError(f"aliases.{name}: {shown(first)} is not the name of a tensor.")
+        return first
+
+    def _tensor(self, name: str, where: str) -> Tensor:
+        if name in self.views:
+            return self._view(self.views[name], f"views.{name}")
+        if name not in self.tensors:
+            raise CheckpointError(f"{where}: tensor '{name:.200}' is missing.")
+        return self.tensors[name]
+
+    def _view(self, told: Any, where: str) -> Tensor:
+        keys = {"of", "offset", "shape", "stride"}
+        if not isinstance(told, dict) or told.keys() != keys or told["of"] not in self.tensors:
+            raise CheckpointError(f"{where}: expected of, offset, shape and stride.")
+        whole, sizes = self.tensors[told["of"]], (told["shape"], told["stride"])
+        numbers = [told["offset"], *(n for each in sizes if isinstance(each, list) for n in each)]
+        is_plain = all(type(n) is int and 0 <= n < 2**48 for n in numbers)
+        if not is_plain or not all(isinstance(s, list) for s in sizes) or _differ(*sizes):
+            raise CheckpointError(f"{where}: expected lists of numbers as shape and stride.")
+        if 0 in told["shape"] or told["offset"] + _reach(*sizes) > whole.numel():
+            raise CheckpointError(f"{where}: reaches beyond '{told['of']}'.")
+        return whole.as_strided(*sizes, whole.storage_offset() + told["offset"])
+
+
+def _differ(shape: list[int], stride: list[int]) -> bool:
+    return len(shape) != len(stride)
+
+
+def _check_names(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{where}: expected a mapping, got {shown(value)}.")
+    return value

@@ -1,0 +1,261 @@
+"""Sizes inside a graph as expressions in the sizes of its inputs, found without arithmetic.
+
+The recorded graph runs once on tensors whose sizes are torch's symbols. What of it is needed to
+know one size is run, and layers that are alike once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor, fx, nn
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from chop.ir.environment import quiet
+from chop.ir.guards import Path, Tree, path_text
+from chop.ir.sameness import is_hashable, module_key
+from chop.ir.size_rules import sizes_of
+from chop.ir.torch_names import works_in_place
+from chop.ir.tracked import Expression, Tracked, plain
+
+_SYMBOLIC = {min: torch.sym_min, max: torch.sym_max}
+
+
+class NotFollowedError(Exception):
+    """A size cannot be written as an expression in the sizes of the inputs."""
+
+
+class SymbolicSizes:
+    """Numbers of a graph as sympy expressions; `sizes` gives each symbol's place in the inputs.
+
+    `hints` are the sizes at which torch answers its own questions on the way.
+    """
+
+    def __init__(
+        self,
+        attributes: Mapping[str, Any],
+        inputs: Mapping[str, Any],
+        hints: Mapping[tuple[Path, int], int],
+        node_of: Callable[[Tensor], fx.Node],
+    ) -> None:
+        self.attributes = attributes
+        self.node_of = node_of
+        self.environment = ShapeEnv(specialize_zero_one=False, duck_shape=False)
+        self.world = FakeTensorMode(
+            shape_env=self.environment, static_shapes=True, allow_non_fake_inputs=True
+        )
+        self.sizes: dict[sympy.Symbol, tuple[Path, int]] = {}
+        self._own: dict[Any, sympy.Symbol] = {}
+        self._values: dict[fx.Node, Any] = {}
+        self._alike: dict[Any, Any] = {}
+        self._numbers: dict[int, Any] = {}
+        self.inputs = {name: self._symbolic(v, (name,), hints) for name, v in inputs.items()}
+
+    def _symbolic(self, value: Any, path: Path, hints: Mapping[tuple[Path, int], int]) -> Any:
+        if isinstance(value, Mapping):
+            return {k: self._symbolic(v, (*path, k), hints) for k, v in value.items()}
+        if isinstance(value, tuple | list):
+            items = (self._symbolic(v, (*path, i), hints) for i, v in enumerate(value))
+            return type(value)(items)
+        if not isinstance(value, Tensor):
+            return value
+        shape = [hints[path, dim] for dim in range(value.dim())]
+        example = torch.empty(shape, dtype=value.dtype, device=value.device)
+        made = self.world.from_tensor(
+            example,
+            static_shapes=False,
+            symbolic_context=StatelessSymbolicContext([DimDynamic.DYNAMIC] * value.dim()),
+            source=ConstantSource(path_text(path)),
+        )
+        for dim, size in enumerate(made.shape):
+            name = f"{path_text(path)}.size({dim})"
+            own = sympy.Symbol(name, integer=True, nonnegative=True)
+            if isinstance(size, torch.SymInt):
+                self._own[size.node.expr] = own
+            self.sizes[own] = (path, dim)
+        return made
+
+    # -- nodes -------------------------------------------------------------------------------
+
+    def _value(self, node: fx.Node) -> Any:
+        for each in _ancestry(node, self._values):
+            try:
+                self._values[each] = self._run(each)
+            except Exception as error:  # of any kind: then this and what follows is not known
+                self._values[each] = NotFollowedError(f"node '{each.name}': {error}")
+        value = self._values[node]
+        if isinstance(value, NotFollowedError):
+            raise value
+        return value
+
+    def _run(self, node: fx.Node) -> Any:
+        if node.op == "placeholder":
+            return self.inputs[str(node.target)]
+        if node.op == "get_attr":
+            return self.attributes[str(node.target)]
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), self._known)
+        function: Any = node.target
+        if node.op == "call_method":
+            function = functools.partial(_call_method, _method(node, args))
+        elif node.op == "call_module":
+            function = self.attributes[str(node.target)]
+        key = _key(node, function, args, kwargs)
+        if key is None or key not in self._alike:
+            with self.world, torch.no_grad(), quiet("torch._subclasses.fake_tensor"):
+                result = sizes_of(node.op, function, str(node.target), (*args, *kwargs.values()))
+                if result is None:
+                    result = _SYMBOLIC.get(function, function)(*args, **kwargs)
+            if key is None:
+                return result
+            self._alike[key] = result
+        return self._alike[key]
+
+    def _known(self, node: fx.Node) -> Any:
+        value = self._values[node]
+        if isinstance(value, NotFollowedError):
+            raise value
+        return value
+
+    # -- numbers -----------------------------------------------------------------------------
+
+    def number(self, value: Any) -> sympy.Expr:
+        """A tracked or plain number as an expression in `sizes`."""
+        found = self._number(value)
+        if not isinstance(found, torch.SymInt | torch.SymFloat):
+            return sympy.sympify(found)
+        expression = self.environment.replace(found.node.expr).xreplace(self._own)
+        if not expression.free_symbols <= set(self.sizes):
+            raise NotFollowedError("it depends on values")
+        return expression
+
+    def _number(self, value: Any) -> Any:
+        if isinstance(value, Tracked):
+            return self._number(value.expression)
+        if isinstance(value, Tensor):
+            return self._value(self.node_of(value))
+        if isinstance(value, fx.Node):
+            return self._value(value)
+        if not isinstance(value, Expression):
+            return plain(value)
+        if id(value) not in self._numbers:
+            args = [self._number(a) for a in value.args]
+            function = value.function
+            with self.world:
+                if isinstance(function, str):
+                    self._numbers[id(value)] = _call_method(function, *args)
+                else:
+                    self._numbers[id(value)] = _SYMBOLIC.get(function, function)(*args)
+        return self._numbers[id(value)]
+
+    def equal_sizes(self) -> list[tuple[sympy.Symbol, sympy.Symbol]]:
+        """Sizes of inputs that the graph brings together, and which were taken to be equal."""
+        pairs = [(self._own.get(a), self._own.get(b)) for a, b in self._replacements()]
+        return [(a, b) for a, b in pairs if a is not None and b is not None]
+
+    def _replacements(self) -> Iterable[tuple[Any, Any]]:
+        known = self.environment.replacements
+        return [(symbol, self.environment.replace(symbol)) for symbol in known]
+
+
+def _call_method(name: str, receiver: Any, *args: Any, **kwargs: Any) -> Any:
+    return getattr(receiver, name)(*args, **kwargs)
+
+
+def _method(node: fx.Node, args: tuple[Any, ...]) -> str:
+    """The method to call for the sizes alone: rules do not keep strides, which views ask for."""
+    is_view = node.target == "view" and not any(isinstance(a, torch.dtype) for a in args)
+    return "reshape" if is_view else str(node.target)
+
+
+def _ancestry(node: fx.Node, known: Mapping[fx.Node, Any]) -> list[fx.Node]:
+    """`node` and what it needs that is not known yet, operands first."""
+    order: list[fx.Node] = []
+    seen: set[fx.Node] = set()
+    waiting = [(node, False)]
+    while waiting:
+        each, is_ready = waiting.pop()
+        if is_ready:
+            order.append(each)
+        elif each not in known and each not in seen:
+            seen.add(each)
+            waiting.append((each, True))
+            waiting.extend((n, False) for n in each.all_input_nodes)
+    return order
+
+
+def _key(node: fx.Node, function: Any, args: Any, kwargs: Any) -> Any:
+    """What calls with equal results have in common; None where that is not known."""
+    name = getattr(function, "__name__", str(node.target))
+    if works_in_place(name, kwargs):
+        return None
+    what = node.target
+    if isinstance(function, nn.Module):
+        what = module_key(function)
+        if what is None or getattr(function, "inplace", False):
+            return None
+    key = (node.op, what, _argument_key(args), _argument_key(kwargs))
+    return key if is_hashable(key) else None
+
+
+def _argument_key(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return (*map(_argument_key, (*value.shape, *value.stride())), value.dtype, value.device)
+    if isinstance(value, torch.SymInt | torch.SymFloat):
+        return value.node.expr
+    if isinstance(value, tuple | list):
+        return (type(value), *map(_argument_key, value))
+    if isinstance(value, dict):
+        return tuple((k, _argument_key(v)) for k, v in value.items())
+    if isinstance(value, slice):
+        return (slice, *map(_argument_key, (value.start, value.stop, value.step)))
+    return (type(value), value)
+
+
+# -- sympy -> tree -------------------------------------------------------------------------------
+
+_OPERATIONS = {
+    "Add": "+",
+    "Mul": "*",
+    "FloorDiv": "//",
+    "CleanDiv": "//",
+    "Mod": "%",
+    "PythonMod": "%",
+    "Pow": "**",
+    "PowByNatural": "**",
+    "FloatPow": "**",
+    "IntTrueDiv": "/",
+    "FloatTrueDiv": "/",
+    "Min": "min",
+    "Max": "max",
+    "Abs": "abs",
+    "CeilToInt": "ceil",
+    "ceiling": "ceil",
+    "FloorToInt": "floor",
+    "floor": "floor",
+    "TruncToInt": "trunc",
+    "RoundToInt": "round",
+    "ToFloat": "float",
+}
+"""Functions of sympy and of torch's extension of it, as operations of a guard."""
+
+
+def to_tree(expression: Any, sizes: Mapping[sympy.Symbol, tuple[Path, int]]) -> Tree:
+    """A sympy expression as the plain data of a guard."""
+    if isinstance(expression, sympy.Symbol):
+        return ("size", *sizes[expression])
+    if expression.is_Integer:
+        return int(expression)
+    if expression.is_Rational:
+        return ("/", int(expression.p), int(expression.q))
+    if expression.is_Float:
+        return float(expression)
+    name = type(expression).__name__
+    if name not in _OPERATIONS:
+        raise NotFollowedError(f"'{name}' is not an operation of guards")
+    return (_OPERATIONS[name], *(to_tree(part, sizes) for part in expression.args))

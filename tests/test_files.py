@@ -1,0 +1,50 @@
+"""Files are read one way only."""
+
+import pytest
+
+from chop.config import load_toml, parse_toml
+from chop.errors import ConfigError, DataError
+from chop.files import parse_json, read_json, read_text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", r"f: not a readable JSON file"),
+        ('{"a": 1, "a": 2}', r"the key 'a' is there twice"),
+        ("[" * 101 + "]" * 101, r"f: nested deeper than 100 levels"),
+        ("[" * 200_000, r"f: nested deeper than 100 levels|not a readable"),
+        ("9" * 5000, r"f: not a readable JSON file"),
+    ],
+)
+def test_json_that_reads_two_ways_or_has_no_bottom_is_refused(text, words):
+    with pytest.raises(DataError, match=words):
+        parse_json(text, "f", DataError)
+
+
+def test_numbers_that_are_none_are_refused_where_asked():
+    assert parse_json("Infinity", "f", DataError) == float("inf")
+    with pytest.raises(DataError, match=r"f: not a readable JSON file \(NaN is not JSON\)"):
+        parse_json("[NaN]", "f", DataError, finite=True)
+
+
+def test_a_file_that_is_missing_large_or_no_text_is_named(tmp_path):
+    file = tmp_path / "x.json"
+    with pytest.raises(DataError, match=r"x.json: no such file"):
+        read_json(file, DataError)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match=r"x.json: not text in UTF-8 \(byte 0\)"):
+        read_json(file, DataError)
+    with pytest.raises(DataError, match=r"x.json: 2 bytes. Allowed: at most 1"):
+        read_text(file, DataError, 1)
+
+
+def test_toml_that_is_none_is_a_config_error(tmp_path):
+    with pytest.raises(ConfigError, match=r"t: not valid TOML"):
+        parse_toml(f"a = {'9' * 5000}", "t")
+    with pytest.raises(ConfigError, match=r"t: nested too deep|t: not valid TOML"):
+        parse_toml("a = " + "[" * 100_000, "t")
+    file = tmp_path / "x.toml"
+    file.write_bytes(b"a = '\xff'")
+    with pytest.raises(ConfigError, match=r"x.toml: not text in UTF-8"):
+        load_toml(file)
