@@ -54,7 +54,7 @@ demo: install
 	$(BIN)/mase demo
 
 coverage: install
-	$(BIN)/python docs/make_coverage.py
+	$(BIN)/python docs/make_coverage.py --workers 2
 
 docs: install
 	$(BIN)/mkdocs build --strict --quiet
