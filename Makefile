@@ -78,7 +78,7 @@ demo: demo-tools $(LIGHT)
 	$(BIN)/mase demo
 
 coverage: install
-	$(BIN)/python docs/make_coverage.py
+	$(BIN)/python docs/make_coverage.py --workers 2
 
 docs: install
 	$(BIN)/mkdocs build --strict --quiet

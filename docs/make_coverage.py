@@ -1,6 +1,6 @@
 """Tries every model type of transformers, small, and writes docs/coverage.md.
 
-    python docs/make_coverage.py [--workers N] [--limit SECONDS] [--fresh] [TYPE …]
+    python docs/make_coverage.py [--workers N] [--limit SECONDS] [--fresh] [--page] [TYPE …]
 
 Each type runs in a process of its own with a time limit, so that a crash costs one row. Rows are
 kept in out/coverage and not made again, so a run that was stopped goes on; types that are named,
@@ -243,6 +243,15 @@ def save_counts(rows: list[dict[str, Any]]) -> None:
     RESULTS.write_text(json.dumps(known, indent=2) + "\n")
 
 
+def try_waiting(kinds: list[str], workers: int, limit: float) -> None:
+    """Make the rows that are not there."""
+    torch.set_num_threads(1)
+    row("bert")  # what it imports and prepares, no process has to
+    waiting = [k for k in kinds if not _file(k).exists()]
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(lambda kind: tried(kind, limit), waiting))
+
+
 def main() -> int:
     """Try what is not known yet and write the page; 1 where a type is silently wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -250,15 +259,13 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--limit", type=float, default=300.0)
     parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("--page", action="store_true", help="write down what is known, no more")
     options = parser.parse_args()
     ROWS.mkdir(parents=True, exist_ok=True)
     for kind in tiny_models.types() if options.fresh else options.types:
         _file(kind).unlink(missing_ok=True)
-    torch.set_num_threads(1)
-    row("bert")  # what it imports and prepares, no process has to
-    waiting = [k for k in options.types or tiny_models.types() if not _file(k).exists()]
-    with ThreadPoolExecutor(options.workers) as pool:
-        list(pool.map(lambda kind: tried(kind, options.limit), waiting))
+    if not options.page:
+        try_waiting(options.types or tiny_models.types(), options.workers, options.limit)
     rows = [json.loads(_file(k).read_text()) for k in tiny_models.types() if _file(k).exists()]
     PAGE.write_text(page(rows))
     save_counts(rows)

@@ -2,6 +2,7 @@ import copy
 import subprocess
 import sys
 
+import helper_for_sizes
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,7 @@ from torch import nn
 from traced_zoo import equal_at, traced, trains_alike
 
 from chop import MaseGraph
-from chop.errors import CheckpointError, TraceError
+from chop.errors import CheckpointError, SizeError, TraceError
 from chop.ir.modes import ModeConstant
 
 every_model = pytest.mark.parametrize("name", zoo.ZOO)
@@ -253,6 +254,14 @@ def test_python_arithmetic_on_sizes_stays_open():
     graph = MaseGraph(SizeArithmetic(), dummy_in=torch.ones(2, 6))
     for shape in ((2, 6), (9, 3), (1, 1), (4, 16)):
         assert torch.equal(graph.model(torch.ones(shape)), SizeArithmetic()(torch.ones(shape)))
+
+
+def test_pythons_int_is_a_dtype():
+    model = helper_for_sizes.PythonTypeAsDtype()
+    graph, x = MaseGraph(model, dummy_in=torch.ones(2, 6)), torch.ones(3, 6)
+    assert torch.equal(graph.model(x), model(x))
+    with pytest.raises(SizeError, match=r"x.size\(1\) == 6"):
+        graph.model(torch.ones(3, 5))
 
 
 class SplitsWithoutGradient(nn.Module):

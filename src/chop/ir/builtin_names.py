@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import linecache
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -105,6 +107,12 @@ TRACKED_BUILTINS = {
 """What these names mean in a model's own source file while it is traced."""
 
 
+def _is_dtype(namespace: dict[str, Any]) -> bool:
+    """Whether a file hands `int` to torch as a dtype, for which no stand-in is taken."""
+    lines = linecache.getlines(str(namespace.get("__file__", "")))
+    return any(re.search(r"dtype ?= ?int\b|\.(to|type)\(int\)", line) for line in lines)
+
+
 @contextlib.contextmanager
 def keeping_sizes(namespaces: list[dict[str, Any]]) -> Iterator[None]:
     """Give builtins in these module namespaces versions that keep the expression.
@@ -113,7 +121,12 @@ def keeping_sizes(namespaces: list[dict[str, Any]]) -> Iterator[None]:
     nothing to the recorder by itself.
     """
     names = TRACKED_BUILTINS
-    changed = [(space, name) for space in namespaces for name in names if name not in space]
+    changed = [
+        (space, name)
+        for space in namespaces
+        for name in names
+        if name not in space and not (name == "int" and _is_dtype(space))
+    ]
     for space, name in changed:
         space[name] = names[name]
     builtins.range = tracked_range  # type: ignore[assignment, misc]

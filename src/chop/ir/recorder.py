@@ -26,6 +26,7 @@ from chop.ir.decisions import Decision, model_line
 from chop.ir.environment import devices_seen_by, patched
 from chop.ir.sameness import FakeResults, key_of, module_key
 from chop.ir.torch_names import (
+    DTYPES,
     NUMBER_READS,
     PARTING,
     PARTING_ALIASES,
@@ -140,6 +141,8 @@ class Recorder:
             return [self.argument(v) for v in value]
         if isinstance(value, tuple):
             return tuple(self.argument(v) for v in value)
+        if isinstance(value, type) and value in DTYPES:
+            return DTYPES[value]
         if isinstance(value, PLAIN_TYPES):
             return float(value) if isinstance(value, float) else value  # numpy's are floats too
         raise TraceError(

@@ -97,6 +97,8 @@ METHOD_OPERATORS = {
 }
 """`x + y` reaches torch as the method `add`; with two plain operands it is written as `+`."""
 SIDE_EFFECTS = {operator.setitem, *INPLACE_OPERATORS.values()}
+DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+"""Python's types, which torch takes for dtypes."""
 PLAIN_TYPES = (
     bool,
     int,
