@@ -114,7 +114,9 @@ VALUES = [
     Mutant("relu keeps the sign", "fixed_relu", "is_negative", "1'b0", "is_negative ?"),
     Mutant("add subtracts", "fixed_add", "a + b", "a - b", ": a + b;"),
     Mutant("the bias is not added", "fixed_batch_norm", "b <<< BIAS_SHIFT", "'0 & b"),
-    Mutant("the first of a window is compared", "fixed_max_pool", "is_first || x > old", "x > old"),
+    Mutant(
+        "the first of a window is compared", "fixed_max_pool", "is_first || is_larger", "is_larger"
+    ),
     Mutant("the first of a window is added", "fixed_avg_pool", "is_first", "1'b0", "is_first ? x"),
     Mutant(
         "operands are crossed",
