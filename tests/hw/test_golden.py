@@ -1,12 +1,16 @@
 import doctest
+import itertools
 from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
 from chop.errors import ConfigError
-from chop.hw import golden, stream
+from chop.hw import affine, golden, stream
+from chop.hw.affine import Line, fit_lines
 from chop.hw.golden import Fixed
+from chop.nn.quantizers import Integer
 
 CODES = np.arange(-300, 300)
 
@@ -39,6 +43,41 @@ def test_divide_cast_is_the_quotient_encoded():
     assert golden.divide_cast(CODES, 4, 6, out).tolist() == wanted
 
 
+def integers():
+    """Formats of every kind: signed or not, narrow, wrapped, in every rounding."""
+    kinds = [(True, False, "saturate"), (False, False, "saturate"), (True, True, "saturate"),
+             (True, False, "wrap"), (False, False, "wrap")]  # fmt: skip
+    for kind, rounding, width in itertools.product(kinds, golden.ROUNDINGS, (1, 2, 5)):
+        if width > 1 or not kind[1]:
+            yield from (Integer(width, f, *kind, rounding=rounding) for f in (-2, 0, 3))
+
+
+def test_every_kind_of_integer_is_the_quantisers_in_encoding_and_in_casts():
+    for number in integers():
+        fixed = Fixed.of(number)
+        for frac_width in (-3, 0, 4, 20):
+            x = torch.from_numpy(np.ldexp(CODES.astype(float), -frac_width))
+            wanted = number.quantize(x).numpy()
+            assert np.array_equal(fixed.decode(fixed.encode(x.numpy())), wanted)
+            assert np.array_equal(fixed.decode(golden.cast(CODES, frac_width, fixed)), wanted)
+
+
+@pytest.mark.parametrize("rounding", golden.ROUNDINGS)
+def test_fitted_lines_give_the_results_of_the_real_numbers(rounding):
+    data, out = Fixed(7, 3), Fixed(6, 2, rounding=rounding)
+    lines = tuple(Line(Fraction(a), Fraction(b)) for a, b in
+                  ((0.31, 0.7), (-1.9, 0.125), (0.0, 0.3), (1.0, -0.125), (0.5, 0.0)))  # fmt: skip
+    found = fit_lines(lines, data, out)
+    x = np.arange(data.low, data.high + 1)
+    frac = data.frac_width + found.frac_width
+    for line, slope, offset in zip(lines, found.slopes, found.offsets, strict=True):
+        given = golden.cast(x * slope + (offset << (frac - found.offset_frac)), frac, out)
+        exact = [line.slope * int(c) / 8 + line.offset for c in x]
+        bits = max(v.denominator.bit_length() for v in exact) - 1
+        codes = np.array([int(v * 2**bits) for v in exact], dtype=object)
+        assert np.array_equal(given, golden.cast(codes, bits, out))
+
+
 def test_fixed_encode_saturates_at_both_ends():
     assert Fixed(4, 1).encode([-100.0, 100.0]).tolist() == [-8, 7]
 
@@ -53,5 +92,5 @@ def test_fixed_refuses_a_format_out_of_range(width, frac_width, told):
 
 
 def test_the_examples_in_the_documentation_run():
-    for module in (golden, stream):
+    for module in (affine, golden, stream):
         assert doctest.testmod(module).failed == 0
