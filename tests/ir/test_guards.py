@@ -383,6 +383,13 @@ def test_the_graph_keeps_the_model_until_its_parameters_are_replaced():
     assert graph.original is kept() is None
 
 
+def test_a_graph_whose_parameters_were_replaced_is_pickled_without_the_model():
+    graph = MaseGraph(nn.Sequential(nn.Linear(4, 4)), dummy_in=torch.randn(2, 4))
+    setattr(graph.model, "0", nn.Linear(4, 4))
+    graph.recompile()
+    assert pickle.loads(pickle.dumps(graph)).original is None
+
+
 def test_a_model_that_somebody_else_keeps_stays_the_original():
     model = Sizes(branch)
     graph = MaseGraph(model, dummy_in=torch.randn(2, 8, 4))

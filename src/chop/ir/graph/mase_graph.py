@@ -174,5 +174,9 @@ class MaseGraph:
         new.original = None  # shares parameters with the graph this is a copy of
         return new
 
+    def __getstate__(self) -> dict[str, Any]:
+        kept = self._original if isinstance(self._original, nn.Module) else None
+        return {**vars(self), "_original": kept, "_shared": set()}  # ids mean nothing elsewhere
+
     def __repr__(self) -> str:
         return f"MaseGraph({type(self.model).__name__}, {len(self.nodes)} nodes)"
