@@ -217,7 +217,7 @@ def load_graph(path: str | Path, classes: Iterable[Any] = ()) -> Loaded:
         model = decode_model(description, tensors, decode)
     except CheckpointError as error:
         raise CheckpointError(f"{file}: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise CheckpointError(f"{file}: damaged checkpoint ({error!r}).") from error
     inputs = {
         k.removeprefix("dummy_in/"): v for k, v in tensors.items() if k.startswith("dummy_in/")
