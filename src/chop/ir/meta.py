@@ -42,7 +42,7 @@ class Record(MutableMapping, dict):  # type: ignore[misc,metaclass]
 
     def __new__(cls, *args: Any, **fields: Any) -> Any:
         made = super().__new__(cls)
-        dict.__setitem__(made, "", None)  # json takes a dict whose store is empty for "{}"
+        dict.__setitem__(made, "", None)  # type: ignore[index]  # json writes "{}" for an empty store
         return made
 
     @classmethod
