@@ -25,10 +25,12 @@ def test_a_line_cut_short_by_a_kill_is_no_record_and_is_written_over(tmp_path, t
     assert read_records(file) == [{"i": 0}, {"i": 2}]
 
 
-@pytest.mark.parametrize("line", ["no json", "[1]"])
-def test_a_damaged_line_is_an_error_that_names_it(tmp_path, line):
+@pytest.mark.parametrize(
+    ("line", "words"), [("no json", "not a readable JSON"), ("[1]", "not a JSON object")]
+)
+def test_a_damaged_line_is_an_error_that_names_it(tmp_path, line, words):
     (tmp_path / "records.jsonl").write_text('{"i": 0}\n' + line + "\n")
-    with pytest.raises(DataError, match=r"records.jsonl, line 2: not a JSON object"):
+    with pytest.raises(DataError, match=rf"records.jsonl, line 2: {words}"):
         read_records(tmp_path / "records.jsonl")
 
 

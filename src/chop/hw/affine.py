@@ -21,6 +21,13 @@ MOST_BITS = 160
 """Fractional bits of a slope up to which constants are searched."""
 ALL_CODES = 4096
 """Up to so many codes are all tried; of more, those where the result steps."""
+MOST_STEPS = 1 << 16
+"""Steps of the result up to which constants are searched; more would take minutes."""
+
+
+class _TooManyStepsError(Exception):
+    """The result has more different codes than can be compared."""
+
 
 
 @dataclass(frozen=True)
@@ -47,10 +54,14 @@ def fit_lines(
 ) -> Constants | None:
     """The shortest constants that give every line, cast to `out`, for every code of `data`.
 
-    Without an offset the line is wanted below zero alone. None where no constants are found.
+    Without an offset the line is wanted below zero alone. None where no constants are found, or
+    where the result has more than `MOST_STEPS` different codes.
     """
     high = data.high if has_offset else -1
-    wanted = [_Wanted(line, data.low, high, data.frac_width, out) for line in lines]
+    try:
+        wanted = [_Wanted(line, data.low, high, data.frac_width, out) for line in lines]
+    except _TooManyStepsError:
+        return None
     first = max(out.frac_width - data.frac_width + 1, 0)  # the product resolves a tie
     for frac_width in range(first, MOST_BITS + 1):
         found = _all_found(wanted, frac_width)
@@ -156,6 +167,8 @@ def _codes_that_matter(line: Line, low: int, high: int, frac_width: int, out: Fi
         first, last = max(first, out.low - 1), min(last, out.high + 1)
     if last < first:
         return np.array([low, high])
+    if last - first > MOST_STEPS:
+        raise _TooManyStepsError
     halves = np.arange(2 * first, 2 * last + 1) / 2  # steps lie at whole or half codes
     at = np.floor((halves - offset) / slope)
     around = (at[:, None] + np.arange(-1, 3)).clip(low, high).astype(np.int64)

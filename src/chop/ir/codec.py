@@ -326,6 +326,7 @@ def _decode_record(decode: Decoder, pair: Any, where: str, kinds: frozenset[str]
     hints = hints_of(_RECORDS[name])
     known = dataclasses.fields(_RECORDS[name])
     parts = {f.name for f in known if f.default_factory is not dataclasses.MISSING}
+    parts |= {f.name for f in known if f.default is False}  # written whatever they are
     if not (decode.is_old or decode.trust) and not parts <= _mapping(fields, where).keys():
         raise CheckpointError(f"{where}: expected {', '.join(sorted(parts))}.")
     values = {}
@@ -339,8 +340,8 @@ def _decode_record(decode: Decoder, pair: Any, where: str, kinds: frozenset[str]
                 f"{place}: expected {text_of(hints[key])}, got {shown(values[key])}."
             )
     made = _RECORDS[name](**values)
-    if isinstance(made, ValueMeta) and "is_applied" not in values:
-        made.type = made.type  # of a checkpoint that has no formats: read as set by hand
+    if isinstance(made, ValueMeta) and decode.is_old:
+        made.type = made.type  # there were no formats yet: read as set by hand
     return made
 
 

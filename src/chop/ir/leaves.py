@@ -183,9 +183,9 @@ def _is_same(found: Any, given: Any) -> bool:
 def _parametrize(module: nn.Module, names: Any, where: str) -> None:
     if not isinstance(names, list):
         raise CheckpointError(f"{where}: expected a list of names, got {shown(names)}.")
-    if not names:
-        return
     lists = module._modules.get("parametrizations")
+    if not names and lists is None:
+        return
     if not isinstance(lists, nn.ModuleDict) or list(lists) != names:
         raise CheckpointError(f"{where}: the module has no such parametrizations.")
     for name in names:

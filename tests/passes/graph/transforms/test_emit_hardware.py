@@ -83,15 +83,12 @@ def test_a_relative_project_directory_will_do(graph, tmp_path, monkeypatch):
 @pytest.mark.sim
 def test_simulate_raises_on_a_wrong_output(graph, tmp_path):
     emit_all(graph, tmp_path)
-    for file, words in (
-        ("test/data_out_0.mem", "first mismatch: data_out_0"),
-        ("mem/fc1_bias.mem", "fc1_bias.mem: not the memory of design.json"),
-    ):
-        path = tmp_path / "hardware" / file
-        turned = str.maketrans("0123456789abcdef", "123456789abcdef0")
-        path.write_text(path.read_text().translate(turned))
-        with pytest.raises(HardwareError, match=words):
-            simulate(tmp_path, trust=True)
+    path = tmp_path / "hardware" / "mem" / "fc1_bias.mem"
+    path.write_text(
+        path.read_text().translate(str.maketrans("0123456789abcdef", "123456789abcdef0"))
+    )
+    with pytest.raises(HardwareError, match=r"first mismatch: data_out_0"):
+        simulate(tmp_path, trust=True)
 
 
 @pytest.mark.sim("cocotb", "iverilog")
