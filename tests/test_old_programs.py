@@ -5,6 +5,7 @@ hub's names are folders with tiny models and a few rows of text.
 """
 
 import json
+import os
 import runpy
 from pathlib import Path
 
@@ -57,6 +58,8 @@ def place(tmp_path, monkeypatch):
     resnet = ResNetForImageClassification(ResNetConfig(**sizes))
     resnet.save_pretrained(tmp_path / "microsoft" / "resnet-18")
     monkeypatch.chdir(tmp_path)
+    caches = os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(caches))  # what is compiled stays compiled
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     level = get_logger().level
@@ -64,10 +67,17 @@ def place(tmp_path, monkeypatch):
     get_logger().setLevel(level)
 
 
+MARKS = {
+    "lab_4_hardware": pytest.mark.sim,
+    "tutorial_4_pruning": pytest.mark.slow,
+    "tutorial_6_mixed_precision": pytest.mark.slow,
+}
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(file.stem, marks=pytest.mark.sim if file.stem == "lab_4_hardware" else ())
+        pytest.param(file.stem, marks=MARKS.get(file.stem, ()))
         for file in sorted(PROGRAMS.glob("*.py"))
         if file.stem not in NEEDS.values()
     ],

@@ -67,7 +67,7 @@ def test_every_limit_is_of_an_option_that_is_there():
         ("bench mlp --against tiny_bert", "'tiny_bert' has no input 'x'; models are timed on the"),
         ("eval mlp --dataset digits --metric mse", "the model gives 10 for each row."),
         ("sweep lora_rank mlp --dataset digits --values 1.5", "takes whole numbers, got 1.5."),
-        ("report mlp --studies text.txt", "text.txt: not a study.json that MASE wrote"),
+        ("report mlp --studies text.txt", "text.txt: not a readable JSON file"),
     ],
 )
 def test_the_message_says_what_is_allowed(line, message, place, monkeypatch, capsys):

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from chop.cli.failures import UsageError
 from chop.files import folder_lock
-from chop.ir.checkpoint import is_checkpoint
-from chop.ir.stored import move_pair
 
 SCRATCH = ".staged."
 COMPLETE = ".complete"
@@ -81,6 +79,9 @@ def publish(source: Path, folder: Path) -> list[str]:
 
     The two files of a checkpoint are one entry.
     """
+    from chop.ir.checkpoint import is_checkpoint  # here: help needs no torch
+    from chop.ir.stored import move_pair
+
     names = sorted(entry.name for entry in source.iterdir() if not _is_ours(entry.name))
     pairs = [n.removesuffix(".json") for n in names if is_checkpoint(source / n)]
     pairs = [n for n in pairs if f"{n}.safetensors" in names]

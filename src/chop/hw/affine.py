@@ -29,7 +29,6 @@ class _TooManyStepsError(Exception):
     """The result has more different codes than can be compared."""
 
 
-
 @dataclass(frozen=True)
 class Line:
     """slope * x + offset; both are binary fractions."""

@@ -45,6 +45,8 @@ def sizes_of(node_op: str, function: Any, name: str, args: tuple[Any, ...]) -> T
     if node_op == "call_method":
         if name == "baddbmm" and len(args) >= 3:
             return _batched(*args)
+        if name in ("matmul", "bmm") and len(args) == 2:
+            return _product(*args)
         is_float = first.is_floating_point() and not any(map(_is_other_dtype, args))
         return first if name in _KEEPING_METHODS and is_float else None
     if function in _KEEPING_FUNCTIONS:
@@ -92,6 +94,16 @@ def _batched(_: Tensor, left: Tensor, right: Tensor, *__: Any) -> Tensor | None:
     return left.new_empty((*left.shape[:2], right.shape[2])) if are_tensors else None
 
 
+def _product(left: Tensor, right: Any) -> Tensor | None:
+    """Matrices of equal batches whose inner sizes are the same; torch 2.11 would fix sizes here."""
+    if not isinstance(right, Tensor) or min(left.dim(), right.dim()) < 2:
+        return None
+    *batch, rows, inner = left.shape
+    *other, same, columns = right.shape
+    is_plain = list(map(str, (*batch, inner))) == list(map(str, (*other, same)))
+    return left.new_empty((*batch, rows, columns)) if is_plain else None
+
+
 def _padded(x: Tensor, pad: Any, *_: Any) -> Tensor | None:
     """Each pair of numbers is added to a size, the last first; torch would fix sizes here."""
     if not isinstance(pad, tuple | list):
@@ -107,6 +119,7 @@ _RULES: dict[Any, Callable[..., Tensor | None]] = {
     for owner, name in ((torch, "_grouped_mm"), (F, "grouped_mm"))
     if (function := getattr(owner, name, None)) is not None
 }
+_RULES |= dict.fromkeys((torch.matmul, torch.bmm, operator.matmul), _product)
 _RULES[F.pad] = _padded
 _RULES[torch._C._nn.pad] = _padded
 _RULES[torch.baddbmm] = _batched  # torch itself does not take symbols here
