@@ -23,6 +23,7 @@ import torch
 import transformers
 from torch import nn
 
+import chop
 import chop.passes as passes
 from chop import MaseGraph
 from chop.ir.checkpoint import digest
@@ -519,19 +520,21 @@ _LISTENING: list[list[str]] = []
 _DANGEROUS = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "subprocess.Popen")
 _DANGEROUS += ("ctypes.dlopen", "socket.connect", "os.remove", "os.rename", "os.rmdir", "os.mkdir")
 _DANGEROUS += ("shutil.rmtree", "pickle.find_class", "webbrowser.open", "os.symlink", "os.link")
+_INSTALLED = (sys.prefix, sys.base_prefix, str(Path(chop.__file__).parent))
+"""Where programs lie that Python compiles when they are first imported."""
 _hooked: list[bool] = []
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _LISTENING:
-        return
+    if not _LISTENING or (arguments and "__pycache__" in str(arguments[0])):
+        return  # Python keeps what it compiles of installed programs
     heard = None
     if event.startswith(_DANGEROUS):
         heard = f"{event} {arguments!r:.100}"
     elif event == "open" and _writes(arguments):
         heard = f"open for writing {arguments[0]!r:.100}"
     elif event == "compile" and not (
-        str(arguments[1]).startswith("<eval_with_key>") or _is_reading_annotations()
+        str(arguments[1]).startswith(("<eval_with_key>", *_INSTALLED)) or _is_reading_annotations()
     ):
         heard = f"compile {arguments!r:.100}"
     elif event == "import" and arguments[0].split(".")[0] not in sys.modules:

@@ -1,6 +1,7 @@
 """The two commands: every check is run and told, and the demonstration installs what it needs."""
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -49,8 +50,10 @@ def test_an_unknown_group_of_checks_is_refused(checks, capsys):
 
 def make(*arguments):
     """What make would run, without running it."""
-    command = ["make", "--dry-run", "--always-make", *arguments]
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    command = ["make", "--dry-run", "--always-make", "--no-print-directory", *arguments]
+    alone = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    done = subprocess.run(command, cwd=ROOT, env=alone, check=True, capture_output=True, text=True)
+    return done.stdout
 
 
 def test_the_demonstration_installs_what_it_needs_and_no_more():

@@ -84,5 +84,6 @@ def test_the_installed_package_traces_and_quantises(installed):
     assert "LinearMXInt" in printed
 
 
+@pytest.mark.slow
 def test_the_doctor_runs_where_only_the_wheel_is(installed):
     assert "torch" in run(installed / "bin" / "mase", "doctor", cwd=installed)

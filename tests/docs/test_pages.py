@@ -26,6 +26,15 @@ RUN = [
 ALL = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 
 
+TRAINS = ("search", "search_models", "train")
+"""Pages whose code trains many times: `make slow` runs them."""
+
+
+def _marked(page):
+    marks = pytest.mark.slow if page.stem in TRAINS else ()
+    return pytest.param(page, id=page.stem, marks=marks)
+
+
 @pytest.fixture
 def registry():
     """A page may register a pass of its own; the registry is put back after it."""
@@ -36,7 +45,7 @@ def registry():
 
 
 @pytest.mark.no_cover  # tests of the parts measure those
-@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [_marked(page) for page in RUN])
 def test_the_code_of_a_page_runs(page, registry, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     world = {"__name__": page.stem}

@@ -327,8 +327,6 @@ def _decode_record(decode: Decoder, pair: Any, where: str, kinds: frozenset[str]
     known = dataclasses.fields(_RECORDS[name])
     parts = {f.name for f in known if f.default_factory is not dataclasses.MISSING}
     parts |= {f.name for f in known if f.default is False}  # written whatever they are
-    if not (decode.is_old or decode.trust) and not parts <= _mapping(fields, where).keys():
-        raise CheckpointError(f"{where}: expected {', '.join(sorted(parts))}.")
     values = {}
     for key, raw in _mapping(fields, where).items():
         place = f"{where}.{key}"
@@ -339,6 +337,8 @@ def _decode_record(decode: Decoder, pair: Any, where: str, kinds: frozenset[str]
             raise CheckpointError(
                 f"{place}: expected {text_of(hints[key])}, got {shown(values[key])}."
             )
+    if not (decode.is_old or decode.trust) and not parts <= values.keys():
+        raise CheckpointError(f"{where}: expected {', '.join(sorted(parts))}.")
     made = _RECORDS[name](**values)
     if isinstance(made, ValueMeta) and decode.is_old:
         made.type = made.type  # there were no formats yet: read as set by hand
