@@ -426,3 +426,20 @@ def test_tracing_and_annotating_bert_prints_nothing():
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+class DoublesInTraining(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.fc(x)
+        return y * 2 + x.sum() if self.training else y
+
+
+def test_a_branch_on_training_that_the_graph_cannot_hold_is_told(caplog):
+    graph = MaseGraph(DoublesInTraining(), dummy_in=torch.ones(2, 4))
+    assert "DoublesInTraining: its code goes another way in training" in caplog.text
+    model = graph.original
+    assert torch.equal(graph.model.eval()(torch.ones(1, 4)), model.eval()(torch.ones(1, 4)))

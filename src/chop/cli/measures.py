@@ -10,7 +10,10 @@ from chop.passes import calculate_avg_bits_mg_analysis_pass, calculate_sparsity_
 
 
 def size_of(graph: MaseGraph) -> dict[str, Any]:
-    """Parameters, bits of a weight and of an activation, bytes to store, share of zero weights."""
+    """Parameters, bits of a weight and of an activation, bytes to store, shares of zeros.
+
+    `sparsity` is of the weights of linear and convolution layers, `model_sparsity` of everything.
+    """
     _, bits = calculate_avg_bits_mg_analysis_pass(graph)
     _, sparsity = calculate_sparsity_analysis_pass(graph)
     return {
@@ -19,6 +22,7 @@ def size_of(graph: MaseGraph) -> dict[str, Any]:
         "activation_bits": bits["data_avg_bit"],
         "bytes": _bytes(graph, bits),
         "sparsity": sparsity["sparsity"],
+        "model_sparsity": sparsity["model_sparsity"],
     }
 
 

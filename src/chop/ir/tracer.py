@@ -92,11 +92,21 @@ def _capture(
             if run.can_be_leaf(difference.owner):
                 run.add_leaf(difference.owner)
                 continue
-            logger.info("training of '%s' is traced as evaluation.", difference.owner)
+            logger.warning(
+                "%s: its code goes another way in training, which this graph does not hold: it "
+                "computes what evaluation does, also while it trains. Name the module in "
+                "leaf_modules to keep both ways.",
+                f"module '{difference.owner}'" if difference.owner else type(model).__name__,
+            )
             evaluated, template = run.trace(training=False)
             follow_training_flag(evaluated)
         except Exception as error:
-            logger.info("training mode could not be traced (%s); evaluation is kept.", error)
+            logger.warning(
+                "%s: training mode could not be captured (%s). The graph computes what evaluation "
+                "does, also while it trains.",
+                type(model).__name__,
+                error,
+            )
             follow_training_flag(evaluated)
         return evaluated, template, run.guards()
 

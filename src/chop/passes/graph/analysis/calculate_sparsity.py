@@ -22,7 +22,8 @@ def calculate_sparsity_analysis_pass(graph: MaseGraph, args: CalculateSparsityAr
     """Count the zeros in the weights of linear and convolution layers, and in pruned activations.
 
     `info["layers"]` maps a path to the share of zeros in its weight, `info["sparsity"]` is the
-    share over all of them, `info["activations"]` that of each pruned activation on `dummy_in`.
+    share over all of them, `info["model_sparsity"]` that of all parameters of the model, and
+    `info["activations"]` that of each pruned activation on `dummy_in`.
     Where the graph has metadata, a layer's node gets it as `software.sparsity`, and the name of
     its mask as `software.masks`.
     """

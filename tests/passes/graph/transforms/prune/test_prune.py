@@ -484,3 +484,12 @@ def test_adapters_on_a_pruned_layer_keep_its_zeros_when_fused() -> None:
     nn.init.normal_(graph.model.fc1.lora_B.weight)
     graph, _ = passes.fuse_lora_weights_transform_pass(graph)
     assert same_zeros(zeros(graph), before)
+
+
+def test_zeros_are_told_of_the_layers_that_can_be_pruned_and_of_the_whole_model() -> None:
+    model = nn.Sequential(nn.Embedding(100, 4), nn.Linear(4, 4, bias=False))
+    graph = MaseGraph(model, dummy_in=torch.zeros(1, 2, dtype=torch.long))
+    weight = {"sparsity": 0.5, "method": "l1-norm", "scope": "local"}
+    _, info = passes.prune_transform_pass(graph, {"weight": weight})
+    assert info["sparsity"] == 0.5
+    assert info["model_sparsity"] == 8 / 416

@@ -15,15 +15,23 @@ from chop.passes.graph.transforms.prune.layers import mask_of, prunable_nodes
 
 
 def measure(graph: MaseGraph, dummy_in: Any = None) -> dict[str, Any]:
-    """The share of zeros in each layer's weight, in all of them, and in pruned activations."""
+    """The share of zeros in each layer's weight, in all of them, and in pruned activations.
+
+    `sparsity` is of the weights that can be pruned; `model_sparsity` of all parameters.
+    """
     zeros: dict[str, int] = {}
     sizes: dict[str, int] = {}
     for path, weight in _weights(graph).items():
         zeros[path], sizes[path] = int((weight == 0).sum()), weight.numel()
     layers = {path: zeros[path] / sizes[path] for path in zeros}
-    total = sum(zeros.values()) / max(sum(sizes.values()), 1)
-    activations = _activations(graph, dummy_in)
-    return {"sparsity": total, "layers": layers, "activations": activations}
+    found = sum(zeros.values())
+    parameters = sum(p.numel() for p in graph.model.parameters())
+    return {
+        "sparsity": found / max(sum(sizes.values()), 1),
+        "model_sparsity": found / max(parameters, 1),
+        "layers": layers,
+        "activations": _activations(graph, dummy_in),
+    }
 
 
 def _weights(graph: MaseGraph) -> dict[str, Tensor]:
