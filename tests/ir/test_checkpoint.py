@@ -257,7 +257,9 @@ def test_a_node_erased_after_annotation_leaves_a_checkpoint_that_loads(tmp_path)
 @pytest.mark.parametrize(
     ("guards", "words"),
     [
-        ([["gt", ["size", "x", 1], 6]], "guards: expected conditions and shapes"),
+        ([["gt", ["size", "x", 1], 6]], "key 'guards' is missing or not what it should be"),
+        ({"guards": [], "captured": [[["x"], [2.5]]]}, "guards: expected conditions and shapes"),
+        ({"guards": [[[">", 1, 2], ["x"]]], "captured": []}, "a line of code is text, not list"),
         ({"guards": [[["gt", 1, 2], "x.py"]], "captured": []}, "unknown relation 'gt'"),
         ({"guards": [[[">", ["eval", 1], 2], "x.py"]], "captured": []}, "unknown operation 'eval'"),
         ({"guards": [[[">", ["**", 9, 10**9], 2], "x"]], "captured": []}, "a whole power up to"),

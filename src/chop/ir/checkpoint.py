@@ -58,9 +58,9 @@ _KEYS = {
     "output": (dict, type(None)),
     "config": (dict, type(None)),
 }
-_KEYS_SINCE_2 = {"views": dict, "tensors": dict, "sha256": str}
 GUARDS = "guards"
-"""Optional: what must hold of the sizes of inputs, as plain data."""
+"""What must hold of the sizes of inputs, as plain data."""
+_KEYS_SINCE_2 = {"views": dict, "tensors": dict, "sha256": str, GUARDS: (dict, type(None))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,7 +249,7 @@ def _read_description(file: Path) -> dict[str, Any]:
     for key, kind in keys.items():
         if not isinstance(found.get(key, file), kind):
             raise CheckpointError(f"{file}: key '{key}' is missing or not what it should be.")
-    unknown = found.keys() - keys.keys() - {GUARDS}
+    unknown = found.keys() - keys.keys()
     if unknown:
         raise CheckpointError(f"{file}: unknown key {shown(min(unknown))}.")
     if version != 1 and found["sha256"] != digest(found):

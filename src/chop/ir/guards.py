@@ -233,8 +233,8 @@ class Guards:
 
     @classmethod
     def _from_data(cls, data: Any) -> Guards:
-        guards = tuple(Guard(_condition(tree), str(where)) for tree, where in data["guards"])
-        captured = {tuple(path): tuple(map(int, shape)) for path, shape in data["captured"]}
+        guards = tuple(Guard(_condition(tree), _text(where)) for tree, where in data["guards"])
+        captured = {_path(path): tuple(map(_whole, shape)) for path, shape in data["captured"]}
         return cls(guards, captured)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Guards:
@@ -287,6 +287,25 @@ def _listed(tree: Tree) -> Any:
     return [_listed(part) for part in tree] if isinstance(tree, tuple) else tree
 
 
+def _text(data: Any) -> str:
+    if not isinstance(data, str):
+        raise TypeError(f"a line of code is text, not {type(data).__name__}")
+    return data
+
+
+def _whole(data: Any) -> int:
+    if type(data) is not int:
+        raise TypeError(f"a size is a whole number, not {data!r:.40}")
+    return data
+
+
+def _path(data: Any) -> Path:
+    is_path = isinstance(data, list) and bool(data) and isinstance(data[0], str)
+    if not is_path or any(type(key) not in (str, int) for key in data):
+        raise TypeError(f"an input is a list of names, not {data!r:.40}")
+    return tuple(data)
+
+
 def _condition(data: Any) -> Tree:
     relation, left, right = data
     if relation not in RELATIONS:
@@ -302,7 +321,7 @@ def _tree(data: Any) -> Tree:
         raise CheckpointError(f"guard: '{data}' is not an expression.")
     kind, *parts = data
     if kind in LEAVES and len(data) == LEAVES[kind]:
-        return kind, tuple(parts[0]), *map(int, parts[1:])
+        return kind, _path(parts[0]), *map(_whole, parts[1:])
     if kind not in OPERATIONS:
         raise CheckpointError(f"guard: unknown operation '{kind}'. Known: {', '.join(OPERATIONS)}.")
     if kind == "**" and not _is_small_power(parts):
