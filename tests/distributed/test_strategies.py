@@ -2,25 +2,16 @@
 
 import pytest
 
-from chop.distributed.strategies import RULES, WHOLE, Call, strategies
-from chop.ir.ops import OPS
-from chop.ir.sharding import SHARDING
+from chop.distributed.strategies import WHOLE, strategies
+from chop.ir.dims import DIMENSION_RULES
+from chop.ir.dims import ShapedCall as Call
 
 
 def names(call: Call, devices: int = 2) -> dict[str, tuple[dict[str, str], str]]:
     return {s.name: (dict(s.operands), s.result) for s in strategies(call, devices)}
 
 
-def test_every_rule_of_the_op_table_is_written():
-    assert set(SHARDING.values()) - {"facts"} == set(RULES) - {"parameter"}
-
-
-def test_every_op_with_a_rule_is_in_the_table():
-    assert set(SHARDING) <= set(OPS)
-    assert all(OPS[name].sharding == rule for name, rule in SHARDING.items())
-
-
-@pytest.mark.parametrize("rule", sorted(RULES))
+@pytest.mark.parametrize("rule", sorted(DIMENSION_RULES))
 def test_whole_comes_first_and_is_all_where_nothing_divides(rule):
     call = Call(rule, {"data_in_0": (3, 5), "weight": (7, 5)}, ((3, 7),), {"dim": -1})
     assert strategies(call, 2) == [WHOLE]

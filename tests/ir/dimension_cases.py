@@ -6,6 +6,7 @@ Operands are parameters of the model, so every dimension of each can be removed 
 
 from __future__ import annotations
 
+import functools
 import string
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from chop.distributed.strategies import Strategy
 from chop.nn.modules.activation_mask import ActivationMask
 from chop.passes.graph.transforms.prune.coupling import Coupling, couple
 from chop.passes.graph.transforms.prune.labels import Labels, axes_in
-from chop.passes.graph.transforms.prune.rules import RULES
+from chop.passes.graph.transforms.prune.rules import find_rule
 
 PINNED = Path(__file__).with_name("dimension_cases.txt")
 Shape = tuple[int, ...]
@@ -269,6 +270,7 @@ def label(case: Case) -> str:
     return f"{case.op}: {call} of {sizes or 'the input'}"
 
 
+@functools.cache
 def captured(cases: tuple[Case, ...]) -> MaseGraph:
     """The cases, captured and annotated."""
     x = torch.tensor([[1, 2], [3, 4]])
@@ -298,8 +300,10 @@ def removals(graph: MaseGraph) -> dict[int, str]:
     What the graph gives may not be removed, so it gives the input alone.
     """
     (source,) = graph.fx_graph.find_nodes(op="placeholder")
-    graph.fx_graph.output_node().args = (source,)
-    coupling = couple(graph, {"x": torch.tensor([[1, 2], [3, 4]])}, RULES)
+    output = graph.fx_graph.output_node()
+    given, output.args = output.args, (source,)
+    coupling = couple(graph, {"x": torch.tensor([[1, 2], [3, 4]])}, find_rule)
+    output.args = given
     roots = coupling.labels.roots()
     return {
         number: _removal(graph, coupling, roots, number, nodes)

@@ -281,7 +281,7 @@ class _LocalCall:
         if self.node.op == "get_attr":
             return self._attribute()
         is_split = any(s.is_split for s in self.strategies)
-        kernel = LOCAL_KERNELS.get(self.op.sharding or "") if is_split else None
+        kernel = LOCAL_KERNELS.get(self.op.dims or "") if is_split else None
         with self._own_random_numbers(is_split):
             return kernel(self) if kernel else self.plain(self.args, self.kwargs)
 
@@ -360,6 +360,8 @@ def _padding_index(node: fx.Node) -> Any:
 
 LOCAL_KERNELS: dict[str, Callable[[_LocalCall], Any]] = {
     "reshape": _reshape,
+    "regroup": _reshape,
+    "unflatten": _reshape,
     "expand": _expand,
     "embedding": _embedding,
 }

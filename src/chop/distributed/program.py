@@ -15,23 +15,15 @@ import torch
 from torch import fx, nn
 
 from chop.distributed.layouts import REPLICATE, Layout, Shape, local_shape
-from chop.distributed.strategies import WHOLE, Call, Strategy, strategies
+from chop.distributed.strategies import WHOLE, Strategy, strategies
 from chop.errors import GraphError
 from chop.ir.arguments import named_arguments
+from chop.ir.dims import FACTS, LAYER_SETTINGS, ShapedCall, permutation
 from chop.ir.effects import is_mutating, written_nodes
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.ops import UNKNOWN, Op, Shapes, find_op, node_module
 
-MODULE_FACTS = (
-    "dim",
-    "normalized_shape",
-    "max_norm",
-    "sparse",
-    "scale_grad_by_freq",
-    "batch_first",
-)
-"""Module attributes that a rule may ask for as if they were arguments of the call."""
 PARAMETER = "parameter"
 """The operand by which a `get_attr` node reads its parameter."""
 
@@ -50,7 +42,7 @@ class Value:
 
     name: str
     op: Op
-    call: Call
+    call: ShapedCall
     references: tuple[Reference, ...] = ()
     itemsize: int = 4
     operand_itemsizes: Mapping[str, int] = field(default_factory=dict)
@@ -174,7 +166,7 @@ class _Reader:
         op = find_op(node, self.graph.custom_ops) or UNKNOWN
         parameters = self._parameters(node)
         sources = references(node, op)
-        if not tensors and (op.sharding == "facts" or not sources):
+        if not tensors and (op.dims == FACTS or not sources):
             return []
         reads = {n: self.known[s.name] for n, s in sources} | parameters
         is_learnt = any(v.is_parameter or v.is_learnt for v in reads.values())
@@ -206,7 +198,7 @@ class _Reader:
         name = parameter_value(self.names[id(tensor)])
         if name in self.known:
             return self.known[name]
-        call = Call(None, {}, (tuple(tensor.shape),))
+        call = ShapedCall(None, {}, (tuple(tensor.shape),))
         return Value(
             name,
             UNKNOWN,
@@ -239,7 +231,7 @@ def _is_float(tensors: list[ValueMeta]) -> bool:
 
 
 def _rule_of(node: fx.Node, op: Op) -> str | None:
-    """The sharding rule of a node; none for a layer that is more than its op says.
+    """The dimension rule of a node; none for a layer that is more than its op says.
 
     A quantised or adapted layer, or one with hooks, shares the op of the plain one but not its
     arithmetic: it runs whole.
@@ -249,15 +241,15 @@ def _rule_of(node: fx.Node, op: Op) -> str | None:
     if node.op == "call_module":
         module = node_module(node)
         hooks = (*module._forward_hooks, *module._forward_pre_hooks)
-        return op.sharding if type(module) in op.modules and not hooks else None
+        return op.dims if type(module) in op.modules and not hooks else None
     plain = node.op != "call_function" or node.target in op.functions
-    return op.sharding if plain else None
+    return op.dims if plain else None
 
 
-def _call(node: fx.Node, op: Op, parameters: Mapping[str, Value]) -> Call:
+def _call(node: fx.Node, op: Op, parameters: Mapping[str, Value]) -> ShapedCall:
     args = mase_meta(node).common.args or {}
     shapes = {n: tuple(v.shape or ()) for n, v in args.items() if v.is_tensor}
-    return Call(
+    return ShapedCall(
         _rule_of(node, op),
         shapes | {n: v.call.result for n, v in parameters.items()},
         tuple(tuple(t.shape or ()) for t in _tensors(node)),
@@ -271,24 +263,17 @@ def _config(node: fx.Node) -> dict[str, Any]:
     given = {n: v.value for n, v in args.items() if not v.is_tensor}
     if node.op == "call_module":
         module = node_module(node)
-        given |= {n: getattr(module, n) for n in MODULE_FACTS if hasattr(module, n)}
+        given |= {n: getattr(module, n) for n in LAYER_SETTINGS if hasattr(module, n)}
     return given
 
 
 def _permutation(node: fx.Node, op: Op) -> tuple[int, ...] | None:
-    """Where each dimension of the result comes from, seen by running on sizes all different."""
-    if op.sharding != "permute":
+    if op.dims != "permute":
         return None
+
+    def value_of(source: fx.Node, probe: torch.Tensor) -> Any:
+        results = mase_meta(source).common.results or {}
+        return probe if _tensors(source) else next(iter(results.values())).value
+
     shape = (mase_meta(node).common.args or {})["data_in_0"].shape or []
-    sizes = list(range(2, 2 + len(shape)))
-    probe = torch.empty(sizes, device="meta")
-
-    def concrete(argument: fx.Node) -> Any:
-        results = mase_meta(argument).common.results or {}
-        tensors = _tensors(argument)
-        return probe if tensors else next(iter(results.values())).value
-
-    args, kwargs = fx.node.map_arg((node.args, node.kwargs), concrete)
-    target: Any = node.target
-    run = getattr(torch.Tensor, target) if node.op == "call_method" else target
-    return tuple(sizes.index(n) for n in run(*args, **kwargs).shape)
+    return permutation(node, len(shape), value_of)

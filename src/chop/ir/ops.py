@@ -18,10 +18,9 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from chop.errors import GraphError
-from chop.ir.channels import CHANNELS
+from chop.ir.dims import DIMS, check_rule
 from chop.ir.kernels import COMPUTE, Compute
 from chop.ir.modes import ModeConstant, RandomDraw
-from chop.ir.sharding import SHARDING
 from chop.registry import Registry
 
 MODULE = "module"
@@ -72,8 +71,7 @@ class Op:
     writes buffers. `is_view`: the result may share the storage of an operand. `is_dropout`: gives
     its operand back in evaluation mode. `copies_if_strided`: a view, but of a contiguous operand
     alone. `reads_rows`: of its parameters it reads the rows it gives.
-    `channels`: the rule by which it couples channels (`chop.ir.channels`). `sharding`: the rule by
-    which it may be split over devices (`chop.ir.sharding`).
+    `dims`: the rule by which it carries dimensions (`chop.ir.dims`).
     """
 
     name: str
@@ -93,10 +91,12 @@ class Op:
     copies_if_strided: bool = False
     reads_rows: bool = False
     compute: Compute | None = None
-    channels: str | None = None
-    sharding: str | None = None
+    dims: str | None = None
     rtl: str = ""
     """How hardware realises it: a component of `chop.hw`, or wiring; empty: not at all."""
+
+    def __post_init__(self) -> None:
+        check_rule(self.dims, f"op '{self.name}'")
 
     def flops(self, shapes: Shapes) -> int:
         """Floating-point operations: two for each multiply-accumulate, plus the elementwise."""
@@ -584,8 +584,7 @@ def _merge(rows: Iterable[Op]) -> Registry[Op]:
             row,
             modules=row.modules + MODULE_SHAPES.get(row.name, ()),
             compute=COMPUTE.get(row.name),
-            channels=CHANNELS.get(row.name),
-            sharding=SHARDING.get(row.name),
+            dims=DIMS.get(row.name),
             rtl=_RTL_OF.get(row.name, ""),
         )
         table.register(row.name, whole)

@@ -10,8 +10,9 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from chop.ir.arguments import named_arguments
+from chop.ir.dims import CHANNEL_TENSORS, LAYER_SETTINGS, permutation
 from chop.ir.graph import MaseGraph
-from chop.ir.ops import Op, find_op, node_module
+from chop.ir.ops import UNKNOWN, Op, find_op, node_module
 from chop.ir.twins import mask_name
 from chop.passes.graph.propagate import propagate
 from chop.passes.graph.transforms.prune.labels import Axes, Labels, LabelSet, axes_in, frozen_axes
@@ -20,7 +21,9 @@ Kept = Callable[[Labels], int]
 """How many of a dimension's indices stay."""
 
 Rewrite = Callable[[fx.Node, Kept], None]
-Rule = Callable[["Call"], Any]
+Rule = Callable[["LabelledCall"], Any]
+FindRule = Callable[[str], Rule | None]
+"""The rule of a name in the op table's column `dims`; None where channels are not followed."""
 
 
 class UnclearError(Exception):
@@ -67,10 +70,11 @@ class Coupling:
 
 
 @dataclass(frozen=True)
-class Call:
+class LabelledCall:
     """One node, as a rule sees it."""
 
     node: fx.Node
+    op: Op
     coupling: Coupling
     result: Any
 
@@ -122,12 +126,40 @@ class Call:
         found = self.value(dict(named_arguments(self.node)).get(name))
         return found if isinstance(found, Axes) else None
 
-    def weight(self) -> Axes:
-        """The axes of the weight."""
-        axes = self.parameter("weight")
-        if axes is None:
-            raise UnclearError
-        return axes
+    def named_operands(self) -> dict[str, Axes]:
+        """The tensors that the node reads, by the names that dimension rules know them by."""
+        parameters = dict.fromkeys((*self.op.parameters, *CHANNEL_TENSORS))
+        found: dict[str, Axes] = {}
+        inputs: list[Axes] = []
+        for name, given in named_arguments(self.node):
+            value = self.value(given)
+            if name in parameters and isinstance(value, Axes):
+                found[name] = value
+                continue
+            sources: list[fx.Node] = []
+            fx.node.map_arg(given, sources.append)
+            inputs += [axes for source in sources for axes in axes_in(self.value(source))]
+        if self.module is not None:
+            own = {name: self.coupling.parameter(self.module, name) for name in parameters}
+            found |= {name: axes for name, axes in own.items() if axes is not None}
+        return {f"data_in_{i}": axes for i, axes in enumerate(inputs)} | found
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments that are no tensors, and the attributes that count as such."""
+        given = {n: v for n, v in named_arguments(self.node) if not isinstance(v, fx.Node)}
+        own = {n: getattr(self.module, n) for n in LAYER_SETTINGS if hasattr(self.module, n)}
+        return given | own
+
+    def permutation(self) -> tuple[int, ...] | None:
+        """For a node that reorders dimensions: where each of the result comes from."""
+        if self.op.dims != "permute":
+            return None
+        return permutation(self.node, len(self.first()), self._probed)
+
+    def _probed(self, source: fx.Node, probe: Tensor) -> Tensor:
+        if not isinstance(self.value(source), Axes):
+            raise UnclearError  # a computed order
+        return probe
 
     def produces(self, labels: Labels) -> None:
         """Note that a layer makes the channels `labels`."""
@@ -145,13 +177,14 @@ class Call:
         self.coupling.rewrites.append((self.node, rewrite))
 
 
-def couple(graph: MaseGraph, inputs: Mapping[str, Any], rules: Mapping[str, Rule]) -> Coupling:
+def couple(graph: MaseGraph, inputs: Mapping[str, Any], find_rule: FindRule) -> Coupling:
     """The channels of `graph`, at the shapes of `inputs`."""
     shapes = result_shapes(graph, inputs)
     coupling = Coupling()
     for node in graph.fx_graph.nodes:
-        op = find_op(node, graph.custom_ops)
-        coupling.values[node] = _label(Call(node, coupling, shapes[node]), op, rules)
+        op = find_op(node, graph.custom_ops) or UNKNOWN
+        call = LabelledCall(node, op, coupling, shapes[node])
+        coupling.values[node] = _label(call, find_rule)
     return coupling
 
 
@@ -169,12 +202,12 @@ def result_shapes(graph: MaseGraph, inputs: Mapping[str, Any]) -> dict[fx.Node, 
     return shapes
 
 
-def _label(call: Call, op: Op | None, rules: Mapping[str, Rule]) -> Any:
+def _label(call: LabelledCall, find_rule: FindRule) -> Any:
     if call.node.op == "placeholder":
         return call.result
     if call.node.op == "get_attr":
         return call.coupling.tensor(_attribute(call.node))
-    rule = rules.get(op.channels or "") if op is not None else None
+    rule = find_rule(call.op.dims) if call.op.dims is not None else None
     try:
         value = _freeze(call) if rule is None else rule(call)
     except UnclearError:
@@ -182,7 +215,7 @@ def _label(call: Call, op: Op | None, rules: Mapping[str, Rule]) -> Any:
     return value if _fits(value, call.result) else _freeze(call)
 
 
-def _freeze(call: Call) -> Any:
+def _freeze(call: LabelledCall) -> Any:
     """Freeze all that the node reads and gives."""
     for axes in call.operands():
         call.labels.freeze(*axes.dims)

@@ -21,11 +21,11 @@ def prunable_nodes(graph: MaseGraph) -> list[fx.Node]:
 def _is_prunable(graph: MaseGraph, node: fx.Node) -> bool:
     op, module = find_op(node, graph.custom_ops), node_module(node)
     has_weight = module._parameters.get(WEIGHT) is not None
-    return op is not None and op.channels in CONTRACTIONS and has_weight
+    return op is not None and op.dims in CONTRACTIONS and has_weight
 
 
 CONTRACTIONS = ("linear", "conv", "conv_transpose")
-"""The channel rules of layers whose weight takes input channels to output channels."""
+"""The dimension rules of layers whose weight takes input channels to output channels."""
 
 
 def prunable_layers(graph: MaseGraph) -> dict[str, nn.Module]:

@@ -1,20 +1,23 @@
-"""The rules of the op table's column `channels`, one function each.
+"""What becomes of every index of every dimension in a call.
 
-A rule takes a call, ties what must stay or go together, and gives the axes of the result. It
-raises `UnclearError` where it cannot tell, and everything the call touches is frozen.
+`follow` reads it from how the op carries dimensions (`chop.ir.dims`); ops that cut dimensions or
+put them together have a rule of their own here. A rule takes a call, ties what must stay or go
+together, and gives the axes of the result. It raises `UnclearError` where it cannot tell, and
+everything the call touches is frozen.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import fx
 
-from chop.passes.graph.transforms.prune.coupling import Call, Kept, Rule, UnclearError
+from chop.ir.dims import FACTS, Carried, ShapedCall, carried
+from chop.passes.graph.transforms.prune.coupling import Kept, LabelledCall, Rule, UnclearError
 from chop.passes.graph.transforms.prune.labels import Axes, Labels, axes_in, frozen_dim
 
 PACKED = 3
@@ -27,17 +30,75 @@ def _integer(value: Any) -> int:
     return value
 
 
-def _dim(call: Call, rank: int, *names: str, default: Any = None) -> int:
+def _dim(call: LabelledCall, rank: int, *names: str, default: Any = None) -> int:
     found = call.argument(*(names or ("dim", "axis")))
     return _integer(default if found is None else found) % rank
 
 
-def elementwise(call: Call) -> Axes:
-    """Operands at the same place, broadcast."""
-    return Axes(tie_broadcast(call, call.operands(), call.shape))
+def follow(call: LabelledCall) -> Any:
+    """Each index goes the way of the dimension that carries it; the others stay."""
+    operands = call.named_operands()
+    results = axes_in(call.result)
+    shapes = {name: axes.shape for name, axes in operands.items()}
+    shaped = ShapedCall(
+        call.op.dims,
+        shapes,
+        tuple(axes.shape for axes in results),
+        call.settings(),
+        call.permutation(),
+    )
+    lines = [(line, _tied(call, line, operands)) for line in carried(shaped)]
+    _freeze_others(call, operands, [line for line, _ in lines])
+    _note_layer(call, lines)
+    after = {line.result: labels for line, labels in lines}
+    made = [
+        Axes(tuple(after.get(dim, frozen_dim(size)) for dim, size in enumerate(axes.shape)))
+        for axes in results
+    ]
+    return made[0] if isinstance(call.result, Axes) else tuple(made)
 
 
-def tie_broadcast(call: Call, operands: Sequence[Axes], shape: Sequence[int]) -> tuple[Labels, ...]:
+def _tied(call: LabelledCall, line: Carried, operands: Mapping[str, Axes]) -> Labels:
+    """The labels of one dimension, tied over the operands that have it."""
+    dims = [operands[name].dims[d] for name, d in line.operands.items() if d is not None]
+    if len({len(dim) for dim in dims}) != 1:
+        raise UnclearError
+    for dim in dims[1:]:
+        call.labels.tie(dims[0], dim)
+    # a function that is given the size would need another argument
+    is_given = call.module is None and any(a in call.settings() for a in line.attributes)
+    if is_given or not line.is_removable:
+        call.labels.freeze(dims[0])
+    return dims[0]
+
+
+def _freeze_others(
+    call: LabelledCall, operands: Mapping[str, Axes], lines: Sequence[Carried]
+) -> None:
+    kept = {(name, dim) for line in lines for name, dim in line.operands.items()}
+    for name, axes in operands.items():
+        call.labels.freeze(*(d for i, d in enumerate(axes.dims) if (name, i) not in kept))
+
+
+def _note_layer(call: LabelledCall, lines: Sequence[tuple[Carried, Labels]]) -> None:
+    """Note what a layer makes, and which of its attributes repeat the size of a dimension."""
+    repeated: dict[str, list[Labels]] = {}
+    for line, labels in lines:
+        if line.is_made:
+            call.produces(labels)
+        for name in line.attributes:
+            repeated.setdefault(name, []).append(labels)
+    for name, dims in repeated.items():
+        held = getattr(call.module, name, None)
+        if isinstance(held, tuple) and list(held) == [len(dim) for dim in dims]:
+            call.sets(name, lambda kept, dims=dims: tuple(map(kept, dims)))  # type: ignore[misc]
+        elif held == len(dims[0]):
+            call.sets(name, lambda kept, dim=dims[0]: kept(dim))  # type: ignore[misc]
+
+
+def tie_broadcast(
+    call: LabelledCall, operands: Sequence[Axes], shape: Sequence[int]
+) -> tuple[Labels, ...]:
     """The dimensions of operands broadcast to `shape`, tied where they meet."""
     result = []
     for back in range(len(shape), 0, -1):
@@ -46,7 +107,7 @@ def tie_broadcast(call: Call, operands: Sequence[Axes], shape: Sequence[int]) ->
     return tuple(result)
 
 
-def _meet(call: Call, dims: list[Labels], size: int) -> Labels:
+def _meet(call: LabelledCall, dims: list[Labels], size: int) -> Labels:
     full = [dim for dim in dims if len(dim) == size]
     if any(len(dim) not in (1, size) for dim in dims):
         raise UnclearError
@@ -56,142 +117,7 @@ def _meet(call: Call, dims: list[Labels], size: int) -> Labels:
     return full[0] if full else frozen_dim(size)
 
 
-def along_dimension(call: Call) -> Axes:
-    """The elements along one dimension need each other."""
-    x = call.first()
-    call.labels.freeze(x.dims[_dim(call, len(x), "dim", "dims")])
-    return elementwise(call)
-
-
-def linear(call: Call) -> Axes:
-    """weight: (out, in); bias: (out)."""
-    x, w = call.first(), call.weight()
-    call.labels.tie(x.dims[-1], w.dims[1])
-    _tie_vectors(call, w.dims[0], "bias")
-    call.produces(w.dims[0])
-    call.sets("in_features", lambda kept: kept(w.dims[1]))
-    call.sets("out_features", lambda kept: kept(w.dims[0]))
-    return Axes((*x.dims[:-1], w.dims[0]))
-
-
-def _tie_vectors(call: Call, labels: Labels, *names: str) -> None:
-    for name in names:
-        axes = call.parameter(name)
-        if axes is not None:
-            call.labels.tie(axes.dims[0], labels)
-
-
-def conv(call: Call) -> Axes:
-    """weight: (out, in / groups, places …); every input channel its own group is depthwise."""
-    x, w = call.first(), call.weight()
-    channel = len(x) - len(w) + 1
-    incoming, groups = x.dims[channel], call.argument("groups") or 1
-    if groups > 1:
-        _tie_depthwise(call, incoming, w, groups)
-    else:
-        call.labels.tie(incoming, w.dims[1])
-        call.produces(w.dims[0])
-    return _convolved(call, x, channel, incoming, w.dims[0])
-
-
-def _tie_depthwise(call: Call, incoming: Labels, w: Axes, groups: int) -> None:
-    is_depthwise = groups == len(incoming) == len(w.dims[0]) and call.module is not None
-    if not is_depthwise:
-        raise UnclearError
-    call.labels.freeze(w.dims[1])
-    call.labels.tie(incoming, w.dims[0])
-    call.sets("groups", lambda kept: kept(incoming))
-
-
-def conv_transpose(call: Call) -> Axes:
-    """weight: (in, out, places …)."""
-    x, w = call.first(), call.weight()
-    channel = len(x) - len(w) + 1
-    if (call.argument("groups") or 1) > 1:
-        raise UnclearError
-    call.labels.tie(x.dims[channel], w.dims[0])
-    call.produces(w.dims[1])
-    return _convolved(call, x, channel, x.dims[channel], w.dims[1])
-
-
-def _convolved(call: Call, x: Axes, channel: int, incoming: Labels, outgoing: Labels) -> Axes:
-    call.labels.freeze(*call.weight().dims[2:])
-    _tie_vectors(call, outgoing, "bias")
-    call.sets("in_channels", lambda kept: kept(incoming))
-    call.sets("out_channels", lambda kept: kept(outgoing))
-    places = (frozen_dim(size) for size in call.shape[channel + 1 :])
-    return Axes((*x.dims[:channel], outgoing, *places))
-
-
-def norm_last(call: Call) -> Axes:
-    """A weight for each element of the last dimensions."""
-    x, module = call.first(), call.module
-    if module is None:  # the function is given the sizes as well
-        raise UnclearError
-    count = len(module.normalized_shape)  # type: ignore[arg-type]
-    last = x.dims[-count:]
-    for name in ("weight", "bias"):
-        axes = call.parameter(name)
-        for own, dim in zip(axes.dims if axes else (), last, strict=bool(axes)):
-            call.labels.tie(own, dim)
-    call.sets("normalized_shape", lambda kept: tuple(kept(dim) for dim in last))
-    return x
-
-
-def norm_channel(call: Call) -> Axes:
-    """A weight for each channel, and running statistics."""
-    x = call.first()
-    for name in ("weight", "bias", "running_mean", "running_var"):
-        axes = call.parameter(name)
-        if axes is not None and axes.shape != (1,):
-            call.labels.tie(axes.dims[0], x.dims[1])
-    for name in ("num_features", "num_parameters"):
-        if getattr(call.module, name, 1) != 1:
-            call.sets(name, lambda kept: kept(x.dims[1]))
-    return x
-
-
-def norm_group(call: Call) -> Axes:
-    """Channels in groups: one group, or each its own; other groups would become uneven."""
-    x, groups = call.first(), call.argument("num_groups")
-    if call.module is None or groups not in (1, len(x.dims[1])):
-        raise UnclearError
-    _tie_vectors(call, x.dims[1], "weight", "bias")
-    call.sets("num_channels", lambda kept: kept(x.dims[1]))
-    if groups != 1:
-        call.sets("num_groups", lambda kept: kept(x.dims[1]))
-    return x
-
-
-def embedding(call: Call) -> Axes:
-    """weight: (words, features)."""
-    x, w = call.first(), call.weight()
-    call.labels.freeze(w.dims[0])
-    call.sets("embedding_dim", lambda kept: kept(w.dims[1]))
-    return Axes((*x.dims, w.dims[1]))
-
-
-def places(call: Call) -> Axes:
-    """Pooling: the first two dimensions stay, all others are places."""
-    x, shape = call.first(), call.shape
-    if len(shape) != len(x) or shape[:1] != x.shape[:1]:
-        raise UnclearError
-    call.labels.freeze(*x.dims[2:])
-    kept = [x.dims[i] if shape[i] == x.shape[i] else frozen_dim(shape[i]) for i in (0, 1)]
-    return Axes((*kept, *(frozen_dim(size) for size in shape[2:])))
-
-
-def matmul(call: Call) -> Axes:
-    """(…, n, k) @ (…, k, m)."""
-    a, b = (call.operands() * 2)[:2]  # x @ x reads one operand
-    if min(len(a), len(b)) < 2:
-        raise UnclearError
-    call.labels.tie(a.dims[-1], b.dims[-2])
-    batch = [Axes(a.dims[:-2]), Axes(b.dims[:-2])]
-    return Axes((*tie_broadcast(call, batch, call.shape[:-2]), a.dims[-2], b.dims[-1]))
-
-
-def attention(call: Call) -> Axes:
+def attention(call: LabelledCall) -> Axes:
     """query (…, l, e), key (…, s, e), value (…, s, v); the default scale depends on e."""
     query, key, value = (_axes(call, name) for name in ("query", "key", "value"))
     mask = call.value(call.argument("attn_mask"))
@@ -204,7 +130,7 @@ def attention(call: Call) -> Axes:
     return Axes((*tie_broadcast(call, heads, call.shape[:-2]), query.dims[-2], value.dims[-1]))
 
 
-def _axes(call: Call, name: str) -> Axes:
+def _axes(call: LabelledCall, name: str) -> Axes:
     found = call.value(call.argument(name))
     if not isinstance(found, Axes):
         raise UnclearError
@@ -220,14 +146,14 @@ def _share(query: Axes, other: Axes) -> Axes:
     return Axes((*other.dims[:-3], heads, *other.dims[-2:]))
 
 
-def reshape(call: Call) -> Axes:
+def reshape(call: LabelledCall) -> Axes:
     """view and reshape: the arguments are the new sizes."""
     result = regroup(call)
     call.rewrites(lambda node, kept: _write_sizes(node, result, kept))
     return result
 
 
-def regroup(call: Call) -> Axes:
+def regroup(call: LabelledCall) -> Axes:
     """The same elements in the same order under other sizes.
 
     Runs of dimensions with equal products match: one dimension may become several (split), or
@@ -256,7 +182,7 @@ def _runs(dims: Sequence[Labels], shape: Sequence[int]) -> Iterable[tuple[list[L
         yield old, new
 
 
-def _match(call: Call, old: list[Labels], sizes: list[int]) -> list[Labels]:
+def _match(call: LabelledCall, old: list[Labels], sizes: list[int]) -> list[Labels]:
     wide = [dim for dim in old if len(dim) > 1]
     call.labels.freeze(*(dim for dim in old if len(dim) == 1))
     if len(wide) <= 1 and sum(size > 1 for size in sizes) <= 1:
@@ -270,7 +196,7 @@ def _match(call: Call, old: list[Labels], sizes: list[int]) -> list[Labels]:
     return [frozen_dim(size) for size in sizes]
 
 
-def _split(call: Call, dim: Labels, sizes: list[int]) -> list[Labels]:
+def _split(call: LabelledCall, dim: Labels, sizes: list[int]) -> list[Labels]:
     """One dimension becomes several: the outermost, heads, can be removed; the others cannot."""
     result = [frozen_dim(size) for size in sizes]
     if call.labels.is_frozen(dim):
@@ -284,7 +210,7 @@ def _split(call: Call, dim: Labels, sizes: list[int]) -> list[Labels]:
     return result
 
 
-def _merge(call: Call, dims: list[Labels]) -> Labels:
+def _merge(call: LabelledCall, dims: list[Labels]) -> Labels:
     """Several dimensions become one: each index of the first that can be removed is a run."""
     free = [i for i, dim in enumerate(dims) if not call.labels.is_frozen(dim)]
     call.labels.freeze(*(dims[i] for i in free[1:]))
@@ -308,33 +234,16 @@ def _write_sizes(node: fx.Node, result: Axes, kept: Kept) -> None:
     node.args = (first, *new) if listed is None else (first, new)
 
 
-def permute(call: Call) -> Axes:
-    """Dimensions in another order."""
-    x, order = call.first(), call.argument("dims")
-    if not isinstance(order, tuple | list):
-        raise UnclearError
-    return Axes(tuple(x.dims[_integer(i) % len(x)] for i in order))
-
-
-def transpose(call: Call) -> Axes:
-    """Two dimensions change places."""
-    x = call.first()
-    a, b = (_dim(call, len(x), *names) for names in (("dim0", "axis0"), ("dim1", "axis1")))
-    dims = list(x.dims)
-    dims[a], dims[b] = dims[b], dims[a]
-    return Axes(tuple(dims))
-
-
-def expand(call: Call) -> Axes:
+def expand(call: LabelledCall) -> Axes:
     """A dimension of size 1 is repeated; the arguments are the new sizes."""
     if len(call.operands()) > 1:
-        return elementwise(call)
+        return Axes(tie_broadcast(call, call.operands(), call.shape))
     result = Axes(tie_broadcast(call, [call.first()], call.shape))
     call.rewrites(lambda node, kept: _write_sizes(node, result, kept))
     return result
 
 
-def cat(call: Call) -> Axes:
+def cat(call: LabelledCall) -> Axes:
     """One after the other along a dimension."""
     parts = axes_in([call.value(n) for n in call.node.args[0]])  # type: ignore[union-attr]
     dim = _dim(call, len(parts[0]), default=0)
@@ -348,15 +257,7 @@ def cat(call: Call) -> Axes:
     )
 
 
-def stack(call: Call) -> Axes:
-    """Side by side along a new dimension."""
-    parts = axes_in([call.value(n) for n in call.node.args[0]])  # type: ignore[union-attr]
-    dims = list(tie_broadcast(call, parts, parts[0].shape))
-    dims.insert(_dim(call, len(parts[0]) + 1, default=0), frozen_dim(len(parts)))
-    return Axes(tuple(dims))
-
-
-def split(call: Call) -> tuple[Axes, ...]:
+def split(call: LabelledCall) -> tuple[Axes, ...]:
     """Parts along a dimension; the sizes are written out where they change."""
     x = call.first()
     dim = _dim(call, len(x), default=0)
@@ -373,15 +274,7 @@ def _write_parts(node: fx.Node, dim: int, parts: list[Labels], kept: Kept) -> No
         node.args, node.kwargs = (node.args[0], sizes, dim), {}
 
 
-def unbind(call: Call) -> tuple[Axes, ...]:
-    """The slices along a dimension, which is gone."""
-    x = call.first()
-    dim = _dim(call, len(x), default=0)
-    call.labels.freeze(x.dims[dim])
-    return (Axes((*x.dims[:dim], *x.dims[dim + 1 :])),) * x.shape[dim]
-
-
-def getitem(call: Call) -> Any:
+def getitem(call: LabelledCall) -> Any:
     """A part of a tuple, or slices of a tensor."""
     source, index = call.node.args[:2]
     value = call.value(source)
@@ -394,7 +287,7 @@ def getitem(call: Call) -> Any:
     return _index(call, value, index if isinstance(index, tuple) else (index,))
 
 
-def _index(call: Call, x: Axes, index: tuple[Any, ...]) -> Axes:
+def _index(call: LabelledCall, x: Axes, index: tuple[Any, ...]) -> Axes:
     dims = iter(x.dims)
     result: list[Labels] = []
     slices: dict[int, Labels] = {}
@@ -444,53 +337,28 @@ def _moved(old: slice, dim: Labels, kept: Kept) -> slice:
     return slice(kept(dim[:start]), kept(dim[: max(stop, start)]))
 
 
-def reduce(call: Call) -> Axes:
-    """Some dimensions are summed up, or the like: those need all their elements."""
-    x, shape = call.first(), call.shape
-    given = call.argument("dim", "axis")
-    if given is None:
-        raise UnclearError
-    listed = given if isinstance(given, tuple | list) else (given,)
-    gone = {_integer(i) % len(x) for i in listed}
-    call.labels.freeze(*(x.dims[i] for i in gone))
-    if len(shape) == len(x):
-        return Axes(tuple(frozen_dim(1) if i in gone else d for i, d in enumerate(x.dims)))
-    return Axes(tuple(d for i, d in enumerate(x.dims) if i not in gone))
-
-
-def facts(call: Call) -> None:
+def facts(call: LabelledCall) -> None:
     """Sizes and types; the node reads no elements."""
     if axes_in(call.result):
         raise UnclearError
 
 
-RULES: dict[str, Rule] = {
-    rule.__name__: rule
-    for rule in (
-        elementwise,
-        along_dimension,
-        linear,
-        conv,
-        conv_transpose,
-        norm_last,
-        norm_channel,
-        norm_group,
-        embedding,
-        places,
-        matmul,
-        attention,
-        reshape,
-        regroup,
-        permute,
-        transpose,
-        expand,
-        cat,
-        stack,
-        split,
-        unbind,
-        getitem,
-        reduce,
-        facts,
-    )
+OWN_RULES: dict[str, Rule | None] = {
+    "attention": attention,
+    "reshape": reshape,
+    "regroup": regroup,
+    "expand": expand,
+    "cat": cat,
+    "split": split,
+    "getitem": getitem,
+    FACTS: facts,
+    # whatever these touch is frozen: sizes among their arguments are not rewritten
+    "unflatten": None,
+    "addmm": None,
 }
-"""The rules by their names in the op table."""
+"""Dimension rules that say less than what becomes of each index."""
+
+
+def find_rule(name: str) -> Rule | None:
+    """The rule of an op whose row says `dims=name`."""
+    return OWN_RULES.get(name, follow)

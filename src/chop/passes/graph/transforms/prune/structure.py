@@ -19,7 +19,7 @@ from chop.passes.graph.transforms.prune.coupling import Coupling, couple, result
 from chop.passes.graph.transforms.prune.granularity import keep_largest
 from chop.passes.graph.transforms.prune.importance import GradientScores, score
 from chop.passes.graph.transforms.prune.labels import FROZEN, Labels, axes_in
-from chop.passes.graph.transforms.prune.rules import RULES
+from chop.passes.graph.transforms.prune.rules import find_rule
 from chop.passes.graph.transforms.prune.weights import chosen_layers, gradient_scores
 from chop.passes.graph.transforms.surgery import set_module
 
@@ -37,7 +37,7 @@ def prune_structures(graph: MaseGraph, config: PruneWeight, args: PruneArgs) -> 
     """Remove the least important channels or heads; parameters before and after, and widths."""
     layers = chosen_layers(graph, config.target_modules, "prune.weight.target_modules")
     inputs = bind_inputs(graph, args.dummy_in, "prune")
-    coupling = couple(graph, inputs, RULES)
+    coupling = couple(graph, inputs, find_rule)
     families = _chosen_families(coupling, set(layers), config)
     gradients = gradient_scores(graph, args, config.method)
     scores = group_scores(coupling, config.method, args.seed, gradients)
