@@ -4,11 +4,12 @@ import doctest
 
 import pytest
 
-from chop.distributed import cost, layouts, strategies
+from chop.distributed import cost, layouts
 from chop.distributed.layouts import gradient_of, local_shape, use_of, whole_shape
+from chop.ir import dims
 
 
-@pytest.mark.parametrize("module", [layouts, cost, strategies], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [layouts, cost, dims], ids=lambda m: m.__name__)
 def test_examples_in_docstrings_hold(module):
     result = doctest.testmod(module)
     assert result.attempted and not result.failed

@@ -1,5 +1,6 @@
 import operator
 
+import pytest
 import torch
 import torch.nn.functional as F
 import zoo
@@ -7,8 +8,10 @@ from torch import nn
 from traced_zoo import traced
 
 from chop import MaseGraph
+from chop.errors import RegistryError
 from chop.ir.common import MASE_TYPES, OPS_BY_TYPE
 from chop.ir.ops import OPS, Op, Shapes, find_op, op_of_function, op_of_method, op_of_module
+from chop.ir.ops.by_name import layer, tensor_op
 
 
 def test_there_are_seven_types_and_every_op_has_one():
@@ -71,3 +74,17 @@ def test_custom_ops_name_the_users_modules_and_functions():
     assert find_op(node, graph.custom_ops).name == "mine"
     row = Op("own", "module")
     assert find_op(node, {"modules": {Mine: row}}) is row
+
+
+def test_a_misspelt_name_in_a_column_is_an_error():
+    with pytest.raises(RegistryError, match=r"op 'mine': torch has nothing of the name 'reluu'"):
+        layer("mine", "", "reluu")
+    with pytest.raises(RegistryError, match=r"op 'mine': torch has nothing of the name 'Lineer'"):
+        layer("mine", "Lineer")
+    with pytest.raises(RegistryError, match=r"op 'mine': torch has nothing of the name 'ad'"):
+        tensor_op("mine", "ad")
+    with pytest.raises(
+        RegistryError, match=r"op 'mine': unknown type 'modul'. Did you mean 'module'"
+    ):
+        Op("mine", "modul")
+    assert tensor_op("mine", "add no_such_name?").methods == ("add",)

@@ -28,7 +28,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 from chop.ir import modes
 from chop.ir.applied import AppliedFunction
-from chop.ir.ops import _BY_FUNCTION, _BY_METHOD, Op, op_of_module
+from chop.ir.ops import FUNCTION_OPS, METHOD_OPS, Op, op_of_module
 
 LONGEST_NAME = 400
 
@@ -227,7 +227,7 @@ def functions() -> dict[str, Callable[..., Any]]:
         **_named("math", math, _MATH),
         **{f"builtins.{name}": getattr(builtins, name) for name in _BUILTINS},
     }
-    listed = {function_name(f): f for f in _BY_FUNCTION if callable(f)}
+    listed = {function_name(f): f for f in FUNCTION_OPS if callable(f)}
     return {
         n: f for n, f in {**listed, **table}.items() if n.rpartition(".")[2] not in _NOT_METHODS
     }
@@ -250,7 +250,7 @@ def _is_class(thing: Any) -> bool:
 @functools.cache
 def methods() -> frozenset[str]:
     """Every tensor method that a file may name; in-place versions of listed functions too."""
-    listed = {*_BY_METHOD, *_METHODS, *_TORCH, *_TORCH_FUNCTIONAL}
+    listed = {*METHOD_OPS, *_METHODS, *_TORCH, *_TORCH_FUNCTIONAL}
     listed |= {f"{name}_" for name in listed}
     return frozenset(n for n in listed if callable(getattr(torch.Tensor, n, None))) - _NOT_METHODS
 

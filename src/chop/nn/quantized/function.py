@@ -15,8 +15,7 @@ from typing import Any
 
 from torch.overrides import handle_torch_function, has_torch_function
 
-from chop.ir.kernels import Compute
-from chop.ir.ops import OPS, Op
+from chop.ir.ops import OPS, Compute, Op
 from chop.nn.quantized.operands import (
     DATA_OUT,
     function_quantizers,
@@ -115,7 +114,7 @@ def parse_function_config(
 ) -> dict[str, Quantizer]:
     """The format of each operand of a quantised function; errors carry the path `where`."""
     path = function_name(op, form) if where is None else where
-    assert op.compute is not None, f"op '{op.name}' has no row in COMPUTE"
+    assert op.compute is not None, f"op '{op.name}' cannot be quantised"
     plain = plain_config(config, form, path)
     return function_quantizers(op.compute, plain, path)
 

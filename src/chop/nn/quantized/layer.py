@@ -1,6 +1,6 @@
 """Layers that compute with quantised operands, one class for each torch layer and format.
 
-The classes are generated from the op table (`chop.ir.kernels.COMPUTE`) and the registry of
+The classes are generated from the op table (`chop.ir.ops`) and the registry of
 formats; the files of `chop.nn.quantized.modules` give them their places.
 """
 
@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from chop.ir.kernels import Compute, parameter_role
-from chop.ir.ops import OPS, Op
+from chop.ir.ops import OPS, Compute, Op, parameter_role
 from chop.ir.twins import masked
 from chop.nn.quantized.frozen import forget, quantize_parameter
 from chop.nn.quantized.operands import (
@@ -113,7 +112,7 @@ class QuantizedModule(nn.Module):
 
 
 def _compute(op: Op) -> Compute:
-    assert op.compute is not None, f"op '{op.name}' has no row in COMPUTE"
+    assert op.compute is not None, f"op '{op.name}' cannot be quantised"
     return op.compute
 
 

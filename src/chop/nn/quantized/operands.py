@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from chop.errors import ConfigError
-from chop.ir.kernels import Compute, Operand
+from chop.ir.ops import Compute, Operand
 from chop.nn.quantizers import Bypass, Quantizer, operand_quantizers
 from chop.nn.quantizers.operands import NO_FORMAT
 

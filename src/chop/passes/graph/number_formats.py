@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from torch import fx
 
-from chop.ir.kernels import parameter_role
 from chop.ir.meta import CommonMeta, MaseMetadata, ValueMeta
-from chop.ir.ops import node_module
+from chop.ir.ops import node_module, parameter_role
 from chop.nn.quantized.function import call_quantizers, is_quantized_function
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantized.operands import DATA_OUT

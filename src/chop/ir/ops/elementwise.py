@@ -1,0 +1,81 @@
+"""Arithmetic element by element."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from chop.ir.ops.by_name import tensor_op
+from chop.ir.ops.compute import computes
+from chop.ir.ops.row import Op
+
+
+def _elementwise(name: str, names: str = "", **columns: Any) -> Op:
+    return tensor_op(name, names, flops_per_output=1, **{"dims": "elementwise"} | columns)
+
+
+def _python_or_torch(
+    python: Callable[..., Any], of_torch: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The operator, which takes numbers too; torch's function where a call has options."""
+
+    def call(input: Any, other: Any, **options: Any) -> Any:
+        return of_torch(input, other, **options) if options else python(input, other)
+
+    return call
+
+
+_ADD = _python_or_torch(operator.add, torch.add)
+_SUB = _python_or_torch(operator.sub, torch.sub)
+_MUL = _python_or_torch(operator.mul, torch.mul)
+
+ROWS = (
+    _elementwise("add", "add iadd add_", compute=computes("input* other*", _ADD), rtl="fixed_add"),
+    _elementwise(
+        "sub",
+        "sub subtract isub sub_ rsub",
+        compute=computes("input* other*", _SUB, unlike=(torch.rsub,)),
+        rtl="fixed_sub",
+    ),
+    _elementwise(
+        "mul",
+        "mul multiply imul mul_",
+        compute=computes("input* other*", _MUL),
+        rtl="fixed_mul",
+    ),
+    _elementwise("div", "div divide truediv true_divide itruediv div_"),
+    _elementwise("floor_divide", "floordiv floor_divide ifloordiv"),
+    _elementwise("remainder", "remainder mod fmod"),
+    _elementwise("pow", "pow pow_ float_power square"),
+    _elementwise("neg", "neg negative"),
+    _elementwise("abs", "abs absolute"),
+    _elementwise("exp", "exp exp_ exp2 expm1"),
+    _elementwise("log", "log log_ log2 log10 log1p"),
+    _elementwise("sqrt", "sqrt sqrt_"),
+    _elementwise("rsqrt"),
+    _elementwise("reciprocal"),
+    _elementwise("sin", "sin asin sinh"),
+    _elementwise("cos", "cos acos cosh"),
+    _elementwise("tan", "tan atan atan2"),
+    _elementwise("erf", "erf erfc erfinv"),
+    _elementwise("sign", "sign sgn"),
+    _elementwise("round", "round floor ceil trunc frac"),
+    _elementwise("clamp", "clamp clamp_ clip clamp_min clamp_max"),
+    _elementwise("maximum", "maximum fmax"),
+    _elementwise("minimum", "minimum fmin"),
+    _elementwise("addcmul", "addcmul addcdiv addcmul_ addcdiv_"),
+    _elementwise("lerp"),
+    _elementwise("compare", "eq ne lt le gt ge isclose"),
+    _elementwise("isin", dims=None),  # compares with every element of its second operand
+    _elementwise(
+        "logical",
+        "logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not "
+        "bitwise_xor and_ or_ xor not_ invert lshift rshift",
+    ),
+    _elementwise("isnan", "isnan isinf isfinite nan_to_num"),
+    _elementwise("where"),
+    _elementwise("masked_fill", "masked_fill masked_fill_"),
+)
