@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chop.ir import stored
+from chop.ir.store import tensors as stored
 
 
 class Killed(BaseException):

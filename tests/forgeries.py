@@ -26,7 +26,7 @@ from torch import nn
 import chop
 import chop.passes as passes
 from chop import MaseGraph
-from chop.ir.checkpoint import digest
+from chop.ir.store.checkpoint import digest
 
 Description = dict[str, Any]
 Edit = Callable[[Description], Any]
@@ -291,7 +291,7 @@ CLASSES: list[Any] = [
     *words("torch.ao.nn.quantized.Linear torch.nn.utils.parametrizations._Orthogonal.__init__"),
     *words("transformers.Trainer transformers.modeling_utils.PreTrainedModel"),
     *words("transformers.models.bert.modeling_bert.BertModel transformers.models.bert"),
-    *words("transformers.models.bert.modeling_bert.nn.Linear chop.ir.traced.TracedModule"),
+    *words("transformers.models.bert.modeling_bert.nn.Linear chop.ir.store.traced.TracedModule"),
     *words("chop.nn.modules.masked.Masked.__class__ chop.kernels.layers.nn.Linear"),
     *words("chop.nn.modules.os.path chop.cli.main.Session imported_by_name.Layer"),
     *("torch.nn.modules.linear.Linear\n", "", "..", "torch.nn.modules.linear.Lineаr"),

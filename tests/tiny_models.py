@@ -15,7 +15,7 @@ import transformers
 from torch import nn
 from transformers.models.auto.modeling_auto import MODEL_MAPPING, MODEL_MAPPING_NAMES
 
-from chop.ir.inputs import Signature
+from chop.ir.trace.inputs import Signature
 
 VOCABULARY, WIDTH, HEADS, HEAD = 99, 64, 4, 16
 MOST_PARAMETERS = 40_000_000

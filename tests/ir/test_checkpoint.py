@@ -12,7 +12,7 @@ from traced_zoo import same, traced
 import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import CheckpointError
-from chop.ir.checkpoint import digest, load_graph
+from chop.ir.store.checkpoint import digest, load_graph
 
 
 @pytest.mark.parametrize("name", zoo.ZOO)

@@ -11,7 +11,7 @@ from torch import nn
 
 from chop import MaseGraph
 from chop.cli.output import staged
-from chop.ir.stored import write_pair
+from chop.ir.store.tensors import write_pair
 
 
 @functools.cache
@@ -126,7 +126,7 @@ def test_processes_that_write_one_folder_take_turns(tmp_path):
 
 
 def test_an_error_while_writing_leaves_nothing_behind(monkeypatch, tmp_path):
-    monkeypatch.setattr("chop.ir.stored.bring_to_disk", lambda path: 1 / 0)
+    monkeypatch.setattr("chop.ir.store.tensors.bring_to_disk", lambda path: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write_pair(tmp_path / "model", "{}", {"x": torch.ones(1)}, "0" * 32)
     assert list(tmp_path.iterdir()) == []

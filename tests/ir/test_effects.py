@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from chop.ir.effects import is_deterministic, is_in_place, is_mutating, written_nodes
 from chop.ir.ops import find_op
+from chop.ir.trace.effects import is_deterministic, is_in_place, is_mutating, written_nodes
 
 
 def node_for(kind, target, *args, **kwargs):

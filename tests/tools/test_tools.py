@@ -31,9 +31,9 @@ def test_a_named_logger_takes_a_level_by_name():
 
 def test_verbosity_is_that_of_the_whole_package():
     set_logging_verbosity("debug")
-    assert get_logger("chop.ir.tracer").isEnabledFor(logging.DEBUG)
+    assert get_logger("chop.ir.trace.tracer").isEnabledFor(logging.DEBUG)
     set_logging_verbosity(logging.ERROR)
-    assert not get_logger("chop.ir.tracer").isEnabledFor(logging.WARNING)
+    assert not get_logger("chop.ir.trace.tracer").isEnabledFor(logging.WARNING)
 
 
 def test_an_unknown_level_lists_the_known():

@@ -79,8 +79,8 @@ def publish(source: Path, folder: Path) -> list[str]:
 
     The two files of a checkpoint are one entry.
     """
-    from chop.ir.checkpoint import is_checkpoint  # here: help needs no torch
-    from chop.ir.stored import move_pair
+    from chop.ir.store.checkpoint import is_checkpoint  # here: help needs no torch
+    from chop.ir.store.tensors import move_pair
 
     names = sorted(entry.name for entry in source.iterdir() if not _is_ours(entry.name))
     pairs = [n.removesuffix(".json") for n in names if is_checkpoint(source / n)]

@@ -20,9 +20,9 @@ from chop.cli.data import Data
 from chop.cli.failures import SourceError
 from chop.errors import ChopError, ConfigError, HubError
 from chop.hub import locate
-from chop.ir.checkpoint import is_checkpoint
 from chop.ir.graph import MaseGraph
-from chop.ir.inputs import Signature, is_hugging_face
+from chop.ir.store.checkpoint import is_checkpoint
+from chop.ir.trace.inputs import Signature, is_hugging_face
 from chop.models import CNN, MLP, MODELS, ResidualCNN, get_model
 from chop.passes import add_common_metadata_analysis_pass, init_metadata_analysis_pass
 

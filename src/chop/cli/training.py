@@ -14,7 +14,7 @@ from chop.cli.data import Data
 from chop.cli.runs import question, run_folder
 from chop.cli.session import Session
 from chop.ir.graph import MaseGraph
-from chop.ir.inputs import is_hugging_face
+from chop.ir.trace.inputs import is_hugging_face
 
 CHECKPOINTS = "checkpoints"
 LEARNING_RATES = {True: 5e-5, False: 1e-3}

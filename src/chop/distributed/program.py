@@ -19,10 +19,10 @@ from chop.distributed.strategies import WHOLE, Strategy, strategies
 from chop.errors import GraphError
 from chop.ir.arguments import named_arguments
 from chop.ir.dims import FACTS, LAYER_SETTINGS, ShapedCall, permutation
-from chop.ir.effects import is_mutating, written_nodes
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.ops import UNKNOWN, Op, Shapes, find_op, node_module
+from chop.ir.trace.effects import is_mutating, written_nodes
 
 PARAMETER = "parameter"
 """The operand by which a `get_attr` node reads its parameter."""

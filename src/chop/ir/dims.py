@@ -250,10 +250,10 @@ def _norm_last(call: ShapedCall) -> Iterator[Carried]:
     leading = len(call.result) - len(shape)
     yield from _rows(range(leading))
     for i in range(len(shape)):
-        line = _known(call, f"split {leading + i}", leading + i, data_in_0=leading + i, weight=i)
-        operands = line.operands | ({"bias": i} if "bias" in call.operands else {})
+        dim = leading + i
+        line = _known(call, f"split {dim}", dim, data_in_0=dim, weight=i, bias=i)
         repeats = ("normalized_shape",)
-        yield Carried(line.name, operands, leading + i, attributes=repeats, by_parts=False)
+        yield Carried(line.name, line.operands, dim, attributes=repeats, by_parts=False)
 
 
 CHANNEL_TENSORS = ("weight", "bias", "running_mean", "running_var")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.errors import ConfigError
-from chop.ir.twins import twin_of
+from chop.ir.reclass import reclassed
 from chop.kernels import integer
 from chop.kernels.ops import PackedTensor, multiply, pack, unpack
 from chop.nn.quantizers import Quantizer
@@ -82,7 +82,7 @@ class QLinearPacked(nn.Module):
     def with_added(self, delta: Tensor) -> QLinearPacked:
         """This layer with `delta` added to its weight and the sum rounded to the format."""
         total = pack(unpack(self.weight) + delta, self.format, self.group_size)
-        twin = twin_of(self, type(self))
+        twin = reclassed(self, type(self))
         twin._buffers.update(codes=total.codes, scales=total.scales)
         return twin
 
@@ -191,7 +191,7 @@ class QLinearInt8(nn.Module):
         """This layer with `delta` added to its weight and the sum rounded to int8."""
         total = self.float_weight() + delta.to(self.dtype)
         codes, scales = integer.quantize_rows(total)
-        twin = twin_of(self, type(self))
+        twin = reclassed(self, type(self))
         twin._buffers.update(codes=codes, scales=scales)
         return twin
 

@@ -15,7 +15,7 @@ from chop.cli.data import load_data
 from chop.cli.failures import UsageError
 from chop.cli.session import Session
 from chop.cli.source import describe, example_of, find_source, load_graph
-from chop.ir.inputs import Signature
+from chop.ir.trace.inputs import Signature
 
 
 def run(config: BenchConfig, session: Session) -> dict[str, Any]:

@@ -21,10 +21,10 @@ from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.lower import formats
 from chop.hw.stream import Stream, divisors
 from chop.ir.arguments import operand_nodes
-from chop.ir.effects import is_in_place
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.ir.ops import OPS, Op, find_op, node_module
+from chop.ir.trace.effects import is_in_place
 from chop.registry import Registry
 
 Shape = tuple[int, ...]

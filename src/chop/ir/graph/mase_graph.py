@@ -11,13 +11,13 @@ from typing import Any, Literal
 from torch import fx, nn
 
 from chop.errors import CheckpointError
-from chop.ir.checkpoint import load_graph, save_graph, save_state_dict
 from chop.ir.drawing import draw
 from chop.ir.guards import guards_of
-from chop.ir.inputs import check_concrete, example_inputs
-from chop.ir.recapture import CaptureAgain
-from chop.ir.traced import TracedModule
-from chop.ir.tracer import TraceOptions, trace
+from chop.ir.store.checkpoint import load_graph, save_graph, save_state_dict
+from chop.ir.store.traced import TracedModule
+from chop.ir.trace.inputs import check_concrete, example_inputs
+from chop.ir.trace.recapture import CaptureAgain
+from chop.ir.trace.tracer import TraceOptions, trace
 
 
 class MaseGraph:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from chop.ir.twins import twin_of
+from chop.ir.reclass import reclassed
 
 
 class LoRALinear(nn.Linear):
@@ -114,7 +114,7 @@ def _with_own_weight(layer: nn.Module) -> nn.Module:
     """A twin of `layer` whose weight is a copy; everything else is still shared."""
     if parametrize.is_parametrized(layer, "weight"):
         return copy.deepcopy(layer)
-    twin, weight = twin_of(layer, type(layer)), stored_weight(layer)
+    twin, weight = reclassed(layer, type(layer)), stored_weight(layer)
     twin._parameters["weight"] = nn.Parameter(weight.detach().clone(), weight.requires_grad)
     return twin
 

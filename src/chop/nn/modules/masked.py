@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from chop.ir.twins import mask_name, masked, recipe_members, twin_of
+from chop.ir.reclass import mask_name, masked, recipe_members, reclassed
 
 WEIGHT = "weight"
 LAYERS = (
@@ -91,7 +91,7 @@ def with_mask(layer: nn.Module, mask: Tensor) -> Masked:
     The parameter is the layer's own, and is set to zero where it is pruned.
     """
     cls = type(layer)
-    twin = twin_of(layer, cls if issubclass(cls, Masked) else masked_class(cls))
+    twin = reclassed(layer, cls if issubclass(cls, Masked) else masked_class(cls))
     old = twin._buffers.get(mask_name(WEIGHT))
     twin.register_buffer(mask_name(WEIGHT), mask if old is None else mask & old)
     twin.write_zeros()
@@ -101,6 +101,6 @@ def with_mask(layer: nn.Module, mask: Tensor) -> Masked:
 def without_mask(layer: Masked) -> nn.Module:
     """The layer as it was before it was masked, its weight with the zeros."""
     layer.write_zeros()
-    twin = twin_of(layer, layer.plain_class)
+    twin = reclassed(layer, layer.plain_class)
     del twin._buffers[mask_name(WEIGHT)]
     return twin

@@ -12,7 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from chop.errors import ConfigError
 from chop.ir.ops import op_of_module
-from chop.ir.twins import recipe_members, twin_of
+from chop.ir.reclass import recipe_members, reclassed
 from chop.nn.quantized.layer import QUANTIZED_LAYERS, QuantizedModule
 from chop.nn.quantized.modules import LAYER_CLASSES
 from chop.nn.quantized.operands import is_unquantized
@@ -49,7 +49,7 @@ def from_float(
         raise ConfigError(f"{where}: key 'name' is missing: it names the number format.")
     cls = quantized_class(module, config["name"], where=where)
     settings = cls.parse(config, where)
-    twin = twin_of(module, cls)
+    twin = reclassed(module, cls)
     twin.set_formats(*settings)
     return twin
 

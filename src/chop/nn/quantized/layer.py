@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from chop.ir.ops import OPS, Compute, Op, parameter_role
-from chop.ir.twins import masked
+from chop.ir.reclass import masked
 from chop.nn.quantized.frozen import forget, quantize_parameter
 from chop.nn.quantized.operands import (
     DATA_OUT,

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, fx
 
 from chop.ir.arguments import describe_arguments, describe_result
-from chop.ir.effects import is_in_place
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import CommonMeta, MaseMetadata, ValueMeta
 from chop.ir.ops import IMPLICIT_FUNC, Op, find_op
+from chop.ir.trace.effects import is_in_place
 from chop.log import get_logger
 from chop.passes.graph.number_formats import annotate_formats
 from chop.passes.graph.propagate import META, device_of, example_inputs, propagate

@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import fx, nn
 
-from chop.ir.effects import is_in_place
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.ops import Op, Shapes, find_op, node_module
+from chop.ir.trace.effects import is_in_place
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.analysis.table import draw_table, show
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from chop.errors import CheckpointError, PassError
 from chop.files import bring_to_disk, folder_lock, parse_json, read_json, shown
 from chop.ir.graph import MaseGraph
-from chop.ir.stored import checksum
+from chop.ir.store.tensors import checksum
 from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear
 from chop.passes.base import PassResult, graph_pass

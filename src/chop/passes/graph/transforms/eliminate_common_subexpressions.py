@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import fx
 
-from chop.ir.effects import is_deterministic, is_mutating, written_nodes
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op, node_module
+from chop.ir.trace.effects import is_deterministic, is_mutating, written_nodes
 from chop.passes.base import NoArgs, PassResult, graph_pass
 from chop.passes.graph.annotate import refresh
 from chop.passes.graph.transforms.surgery import bypass, drop_unused_modules

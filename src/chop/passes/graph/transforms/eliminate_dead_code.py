@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import fx
 
-from chop.ir.effects import is_mutating
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op
+from chop.ir.trace.effects import is_mutating
 from chop.passes.base import NoArgs, PassResult, graph_pass
 from chop.passes.graph.annotate import refresh
 from chop.passes.graph.transforms.surgery import drop_unused_modules

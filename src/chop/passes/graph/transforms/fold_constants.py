@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, fx
 
 from chop.ir.arguments import is_plain
-from chop.ir.effects import is_deterministic, written_nodes
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op, node_module
+from chop.ir.trace.effects import is_deterministic, written_nodes
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.annotate import ensure_meta, is_annotated, refresh
 from chop.passes.graph.transforms.eliminate_dead_code import erase_dead_nodes

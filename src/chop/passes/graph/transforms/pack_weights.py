@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import op_of_module
-from chop.ir.twins import twin_of
+from chop.ir.reclass import reclassed
 from chop.kernels import (
     GROUP_SIZES,
     PACKED_FORMATS,
@@ -261,7 +261,7 @@ class _Packer:
         """The same adapter beside a packed layer: it trains on while the bytes stay."""
         if is_packed(old.base_layer):
             raise KeepError("its base layer is packed already")
-        twin = twin_of(old, type(old))
+        twin = reclassed(old, type(old))
         twin.base_layer = self._make(old.base_layer)
         return twin
 

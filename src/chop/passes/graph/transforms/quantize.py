@@ -9,10 +9,10 @@ from typing import Any
 from torch import fx, nn
 
 from chop.errors import ConfigError
-from chop.ir.effects import is_in_place
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata
 from chop.ir.ops import Op, find_op, node_module
+from chop.ir.trace.effects import is_in_place
 from chop.kernels.layers import PACKED_LAYERS
 from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear

@@ -13,7 +13,7 @@ from chop.ir.arguments import named_arguments
 from chop.ir.dims import CHANNEL_TENSORS, LAYER_SETTINGS, permutation
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import UNKNOWN, Op, find_op, node_module
-from chop.ir.twins import mask_name
+from chop.ir.reclass import mask_name
 from chop.passes.graph.propagate import propagate
 from chop.passes.graph.transforms.prune.labels import Axes, Labels, LabelSet, axes_in, frozen_axes
 

@@ -6,7 +6,7 @@ from torch import Tensor, fx, nn
 
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op, node_module
-from chop.ir.twins import mask_name, twin_of
+from chop.ir.reclass import mask_name, reclassed
 from chop.nn.modules.lora import LoRALinear
 from chop.nn.modules.masked import WEIGHT, Masked, with_mask, without_mask
 from chop.nn.quantized.convert import from_float, own_class
@@ -65,7 +65,7 @@ def remove_mask(layer: nn.Module) -> nn.Module:
 
 
 def _as_float(layer: nn.Module) -> nn.Module:
-    return twin_of(layer, own_class(type(layer))) if isinstance(layer, QuantizedModule) else layer
+    return reclassed(layer, own_class(type(layer))) if isinstance(layer, QuantizedModule) else layer
 
 
 def _like(layer: nn.Module, twin: nn.Module) -> nn.Module:

@@ -8,7 +8,7 @@ from torch import Tensor, fx
 
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata
-from chop.ir.twins import mask_name
+from chop.ir.reclass import mask_name
 from chop.passes.graph.propagate import bind_inputs, propagate
 from chop.passes.graph.transforms.prune.activations import activation_masks
 from chop.passes.graph.transforms.prune.layers import mask_of, prunable_nodes

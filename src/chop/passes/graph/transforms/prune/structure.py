@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from chop.errors import PassError
 from chop.ir.graph import MaseGraph
-from chop.ir.twins import twin_of
+from chop.ir.reclass import reclassed
 from chop.passes.graph.propagate import bind_inputs
 from chop.passes.graph.transforms.prune.config import PruneArgs, PruneWeight
 from chop.passes.graph.transforms.prune.coupling import Coupling, couple, result_shapes
@@ -184,7 +184,7 @@ def _shrink_modules(
 def _twin(module: nn.Module, undo: list[Callable[[], None]]) -> nn.Module:
     """A twin of a layer; a container, which is the graph's own, is changed itself."""
     if type(module) is not nn.Module and not isinstance(module, fx.GraphModule):
-        return twin_of(module, type(module))
+        return reclassed(module, type(module))
     tables = dict(module._parameters), dict(module._buffers)
 
     def restore() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from chop.ir.tracked import Tracked, TrackedFloat, TrackedInt, combine, plain
+from chop.ir.trace.tracked import Tracked, TrackedFloat, TrackedInt, combine, plain
 
 _range = builtins.range
 

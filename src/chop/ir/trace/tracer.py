@@ -17,15 +17,15 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from chop.errors import TraceError
-from chop.ir.environment import kept_buffers, quiet, tracing_environment
 from chop.ir.guards import Guard, Guards
 from chop.ir.outputs import OutputTemplate
-from chop.ir.recorder import Recorder, is_mutation, is_random_draw, user_frame
-from chop.ir.resolution import Recorded, find_guards, shapes, simplified
-from chop.ir.sameness import FakeResults
-from chop.ir.traced import TracedModule
-from chop.ir.tracked import ValueDependenceError
-from chop.ir.training import ModesDifferError, Trace, follow_training_flag, merge
+from chop.ir.store.traced import TracedModule
+from chop.ir.trace.environment import kept_buffers, quiet, tracing_environment
+from chop.ir.trace.recorder import Recorder, is_mutation, is_random_draw, user_frame
+from chop.ir.trace.resolution import Recorded, find_guards, shapes, simplified
+from chop.ir.trace.result_cache import FakeResults
+from chop.ir.trace.tracked import ValueDependenceError
+from chop.ir.trace.training import ModesDifferError, Trace, follow_training_flag, merge
 from chop.log import get_logger
 
 logger = get_logger(__name__)

@@ -11,11 +11,11 @@ from torch.nn.utils import parametrize
 
 from chop.errors import CheckpointError
 from chop.files import shown
-from chop.ir import vocabulary
-from chop.ir.codec import ATTRIBUTES, Decoder, encode
-from chop.ir.stored import TensorFinder
-from chop.ir.twins import recipe_of
-from chop.ir.typed import fits, hints_of, text_of
+from chop.ir.reclass import recipe_of
+from chop.ir.store import vocabulary
+from chop.ir.store.codec import ATTRIBUTES, Decoder, encode
+from chop.ir.store.tensors import TensorFinder
+from chop.ir.store.typed import fits, hints_of, text_of
 
 _KEYS = {"class", "parametrized", "attributes", "parameters", "buffers", "children"}
 _CALLABLE = {"activation", "distance_function"}

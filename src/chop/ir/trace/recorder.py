@@ -2,7 +2,7 @@
 
 The model runs once under a `TorchFunctionMode` with `nn.Module.__call__` intercepted: leaf modules
 become `call_module`, torch functions `call_function`, tensor methods `call_method`. Tensors are
-known by identity; sizes come back as tracked numbers (`chop.ir.tracked`).
+known by identity; sizes come back as tracked numbers (`chop.ir.trace.tracked`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from torch.overrides import TorchFunctionMode
 
 from chop.errors import TraceError
 from chop.ir.applied import AppliedFunction
-from chop.ir.decisions import Decision, model_line
-from chop.ir.environment import devices_seen_by, patched
-from chop.ir.sameness import FakeResults, key_of, module_key
-from chop.ir.torch_names import (
+from chop.ir.trace.decisions import Decision, model_line
+from chop.ir.trace.environment import devices_seen_by, patched
+from chop.ir.trace.result_cache import FakeResults, key_of, module_key
+from chop.ir.trace.torch_names import (
     DTYPES,
     NUMBER_READS,
     PARTING,
@@ -41,7 +41,7 @@ from chop.ir.torch_names import (
     names_mutation,
     works_in_place,
 )
-from chop.ir.tracked import Expression, Tracked, ValueDependenceError, plain, track
+from chop.ir.trace.tracked import Expression, Tracked, ValueDependenceError, plain, track
 from chop.log import get_logger
 
 logger = get_logger(__name__)

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from chop.ir.codec import Decoder, encode_node
 from chop.ir.guards import Guards, bound, guards_of, replace_guards
-from chop.ir.nodes import decode_graph
 from chop.ir.outputs import OutputTemplate, template_of
+from chop.ir.store.codec import Decoder, encode_node
+from chop.ir.store.nodes import decode_graph
 
 Recapture = Callable[[Mapping[str, Any]], None]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from chop.ir.tracked import plain
+from chop.ir.trace.tracked import plain
 
 _OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 

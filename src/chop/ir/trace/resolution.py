@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, fx
 
-from chop.ir.decisions import Decision
 from chop.ir.guards import OPPOSITES, Guard, Path, Tree, evaluate, leaves, tensors_in
-from chop.ir.tracked import Expression, Tracked, plain
+from chop.ir.trace.decisions import Decision
+from chop.ir.trace.tracked import Expression, Tracked, plain
 from chop.log import get_logger
 
 if TYPE_CHECKING:
-    from chop.ir.symbolic import SymbolicSizes
+    from chop.ir.trace.symbolic import SymbolicSizes
 
 logger = get_logger(__name__)
 
@@ -72,7 +72,7 @@ def _followed(
     recorded: Recorded, decisions: list[Decision], hints: Mapping[tuple[Path, int], int]
 ) -> tuple[list[Guard], list[Decision]]:
     """Guards of the decisions that can be followed to the inputs, and those that cannot."""
-    from chop.ir.symbolic import NotFollowedError, SymbolicSizes
+    from chop.ir.trace.symbolic import NotFollowedError, SymbolicSizes
 
     symbolic = SymbolicSizes(recorded.attributes, recorded.inputs, hints, recorded.node_of)
     guards, left = [], []
@@ -111,8 +111,8 @@ def _conditions(
     symbolic: SymbolicSizes, decision: Decision, captured: Mapping[Path, Any]
 ) -> list[Tree]:
     """What must hold for the decision to come out as it did; nothing where it always does."""
-    from chop.ir.linear import relations
-    from chop.ir.symbolic import NotFollowedError, to_tree
+    from chop.ir.trace.size_relations import relations
+    from chop.ir.trace.symbolic import NotFollowedError, to_tree
 
     sides = [symbolic.number(o) for o in decision.operands]
     values = [evaluate(to_tree(side, symbolic.sizes), captured) for side in sides]

@@ -111,12 +111,12 @@ class _Merger:
     def __init__(self, evaluated: Trace, trained: Trace) -> None:
         self.evaluated = evaluated
         self.trained = trained
-        self.twin: dict[fx.Node, fx.Node] = {}
+        self.evaluated_node: dict[fx.Node, fx.Node] = {}
         self.dropouts: list[tuple[fx.Node, float]] = []
 
     def match(self, node: fx.Node, trained: fx.Node) -> None:
         """Make one pair of nodes one: constants that differ become mode constants."""
-        self.twin[trained] = node
+        self.evaluated_node[trained] = node
         rate = self._switched_dropout(node, trained)
         if rate is not None:
             first = self._reconcile(node, node.args[0], trained.args[0])
@@ -143,22 +143,22 @@ class _Merger:
         for node in only_trained:
             unused_draw = node.target is torch.rand and not node.users
             arguments = _dropout_arguments(node)
-            known = arguments is not None and node.args[0] in self.twin
+            known = arguments is not None and node.args[0] in self.evaluated_node
             if only_evaluated or following is None or not (known or unused_draw):
                 raise ModesDifferError(_common_owner([*only_evaluated, *only_trained]))
-            args = (self.twin[node.args[0]],) if known else node.args  # type: ignore[index]
+            args = (self.evaluated_node[node.args[0]],) if known else node.args  # type: ignore[index]
             with self.evaluated.graph.inserting_before(following):
-                twin = self.evaluated.graph.create_node("call_function", node.target, args)
-            twin.meta["owner"] = node.meta.get("owner", "")
-            self.twin[node] = twin
+                made = self.evaluated.graph.create_node("call_function", node.target, args)
+            made.meta["owner"] = node.meta.get("owner", "")
+            self.evaluated_node[node] = made
             if arguments is not None:
-                self.dropouts.append((twin, arguments["p"]))
+                self.dropouts.append((made, arguments["p"]))
 
     def _reconcile(self, user: fx.Node, ours: Any, theirs: Any) -> Any:
         if isinstance(ours, fx.Node) and isinstance(theirs, fx.Node):
-            if theirs not in self.twin:
+            if theirs not in self.evaluated_node:
                 raise ModesDifferError(user.meta.get("owner", ""))
-            return self.twin[theirs]
+            return self.evaluated_node[theirs]
         if isinstance(ours, Mapping) and isinstance(theirs, Mapping) and list(ours) == list(theirs):
             return {k: self._reconcile(user, ours[k], theirs[k]) for k in ours}
         if _same_container(ours, theirs):

@@ -13,8 +13,8 @@ from torch import nn
 
 from chop.ir.guards import Guards, guards_of, replace_guards
 from chop.ir.outputs import OutputTemplate, template_of
-from chop.ir.traced import TracedModule
-from chop.ir.twins import OWN_TABLES
+from chop.ir.reclass import OWN_TABLES
+from chop.ir.store.traced import TracedModule
 
 Capture = Callable[[Mapping[str, Any]], TracedModule]
 

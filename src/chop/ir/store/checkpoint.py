@@ -1,8 +1,8 @@
 """MaseGraphs on disk: tensors as safetensors, everything else as JSON.
 
 Loading never executes code from the file, nor code that the file chooses: what it may name is in
-`chop.ir.vocabulary`, or handed in by the caller. A file that is damaged, forged or of something
-else is a CheckpointError that says where.
+`chop.ir.store.vocabulary`, or handed in by the caller. A file that is damaged, forged or of
+something else is a CheckpointError that says where.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from torch import fx, nn
 
 from chop.errors import CheckpointError
 from chop.files import folder_lock, read_json, shown
-from chop.ir import vocabulary
-from chop.ir.codec import Decoder, encode, encode_node
 from chop.ir.guards import Guards, guards_of
-from chop.ir.leaves import decode_module, encode_module, grad_of
-from chop.ir.nodes import decode_graph, lint
 from chop.ir.outputs import OutputTemplate, template_of
-from chop.ir.stored import (
+from chop.ir.store import vocabulary
+from chop.ir.store.codec import Decoder, encode, encode_node
+from chop.ir.store.leaves import decode_module, encode_module, grad_of
+from chop.ir.store.nodes import decode_graph, lint
+from chop.ir.store.tensors import (
     FORMAT,
     TensorFinder,
     check_facts,
@@ -38,7 +38,7 @@ from chop.ir.stored import (
     with_suffix,
     write_pair,
 )
-from chop.ir.traced import TracedModule
+from chop.ir.store.traced import TracedModule
 from chop.log import get_logger
 
 logger = get_logger(__name__)

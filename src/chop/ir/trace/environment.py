@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from chop.ir.builtin_names import keeping_sizes
+from chop.ir.trace.builtin_names import keeping_sizes
 
 _HELPER_MODULES = (
     "transformers.masking_utils",

@@ -1,8 +1,8 @@
 """Graphs and the values in them as JSON, and back.
 
 What JSON lacks becomes a one-key object: {"$tuple": [1, 2]}, {"$node": "fc1"}. Everything read is
-data: a name is looked up only where `chop.ir.vocabulary` lists it, and only as what a node calls,
-unless the caller says to trust the source.
+data: a name is looked up only where `chop.ir.store.vocabulary` lists it, and only as what a node
+calls, unless the caller says to trust the source.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch import fx, nn
 from chop.config import parse
 from chop.errors import CheckpointError, ConfigError
 from chop.files import shown
-from chop.ir import vocabulary
 from chop.ir.applied import applied
 from chop.ir.meta import CommonMeta, HardwareMeta, MaseMetadata, SoftwareMeta, ValueMeta
-from chop.ir.typed import fits, hints_of, text_of
-from chop.ir.vocabulary import function_name
+from chop.ir.store import vocabulary
+from chop.ir.store.typed import fits, hints_of, text_of
+from chop.ir.store.vocabulary import function_name
 from chop.nn.quantizers import FORMATS, Quantizer
 
 _RECORDS: dict[str, Any] = {

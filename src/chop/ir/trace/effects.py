@@ -14,7 +14,7 @@ from torch import fx
 
 from chop.ir.arguments import named_arguments
 from chop.ir.ops import Op, find_op, node_module
-from chop.ir.recorder import is_mutation
+from chop.ir.trace.recorder import is_mutation
 
 IN_PLACE_FUNCTIONS = {operator.delitem, setattr, delattr}
 IN_PLACE_METHODS = {"__setitem__", "__delitem__", "__setattr__"} | {

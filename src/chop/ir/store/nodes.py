@@ -10,8 +10,8 @@ from torch import fx
 
 from chop.errors import CheckpointError
 from chop.files import shown
-from chop.ir import vocabulary
-from chop.ir.codec import ARGUMENTS, METADATA, Decoder
+from chop.ir.store import vocabulary
+from chop.ir.store.codec import ARGUMENTS, METADATA, Decoder
 
 OPS = ("placeholder", "get_attr", "call_function", "call_method", "call_module", "output")
 _KEYS = {"name", "op", "target", "args", "kwargs"}

@@ -17,12 +17,12 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from chop.ir.environment import quiet
 from chop.ir.guards import Path, Tree, path_text
-from chop.ir.sameness import is_hashable, module_key
-from chop.ir.size_rules import sizes_of
-from chop.ir.torch_names import works_in_place
-from chop.ir.tracked import Expression, Tracked, plain
+from chop.ir.trace.environment import quiet
+from chop.ir.trace.result_cache import is_hashable, module_key
+from chop.ir.trace.size_rules import sizes_of
+from chop.ir.trace.torch_names import works_in_place
+from chop.ir.trace.tracked import Expression, Tracked, plain
 
 _SYMBOLIC = {min: torch.sym_min, max: torch.sym_max}
 

@@ -1,4 +1,4 @@
-"""Twins: a module under another class, and classes made at run time that can be made again.
+"""A module under another class, and classes made at run time that can be made again.
 
 A class made at run time has no name to look it up by. It carries a recipe instead, the function
 that makes it and the classes that function takes, which pickles and checkpoints write down.
@@ -16,16 +16,16 @@ ClassMaker = Callable[..., type[nn.Module]]
 Recipe = tuple[ClassMaker, tuple[type[nn.Module], ...]]
 
 OWN_TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
-"""What a twin keeps for itself, so that replacing a tensor in one leaves the other alone."""
+"""What each of the two keeps for itself: replacing a tensor in one leaves the other alone."""
 
 
-def twin_of(module: nn.Module, cls: type[M]) -> M:
+def reclassed(module: nn.Module, cls: type[M]) -> M:
     """`module` as an instance of `cls`: the same parameters, buffers, hooks, device and mode."""
-    twin = cls.__new__(cls)
-    twin.__dict__.update(module.__dict__)
+    other = cls.__new__(cls)
+    other.__dict__.update(module.__dict__)
     for table in OWN_TABLES:
-        twin.__dict__[table] = module.__dict__[table].copy()
-    return twin
+        other.__dict__[table] = module.__dict__[table].copy()
+    return other
 
 
 def recipe_members(maker: ClassMaker, *parts: type[nn.Module]) -> dict[str, Any]:
@@ -60,3 +60,6 @@ def masked(module: nn.Module, name: str, value: Tensor) -> Tensor:
     """`value`, which is or comes from the parameter `name`, with zeros where it is pruned."""
     mask = module._buffers.get(mask_name(name))
     return value if mask is None else value.masked_fill(mask == 0, 0.0)
+
+
+twin_of = reclassed  # the name that programs written before import

@@ -1,0 +1,70 @@
+"""Modules of the IR that lived elsewhere: programs and pickles that name the old place find them.
+
+One table; to move a module, add a row.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+MOVED: dict[str, str] = {
+    "chop.ir.builtin_names": "chop.ir.trace.builtin_names",
+    "chop.ir.checkpoint": "chop.ir.store.checkpoint",
+    "chop.ir.codec": "chop.ir.store.codec",
+    "chop.ir.decisions": "chop.ir.trace.decisions",
+    "chop.ir.effects": "chop.ir.trace.effects",
+    "chop.ir.environment": "chop.ir.trace.environment",
+    "chop.ir.inputs": "chop.ir.trace.inputs",
+    "chop.ir.leaves": "chop.ir.store.leaves",
+    "chop.ir.linear": "chop.ir.trace.size_relations",
+    "chop.ir.nodes": "chop.ir.store.nodes",
+    "chop.ir.recapture": "chop.ir.trace.recapture",
+    "chop.ir.recorder": "chop.ir.trace.recorder",
+    "chop.ir.resolution": "chop.ir.trace.resolution",
+    "chop.ir.sameness": "chop.ir.trace.result_cache",
+    "chop.ir.size_rules": "chop.ir.trace.size_rules",
+    "chop.ir.stored": "chop.ir.store.tensors",
+    "chop.ir.symbolic": "chop.ir.trace.symbolic",
+    "chop.ir.torch_names": "chop.ir.trace.torch_names",
+    "chop.ir.traced": "chop.ir.store.traced",
+    "chop.ir.tracer": "chop.ir.trace.tracer",
+    "chop.ir.tracked": "chop.ir.trace.tracked",
+    "chop.ir.training": "chop.ir.trace.training",
+    "chop.ir.twins": "chop.ir.reclass",
+    "chop.ir.typed": "chop.ir.store.typed",
+    "chop.ir.vocabulary": "chop.ir.store.vocabulary",
+}
+"""Old place -> new place."""
+
+
+class MovedModules(MetaPathFinder, Loader):
+    """Gives the module itself, not a second copy, under its old name."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """A spec for the modules of `MOVED`."""
+        return ModuleSpec(fullname, self) if fullname in MOVED else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The module at its new place."""
+        module = importlib.import_module(MOVED[spec.name])
+        spec.loader_state = module.__spec__  # importing puts this one in its place
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing is run again."""
+        given: Any = module.__spec__
+        module.__spec__ = given.loader_state
+
+
+def find_moved_modules() -> None:
+    """Let the old places be imported from now on."""
+    if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
+        sys.meta_path.append(MovedModules())
