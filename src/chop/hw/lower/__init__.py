@@ -8,7 +8,6 @@ are streamed is free: images go channel by channel within a pixel, and a flatten
 because the weights behind it are permuted instead.
 """
 
-from chop.errors import HardwareError
 from chop.hw.lower import elementwise, layers, pooling, shapes  # noqa: F401  (they register)
 from chop.hw.lower.engine import (
     LOWERINGS,
@@ -22,15 +21,6 @@ from chop.hw.lower.engine import (
     lowers,
     supported_ops,
 )
-from chop.ir.ops import OPS
-from chop.registry import suggest
-
-for _op in OPS.values():
-    if _op.rtl and _op.rtl not in LOWERINGS:
-        raise HardwareError(
-            f"op '{_op.name}': unknown hardware realisation '{_op.rtl}'. "
-            f"{suggest(_op.rtl, LOWERINGS)}"
-        )
 
 __all__ = [
     "LOWERINGS",

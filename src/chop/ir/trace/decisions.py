@@ -13,7 +13,7 @@ import torch
 
 from chop.ir.trace.tracked import plain
 
-_OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+_OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
 HOLDS_EITHER_WAY = {

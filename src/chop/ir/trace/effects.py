@@ -6,15 +6,15 @@ Every question is answered on the safe side: a node whose op is not known may do
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from chop.ir.arguments import named_arguments
 from chop.ir.ops import Op, find_op, node_module
-from chop.ir.trace.recorder import is_mutation
+from chop.ir.trace.torch_names import SIDE_EFFECTS, names_mutation
 
 IN_PLACE_FUNCTIONS = {operator.delitem, setattr, delattr}
 IN_PLACE_METHODS = {"__setitem__", "__delitem__", "__setattr__"} | {
@@ -30,6 +30,30 @@ GRAD_MODE_FUNCTIONS = {torch._C._set_grad_enabled}
 """Functions that change how the nodes after them run."""
 
 _NOT_CALLS = ("placeholder", "get_attr", "output")
+
+
+def is_mutation(node: fx.Node, module_of: Callable[[str], nn.Module] | None = None) -> bool:
+    """Whether running `node` changes a tensor in place, so that it may never be removed."""
+    if node.op == "call_method":
+        return names_mutation(str(node.target))
+    if node.op == "call_function":
+        name = getattr(node.target, "__name__", "")
+        asked = node.kwargs.get("inplace") is True or node.kwargs.get("out") is not None
+        return asked or node.target in SIDE_EFFECTS or names_mutation(name)
+    if node.op == "call_module":
+        owner = node.graph.owning_module
+        find = module_of or (owner.get_submodule if owner is not None else None)
+        module = find(str(node.target)) if find is not None else None
+        return getattr(module, "inplace", False) or getattr(module, "has_side_effect", False)
+    return False
+
+
+RANDOM_DRAWS = (torch.rand, torch.randn, torch.randint, torch.rand_like, torch.randn_like)
+
+
+def is_random_draw(node: fx.Node) -> bool:
+    """Whether `node` makes a tensor of random numbers."""
+    return node.op == "call_function" and node.target in RANDOM_DRAWS
 
 
 def is_in_place(node: fx.Node) -> bool:

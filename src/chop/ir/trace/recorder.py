@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from chop.errors import TraceError
 from chop.ir.applied import AppliedFunction
 from chop.ir.trace.decisions import Decision, model_line
+from chop.ir.trace.effects import is_random_draw
 from chop.ir.trace.environment import devices_seen_by, patched
 from chop.ir.trace.result_cache import FakeResults, key_of, module_key
 from chop.ir.trace.torch_names import (
@@ -32,13 +33,11 @@ from chop.ir.trace.torch_names import (
     PARTING_ALIASES,
     PLAIN_TYPES,
     RANK_METHODS,
-    SIDE_EFFECTS,
     SIZE_GETTERS,
     SIZE_METHODS,
     TENSOR_GETTERS,
     VALUE_READS,
     fx_target,
-    names_mutation,
     works_in_place,
 )
 from chop.ir.trace.tracked import Expression, Tracked, ValueDependenceError, plain, track
@@ -53,33 +52,9 @@ class NeedsRealValuesError(Exception):
     """Fake tensors are not enough: the model reads a value or keeps one out of sight."""
 
 
-def is_mutation(node: fx.Node, module_of: Callable[[str], nn.Module] | None = None) -> bool:
-    """Whether running `node` changes a tensor in place, so that it may never be removed."""
-    if node.op == "call_method":
-        return names_mutation(str(node.target))
-    if node.op == "call_function":
-        name = getattr(node.target, "__name__", "")
-        asked = node.kwargs.get("inplace") is True or node.kwargs.get("out") is not None
-        return asked or node.target in SIDE_EFFECTS or names_mutation(name)
-    if node.op == "call_module":
-        owner = node.graph.owning_module
-        find = module_of or (owner.get_submodule if owner is not None else None)
-        module = find(str(node.target)) if find is not None else None
-        return getattr(module, "inplace", False) or getattr(module, "has_side_effect", False)
-    return False
-
-
-RANDOM_DRAWS = (torch.rand, torch.randn, torch.randint, torch.rand_like, torch.randn_like)
-
-
-def is_random_draw(node: fx.Node) -> bool:
-    """Whether `node` makes a tensor of random numbers."""
-    return node.op == "call_function" and node.target in RANDOM_DRAWS
-
-
 def user_frame(frames: traceback.StackSummary | None = None) -> str:
     """`file:line in function: source` of the innermost of these frames that is the model's."""
-    ours = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    ours = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
     stack = frames if frames is not None else traceback.extract_stack()
     frame = [f for f in stack if not f.filename.startswith(ours)][-1]
     return f"{frame.filename}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()}"

@@ -20,8 +20,9 @@ from chop.errors import TraceError
 from chop.ir.guards import Guard, Guards
 from chop.ir.outputs import OutputTemplate
 from chop.ir.store.traced import TracedModule
+from chop.ir.trace.effects import is_mutation, is_random_draw
 from chop.ir.trace.environment import kept_buffers, quiet, tracing_environment
-from chop.ir.trace.recorder import Recorder, is_mutation, is_random_draw, user_frame
+from chop.ir.trace.recorder import Recorder, user_frame
 from chop.ir.trace.resolution import Recorded, find_guards, shapes, simplified
 from chop.ir.trace.result_cache import FakeResults
 from chop.ir.trace.tracked import ValueDependenceError

@@ -18,8 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from chop.errors import PassError
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
+from chop.ir.trace.effects import is_mutation
 from chop.ir.trace.environment import kept_buffers, quiet
-from chop.ir.trace.recorder import is_mutation
 from chop.ir.trace.result_cache import is_hashable, key_of, module_key
 
 Recorder = Callable[[fx.Node, Any], None]

@@ -1,0 +1,94 @@
+"""Short modules, short functions, and no private name of another package."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+LONGEST_MODULE, LONGEST_FUNCTION = 500, 60
+FILES = sorted(SOURCE.glob("*/**/*.py"))
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def place(file: Path) -> str:
+    return str(file.relative_to(SOURCE))
+
+
+def package(file: Path) -> str:
+    return ".".join(file.relative_to(SOURCE).parent.parts)
+
+
+def length(function: Function) -> int:
+    """Lines of a function without those of its docstring."""
+    first = function.body[0]
+    is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    text = first.end_lineno - first.lineno + 1 if is_text else 0
+    return function.end_lineno - function.lineno + 1 - text
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def private_imports(tree: ast.Module, own: str) -> Iterator[str]:
+    """What is imported, or read of an imported module, that is another package's own."""
+    modules: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in OURS:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            modules |= {a.asname or a.name: n for a, n in zip(node.names, names, strict=True)}
+            yield from (n for n in names if any(map(is_private, n.split("."))) and foreign(n, own))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            owner = modules.get(node.value.id, "")
+            is_module = owner.rpartition(".")[2].islower()
+            if is_module and is_private(node.attr) and foreign(f"{owner}.{node.attr}", own):
+                yield f"{owner}.{node.attr}"
+
+
+OURS = tuple(folder.name for folder in SOURCE.iterdir() if folder.is_dir())
+
+
+def foreign(name: str, own: str) -> bool:
+    """Whether the module that has `name` is in another package than `own`."""
+    module = name.rpartition(".")[0]
+    return module != own and module.rpartition(".")[0] != own
+
+
+def test_no_module_is_too_long():
+    lengths = {place(file): len(file.read_text().splitlines()) for file in FILES}
+    assert {name: n for name, n in lengths.items() if n > LONGEST_MODULE} == {}
+
+
+def test_no_function_is_too_long():
+    functions = {
+        f"{place(file)}: {node.name}": length(node)
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, Function)
+    }
+    assert {name: n for name, n in functions.items() if n > LONGEST_FUNCTION} == {}
+
+
+def test_no_private_name_is_imported_from_another_package():
+    found = {
+        place(file): names
+        for file in FILES
+        if (names := sorted(set(private_imports(ast.parse(file.read_text()), package(file)))))
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from chop.ir.ops.table import _BY_MODULE",
+        "from chop.ir.ops import table\ntable._BY_MODULE",
+        "from chop.ir._hidden import thing",
+    ],
+)
+def test_a_private_name_is_seen(text):
+    assert list(private_imports(ast.parse(text), "chop.passes")) != []
+    assert list(private_imports(ast.parse("from chop.ir.ops.table import _x"), "chop.ir.ops")) == []
