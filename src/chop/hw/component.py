@@ -59,6 +59,9 @@ class Component(ABC):
     """A module of the library with its sizes and constants chosen."""
 
     module: ClassVar[str]
+    """The RTL module; several components may be kinds of one."""
+    name: ClassVar[str] = ""
+    """What the component is known by, where it is not the name of its module."""
     is_clocked: ClassVar[bool] = True
     inputs: tuple[Stream, ...]
     outputs: tuple[Stream, ...]
@@ -98,8 +101,9 @@ C = TypeVar("C", bound=Component)
 
 
 def register(cls: type[C]) -> type[C]:
-    """Make a component known by the name of its module."""
-    COMPONENTS.register(cls.module, cls)
+    """Make a component known by its name, which is that of its module where it has none."""
+    cls.name = cls.__dict__.get("name") or cls.module
+    COMPONENTS.register(cls.name, cls)
     return cls
 
 

@@ -125,12 +125,16 @@ class LeakyRelu(Unary):
 class HardUnary(Unary):
     """Pieces of straight lines with a sixth in them."""
 
+    module = "fixed_hard_activation"
+    is_swish: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         if self.frac_width < 0:
-            raise ConfigError(
-                f"{self.module}: frac_width must be 0 or more, got {self.frac_width}."
-            )
+            raise ConfigError(f"{self.name}: frac_width must be 0 or more, got {self.frac_width}.")
         super().__post_init__()
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {**super().parameters(), "IS_SWISH": self.is_swish}
 
     def operand(self, x: Ints) -> Any:
         """Wide enough for a product with six."""
@@ -146,7 +150,7 @@ class HardUnary(Unary):
 class HardSigmoid(HardUnary):
     """min(max(x + 3, 0), 6) / 6."""
 
-    module = "fixed_hardsigmoid"
+    name = "fixed_hardsigmoid"
 
     def golden(self, *data: Ints) -> Ints:
         clipped = self.clipped(self.operand(data[0]))
@@ -158,7 +162,7 @@ class HardSigmoid(HardUnary):
 class HardSwish(HardUnary):
     """x * min(max(x + 3, 0), 6) / 6."""
 
-    module = "fixed_hardswish"
+    name, is_swish = "fixed_hardswish", True
 
     def golden(self, *data: Ints) -> Ints:
         x = self.operand(data[0])
@@ -262,11 +266,14 @@ class Binary(Component):
     left: Stream
     right: Stream
     format: Fixed
+    module = "fixed_arithmetic"
+    operation: ClassVar[int]
+    """At this number of the module's parameter OPERATION."""
 
     def __post_init__(self) -> None:
         if (self.left.shape, self.left.lanes) != (self.right.shape, self.right.lanes):
             raise ConfigError(
-                f"{self.module}: operands must have one shape and parallelism, "
+                f"{self.name}: operands must have one shape and parallelism, "
                 f"got {self.left} and {self.right}."
             )
         object.__setattr__(self, "inputs", (self.left, self.right))
@@ -278,6 +285,7 @@ class Binary(Component):
             **precision("DATA_IN_1", self.right.format),
             **result_precision(self.format),
             "DATA_IN_0_PARALLELISM_DIM_0": self.left.lanes,
+            "OPERATION": self.operation,
         }
 
     def golden(self, *data: Ints) -> Ints:
@@ -308,12 +316,12 @@ class Add(Binary):
     alpha: int = 1
     alpha_frac: int = 0
     sign: ClassVar[int] = 1
-    module = "fixed_add"
+    name, operation = "fixed_add", 0
 
     def __post_init__(self) -> None:
         if self.alpha < 0 or self.alpha_frac < 0:
             raise ConfigError(
-                f"{self.module}: alpha and alpha_frac must be 0 or more, "
+                f"{self.name}: alpha and alpha_frac must be 0 or more, "
                 f"got {self.alpha} and {self.alpha_frac}."
             )
         super().__post_init__()
@@ -345,7 +353,7 @@ class Sub(Add):
     """left - alpha * 2**-alpha_frac * right."""
 
     sign = -1
-    module = "fixed_sub"
+    name, operation = "fixed_sub", 1
 
 
 @register
@@ -353,7 +361,7 @@ class Sub(Add):
 class Mul(Binary):
     """Product."""
 
-    module = "fixed_mul"
+    name, operation = "fixed_mul", 2
 
     def exact(self, a: Any, b: Any) -> Any:
         return a * b

@@ -156,14 +156,15 @@ class Conv(Windowed):
     weights: Weights = field(kw_only=True)
     format: Fixed = field(kw_only=True)
     lanes: int = field(default=1, kw_only=True)
+    module = "fixed_conv"
 
     def __post_init__(self) -> None:
         outputs, inputs = self.weights.weight.shape
-        check_lanes(self.module, outputs, self.lanes)
+        check_lanes(self.name, outputs, self.lanes)
         wanted = self.kernel[0] * self.kernel[1] * self.source.shape[-1]
         if inputs != wanted:
             raise ConfigError(
-                f"{self.module}: weights take {inputs} inputs, a window has {wanted}."
+                f"{self.name}: weights take {inputs} inputs, a window has {wanted}."
             )
         object.__setattr__(self, "inputs", (self.source,))
         out = Stream(self.image_shape(outputs), self.lanes, self.format)
@@ -202,14 +203,14 @@ class Conv(Windowed):
 class Conv2d(Conv):
     """Over images."""
 
-    module = "fixed_conv2d"
+    name = "fixed_conv2d"
 
 
 @register
 class Conv1d(Conv):
     """Over sequences: `kernel`, `stride`, `padding` have 1, 1, 0 for the rows."""
 
-    module = "fixed_conv1d"
+    name = "fixed_conv1d"
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,7 @@ class Pool(Windowed):
 
     format: Fixed = field(kw_only=True)
     """Of the output."""
+    module = "fixed_pool"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", (self.source,))
@@ -245,7 +247,7 @@ class Pool(Windowed):
 class MaxPool(Pool):
     """The largest of each window; the format stays."""
 
-    module = "fixed_max_pool"
+    name = "fixed_max_pool"
 
     def __post_init__(self) -> None:
         if not self.format.holds(self.source.format):
@@ -262,7 +264,9 @@ class MaxPool(Pool):
         return {
             "DATA_IN_0_PRECISION_0": self.format.width,
             **sign_parameter(self.format),
+            "DATA_OUT_0_PRECISION_0": self.format.width,
             **geometry_parameters(self.source, self.geometry),
+            "IS_MAXIMUM": True,
         }
 
 
@@ -272,7 +276,7 @@ class AvgPool(Pool):
     """The sum of each window over `divisor`, its size where 0; padding counts as zeros."""
 
     divisor: int = field(default=0, kw_only=True)
-    module = "fixed_avg_pool"
+    name = "fixed_avg_pool"
 
     @property
     def divided_by(self) -> int:
