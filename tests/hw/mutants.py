@@ -114,10 +114,21 @@ VALUES = [
     Mutant("relu keeps the sign", "fixed_relu", "is_negative", "1'b0", "is_negative ?"),
     Mutant("add subtracts", "fixed_arithmetic", "a + b", "a - b", "= a + b;"),
     Mutant("the bias is not added", "fixed_batch_norm", "b <<< BIAS_SHIFT", "'0 & b"),
+    Mutant("the first of a window is compared", "fixed_pool", "is_first || is_larger", "is_larger"),
     Mutant(
-        "the first of a window is compared", "fixed_pool", "is_first || x > old", "x > old"
+        "the first of a window is added",
+        "fixed_pool",
+        "is_first",
+        "1'b0",
+        "is_first ? x",
     ),
-    Mutant("the first of a window is added", "fixed_pool", "is_first", "1'b0", "is_first ? KEPT_WIDTH'(x)"),
+    Mutant(
+        "the smallest of a window is taken",
+        "fixed_pool",
+        "is_first || is_larger",
+        "is_first || !is_larger",
+    ),
+    Mutant("mul adds", "fixed_arithmetic", "a * b", "a + b", "= a * b;"),
     Mutant(
         "operands are crossed",
         "top",

@@ -63,7 +63,7 @@ WRONG = {
 
 
 def test_there_is_a_wrong_parameter_for_every_check_of_every_module():
-    modules = {folder.name: (folder / f"{folder.name}.sv").read_text() for folder in RTL.iterdir()}
+    modules = {path.stem: path.read_text() for path in RTL.glob("*/*.sv")}
     assert set(modules) == set(WRONG)
     for module, text in modules.items():
         assert len(WRONG[module]) >= text.count("$error(") > 0, module
@@ -74,7 +74,7 @@ def verilated(module, parameters):
     tool = toolchain.verilator()
     command = [str(tool.program), "--lint-only", "-Wno-fatal", "-Werror-USERERROR"]
     command += ["--top-module", module, "-y", str(RTL / module)]
-    command += [part for folder in RTL.iterdir() for part in ("-y", str(folder))]
+    command += [part for path in RTL.glob("*/*.sv") for part in ("-y", str(path.parent))]
     command += [f"-G{name}={value}" for name, value in parameters.items()]
     command += [str(RTL / module / f"{module}.sv")]
     environment = os.environ | tool.environment()

@@ -107,20 +107,22 @@ module fixed_pool #(
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
     logic [IN_WIDTH-1:0] code;
-    logic signed [X_WIDTH-1:0] x;
     assign code = window[lane*IN_WIDTH+:IN_WIDTH];
-    assign x    = X_WIDTH'($signed({DATA_IN_0_IS_SIGNED && code[IN_WIDTH-1], code}));
     if (IS_MAXIMUM) begin : g_maximum
-      logic [IN_WIDTH-1:0] old_code;
-      logic signed [X_WIDTH-1:0] old;
-      assign old_code = kept[lane*IN_WIDTH+:IN_WIDTH];
-      assign old = X_WIDTH'($signed({DATA_IN_0_IS_SIGNED && old_code[IN_WIDTH-1], old_code}));
-      assign reduced[lane*IN_WIDTH+:IN_WIDTH] = is_first || x > old ? code : old_code;
+      logic [IN_WIDTH-1:0] old;
+      logic is_larger;
+      assign old = kept[lane*IN_WIDTH+:IN_WIDTH];
+      if (DATA_IN_0_IS_SIGNED) begin : g_signed
+        assign is_larger = $signed(code) > $signed(old);
+      end else begin : g_unsigned
+        assign is_larger = code > old;
+      end
+      assign reduced[lane*IN_WIDTH+:IN_WIDTH] = is_first || is_larger ? code : old;
     end else begin : g_sum
-      logic signed [KEPT_WIDTH-1:0] old;
+      logic signed [KEPT_WIDTH-1:0] x, old;
+      assign x = KEPT_WIDTH'($signed({DATA_IN_0_IS_SIGNED && code[IN_WIDTH-1], code}));
       assign old = kept[lane*KEPT_WIDTH+:KEPT_WIDTH];
-      assign reduced[lane*KEPT_WIDTH+:KEPT_WIDTH] =
-          is_first ? KEPT_WIDTH'(x) : KEPT_WIDTH'(x) + old;
+      assign reduced[lane*KEPT_WIDTH+:KEPT_WIDTH] = is_first ? x : x + old;
     end
   end
 
