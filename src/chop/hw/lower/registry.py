@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import fx
 
-from chop.errors import RegistryError
+from chop.errors import HardwareError
 from chop.ir.ops import OPS
 from chop.registry import Registry, suggest
 
@@ -59,6 +59,7 @@ def check_op_table() -> None:
     """Raise where a row of the op table names a realisation that there is not."""
     for op in OPS.values():
         if op.rtl and op.rtl not in LOWERINGS:
-            raise RegistryError(
-                f"op '{op.name}': nothing realises rtl = '{op.rtl}'. {suggest(op.rtl, LOWERINGS)}"
+            raise HardwareError(
+                f"op '{op.name}': unknown hardware realisation '{op.rtl}'. "
+                f"{suggest(op.rtl, LOWERINGS)}"
             )
