@@ -26,8 +26,7 @@ import torch
 from record import save
 
 from chop.actions import simulate
-from chop.hw.components import Linear, Relu
-from chop.hw.components.linear import Weights
+from chop.hw.components import Linear, Relu, Weights
 from chop.hw.cycles import NO_STALLS, Stalls, balanced, interval, simulate_control
 from chop.hw.design import Builder, Design
 from chop.hw.emit import emit

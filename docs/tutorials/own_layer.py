@@ -16,7 +16,7 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.actions import build_hardware
 from chop.hw.check import check_components
-from chop.hw.components.elementwise import Unary
+from chop.hw.components import Unary
 from chop.hw.emit import add_library
 from chop.hw.golden import Fixed
 from chop.hw.lower import LOWERINGS, Value, lowers

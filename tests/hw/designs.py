@@ -4,8 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from chop.hw.components import Add, Linear, Relu
-from chop.hw.components.linear import Weights
+from chop.hw.components import Add, Linear, Relu, Weights
 from chop.hw.design import Builder
 from chop.hw.golden import Fixed
 from chop.hw.stream import Stream

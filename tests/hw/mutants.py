@@ -112,12 +112,23 @@ VALUES = [
     ),
     Mutant("bias is left out", "fixed_linear", "start", "HALF", "(sum_first ? start :"),
     Mutant("relu keeps the sign", "fixed_relu", "is_negative", "1'b0", "is_negative ?"),
-    Mutant("add subtracts", "fixed_add", "a + b", "a - b", ": a + b;"),
+    Mutant("add subtracts", "fixed_arithmetic", "a + b", "a - b", "= a + b;"),
     Mutant("the bias is not added", "fixed_batch_norm", "b <<< BIAS_SHIFT", "'0 & b"),
+    Mutant("the first of a window is compared", "fixed_pool", "is_first || is_larger", "is_larger"),
     Mutant(
-        "the first of a window is compared", "fixed_max_pool", "is_first || is_larger", "is_larger"
+        "the first of a window is added",
+        "fixed_pool",
+        "is_first",
+        "1'b0",
+        "is_first ? x",
     ),
-    Mutant("the first of a window is added", "fixed_avg_pool", "is_first", "1'b0", "is_first ? x"),
+    Mutant(
+        "the smallest of a window is taken",
+        "fixed_pool",
+        "is_first || is_larger",
+        "is_first || !is_larger",
+    ),
+    Mutant("mul adds", "fixed_arithmetic", "a * b", "a + b", "= a * b;"),
     Mutant(
         "operands are crossed",
         "top",
@@ -503,8 +514,7 @@ RESETS = [
         zeroed("channel_q", "       "),
         ("read_valid_q", "if (rst) read_valid_q <= 1'b0;", ""),
     ),
-    *no_reset("fixed_max_pool", zeroed("beat_q", "  "), zeroed("pixel_q")),
-    *no_reset("fixed_avg_pool", zeroed("beat_q", "  "), zeroed("pixel_q")),
+    *no_reset("fixed_pool", zeroed("beat_q", "  "), zeroed("pixel_q")),
     *no_reset("fixed_lut", ("read_valid_q", "if (rst) read_valid_q <= 1'b0;", "")),
 ]
 

@@ -15,8 +15,8 @@ from chop.hw.components import (
     Relu,
     Reorder,
     SlidingWindow,
+    Weights,
 )
-from chop.hw.components.linear import Weights
 from chop.hw.design import Builder, Design, Stage, Wire
 from chop.hw.golden import Fixed
 from chop.hw.stream import Stream

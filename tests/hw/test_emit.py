@@ -137,7 +137,7 @@ def test_the_examples_in_the_documentation_run():
 
 
 def test_every_component_is_a_folder_with_a_module_of_its_name():
-    for folder in RTL.iterdir():
+    for folder in (f for f in RTL.iterdir() if f.is_dir() and f.name != "__pycache__"):
         assert f"module {folder.name} " in (folder / f"{folder.name}.sv").read_text()
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from chop.actions import build_hardware
 from chop.cli.fitted import precision_space, quantized
 from chop.errors import HardwareError
+from chop.hw import attached
 from chop.hw.lower import Parallelism, lower
 from chop.hw.verify import Agreement, encoded, verify
 from chop.ir.graph import MaseGraph
@@ -18,8 +19,7 @@ from chop.passes import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
 )
-from chop.passes.graph import hardware
-from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
+from chop.passes.graph.analysis import add_hardware_metadata, add_hardware_metadata_analysis_pass
 from chop.passes.graph.hardware import lowered_design
 from chop.passes.graph.transforms import (
     emit_bram_transform_pass,
@@ -86,7 +86,8 @@ def test_another_model_than_the_design_was_made_from_is_noticed_by_its_first_nod
 def test_nothing_is_written_of_a_design_that_differs(monkeypatch, tmp_path):
     graph = in_widths(8)
     design = negated(graph)
-    monkeypatch.setattr(hardware, "lowered_design", lambda graph: design)
+    monkeypatch.setattr(attached, "lower", lambda *_: design)
+    monkeypatch.setattr(add_hardware_metadata, "lower", lambda *_: design)
     for emit in EMITTERS:
         with pytest.raises(HardwareError, match="node 'layers_3'"):
             emit(graph, {"project_dir": tmp_path})

@@ -1,23 +1,30 @@
 """One op of the hardware, one class: its formats, integers, instance, memories, cycles and cost.
 
-To add a component: a folder `rtl/<module>/` with `<module>.sv`, a class here or in `components/`
-that gives the methods below, and a line in its `register` call. One test per component compares
-all of them with the RTL.
+To add a component: a folder with `<module>.sv` and, beside it, a file with a class that gives the
+methods below under `@register`, the function that makes it from a node (`chop.hw.lower.lowers`) and
+the op by its definition (`chop.hw.exact_ops.exact_op`). In the library the folder is in `rtl/` and
+its name stands in `library.py`; outside, importing the file is enough. Its `cases` are run by one
+test, which compares all of them with the RTL.
 """
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from chop.hw import twin
+from chop.errors import RegistryError
 from chop.hw.golden import ROUNDINGS, Fixed, Ints
 from chop.hw.stream import Stream
+from chop.hw.twin import Queue, Twin
 from chop.registry import Registry
 
 Parameter = int | bool | str
+RTL = Path(__file__).parent / "rtl"
+"""The library: one folder per component."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,9 @@ class Component(ABC):
     """A module of the library with its sizes and constants chosen."""
 
     module: ClassVar[str]
+    """The RTL module; several components may be kinds of one."""
+    name: ClassVar[str] = ""
+    """What the component is known by, where it is not the name of its module."""
     is_clocked: ClassVar[bool] = True
     inputs: tuple[Stream, ...]
     outputs: tuple[Stream, ...]
@@ -75,13 +85,22 @@ class Component(ABC):
         """Constant memories."""
         return ()
 
+    @classmethod
+    def cases(cls) -> Sequence[Component]:
+        """Components to test: sizes, formats and parallelisms that differ in kind."""
+        return ()
+
     @abstractmethod
-    def twins(self) -> list[twin.Twin]:
+    def twins(self) -> list[Twin]:
         """The cycle model, as a chain; empty for a combinational pass-through."""
 
     def cycles(self) -> int:
         """Folding bound: least cycles between tensors when nothing else holds it up."""
         return max(s.beats for s in (*self.inputs, *self.outputs))
+
+    def products(self) -> int:
+        """Products of a tensor with constants: what may be folded; 0 where nothing may be."""
+        return 0
 
     def cost(self) -> Cost:
         """Resources of one instance."""
@@ -94,13 +113,72 @@ class Component(ABC):
 
 
 COMPONENTS: Registry[type[Component]] = Registry("hardware component")
+OWN_SOURCES: dict[str, Path] = {}
+"""The folders of modules that are not the library's."""
 C = TypeVar("C", bound=Component)
 
 
 def register(cls: type[C]) -> type[C]:
-    """Make a component known by the name of its module."""
-    COMPONENTS.register(cls.module, cls)
+    """Make a component known by its name, which is that of its module where it has none.
+
+    Its RTL is `<module>.sv` beside the file of the class, or the library's.
+    """
+    cls.name = cls.__dict__.get("name") or cls.module
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    folder = Path(file).resolve().parent if file else RTL
+    if not folder.is_relative_to(RTL) and (folder / f"{cls.module}.sv").is_file():
+        if (RTL / cls.module).is_dir():
+            raise RegistryError(
+                f"{folder}: '{cls.module}' is a module of the library. Give yours another name."
+            )
+        OWN_SOURCES[cls.module] = folder
+    COMPONENTS.register(cls.name, cls)
     return cls
+
+
+@dataclass(frozen=True)
+class Unary(Component):
+    """One element in, one out, through a skid buffer."""
+
+    source: Stream
+    format: Fixed
+    """Of the output."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", (self.source,))
+        object.__setattr__(self, "outputs", (replace(self.source, format=self.format),))
+
+    @property
+    def frac_width(self) -> int:
+        """Fractional bits of the input."""
+        return self.source.format.frac_width
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            **precision("DATA_IN_0", self.source.format),
+            **result_precision(self.format),
+            "DATA_IN_0_PARALLELISM_DIM_0": self.source.lanes,
+        }
+
+    def twins(self) -> list[Twin]:
+        return [Queue(2)]
+
+    def cost(self) -> Cost:
+        return super().cost() + Cost(register_bits=2 * self.outputs[0].beat_width)
+
+
+@dataclass(frozen=True)
+class Mover(Component):
+    """Same tensor out as in."""
+
+    stream: Stream
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", (self.stream,))
+        object.__setattr__(self, "outputs", (self.stream,))
+
+    def golden(self, *data: Ints) -> Ints:
+        return data[0]
 
 
 def precision(prefix: str, number: Fixed) -> dict[str, Parameter]:

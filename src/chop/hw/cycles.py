@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from chop.errors import HardwareError
-from chop.hw.components.plumbing import Fifo
 from chop.hw.control import Wire
 from chop.hw.design import Design, Interface, Stage
-from chop.hw.twin import Fork, Queue, Twin, from_record
+from chop.hw.rtl.fifo import Fifo
+from chop.hw.rtl.stream_fork import ForkTwin
+from chop.hw.twin import Queue, Twin, from_record
 
 _FULL = 1 << 24
 """Threshold of the random draw that always succeeds."""
@@ -119,7 +120,7 @@ class _Model:
         self.names: list[str] = []
         self.chains: list[tuple[Twin, int, int]] = []
         self.joins: list[tuple[Twin, int, int, int]] = []
-        self.forks: list[tuple[Fork, int, list[int]]] = []
+        self.forks: list[tuple[ForkTwin, int, list[int]]] = []
         self._edges: dict[Wire, int] = {}
         self._queues = queues
         self.gates: list[tuple[int, int, int]] = []
@@ -164,7 +165,7 @@ class _Model:
         wires = [Wire(stage.name, p) for p in range(stage.outputs)]
         if not chain:  # combinational: one handshake on both sides
             self._close(wires[0], edges[0])
-        elif isinstance(chain[0], Fork):
+        elif isinstance(chain[0], ForkTwin):
             self.forks.append((chain[0], edges[0], [self._open(w) for w in wires]))
         else:
             self._add_chain(stage.name, chain, edges, wires[0])

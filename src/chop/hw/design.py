@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 
 from chop.errors import HardwareError
 from chop.hw.component import Component, Cost
-from chop.hw.components.plumbing import Cast, Fork, Gearbox
 from chop.hw.control import Control, ControlStage
 from chop.hw.control import Wire as Wire
 from chop.hw.golden import Ints
+from chop.hw.rtl.gearbox import Gearbox
+from chop.hw.rtl.stream_cast import Cast
+from chop.hw.rtl.stream_fork import Fork
 from chop.hw.stream import Stream
 from chop.hw.twin import record
 from chop.registry import suggest

@@ -17,15 +17,13 @@ from typing import Any
 from chop.errors import HardwareError
 from chop.files import read_json, read_text
 from chop.hw import trust
-from chop.hw.component import Component, Memory, Parameter
+from chop.hw.component import OWN_SOURCES, Component, Memory, Parameter
+from chop.hw.component import RTL as RTL
 from chop.hw.control import read_control, signal_name
 from chop.hw.design import Design, Interface, Stage, Wire
 from chop.hw.golden import Fixed, Ints
 from chop.hw.stream import Stream
 from chop.hw.twin import Record, record
-
-RTL = Path(__file__).parent / "rtl"
-"""The library: one folder per component."""
 
 BENCH = Path(__file__).parent / "bench_top.py"
 _LIBRARIES: list[Path] = [RTL]
@@ -123,8 +121,9 @@ def _folders(library: Path) -> dict[str, Path]:
 
 
 def _known() -> dict[str, Path]:
-    """Every component by name, and its folder."""
-    return {name: folder for library in _LIBRARIES for name, folder in _folders(library).items()}
+    """Every module by name, and its folder: the libraries', and those beside registered classes."""
+    found = {name: folder for library in _LIBRARIES for name, folder in _folders(library).items()}
+    return {**OWN_SOURCES, **found}
 
 
 def used_components(text: str) -> list[str]:

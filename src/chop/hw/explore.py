@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from chop.errors import HardwareError
 from chop.hw.component import Component
-from chop.hw.components.linear import Linear
-from chop.hw.components.spatial import Conv
 from chop.hw.design import Design
 from chop.hw.lower import Lowered, Lowerer, Parallelism
 from chop.hw.stream import divisors
@@ -98,8 +96,7 @@ def _choice(lowered: Lowered, lanes: Lanes) -> Choice:
 
 
 def _layers(lowered: Lowered) -> dict[str, Component]:
-    kept = (Linear, Conv)
-    return {name: c for name, c in lowered.components.items() if isinstance(c, kept)}
+    return {name: c for name, c in lowered.components.items() if c.products()}
 
 
 def _channels(component: Component) -> tuple[int, int]:
@@ -107,10 +104,9 @@ def _channels(component: Component) -> tuple[int, int]:
 
 
 def _cheapest(name: str, component: Component, cycles: int, least_out: int) -> tuple[int, int]:
-    """The pair of lanes with the fewest multipliers that meets `cycles`; `component` has 1 x 1."""
+    """The pair of lanes with the fewest multipliers that meets `cycles`."""
     inputs, outputs = _channels(component)
-    product = component.product if isinstance(component, Conv) else component
-    whole = product.cycles()  # at one lane on each side
+    whole = component.products()
     pairs = [
         (i, o)
         for i in divisors(inputs)

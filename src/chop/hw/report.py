@@ -13,10 +13,10 @@ from typing import Any
 
 from tabulate import tabulate
 
-from chop.hw.components.plumbing import Fifo
 from chop.hw.cycles import NO_STALLS, Timing, interval, simulate_control, size_fifos
 from chop.hw.design import Design, Stage, Wire
 from chop.hw.emit import write_files
+from chop.hw.rtl.fifo import Fifo
 from chop.hw.simulate import Verdict
 from chop.hw.synth import Area
 from graph.draw import Box, Edge, to_svg

@@ -23,7 +23,7 @@ MANIFEST = "manifest.json"
 SEALED = ("rtl/", "mem/", "test/", "design.json")
 """What the manifest lists: all that a tool reads of a project."""
 ADVICE = "If you trust it, say so: --trust, or simulate(…, trust=True)."
-IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _TOKEN = re.compile(
     r"\s+|//[^\n]*|`default_nettype (?:none|wire)\b|\"mem/[A-Za-z0-9_.-]+\.mem\""
     r"|[0-9]*'s?[bdh][0-9a-f]+|[0-9]+'|'0|[0-9]+|[A-Za-z_][A-Za-z0-9_]*|[][#(){},;:.=*&+-]",

@@ -53,15 +53,19 @@ class Agreement:
         return f"{self.values} output values of {self.tensors} tensors equal the PyTorch model's"
 
 
-def verify(graph: MaseGraph, lowered: Lowered, inputs: Any = None) -> Agreement:
+def verify(
+    graph: MaseGraph, lowered: Lowered, inputs: Any = None, *, is_generated: bool = True
+) -> Agreement:
     """Check that `lowered` computes what the model of `graph` does; raises where it does not.
 
-    `inputs`: a batch for the graph's input, or a tuple of one for each. The error names the first
-    node that differs, its formats, and what the design and the model give.
+    `inputs`: a batch for the graph's input, or a tuple of one for each; `is_generated` adds inputs
+    made for the purpose. The error names the first node that differs, its formats, and what the
+    design and the model give.
     """
-    given = [] if inputs is None else [_tensors(inputs)]
+    sets = [] if inputs is None else [_tensors(inputs)]
+    sets += [_generated(graph, lowered)] if is_generated else []
     values = tensors = 0
-    for rows in (*given, _generated(graph, lowered)):
+    for rows in sets:
         for batch in _batches(rows):
             values += _check(graph, lowered, batch)
             tensors += len(batch[0]) if batch else 0

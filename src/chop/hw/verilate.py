@@ -104,7 +104,8 @@ std::unique_ptr<Model> make_model(VerilatedContext& context) {
 
 def _verilate(top: str, sources: Sequence[Path], work: Path, options: Sequence[str]) -> None:
     tool = toolchain.verilator()
-    command = [str(tool.program), "--cc", "-Wno-fatal", "--top-module", top, "--prefix", "Vtop"]
+    command = [str(tool.program), "--cc", "-Wno-fatal", "-Werror-USERERROR"]
+    command += ["--top-module", top, "--prefix", "Vtop"]
     command += ["-O3", "--x-assign", "fast", "--x-initial", "unique", "--Mdir", str(work)]
     command += [*options, *(str(s.resolve()) for s in sources)]
     call(command, work, tool.environment())

@@ -1,25 +1,30 @@
-"""The components of the library. Registration is this list of imports."""
+"""The classes of the components, under one name; each is defined in its folder of `chop.hw.rtl`."""
 
-from chop.hw.components.elementwise import (
-    Add,
-    BatchNorm,
-    HardSigmoid,
-    HardSwish,
-    LeakyRelu,
-    Lut,
-    Mul,
-    Relu,
-    Sub,
-)
-from chop.hw.components.linear import Linear
-from chop.hw.components.plumbing import Cast, Fifo, Fork, Gearbox, Reorder, Skid
-from chop.hw.components.spatial import AvgPool, Conv1d, Conv2d, MaxPool, SlidingWindow
+from chop.hw.component import Mover, Unary
+from chop.hw.rtl.fifo import Fifo
+from chop.hw.rtl.fixed_arithmetic import Add, Binary, Mul, Sub
+from chop.hw.rtl.fixed_batch_norm import BatchNorm
+from chop.hw.rtl.fixed_conv import Conv, Conv1d, Conv2d
+from chop.hw.rtl.fixed_hard_activation import HardSigmoid, HardSwish
+from chop.hw.rtl.fixed_leaky_relu import LeakyRelu
+from chop.hw.rtl.fixed_linear import Linear, Weights
+from chop.hw.rtl.fixed_lut import Lut
+from chop.hw.rtl.fixed_pool import AvgPool, MaxPool, Pool
+from chop.hw.rtl.fixed_relu import Relu
+from chop.hw.rtl.gearbox import Gearbox
+from chop.hw.rtl.skid_buffer import Skid
+from chop.hw.rtl.sliding_window import SlidingWindow
+from chop.hw.rtl.stream_cast import Cast
+from chop.hw.rtl.stream_fork import Fork
+from chop.hw.rtl.stream_reorder import Reorder
 
 __all__ = [
     "Add",
     "AvgPool",
     "BatchNorm",
+    "Binary",
     "Cast",
+    "Conv",
     "Conv1d",
     "Conv2d",
     "Fifo",
@@ -31,10 +36,14 @@ __all__ = [
     "Linear",
     "Lut",
     "MaxPool",
+    "Mover",
     "Mul",
+    "Pool",
     "Relu",
     "Reorder",
     "Skid",
     "SlidingWindow",
     "Sub",
+    "Unary",
+    "Weights",
 ]

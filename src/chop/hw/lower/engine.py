@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,24 +14,23 @@ from torch import Tensor, fx
 
 from chop.errors import ConfigError, HardwareError
 from chop.hw.component import Component
-from chop.hw.components import Cast, Reorder
 from chop.hw.cycles import size_fifos, with_fifos
 from chop.hw.design import Builder, Design, Wire
 from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.lower import formats
+from chop.hw.lower.registry import LOWERINGS, Lowering
+from chop.hw.rtl.stream_cast import Cast
+from chop.hw.rtl.stream_reorder import Reorder
 from chop.hw.stream import Stream, divisors
 from chop.ir.arguments import operand_nodes
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.ir.ops import OPS, Op, find_op, node_module
 from chop.ir.trace.effects import is_in_place
-from chop.registry import Registry
 
 Shape = tuple[int, ...]
 EXACT_WIDTH = 53
 """Bits of the widest output: a double holds its numbers."""
-POOL_SETTINGS = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
-PIXEL_COMPONENTS = ("fixed_conv1d", "fixed_conv2d", "fixed_max_pool", "fixed_avg_pool")
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,15 +106,6 @@ class Parallelism:
         return max(d for d in divisors(channels) if d <= max(self.most, 1))
 
 
-Lowering = Callable[["Lowerer", fx.Node], Value | None]
-LOWERINGS: Registry[Lowering] = Registry("hardware realisation")
-
-
-def lowers(name: str) -> Callable[[Lowering], Lowering]:
-    """Register the function that lowers ops whose row says `rtl=name`."""
-    return lambda function: LOWERINGS.register(name, function)
-
-
 def lower(
     graph: MaseGraph,
     parallelism: Parallelism,
@@ -124,7 +114,6 @@ def lower(
     name: str = "top",
 ) -> Lowered:
     """The design of `graph`, with FIFOs of the given depths, or of those it needs."""
-    check_supported(graph)
     lowered = Lowerer(graph, parallelism, name).run()
     if depths is None:
         depths = size_fifos(lowered.design)
@@ -135,7 +124,7 @@ def check_supported(graph: MaseGraph) -> None:
     """Raise, before anything is made, where a node has no realisation in hardware."""
     for node in graph.fx_graph.nodes:
         op = find_op(node, graph.custom_ops)
-        if node.op in ("placeholder", "get_attr", "output") or (op and op.rtl):
+        if node.op in ("placeholder", "get_attr", "output") or (op and op.rtl in LOWERINGS):
             continue
         nearest = _nearest(op.name if op else str(node.target))
         raise HardwareError(
@@ -146,7 +135,7 @@ def check_supported(graph: MaseGraph) -> None:
 
 def supported_ops() -> list[str]:
     """Ops of the table that hardware realises."""
-    return sorted(op.name for op in OPS.values() if op.rtl)
+    return sorted(op.name for op in OPS.values() if op.rtl in LOWERINGS)
 
 
 _NEAREST = {
@@ -164,6 +153,12 @@ _NEAREST = {
 def _nearest(name: str) -> str:
     close = difflib.get_close_matches(name, supported_ops(), n=1, cutoff=0.3)
     return _NEAREST.get(name) or (close[0] if close else "linear")
+
+
+def unary(low: Lowerer, node: fx.Node, make: Callable[[Stream], Component]) -> Value:
+    """The component that `make` gives for the stream of the only operand of `node`."""
+    value = low.operand(node)
+    return replace(value, wire=low.add(node, make(low.stream(value)), value))
 
 
 def row_major(shape: Shape) -> Ints:
@@ -186,6 +181,7 @@ class Lowerer:
     """Walks the graph once and builds the design."""
 
     def __init__(self, graph: MaseGraph, parallelism: Parallelism, name: str) -> None:
+        check_supported(graph)
         self.graph = graph
         self.parallelism = parallelism
         self.builder = Builder(name)
@@ -216,7 +212,7 @@ class Lowerer:
     def _call(self, node: fx.Node) -> None:
         self._check_in_place(node)
         try:
-            value = LOWERINGS[self.op(node).rtl](self, node)
+            value = self.lowering(node).lower(self, node)
         except ConfigError as error:  # of a component, which does not know the node
             raise HardwareError(f"node '{node.name}' ({self.op(node).name}): {error}") from error
         if value is not None:
@@ -228,16 +224,23 @@ class Lowerer:
         assert found is not None, f"node '{node.name}' was not checked"
         return found
 
+    def lowering(self, node: fx.Node) -> Lowering:
+        """How the op of `node` becomes hardware."""
+        return LOWERINGS[self.op(node).rtl]
+
     def _needed(self) -> set[fx.Node]:
         """The nodes that the outputs depend on; where only the size is read, nothing is."""
         found: set[fx.Node] = set()
         for node in reversed(self.graph.fx_graph.nodes):
             readers = (user for user in node.users if user in found)
-            is_read = any(n.op == "output" or self.op(n).rtl != "wire_size" for n in readers)
-            is_size = node.op not in ("output", "placeholder") and self.op(node).rtl == "wire_size"
-            if node.op == "output" or is_read or is_size:
+            is_read = any(not self._reads_size(n) for n in readers)
+            if node.op == "output" or is_read or self._reads_size(node):
                 found.add(node)
         return found
+
+    def _reads_size(self, node: fx.Node) -> bool:
+        is_call = node.op not in ("output", "placeholder", "get_attr")
+        return is_call and self.lowering(node).reads_size
 
     def _needed_op(self, node: fx.Node) -> Op | None:
         return self.op(node) if node in self.needed else None
@@ -255,8 +258,7 @@ class Lowerer:
     def _input(self, node: fx.Node, number: int) -> None:
         shape = tuple(mase_meta(node).common["results"]["data_out_0"]["shape"])[1:]
         users = [user for user in node.users if user in self.needed and user.op != "output"]
-        readers = [self.op(user).rtl for user in users]
-        wants_pixels = bool(readers) and readers[0] in PIXEL_COMPONENTS and len(shape) > 1
+        wants_pixels = len(shape) > 1 and bool(users) and self.lowering(users[0]).takes_pixels
         order = pixel_order(shape) if wants_pixels else row_major(shape)
         stream_shape = pixel_shape(shape) if wants_pixels else shape
         lanes, _ = self.parallelism.of(node.name, stream_shape[-1], stream_shape[-1])
@@ -382,15 +384,18 @@ class Lowerer:
             )
         return exact.format
 
-    def setting(self, node: fx.Node, name: str, default: Any) -> Any:
-        """A configuration value: the module's attribute, or the argument of the function."""
+    def setting(self, node: fx.Node, name: str, default: Any, names: Sequence[str] = ()) -> Any:
+        """A configuration value: the module's attribute, or the argument of the function.
+
+        `names` are the arguments behind the first, of functions that have no signature.
+        """
         if node.op == "call_module":
             return getattr(node_module(node), name, default)
         args = mase_meta(node).common["args"]
         if name in args:
             return args[name].get("value", default)
-        rest = args["args"].value[1:] if "args" in args else ()  # functions without a signature
-        return dict(zip(POOL_SETTINGS, rest, strict=False)).get(name, default)
+        rest = args["args"].value[1:] if "args" in args else ()
+        return dict(zip(names, rest, strict=False)).get(name, default)
 
     def refuse(self, node: fx.Node, what: str, allowed: str) -> HardwareError:
         """An error that names node, op, what was given and what is allowed."""

@@ -13,15 +13,11 @@ from torch import fx
 
 from chop.errors import HardwareError
 from chop.hw.golden import ROUNDINGS, Fixed, Span
+from chop.hw.lower.registry import LOWERINGS
 from chop.ir.arguments import operand_nodes
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.ops import Op
 from chop.nn.quantizers import Integer, Quantizer
-
-UNCHANGED = ("wire", "wire_view", "wire_permute")
-"""Realisations that hand on the same numbers."""
-MONOTONE = ("fixed_relu", "fixed_max_pool")
-"""Those that pick one of the numbers, or zero: they commute with a cast that keeps the order."""
 
 FindOp = Callable[[fx.Node], Op | None]
 """The row of a node; None for one that the outputs do not need."""
@@ -80,15 +76,16 @@ def formats_read(node: fx.Node, find: FindOp) -> set[Fixed | None]:
 
 def _read_by(user: fx.Node, node: fx.Node, find: FindOp) -> set[Fixed | None]:
     op = find(user)
-    if op is None or op.rtl == "wire_size":
+    if op is None or LOWERINGS[op.rtl].reads_size:
         return set()  # sizes are no numbers
+    lowering = LOWERINGS[op.rtl]
     names = [name for name, source in operand_nodes(user, op).items() if source is node]
     own = {operand_format(user, name) for name in names}
-    if own != {None} or op.rtl not in (*UNCHANGED, *MONOTONE):
+    if own != {None} or not (lowering.is_wiring or lowering.is_monotone):
         return own or {None}
     behind = {result_format(user)} - {None} or formats_read(user, find)
     keeps_order = all(f is not None and f.overflow == "saturate" for f in behind)
-    return behind if op.rtl in UNCHANGED or keeps_order else {None}
+    return behind if lowering.is_wiring or keeps_order else {None}
 
 
 def one_format(formats: Iterable[Fixed | None]) -> Fixed | None:

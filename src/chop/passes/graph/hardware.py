@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chop.hw.design import Wire
-from chop.hw.lower import Lowered, Parallelism, lower
+from chop.hw.attached import attached_design, verified_design
+from chop.hw.lower import Lowered
 from chop.hw.project import DEFAULT_PROJECT
-from chop.hw.verify import verify
 from chop.ir.graph import MaseGraph
-from chop.ir.meta import mase_meta
 
 
 @dataclass(frozen=True)
@@ -31,24 +29,13 @@ class EmitArgs:
 
 
 def checked_design(graph: MaseGraph, args: EmitArgs, inputs: Any = None) -> Lowered:
-    """The design that the hardware metadata describes; raises where it is not the model's.
+    """The design of an annotated graph; raises where it is not the model's.
 
     It is compared on `inputs` (a batch or a tuple of them) and on generated ones.
     """
-    lowered = lowered_design(graph)
-    if args.check:
-        verify(graph, lowered, inputs)
-    return lowered
+    return verified_design(graph, inputs) if args.check else attached_design(graph)
 
 
 def lowered_design(graph: MaseGraph) -> Lowered:
-    """The design that the hardware metadata of `graph` describes."""
-    lanes, depths = {}, {}
-    for node in graph.fx_graph.nodes:
-        hardware = mase_meta(node).hardware
-        if hardware.parallelism is not None:
-            lanes[node.name] = (hardware.parallelism[0], hardware.parallelism[1])
-        for end, depth in (hardware.interface or {}).get("fifo_depths", {}).items():
-            stage, port = end.rsplit(".", 1)
-            depths[Wire(stage, int(port))] = depth
-    return lower(graph, Parallelism(1, lanes), depths=depths)
+    """The design of an annotated graph."""
+    return attached_design(graph)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from chop.errors import ConfigError, HardwareError, PassError
+from chop.hw.attached import attached_design
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,
@@ -56,11 +57,10 @@ def test_parallelism_follows_a_target_or_a_budget(graph):
     assert info == {"cycles": 4, "multipliers": 8}
 
 
-def test_depths_of_fifos_are_kept_on_the_output():
+def test_depths_of_fifos_are_kept_with_the_design():
     graph = fixed_graph(DigitsCnn(2), torch.randn(1, 1, 8, 8))
     graph, _ = add_hardware_metadata_analysis_pass(graph, {"max_parallelism": 2})
-    depths = hardware(graph, "output")["interface"]["fifo_depths"]
-    assert any("fork" in wire for wire in depths)
+    assert any("fork" in wire.stage for wire in attached_design(graph).depths)
 
 
 def test_arguments_are_left_alone(graph):

@@ -16,6 +16,12 @@ module fifo #(
     input  wire logic                  data_out_0_ready
 );
 
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_WIDTH < 1 || DEPTH < 1) begin : g_refuse_size
+    $error("fifo: width and DEPTH must be 1 or more, got %0d and %0d", DATA_WIDTH, DEPTH);
+  end
+`endif
+
   localparam int POINTER_WIDTH = DEPTH > 1 ? $clog2(DEPTH) : 1;
   localparam int COUNT_WIDTH = $clog2(DEPTH + 1);
   localparam logic [POINTER_WIDTH-1:0] LAST_SLOT = POINTER_WIDTH'(DEPTH - 1);
@@ -43,13 +49,6 @@ module fifo #(
       write_q <= '0;
       read_q  <= '0;
       count_q <= '0;
-    end
-  end
-
-  initial begin
-    if (DEPTH < 1) begin
-      $error("fifo: DEPTH must be at least 1, got %0d (instance %m)", DEPTH);
-      $finish;
     end
   end
 

@@ -38,6 +38,15 @@ module fixed_batch_norm #(
     input  wire logic data_out_0_ready
 );
 
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_IN_0_PRECISION_0 < 1 || WEIGHT_PRECISION_0 < 1 || BIAS_PRECISION_0 < 1
+      || DATA_OUT_0_PRECISION_0 < 1 || DATA_IN_0_PARALLELISM_DIM_0 < 1) begin : g_refuse_size
+    $error("fixed_batch_norm: widths and lanes must be 1 or more, got %0d, %0d, %0d, %0d and %0d",
+           DATA_IN_0_PRECISION_0, WEIGHT_PRECISION_0, BIAS_PRECISION_0, DATA_OUT_0_PRECISION_0,
+           DATA_IN_0_PARALLELISM_DIM_0);
+  end
+`endif
+
   localparam int LANES = DATA_IN_0_PARALLELISM_DIM_0;
   localparam int IN_WIDTH = DATA_IN_0_PRECISION_0;
   localparam int OUT_WIDTH = DATA_OUT_0_PRECISION_0;

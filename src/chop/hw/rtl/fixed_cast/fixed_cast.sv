@@ -22,6 +22,24 @@ module fixed_cast #(
     output logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_OUT_0_PRECISION_0-1:0] data_out_0
 );
 
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_IN_0_PRECISION_0 < 1 || DATA_OUT_0_PRECISION_0 < 1
+      || DATA_IN_0_PARALLELISM_DIM_0 < 1) begin : g_refuse_size
+    $error("fixed_cast: widths and lanes must be 1 or more, got %0d, %0d and %0d",
+           DATA_IN_0_PRECISION_0, DATA_OUT_0_PRECISION_0, DATA_IN_0_PARALLELISM_DIM_0);
+  end
+  if (DATA_OUT_0_ROUNDING < 0 || DATA_OUT_0_ROUNDING > 3
+      || DATA_OUT_0_OVERFLOW < 0 || DATA_OUT_0_OVERFLOW > 2) begin : g_refuse_mode
+    $error("fixed_cast: no rounding %0d with overflow %0d",
+           DATA_OUT_0_ROUNDING, DATA_OUT_0_OVERFLOW);
+  end
+  if (DATA_OUT_0_OVERFLOW == 1
+      && (DATA_OUT_0_PRECISION_0 < 2 || !DATA_OUT_0_IS_SIGNED)) begin : g_refuse_narrow
+    $error("fixed_cast: a narrow range needs a sign and 2 bits, got %0d bits",
+           DATA_OUT_0_PRECISION_0);
+  end
+`endif
+
   localparam int IN_WIDTH = DATA_IN_0_PRECISION_0;
   localparam int OUT_WIDTH = DATA_OUT_0_PRECISION_0;
   // Widths as signed numbers.
@@ -96,16 +114,11 @@ module fixed_cast #(
     end
   end
 
-  initial begin
-    if (IN_WIDTH < 1 || OUT_WIDTH < 1 || DATA_OUT_0_ROUNDING < 0 || DATA_OUT_0_ROUNDING > 3
-        || DATA_OUT_0_OVERFLOW < 0 || DATA_OUT_0_OVERFLOW > 2
-        || (DATA_OUT_0_OVERFLOW == 1 && (OUT_WIDTH < 2 || !DATA_OUT_0_IS_SIGNED))
-        || (IS_HALF_ADDED && (DATA_OUT_0_ROUNDING != 0 || LOST > DROPPED))) begin
-      $error("fixed_cast: no cast %0d -> %0d, rounding %0d, overflow %0d (instance %m)",
-             IN_WIDTH, OUT_WIDTH, DATA_OUT_0_ROUNDING, DATA_OUT_0_OVERFLOW);
-      $finish;
-    end
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (IS_HALF_ADDED && (DATA_OUT_0_ROUNDING != 0 || LOST > DROPPED)) begin : g_refuse_half
+    $error("fixed_cast: no half is added for rounding %0d of %0d bits", DATA_OUT_0_ROUNDING, LOST);
   end
+`endif
 
 endmodule
 

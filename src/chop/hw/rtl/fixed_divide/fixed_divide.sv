@@ -18,6 +18,14 @@ module fixed_divide #(
     output logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_OUT_0_PRECISION_0-1:0] data_out_0
 );
 
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_IN_0_PRECISION_0 < 1 || DIVISOR < 1
+      || DATA_IN_0_PARALLELISM_DIM_0 < 1) begin : g_refuse_size
+    $error("fixed_divide: width, DIVISOR and lanes must be 1 or more, got %0d, %0d and %0d",
+           DATA_IN_0_PRECISION_0, DIVISOR, DATA_IN_0_PARALLELISM_DIM_0);
+  end
+`endif
+
   localparam int IN_WIDTH = DATA_IN_0_PRECISION_0;
   // Bring the quotient to one fractional bit more than the output has: shift the dividend. Bits
   // that fall out below only matter as "and a remainder".
@@ -79,13 +87,6 @@ module fixed_divide #(
       .data_in_0 (quotients),
       .data_out_0(data_out_0)
   );
-
-  initial begin
-    if (DIVISOR < 1 || IN_WIDTH < 1) begin
-      $error("fixed_divide: DIVISOR must be 1 or more, got %0d (instance %m)", DIVISOR);
-      $finish;
-    end
-  end
 
 endmodule
 

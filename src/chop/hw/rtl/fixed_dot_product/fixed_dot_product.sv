@@ -29,6 +29,18 @@ module fixed_dot_product #(
     output      logic [TAG_WIDTH-1:0] tag_out
 );
 
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_IN_0_PRECISION_0 < 1 || WEIGHT_PRECISION_0 < 1
+      || DATA_IN_0_PARALLELISM_DIM_0 < 1) begin : g_refuse_size
+    $error("fixed_dot_product: widths and lanes must be 1 or more, got %0d, %0d and %0d",
+           DATA_IN_0_PRECISION_0, WEIGHT_PRECISION_0, DATA_IN_0_PARALLELISM_DIM_0);
+  end
+  if (OUTPUTS < 1 || TAG_WIDTH < 1) begin : g_refuse_pipeline
+    $error("fixed_dot_product: OUTPUTS and TAG_WIDTH must be 1 or more, got %0d and %0d",
+           OUTPUTS, TAG_WIDTH);
+  end
+`endif
+
   localparam int LANES = DATA_IN_0_PARALLELISM_DIM_0;
   localparam int DATA_WIDTH = DATA_IN_0_PRECISION_0;
   localparam int WEIGHT_WIDTH = WEIGHT_PRECISION_0;

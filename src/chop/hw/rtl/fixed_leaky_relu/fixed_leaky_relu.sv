@@ -25,6 +25,18 @@ module fixed_leaky_relu #(
     input  wire logic data_out_0_ready
 );
 
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_IN_0_PRECISION_0 < 1 || DATA_OUT_0_PRECISION_0 < 1
+      || DATA_IN_0_PARALLELISM_DIM_0 < 1) begin : g_refuse_size
+    $error("fixed_leaky_relu: widths and lanes must be 1 or more, got %0d, %0d and %0d",
+           DATA_IN_0_PRECISION_0, DATA_OUT_0_PRECISION_0, DATA_IN_0_PARALLELISM_DIM_0);
+  end
+  if (NEGATIVE_SLOPE < 0 || NEGATIVE_SLOPE_FRAC < 0) begin : g_refuse_slope
+    $error("fixed_leaky_relu: the slope must be 0 or more, got %0d / 2**%0d",
+           NEGATIVE_SLOPE, NEGATIVE_SLOPE_FRAC);
+  end
+`endif
+
   localparam int LANES = DATA_IN_0_PARALLELISM_DIM_0;
   localparam int IN_WIDTH = DATA_IN_0_PRECISION_0;
   localparam int OUT_WIDTH = DATA_OUT_0_PRECISION_0;
@@ -72,14 +84,6 @@ module fixed_leaky_relu #(
       .data_out_0_valid(data_out_0_valid),
       .data_out_0_ready(data_out_0_ready)
   );
-
-  initial begin
-    if (NEGATIVE_SLOPE < 0 || NEGATIVE_SLOPE_FRAC < 0) begin
-      $error("fixed_leaky_relu: the slope must be 0 or more, got %0d / 2**%0d (instance %m)",
-             NEGATIVE_SLOPE, NEGATIVE_SLOPE_FRAC);
-      $finish;
-    end
-  end
 
 endmodule
 

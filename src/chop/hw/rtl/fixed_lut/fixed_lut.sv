@@ -3,7 +3,7 @@
 `default_nettype none
 
 module fixed_lut #(
-    parameter int DATA_IN_0_PRECISION_0       = 8,         // width of an input element, 2 to 16 bits
+    parameter int DATA_IN_0_PRECISION_0       = 8,         // width of an input, 1 to 16 bits
     parameter int DATA_OUT_0_PRECISION_0      = 8,         // width of an output element, bits
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1,         // elements per beat, 1 or more
     parameter     INIT_FILE                   = "lut.mem"  // 2**width hexadecimal words
@@ -17,6 +17,16 @@ module fixed_lut #(
     output      logic data_out_0_valid,
     input  wire logic data_out_0_ready
 );
+
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_OUT_0_PRECISION_0 < 1 || DATA_IN_0_PARALLELISM_DIM_0 < 1) begin : g_refuse_size
+    $error("fixed_lut: output width and lanes must be 1 or more, got %0d and %0d",
+           DATA_OUT_0_PRECISION_0, DATA_IN_0_PARALLELISM_DIM_0);
+  end
+  if (DATA_IN_0_PRECISION_0 < 1 || DATA_IN_0_PRECISION_0 > 16) begin : g_refuse_table
+    $error("fixed_lut: an input must have 1 to 16 bits, got %0d", DATA_IN_0_PRECISION_0);
+  end
+`endif
 
   localparam int LANES = DATA_IN_0_PARALLELISM_DIM_0;
   localparam int IN_WIDTH = DATA_IN_0_PRECISION_0;

@@ -17,6 +17,13 @@ module fixed_relu #(
     input  wire logic data_out_0_ready
 );
 
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_IN_0_PRECISION_0 < 1 || DATA_IN_0_PARALLELISM_DIM_0 < 1) begin : g_refuse_size
+    $error("fixed_relu: width and lanes must be 1 or more, got %0d and %0d",
+           DATA_IN_0_PRECISION_0, DATA_IN_0_PARALLELISM_DIM_0);
+  end
+`endif
+
   localparam int WIDTH = DATA_IN_0_PRECISION_0;
 
   assign data_out_0_valid = data_in_0_valid;

@@ -19,6 +19,19 @@ module gearbox #(
     input  wire logic data_out_0_ready
 );
 
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_IN_0_PRECISION_0 < 1 || DATA_IN_0_PARALLELISM_DIM_0 < 1
+      || DATA_OUT_0_PARALLELISM_DIM_0 < 1) begin : g_refuse_size
+    $error("gearbox: width and lanes must be 1 or more, got %0d, %0d and %0d",
+           DATA_IN_0_PRECISION_0, DATA_IN_0_PARALLELISM_DIM_0, DATA_OUT_0_PARALLELISM_DIM_0);
+  end
+  if (UNIT < 1 || DATA_IN_0_PARALLELISM_DIM_0 % UNIT != 0
+      || DATA_OUT_0_PARALLELISM_DIM_0 % UNIT != 0) begin : g_refuse_unit
+    $error("gearbox: UNIT must divide both parallelisms, got %0d of %0d and %0d",
+           UNIT, DATA_IN_0_PARALLELISM_DIM_0, DATA_OUT_0_PARALLELISM_DIM_0);
+  end
+`endif
+
   localparam int UNIT_WIDTH = UNIT * DATA_IN_0_PRECISION_0;
   localparam int IN_UNITS = DATA_IN_0_PARALLELISM_DIM_0 / UNIT;
   localparam int OUT_UNITS = DATA_OUT_0_PARALLELISM_DIM_0 / UNIT;
@@ -55,13 +68,6 @@ module gearbox #(
     if (push || pop) units_q <= units_next;
     count_q <= push ? count_left + COUNT_WIDTH'(IN_UNITS) : count_left;
     if (rst) count_q <= '0;
-  end
-
-  initial begin
-    if (DATA_IN_0_PARALLELISM_DIM_0 % UNIT != 0 || DATA_OUT_0_PARALLELISM_DIM_0 % UNIT != 0) begin
-      $error("gearbox: UNIT must divide both parallelisms, got %0d (instance %m)", UNIT);
-      $finish;
-    end
   end
 
 endmodule

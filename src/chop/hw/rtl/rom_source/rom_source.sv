@@ -14,6 +14,12 @@ module rom_source #(
     input  wire logic                  data_out_0_ready
 );
 
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_WIDTH < 1 || DEPTH < 1) begin : g_refuse_size
+    $error("rom_source: width and DEPTH must be 1 or more, got %0d and %0d", DATA_WIDTH, DEPTH);
+  end
+`endif
+
   localparam int ADDRESS_WIDTH = DEPTH > 1 ? $clog2(DEPTH) : 1;
 
   logic [DATA_WIDTH-1:0] words[DEPTH];

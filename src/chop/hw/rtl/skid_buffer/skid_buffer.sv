@@ -15,6 +15,12 @@ module skid_buffer #(
     input  wire logic                  data_out_0_ready
 );
 
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_WIDTH < 1) begin : g_refuse_size
+    $error("skid_buffer: width must be 1 or more, got %0d", DATA_WIDTH);
+  end
+`endif
+
   logic [DATA_WIDTH-1:0] out_q, held_q;
   logic out_valid_q, held_valid_q;
 

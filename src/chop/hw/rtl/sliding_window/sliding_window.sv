@@ -26,6 +26,30 @@ module sliding_window #(
     input  wire logic                  data_out_0_ready
 );
 
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_WIDTH < 1 || DATA_IN_0_TENSOR_SIZE_DIM_0 < 1
+      || DATA_IN_0_TENSOR_SIZE_DIM_1 < 1 || DATA_IN_0_TENSOR_SIZE_DIM_2 < 1) begin : g_refuse_size
+    $error("sliding_window: width and sizes must be 1 or more, got %0d, %0d, %0d and %0d",
+           DATA_WIDTH, DATA_IN_0_TENSOR_SIZE_DIM_0, DATA_IN_0_TENSOR_SIZE_DIM_1,
+           DATA_IN_0_TENSOR_SIZE_DIM_2);
+  end
+  if (STRIDE_DIM_0 < 1 || STRIDE_DIM_1 < 1) begin : g_refuse_step
+    $error("sliding_window: strides must be 1 or more, got %0d and %0d",
+           STRIDE_DIM_0, STRIDE_DIM_1);
+  end
+  if (PADDING_DIM_0 < 0 || PADDING_DIM_1 < 0
+      || PADDING_DIM_0 >= KERNEL_SIZE_DIM_0
+      || PADDING_DIM_1 >= KERNEL_SIZE_DIM_1) begin : g_refuse_padding
+    $error("sliding_window: padding must be 0 or more and below the kernel size, got %0d and %0d",
+           PADDING_DIM_0, PADDING_DIM_1);
+  end
+  if (KERNEL_SIZE_DIM_0 > DATA_IN_0_TENSOR_SIZE_DIM_1 + 2 * PADDING_DIM_0
+      || KERNEL_SIZE_DIM_1 > DATA_IN_0_TENSOR_SIZE_DIM_2 + 2 * PADDING_DIM_1) begin : g_refuse_fit
+    $error("sliding_window: a window must fit the image, got %0d columns and %0d rows",
+           KERNEL_SIZE_DIM_0, KERNEL_SIZE_DIM_1);
+  end
+`endif
+
   localparam int BEATS = DATA_IN_0_TENSOR_SIZE_DIM_0;
   localparam int COLUMNS = DATA_IN_0_TENSOR_SIZE_DIM_1;
   localparam int ROWS = DATA_IN_0_TENSOR_SIZE_DIM_2;
@@ -168,14 +192,6 @@ module sliding_window #(
       .data_out_0_valid(data_out_0_valid),
       .data_out_0_ready(data_out_0_ready)
   );
-
-  initial begin
-    if (PADDING_DIM_0 >= KERNEL_SIZE_DIM_0 || PADDING_DIM_1 >= KERNEL_SIZE_DIM_1) begin
-      $error("sliding_window: padding must be below the kernel size, got %0d and %0d (instance %m)",
-             PADDING_DIM_0, PADDING_DIM_1);
-      $finish;
-    end
-  end
 
 endmodule
 

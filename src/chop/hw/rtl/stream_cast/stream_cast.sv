@@ -23,6 +23,14 @@ module stream_cast #(
     input  wire logic data_out_0_ready
 );
 
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_IN_0_PRECISION_0 < 1 || DATA_OUT_0_PRECISION_0 < 1
+      || DATA_IN_0_PARALLELISM_DIM_0 < 1) begin : g_refuse_size
+    $error("stream_cast: widths and lanes must be 1 or more, got %0d, %0d and %0d",
+           DATA_IN_0_PRECISION_0, DATA_OUT_0_PRECISION_0, DATA_IN_0_PARALLELISM_DIM_0);
+  end
+`endif
+
   assign data_out_0_valid = data_in_0_valid;
   assign data_in_0_ready  = data_out_0_ready;
 

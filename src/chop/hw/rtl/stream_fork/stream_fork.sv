@@ -16,6 +16,13 @@ module stream_fork #(
     input  wire logic [           BRANCHES-1:0] data_out_0_ready
 );
 
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_WIDTH < 1 || BRANCHES < 1) begin : g_refuse_size
+    $error("stream_fork: width and BRANCHES must be 1 or more, got %0d and %0d",
+           DATA_WIDTH, BRANCHES);
+  end
+`endif
+
   logic [BRANCHES-1:0] branch_ready;
 
   assign data_in_0_ready = &branch_ready;

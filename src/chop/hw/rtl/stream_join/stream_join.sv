@@ -17,6 +17,13 @@ module stream_join #(
     input  wire logic                                       data_out_0_ready
 );
 
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_IN_0_WIDTH < 1 || DATA_IN_1_WIDTH < 1) begin : g_refuse_size
+    $error("stream_join: DATA_IN_0_WIDTH and DATA_IN_1_WIDTH must be 1 or more, got %0d and %0d",
+           DATA_IN_0_WIDTH, DATA_IN_1_WIDTH);
+  end
+`endif
+
   assign data_out_0       = {data_in_1, data_in_0};
   assign data_out_0_valid = data_in_0_valid && data_in_1_valid;
   assign data_in_0_ready  = data_out_0_ready && data_in_1_valid;

@@ -19,6 +19,18 @@ module stream_reorder #(
     input  wire logic data_out_0_ready
 );
 
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_IN_0_PRECISION_0 < 1 || DATA_IN_0_TENSOR_SIZE_DIM_0 < 1) begin : g_refuse_size
+    $error("stream_reorder: width and elements must be 1 or more, got %0d and %0d",
+           DATA_IN_0_PRECISION_0, DATA_IN_0_TENSOR_SIZE_DIM_0);
+  end
+  if (DATA_IN_0_PARALLELISM_DIM_0 < 1
+      || DATA_IN_0_TENSOR_SIZE_DIM_0 % DATA_IN_0_PARALLELISM_DIM_0 != 0) begin : g_refuse_lanes
+    $error("stream_reorder: the parallelism must divide the tensor, got %0d of %0d",
+           DATA_IN_0_PARALLELISM_DIM_0, DATA_IN_0_TENSOR_SIZE_DIM_0);
+  end
+`endif
+
   localparam int WIDTH = DATA_IN_0_PRECISION_0;
   localparam int SIZE = DATA_IN_0_TENSOR_SIZE_DIM_0;
   localparam int LANES = DATA_IN_0_PARALLELISM_DIM_0;

@@ -9,6 +9,7 @@ from typing import Any
 from torch import fx
 
 from chop.errors import ConfigError
+from chop.hw.attached import attach_design
 from chop.hw.component import Component
 from chop.hw.emit import used_components
 from chop.hw.explore import for_budget, for_target
@@ -53,13 +54,14 @@ def add_hardware_metadata_analysis_pass(
     """Write `hardware` of every node: module, parameters, interface, parallelism, files.
 
     Needs number formats in fixed point: those of the inputs and parameters, and of every result
-    that is no binary fraction. Nodes that are wiring only are `is_implicit`. The depths of FIFOs
-    are kept on the output node. Says in `info` the folding bound in cycles and the
-    multipliers.
+    that is no binary fraction. Nodes that are wiring only are `is_implicit`. The design itself,
+    with its FIFOs, stays with the graph for the emit passes. Says in `info` the folding bound in
+    cycles and the multipliers.
     """
     lowered = lower(graph, _parallelism(graph, args))
     for node in graph.fx_graph.nodes:
         mase_meta(node).hardware = _describe(lowered, node, args)
+    attach_design(graph, lowered)
     design = lowered.design
     return graph, {"cycles": design.cycles(), "multipliers": design.cost().multipliers}
 
@@ -82,7 +84,7 @@ def _describe(lowered: Lowered, node: fx.Node, args: AddHardwareMetadataArgs) ->
             is_implicit=True,
             toolchain="INTERNAL",
             device_id=-1,
-            interface=_ports(lowered, node),
+            interface={},
             parallelism=_input_lanes(lowered, node),
         )
     lanes = [component.inputs[0].lanes, component.outputs[0].lanes]
@@ -124,10 +126,3 @@ def _input_lanes(lowered: Lowered, node: fx.Node) -> list[int] | None:
     number = [n for n in node.graph.nodes if n.op == "placeholder"].index(node)
     stream = lowered.design.inputs.get(f"data_in_{number}")  # none where nothing reads it
     return None if stream is None else [stream.lanes, stream.lanes]
-
-
-def _ports(lowered: Lowered, node: fx.Node) -> dict[str, Any]:
-    if node.op != "output":
-        return {}
-    depths = {f"{wire.stage}.{wire.port}": depth for wire, depth in lowered.depths.items()}
-    return {"fifo_depths": depths}

@@ -10,7 +10,8 @@ import numpy as np
 from torch import fx
 
 from chop.hw.lower import formats
-from chop.hw.lower.engine import Lowerer, Value, lowers
+from chop.hw.lower.engine import Lowerer, Value
+from chop.hw.lower.registry import lowers
 from chop.ir.meta import mase_meta
 from chop.ir.ops import OPS
 
@@ -21,14 +22,14 @@ def _given(low: Lowerer, node: fx.Node, value: Value) -> Value:
     return value if wanted is None else low.cast(f"{node.name}_cast", value, wanted)
 
 
-@lowers("wire")
-def _wire(low: Lowerer, node: fx.Node) -> Value:
+@lowers("wire", is_wiring=True)
+def lower_wire(low: Lowerer, node: fx.Node) -> Value:
     """Dropout at inference, identity: the same stream."""
     return _given(low, node, low.operand(node))
 
 
-@lowers("wire_view")
-def _view(low: Lowerer, node: fx.Node) -> Value:
+@lowers("wire_view", is_wiring=True)
+def lower_view(low: Lowerer, node: fx.Node) -> Value:
     """Flatten and its like: the same stream under another shape."""
     value = low.operand(node)
     shape = tuple(mase_meta(node).common["results"]["data_out_0"]["shape"])[1:]
@@ -37,15 +38,15 @@ def _view(low: Lowerer, node: fx.Node) -> Value:
     return _given(low, node, replace(value, shape=shape))
 
 
-@lowers("wire_size")
-def _size(low: Lowerer, node: fx.Node) -> None:
+@lowers("wire_size", reads_size=True)
+def lower_size(low: Lowerer, node: fx.Node) -> None:
     """Sizes are known: their nodes leave no trace in hardware."""
     if low.op(node) is OPS["getitem"] and low.operands(node):
         raise low.refuse(node, "an index into a tensor", "Allowed: indices into sizes")
 
 
-@lowers("wire_permute")
-def _permute(low: Lowerer, node: fx.Node) -> Value:
+@lowers("wire_permute", is_wiring=True)
+def lower_permute(low: Lowerer, node: fx.Node) -> Value:
     """Transposition: nothing moves until an op wants another order."""
     value = low.operand(node)
     axes = _axes(low, node, len(value.shape) + 1)

@@ -1,8 +1,8 @@
-// Sum data_in_0 + ALPHA * data_in_1, or the difference, element by element.
+// Sum data_in_0 + ALPHA * data_in_1, the difference, or the product, element by element.
 // Latency 1 cycle, throughput 1 pair of beats per cycle.
 `default_nettype none
 
-module fixed_add #(
+module fixed_arithmetic #(
     parameter int DATA_IN_0_PRECISION_0       = 8,  // width of an element of data_in_0, bits
     parameter int DATA_IN_0_PRECISION_1       = 4,  // its fractional bits
     parameter bit DATA_IN_0_IS_SIGNED         = 1'b1,  // two's complement
@@ -15,9 +15,9 @@ module fixed_add #(
     parameter int DATA_OUT_0_ROUNDING         = 0,  // as in fixed_cast
     parameter int DATA_OUT_0_OVERFLOW         = 0,  // as in fixed_cast
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1,  // elements per beat of each stream, 1 or more
-    parameter longint ALPHA                   = 1,  // factor of data_in_1, in steps of 2**-ALPHA_FRAC
-    parameter int ALPHA_FRAC                  = 0,  // its fractional bits, 0 or more
-    parameter bit SUBTRACT                    = 0   // the difference instead of the sum
+    parameter int OPERATION                   = 0,  // 0 sum, 1 difference, 2 product
+    parameter longint ALPHA                   = 1,  // factor of data_in_1, steps of 2**-ALPHA_FRAC
+    parameter int ALPHA_FRAC                  = 0   // its fractional bits, 0 or more
 ) (
     input  wire logic clk,
     input  wire logic rst,
@@ -32,6 +32,23 @@ module fixed_add #(
     input  wire logic data_out_0_ready
 );
 
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_IN_0_PRECISION_0 < 1 || DATA_IN_1_PRECISION_0 < 1
+      || DATA_OUT_0_PRECISION_0 < 1 || DATA_IN_0_PARALLELISM_DIM_0 < 1) begin : g_refuse_size
+    $error("fixed_arithmetic: widths and lanes must be 1 or more, got %0d, %0d, %0d and %0d",
+           DATA_IN_0_PRECISION_0, DATA_IN_1_PRECISION_0, DATA_OUT_0_PRECISION_0,
+           DATA_IN_0_PARALLELISM_DIM_0);
+  end
+  if (OPERATION < 0 || OPERATION > 2) begin : g_refuse_operation
+    $error("fixed_arithmetic: OPERATION must be 0, 1 or 2, got %0d", OPERATION);
+  end
+  if (ALPHA < 0 || ALPHA_FRAC < 0 || (OPERATION == 2 && (ALPHA != 1
+      || ALPHA_FRAC != 0))) begin : g_refuse_alpha
+    $error("fixed_arithmetic: ALPHA must be 0 or more, and 1 in a product, got %0d / 2**%0d",
+           ALPHA, ALPHA_FRAC);
+  end
+`endif
+
   localparam int LANES = DATA_IN_0_PARALLELISM_DIM_0;
   localparam int A_WIDTH = DATA_IN_0_PRECISION_0;
   localparam int B_WIDTH = DATA_IN_1_PRECISION_0;
@@ -39,12 +56,15 @@ module fixed_add #(
   localparam int A_SIGNED = A_WIDTH + (DATA_IN_0_IS_SIGNED ? 0 : 1);  // as signed numbers
   localparam int B_SIGNED = B_WIDTH + (DATA_IN_1_IS_SIGNED ? 0 : 1) + $clog2(ALPHA);
   localparam int B_FRAC = DATA_IN_1_PRECISION_1 + ALPHA_FRAC;
-  // Operands are brought to the finer of the two grids; the sum needs one bit more than the wider.
-  localparam int FRAC = DATA_IN_0_PRECISION_1 > B_FRAC ? DATA_IN_0_PRECISION_1 : B_FRAC;
-  localparam int A_SHIFT = FRAC - DATA_IN_0_PRECISION_1;
-  localparam int B_SHIFT = FRAC - B_FRAC;
-  localparam int WIDE =
+  localparam bit IS_PRODUCT = OPERATION == 2;
+  // Terms are brought to the finer of their two grids; the sum needs one bit more than the wider.
+  localparam int FINER = DATA_IN_0_PRECISION_1 > B_FRAC ? DATA_IN_0_PRECISION_1 : B_FRAC;
+  localparam int A_SHIFT = IS_PRODUCT ? 0 : FINER - DATA_IN_0_PRECISION_1;
+  localparam int B_SHIFT = IS_PRODUCT ? 0 : FINER - B_FRAC;
+  localparam int SUM_WIDTH =
       (A_SIGNED + A_SHIFT > B_SIGNED + B_SHIFT ? A_SIGNED + A_SHIFT : B_SIGNED + B_SHIFT) + 1;
+  localparam int WIDE = IS_PRODUCT ? A_SIGNED + B_SIGNED : SUM_WIDTH;
+  localparam int FRAC = IS_PRODUCT ? DATA_IN_0_PRECISION_1 + B_FRAC : FINER;
   localparam logic signed [WIDE-1:0] FACTOR = WIDE'(ALPHA);
 
   logic [LANES*(A_WIDTH+B_WIDTH)-1:0] pair;
@@ -76,7 +96,13 @@ module fixed_add #(
     assign a = WIDE'($signed({DATA_IN_0_IS_SIGNED && a_code[A_WIDTH-1], a_code})) <<< A_SHIFT;
     assign b = (WIDE'($signed({DATA_IN_1_IS_SIGNED && b_code[B_WIDTH-1], b_code})) * FACTOR)
         <<< B_SHIFT;
-    assign exact[lane*WIDE+:WIDE] = SUBTRACT ? a - b : a + b;
+    if (IS_PRODUCT) begin : g_product
+      assign exact[lane*WIDE+:WIDE] = a * b;
+    end else if (OPERATION == 1) begin : g_difference
+      assign exact[lane*WIDE+:WIDE] = a - b;
+    end else begin : g_sum
+      assign exact[lane*WIDE+:WIDE] = a + b;
+    end
   end
 
   fixed_cast #(
@@ -105,13 +131,6 @@ module fixed_add #(
       .data_out_0_valid(data_out_0_valid),
       .data_out_0_ready(data_out_0_ready)
   );
-
-  initial begin
-    if (ALPHA < 0 || ALPHA_FRAC < 0) begin
-      $error("fixed_add: ALPHA must be 0 or more, got %0d / 2**%0d (instance %m)", ALPHA, ALPHA_FRAC);
-      $finish;
-    end
-  end
 
 endmodule
 

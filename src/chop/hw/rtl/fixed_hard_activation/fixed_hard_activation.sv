@@ -1,8 +1,8 @@
-// Piecewise linear sigmoid: min(max(x + 3, 0), 6) / 6.
+// Piecewise sigmoid min(max(x + 3, 0), 6) / 6, or swish: x times that.
 // Latency 1 cycle, throughput 1 beat per cycle.
 `default_nettype none
 
-module fixed_hardsigmoid #(
+module fixed_hard_activation #(
     parameter int DATA_IN_0_PRECISION_0       = 8,  // width of an input element, bits, 1 or more
     parameter int DATA_IN_0_PRECISION_1       = 4,  // its fractional bits
     parameter bit DATA_IN_0_IS_SIGNED         = 1'b1,  // two's complement
@@ -11,6 +11,7 @@ module fixed_hardsigmoid #(
     parameter bit DATA_OUT_0_IS_SIGNED        = 1'b1,  // two's complement
     parameter int DATA_OUT_0_ROUNDING         = 0,  // as in fixed_cast
     parameter int DATA_OUT_0_OVERFLOW         = 0,  // as in fixed_cast
+    parameter bit IS_SWISH                    = 1'b0,  // 1: swish, 0: sigmoid
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1   // elements per beat, 1 or more
 ) (
     input  wire logic clk,
@@ -23,6 +24,18 @@ module fixed_hardsigmoid #(
     input  wire logic data_out_0_ready
 );
 
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_IN_0_PRECISION_0 < 1 || DATA_OUT_0_PRECISION_0 < 1
+      || DATA_IN_0_PARALLELISM_DIM_0 < 1) begin : g_refuse_size
+    $error("fixed_hard_activation: widths and lanes must be 1 or more, got %0d, %0d and %0d",
+           DATA_IN_0_PRECISION_0, DATA_OUT_0_PRECISION_0, DATA_IN_0_PARALLELISM_DIM_0);
+  end
+  if (DATA_IN_0_PRECISION_1 < 0) begin : g_refuse_steps
+    $error("fixed_hard_activation: fractional bits must be 0 or more, got %0d",
+           DATA_IN_0_PRECISION_1);
+  end
+`endif
+
   localparam int LANES = DATA_IN_0_PARALLELISM_DIM_0;
   localparam int IN_WIDTH = DATA_IN_0_PRECISION_0;
   localparam int OUT_WIDTH = DATA_OUT_0_PRECISION_0;
@@ -32,8 +45,9 @@ module fixed_hardsigmoid #(
   localparam int CLIP_WIDTH = (X_WIDTH > SIX_WIDTH ? X_WIDTH : SIX_WIDTH) + 1;
   localparam logic signed [CLIP_WIDTH-1:0] THREE = CLIP_WIDTH'(3) <<< DATA_IN_0_PRECISION_1;
   localparam logic signed [CLIP_WIDTH-1:0] SIX = CLIP_WIDTH'(6) <<< DATA_IN_0_PRECISION_1;
+  localparam int DIVIDEND_WIDTH = IS_SWISH ? X_WIDTH + SIX_WIDTH : CLIP_WIDTH;
 
-  logic [LANES*CLIP_WIDTH-1:0] dividend;
+  logic [LANES*DIVIDEND_WIDTH-1:0] dividend;
   logic [LANES*OUT_WIDTH-1:0] result;
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
@@ -44,12 +58,17 @@ module fixed_hardsigmoid #(
     assign x = CLIP_WIDTH'($signed({sign, data_in_0[lane*IN_WIDTH+:IN_WIDTH]}));
     assign raised = x + THREE;
     assign clipped = raised < 0 ? '0 : raised > SIX ? SIX : raised;
-    assign dividend[lane*CLIP_WIDTH+:CLIP_WIDTH] = clipped;
+    if (IS_SWISH) begin : g_swish
+      assign dividend[lane*DIVIDEND_WIDTH+:DIVIDEND_WIDTH] =
+          DIVIDEND_WIDTH'(x) * DIVIDEND_WIDTH'(clipped);
+    end else begin : g_sigmoid
+      assign dividend[lane*DIVIDEND_WIDTH+:DIVIDEND_WIDTH] = clipped;
+    end
   end
 
   fixed_divide #(
-      .DATA_IN_0_PRECISION_0      (CLIP_WIDTH),
-      .DATA_IN_0_PRECISION_1      (DATA_IN_0_PRECISION_1),
+      .DATA_IN_0_PRECISION_0      (DIVIDEND_WIDTH),
+      .DATA_IN_0_PRECISION_1      ((IS_SWISH ? 2 : 1) * DATA_IN_0_PRECISION_1),
       .DIVISOR                    (6),
       .DATA_OUT_0_PRECISION_0     (OUT_WIDTH),
       .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
@@ -74,14 +93,6 @@ module fixed_hardsigmoid #(
       .data_out_0_valid(data_out_0_valid),
       .data_out_0_ready(data_out_0_ready)
   );
-
-  initial begin
-    if (DATA_IN_0_PRECISION_1 < 0) begin
-      $error("fixed_hardsigmoid: fractional bits must be 0 or more, got %0d (instance %m)",
-             DATA_IN_0_PRECISION_1);
-      $finish;
-    end
-  end
 
 endmodule
 

@@ -1,17 +1,18 @@
-// Sum of every window of an image over a constant, channel by channel; padding counts as zeros.
+// One number for every window of an image, channel by channel: its maximum, or its sum over a
+// constant, where padding counts as zeros.
 // Images stream by row, column, channel. KERNEL_SIZE_DIM_0 x KERNEL_SIZE_DIM_1 x channels / lanes
 // cycles per output pixel.
 `default_nettype none
 
-module fixed_avg_pool #(
+module fixed_pool #(
     parameter int DATA_IN_0_PRECISION_0        = 8,  // width of an input element, bits, 1 or more
     parameter int DATA_IN_0_PRECISION_1        = 4,  // its fractional bits
-    parameter bit DATA_IN_0_IS_SIGNED         = 1'b1,  // two's complement
+    parameter bit DATA_IN_0_IS_SIGNED          = 1'b1,  // two's complement
     parameter int DATA_OUT_0_PRECISION_0       = 8,  // width of an output element, bits, 1 or more
     parameter int DATA_OUT_0_PRECISION_1       = 4,  // its fractional bits
-    parameter bit DATA_OUT_0_IS_SIGNED        = 1'b1,  // two's complement
-    parameter int DATA_OUT_0_ROUNDING         = 0,  // as in fixed_cast
-    parameter int DATA_OUT_0_OVERFLOW         = 0,  // as in fixed_cast
+    parameter bit DATA_OUT_0_IS_SIGNED         = 1'b1,  // two's complement
+    parameter int DATA_OUT_0_ROUNDING          = 0,  // as in fixed_cast
+    parameter int DATA_OUT_0_OVERFLOW          = 0,  // as in fixed_cast
     parameter int DATA_IN_0_TENSOR_SIZE_DIM_0  = 1,  // channels
     parameter int DATA_IN_0_TENSOR_SIZE_DIM_1  = 4,  // columns of the image
     parameter int DATA_IN_0_TENSOR_SIZE_DIM_2  = 4,  // rows of the image
@@ -22,6 +23,7 @@ module fixed_avg_pool #(
     parameter int STRIDE_DIM_1                 = 2,  // rows between windows
     parameter int PADDING_DIM_0                = 0,  // columns added left and right
     parameter int PADDING_DIM_1                = 0,  // rows added above and below
+    parameter bit IS_MAXIMUM                   = 1'b0,  // the maximum; the format stays
     // the sum is divided by it, 1 or more: the mean unless told otherwise
     parameter int DIVISOR                      = KERNEL_SIZE_DIM_0 * KERNEL_SIZE_DIM_1
 ) (
@@ -35,6 +37,22 @@ module fixed_avg_pool #(
     input  wire logic data_out_0_ready
 );
 
+`ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
+  if (DATA_IN_0_PRECISION_0 < 1 || DATA_OUT_0_PRECISION_0 < 1 || DIVISOR < 1) begin : g_refuse_size
+    $error("fixed_pool: widths and DIVISOR must be 1 or more, got %0d, %0d and %0d",
+           DATA_IN_0_PRECISION_0, DATA_OUT_0_PRECISION_0, DIVISOR);
+  end
+  if (DATA_IN_0_PARALLELISM_DIM_0 < 1
+      || DATA_IN_0_TENSOR_SIZE_DIM_0 % DATA_IN_0_PARALLELISM_DIM_0 != 0) begin : g_refuse_lanes
+    $error("fixed_pool: the parallelism must divide the channels, got %0d of %0d",
+           DATA_IN_0_PARALLELISM_DIM_0, DATA_IN_0_TENSOR_SIZE_DIM_0);
+  end
+  if (IS_MAXIMUM && DATA_OUT_0_PRECISION_0 != DATA_IN_0_PRECISION_0) begin : g_refuse_format
+    $error("fixed_pool: a maximum keeps its width, got %0d of %0d",
+           DATA_OUT_0_PRECISION_0, DATA_IN_0_PRECISION_0);
+  end
+`endif
+
   localparam int IN_WIDTH = DATA_IN_0_PRECISION_0;
   localparam int LANES = DATA_IN_0_PARALLELISM_DIM_0;
   localparam int BEATS = DATA_IN_0_TENSOR_SIZE_DIM_0 / LANES;
@@ -42,7 +60,11 @@ module fixed_avg_pool #(
   localparam int BEAT_WIDTH = BEATS > 1 ? $clog2(BEATS) : 1;
   localparam int AREA_WIDTH = $clog2(AREA + 1);
   localparam int X_WIDTH = IN_WIDTH + (DATA_IN_0_IS_SIGNED ? 0 : 1);  // as a signed number
-  localparam int SUM_WIDTH = X_WIDTH + $clog2(AREA);  // exact sum of a window
+  // A running maximum, or the exact sum of a window.
+  localparam int KEPT_WIDTH = IS_MAXIMUM ? IN_WIDTH : X_WIDTH + $clog2(AREA);
+  localparam logic [IN_WIDTH-1:0] LOWEST =  // above no element
+      DATA_IN_0_IS_SIGNED ? IN_WIDTH'(1) << (IN_WIDTH - 1) : '0;
+  localparam logic [IN_WIDTH-1:0] PAD = IS_MAXIMUM ? LOWEST : '0;
 
   logic [LANES*IN_WIDTH-1:0] window;
   logic window_valid, window_ready;
@@ -58,7 +80,7 @@ module fixed_avg_pool #(
       .STRIDE_DIM_1               (STRIDE_DIM_1),
       .PADDING_DIM_0              (PADDING_DIM_0),
       .PADDING_DIM_1              (PADDING_DIM_1),
-      .PAD                        ('0)
+      .PAD                        ({LANES{PAD}})
   ) u_sliding_window (
       .clk             (clk),
       .rst             (rst),
@@ -70,9 +92,9 @@ module fixed_avg_pool #(
       .data_out_0_ready(window_ready)
   );
 
-  // One running sum per channel; the last pixel of a window sends it on.
-  logic [LANES*SUM_WIDTH-1:0] kept_q[BEATS];
-  logic [LANES*SUM_WIDTH-1:0] kept, sum;
+  // One running number per channel; the last pixel of a window sends it on.
+  logic [LANES*KEPT_WIDTH-1:0] kept_q[BEATS];
+  logic [LANES*KEPT_WIDTH-1:0] kept, reduced;
   logic [LANES*DATA_OUT_0_PRECISION_0-1:0] result;
   logic [BEAT_WIDTH-1:0] beat_q;
   logic [AREA_WIDTH-1:0] pixel_q;
@@ -84,17 +106,29 @@ module fixed_avg_pool #(
   assign kept     = kept_q[beat_q];
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
-    logic signed [SUM_WIDTH-1:0] x, old;
-    logic sign;
-    assign sign = DATA_IN_0_IS_SIGNED && window[lane*IN_WIDTH+IN_WIDTH-1];
-    assign x   = SUM_WIDTH'($signed({sign, window[lane*IN_WIDTH+:IN_WIDTH]}));
-    assign old = kept[lane*SUM_WIDTH+:SUM_WIDTH];
-    assign sum[lane*SUM_WIDTH+:SUM_WIDTH] = is_first ? x : x + old;
+    logic [IN_WIDTH-1:0] code;
+    assign code = window[lane*IN_WIDTH+:IN_WIDTH];
+    if (IS_MAXIMUM) begin : g_maximum
+      logic [IN_WIDTH-1:0] old;
+      logic is_larger;
+      assign old = kept[lane*IN_WIDTH+:IN_WIDTH];
+      if (DATA_IN_0_IS_SIGNED) begin : g_signed
+        assign is_larger = $signed(code) > $signed(old);
+      end else begin : g_unsigned
+        assign is_larger = code > old;
+      end
+      assign reduced[lane*IN_WIDTH+:IN_WIDTH] = is_first || is_larger ? code : old;
+    end else begin : g_sum
+      logic signed [KEPT_WIDTH-1:0] x, old;
+      assign x = KEPT_WIDTH'($signed({DATA_IN_0_IS_SIGNED && code[IN_WIDTH-1], code}));
+      assign old = kept[lane*KEPT_WIDTH+:KEPT_WIDTH];
+      assign reduced[lane*KEPT_WIDTH+:KEPT_WIDTH] = is_first ? x : x + old;
+    end
   end
 
   always_ff @(posedge clk) begin
     if (take) begin
-      kept_q[beat_q] <= sum;
+      kept_q[beat_q] <= reduced;
       beat_q         <= beat_q == BEAT_WIDTH'(BEATS - 1) ? '0 : beat_q + 1'b1;
       if (beat_q == BEAT_WIDTH'(BEATS - 1)) pixel_q <= is_last ? '0 : pixel_q + 1'b1;
     end
@@ -104,20 +138,24 @@ module fixed_avg_pool #(
     end
   end
 
-  fixed_divide #(
-      .DATA_IN_0_PRECISION_0      (SUM_WIDTH),
-      .DATA_IN_0_PRECISION_1      (DATA_IN_0_PRECISION_1),
-      .DIVISOR                    (DIVISOR),
-      .DATA_OUT_0_PRECISION_0     (DATA_OUT_0_PRECISION_0),
-      .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
-      .DATA_OUT_0_IS_SIGNED       (DATA_OUT_0_IS_SIGNED),
-      .DATA_OUT_0_ROUNDING        (DATA_OUT_0_ROUNDING),
-      .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
-      .DATA_IN_0_PARALLELISM_DIM_0(LANES)
-  ) u_fixed_divide (
-      .data_in_0 (sum),
-      .data_out_0(result)
-  );
+  if (IS_MAXIMUM) begin : g_as_it_is
+    assign result = reduced;
+  end else begin : g_divided
+    fixed_divide #(
+        .DATA_IN_0_PRECISION_0      (KEPT_WIDTH),
+        .DATA_IN_0_PRECISION_1      (DATA_IN_0_PRECISION_1),
+        .DIVISOR                    (DIVISOR),
+        .DATA_OUT_0_PRECISION_0     (DATA_OUT_0_PRECISION_0),
+        .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
+        .DATA_OUT_0_IS_SIGNED       (DATA_OUT_0_IS_SIGNED),
+        .DATA_OUT_0_ROUNDING        (DATA_OUT_0_ROUNDING),
+        .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
+        .DATA_IN_0_PARALLELISM_DIM_0(LANES)
+    ) u_fixed_divide (
+        .data_in_0 (reduced),
+        .data_out_0(result)
+    );
+  end
 
   skid_buffer #(
       .DATA_WIDTH(LANES * DATA_OUT_0_PRECISION_0)

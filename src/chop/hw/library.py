@@ -1,0 +1,44 @@
+"""The components of the library. Registration is this list of imports."""
+
+from chop.hw import wiring
+from chop.hw.lower.registry import check_op_table
+from chop.hw.rtl import (
+    fifo,
+    fixed_arithmetic,
+    fixed_batch_norm,
+    fixed_conv,
+    fixed_hard_activation,
+    fixed_leaky_relu,
+    fixed_linear,
+    fixed_lut,
+    fixed_pool,
+    fixed_relu,
+    gearbox,
+    skid_buffer,
+    sliding_window,
+    stream_cast,
+    stream_fork,
+    stream_reorder,
+)
+
+__all__ = [
+    "fifo",
+    "fixed_arithmetic",
+    "fixed_batch_norm",
+    "fixed_conv",
+    "fixed_hard_activation",
+    "fixed_leaky_relu",
+    "fixed_linear",
+    "fixed_lut",
+    "fixed_pool",
+    "fixed_relu",
+    "gearbox",
+    "skid_buffer",
+    "sliding_window",
+    "stream_cast",
+    "stream_fork",
+    "stream_reorder",
+    "wiring",
+]
+
+check_op_table()

@@ -1,0 +1,36 @@
+"""A queue, where one way through a design is faster than another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from chop.hw.component import Component, Cost, Mover, Parameter, register
+from chop.hw.samples import NARROW, stream
+from chop.hw.twin import Queue, Twin
+
+
+@register
+@dataclass(frozen=True)
+class Fifo(Mover):
+    """Queue of `depth` beats."""
+
+    depth: int = 4
+    module = "fifo"
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {"DATA_WIDTH": self.stream.beat_width, "DEPTH": self.depth}
+
+    def twins(self) -> list[Twin]:
+        return [Queue(self.depth)]
+
+    def cost(self) -> Cost:
+        return Cost(memory_bits=self.depth * self.stream.beat_width)
+
+    @classmethod
+    def cases(cls) -> Sequence[Component]:
+        return [
+            cls(stream(12), 2),
+            cls(stream(12, lanes=3), 5),
+            cls(stream(6, number=NARROW), 8),
+        ]

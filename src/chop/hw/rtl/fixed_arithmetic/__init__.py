@@ -1,0 +1,253 @@
+"""Two streams, element by element: sum, difference and product."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from torch import fx
+
+from chop.errors import ConfigError
+from chop.hw import golden
+from chop.hw.component import (
+    Component,
+    Cost,
+    Parameter,
+    precision,
+    register,
+    result_precision,
+)
+from chop.hw.exact import Exact, constant
+from chop.hw.exact_ops import Arguments, exact_op
+from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
+from chop.hw.lower import Lowerer, Value, lowers
+from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
+from chop.hw.stream import Stream
+from chop.hw.twin import Queue, Twin
+
+
+class JoinTwin(Queue):
+    """Two operands taken together into a skid buffer."""
+
+    name = "Join"
+    inputs = 2
+
+
+@dataclass(frozen=True)
+class Binary(Component):
+    """Two streams of the same shape, element by element."""
+
+    left: Stream
+    right: Stream
+    format: Fixed
+    module = "fixed_arithmetic"
+    operation: ClassVar[int]
+    """At this number of the module's parameter OPERATION."""
+
+    def __post_init__(self) -> None:
+        if (self.left.shape, self.left.lanes) != (self.right.shape, self.right.lanes):
+            raise ConfigError(
+                f"{self.name}: operands must have one shape and parallelism, "
+                f"got {self.left} and {self.right}."
+            )
+        object.__setattr__(self, "inputs", (self.left, self.right))
+        object.__setattr__(self, "outputs", (replace(self.left, format=self.format),))
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            **precision("DATA_IN_0", self.left.format),
+            **precision("DATA_IN_1", self.right.format),
+            **result_precision(self.format),
+            "DATA_IN_0_PARALLELISM_DIM_0": self.left.lanes,
+            "OPERATION": self.operation,
+        }
+
+    def golden(self, *data: Ints) -> Ints:
+        exact = self.span(self.left.format, self.right.format)
+        a, b = (golden.wide(x, exact.width + 1) for x in data)
+        return golden.cast(self.exact(a, b), exact.frac_width, self.format)
+
+    @abstractmethod
+    def exact(self, a: Any, b: Any) -> Any:
+        """The result before the cast."""
+
+    @abstractmethod
+    def span(self, left: Fixed, right: Fixed) -> Span:
+        """The codes of exact results for operands of these formats."""
+
+    def twins(self) -> list[Twin]:
+        return [JoinTwin(2)]
+
+    def cost(self) -> Cost:
+        return Cost(register_bits=2 * self.outputs[0].beat_width)
+
+
+@register
+@dataclass(frozen=True)
+class Add(Binary):
+    """left + alpha * 2**-alpha_frac * right."""
+
+    alpha: int = 1
+    alpha_frac: int = 0
+    sign: ClassVar[int] = 1
+    name, operation = "fixed_add", 0
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0 or self.alpha_frac < 0:
+            raise ConfigError(
+                f"{self.name}: alpha and alpha_frac must be 0 or more, "
+                f"got {self.alpha} and {self.alpha_frac}."
+            )
+        super().__post_init__()
+
+    def exact(self, a: Any, b: Any) -> Any:
+        shifts = self._shifts(self.left.format, self.right.format)
+        return (a << shifts[0]) + self.sign * ((b * self.alpha) << shifts[1])
+
+    def _shifts(self, left: Fixed, right: Fixed) -> tuple[int, int]:
+        """What brings both operands to the finer of their steps."""
+        fracs = (left.frac_width, right.frac_width + self.alpha_frac)
+        return max(fracs) - fracs[0], max(fracs) - fracs[1]
+
+    def span(self, left: Fixed, right: Fixed) -> Span:
+        shifts = self._shifts(left, right)
+        ends = [self.sign * (end * self.alpha << shifts[1]) for end in (right.low, right.high)]
+        low, high = left.low << shifts[0], left.high << shifts[0]
+        return Span(low + min(ends), high + max(ends), left.frac_width + shifts[0])
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        if (self.alpha, self.alpha_frac) == (1, 0):
+            return super().parameters()
+        return {**super().parameters(), "ALPHA": self.alpha, "ALPHA_FRAC": self.alpha_frac}
+
+    @classmethod
+    def cases(cls) -> Sequence[Component]:
+        return [
+            cls(stream(32, lanes=4), stream(32, lanes=4), BYTE),
+            cls(stream(32, number=COUNT), stream(32), Fixed(11, 4)),
+            cls(stream(32), stream(32, number=COUNT), DOWN, alpha=3, alpha_frac=1),
+            cls(stream(32, number=COUNT), stream(32, number=BIT), COUNT, alpha=0),
+            cls(stream(32), stream(32), BYTE, alpha=3602879701896397, alpha_frac=55),
+            cls(stream(32, number=WIDE), stream(32, number=NARROW), BYTE),
+            cls(stream(32, number=NARROW), stream(32, number=WIDE), WIDE),
+        ]
+
+
+@register
+@dataclass(frozen=True)
+class Sub(Add):
+    """left - alpha * 2**-alpha_frac * right."""
+
+    sign = -1
+    name, operation = "fixed_sub", 1
+
+
+@register
+@dataclass(frozen=True)
+class Mul(Binary):
+    """Product."""
+
+    name, operation = "fixed_mul", 2
+
+    def exact(self, a: Any, b: Any) -> Any:
+        return a * b
+
+    def span(self, left: Fixed, right: Fixed) -> Span:
+        ends = [a * b for a in (left.low, left.high) for b in (right.low, right.high)]
+        return Span(min(ends), max(ends), left.frac_width + right.frac_width)
+
+    def cost(self) -> Cost:
+        return super().cost() + Cost(multipliers=self.left.lanes)
+
+    @classmethod
+    def cases(cls) -> Sequence[Component]:
+        return [
+            cls(stream(32, lanes=4), stream(32, lanes=4), BYTE),
+            cls(stream(32, number=COUNT), stream(32, number=BIT), Fixed(8, 3)),
+            cls(stream(32, number=COUNT), stream(32, number=COUNT), Fixed(13, 6)),
+            cls(stream(32, number=Fixed(40, 20)), stream(32, number=Fixed(40, 20)), DOWN),
+            cls(stream(32, number=NARROW), stream(32, number=WIDE), BYTE),
+        ]
+
+
+# -- from a node -----------------------------------------------------------------------------------
+
+
+@lowers("fixed_add")
+def lower_add(low: Lowerer, node: fx.Node) -> Value:
+    """data_in_0 + alpha * data_in_1."""
+    return _sum(low, node, 1)
+
+
+@lowers("fixed_sub")
+def lower_sub(low: Lowerer, node: fx.Node) -> Value:
+    """data_in_0 - alpha * data_in_1."""
+    return _sum(low, node, -1)
+
+
+@lowers("fixed_mul")
+def lower_mul(low: Lowerer, node: fx.Node) -> Value:
+    """data_in_0 * data_in_1."""
+    return _binary(low, node, Mul)
+
+
+def _sum(low: Lowerer, node: fx.Node, sign: int) -> Value:
+    """data_in_0 + sign * alpha * data_in_1."""
+    if getattr(node.target, "__name__", node.target) == "rsub":
+        raise low.refuse(node, "operands in the order of rsub", "Allowed: sub")
+    given = low.setting(node, "alpha", 1)
+    exact = Fraction(given)
+    if abs(exact.numerator).bit_length() > MAX_WIDTH:
+        raise low.refuse(node, f"alpha = {given}", f"Allowed: numbers of {MAX_WIDTH} bits")
+    kind = Sub if sign * exact < 0 else Add
+    alpha, frac = abs(exact.numerator), exact.denominator.bit_length() - 1
+    return _binary(low, node, lambda a, b, out: kind(a, b, out, alpha, frac))
+
+
+def _binary(low: Lowerer, node: fx.Node, make: Callable[[Stream, Stream, Fixed], Binary]) -> Value:
+    if len(low.operands(node)) < 2:
+        raise low.refuse(node, "a constant operand", "Allowed: two tensors of the graph")
+    left, right = low.operand(node, 0), low.operand(node, 1)
+    if left.shape != right.shape:
+        raise low.refuse(node, f"shapes {left.shape} and {right.shape}", "Allowed: equal shapes")
+    a = low.stream(left)
+    right = low.arrange(node, right, left.order, a.shape)
+    b = replace(a, format=low.stream(right).format)
+    any_format = Fixed(8)
+    exact = make(a, b, any_format).span(a.format, b.format)
+    component = make(a, b, low.result_format(node, exact))
+    return replace(left, wire=low.add(node, component, left, right))
+
+
+# -- by definition ---------------------------------------------------------------------------------
+
+
+@exact_op("add", "input other alpha")
+def exact_add(a: Arguments) -> Exact:
+    """input + alpha * other."""
+    x: Exact = a["input"]
+    return x + _scaled(a)
+
+
+@exact_op("sub", "input other alpha")
+def exact_sub(a: Arguments) -> Exact:
+    """input - alpha * other."""
+    x: Exact = a["input"]
+    return x - _scaled(a)
+
+
+@exact_op("mul", "input other")
+def exact_mul(a: Arguments) -> Exact:
+    """input * other."""
+    x: Exact = a["input"]
+    y: Exact = a["other"]
+    return x * y
+
+
+def _scaled(a: Arguments) -> Exact:
+    other: Exact = a["other"]
+    alpha = a.get("alpha", 1)
+    return other if alpha == 1 else other * constant(alpha)

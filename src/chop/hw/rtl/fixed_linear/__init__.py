@@ -1,0 +1,331 @@
+"""The folded matrix-vector product."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+
+from chop.errors import ConfigError
+from chop.hw import golden
+from chop.hw.component import (
+    Component,
+    Cost,
+    Memory,
+    Parameter,
+    precision,
+    register,
+    result_precision,
+)
+from chop.hw.exact import Exact, product
+from chop.hw.exact_ops import Arguments, exact_op, with_bias
+from chop.hw.golden import Fixed, Ints, Span
+from chop.hw.lower import Lowerer, Value, formats, lowers
+from chop.hw.lower.engine import row_major
+from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, codes, stream
+from chop.hw.stream import Stream, pack_words
+from chop.hw.twin import Bracket, Twin
+from chop.ir.arguments import named_arguments
+from chop.ir.graph import MaseGraph
+from chop.ir.ops import node_module
+
+NO_BIAS = Fixed(2, 0)
+"""What the parameters of an unused bias port say."""
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Codes of a weight matrix (outputs, inputs) and, where there is one, a bias (outputs,)."""
+
+    weight: Ints
+    weight_format: Fixed
+    bias: Ints | None = None
+    bias_format: Fixed = NO_BIAS
+
+    def parameters(self) -> dict[str, Parameter]:
+        """The parameters that speak of weight and bias."""
+        return {
+            **precision("WEIGHT", self.weight_format),
+            "HAS_BIAS": self.bias is not None,
+            **precision("BIAS", self.bias_format),
+        }
+
+    def frac(self, data: Fixed) -> int:
+        """Fractional bits of the accumulator."""
+        product = data.frac_width + self.weight_format.frac_width
+        return product if self.bias is None else max(product, self.bias_format.frac_width)
+
+    def accumulate(self, x: Ints, data: Fixed) -> Any:
+        """Exact sums for vectors `x` (…, inputs), with `frac(data)` fractional bits."""
+        frac = self.frac(data)
+        vectors = golden.wide(x, self.acc_width(data, frac))
+        shift = frac - data.frac_width - self.weight_format.frac_width
+        sums = (vectors @ self.weight.T.astype(vectors.dtype)) << shift
+        return sums if self.bias is None else sums + self._bias(frac)
+
+    def _bias(self, frac: int) -> Any:
+        """The bias in steps of the accumulator."""
+        if self.bias is None:
+            return np.zeros(1, dtype=np.int64)
+        shift = frac - self.bias_format.frac_width
+        return golden.wide(self.bias, self.bias_format.signed_width + shift) << shift
+
+    def span(self, data: Fixed) -> Span:
+        """The codes that exact sums may have, whatever the data: from the real weights."""
+        frac = self.frac(data)
+        shift = frac - data.frac_width - self.weight_format.frac_width
+        bits = data.signed_width + self.weight_format.signed_width + shift
+        weight = golden.wide(self.weight, bits + self.weight.shape[1].bit_length() + 1)
+        corners = (weight * data.low, weight * data.high)
+        low = (np.minimum(*corners).sum(axis=1) << shift) + self._bias(frac)
+        high = (np.maximum(*corners).sum(axis=1) << shift) + self._bias(frac)
+        return Span(int(low.min()), int(high.max()), frac)
+
+    def acc_width(self, data: Fixed, out_frac: int) -> int:
+        """Bits that hold every partial sum of the accumulator: from the range of the weights."""
+        frac = self.frac(data)
+        shift = frac - data.frac_width - self.weight_format.frac_width
+        start = 1 << (frac - out_frac - 1) if frac > out_frac else 0  # half a step rides in
+        bias = max(abs(int(b)) for b in self._bias(frac))
+        rows = np.abs(self.weight).sum(axis=1)  # below 2**62: a weight has 32 bits
+        reach = int(rows.max()) * max(-data.low, data.high) << shift
+        return max((reach + bias + start).bit_length() + 1, 3)
+
+    def memories(self, in_lanes: int, out_lanes: int) -> tuple[Memory, ...]:
+        """Weight words by output fold, then input fold; bias words by output fold."""
+        outputs, inputs = self.weight.shape
+        tiles = self.weight.reshape(outputs // out_lanes, out_lanes, inputs // in_lanes, in_lanes)
+        rows = tiles.transpose(0, 2, 1, 3).reshape(-1, out_lanes * in_lanes)
+        width = self.weight_format.width
+        found = [Memory("weight", tuple(pack_words(rows, width)), width * rows.shape[1])]
+        if self.bias is not None:
+            width = self.bias_format.width
+            words = pack_words(self.bias.reshape(-1, out_lanes), width)
+            found.append(Memory("bias", tuple(words), width * out_lanes))
+        return tuple(found)
+
+
+class LinearTwin(Bracket):
+    """A replay buffer that feeds the dot products, `folds` = (input, output)."""
+
+    name = "Linear"
+
+    def __init__(self, folds: tuple[int, int], lanes: int) -> None:
+        # operand, product and sum registers of `fixed_dot_product`, then the accumulator
+        super().__init__(latency=1 + min(lanes, 4) + (lanes > 4) + 1)
+        self.arguments = (folds, lanes)
+        self.in_folds, self.out_folds = folds
+        self.slots = 2 if self.out_folds == 1 or self.in_folds < 2 else self.in_folds
+        self.level = self.in_fold = self.out_fold = 0
+
+    def step(self, taken: bool, given: bool) -> None:
+        is_last_pass = self.out_fold == self.out_folds - 1
+        is_last = self.in_fold == self.in_folds - 1
+        has_operand = self.level > 0 if is_last_pass else self.in_fold < self.level
+        issues = has_operand and self.count < 2
+        self.advance(issues and is_last, given)
+        self.level += taken - (issues and is_last_pass)
+        self.takes = self.level < self.slots
+        if issues:
+            self.in_fold = 0 if is_last else self.in_fold + 1
+            if is_last:
+                self.out_fold = 0 if is_last_pass else self.out_fold + 1
+
+
+def check_lanes(where: str, channels: int, lanes: int) -> None:
+    """An error unless `lanes` divides `channels`."""
+    if lanes < 1 or channels % lanes:
+        raise ConfigError(f"{where}: parallelism must divide {channels} outputs, got {lanes}.")
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class Linear(Component):
+    """weight @ x + bias over the last dimension, cast to `format`."""
+
+    source: Stream
+    weights: Weights
+    format: Fixed
+    lanes: int = 1
+    """Of the output."""
+    module = "fixed_linear"
+
+    def __post_init__(self) -> None:
+        outputs, inputs = self.weights.weight.shape
+        check_lanes("fixed_linear", outputs, self.lanes)
+        if inputs != self.source.shape[-1]:
+            raise ConfigError(
+                f"fixed_linear: weights take {inputs} inputs, the stream has {self.source.shape}."
+            )
+        object.__setattr__(self, "inputs", (self.source,))
+        out = Stream((*self.source.shape[:-1], outputs), self.lanes, self.format)
+        object.__setattr__(self, "outputs", (out,))
+
+    @property
+    def folds(self) -> tuple[int, int]:
+        """Input and output folds."""
+        outputs, inputs = self.weights.weight.shape
+        return inputs // self.source.lanes, outputs // self.lanes
+
+    def golden(self, *data: Ints) -> Ints:
+        sums = self.weights.accumulate(data[0], self.source.format)
+        return golden.cast(sums, self.weights.frac(self.source.format), self.format)
+
+    @cached_property
+    def acc_width(self) -> int:
+        """Bits of the accumulator."""
+        return self.weights.acc_width(self.source.format, self.format.frac_width)
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            **precision("DATA_IN_0", self.source.format),
+            "DATA_IN_0_TENSOR_SIZE_DIM_0": self.source.shape[-1],
+            "DATA_IN_0_PARALLELISM_DIM_0": self.source.lanes,
+            **self.weights.parameters(),
+            **result_precision(self.format),
+            "DATA_OUT_0_TENSOR_SIZE_DIM_0": self.outputs[0].shape[-1],
+            "DATA_OUT_0_PARALLELISM_DIM_0": self.lanes,
+            "ACC_WIDTH": self.acc_width,
+        }
+
+    def memories(self) -> tuple[Memory, ...]:
+        return self.weights.memories(self.source.lanes, self.lanes)
+
+    def twins(self) -> list[Twin]:
+        return [LinearTwin(self.folds, self.source.lanes)]
+
+    def cycles(self) -> int:
+        vectors = self.source.elements // self.source.shape[-1]
+        return vectors * self.folds[0] * self.folds[1]
+
+    def products(self) -> int:
+        return self.source.elements * self.outputs[0].shape[-1]
+
+    def cost(self) -> Cost:
+        registers = self.lanes * (self.acc_width + 2 * self.format.width)
+        operands = self.source.lanes * (self.lanes + 1) * self.source.format.width
+        multipliers = Cost(self.source.lanes * self.lanes, register_bits=registers + operands)
+        return super().cost() + multipliers
+
+    @classmethod
+    def cases(cls) -> Sequence[Component]:
+        return [  # folds of 1, 2 and more in each direction; the corner (1, n) finds an early bias
+            _sample(4, 8, 4, 4),
+            _sample(4, 8, 4, 2),
+            _sample(4, 2, 4, 2),
+            _sample(6, 4, 3, 4),
+            _sample(8, 4, 2, 2, x=NARROW, w=NARROW, b=NARROW),
+            _sample(6, 6, 1, 1, w=NARROW, b=None),
+            _sample(12, 3, 6, 3, b=WIDE, y=WIDE),
+            _sample(10, 6, 5, 2, b=Fixed(12, 11)),
+            _sample(8, 2, 8, 1, x=WIDE, w=WIDE, y=Fixed(6, 1)),
+            _sample(5, 3, 1, 3, y=Fixed(16, 10)),
+            _sample(6, 4, 2, 2, w=BIT, b=BIT, y=Fixed(12, 4)),
+            _sample(6, 4, 3, 2, x=COUNT, w=COUNT, b=COUNT, y=DOWN),
+            _sample(6, 4, 6, 1, x=COUNT, y=COUNT),
+            _sample(4, 4, 2, 2, w=COUNT, y=Fixed(5, 1, narrow=True)),
+            _sample(4, 4, 2, 2, y=Fixed(5, 1, overflow="wrap", rounding="nearest_away")),
+            _sample(4, 2, 2, 1, x=Fixed(32, 16), w=Fixed(32, 20), b=Fixed(32, 30), y=Fixed(32, 12)),
+            _sample(4, 2, 2, 1, x=NARROW, w=NARROW, b=None, y=Fixed(3, -12)),
+            _sample(4, 2, 2, 1, x=NARROW, w=NARROW, b=None, y=Fixed(3, -12, rounding="floor")),
+            _sample(4, 2, 2, 1, x=BIT, w=BIT, b=None, y=Fixed(5, 0)),
+        ]
+
+
+def sample_weights(
+    outputs: int, inputs: int, weight: Fixed = BYTE, bias: Fixed | None = BYTE
+) -> Weights:
+    """Weights to test with."""
+    matrix = codes(weight, outputs, inputs)
+    if bias is None:
+        return Weights(matrix, weight)
+    return Weights(matrix, weight, codes(bias, outputs, seed=8), bias)
+
+
+def _sample(
+    inputs: int,
+    outputs: int,
+    in_lanes: int,
+    out_lanes: int,
+    *,
+    x: Fixed = BYTE,
+    w: Fixed = BYTE,
+    b: Fixed | None = BYTE,
+    y: Fixed = BYTE,
+) -> Linear:
+    source = stream(inputs, lanes=in_lanes, number=x)
+    return Linear(source, sample_weights(outputs, inputs, w, b), y, out_lanes)
+
+
+# -- from a node -----------------------------------------------------------------------------------
+
+
+def encoded(tensor: Tensor, number: Fixed) -> Ints:
+    """The codes of a parameter."""
+    return number.encode(tensor.detach().double().cpu().numpy())
+
+
+def weights_of(node: fx.Node, weight: Tensor, bias: Tensor | None) -> Weights:
+    """Weight and bias in the formats that the node brings them to."""
+    weight_format = formats.parameter_format(node, "weight")
+    codes = encoded(weight, weight_format)
+    if bias is None:
+        return Weights(codes, weight_format)
+    bias_format = formats.parameter_format(node, "bias")
+    return Weights(codes, weight_format, encoded(bias, bias_format), bias_format)
+
+
+def parameters_of(low: Lowerer, node: fx.Node) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias: of the module, or the attributes that the function is called with."""
+    if node.op == "call_module":
+        module = node_module(node)
+        return module.weight, getattr(module, "bias", None)  # type: ignore[return-value]
+    given = dict(named_arguments(node))
+    found = [given.get(name) for name in ("weight", "bias")]
+    if any(isinstance(n, fx.Node) and n.op != "get_attr" for n in found):
+        raise low.refuse(node, "weights are computed", "Allowed: parameters of the model")
+    weight, bias = (attribute(low.graph, n) if isinstance(n, fx.Node) else None for n in found)
+    assert weight is not None, f"{node.name} has no weight"
+    return weight, bias
+
+
+def attribute(graph: MaseGraph, node: fx.Node) -> Tensor:
+    """The tensor that a `get_attr` node reads."""
+    found: Any = graph.model
+    for part in str(node.target).split("."):
+        found = getattr(found, part)
+    assert isinstance(found, Tensor), f"{node.target} is no tensor"
+    return found
+
+
+@lowers("fixed_linear")
+def lower_linear(low: Lowerer, node: fx.Node) -> Value:
+    """A folded product; the order of a flat operand is that of the weights."""
+    weight, bias = parameters_of(low, node)
+    value = low.operand(node)
+    if len(value.shape) > 1:
+        value = low.arrange(node, value, row_major(value.shape), value.shape)
+    else:
+        weight = weight[:, torch.from_numpy(value.order)]  # the stream's order, not torch's
+    in_lanes, out_lanes = low.parallelism.of(node.name, weight.shape[1], weight.shape[0])
+    source = Stream(value.shape, in_lanes, low.stream(value).format)
+    weights = weights_of(node, weight, bias)
+    number = low.result_format(node, weights.span(source.format))
+    layer = Linear(source, weights, number, out_lanes)
+    wire = low.add(node, layer, value)
+    shape = (*value.shape[:-1], weight.shape[0])
+    return Value(wire, shape, row_major(shape))
+
+
+# -- by definition ---------------------------------------------------------------------------------
+
+
+@exact_op("linear", "input weight bias")
+def exact_linear(a: Arguments) -> Exact:
+    """input @ weight.T + bias."""
+    return with_bias(product(a["input"], a["weight"]), a.get("bias"), -1)

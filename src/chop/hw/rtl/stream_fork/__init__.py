@@ -1,0 +1,56 @@
+"""One stream to several consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from chop.hw.component import Component, Cost, Mover, Parameter, register
+from chop.hw.samples import NARROW, stream
+from chop.hw.twin import Twin
+
+
+class ForkTwin(Twin):
+    """One skid buffer per branch, loaded together."""
+
+    name = "Fork"
+
+    def __init__(self, branches: int) -> None:
+        self.arguments = (branches,)
+        self.counts = [0] * branches
+        self.gives_each = [False] * branches
+
+    def step(self, taken: bool, given: bool) -> None:
+        self.step_each(taken, [given] * len(self.counts))
+
+    def step_each(self, taken: bool, given: list[bool]) -> None:
+        """One clock edge: the input was taken, some branches were given."""
+        self.counts = [count + taken - left for count, left in zip(self.counts, given, strict=True)]
+        self.gives_each = [count > 0 for count in self.counts]
+        self.takes = max(self.counts) < 2
+
+
+@register
+@dataclass(frozen=True)
+class Fork(Mover):
+    """The same beats to `branches` consumers."""
+
+    branches: int = 2
+    module = "stream_fork"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", (self.stream,))
+        object.__setattr__(self, "outputs", (self.stream,) * self.branches)
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {"DATA_WIDTH": self.stream.beat_width, "BRANCHES": self.branches}
+
+    def twins(self) -> list[Twin]:
+        return [ForkTwin(self.branches)]
+
+    def cost(self) -> Cost:
+        return Cost(register_bits=2 * self.branches * self.stream.beat_width)
+
+    @classmethod
+    def cases(cls) -> Sequence[Component]:
+        return [cls(stream(8, lanes=2), 2), cls(stream(5, number=NARROW), 3)]
