@@ -9,7 +9,7 @@ from chop.actions.fixed_point import OPERANDS, Ranges, fraction_bits
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.passes import quantize_transform_pass
-from chop.passes.quantization_rules import QUANTIZABLE_OPS
+from chop.passes.quantization_rules import quantizable_ops
 from chop.search import Choice, Space
 
 WIDTHS = (3, 4, 5, 6, 8)
@@ -45,7 +45,7 @@ def _feeders(graph: MaseGraph, layers: Mapping[str, Any]) -> dict[str, dict[str,
     for node in (n for n in graph.nodes if n.name in layers):
         taken = {k: v for k, v in layers[node.name].items() if k.startswith("data_in")}
         for source in node.all_input_nodes:
-            if mase_meta(source).common.mase_op in QUANTIZABLE_OPS:
+            if mase_meta(source).common.mase_op in quantizable_ops():
                 found[source.name] = {"name": "integer", **taken}
     return found
 

@@ -263,7 +263,8 @@ _TRANSFORMERS = re.compile(
     re.ASCII,
 )
 _OWN_CLASSES = re.compile(
-    r"chop\.(?:nn\.modules|nn\.quantized\.modules|kernels)\.[a-z0-9_.]+\.([A-Za-z][A-Za-z0-9_]*)",
+    r"chop\.(?:nn\.modules|nn\.quantized\.modules|kernels)\.(?:[a-z0-9_.]+\.)?"
+    r"([A-Za-z][A-Za-z0-9_]*)",
     re.ASCII,
 )
 _SMALL_PLACES = ("transformers.activations", "transformers.pytorch_utils")
