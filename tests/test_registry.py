@@ -39,9 +39,7 @@ def test_a_decorator_registers_and_leaves_the_thing_as_it_is():
 def test_a_name_is_a_text_that_is_not_empty():
     table = Registry[int]("format")
     for name in (None, "", 3):
-        with pytest.raises(
-            RegistryError, match=f"registered by its name, got {name!r}"
-        ):
+        with pytest.raises(RegistryError, match=f"registered by its name, got {name!r}"):
             table.register(name, 1)
 
 

@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from chop.hub import locate
 from chop.ir.checkpoint import is_checkpoint
 from chop.ir.graph import MaseGraph
 from chop.ir.inputs import Signature, is_hugging_face
-from chop.models import CNN, MLP, MODELS, ResidualCNN, get_model
+from chop.models import MODELS, get_model
+from chop.models.reference import facts_of
 from chop.passes import add_common_metadata_analysis_pass, init_metadata_analysis_pass
 
 FORMS = (
@@ -265,21 +266,13 @@ def _example(options: ModelOptions, source: Source, model: nn.Module, data: Data
         return source.inputs
     if data is not None:
         return data.example(model)
-    for kind, make in EXAMPLES.items():
-        if type(model) is kind:
-            return make(model)
+    facts = facts_of(model)
+    if facts is not None and facts.example is not None:
+        return facts.example(model)
     raise SourceError(
         f"model '{source.name}': what are its inputs? Give --input-shape (such as 1,3,32,32) or "
         f"--dataset, or let the function return a pair: the model and its example inputs."
     )
-
-
-EXAMPLES: Mapping[type[nn.Module], Callable[[Any], Any]] = {
-    MLP: lambda m: torch.zeros(2, m.layers[1].in_features),
-    CNN: lambda m: torch.zeros(2, m.conv1.in_channels, 8, 8),
-    ResidualCNN: lambda m: torch.zeros(2, m.stem.in_channels, 8, 8),
-}
-"""Example inputs of the reference models that are no Hugging Face models."""
 
 
 def example_of(graph: MaseGraph, batch: int | None = None) -> dict[str, Any]:

@@ -9,7 +9,6 @@ can be written down.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -32,6 +31,7 @@ PLACE = "chop.nn.quantized.functional"
 
 QuantizedFunction = Callable[..., Any]
 _Frozen = tuple[tuple[str, Any], ...]
+_MADE: dict[tuple[str, type[Quantizer]], QuantizedFunction] = {}
 _KNOWN: dict[tuple[str, str, _Frozen], dict[str, Quantizer]] = {}
 
 
@@ -59,9 +59,14 @@ def find_function(name: str) -> QuantizedFunction | None:
     return None
 
 
-@functools.cache
 def quantized_function(op: Op, form: type[Quantizer]) -> QuantizedFunction:
     """The quantised function of an op that has one."""
+    if (op.name, form) not in _MADE:
+        _MADE[op.name, form] = _make(op, form)
+    return _MADE[op.name, form]
+
+
+def _make(op: Op, form: type[Quantizer]) -> QuantizedFunction:
     compute = op.compute
     assert compute is not None and compute.function is not None, f"op '{op.name}' has no function"
     kernel, name = compute.function, function_name(op, form)

@@ -132,9 +132,17 @@ def layer_name(base: type[nn.Module], form: type[Quantizer]) -> str:
     return f"{base.__name__}{form.class_suffix}"
 
 
-@functools.cache
+_MADE: dict[tuple[type[nn.Module], type[Quantizer]], type[QuantizedModule]] = {}
+
+
 def layer_class(base: type[nn.Module], form: type[Quantizer]) -> type[QuantizedModule]:
     """The class of the torch layer `base` in the format `form`."""
+    if (base, form) not in _MADE:
+        _MADE[base, form] = _make(base, form)
+    return _MADE[base, form]
+
+
+def _make(base: type[nn.Module], form: type[Quantizer]) -> type[QuantizedModule]:
     op = next(op for op in OPS.values() if has_layers(op) and base in op.modules)
     members = {
         "__module__": _place(op),
