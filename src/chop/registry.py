@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
@@ -70,6 +71,15 @@ class Registry(Mapping[str, T], Generic[T]):
         canonical = self.canonical(name)
         del self._things[canonical]
         self._aliases = {a: n for a, n in self._aliases.items() if n != canonical}
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        """What is registered inside is gone after it, for tests."""
+        before = dict(self._things), dict(self._aliases)
+        try:
+            yield
+        finally:
+            self._things, self._aliases = before
 
     def ending(self, suffix: str) -> tuple[str, ...]:
         """The names that end in `suffix`, in the order they were registered."""

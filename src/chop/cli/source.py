@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +14,7 @@ from torch import nn
 from chop.cli.configs import ModelOptions
 from chop.cli.data import Data
 from chop.cli.failures import SourceError
+from chop.cli.places import import_name
 from chop.errors import ChopError, ConfigError, HubError
 from chop.hub import locate
 from chop.ir.checkpoint import is_checkpoint
@@ -162,36 +159,6 @@ FINDERS: tuple[Callable[[str, ModelOptions, list[str]], Source | None], ...] = (
     _function,
     _hugging_face,
 )
-
-
-def import_name(place: str) -> Any:
-    """What `module:name` or `path/to/file.py:name` is."""
-    owner, _, name = place.rpartition(":")
-    if not owner or not name:
-        raise SourceError(f"'{place}': expected module:name or path/to/file.py:name.")
-    try:
-        module = _load_file(Path(owner)) if owner.endswith(".py") else _load_module(owner)
-    except (ImportError, SyntaxError) as error:
-        raise SourceError(f"{place}: cannot import '{owner}' ({error}).") from error
-    if not hasattr(module, name):
-        raise SourceError(f"{place}: '{owner}' has no '{name}'.")
-    return getattr(module, name)
-
-
-def _load_module(name: str) -> Any:
-    if os.getcwd() not in sys.path:  # as `python -m` does
-        sys.path.insert(0, os.getcwd())
-    return importlib.import_module(name)
-
-
-def _load_file(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ImportError("no such file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses and pickles look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 # -- from a model to a graph -----------------------------------------------------------------------

@@ -281,46 +281,55 @@ def sampler_kind(name: str, *aliases: str, **needs: Any) -> Callable[[MakeSample
 
 @sampler_kind("grid", needs_finite=True)
 def _grid(space: Space, seed: int) -> BaseSampler:
+    """Every point of a finite space once."""
     return GridSampler(space, seed)
 
 
 @sampler_kind("random")
 def _random(space: Space, seed: int) -> BaseSampler:
+    """Points drawn independently."""
     return optuna.samplers.RandomSampler(seed=seed)
 
 
 @sampler_kind("tpe")
 def _tpe(space: Space, seed: int) -> BaseSampler:
+    """Tree-structured Parzen estimator: points like the good ones, unlike the bad ones."""
     return TPESampler(seed=seed)
 
 
 @sampler_kind("nsga2", "nsga-ii")
 def _nsga2(space: Space, seed: int) -> BaseSampler:
+    """Genetic, for several objectives."""
     return optuna.samplers.NSGAIISampler(seed=seed)
 
 
 @sampler_kind("nsga3", "nsga-iii")
 def _nsga3(space: Space, seed: int) -> BaseSampler:
+    """Genetic, for many objectives, with reference points."""
     return optuna.samplers.NSGAIIISampler(seed=seed)
 
 
 @sampler_kind("gp", packages=("torch", "scipy"))
 def _gp(space: Space, seed: int) -> BaseSampler:
+    """Gaussian process: the point of the highest expected improvement."""
     return optuna.samplers.GPSampler(seed=seed)
 
 
 @sampler_kind("cmaes", "cma-es", needs_numbers=True, one_objective=True, packages=("cmaes",))
 def _cmaes(space: Space, seed: int) -> BaseSampler:
+    """Evolution of a normal distribution over numbers."""
     return CmaEsSampler(seed=seed, warn_independent_sampling=False)
 
 
 @sampler_kind("qmc", packages=("scipy",))
 def _qmc(space: Space, seed: int) -> BaseSampler:
+    """A quasi-random sequence, more even than random."""
     return optuna.samplers.QMCSampler(seed=seed, scramble=True, warn_independent_sampling=False)
 
 
 @sampler_kind("brute", needs_finite=True)
 def _brute(space: Space, seed: int) -> BaseSampler:
+    """Every point of a space with conditions once."""
     return BruteForceSampler(seed=seed)
 
 
