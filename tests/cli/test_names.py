@@ -7,7 +7,6 @@ import pytest
 
 from chop.actions import METRICS
 from chop.cli.commands import COMMANDS
-from chop.cli.commands.search import EVALUATORS
 from chop.cli.configs import DataOptions, ModelOptions, SearchMode
 from chop.cli.main import main
 from chop.cli.names import REGISTRIES, names, registry
@@ -17,6 +16,7 @@ from chop.errors import ConfigError
 from chop.models import TASKS
 from chop.registry import Registry
 from chop.search import SAMPLERS
+from chop.search.evaluate import EVALUATORS
 
 
 def option_of(command, flag):

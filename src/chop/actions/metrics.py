@@ -1,4 +1,4 @@
-"""Metrics of predictions, by name. To add one: a function of scores and labels, and a row.
+"""Metrics of predictions. To add one: a function of scores and labels, under `@METRICS.entry`.
 
 Scores are what the model gives for each row: logits over classes, or numbers for a regression.
 """
@@ -19,6 +19,13 @@ IGNORED = -100
 """The label of what is not to be predicted, such as padding."""
 
 METRICS: Registry[Metric] = Registry("metric")
+ERRORS = ("mse", "mae")
+"""Metrics of which less is better."""
+
+
+def direction_of(name: str) -> str:
+    """Which way a metric is better, in the words of a search: "maximize" or "minimize"."""
+    return "minimize" if METRICS.canonical(name) in ERRORS else "maximize"
 
 
 def compute_metrics(name: str) -> Callable[[Any], dict[str, float]]:
