@@ -86,6 +86,7 @@ docs: install
 figures: install
 	$(BIN)/python docs/make_formats.py
 	$(BIN)/python docs/make_passes.py
+	$(BIN)/python docs/make_names.py
 	$(BIN)/python docs/make_coming_from.py
 	$(BIN)/python docs/tutorials/refresh.py
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 from chop.errors import RegistryError
 
 T = TypeVar("T")
+Thing = TypeVar("Thing")
 
 
 def suggest(name: object, known: Iterable[str]) -> str:
@@ -32,13 +34,56 @@ class Registry(Mapping[str, T], Generic[T]):
         self._aliases: dict[str, str] = {}
 
     def register(self, name: str, thing: T, aliases: Iterable[str] = ()) -> T:
-        """Add `thing` under `name` (and `aliases`); a name already taken is an error."""
+        """Add `thing` under `name` (and `aliases`); a name already taken is an error.
+
+        A cell of a notebook that is run again replaces what it registered before.
+        """
+        if _is_same_cell(self._things.get(name), thing):
+            self.forget(name)
         for taken in (name, *aliases):
+            if not isinstance(taken, str) or not taken:
+                raise RegistryError(f"A {self.kind} is registered by its name, got {taken!r}.")
             if taken in self._things or taken in self._aliases:
                 raise RegistryError(f"{self.kind} '{taken}' is already registered.")
         self._things[name] = thing
         self._aliases.update(dict.fromkeys(aliases, name))
         return thing
+
+    def entry(self, name: str, *aliases: str) -> Callable[[Thing], Thing]:
+        """A decorator that registers what it decorates and leaves it as it is.
+
+        >>> models = Registry("model")
+        >>> @models.entry("double")
+        ... def double(x):
+        ...     return 2 * x
+        >>> models["double"](4)
+        8
+        """
+
+        def add(thing: Thing) -> Thing:
+            self.register(name, thing, aliases)  # type: ignore[arg-type]
+            return thing
+
+        return add
+
+    def forget(self, name: str) -> None:
+        """Remove `name` and its aliases, for tests and notebooks that register things of theirs."""
+        canonical = self.canonical(name)
+        del self._things[canonical]
+        self._aliases = {a: n for a, n in self._aliases.items() if n != canonical}
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        """What is registered inside is gone after it, for tests."""
+        before = dict(self._things), dict(self._aliases)
+        try:
+            yield
+        finally:
+            self._things, self._aliases = before
+
+    def ending(self, suffix: str) -> tuple[str, ...]:
+        """The names that end in `suffix`, in the order they were registered."""
+        return tuple(name for name in self._things if name.endswith(suffix))
 
     def canonical(self, name: str) -> str:
         """The registered name that `name` (itself or an alias) stands for."""
@@ -58,3 +103,9 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __len__(self) -> int:
         return len(self._things)
+
+
+def _is_same_cell(old: Any, new: Any) -> bool:
+    """Whether both are one definition of a notebook or of an interactive session."""
+    names = [(getattr(t, "__module__", None), getattr(t, "__qualname__", None)) for t in (old, new)]
+    return names[0] == names[1] and names[0][0] == "__main__"

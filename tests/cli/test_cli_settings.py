@@ -14,6 +14,8 @@ WORDS = {
     "lora": "mlp --rank 4 --dataset digits",
     "train": "mlp --dataset digits --learning-rate 3e-3 --set training.weight_decay=0.01",
     "sweep": "sparsity mlp --values 0.5,0.9",
+    "pass": "report_graph_analysis_pass mlp --set args.file_name=graph.txt",
+    "list": "formats",
     "search": "mlp --formats integer,mxint --set training.weight_decay=0.1",
     "shard": "mlp --mesh-shape 2,2 --verify",
     "emit": "mlp --max-parallelism 8 --set design.parallelism.fc1=[4,2]",

@@ -8,9 +8,9 @@ import torch
 
 from chop import MaseGraph
 from chop.cli.commands import COMMANDS
-from chop.cli.commands.search import choose
 from chop.cli.main import read_request
 from chop.cli.training import Report
+from chop.search.apply import choose_trial
 
 DIGITS = "--dataset digits --train-rows 128 --test-rows 64"
 
@@ -307,9 +307,9 @@ def test_the_best_of_several_objectives_is_the_cheapest_that_loses_little():
         for i, v in enumerate([(0.95, 100.0), (0.945, 40.0), (0.80, 10.0)])
     ]
     study = {"name": "s", "objectives": {"a": "maximize", "b": "minimize"}, "trials": trials}
-    chosen = [choose(study, "best", tolerance)["number"] for tolerance in (0.0, 0.01, 0.5)]
+    chosen = [choose_trial(study, "best", tolerance)["number"] for tolerance in (0.0, 0.01, 0.5)]
     assert chosen == [0, 1, 2]
-    assert [choose(study, name, 0.0)["number"] for name in ("a", "b", "1")] == [0, 2, 1]
+    assert [choose_trial(study, name, 0.0)["number"] for name in ("a", "b", "1")] == [0, 2, 1]
 
 
 def test_a_report_is_one_page_about_all_that_was_done(mase, trained, searched, tmp_path):

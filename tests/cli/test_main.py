@@ -143,7 +143,7 @@ def test_a_reader_that_leaves_early_causes_no_message():
 def test_an_interruption_ends_with_code_130_and_leaves_nothing_half_written(tmp_path):
     line = "train mlp --dataset digits --epochs 5000 --save-steps 20 --out run"
     process = start(line, cwd=tmp_path)
-    while not list(tmp_path.glob("run/checkpoints/train/checkpoint-*/complete.json")):
+    while not list(tmp_path.glob("run/checkpoints/train/*/checkpoint-*/complete.json")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)

@@ -38,10 +38,8 @@ def _marked(page):
 @pytest.fixture
 def registry():
     """A page may register a pass of its own; the registry is put back after it."""
-    before = dict(PASSES._things)
-    yield PASSES
-    PASSES._things.clear()
-    PASSES._things.update(before)
+    with PASSES.restored():
+        yield PASSES
 
 
 @pytest.mark.no_cover  # tests of the parts measure those
@@ -109,6 +107,11 @@ def test_the_page_of_formats_has_every_format_and_draws_it():
     assert drawn | set(make_formats.NOT_DRAWN) == set(FORMATS)
     for family in make_formats.FAMILIES:
         assert f"(images/formats_{family}.svg)" in text
+
+
+def test_the_table_of_names_is_what_the_registries_say():
+    text = (DOCS / "cli.md").read_text()
+    assert importlib.import_module("make_names").page(text) == text
 
 
 def test_the_values_drawn_are_those_of_the_format():

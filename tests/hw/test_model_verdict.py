@@ -8,7 +8,6 @@ from hardware_models import SmallMlp, fixed_graph
 from torch import nn
 
 from chop.actions import build_hardware
-from chop.cli.fitted import precision_space, quantized
 from chop.errors import HardwareError
 from chop.hw import attached
 from chop.hw.lower import Parallelism, lower
@@ -28,6 +27,7 @@ from chop.passes.graph.transforms import (
     emit_verilog_top_transform_pass,
     quantize_transform_pass,
 )
+from chop.search.fixed_point_widths import quantize_to_widths, width_space
 
 RANGES = {
     "layers_1": {"data_in": 1.0, "weight": 0.5, "bias": 0.5},
@@ -52,8 +52,8 @@ def perceptron():
 
 
 def in_widths(width):
-    point = dict.fromkeys(precision_space(RANGES).dimensions, width)
-    graph = quantized(perceptron(), RANGES, point)
+    point = dict.fromkeys(width_space(RANGES).dimensions, width)
+    graph = quantize_to_widths(perceptron(), RANGES, point)
     add_hardware_metadata_analysis_pass(graph)
     return graph
 

@@ -1,4 +1,4 @@
-"""Metrics of predictions, by name. To add one: a function of scores and labels, and a row.
+"""Metrics of predictions. To add one: a function of scores and labels, under `@METRICS.entry`.
 
 Scores are what the model gives for each row: logits over classes, or numbers for a regression.
 """
@@ -19,6 +19,13 @@ IGNORED = -100
 """The label of what is not to be predicted, such as padding."""
 
 METRICS: Registry[Metric] = Registry("metric")
+ERRORS = ("mse", "mae")
+"""Metrics of which less is better."""
+
+
+def direction_of(name: str) -> str:
+    """Which way a metric is better, in the words of a search: "maximize" or "minimize"."""
+    return "minimize" if METRICS.canonical(name) in ERRORS else "maximize"
 
 
 def compute_metrics(name: str) -> Callable[[Any], dict[str, float]]:
@@ -33,6 +40,7 @@ def compute_metrics(name: str) -> Callable[[Any], dict[str, float]]:
     return compute
 
 
+@METRICS.entry("accuracy")
 def accuracy(scores: Array, labels: Array) -> float:
     """Share of rows whose highest score is at the label.
 
@@ -43,24 +51,28 @@ def accuracy(scores: Array, labels: Array) -> float:
     return float((chosen == wanted).mean())
 
 
+@METRICS.entry("precision")
 def precision(scores: Array, labels: Array) -> float:
     """Of the rows given a class, the share that has it; as `f1` over classes."""
     hits, chosen, _ = _counts(scores, labels)
     return float(_ratio(hits, chosen).mean())
 
 
+@METRICS.entry("recall")
 def recall(scores: Array, labels: Array) -> float:
     """Of the rows that have a class, the share that is given it; as `f1` over classes."""
     hits, _, wanted = _counts(scores, labels)
     return float(_ratio(hits, wanted).mean())
 
 
+@METRICS.entry("f1")
 def f1(scores: Array, labels: Array) -> float:
     """Harmonic mean of precision and recall; of class 1 where there are two, else the mean."""
     hits, chosen, wanted = _counts(scores, labels)
     return float(_ratio(2 * hits, chosen + wanted).mean())
 
 
+@METRICS.entry("matthews_correlation")
 def matthews_correlation(scores: Array, labels: Array) -> float:
     """Correlation between the classes given and the classes there are; 0 for a constant answer."""
     hits, given, there = _counts(scores, labels, every_class=True)
@@ -70,11 +82,13 @@ def matthews_correlation(scores: Array, labels: Array) -> float:
     return float(covariance / np.sqrt(spread)) if spread else 0.0
 
 
+@METRICS.entry("mse")
 def mse(scores: Array, labels: Array) -> float:
     """Mean of the squared differences."""
     return float((_differences(scores, labels) ** 2).mean())
 
 
+@METRICS.entry("mae")
 def mae(scores: Array, labels: Array) -> float:
     """Mean of the absolute differences."""
     return float(np.abs(_differences(scores, labels)).mean())
@@ -113,12 +127,3 @@ def _counts(scores: Array, labels: Array, every_class: bool = False) -> tuple[Ar
 def _ratio(part: Array, whole: Array) -> Array:
     shares: Array = np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
     return shares
-
-
-METRICS.register("accuracy", accuracy)
-METRICS.register("precision", precision)
-METRICS.register("recall", recall)
-METRICS.register("f1", f1)
-METRICS.register("matthews_correlation", matthews_correlation)
-METRICS.register("mse", mse)
-METRICS.register("mae", mae)

@@ -1,6 +1,6 @@
 """The sweeps: what each varies, and how a point of it changes a graph.
 
-To add one: a function that changes a graph as a point says, and a row of `SWEEPS`.
+To add one: a function that changes a graph as a point says, under `@declare_sweep`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from chop.actions.fixed_point import fitted_fixed_point, observe_ranges, uniform
 from chop.actions.records import Record
 from chop.actions.resumable import Point, Progress, log_progress, run_sweep
 from chop.actions.subject import Subject
+from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.passes import (
     insert_lora_adapter_transform_pass,
@@ -44,12 +45,40 @@ class Sweep:
     variants: Mapping[str, Sequence[Any]]
     change: Change
 
+    @property
+    def takes_whole_numbers(self) -> bool:
+        """Whether its values are counts."""
+        return all(isinstance(value, int) for value in self.values)
+
     def points(self, seeds: Sequence[int], values: Sequence[float] | None = None) -> list[Point]:
         """Every combination of seed, variant and value."""
         chosen = self.values if values is None else values
+        if self.takes_whole_numbers and any(value % 1 for value in chosen):
+            given = ", ".join(f"{value:g}" for value in chosen)
+            raise ConfigError(f"sweep.values: {self.name} takes whole numbers, got {given}.")
         axes = {**self.variants, "seed": seeds, self.axis: chosen}
         combined = itertools.product(*axes.values())
         return [{"sweep": self.name, **dict(zip(axes, each, strict=True))} for each in combined]
+
+
+SWEEPS: Registry[Sweep] = Registry("sweep")
+"""Every sweep by its name."""
+
+
+def declare_sweep(
+    name: str,
+    axis: str,
+    label: str,
+    values: Sequence[float],
+    variants: Mapping[str, Sequence[Any]] | None = None,
+) -> Callable[[Change], Change]:
+    """Register a function that changes a graph as the sweep `name`; the rest is as in `Sweep`."""
+
+    def add(change: Change) -> Change:
+        SWEEPS.register(name, Sweep(name, axis, label, values, variants or {}, change))
+        return change
+
+    return add
 
 
 def measure(subject: Subject, point: Point) -> dict[str, Any]:
@@ -86,6 +115,13 @@ def sweep(
 # -- what a point does to a graph ---------------------------------------------------------------
 
 
+@declare_sweep(
+    "fixed_point_width",
+    "width",
+    "fixed-point width (bits)",
+    (4, 6, 8, 12, 16, 24, 32),
+    {"split": ("half", "fitted")},
+)
 def _quantize_width(graph: MaseGraph, subject: Subject, point: Point) -> Mapping[str, Any]:
     width = int(point["width"])
     if point["split"] == "half":
@@ -102,66 +138,37 @@ INTEGER_BITS = 5
 """Held while fraction bits vary; the sign is one of them."""
 
 
+@declare_sweep("integer_bits", "integer_bits", "integer bits, sign included", tuple(range(1, 11)))
 def _quantize_integer_bits(graph: MaseGraph, subject: Subject, point: Point) -> Mapping[str, Any]:
     bits = int(point["integer_bits"])
     quantize_transform_pass(graph, uniform_fixed_point(bits + FRACTION_BITS, FRACTION_BITS))
     return {"frac_width": FRACTION_BITS}
 
 
+@declare_sweep("fraction_bits", "fraction_bits", "fraction bits", (0, 1, 2, 3, 4, 5, 6, 8, 10))
 def _quantize_fraction_bits(graph: MaseGraph, subject: Subject, point: Point) -> Mapping[str, Any]:
     bits = int(point["fraction_bits"])
     quantize_transform_pass(graph, uniform_fixed_point(INTEGER_BITS + bits, bits))
     return {"integer_bits": INTEGER_BITS}
 
 
+@declare_sweep(
+    "sparsity",
+    "sparsity",
+    "share of weights pruned",
+    tuple(i / 10 for i in range(1, 10)),
+    {"method": ("random", "l1-norm")},
+)
 def _prune(graph: MaseGraph, subject: Subject, point: Point) -> Mapping[str, Any]:
     weight = {"sparsity": point["sparsity"], "method": point["method"], "scope": "local"}
     prune_transform_pass(graph, {"weight": weight, "seed": point["seed"]})
     return {}
 
 
+@declare_sweep("lora_rank", "rank", "rank of the adapters", (1, 2, 4, 8, 16))
 def _adapt(graph: MaseGraph, subject: Subject, point: Point) -> Mapping[str, Any]:
     rank = int(point["rank"])
     saved = tuple(point.get("modules_to_save", ()))
     args = {"rank": rank, "alpha": 2.0 * rank, "modules_to_save": saved}
     _, info = insert_lora_adapter_transform_pass(graph, args)
     return {name: info[name] for name in ("trainable", "total", "share")}
-
-
-SWEEPS: Registry[Sweep] = Registry("sweep")
-for _sweep in (
-    Sweep(
-        "fixed_point_width",
-        "width",
-        "fixed-point width (bits)",
-        (4, 6, 8, 12, 16, 24, 32),
-        {"split": ("half", "fitted")},
-        _quantize_width,
-    ),
-    Sweep(
-        "integer_bits",
-        "integer_bits",
-        "integer bits, sign included",
-        tuple(range(1, 11)),
-        {},
-        _quantize_integer_bits,
-    ),
-    Sweep(
-        "fraction_bits",
-        "fraction_bits",
-        "fraction bits",
-        (0, 1, 2, 3, 4, 5, 6, 8, 10),
-        {},
-        _quantize_fraction_bits,
-    ),
-    Sweep(
-        "sparsity",
-        "sparsity",
-        "share of weights pruned",
-        tuple(i / 10 for i in range(1, 10)),
-        {"method": ("random", "l1-norm")},
-        _prune,
-    ),
-    Sweep("lora_rank", "rank", "rank of the adapters", (1, 2, 4, 8, 16), {}, _adapt),
-):
-    SWEEPS.register(_sweep.name, _sweep)

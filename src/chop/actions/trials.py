@@ -27,17 +27,18 @@ def is_feasible(trial: TrialRecord) -> bool:
 def candidates(trials: Iterable[TrialRecord]) -> list[TrialRecord]:
     """The trials with a result: complete, feasible and not a copy of another."""
     return [
-        trial
-        for trial in trials
-        if trial["state"] == "complete"
-        and COPIED_FROM not in trial["attributes"]
-        and is_feasible(trial)
+        trial for trial in evaluated(trials) if trial["state"] == "complete" and is_feasible(trial)
     ]
+
+
+def evaluated(trials: Iterable[TrialRecord]) -> list[TrialRecord]:
+    """The trials that were evaluated: not those that repeat another's point."""
+    return [trial for trial in trials if COPIED_FROM not in trial["attributes"]]
 
 
 def failures(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     """The trials that failed; one that only repeats another does not count."""
-    return [t for t in trials if t["state"] == "failed" and COPIED_FROM not in t["attributes"]]
+    return [trial for trial in evaluated(trials) if trial["state"] == "failed"]
 
 
 def scores(trial: TrialRecord, objectives: Mapping[str, str]) -> tuple[float, ...]:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from chop.actions.model_size import model_size
 from chop.cli.data import Data, load_data
 from chop.cli.failures import UsageError
-from chop.cli.measures import before_after, size_of
 from chop.cli.session import Session
 from chop.cli.source import describe, find_source, load_graph
 from chop.cli.training import fit, forget_checkpoints, measure
@@ -42,12 +42,27 @@ def compress(config: Any, session: Session, plan: Compression) -> tuple[MaseGrap
         stages[f"after {plan.stage}"] = _facts(graph, data, config, plan)
         forget_checkpoints(session)
     last = list(stages)[-1]
-    session.console.table(before_after(before, stages[last]), disable_numparse=True)
+    session.console.table(before_and_after(before, stages[last]), disable_numparse=True)
     return graph, {**describe(graph, source), **info, "stages": stages}
 
 
 def _facts(graph: MaseGraph, data: Data | None, config: Any, plan: Compression) -> dict[str, Any]:
-    found = size_of(graph)
+    found = model_size(graph)
     if data is not None and (plan.is_measured or plan.epochs):
         found |= measure(graph, data, config)
     return found
+
+
+def before_and_after(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
+    """Two records of `_facts` as rows of a table."""
+    return [
+        {"": name.replace("_", " "), "before": _show(before.get(name)), "after": _show(value)}
+        for name, value in after.items()
+        if value is not None
+    ]
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value if value is not None else "")

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from chop.cli.names import REGISTRIES, known_names, names
 from chop.errors import ConfigError
+from chop.registry import suggest
 
 POSITIONAL = {"positional": True}
 
@@ -30,14 +32,15 @@ class ModelOptions:
     """Where the model comes from.
 
     `model`: a hub name, a Hugging Face folder, module:function or file.py:function that builds a
-    model (or a pair of model and inputs), a MaseGraph checkpoint, or a reference model (mlp, cnn,
-    residual_cnn, tiny_vit, tiny_bert). `task`: what a Hugging Face model is for. `inputs`: names
-    of the inputs a Hugging Face model is traced with. `input_shape`: shape of the example input of
-    a plain model. `classes`: module:Class of your own that a checkpoint holds. `seed`: of random
-    weights, the order of data and every other choice. `model_options`: arguments of the builder.
+    model (or a pair of model and inputs), a MaseGraph checkpoint, or a reference model (`mase list
+    models`). `task`: what a Hugging Face model is for. `inputs`: names of the inputs a Hugging Face
+    model is traced with. `input_shape`: shape of the example input of a plain model. `classes`:
+    module:Class of your own that a checkpoint holds. `seed`: of random weights, the order of data
+    and every other choice. `plugins`: modules or files of your own that register formats, passes,
+    ops, datasets …; they are imported first. `model_options`: arguments of the builder.
     """
 
-    model: str | None = field(default=None, metadata=POSITIONAL)
+    model: str | None = field(default=None, metadata=names("models", **POSITIONAL))
     task: Literal[
         "sequence-classification",
         "token-classification",
@@ -51,26 +54,24 @@ class ModelOptions:
     input_shape: tuple[int, ...] | None = None
     classes: tuple[str, ...] = ()
     seed: int = 0
+    plugins: tuple[str, ...] = ()
     model_options: dict[str, Any] = field(default_factory=dict)
-
-
-def _datasets() -> tuple[str, ...]:
-    return ("digits", "sequences")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
     """What the model learns and is measured on.
 
-    `dataset`: digits, sequences, a hub name or a local folder of text. `tokenizer`: hub name or
-    folder; by default the model's own. `max_token_len`: longer texts are cut. `train_rows`: train
-    on so many rows, drawn at random with every class in its share. `test_rows`: measure on so many
-    rows, drawn likewise. `data_seed`: of that draw. `validation_share`: of the training rows, held
-    out to choose by where the dataset has no validation split; the same rows for every command.
-    `metric`: what is measured. `eval_batch_size`: rows at a time when measuring.
+    `dataset`: a built-in one (`mase list datasets`), a hub name or a local folder of text.
+    `tokenizer`: hub name or folder; by default the model's own. `max_token_len`: longer texts are
+    cut. `train_rows`: train on so many rows, drawn at random with every class in its share.
+    `test_rows`: measure on so many rows, drawn likewise. `data_seed`: of that draw.
+    `validation_share`: of the training rows, held out to choose by where the dataset has no
+    validation split; the same rows for every command. `metric`: what is measured.
+    `eval_batch_size`: rows at a time when measuring.
     """
 
-    dataset: str | None = field(default=None, metadata={"choices": _datasets})
+    dataset: str | None = field(default=None, metadata=names("datasets"))
     tokenizer: str | None = None
     max_token_len: int = 512
     train_rows: int | None = None
@@ -132,7 +133,7 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     quantize_transform_pass, which the flags above are short for.
     """
 
-    format: str | None = None
+    format: str | None = field(default=None, metadata=names("formats"))
     width: int | None = None
     frac_width: int | None = None
     type: tuple[str, ...] = ("linear",)
@@ -187,6 +188,39 @@ class DoctorConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ListConfig:
+    """What to list.
+
+    `kind`: formats, passes, datasets …; by default all. `plugins`: modules or files of your own
+    whose names are listed too.
+    """
+
+    kind: str | None = field(default=None, metadata={**POSITIONAL, "choices": REGISTRIES.keys})
+    plugins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind is not None and self.kind not in REGISTRIES:
+            raise ConfigError(f"kind: unknown '{self.kind}'. {suggest(self.kind, REGISTRIES)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassConfig(ModelOptions, DataOptions, OutputOptions):
+    """The pass.
+
+    `name`: of a registered pass (`mase list passes`). `args`: its arguments, as in Python.
+    """
+
+    name: str | None = field(default=None, metadata=names("passes", closed=True, **POSITIONAL))
+    args: dict[str, Any] = field(default_factory=dict)
+    out: Path = Path("out/pass")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.name is None:
+            raise ConfigError("no pass given. `mase list passes` shows them.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompletionConfig:
     """Which shell.
 
@@ -196,20 +230,15 @@ class CompletionConfig:
     shell: Literal["bash", "zsh", "fish"] = field(default="bash", metadata=POSITIONAL)
 
 
-def _sweeps() -> tuple[str, ...]:
-    return ("fixed_point_width", "integer_bits", "fraction_bits", "sparsity", "lora_rank")
-
-
 @dataclass(frozen=True, kw_only=True)
 class SweepConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     """The sweep.
 
-    `name`: fixed_point_width, integer_bits, fraction_bits, sparsity or lora_rank. `values`: where
-    to measure, in place of the sweep's own values. `seeds`: repeat with each of them. `epochs`:
-    train so long after each compression.
+    `name`: what varies (`mase list sweeps`). `values`: where to measure, in place of the sweep's
+    own values. `seeds`: repeat with each of them. `epochs`: train so long after each compression.
     """
 
-    name: str | None = field(default=None, metadata={**POSITIONAL, "choices": _sweeps})
+    name: str | None = field(default=None, metadata=names("sweeps", **POSITIONAL))
     values: tuple[float, ...] | None = None
     seeds: tuple[int, ...] = (0,)
     epochs: float = 1.0
@@ -218,7 +247,7 @@ class SweepConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.name is None:
-            raise ConfigError(f"no sweep given. Known: {', '.join(_sweeps())}.")
+            raise ConfigError(f"no sweep given. Known: {', '.join(known_names('sweeps'))}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,10 +266,6 @@ class BenchConfig(ModelOptions, DataOptions, OutputOptions):
     devices: tuple[str, ...] | None = None
     batch: int | None = None
     out: Path = Path("out/bench")
-
-
-def _samplers() -> tuple[str, ...]:
-    return ("tpe", "random", "grid", "nsga2", "cmaes", "gp", "qmc")
 
 
 SearchMode = Literal[
@@ -271,18 +296,18 @@ class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     """
 
     trials: int = 20
-    sampler: str = field(default="tpe", metadata={"choices": _samplers})
-    pruner: str = "none"
+    sampler: str = field(default="tpe", metadata=names("samplers", closed=True))
+    pruner: str = field(default="none", metadata=names("pruners", closed=True))
     workers: int = 1
-    engine: str = "processes"
+    engine: str = field(default="processes", metadata=names("engines", closed=True))
     storage: str | None = None
     name: str = "search"
     timeout: float | None = None
-    formats: tuple[str, ...] = ()
+    formats: tuple[str, ...] = field(default=(), metadata=names("formats"))
     sparsities: tuple[float, ...] = ()
     by: Literal["name", "type"] = "name"
     ops: tuple[str, ...] = ("linear",)
-    costs: tuple[str, ...] = ("average_bits",)
+    costs: tuple[str, ...] = field(default=("average_bits",), metadata=names("costs", closed=True))
     mode: SearchMode = "compress"
     epochs: float = 1.0
     apply: str | None = None

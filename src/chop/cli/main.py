@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from chop.cli.commands import COMMANDS, Command, load
+from chop.cli.commands import COMMANDS, Command
 from chop.cli.console import Console
 from chop.cli.failures import FAILED, OK, UsageError, exit_code, explain
 from chop.cli.option import Option, add_options, given_values, options_of, tables_of
 from chop.cli.output import staged, write_text
+from chop.cli.places import load_name
 from chop.cli.session import Session
 from chop.cli.settings import resolve, to_table, to_toml
 from chop.log import get_report_logger, set_logging_verbosity
@@ -197,7 +198,7 @@ def _show_config(command: Command, config: Any, console: Console) -> None:
 
 
 def _work(command: Command, config: Any, console: Console) -> Mapping[str, Any]:
-    run = load(command.run)
+    run = load_name(command.run)
     if not hasattr(config, "out"):
         found: Mapping[str, Any] = run(config, Session(console, Path(), Path()))
         return found

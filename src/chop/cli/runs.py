@@ -22,7 +22,10 @@ from chop.ir.graph import MaseGraph
 
 RUN = "run.json"
 """In the folder of a run: the question it asks."""
-NAMED = ("model", "dataset", "tokenizer", "classes", "model_options", "inputs", "input_shape")
+NAMED = (
+    *("model", "dataset", "tokenizer", "classes", "model_options", "inputs", "input_shape"),
+    "plugins",
+)
 """Settings that name a model or data: their contents stand in the question instead."""
 
 

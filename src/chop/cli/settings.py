@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chop.cli.limits import check_limits
+from chop.cli.names import check_names
+from chop.cli.places import load_plugins
 from chop.config import dump_toml, load_toml, parse, parse_toml
 from chop.errors import ConfigError
 
@@ -26,8 +28,15 @@ def resolve(
     merged: dict[str, Any] = {} if file is None else read_table(file, command)
     for text in assignments:
         merged = merge(merged, read_assignment(text))
-    config = parse(cls, merge(merged, flags or {}), command)
+    return read_settings(cls, merge(merged, flags or {}), command)
+
+
+def read_settings(cls: type[T], table: Mapping[str, Any], command: str) -> T:
+    """The configuration of plain values; its plugins are imported, for they may register names."""
+    config = parse(cls, table, command)
+    load_plugins(getattr(config, "plugins", ()))
     check_limits(config, command)
+    check_names(config, command)
     return config
 
 

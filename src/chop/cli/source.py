@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
-import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +14,14 @@ from torch import nn
 from chop.cli.configs import ModelOptions
 from chop.cli.data import Data
 from chop.cli.failures import SourceError
+from chop.cli.places import import_name
 from chop.errors import ChopError, ConfigError, HubError
 from chop.hub import locate
 from chop.ir.graph import MaseGraph
 from chop.ir.store.checkpoint import is_checkpoint
 from chop.ir.trace.inputs import Signature, is_hugging_face
-from chop.models import CNN, MLP, MODELS, ResidualCNN, get_model
+from chop.models import MODELS, get_model
+from chop.models.reference import facts_of
 from chop.passes import add_common_metadata_analysis_pass, init_metadata_analysis_pass
 
 FORMS = (
@@ -163,36 +161,6 @@ FINDERS: tuple[Callable[[str, ModelOptions, list[str]], Source | None], ...] = (
 )
 
 
-def import_name(place: str) -> Any:
-    """What `module:name` or `path/to/file.py:name` is."""
-    owner, _, name = place.rpartition(":")
-    if not owner or not name:
-        raise SourceError(f"'{place}': expected module:name or path/to/file.py:name.")
-    try:
-        module = _load_file(Path(owner)) if owner.endswith(".py") else _load_module(owner)
-    except (ImportError, SyntaxError) as error:
-        raise SourceError(f"{place}: cannot import '{owner}' ({error}).") from error
-    if not hasattr(module, name):
-        raise SourceError(f"{place}: '{owner}' has no '{name}'.")
-    return getattr(module, name)
-
-
-def _load_module(name: str) -> Any:
-    if os.getcwd() not in sys.path:  # as `python -m` does
-        sys.path.insert(0, os.getcwd())
-    return importlib.import_module(name)
-
-
-def _load_file(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ImportError("no such file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses and pickles look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 # -- from a model to a graph -----------------------------------------------------------------------
 
 
@@ -265,21 +233,13 @@ def _example(options: ModelOptions, source: Source, model: nn.Module, data: Data
         return source.inputs
     if data is not None:
         return data.example(model)
-    for kind, make in EXAMPLES.items():
-        if type(model) is kind:
-            return make(model)
+    facts = facts_of(model)
+    if facts is not None and facts.example is not None:
+        return facts.example(model)
     raise SourceError(
         f"model '{source.name}': what are its inputs? Give --input-shape (such as 1,3,32,32) or "
         f"--dataset, or let the function return a pair: the model and its example inputs."
     )
-
-
-EXAMPLES: Mapping[type[nn.Module], Callable[[Any], Any]] = {
-    MLP: lambda m: torch.zeros(2, m.layers[1].in_features),
-    CNN: lambda m: torch.zeros(2, m.conv1.in_channels, 8, 8),
-    ResidualCNN: lambda m: torch.zeros(2, m.stem.in_channels, 8, 8),
-}
-"""Example inputs of the reference models that are no Hugging Face models."""
 
 
 def example_of(graph: MaseGraph, batch: int | None = None) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from typing import Any
 from chop.actions.subject import Subject
 from chop.cli.configs import SearchConfig
 from chop.cli.data import Data, require_data
-from chop.cli.settings import to_toml
+from chop.cli.settings import read_settings, to_toml
 from chop.cli.source import Source, find_source, load_graph
 from chop.cli.training import make_trainer, training_arguments
-from chop.config import parse, parse_toml
+from chop.config import parse_toml
 from chop.ir.graph import MaseGraph
 
 OBSERVED_BATCHES = 4
@@ -72,4 +72,4 @@ class SubjectMaker:
 
     def __call__(self) -> Subject:
         table = parse_toml(self.settings, "search")["search"]
-        return load_subject(parse(SearchConfig, table, "search"), "search").subject
+        return load_subject(read_settings(SearchConfig, table, "search"), "search").subject

@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 
 from chop.dataset.arrays import ArrayDataset
+from chop.dataset.named import DATASETS
 from chop.errors import MissingDependencyError
 
 BRIGHTEST = 16.0
 
 
+@DATASETS.entry("digits")
 def digits(test_size: int = 360, seed: int = 0) -> dict[str, ArrayDataset]:
     """1797 digits as `pixel_values` of shape [1, 8, 8] in [0, 1], and `labels` from 0 to 9."""
     try:

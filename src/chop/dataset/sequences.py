@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from chop.dataset.arrays import ArrayDataset
+from chop.dataset.named import DATASETS
 
 PAD, FIRST, SECOND = 0, 1, 2
 """Padding, and the two marks whose order is the label."""
 
 
+@DATASETS.entry("sequences")
 def sequences(
     train_size: int = 512,
     test_size: int = 256,

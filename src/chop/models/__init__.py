@@ -2,7 +2,8 @@
 
 from chop.models.cnn import CNN, ResidualBlock, ResidualCNN
 from chop.models.mlp import MLP
-from chop.models.named import MODELS, TASKS, get_model
+from chop.models.named import TASKS, get_model
+from chop.models.reference import MODELS, reference_model
 from chop.models.tiny import tiny_bert, tiny_vit
 from chop.old_names import lazy_names
 
@@ -14,6 +15,7 @@ __all__ = [
     "ResidualBlock",
     "ResidualCNN",
     "get_model",
+    "reference_model",
     "tiny_bert",
     "tiny_vit",
 ]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from chop.models.reference import reference_model
 
+
+@reference_model("cnn", reads="images", example=lambda m: torch.zeros(2, m.conv1.in_channels, 8, 8))
 class CNN(nn.Module):
     """Two convolutions with batch norm, then a linear classifier on the mean over the image."""
 
@@ -38,6 +41,9 @@ class ResidualBlock(nn.Module):
         return torch.relu(x + self.norm2(self.conv2(y)))
 
 
+@reference_model(
+    "residual_cnn", reads="images", example=lambda m: torch.zeros(2, m.stem.in_channels, 8, 8)
+)
 class ResidualCNN(nn.Module):
     """A stem, residual blocks of one width, then a linear classifier on the mean."""
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
+from chop.models.reference import reference_model
 
+
+@reference_model("mlp", reads="features", example=lambda m: torch.zeros(2, m.layers[1].in_features))
 class MLP(nn.Module):
     """Linear layers with ReLU between them; the input is flattened."""
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chop.models.named import MODELS
-from chop.models.old import OLD_MODELS
-
-IMAGE_MODELS = ("cnn", "residual_cnn", "resnet18", "tiny_vit", "vgg7")
-TEXT_MODELS = ("tiny_bert",)
+from chop.models.old import OLD_IMAGE_MODELS, OLD_MODELS
+from chop.models.reference import MODEL_FACTS, Reads
 
 
 @dataclass(frozen=True)
@@ -27,6 +24,13 @@ class ModelInfo:
 
 def get_model_info(name: str) -> ModelInfo:
     """What the model `name` reads; a name that is not one of ours is that of a text model."""
-    ours = name.replace("-", "_")
-    is_text = ours in TEXT_MODELS or ours not in {*MODELS, *OLD_MODELS, *IMAGE_MODELS}
-    return ModelInfo(name, ours in IMAGE_MODELS, is_text)
+    reads = _reads(name.replace("-", "_"))
+    return ModelInfo(name, reads == "images", reads == "text")
+
+
+def _reads(name: str) -> Reads:
+    if name in MODEL_FACTS:
+        return MODEL_FACTS[name].reads
+    if name in OLD_IMAGE_MODELS:
+        return "images"
+    return "features" if name in OLD_MODELS else "text"

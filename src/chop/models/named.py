@@ -1,11 +1,10 @@
 """A model by name: a small reference model, a hub name, a local folder, or a config.
 
-To add a reference model: write a function or class that builds it, and list it in `MODELS`.
+To add a reference model: a function or class that builds it, under `@reference_model`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,9 @@ from transformers import AutoConfig, PretrainedConfig
 from chop.errors import ConfigError
 from chop.hub import locate
 from chop.log import warn_once
-from chop.models.cnn import CNN, ResidualCNN
-from chop.models.mlp import MLP
 from chop.models.old import OLD_HUB_NAMES, OLD_MODELS
-from chop.models.tiny import tiny_bert, tiny_vit
-from chop.registry import Registry, suggest
-
-MODELS: Registry[Callable[..., nn.Module]] = Registry("model")
-"""Small reference models; each takes `num_labels` and its own sizes."""
-
-MODELS.register("mlp", MLP)
-MODELS.register("cnn", CNN)
-MODELS.register("residual_cnn", ResidualCNN)
-MODELS.register("tiny_vit", tiny_vit)
-MODELS.register("tiny_bert", tiny_bert)
+from chop.models.reference import MODELS
+from chop.registry import suggest
 
 TASKS = {
     "sequence-classification": "AutoModelForSequenceClassification",

@@ -72,3 +72,6 @@ OLD_MODELS: dict[str, Callable[..., nn.Module]] = {"toy": toy, "jsc_tiny": jsc_t
 
 OLD_HUB_NAMES = {"resnet18": "microsoft/resnet-18"}
 """Models that are taken from the hub, or from a folder of that name."""
+
+OLD_IMAGE_MODELS = ("resnet18", "vgg7")
+"""Those that read images."""

@@ -11,6 +11,8 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
+from chop.models.reference import reference_model
+
 WIDTH = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -19,6 +21,7 @@ WIDTH = {
 }
 
 
+@reference_model("tiny_bert", reads="text")
 def tiny_bert(vocab_size: int = 64, num_labels: int = 2, **config: Any) -> nn.Module:
     """BERT with a classifier of sequences: 2 layers of width 32."""
     sizes = {"vocab_size": vocab_size, "num_labels": num_labels, "max_position_embeddings": 64}
@@ -27,6 +30,7 @@ def tiny_bert(vocab_size: int = 64, num_labels: int = 2, **config: Any) -> nn.Mo
     return model
 
 
+@reference_model("tiny_vit", reads="images")
 def tiny_vit(
     image_size: int = 8, in_channels: int = 1, num_labels: int = 10, **config: Any
 ) -> nn.Module:

@@ -1,101 +1,35 @@
-"""Passes: analyse and transform a MaseGraph, or a plain module."""
+"""Passes: analyse and transform a MaseGraph, or a plain module.
+
+Every registered pass is an attribute of this package, also one that is registered later.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from chop.old_names import lazy_names
-from chop.passes.base import PASSES, graph_pass
-from chop.passes.graph import (
-    add_common_metadata_analysis_pass,
-    add_software_metadata_analysis_pass,
-    autosharding_analysis_pass,
-    calculate_avg_bits_mg_analysis_pass,
-    calculate_sparsity_analysis_pass,
-    compile_transform_pass,
-    eliminate_common_subexpressions_transform_pass,
-    eliminate_dead_code_transform_pass,
-    extract_subgraph_transform_pass,
-    fold_constants_transform_pass,
-    fuse_attention_transform_pass,
-    fuse_conv_bn_transform_pass,
-    fuse_lora_weights_transform_pass,
-    fuse_patterns_transform_pass,
-    init_metadata_analysis_pass,
-    insert_lora_adapter_transform_pass,
-    load_lora_adapter_interface_pass,
-    load_node_meta_param_interface_pass,
-    pack_weights_transform_pass,
-    profile_statistics_analysis_pass,
-    prune_detach_hook_transform_pass,
-    prune_transform_pass,
-    quantize_transform_pass,
-    remove_dropout_transform_pass,
-    replace_module_transform_pass,
-    report_graph_analysis_pass,
-    report_node_hardware_type_analysis_pass,
-    report_node_meta_param_analysis_pass,
-    report_node_shape_analysis_pass,
-    report_node_type_analysis_pass,
-    runtime_analysis_pass,
-    save_lora_adapter_interface_pass,
-    save_node_meta_param_interface_pass,
-    summarize_graph_analysis_pass,
-    summarize_quantization_analysis_pass,
-    verify,
-    verify_metadata_analysis_pass,
-)
-from chop.passes.module import (
-    quantize_module_transform_pass,
-    report_trainable_parameters_analysis_pass,
-)
+from chop.passes import graph, module
+from chop.passes.base import PASSES as PASSES
+from chop.passes.base import graph_pass as graph_pass
+from chop.passes.graph import *  # noqa: F403
+from chop.passes.module import *  # noqa: F403
 
-ANALYSIS_PASSES = tuple(name for name in PASSES if name.endswith("_analysis_pass"))
-TRANSFORM_PASSES = tuple(name for name in PASSES if name.endswith("_transform_pass"))
-INTERFACE_PASSES = tuple(name for name in PASSES if name.endswith("_interface_pass"))
-"""Names of the passes of each kind."""
+_KINDS = {
+    "ANALYSIS_PASSES": "_analysis_pass",
+    "TRANSFORM_PASSES": "_transform_pass",
+    "INTERFACE_PASSES": "_interface_pass",
+}
 
-__all__ = [
-    "ANALYSIS_PASSES",
-    "INTERFACE_PASSES",
-    "PASSES",
-    "TRANSFORM_PASSES",
-    "add_common_metadata_analysis_pass",
-    "add_software_metadata_analysis_pass",
-    "autosharding_analysis_pass",
-    "calculate_avg_bits_mg_analysis_pass",
-    "calculate_sparsity_analysis_pass",
-    "compile_transform_pass",
-    "eliminate_common_subexpressions_transform_pass",
-    "eliminate_dead_code_transform_pass",
-    "extract_subgraph_transform_pass",
-    "fold_constants_transform_pass",
-    "fuse_attention_transform_pass",
-    "fuse_conv_bn_transform_pass",
-    "fuse_lora_weights_transform_pass",
-    "fuse_patterns_transform_pass",
-    "graph_pass",
-    "init_metadata_analysis_pass",
-    "insert_lora_adapter_transform_pass",
-    "load_lora_adapter_interface_pass",
-    "load_node_meta_param_interface_pass",
-    "pack_weights_transform_pass",
-    "profile_statistics_analysis_pass",
-    "prune_detach_hook_transform_pass",
-    "prune_transform_pass",
-    "quantize_module_transform_pass",
-    "quantize_transform_pass",
-    "remove_dropout_transform_pass",
-    "replace_module_transform_pass",
-    "report_graph_analysis_pass",
-    "report_node_hardware_type_analysis_pass",
-    "report_node_meta_param_analysis_pass",
-    "report_node_shape_analysis_pass",
-    "report_node_type_analysis_pass",
-    "report_trainable_parameters_analysis_pass",
-    "runtime_analysis_pass",
-    "save_lora_adapter_interface_pass",
-    "save_node_meta_param_interface_pass",
-    "summarize_graph_analysis_pass",
-    "summarize_quantization_analysis_pass",
-    "verify",
-    "verify_metadata_analysis_pass",
-]
+ANALYSIS_PASSES: tuple[str, ...]
+TRANSFORM_PASSES: tuple[str, ...]
+INTERFACE_PASSES: tuple[str, ...]
+"""Names of the passes of each kind, as the registry has them."""
 
-__getattr__ = lazy_names(__name__)
+if not TYPE_CHECKING:  # type checkers read the lines above, and no __all__ that is computed
+    __all__ = ["PASSES", "graph_pass", *_KINDS, *graph.__all__, *module.__all__]
+
+_old_name = lazy_names(__name__)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _KINDS:
+        return PASSES.ending(_KINDS[name])
+    return PASSES[name] if name in PASSES else _old_name(name)

@@ -26,11 +26,11 @@ from typing import Any, TypeVar
 from torch import nn
 
 from chop.config import parse
-from chop.errors import PassError
+from chop.errors import PassError, RegistryError
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata
 from chop.log import warn_once
-from chop.registry import Registry
+from chop.registry import Registry, suggest
 
 PassResult = tuple[MaseGraph, dict[str, Any]]
 PassFunction = Callable[..., PassResult]
@@ -54,6 +54,8 @@ NEEDS: dict[str, tuple[str, Callable[[MaseMetadata], bool]]] = {
 }
 """What a pass may need on every node, the pass that gives it, and how to see that it is there."""
 
+KINDS = ("_analysis_pass", "_transform_pass", "_interface_pass")
+"""How the name of a pass ends; the documentation and `chop.passes` list passes by it."""
 
 OLD_KEYS = ("report", "dummy_in", "input_generator", "baseline_weight_path", "load_type")
 """Arguments that programs for DeepWok/mase give to passes that have no use for them here."""
@@ -91,6 +93,11 @@ def graph_pass(
     modules change; `preserves` claims that the output of the model does not. `on_module` is what
     the pass does to a plain module, where it takes one.
     """
+    unknown = [need for need in needs if need not in NEEDS]
+    if unknown:
+        raise RegistryError(f"{name}.needs: unknown '{unknown[0]}'. {suggest(unknown[0], NEEDS)}")
+    if not name.endswith(KINDS):
+        raise RegistryError(f"pass '{name}': its name must end in {' or '.join(KINDS)}.")
     spec = PassSpec(name, args, needs, rewrites, preserves, on_module)
 
     def decorate(function: Callable[[MaseGraph, A], PassResult]) -> PassFunction:
@@ -106,6 +113,20 @@ def graph_pass(
         return PASSES.register(name, run)
 
     return decorate
+
+
+def check_exports(package: Mapping[str, Any]) -> None:
+    """Raise where a package of passes registers a pass in one of its files and hides it.
+
+    `package` is its `globals()`, whose `__all__` names what it exports.
+    """
+    place, exported = package["__name__"], package["__all__"]
+    for name, run in PASSES.items():
+        if run.__module__.startswith(f"{place}.") and name not in exported:
+            raise RegistryError(
+                f"{place}: the pass '{name}' of {run.__module__} is not exported. Import it in "
+                f"{place}/__init__.py and name it in __all__."
+            )
 
 
 def parse_args(cls: type[A], given: Any, where: str) -> A:
@@ -141,7 +162,7 @@ def _as_one(
 
 def short_name(name: str) -> str:
     """The name a pass has in configuration paths: `quantize_transform_pass` -> `quantize`."""
-    for ending in ("_analysis_pass", "_transform_pass", "_interface_pass", "_pass"):
+    for ending in (*KINDS, "_pass"):
         name = name.removesuffix(ending)
     return name
 

@@ -24,8 +24,10 @@ logger = get_logger(__name__)
 By = Literal["name", "regex_name", "type"]
 PRECEDENCE: tuple[By, ...] = ("name", "regex_name", "type")
 
-QUANTIZABLE_OPS: tuple[str, ...] = tuple(op.name for op in OPS.values() if op.compute is not None)
-"""The op names that a rule by type may have."""
+
+def quantizable_ops() -> tuple[str, ...]:
+    """The op names that a rule by type may have."""
+    return tuple(op.name for op in OPS.values() if op.compute is not None)
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def _choice(args: QuantizeArgs, candidate: Candidate, key: str | None, where: st
     if not candidate.is_quantizable:
         raise ConfigError(
             f"{path}: '{candidate.names[0]}' ({candidate.op}) cannot be quantised. "
-            f"Quantisable ops: {', '.join(QUANTIZABLE_OPS)}."
+            f"Quantisable ops: {', '.join(quantizable_ops())}."
         )
     return Choice(rule.config, path)
 
@@ -148,7 +150,7 @@ def _check_used(
     for key in args.rules:
         if key in used:
             continue
-        if "type" in args.kinds and key in QUANTIZABLE_OPS and used:
+        if "type" in args.kinds and key in quantizable_ops() and used:
             logger.warning("%s.%s: the model has no %s to quantise.", where, key, key)
             continue
         if "name" not in args.kinds and any(key in candidate.names for candidate in candidates):
@@ -160,10 +162,10 @@ def _check_used(
 
 def _reason(key: str, args: QuantizeArgs, candidates: Sequence[Candidate]) -> str:
     """Why a key matches nothing, and what would."""
-    if "type" in args.kinds and key in QUANTIZABLE_OPS:
+    if "type" in args.kinds and key in quantizable_ops():
         return f"the model has no {key} to quantise."
     if "type" in args.kinds and key in OPS:
-        return f"op '{key}' cannot be quantised. Quantisable ops: {', '.join(QUANTIZABLE_OPS)}."
+        return f"op '{key}' cannot be quantised. Quantisable ops: {', '.join(quantizable_ops())}."
     names = [name for c in candidates if c.is_quantizable for name in c.names]
     near = difflib.get_close_matches(key, names, n=8, cutoff=0.0)
     known = [*(near if args.kinds != ("type",) else ()), *_types(args)]
@@ -171,4 +173,4 @@ def _reason(key: str, args: QuantizeArgs, candidates: Sequence[Candidate]) -> st
 
 
 def _types(args: QuantizeArgs) -> tuple[str, ...]:
-    return QUANTIZABLE_OPS if "type" in args.kinds else ()
+    return quantizable_ops() if "type" in args.kinds else ()

@@ -98,6 +98,25 @@ def best_trial(study: Record, objective: str) -> Record:
     return found
 
 
+def choose_trial(study: Record, wanted: str, tolerance: float) -> Record:
+    """The trial `wanted`: with several objectives, "best" is the cheapest that loses little.
+
+    Little is `tolerance` of the first objective; cheap is by the second.
+    """
+    names = list(study["objectives"])
+    if wanted != "best" or len(names) == 1:
+        return find_trial(study, wanted)
+    first, second = names[0], names[1]
+    up, cheap = (trials.DIRECTIONS[study["objectives"][name]] for name in (first, second))
+    top = up * find_trial(study, first)["values"][first]
+    near = [
+        trial
+        for trial in trials.pareto_front(study["trials"], study["objectives"])
+        if up * trial["values"][first] >= top - tolerance
+    ]
+    return max(near, key=lambda trial: cheap * trial["values"][second])
+
+
 def _complete(trial: Record) -> Record:
     if trial["state"] != "complete":
         raise DataError(

@@ -204,3 +204,15 @@ class ArchitectureEvaluator(ModelEvaluator):
     @property
     def stages(self) -> tuple[Stage, ...]:
         return ("train",)
+
+
+EVALUATORS: dict[str, Callable[..., ModelEvaluator]] = {
+    "compress": PrecisionEvaluator,
+    "compress->train": functools.partial(PrecisionEvaluator, train_after=True),
+    "train": ArchitectureEvaluator,
+    "train->compress": functools.partial(CompressionEvaluator, mode="train->compress"),
+    "train->compress->train": functools.partial(
+        CompressionEvaluator, mode="train->compress->train"
+    ),
+}
+"""How a model is compressed and trained in a trial -> its evaluator."""

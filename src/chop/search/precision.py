@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -35,25 +35,22 @@ Settings = Mapping[str, Any]
 Formats = Mapping[str, Settings | Sequence[Settings]] | Sequence[str] | Literal["all"]
 By = Literal["name", "type", "pattern"]
 
-DEFAULT_SETTINGS: dict[str, Settings] = {
-    "integer": {"width": [8, 16, 32], "frac_width": [2, 4, 8]},
-    "scale_integer": {"width": [4, 6, 8]},
-    "binary": {},
-    "binary_scaling": {},
-    "binary_residual": {"levels": [2, 3, 4]},
-    "ternary": {"scaling_factor": [True, False]},
-    "log": {"width": [6, 8], "exponent_bias": [7, 15, 31]},
-    "minifloat_ieee": {"width": [8, 10, 12], "exponent_width": [4, 5]},
-    "minifloat_denorm": {"width": [8, 10, 12], "exponent_width": [4, 5]},
-    "fp8": {"element": ["e4m3", "e5m2"]},
-    "block_fp": {"width": [4, 6, 8], "block_size": [16, 32]},
-    "block_minifloat": {"width": [6, 8], "exponent_width": [2, 3], "block_size": [16, 32]},
-    "block_log": {"width": [4, 6, 8], "block_size": [16, 32]},
-    "mxint": {"width": [4, 6, 8], "block_size": [16, 32]},
-    "mxfp": {"element": ["e2m1", "e2m3", "e3m2", "e4m3", "e5m2"]},
-    "bypass": {},
-}
-"""What is searched of a format that is named without settings."""
+
+class _SearchSettings(Mapping[str, Settings]):
+    """Format -> its `search_settings`, for every format there is."""
+
+    def __getitem__(self, name: str) -> Settings:
+        return FORMATS[name].search_settings
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(FORMATS)
+
+    def __len__(self) -> int:
+        return len(FORMATS)
+
+
+DEFAULT_SETTINGS: Mapping[str, Settings] = _SearchSettings()
+"""What is searched of a format that is named without settings: what the format says of itself."""
 
 
 @dataclass(frozen=True)

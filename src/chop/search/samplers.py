@@ -7,7 +7,7 @@ import importlib.util
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -266,33 +266,72 @@ class SamplerKind:
 
 
 SAMPLERS: Registry[SamplerKind] = Registry("sampler")
-"""Add a row: name, how it is made from space and seed, and what it needs."""
-_KINDS: Mapping[str, SamplerKind] = {
-    "grid": SamplerKind(lambda space, seed: GridSampler(space, seed), needs_finite=True),
-    "random": SamplerKind(lambda _, seed: optuna.samplers.RandomSampler(seed=seed)),
-    "tpe": SamplerKind(lambda _, seed: TPESampler(seed=seed)),
-    "nsga2": SamplerKind(lambda _, seed: optuna.samplers.NSGAIISampler(seed=seed)),
-    "nsga3": SamplerKind(lambda _, seed: optuna.samplers.NSGAIIISampler(seed=seed)),
-    "gp": SamplerKind(
-        lambda _, seed: optuna.samplers.GPSampler(seed=seed), packages=("torch", "scipy")
-    ),
-    "cmaes": SamplerKind(
-        lambda _, seed: CmaEsSampler(seed=seed, warn_independent_sampling=False),
-        needs_numbers=True,
-        one_objective=True,
-        packages=("cmaes",),
-    ),
-    "qmc": SamplerKind(
-        lambda _, seed: optuna.samplers.QMCSampler(
-            seed=seed, scramble=True, warn_independent_sampling=False
-        ),
-        packages=("scipy",),
-    ),
-    "brute": SamplerKind(lambda _, seed: BruteForceSampler(seed=seed), needs_finite=True),
-}
-_ALIASES = {"nsga2": ("nsga-ii",), "nsga3": ("nsga-iii",), "cmaes": ("cma-es",)}
-for _name, _kind in _KINDS.items():
-    SAMPLERS.register(_name, _kind, aliases=_ALIASES.get(_name, ()))
+"""Every sampler by its name."""
+
+
+def sampler_kind(name: str, *aliases: str, **needs: Any) -> Callable[[MakeSampler], MakeSampler]:
+    """Register a function of space and seed as the sampler `name`; `needs` as in `SamplerKind`."""
+
+    def add(make: MakeSampler) -> MakeSampler:
+        SAMPLERS.register(name, SamplerKind(make, **needs), aliases)
+        return make
+
+    return add
+
+
+@sampler_kind("grid", needs_finite=True)
+def _grid(space: Space, seed: int) -> BaseSampler:
+    """Every point of a finite space once."""
+    return GridSampler(space, seed)
+
+
+@sampler_kind("random")
+def _random(space: Space, seed: int) -> BaseSampler:
+    """Points drawn independently."""
+    return optuna.samplers.RandomSampler(seed=seed)
+
+
+@sampler_kind("tpe")
+def _tpe(space: Space, seed: int) -> BaseSampler:
+    """Tree-structured Parzen estimator: points like the good ones, unlike the bad ones."""
+    return TPESampler(seed=seed)
+
+
+@sampler_kind("nsga2", "nsga-ii")
+def _nsga2(space: Space, seed: int) -> BaseSampler:
+    """Genetic, for several objectives."""
+    return optuna.samplers.NSGAIISampler(seed=seed)
+
+
+@sampler_kind("nsga3", "nsga-iii")
+def _nsga3(space: Space, seed: int) -> BaseSampler:
+    """Genetic, for many objectives, with reference points."""
+    return optuna.samplers.NSGAIIISampler(seed=seed)
+
+
+@sampler_kind("gp", packages=("torch", "scipy"))
+def _gp(space: Space, seed: int) -> BaseSampler:
+    """Gaussian process: the point of the highest expected improvement."""
+    return optuna.samplers.GPSampler(seed=seed)
+
+
+@sampler_kind("cmaes", "cma-es", needs_numbers=True, one_objective=True, packages=("cmaes",))
+def _cmaes(space: Space, seed: int) -> BaseSampler:
+    """Evolution of a normal distribution over numbers."""
+    return CmaEsSampler(seed=seed, warn_independent_sampling=False)
+
+
+@sampler_kind("qmc", packages=("scipy",))
+def _qmc(space: Space, seed: int) -> BaseSampler:
+    """A quasi-random sequence, more even than random."""
+    return optuna.samplers.QMCSampler(seed=seed, scramble=True, warn_independent_sampling=False)
+
+
+@sampler_kind("brute", needs_finite=True)
+def _brute(space: Space, seed: int) -> BaseSampler:
+    """Every point of a space with conditions once."""
+    return BruteForceSampler(seed=seed)
+
 
 PRUNERS: Registry[Callable[[], BasePruner]] = Registry("pruner")
 """Add a row: name and how it is made."""

@@ -43,6 +43,8 @@ _log = get_logger(__name__)
 
 Launch: TypeAlias = Callable[[Plan, int, Callable[[], None]], str | None]
 """`(plan, workers, report) -> why it stopped early`."""
+ENGINES: Registry[Launch] = Registry("engine")
+"""Add an engine: a function that runs a plan on several workers, under `@ENGINES.entry`."""
 
 
 def pack(plan: Plan) -> bytes:
@@ -65,6 +67,7 @@ def unpack(packed: bytes) -> Plan:
     return plan
 
 
+@ENGINES.entry("processes")
 def run_processes(plan: Plan, workers: int, report: Callable[[], None]) -> str | None:
     """Run the plan on `workers` processes of this machine and wait for them."""
     plan.directory.mkdir(parents=True, exist_ok=True)
@@ -148,6 +151,7 @@ def _last_line(plan: Plan, number: int) -> str:
     return next((line for line in reversed(text.splitlines()) if line.strip()), "")
 
 
+@ENGINES.entry("ray")
 def run_ray(plan: Plan, workers: int, report: Callable[[], None]) -> str | None:
     """Run the plan on `workers` Ray actors of a core each, on the cluster that is there.
 
@@ -222,12 +226,6 @@ def _ray_cluster(workers: int) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
-
-
-ENGINES: Registry[Launch] = Registry("engine")
-"""Add a row: name and how it runs a plan on several workers."""
-ENGINES.register("processes", run_processes)
-ENGINES.register("ray", run_ray)
 
 
 def _one_thread() -> None:

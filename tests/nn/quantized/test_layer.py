@@ -3,6 +3,7 @@ import doctest
 import inspect
 import pickle
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from torch import nn
 
 import chop.nn.quantized
 import chop.nn.quantized.modules.linear as linear_file
-from chop.errors import ConfigError
-from chop.nn.quantized import from_float, stubs
+from chop.errors import ConfigError, RegistryError
+from chop.nn.quantized import from_float, functional, modules
+from chop.nn.quantized.layer import quantized_layers
 from chop.nn.quantized.modules.conv2d import Conv2dMinifloatIEEE
 from chop.nn.quantized.modules.embedding import EmbeddingInteger
 from chop.nn.quantized.modules.linear import LinearInteger, LinearLog
@@ -153,15 +155,28 @@ def test_the_example_of_the_package_holds():
     assert (result.attempted, result.failed) == (4, 0)
 
 
-def test_the_stubs_say_what_the_tables_say():
-    stale = [path for path, text in stubs.files().items() if path.read_text() != text]
-    assert not stale, "run `python -m chop.nn.quantized.stubs`"
+def test_every_op_with_layers_has_its_module_and_no_other():
+    folder = Path(modules.__file__).parent
+    assert {p.stem for p in folder.glob("*.py")} == {*quantized_layers(), "__init__"}
+    assert not list(folder.parent.rglob("*.pyi"))  # stubs go stale
 
 
-def test_the_modules_folder_holds_nothing_but_the_ops_of_the_table():
-    expected = {path.name for path in stubs.files()} | {"__init__.py"}
-    folder = stubs.HERE / "modules"
-    assert {p.name for p in folder.iterdir() if p.suffix in (".py", ".pyi")} <= expected
+def test_a_module_lists_its_layers_and_refuses_other_names():
+    assert "LinearInteger" in dir(linear_file) and "LinearInteger" in dir(modules)
+    for place, name in (
+        (linear_file, "ReLUInteger"),
+        (linear_file, "LinearIntger"),
+        (modules, "Integer"),
+    ):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}'"):
+            getattr(place, name)
+
+
+def test_a_layer_or_function_that_is_not_there_is_named_with_the_nearest():
+    with pytest.raises(RegistryError, match=r"quantised layer 'linear_intger'.*'linear_integer'"):
+        modules.quantized_module_map["linear_intger"]
+    with pytest.raises(RegistryError, match=r"quantised function 'ad_integer'.*'add_integer'"):
+        functional.quantized_func_map["ad_integer"]
 
 
 def test_two_compiled_calls_of_one_layer_share_a_graph():

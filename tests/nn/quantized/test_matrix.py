@@ -12,8 +12,8 @@ from torch import Tensor, fx, nn
 
 from chop.ir.ops import OPS
 from chop.nn.quantized import from_float, quantized_func_map, quantized_module_map
-from chop.nn.quantized.function import QUANTIZED_FUNCTIONS
-from chop.nn.quantized.layer import QUANTIZED_LAYERS
+from chop.nn.quantized.function import quantized_functions
+from chop.nn.quantized.layer import quantized_layers
 from chop.nn.quantizers import FORMATS, make_quantizer
 
 every_layer = pytest.mark.parametrize("op", LAYER_CASES)
@@ -47,8 +47,8 @@ def quantize(form: str, value):
 
 def test_the_cases_cover_every_format_and_every_quantisable_op():
     assert set(SETTINGS) == set(FORMATS)
-    assert set(LAYER_CASES) == set(QUANTIZED_LAYERS)
-    assert set(FUNCTION_CASES) == set(QUANTIZED_FUNCTIONS)
+    assert set(LAYER_CASES) == set(quantized_layers())
+    assert set(FUNCTION_CASES) == set(quantized_functions())
     assert set(LAYER_CASES) | set(FUNCTION_CASES) == {
         op.name for op in OPS.values() if op.compute is not None
     }

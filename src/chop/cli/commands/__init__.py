@@ -5,13 +5,19 @@ A row names both by module, so that showing the help or another command imports 
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from typing import Any
 
+from chop.cli.places import load_name
 from chop.registry import Registry
 
 HERE = "chop.cli.commands"
+MODULES = {
+    "eval": "evaluate",
+    "compile": "compile_model",
+    "pass": "run_pass",
+    "list": "list_names",
+}
+"""Commands whose names are words of Python's, and the modules that run them."""
 CONFIGS = "chop.cli.configs"
 
 
@@ -27,15 +33,9 @@ class Command:
 
     def load_config(self) -> type:
         """The dataclass of its configuration."""
-        found = load(self.config)
+        found = load_name(self.config)
         assert isinstance(found, type), f"{self.config} is no class"
         return found
-
-
-def load(place: str) -> Any:
-    """What is at "module:name"."""
-    module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 COMMANDS: Registry[Command] = Registry("command")
@@ -129,6 +129,16 @@ for _name, _summary, _config, _examples in (
         ),
     ),
     (
+        "pass",
+        "run any pass on a model, one of your own too",
+        f"{CONFIGS}:PassConfig",
+        (
+            "mase pass summarize_graph_analysis_pass out/train",
+            'mase pass report_node_meta_param_analysis_pass mlp --set args.which=["common"]',
+            "mase pass remove_dropout_transform_pass prajjwal1/bert-tiny --out out/plain",
+        ),
+    ),
+    (
         "compile",
         "run a model through torch.compile: graph breaks, latency before and after",
         f"{HERE}.compile_model:CompileConfig",
@@ -180,6 +190,12 @@ for _name, _summary, _config, _examples in (
         ("mase demo", "mase demo --trials 60 --synthesize --out out/long_demo"),
     ),
     (
+        "list",
+        "what is registered: formats, passes, datasets, models, sweeps, samplers …",
+        f"{CONFIGS}:ListConfig",
+        ("mase list", "mase list formats", "mase list passes --json"),
+    ),
+    (
         "doctor",
         "what is installed, what works on this machine, what to install for the rest",
         f"{CONFIGS}:DoctorConfig",
@@ -196,5 +212,5 @@ for _name, _summary, _config, _examples in (
         ),
     ),
 ):
-    _module = {"eval": "evaluate", "compile": "compile_model"}.get(_name, _name)
+    _module = MODULES.get(_name, _name)
     COMMANDS.register(_name, Command(_name, _summary, _config, f"{HERE}.{_module}:run", _examples))

@@ -17,15 +17,13 @@ from torch import Tensor
 
 from chop.actions.fixed_point import observe_ranges
 from chop.actions.hardware import build_hardware, emit_hardware
+from chop.actions.model_size import model_size
 from chop.actions.subject import Subject
 from chop.actions.sweeps import sweep
 from chop.actions.trials import candidates
-from chop.cli.commands.search import choose
 from chop.cli.commands.trace import GRAPH
 from chop.cli.configs import DemoConfig, TrainConfig
 from chop.cli.data import Data
-from chop.cli.fitted import WIDTHS, precision_space, quantized
-from chop.cli.measures import size_of
 from chop.cli.session import Session
 from chop.cli.source import find_source, load_graph
 from chop.cli.stages import Results, Stage, run_stages
@@ -46,6 +44,8 @@ from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.report import draw_sweep
 from chop.report.html import Report, write_report
 from chop.search import search
+from chop.search.apply import choose_trial
+from chop.search.fixed_point_widths import WIDTHS, quantize_to_widths, width_space
 
 MODEL = {"hidden": [32, 16]}
 TOLD_WIDTH = 4
@@ -213,18 +213,18 @@ class Tour:
         ranges = observe_ranges(graph, subject.batches())
 
         def evaluate(point: Mapping[str, Any], trial: Any) -> dict[str, float]:
-            changed = quantized(copy.deepcopy(graph), ranges, point)
-            return {"accuracy": subject.evaluate(changed), "bytes": size_of(changed)["bytes"]}
+            changed = quantize_to_widths(copy.deepcopy(graph), ranges, point)
+            return {"accuracy": subject.evaluate(changed), "bytes": model_size(changed)["bytes"]}
 
         found = search(
-            precision_space(ranges),
+            width_space(ranges),
             evaluate,
             {"accuracy": "maximize", "bytes": "minimize"},
             trials=self.config.trials,
             name="precision of each layer",
             seed=self.config.seed,
             storage=folder / "study.db",
-            initial=[dict.fromkeys(precision_space(ranges).dimensions, WIDTHS[-1])],
+            initial=[dict.fromkeys(width_space(ranges).dimensions, WIDTHS[-1])],
         )
         found.save(folder)
         front = found.pareto_front()
@@ -237,12 +237,12 @@ class Tour:
     def compress(self, folder: Path, results: Results) -> dict[str, Any]:
         """The smallest model of the front that loses little, trained in its formats."""
         study, ranges = results["search"]["study"], results["search"]["ranges"]
-        trial = choose(study, "best", self.config.tolerance)
-        graph = quantized(self.load("prune"), ranges, trial["params"])
+        trial = choose_trial(study, "best", self.config.tolerance)
+        graph = quantize_to_widths(self.load("prune"), ranges, trial["params"])
         self.recover(graph)
         reached = self.on_test_rows(graph)
         graph.export(folder / GRAPH)
-        size = size_of(graph)
+        size = model_size(graph)
         told = f"trial {trial['number']}: {size['bytes']:,} bytes, accuracy {reached:.4f}"
         return {
             "trial": trial["number"],

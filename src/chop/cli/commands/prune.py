@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chop.actions.columns import LABELS, takes
+from chop.actions.gradient_scores import gradient_scores
 from chop.actions.records import write_csv
-from chop.actions.trainer import loss_of, scores_of
 from chop.cli.commands.trace import GRAPH
 from chop.cli.compression import Compression, compress
 from chop.cli.configs import DataOptions, ModelOptions, OutputOptions, TrainingOptions
@@ -20,7 +19,7 @@ from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.passes import prune_transform_pass
 from chop.passes.graph.transforms.prune.config import PruneActivation, PruneWeight
-from chop.passes.graph.transforms.prune.importance import METHODS, GradientScores
+from chop.passes.graph.transforms.prune.importance import METHODS
 
 SCORED_BATCHES = 4
 
@@ -79,19 +78,6 @@ def pass_arguments(config: PruneConfig, graph: MaseGraph, data: Data | None) -> 
     if config.weight is not None and METHODS[config.weight.method].product:
         if data is None:
             raise UsageError(f"method '{config.weight.method}' needs gradients: give --dataset.")
-        args["scores"] = gradient_scores(graph, data, config.weight.method, config.batch_size)
+        batches = data.batches(graph.model, config.batch_size, SCORED_BATCHES)
+        args["scores"] = gradient_scores(graph.model, batches, config.weight.method)
     return args
-
-
-def gradient_scores(graph: MaseGraph, data: Data, method: str, rows: int) -> GradientScores:
-    """What the gradients on a few batches say of each weight."""
-    model = graph.model
-    scores = GradientScores(model, method)
-    for batch in data.batches(model, rows, SCORED_BATCHES):
-        fed = {k: v for k, v in batch.items() if k != LABELS or takes(model, LABELS)}
-        model.zero_grad(set_to_none=True)
-        loss: Any = loss_of(scores_of(model(**fed)), batch[LABELS])
-        loss.backward()
-        scores.update()
-    model.zero_grad(set_to_none=True)
-    return scores

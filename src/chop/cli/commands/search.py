@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
-from chop.actions.trials import COPIED_FROM, TrialRecord, candidates, pareto_front
+from chop.actions.metrics import direction_of
+from chop.actions.trials import candidates, evaluated, failures, pareto_front
 from chop.cli.commands.trace import GRAPH
 from chop.cli.configs import SearchConfig
 from chop.cli.console import Console
@@ -17,13 +17,8 @@ from chop.cli.subject import Loaded, SubjectMaker, load_subject
 from chop.cli.training import measure
 from chop.report.search import draw_best_so_far, draw_pareto
 from chop.search import search as run_search
-from chop.search.apply import apply, find_trial
-from chop.search.evaluate import (
-    ArchitectureEvaluator,
-    CompressionEvaluator,
-    ModelEvaluator,
-    PrecisionEvaluator,
-)
+from chop.search.apply import apply, choose_trial
+from chop.search.evaluate import EVALUATORS, ModelEvaluator
 from chop.search.loop import INTERRUPTED
 from chop.search.space import Space
 from chop.search.study import SearchResult, save_study
@@ -31,13 +26,6 @@ from chop.search.study import SearchResult, save_study
 STUDY = "study"
 EFFORT = ("trials", "workers", "engine", "timeout", "apply", "tolerance", "storage", "name")
 """Settings that say how much is searched, not what."""
-EVALUATORS: dict[str, Callable[..., ModelEvaluator]] = {
-    "compress": PrecisionEvaluator,
-    "compress->train": partial(PrecisionEvaluator, train_after=True),
-    "train": ArchitectureEvaluator,
-    "train->compress": partial(CompressionEvaluator, mode="train->compress"),
-    "train->compress->train": partial(CompressionEvaluator, mode="train->compress->train"),
-}
 
 
 def run(config: SearchConfig, session: Session) -> dict[str, Any]:
@@ -64,7 +52,7 @@ def run(config: SearchConfig, session: Session) -> dict[str, Any]:
     return {
         **describe(loaded.graph, loaded.source),
         "objectives": dict(result.objectives),
-        "finished": len(own_trials(result)),
+        "finished": len(evaluated(result.trials)),
         "stopped": result.stopped,
         "front": front,
         "applied": applied,
@@ -84,7 +72,7 @@ def _search(
         result: SearchResult = run_search(
             space,
             evaluator,
-            objectives(config),
+            {config.metric: direction_of(config.metric), **dict.fromkeys(config.costs, "minimize")},
             trials=config.trials,
             name=config.name,
             sampler=config.sampler,
@@ -118,18 +106,6 @@ def space_tables(config: SearchConfig) -> Mapping[str, Any]:
     return {"compression": parts}
 
 
-def objectives(config: SearchConfig) -> dict[str, str]:
-    """The metric, to be maximised, unless it is an error; costs, to be minimised."""
-    is_error = config.metric in ("mse", "mae")
-    direction = "minimize" if is_error else "maximize"
-    return {config.metric: direction, **dict.fromkeys(config.costs, "minimize")}
-
-
-def own_trials(result: SearchResult) -> list[TrialRecord]:
-    """The trials that were evaluated: not those that repeat another's point."""
-    return [trial for trial in result.trials if COPIED_FROM not in trial["attributes"]]
-
-
 def _draw(result: SearchResult, session: Session) -> None:
     """The figures of a study that has something to draw."""
     if candidates(result.trials):
@@ -143,8 +119,7 @@ def _show(console: Console, result: SearchResult, front: list[Any]) -> None:
         {"trial": trial["number"], **trial["values"], "seconds": trial["seconds"]}
         for trial in sorted(front, key=lambda t: list(t["values"].values())[-1])
     ]
-    own = own_trials(result)
-    failed = [trial for trial in own if trial["state"] == "failed"]
+    own, failed = evaluated(result.trials), failures(result.trials)
     console.say(f"{len(own)} trials, {len(failed)} failed; not beaten by any other:")
     console.table(rows, floatfmt=".4g")
     if failed:
@@ -164,7 +139,7 @@ def _apply(
     """Save the model of the chosen trial, and measure it on the test rows: the only time."""
     if config.apply is None:
         return None
-    trial = choose(study, config.apply, config.tolerance)
+    trial = choose_trial(study, config.apply, config.tolerance)
     graph = apply(study, int(trial["number"]), evaluator)
     graph.export(session.folder / GRAPH)
     test = {
@@ -179,23 +154,3 @@ def _apply(
         f"uncompressed {test['uncompressed']:.4f}"
     )
     return {**trial, "test": test}
-
-
-def choose(study: Mapping[str, Any], wanted: str, tolerance: float) -> Mapping[str, Any]:
-    """The trial `wanted`: with several objectives, "best" is the cheapest that loses little.
-
-    Little is `tolerance` of the first objective; cheap is by the second.
-    """
-    names = list(study["objectives"])
-    if wanted != "best" or len(names) == 1:
-        return find_trial(study, wanted)
-    first, second = names[0], names[1]
-    sign = {"maximize": 1.0, "minimize": -1.0}
-    up, cheap = sign[study["objectives"][first]], sign[study["objectives"][second]]
-    top = up * find_trial(study, first)["values"][first]
-    near = [
-        trial
-        for trial in pareto_front(study["trials"], study["objectives"])
-        if up * trial["values"][first] >= top - tolerance
-    ]
-    return max(near, key=lambda trial: cheap * trial["values"][second])

@@ -10,7 +10,6 @@ from chop.actions.resumable import count_known, duration
 from chop.actions.sweeps import SWEEPS, sweep
 from chop.cli.configs import SweepConfig
 from chop.cli.console import Progress
-from chop.cli.failures import UsageError
 from chop.cli.runs import question, run_folder
 from chop.cli.session import Session
 from chop.cli.source import describe
@@ -23,13 +22,10 @@ RECORDS = "records"
 def run(config: SweepConfig, session: Session) -> dict[str, Any]:
     """Measure what is not measured yet, then draw."""
     name = SWEEPS.canonical(str(config.name))
-    if name != "sparsity" and any(value % 1 for value in config.values or ()):
-        given = ", ".join(f"{value:g}" for value in config.values or ())
-        raise UsageError(f"sweep.values: {name} takes whole numbers, got {given}.")
+    points = SWEEPS[name].points(config.seeds, config.values)
     loaded = load_subject(config, "sweep")
     asked = question(config, loaded.graph, loaded.data, leave_out=("values", "seeds"))
     folder = run_folder(session.out / RECORDS, asked, resume=config.resume)
-    points = SWEEPS[name].points(config.seeds, config.values)
     _tell_reused(session, count_known(points, folder / f"{name}.jsonl"), len(points), folder)
     baseline = loaded.subject.evaluate(loaded.graph)
     with session.console.progress(f"sweep {name}", len(points)) as progress:

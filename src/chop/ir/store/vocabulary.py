@@ -263,7 +263,8 @@ _TRANSFORMERS = re.compile(
     re.ASCII,
 )
 _OWN_CLASSES = re.compile(
-    r"chop\.(?:nn\.modules|nn\.quantized\.modules|kernels)\.[a-z0-9_.]+\.([A-Za-z][A-Za-z0-9_]*)",
+    r"chop\.(?:nn\.modules|nn\.quantized\.modules|kernels)\.(?:[a-z0-9_.]+\.)?"
+    r"([A-Za-z][A-Za-z0-9_]*)",
     re.ASCII,
 )
 _SMALL_PLACES = ("transformers.activations", "transformers.pytorch_utils")
@@ -286,7 +287,7 @@ def find_function(name: str) -> Callable[..., Any] | None:
     if found is not None:
         return found
     if _OWN_FUNCTIONS.fullmatch(name):
-        made = _attribute(name)
+        made = _own_attribute(name)
         return made if isinstance(getattr(made, "op", None), Op) else None
     match = _AUTOGRAD.fullmatch(name)
     cls = _transformers_thing(match[1]) if match else None
@@ -318,7 +319,7 @@ def find_layer(name: str) -> type[nn.Module] | None:
     if found is not None:
         return found
     if _OWN_CLASSES.fullmatch(name):
-        own = _attribute(name)
+        own = _own_attribute(name)
         return own if _is_layer(own, name) and _is_own_leaf(own) else None
     theirs = _transformers_thing(name) if _may_be_layer(name) else None
     return theirs if _is_layer(theirs, name) and _is_plain_layer(theirs) else None
@@ -357,6 +358,15 @@ def find_output(name: str) -> type | None:
 
 def _transformers_thing(name: str) -> Any:
     return _attribute(name) if _TRANSFORMERS.fullmatch(name) else None
+
+
+def _own_attribute(name: str) -> Any:
+    """As `_attribute`, of a module of ours, which may make what it has when it is asked."""
+    place, _, leaf = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(place), leaf, None)
+    except ImportError:
+        return None
 
 
 def _attribute(name: str) -> Any:

@@ -13,8 +13,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from chop.errors import ConfigError
 from chop.ir.ops import op_of_module
 from chop.ir.reclass import recipe_members, reclassed
-from chop.nn.quantized.layer import QUANTIZED_LAYERS, QuantizedModule
-from chop.nn.quantized.modules import LAYER_CLASSES
+from chop.nn.quantized.layer import QuantizedModule, has_layers, layer_class, quantized_layers
 from chop.nn.quantized.operands import is_unquantized
 from chop.nn.quantizers.formats import find_format
 from chop.registry import suggest
@@ -30,7 +29,7 @@ def float_class_of(module: nn.Module) -> type[nn.Module] | None:
         return module.float_class
     op = op_of_module(module)
     is_waiting = isinstance(module, LazyModuleMixin)  # would become the float layer after all
-    if op is None or op.name not in QUANTIZED_LAYERS or is_waiting:
+    if op is None or not has_layers(op) or is_waiting:
         return None
     base = next(cls for cls in type(module).__mro__ if cls in op.modules)
     return base if type(module).forward is base.forward else None
@@ -69,9 +68,9 @@ def quantized_class(module: nn.Module, name: str, *, where: str) -> type[Quantiz
     if base is None:
         kind = type(module).__name__
         raise ConfigError(
-            f"{where}: {kind} has no quantised layer. {suggest(kind.lower(), QUANTIZED_LAYERS)}"
+            f"{where}: {kind} has no quantised layer. {suggest(kind.lower(), quantized_layers())}"
         )
-    made, own = LAYER_CLASSES[base, form], type(module)
+    made, own = layer_class(base, form), type(module)
     if is_parametrized(module):
         return _parametrized(_derived(made, own.__bases__[0]), own)
     return _derived(made, own)

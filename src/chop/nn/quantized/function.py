@@ -2,13 +2,13 @@
 
     add_integer(x, y, config={"data_in_width": 8, "data_in_frac_width": 4})
 
-They are generated from the op table and the registry of formats, are seen by tracers as one call,
-and take their configuration as plain data, so that a graph that calls them can be written down.
+They are made from the op table and the registry of formats when they are first asked for, are seen
+by tracers as one call, and take their configuration as plain data, so that a graph that calls them
+can be written down.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,12 +30,18 @@ PLACE = "chop.nn.quantized.functional"
 
 QuantizedFunction = Callable[..., Any]
 _Frozen = tuple[tuple[str, Any], ...]
+_MADE: dict[tuple[str, type[Quantizer]], QuantizedFunction] = {}
 _KNOWN: dict[tuple[str, str, _Frozen], dict[str, Quantizer]] = {}
 
-QUANTIZED_FUNCTIONS: tuple[str, ...] = tuple(
-    op.name for op in OPS.values() if op.compute is not None and op.compute.function is not None
-)
-"""The ops that have quantised functions."""
+
+def has_function(op: Op) -> bool:
+    """Whether the op has quantised functions."""
+    return op.compute is not None and op.compute.function is not None
+
+
+def quantized_functions() -> tuple[str, ...]:
+    """The ops that have quantised functions."""
+    return tuple(op.name for op in OPS.values() if has_function(op))
 
 
 def function_name(op: Op, form: type[Quantizer]) -> str:
@@ -43,10 +49,20 @@ def function_name(op: Op, form: type[Quantizer]) -> str:
     return f"{op.name}_{form.name}"
 
 
-def make_functions() -> dict[str, QuantizedFunction]:
-    """The functions of every op and format, by their names."""
-    pairs = [(OPS[name], form) for name in QUANTIZED_FUNCTIONS for form in FORMATS.values()]
-    return {function_name(op, form): _make(op, form) for op, form in pairs}
+def find_function(name: str) -> QuantizedFunction | None:
+    """The function called `name` (`add_integer`); None where there is none."""
+    for form in FORMATS.values():
+        op = OPS.get(name.removesuffix(f"_{form.name}"))
+        if op is not None and has_function(op) and function_name(op, form) == name:
+            return quantized_function(op, form)
+    return None
+
+
+def quantized_function(op: Op, form: type[Quantizer]) -> QuantizedFunction:
+    """The quantised function of an op that has one."""
+    if (op.name, form) not in _MADE:
+        _MADE[op.name, form] = _make(op, form)
+    return _MADE[op.name, form]
 
 
 def _make(op: Op, form: type[Quantizer]) -> QuantizedFunction:
@@ -74,12 +90,6 @@ def _make(op: Op, form: type[Quantizer]) -> QuantizedFunction:
 def is_quantized_function(target: Any) -> bool:
     """Whether `target` is one of the functions made here."""
     return callable(target) and getattr(target, "__module__", None) == PLACE
-
-
-def quantized_function(op: Op, form: type[Quantizer]) -> QuantizedFunction:
-    """The quantised function of an op that has one."""
-    made: QuantizedFunction = getattr(importlib.import_module(PLACE), function_name(op, form))
-    return made
 
 
 def call_quantizers(function: Any, config: Any) -> Mapping[str, Quantizer]:

@@ -1,15 +1,17 @@
 """Layers that compute with quantised operands, one class for each torch layer and format.
 
-The classes are generated from the op table (`chop.ir.ops`) and the registry of
-formats; the files of `chop.nn.quantized.modules` give them their places.
+A class is made from the op table and the registry of formats when it is first asked for, so that a
+format or an op that is registered later has its layers too; the files of
+`chop.nn.quantized.modules` give them their places.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import inspect
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from torch import nn
@@ -28,10 +30,18 @@ from chop.nn.quantized.operands import (
 )
 from chop.nn.quantizers import FORMATS, Quantizer
 
-QUANTIZED_LAYERS: tuple[str, ...] = tuple(
-    op.name for op in OPS.values() if op.compute is not None and op.modules
-)
-"""The ops that have quantised layers."""
+PLACE = "chop.nn.quantized.modules"
+"""The package of the layers; those of an op are in the module of its name, where there is one."""
+
+
+def has_layers(op: Op) -> bool:
+    """Whether the op has quantised layers."""
+    return op.compute is not None and bool(op.modules)
+
+
+def quantized_layers() -> tuple[str, ...]:
+    """The ops that have quantised layers."""
+    return tuple(op.name for op in OPS.values() if has_layers(op))
 
 
 class QuantizedModule(nn.Module):
@@ -121,27 +131,60 @@ def layer_name(base: type[nn.Module], form: type[Quantizer]) -> str:
     return f"{base.__name__}{form.class_suffix}"
 
 
-def layer_classes(place: str) -> dict[str, type[QuantizedModule]]:
-    """The classes that live in the module `place`, whose last name is the op's, by their names."""
-    op = OPS[place.rpartition(".")[2]]
-    made = [cls for base in op.modules for cls in _make(op, base, place)]
-    return {cls.__name__: cls for cls in made}
+_MADE: dict[tuple[type[nn.Module], type[Quantizer]], type[QuantizedModule]] = {}
 
 
-def _make(op: Op, base: type[nn.Module], place: str) -> list[type[QuantizedModule]]:
-    """`base` in every format."""
-    shared = {
-        "__module__": place,
+def layer_class(base: type[nn.Module], form: type[Quantizer]) -> type[QuantizedModule]:
+    """The class of the torch layer `base` in the format `form`."""
+    if (base, form) not in _MADE:
+        _MADE[base, form] = _make(base, form)
+    return _MADE[base, form]
+
+
+def _make(base: type[nn.Module], form: type[Quantizer]) -> type[QuantizedModule]:
+    op = next(op for op in OPS.values() if has_layers(op) and base in op.modules)
+    members = {
+        "__module__": _place(op),
+        "__doc__": _describe(op, base, form),
         "__signature__": _with_config(base),
         "op": op,
         "float_class": base,
+        "format": form,
         "forward": _forward_of(base),
     }
-    made = []
+    return type(layer_name(base, form), (QuantizedModule, base), members)
+
+
+def _place(op: Op) -> str:
+    """The module that answers for the layers of `op`; an op from outside has none of its own."""
+    own = f"{PLACE}.{op.name}"
+    return own if importlib.util.find_spec(own) is not None else PLACE
+
+
+def find_layer_class(name: str, ops: Iterable[Op]) -> type[QuantizedModule] | None:
+    """The layer called `name` (`LinearInteger`) of one of `ops`; None where there is none."""
     for form in FORMATS.values():
-        own = {"__doc__": _describe(op, base, form), "format": form}
-        made.append(type(layer_name(base, form), (QuantizedModule, base), shared | own))
-    return made
+        wanted = name.removesuffix(form.class_suffix)
+        for base in (base for op in ops if has_layers(op) for base in op.modules):
+            if base.__name__ == wanted and layer_name(base, form) == name:
+                return layer_class(base, form)
+    return None
+
+
+def layers_of(place: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of the module `place`, whose last name is the op's."""
+    op = OPS[place.rpartition(".")[2]]
+
+    def answer(name: str) -> Any:
+        found = find_layer_class(name, (op,))
+        if found is None:
+            raise AttributeError(f"module '{place}' has no attribute '{name}'")
+        return found
+
+    def listed() -> list[str]:
+        return [layer_name(base, form) for base in op.modules for form in FORMATS.values()]
+
+    return answer, listed
 
 
 def _forward_of(base: type[nn.Module]) -> Callable[..., Any]:

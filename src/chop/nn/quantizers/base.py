@@ -12,13 +12,17 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from chop.errors import ConfigError
+from chop.errors import ConfigError, RegistryError
 from chop.nn.quantizers.kernels import Kernel, can_call, can_mask, can_run, mask
 from chop.nn.quantizers.rounding import Rounding, make_noise
+from chop.registry import Registry
 
 Bound = float | Tensor
 EVERYWHERE = (-math.inf, math.inf)
 StraightThrough = Literal["masked", "identity"]
+
+FORMATS: Registry[type[Quantizer]] = Registry("format")
+"""Every number format by its name; a class that extends `Quantizer` and has a name is one."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +35,27 @@ class Quantizer:
     - calling the format gives the same values with a straight-through gradient;
     - `ste` says where the gradient passes: "masked" where `x` lies in the format's range,
       "identity" everywhere.
+
+    A class that has a `name` of its own is registered in `FORMATS` when it is defined, with its
+    `aliases`; from then on configs, searches and the command line know it, and every layer and
+    function exists in it (`LinearInteger`: the layer's name and `class_suffix`).
     """
 
     name: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
     class_suffix: ClassVar[str]
+    search_settings: ClassVar[Mapping[str, Any]] = {}
+    """What a search tries of the format where it is named without settings; lists are tried."""
     legacy: ClassVar[tuple[str, ...]] = ()
     """Settings of older configs that are no fields; `modern` translates or drops them."""
 
     ste: StraightThrough = field(default="masked", kw_only=True)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "name" in vars(cls):
+            _check_class(cls)
+            FORMATS.register(cls.name, cls, vars(cls).get("aliases", ()))
 
     @classmethod
     def modern(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,6 +179,21 @@ def _where_between(gradient: Tensor, x: Tensor, low: Bound, high: Bound) -> Tens
     if is_plain and not torch.compiler.is_compiling() and can_mask(gradient, x):
         return mask(gradient, x, float(low), float(high))
     return torch.where((x >= low) & (x <= high), gradient, 0.0)
+
+
+def _check_class(cls: type[Quantizer]) -> None:
+    """Refuse a format whose generated layers would have no name, or another format's."""
+    suffix = vars(cls).get("class_suffix")
+    if not isinstance(suffix, str) or not suffix.isidentifier():
+        raise RegistryError(
+            f"format '{cls.name}': class_suffix is {suffix!r}. Give {cls.__name__} one that ends "
+            f"the names of its layers, as in class_suffix = 'Integer' for LinearInteger."
+        )
+    taken = [f.name for f in FORMATS.values() if f.class_suffix == suffix and f.name != cls.name]
+    if taken:
+        raise RegistryError(
+            f"format '{cls.name}': class_suffix '{suffix}' is that of format '{taken[0]}'."
+        )
 
 
 def check(condition: bool, message: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ class BinaryResidual(Quantizer):
 
     name: ClassVar[str] = "binary_residual"
     class_suffix: ClassVar[str] = "BinaryResidualSign"
+    search_settings: ClassVar[Mapping[str, Any]] = {"levels": [2, 3, 4]}
     legacy: ClassVar[tuple[str, ...]] = (
         "width",
         "frac_width",

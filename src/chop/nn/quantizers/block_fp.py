@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ class BlockFP(BlockQuantizer):
 
     name: ClassVar[str] = "block_fp"
     class_suffix: ClassVar[str] = "BlockFP"
+    search_settings: ClassVar[Mapping[str, Any]] = {"width": [4, 6, 8], "block_size": [16, 32]}
 
     width: int
     exponent_width: int = 8

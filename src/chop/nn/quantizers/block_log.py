@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -32,6 +33,7 @@ class BlockLog(BlockQuantizer, LogRounding):
 
     name: ClassVar[str] = "block_log"
     class_suffix: ClassVar[str] = "BlockLog"
+    search_settings: ClassVar[Mapping[str, Any]] = {"width": [4, 6, 8], "block_size": [16, 32]}
 
     width: int
     exponent_bias_width: int = 8

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,11 @@ class BlockMinifloat(BlockQuantizer):
 
     name: ClassVar[str] = "block_minifloat"
     class_suffix: ClassVar[str] = "BlockMinifloat"
+    search_settings: ClassVar[Mapping[str, Any]] = {
+        "width": [6, 8],
+        "exponent_width": [2, 3],
+        "block_size": [16, 32],
+    }
 
     width: int
     exponent_width: int

@@ -23,6 +23,7 @@ class FP8(GridQuantizer):
 
     name: ClassVar[str] = "fp8"
     class_suffix: ClassVar[str] = "FP8"
+    search_settings: ClassVar[Mapping[str, Any]] = {"element": ["e4m3", "e5m2"]}
     legacy: ClassVar[tuple[str, ...]] = ("exponent_width", "frac_width")
 
     element: Literal["e4m3", "e5m2"] = "e4m3"

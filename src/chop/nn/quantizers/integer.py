@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ class Integer(RoundingQuantizer):
     name: ClassVar[str] = "integer"
     aliases: ClassVar[tuple[str, ...]] = ("fixed",)
     class_suffix: ClassVar[str] = "Integer"
+    search_settings: ClassVar[Mapping[str, Any]] = {"width": [8, 16, 32], "frac_width": [2, 4, 8]}
 
     width: int
     frac_width: int = 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -96,6 +97,7 @@ class Log(LogRounding):
 
     name: ClassVar[str] = "log"
     class_suffix: ClassVar[str] = "Log"
+    search_settings: ClassVar[Mapping[str, Any]] = {"width": [6, 8], "exponent_bias": [7, 15, 31]}
 
     width: int
     exponent_bias: int | None = None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ class MinifloatDenorm(RoundingQuantizer):
 
     name: ClassVar[str] = "minifloat_denorm"
     class_suffix: ClassVar[str] = "MinifloatDenorm"
+    search_settings: ClassVar[Mapping[str, Any]] = {"width": [8, 10, 12], "exponent_width": [4, 5]}
 
     width: int
     exponent_width: int

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from chop.nn.quantizers.base import check, check_between
 from chop.nn.quantizers.minifloat import FloatGrid, GridQuantizer, Special, bias_or_default
@@ -23,6 +24,7 @@ class MinifloatIEEE(GridQuantizer):
 
     name: ClassVar[str] = "minifloat_ieee"
     class_suffix: ClassVar[str] = "MinifloatIEEE"
+    search_settings: ClassVar[Mapping[str, Any]] = {"width": [8, 10, 12], "exponent_width": [4, 5]}
 
     width: int
     exponent_width: int

@@ -50,6 +50,9 @@ class MXFP(BlockQuantizer):
 
     name: ClassVar[str] = "mxfp"
     class_suffix: ClassVar[str] = "MXFP"
+    search_settings: ClassVar[Mapping[str, Any]] = {
+        "element": ["e2m1", "e2m3", "e3m2", "e4m3", "e5m2"]
+    }
     legacy: ClassVar[tuple[str, ...]] = (*BlockQuantizer.legacy, "exponent_width", "frac_width")
 
     element: Literal["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"] = "e4m3"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ class MXInt(BlockQuantizer):
 
     name: ClassVar[str] = "mxint"
     class_suffix: ClassVar[str] = "MXInt"
+    search_settings: ClassVar[Mapping[str, Any]] = {"width": [4, 6, 8], "block_size": [16, 32]}
 
     width: int = 8
     exponent_width: int = 8

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ class ScaleInteger(RoundingQuantizer):
 
     name: ClassVar[str] = "scale_integer"
     class_suffix: ClassVar[str] = "ScaleInteger"
+    search_settings: ClassVar[Mapping[str, Any]] = {"width": [4, 6, 8]}
 
     width: int = 8
     scale: float | tuple[float, ...] | None = None

@@ -29,6 +29,7 @@ class Ternary(Quantizer):
 
     name: ClassVar[str] = "ternary"
     class_suffix: ClassVar[str] = "Ternary"
+    search_settings: ClassVar[Mapping[str, Any]] = {"scaling_factor": [True, False]}
     legacy: ClassVar[tuple[str, ...]] = ("width", "frac_width", "median", "max")
 
     scaling_factor: bool = False

@@ -1,88 +1,14 @@
-"""Passes on a MaseGraph."""
+"""Passes on a MaseGraph: those of the three packages in it."""
+
+from typing import TYPE_CHECKING
 
 from chop.old_names import lazy_names
-from chop.passes.graph.analysis import (
-    add_common_metadata_analysis_pass,
-    add_software_metadata_analysis_pass,
-    autosharding_analysis_pass,
-    calculate_avg_bits_mg_analysis_pass,
-    calculate_sparsity_analysis_pass,
-    init_metadata_analysis_pass,
-    profile_statistics_analysis_pass,
-    report_graph_analysis_pass,
-    report_node_hardware_type_analysis_pass,
-    report_node_meta_param_analysis_pass,
-    report_node_shape_analysis_pass,
-    report_node_type_analysis_pass,
-    runtime_analysis_pass,
-    summarize_graph_analysis_pass,
-    summarize_quantization_analysis_pass,
-    verify,
-    verify_metadata_analysis_pass,
-)
-from chop.passes.graph.interface import (
-    load_lora_adapter_interface_pass,
-    load_node_meta_param_interface_pass,
-    save_lora_adapter_interface_pass,
-    save_node_meta_param_interface_pass,
-)
-from chop.passes.graph.transforms import (
-    compile_transform_pass,
-    eliminate_common_subexpressions_transform_pass,
-    eliminate_dead_code_transform_pass,
-    extract_subgraph_transform_pass,
-    fold_constants_transform_pass,
-    fuse_attention_transform_pass,
-    fuse_conv_bn_transform_pass,
-    fuse_lora_weights_transform_pass,
-    fuse_patterns_transform_pass,
-    insert_lora_adapter_transform_pass,
-    pack_weights_transform_pass,
-    prune_detach_hook_transform_pass,
-    prune_transform_pass,
-    quantize_transform_pass,
-    remove_dropout_transform_pass,
-    replace_module_transform_pass,
-)
+from chop.passes.graph import analysis, interface, transforms
+from chop.passes.graph.analysis import *  # noqa: F403
+from chop.passes.graph.interface import *  # noqa: F403
+from chop.passes.graph.transforms import *  # noqa: F403
 
-__all__ = [
-    "add_common_metadata_analysis_pass",
-    "add_software_metadata_analysis_pass",
-    "autosharding_analysis_pass",
-    "calculate_avg_bits_mg_analysis_pass",
-    "calculate_sparsity_analysis_pass",
-    "compile_transform_pass",
-    "eliminate_common_subexpressions_transform_pass",
-    "eliminate_dead_code_transform_pass",
-    "extract_subgraph_transform_pass",
-    "fold_constants_transform_pass",
-    "fuse_attention_transform_pass",
-    "fuse_conv_bn_transform_pass",
-    "fuse_lora_weights_transform_pass",
-    "fuse_patterns_transform_pass",
-    "init_metadata_analysis_pass",
-    "insert_lora_adapter_transform_pass",
-    "load_lora_adapter_interface_pass",
-    "load_node_meta_param_interface_pass",
-    "pack_weights_transform_pass",
-    "profile_statistics_analysis_pass",
-    "prune_detach_hook_transform_pass",
-    "prune_transform_pass",
-    "quantize_transform_pass",
-    "remove_dropout_transform_pass",
-    "replace_module_transform_pass",
-    "report_graph_analysis_pass",
-    "report_node_hardware_type_analysis_pass",
-    "report_node_meta_param_analysis_pass",
-    "report_node_shape_analysis_pass",
-    "report_node_type_analysis_pass",
-    "runtime_analysis_pass",
-    "save_lora_adapter_interface_pass",
-    "save_node_meta_param_interface_pass",
-    "summarize_graph_analysis_pass",
-    "summarize_quantization_analysis_pass",
-    "verify",
-    "verify_metadata_analysis_pass",
-]
+if not TYPE_CHECKING:  # type checkers read the lines above, and no __all__ that is computed
+    __all__ = [*analysis.__all__, *interface.__all__, *transforms.__all__]
 
 __getattr__ = lazy_names(__name__)

@@ -1,5 +1,6 @@
 """Passes on plain modules, without a graph."""
 
+from chop.passes.base import check_exports
 from chop.passes.module.quantize import quantize_module_transform_pass
 from chop.passes.module.report_trainable_parameters import (
     report_trainable_parameters_analysis_pass,
@@ -9,3 +10,5 @@ __all__ = [
     "quantize_module_transform_pass",
     "report_trainable_parameters_analysis_pass",
 ]
+
+check_exports(globals())

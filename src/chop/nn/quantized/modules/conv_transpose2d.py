@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from chop.nn.quantized.layer import layer_classes
+from chop.nn.quantized.layer import layers_of
 
-globals().update(layer_classes(__name__))
+__getattr__, __dir__ = layers_of(__name__)

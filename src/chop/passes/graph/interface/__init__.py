@@ -1,5 +1,6 @@
 """Passes that carry a graph, or part of it, to and from other programs."""
 
+from chop.passes.base import check_exports
 from chop.passes.graph.interface.lora import (
     load_lora_adapter_interface_pass,
     save_lora_adapter_interface_pass,
@@ -15,3 +16,5 @@ __all__ = [
     "save_lora_adapter_interface_pass",
     "save_node_meta_param_interface_pass",
 ]
+
+check_exports(globals())

@@ -1,6 +1,7 @@
 """Passes that change the graph and leave it runnable, its metadata in step."""
 
 from chop.old_names import lazy_names
+from chop.passes.base import check_exports
 from chop.passes.graph.transforms.compile import compile_transform_pass
 from chop.passes.graph.transforms.eliminate_common_subexpressions import (
     eliminate_common_subexpressions_transform_pass,
@@ -50,5 +51,7 @@ __all__ = [
     "remove_dropout_transform_pass",
     "replace_module_transform_pass",
 ]
+
+check_exports(globals())
 
 __getattr__ = lazy_names(__name__)

@@ -9,7 +9,7 @@ from chop.ir.ops import node_module
 from chop.passes import calculate_avg_bits_mg_analysis_pass, calculate_sparsity_analysis_pass
 
 
-def size_of(graph: MaseGraph) -> dict[str, Any]:
+def model_size(graph: MaseGraph) -> dict[str, Any]:
     """Parameters, bits of a weight and of an activation, bytes to store, shares of zeros.
 
     `sparsity` is of the weights of linear and convolution layers, `model_sparsity` of everything.
@@ -34,18 +34,3 @@ def _bytes(graph: MaseGraph, bits: dict[str, Any]) -> int:
     in_format = sum(p.numel() for p in counted.values()) * (bits["w_avg_bit"] or 0) / 8
     rest = (p for p in graph.model.parameters() if id(p) not in counted)
     return round(in_format + sum(p.numel() * p.element_size() for p in rest))
-
-
-def before_after(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
-    """Two such records as rows of a table."""
-    return [
-        {"": name.replace("_", " "), "before": _show(before.get(name)), "after": _show(value)}
-        for name, value in after.items()
-        if value is not None
-    ]
-
-
-def _show(value: Any) -> str:
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:.4g}" if isinstance(value, float) else str(value if value is not None else "")

@@ -1,4 +1,4 @@
-"""Fixed point whose widths are chosen for each layer, and whose point is fitted to the values."""
+"""Spaces of fixed-point widths, one for each layer; the values seen place the binary point."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from chop.actions.fixed_point import OPERANDS, Ranges, fraction_bits
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.passes import quantize_transform_pass
-from chop.passes.quantization_rules import QUANTIZABLE_OPS
-from chop.search import Choice, Space
+from chop.passes.quantization_rules import quantizable_ops
+from chop.search.space import Choice, Space
 
 WIDTHS = (3, 4, 5, 6, 8)
 """Bits to choose from, for the input and for the weights of each layer."""
@@ -19,13 +19,13 @@ OUTPUT = {"data_out_width": 16, "data_out_frac_width": 8}
 """Of the last layer: wide enough that no two scores are rounded to the same."""
 
 
-def precision_space(ranges: Ranges) -> Space:
+def width_space(ranges: Ranges) -> Space:
     """For each layer the width of its input and of its weights."""
     operands = ("data_in", "weight")
     return Space({f"{layer}.{operand}": Choice(WIDTHS) for layer in ranges for operand in operands})
 
 
-def quantized(graph: MaseGraph, ranges: Ranges, point: Mapping[str, Any]) -> MaseGraph:
+def quantize_to_widths(graph: MaseGraph, ranges: Ranges, point: Mapping[str, Any]) -> MaseGraph:
     """`graph` in the widths of `point`, which is changed; a bias has `BIAS_WIDTH` bits.
 
     What feeds a layer takes the format of that layer's input: hardware rounds it once.
@@ -45,7 +45,7 @@ def _feeders(graph: MaseGraph, layers: Mapping[str, Any]) -> dict[str, dict[str,
     for node in (n for n in graph.nodes if n.name in layers):
         taken = {k: v for k, v in layers[node.name].items() if k.startswith("data_in")}
         for source in node.all_input_nodes:
-            if mase_meta(source).common.mase_op in QUANTIZABLE_OPS:
+            if mase_meta(source).common.mase_op in quantizable_ops():
                 found[source.name] = {"name": "integer", **taken}
     return found
 

@@ -1,0 +1,30 @@
+"""What gradients on labelled batches say of each weight, for pruning by gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import nn
+
+from chop.actions.columns import LABELS, takes
+from chop.actions.trainer import loss_of, scores_of
+from chop.passes.graph.transforms.prune.importance import GradientScores
+
+
+def gradient_scores(
+    model: nn.Module, batches: Iterable[Mapping[str, Any]], method: str
+) -> GradientScores:
+    """The scores of `method` summed over `batches`; the gradients are gone after it.
+
+    A model that takes no labels has its loss taken from its scores.
+    """
+    scores = GradientScores(model, method)
+    for batch in batches:
+        fed = {k: v for k, v in batch.items() if k != LABELS or takes(model, LABELS)}
+        model.zero_grad(set_to_none=True)
+        loss: Any = loss_of(scores_of(model(**fed)), batch[LABELS])
+        loss.backward()
+        scores.update()
+    model.zero_grad(set_to_none=True)
+    return scores

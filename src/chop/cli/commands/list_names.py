@@ -1,0 +1,40 @@
+"""`mase list`: what is registered, by name."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from chop.cli.configs import ListConfig
+from chop.cli.names import REGISTRIES, registry
+from chop.cli.session import Session
+from chop.errors import MissingDependencyError
+
+
+def run(config: ListConfig, session: Session) -> dict[str, Any]:
+    """A table for each kind: names, and what each is."""
+    kinds = REGISTRIES if config.kind is None else (config.kind,)
+    found = {}
+    for kind in kinds:
+        try:
+            rows = [{"name": name, "what": told(t)} for name, t in registry(kind).items()]
+        except MissingDependencyError as error:
+            session.console.say(f"{kind}: {error}\n")
+            continue
+        found[kind] = rows
+        session.console.say(f"{kind}:")
+        session.console.table(rows, tablefmt="plain")
+        session.console.say()
+    return {"names": found}
+
+
+def told(thing: Any) -> str:
+    """The first sentence that a registered thing says of itself."""
+    if not (inspect.isclass(thing) or inspect.isroutine(thing)):
+        label = getattr(thing, "label", None)
+        return str(label) if label else _first(getattr(thing, "make", None))
+    return _first(thing)
+
+
+def _first(thing: Any) -> str:
+    return (inspect.getdoc(thing) or "").split("\n")[0] if thing is not None else ""

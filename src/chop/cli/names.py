@@ -1,0 +1,75 @@
+"""The names that options take, read from the registries when they are asked for.
+
+To let an option complete the names of a registry, give its field `metadata=names("samplers")`;
+with `closed=True` any other name is an error before the command starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from chop.cli.places import load_name
+from chop.errors import ConfigError, MissingDependencyError
+from chop.registry import suggest
+
+REGISTRIES: Mapping[str, str] = {
+    "formats": "chop.nn.quantizers:FORMATS",
+    "ops": "chop.ir.ops:OPS",
+    "passes": "chop.passes:PASSES",
+    "models": "chop.models:MODELS",
+    "datasets": "chop.dataset:DATASETS",
+    "metrics": "chop.actions:METRICS",
+    "sweeps": "chop.actions.sweeps:SWEEPS",
+    "samplers": "chop.search:SAMPLERS",
+    "pruners": "chop.search:PRUNERS",
+    "engines": "chop.search:ENGINES",
+    "costs": "chop.search:COSTS",
+    "spaces": "chop.search:SPACES",
+}
+"""What is registered by name -> where, as module:name, so that help imports none of it."""
+
+
+def registry(kind: str) -> Mapping[str, Any]:
+    """The registry of `kind`, imported now."""
+    found: Mapping[str, Any] = load_name(REGISTRIES[kind])
+    return found
+
+
+def known_names(kind: str) -> tuple[str, ...]:
+    """The names of `kind` that there are now."""
+    return tuple(registry(kind))
+
+
+def _completions(kind: str) -> tuple[str, ...]:
+    try:
+        return known_names(kind)
+    except MissingDependencyError:  # without the search's packages there is nothing to complete
+        return ()
+
+
+def names(kind: str, *, closed: bool = False, **more: Any) -> dict[str, Any]:
+    """Metadata of a field whose values are names of `kind`."""
+    if kind not in REGISTRIES:
+        raise ConfigError(f"names: unknown kind '{kind}'. {suggest(kind, REGISTRIES)}")
+    choices = functools.partial(_completions, kind)
+    return {"choices": choices, **({"names": kind} if closed else {}), **more}
+
+
+def check_names(config: Any, where: str) -> None:
+    """An error that names the option of `config` whose value is no name of its registry."""
+    for field in dataclasses.fields(config):
+        kind, value = field.metadata.get("names"), getattr(config, field.name)
+        if kind is None or value is None:
+            continue
+        table = registry(kind)
+        for name in value if isinstance(value, tuple | list) else (value,):
+            if name not in table:
+                told = f"{where}.{field.name}: unknown {_singular(kind)} '{name}'."
+                raise ConfigError(f"{told} {suggest(name, table)}")
+
+
+def _singular(kind: str) -> str:
+    return {"passes": "pass"}.get(kind, kind.removesuffix("s"))
