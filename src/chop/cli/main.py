@@ -201,8 +201,10 @@ def _work(command: Command, config: Any, console: Console) -> Mapping[str, Any]:
     if not hasattr(config, "out"):
         found: Mapping[str, Any] = run(config, Session(console, Path(), Path()))
         return found
-    with _imports_left_alone(), staged(config.out) as folder:
-        result: Mapping[str, Any] = run(config, Session(console, folder, config.out))
+    obsolete: list[Path] = []
+    with _imports_left_alone(), staged(config.out, obsolete) as folder:
+        session = Session(console, folder, config.out, obsolete)
+        result: Mapping[str, Any] = run(config, session)
         write_text(folder / CONFIG, to_toml(command.name, config))
         with (folder / RESULT).open("w") as opened:
             Console(out=opened).document(result)

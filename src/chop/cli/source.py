@@ -18,6 +18,7 @@ from torch import nn
 from chop.cli.configs import ModelOptions
 from chop.cli.data import Data
 from chop.cli.failures import SourceError
+from chop.cli.output import settle
 from chop.errors import ChopError, ConfigError, HubError
 from chop.hub import locate
 from chop.ir.checkpoint import is_checkpoint
@@ -58,6 +59,7 @@ def find_source(options: ModelOptions) -> Source:
     if name is None:
         raise SourceError(f"no model given. A model is {', '.join(FORMS[:-1])} or {FORMS[-1]}.")
     torch.manual_seed(options.seed)
+    settle(Path(name))
     tried: list[str] = []
     for find in FINDERS:
         found = find(name, options, tried)
