@@ -66,6 +66,16 @@ def test_every_limit_is_of_an_option_that_is_there():
         ("bench mlp --devices tpu", "bench.devices: no device 'tpu' here. Here: cpu"),
         ("bench mlp --against tiny_bert", "'tiny_bert' has no input 'x'; models are timed on the"),
         ("eval mlp --dataset digits --metric mse", "the model gives 10 for each row."),
+        ("trace tiny_bert --task base", "task: 'tiny_bert' is for sequence-classification, got 'b"),
+        (
+            "trace tiny_bert --set model_options.hiden_size=16",
+            "tiny_bert: unknown option 'hiden_size'. Did you mean 'hidden_size'?",
+        ),
+        (
+            "trace own.py:model --task base",
+            "task: 'own.py:model' is module:function or file.py:function, which takes none; got "
+            "'base'. It takes: model_options, inputs, input_shape.",
+        ),
         ("sweep lora_rank mlp --dataset digits --values 1.5", "takes whole numbers, got 1.5."),
         ("report mlp --studies text.txt", "text.txt: not a readable JSON file"),
     ],

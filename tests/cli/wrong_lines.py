@@ -313,6 +313,18 @@ trace mlp --set model_options.hidden=wide
 trace mlp --set model_options.hidden=[-4]
 trace mlp --set model_options.hiden=[4]
 trace mlp --set model_options=3
+trace tiny_bert --task base
+trace tiny_bert --task causal-lm
+trace mlp --task masked-lm
+trace tiny_vit --task question-answering
+trace tiny_bert --set model_options.hiden_size=16
+trace tiny_bert --set model_options.hidden_size=wide
+trace tiny_vit --set model_options.num_layers=3
+trace mlp --classes json:JSONDecoder
+trace own.py:model --task base --input-shape 2,4
+trace {trained} --task base
+trace {trained} --inputs input_ids
+trace {trained} --set model_options.hidden=[8]
 trace tiny_bert --inputs input_idz
 trace tiny_bert --inputs labels
 trace tiny_bert --inputs ,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -25,6 +24,7 @@ from chop.ir.checkpoint import is_checkpoint
 from chop.ir.graph import MaseGraph
 from chop.ir.inputs import Signature, is_hugging_face
 from chop.models import CNN, MLP, MODELS, ResidualCNN, get_model
+from chop.models.named import DEFAULT_TASK, build_model, check_task
 from chop.passes import add_common_metadata_analysis_pass, init_metadata_analysis_pass
 
 FORMS = (
@@ -35,6 +35,20 @@ FORMS = (
     "a hub name",
 )
 """What a model may be, in the order they are tried."""
+TAKEN = dict(
+    zip(
+        FORMS,
+        (
+            ("task", "model_options", "inputs", "input_shape"),
+            ("classes", "input_shape"),
+            ("model_options", "inputs", "input_shape"),
+            *[("task", "model_options", "inputs", "input_shape")] * 2,
+        ),
+        strict=True,
+    )
+)
+"""The options about a model that say something of each form (`input_shape` is checked later)."""
+UNSET = {"task": DEFAULT_TASK, "model_options": {}, "inputs": None, "classes": ()}
 LABELS = "labels"
 
 
@@ -53,8 +67,11 @@ class Source:
     place: str | None = None
 
 
-def find_source(options: ModelOptions) -> Source:
-    """The model of `options`; an error says what was tried."""
+def find_source(options: ModelOptions, *, is_alone: bool = True) -> Source:
+    """The model of `options`; an error says what was tried.
+
+    Where the model `is_alone`, options that say nothing of it are an error.
+    """
     name = options.model
     if name is None:
         raise SourceError(f"no model given. A model is {', '.join(FORMS[:-1])} or {FORMS[-1]}.")
@@ -64,16 +81,31 @@ def find_source(options: ModelOptions) -> Source:
     for find in FINDERS:
         found = find(name, options, tried)
         if found is not None:
+            if is_alone:
+                _check_taken(options, found)
             return found
     listed = "".join(f"\n  not {each}" for each in tried)
     raise SourceError(f"no model '{name}'. Tried:{listed}")
+
+
+def _check_taken(options: ModelOptions, source: Source) -> None:
+    """Refuse what a model of this form would ignore."""
+    if source.kind == FORMS[0]:
+        check_task(source.name, options.task)
+    for name, unset in UNSET.items():
+        given = getattr(options, name)
+        if given != unset and name not in TAKEN[source.kind]:
+            raise ConfigError(
+                f"{name}: '{source.name}' is {source.kind}, which takes none; got {given!r}. "
+                f"It takes: {', '.join(TAKEN[source.kind])}."
+            )
 
 
 def _reference(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
     if name not in MODELS:
         tried.append(f"{FORMS[0]} ({', '.join(MODELS)})")
         return None
-    return Source(name, FORMS[0], model=_build(name, MODELS[name], options))
+    return Source(name, FORMS[0], model=build_model(name, MODELS[name], options.model_options))
 
 
 def _checkpoint(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
@@ -105,7 +137,7 @@ def _function(name: str, options: ModelOptions, tried: list[str]) -> Source | No
     build = import_name(name)
     if not callable(build) or isinstance(build, nn.Module):
         raise SourceError(f"{name}: expected a function that builds a model.")
-    made = _build(name, build, options)
+    made = build_model(name, build, options.model_options)
     is_pair = isinstance(made, tuple) and len(made) == 2
     model, inputs = made if is_pair else (made, None)
     if not isinstance(model, nn.Module):
@@ -114,26 +146,6 @@ def _function(name: str, options: ModelOptions, tried: list[str]) -> Source | No
             f"and its example inputs."
         )
     return Source(name, FORMS[2], model=model, inputs=inputs)
-
-
-def _build(name: str, build: Callable[..., Any], options: ModelOptions) -> Any:
-    """What `build` makes of the model's options."""
-    given = options.model_options
-    try:
-        inspect.signature(build).bind(**given)
-    except TypeError as error:
-        raise SourceError(
-            f"model_options: {name} does not take {', '.join(given) or 'nothing'} ({error}). "
-            f"It takes: {', '.join(inspect.signature(build).parameters) or 'nothing'}."
-        ) from error
-    try:
-        return build(**given)
-    except (TypeError, ValueError, RuntimeError) as error:  # Python's and torch's, of wrong values
-        shown = ", ".join(f"{key} = {value!r}" for key, value in given.items()) or "none"
-        raise SourceError(
-            f"{name}: no model could be built with model_options {shown} "
-            f"({type(error).__name__}: {error})."
-        ) from error
 
 
 def _import_class(place: str) -> type:

@@ -30,7 +30,7 @@ def run(config: ReportConfig, session: Session) -> dict[str, Any]:
     with session.console.progress("report"):
         for label, name in given.items():
             chosen = dataclasses.replace(config, model=name)
-            source = find_source(chosen)
+            source = find_source(chosen, is_alone=len(given) == 1)
             data = load_data(chosen, source.place)
             graphs[label if len(given) > 1 else "model"] = load_graph(chosen, source, data)
             if data is not None:
