@@ -138,8 +138,9 @@ def latency_table(records: Sequence[LatencyRecord]) -> str:
         )
         for r in records
     ]
-    headers = ("device", "calls", "program", "first call", "median", "quartiles", "speed-up")
-    return tabulate(rows, headers=(*headers, "with first call"))
+    times = ("first call (ms)", "median (ms)", "quartiles (ms)")
+    speedups = ("speed-up (times)", "with first call (times)")
+    return tabulate(rows, headers=("device", "calls", "program", *times, *speedups))
 
 
 def latency_figure(records: Sequence[LatencyRecord], path: str | Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import importlib.abc
 import importlib.metadata
 import os
 import signal
@@ -43,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(is_json="--json" in words, is_quiet="--quiet" in words)
     is_debug = "--debug" in words
     try:
-        return _dispatch(words, console)
+        with _announced(console, words):
+            return _dispatch(words, console)
     except BrokenPipeError:  # who read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
@@ -72,6 +74,31 @@ def _dispatch(words: Sequence[str], console: Console) -> int:
         console.say(build_parser(command).format_help())
         return OK
     return _run(command, words[1:], console)
+
+
+class FirstWords(importlib.abc.MetaPathFinder):
+    """Says what is about to be done when torch is first imported: that takes seconds."""
+
+    def __init__(self, console: Console, words: Sequence[str]) -> None:
+        self.console, self.text = console, f"mase {' '.join(words)}: loading torch …"
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Find nothing; the finders that follow do."""
+        if name == "torch" and self.text:
+            self.console.note(self.text)
+            self.text = ""
+
+
+@contextlib.contextmanager
+def _announced(console: Console, words: Sequence[str]) -> Iterator[None]:
+    finder = FirstWords(console, words)
+    if "torch" not in sys.modules:
+        sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
 
 
 def overview() -> str:
