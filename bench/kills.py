@@ -50,7 +50,8 @@ WRONG = ("lost", "mixed", "doubled", "litter")
 MOST_KILLS = 3
 """Kills of one run before it is left to end."""
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-EVENTS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "fcntl.flock")
+EVENTS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir")
+MOMENTS = {"after": "after a random time", "at_event": "at a random file operation"}
 TIMES = ("seconds", "date")
 """Fields that differ between two equal runs."""
 
@@ -124,7 +125,7 @@ def run(line: str, out: Path, *, after: float | None = None, at_event: int | Non
     start = time.monotonic()
     process = os.fork()
     if process == 0:
-        _be_command([*line.split(), "--out", str(out)], log, counted, at_event)
+        _be_command(line, out, log, counted, at_event)
     if after is not None:
         _kill_after(process, after)
     _, status = os.waitpid(process, 0)
@@ -143,7 +144,19 @@ def _kill_after(process: int, seconds: float) -> None:
     os.kill(process, signal.SIGKILL)
 
 
-def _be_command(words: list[str], log: Path, counted: Path, at_event: int | None) -> None:
+def _is_write(event: str, args: tuple[Any, ...], out: Path) -> bool:
+    """Whether an audit event is a change to the folder `out`."""
+    if event != "open" and event not in EVENTS:
+        return False
+    place = args[0] if not isinstance(args[0], bytes) else args[0].decode()
+    is_inside = isinstance(place, str | Path) and str(place).startswith(str(out))
+    if event == "open":
+        return is_inside and bool((args[2] or 0) & WRITES)
+    return is_inside or args[-1] not in (-1, None)  # relative to an open folder: removing a tree
+
+
+def _be_command(line: str, out: Path, log: Path, counted: Path, at_event: int | None) -> None:
+    words = [*line.split(), "--out", str(out)]
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
@@ -151,8 +164,7 @@ def _be_command(words: list[str], log: Path, counted: Path, at_event: int | None
 
     def hear(event: str, args: tuple[Any, ...]) -> None:
         nonlocal events
-        is_write = event == "open" and bool((args[2] or 0) & WRITES)
-        if is_write or event in EVENTS:
+        if _is_write(event, args, out):
             events += 1
             if events == at_event:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -303,8 +315,9 @@ def _counted(rows: list[Told]) -> Told:
     by_command: dict[str, Counter[str]] = {}
     for row in rows:
         of = by_command.setdefault(row["command"], Counter())
-        of.update({"runs": 1, "kills": row["kills"], **{n: row["wrong"].count(n) for n in WRONG}})
-    names = ("runs", "kills", *WRONG)
+        of.update({"runs": 1, **{n: row[n] for n in ("kills", *MOMENTS.values())}})
+        of.update({name: row["wrong"].count(name) for name in WRONG})
+    names = ("runs", "kills", *MOMENTS.values(), *WRONG)
     table = {name: {key: of[key] for key in names} for name, of in by_command.items()}
     return {"totals": {k: sum(r[k] for r in table.values()) for k in names}, "by command": table}
 
@@ -318,24 +331,27 @@ def kill_and_resume(job: Job, wholes: tuple[Whole, ...], place: Path, draw: rand
         run(job.lines[0], out)
     allowed = [wholes[0].contents if has_old else {}, wholes[1].contents]
     foreign = set() if job.is_shared else set(job.finished(out))
-    kills, wrong, told = 0, [], ""
+    moments: list[str] = []
+    wrong, told = [], ""
     most = draw.randint(1, MOST_KILLS)
     while True:
         before = job.finished(out)
-        ended = run(job.lines[1], out, **(_moment(wholes[1], draw) if kills < most else {}))
+        moment = _moment(wholes[1], draw) if len(moments) < most else {}
+        ended = run(job.lines[1], out, **moment)
         own = {name: value for name, value in before.items() if name not in foreign}
         wrong += _reuse_problems(job, own, ended)
         wrong += _reading_problems(out, allowed, job.finished, before, ended)
         if ended.code is not None:
             break
-        kills += 1
+        moments += moment
     if ended.code != 0 or contents(out) != wholes[1].contents:
         wrong.append("lost")
         told = ended.said[-300:]
     if leftovers(out):
         wrong.append("litter")
         told = f"{told} {leftovers(out)}"
-    return {"command": job.name, "kills": kills, "wrong": wrong, "told": told}
+    counts = {MOMENTS[name]: moments.count(name) for name in MOMENTS}
+    return {"command": job.name, "kills": len(moments), **counts, "wrong": wrong, "told": told}
 
 
 def _moment(whole: Whole, draw: random.Random) -> Told:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from chop.cli.failures import UsageError
-from chop.files import folder_lock
+from chop.files import folder_lock, write_whole
 
 SCRATCH = ".staged."
 COMPLETE = ".complete"
@@ -132,8 +132,4 @@ def settle(folder: Path) -> None:
 
 def write_text(path: Path, text: str) -> Path:
     """Write so that the file is there with all of its text, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    os.replace(temporary, path)
-    return path
+    return write_whole(path, text)
