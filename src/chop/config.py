@@ -53,6 +53,20 @@ def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
         raise ConfigError(f"{where}: {error}") from error
 
 
+def check_fields(instance: Any) -> None:
+    """Check, and where TOML would need it turn, the fields of a frozen dataclass made directly.
+
+    For `__post_init__`: the fields then are what their annotations say.
+    """
+    cls = type(instance)
+    for name, hint in _hints(cls).items():
+        if name in cls.__dataclass_fields__ and not isinstance(hint, typing.ForwardRef):
+            found = getattr(instance, name)
+            made = convert(found, hint, f"{cls.__name__}.{name}")
+            if made is not found:
+                object.__setattr__(instance, name, made)
+
+
 def _split(
     given: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:

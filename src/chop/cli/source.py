@@ -18,7 +18,7 @@ from chop.cli.configs import ModelOptions
 from chop.cli.data import Data
 from chop.cli.failures import SourceError
 from chop.cli.output import settle
-from chop.errors import ChopError, ConfigError, HubError
+from chop.errors import ChopError, ConfigError, HubError, TraceError
 from chop.hub import locate
 from chop.ir.checkpoint import is_checkpoint
 from chop.ir.graph import MaseGraph
@@ -233,13 +233,14 @@ def _trace(options: ModelOptions, source: Source, model: nn.Module, data: Data |
     example = _example(options, source, model, data)
     try:
         return MaseGraph(model, dummy_in=example)
-    except ChopError:
-        raise
-    except RuntimeError as error:  # torch's own, in the model's forward
+    except TraceError as error:
+        if not isinstance(error.__cause__, RuntimeError):  # torch's own, in the model's forward
+            raise
         given = example if isinstance(example, tuple | list) else [example]
         shapes = ", ".join(str(list(x.shape)) for x in given if isinstance(x, torch.Tensor))
         raise ConfigError(
-            f"{type(model).__name__} does not run on inputs of shape {shapes or 'given'}: {error}. "
+            f"{type(model).__name__} does not run on inputs of shape {shapes or 'given'}: "
+            f"{error.__cause__}. "
             f"Give --input-shape, or a function that returns the model and inputs it takes."
         ) from error
 

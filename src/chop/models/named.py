@@ -15,7 +15,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import AutoConfig, PretrainedConfig
 
-from chop.errors import ConfigError
+from chop.errors import ConfigError, HubError
 from chop.hub import locate
 from chop.log import warn_once
 from chop.models.cnn import CNN, ResidualCNN
@@ -91,6 +91,8 @@ def get_model(
         model = family.from_config(name, **options)
         return model
     place = locate(checkpoint or name, "model")
+    if place.is_folder and not Path(place.name, "config.json").is_file():
+        raise HubError(f"model '{place.name}': the folder has no config.json.")
     if pretrained is False:
         config = AutoConfig.from_pretrained(place.name, local_files_only=place.is_local, **options)
         model = family.from_config(config)

@@ -16,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from chop.arguments import PATH, an, takes
 from chop.files import write_whole
 from chop.report.records import Report, report_records
 
@@ -52,6 +53,7 @@ IMPORTED = r'const \1 = modules["\2"];'
 STYLES = ("tokens.css", "page.css", "graph.css", "chart.css")
 
 
+@takes(path=PATH, report=an(Report))
 def write_report(path: str | Path, report: Report) -> Path:
     """Write the report, whole or not at all, and say where."""
     return write_whole(Path(path), report_page(report_records(report)))

@@ -24,6 +24,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from chop.actions.records import write_csv
 from chop.actions.trials import CONSTRAINTS, TrialRecord, best_trial, pareto_front
+from chop.arguments import FUNCTION, MANY, MAPPING, NONE, NUMBER, PATH, TEXT, WHOLE, an, takes
 from chop.errors import ConfigError, SearchError
 from chop.files import write_whole
 from chop.log import get_logger
@@ -104,6 +105,20 @@ def save_study(record: Mapping[str, Any], directory: str | Path) -> list[Path]:
     return [write_whole(folder / "study.json", text), table]
 
 
+@takes(
+    space=an(Space),
+    evaluate=FUNCTION | TEXT,
+    objectives=MAPPING | NONE,
+    trials=WHOLE,
+    workers=WHOLE,
+    retries=WHOLE,
+    seed=WHOLE,
+    timeout=NUMBER | NONE,
+    storage=PATH | NONE,
+    directory=PATH | NONE,
+    name=TEXT,
+    initial=MANY,
+)
 def search(
     space: Space,
     evaluate: Evaluate | str,
@@ -153,6 +168,8 @@ def search(
         heartbeat_seconds=heartbeat_seconds,
         about=dict(about or {}),
     )
+    if timeout is not None and not timeout > 0:
+        raise ConfigError(f"search: timeout is {timeout} seconds. Allowed: above 0.")
     if workers < 1:
         raise ConfigError(f"search: workers is {workers}. Allowed: 1 or more.")
     launch = ENGINES[engine]
@@ -169,6 +186,7 @@ def search(
         desk.close()
 
 
+@takes(SearchError, name=TEXT, storage=PATH)
 def load_study(name: str, storage: str | Path) -> SearchResult:
     """The result of a search so far, from where it is kept; nothing is run."""
     store = open_store(storage)

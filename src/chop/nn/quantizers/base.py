@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from chop.config import check_fields
 from chop.errors import ConfigError
 from chop.nn.quantizers.kernels import Kernel, can_call, can_mask, can_run, mask
 from chop.nn.quantizers.rounding import Rounding, make_noise
@@ -40,6 +41,9 @@ class Quantizer:
     """Settings of older configs that are no fields; `modern` translates or drops them."""
 
     ste: StraightThrough = field(default="masked", kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @classmethod
     def modern(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,6 +74,8 @@ class Quantizer:
 
     def __call__(self, x: Tensor) -> Tensor:
         """`quantize(x)` by the fastest way there is, with a straight-through gradient."""
+        if not isinstance(x, Tensor):
+            raise ConfigError(f"{self.name}: expected a tensor, got {type(x).__name__}.")
         if x.requires_grad and torch.is_grad_enabled():
             return _StraightThrough.apply(x, self)
         return self._values(x)[0]
