@@ -15,7 +15,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import AutoConfig, PretrainedConfig
 
-from chop.errors import ConfigError, HubError
+from chop.errors import ChopError, ConfigError, HubError
 from chop.hub import locate
 from chop.log import warn_once
 from chop.models.cnn import CNN, ResidualCNN
@@ -122,6 +122,8 @@ def build_model(name: str, builder: Callable[..., Any], options: Mapping[str, An
         ) from error
     try:
         return builder(**options)
+    except ChopError:
+        raise
     except WRONG_VALUES as error:
         shown = ", ".join(f"{key} = {value!r}" for key, value in options.items()) or "none"
         raise ConfigError(
