@@ -4,7 +4,7 @@ import pytest
 
 from chop.config import load_toml, parse_toml
 from chop.errors import ConfigError, DataError
-from chop.files import parse_json, read_json, read_text
+from chop.files import parse_json, read_json, read_text, write_whole
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,19 @@ def test_toml_that_is_none_is_a_config_error(tmp_path):
     file.write_bytes(b"a = '\xff'")
     with pytest.raises(ConfigError, match=r"x.toml: not text in UTF-8"):
         load_toml(file)
+
+
+def test_a_file_is_written_whole_and_drafts_of_the_dead_go(tmp_path):
+    for name in (".a.txt.draft1", ".b.txt.draft1"):
+        (tmp_path / name).write_text("half")
+    write_whole(tmp_path / "a.txt", "é\r\n")
+    assert (tmp_path / "a.txt").read_bytes() == "é\r\n".encode()
+    assert {path.name for path in tmp_path.iterdir()} == {"a.txt", ".b.txt.draft1"}
+
+
+def test_a_write_that_is_cut_short_leaves_the_old_text(tmp_path, monkeypatch):
+    write_whole(tmp_path / "a.txt", "old")
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError()))
+        write_whole(tmp_path / "a.txt", "new")
+    assert (tmp_path / "a.txt").read_text() == "old"

@@ -44,6 +44,10 @@ def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     hints = _hints(cls)  # type: ignore[arg-type]
     known, rest = _split(given, fields)
+    for key, value in known.items():
+        if rest and key not in fields:
+            told = f"unknown key '{key}'. {suggest(key, fields.keys() - rest.keys())}"
+            raise ConfigError(f"{where}: {told} A rule is a table, got {_show(value)}.")
     _check_keys(known, {k: f for k, f in fields.items() if k not in rest}, where)
     values = {k: convert(v, hints[k], f"{where}.{k}") for k, v in known.items()}
     values |= {k: convert(v, hints[k], where) for k, v in rest.items()}
@@ -51,6 +55,20 @@ def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
         return cls(**values)
     except ConfigError as error:  # raised by __post_init__, which does not know the path
         raise ConfigError(f"{where}: {error}") from error
+
+
+def check_fields(instance: Any) -> None:
+    """Check, and where TOML would need it turn, the fields of a frozen dataclass made directly.
+
+    For `__post_init__`: the fields then are what their annotations say.
+    """
+    cls = type(instance)
+    for name, hint in _hints(cls).items():
+        if name in cls.__dataclass_fields__ and not isinstance(hint, typing.ForwardRef):
+            found = getattr(instance, name)
+            made = convert(found, hint, f"{cls.__name__}.{name}")
+            if made is not found:
+                object.__setattr__(instance, name, made)
 
 
 def _split(

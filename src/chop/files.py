@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 from collections.abc import Iterator
@@ -85,6 +86,21 @@ def shown(value: Any) -> str:
     """`value` for a message: its start, and never a second line."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def write_whole(path: Path, text: str) -> Path:
+    """Write so that the file is there with all of its text, or not at all.
+
+    Two processes that write to one folder take turns; what a killed one left of it is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with folder_lock(path.parent):
+        for leftover in path.parent.glob(f".{glob.escape(path.name)}.draft*"):
+            leftover.unlink(missing_ok=True)
+        draft = path.with_name(f".{path.name}.draft{os.getpid()}")
+        draft.write_text(text, encoding="utf-8", newline="")
+        os.replace(draft, path)
+    return path
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from typing import Literal
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
 
+from chop.arguments import PATH, check
 from chop.errors import HubError
 
 Kind = Literal["model", "dataset"]
@@ -37,6 +38,7 @@ class Place:
 
 def locate(name: str | Path, kind: Kind) -> Place:
     """Where `name` is, tried in order: a folder, one in $MASE_MODELS or $MASE_DATA, the hub."""
+    check(f"{kind}", PATH, name, HubError)
     folder = _local_folder(name, kind)
     if folder is not None:
         return Place(str(folder), is_local=True)

@@ -94,6 +94,17 @@ def test_the_loss_of_a_resumed_training_is_that_of_the_whole(mase, tmp_path, mon
     assert mase(f"{line} --out parts").document["train"] == whole
 
 
+def test_a_finished_training_is_kept_until_its_results_are_in_their_place(
+    mase, tmp_path, monkeypatch
+):
+    line = f"train mlp {DIGITS} --epochs 2 --save-steps 4 --out run"
+    with monkeypatch.context() as patch:
+        patch.setattr("chop.cli.main.write_text", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        assert mase(line).code == 1
+    assert mase(line).err.count("goes on after step 8 of 8") == 1
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
 def test_a_training_that_diverges_is_a_failure(mase, tmp_path):
     ran = mase(f"train mlp {DIGITS} --epochs 4 --learning-rate 1e30 --quiet --out run")
     assert ran.code == 1

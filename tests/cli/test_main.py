@@ -40,6 +40,55 @@ def test_help_needs_no_torch():
     assert all(name in done.stdout for name in COMMANDS)
 
 
+FIRST_WORDS = """
+import sys
+from chop.cli.commands import COMMANDS
+from chop.cli.main import main
+
+class Reached(BaseException):
+    "Torch is about to be loaded."
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            raise Reached
+
+sys.meta_path.insert(0, Watch())  # `main` puts its own before it
+more = {"sweep": ["sparsity"], "quantize": ["--width", "8"], "search": ["--formats", "integer"],
+        "completion": ["bash"]}
+for name in COMMANDS:
+    words = [name, *more.get(name, ["mlp"]), *sys.argv[1:]]
+    try:
+        main(words)
+    except Reached:
+        print("TORCH", name, file=sys.stderr)
+"""
+
+
+def first_words(tmp_path, *more):
+    environment = {**os.environ, "PYTHONPATH": SOURCE}
+    command = [sys.executable, "-c", FIRST_WORDS, *more]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "loading" not in done.stdout
+    return done.stderr.splitlines()
+
+
+def test_every_command_says_what_it_does_before_torch_is_loaded(tmp_path):
+    lines = first_words(tmp_path)
+    loaded = [line.split()[1] for line in lines if line.startswith("TORCH")]
+    assert set(loaded) >= set(COMMANDS) - {"demo", "doctor"}, "those take no model"
+    for name in loaded:
+        said = lines[lines.index(f"TORCH {name}") - 1]
+        assert said.startswith(f"mase {name}") and said.endswith(": loading torch …")
+
+
+def test_a_quiet_command_says_nothing_first(tmp_path):
+    lines = first_words(tmp_path, "--quiet")
+    assert not any("loading" in line for line in lines)
+    assert "TORCH train" in lines
+
+
 def test_mase_alone_describes_every_command_in_a_line(mase):
     ran = mase("")
     lines = ran.out.splitlines()

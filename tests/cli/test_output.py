@@ -3,7 +3,7 @@
 import pytest
 
 from chop.cli.failures import UsageError
-from chop.cli.output import staged, write_text
+from chop.cli.output import COMPLETE, settle, staged, write_text
 
 
 def test_results_appear_when_the_block_ends(tmp_path):
@@ -48,3 +48,47 @@ def test_what_a_killed_process_left_is_cleaned(tmp_path):
     with staged(tmp_path / "out"):
         pass
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def half_moved(folder):
+    """A command that was killed when it had moved one of two files."""
+    write_text(folder / "one.txt", "new")
+    write_text(folder / "two.txt", "old")
+    write_text(folder / ".staged.1" / "two.txt", "new")
+    write_text(folder / ".staged.1" / COMPLETE, "")
+    return folder
+
+
+def test_a_reader_finds_what_a_killed_command_had_begun_to_move(tmp_path):
+    folder = half_moved(tmp_path / "out")
+    settle(folder)
+    assert (folder / "two.txt").read_text() == "new"
+    assert {path.name for path in folder.iterdir()} == {"one.txt", "two.txt"}
+
+
+def test_a_reader_leaves_a_command_at_work_alone(tmp_path):
+    with staged(tmp_path / "out") as scratch:
+        write_text(scratch / "a.txt", "")
+        write_text(scratch / COMPLETE, "")
+        settle(tmp_path / "out")
+        assert not (tmp_path / "out" / "a.txt").exists()
+
+
+def test_a_link_is_nothing_that_a_command_left(tmp_path):
+    write_text(tmp_path / "elsewhere" / "a.txt", "mine")
+    write_text(tmp_path / "elsewhere" / COMPLETE, "")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".staged.1").symlink_to(tmp_path / "elsewhere")
+    settle(tmp_path / "out")
+    assert (tmp_path / "elsewhere" / "a.txt").exists()
+
+
+def test_what_results_make_obsolete_goes_after_them_and_not_before(tmp_path, monkeypatch):
+    write_text(tmp_path / "out" / "checkpoints" / "step", "")
+    obsolete = [tmp_path / "out" / "checkpoints"]
+    with monkeypatch.context() as patch, pytest.raises(OSError), staged(tmp_path / "out", obsolete):
+        patch.setattr("chop.cli.output.publish", lambda *_: (_ for _ in ()).throw(OSError()))
+    assert obsolete[0].is_dir()
+    with staged(tmp_path / "out", obsolete):
+        pass
+    assert not obsolete[0].exists()

@@ -34,6 +34,16 @@ def run(tmp_path, capsys):
     return go
 
 
+def test_a_stage_that_was_killed_while_its_files_moved_is_whole(run, tmp_path):
+    run()
+    scratch = tmp_path / "one" / ".staged.1"
+    scratch.mkdir()
+    (scratch / ".complete").touch()
+    (tmp_path / "one" / "file.txt").rename(scratch / "file.txt")
+    assert run()[0] == []
+    assert (tmp_path / "one" / "file.txt").read_text() == "kept"
+
+
 def test_stages_run_in_order_and_leave_files_and_stamps(run, tmp_path):
     ran, results, out = run()
     assert ran == ["one", "two"] and results["two"]["value"] == 3

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from chop.cli.commands import COMMANDS
 from chop.cli.option import Option, options_of
@@ -41,6 +42,24 @@ FOLDERS = {"empty": {}, "half": {"graph.json": '{"format": "mase-graph"', "graph
 
 NUMBERS = {int: ("many", "1.5", ""), float: ("many", "")}
 """Texts that are no such number."""
+
+
+def prepare(folder: Path, mase: Callable[[list[str]], int]) -> None:
+    """Write files that are not what they should be, and a checkpoint that is."""
+    for name, content in FILES.items():
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    for name, files in FOLDERS.items():
+        (folder / name).mkdir()
+        for file, content in files.items():
+            (folder / name / file).write_text(content)
+    train = "train mlp --dataset digits --train-rows 64 --set model_options.hidden=[8] --quiet"
+    assert mase([*train.split(), "--out", str(folder / "trained")]) == 0
+
+
+def is_clear(code: int, told: str) -> bool:
+    """Whether a line ended as a wrong one must: with a message of ours, and no other."""
+    is_ours = "not an error MASE foresaw" not in told and "Traceback" not in told
+    return code in (1, 2) and "mase: " in told and is_ours
 
 
 def misspelt_options() -> Iterator[str]:
@@ -313,6 +332,18 @@ trace mlp --set model_options.hidden=wide
 trace mlp --set model_options.hidden=[-4]
 trace mlp --set model_options.hiden=[4]
 trace mlp --set model_options=3
+trace tiny_bert --task base
+trace tiny_bert --task causal-lm
+trace mlp --task masked-lm
+trace tiny_vit --task question-answering
+trace tiny_bert --set model_options.hiden_size=16
+trace tiny_bert --set model_options.hidden_size=wide
+trace tiny_vit --set model_options.num_layers=3
+trace mlp --classes json:JSONDecoder
+trace own.py:model --task base --input-shape 2,4
+trace {trained} --task base
+trace {trained} --inputs input_ids
+trace {trained} --set model_options.hidden=[8]
 trace tiny_bert --inputs input_idz
 trace tiny_bert --inputs labels
 trace tiny_bert --inputs ,

@@ -1,81 +1,21 @@
 """A checkpoint is the old one or the new one, wherever the process that writes it dies."""
 
-import functools
 import multiprocessing
-import shutil
 
 import pytest
 import torch
-from dying import Dying, Killed
-from torch import nn
+from dying import Dying, Killed, command, die_everywhere, export, graph, held
 
-from chop import MaseGraph
 from chop.cli.output import staged
 from chop.ir.store.tensors import write_pair
 
 
-@functools.cache
-def graph(value):
-    made = MaseGraph(nn.Linear(2, 2), dummy_in=torch.ones(1, 2))
-    with torch.no_grad():
-        for parameter in made.model.parameters():
-            parameter.fill_(value)
-    return made
-
-
-def held(path):
-    """The value of the checkpoint at `path`; None where there is none."""
-    if not path.with_suffix(".json").exists():
-        return None
-    values = {
-        float(v)
-        for p in MaseGraph.from_checkpoint(path).model.parameters()
-        for v in p.detach().view(-1)
-    }
-    assert len(values) == 1, "parts of two checkpoints"
-    return values.pop()
-
-
-def export(folder, value):
-    graph(value).export(folder / "model")
-
-
-def command(folder, value):
-    with staged(folder) as scratch:
-        graph(value).export(scratch / "model")
-        (scratch / "report").mkdir()
-        (scratch / "report" / "page.html").write_text(str(value))
-        (scratch / "result.json").write_text(str(value))
-
-
-def die_everywhere(monkeypatch, folder, write, before):
-    """Every point at which `write` can die, with what is there afterwards."""
-    found = []
-    while True:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        if before is not None:
-            write(folder, before)
-        with monkeypatch.context() as patch:
-            dying = Dying(patch, last=len(found) + 1)
-            try:
-                write(folder, 2.0)
-            except Killed:
-                pass
-            else:
-                return found
-            assert dying.count > len(found)
-        found.append(held(folder / "model"))
-        write(folder, 3.0)
-        assert held(folder / "model") == 3.0
-        left = {p.name for p in folder.iterdir()} - {"model.json", "model.safetensors"}
-        assert not left - {"report", "result.json"}, "leftovers are cleaned at the next write"
-
-
 @pytest.mark.parametrize("before", [None, 1.0])
 @pytest.mark.parametrize("write", [export, command])
-def test_a_death_at_any_file_operation_leaves_old_or_new(monkeypatch, tmp_path, write, before):
-    found = die_everywhere(monkeypatch, tmp_path / "out", write, before)
+def test_a_death_at_any_file_operation_leaves_old_or_new(tmp_path, write, before):
+    deaths = die_everywhere(tmp_path / "out", write, before)
+    found = [death.held for death in deaths]
+    assert not any(death.left for death in deaths), "leftovers are cleaned at the next write"
     assert set(found) <= {before, 2.0}
     assert found[0] == before
     assert found[-1] == 2.0

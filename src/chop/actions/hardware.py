@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.simulation import TRACED_CYCLES
+from chop.arguments import MAPPING, NONE, PATH, takes
+from chop.errors import HardwareError
 from chop.hw import synth
 from chop.hw.cocotb_run import BENCH
 from chop.hw.emit import emit, vector_files, write_files
@@ -39,6 +41,7 @@ class HardwareBuild:
     report: Path
 
 
+@takes(HardwareError, project_dir=PATH, parallelism=MAPPING | NONE)
 def build_hardware(
     graph: MaseGraph,
     project_dir: str | Path = DEFAULT_PROJECT,

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
+from chop.arguments import an, check
 from chop.errors import ConfigError, MissingDependencyError
 from chop.ir.graph import MaseGraph
 
@@ -61,6 +62,10 @@ def measure_latency(
     """
     if not models:
         raise ConfigError("measure_latency: no models given.")
+    kind = an(torch.nn.Module, "a torch.nn.Module") | an(MaseGraph)
+    for name, model in models.items():
+        check(f"measure_latency: models['{name}']", kind, model)
+    _check_counts(iterations, devices or ())
     found = devices or ("cpu", *(["cuda"] if torch.cuda.is_available() else []))
     records: list[LatencyRecord] = []
     for device in found:
@@ -68,6 +73,19 @@ def measure_latency(
             programs = _programs(models, inputs, device, prepare or {})
             records += _measure(programs, device, count)
     return records
+
+
+def _check_counts(iterations: Sequence[int], devices: Sequence[str]) -> None:
+    for count in iterations:
+        if not isinstance(count, int) or count < 1:
+            raise ConfigError(f"measure_latency: iterations has {count!r}. Allowed: 1 or more.")
+    for device in devices:
+        try:
+            torch.device(device)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"measure_latency: no device is called '{device}'. Allowed: cpu, cuda, cuda:0 …"
+            ) from error
 
 
 def _programs(
@@ -138,8 +156,9 @@ def latency_table(records: Sequence[LatencyRecord]) -> str:
         )
         for r in records
     ]
-    headers = ("device", "calls", "program", "first call", "median", "quartiles", "speed-up")
-    return tabulate(rows, headers=(*headers, "with first call"))
+    times = ("first call (ms)", "median (ms)", "quartiles (ms)")
+    speedups = ("speed-up (times)", "with first call (times)")
+    return tabulate(rows, headers=("device", "calls", "program", *times, *speedups))
 
 
 def latency_figure(records: Sequence[LatencyRecord], path: str | Path) -> Path:

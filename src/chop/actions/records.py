@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.errors import DataError
-from chop.files import parse_json, read_text
+from chop.files import parse_json, read_text, write_whole
 
 Record = dict[str, Any]
 
@@ -62,13 +63,9 @@ def find_record(records: Iterable[Record], key: Mapping[str, Any]) -> Record | N
 
 def write_csv(path: str | Path, records: Sequence[Mapping[str, Any]]) -> Path:
     """The records as a table with a column for every field, in the order fields appear."""
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
     columns = list(dict.fromkeys(name for record in records for name in record))
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    with temporary.open("w", newline="") as opened:
-        writer = csv.DictWriter(opened, columns)
-        writer.writeheader()
-        writer.writerows(records)
-    os.replace(temporary, file)
-    return file
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns)
+    writer.writeheader()
+    writer.writerows(records)
+    return write_whole(Path(path), text.getvalue())

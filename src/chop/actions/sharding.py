@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from chop.arguments import an, takes
 from chop.distributed.plan import Plan
 from chop.distributed.report import cost_records, plan_records, plan_table
 from chop.distributed.verify import Verification, verify_plan
@@ -51,6 +52,7 @@ class ShardResult:
         return f"{text}\n\n{verdict(self.verification)}" if self.verification else text
 
 
+@takes(graph=an(MaseGraph), args=an(ShardArgs))
 def shard(graph: MaseGraph, args: ShardArgs, dummy_in: Any = None) -> ShardResult:
     """Plan `graph` at the shapes of `dummy_in` (None: those of the trace) and verify if asked.
 

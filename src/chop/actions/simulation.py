@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from chop.arguments import NONE, PATH, takes
 from chop.errors import HardwareError
 from chop.hw import synth
 from chop.hw.cocotb_run import CocotbResult, run_cocotb
@@ -21,6 +22,7 @@ SIMULATORS = ("verilator", "cocotb")
 TRACED_CYCLES = 400
 
 
+@takes(HardwareError, project_dir=PATH | NONE)
 def simulate(
     project_dir: str | Path | None = None,
     *,
@@ -69,6 +71,7 @@ def simulate(
     return verdict
 
 
+@takes(HardwareError, project_dir=PATH | NONE)
 def synthesize(
     project_dir: str | Path | None = None, *, family: str = "xc7", trust: bool = False
 ) -> synth.Area:

@@ -12,6 +12,7 @@ import torch
 from transformers import TrainerCallback
 
 from chop.actions.train import get_trainer
+from chop.arguments import MAPPING, an, takes
 from chop.ir.graph import MaseGraph
 
 Batches = Iterable[Mapping[str, Any]]
@@ -34,6 +35,7 @@ class Subject:
     batches: Callable[[], Batches]
 
 
+@takes(graph=an(MaseGraph), dataset=MAPPING)
 def trained_subject(
     graph: MaseGraph,
     dataset: Mapping[str, Any],

@@ -15,6 +15,7 @@ from chop.actions.fixed_point import fitted_fixed_point, observe_ranges, uniform
 from chop.actions.records import Record
 from chop.actions.resumable import Point, Progress, log_progress, run_sweep
 from chop.actions.subject import Subject
+from chop.arguments import MANY, NONE, PATH, an, takes
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.passes import (
@@ -95,6 +96,7 @@ def measure_change(subject: Subject, point: Point, change: Change) -> dict[str, 
     return {BEFORE: before, AFTER: subject.evaluate(graph), **info}
 
 
+@takes(subject=an(Subject), directory=PATH, seeds=MANY, values=MANY | NONE)
 def sweep(
     name: str,
     subject: Subject,

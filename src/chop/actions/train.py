@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,17 @@ from transformers import TrainingArguments
 from chop.actions.columns import LABELS, Collate, match_columns
 from chop.actions.metrics import compute_metrics
 from chop.actions.trainer import GraphTrainer
+from chop.arguments import MAPPING, PATH, an, takes
 from chop.errors import ConfigError, DataError, MissingDependencyError
 from chop.ir.graph import MaseGraph
 
+MODEL = an(nn.Module, "a torch.nn.Module")
 EVALUATED = ("test", "validation")
 """The split to evaluate on: the first of these that is there."""
 SAVE_STEPS = 200
 
 
+@takes(model=MODEL | an(MaseGraph), tokenized_dataset=MAPPING, output_dir=PATH)
 def get_trainer(
     model: nn.Module,
     tokenized_dataset: Mapping[str, Any],
@@ -123,6 +127,16 @@ def _arguments(
         raise ConfigError(f"get_trainer: {error}") from error
 
 
+LEAST = {
+    "num_train_epochs": 0,
+    "learning_rate": 0,
+    "gradient_accumulation_steps": 1,
+    "per_device_train_batch_size": 1,
+    "per_device_eval_batch_size": 1,
+}
+"""Settings -> the least they may be."""
+
+
 def _check_numbers(settings: Mapping[str, Any]) -> None:
     """What transformers would find out in the midst of a training."""
     for field in dataclasses.fields(TrainingArguments):
@@ -130,11 +144,10 @@ def _check_numbers(settings: Mapping[str, Any]) -> None:
         is_number = type(field.default) in (int, float)
         if is_number and isinstance(value, str):
             raise ConfigError(f"get_trainer: {field.name} is a number, got '{value}'.")
-    steps = settings.get("gradient_accumulation_steps", 1)
-    if steps < 1:
-        raise ConfigError(
-            f"get_trainer: gradient_accumulation_steps must be at least 1, got {steps}."
-        )
+    for name, least in LEAST.items():
+        value = settings.get(name, least)
+        if not isinstance(value, int | float) or not least <= value < math.inf:
+            raise ConfigError(f"get_trainer: {name} must be at least {least}, got {value}.")
 
 
 PLACES = ("save_steps", "save_strategy", "save_total_limit", "logging_steps", "disable_tqdm")

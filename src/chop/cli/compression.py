@@ -12,6 +12,7 @@ from chop.cli.failures import UsageError
 from chop.cli.session import Session
 from chop.cli.source import describe, find_source, load_graph
 from chop.cli.training import fit, forget_checkpoints, measure
+from chop.cli.units import with_units
 from chop.ir.graph import MaseGraph
 
 
@@ -42,7 +43,8 @@ def compress(config: Any, session: Session, plan: Compression) -> tuple[MaseGrap
         stages[f"after {plan.stage}"] = _facts(graph, data, config, plan)
         forget_checkpoints(session)
     last = list(stages)[-1]
-    session.console.table(before_and_after(before, stages[last]), disable_numparse=True)
+    rows = with_units(before_and_after(before, stages[last]))
+    session.console.table(rows, disable_numparse=True)
     return graph, {**describe(graph, source), **info, "stages": stages}
 
 

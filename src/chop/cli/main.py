@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import importlib.abc
 import importlib.metadata
 import os
 import signal
@@ -44,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(is_json="--json" in words, is_quiet="--quiet" in words)
     is_debug = "--debug" in words
     try:
-        return _dispatch(words, console)
+        with _announced(console, words):
+            return _dispatch(words, console)
     except BrokenPipeError:  # who read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
@@ -73,6 +75,31 @@ def _dispatch(words: Sequence[str], console: Console) -> int:
         console.say(build_parser(command).format_help())
         return OK
     return _run(command, words[1:], console)
+
+
+class FirstWords(importlib.abc.MetaPathFinder):
+    """Says what is about to be done when torch is first imported: that takes seconds."""
+
+    def __init__(self, console: Console, words: Sequence[str]) -> None:
+        self.console, self.text = console, f"mase {' '.join(words)}: loading torch …"
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Find nothing; the finders that follow do."""
+        if name == "torch" and self.text:
+            self.console.note(self.text)
+            self.text = ""
+
+
+@contextlib.contextmanager
+def _announced(console: Console, words: Sequence[str]) -> Iterator[None]:
+    finder = FirstWords(console, words)
+    if "torch" not in sys.modules:
+        sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
 
 
 def overview() -> str:
@@ -202,8 +229,10 @@ def _work(command: Command, config: Any, console: Console) -> Mapping[str, Any]:
     if not hasattr(config, "out"):
         found: Mapping[str, Any] = run(config, Session(console, Path(), Path()))
         return found
-    with _imports_left_alone(), staged(config.out) as folder:
-        result: Mapping[str, Any] = run(config, Session(console, folder, config.out))
+    obsolete: list[Path] = []
+    with _imports_left_alone(), staged(config.out, obsolete) as folder:
+        session = Session(console, folder, config.out, obsolete)
+        result: Mapping[str, Any] = run(config, session)
         write_text(folder / CONFIG, to_toml(command.name, config))
         with (folder / RESULT).open("w") as opened:
             Console(out=opened).document(result)

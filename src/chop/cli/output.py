@@ -6,11 +6,11 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from chop.cli.failures import UsageError
-from chop.files import folder_lock
+from chop.files import folder_lock, write_whole
 
 SCRATCH = ".staged."
 COMPLETE = ".complete"
@@ -21,11 +21,11 @@ LOCK = ".writing"
 
 
 @contextlib.contextmanager
-def staged(folder: Path) -> Iterator[Path]:
+def staged(folder: Path, obsolete: Iterable[Path] = ()) -> Iterator[Path]:
     """A folder to write to, whose contents move to `folder` when the block ends without error.
 
     Nobody else writes to `folder` meanwhile. What a killed command left there is finished where
-    it was complete, and else removed.
+    it was complete, and else removed. `obsolete` folders go when the contents are in their place.
     """
     folder.mkdir(parents=True, exist_ok=True)
     scratch = folder / f"{SCRATCH}{os.getpid()}"
@@ -39,6 +39,8 @@ def staged(folder: Path) -> Iterator[Path]:
             (scratch / COMPLETE).touch()
             with folder_lock(folder):
                 publish(scratch, folder)
+            for each in obsolete:
+                shutil.rmtree(each, ignore_errors=True)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
@@ -113,15 +115,21 @@ def recover(folder: Path) -> None:
     Its process is dead: who calls this is alone in the folder.
     """
     for scratch in folder.glob(f"{SCRATCH}*"):
-        if (scratch / COMPLETE).exists():
+        if (scratch / COMPLETE).exists() and not scratch.is_symlink():
             publish(scratch, folder)
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def settle(folder: Path) -> None:
+    """Before reading a folder: finish what a killed command had begun to move into it.
+
+    Nothing is done where a command is at work there, or nothing was left half moved.
+    """
+    if any(folder.glob(f"{SCRATCH}*/{COMPLETE}")):
+        with contextlib.suppress(UsageError, OSError), alone_in(folder), folder_lock(folder):
+            recover(folder)
+
+
 def write_text(path: Path, text: str) -> Path:
     """Write so that the file is there with all of its text, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    os.replace(temporary, path)
-    return path
+    return write_whole(path, text)

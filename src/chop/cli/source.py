@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,15 @@ from torch import nn
 from chop.cli.configs import ModelOptions
 from chop.cli.data import Data
 from chop.cli.failures import SourceError
+from chop.cli.output import settle
 from chop.cli.places import import_name
-from chop.errors import ChopError, ConfigError, HubError
+from chop.errors import ChopError, ConfigError, HubError, TraceError
 from chop.hub import locate
 from chop.ir.graph import MaseGraph
 from chop.ir.store.checkpoint import is_checkpoint
 from chop.ir.trace.inputs import Signature, is_hugging_face
 from chop.models import MODELS, get_model
+from chop.models.named import DEFAULT_TASK, build_model, check_task
 from chop.models.reference import facts_of
 from chop.passes import add_common_metadata_analysis_pass, init_metadata_analysis_pass
 
@@ -32,6 +33,20 @@ FORMS = (
     "a hub name",
 )
 """What a model may be, in the order they are tried."""
+TAKEN = dict(
+    zip(
+        FORMS,
+        (
+            ("task", "model_options", "inputs", "input_shape"),
+            ("classes", "input_shape"),
+            ("model_options", "inputs", "input_shape"),
+            *[("task", "model_options", "inputs", "input_shape")] * 2,
+        ),
+        strict=True,
+    )
+)
+"""The options about a model that say something of each form (`input_shape` is checked later)."""
+UNSET = {"task": DEFAULT_TASK, "model_options": {}, "inputs": None, "classes": ()}
 LABELS = "labels"
 
 
@@ -50,26 +65,45 @@ class Source:
     place: str | None = None
 
 
-def find_source(options: ModelOptions) -> Source:
-    """The model of `options`; an error says what was tried."""
+def find_source(options: ModelOptions, *, is_alone: bool = True) -> Source:
+    """The model of `options`; an error says what was tried.
+
+    Where the model `is_alone`, options that say nothing of it are an error.
+    """
     name = options.model
     if name is None:
         raise SourceError(f"no model given. A model is {', '.join(FORMS[:-1])} or {FORMS[-1]}.")
     torch.manual_seed(options.seed)
+    settle(Path(name))
     tried: list[str] = []
     for find in FINDERS:
         found = find(name, options, tried)
         if found is not None:
+            if is_alone:
+                _check_taken(options, found)
             return found
     listed = "".join(f"\n  not {each}" for each in tried)
     raise SourceError(f"no model '{name}'. Tried:{listed}")
+
+
+def _check_taken(options: ModelOptions, source: Source) -> None:
+    """Refuse what a model of this form would ignore."""
+    if source.kind == FORMS[0]:
+        check_task(source.name, options.task)
+    for name, unset in UNSET.items():
+        given = getattr(options, name)
+        if given != unset and name not in TAKEN[source.kind]:
+            raise ConfigError(
+                f"{name}: '{source.name}' is {source.kind}, which takes none; got {given!r}. "
+                f"It takes: {', '.join(TAKEN[source.kind])}."
+            )
 
 
 def _reference(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
     if name not in MODELS:
         tried.append(f"{FORMS[0]} ({', '.join(MODELS)})")
         return None
-    return Source(name, FORMS[0], model=_build(name, MODELS[name], options))
+    return Source(name, FORMS[0], model=build_model(name, MODELS[name], options.model_options))
 
 
 def _checkpoint(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
@@ -101,7 +135,7 @@ def _function(name: str, options: ModelOptions, tried: list[str]) -> Source | No
     build = import_name(name)
     if not callable(build) or isinstance(build, nn.Module):
         raise SourceError(f"{name}: expected a function that builds a model.")
-    made = _build(name, build, options)
+    made = build_model(name, build, options.model_options)
     is_pair = isinstance(made, tuple) and len(made) == 2
     model, inputs = made if is_pair else (made, None)
     if not isinstance(model, nn.Module):
@@ -110,26 +144,6 @@ def _function(name: str, options: ModelOptions, tried: list[str]) -> Source | No
             f"and its example inputs."
         )
     return Source(name, FORMS[2], model=model, inputs=inputs)
-
-
-def _build(name: str, build: Callable[..., Any], options: ModelOptions) -> Any:
-    """What `build` makes of the model's options."""
-    given = options.model_options
-    try:
-        inspect.signature(build).bind(**given)
-    except TypeError as error:
-        raise SourceError(
-            f"model_options: {name} does not take {', '.join(given) or 'nothing'} ({error}). "
-            f"It takes: {', '.join(inspect.signature(build).parameters) or 'nothing'}."
-        ) from error
-    try:
-        return build(**given)
-    except (TypeError, ValueError, RuntimeError) as error:  # Python's and torch's, of wrong values
-        shown = ", ".join(f"{key} = {value!r}" for key, value in given.items()) or "none"
-        raise SourceError(
-            f"{name}: no model could be built with model_options {shown} "
-            f"({type(error).__name__}: {error})."
-        ) from error
 
 
 def _import_class(place: str) -> type:
@@ -187,13 +201,14 @@ def _trace(options: ModelOptions, source: Source, model: nn.Module, data: Data |
     example = _example(options, source, model, data)
     try:
         return MaseGraph(model, dummy_in=example)
-    except ChopError:
-        raise
-    except RuntimeError as error:  # torch's own, in the model's forward
+    except TraceError as error:
+        if not isinstance(error.__cause__, RuntimeError):  # torch's own, in the model's forward
+            raise
         given = example if isinstance(example, tuple | list) else [example]
         shapes = ", ".join(str(list(x.shape)) for x in given if isinstance(x, torch.Tensor))
         raise ConfigError(
-            f"{type(model).__name__} does not run on inputs of shape {shapes or 'given'}: {error}. "
+            f"{type(model).__name__} does not run on inputs of shape {shapes or 'given'}: "
+            f"{error.__cause__}. "
             f"Give --input-shape, or a function that returns the model and inputs it takes."
         ) from error
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.cli.console import Console
-from chop.cli.output import staged, write_text
+from chop.cli.output import settle, staged, write_text
 from chop.errors import CheckpointError
 from chop.files import read_json
 
@@ -68,6 +68,7 @@ def _perform(
 
 def _read(folder: Path, chain: list[Any]) -> dict[str, Any] | None:
     """The record of a stage that was done with the same settings; None where it was not."""
+    settle(folder)
     file = folder / STAMP
     if not file.is_file():
         return None

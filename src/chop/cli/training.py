@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from chop.actions.train import get_trainer
-from chop.cli.console import Progress
+from chop.cli.console import Console, Progress
 from chop.cli.data import Data
 from chop.cli.runs import question, run_folder
 from chop.cli.session import Session
@@ -50,13 +49,16 @@ class TrainSettings(MeasureSettings, Protocol):
 class Report(TrainerCallback):
     """Tells a progress bar how far the trainer is."""
 
-    def __init__(self, progress: Progress) -> None:
-        self.progress = progress
+    def __init__(self, progress: Progress, console: Console) -> None:
+        self.progress, self.console = progress, console
         self.note = ""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        """Learn the number of steps."""
+        """Learn the number of steps; say where an interrupted training goes on."""
         self.progress.expect(state.max_steps)
+        if state.global_step:
+            done, whole = state.global_step, state.max_steps
+            self.console.note(f"goes on after step {done} of {whole}; --no-resume starts afresh")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """Count a step."""
@@ -94,7 +96,7 @@ def fit(
     arguments = training_arguments(graph, settings) | saving
     trainer = make_trainer(graph, data, settings, epochs, arguments)
     with session.console.progress(stage) as progress:
-        trainer.add_callback(Report(progress))
+        trainer.add_callback(Report(progress, session.console))
         told = trainer.train()
     graph.model.to("cpu").eval()
     return {"epochs": epochs, "steps": told.global_step, "loss": told.training_loss}
@@ -111,8 +113,8 @@ def training_arguments(graph: MaseGraph, settings: TrainSettings) -> dict[str, A
 
 
 def forget_checkpoints(session: Session) -> None:
-    """Remove the checkpoints of a run that reached its end."""
-    shutil.rmtree(session.out / CHECKPOINTS, ignore_errors=True)
+    """Let the checkpoints of a run go when its results are in their place, and not before."""
+    session.obsolete.append(session.out / CHECKPOINTS)
 
 
 def make_trainer(

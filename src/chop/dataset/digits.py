@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from chop.arguments import WHOLE, check
 from chop.dataset.arrays import ArrayDataset
 from chop.dataset.named import DATASETS
-from chop.errors import MissingDependencyError
+from chop.errors import DataError, MissingDependencyError
 
 BRIGHTEST = 16.0
 
@@ -20,7 +21,11 @@ def digits(test_size: int = 360, seed: int = 0) -> dict[str, ArrayDataset]:
         raise MissingDependencyError(
             "digits: scikit-learn is not installed. Install it: pip install 'mase[train]'."
         ) from error
+    check("digits: seed", WHOLE, seed, DataError)
     found = load_digits()
+    count = len(found.target)
+    if not isinstance(test_size, int) or not 0 < test_size < count:
+        raise DataError(f"digits: test_size is {test_size!r}. Allowed: 1 to {count - 1} rows.")
     order = torch.randperm(len(found.target), generator=torch.Generator().manual_seed(seed))
     pixels = torch.tensor(found.images, dtype=torch.float32)[order, None] / BRIGHTEST
     whole = ArrayDataset({"pixel_values": pixels, "labels": torch.tensor(found.target)[order]})

@@ -7,9 +7,11 @@ from torch import Tensor
 
 from chop.dataset.arrays import ArrayDataset
 from chop.dataset.named import DATASETS
+from chop.errors import DataError
 
 PAD, FIRST, SECOND = 0, 1, 2
 """Padding, and the two marks whose order is the label."""
+SHORTEST = 4
 
 
 @DATASETS.entry("sequences")
@@ -21,6 +23,17 @@ def sequences(
     seed: int = 0,
 ) -> dict[str, ArrayDataset]:
     """Sequences of 4 to `length` tokens; the label is 1 where mark 1 comes before mark 2."""
+    least = {
+        "train_size": 1,
+        "test_size": 1,
+        "length": SHORTEST,
+        "vocab_size": SECOND + 2,
+        "seed": 0,
+    }
+    given = (train_size, test_size, length, vocab_size, seed)
+    for (name, low), value in zip(least.items(), given, strict=True):
+        if not isinstance(value, int) or value < low:
+            raise DataError(f"sequences: {name} is {value!r}. Allowed: {low} or more.")
     generator = torch.Generator().manual_seed(seed)
     sizes = {"train": train_size, "test": test_size}
     return {
@@ -31,7 +44,7 @@ def sequences(
 
 def _draw(size: int, length: int, vocab_size: int, generator: torch.Generator) -> dict[str, Tensor]:
     ids = torch.randint(SECOND + 1, vocab_size, (size, length), generator=generator)
-    lengths = torch.randint(4, length + 1, (size,), generator=generator)
+    lengths = torch.randint(SHORTEST, length + 1, (size,), generator=generator)
     mask = torch.arange(length)[None] < lengths[:, None]
     scores = torch.rand(size, length, generator=generator).masked_fill(~mask, -1.0)
     places = scores.topk(2).indices  # two different places, in random order

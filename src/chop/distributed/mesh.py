@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from chop.config import check_fields
 from chop.errors import ConfigError
 
 
@@ -28,6 +29,7 @@ class Mesh:
     memory_bandwidth: float = 1.5e12
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if len(self.shape) not in (1, 2) or any(n < 1 for n in self.shape):
             raise ConfigError(
                 f"mesh shape {list(self.shape)}: expected one or two axes of at least 1 device."

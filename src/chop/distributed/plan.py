@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from chop.arguments import FUNCTION, an, takes
 from chop.distributed.layouts import Layout, Use
 from chop.distributed.mesh import Mesh
 from chop.distributed.program import Program, Value, program_of
@@ -113,6 +114,7 @@ class _Found:
     is_exact: bool
 
 
+@takes(graph=an(MaseGraph), mesh=an(Mesh))
 def make_plan(graph: MaseGraph, mesh: Mesh, *, training: bool = True) -> Plan:
     """The plan for an annotated graph on `mesh`."""
     program = program_of(graph)
@@ -133,6 +135,7 @@ def make_plan(graph: MaseGraph, mesh: Mesh, *, training: bool = True) -> Plan:
     )
 
 
+@takes(graph=an(MaseGraph), mesh=an(Mesh), pick=FUNCTION)
 def fixed_plan(
     graph: MaseGraph, mesh: Mesh, pick: Callable[[Value], Strategy | None], *, training: bool = True
 ) -> Plan:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from chop.arguments import an, takes
 from chop.distributed.plan import Plan
 
 PLAN_HEADERS = ("value", "strategy", "reads", "layout", "talks")
@@ -57,6 +58,7 @@ def draw(rows: Sequence[Mapping[str, Any]], headers: Sequence[str]) -> str:
     return tabulate([[row[h] for h in headers] for row in rows], headers=list(headers))
 
 
+@takes(plan=an(Plan))
 def plan_table(plan: Plan, *, only_split: bool = True) -> str:
     """The plan and its cost as text."""
     values = draw(plan_records(plan, only_split=only_split), PLAN_HEADERS)

@@ -8,6 +8,7 @@ whole range, and numbers between and beyond what the formats hold.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
+from chop.arguments import an, check
 from chop.errors import HardwareError
 from chop.hw.design import Design
 from chop.hw.double_model import check_doubles
@@ -72,8 +74,13 @@ def verify(
     return Agreement(tensors, values)
 
 
+TENSOR = an(Tensor, "a tensor")
+
+
 def _tensors(inputs: Any) -> list[Tensor]:
     found = inputs if isinstance(inputs, tuple | list) else (inputs,)
+    for each in found:
+        check("inputs", TENSOR, each, HardwareError)
     return [torch.as_tensor(x).detach().double().cpu() for x in found]
 
 
@@ -108,7 +115,17 @@ def _first_wrong(
 
 def encoded(lowered: Lowered, inputs: Any) -> dict[str, Ints]:
     """The codes of a batch, or of a tuple with one for each input of the graph, by port."""
-    return lowered.encode(*_used(lowered, _tensors(inputs)))
+    return lowered.encode(*_fitting(lowered, _tensors(inputs)))
+
+
+def _fitting(lowered: Lowered, rows: Sequence[Tensor]) -> list[Tensor]:
+    """The inputs that the design takes, of the sizes that it takes."""
+    found = _used(lowered, rows)
+    for name, given in zip(lowered.inputs, found, strict=True):
+        size, wanted = math.prod(given.shape[1:]), math.prod(lowered.design.inputs[name].shape)
+        if size != wanted:
+            raise HardwareError(f"inputs: {name} has rows of {size} values, not of {wanted}.")
+    return found
 
 
 def _used(lowered: Lowered, rows: Sequence[Tensor]) -> list[Tensor]:

@@ -69,6 +69,7 @@ def pack(x: Tensor, format: str = "mxint8", group_size: int = 32) -> PackedTenso
 
     Unpacking gives exactly the values of the format's quantizer.
     """
+    _want(isinstance(x, Tensor), "pack", f"x must be a tensor, got {type(x).__name__}.")
     row = _format(format, "pack")
     check_group_size(group_size, "pack")
     _want(x.is_floating_point(), "pack", f"x must be a floating-point tensor, got {x.dtype}.")
@@ -86,8 +87,15 @@ def pack(x: Tensor, format: str = "mxint8", group_size: int = 32) -> PackedTenso
     )
 
 
+def _want_packed(value: Any, where: str) -> None:
+    told = f"expected a PackedTensor, got {type(value).__name__}. Make one: kernels.pack(x)."
+    _want(isinstance(value, PackedTensor), where, told)
+
+
 def unpack(packed: PackedTensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """The values of `packed`, exact in float32 and rounded to nearest in narrower types."""
+    _want_packed(packed, "unpack")
+    _want(isinstance(dtype, torch.dtype), "unpack", f"dtype must be a torch.dtype, got {dtype!r}.")
     _want(dtype.is_floating_point, "unpack", f"dtype must be floating-point, got {dtype}.")
     return torch.ops.mase.unpack(
         packed.codes, packed.scales, packed.format, packed.group_size, packed.columns, dtype
@@ -99,7 +107,8 @@ def packed_linear(x: Tensor, weight: PackedTensor, bias: Tensor | None = None) -
 
     The weight is never unpacked as a whole; what is read from memory is its bytes.
     """
-    if not _fits(x, weight, bias):
+    if not isinstance(weight, PackedTensor) or not _fits(x, weight, bias):
+        _want_packed(weight, "packed_linear")
         _explain_misfit(x, weight, bias)
     return multiply(x, weight.codes, weight.scales, bias, weight.format, weight.group_size)
 
@@ -158,6 +167,7 @@ def packed_embedding(
     indices: Tensor, weight: PackedTensor, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """The rows of `weight` at `indices`; only those rows are unpacked."""
+    _want_packed(weight, "packed_embedding")
     _matrix(weight)
     _want(
         indices.dtype in INDEX_DTYPES,

@@ -5,14 +5,17 @@ To add a reference model: a function or class that builds it, under `@reference_
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import AutoConfig, PretrainedConfig
 
-from chop.errors import ConfigError
+from chop.errors import ChopError, ConfigError, HubError
 from chop.hub import locate
 from chop.log import warn_once
 from chop.models.old import OLD_HUB_NAMES, OLD_MODELS
@@ -30,6 +33,10 @@ TASKS = {
 }
 """Task -> the class of transformers that knows its models."""
 
+DEFAULT_TASK = "sequence-classification"
+OWN_TASKS = dict.fromkeys(("mlp", "cnn", "residual_cnn", "tiny_vit"), "image-classification")
+"""Reference models -> what they are for; the others are for the default task."""
+
 OLD_TASKS = {
     "cls": "sequence-classification",
     "classification": "sequence-classification",
@@ -38,9 +45,13 @@ OLD_TASKS = {
 """Tasks as programs for DeepWok/mase call them."""
 
 
+WRONG_VALUES = (TypeError, ValueError, RuntimeError, ArithmeticError, StrictDataclassError)
+"""What Python, torch and transformers raise on sizes and settings that make no model."""
+
+
 def get_model(
     name: str | Path | PretrainedConfig,
-    task: str = "sequence-classification",
+    task: str = DEFAULT_TASK,
     dataset_info: Any = None,
     pretrained: bool | None = None,
     checkpoint: str | Path | None = None,
@@ -56,8 +67,9 @@ def get_model(
     if isinstance(name, str) and not Path(name).is_dir():
         builder = MODELS[name] if name in MODELS else OLD_MODELS.get(name.replace("-", "_"))
         if builder is not None:
+            check_task(name, task)
             _check_weights(name, pretrained, checkpoint)
-            return builder(**options)
+            return build_model(name, builder, options)
         if name in OLD_HUB_NAMES:
             name, task = OLD_HUB_NAMES[name], "image-classification"
     if task not in TASKS:
@@ -68,12 +80,45 @@ def get_model(
         model = family.from_config(name, **options)
         return model
     place = locate(checkpoint or name, "model")
+    if place.is_folder and not Path(place.name, "config.json").is_file():
+        raise HubError(f"model '{place.name}': the folder has no config.json.")
     if pretrained is False:
         config = AutoConfig.from_pretrained(place.name, local_files_only=place.is_local, **options)
         model = family.from_config(config)
     else:
         model = family.from_pretrained(place.name, local_files_only=place.is_local, **options)
     return model
+
+
+def check_task(name: str, task: str) -> None:
+    """Refuse a task that a reference model is not for; the default says nothing."""
+    own = OWN_TASKS.get(name, DEFAULT_TASK)
+    if task not in (DEFAULT_TASK, own):
+        raise ConfigError(
+            f"task: '{name}' is for {own}, got '{task}'. Other tasks are of Hugging Face models."
+        )
+
+
+def build_model(name: str, builder: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    """What `builder` makes of `options`; an error names those that it takes."""
+    taken = inspect.signature(builder).parameters
+    try:
+        inspect.signature(builder).bind(**options)
+    except TypeError as error:
+        raise ConfigError(
+            f"model_options: {name} does not take {', '.join(options) or 'nothing'} ({error}). "
+            f"It takes: {', '.join(taken) or 'nothing'}."
+        ) from error
+    try:
+        return builder(**options)
+    except ChopError:
+        raise
+    except WRONG_VALUES as error:
+        shown = ", ".join(f"{key} = {value!r}" for key, value in options.items()) or "none"
+        raise ConfigError(
+            f"{name}: no model could be built with model_options {shown} "
+            f"({type(error).__name__}: {error}). It takes: {', '.join(taken) or 'nothing'}."
+        ) from error
 
 
 def _with_labels(options: dict[str, Any], dataset_info: Any) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
+from chop.errors import ConfigError
 from chop.models.reference import reference_model
+from chop.registry import suggest
 
 WIDTH = {
     "hidden_size": 32,
@@ -19,13 +21,15 @@ WIDTH = {
     "num_attention_heads": 2,
     "intermediate_size": 64,
 }
+NOT_STORED = ("num_labels", "attn_implementation")
+"""Settings that a config takes and does not list among its own."""
 
 
 @reference_model("tiny_bert", reads="text")
 def tiny_bert(vocab_size: int = 64, num_labels: int = 2, **config: Any) -> nn.Module:
     """BERT with a classifier of sequences: 2 layers of width 32."""
     sizes = {"vocab_size": vocab_size, "num_labels": num_labels, "max_position_embeddings": 64}
-    settings = AutoConfig.for_model("bert", **{**WIDTH, **sizes, **config})
+    settings = _config("tiny_bert", "bert", {**WIDTH, **sizes, **config})
     model: nn.Module = AutoModelForSequenceClassification.from_config(settings)  # type: ignore[no-untyped-call]
     return model
 
@@ -36,6 +40,15 @@ def tiny_vit(
 ) -> nn.Module:
     """A vision transformer on patches of 2 x 2 pixels: 2 layers of width 32."""
     sizes = {"image_size": image_size, "num_channels": in_channels, "num_labels": num_labels}
-    settings = AutoConfig.for_model("vit", **{**WIDTH, **sizes, "patch_size": 2, **config})
+    settings = _config("tiny_vit", "vit", {**WIDTH, **sizes, "patch_size": 2, **config})
     model: nn.Module = AutoModelForImageClassification.from_config(settings)  # type: ignore[no-untyped-call]
     return model
+
+
+def _config(name: str, kind: str, settings: dict[str, Any]) -> Any:
+    """The config of transformers; it would keep a setting that it does not know, and ignore it."""
+    known = sorted(k for k in AutoConfig.for_model(kind).to_dict() if not k.startswith("_"))
+    for key in settings:
+        if key not in known and key not in NOT_STORED:
+            raise ConfigError(f"{name}: unknown option '{key}'. {suggest(key, known)}")
+    return AutoConfig.for_model(kind, **settings)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
+from chop.arguments import FUNCTION, MANY, MAPPING, NONE, check
 from chop.errors import ConfigError, PassError
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata
@@ -25,6 +26,11 @@ class Step:
     gives: str | None = None
 
     def __post_init__(self) -> None:
+        check("Step.run", FUNCTION, self.run)
+        if self.when not in get_args(When):
+            raise ConfigError(
+                f"step '{self.name}': runs when '{self.when}'. {suggest(self.when, get_args(When))}"
+            )
         if self.when == "missing" and self.gives not in NEEDS:
             raise ConfigError(
                 f"step '{self.name}': runs where metadata is missing, but gives {self.gives!r}. "
@@ -64,6 +70,7 @@ class AutoPipeline:
 
     def __init__(self, steps: Iterable[Step | PassFunction | str] | None = None) -> None:
         given = self.STEPS if steps is None else steps
+        check(f"{type(self).__name__}: steps", MANY, given)
         self.steps = [_step(each) for each in given]
 
     def __call__(
@@ -75,6 +82,7 @@ class AutoPipeline:
                 f"{type(self).__name__}: expected a MaseGraph, got {type(graph).__name__}. "
                 f"Wrap it: MaseGraph(model)."
             )
+        check(f"{type(self).__name__}: pass_args", MAPPING | NONE, pass_args)
         given = pass_args or {}
         self._check(given)
         info: dict[str, dict[str, Any]] = {}

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from chop.actions.readers import check_sweep
 from chop.actions.sweeps import SWEEPS
+from chop.arguments import MAPPING, TEXT, check
 from chop.errors import ConfigError
 from chop.hw.report import pipeline_records
 from chop.ir.graph import MaseGraph
@@ -60,6 +62,12 @@ class Report:
     provenance: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        check("Report.title", TEXT, self.title)
+        check("Report.graphs", MAPPING, self.graphs)
+        for study in self.studies:
+            check("Report.studies", MAPPING, study)
+        for records in self.sweeps:
+            check_sweep(records, "Report.sweeps", ConfigError)
         for label, graph in self.graphs.items():
             if not isinstance(graph, MaseGraph):
                 kind = type(graph).__name__

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from chop.actions.readers import check_sweep
 from chop.actions.sweeps import AFTER, BEFORE, SWEEPS, Sweep
+from chop.errors import ConfigError
 from chop.report.curves import Axes, Curve, draw_curves, make_curve
 
 STAGES: dict[str, dict[str, str]] = {
@@ -50,8 +52,11 @@ def draw_sweep(
 
     Without a title the figure's states the best result and where it is.
     """
-    curves = sweep_curves(name, records)
     sweep = SWEEPS[name]
+    check_sweep(records, f"draw_sweep '{name}'", ConfigError)
+    curves = sweep_curves(name, records)
+    if not any(curve.x for curve in curves):
+        raise ConfigError(f"draw_sweep '{name}': none of {len(records)} records is of this sweep.")
     finding = title or _finding(curves, sweep)
     axes = Axes(finding, sweep.label, "accuracy", levels, log_x=name == "lora_rank")
     return draw_curves(path, curves, axes)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from chop.arguments import MAPPING, check
 from chop.config import parse
 from chop.errors import ConfigError
 from chop.passes.graph.transforms.prune.config import PruneWeight
@@ -27,6 +28,7 @@ class PruneSpace(Space):
     """
 
     def __init__(self, fields: Mapping[str, Any], *, where: str = "prune") -> None:
+        check(where, MAPPING, fields)
         searched = {k: v for k, v in fields.items() if isinstance(v, list | tuple | Mapping)}
         self.fixed = {k: v for k, v in fields.items() if k not in searched}
         self.names = {f"{PRUNE}{k}": read_dimension(v, f"{where}.{k}") for k, v in searched.items()}

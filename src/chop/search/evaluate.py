@@ -18,6 +18,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from chop.actions.subject import Subject
+from chop.arguments import FUNCTION, an, check
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.pipelines import CompressionPipeline
@@ -64,6 +65,9 @@ class ModelEvaluator:
     recovery: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        where = type(self).__name__
+        check(f"{where}.subject", an(Subject) | FUNCTION, self.subject)
+        check(f"{where}.space", an(Space), self.space)
         check_costs(self.costs, f"{type(self).__name__}.costs")
 
     @property

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from chop.config import convert, parse
+from chop.arguments import MANY, MAPPING, check
+from chop.config import check_fields, convert, parse
 from chop.errors import ConfigError
 from chop.registry import Registry, suggest
 
@@ -29,6 +30,7 @@ class Choice:
     values: tuple[Value, ...]
 
     def __post_init__(self) -> None:
+        check("Choice: values", MANY, self.values)
         object.__setattr__(self, "values", tuple(self.values))
         if not self.values:
             raise ConfigError("Choice: there is nothing to choose from.")
@@ -65,6 +67,7 @@ class Integer:
     log: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _check_bounds(self.low, self.high, self.log, type(self).__name__)
         if self.step < 1 or (self.log and self.step != 1):
             raise ConfigError(
@@ -94,6 +97,7 @@ class Real:
     log: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _check_bounds(self.low, self.high, self.log, type(self).__name__)
 
     @property
@@ -128,6 +132,7 @@ class Space:
     """
 
     def __init__(self, dimensions: Mapping[str, Dimension]) -> None:
+        check("Space: dimensions", MAPPING, dimensions)
         for name, dimension in dimensions.items():
             if not isinstance(dimension, Choice | Integer | Real):
                 raise ConfigError(
@@ -174,6 +179,7 @@ class Space:
 
         `subject` is the model or graph that is searched, for the kinds that need one.
         """
+        check(where, MAPPING, mapping)
         if not mapping:
             raise ConfigError(f"{where}: no space is given. {suggest('', SPACES)}")
         built = list(_spaces(mapping, where, subject))

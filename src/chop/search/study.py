@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +24,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from chop.actions.records import write_csv
 from chop.actions.trials import CONSTRAINTS, TrialRecord, best_trial, pareto_front
+from chop.arguments import FUNCTION, MANY, MAPPING, NONE, NUMBER, PATH, TEXT, WHOLE, an, takes
 from chop.errors import ConfigError, SearchError
+from chop.files import write_whole
 from chop.log import get_logger
 from chop.registry import suggest
 from chop.search.desk import OWN_ATTRIBUTES, REASON, SECONDS, Desk
@@ -101,9 +102,23 @@ def save_study(record: Mapping[str, Any], directory: str | Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     table = write_csv(folder / "trials.csv", [_row(trial) for trial in record["trials"]])
     text = json.dumps(record, indent=2, allow_nan=False) + "\n"
-    return [_write_whole(folder / "study.json", text), table]
+    return [write_whole(folder / "study.json", text), table]
 
 
+@takes(
+    space=an(Space),
+    evaluate=FUNCTION | TEXT,
+    objectives=MAPPING | NONE,
+    trials=WHOLE,
+    workers=WHOLE,
+    retries=WHOLE,
+    seed=WHOLE,
+    timeout=NUMBER | NONE,
+    storage=PATH | NONE,
+    directory=PATH | NONE,
+    name=TEXT,
+    initial=MANY,
+)
 def search(
     space: Space,
     evaluate: Evaluate | str,
@@ -153,6 +168,8 @@ def search(
         heartbeat_seconds=heartbeat_seconds,
         about=dict(about or {}),
     )
+    if timeout is not None and not timeout > 0:
+        raise ConfigError(f"search: timeout is {timeout} seconds. Allowed: above 0.")
     if workers < 1:
         raise ConfigError(f"search: workers is {workers}. Allowed: 1 or more.")
     launch = ENGINES[engine]
@@ -169,6 +186,7 @@ def search(
         desk.close()
 
 
+@takes(SearchError, name=TEXT, storage=PATH)
 def load_study(name: str, storage: str | Path) -> SearchResult:
     """The result of a search so far, from where it is kept; nothing is run."""
     store = open_store(storage)
@@ -263,10 +281,3 @@ def _row(trial: TrialRecord) -> dict[str, Any]:
             plain = value if not isinstance(value, dict | list) else json.dumps(value)
             row[f"{group}.{key}"] = plain
     return row
-
-
-def _write_whole(path: Path, text: str) -> Path:
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
-    temporary.write_text(text)
-    os.replace(temporary, path)
-    return path

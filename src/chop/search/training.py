@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import TrainingArguments
 
+from chop.arguments import MAPPING, check
 from chop.errors import ConfigError
 from chop.registry import suggest
 from chop.search.space import Dimension, Space, Value, read_dimension
@@ -31,6 +32,7 @@ class TrainingSpace(Space):
     """
 
     def __init__(self, fields: Mapping[str, Any], *, where: str = "training") -> None:
+        check(where, MAPPING, fields)
         known = (*ARGUMENTS, *SHORT_NAMES)
         dimensions: dict[str, Dimension] = {}
         for name, given in fields.items():

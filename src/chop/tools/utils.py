@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from chop.errors import ConfigError
+
 __all__ = ["deepgetattr", "deepsetattr"]
 
 _REQUIRED = object()
@@ -23,4 +25,9 @@ def deepgetattr(owner: Any, path: str, default: Any = _REQUIRED) -> Any:
 def deepsetattr(owner: Any, path: str, value: Any) -> None:
     """Set the attribute at the dotted `path`: `deepsetattr(model, "encoder.0.dense", module)`."""
     parent, _, name = path.rpartition(".")
-    setattr(deepgetattr(owner, parent) if parent else owner, name, value)
+    if not name:
+        raise ConfigError(f"deepsetattr: '{path}' names no attribute.")
+    place = deepgetattr(owner, parent, None) if parent else owner
+    if place is None:
+        raise ConfigError(f"deepsetattr: {type(owner).__name__} has no '{parent}'.")
+    setattr(place, name, value)

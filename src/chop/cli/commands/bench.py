@@ -22,13 +22,14 @@ def run(config: BenchConfig, session: Session) -> dict[str, Any]:
     """Time every model, and each compiled where asked."""
     for device in config.devices or ():
         _check_device(device)
-    source = find_source(config)
+    is_alone = not config.against
+    source = find_source(config, is_alone=is_alone)
     data = load_data(config, source.place)
     graph = load_graph(config, source, data)
     models = {source.name: graph.model}
     for name in config.against:
         other = dataclasses.replace(config, model=name)
-        models[name] = load_graph(other, find_source(other), data).model
+        models[name] = load_graph(other, find_source(other, is_alone=is_alone), data).model
     prepare = {}
     if config.compile:
         prepare = {f"{name}, compiled": torch.compile for name in models}

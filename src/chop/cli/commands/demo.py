@@ -29,6 +29,7 @@ from chop.cli.source import find_source, load_graph
 from chop.cli.stages import Results, Stage, run_stages
 from chop.cli.subject import make_subject
 from chop.cli.training import measure
+from chop.cli.units import with_units
 from chop.dataset import get_dataset
 from chop.dataset.rows import hold_out
 from chop.errors import SearchError
@@ -63,7 +64,8 @@ def run(config: DemoConfig, session: Session) -> dict[str, Any]:
     numbers = headline(results)
     page = config.out / "report" / "report.html"
     session.console.say(f"\nreport: {page}\n")
-    session.console.table([{"": name, "value": shown(v)} for name, v in numbers.items()])
+    rows = [{"": name, "value": shown(value)} for name, value in numbers.items()]
+    session.console.table(with_units(rows))
     return {"report": str(page), **numbers, "stages": results}
 
 

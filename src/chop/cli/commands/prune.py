@@ -15,6 +15,7 @@ from chop.cli.data import Data
 from chop.cli.failures import UsageError
 from chop.cli.session import Session
 from chop.cli.settings import to_table
+from chop.cli.units import titled
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.passes import prune_transform_pass
@@ -58,7 +59,7 @@ def run(config: PruneConfig, session: Session) -> dict[str, Any]:
     rows = [{"layer": path, "sparsity": share} for path, share in result["layers"].items()]
     write_csv(session.folder / "layers.csv", rows)
     session.console.say()
-    session.console.table(rows, floatfmt=".3f")
+    session.console.table([titled(row) for row in rows], floatfmt=".3f")
     for removed in result.get("structure", {}).get("removed", ()):
         layers = ", ".join(removed["layers"])
         session.console.say(

@@ -31,7 +31,7 @@ def run(config: QuantizeConfig, session: Session) -> dict[str, Any]:
     graph, result = compress(config, session, plan)
     _, told = summarize_quantization_analysis_pass(graph)
     write_csv(session.folder / "layers.csv", told["table"])
-    session.console.say()
+    session.console.say("\nnodes by op:")
     session.console.table(told["ops"])
     graph.export(session.folder / GRAPH)
     return {**result, "ops": told["ops"]}

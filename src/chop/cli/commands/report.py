@@ -13,6 +13,7 @@ from chop.actions.records import read_records
 from chop.cli.configs import ReportConfig
 from chop.cli.data import load_data
 from chop.cli.failures import UsageError
+from chop.cli.output import settle
 from chop.cli.session import Session
 from chop.cli.source import find_source, load_graph
 from chop.cli.training import measure
@@ -29,7 +30,7 @@ def run(config: ReportConfig, session: Session) -> dict[str, Any]:
     with session.console.progress("report"):
         for label, name in given.items():
             chosen = dataclasses.replace(config, model=name)
-            source = find_source(chosen)
+            source = find_source(chosen, is_alone=len(given) == 1)
             data = load_data(chosen, source.place)
             graphs[label if len(given) > 1 else "model"] = load_graph(chosen, source, data)
             if data is not None:
@@ -52,6 +53,7 @@ def run(config: ReportConfig, session: Session) -> dict[str, Any]:
 
 def read_json(folder: Path, name: str) -> Mapping[str, Any]:
     """The JSON file `name` in a folder, or the file itself."""
+    settle(folder)
     file = folder / name if folder.is_dir() else folder
     if not file.is_file():
         raise UsageError(f"{file}: no such file.")

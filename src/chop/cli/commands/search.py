@@ -15,6 +15,7 @@ from chop.cli.session import Session
 from chop.cli.source import describe
 from chop.cli.subject import Loaded, SubjectMaker, load_subject
 from chop.cli.training import measure
+from chop.cli.units import titled
 from chop.report.search import draw_best_so_far, draw_pareto
 from chop.search import search as run_search
 from chop.search.apply import apply, choose_trial
@@ -116,7 +117,7 @@ def _draw(result: SearchResult, session: Session) -> None:
 
 def _show(console: Console, result: SearchResult, front: list[Any]) -> None:
     rows = [
-        {"trial": trial["number"], **trial["values"], "seconds": trial["seconds"]}
+        titled({"trial": trial["number"], **trial["values"], "seconds": trial["seconds"]})
         for trial in sorted(front, key=lambda t: list(t["values"].values())[-1])
     ]
     own, failed = evaluated(result.trials), failures(result.trials)

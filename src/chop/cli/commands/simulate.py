@@ -10,6 +10,7 @@ from chop.actions.hardware import build_hardware
 from chop.actions.simulation import simulate
 from chop.cli.commands.emit import HARDWARE, EmitConfig, test_inputs
 from chop.cli.data import load_data
+from chop.cli.output import settle
 from chop.cli.session import Session
 from chop.cli.settings import to_table
 from chop.cli.source import describe, find_source, load_graph
@@ -56,7 +57,10 @@ def run(config: SimulateConfig, session: Session) -> dict[str, Any]:
 
 def is_project(model: str | None) -> bool:
     """Whether the folder `model` holds emitted hardware."""
-    return model is not None and (Path(model) / HARDWARE / "design.json").is_file()
+    if model is None:
+        return False
+    settle(Path(model))
+    return (Path(model) / HARDWARE / "design.json").is_file()
 
 
 def _simulate_project(project: Path, config: SimulateConfig, session: Session) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from chop.cli.runs import question, run_folder
 from chop.cli.session import Session
 from chop.cli.source import describe
 from chop.cli.subject import load_subject
+from chop.cli.units import titled, unit_of
 from chop.report import draw_sweep
 
 RECORDS = "records"
@@ -34,7 +35,8 @@ def run(config: SweepConfig, session: Session) -> dict[str, Any]:
         )
     levels = {"uncompressed": baseline}
     figures = draw_sweep(name, records, session.folder / name, levels=levels)
-    session.console.table(records, floatfmt=".4f")
+    told = dict.fromkeys(("before", "after"), f"{config.metric}, {unit_of(config.metric)}")
+    session.console.table([titled(record, told) for record in records], floatfmt=".4f")
     rows = len(loaded.data.for_choosing().test)
     session.console.say(
         f"\nuncompressed: {baseline:.4f} ({config.metric} on {rows} validation rows, as above)"

@@ -10,6 +10,7 @@ from chop.cli.configs import TraceConfig
 from chop.cli.data import load_data
 from chop.cli.session import Session
 from chop.cli.source import describe, find_source, load_graph
+from chop.cli.units import with_units
 from chop.ir.meta import mase_meta
 from chop.passes import summarize_graph_analysis_pass, verify_metadata_analysis_pass
 
@@ -34,5 +35,6 @@ def run(config: TraceConfig, session: Session) -> dict[str, Any]:
     console.say(f"{facts['class']} ({source.kind}): {facts['nodes']} nodes")
     console.table([{"type": t, "nodes": n} for t, n in types.most_common()])
     console.say()
-    console.table([{"in all": k, "value": v} for k, v in summary["total"].items()], intfmt=",")
+    total = [{"in all": name, "value": value} for name, value in summary["total"].items()]
+    console.table(with_units(total), intfmt=",")
     return {**facts, "source": source.kind, "types": dict(types), "total": summary["total"]}

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import fx, nn
 
-from chop.errors import CheckpointError
+from chop.arguments import MANY, MAPPING, NONE, PATH, Kind, an, check, takes
+from chop.errors import CheckpointError, ChopError, GraphError, TraceError
 from chop.ir.drawing import draw
 from chop.ir.guards import guards_of
 from chop.ir.store.checkpoint import load_graph, save_graph, save_state_dict
@@ -18,6 +20,13 @@ from chop.ir.store.traced import TracedModule
 from chop.ir.trace.inputs import check_concrete, example_inputs
 from chop.ir.trace.recapture import CaptureAgain
 from chop.ir.trace.tracer import TraceOptions, trace
+from chop.registry import suggest
+
+MODEL = an(nn.Module, "a torch.nn.Module")
+CLASSES = Kind(
+    "a list of classes and functions",
+    lambda value: MANY.accepts(value) and all(callable(each) for each in value),
+)
 
 
 class MaseGraph:
@@ -38,6 +47,14 @@ class MaseGraph:
 
     model: TracedModule
 
+    @takes(
+        TraceError,
+        model=MODEL,
+        hf_input_names=MANY | NONE,
+        custom_ops=MAPPING | NONE,
+        leaf_modules=MANY,
+        cf_args=MAPPING | NONE,
+    )
     def __init__(
         self,
         model: nn.Module,
@@ -50,6 +67,7 @@ class MaseGraph:
         cf_args: Mapping[str, Any] | None = None,
         recapture: bool = False,
     ) -> None:
+        check_custom_ops(custom_ops or {})
         check_concrete(model, cf_args or {})
         self.custom_ops: dict[str, Any] = dict(custom_ops or {})
         self.original = model
@@ -59,8 +77,9 @@ class MaseGraph:
             self.model = model
             return
         leaves = (*leaf_modules, *self.custom_ops.get("modules", {}))
+        check_leaves(model, leaf_modules)
         self.dummy_in = example_inputs(model, hf_input_names, dummy_in)
-        self.model = trace(model, self.dummy_in, TraceOptions(leaves, specialize))
+        self.model = _captured(model, self.dummy_in, TraceOptions(leaves, specialize))
         self._shared.update(id(p) for p in self.model.parameters())
         if recapture:
             self._recapture_with(model, TraceOptions(leaves, specialize))
@@ -131,6 +150,7 @@ class MaseGraph:
         self.model.recompile()
         self._release_original()
 
+    @takes(GraphError, path=PATH, file=PATH | NONE)
     def draw(self, path: str | Path = "mase_graph.svg", *, file: str | Path | None = None) -> Path:
         """Write a picture of the graph, as SVG or DOT by the suffix, and say where.
 
@@ -138,6 +158,7 @@ class MaseGraph:
         """
         return draw(self.fx_graph, path if file is None else file, type(self.model).__name__)
 
+    @takes(CheckpointError, path=PATH)
     def export(
         self,
         path: str | Path = "mase_graph",
@@ -154,6 +175,7 @@ class MaseGraph:
             save_graph(self.model, path, self.dummy_in)
 
     @classmethod
+    @takes(CheckpointError, path=PATH, classes=CLASSES, custom_ops=MAPPING | NONE)
     def from_checkpoint(
         cls, path: str | Path, classes: Iterable[Any] = (), custom_ops: Any = None
     ) -> MaseGraph:
@@ -180,3 +202,48 @@ class MaseGraph:
 
     def __repr__(self) -> str:
         return f"MaseGraph({type(self.model).__name__}, {len(self.nodes)} nodes)"
+
+
+def check_custom_ops(given: Mapping[str, Any]) -> None:
+    """Refuse what says nothing about modules or functions of the user's own."""
+    for kind, listed in given.items():
+        if kind not in ("modules", "functions"):
+            raise TraceError(f"custom_ops: unknown key '{kind}'. Allowed: modules, functions.")
+        check(f"custom_ops['{kind}']", MAPPING, listed, TraceError)
+
+
+def check_leaves(model: nn.Module, leaves: Iterable[Any]) -> None:
+    """Refuse the name of a module that is not there."""
+    paths = [path for path, _ in model.named_modules() if path]
+    for leaf in leaves:
+        if isinstance(leaf, str) and leaf not in paths:
+            raise TraceError(f"leaf_modules: no module '{leaf}'. {suggest(leaf, paths)}")
+
+
+def _captured(model: nn.Module, inputs: Any, options: TraceOptions) -> TracedModule:
+    try:
+        return trace(model, inputs, options)
+    except (TypeError, RuntimeError, ValueError, IndexError) as error:
+        if inputs is None or isinstance(error, ChopError) or _runs(model, inputs):
+            raise
+        shown = ", ".join(f"{name} ({_shape(value)})" for name, value in inputs.items())
+        raise TraceError(
+            f"{type(model).__name__} does not run on the inputs {shown}: {error}. Give dummy_in "
+            "that it takes: a mapping by name, a tensor or a tuple."
+        ) from error
+
+
+def _runs(model: nn.Module, inputs: Mapping[str, Any]) -> bool:
+    """Whether the model itself runs: then it is the capture that failed."""
+    try:
+        with torch.no_grad():
+            copy.deepcopy(model).eval()(**inputs)
+    except Exception:  # the user's model, and any error in it
+        return False
+    return True
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{list(value.shape)}, {str(value.dtype).removeprefix('torch.')}"
+    return type(value).__name__

@@ -10,7 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from chop.errors import ConfigError
 from chop.ir.reclass import reclassed
+
+
+def _check(base_layer: nn.Module, rank: int, dropout: float) -> None:
+    if not hasattr(base_layer, "in_features"):
+        kind = type(base_layer).__name__
+        raise ConfigError(f"LoRALinear: base_layer must be a linear layer, got {kind}.")
+    if not isinstance(rank, int) or rank < 1:
+        raise ConfigError(f"LoRALinear: rank must be at least 1, got {rank!r}.")
+    if not 0 <= dropout < 1:
+        raise ConfigError(f"LoRALinear: dropout must be at least 0 and below 1, got {dropout}.")
 
 
 class LoRALinear(nn.Linear):
@@ -33,6 +44,7 @@ class LoRALinear(nn.Linear):
     def __init__(
         self, base_layer: nn.Module, rank: int, alpha: float = 1.0, dropout: float = 0.0
     ) -> None:
+        _check(base_layer, rank, dropout)
         nn.Module.__init__(self)  # the parameters of an nn.Linear are the base layer's
         sizes: Any = base_layer
         self.in_features, self.out_features = sizes.in_features, sizes.out_features

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from chop.arguments import MAPPING, NONE, check
 from chop.errors import ConfigError
 from chop.ir.ops import Compute, Operand
 from chop.nn.quantizers import Bypass, Quantizer, operand_quantizers
@@ -95,6 +96,7 @@ def plain_config(
     config: Mapping[str, Any] | None, form: type[Quantizer], where: str
 ) -> dict[str, Any]:
     """A copy of `config` that is plain data and names the format `form`."""
+    check("config", MAPPING | NONE, config)
     copied = {key: _plain(value) for key, value in (config or {}).items()}
     name = copied.setdefault("name", form.name)
     if name not in (form.name, *form.aliases):

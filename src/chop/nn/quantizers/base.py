@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from chop.config import check_fields
 from chop.errors import ConfigError, RegistryError
 from chop.nn.quantizers.kernels import Kernel, can_call, can_mask, can_run, mask
 from chop.nn.quantizers.rounding import Rounding, make_noise
@@ -57,6 +58,9 @@ class Quantizer:
             _check_class(cls)
             FORMATS.register(cls.name, cls, vars(cls).get("aliases", ()))
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     @classmethod
     def modern(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The settings as fields: `legacy` ones are dropped unless a format knows better.
@@ -86,6 +90,8 @@ class Quantizer:
 
     def __call__(self, x: Tensor) -> Tensor:
         """`quantize(x)` by the fastest way there is, with a straight-through gradient."""
+        if not isinstance(x, Tensor):
+            raise ConfigError(f"{self.name}: expected a tensor, got {type(x).__name__}.")
         if x.requires_grad and torch.is_grad_enabled():
             return _StraightThrough.apply(x, self)
         return self._values(x)[0]

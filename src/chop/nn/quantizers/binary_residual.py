@@ -39,6 +39,7 @@ class BinaryResidual(Quantizer):
     axis: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_between("levels", self.levels, 1, 8)
 
     @property

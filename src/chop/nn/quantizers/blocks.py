@@ -34,6 +34,7 @@ class BlockQuantizer(RoundingQuantizer):
     axis: int = field(default=-1, kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         sizes = self.block_size if isinstance(self.block_size, tuple) else (self.block_size,)
         allowed = len(sizes) in (1, 2) and all(n == -1 or n > 0 for n in sizes)
         check(

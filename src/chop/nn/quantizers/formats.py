@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from chop.arguments import MAPPING, NONE, check
 from chop.config import parse
 from chop.errors import ConfigError, RegistryError
 from chop.nn.quantizers.base import FORMATS, Quantizer
@@ -26,5 +27,6 @@ def make_quantizer(name: str, mapping: Mapping[str, Any] | None, where: str) -> 
     >>> make_quantizer("integer", {"width": 8, "frac_width": 4}, "here").range
     (-8.0, 7.9375)
     """
+    check(where, MAPPING | NONE, mapping)
     chosen = find_format(name, f"{where}.name")
     return parse(chosen, chosen.modern(mapping or {}), where)

@@ -41,6 +41,7 @@ class Integer(RoundingQuantizer):
     overflow: Literal["saturate", "wrap"] = "saturate"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_between("width", self.width, 1, 32)
         check_between("frac_width", self.frac_width, -90, 126)
         check(self.is_signed or not self.narrow, "narrow needs is_signed = true.")

@@ -103,6 +103,7 @@ class Log(LogRounding):
     exponent_bias: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_between("width", self.width, 2, 9)
         low, high = self._coded_exponents
         lowest = high if self.domain == "log" else low  # else `low` decides which way ties go

@@ -42,6 +42,7 @@ class MinifloatDenorm(RoundingQuantizer):
     exponent_bias: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_between("width", self.width, 4, 32)
         check_between("exponent_width", self.exponent_width, 1, 8)
         check(self.mantissa_width >= 2, "width must be at least exponent_width + 3.")

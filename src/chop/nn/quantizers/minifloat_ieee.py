@@ -33,6 +33,7 @@ class MinifloatIEEE(GridQuantizer):
     overflow: Literal["saturate", "special"] = "saturate"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_between("width", self.width, 2, 32)
         self.grid.check()
         has_code = self.overflow == "saturate" or self.special != "none"

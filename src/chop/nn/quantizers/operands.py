@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from chop.arguments import MAPPING, NONE, check
 from chop.config import NONE_SPELLINGS, convert
 from chop.errors import ConfigError
 from chop.log import warn_once
@@ -54,6 +55,7 @@ def operand_quantizers(
     >>> {k: q.bits for k, q in operand_quantizers(config, ("data_in", "bias"), "here").items()}
     {'data_in': 8.0, 'bias': 4.0}
     """
+    check(where, MAPPING | NONE, config)
     settings = {} if config is None else dict(config)
     name = settings.pop("name", None)
     bypass = convert(settings.pop("bypass", False), bool, f"{where}.bypass")

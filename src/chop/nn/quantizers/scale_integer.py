@@ -45,6 +45,7 @@ class ScaleInteger(RoundingQuantizer):
     narrow: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_between("width", self.width, 2, 16)
         check(self.group_size > 0, f"group_size must be positive, got {self.group_size}.")
         scales = self.scale if isinstance(self.scale, tuple) else (self.scale or 1.0,)

@@ -14,6 +14,7 @@ from chop.nn.modules.transposed import as_linear, is_transposed_linear
 from chop.nn.quantized.convert import float_class_of, to_format
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import parse_args
+from chop.passes.changed import warn_little
 from chop.passes.quantization_rules import Candidate, QuantizeArgs, choose
 
 logger = get_logger(__name__)
@@ -51,6 +52,7 @@ def quantize_module(module: nn.Module, args: QuantizeArgs) -> tuple[nn.Module, d
             twins[path] = made[key]
     result = _replace(module, twins)
     warn_unchanged(twins)
+    warn_little(WHERE, "quantised", twins.values(), result)
     return result, {"quantized": {path: type(twin).__name__ for path, twin in twins.items()}}
 
 

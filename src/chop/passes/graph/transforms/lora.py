@@ -16,6 +16,7 @@ from chop.kernels import QLinearInt8, QLinearPacked
 from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear, is_packed, stored_weight
 from chop.passes.base import NoArgs, PassResult, graph_pass
+from chop.passes.changed import warn_little
 from chop.passes.graph.annotate import refresh
 from chop.passes.graph.patterns import select
 from chop.passes.graph.transforms.lift_products import lift_products
@@ -71,6 +72,8 @@ def insert_lora_adapter_transform_pass(graph: MaseGraph, args: InsertLoraArgs) -
     chosen = [p for p in chosen if not any(_is_within(p, s) for s in saved)]
     if not chosen:
         raise PassError("insert_lora_adapter: the graph has no linear layer to adapt.")
+    layers = [graph.model.get_submodule(path) for path in chosen]
+    warn_little("insert_lora_adapter", "given an adapter", layers, graph.model)
     before = trained_names(graph)
     adapters = insert_adapters(graph, chosen, args)
     train_only_adapters(graph, saved)

@@ -21,6 +21,7 @@ from chop.nn.quantized.function import parse_function_config, quantized_function
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers.formats import find_format
 from chop.passes.base import PassResult, graph_pass
+from chop.passes.changed import warn_little
 from chop.passes.graph.number_formats import annotate_formats, relink_formats
 from chop.passes.graph.transforms.lift_products import lift_products
 from chop.passes.graph.transforms.surgery import set_module
@@ -82,6 +83,8 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
         annotate_formats(node)
         relink_formats(node)
     warn_unchanged(changes)
+    layers = [_layer(node_module(node)) for node in changes if node.op == "call_module"]
+    warn_little(WHERE, "quantised", layers, graph.model)
     return graph, {"quantized": {node.name: _name_of(change) for node, change in changes.items()}}
 
 

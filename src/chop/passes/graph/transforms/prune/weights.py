@@ -12,6 +12,7 @@ from chop.errors import PassError
 from chop.ir.graph import MaseGraph
 from chop.kernels.layers import PACKED_LAYERS
 from chop.log import get_logger
+from chop.passes.changed import warn_little
 from chop.passes.graph.patterns import select
 from chop.passes.graph.transforms.prune.config import PruneArgs, PruneWeight
 from chop.passes.graph.transforms.prune.granularity import (
@@ -50,7 +51,9 @@ def chosen_layers(graph: MaseGraph, patterns: tuple[str, ...] | None, where: str
         raise PassError(
             f"prune: the graph has no linear or convolution layer.{_packed_hint(graph)}"
         )
-    return {path: layers[path] for path in select(patterns, list(layers), where)}
+    chosen = {path: layers[path] for path in select(patterns, list(layers), where)}
+    warn_little("prune", "chosen", chosen.values(), graph.model)
+    return chosen
 
 
 def _packed_hint(graph: MaseGraph) -> str:

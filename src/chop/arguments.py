@@ -1,0 +1,83 @@
+"""Checks of what a caller hands to a public function, before anything is done with it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from chop.errors import ChopError, ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What an argument may be: in words, and as a test."""
+
+    words: str
+    accepts: Callable[[Any], bool]
+
+    def __or__(self, other: Kind) -> Kind:
+        return Kind(f"{self.words} or {other.words}", lambda v: self.accepts(v) or other.accepts(v))
+
+
+def an(kind: type, words: str | None = None) -> Kind:
+    """An instance of `kind`."""
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
+    return Kind(words or f"{article} {kind.__name__}", lambda value: isinstance(value, kind))
+
+
+def _is_many(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+NONE = Kind("None", lambda value: value is None)
+PATH = Kind("a path", lambda value: isinstance(value, str | os.PathLike))
+TEXT = an(str, "text")
+MAPPING = an(Mapping, "a mapping")
+FUNCTION = Kind("a function", callable)
+MANY = Kind("a list", _is_many)
+NUMBER = Kind("a number", _is_number)
+WHOLE = Kind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool))
+
+
+def check(where: str, kind: Kind, value: Any, error: type[ChopError] = ConfigError) -> None:
+    """Raise an `error` unless `value` is of the kind."""
+    if not kind.accepts(value):
+        shown = repr(value)
+        shown = f"{shown[:57]}..." if len(shown) > 60 else shown
+        raise error(f"{where}: expected {kind.words}, got {shown} ({type(value).__name__}).")
+
+
+def takes(error: type[ChopError] = ConfigError, /, **kinds: Kind) -> Callable[[F], F]:
+    """Check the arguments that are named here whenever the function is called.
+
+    >>> @takes(path=PATH)
+    ... def read(path): ...
+    >>> read(3)
+    Traceback (most recent call last):
+    chop.errors.ConfigError: read: path: expected a path, got 3 (int).
+    """
+
+    def decorate(function: F) -> F:
+        names = list(inspect.signature(function).parameters)
+        where = function.__qualname__.removesuffix(".__init__")
+
+        @functools.wraps(function)
+        def checked(*args: Any, **options: Any) -> Any:
+            for name, value in (*zip(names, args, strict=False), *options.items()):
+                if name in kinds:
+                    check(f"{where}: {name}", kinds[name], value, error)
+            return function(*args, **options)
+
+        return checked  # type: ignore[return-value]
+
+    return decorate

@@ -1,0 +1,46 @@
+"""The units of what commands print. A measure or cost that is added gets a row here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SHARE, COUNT, BITS, BYTES, SECONDS = "share", "count", "bits", "bytes", "s"
+
+UNITS = {
+    **dict.fromkeys(("parameters", "macs", "flops", "multipliers", "lut", "nodes"), COUNT),
+    **dict.fromkeys(("weight_bits", "activation_bits", "width", "memory_bits"), BITS),
+    **dict.fromkeys(("average_bits", "average_activation_bits", "average_linear_bits"), BITS),
+    **dict.fromkeys(("integer_bits", "fraction_bits"), BITS),
+    **dict.fromkeys(("bytes", "model_bytes", "bytes_moved", "activation_peak"), BYTES),
+    **dict.fromkeys(("sparsity", "model_sparsity"), SHARE),
+    **dict.fromkeys(("accuracy", "precision", "recall", "f1"), SHARE),
+    **dict.fromkeys(("float accuracy", "compressed accuracy"), SHARE),
+    "matthews_correlation": "-1 to 1",
+    "mse": "label units squared",
+    "mae": "label units",
+    "loss": "mean of a row",
+    "latency": SECONDS,
+    "seconds": SECONDS,
+    "cycles": "cycles",
+}
+"""Name -> unit; a number of things is a count."""
+
+
+def unit_of(name: str) -> str:
+    """The unit of what is called `name`; empty for what is no measure."""
+    return UNITS.get(name.replace(" ", "_"), UNITS.get(name, ""))
+
+
+def titled(record: Mapping[str, Any], units: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A row whose column titles say units; `units` are those that depend on the command."""
+    known = {**{name: unit_of(name) for name in record}, **(units or {})}
+    return {
+        f"{name} ({known[name]})" if known[name] not in ("", COUNT) else name: value
+        for name, value in record.items()
+    }
+
+
+def with_units(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows that begin with a name, with the unit of what it names at the end."""
+    return [{**row, "unit": unit_of(str(next(iter(row.values()))))} for row in rows]
