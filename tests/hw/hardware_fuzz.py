@@ -8,7 +8,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,12 +47,17 @@ class Prepared:
     expected: dict[str, Exact]
 
 
-def fuzz(seeds: Iterable[int], folder: Path, batch: int = BATCH) -> list[Finding]:
-    """Every seed to its end; simulators are built under `folder`."""
+def fuzz(
+    seeds: Iterable[int],
+    folder: Path,
+    batch: int = BATCH,
+    make: Callable[[int], Case] = random_case,
+) -> list[Finding]:
+    """Every case that `make` gives of a seed to its end; simulators are built under `folder`."""
     found: list[Finding] = []
     waiting: list[Prepared] = []
     for seed in seeds:
-        prepared = prepare(seed)
+        prepared = prepare(seed, make)
         if isinstance(prepared, Finding):
             found.append(prepared)
         else:
@@ -63,21 +68,26 @@ def fuzz(seeds: Iterable[int], folder: Path, batch: int = BATCH) -> list[Finding
     return sorted(found + simulate(waiting, folder), key=lambda finding: finding.seed)
 
 
-def prepare(seed: int) -> Prepared | Finding:
+def prepare(seed: int, make: Callable[[int], Case] = random_case) -> Prepared | Finding:
     """Lower and verify the model of a seed, as building hardware does."""
     try:
-        case = random_case(seed)
+        case = make(seed)
         lowered = lower(case.graph, case.parallelism)
         verify(case.graph, lowered)
         return _prepared(case, lowered)
     except HardwareError as error:
         told = str(error)
-        names_a_node = re.match(r"node '\w+'", told) is not None
-        return Finding(seed, "refused" if names_a_node else "wrong", short(told))
+        return Finding(seed, "refused" if is_refusal(told) else "wrong", short(told))
     except Exception as error:  # whatever it is, it is no refusal
         place = traceback.extract_tb(error.__traceback__)[-1]
         told = f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
         return Finding(seed, "wrong", f"crash: {told}")
+
+
+def is_refusal(told: str) -> bool:
+    """Whether an error names the node, and says what is allowed or what to set instead."""
+    says_what_to_do = re.search(r"Allowed|Quantise|Hardware needs|Supported|Give the result", told)
+    return re.match(r"node '\w+'", told) is not None and says_what_to_do is not None
 
 
 def short(told: str) -> str:

@@ -1,7 +1,8 @@
 """Small random models with random number formats: what the fuzz of the hardware runs on.
 
-`random_case(seed)` is a function of its seed alone. To add an op: a function `(draw, x) -> Step` in
-`STEPS`, under the number of dimensions (without the batch) of what it takes.
+`random_case(seed)` is a function of its seed alone. To add an op: a function `(draw, shape)` that
+gives a layer or function, in `UNARY`, under the number of dimensions (without the batch) of what it
+takes. `layer_case(index)` goes through all layers × all kinds of format, one layer a case.
 """
 
 import random
@@ -17,6 +18,7 @@ from chop.hw.lower import Parallelism
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.ir.ops import find_op
+from chop.nn.quantizers import Integer
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
@@ -355,3 +357,92 @@ def _set_input_formats(draw, graph):
 
 
 CALLS = ("call_module", "call_function", "call_method")
+
+
+# -- every layer in every kind of format -----------------------------------------------------------
+
+RANGES = (
+    {},
+    {"narrow": True},
+    {"overflow": "wrap"},
+    {"is_signed": False},
+    {"is_signed": False, "overflow": "wrap"},
+)
+KINDS = [(span, rounding) for span in RANGES for rounding in sorted(set(ROUNDINGS))]
+"""Every way a fixed-point format brings numbers to itself; widths are drawn."""
+IMAGE, ROWS, VECTOR = (2, 4, 4), (2, 5), (5,)
+LAYERS = {
+    "linear": (VECTOR, linear),
+    "conv1d": (ROWS, conv1d),
+    "conv2d": (IMAGE, conv2d),
+    "batch_norm1d": (VECTOR, batch_norm),
+    "batch_norm2d": (IMAGE, batch_norm),
+    "max_pool2d": (IMAGE, lambda draw, shape: nn.MaxPool2d(2, draw.randint(1, 2), 1)),
+    "avg_pool2d": (IMAGE, avg_pool),
+    "adaptive_avg_pool2d": (IMAGE, global_pool),
+    "relu": (VECTOR, lambda draw, shape: nn.ReLU()),
+    "leaky_relu": (VECTOR, lambda draw, shape: nn.LeakyReLU(draw.choice((0.125, 0.01, 0.3)))),
+    "hardsigmoid": (VECTOR, lambda draw, shape: nn.Hardsigmoid()),
+    "hardswish": (VECTOR, lambda draw, shape: nn.Hardswish()),
+    "table": (VECTOR, table),
+    "add": (VECTOR, lambda draw, shape: BINARY["add alpha"](draw)),
+    "sub": (VECTOR, lambda draw, shape: BINARY["x - y"](draw)),
+    "mul": (VECTOR, lambda draw, shape: BINARY["x * y"](draw)),
+}
+ROUNDS = len(KINDS)
+"""After so many rounds every layer has met every kind; after 5, every range and every rounding."""
+
+
+def layer_case(index):
+    """One layer, its operand in the kind of format of the round `index // len(LAYERS)`."""
+    number, name = index // len(LAYERS), list(LAYERS)[index % len(LAYERS)]
+    draw = Draw(f"{name} {number}")
+    shape, make = LAYERS[name]
+    layer = make(draw, shape)
+    two = name in ("add", "sub", "mul")
+    model = Steps([Step(name, layer, (0, 1) if two else (0,))], [2 if two else 1]).eval()
+    inputs = tuple(torch.zeros(2, *shape) for _ in range(1 + two))
+    graph = MaseGraph(model, dummy_in=inputs if two else inputs[0])
+    init_metadata_analysis_pass(graph)
+    add_common_metadata_analysis_pass(graph)
+    (node,) = (n for n in graph.fx_graph.nodes if n.op in CALLS)
+    config = _config_of_kind(draw, find_op(node).name, index % len(LAYERS), number)
+    if find_op(node).compute is not None:
+        quantize_transform_pass(graph, {"by": "name", node.name: {"config": config}})
+    else:
+        _set_formats(node, config)
+    return Case(index, graph, Parallelism(draw.choice((1, 2, 4))), f"{name}: {config}")
+
+
+def _config_of_kind(draw, op, layer, number):
+    """Settings whose operand has the kind of the round, and the other roles kinds further on."""
+    widths = TABLE_WIDTHS[2:] if op in TABLES else (2, 3, 4, 5, 6, 7, 8, 10)
+    operands = ("data_in_0", "data_in_1") if op in ("add", "sub", "mul") else ("data_in",)
+    config = {"name": "integer"}
+    for place, role in enumerate((*operands, "data_out", "weight", "bias")):
+        config |= _format_of_kind(draw, role, widths, layer + place, number + place)
+    return config
+
+
+def _format_of_kind(draw, role, widths, layer, number):
+    span, rounding = kind_of(layer, number)
+    width = draw.choice(widths)
+    frac = width - span.get("is_signed", True) - draw.choice((0, 1, 1, 2, 3))
+    settings = {"width": width, "frac_width": frac, "rounding": rounding, **span}
+    return {f"{role}_{key}": value for key, value in settings.items()}
+
+
+def kind_of(layer, number):
+    """The range and rounding that a layer, by its place in `LAYERS`, meets in a round."""
+    roundings = sorted(set(ROUNDINGS))
+    turn, place = divmod(number, len(RANGES))
+    return RANGES[(place + layer) % len(RANGES)], roundings[(place + turn) % len(roundings)]
+
+
+def _set_formats(node, config):
+    """The formats of an op that has no quantised version, in its metadata."""
+    common = mase_meta(node).common
+    values = {"data_in": common.args["data_in_0"], "data_out": common.results["data_out_0"]}
+    for role, value in values.items():
+        own = {k.removeprefix(f"{role}_"): v for k, v in config.items() if k.startswith(role)}
+        value.set_format(Integer(**own), is_applied=True)

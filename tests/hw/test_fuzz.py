@@ -1,19 +1,44 @@
-"""Random models to RTL: PyTorch = exact reference = RTL, or a refusal that names the node.
+"""Random models to RTL: PyTorch = exact reference = golden integers = RTL, or a refusal that names
+the node and what is allowed.
 
 The same in thousands: bench/right.py.
 """
 
 import pytest
 from hardware_fuzz import counts, fuzz
+from random_models import KINDS, LAYERS, ROUNDS, kind_of, layer_case
 
-pytestmark = pytest.mark.sim("verilator", "g++")
+PART, PARTS = 40, 3
+SOME = 5
+"""Rounds in which every layer meets every range and every rounding, if not every pair of them."""
 
-PART, PARTS = 50, 4
 
-
+@pytest.mark.sim("verilator", "g++")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_models_are_right_in_rtl_or_refused(part, tmp_path):
     found = counts(fuzz(range(part * PART, (part + 1) * PART), tmp_path))
     assert found["wrong_seeds"] == {}
     assert found["models"] == PART
     assert found["equal"] >= 0.75 * PART, found["refused_by_reason"]  # refusing all is no answer
+
+
+@pytest.mark.sim("verilator", "g++")
+@pytest.mark.parametrize(
+    "rounds",
+    [range(SOME), pytest.param(range(SOME, ROUNDS), marks=pytest.mark.slow)],
+    ids=["some", "the-rest"],
+)
+def test_every_layer_is_right_in_rtl_in_every_kind_of_format(rounds, tmp_path):
+    indices = range(rounds.start * len(LAYERS), rounds.stop * len(LAYERS))
+    found = counts(fuzz(indices, tmp_path, make=layer_case))
+    assert found["wrong_seeds"] == {}
+    assert found["models"] == len(indices)
+    assert found["equal"] >= 0.9 * len(indices), found["refused_by_reason"]
+
+
+@pytest.mark.parametrize("layer", range(len(LAYERS)), ids=list(LAYERS))
+def test_a_layer_meets_every_kind_of_format(layer):
+    met = [kind_of(layer, number) for number in range(ROUNDS)]
+    assert all(kind in met for kind in KINDS) and len(KINDS) == ROUNDS == 20
+    spans, roundings = zip(*met[:SOME], strict=True)
+    assert all(span in spans for span, _ in KINDS) and len(set(roundings)) == 4

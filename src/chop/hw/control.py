@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chop.hw.twin import Record
+from chop.hw.twin import TwinRecord
 
 
 @dataclass(frozen=True, order=True)
@@ -28,7 +28,7 @@ class ControlStage:
     name: str
     sources: tuple[Wire, ...]
     outputs: int
-    twins: tuple[Record, ...]
+    twins: tuple[TwinRecord, ...]
 
 
 @dataclass(frozen=True)

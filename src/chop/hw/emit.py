@@ -23,7 +23,7 @@ from chop.hw.control import read_control, signal_name
 from chop.hw.design import Design, Interface, Stage, Wire
 from chop.hw.golden import Fixed, Ints
 from chop.hw.stream import Stream
-from chop.hw.twin import Record, record
+from chop.hw.twin import TwinRecord, record
 
 BENCH = Path(__file__).parent / "bench_top.py"
 _LIBRARIES: list[Path] = [RTL]
@@ -239,7 +239,7 @@ def _describe_stage(stage: Stage) -> dict[str, object]:
     }
 
 
-def _describe_twins(component: Component) -> list[Record | None] | None:
+def _describe_twins(component: Component) -> list[TwinRecord | None] | None:
     """The cycle model of a component in plain data; None where it is of somebody's own."""
     told = [record(twin) for twin in component.twins()]
     return None if None in told else told

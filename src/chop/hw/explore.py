@@ -21,7 +21,7 @@ Lanes = dict[str, tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Choice:
+class Folding:
     """A parallelism with its pace and its price."""
 
     lanes: Mapping[str, tuple[int, int]]
@@ -29,7 +29,7 @@ class Choice:
     multipliers: int
 
 
-def for_target(graph: MaseGraph, cycles: int) -> Choice:
+def for_target(graph: MaseGraph, cycles: int) -> Folding:
     """The cheapest parallelism with at most `cycles` cycles between tensors."""
     layers = _layers(_lower(graph, {}))
     least_out = dict.fromkeys(layers, 1)
@@ -39,14 +39,14 @@ def for_target(graph: MaseGraph, cycles: int) -> Choice:
         lowered = _lower(graph, lanes)
         slow = _slow_stage(lowered.design, cycles)
         if slow is None:
-            return _choice(lowered, lanes)
+            return _folding(lowered, lanes)
         name = _layer_before(lowered.design, slow, layers)
         least_out[name] = _next_divisor(name, layers[name], lanes[name][1], cycles)
 
 
-def for_budget(graph: MaseGraph, multipliers: int) -> Choice:
+def for_budget(graph: MaseGraph, multipliers: int) -> Folding:
     """The fastest parallelism with at most `multipliers` multipliers."""
-    slowest = _choice(_lower(graph, {}), {})
+    slowest = _folding(_lower(graph, {}), {})
     if slowest.multipliers > multipliers:
         raise HardwareError(
             f"parallelism: {multipliers} multipliers are not enough; one lane everywhere needs "
@@ -90,9 +90,9 @@ def _input_lanes(graph: MaseGraph, lanes: Lanes, cycles: int) -> Lanes:
     return found
 
 
-def _choice(lowered: Lowered, lanes: Lanes) -> Choice:
+def _folding(lowered: Lowered, lanes: Lanes) -> Folding:
     design = lowered.design
-    return Choice(lanes, design.cycles(), design.cost().multipliers)
+    return Folding(lanes, design.cycles(), design.cost().multipliers)
 
 
 def _layers(lowered: Lowered) -> dict[str, Component]:

@@ -91,17 +91,17 @@ class Bracket(Twin):
         self.gives = self.count > 0
 
 
-Record = tuple[Any, ...]
+TwinRecord = tuple[Any, ...]
 """A twin in plain data: its name, then its arguments."""
 
 
-def record(twin: Twin) -> Record | None:
+def record(twin: Twin) -> TwinRecord | None:
     """What files keep of a twin; None for a class without a name of its own."""
     name = vars(type(twin)).get("name")
     return (name, *twin.arguments) if name else None
 
 
-def from_record(told: Record) -> Twin:
+def from_record(told: TwinRecord) -> Twin:
     """The twin of a record.
 
     >>> from_record(("Queue", 2)).arguments
