@@ -69,6 +69,8 @@ def _as_float(layer: nn.Module) -> nn.Module:
 
 
 def _like(layer: nn.Module, made: nn.Module) -> nn.Module:
-    if isinstance(layer, QuantizedModule):
-        return from_float(made, layer.config, where=type(layer).__name__)
-    return made
+    if not isinstance(layer, QuantizedModule):
+        return made
+    quantized = from_float(made, layer.config, where=type(layer).__name__)
+    quantized.set_formats(layer.config, layer.quantizers)  # those may have been set by hand
+    return quantized
