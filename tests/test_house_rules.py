@@ -8,7 +8,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 60
-FILES = sorted(SOURCE.glob("*/**/*.py"))
+TEXTS = {file: file.read_text() for file in sorted(SOURCE.glob("*/**/*.py"))}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -57,28 +57,32 @@ def foreign(name: str, own: str) -> bool:
     return module != own and module.rpartition(".")[0] != own
 
 
+@pytest.fixture(scope="module")
+def trees():
+    return {file: ast.parse(text) for file, text in TEXTS.items()}
+
+
 def test_no_module_is_too_long():
-    lengths = {place(file): len(file.read_text().splitlines()) for file in FILES}
+    lengths = {place(file): len(text.splitlines()) for file, text in TEXTS.items()}
     assert {name: n for name, n in lengths.items() if n > LONGEST_MODULE} == {}
 
 
-def test_no_function_is_too_long():
+def test_no_function_is_too_long(trees):
     functions = {
         f"{place(file)}: {node.name}": length(node)
-        for file in FILES
-        for node in ast.walk(ast.parse(file.read_text()))
+        for file, tree in trees.items()
+        for node in ast.walk(tree)
         if isinstance(node, Function)
     }
     assert {name: n for name, n in functions.items() if n > LONGEST_FUNCTION} == {}
 
 
-def test_no_private_name_is_imported_from_another_package():
+def test_no_private_name_is_imported_from_another_package(trees):
     found = {
-        place(file): names
-        for file in FILES
-        if (names := sorted(set(private_imports(ast.parse(file.read_text()), package(file)))))
+        place(file): sorted(set(private_imports(tree, package(file))))
+        for file, tree in trees.items()
     }
-    assert found == {}
+    assert {file: names for file, names in found.items() if names} == {}
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from chop.ir.arguments import (
-    NUMBER_FORMATS,
     describe_result,
     describe_tensor,
     is_plain,
     named_arguments,
 )
+from chop.ir.number_formats import NUMBER_FORMATS
 
 
 def arguments(kind, target, *args, **kwargs):

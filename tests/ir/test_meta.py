@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 import zoo
@@ -78,3 +80,34 @@ def test_the_format_is_no_key_of_the_metadata():
     value = ValueMeta(**FLOATS)
     value.set_format(Integer(8, 3), is_applied=True)
     assert list(value) == ["shape", "torch_dtype", "type", "precision", "value"]
+
+
+def test_type_and_precision_are_kept_nowhere_but_in_the_format():
+    value = ValueMeta(shape=[2], torch_dtype=torch.float16)
+    assert (value["type"], value["precision"]) == ("float", [16])
+    value["type"], value["precision"] = "fixed", [8, 3]
+    assert value.format == Integer(8, 3) and not {"type", "precision", "_said"} & set(vars(value))
+    value.set_format(Integer(6, 2), is_applied=False)
+    assert (value["type"], value["precision"]) == ("fixed", [6, 2])
+    value["precision"] = [6, 2]  # said again: still not applied
+    assert not value.is_applied
+
+
+def test_words_that_name_no_format_are_kept_as_said():
+    value = ValueMeta(**FLOATS)
+    value["type"] = "posit"
+    assert (value["type"], value["precision"], value.format) == ("posit", [32], None)
+    other = ValueMeta(**FLOATS)
+    other.follow(value, is_applied=False)
+    assert other["type"] == "posit"
+    value["type"] = "float"
+    assert "_said" not in vars(value)
+    assert ValueMeta(type="integer", value=3)["type"] == "integer"
+
+
+def test_a_record_that_was_pickled_with_its_type_is_read():
+    value = ValueMeta(shape=[2], torch_dtype=torch.float32)
+    value.__setstate__({"type": "fixed", "precision": [8, 3], "format": None})
+    assert (value.format, value["type"], value["precision"]) == (Integer(8, 3), "fixed", [8, 3])
+    made = dataclasses.replace(value, is_applied=False)
+    assert (made.format, made.is_applied) == (Integer(8, 3), False)

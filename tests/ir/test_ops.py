@@ -10,7 +10,16 @@ from traced_zoo import traced
 from chop import MaseGraph
 from chop.errors import RegistryError
 from chop.ir.common import MASE_TYPES, OPS_BY_TYPE
-from chop.ir.ops import OPS, Op, Shapes, find_op, op_of_function, op_of_method, op_of_module
+from chop.ir.ops import (
+    OPS,
+    Op,
+    Shapes,
+    computes,
+    find_op,
+    op_of_function,
+    op_of_method,
+    op_of_module,
+)
 from chop.ir.ops.by_name import layer, tensor_op
 
 
@@ -88,3 +97,7 @@ def test_a_misspelt_name_in_a_column_is_an_error():
     ):
         Op("mine", "modul")
     assert tensor_op("mine", "add no_such_name?").methods == ("add",)
+    with pytest.raises(RegistryError, match=r"op 'mine': computes with 'weight', which is none of"):
+        Op("mine", "module", compute=computes("input* weight*", F.linear), parameters=("wieght",))
+    with pytest.raises(RegistryError, match=r"prefer names 'othr'. Did you mean 'other'"):
+        computes("input* other*", torch.matmul, prefer={"othr": "weight"})

@@ -19,7 +19,14 @@ from chop.distributed.mesh import Mesh
 from chop.distributed.program import Program, Value, program_of
 from chop.distributed.search import solve
 from chop.distributed.strategies import WHOLE, Strategy
-from chop.distributed.variables import Choice, Chosen, Variable, choice, local_bytes, variables
+from chop.distributed.variables import (
+    Chosen,
+    PricedStrategy,
+    Variable,
+    local_bytes,
+    priced,
+    variables,
+)
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 
@@ -217,7 +224,7 @@ def _plan_axes(program: Program, mesh: Mesh, training: bool, rate: float) -> _Fo
 def price(program: Program, mesh: Mesh, chosen: Mapping[int, Chosen], *, training: bool) -> Cost:
     """What a plan costs; a value read in one layout by several nodes is brought there once."""
     copies, talks = 0, []
-    last: list[Choice] = []
+    last: list[PricedStrategy] = []
     for index in range(len(mesh.shape)):
         others = {i: c for i, c in chosen.items() if i != index}
         made = _variables(program, mesh, index, others, chosen[index], training)
@@ -249,7 +256,7 @@ def _variables(
     made = []
     for value in program.values:
         local = value.localised([(c[value.name], mesh.shape[i]) for i, c in others.items()])
-        only = choice(local, chosen[value.name], mesh, axis, training)
+        only = priced(local, chosen[value.name], mesh, axis, training)
         made.append(Variable(local, axis, training, (only,)))
     return made
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from chop.distributed.layouts import Layout, Use
 from chop.distributed.strategies import Strategy
-from chop.distributed.variables import Choice, Price, Variable
+from chop.distributed.variables import Price, PricedStrategy, Variable
 
 PRUNED_STATES = 5_000
 """Entries of the table beyond which options that cannot be of use are looked for."""
@@ -107,7 +107,7 @@ class _Search:
             table = table + self._reading(name, variable.choices).reshape(shape)
         self.table = table
 
-    def _reading(self, name: str, choices: tuple[Choice, ...]) -> np.ndarray:
+    def _reading(self, name: str, choices: tuple[PricedStrategy, ...]) -> np.ndarray:
         """Cost of reading `name`: a row for each of its options, a column for each choice."""
         uses = [[use for n, use in c.uses if n == name] for c in choices]
         options = self.options[name]

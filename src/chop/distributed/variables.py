@@ -35,7 +35,7 @@ class Price:
 
 
 @dataclass(frozen=True)
-class Choice:
+class PricedStrategy:
     """One way to make a value: what it reads how, and what that costs by itself."""
 
     strategy: Strategy
@@ -50,7 +50,7 @@ class Variable:
     value: Value
     axis: Axis
     training: bool
-    choices: tuple[Choice, ...]
+    choices: tuple[PricedStrategy, ...]
 
     @property
     def name(self) -> str:
@@ -94,16 +94,18 @@ def variables(
     for value in program.values:
         fixed = [(chosen[value.name], mesh.shape[i]) for i, chosen in others.items()]
         local = value.localised(fixed)
-        choices = [choice(local, s, mesh, axis, training) for s in local.layouts(axis.devices)]
+        choices = [priced(local, s, mesh, axis, training) for s in local.layouts(axis.devices)]
         made.append(Variable(local, axis, training, tuple(choices)))
     return made
 
 
-def choice(value: Value, strategy: Strategy, mesh: Mesh, axis: Axis, training: bool) -> Choice:
+def priced(
+    value: Value, strategy: Strategy, mesh: Mesh, axis: Axis, training: bool
+) -> PricedStrategy:
     """`strategy` for `value`, with what it reads and its price."""
     uses = dict.fromkeys((r.value, strategy.use(r.operand)) for r in value.references)
     held = local_bytes(value, strategy.result, axis.devices)
-    return Choice(
+    return PricedStrategy(
         strategy,
         tuple(uses),
         Price(_seconds(value, strategy, mesh, axis, training), _bytes(value, held, training)),

@@ -29,22 +29,6 @@ OWN_NAMES: dict[Any, tuple[str, ...]] = {
 }
 """Argument names where the signature says less than it could."""
 
-NUMBER_FORMATS: dict[torch.dtype, tuple[str, list[int]]] = {
-    torch.float64: ("float", [64]),
-    torch.float32: ("float", [32]),
-    torch.float16: ("float", [16]),
-    torch.bfloat16: ("float", [16]),
-    torch.int64: ("integer", [64]),
-    torch.int32: ("integer", [32]),
-    torch.int16: ("integer", [16]),
-    torch.int8: ("integer", [8]),
-    torch.uint8: ("integer", [8]),
-    torch.bool: ("bool", [1]),
-    torch.complex64: ("complex", [64]),
-    torch.complex128: ("complex", [128]),
-}
-"""`type` and `precision` of a tensor as torch stores it."""
-
 PLAIN_TYPES = {bool: "bool", int: "integer", float: "float", str: "string", type(None): "none"}
 _LITERALS = (*PLAIN_TYPES, torch.dtype, torch.device, torch.layout, torch.memory_format, slice)
 _NOT_A_NUMBER = ("Tensor", "ScalarType", "Device", "Layout", "Dimname", "str", "MemoryFormat")
@@ -52,17 +36,10 @@ _NOT_A_NUMBER = ("Tensor", "ScalarType", "Device", "Layout", "Dimname", "str", "
 
 def describe_tensor(tensor: Tensor, *, value: Any = None) -> ValueMeta:
     """Shape, dtype and number format of `tensor`."""
-    dtype = tensor.dtype
-    if dtype in NUMBER_FORMATS:
-        kind, precision = NUMBER_FORMATS[dtype]
-    else:
-        kind, precision = "float" if dtype.is_floating_point else "integer", [8 * dtype.itemsize]
     strides = list(tensor.stride()) if tensor.layout is torch.strided else None
     return ValueMeta(
         shape=list(tensor.shape),
-        torch_dtype=dtype,
-        type=kind,
-        precision=list(precision),
+        torch_dtype=tensor.dtype,
         value=value,
         device=tensor.device,
         stride=strides,

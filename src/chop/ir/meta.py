@@ -15,8 +15,9 @@ import torch
 from torch import fx
 
 from chop.errors import GraphError
-from chop.ir.number_formats import format_by_hand, type_and_precision
+from chop.ir.number_formats import format_by_hand, stored_format, type_and_precision
 from chop.nn.quantizers.base import Quantizer
+from chop.nn.quantizers.bypass import Bypass
 from chop.registry import suggest
 
 NO_KEY: dict[str, bool] = {"is_key": False}
@@ -30,7 +31,7 @@ class MetadataKeyError(GraphError, KeyError):
         return str(self.args[0])
 
 
-class Record(MutableMapping, dict):  # type: ignore[misc,metaclass]
+class KeyedRecord(MutableMapping, dict):  # type: ignore[misc,metaclass]
     """A dataclass whose fields are also keys; a field is a key once it has a value.
 
     `KEYS` maps a key to a field of another name, for keys that Python reserves (`from`). Programs
@@ -76,7 +77,7 @@ class Record(MutableMapping, dict):  # type: ignore[misc,metaclass]
 
     def __delitem__(self, key: str) -> None:
         """Take the value away; a key that never has none is an error."""
-        if self[key] is None or isinstance(self[key], Record):
+        if self[key] is None or isinstance(self[key], KeyedRecord):
             raise MetadataKeyError(f"{type(self).__name__}: '{key}' cannot be removed.")
         setattr(self, self._field(key), None)
 
@@ -90,7 +91,7 @@ class Record(MutableMapping, dict):  # type: ignore[misc,metaclass]
         return copy.copy(self)
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Record):
+        if isinstance(other, KeyedRecord):
             return type(other) is type(self) and vars(other) == vars(self)
         return dict(self) == other if isinstance(other, dict) else NotImplemented
 
@@ -148,48 +149,105 @@ class Record(MutableMapping, dict):  # type: ignore[misc,metaclass]
             self[key] = value
 
 
+class Told:
+    """A key that tells of the number format: read from it, and set by hand through `say`."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, value: Any, owner: type) -> Any:
+        return None if value is None else value.told()[self.name]
+
+    def __set__(self, value: Any, said: Any) -> None:
+        value.say(self.name, said)
+
+
 @dataclasses.dataclass(eq=False)
-class ValueMeta(Record):
+class ValueMeta(KeyedRecord):
     """One operand, result or configuration argument of a node.
 
-    `type` and `precision` speak of the number format: ("float", [32]), ("fixed", [8, 3]). `format`
-    is the whole of it, None for a tensor as torch stores it; `is_applied` says that the node brings
-    the value to it, and is false of a format that is only told of a value on its way. `set_format`
-    writes all four; `type` and `precision` set by hand mean a format that is applied.
+    `format` is the number format, None for a tensor as torch stores it; `is_applied` says that the
+    node brings the value to it, and is false of a format that is only told of a value on its way.
+    `type` and `precision` tell of it and are kept nowhere: ("fixed", [8, 3]), or ("float", [32])
+    by the dtype. Set by hand they mean a format that is applied; words that name none (yet) stay.
     `value` is the tensor itself where the user asked to keep it, or the configuration value.
     """
 
     KEYS: ClassVar[dict[str, str]] = {"from": "source"}
+    _said: ClassVar[dict[str, Any] | None] = None
 
     shape: list[int] | None = None
     torch_dtype: torch.dtype | None = None
-    type: Any = None
-    precision: list[Any] | None = None
+    type: Any = Told()
+    precision: list[Any] | None = Told()  # type: ignore[assignment]
     value: Any = None
     source: fx.Node | None = None
     device: Any = None
     stride: list[int] | None = None
-    # behind `type` and `precision`: these are by hand only where nothing else is said
     format: Quantizer | None = dataclasses.field(default=None, metadata=NO_KEY)
     is_applied: bool = dataclasses.field(default=False, metadata=NO_KEY)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        is_said_again = name in ("type", "precision") and self.__dict__.get(name) == value
-        super().__setattr__(name, value)
-        # saying again what holds leaves the format its rounding and overflow
-        if name in ("type", "precision") and not (is_said_again and self.__dict__.get("format")):
-            self.format = format_by_hand(
-                getattr(self, "type", None), getattr(self, "precision", None)
-            )
-            self.is_applied = self.format is not None
+    def __post_init__(self) -> None:
+        if self.format is None:
+            self._settle(self.told())
+        else:
+            self._forget()
+
+    def told(self) -> dict[str, Any]:
+        """`type` and `precision`: as said by hand, else of the format, else of the dtype."""
+        if self._said is not None:
+            return self._said
+        if self.__dict__.get("format") is not None:
+            kind, precision = type_and_precision(self.format)  # type: ignore[arg-type]
+            return {"type": kind, "precision": precision}
+        return self._stored()
+
+    def _stored(self) -> dict[str, Any]:
+        dtype = self.torch_dtype
+        known = stored_format(dtype) if isinstance(dtype, torch.dtype) else (None, None)
+        return dict(zip(("type", "precision"), known, strict=True))
+
+    def say(self, key: str, said: Any) -> None:
+        """Set `type` or `precision` by hand."""
+        told = self.told()
+        if told[key] == said:
+            return  # what holds keeps its rounding and overflow
+        if "is_applied" in self.__dict__:
+            self._settle({**told, key: said})
+        elif said is not None:  # on the way in, the format is still to come
+            self.__dict__["_said"] = {**told, key: said}
+
+    def _settle(self, told: dict[str, Any]) -> None:
+        """Keep the format that was said, and the words where they name none."""
+        self._forget()
+        self.format = format_by_hand(**told)
+        self.is_applied = self.format is not None
+        if self.format is None and told != self._stored():
+            self.__dict__["_said"] = told
+
+    def _forget(self) -> None:
+        self.__dict__.pop("_said", None)
 
     def set_format(self, quantizer: Quantizer, *, is_applied: bool) -> None:
         """Say that the value is in a format, and whether the node brings it there."""
         assert self.torch_dtype is not None, "only tensors have number formats"
-        kind, precision = type_and_precision(quantizer, self.torch_dtype)
-        is_float = kind == "float"
-        told = {"type": kind, "precision": precision, "format": None if is_float else quantizer}
-        self.__dict__.update(told, is_applied=is_applied and not is_float)
+        is_float = isinstance(quantizer, Bypass)
+        self._forget()
+        self.format, self.is_applied = None if is_float else quantizer, is_applied and not is_float
+
+    def follow(self, other: ValueMeta, *, is_applied: bool) -> None:
+        """Be in the format of `other`."""
+        self._forget()
+        self.format, self.is_applied = other.format, is_applied and other.format is not None
+        if other._said is not None:
+            self.__dict__["_said"] = other._said
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what was pickled; records once kept `type` and `precision` themselves."""
+        said = {key: state[key] for key in ("type", "precision") if key in state}
+        self.__dict__.update({k: v for k, v in state.items() if k not in said})
+        if said and self.format is None:
+            self._settle(self.told() | said)
 
     @classmethod
     def nullable(cls) -> tuple[str, ...]:
@@ -202,8 +260,11 @@ class ValueMeta(Record):
 
 
 @dataclasses.dataclass(eq=False)
-class CommonMeta(Record):
-    """What every back end reads: the operator, its operands and its results."""
+class CommonMeta(KeyedRecord):
+    """What every back end reads: the operator, its operands and its results.
+
+    `quant` is for the user: formats are in `args` and `results`, settings in the layer or call.
+    """
 
     mase_type: str | None = None
     mase_op: str | None = None
@@ -213,7 +274,7 @@ class CommonMeta(Record):
 
 
 @dataclasses.dataclass(eq=False)
-class SoftwareMeta(Record):
+class SoftwareMeta(KeyedRecord):
     """Statistics, sparsity and sharding: facts of the model run as software.
 
     `args` and `results` map an operand's name to a dict of facts about it (`stat` …).
@@ -228,7 +289,7 @@ class SoftwareMeta(Record):
 
 
 @dataclasses.dataclass(eq=False)
-class HardwareMeta(Record):
+class HardwareMeta(KeyedRecord):
     """How a node is realised in hardware."""
 
     is_implicit: bool | None = None
@@ -244,7 +305,7 @@ class HardwareMeta(Record):
 
 
 @dataclasses.dataclass(eq=False)
-class MaseMetadata(Record):
+class MaseMetadata(KeyedRecord):
     """The tree under `node.meta["mase"]`: common, software and hardware."""
 
     common: CommonMeta = dataclasses.field(default_factory=CommonMeta)

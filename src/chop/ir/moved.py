@@ -21,6 +21,7 @@ MOVED: dict[str, str] = {
     "chop.ir.effects": "chop.ir.trace.effects",
     "chop.ir.environment": "chop.ir.trace.environment",
     "chop.ir.inputs": "chop.ir.trace.inputs",
+    "chop.ir.kernels": "chop.ir.ops.compute",
     "chop.ir.leaves": "chop.ir.store.leaves",
     "chop.ir.linear": "chop.ir.trace.size_relations",
     "chop.ir.nodes": "chop.ir.store.nodes",

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from chop.nn.quantizers.base import Quantizer
-from chop.nn.quantizers.bypass import Bypass
 from chop.nn.quantizers.integer import Integer
 
 TYPE_NAMES = {"integer": "fixed"}
@@ -18,10 +17,33 @@ FIXED_TYPES = ("fixed", "integer")
 """What `type` says of fixed point with a precision of width and fractional bits."""
 
 
-def type_and_precision(quantizer: Quantizer, dtype: torch.dtype) -> tuple[str, list[Any]]:
+NUMBER_FORMATS: dict[torch.dtype, tuple[str, list[int]]] = {
+    torch.float64: ("float", [64]),
+    torch.float32: ("float", [32]),
+    torch.float16: ("float", [16]),
+    torch.bfloat16: ("float", [16]),
+    torch.int64: ("integer", [64]),
+    torch.int32: ("integer", [32]),
+    torch.int16: ("integer", [16]),
+    torch.int8: ("integer", [8]),
+    torch.uint8: ("integer", [8]),
+    torch.bool: ("bool", [1]),
+    torch.complex64: ("complex", [64]),
+    torch.complex128: ("complex", [128]),
+}
+"""`type` and `precision` of a tensor as torch stores it."""
+
+
+def stored_format(dtype: torch.dtype) -> tuple[str, list[Any]]:
+    """`type` and `precision` of a tensor as torch stores it."""
+    if dtype in NUMBER_FORMATS:
+        kind, precision = NUMBER_FORMATS[dtype]
+        return kind, list(precision)
+    return "float" if dtype.is_floating_point else "integer", [8 * dtype.itemsize]
+
+
+def type_and_precision(quantizer: Quantizer) -> tuple[str, list[Any]]:
     """What metadata says of a tensor in a format: Integer(8, 3) -> ("fixed", [8, 3])."""
-    if isinstance(quantizer, Bypass):
-        return "float", [8 * dtype.itemsize]
     return TYPE_NAMES.get(quantizer.name, quantizer.name), _precision(quantizer)
 
 
@@ -32,11 +54,11 @@ def _precision(quantizer: Quantizer) -> list[Any]:
     return sizes or [quantizer.bits]
 
 
-def format_by_hand(kind: Any, precision: Any) -> Quantizer | None:
+def format_by_hand(type: Any, precision: Any) -> Quantizer | None:
     """The format that `type` and `precision` written by hand mean: ("fixed", [8, 3]) is signed,
     rounds half to even and saturates. None where they do not name one (yet).
     """
     is_pair = isinstance(precision, list | tuple) and len(precision) == 2
-    if kind not in FIXED_TYPES or not is_pair:
+    if type not in FIXED_TYPES or not is_pair:
         return None
     return Integer(int(precision[0]), int(precision[1]))

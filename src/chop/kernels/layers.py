@@ -82,9 +82,9 @@ class QLinearPacked(nn.Module):
     def with_added(self, delta: Tensor) -> QLinearPacked:
         """This layer with `delta` added to its weight and the sum rounded to the format."""
         total = pack(unpack(self.weight) + delta, self.format, self.group_size)
-        twin = reclassed(self, type(self))
-        twin._buffers.update(codes=total.codes, scales=total.scales)
-        return twin
+        made = reclassed(self, type(self))
+        made._buffers.update(codes=total.codes, scales=total.scales)
+        return made
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` times the transposed weight plus bias."""
@@ -191,9 +191,9 @@ class QLinearInt8(nn.Module):
         """This layer with `delta` added to its weight and the sum rounded to int8."""
         total = self.float_weight() + delta.to(self.dtype)
         codes, scales = integer.quantize_rows(total)
-        twin = reclassed(self, type(self))
-        twin._buffers.update(codes=codes, scales=scales)
-        return twin
+        made = reclassed(self, type(self))
+        made._buffers.update(codes=codes, scales=scales)
+        return made
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` times the transposed weight plus bias."""

@@ -9,7 +9,9 @@ from torch.nn.utils import parametrize, prune
 
 from chop.errors import ConfigError
 from chop.nn.quantized import QuantizedModule, from_float
+from chop.nn.quantized.convert import to_format
 from chop.nn.quantized.modules.linear import LinearInteger, LinearLog
+from chop.nn.quantizers import Integer
 
 INTEGER = config_of("integer")
 X = random(3, 6)
@@ -163,3 +165,12 @@ def test_a_format_must_be_named():
 def test_an_unknown_format_is_refused():
     with pytest.raises(ConfigError, match=r"config.name: Unknown format 'intger'. Did you mean"):
         from_float(nn.Linear(6, 5), {"name": "intger"})
+
+
+def test_a_layer_whose_formats_were_set_by_hand_is_not_taken_for_its_config():
+    config = {"name": "integer", "weight_width": 8, "data_in_width": 8}
+    layer = from_float(nn.Linear(3, 2), config)
+    assert to_format(layer, config, where="here") is layer
+    layer.quantizers = layer.quantizers | {"weight": Integer(4, 1)}
+    again = to_format(layer, config, where="here")
+    assert again is not layer and again.quantizers["weight"] == Integer(8, 0)

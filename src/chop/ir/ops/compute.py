@@ -12,6 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from chop.errors import RegistryError
+from chop.registry import suggest
+
+PARAMETER_NAMES = ("weight", "bias")
+"""Arguments of functions that are parameters of their layers."""
 Kernel = Callable[..., Any]
 Parameters = Any  # a tuple of Tensor | None; torch's signatures cannot be checked against it
 
@@ -73,7 +78,10 @@ def computes(
     """The column; in `arguments`, operands end in a star and parameters go by their own name."""
     names = tuple(name.removesuffix("*") for name in arguments.split())
     starred = [i for i, name in enumerate(arguments.split()) if name.endswith("*")]
-    own = [names[i] for i in starred if names[i] in ("weight", "bias")]
+    unknown = [name for name in prefer or () if name not in names]
+    if unknown:
+        raise RegistryError(f"compute: prefer names '{unknown[0]}'. {suggest(unknown[0], names)}")
+    own = [names[i] for i in starred if names[i] in PARAMETER_NAMES]
     inputs = [i for i in starred if names[i] not in own]
     roles = {i: "data_in" if len(inputs) == 1 else f"data_in_{n}" for n, i in enumerate(inputs)}
     operands = tuple(

@@ -11,7 +11,7 @@ from torch import nn
 
 from chop.errors import RegistryError
 from chop.ir.dims import check_rule
-from chop.ir.ops.compute import Compute
+from chop.ir.ops.compute import PARAMETER_NAMES, Compute
 from chop.registry import suggest
 
 MODULE = "module"
@@ -92,6 +92,18 @@ class Op:
             known = suggest(self.type, MASE_TYPES)
             raise RegistryError(f"op '{self.name}': unknown type '{self.type}'. {known}")
         check_rule(self.dims, f"op '{self.name}'")
+        self._check_parameters()
+
+    def _check_parameters(self) -> None:
+        """A parameter that the op computes with by its name is one that the row names."""
+        own = [o.argument for o in self.compute.operands] if self.compute else []
+        unknown = [n for n in own if n in PARAMETER_NAMES and n not in self.parameters]
+        if unknown:
+            known = ", ".join(self.parameters) or "none"
+            raise RegistryError(
+                f"op '{self.name}': computes with '{unknown[0]}', which is none of its "
+                f"parameters. Known: {known}."
+            )
 
     def flops(self, shapes: Shapes) -> int:
         """Floating-point operations: two for each multiply-accumulate, plus the elementwise."""

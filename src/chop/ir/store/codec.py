@@ -339,10 +339,7 @@ def _decode_record(decode: Decoder, pair: Any, where: str, kinds: frozenset[str]
             )
     if not (decode.is_old or decode.trust) and not parts <= values.keys():
         raise CheckpointError(f"{where}: expected {', '.join(sorted(parts))}.")
-    made = _RECORDS[name](**values)
-    if isinstance(made, ValueMeta) and decode.is_old:
-        made.type = made.type  # there were no formats yet: read as set by hand
-    return made
+    return _RECORDS[name](**values)
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:

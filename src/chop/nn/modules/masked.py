@@ -86,21 +86,21 @@ MaskedConvTranspose3d = masked_class(nn.ConvTranspose3d)
 
 
 def with_mask(layer: nn.Module, mask: Tensor) -> Masked:
-    """The twin of a float layer that keeps its weight where `mask` and any mask before it do.
+    """A float layer that keeps its weight where `mask` and any mask before it do.
 
     The parameter is the layer's own, and is set to zero where it is pruned.
     """
     cls = type(layer)
-    twin = reclassed(layer, cls if issubclass(cls, Masked) else masked_class(cls))
-    old = twin._buffers.get(mask_name(WEIGHT))
-    twin.register_buffer(mask_name(WEIGHT), mask if old is None else mask & old)
-    twin.write_zeros()
-    return twin
+    made = reclassed(layer, cls if issubclass(cls, Masked) else masked_class(cls))
+    old = made._buffers.get(mask_name(WEIGHT))
+    made.register_buffer(mask_name(WEIGHT), mask if old is None else mask & old)
+    made.write_zeros()
+    return made
 
 
 def without_mask(layer: Masked) -> nn.Module:
     """The layer as it was before it was masked, its weight with the zeros."""
     layer.write_zeros()
-    twin = reclassed(layer, layer.plain_class)
-    del twin._buffers[mask_name(WEIGHT)]
-    return twin
+    made = reclassed(layer, layer.plain_class)
+    del made._buffers[mask_name(WEIGHT)]
+    return made

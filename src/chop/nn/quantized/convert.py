@@ -57,7 +57,7 @@ def to_format(module: nn.Module, config: Mapping[str, Any], *, where: str) -> Qu
     """`module` itself where it computes in the format of `config` already, else its twin."""
     twin = from_float(module, config, where=where)
     if isinstance(module, QuantizedModule) and type(module) is type(twin):
-        return module if module.config == twin.config else twin
+        return module if module.quantizers == twin.quantizers else twin
     return twin
 
 

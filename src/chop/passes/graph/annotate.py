@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -144,5 +143,5 @@ def _inherit(old: ValueMeta | None, new: ValueMeta) -> ValueMeta:
     same = old is not None and old.shape == new.shape and old.torch_dtype == new.torch_dtype
     if old is None or not same or not new.is_tensor:
         return new
-    told = {"type": old.type, "precision": old.precision, "format": old.format}
-    return replace(new, **told, is_applied=old.is_applied)
+    new.follow(old, is_applied=old.is_applied)
+    return new

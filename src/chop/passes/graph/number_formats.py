@@ -81,5 +81,4 @@ def _follow(common: CommonMeta, source: fx.Node, result: ValueMeta) -> None:
     for value in (common.args or {}).values():
         same = value.shape == result.shape and value.torch_dtype == result.torch_dtype
         if value.source is source and same:
-            value.type, value.precision = result.type, list(result.precision or [])
-            value.format, value.is_applied = result.format, False  # told, not brought there
+            value.follow(result, is_applied=False)  # told, not brought there

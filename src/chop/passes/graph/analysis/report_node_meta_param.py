@@ -10,7 +10,7 @@ from typing import Any, Literal
 from torch import Tensor, fx
 
 from chop.ir.graph import MaseGraph
-from chop.ir.meta import Record, mase_meta
+from chop.ir.meta import KeyedRecord, mase_meta
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.analysis.table import draw_table, show
 
@@ -56,7 +56,7 @@ def _record(node: fx.Node, branches: list[str]) -> dict[str, Any]:
 
 
 def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Record | Mapping):
+    if isinstance(value, KeyedRecord | Mapping):
         for key, each in value.items():
             yield from _flatten(each, f"{path}.{key}" if path else str(key))
     elif value is not None:

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from chop.config import dump_toml, load_toml
 from chop.errors import PassError
 from chop.ir.graph import MaseGraph
-from chop.ir.meta import MaseMetadata, Record, ValueMeta, mase_meta
+from chop.ir.meta import KeyedRecord, MaseMetadata, ValueMeta, mase_meta
 from chop.passes.base import PassResult, graph_pass
 
 ROOTS = ("common", "software", "hardware")
@@ -74,7 +74,7 @@ MOST_ELEMENTS = 64
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Record | Mapping):
+    if isinstance(value, KeyedRecord | Mapping):
         items = {str(key): _plain(each) for key, each in value.items()}
         return {key: each for key, each in items.items() if each is not None}
     if isinstance(value, Tensor):

@@ -261,9 +261,9 @@ class _Packer:
         """The same adapter beside a packed layer: it trains on while the bytes stay."""
         if is_packed(old.base_layer):
             raise KeepError("its base layer is packed already")
-        twin = reclassed(old, type(old))
-        twin.base_layer = self._make(old.base_layer)
-        return twin
+        made = reclassed(old, type(old))
+        made.base_layer = self._make(old.base_layer)
+        return made
 
     def _quantised_linear(self, old: Any) -> nn.Module:
         formats: dict[str, Quantizer] = old.quantizers
@@ -322,4 +322,4 @@ def _packed_form(quantizer: Quantizer) -> tuple[str, int]:
 
 Maker = Callable[[_Packer, Any], nn.Module]
 MAKERS: dict[str, Maker] = {"linear": _Packer.linear, "embedding": _Packer.embedding}
-"""The layers that have a packed twin, by their op."""
+"""The layers that have a packed form, by their op."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -196,14 +196,9 @@ def _apply(graph: MaseGraph, node: fx.Node, change: Change) -> None:
     if isinstance(change, QuantizedModule):
         has_adapter = isinstance(node_module(node), LoRALinear)
         set_module(graph, f"{node.target}.base_layer" if has_adapter else str(node.target), change)
-        config: Mapping[str, Any] = change.config
     else:
         node.op, node.target = "call_function", change.function
         node.kwargs = {**node.kwargs, "config": change.config}
-        config = change.config
-    meta = node.meta.get("mase")
-    if isinstance(meta, MaseMetadata):
-        meta.common.quant = dict(config)
 
 
 def _name_of(change: Change) -> str:

@@ -23,9 +23,11 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import ConfigError, PassError
 from chop.nn.modules import Masked
-from chop.nn.quantizers import FORMATS
+from chop.nn.quantized import from_float
+from chop.nn.quantizers import FORMATS, Integer
 from chop.passes.graph.transforms.prune import GradientScores
 from chop.passes.graph.transforms.prune.importance import METHODS
+from chop.passes.graph.transforms.prune.layers import add_mask, remove_mask
 
 DOCUMENTED = {
     "weight": {"sparsity": 0.5, "method": "l1-norm", "scope": "local"},
@@ -493,3 +495,11 @@ def test_zeros_are_told_of_the_layers_that_can_be_pruned_and_of_the_whole_model(
     _, info = passes.prune_transform_pass(graph, {"weight": weight})
     assert info["sparsity"] == 0.5
     assert info["model_sparsity"] == 8 / 416
+
+
+def test_formats_set_by_hand_survive_pruning() -> None:
+    config = {"name": "integer", "weight_width": 8, "data_in_width": 8}
+    layer = from_float(nn.Linear(3, 2), config)
+    layer.quantizers = layer.quantizers | {"weight": Integer(4, 1)}
+    masked = add_mask(layer, torch.ones(2, 3, dtype=torch.bool))
+    assert masked.quantizers["weight"] == remove_mask(masked).quantizers["weight"] == Integer(4, 1)

@@ -29,12 +29,12 @@ def prune_detach_hook_transform_pass(graph: MaseGraph, args: PruneDetachArgs) ->
     From then on training may move the zeros. Does nothing to a graph that is not pruned.
     `info["detached"]` has the paths of the layers.
     """
-    twins: dict[int, nn.Module] = {}
+    made: dict[int, nn.Module] = {}
     masked = {p: m for p, m in prunable_layers(graph).items() if mask_of(m) is not None}
     for path, layer in masked.items():
-        if id(layer) not in twins:
-            twins[id(layer)] = remove_mask(layer)
-        set_module(graph, path, twins[id(layer)])
+        if id(layer) not in made:
+            made[id(layer)] = remove_mask(layer)
+        set_module(graph, path, made[id(layer)])
     removed = remove_activation_masks(graph) if args.activation else []
     refresh(graph)
     annotate_sparsity(graph, measure(graph))

@@ -53,12 +53,12 @@ def mask_of(layer: nn.Module) -> Tensor | None:
 
 
 def add_mask(layer: nn.Module, mask: Tensor) -> nn.Module:
-    """The twin of `layer` whose weight is pruned where `mask` is False; its format stays."""
+    """`layer`, made one whose weight is pruned where `mask` is False; its format stays."""
     return _like(layer, with_mask(_as_float(layer), mask))
 
 
 def remove_mask(layer: nn.Module) -> nn.Module:
-    """The twin of a pruned layer with the zeros in its weight and no mask; its format stays."""
+    """A pruned layer, made one with the zeros in its weight and no mask; its format stays."""
     plain = _as_float(layer)
     assert isinstance(plain, Masked), f"{type(layer).__name__} has no mask"
     return _like(layer, without_mask(plain))
@@ -68,7 +68,9 @@ def _as_float(layer: nn.Module) -> nn.Module:
     return reclassed(layer, own_class(type(layer))) if isinstance(layer, QuantizedModule) else layer
 
 
-def _like(layer: nn.Module, twin: nn.Module) -> nn.Module:
-    if isinstance(layer, QuantizedModule):
-        return from_float(twin, layer.config, where=type(layer).__name__)
-    return twin
+def _like(layer: nn.Module, made: nn.Module) -> nn.Module:
+    if not isinstance(layer, QuantizedModule):
+        return made
+    quantized = from_float(made, layer.config, where=type(layer).__name__)
+    quantized.set_formats(layer.config, layer.quantizers)  # those may have been set by hand
+    return quantized

@@ -24,7 +24,7 @@ def prune_transform_pass(graph: MaseGraph, args: PruneArgs) -> PassResult:
             "activation": {"sparsity": 0.5, "method": "l1-norm", "scope": "local"},
         })
 
-    Linear and convolution layers become twins whose weights are masked: they train, quantise,
+    Linear and convolution layers become ones whose weights are masked: they train, quantise,
     copy and save with their zeros. What is pruned already stays so and counts. With granularity
     "channel" or "head", rows and columns are removed from all the weights that share them, and
     the graph's constants follow; the parameters are new ones, so make the optimiser afterwards.

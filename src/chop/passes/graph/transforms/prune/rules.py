@@ -47,7 +47,9 @@ def follow(call: LabelledCall) -> Any:
         call.settings(),
         call.permutation(),
     )
-    lines = [(line, _tied(call, line, operands)) for line in carried(shaped)]
+    # a function that is given a size would need another argument
+    given = shaped.config if call.module is None else {}
+    lines = [(line, _tied(call, line, operands, given)) for line in carried(shaped)]
     _freeze_others(call, operands, [line for line, _ in lines])
     _note_layer(call, lines)
     after = {line.result: labels for line, labels in lines}
@@ -58,16 +60,16 @@ def follow(call: LabelledCall) -> Any:
     return made[0] if isinstance(call.result, Axes) else tuple(made)
 
 
-def _tied(call: LabelledCall, line: Carried, operands: Mapping[str, Axes]) -> Labels:
+def _tied(
+    call: LabelledCall, line: Carried, operands: Mapping[str, Axes], given: Mapping[str, Any]
+) -> Labels:
     """The labels of one dimension, tied over the operands that have it."""
     dims = [operands[name].dims[d] for name, d in line.operands.items() if d is not None]
     if len({len(dim) for dim in dims}) != 1:
         raise UnclearError
     for dim in dims[1:]:
         call.labels.tie(dims[0], dim)
-    # a function that is given the size would need another argument
-    is_given = call.module is None and any(a in call.settings() for a in line.attributes)
-    if is_given or not line.is_removable:
+    if not line.is_removable or any(name in given for name in line.attributes):
         call.labels.freeze(dims[0])
     return dims[0]
 

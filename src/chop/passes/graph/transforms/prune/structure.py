@@ -160,29 +160,29 @@ def _shrink_modules(
     kept: Callable[[Labels], int],
     undo: list[Callable[[], None]],
 ) -> None:
-    """Put smaller twins in the place of modules that own a shrunk tensor."""
+    """Put smaller modules in the place of those that own a shrunk tensor."""
     new = {
         key: _shrunk(tensor, [~gone[labels] for labels in axes.dims])
         for key, (tensor, axes) in coupling.tensors.items()
         if any(gone[labels].any() for labels in axes.dims)
     }
-    twins: dict[int, nn.Module] = {}
+    smaller: dict[int, nn.Module] = {}
     for path, module in list(graph.model.named_modules(remove_duplicate=False)):
         if not any(id(t) in new for t in _own_tensors(module)):
             continue
-        if id(module) not in twins:
-            twins[id(module)] = twin = _twin(module, undo)
-            _replace_tensors(twin, new)
+        if id(module) not in smaller:
+            smaller[id(module)] = copied = _copied(module, undo)
+            _replace_tensors(copied, new)
             for owner, name, size in coupling.sizes:
                 if owner is module:
-                    setattr(twin, name, size(kept))
-        if twins[id(module)] is not module:
+                    setattr(copied, name, size(kept))
+        if smaller[id(module)] is not module:
             undo.append(lambda path=path, module=module: set_module(graph, path, module))  # type: ignore[misc]
-            set_module(graph, path, twins[id(module)])
+            set_module(graph, path, smaller[id(module)])
 
 
-def _twin(module: nn.Module, undo: list[Callable[[], None]]) -> nn.Module:
-    """A twin of a layer; a container, which is the graph's own, is changed itself."""
+def _copied(module: nn.Module, undo: list[Callable[[], None]]) -> nn.Module:
+    """A copy of a layer; a container, which is the graph's own, is changed itself."""
     if type(module) is not nn.Module and not isinstance(module, fx.GraphModule):
         return reclassed(module, type(module))
     tables = dict(module._parameters), dict(module._buffers)
