@@ -262,12 +262,13 @@ latency.measure_latency({"a": linear}, {"y": x}) | Linear.forward() got an unexp
 latency.measure_latency({"a": linear}, {"input": x}, devices=["tpu"]) | measure_latency: no device is called 'tpu'. Allowed: cpu, cuda,
 latency.measure_latency({"a": linear}, {"input": x}, iterations=(0,)) | measure_latency: iterations has 0. Allowed: 1 or more.
 latency.measure_latency({"a": 3}, {"input": x}) | measure_latency: models['a']: expected a torch.nn.Module or a
-search.search(space, lambda p, t: {"y": 1.0}) | search() missing 1 required keyword-only argument: 'trials'
-search.search(None, lambda p, t: {"y": 1.0}, {"y": "maximize"}, trials=1, storage=db()) | search: space: expected a Space, got None (NoneType).
-search.search(space, None, {"y": "maximize"}, trials=1, storage=db()) | search: evaluate: expected a function or text, got None
+search.search(space, lambda p, t: {"y": 1.0}) | search: trials is not given: how many points to evaluate.
+search.search(None, lambda p, t: {"y": 1.0}, {"y": "maximize"}, trials=1, storage=db()) | search: expected a SearchPlan, or a space and a function to evaluate.
+search.search(space, None, {"y": "maximize"}, trials=1, storage=db()) | search: expected a SearchPlan, or a space and a function to
+search.search(space, 3, {"y": "maximize"}, trials=1, storage=db()) | search: evaluate: expected a function or text, got 3
 search.search(space, "nowhere", {"y": "maximize"}, trials=1, storage=db()) | search: evaluate is 'nowhere'. Allowed: 'module:function' of a
 search.search(space, lambda p, t: {"y": 1.0}, {"y": "most"}, trials=1, storage=db()) | search: objective 'y' is to 'most'. Known: maximize, minimize.
-search.search(space, lambda p, t: {"y": 1.0}, 3, trials=1, storage=db()) | search: objectives: expected a mapping or None, got 3 (int).
+search.search(space, lambda p, t: {"y": 1.0}, 3, trials=1, storage=db()) | search: objectives: expected a mapping, got 3 (int).
 search.search(space, lambda p, t: {"y": 1.0}, {"y": "maximize"}, trials=0, storage=db()) | search: trials is 0. Allowed: 1 or more.
 search.search(space, lambda p, t: {"y": 1.0}, {"y": "maximize"}, trials="x", storage=db()) | search: trials: expected a whole number, got 'x' (str).
 search.search(space, lambda p, t: {"y": 1.0}, {"y": "maximize"}, trials=1, sampler="tpee", storage=db()) | Unknown sampler 'tpee'. Did you mean 'tpe'? Known: brute,

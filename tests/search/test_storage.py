@@ -17,9 +17,10 @@ from optuna.storages._rdb.storage import _create_scoped_session
 
 from chop.errors import ConfigError, MissingDependencyError, SearchError
 from chop.search import load_study, search
-from chop.search.desk import Desk, Identity, Stop
-from chop.search.plan import Plan
+from chop.search.plan import WorkerPlan
 from chop.search.storage import GRACE, HEARTBEAT, JournalStore, is_on_this_machine, open_store
+from chop.search.trial_queue import Stop, TrialQueue
+from chop.search.worker_identity import WorkerIdentity
 
 OBJECTIVES = {"loss": "minimize"}
 TRIALS = 12
@@ -40,7 +41,7 @@ def plan(storage, directory, **changes):
         "directory": Path(directory),
         "heartbeat_seconds": HOUR,  # however slow the machine, no heartbeat is missed by chance
     }
-    return Plan(**{**given, **changes})
+    return WorkerPlan(**{**given, **changes})
 
 
 @pytest.fixture(params=[*FILES, "postgres"])
@@ -102,9 +103,9 @@ def test_every_storage_keeps_the_same_study(storage, tmp_path):
     assert load_study("kept", storage).trials == here.trials
 
 
-def age_heartbeat(desk, trial, seconds):
+def age_heartbeat(queue, trial, seconds):
     """Make the last heartbeat of a trial `seconds` older, in its store."""
-    store = desk.store
+    store = queue.store
     if isinstance(store, JournalStore):
         beat = store.storage.get_trial(trial._trial_id).user_attrs[HEARTBEAT]
         store.storage.set_trial_user_attr(trial._trial_id, HEARTBEAT, beat - seconds)
@@ -116,11 +117,11 @@ def age_heartbeat(desk, trial, seconds):
 
 def test_a_trial_of_a_silent_worker_on_another_machine_is_given_to_the_next(storage, tmp_path):
     name = f"silent-{random.random()}"
-    lost = Desk.open(plan(storage, tmp_path, name=name))
-    lost.me = Identity("elsewhere/1/2", 1, 1, "lost", "run")
+    lost = TrialQueue.open(plan(storage, tmp_path, name=name))
+    lost.me = WorkerIdentity("elsewhere/1/2", 1, 1, "lost", "run")
     trial = lost.claim()
     point, _ = lost.choose(trial)
-    found = Desk.open(plan(storage, tmp_path, name=name, trials=1))
+    found = TrialQueue.open(plan(storage, tmp_path, name=name, trials=1))
     assert found.claim() is None, "its heartbeat is fresh"
     age_heartbeat(lost, trial, (GRACE - 1) * HOUR)
     assert found.claim() is None, "it has missed fewer heartbeats than it may"
@@ -136,10 +137,10 @@ def test_a_trial_of_a_silent_worker_on_another_machine_is_given_to_the_next(stor
 
 def test_a_heartbeat_keeps_a_long_trial_with_its_worker(storage, tmp_path):
     name = f"beating-{random.random()}"
-    far = Desk.open(plan(storage, tmp_path, name=name))
-    far.me = Identity("elsewhere/1/2", 1, 1, "far", "run")
+    far = TrialQueue.open(plan(storage, tmp_path, name=name))
+    far.me = WorkerIdentity("elsewhere/1/2", 1, 1, "far", "run")
     trial = far.claim()
-    near = Desk.open(plan(storage, tmp_path, name=name, trials=1))
+    near = TrialQueue.open(plan(storage, tmp_path, name=name, trials=1))
     age_heartbeat(far, trial, (GRACE + 1) * HOUR)
     far.store.beat(trial._trial_id)
     assert near.claim() is None

@@ -16,10 +16,10 @@ import toys
 
 from chop.errors import ConfigError, MissingDependencyError, SearchError
 from chop.search import Choice, ProgressBar, Space, TrialContext, load_study, search
-from chop.search.desk import Desk, Stop
-from chop.search.plan import Plan
+from chop.search.plan import WorkerPlan
 from chop.search.progress import Progress
 from chop.search.trial import trial_seed
+from chop.search.trial_queue import Stop, TrialQueue
 
 LOSS = {"loss": "minimize"}
 SMALL = Space({"x": Choice((1, 2, 3)), "kind": Choice(("a",))})
@@ -184,8 +184,10 @@ def test_a_sampler_that_repeats_itself_is_helped_to_new_points(tmp_path):
 
 def test_two_that_choose_the_same_point_at_once_evaluate_it_once(tmp_path):
     space = Space({"x": Choice((1,))})
-    plan = Plan("s", space, toys.loss, LOSS, "random", "none", 5, str(tmp_path / "s.db"), tmp_path)
-    one, two = Desk.open(plan), Desk.open(plan)
+    plan = WorkerPlan(
+        "s", space, toys.loss, LOSS, "random", "none", 5, str(tmp_path / "s.db"), tmp_path
+    )
+    one, two = TrialQueue.open(plan), TrialQueue.open(plan)
     first, second = one.claim(), two.claim()
     assert one.choose(first)[1] is None
     twin = two.choose(second)[1]
@@ -197,40 +199,40 @@ def test_two_that_choose_the_same_point_at_once_evaluate_it_once(tmp_path):
 
 
 def test_only_as_many_trials_are_taken_as_are_wanted(tmp_path):
-    plan = Plan(
+    plan = WorkerPlan(
         "s", toys.SPACE, toys.loss, LOSS, "random", "none", 2, str(tmp_path / "s.db"), tmp_path
     )
-    desks = [Desk.open(plan) for _ in range(3)]
-    taken = [desk.claim() for desk in desks]
+    queues = [TrialQueue.open(plan) for _ in range(3)]
+    taken = [queue.claim() for queue in queues]
     assert [t is None for t in taken] == [False, False, True], "two are in other hands"
-    for desk, trial in zip(desks[:2], taken[:2], strict=True):
-        desk.choose(trial)
-        desk.hand_in(trial, optuna.trial.TrialState.COMPLETE, [1.0], {})
-    assert desks[2].claim() == Stop()
+    for queue, trial in zip(queues[:2], taken[:2], strict=True):
+        queue.choose(trial)
+        queue.hand_in(trial, optuna.trial.TrialState.COMPLETE, [1.0], {})
+    assert queues[2].claim() == Stop()
 
 
 def test_a_trial_left_by_a_desk_that_closed_is_free(tmp_path):
-    plan = Plan(
+    plan = WorkerPlan(
         "s", toys.SPACE, toys.loss, LOSS, "random", "none", 1, str(tmp_path / "s.db"), tmp_path
     )
-    left = Desk.open(plan)
+    left = TrialQueue.open(plan)
     trial = left.claim()
     left.close()
-    assert Desk.open(plan).claim().number == trial.number
+    assert TrialQueue.open(plan).claim().number == trial.number
 
 
-def die(desk):
-    """A worker of the desk's run takes a trial and its process is gone."""
-    desk.me = dataclasses.replace(desk.me, process=2**22 + 1, token="dead")
-    return desk.claim().number
+def die(queue):
+    """A worker of the queue's run takes a trial and its process is gone."""
+    queue.me = dataclasses.replace(queue.me, process=2**22 + 1, token="dead")
+    return queue.claim().number
 
 
 def test_a_trial_whose_workers_keep_dying_is_given_up(tmp_path):
-    plan = Plan(
+    plan = WorkerPlan(
         "s", toys.SPACE, toys.loss, LOSS, "random", "none", 1, str(tmp_path / "s.db"), tmp_path
     )
-    assert [die(Desk.open(plan)) for _ in range(3)] == [0, 0, 0], "it is retried twice"
-    assert Desk.open(plan).claim() == Stop()
+    assert [die(TrialQueue.open(plan)) for _ in range(3)] == [0, 0, 0], "it is retried twice"
+    assert TrialQueue.open(plan).claim() == Stop()
     (trial,) = load_study("s", tmp_path / "s.db").trials
     assert trial["state"] == "failed"
     assert trial["reason"].startswith("its worker died 3 times (killed, or the machine ran out of")
@@ -238,12 +240,12 @@ def test_a_trial_whose_workers_keep_dying_is_given_up(tmp_path):
 
 def test_kills_of_the_whole_search_are_not_held_against_a_trial(tmp_path):
     def fresh():
-        return Plan(
+        return WorkerPlan(
             "s", toys.SPACE, toys.loss, LOSS, "random", "none", 1, str(tmp_path / "s.db"), tmp_path
         )
 
-    assert [die(Desk.open(fresh())) for _ in range(6)] == [0] * 6
-    assert Desk.open(fresh()).claim().number == 0
+    assert [die(TrialQueue.open(fresh())) for _ in range(6)] == [0] * 6
+    assert TrialQueue.open(fresh()).claim().number == 0
 
 
 def test_constraints_decide_what_is_best(tmp_path):
@@ -408,7 +410,7 @@ def test_a_search_that_makes_no_sense_is_refused(tmp_path, changes, words):
 
 def test_an_empty_mapping_of_objectives_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="no objective is given"):
-        Plan("s", SMALL, toys.loss, {}, "tpe", "none", 1, str(tmp_path / "s.db"), tmp_path)
+        WorkerPlan("s", SMALL, toys.loss, {}, "tpe", "none", 1, str(tmp_path / "s.db"), tmp_path)
 
 
 def test_progress_tells_the_best_so_far(tmp_path):

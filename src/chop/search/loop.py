@@ -21,10 +21,11 @@ from optuna.trial import Trial, TrialState
 
 from chop.errors import ConfigError, SearchError
 from chop.log import get_logger
-from chop.search.desk import REASON, SECONDS, Desk, Stop
-from chop.search.plan import Plan, load_evaluate
+from chop.search.optuna_private import reported_values, trial_id
+from chop.search.plan import WorkerPlan, load_evaluate
 from chop.search.space import Value
 from chop.search.trial import Evaluate, Pruned, TrialContext, trial_seed
+from chop.search.trial_queue import REASON, SECONDS, Stop, TrialQueue
 
 FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0
 """Seconds between looks at a study in which all that is left is in other hands."""
@@ -44,28 +45,30 @@ class StudyTrial(TrialContext):
         trial = self.trial
         if trial is None or len(trial.study.directions) > 1:  # there is no pruner for several
             return
-        if step not in trial._cached_frozen_trial.intermediate_values:  # kept from before a retry
+        if step not in reported_values(trial):  # kept from before a retry
             trial.report(float(value), step)
         if trial.should_prune():
             raise Pruned(f"trial {self.number}: pruned at step {step} with {value}.")
 
 
-def work(plan: Plan, worker: int = 0, on_trial: Callable[[], None] | None = None) -> str | None:
+def work(
+    plan: WorkerPlan, worker: int = 0, on_trial: Callable[[], None] | None = None
+) -> str | None:
     """Evaluate trials until the study has as many as it should; gives why it stopped before."""
     evaluate = load_evaluate(plan.evaluate)
-    desk = Desk.open(plan)
+    queue = TrialQueue.open(plan)
     if worker and not isinstance(plan.sampler, str):
-        desk.study.sampler.reseed_rng()  # as it is, every worker would draw the same points
+        queue.study.sampler.reseed_rng()  # as it is, every worker would draw the same points
     try:
-        return _work(desk, evaluate, on_trial or (lambda: None))
+        return _work(queue, evaluate, on_trial or (lambda: None))
     finally:
-        desk.close()
+        queue.close()
 
 
-def _work(desk: Desk, evaluate: Evaluate, on_trial: Callable[[], None]) -> str | None:
+def _work(queue: TrialQueue, evaluate: Evaluate, on_trial: Callable[[], None]) -> str | None:
     wait = FIRST_WAIT
     while True:
-        claimed = desk.claim()
+        claimed = queue.claim()
         if isinstance(claimed, Stop):
             return claimed.reason
         if claimed is None:
@@ -74,25 +77,25 @@ def _work(desk: Desk, evaluate: Evaluate, on_trial: Callable[[], None]) -> str |
             continue
         wait = FIRST_WAIT
         try:
-            with _heartbeat(desk, claimed):
-                _run(desk, claimed, evaluate)
+            with _heartbeat(queue, claimed):
+                _run(queue, claimed, evaluate)
         except KeyboardInterrupt:
-            desk.give_back(claimed)
+            queue.give_back(claimed)
             raise
         on_trial()
 
 
 @contextlib.contextmanager
-def _heartbeat(desk: Desk, trial: Trial) -> Iterator[None]:
+def _heartbeat(queue: TrialQueue, trial: Trial) -> Iterator[None]:
     """Say at intervals that this worker lives; the claim was the first time."""
     done = threading.Event()
 
     def beat() -> None:
-        while not done.wait(desk.plan.heartbeat_seconds):
+        while not done.wait(queue.plan.heartbeat_seconds):
             try:
-                desk.store.beat(trial._trial_id)
+                queue.store.beat(trial_id(trial))
             except optuna.exceptions.OptunaError as error:  # the next one may come through
-                _log.warning("%s: heartbeat failed: %s", desk.plan.name, error)
+                _log.warning("%s: heartbeat failed: %s", queue.plan.name, error)
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
@@ -103,28 +106,28 @@ def _heartbeat(desk: Desk, trial: Trial) -> Iterator[None]:
         thread.join()
 
 
-def _run(desk: Desk, trial: Trial, evaluate: Evaluate) -> None:
-    point, twin = desk.choose(trial)
+def _run(queue: TrialQueue, trial: Trial, evaluate: Evaluate) -> None:
+    point, twin = queue.choose(trial)
     if twin is not None:
-        desk.hand_in_copy(trial, twin)
+        queue.hand_in_copy(trial, twin)
         return
-    folder = desk.plan.directory / f"trial-{trial.number:05d}"
+    folder = queue.plan.directory / f"trial-{trial.number:05d}"
     folder.mkdir(parents=True, exist_ok=True)
-    seed = trial_seed(desk.plan.name, trial.number)
+    seed = trial_seed(queue.plan.name, trial.number)
     context = StudyTrial(trial.number, seed, folder, trial=trial)
     seed_everything(seed)
     start = time.perf_counter()
-    outcome = _evaluate(evaluate, point, context, list(desk.plan.objectives))
+    outcome = _evaluate(evaluate, point, context, list(queue.plan.objectives))
     attributes = {**context.attributes, SECONDS: time.perf_counter() - start}
     with contextlib.suppress(OSError):  # it holds something
         folder.rmdir()
     if outcome.reason is not None:
         attributes[REASON] = outcome.reason
-        _log.info("%s: trial %d: %s", desk.plan.name, trial.number, outcome.reason)
+        _log.info("%s: trial %d: %s", queue.plan.name, trial.number, outcome.reason)
     if outcome.state != TrialState.FAIL:
         for name, value in context.constraints.items():
             trial.set_constraint(name, value)
-    desk.hand_in(trial, outcome.state, outcome.values, attributes)
+    queue.hand_in(trial, outcome.state, outcome.values, attributes)
 
 
 @dataclass(frozen=True)

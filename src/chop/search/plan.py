@@ -1,11 +1,13 @@
-"""A search as one value: what every worker is given."""
+"""A search as one value: the plan that a user gives, and what every worker is given of it."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,126 @@ from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler
 
 from chop.actions.trials import DIRECTIONS
+from chop.arguments import FUNCTION, MANY, MAPPING, NONE, NUMBER, PATH, TEXT, WHOLE, an, check
 from chop.errors import ConfigError
 from chop.registry import suggest
-from chop.search.space import Space
+from chop.search.space import Space, Value
 from chop.search.trial import Evaluate
+
+FOLDER = Path("out/search")
+"""Where a study is kept when no storage is named."""
+KINDS = {
+    "space": an(Space),
+    "evaluate": FUNCTION | TEXT,
+    "objectives": MAPPING,
+    "name": TEXT,
+    "storage": PATH | NONE,
+    "directory": PATH | NONE,
+    "timeout": NUMBER | NONE,
+    "initial": MANY,
+    **dict.fromkeys(("trials", "seed", "workers", "retries", "heartbeat_seconds"), WHOLE),
+}
+"""What the parts of a plan may be."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class SearchPlan:
+    """What to search, how, and how much.
+
+    `evaluate(point, trial)` gives a value for each of `objectives`, or is "module:function" of one
+    that does. The study `name` is in `storage`: a SQLite file (by default), a `*.journal` file or a
+    `postgresql://` URL; the files of its trials are in `directory`. `trials` different points are
+    evaluated, those of earlier runs included, `initial` ones first, until `timeout` seconds are
+    over. With `workers` above 1, as many processes (or Ray actors, `engine="ray"`) share the work;
+    a trial whose worker dies is tried again `retries` times, and `heartbeat_seconds` say how often
+    a worker on another machine tells that it lives.
+
+    A study belongs to one space, one set of objectives and, where it is given, one `about`: plain
+    facts of what is searched, such as fingerprints of model and data.
+    """
+
+    space: Space
+    evaluate: Evaluate | str
+    objectives: Mapping[str, str] = field(default_factory=lambda: {"accuracy": "maximize"})
+    _: KW_ONLY
+    trials: int
+    name: str = "search"
+    sampler: str | BaseSampler = "tpe"
+    pruner: str | BasePruner = "none"
+    storage: str | Path | None = None
+    directory: str | Path | None = None
+    seed: int = 0
+    workers: int = 1
+    engine: str = "processes"
+    timeout: float | None = None
+    retries: int = 2
+    initial: Sequence[Mapping[str, Value]] = ()
+    heartbeat_seconds: int = 60
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, kind in KINDS.items():
+            check(f"search: {name}", kind, getattr(self, name))
+        if self.timeout is not None and not self.timeout > 0:
+            raise ConfigError(f"search: timeout is {self.timeout} seconds. Allowed: above 0.")
+        if self.workers < 1:
+            raise ConfigError(f"search: workers is {self.workers}. Allowed: 1 or more.")
+
+    @property
+    def folder(self) -> Path:
+        """Where the files of trials go: by default beside the file that keeps the study."""
+        if self.directory is not None:
+            return Path(self.directory).absolute()
+        has_file = self.storage is not None and "://" not in str(self.storage)
+        home = Path(str(self.storage)).parent if has_file else FOLDER
+        return (home / self.name).absolute()
+
+    def start(self) -> WorkerPlan:
+        """What the workers are given, from now on."""
+        return WorkerPlan(
+            name=self.name,
+            space=self.space,
+            evaluate=self.evaluate,
+            objectives=dict(self.objectives),
+            sampler=self.sampler,
+            pruner=self.pruner,
+            trials=self.trials,
+            storage=str(self.storage or FOLDER / f"{self.name}.db"),
+            directory=self.folder,
+            seed=self.seed,
+            retries=self.retries,
+            deadline=None if self.timeout is None else time.time() + self.timeout,
+            heartbeat_seconds=self.heartbeat_seconds,
+            about=dict(self.about),
+        )
+
+
+def make_plan(
+    plan: SearchPlan | Space | None,
+    evaluate: Evaluate | str | None = None,
+    objectives: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> SearchPlan:
+    """`plan` itself, or the plan whose parts are given one by one; an unknown one is an error."""
+    if isinstance(plan, SearchPlan):
+        if evaluate is not None or objectives is not None or settings:
+            raise ConfigError("search: a SearchPlan holds everything; give nothing beside it.")
+        return plan
+    space = settings.pop("space", None) if plan is None else plan
+    if space is None or evaluate is None:
+        raise ConfigError("search: expected a SearchPlan, or a space and a function to evaluate.")
+    known = [f.name for f in dataclasses.fields(SearchPlan)]
+    for name in settings:
+        if name not in known:
+            raise ConfigError(f"search: unknown setting '{name}'. {suggest(name, known)}")
+    if "trials" not in settings:
+        raise ConfigError("search: trials is not given: how many points to evaluate.")
+    given = {k: v for k, v in {"objectives": objectives, **settings}.items() if v is not None}
+    return SearchPlan(space, evaluate, **given)
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
     """Everything a worker needs to take part in a search."""
 
     name: str

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import optuna
-from optuna._transform import _SearchSpaceTransform
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -21,17 +20,15 @@ from optuna.distributions import (
 )
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler
-from optuna.samplers._lazy_random_state import LazyRandomState
 from optuna.trial import FrozenTrial, TrialState
 
 from chop.errors import ConfigError, MissingDependencyError
 from chop.registry import Registry
+from chop.search.optuna_private import CmaEsSampler, TPESampler, reseed
 from chop.search.space import Choice, Dimension, Integer, Space, Value
 from chop.search.trial import trial_seed
 
 LARGEST_GRID = 1_000_000
-HISTORY = 200
-"""How many past trials TPE looks at: more cost time in every trial and change its mind little."""
 
 
 def distribution(dimension: Dimension) -> BaseDistribution:
@@ -87,57 +84,6 @@ class GridSampler(BaseSampler):
         raise ConfigError(f"sampler 'grid': the space has no dimension '{param_name}'.")
 
 
-class _RecentStudy:
-    """A study as the sampler of one trial sees it: the best and the latest of its trials."""
-
-    def __init__(self, study: Any, history: int, ranks: dict[int, tuple[float, float]]) -> None:
-        self._study, self._history, self._ranks = study, history, ranks
-        self._seen: list[FrozenTrial] | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._study, name)
-
-    def _get_trials(self, *args: Any, **options: Any) -> list[FrozenTrial]:
-        if self._seen is None:
-            self._seen = self._choose(self._study._get_trials(*args, **options))
-        return self._seen
-
-    def _choose(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
-        if len(trials) <= self._history:
-            return trials
-        half = self._history // 2
-        older = [t for t in trials[:-half] if t.state == TrialState.COMPLETE]
-        best = sorted(older, key=self._rank)[: self._history - half]
-        return sorted([*best, *trials[-half:]], key=lambda t: t.number)
-
-    def _rank(self, trial: FrozenTrial) -> tuple[float, float]:
-        if trial.number not in self._ranks:
-            violation = sum(max(0.0, value) for value in trial.constraints.values())
-            minimize = self._study.direction == optuna.study.StudyDirection.MINIMIZE
-            value = trial.values[0]
-            self._ranks[trial.number] = (violation, value if minimize else -value)
-        return self._ranks[trial.number]
-
-
-class TPESampler(optuna.samplers.TPESampler):
-    """Optuna's, with a bound on the trials it looks back on when there is one objective."""
-
-    def __init__(self, *, seed: int | None = None, history: int = HISTORY) -> None:
-        super().__init__(seed=seed)
-        self.history = history
-        self._ranks: dict[int, tuple[float, float]] = {}
-        self._view: tuple[int, Any] = (-1, None)
-
-    def _sample(
-        self, study: Any, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        if self._view[0] != trial.number:
-            single = len(study.directions) == 1
-            view = _RecentStudy(study, self.history, self._ranks) if single else study
-            self._view = (trial.number, view)
-        return super()._sample(self._view[1], trial, search_space)
-
-
 class BruteForceSampler(optuna.samplers.BruteForceSampler):
     """Optuna's, without its own test of the end: the search knows when every point is done."""
 
@@ -149,33 +95,6 @@ class BruteForceSampler(optuna.samplers.BruteForceSampler):
         values: Sequence[float] | None,
     ) -> None:
         """Nothing."""
-
-
-class CmaEsSampler(optuna.samplers.CmaEsSampler):
-    """Optuna's, whose state is told anew from the trials and never stored.
-
-    Optuna keeps a pickle of it in the study, which would run code of whoever wrote the study. The
-    state is a function of the points and values of the finished generations, which are there.
-    """
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """The next point of the generation that is under way."""
-        self._told_space, self._direction = search_space, study.direction
-        return super().sample_relative(study, trial, search_space)
-
-    def _restore_optimizer(self, completed_trials: list[FrozenTrial], *_: Any) -> Any:
-        transform = _SearchSpaceTransform(self._told_space, transform_step=True, transform_0_1=True)
-        sign = 1 if self._direction == optuna.study.StudyDirection.MINIMIZE else -1
-        optimizer = self._init_optimizer(transform, self._direction)
-        size = optimizer.population_size
-        while True:
-            done = self._get_solution_trials(completed_trials, optimizer.generation)
-            if len(done) < size:
-                return optimizer
-            points = [(transform.transform(t.params), sign * t.values[0]) for t in done[:size]]
-            optimizer.tell(points)
 
 
 class SeededSampler(BaseSampler):
@@ -191,7 +110,7 @@ class SeededSampler(BaseSampler):
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         """Seed, then what the inner sampler does."""
-        _reseed(self.inner, trial_seed(f"{self._study}/sampler/{self._seed}", trial.number))
+        reseed(self.inner, trial_seed(f"{self._study}/sampler/{self._seed}", trial.number))
         self.inner.before_trial(study, trial)
 
     def infer_relative_search_space(
@@ -226,14 +145,6 @@ class SeededSampler(BaseSampler):
     ) -> None:
         """What the inner sampler does."""
         self.inner.after_trial(study, trial, state, values)
-
-
-def _reseed(sampler: BaseSampler, seed: int) -> None:
-    for thing in vars(sampler).values():
-        if isinstance(thing, LazyRandomState):
-            thing.rng.seed(seed)
-        elif isinstance(thing, BaseSampler):
-            _reseed(thing, seed + 1)
 
 
 @contextlib.contextmanager

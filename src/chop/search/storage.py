@@ -23,13 +23,18 @@ import optuna
 import sqlalchemy
 from optuna.distributions import BaseDistribution
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages._rdb import models
-from optuna.storages._rdb.storage import _create_scoped_session
 from optuna.storages.journal import JournalFileBackend
-from optuna.storages.journal._file import BaseJournalFileLock
 from optuna.trial import FrozenTrial
 
 from chop.errors import ConfigError, MissingDependencyError, SearchError
+from chop.search.optuna_private import (
+    BaseJournalFileLock,
+    insert_parameters,
+    set_attributes,
+    stale_trial_ids,
+    study_id,
+    trial_id,
+)
 
 JOURNAL_SUFFIX = ".journal"
 POSTGRES = ("postgresql", "postgres")
@@ -144,16 +149,11 @@ class SqlStore(Store):
             for name, value, distribution in params
         ]
         if rows:
-            with _create_scoped_session(self._backend.scoped_session) as session:
-                session.execute(sqlalchemy.insert(models.TrialParamModel), rows)
+            insert_parameters(self._backend, rows)
 
     def write_attributes(self, trial_id: int, attributes: Mapping[str, Any]) -> None:
         """One transaction for all of them."""
-        with _create_scoped_session(self._backend.scoped_session) as session:
-            for key, value in attributes.items():
-                self._backend._set_trial_attr_without_commit(
-                    session, models.TrialUserAttributeModel, trial_id, key, value
-                )
+        set_attributes(self._backend, trial_id, attributes)
 
     def beat(self, trial_id: int) -> None:
         """By the server's clock."""
@@ -161,7 +161,7 @@ class SqlStore(Store):
 
     def silent(self, study_id: int, running: Sequence[FrozenTrial]) -> set[int]:
         """By the server's clock."""
-        return set(self._backend._get_stale_trial_ids(study_id))
+        return stale_trial_ids(self._backend, study_id)
 
 
 class _GroupingJournal(JournalFileBackend):
@@ -212,7 +212,7 @@ class JournalStore(Store):
     def silent(self, study_id: int, running: Sequence[FrozenTrial]) -> set[int]:
         """By this machine's clock: machines that share a file share the time closely enough."""
         oldest = time.time() - self._grace
-        return {t._trial_id for t in running if t.user_attrs.get(HEARTBEAT, 0.0) < oldest}
+        return {trial_id(t) for t in running if t.user_attrs.get(HEARTBEAT, 0.0) < oldest}
 
 
 def open_store(where: str | Path, heartbeat_seconds: int = 60) -> Store:
@@ -236,7 +236,7 @@ def _readable(store: Store) -> Store:
     """`store`, all of which can be read: a file that someone sent may be damaged or forged."""
     try:
         for study in store.storage.get_all_studies():
-            store.storage.get_all_trials(study._study_id, deepcopy=False)
+            store.storage.get_all_trials(study_id(study), deepcopy=False)
     except _DAMAGE as error:
         raise SearchError(f"storage '{store.shown}': damaged: {_last_line(error)}") from error
     return store

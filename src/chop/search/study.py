@@ -11,35 +11,30 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.pruners import BasePruner
-from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from chop.actions.records import write_csv
 from chop.actions.trials import CONSTRAINTS, TrialRecord, best_trial, pareto_front
-from chop.arguments import FUNCTION, MANY, MAPPING, NONE, NUMBER, PATH, TEXT, WHOLE, an, takes
-from chop.errors import ConfigError, SearchError
+from chop.arguments import PATH, TEXT, takes
+from chop.errors import SearchError
 from chop.files import write_whole
 from chop.log import get_logger
 from chop.registry import suggest
-from chop.search.desk import OWN_ATTRIBUTES, REASON, SECONDS, Desk
 from chop.search.loop import INTERRUPTED, work
-from chop.search.plan import Plan
+from chop.search.plan import SearchPlan, WorkerPlan, make_plan
 from chop.search.progress import Progress
-from chop.search.space import Space, Value
+from chop.search.space import Space
 from chop.search.storage import open_store, quiet
 from chop.search.trial import Evaluate
+from chop.search.trial_queue import OWN_ATTRIBUTES, REASON, SECONDS, TrialQueue
 from chop.search.workers import ENGINES
 
-FOLDER = Path("out/search")
-"""Where a study is kept when no storage is named."""
 STATES = {"COMPLETE": "complete", "FAIL": "failed", "PRUNED": "pruned"}
 _log = get_logger(__name__)
 
@@ -105,85 +100,34 @@ def save_study(record: Mapping[str, Any], directory: str | Path) -> list[Path]:
     return [write_whole(folder / "study.json", text), table]
 
 
-@takes(
-    space=an(Space),
-    evaluate=FUNCTION | TEXT,
-    objectives=MAPPING | NONE,
-    trials=WHOLE,
-    workers=WHOLE,
-    retries=WHOLE,
-    seed=WHOLE,
-    timeout=NUMBER | NONE,
-    storage=PATH | NONE,
-    directory=PATH | NONE,
-    name=TEXT,
-    initial=MANY,
-)
 def search(
-    space: Space,
-    evaluate: Evaluate | str,
+    plan: SearchPlan | Space | None = None,
+    evaluate: Evaluate | str | None = None,
     objectives: Mapping[str, str] | None = None,
     *,
-    trials: int,
-    name: str = "search",
-    sampler: str | BaseSampler = "tpe",
-    pruner: str | BasePruner = "none",
-    storage: str | Path | None = None,
-    directory: str | Path | None = None,
-    seed: int = 0,
-    workers: int = 1,
-    engine: str = "processes",
-    timeout: float | None = None,
-    retries: int = 2,
-    initial: Sequence[Mapping[str, Value]] = (),
-    heartbeat_seconds: int = 60,
-    about: Mapping[str, Any] | None = None,
     on_reused: Callable[[int], None] | None = None,
     on_progress: OnProgress | None = None,
+    **settings: Any,
 ) -> SearchResult:
-    """Evaluate `trials` different points of `space`, those of earlier runs of `name` included.
+    """Evaluate the points that `plan` asks for; see `SearchPlan`, whose parts may be given instead.
 
-    The study is in `storage`: a SQLite file (by default), a `*.journal` file or a `postgresql://`
-    URL. Start the same search again, after a kill or from another machine, and it goes on to the
-    same number. `initial` points are evaluated first. With `workers` above 1, as many processes
-    (or Ray actors, `engine="ray"`) share the work. A trial that fails is recorded with its reason.
-
-    A study belongs to one space, one set of objectives and, where it is given, one `about`: plain
-    facts of what is searched, such as fingerprints of model and data. A search for something else
+    Start the same search again, after a kill or from another machine, and it goes on to the same
+    number of trials. A trial that fails is recorded with its reason. A search for something else
     under the same name is refused. `on_reused` is told how many trials were there before.
     """
-    plan = Plan(
-        name=name,
-        space=space,
-        evaluate=evaluate,
-        objectives=dict(objectives or {"accuracy": "maximize"}),
-        sampler=sampler,
-        pruner=pruner,
-        trials=trials,
-        storage=str(storage or FOLDER / f"{name}.db"),
-        directory=Path(directory or _folder(storage) / name).absolute(),
-        seed=seed,
-        retries=retries,
-        deadline=None if timeout is None else time.time() + timeout,
-        heartbeat_seconds=heartbeat_seconds,
-        about=dict(about or {}),
-    )
-    if timeout is not None and not timeout > 0:
-        raise ConfigError(f"search: timeout is {timeout} seconds. Allowed: above 0.")
-    if workers < 1:
-        raise ConfigError(f"search: workers is {workers}. Allowed: 1 or more.")
-    launch = ENGINES[engine]
-    desk = Desk.open(plan)
+    whole = make_plan(plan, evaluate, objectives, **settings)
+    given, launch = whole.start(), ENGINES[whole.engine]
+    queue = TrialQueue.open(given)
     try:
-        known = desk.count().finished
+        known = queue.count().finished
         if known and on_reused is not None:
             on_reused(known)
-        desk.enqueue(list(initial))
-        stopped = _run(plan, workers, launch, _reporter(desk, on_progress))
-        desk.study.know_trials(None)
-        return _result(desk.study, stopped)
+        queue.enqueue(list(whole.initial))
+        stopped = _run(given, whole.workers, launch, _reporter(queue, on_progress))
+        queue.study.know_trials(None)
+        return _result(queue.study, stopped)
     finally:
-        desk.close()
+        queue.close()
 
 
 @takes(SearchError, name=TEXT, storage=PATH)
@@ -201,15 +145,8 @@ def load_study(name: str, storage: str | Path) -> SearchResult:
     return _result(study)
 
 
-def _folder(storage: str | Path | None) -> Path:
-    """Where the folders of trials go: beside the file that keeps the study."""
-    if storage is None or "://" in str(storage):
-        return FOLDER
-    return Path(storage).parent
-
-
 def _run(
-    plan: Plan, workers: int, launch: Callable[..., str | None], report: Callable[[], None]
+    plan: WorkerPlan, workers: int, launch: Callable[..., str | None], report: Callable[[], None]
 ) -> str | None:
     try:
         if workers == 1 and launch is ENGINES["processes"]:
@@ -219,15 +156,15 @@ def _run(
         return INTERRUPTED
 
 
-def _reporter(desk: Desk, on_progress: OnProgress | None) -> Callable[[], None]:
+def _reporter(queue: TrialQueue, on_progress: OnProgress | None) -> Callable[[], None]:
     if on_progress is None:
         return lambda: None
-    plan = desk.plan
+    plan = queue.plan
     finished: dict[int, dict[str, Any]] = {}
 
     def report() -> None:
         records = []
-        for trial in desk.trials():
+        for trial in queue.trials():
             record = finished.get(trial.number) or trial_record(trial, plan.objectives)
             if trial.state.is_finished():
                 finished[trial.number] = record

@@ -29,7 +29,7 @@ from chop.errors import ConfigError, MissingDependencyError, SearchError
 from chop.log import get_logger
 from chop.registry import Registry
 from chop.search.loop import INTERRUPTED, work
-from chop.search.plan import Plan
+from chop.search.plan import WorkerPlan
 from chop.search.storage import is_on_this_machine
 
 LOOK_SECONDS = 0.5
@@ -41,13 +41,13 @@ BROKEN, STOPPED = 3, 4
 """Exit codes: the worker could not start, and it stopped before the count was reached."""
 _log = get_logger(__name__)
 
-Launch: TypeAlias = Callable[[Plan, int, Callable[[], None]], str | None]
+Launch: TypeAlias = Callable[[WorkerPlan, int, Callable[[], None]], str | None]
 """`(plan, workers, report) -> why it stopped early`."""
 ENGINES: Registry[Launch] = Registry("engine")
 """Add an engine: a function that runs a plan on several workers, under `@ENGINES.entry`."""
 
 
-def pack(plan: Plan) -> bytes:
+def pack(plan: WorkerPlan) -> bytes:
     """The plan as bytes that another process can load."""
     try:
         return bytes(cloudpickle.dumps({"path": sys.path, "plan": cloudpickle.dumps(plan)}))
@@ -59,16 +59,16 @@ def pack(plan: Plan) -> bytes:
         ) from error
 
 
-def unpack(packed: bytes) -> Plan:
+def unpack(packed: bytes) -> WorkerPlan:
     """The plan, with the modules that its maker could import."""
     opened = pickle.loads(packed)
     sys.path[:] = [*sys.path, *(p for p in opened["path"] if p not in sys.path)]
-    plan: Plan = pickle.loads(opened["plan"])
+    plan: WorkerPlan = pickle.loads(opened["plan"])
     return plan
 
 
 @ENGINES.entry("processes")
-def run_processes(plan: Plan, workers: int, report: Callable[[], None]) -> str | None:
+def run_processes(plan: WorkerPlan, workers: int, report: Callable[[], None]) -> str | None:
     """Run the plan on `workers` processes of this machine and wait for them."""
     plan.directory.mkdir(parents=True, exist_ok=True)
     file = plan.directory / f"plan-{os.getpid()}.pkl"
@@ -131,7 +131,7 @@ def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
             child.wait()
 
 
-def _verdict(children: Sequence[subprocess.Popen[bytes]], plan: Plan) -> str | None:
+def _verdict(children: Sequence[subprocess.Popen[bytes]], plan: WorkerPlan) -> str | None:
     codes = [child.returncode for child in children]
     for number, code in enumerate(codes):
         if code == BROKEN:
@@ -146,13 +146,13 @@ def _verdict(children: Sequence[subprocess.Popen[bytes]], plan: Plan) -> str | N
     return f"all {len(codes)} workers died (exit codes {ends}); start again to go on"
 
 
-def _last_line(plan: Plan, number: int) -> str:
+def _last_line(plan: WorkerPlan, number: int) -> str:
     text = _log_file(plan.directory, number).read_text(errors="replace")
     return next((line for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 @ENGINES.entry("ray")
-def run_ray(plan: Plan, workers: int, report: Callable[[], None]) -> str | None:
+def run_ray(plan: WorkerPlan, workers: int, report: Callable[[], None]) -> str | None:
     """Run the plan on `workers` Ray actors of a core each, on the cluster that is there.
 
     Ray starts the actors and nothing else: the study stays in its storage.

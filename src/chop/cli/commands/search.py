@@ -17,6 +17,7 @@ from chop.cli.subject import Loaded, SubjectMaker, load_subject
 from chop.cli.training import measure
 from chop.cli.units import titled
 from chop.report.search import draw_best_so_far, draw_pareto
+from chop.search import SearchPlan
 from chop.search import search as run_search
 from chop.search.apply import apply, choose_trial
 from chop.search.evaluate import EVALUATORS, ModelEvaluator
@@ -69,22 +70,25 @@ def _search(
 ) -> SearchResult:
     asked = question(config, loaded.graph, loaded.data, leave_out=EFFORT)
     folder = run_folder(session.out / STUDY, asked, resume=config.resume)
+    plan = SearchPlan(
+        space,
+        evaluator,
+        {config.metric: direction_of(config.metric), **dict.fromkeys(config.costs, "minimize")},
+        trials=config.trials,
+        name=config.name,
+        sampler=config.sampler,
+        pruner=config.pruner,
+        storage=config.storage or folder / "study.db",
+        directory=folder / "trials",
+        seed=config.seed,
+        workers=config.workers,
+        engine=config.engine,
+        timeout=config.timeout,
+        about=asked,
+    )
     with session.console.progress("search", config.trials) as progress:
         result: SearchResult = run_search(
-            space,
-            evaluator,
-            {config.metric: direction_of(config.metric), **dict.fromkeys(config.costs, "minimize")},
-            trials=config.trials,
-            name=config.name,
-            sampler=config.sampler,
-            pruner=config.pruner,
-            storage=config.storage or folder / "study.db",
-            directory=folder / "trials",
-            seed=config.seed,
-            workers=config.workers,
-            engine=config.engine,
-            timeout=config.timeout,
-            about=asked,
+            plan,
             on_reused=lambda known: session.console.say(
                 f"{known} trials were evaluated before with this model, data and settings; "
                 "--no-resume starts afresh."

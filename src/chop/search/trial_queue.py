@@ -1,4 +1,4 @@
-"""The desk where workers take trials and hand them in: it keeps the count of a study right.
+"""The queue where workers take trials and hand them in: it keeps the count of a study right.
 
 A trial a worker takes is `RUNNING` and names its worker. When the worker is dead, the trial goes
 back to `WAITING` under the same number with the same point, and the next worker to come takes it:
@@ -10,13 +10,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import random
-import socket
 import time
-import uuid
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -25,15 +21,17 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from chop.actions.trials import COPIED_FROM
 from chop.errors import SearchError
 from chop.log import get_logger
-from chop.search.plan import Plan
+from chop.search.optuna_private import AskTellStudy, study_id, trial_id
+from chop.search.plan import WorkerPlan
 from chop.search.samplers import RandomTrial, distribution, make_pruner, make_sampler
 from chop.search.space import Value
 from chop.search.storage import HEARTBEAT, Parameter, Store, open_store, quiet
 from chop.search.trial import trial_seed
+from chop.search.worker_identity import OPEN_TOKENS, WorkerIdentity
 
 WORKER, RETRIES, RESTARTS = "worker", "retries", "restarts"
 REASON, SECONDS = "reason", "seconds"
-"""Attributes that the desk keeps with a trial."""
+"""Attributes that the queue keeps with a trial."""
 OWN_ATTRIBUTES = (WORKER, RETRIES, RESTARTS, REASON, SECONDS, HEARTBEAT)
 OBJECTIVES, DIMENSIONS, ABOUT = "objectives", "dimensions", "about"
 """Attributes of a study: what it is for."""
@@ -41,84 +39,7 @@ MOST_RESTARTS = 10
 """How often a trial may be cut short by the end of the whole search: then it may be the cause."""
 PATIENCE = 3
 """Copies in a row after which a worker looks for a new point by itself."""
-_OPEN: set[str] = set()
-"""The tokens of the desks that are open in this process."""
 _log = get_logger(__name__)
-
-
-class AskTellStudy(optuna.Study):
-    """A study driven by ask and tell, whose sampler may ask to stop."""
-
-    is_stopped = False
-
-    def stop(self) -> None:
-        """Remember that the sampler has nothing more to propose."""
-        self.is_stopped = True
-
-    def _get_trials(
-        self, deepcopy: bool = True, states: Any = None, use_cache: bool = False
-    ) -> list[FrozenTrial]:
-        # Within a trial the list is read once: samplers ask for it anew for every dimension.
-        return super()._get_trials(deepcopy, states, True)
-
-    def know_trials(self, trials: list[FrozenTrial] | None) -> None:
-        """Take `trials` for the list until the next trial; None: read it when it is asked for."""
-        self._thread_local.cached_all_trials = trials
-
-
-@dataclasses.dataclass(frozen=True)
-class Identity:
-    """Who a worker is: a process on a machine, in one run of the search."""
-
-    host: str
-    process: int
-    started: int
-    token: str
-    run: str
-
-    @staticmethod
-    def mine(run: str) -> Identity:
-        """This process."""
-        pid = os.getpid()
-        return Identity(_host(), pid, _start_time(pid) or 0, uuid.uuid4().hex[:12], run)
-
-    def is_dead(self) -> bool | None:
-        """Whether the process is gone; None where only heartbeats can tell."""
-        if self.host != _host():
-            return None
-        if self.process == os.getpid():
-            return self.token not in _OPEN
-        return _start_time(self.process) != self.started
-
-
-def _host() -> str:
-    """This machine since its last start, seen from this container."""
-    parts = [socket.gethostname()]
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    if boot.is_file():
-        parts += [boot.read_text().strip()[:8], os.readlink("/proc/self/ns/pid")]
-    return "/".join(parts)
-
-
-def _start_time(pid: int) -> int | None:
-    """When a process started, in ticks; None when it is gone (a number may be given out again)."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return _signal_check(pid)
-    return None if fields[0] in ("Z", "X") else int(fields[19])
-
-
-def _signal_check(pid: int) -> int | None:
-    if Path("/proc/self/stat").is_file():
-        return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        pass
-    return 0
 
 
 def point_key(params: Mapping[str, Value]) -> str:
@@ -161,21 +82,21 @@ class Stop:
     reason: str | None = None
 
 
-class Desk:
+class TrialQueue:
     """A study in its store, as one worker uses it."""
 
-    def __init__(self, plan: Plan, store: Store, study: AskTellStudy) -> None:
+    def __init__(self, plan: WorkerPlan, store: Store, study: AskTellStudy) -> None:
         self.plan, self.store, self.study = plan, store, study
-        self.me = Identity.mine(plan.run)
-        _OPEN.add(self.me.token)
+        self.me = WorkerIdentity.mine(plan.run)
+        OPEN_TOKENS.add(self.me.token)
         self._keys: dict[int, str] = {}
         self._copies = 0
         self._is_exhausted = False
         self._next_point: dict[str, Value] | None = None
 
     @staticmethod
-    def open(plan: Plan) -> Desk:
-        """The desk of the study `plan` names, made when it is not there."""
+    def open(plan: WorkerPlan) -> TrialQueue:
+        """The queue of the study `plan` names, made when it is not there."""
         objectives = len(plan.objectives)
         sampler = make_sampler(
             plan.sampler, plan.space, objectives, study=plan.name, seed=plan.seed
@@ -191,15 +112,11 @@ class Desk:
             )
             study = AskTellStudy(plan.name, store.storage, sampler=sampler, pruner=pruner)
             _check_study(study, plan)
-        return Desk(plan, store, study)
+        return TrialQueue(plan, store, study)
 
     def close(self) -> None:
         """Leave: a trial that was taken here and not handed in is free from now on."""
-        _OPEN.discard(self.me.token)
-
-    @property
-    def _study_id(self) -> int:
-        return int(self.study._study_id)
+        OPEN_TOKENS.discard(self.me.token)
 
     def enqueue(self, points: list[Mapping[str, Value]]) -> None:
         """Put points at the head of the line, those that the study does not have yet."""
@@ -214,7 +131,7 @@ class Desk:
 
     def trials(self) -> list[FrozenTrial]:
         """Every trial, by number."""
-        return self.store.storage.get_all_trials(self._study_id, deepcopy=False)
+        return self.store.storage.get_all_trials(study_id(self.study), deepcopy=False)
 
     def count(self) -> Count:
         """What is in the study now."""
@@ -253,10 +170,10 @@ class Desk:
             if not count.waiting and self._has_every_point(count):
                 points = len(count.points)
                 return None if count.running else Stop(f"its space is exhausted: {points} points")
-            trial_id = self._take(count)
-            self.store.beat(trial_id)
+            taken = self._take(count)
+            self.store.beat(taken)
         self.study.know_trials(count.trials)
-        return Trial(self.study, trial_id)
+        return Trial(self.study, taken)
 
     def _has_every_point(self, count: Count) -> bool:
         size = self.plan.space.size
@@ -264,16 +181,16 @@ class Desk:
 
     def _take(self, count: Count) -> int:
         for trial in count.waiting:
-            if self.store.storage.set_trial_state_values(trial._trial_id, TrialState.RUNNING):
-                self.store.write_attributes(trial._trial_id, {WORKER: dataclasses.asdict(self.me)})
-                return int(trial._trial_id)
+            if self.store.storage.set_trial_state_values(trial_id(trial), TrialState.RUNNING):
+                self.store.write_attributes(trial_id(trial), {WORKER: dataclasses.asdict(self.me)})
+                return trial_id(trial)
         fixed, self._next_point = self._next_point, None
         template = optuna.create_trial(
             state=TrialState.RUNNING,
             user_attrs={WORKER: dataclasses.asdict(self.me)},
             system_attrs={"fixed_params": fixed} if fixed else {},
         )
-        return int(self.store.storage.create_new_trial(self._study_id, template))
+        return int(self.store.storage.create_new_trial(study_id(self.study), template))
 
     def _requeue_dead(self, count: Count) -> Count:
         """Put the trials of dead workers back in line; the lock is held."""
@@ -281,8 +198,8 @@ class Desk:
         dead = [trial for trial, verdict in verdicts if verdict]
         remote = [trial for trial, verdict in verdicts if verdict is None]
         if remote:
-            silent = self.store.silent(self._study_id, remote)
-            dead += [trial for trial in remote if trial._trial_id in silent]
+            silent = self.store.silent(study_id(self.study), remote)
+            dead += [trial for trial in remote if trial_id(trial) in silent]
         for trial in dead:
             self._requeue(trial)
         return self.count() if dead else count
@@ -305,19 +222,19 @@ class Desk:
         tries = trial.user_attrs.get(counter, 0) + 1
         if tries > {RETRIES: self.plan.retries, RESTARTS: MOST_RESTARTS}[counter]:
             reason = f"its worker died {tries} times (killed, or the machine ran out of memory)"
-            self.store.write_attributes(trial._trial_id, {REASON: reason})
-            self.store.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+            self.store.write_attributes(trial_id(trial), {REASON: reason})
+            self.store.storage.set_trial_state_values(trial_id(trial), TrialState.FAIL)
             _log.warning("%s: trial %d failed: %s.", self.plan.name, trial.number, reason)
             return
-        self.store.write_attributes(trial._trial_id, {counter: tries})
-        self.store.storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
+        self.store.write_attributes(trial_id(trial), {counter: tries})
+        self.store.storage.set_trial_state_values(trial_id(trial), TrialState.WAITING)
         _log.info(
             "%s: trial %d is in line again, its worker is dead.", self.plan.name, trial.number
         )
 
     def give_back(self, trial: Trial) -> None:
         """Put a trial that was not finished back in line, as if it had not been taken."""
-        self.store.storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
+        self.store.storage.set_trial_state_values(trial_id(trial), TrialState.WAITING)
 
     def choose(self, trial: Trial) -> tuple[dict[str, Value], FrozenTrial | None]:
         """The trial's point, and the trial that had the same point before."""
@@ -327,7 +244,7 @@ class Desk:
         trial.storage = self.store.storage
         with self.store.lock():  # of two that choose a point at once, one sees the other
             twin = self.count().points.get(point_key(trial.params))
-            self.store.write_params(trial._trial_id, buffer.params)
+            self.store.write_params(trial_id(trial), buffer.params)
         return point, twin if twin is not None and twin.number != trial.number else None
 
     def hand_in_copy(self, trial: Trial, twin: FrozenTrial) -> None:
@@ -356,12 +273,12 @@ class Desk:
         attributes: Mapping[str, Any],
     ) -> bool:
         """Finish a trial; False when it was given to another worker in the meantime."""
-        now = self.store.storage.get_trial(trial._trial_id)
+        now = self.store.storage.get_trial(trial_id(trial))
         owner = _worker(now)
         if now.state != TrialState.RUNNING or owner is None or owner.token != self.me.token:
             _log.info("%s: trial %d was given to another worker.", self.plan.name, trial.number)
             return False
-        self.store.write_attributes(trial._trial_id, attributes)
+        self.store.write_attributes(trial_id(trial), attributes)
         self.study.tell(trial, values, state=state)
         if COPIED_FROM not in attributes:
             self._copies = 0
@@ -381,12 +298,12 @@ class Desk:
         return None
 
 
-def _worker(trial: FrozenTrial) -> Identity | None:
+def _worker(trial: FrozenTrial) -> WorkerIdentity | None:
     given = trial.user_attrs.get(WORKER)
-    return Identity(**given) if given else None
+    return WorkerIdentity(**given) if given else None
 
 
-def _check_study(study: AskTellStudy, plan: Plan) -> None:
+def _check_study(study: AskTellStudy, plan: WorkerPlan) -> None:
     """Refuse to go on with a study that was started for something else; keep what it is for."""
     kept = study.user_attrs
     dimensions = {name: str(d) for name, d in sorted(plan.space.dimensions.items())}
@@ -407,14 +324,16 @@ def _check_study(study: AskTellStudy, plan: Plan) -> None:
     _check_dimensions(study, plan)
 
 
-def _check_facts(plan: Plan, kind: str, kept: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _check_facts(
+    plan: WorkerPlan, kind: str, kept: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
     for name in {**kept, **now}:
         if kept.get(name) != now.get(name):
             what = f"{kind} '{name}'" if kind else name
             raise _other_study(plan, what, kept.get(name), now.get(name))
 
 
-def _other_study(plan: Plan, what: str, kept: Any, now: Any) -> SearchError:
+def _other_study(plan: WorkerPlan, what: str, kept: Any, now: Any) -> SearchError:
     return SearchError(
         f"study '{plan.name}': it was started with {what} {_shown(kept)}, not {_shown(now)}. "
         "Give the search another name or storage."
@@ -429,7 +348,7 @@ def _direction(name: str) -> optuna.study.StudyDirection:
     return optuna.study.StudyDirection[name.upper()]
 
 
-def _check_dimensions(study: AskTellStudy, plan: Plan) -> None:
+def _check_dimensions(study: AskTellStudy, plan: WorkerPlan) -> None:
     kept: dict[str, Any] = {}
     for trial in study.get_trials(deepcopy=False):
         kept = {**trial.distributions, **kept}
