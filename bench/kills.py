@@ -210,7 +210,8 @@ def leftovers(folder: Path) -> list[str]:
 
 def training_steps(folder: Path) -> dict[str, Any]:
     """The last complete checkpoint of a training."""
-    done = [int(p.parent.name.rpartition("-")[2]) for p in folder.rglob("complete.json")]
+    notes = (folder / "checkpoints").rglob("complete.json")
+    done = [int(note.parent.name.rpartition("-")[2]) for note in notes]
     return {"step": max(done)} if done else {}
 
 
@@ -373,13 +374,18 @@ def _reading_problems(
     out: Path, allowed: list[Told], finished: Callable[[Path], Told], before: Told, ended: Ended
 ) -> list[str]:
     """Whether a reader finds parts of two runs, or finished work changed, gone or doubled."""
-    wrong = [] if contents(out) in allowed else ["mixed"]
-    after = finished(out)
+    there, after = contents(out), finished(out)
+    wrong = [] if there in allowed else ["mixed"]
     if any(name.startswith("twice") for name in after):
         wrong.append("doubled")
-    if ended.code is None and any(
-        after.get(name) != value and not (name == "step" and after.get(name, 0) > value)
-        for name, value in before.items()
+    is_done = there == allowed[-1]  # then what was needed to get there may go
+    if (
+        ended.code is None
+        and not is_done
+        and any(
+            after.get(name) != value and not (name == "step" and after.get(name, 0) > value)
+            for name, value in before.items()
+        )
     ):
         wrong.append("lost")
     return wrong

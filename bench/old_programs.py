@@ -144,11 +144,15 @@ def main() -> None:
         tables = {name: table for name, table in settings.items() if table is not None}
         loaded = {name: loads(table) for name, table in tables.items()}
         counts |= {"quantise_tomls": len(tables), "quantise_tomls_loaded": sum(loaded.values())}
+        counts["quantise_tomls_counted"] = provenance()["date"]
         print(*(name for name, is_loaded in loaded.items() if not is_loaded), sep="\n")
     print(counts)
     sections = json.loads(SAFE.read_text()) if SAFE.is_file() else {}
+    before = sections.get("old_programs", {})
+    if "quantise_tomls" in before:  # those were counted then, unless they are counted now
+        before.setdefault("quantise_tomls_counted", before["date"])
     facts = {**provenance(), "command": COMMAND, "about": ABOUT}
-    sections["old_programs"] = {**sections.get("old_programs", {}), **facts, **counts}
+    sections["old_programs"] = {**before, **facts, **counts}
     SAFE.write_text(json.dumps(sections, indent=2) + "\n")
 
 

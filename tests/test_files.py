@@ -4,7 +4,7 @@ import pytest
 
 from chop.config import load_toml, parse_toml
 from chop.errors import ConfigError, DataError
-from chop.files import parse_json, read_json, read_text, write_whole
+from chop.files import parse_json, read_json, read_text, remove_whole, write_whole
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,16 @@ def test_a_write_that_is_cut_short_leaves_the_old_text(tmp_path, monkeypatch):
         patch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError()))
         write_whole(tmp_path / "a.txt", "new")
     assert (tmp_path / "a.txt").read_text() == "old"
+
+
+def test_a_folder_is_removed_whole_or_not_at_all(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    (folder / "below").mkdir(parents=True)
+    (tmp_path / ".run.gone").mkdir()
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError()))
+        remove_whole(folder)
+    assert (folder / "below").is_dir()
+    remove_whole(folder)
+    remove_whole(folder)
+    assert list(tmp_path.iterdir()) == []

@@ -7,6 +7,7 @@ import fcntl
 import glob
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,15 @@ def write_whole(path: Path, text: str) -> Path:
         draft.write_text(text, encoding="utf-8", newline="")
         os.replace(draft, path)
     return path
+
+
+def remove_whole(folder: Path) -> None:
+    """Remove a folder so that after a kill it is there whole, or not at all."""
+    gone = folder.with_name(f".{folder.name}.gone")
+    shutil.rmtree(gone, ignore_errors=True)  # what a killed process left
+    if folder.exists():
+        os.replace(folder, gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 @contextlib.contextmanager

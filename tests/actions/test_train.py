@@ -194,6 +194,30 @@ get_trainer(bert_graph().model, small(), output_dir=sys.argv[1], **RESUMABLE).tr
 """
 
 
+def noted(folder, step, files, lost=()):
+    """A checkpoint whose note lists `files`, of which some were lost."""
+    checkpoint = folder / f"checkpoint-{step}"
+    checkpoint.mkdir()
+    for name in files:
+        (checkpoint / name).write_text("x")
+    sizes = dict.fromkeys(files, 1)
+    (checkpoint / COMPLETE).write_text(json.dumps({"seed": 0, "files": sizes}))
+    for name in lost:
+        (checkpoint / name).unlink()
+
+
+def test_a_checkpoint_that_lost_a_file_is_not_gone_on_from(tmp_path):
+    noted(tmp_path, 2, ("model.safetensors", "optimizer.pt"))
+    noted(tmp_path, 4, ("model.safetensors", "optimizer.pt"), lost=("optimizer.pt",))
+    assert last_complete(tmp_path, {"seed": 0}).name == "checkpoint-2"
+
+
+def test_a_checkpoint_whose_note_lists_no_files_is_one_of_before(tmp_path):
+    noted(tmp_path, 2, ())
+    (tmp_path / "checkpoint-2" / COMPLETE).write_text('{"seed": 0}')
+    assert last_complete(tmp_path, {"seed": 0}).name == "checkpoint-2"
+
+
 MOMENTS = ["_save_rng_state", pytest.param("compute_loss", marks=pytest.mark.slow)]
 """In the midst of writing a checkpoint, and between two."""
 

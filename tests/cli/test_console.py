@@ -6,6 +6,8 @@ import numpy as np
 
 from chop.cli import console as module
 from chop.cli.console import Console
+from chop.cli.main import main
+from chop.models import get_model
 
 
 class Terminal(io.StringIO):
@@ -51,3 +53,20 @@ def test_the_document_takes_arrays_sets_and_paths(tmp_path):
     out = io.StringIO()
     Console(out=out).document({"a": np.arange(2), "b": np.float32(1.5), "c": tmp_path, "d": {1}})
     assert '"b": 1.5' in out.getvalue() and str(tmp_path) in out.getvalue()
+
+
+def test_no_command_draws_bars_or_colours_off_a_terminal(tmp_path, trained, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    get_model("tiny_bert").save_pretrained(tmp_path / "bert")
+    rows = "--dataset digits --train-rows 64 --test-rows 32"
+    capfd.readouterr()
+    for line in (
+        f"train mlp {rows}",
+        "trace bert --no-draw",
+        f"search {trained} {rows} --formats integer --trials 2",
+        f"sweep sparsity {trained} {rows} --values 0.5 --epochs 0.1",
+        f"bench {trained} --iterations 2",
+    ):
+        assert main([*line.split()]) == 0, line
+        for said in capfd.readouterr():
+            assert "\r" not in said and "\x1b" not in said, line

@@ -19,6 +19,8 @@ from chop.files import read_json, write_whole
 COMPLETE = "complete.json"
 """Written last into a checkpoint: without it, the checkpoint was cut short."""
 PREFIX = "checkpoint-"
+FILES = "files"
+"""In that file: the names and sizes of the others."""
 LOSS_SUM = "loss_sum"
 """In that file: the sum of the losses of all steps so far."""
 
@@ -100,7 +102,11 @@ class GraphTrainer(Trainer):
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
             checkpoint = self.folder / f"{PREFIX}{self.state.global_step}"
-            told = {**self.facts, LOSS_SUM: float(self._loss_sum)}
+            told = {
+                **self.facts,
+                LOSS_SUM: float(self._loss_sum),
+                FILES: {p.name: p.stat().st_size for p in checkpoint.iterdir() if p.is_file()},
+            }
             write_whole(checkpoint / COMPLETE, json.dumps(told, sort_keys=True))
 
 
@@ -137,12 +143,23 @@ def loss_of(scores: Tensor, labels: Tensor) -> Tensor:
 
 def last_complete(folder: str | Path, facts: Mapping[str, Any]) -> Path | None:
     """The newest checkpoint in `folder` that was written to its end, None where there is none."""
-    found = [path.parent for path in Path(folder).glob(f"{PREFIX}*/{COMPLETE}")]
+    noted = [path.parent for path in Path(folder).glob(f"{PREFIX}*/{COMPLETE}")]
+    found = [checkpoint for checkpoint in noted if _is_whole(checkpoint)]
     if not found:
         return None
     newest = max(found, key=lambda path: int(path.name.removeprefix(PREFIX)))
     _check_facts(newest, facts)
     return newest
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether the files that its note lists are there: a kill may have cut its removal short."""
+    stored = read_json(checkpoint / COMPLETE, CheckpointError)
+    listed = stored.get(FILES, {}) if isinstance(stored, dict) else {}
+    if not isinstance(listed, dict):
+        raise CheckpointError(f"{checkpoint / COMPLETE}: {FILES} must list sizes by name.")
+    files = {name: checkpoint / str(name) for name in listed}
+    return all(f.is_file() and f.stat().st_size == listed[n] for n, f in files.items())
 
 
 def _stored_loss(checkpoint: str | bool | None) -> float:

@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     console = Console(is_json="--json" in words, is_quiet="--quiet" in words)
     is_debug = "--debug" in words
+    _set_environment(console, verbose="--verbose" in words)
     try:
         with _announced(console, words):
             return _dispatch(words, console)
@@ -239,15 +240,26 @@ def _work(command: Command, config: Any, console: Console) -> Mapping[str, Any]:
     return result
 
 
-@contextlib.contextmanager
-def _quiet_libraries(console: Console, *, verbose: bool) -> Iterator[None]:
-    """What libraries print goes to stderr: stdout is for results."""
-    if console.is_quiet or not console.err.isatty():
+def _has_bars(console: Console) -> bool:
+    return not console.is_quiet and console.err.isatty()
+
+
+def _set_environment(console: Console, *, verbose: bool) -> None:
+    """What libraries read when they are imported, which the configuration of a command may do."""
+    if not _has_bars(console):
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     if not verbose:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+
+
+@contextlib.contextmanager
+def _quiet_libraries(console: Console, *, verbose: bool) -> Iterator[None]:
+    """What libraries print goes to stderr, without bars where that is no terminal."""
+    transformers = sys.modules.get("transformers")  # loaded before: it has read its environment
+    if transformers is not None and not _has_bars(console):
+        transformers.utils.logging.disable_progress_bar()
     reports = get_report_logger()
     level = reports.level
     reports.setLevel("INFO" if verbose else "WARNING")  # commands draw their own tables

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from chop.actions.fingerprint import LENGTH, data_fingerprint, graph_fingerprint
 from chop.cli.data import Data
 from chop.cli.output import write_text
 from chop.cli.settings import identity
+from chop.files import remove_whole
 from chop.ir.graph import MaseGraph
 
 RUN = "run.json"
@@ -49,6 +49,6 @@ def run_folder(parent: Path, asked: Mapping[str, Any], *, resume: bool) -> Path:
     """The folder of the run that asks this, below `parent`; without `resume` it starts empty."""
     folder = parent / digest(asked)
     if not resume:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_whole(folder)
     write_text(folder / RUN, json.dumps(asked, indent=2))
     return folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 from chop.cli.console import Console
 from chop.cli.output import settle, staged, write_text
 from chop.errors import CheckpointError
-from chop.files import read_json
+from chop.files import read_json, remove_whole
 
 STAMP = "stage.json"
 Results = dict[str, dict[str, Any]]
@@ -58,7 +57,7 @@ def _perform(
     stage: Stage, folder: Path, chain: list[Any], results: Results, console: Console, place: str
 ) -> dict[str, Any]:
     start = time.monotonic()
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_whole(folder)
     with console.progress(place), staged(folder) as scratch:
         record = stage.run(scratch, results)
         record["seconds"] = round(time.monotonic() - start, 1)
