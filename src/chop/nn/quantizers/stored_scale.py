@@ -1,8 +1,8 @@
 """Integers whose scales are tensors that a layer keeps: calibrated, or learned as the layer trains.
 
 A layer whose operand has `scale = "stored"` keeps its scales in a buffer or parameter of the
-operand's name, `weight_scale` for `weight`. Their shape says what each is for: none for the whole
-tensor, one number for each channel along `axis`, or for a group (..., groups of the last dimension).
+operand's name, `weight_scale` for `weight`. There is one for the whole tensor, or one for each
+channel along `axis`, or one for each group along the last dimension.
 """
 
 from __future__ import annotations
@@ -75,9 +75,7 @@ def _check(scale: Tensor, shape: tuple[int, ...], form: ScaleInteger) -> None:
         )
 
 
-def with_stored_scales(
-    module: nn.Module, quantizers: Mapping[str, Quantizer]
-) -> dict[str, Any]:
+def with_stored_scales(module: nn.Module, quantizers: Mapping[str, Quantizer]) -> dict[str, Any]:
     """The formats of a layer's operands, those with stored scales together with them."""
     return {role: with_stored_scale(module, role, q) for role, q in quantizers.items()}
 

@@ -24,9 +24,9 @@ from chop.passes.graph.propagate import bind_inputs, evaluation_mode, kept_rando
 class LayerwiseRun:
     """The values of a graph on a list of batches, up to the node it has come to.
 
-        with LayerwiseRun(graph, batches, "gptq.data") as run:
-            for node in layers:
-                for x in run.operands(node): ...
+    with LayerwiseRun(graph, batches, "gptq.data") as run:
+        for node in layers:
+            for x in run.operands(node): ...
     """
 
     def __init__(self, graph: MaseGraph, batches: Iterable[Any], where: str) -> None:

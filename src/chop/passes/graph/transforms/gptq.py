@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, fx, nn
-from torch.nn import functional as F
 
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
@@ -24,6 +22,7 @@ from chop.nn.quantizers.stored_scale import with_stored_scale
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.calibration_data import calibration_batches
 from chop.passes.graph.gptq_rounding import output_error, rounded_with_feedback
+from chop.passes.graph.layer_inputs import input_rows
 from chop.passes.graph.layerwise import LayerwiseRun
 from chop.passes.graph.number_formats import annotate_formats
 from chop.passes.graph.weight_grid import WeightGrid, weight_grid
@@ -146,27 +145,6 @@ class _Hessians:
 
 def _window(layer: nn.Module) -> tuple[Any, ...]:
     return tuple(getattr(layer, k, None) for k in ("kernel_size", "stride", "padding", "dilation"))
-
-
-def input_rows(layer: nn.Module, x: Tensor) -> Tensor:
-    """What each row of the weight is multiplied with, as rows."""
-    if isinstance(layer, nn.Conv1d | nn.Conv2d):
-        return _patches(layer, x)
-    return x.reshape(-1, x.shape[-1])
-
-
-def _patches(layer: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
-    sizes: Any = {k: getattr(layer, k) for k in ("kernel_size", "dilation", "stride")}
-    x = F.pad(x, layer._reversed_padding_repeated_twice, _pad_mode(layer))
-    if isinstance(layer, nn.Conv1d):
-        x = x.unsqueeze(-2)
-        sizes = {k: (1, *v) for k, v in sizes.items()}
-    columns = F.unfold(x if x.dim() == 4 else x.unsqueeze(0), **sizes)
-    return columns.movedim(1, -1).reshape(-1, columns.shape[1])
-
-
-def _pad_mode(layer: nn.Conv1d | nn.Conv2d) -> str:
-    return "constant" if layer.padding_mode == "zeros" else layer.padding_mode
 
 
 def _round_layer(
