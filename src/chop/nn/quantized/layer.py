@@ -29,6 +29,7 @@ from chop.nn.quantized.operands import (
     quantize_value,
 )
 from chop.nn.quantizers import FORMATS, Quantizer
+from chop.nn.quantizers.stored_scale import with_stored_scale, with_stored_scales
 
 PLACE = "chop.nn.quantized.modules"
 """The package of the layers; those of an op are in the module of its name, where there is one."""
@@ -94,9 +95,10 @@ class QuantizedModule(nn.Module):
 
     def _quantized(self, name: str) -> Any:
         value = operator.attrgetter(name)(self)
-        quantizer = self.quantizers[parameter_role(name)]
         if value is None:
             return None
+        role = parameter_role(name)
+        quantizer = with_stored_scale(self, role, self.quantizers[role])
         # again masked: some formats have no zero
         return masked(self, name, quantize_parameter(self, name, value, quantizer))
 
@@ -104,12 +106,13 @@ class QuantizedModule(nn.Module):
         if self.is_bypassed:
             return super().forward(*args, **kwargs)
         compute = _compute(self.op)
-        inputs, options = quantize_arguments(compute.inputs, self.quantizers, args, kwargs)
+        quantizers = with_stored_scales(self, self.quantizers)
+        inputs, options = quantize_arguments(compute.inputs, quantizers, args, kwargs)
         if compute.kernel is None:
             result = super().forward(*inputs, **options)
         else:
             result = compute.kernel(self, self.quantized_parameters(), *inputs, **options)
-        return quantize_value(result, self.quantizers[DATA_OUT])
+        return quantize_value(result, quantizers[DATA_OUT])
 
     def train(self, mode: bool = True) -> QuantizedModule:
         """As `nn.Module.train`; quantised weights are made anew after it."""

@@ -16,6 +16,7 @@ from chop.nn.quantizers.blocks import join, split
 from chop.nn.quantizers.rounding import ROUNDINGS
 
 SMALLEST_SCALE = 2.0**-126
+STORED = "stored"
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,10 @@ class ScaleInteger(RoundingQuantizer):
     q = clamp(round(x / scale) + zero_point): a true division, in the precision of x. A `scale` may
     be given once, for each channel along `axis`, or for each group of `group_size` along the last
     dimension. Without one it is the largest magnitude over the largest integer, and an Inf or NaN
-    makes all that share its scale NaN. `narrow` gives up the lowest value of signed integers.
+    makes all that share its scale NaN. `scale = "stored"` takes the scales that the layer keeps
+    beside the operand (`weight_scale` for its weight), one for each tensor, channel, or row and
+    group: calibration and learned step sizes put them there. `narrow` gives up the lowest value of
+    signed integers.
     """
 
     name: ClassVar[str] = "scale_integer"
@@ -36,7 +40,7 @@ class ScaleInteger(RoundingQuantizer):
     search_settings: ClassVar[Mapping[str, Any]] = {"width": [4, 6, 8]}
 
     width: int = 8
-    scale: float | tuple[float, ...] | None = None
+    scale: float | tuple[float, ...] | Literal["stored"] | None = None
     granularity: Literal["tensor", "channel", "group"] = "tensor"
     axis: int = 0
     group_size: int = 128
@@ -48,7 +52,8 @@ class ScaleInteger(RoundingQuantizer):
         super().__post_init__()
         check_between("width", self.width, 2, 16)
         check(self.group_size > 0, f"group_size must be positive, got {self.group_size}.")
-        scales = self.scale if isinstance(self.scale, tuple) else (self.scale or 1.0,)
+        given = 1.0 if self.scale is None or self.is_stored else self.scale
+        scales = given if isinstance(given, tuple) else (given,)
         check(all(0 < s < math.inf for s in scales), f"scale must be positive, got {self.scale}.")
         one_scale = self.granularity != "tensor" or not isinstance(self.scale, tuple)
         check(one_scale, "scale must be one number for granularity = 'tensor'.")
@@ -56,6 +61,13 @@ class ScaleInteger(RoundingQuantizer):
         check(is_given, "zero_point needs a given scale.")
         low, high = self.integers
         check_between("zero_point", self.zero_point, low, high)
+        is_fixed = not self.is_stored or self.rounding != "stochastic"
+        check(is_fixed, "scale = 'stored' and rounding = 'stochastic' exclude each other.")
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the scales are kept by the layer."""
+        return self.scale == STORED
 
     @property
     def integers(self) -> tuple[int, int]:
@@ -68,20 +80,27 @@ class ScaleInteger(RoundingQuantizer):
         return float(self.width)
 
     def clip_range(self, x: Tensor) -> tuple[Bound, Bound] | None:
-        if self.ste == "identity" or self.scale is None:
+        if self.ste == "identity" or self.scale is None or self.is_stored:
             return None
         low, high = (q - self.zero_point for q in self.integers)
         scale = self.scale if isinstance(self.scale, float) else self._scales(x)
         return low * scale, high * scale
 
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
-        scale, noise = self._scales(x), self.noise_for(x, noise)
+        return self.represent_at(x, self._scales(x), self.noise_for(x, noise))
+
+    def represent_at(self, x: Tensor, scale: Tensor, noise: Tensor | None = None) -> Tensor:
+        """The values of `x` at scales that broadcast with it."""
         q = ROUNDINGS[self.rounding](x / scale, noise) + self.zero_point
         y = (q.clamp(*self.integers) - self.zero_point) * scale
         return torch.where(y == 0, 0.0, y)
 
     def _scales(self, x: Tensor) -> Tensor:
         """The scales as a tensor that broadcasts with `x`."""
+        if self.is_stored:
+            raise ConfigError(
+                "scale_integer: scale = 'stored' is the layer's to apply: its scales are not here."
+            )
         if self.scale is None:
             return self._measured(x)
         if isinstance(self.scale, float):

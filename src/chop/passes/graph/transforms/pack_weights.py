@@ -28,7 +28,7 @@ from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear, is_packed
 from chop.nn.modules.masked import WEIGHT, Masked
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantizers import Bypass, Quantizer
+from chop.nn.quantizers import Bypass, Quantizer, ScaleInteger
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.analysis.table import draw_table, show
 from chop.passes.graph.annotate import refresh
@@ -267,6 +267,8 @@ class _Packer:
 
     def _quantised_linear(self, old: Any) -> nn.Module:
         formats: dict[str, Quantizer] = old.quantizers
+        if any(isinstance(q, ScaleInteger) and q.is_stored for q in formats.values()):
+            raise KeepError("no packed layer keeps scales of its own")
         form = _packed_form(formats["weight"])
         weight = self._weight(old, form[0], form[1])
         bias = None if old.bias is None else formats["bias"](old.bias.detach())

@@ -1,0 +1,218 @@
+"""Which format each layer gets so that the loss is least under a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from chop.errors import ConfigError
+from chop.ir.graph import MaseGraph
+from chop.passes.base import PassResult, graph_pass
+
+Row = Mapping[str, Any]
+Numbers = npt.NDArray[np.float64]
+DIGITS = 9
+"""Significant digits of a loss that count: what differs beyond hangs on the order of additions."""
+
+
+@dataclass(frozen=True)
+class AllocateBitsArgs:
+    """`table`: what `sensitivity_analysis_pass` gives, with its `formats`.
+
+    `budget`: the most that the assignment may cost; `unit`: "bits" of an average weight, "bytes" of
+    all weights, or "cost", where `costs` has a number for each layer and format, such as cycles.
+    """
+
+    table: list[dict[str, Any]] = field(default_factory=list)
+    formats: dict[str, dict[str, Any]] = field(default_factory=dict)
+    budget: float = 0.0
+    unit: Literal["bits", "bytes", "cost"] = "bits"
+    costs: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+@graph_pass("allocate_bits_analysis_pass", AllocateBitsArgs)
+def allocate_bits_analysis_pass(graph: MaseGraph, args: AllocateBitsArgs) -> PassResult:
+    """The assignment of formats to layers with the least predicted loss under a budget.
+
+        _, found = sensitivity_analysis_pass(mg, {"data": batches, "formats": formats})
+        _, chosen = allocate_bits_analysis_pass(mg, {**found, "budget": 4.5})
+        quantize_transform_pass(mg, chosen["config"])
+
+    First the exact optimum of the sum of the layers' losses, by an integer programme. Where the
+    table says how each sample moves, errors of different layers add up or cancel: from that optimum
+    and from the best single format, exchanges of one and of two layers follow until none lowers the
+    loss of all layers together.
+    `info["config"]` are arguments of `quantize_transform_pass`; `info["assignment"]` has the format
+    of each layer, `info["loss"]` and `info["cost"]` what it is predicted to lose and what it costs,
+    in the unit of the budget.
+    """
+    _check(graph, args)
+    problem = Problem.of(args)
+    if problem.least_cost > args.budget * (1 + 1e-12):
+        raise ConfigError(
+            f"allocate_bits.budget: {args.budget:g} {args.unit}, and the cheapest formats take "
+            f"{problem.least_cost:.4g}. Allow more, or give a narrower format."
+        )
+    taken = problem.best()
+    chosen = [args.table[i] for i in taken]
+    rules = {row["node"]: {"config": dict(args.formats[row["format"]])} for row in chosen}
+    return graph, {
+        "config": {"by": "name", **rules},
+        "assignment": {row["node"]: row["format"] for row in chosen},
+        "loss": problem.loss(taken),
+        "cost": problem.cost(taken),
+    }
+
+
+def _check(graph: MaseGraph, args: AllocateBitsArgs) -> None:
+    if not args.table:
+        raise ConfigError("allocate_bits.table: empty. Run sensitivity_analysis_pass first.")
+    names = {node.name for node in graph.fx_graph.nodes}
+    for row in args.table:
+        if row["node"] not in names:
+            raise ConfigError(f"allocate_bits.table: the graph has no node '{row['node']}'.")
+        if row["format"] not in args.formats:
+            raise ConfigError(f"allocate_bits.formats: '{row['format']}' of the table is missing.")
+    if not args.budget > 0:
+        raise ConfigError(f"allocate_bits.budget: must be positive, got {args.budget}.")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Rows of a table, of which one is to be taken for each layer.
+
+    `layers` has the rows of each layer; `moves` (rows, samples) say how far each row moves each
+    sample: the loss of an assignment is the sum of squares of their sum.
+    """
+
+    layers: list[list[int]]
+    costs: Numbers
+    losses: Numbers
+    moves: Numbers | None
+    labels: list[str]
+    budget: float
+
+    @staticmethod
+    def of(args: AllocateBitsArgs) -> Problem:
+        """The problem that a table and a budget pose."""
+        layers: dict[str, list[int]] = {}
+        for i, row in enumerate(args.table):
+            layers.setdefault(row["node"], []).append(i)
+        moves = [row.get("moves") for row in args.table]
+        return Problem(
+            list(layers.values()),
+            np.array([_cost(args, row) for row in args.table]),
+            np.array([float(f"{row['loss']:.{DIGITS}g}") for row in args.table]),
+            None if None in moves else np.array(moves, dtype=np.float64),
+            [row["format"] for row in args.table],
+            args.budget,
+        )
+
+    @property
+    def least_cost(self) -> float:
+        """The cost of the cheapest row of every layer."""
+        return float(sum(self.costs[rows].min() for rows in self.layers))
+
+    def cost(self, taken: list[int]) -> float:
+        """What an assignment costs."""
+        return float(self.costs[taken].sum())
+
+    def loss(self, taken: list[int]) -> float:
+        """What an assignment is predicted to lose."""
+        if self.moves is None:
+            return float(self.losses[taken].sum())
+        return float(f"{np.square(self.moves[taken].sum(0)).sum():.{DIGITS}g}")
+
+    def is_allowed(self, taken: list[int]) -> bool:
+        """Whether an assignment is within the budget."""
+        return self.cost(taken) <= self.budget * (1 + 1e-12)
+
+    def best(self) -> list[int]:
+        """The rows with the least loss that was found."""
+        starts = [self._separate_optimum(), *self._uniform()]
+        if self.moves is None:
+            return starts[0]
+        return min((self._exchanged(taken) for taken in starts), key=self.loss)
+
+    def _uniform(self) -> list[list[int]]:
+        """Of the assignments of one format to every layer, the best that is allowed."""
+        found = []
+        for label in dict.fromkeys(self.labels):
+            rows = [
+                next((i for i in layer if self.labels[i] == label), -1) for layer in self.layers
+            ]
+            if -1 not in rows and self.is_allowed(rows):
+                found.append(rows)
+        return sorted(found, key=self.loss)[:1]
+
+    def _separate_optimum(self) -> list[int]:
+        """The least sum of the layers' own losses, exactly."""
+        try:
+            from scipy.optimize import Bounds, LinearConstraint, milp
+        except ImportError as error:
+            raise ConfigError("allocate_bits: needs scipy. Install mase[search].") from error
+        one = np.zeros((len(self.layers), len(self.costs)))
+        for number, rows in enumerate(self.layers):
+            one[number, rows] = 1
+        within = LinearConstraint(self.costs[None], ub=self.budget * (1 + 1e-12))
+        found = milp(
+            # losses span many powers of ten: scaled, the solver's tolerances lie below them
+            self.losses / max(float(np.abs(self.losses).max()), 1e-300),
+            constraints=[LinearConstraint(one, 1, 1), within],
+            integrality=np.ones_like(self.losses),
+            bounds=Bounds(0, 1),
+            options={"mip_rel_gap": 0.0},
+        )
+        if found.x is None:
+            raise ConfigError(f"allocate_bits: the solver found nothing: {found.message}")
+        return [max(rows, key=lambda i: found.x[i]) for rows in self.layers]
+
+    def _exchanged(self, taken: list[int]) -> list[int]:
+        """Exchange the rows of one layer or of two, the best first, while that lowers the loss."""
+        current = list(taken)
+        while True:
+            new = self._best_exchange(current)
+            if not (self.is_allowed(new) and self.loss(new) < self.loss(current)):
+                return current
+            current = new
+
+    def _best_exchange(self, taken: list[int]) -> list[int]:
+        """The allowed exchange after which the loss is least, of all singles and pairs at once.
+
+        A row that is taken already changes nothing: a pair with one is a single exchange.
+        """
+        assert self.moves is not None, "losses that only add up have an exact optimum"
+        layer = np.empty(len(self.costs), dtype=int)
+        for number, rows in enumerate(self.layers):
+            layer[rows] = number
+        instead = np.array(taken)[layer]
+        moved = self.moves - self.moves[instead]
+        dearer = self.costs - self.costs[instead]
+        alone = 2 * moved @ self.moves[taken].sum(0) + np.square(moved).sum(1)
+        change = alone[:, None] + alone[None] + 2 * moved @ moved.T
+        room = self.budget * (1 + 1e-12) - self.cost(taken)
+        is_out = (layer[:, None] == layer[None]) | (dearer[:, None] + dearer[None] > room)
+        change[is_out] = np.inf
+        first, second = divmod(int(change.argmin()), len(layer))
+        new = list(taken)
+        new[layer[first]], new[layer[second]] = first, second
+        return new
+
+
+def _cost(args: AllocateBitsArgs, row: Row) -> float:
+    if args.unit == "cost":
+        try:
+            return float(args.costs[row["node"]][row["format"]])
+        except KeyError as error:
+            raise ConfigError(
+                f"allocate_bits.costs: no number for '{row['node']}' in '{row['format']}'."
+            ) from error
+    bits = float(row["bits"]) * row["elements"]
+    if args.unit == "bytes":
+        return bits / 8
+    first = {r["node"]: r["elements"] for r in args.table}
+    return bits / sum(first.values())

@@ -1,0 +1,128 @@
+"""What small changes of a model's layers add to its loss, from one run forwards and backwards.
+
+The loss is the divergence of the model's distribution from what it was. Near no change it is half
+of E[s²], where s is the change of the log-likelihood of a label drawn from the model itself: the
+gradient of that likelihood times the change, summed over everything in one sample that the change
+touches (the Fisher information; no label of the data is needed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from chop.errors import PassError
+from chop.ir.arguments import tensors_in
+from chop.ir.graph import MaseGraph
+from chop.nn.quantizers import Quantizer
+from chop.passes.graph.layer_inputs import sample_rows
+from chop.passes.graph.propagate import bind_inputs, evaluation_mode
+
+Roles = Mapping[str, Quantizer]
+DATA_IN, WEIGHT = "data_in", "weight"
+
+
+@dataclass
+class Watch:
+    """A layer, the formats to try in it, and the s of every sample that each has so far."""
+
+    layer: nn.Module
+    formats: Mapping[str, Roles]
+    moves: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    def __call__(self, _: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        x = args[0].detach()
+        if not output.requires_grad:
+            output = output.detach().requires_grad_()
+        output.register_hook(lambda gradient: self._add(x, gradient.detach()))
+        return output
+
+    def _add(self, x: Tensor, gradient: Tensor) -> None:
+        weight: Tensor = self.layer.weight.detach()  # type: ignore[assignment,operator]
+        flat = weight.reshape(weight.shape[0], -1)
+        rows, slopes = sample_rows(self.layer, x), _gradient_rows(self.layer, gradient)
+        by_weight = torch.einsum("bto,bti->boi", slopes, rows)
+        by_input = slopes @ flat
+        for label, roles in self.formats.items():
+            change = roles[WEIGHT](weight).reshape(flat.shape) - flat
+            moved = torch.einsum("boi,oi->b", by_weight, change)
+            error = sample_rows(self.layer, roles[DATA_IN](x) - x)
+            moved += (by_input * error).sum((1, 2))
+            self.moves.setdefault(label, []).append(moved.double().cpu())
+
+
+def _gradient_rows(layer: nn.Module, gradient: Tensor) -> Tensor:
+    """(samples, rows, outputs)"""
+    if isinstance(layer, nn.Conv1d | nn.Conv2d):
+        return gradient.flatten(2).movedim(1, -1)
+    return gradient.reshape(gradient.shape[0], -1, gradient.shape[-1])
+
+
+def predicted_moves(
+    graph: MaseGraph,
+    layers: Mapping[fx.Node, nn.Module],
+    formats: Mapping[fx.Node, Mapping[str, Roles]],
+    batches: Iterable[Any],
+    where: str,
+) -> dict[tuple[fx.Node, str], Tensor]:
+    """How far each format in each layer moves each sample: s, over the root of twice the rows.
+
+    The squares of a layer's moves add up to the loss of one row of the output; where several
+    layers change, the moves of a sample add up first. The model is left as it was.
+    """
+    watches = {node: Watch(layer, formats[node]) for node, layer in layers.items()}
+    rows = 0
+    with ExitStack() as stack:
+        stack.enter_context(evaluation_mode(graph.model))
+        stack.enter_context(_frozen(graph.model))
+        stack.enter_context(torch.enable_grad())
+        for watch in watches.values():
+            stack.callback(watch.layer.register_forward_hook(watch).remove)
+        draw = torch.Generator().manual_seed(0)
+        for batch in batches:
+            scores = scores_of(graph.model(**bind_inputs(graph, batch, where)))
+            rows += scores.shape[:-1].numel()
+            surprise(scores, draw).backward()  # type: ignore[no-untyped-call]
+    for node, watch in watches.items():
+        if watch.moves.keys() != watch.formats.keys():
+            raise PassError(f"{where}: no gradient reaches '{node.name}'.")
+    return {
+        (node, label): torch.cat(moves) / (2 * rows) ** 0.5
+        for node, watch in watches.items()
+        for label, moves in watch.moves.items()
+    }
+
+
+@contextmanager
+def _frozen(model: nn.Module) -> Iterator[None]:
+    """No parameter takes a gradient within: only values on the way do."""
+    trains = [p for p in model.parameters() if p.requires_grad]
+    for parameter in trains:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trains:
+            parameter.requires_grad_(True)
+
+
+def scores_of(result: Any) -> Tensor:
+    """The logits of a model, or the first floating-point tensor it gives."""
+    if isinstance(result, Mapping) and "logits" in result:
+        return result["logits"]  # type: ignore[no-any-return]
+    return next(t for t in tensors_in(result) if t.is_floating_point())
+
+
+def surprise(scores: Tensor, draw: torch.Generator) -> Tensor:
+    """A loss whose gradients have the model's Fisher information as their second moment."""
+    likely = scores.float().reshape(-1, scores.shape[-1]).log_softmax(-1)
+    if likely.shape[1] == 2:  # both labels give one direction: their mean square is exact
+        spread = likely.detach().exp().prod(1).sqrt()
+        return ((likely[:, 0] - likely[:, 1]) * spread).sum()
+    chosen = torch.multinomial(likely.detach().exp().cpu(), 1, generator=draw)
+    return -likely.gather(-1, chosen.to(likely.device)).sum()

@@ -1,0 +1,90 @@
+"""Rounding a weight column by column, each column making up for the errors before it.
+
+The error that counts is that of the layer's output on the calibration data, (W - Q) H (W - Q)ᵀ
+with H the sum of x xᵀ. After a column is rounded, what it did to the output is undone as far as the
+columns still to come can (Frantar et al., 2022: the inverse of H by its Cholesky factor).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from chop.passes.graph.weight_grid import WeightGrid
+
+BLOCK = 128
+"""Columns between two updates of all that follow; within, only the block itself is updated."""
+
+
+def rounded_with_feedback(
+    weight: Tensor, hessian: Tensor, grid: WeightGrid, *, damping: float, by_importance: bool
+) -> tuple[Tensor, Tensor]:
+    """The rounded weight, and the range of each group.
+
+    With `by_importance` columns go from the largest diagonal of H to the smallest, and ranges are
+    chosen before; else they go from left to right, and the range of a group is chosen when its
+    first column comes, from what the weights are by then.
+    """
+    weight, hessian = _without_dead(weight.double(), hessian.double())
+    importance = hessian.diagonal()
+    order = torch.arange(weight.shape[1])
+    ranges = grid.chosen_range(weight, importance)
+    if by_importance:
+        order = importance.argsort(descending=True, stable=True)
+    factor = _inverse_factor(hessian[order][:, order], damping)
+    work, rounded = weight[:, order].clone(), torch.empty_like(weight)
+    group = grid.groups[order].tolist()
+    begun: set[int] = set(group) if by_importance or grid.is_whole else set()
+    for start in range(0, work.shape[1], BLOCK):
+        end = min(start + BLOCK, work.shape[1])
+        errors = work.new_empty(work.shape[0], end - start)
+        for i in range(start, end):
+            if group[i] not in begun and grid.has_range:
+                begun.add(group[i])
+                _choose_again(grid, ranges, group[i], work, importance)
+            column = work[:, i]
+            q = grid.round(column, ranges[:, group[i]])
+            error = (column - q) / factor[i, i]
+            work[:, i + 1 : end] -= error[:, None] * factor[i, i + 1 : end]
+            rounded[:, i], errors[:, i - start] = q, error
+        work[:, end:] -= errors @ factor[start:end, end:]
+    return rounded[:, order.argsort()], ranges
+
+
+def _choose_again(
+    grid: WeightGrid, ranges: Tensor, group: int, work: Tensor, importance: Tensor
+) -> None:
+    """Choose the range of one group from the weights as they are now."""
+    inside = (grid.groups == group).nonzero().flatten()
+    alone = WeightGrid(grid.quantizer, torch.zeros_like(inside), 1)
+    ranges[:, group] = alone.chosen_range(work[:, inside], importance[inside])[:, 0]
+
+
+def _without_dead(weight: Tensor, hessian: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs that are always zero keep their weight, and H stays positive."""
+    dead = hessian.diagonal() == 0
+    if dead.any():
+        hessian = hessian.clone()
+        hessian.diagonal()[dead] = hessian.diagonal().mean().clamp(min=1e-30)
+    return weight, hessian
+
+
+def _inverse_factor(hessian: Tensor, damping: float) -> Tensor:
+    """The upper Cholesky factor of the inverse of H; damping is raised until H has one."""
+    mean = hessian.diagonal().mean()
+    while True:
+        damped = hessian.clone()
+        damped.diagonal().add_(damping * mean)
+        lower, info = torch.linalg.cholesky_ex(damped)
+        if int(info) == 0:
+            inverse = torch.cholesky_inverse(lower)
+            upper, info = torch.linalg.cholesky_ex(inverse, upper=True)
+            if int(info) == 0:
+                return upper
+        damping = max(10 * damping, 1e-8)
+
+
+def output_error(difference: Tensor, hessian: Tensor) -> float:
+    """The squared error of a layer's output, summed over the data that H was made of."""
+    d = difference.double()
+    return float(((d @ hessian.double()) * d).sum())

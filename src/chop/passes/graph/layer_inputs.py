@@ -1,0 +1,30 @@
+"""What a linear layer or a convolution multiplies its weight with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def input_rows(layer: nn.Module, x: Tensor) -> Tensor:
+    """The vectors that each row of the weight is multiplied with, as rows."""
+    return sample_rows(layer, x).flatten(0, 1)
+
+
+def sample_rows(layer: nn.Module, x: Tensor) -> Tensor:
+    """The same as (samples, rows, columns); the first dimension of `x` are the samples."""
+    if isinstance(layer, nn.Conv1d | nn.Conv2d):
+        return _patches(layer, x)
+    return x.reshape(x.shape[0] if x.dim() > 1 else 1, -1, x.shape[-1])
+
+
+def _patches(layer: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
+    sizes: Any = {k: getattr(layer, k) for k in ("kernel_size", "dilation", "stride")}
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    x = F.pad(x, layer._reversed_padding_repeated_twice, mode)
+    if isinstance(layer, nn.Conv1d):
+        x = x.unsqueeze(-2)
+        sizes = {k: (1, *v) for k, v in sizes.items()}
+    return F.unfold(x if x.dim() == 4 else x.unsqueeze(0), **sizes).movedim(1, -1)
