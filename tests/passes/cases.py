@@ -67,6 +67,26 @@ def _quantize(graph: MaseGraph) -> dict[str, Any]:
     return {"by": "type", "default": {"config": {"name": "mxint"}}}
 
 
+def _rounded(graph: MaseGraph) -> dict[str, Any]:
+    """Data for a graph whose layers are quantised by now."""
+    PASSES["quantize_transform_pass"](graph, {"linear": {"config": {"name": "mxint"}}})
+    return {"data": [graph.dummy_in]}
+
+
+FORMATS = {f"w{w}": {"name": "mxint", "weight_width": w} for w in (4, 8)}
+
+
+def _allocated(graph: MaseGraph) -> dict[str, Any]:
+    """A table of losses, made up: what it says does not matter here."""
+    linear = [n for n in graph.nodes if n.name.startswith(("fc", "classifier"))][:2]
+    table = [
+        {"node": n.name, "format": f, "loss": 1.0 / w, "elements": 10, "bits": float(w)}
+        for n in linear
+        for f, w in (("w4", 4), ("w8", 8))
+    ]
+    return {"table": table, "formats": FORMATS, "budget": 6.0}
+
+
 def _fixed(graph: MaseGraph) -> dict[str, Any]:
     """Every tensor of an annotated graph becomes fixed point of 8 bits."""
     for node in graph.nodes:
@@ -95,6 +115,7 @@ CASES: dict[str, PassCase] = {
     "emit_verilog_top_transform_pass": EMIT,
     "add_common_metadata_analysis_pass": PassCase(lambda graph: {"dummy_in": graph.dummy_in}),
     "add_software_metadata_analysis_pass": PassCase(),
+    "allocate_bits_analysis_pass": PassCase(_allocated, models=(MLP, BERT)),
     "autosharding_analysis_pass": PassCase(lambda graph: {"mesh_shape": [1, 2]}),
     "calculate_sparsity_analysis_pass": PassCase(),
     "calculate_avg_bits_mg_analysis_pass": PassCase(),
@@ -108,6 +129,7 @@ CASES: dict[str, PassCase] = {
     "fuse_attention_transform_pass": PassCase(),
     "fuse_conv_bn_transform_pass": PassCase(),
     "fuse_lora_weights_transform_pass": PassCase(),
+    "gptq_transform_pass": PassCase(_rounded, models=(MLP, BERT), is_idempotent=False),
     "init_metadata_analysis_pass": PassCase(),
     "insert_lora_adapter_transform_pass": PassCase(lambda graph: {"rank": 2}),
     "load_lora_adapter_interface_pass": PassCase(_adapter, models=(BERT,)),
@@ -134,6 +156,9 @@ CASES: dict[str, PassCase] = {
         lambda graph: {"save_path": Path(tempfile.mkdtemp()) / "nodes.toml"}
     ),
     "load_node_meta_param_interface_pass": PassCase(_saved_metadata),
+    "sensitivity_analysis_pass": PassCase(
+        lambda graph: {"data": [graph.dummy_in], "formats": FORMATS}, models=(MLP, BERT)
+    ),
     "summarize_graph_analysis_pass": PassCase(),
     "summarize_quantization_analysis_pass": PassCase(),
     "verify_metadata_analysis_pass": PassCase(),

@@ -16,8 +16,8 @@ from torch import Tensor, fx
 
 from chop.errors import ConfigError
 from chop.ir.arguments import tensors_in
-from chop.ir.environment import kept_buffers
 from chop.ir.graph import MaseGraph
+from chop.ir.trace.environment import kept_buffers
 from chop.passes.graph.propagate import bind_inputs, evaluation_mode, kept_random_state
 
 

@@ -5,6 +5,7 @@ from chop.passes.base import check_exports
 from chop.passes.graph.analysis.add_common_metadata import add_common_metadata_analysis_pass
 from chop.passes.graph.analysis.add_hardware_metadata import add_hardware_metadata_analysis_pass
 from chop.passes.graph.analysis.add_software_metadata import add_software_metadata_analysis_pass
+from chop.passes.graph.analysis.allocate_bits import allocate_bits_analysis_pass
 from chop.passes.graph.analysis.autosharding import autosharding_analysis_pass
 from chop.passes.graph.analysis.calculate_avg_bits import calculate_avg_bits_mg_analysis_pass
 from chop.passes.graph.analysis.calculate_sparsity import calculate_sparsity_analysis_pass
@@ -18,6 +19,7 @@ from chop.passes.graph.analysis.report_node_meta_param import report_node_meta_p
 from chop.passes.graph.analysis.report_node_shape import report_node_shape_analysis_pass
 from chop.passes.graph.analysis.report_node_type import report_node_type_analysis_pass
 from chop.passes.graph.analysis.runtime import runtime_analysis_pass
+from chop.passes.graph.analysis.sensitivity import sensitivity_analysis_pass
 from chop.passes.graph.analysis.statistics import STATISTICS
 from chop.passes.graph.analysis.summarize_graph import summarize_graph_analysis_pass
 from chop.passes.graph.analysis.summarize_quantization import (
@@ -30,6 +32,7 @@ __all__ = [
     "add_common_metadata_analysis_pass",
     "add_hardware_metadata_analysis_pass",
     "add_software_metadata_analysis_pass",
+    "allocate_bits_analysis_pass",
     "autosharding_analysis_pass",
     "calculate_avg_bits_mg_analysis_pass",
     "calculate_sparsity_analysis_pass",
@@ -41,6 +44,7 @@ __all__ = [
     "report_node_shape_analysis_pass",
     "report_node_type_analysis_pass",
     "runtime_analysis_pass",
+    "sensitivity_analysis_pass",
     "summarize_graph_analysis_pass",
     "summarize_quantization_analysis_pass",
     "verify",

@@ -16,6 +16,7 @@ from chop.passes.graph.transforms.fold_constants import fold_constants_transform
 from chop.passes.graph.transforms.fuse_attention import fuse_attention_transform_pass
 from chop.passes.graph.transforms.fuse_conv_bn import fuse_conv_bn_transform_pass
 from chop.passes.graph.transforms.fuse_patterns import fuse_patterns_transform_pass
+from chop.passes.graph.transforms.gptq import gptq_transform_pass
 from chop.passes.graph.transforms.lora import (
     fuse_lora_weights_transform_pass,
     insert_lora_adapter_transform_pass,
@@ -43,6 +44,7 @@ __all__ = [
     "fuse_conv_bn_transform_pass",
     "fuse_lora_weights_transform_pass",
     "fuse_patterns_transform_pass",
+    "gptq_transform_pass",
     "insert_lora_adapter_transform_pass",
     "pack_weights_transform_pass",
     "prune_detach_hook_transform_pass",
