@@ -128,7 +128,10 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
 
     `format`: the number format of every operand. `width`: bits of every operand. `frac_width`: of
     them, bits behind the point. `type`: ops to quantise. `fit`: choose the bits behind the point
-    for each operand of each linear layer, from values seen on the dataset. `evaluate`: measure
+    for each operand of each linear layer, from values seen on the dataset. `bits`: choose the width
+    of each layer's weight so that a weight takes so many on average (formats mxint, block_fp).
+    `method`: round weights to the nearest value, or by what they do to the layers' outputs (gptq).
+    `calibration_rows`: training rows that `bits` and `method` look at. `evaluate`: measure
     before and after. `qat_epochs`: then train for so many epochs, quantised. `rules`: arguments of
     quantize_transform_pass, which the flags above are short for.
     """
@@ -138,6 +141,9 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     frac_width: int | None = None
     type: tuple[str, ...] = ("linear",)
     fit: bool = False
+    bits: float | None = None
+    method: Literal["nearest", "gptq"] = "nearest"
+    calibration_rows: int = 128
     evaluate: bool = False
     qat_epochs: float = 0.0
     rules: dict[str, Any] = field(default_factory=dict)
@@ -150,13 +156,17 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
             raise ConfigError(
                 "format, width and frac_width exclude 'rules'; give one or the other."
             )
-        if not (short or self.rules):
+        if not (short or self.rules or self.bits is not None):
             raise ConfigError(
                 "nothing to quantise: give --format (integer, mxint, fp8 …) with its settings, or "
                 "rules in a table or by --set rules.linear.config.name=integer."
             )
         if self.fit and (self.width is None or self.rules):
             raise ConfigError("fit chooses fixed point of a given width: give --width alone.")
+        if self.bits is not None and (self.width is not None or self.rules or self.fit):
+            raise ConfigError("bits chooses the widths: it excludes width, fit and rules.")
+        if self.calibration_rows < 1:
+            raise ConfigError(f"calibration_rows must be at least 1, got {self.calibration_rows}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chop.actions.fixed_point import OPERANDS, fitted_fixed_point, observe_ranges
+from chop.actions.post_training import BUDGET_FORMATS, quantize_with_data, rules_for_bits
 from chop.actions.records import write_csv
 from chop.cli.commands.trace import GRAPH
 from chop.cli.compression import Compression, compress
@@ -14,7 +15,7 @@ from chop.cli.failures import UsageError
 from chop.cli.session import Session
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
-from chop.passes import quantize_transform_pass, summarize_quantization_analysis_pass
+from chop.passes import summarize_quantization_analysis_pass
 
 OBSERVED_BATCHES = 4
 
@@ -23,9 +24,7 @@ def run(config: QuantizeConfig, session: Session) -> dict[str, Any]:
     """Quantise, train on where asked, compare with before, save."""
 
     def change(graph: MaseGraph, data: Data | None) -> dict[str, Any]:
-        rules = pass_arguments(config, graph, data)
-        _, info = quantize_transform_pass(graph, rules)
-        return {"quantized": info["quantized"]}
+        return _quantize(config, session, graph, data)
 
     plan = Compression("quantize", change, config.qat_epochs, "QAT", config.evaluate)
     graph, result = compress(config, session, plan)
@@ -35,6 +34,37 @@ def run(config: QuantizeConfig, session: Session) -> dict[str, Any]:
     session.console.table(told["ops"])
     graph.export(session.folder / GRAPH)
     return {**result, "ops": told["ops"]}
+
+
+def _quantize(
+    config: QuantizeConfig, session: Session, graph: MaseGraph, data: Data | None
+) -> dict[str, Any]:
+    """Choose formats where bits are asked for, quantise, and round weights by the method."""
+    batches = calibration(config, graph, data)
+    if config.bits is None:
+        return quantize_with_data(
+            graph, pass_arguments(config, graph, data), batches, config.method
+        )
+    form = config.format or BUDGET_FORMATS[0]
+    rules, told = rules_for_bits(graph, batches, config.bits, form)
+    session.console.say(
+        f"{told['bits']:.3g} bits per weight on average, predicted loss {told['loss']:.3g} nats:"
+    )
+    session.console.table(
+        [{"layer": node, "format": label} for node, label in told["assignment"].items()]
+    )
+    return {"allocation": told, **quantize_with_data(graph, rules, batches, config.method)}
+
+
+def calibration(config: QuantizeConfig, graph: MaseGraph, data: Data | None) -> list[Any]:
+    """Training rows to calibrate on; none where nothing asks for them."""
+    if config.bits is None and config.method == "nearest":
+        return []
+    if data is None:
+        raise UsageError("--bits and --method gptq look at values of the dataset: give --dataset.")
+    most = -(-config.calibration_rows // config.eval_batch_size)
+    rows = min(config.eval_batch_size, config.calibration_rows)
+    return data.batches(graph.model, rows, most)
 
 
 def pass_arguments(config: QuantizeConfig, graph: MaseGraph, data: Data | None) -> dict[str, Any]:
