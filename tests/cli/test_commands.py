@@ -148,6 +148,33 @@ def test_quantize_fits_the_point_and_trains_on(mase, trained):
     assert stages["after QAT"]["loss"] < stages["after"]["loss"]
 
 
+def test_quantize_to_a_budget_of_bits_rounds_by_effect(mase, trained, tmp_path):
+    line = f"quantize {trained} {DIGITS} --bits 4.5 --calibration-rows 32 --evaluate --json"
+    plain = mase(f"{line} --out plain").document
+    found = mase(f"{line} --method gptq --out gptq").document
+    assert found["allocation"] == plain["allocation"] and found["allocation"]["bits"] <= 4.5
+    assert all(row["rounded"] >= row["plain"] for row in found["layers"])
+    assert found["stages"]["after"]["accuracy"] > found["stages"]["before"]["accuracy"] - 0.1
+    assert type(layer(tmp_path / "gptq")).__name__ == "LinearMXInt"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("--bits 4.5", "give --dataset"),
+        ("--bits 4.5 --width 8", "bits chooses the widths: it excludes width, fit and rules"),
+        ("--bits 4.5 --format fp8 {data}", "chooses widths of mxint or block_fp, not of 'fp8'"),
+        ("--bits 1 {data}", "and the cheapest formats take 2.25. Allow more"),
+        ("--width 8 --method gptq", "give --dataset"),
+        ("--width 8 --method gtpq", "gptq"),
+        ("--bits 4 --calibration-rows 0 {data}", "calibration_rows must be at least 1, got 0"),
+    ],
+)
+def test_a_budget_that_cannot_be_met_is_told(mase, trained, line, told):
+    ran = mase(f"quantize {trained} {line.format(data=DIGITS)} --out wrong")
+    assert ran.code == 2 and told in ran.err
+
+
 def test_prune_masks_and_recovers(mase, trained, tmp_path):
     line = f"prune {trained} {DIGITS} --sparsity 0.75 --scope global --finetune-epochs 2 --out p"
     found = mase(f"{line} --learning-rate 5e-3 --json").document
