@@ -164,7 +164,8 @@ class AvgPool(Pool):
             columns, rows = self.geometry.out_size
             return np.full((rows, columns), self.divisor or self.area)
         ones = np.ones((1, self.geometry.size[1], self.geometry.size[0], 1), dtype=np.int64)
-        return windows(ones, self.geometry, 0).sum(axis=(3, 4))[0, :, :, 0]
+        inside: Ints = windows(ones, self.geometry, 0).sum(axis=(3, 4))[0, :, :, 0]
+        return inside
 
     def parameters(self) -> Mapping[str, Parameter]:
         own: dict[str, Parameter] = {"DIVISOR": self.divisor} if self.divisor else {}
