@@ -128,6 +128,18 @@ VALUES = [
         "is_first || is_larger",
         "is_first || !is_larger",
     ),
+    Mutant(
+        "windows at the edge are divided by all of a window",
+        "fixed_pool",
+        "32'(columns) * 32'(rows)",
+        "DIVISOR",
+    ),
+    Mutant(
+        "the quotient has no remainder",
+        "fixed_divide",
+        "has_remainder || has_lost",
+        "1'b0",
+    ),
     Mutant("mul adds", "fixed_arithmetic", "a * b", "a + b", "= a * b;"),
     Mutant(
         "operands are crossed",
@@ -514,7 +526,13 @@ RESETS = [
         zeroed("channel_q", "       "),
         ("read_valid_q", "if (rst) read_valid_q <= 1'b0;", ""),
     ),
-    *no_reset("fixed_pool", zeroed("beat_q", "  "), zeroed("pixel_q")),
+    *no_reset(
+        "fixed_pool",
+        zeroed("beat_q", "  "),
+        zeroed("pixel_q"),
+        zeroed("left_q", " ", "-POSITION_WIDTH'(PADDING_DIM_0)", "if (rst) begin\n        "),
+        zeroed("top_q", "  ", "-POSITION_WIDTH'(PADDING_DIM_1)"),
+    ),
     *no_reset("fixed_lut", ("read_valid_q", "if (rst) read_valid_q <= 1'b0;", "")),
 ]
 
@@ -584,6 +602,8 @@ def zoo():
     best = builder.add("best", MaxPool(image, (2, 2), (2, 2), format=image.format), y)
     mean = builder.add("mean", AvgPool(image, (2, 2), (2, 2), format=image.format), y)
     small = builder.stream(best)
+    edges = AvgPool(small, (2, 2), (1, 1), (1, 1), format=BYTE, counts_padding=False)
+    builder.output("data_out_2", builder.add("edges", edges, best))
     y = builder.add("product", Mul(small, small, BYTE), best, mean)
     order = tuple(int(k) for k in rng.permutation(18))
     y = builder.add("order", Reorder(Stream((18,), 2, BYTE), order, (18,)), y)

@@ -326,11 +326,17 @@ def test_what_cannot_be_equal_is_refused_by_node_and_setting(name):
         lower(quantized(model, [normal(2, 4)], **rules), Parallelism(2))
 
 
-def test_windows_that_count_less_at_the_edge_are_refused():
-    model = nn.Sequential(nn.AvgPool2d(3, padding=1, count_include_pad=False))
-    graph = quantized(model, [normal(1, 2, 4, 4)], avg_pool2d=DATA | RESULT)
-    with pytest.raises(HardwareError, match=r"\(avg_pool2d\): count_include_pad = False divides"):
-        lower(graph, Parallelism(2))
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (2, 2), ((3, 2), 1)])
+def test_windows_that_count_less_at_the_edge_are_divided_by_what_is_inside(kernel, stride):
+    model = nn.Sequential(nn.AvgPool2d(kernel, stride, padding=1, count_include_pad=False))
+    graph = quantized(model, [normal(1, 2, 4, 5)], avg_pool2d=DATA | RESULT)
+    require_equal(graph, normal(16, 2, 4, 5))
+
+
+def test_means_over_powers_of_two_at_the_edge_need_no_format():
+    model = nn.Sequential(nn.AvgPool2d(2, padding=1, count_include_pad=False))
+    graph = quantized(model, [normal(1, 1, 4, 4)], avg_pool2d=DATA)
+    require_equal(graph, normal(16, 1, 4, 4))
 
 
 def test_a_value_that_is_written_in_place_is_read_as_torch_reads_it():

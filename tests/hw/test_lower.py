@@ -99,7 +99,8 @@ def test_every_op_with_a_realisation_has_a_case():
 
 
 def test_every_realisation_in_the_op_table_has_a_lowering():
-    assert {op.rtl for op in OPS.values() if op.rtl} == set(LOWERINGS)
+    ours = {n for n, each in LOWERINGS.items() if each.lower.__module__.startswith("chop.")}
+    assert {op.rtl for op in OPS.values() if op.rtl} == ours
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -63,5 +63,5 @@ def _check_rate(design: Design, verdict: Verdict, tensors: int) -> None:
         interval = (ends[-1] - ends[1]) / (tensors - 2)
         bound = design.stage(wire.stage).component.cycles()
         if interval != bound:
-            module = design.stage(wire.stage).component.module
-            raise HardwareError(f"{module}: {interval} cycles per tensor, the bound is {bound}.")
+            kind = design.stage(wire.stage).component.kind
+            raise HardwareError(f"{kind}: {interval} cycles per tensor, the bound is {bound}.")

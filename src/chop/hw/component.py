@@ -107,6 +107,11 @@ class Component(ABC):
         return Cost(memory_bits=sum(m.bits for m in self.memories()))
 
     @property
+    def kind(self) -> str:
+        """What readers know it by: its name, or that of its module."""
+        return self.name or self.module
+
+    @property
     def output(self) -> Stream:
         """The only output stream."""
         return self.outputs[0]

@@ -261,7 +261,7 @@ def top_text(design: Design) -> str:
 
 def _header(design: Design) -> str:
     streams = [(name, "", stream) for name, stream in design.inputs.items()]
-    streams += [(s.name, s.component.module, s.component.outputs[0]) for s in design.stages]
+    streams += [(s.name, s.component.kind, s.component.outputs[0]) for s in design.stages]
     rows = [
         (name, module, str(s.shape), f"{s.format}, {s.lanes} per beat, {s.beats} beats")
         for name, module, s in streams

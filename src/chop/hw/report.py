@@ -74,7 +74,7 @@ def _row(stage: Stage, bound: int) -> StageRow:
     cost = component.cost()
     return StageRow(
         stage.name,
-        component.module,
+        component.kind,
         f"{source.shape} -> {out.shape}",
         str(out.format),
         source.lanes,
@@ -257,7 +257,7 @@ def _box(stage: Stage, is_slowest: bool) -> Box:
     multipliers = component.cost().multipliers
     lines: Sequence[str] = (
         stage.name,
-        component.module,
+        component.kind,
         f"{component.inputs[0].shape} -> {component.outputs[0].shape}",
         f"{component.cycles()} cycles" + (f", {multipliers} multipliers" if multipliers else ""),
     )

@@ -44,6 +44,7 @@ WRONG = {
         {"DATA_IN_0_PARALLELISM_DIM_0": 2},
         {"DIVISOR": 0},
         {"IS_MAXIMUM": 1, "DATA_OUT_0_PRECISION_0": 7},
+        {"COUNTS_PADDING": 0, "DIVISOR": 3},
     ),
     "fixed_relu": ({"DATA_IN_0_PARALLELISM_DIM_0": 0},),
     "gearbox": ({"UNIT": 3}, {"DATA_IN_0_PRECISION_0": 0}),

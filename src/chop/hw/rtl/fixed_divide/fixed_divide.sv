@@ -1,5 +1,5 @@
-// Divides every lane by a positive constant and casts the exact quotient to the output format.
-// Combinational. The quotient goes to fixed_cast with one bit below the half-step and a sticky bit
+// Divides every lane by a positive constant, or by one of a few that is chosen while it runs, and
+// casts the exact quotient to the output format. Combinational. The quotient goes to fixed_cast with one bit below the half-step and a sticky bit
 // that says "and a remainder": rounding needs to know no more.
 `default_nettype none
 
@@ -7,6 +7,7 @@ module fixed_divide #(
     parameter int DATA_IN_0_PRECISION_0       = 12,    // width of a signed dividend, bits, 1 or more
     parameter int DATA_IN_0_PRECISION_1       = 4,     // its fractional bits
     parameter int DIVISOR                     = 6,     // 1 or more
+    parameter bit IS_CHOSEN                   = 1'b0,  // 1: by `divisor`, from 1 to DIVISOR
     parameter int DATA_OUT_0_PRECISION_0      = 8,     // width of an output element, bits, 1 or more
     parameter int DATA_OUT_0_PRECISION_1      = 4,     // its fractional bits
     parameter bit DATA_OUT_0_IS_SIGNED        = 1'b1,  // two's complement
@@ -14,6 +15,7 @@ module fixed_divide #(
     parameter int DATA_OUT_0_OVERFLOW         = 0,     // as in fixed_cast
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1      // elements per beat, 1 or more
 ) (
+    input  wire logic [$clog2(DIVISOR+1)-1:0] divisor,  // where it is chosen
     input  wire logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_IN_0_PRECISION_0-1:0] data_in_0,
     output logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_OUT_0_PRECISION_0-1:0] data_out_0
 );
@@ -48,6 +50,19 @@ module fixed_divide #(
   localparam int PRODUCT_WIDTH = RAISED_WIDTH + RECIPROCAL_WIDTH;
   localparam int QUOTIENT_WIDTH = OFFSET_BITS + 2;
 
+  logic [(DIVISOR+1)*RECIPROCAL_WIDTH-1:0] reciprocals;  // of every divisor that may be chosen
+  if (IS_CHOSEN) begin : g_table
+    assign reciprocals[0+:RECIPROCAL_WIDTH] = '0;
+    for (genvar each = 1; each <= DIVISOR; each++) begin : g_each
+      localparam logic [RECIPROCAL_WIDTH-1:0] EACH = RECIPROCAL_WIDTH'(each);
+      assign reciprocals[each*RECIPROCAL_WIDTH+:RECIPROCAL_WIDTH] =
+          ((RECIPROCAL_WIDTH'(1) << K) + EACH - RECIPROCAL_WIDTH'(1)) / EACH;
+    end
+  end else begin : g_no_table
+    wire logic unused_ok = &{1'b0, divisor, reciprocals};
+    assign reciprocals = '0;
+  end
+
   logic [DATA_IN_0_PARALLELISM_DIM_0*(QUOTIENT_WIDTH+1)-1:0] quotients;
 
   for (genvar lane = 0; lane < DATA_IN_0_PARALLELISM_DIM_0; lane++) begin : g_lane
@@ -65,10 +80,18 @@ module fixed_divide #(
       assign has_lost = 1'b0;
     end
     assign scaled = SCALED_WIDTH'(shifted >>> DROPPED);
-    assign raised = RAISED_WIDTH'(scaled) + OFFSET;
-    assign product = PRODUCT_WIDTH'(raised) * PRODUCT_WIDTH'(RECIPROCAL);
     assign floor_raised = RAISED_WIDTH'(product >> K);
-    assign has_remainder = raised != RAISED_WIDTH'(floor_raised * RAISED_WIDTH'(DIVISOR));
+    if (IS_CHOSEN) begin : g_chosen
+      logic [RECIPROCAL_WIDTH-1:0] reciprocal;
+      assign reciprocal = reciprocals[32'(divisor)*RECIPROCAL_WIDTH+:RECIPROCAL_WIDTH];
+      assign raised = RAISED_WIDTH'(scaled) + (RAISED_WIDTH'(divisor) << OFFSET_BITS);
+      assign product = PRODUCT_WIDTH'(raised) * PRODUCT_WIDTH'(reciprocal);
+      assign has_remainder = raised != RAISED_WIDTH'(floor_raised * RAISED_WIDTH'(divisor));
+    end else begin : g_constant
+      assign raised = RAISED_WIDTH'(scaled) + OFFSET;
+      assign product = PRODUCT_WIDTH'(raised) * PRODUCT_WIDTH'(RECIPROCAL);
+      assign has_remainder = raised != RAISED_WIDTH'(floor_raised * RAISED_WIDTH'(DIVISOR));
+    end
     assign quotients[lane*(QUOTIENT_WIDTH+1)+:QUOTIENT_WIDTH+1] = {
       QUOTIENT_WIDTH'(floor_raised - (RAISED_WIDTH'(1) << OFFSET_BITS)), has_remainder || has_lost
     };

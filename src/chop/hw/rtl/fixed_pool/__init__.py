@@ -130,23 +130,46 @@ class MaxPool(Pool):
 @register
 @dataclass(frozen=True)
 class AvgPool(Pool):
-    """The sum of each window over `divisor`, its size where 0; padding counts as zeros."""
+    """The sum of each window over `divisor`, its size where 0; padding counts as zeros.
+
+    Without `counts_padding` the mean of what is inside the image.
+    """
 
     divisor: int = field(default=0, kw_only=True)
+    counts_padding: bool = field(default=True, kw_only=True)
     name = "fixed_avg_pool"
 
-    @property
-    def divided_by(self) -> int:
-        """What sums are divided by."""
-        return self.divisor or self.area
+    def __post_init__(self) -> None:
+        if self.divisor and not self.counts_padding:
+            raise ConfigError(
+                f"fixed_avg_pool: a mean of what is inside has no divisor, got {self.divisor}."
+            )
+        super().__post_init__()
 
     def golden(self, *data: Ints) -> Ints:
         bits = self.source.format.signed_width + self.area.bit_length()
         sums = windows(golden.wide(data[0], bits), self.geometry, 0).sum(axis=(3, 4))
-        return golden.divide_cast(sums, self.source.format.frac_width, self.divided_by, self.format)
+        means = np.empty(sums.shape, dtype=np.int64)
+        divisors = self.divisors()
+        for each in np.unique(divisors):
+            where = divisors == each
+            means[:, where] = golden.divide_cast(
+                sums[:, where], self.source.format.frac_width, int(each), self.format
+            )
+        return means
+
+    def divisors(self) -> Ints:
+        """What the sums are divided by, for each output row and column."""
+        if self.counts_padding:
+            columns, rows = self.geometry.out_size
+            return np.full((rows, columns), self.divisor or self.area)
+        ones = np.ones((1, self.geometry.size[1], self.geometry.size[0], 1), dtype=np.int64)
+        inside: Ints = windows(ones, self.geometry, 0).sum(axis=(3, 4))[0, :, :, 0]
+        return inside
 
     def parameters(self) -> Mapping[str, Parameter]:
-        own = {"DIVISOR": self.divisor} if self.divisor else {}
+        own: dict[str, Parameter] = {"DIVISOR": self.divisor} if self.divisor else {}
+        own |= {} if self.counts_padding else {"COUNTS_PADDING": False}
         return {
             **precision("DATA_IN_0", self.source.format),
             **result_precision(self.format),
@@ -167,16 +190,23 @@ class AvgPool(Pool):
             cls(stream(4, 4, 1), (2, 2), (2, 2), format=BYTE, divisor=3),
             cls(stream(4, 4, 1, number=Fixed(40, 25)), (3, 1), (1, 1), format=Fixed(8, 3)),
             cls(stream(4, 4, 1, number=NARROW), (3, 1), (1, 1), format=far_down),
+            cls(stream(5, 4, 2), (3, 3), (2, 1), (1, 1), format=BYTE, counts_padding=False),
+            cls(stream(2, 3, 1), (4, 3), (1, 2), (2, 1), format=WIDE, counts_padding=False),
             *(cls(stream(6, 6, 1), (3, 2), (3, 2), format=kind) for kind in KINDS),
         ]
 
 
-def mean_span(number: Fixed, area: int, divisor: int) -> Span | None:
-    """The codes of exact means of `area` elements; None where they are no binary fractions."""
-    if divisor & (divisor - 1):
+def mean_span(number: Fixed, area: int, divisors: Sequence[int]) -> Span | None:
+    """The codes of exact sums of up to `area` elements over any of `divisors`.
+
+    None where they are no binary fractions.
+    """
+    if any(divisor & (divisor - 1) for divisor in divisors):
         return None
-    low, high = min(number.low * area, 0), max(number.high * area, 0)
-    return Span(low, high, number.frac_width + divisor.bit_length() - 1)
+    steps = max(divisors).bit_length() - 1
+    spread = (area << steps) // min(divisors)
+    low, high = min(number.low * spread, 0), max(number.high * spread, 0)
+    return Span(low, high, number.frac_width + steps)
 
 
 # -- from a node -----------------------------------------------------------------------------------
@@ -224,15 +254,10 @@ def lower_avg_pool(low: Lowerer, node: fx.Node) -> Value:
     value, source = _pooled(low, node)
     kernel, stride, padding = _window(low, node)
     divisor = low.setting(node, "divisor_override", None) or 0
-    if not low.setting(node, "count_include_pad", True) and any(padding) and not divisor:
-        raise low.refuse(
-            node,
-            "count_include_pad = False divides windows at the edge by another number",
-            "Allowed: count_include_pad = True, or padding = 0",
-        )
     if divisor < 0:
         raise low.refuse(node, f"divisor_override = {divisor}", "Allowed: 1 or more")
-    return _average(low, node, value, source, (kernel, stride, padding), divisor)
+    counts = bool(low.setting(node, "count_include_pad", True) or not any(padding) or divisor)
+    return _average(low, node, value, source, (kernel, stride, padding), divisor, counts)
 
 
 @lowers("global_avg_pool")
@@ -253,12 +278,20 @@ def _average(
     source: Stream,
     window: tuple[Pair, Pair, Pair],
     divisor: int,
+    counts_padding: bool = True,
 ) -> Value:
     area = window[0][0] * window[0][1]
-    exact = mean_span(source.format, area, divisor or area)
-    why = f"a mean over {divisor or area} is no binary fraction"
-    number = low.result_format(node, exact, why)
-    pool = AvgPool(source, *window, format=number, divisor=0 if divisor == area else divisor)
+    divisor = 0 if divisor == area else divisor
+
+    def make(number: Fixed) -> AvgPool:
+        return AvgPool(
+            source, *window, format=number, divisor=divisor, counts_padding=counts_padding
+        )
+
+    divisors = [int(d) for d in np.unique(make(source.format).divisors())]
+    exact = mean_span(source.format, area, divisors)
+    why = f"a mean over {' or '.join(map(str, divisors))} is no binary fraction"
+    pool = make(low.result_format(node, exact, why))
     return pixels_of(low.add(node, pool, value), pool)
 
 

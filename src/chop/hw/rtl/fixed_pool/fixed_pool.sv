@@ -1,5 +1,5 @@
 // One number for every window of an image, channel by channel: its maximum, or its sum over a
-// constant, where padding counts as zeros.
+// constant, where padding counts as zeros, or over the number of its pixels inside the image.
 // Images stream by row, column, channel. KERNEL_SIZE_DIM_0 x KERNEL_SIZE_DIM_1 x channels / lanes
 // cycles per output pixel.
 `default_nettype none
@@ -24,6 +24,7 @@ module fixed_pool #(
     parameter int PADDING_DIM_0                = 0,  // columns added left and right
     parameter int PADDING_DIM_1                = 0,  // rows added above and below
     parameter bit IS_MAXIMUM                   = 1'b0,  // the maximum; the format stays
+    parameter bit COUNTS_PADDING               = 1'b1,  // 0: the mean of what is inside the image
     // the sum is divided by it, 1 or more: the mean unless told otherwise
     parameter int DIVISOR                      = KERNEL_SIZE_DIM_0 * KERNEL_SIZE_DIM_1
 ) (
@@ -51,6 +52,9 @@ module fixed_pool #(
     $error("fixed_pool: a maximum keeps its width, got %0d of %0d",
            DATA_OUT_0_PRECISION_0, DATA_IN_0_PRECISION_0);
   end
+  if (!COUNTS_PADDING && DIVISOR != KERNEL_SIZE_DIM_0 * KERNEL_SIZE_DIM_1) begin : g_refuse_count
+    $error("fixed_pool: a mean of what is inside has no DIVISOR of its own, got %0d", DIVISOR);
+  end
 `endif
 
   localparam int IN_WIDTH = DATA_IN_0_PRECISION_0;
@@ -59,6 +63,7 @@ module fixed_pool #(
   localparam int AREA = KERNEL_SIZE_DIM_0 * KERNEL_SIZE_DIM_1;
   localparam int BEAT_WIDTH = BEATS > 1 ? $clog2(BEATS) : 1;
   localparam int AREA_WIDTH = $clog2(AREA + 1);
+  localparam int DIVISOR_WIDTH = $clog2(DIVISOR + 1);
   localparam int X_WIDTH = IN_WIDTH + (DATA_IN_0_IS_SIGNED ? 0 : 1);  // as a signed number
   // A running maximum, or the exact sum of a window.
   localparam int KEPT_WIDTH = IS_MAXIMUM ? IN_WIDTH : X_WIDTH + $clog2(AREA);
@@ -138,13 +143,59 @@ module fixed_pool #(
     end
   end
 
+  // What a sum is divided by: the pixels of the window that are inside the image, or a constant.
+  logic [DIVISOR_WIDTH-1:0] counted;
+  if (IS_MAXIMUM || COUNTS_PADDING) begin : g_all
+    assign counted = DIVISOR_WIDTH'(DIVISOR);
+  end else begin : g_inside
+    localparam int COLUMNS = DATA_IN_0_TENSOR_SIZE_DIM_1;
+    localparam int ROWS = DATA_IN_0_TENSOR_SIZE_DIM_2;
+    localparam int OUT_COLUMNS =
+        (COLUMNS + 2 * PADDING_DIM_0 - KERNEL_SIZE_DIM_0) / STRIDE_DIM_0 + 1;
+    localparam int OUT_ROWS = (ROWS + 2 * PADDING_DIM_1 - KERNEL_SIZE_DIM_1) / STRIDE_DIM_1 + 1;
+    localparam int LAST_LEFT = (OUT_COLUMNS - 1) * STRIDE_DIM_0 - PADDING_DIM_0;
+    localparam int LAST_TOP = (OUT_ROWS - 1) * STRIDE_DIM_1 - PADDING_DIM_1;
+    // Signed positions: from -padding to the end of the last window.
+    localparam int POSITION_WIDTH =
+        $clog2(ROWS + COLUMNS + KERNEL_SIZE_DIM_0 + KERNEL_SIZE_DIM_1 + 1) + 2;
+    localparam logic signed [POSITION_WIDTH-1:0] WIDTH = POSITION_WIDTH'(COLUMNS);
+    localparam logic signed [POSITION_WIDTH-1:0] HEIGHT = POSITION_WIDTH'(ROWS);
+    logic signed [POSITION_WIDTH-1:0] left_q, top_q, right, bottom, columns, rows;
+    logic ends_window, is_last_left;
+
+    assign right        = left_q + POSITION_WIDTH'(KERNEL_SIZE_DIM_0);
+    assign bottom       = top_q + POSITION_WIDTH'(KERNEL_SIZE_DIM_1);
+    assign columns      = (right > WIDTH ? WIDTH : right) - (left_q < 0 ? '0 : left_q);
+    assign rows         = (bottom > HEIGHT ? HEIGHT : bottom) - (top_q < 0 ? '0 : top_q);
+    assign counted      = DIVISOR_WIDTH'(32'(columns) * 32'(rows));
+    assign ends_window  = take && is_last && beat_q == BEAT_WIDTH'(BEATS - 1);
+    assign is_last_left = left_q == POSITION_WIDTH'(LAST_LEFT);
+
+    always_ff @(posedge clk) begin
+      if (ends_window) begin
+        left_q <= is_last_left ? -POSITION_WIDTH'(PADDING_DIM_0)
+            : left_q + POSITION_WIDTH'(STRIDE_DIM_0);
+        if (is_last_left) begin
+          top_q <= top_q == POSITION_WIDTH'(LAST_TOP) ? -POSITION_WIDTH'(PADDING_DIM_1)
+              : top_q + POSITION_WIDTH'(STRIDE_DIM_1);
+        end
+      end
+      if (rst) begin
+        left_q <= -POSITION_WIDTH'(PADDING_DIM_0);
+        top_q  <= -POSITION_WIDTH'(PADDING_DIM_1);
+      end
+    end
+  end
+
   if (IS_MAXIMUM) begin : g_as_it_is
+    wire logic unused_ok = &{1'b0, counted};
     assign result = reduced;
   end else begin : g_divided
     fixed_divide #(
         .DATA_IN_0_PRECISION_0      (KEPT_WIDTH),
         .DATA_IN_0_PRECISION_1      (DATA_IN_0_PRECISION_1),
         .DIVISOR                    (DIVISOR),
+        .IS_CHOSEN                  (!COUNTS_PADDING),
         .DATA_OUT_0_PRECISION_0     (DATA_OUT_0_PRECISION_0),
         .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
         .DATA_OUT_0_IS_SIGNED       (DATA_OUT_0_IS_SIGNED),
@@ -152,6 +203,7 @@ module fixed_pool #(
         .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
         .DATA_IN_0_PARALLELISM_DIM_0(LANES)
     ) u_fixed_divide (
+        .divisor   (counted),
         .data_in_0 (reduced),
         .data_out_0(result)
     );
