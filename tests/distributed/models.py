@@ -41,6 +41,30 @@ def mlp(batch: int = 8) -> tuple[MaseGraph, dict[str, Any]]:
     return annotate(MaseGraph(MLP().eval(), dummy_in=inputs)), inputs
 
 
+class Images(nn.Module):
+    """Convolutions, poolings, and what puts dimensions together and takes them apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Conv2d(4, 8, 3, padding=1), nn.ConvTranspose2d(8, 4, 2, stride=2)
+        self.norm, self.fc = nn.GroupNorm(2, 8), nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.max_pool2d(self.norm(self.down(x)), 2)
+        x = torch.stack([self.up(x), self.up(x * 2)], dim=1).flip((0,))
+        left, right = x.unbind(1)
+        mixed = torch.where(left > right, left, right.round())
+        spread = torch.movedim(mixed, 1, 3).var(2) + mixed.max(dim=2).values.transpose(1, 2)
+        return self.fc(torch.cat([spread, spread.flip((1,))], dim=2))
+
+
+@functools.cache
+def images() -> tuple[MaseGraph, dict[str, Any]]:
+    torch.manual_seed(0)
+    inputs = {"x": torch.randn(4, 4, 8, 8)}
+    return annotate(MaseGraph(Images().eval(), dummy_in=inputs)), inputs
+
+
 @functools.cache
 def bert(
     layers: int = 2, batch: int = 4, cls: str = "BertForSequenceClassification"

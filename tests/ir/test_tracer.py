@@ -443,3 +443,23 @@ def test_a_branch_on_training_that_the_graph_cannot_hold_is_told(caplog):
     assert "DoublesInTraining: its code goes another way in training" in caplog.text
     model = graph.original
     assert torch.equal(graph.model.eval()(torch.ones(1, 4)), model.eval()(torch.ones(1, 4)))
+
+
+def test_loops_are_compiled_after_a_capture():
+    """In a process of its own: torch's compiler is first imported within a capture."""
+    program = """
+import torch
+from chop import MaseGraph
+
+MaseGraph(torch.nn.Linear(2, 2), dummy_in={"input": torch.ones(1, 2)})
+
+@torch.compile(backend="eager", fullgraph=True)
+def count(x):
+    for i in range(3):
+        x = x + i
+    return x
+
+assert count(torch.zeros(1)).item() == 3
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

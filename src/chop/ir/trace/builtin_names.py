@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import importlib
 import linecache
 import math
 import re
@@ -120,6 +121,8 @@ def keeping_sizes(namespaces: list[dict[str, Any]]) -> Iterator[None]:
     `range` has one everywhere: a loop in any file may be over a size, and what it is given says
     nothing to the recorder by itself.
     """
+    # torch's compiler, which fake tensors import, takes the `range` it first sees for Python's own
+    importlib.import_module("torch._dynamo")
     names = TRACKED_BUILTINS
     changed = [
         (space, name)
