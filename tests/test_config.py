@@ -3,7 +3,7 @@ from typing import Any, Literal
 
 import pytest
 
-from chop.config import REST, dump_toml, load_toml, parse
+from chop.config import REST, convert, dump_toml, load_toml, parse
 from chop.errors import ConfigError
 
 
@@ -98,3 +98,9 @@ def test_an_error_in_the_rest_has_the_path_the_user_wrote():
 def test_a_key_that_is_no_table_is_a_misspelt_field():
     with pytest.raises(ConfigError, match=r"here: unknown key 'bye'. Did you mean 'by'"):
         parse(Whole, {"bye": "x"}, "here")
+
+
+def test_a_whole_number_that_no_float_holds_is_refused():
+    with pytest.raises(ConfigError, match=r"here: 1000.* is too large for a float"):
+        convert(10**400, float, "here")
+    assert convert(10**400, int, "here") == 10**400

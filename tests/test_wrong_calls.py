@@ -2,12 +2,14 @@
 
 import logging
 
+import numpy as np
 import pytest
 import wrong_calls
 from huggingface_hub import constants
 
 from chop.arguments import MANY, MAPPING, NONE, PATH, WHOLE, check, takes
 from chop.errors import ConfigError
+from chop.nn.quantizers import Integer
 
 
 def test_there_are_many_wrong_calls():
@@ -39,6 +41,12 @@ def test_kinds_accept_what_they_say(kind, good, bad):
     check("here", kind, good)
     with pytest.raises(ConfigError, match=f"here: expected {kind.words}, got "):
         check("here", kind, bad)
+
+
+def test_numbers_of_numpy_are_numbers():
+    check("here", WHOLE, np.int64(3))
+    assert Integer(np.int64(8), np.float32(4)) == Integer(8, 4)
+    assert type(Integer(np.int64(8)).width) is int
 
 
 def test_arguments_are_checked_by_position_and_by_name():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import numbers
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -36,7 +37,11 @@ def _is_many(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 NONE = Kind("None", lambda value: value is None)
@@ -46,7 +51,7 @@ MAPPING = an(Mapping, "a mapping")
 FUNCTION = Kind("a function", callable)
 MANY = Kind("a list", _is_many)
 NUMBER = Kind("a number", _is_number)
-WHOLE = Kind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool))
+WHOLE = Kind("a whole number", _is_whole)
 
 
 def check(where: str, kind: Kind, value: Any, error: type[ChopError] = ConfigError) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import numbers
 import tomllib
 import types
 import typing
@@ -63,7 +64,7 @@ def check_fields(instance: Any) -> None:
     For `__post_init__`: the fields then are what their annotations say.
     """
     cls = type(instance)
-    for name, hint in _hints(cls).items():
+    for name, hint in _hints(cls).items():  # type: ignore[arg-type]
         if name in cls.__dataclass_fields__ and not isinstance(hint, typing.ForwardRef):
             found = getattr(instance, name)
             made = convert(found, hint, f"{cls.__name__}.{name}")
@@ -184,11 +185,21 @@ _CONTAINERS: dict[Any, Any] = {
 }
 
 
-def _convert_plain(value: Any, wanted: Any, where: str) -> Any:
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if wanted is int and isinstance(value, float) and value.is_integer():
+def _convert_number(value: Any, wanted: type, where: str) -> Any:
+    """A number, also one of numpy's, as `wanted`."""
+    if wanted is int and (isinstance(value, numbers.Integral) or float(value).is_integer()):
         return int(value)
+    if wanted is int:
+        raise ConfigError(f"{where}: expected int, got {_show(value)}.")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ConfigError(f"{where}: {_show(value)} is too large for a float.") from error
+
+
+def _convert_plain(value: Any, wanted: Any, where: str) -> Any:
+    if wanted in (int, float) and isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return _convert_number(value, wanted, where)
     if wanted is Path and isinstance(value, str):
         return Path(value)
     if wanted is int and isinstance(value, bool):

@@ -9,7 +9,7 @@ from report_data import STUDY, SWEEP, annotated, compressed, with_hardware
 from torch import nn
 
 from chop import MaseGraph
-from chop.errors import ConfigError, RegistryError
+from chop.errors import ConfigError
 from chop.passes import calculate_sparsity_analysis_pass, pack_weights_transform_pass
 from chop.passes.graph.analysis import (
     calculate_avg_bits_mg_analysis_pass,
@@ -171,9 +171,9 @@ def test_a_sweep_becomes_a_figure_with_a_curve_for_each_variant_and_stage():
     assert low < mean < high
 
 
-def test_an_unknown_sweep_names_the_nearest():
-    with pytest.raises(RegistryError, match="sparsity"):
-        report_records(Report("r", sweeps=[[{"sweep": "sparsty", "seed": 0}]]))
+def test_an_unknown_sweep_is_refused():
+    with pytest.raises(ConfigError, match=r"sweeps\[0\].sweep: .sparsty.. Allowed: .*sparsity"):
+        Report("r", sweeps=[[{"sweep": "sparsty", "seed": 0}]])
 
 
 def test_a_graph_must_be_a_mase_graph():

@@ -45,7 +45,7 @@ OLD_TASKS = {
 """Tasks as programs for DeepWok/mase call them."""
 
 
-WRONG_VALUES = (TypeError, ValueError, RuntimeError, ArithmeticError, StrictDataclassError)
+WRONG_VALUES = (TypeError, ValueError, RuntimeError, StrictDataclassError)
 """What Python, torch and transformers raise on sizes and settings that make no model."""
 
 
