@@ -87,6 +87,54 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def drafts_of(path: Path) -> list[Path]:
+    """The drafts of `path` that `whole_file` has made and not finished, of any process."""
+    return [d for d in path.parent.glob(f".*.{path.name}") if d.name.split(".")[1].isdecimal()]
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, *, to_disk: bool = False) -> Iterator[Path]:
+    """A draft to write, beside `path`: it is `path` when the block ends well, else it is gone.
+
+    Readers see the file as it was before or as it is after, never half of it; with `to_disk`, also
+    after a loss of power.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        yield draft
+        if to_disk:
+            bring_to_disk(draft)
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> Path:
+    """Write so that the file is there with all of its text, or not at all."""
+    with whole_file(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+    return path
+
+
+def drop_torn_line(file: Path) -> None:
+    """Cut off a last line that a kill left without its end: no one was told that it is there."""
+    if not file.is_file():
+        return
+    with file.open("rb+") as opened:
+        content = opened.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            opened.truncate(whole)
+
+
+def cache_dir() -> Path:
+    """Where what was built is kept: $MASE_CACHE_DIR, else `mase` in the user's cache folder."""
+    asked = os.environ.get("MASE_CACHE_DIR")
+    user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(asked) if asked else Path(user_cache) / "mase"
+
+
 @contextlib.contextmanager
 def folder_lock(folder: Path, *, shared: bool = False) -> Iterator[None]:
     """Hold `folder` for writing, or with others for reading; a kill lets go of it."""

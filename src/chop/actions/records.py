@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.errors import DataError
-from chop.files import parse_json, read_text
+from chop.files import drop_torn_line, parse_json, read_text, whole_file
 
 Record = dict[str, Any]
 
@@ -37,21 +37,11 @@ def append_record(path: str | Path, record: Mapping[str, Any]) -> None:
     """Add one record and bring it to the disk; a line that an earlier kill cut short goes first."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    _drop_torn_line(file)
+    drop_torn_line(file)
     line = json.dumps(record, sort_keys=False) + "\n"
     with file.open("ab", buffering=0) as opened:  # one write: readers never see half a line
         opened.write(line.encode())
         os.fsync(opened.fileno())
-
-
-def _drop_torn_line(file: Path) -> None:
-    if not file.is_file():
-        return
-    with file.open("rb+") as opened:
-        content = opened.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            opened.truncate(whole)
 
 
 def find_record(records: Iterable[Record], key: Mapping[str, Any]) -> Record | None:
@@ -63,12 +53,9 @@ def find_record(records: Iterable[Record], key: Mapping[str, Any]) -> Record | N
 def write_csv(path: str | Path, records: Sequence[Mapping[str, Any]]) -> Path:
     """The records as a table with a column for every field, in the order fields appear."""
     file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
     columns = list(dict.fromkeys(name for record in records for name in record))
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    with temporary.open("w", newline="") as opened:
+    with whole_file(file) as draft, draft.open("w", newline="") as opened:
         writer = csv.DictWriter(opened, columns)
         writer.writeheader()
         writer.writerows(records)
-    os.replace(temporary, file)
     return file

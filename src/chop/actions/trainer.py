@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from transformers import PreTrainedModel, Trainer
 
 from chop.actions.columns import LABELS, takes
 from chop.errors import CheckpointError, DataError, TrainingError
-from chop.files import read_json
+from chop.files import read_json, write_whole
 
 COMPLETE = "complete.json"
 """Written last into a checkpoint: without it, the checkpoint was cut short."""
@@ -102,7 +101,7 @@ class GraphTrainer(Trainer):
         if self.args.should_save:
             checkpoint = self.folder / f"{PREFIX}{self.state.global_step}"
             told = {**self.facts, LOSS_SUM: float(self._loss_sum)}
-            _write_whole(checkpoint / COMPLETE, json.dumps(told, sort_keys=True))
+            write_whole(checkpoint / COMPLETE, json.dumps(told, sort_keys=True))
 
 
 def scores_of(output: Any) -> Tensor:
@@ -164,10 +163,3 @@ def _check_facts(checkpoint: Path, facts: Mapping[str, Any]) -> None:
                 f"{checkpoint}: belongs to another run: its {name} is {stored.get(name)}, this "
                 f"run's {value}. Give another output_dir, or resume=False."
             )
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write so that the file is there with all of its text, or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    os.replace(temporary, path)

@@ -116,12 +116,3 @@ def recover(folder: Path) -> None:
         if (scratch / COMPLETE).exists():
             publish(scratch, folder)
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Write so that the file is there with all of its text, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    os.replace(temporary, path)
-    return path

@@ -16,8 +16,8 @@ from typing import Any
 
 from chop.actions.fingerprint import LENGTH, data_fingerprint, graph_fingerprint
 from chop.cli.data import Data
-from chop.cli.output import write_text
 from chop.cli.settings import identity
+from chop.files import write_whole
 from chop.ir.graph import MaseGraph
 
 RUN = "run.json"
@@ -50,5 +50,5 @@ def run_folder(parent: Path, asked: Mapping[str, Any], *, resume: bool) -> Path:
     folder = parent / digest(asked)
     if not resume:
         shutil.rmtree(folder, ignore_errors=True)
-    write_text(folder / RUN, json.dumps(asked, indent=2))
+    write_whole(folder / RUN, json.dumps(asked, indent=2))
     return folder

@@ -11,12 +11,12 @@ import base64
 import hashlib
 import html
 import json
-import os
 import re
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from chop.files import write_whole
 from chop.report.records import Report, report_records
 
 __all__ = ["Report", "report_page", "report_records", "write_report"]
@@ -56,11 +56,7 @@ def write_report(path: str | Path, report: Report) -> Path:
     """Write the report, whole or not at all, and say where."""
     file = Path(path)
     page = report_page(report_records(report))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_text(page, encoding="utf-8")
-    os.replace(temporary, file)
-    return file
+    return write_whole(file, page)
 
 
 def report_page(records: dict[str, Any]) -> str:

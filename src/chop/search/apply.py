@@ -11,7 +11,7 @@ from chop.actions import trials
 from chop.actions.readers import check_study
 from chop.config import dump_toml
 from chop.errors import DataError
-from chop.files import read_json
+from chop.files import read_json, write_whole
 from chop.ir.graph import MaseGraph
 from chop.search.trial import TrialContext
 
@@ -152,8 +152,9 @@ def export_trial(
     """Write `model.json`, `model.safetensors`, `trial.json` and, where known, `config.toml`."""
     folder = Path(directory)
     graph.export(folder / "model")
-    (folder / "trial.json").write_text(json.dumps(trial, indent=1) + "\n")
+    write_whole(folder / "trial.json", json.dumps(trial, indent=1) + "\n")
     if evaluator is not None:
         seed = int(trial["attributes"].get("seed", 0))
-        (folder / "config.toml").write_text(dump_toml(evaluator.describe(trial["params"], seed)))
+        told = evaluator.describe(trial["params"], seed)
+        write_whole(folder / "config.toml", dump_toml(told))
     return folder

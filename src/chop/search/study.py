@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from chop.actions.records import write_csv
 from chop.actions.trials import CONSTRAINTS, TrialRecord, best_trial, pareto_front
 from chop.errors import SearchError
+from chop.files import write_whole
 from chop.log import get_logger
 from chop.registry import suggest
 from chop.search.loop import INTERRUPTED, work
@@ -96,7 +96,7 @@ def save_study(record: Mapping[str, Any], directory: str | Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     table = write_csv(folder / "trials.csv", [_row(trial) for trial in record["trials"]])
     text = json.dumps(record, indent=2, allow_nan=False) + "\n"
-    return [_write_whole(folder / "study.json", text), table]
+    return [write_whole(folder / "study.json", text), table]
 
 
 def search(
@@ -216,10 +216,3 @@ def _row(trial: TrialRecord) -> dict[str, Any]:
             plain = value if not isinstance(value, dict | list) else json.dumps(value)
             row[f"{group}.{key}"] = plain
     return row
-
-
-def _write_whole(path: Path, text: str) -> Path:
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
-    temporary.write_text(text)
-    os.replace(temporary, path)
-    return path
