@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from chop.report.wrapping import wrapped
-from graph.layout import Box, Edge, layout
+from drawing import Box, Edge, layout
 
 LABEL = 24
 """Characters of a label."""
