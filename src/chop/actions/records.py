@@ -12,10 +12,10 @@ from typing import Any
 from chop.errors import DataError
 from chop.files import drop_torn_line, parse_json, read_text, whole_file
 
-Record = dict[str, Any]
+MeasurementRecord = dict[str, Any]
 
 
-def read_records(path: str | Path) -> list[Record]:
+def read_records(path: str | Path) -> list[MeasurementRecord]:
     """The records in a file, none where there is no file; a last line cut short is not one."""
     file = Path(path)
     if not file.is_file():
@@ -26,7 +26,7 @@ def read_records(path: str | Path) -> list[Record]:
     return [_decode(line, file, number) for number, line in enumerate(lines, start=1) if line]
 
 
-def _decode(line: str, file: Path, number: int) -> Record:
+def _decode(line: str, file: Path, number: int) -> MeasurementRecord:
     record = parse_json(line, f"{file}, line {number}", DataError)
     if not isinstance(record, dict):
         raise DataError(f"{file}, line {number}: not a JSON object.")
@@ -44,7 +44,9 @@ def append_record(path: str | Path, record: Mapping[str, Any]) -> None:
         os.fsync(opened.fileno())
 
 
-def find_record(records: Iterable[Record], key: Mapping[str, Any]) -> Record | None:
+def find_record(
+    records: Iterable[MeasurementRecord], key: Mapping[str, Any]
+) -> MeasurementRecord | None:
     """The first record whose fields include all of `key`."""
     wanted = json.loads(json.dumps(key))
     return next((r for r in records if all(k in r and r[k] == v for k, v in wanted.items())), None)

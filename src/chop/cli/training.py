@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from chop.actions.train import get_trainer
-from chop.cli.console import Progress
+from chop.cli.console import ProgressDisplay
 from chop.cli.data import Data
 from chop.cli.runs import question, run_folder
 from chop.cli.session import Session
@@ -47,10 +47,10 @@ class TrainSettings(MeasureSettings, Protocol):
     def training(self) -> dict[str, Any]: ...
 
 
-class Report(TrainerCallback):
+class StepReport(TrainerCallback):
     """Tells a progress bar how far the trainer is."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: ProgressDisplay) -> None:
         self.progress = progress
         self.note = ""
 
@@ -94,7 +94,7 @@ def fit(
     arguments = training_arguments(graph, settings) | saving
     trainer = make_trainer(graph, data, settings, epochs, arguments)
     with session.console.progress(stage) as progress:
-        trainer.add_callback(Report(progress))
+        trainer.add_callback(StepReport(progress))
         told = trainer.train()
     graph.model.to("cpu").eval()
     return {"epochs": epochs, "steps": told.global_step, "loss": told.training_loss}
