@@ -68,6 +68,9 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
         draft.write_text("half")
         raise OSError("the disk is full")
     assert file.read_text(encoding="utf-8") == "één"
+    assert list(file.parent.iterdir()) == [file]
+    (file.parent / ".a.txt.draft1").write_text("left by a process that was killed")
+    write_whole(file, "new")
     assert list(file.parent.iterdir()) == [file]  # no draft is left
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 from collections.abc import Iterator
@@ -87,33 +88,32 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def drafts_of(path: Path) -> list[Path]:
-    """The drafts of `path` that `whole_file` has made and not finished, of any process."""
-    return [d for d in path.parent.glob(f".*.{path.name}") if d.name.split(".")[1].isdecimal()]
-
-
 @contextlib.contextmanager
-def whole_file(path: Path, *, to_disk: bool = False) -> Iterator[Path]:
+def whole_file(path: Path, *, to_disk: bool = False, is_held: bool = False) -> Iterator[Path]:
     """A draft to write, beside `path`: it is `path` when the block ends well, else it is gone.
 
     Readers see the file as it was before or as it is after, never half of it; with `to_disk`, also
-    after a loss of power.
+    after a loss of power. Two processes that write to one folder take turns, unless the caller
+    holds it (`is_held`); what a killed one left is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
-        yield draft
-        if to_disk:
-            bring_to_disk(draft)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with contextlib.nullcontext() if is_held else folder_lock(path.parent):
+        for leftover in path.parent.glob(f".{glob.escape(path.name)}.draft*"):
+            leftover.unlink(missing_ok=True)
+        draft = path.with_name(f".{path.name}.draft{os.getpid()}")
+        try:
+            yield draft
+            if to_disk:
+                bring_to_disk(draft)
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, text: str) -> Path:
     """Write so that the file is there with all of its text, or not at all."""
     with whole_file(path) as draft:
-        draft.write_text(text, encoding="utf-8")
+        draft.write_text(text, encoding="utf-8", newline="")
     return path
 
 

@@ -97,7 +97,7 @@ def _save(figure: Any, path: Path, suffix: str) -> Path:
     target = path.with_suffix(suffix)
     metadata = {"Date": None} if suffix == ".svg" else {}  # the same data gives the same file
     with whole_file(target) as draft:
-        figure.savefig(draft, dpi=150, metadata=metadata)
+        figure.savefig(draft, format=suffix[1:], dpi=150, metadata=metadata)
     return target
 
 

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from chop.errors import CheckpointError, PassError
-from chop.files import drafts_of, folder_lock, parse_json, read_json, shown, whole_file
+from chop.files import folder_lock, parse_json, read_json, shown, whole_file
 from chop.ir.graph import MaseGraph
 from chop.ir.stored import checksum
 from chop.log import get_logger
@@ -147,9 +147,7 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _replace(target: Path, write: Any) -> None:
-    for leftover in drafts_of(target):  # of a process that was killed: we hold the folder
-        leftover.unlink(missing_ok=True)
-    with whole_file(target, to_disk=True) as draft:
+    with whole_file(target, to_disk=True, is_held=True) as draft:
         write(draft)
 
 
