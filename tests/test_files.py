@@ -1,10 +1,23 @@
 """Files are read one way only."""
 
+from pathlib import Path
+
 import pytest
 
+from chop import files
 from chop.config import load_toml, parse_toml
 from chop.errors import ConfigError, DataError
-from chop.files import parse_json, read_json, read_text, remove_whole, write_whole
+from chop.files import (
+    cache_dir,
+    drop_torn_line,
+    parse_json,
+    read_json,
+    read_text,
+    remove_whole,
+    whole_file,
+    write_whole,
+)
+from chop.hw import trust
 
 
 @pytest.mark.parametrize(
@@ -77,3 +90,45 @@ def test_a_folder_is_removed_whole_or_not_at_all(tmp_path, monkeypatch):
     remove_whole(folder)
     remove_whole(folder)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+    file = write_whole(tmp_path / "new" / "a.txt", "één")
+    with pytest.raises(OSError, match="full"), whole_file(file) as draft:
+        draft.write_text("half")
+        raise OSError("the disk is full")
+    assert file.read_text(encoding="utf-8") == "één"
+    assert list(file.parent.iterdir()) == [file]
+    (file.parent / ".a.txt.draft1").write_text("left by a process that was killed")
+    write_whole(file, "new")
+    assert list(file.parent.iterdir()) == [file]  # no draft is left
+
+
+def test_a_line_without_its_end_is_cut_off(tmp_path):
+    file = tmp_path / "a.jsonl"
+    drop_torn_line(file)  # nothing there is nothing torn
+    for content, left in ((b"1\n2\n3", b"1\n2\n"), (b"1\n", b"1\n"), (b"12", b""), (b"", b"")):
+        file.write_bytes(content)
+        drop_torn_line(file)
+        assert file.read_bytes() == left
+
+
+def test_one_folder_keeps_what_is_built(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("MASE_CACHE_DIR", raising=False)
+    assert cache_dir() == tmp_path / "mase"
+    monkeypatch.setenv("MASE_CACHE_DIR", str(tmp_path / "mine"))
+    assert cache_dir() == tmp_path / "mine"
+    program = tmp_path / "program"
+    program.write_text("")
+    trust.note_built(program)
+    assert len(list((tmp_path / "mine" / "built").iterdir())) == 1
+
+
+def test_no_other_file_replaces_files_or_names_the_cache():
+    source = Path(files.__file__).parent
+    own = {"files.py", "tensors.py", "output.py"}  # pairs of files, and folders of files
+    users = {p.name for p in source.rglob("*.py") if "os.replace(" in p.read_text()}
+    assert users == own
+    naming = {p.name for p in source.rglob("*.py") if "XDG_CACHE_HOME" in p.read_text()}
+    assert naming == {"files.py"}

@@ -18,7 +18,7 @@ from typing import Any
 import published
 from tabulate import tabulate
 
-from chop.actions.records import Record, read_records, write_csv
+from chop.actions.records import MeasurementRecord, read_records, write_csv
 from chop.report import draw_sweep
 
 Values = list[float]
@@ -42,7 +42,7 @@ def main() -> None:
     print(options.to / "results.md")
 
 
-def load(folder: Path) -> list[Record]:
+def load(folder: Path) -> list[MeasurementRecord]:
     """Every record of a folder; of points measured twice the last, which the others start from."""
     records = [r for file in sorted(folder.glob("*.jsonl")) for r in read_records(file)]
     if not records:
@@ -54,7 +54,7 @@ IDENTITY = ("sweep", "seed", "split", "width", "method", "sparsity", "rank", "st
 BITS = ("integer_bits", "fraction_bits")
 
 
-def _identity(record: Record) -> list[Any]:
+def _identity(record: MeasurementRecord) -> list[Any]:
     bits = record.get(record["sweep"]) if record["sweep"] in BITS else None
     return [*(record.get(name) for name in IDENTITY), bits]
 
@@ -63,9 +63,9 @@ def _identity(record: Record) -> list[Any]:
 class Found:
     """Records, and questions to them."""
 
-    records: list[Record]
+    records: list[MeasurementRecord]
 
-    def of(self, sweep: str, **fields: Any) -> list[Record]:
+    def of(self, sweep: str, **fields: Any) -> list[MeasurementRecord]:
         """The records of a kind with these fields, by seed."""
         chosen = [r for r in self.records if r["sweep"] == sweep]
         chosen = [r for r in chosen if all(r.get(k) == v for k, v in fields.items())]

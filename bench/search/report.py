@@ -18,7 +18,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from chop.actions.records import Record, read_records, write_csv
+from chop.actions.records import MeasurementRecord, read_records, write_csv
 from chop.actions.trials import best_trial, candidates, failures
 from chop.errors import DataError
 from chop.report.search import (
@@ -56,16 +56,16 @@ class Found:
     """What was recorded, and questions to it."""
 
     studies: dict[str, Any]
-    finals: list[Record]
+    finals: list[MeasurementRecord]
 
     def of(self, experiment: int) -> list[Any]:
         """The studies of an experiment."""
         start = f"{experiment}-"
         return [study for name, study in self.studies.items() if name.startswith(start)]
 
-    def choices(self, start: str) -> dict[tuple[str, str], list[Record]]:
+    def choices(self, start: str) -> dict[tuple[str, str], list[MeasurementRecord]]:
         """Test records of studies whose name starts so, by study and choice."""
-        groups: dict[tuple[str, str], list[Record]] = {}
+        groups: dict[tuple[str, str], list[MeasurementRecord]] = {}
         for record in self.finals:
             if record["study"].startswith(start):
                 groups.setdefault((record["study"], record["choice"]), []).append(record)
@@ -103,7 +103,7 @@ def load(folder: Path) -> Found:
     return Found(studies, finals)
 
 
-def trial_rows(found: Found) -> list[Record]:
+def trial_rows(found: Found) -> list[MeasurementRecord]:
     """Every trial on a line."""
     return [
         {

@@ -89,21 +89,6 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def write_whole(path: Path, text: str) -> Path:
-    """Write so that the file is there with all of its text, or not at all.
-
-    Two processes that write to one folder take turns; what a killed one left of it is removed.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with folder_lock(path.parent):
-        for leftover in path.parent.glob(f".{glob.escape(path.name)}.draft*"):
-            leftover.unlink(missing_ok=True)
-        draft = path.with_name(f".{path.name}.draft{os.getpid()}")
-        draft.write_text(text, encoding="utf-8", newline="")
-        os.replace(draft, path)
-    return path
-
-
 def remove_whole(folder: Path) -> None:
     """Remove a folder so that after a kill it is there whole, or not at all."""
     gone = folder.with_name(f".{folder.name}.gone")
@@ -111,6 +96,53 @@ def remove_whole(folder: Path) -> None:
     if folder.exists():
         os.replace(folder, gone)
         shutil.rmtree(gone, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, *, to_disk: bool = False, is_held: bool = False) -> Iterator[Path]:
+    """A draft to write, beside `path`: it is `path` when the block ends well, else it is gone.
+
+    Readers see the file as it was before or as it is after, never half of it; with `to_disk`, also
+    after a loss of power. Two processes that write to one folder take turns, unless the caller
+    holds it (`is_held`); what a killed one left is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.nullcontext() if is_held else folder_lock(path.parent):
+        for leftover in path.parent.glob(f".{glob.escape(path.name)}.draft*"):
+            leftover.unlink(missing_ok=True)
+        draft = path.with_name(f".{path.name}.draft{os.getpid()}")
+        try:
+            yield draft
+            if to_disk:
+                bring_to_disk(draft)
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> Path:
+    """Write so that the file is there with all of its text, or not at all."""
+    with whole_file(path) as draft:
+        draft.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+def drop_torn_line(file: Path) -> None:
+    """Cut off a last line that a kill left without its end: no one was told that it is there."""
+    if not file.is_file():
+        return
+    with file.open("rb+") as opened:
+        content = opened.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            opened.truncate(whole)
+
+
+def cache_dir() -> Path:
+    """Where what was built is kept: $MASE_CACHE_DIR, else `mase` in the user's cache folder."""
+    asked = os.environ.get("MASE_CACHE_DIR")
+    user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(asked) if asked else Path(user_cache) / "mase"
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from chop.files import cache_dir
 from chop.log import get_logger
 
 _log = get_logger(__name__)
@@ -69,13 +70,6 @@ def find_compiler() -> str | None:
     asked = os.environ.get("CXX")
     names: Sequence[str] = (asked,) if asked else COMPILERS
     return next((path for path in map(shutil.which, names) if path), None)
-
-
-def cache_dir() -> Path:
-    """Where libraries are kept: $MASE_CACHE_DIR, else `mase` in the user's cache folder."""
-    asked = os.environ.get("MASE_CACHE_DIR")
-    user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(asked) if asked else Path(user_cache) / "mase"
 
 
 def openmp_flags() -> tuple[str, ...]:

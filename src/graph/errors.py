@@ -49,10 +49,6 @@ class ImportFxError(GraphError, ValueError):
     """A torch.fx graph uses something this IR has no operation for."""
 
 
-class DrawError(GraphError, ValueError):
-    """A drawing was asked for with a repeated box or an edge to nowhere."""
-
-
 def suggest(name: object, known: Iterable[str]) -> str:
     """A sentence that names the nearest known name and lists up to thirty of the rest.
 

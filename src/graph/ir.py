@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-from graph import draw
 from graph.errors import NameTakenError, ShapeError, UnknownNodeError, suggest
 from graph.ops import Call, Op, Shape, Step, find_dtype, find_op
 
@@ -235,7 +234,7 @@ class Graph:
         return name in self.nodes or name in self.aliases
 
     def __str__(self) -> str:
-        rows = [(node.name, f"= {node.expression}", node.type, _settings(node)) for node in self]
+        rows = [(node.name, f"= {node.expression}", node.type, settings_of(node)) for node in self]
         rows += [(name, f"= {target}", "(alias)", "") for name, target in self.aliases.items()]
         return "\n".join(_columns(rows))
 
@@ -244,27 +243,19 @@ class Graph:
 
     def to_svg(self, title: str = "") -> str:
         """A drawing of the graph as an SVG document."""
-        return draw.to_svg(*self._drawing(), title)
+        from graph import draw  # the picture reads the IR; the IR needs no picture to be imported
+
+        return draw.to_svg(*draw.picture(self), title)
 
     def to_dot(self, title: str = "") -> str:
         """The same for Graphviz."""
-        return draw.to_dot(*self._drawing(), title)
+        from graph import draw
 
-    def _drawing(self) -> tuple[list[draw.Box], list[draw.Edge]]:
-        fills = {Op.INPUT: "#dbeafe", Op.CONST: "#fef3c7", Op.FUSED: "#dcfce7"}
-        boxes = [
-            draw.Box(
-                node.name,
-                (node.name, node.expression.split("(")[0], node.type),
-                fills.get(node.op, "#ffffff"),
-                f"{node.name} = {node.expression} {node.type} {_settings(node)}".strip(),
-            )
-            for node in self
-        ]
-        return boxes, [draw.Edge(name, node.name) for node in self for name in node.inputs]
+        return draw.to_dot(*draw.picture(self), title)
 
 
-def _settings(node: Node) -> str:
+def settings_of(node: Node) -> str:
+    """The attributes of a node as text."""
     return ", ".join(f"{key}={_short(value)}" for key, value in node.attributes.items())
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from chop import MaseGraph
-from chop.actions.columns import match_columns
+from chop.actions.batch_columns import match_columns
 from chop.actions.trainer import COMPLETE, last_complete, loss_of
 from chop.dataset import ArrayDataset, get_dataset
 from chop.errors import CheckpointError, ConfigError, DataError, MissingDependencyError

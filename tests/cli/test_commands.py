@@ -99,7 +99,9 @@ def test_a_finished_training_is_kept_until_its_results_are_in_their_place(
 ):
     line = f"train mlp {DIGITS} --epochs 2 --save-steps 4 --out run"
     with monkeypatch.context() as patch:
-        patch.setattr("chop.cli.main.write_text", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        patch.setattr(
+            "chop.cli.main.write_whole", lambda *_: (_ for _ in ()).throw(OSError("full"))
+        )
         assert mase(line).code == 1
     assert mase(line).err.count("goes on after step 8 of 8") == 1
     assert not (tmp_path / "run" / "checkpoints").exists()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import doctest
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 
@@ -290,3 +292,9 @@ def test_drawings_show_every_node() -> None:
     ]
     assert names == list(g.nodes)
     assert '"x" -> "mul";' in g.to_dot() and repr(g) == "<Graph of 5 nodes>"
+
+
+def test_the_ir_needs_no_picture_to_be_imported() -> None:
+    code = "import sys, graph.ir; print(sorted({'drawing', 'graph.draw'} & set(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"

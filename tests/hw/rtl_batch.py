@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from chop.files import cache_dir
 from chop.hw import toolchain
 from chop.hw.design import Design
 from chop.hw.emit import emit
@@ -111,7 +112,7 @@ def _belongs(name: str, number: int) -> bool:
 def _runtime(include: Path) -> list[Path]:
     """Verilator's run time, compiled once per machine, in the user's cache."""
     key = hashlib.sha256(f"{toolchain.verilator().version()} {FLAGS}".encode()).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "mase", f"batch-{key}")
+    cache = cache_dir() / f"batch-{key}"
     cache.mkdir(parents=True, exist_ok=True)
     found = []
     for name in RUNTIME:

@@ -8,7 +8,7 @@ from report_data import STUDY, SWEEP, annotated, compressed, many_nodes, with_ha
 
 from chop.report import Report, report_records, write_report
 from chop.report.html import report_page
-from chop.report.placing import place_nodes
+from chop.report.node_positions import place_nodes
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed: pip install 'mase[test]'"

@@ -12,14 +12,14 @@ _LAZY = {
     "HardwareBuild": "chop.actions.hardware",
     "ShardArgs": "chop.actions.sharding",
     "ShardResult": "chop.actions.sharding",
-    "Subject": "chop.actions.subject",
+    "Subject": "chop.actions.model_under_study",
     "build_hardware": "chop.actions.hardware",
     "get_trainer": "chop.actions.train",
     "shard": "chop.actions.sharding",
     "simulate": "chop.actions.simulation",
     "sweep": "chop.actions.sweeps",
     "synthesize": "chop.actions.simulation",
-    "trained_subject": "chop.actions.subject",
+    "trained_subject": "chop.actions.model_under_study",
 }
 """Name -> module: training needs packages that other actions do not."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from chop.actions.columns import LABELS, takes
+from chop.actions.batch_columns import LABELS, takes
 from chop.actions.trainer import loss_of, scores_of
 from chop.passes.graph.transforms.prune.importance import GradientScores
 

@@ -21,6 +21,7 @@ from tabulate import tabulate
 
 from chop.arguments import an, check
 from chop.errors import ConfigError, MissingDependencyError
+from chop.files import write_whole
 from chop.ir.graph import MaseGraph
 
 ITERATIONS = (5, 50, 200)
@@ -191,7 +192,7 @@ def latency_figure(records: Sequence[LatencyRecord], path: str | Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target)
     data = [dataclasses.asdict(r) for r in records]
-    target.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n")
+    write_whole(target.with_suffix(".json"), json.dumps(data, indent=1) + "\n")
     return target
 
 

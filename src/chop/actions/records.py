@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from chop.errors import DataError
-from chop.files import parse_json, read_text, write_whole
+from chop.files import drop_torn_line, parse_json, read_text, whole_file
 
-Record = dict[str, Any]
+MeasurementRecord = dict[str, Any]
 
 
-def read_records(path: str | Path) -> list[Record]:
+def read_records(path: str | Path) -> list[MeasurementRecord]:
     """The records in a file, none where there is no file; a last line cut short is not one."""
     file = Path(path)
     if not file.is_file():
@@ -27,7 +26,7 @@ def read_records(path: str | Path) -> list[Record]:
     return [_decode(line, file, number) for number, line in enumerate(lines, start=1) if line]
 
 
-def _decode(line: str, file: Path, number: int) -> Record:
+def _decode(line: str, file: Path, number: int) -> MeasurementRecord:
     record = parse_json(line, f"{file}, line {number}", DataError)
     if not isinstance(record, dict):
         raise DataError(f"{file}, line {number}: not a JSON object.")
@@ -38,24 +37,16 @@ def append_record(path: str | Path, record: Mapping[str, Any]) -> None:
     """Add one record and bring it to the disk; a line that an earlier kill cut short goes first."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    _drop_torn_line(file)
+    drop_torn_line(file)
     line = json.dumps(record, sort_keys=False) + "\n"
     with file.open("ab", buffering=0) as opened:  # one write: readers never see half a line
         opened.write(line.encode())
         os.fsync(opened.fileno())
 
 
-def _drop_torn_line(file: Path) -> None:
-    if not file.is_file():
-        return
-    with file.open("rb+") as opened:
-        content = opened.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            opened.truncate(whole)
-
-
-def find_record(records: Iterable[Record], key: Mapping[str, Any]) -> Record | None:
+def find_record(
+    records: Iterable[MeasurementRecord], key: Mapping[str, Any]
+) -> MeasurementRecord | None:
     """The first record whose fields include all of `key`."""
     wanted = json.loads(json.dumps(key))
     return next((r for r in records if all(k in r and r[k] == v for k, v in wanted.items())), None)
@@ -63,9 +54,10 @@ def find_record(records: Iterable[Record], key: Mapping[str, Any]) -> Record | N
 
 def write_csv(path: str | Path, records: Sequence[Mapping[str, Any]]) -> Path:
     """The records as a table with a column for every field, in the order fields appear."""
+    file = Path(path)
     columns = list(dict.fromkeys(name for record in records for name in record))
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns)
-    writer.writeheader()
-    writer.writerows(records)
-    return write_whole(Path(path), text.getvalue())
+    with whole_file(file) as draft, draft.open("w", newline="") as opened:
+        writer = csv.DictWriter(opened, columns)
+        writer.writeheader()
+        writer.writerows(records)
+    return file

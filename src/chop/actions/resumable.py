@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chop.actions.records import Record, append_record, find_record, read_records, write_csv
+from chop.actions.records import (
+    MeasurementRecord,
+    append_record,
+    find_record,
+    read_records,
+    write_csv,
+)
 from chop.log import get_logger
 
 logger = get_logger(__name__)
@@ -18,13 +24,13 @@ Point = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Progress:
+class SweepProgress:
     """How far a sweep is, after a record."""
 
     done: int
     total: int
     seconds_left: float
-    record: Record
+    record: MeasurementRecord
 
     def __str__(self) -> str:
         return f"{self.done} of {self.total}, about {duration(self.seconds_left)} left"
@@ -44,7 +50,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def log_progress(progress: Progress) -> None:
+def log_progress(progress: SweepProgress) -> None:
     """Say how far the sweep is."""
     logger.info("%s: %s", progress, progress.record)
 
@@ -59,8 +65,8 @@ def run_sweep(
     points: Sequence[Point],
     measure: Callable[[Point], Mapping[str, Any]],
     path: str | Path,
-    on_progress: Callable[[Progress], None] = log_progress,
-) -> list[Record]:
+    on_progress: Callable[[SweepProgress], None] = log_progress,
+) -> list[MeasurementRecord]:
     """The records of `points`, in order: those in the file `path`, the rest measured and added.
 
     A record is the point, what `measure` gives for it and the `seconds` it took. The table is
@@ -79,7 +85,7 @@ def run_sweep(
         found[i] = record
         known.append(seconds)
         mean = sum(known) / len(known)
-        on_progress(Progress(len(points) - left, len(points), left * mean, record))
+        on_progress(SweepProgress(len(points) - left, len(points), left * mean, record))
     records = [record for record in found if record is not None]
     write_csv(Path(path).with_suffix(".csv"), records)
     return records

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.fixed_point import fitted_fixed_point, observe_ranges, uniform_fixed_point
-from chop.actions.records import Record
-from chop.actions.resumable import Point, Progress, log_progress, run_sweep
-from chop.actions.subject import Subject
+from chop.actions.model_under_study import Subject
+from chop.actions.records import MeasurementRecord
+from chop.actions.resumable import Point, SweepProgress, log_progress, run_sweep
 from chop.arguments import MANY, NONE, PATH, an, takes
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
@@ -103,8 +103,8 @@ def sweep(
     directory: str | Path,
     seeds: Sequence[int] = (0,),
     values: Sequence[float] | None = None,
-    on_progress: Callable[[Progress], None] = log_progress,
-) -> list[Record]:
+    on_progress: Callable[[SweepProgress], None] = log_progress,
+) -> list[MeasurementRecord]:
     """Run the sweep `name`; records and table go to `<directory>/<name>.jsonl` and `.csv`.
 
     Records that are there are not measured again. `chop.report.draw_sweep` draws them.

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import TrainingArguments
 
-from chop.actions.columns import LABELS, Collate, match_columns
+from chop.actions.batch_columns import LABELS, Collate, match_columns
 from chop.actions.metrics import compute_metrics
 from chop.actions.trainer import GraphTrainer
 from chop.arguments import MAPPING, PATH, an, takes

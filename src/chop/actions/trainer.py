@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 
-from chop.actions.columns import LABELS, takes
+from chop.actions.batch_columns import LABELS, takes
 from chop.errors import CheckpointError, DataError, TrainingError
 from chop.files import read_json, write_whole
 

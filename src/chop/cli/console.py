@@ -16,7 +16,7 @@ SECONDS_BETWEEN_LINES = 10.0
 """How often progress is told where there is no terminal to draw a bar on."""
 
 
-class Progress:
+class ProgressDisplay:
     """Steps done of a total: a bar on a terminal, elsewhere a line now and then."""
 
     def __init__(self, stream: TextIO, text: str, total: float | None, quiet: bool) -> None:
@@ -51,7 +51,7 @@ class Progress:
         if not self.quiet:
             print(text, file=self.stream, flush=True)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressDisplay:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -85,9 +85,9 @@ class Console:
         if not self.is_quiet:
             print(text, file=self.err, flush=True)
 
-    def progress(self, text: str, total: float | None = None) -> Progress:
+    def progress(self, text: str, total: float | None = None) -> ProgressDisplay:
         """Long work: `with console.progress("train", steps) as progress: progress.to(3)`."""
-        return Progress(self.err, text, total, self.is_quiet)
+        return ProgressDisplay(self.err, text, total, self.is_quiet)
 
     def document(self, content: Mapping[str, Any]) -> None:
         """The one JSON document on stdout."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from chop.actions.columns import LABELS, Collate, match_columns
+from chop.actions.batch_columns import LABELS, Collate, match_columns
 from chop.cli.configs import DataOptions
 from chop.cli.failures import UsageError
 from chop.dataset import DATASETS, get_dataset, get_tokenized_dataset

@@ -21,10 +21,11 @@ from chop.cli.commands import COMMANDS, Command
 from chop.cli.console import Console
 from chop.cli.failures import FAILED, OK, UsageError, exit_code, explain
 from chop.cli.option import Option, add_options, given_values, options_of, tables_of
-from chop.cli.output import staged, write_text
+from chop.cli.output import staged
 from chop.cli.places import load_name
 from chop.cli.session import Session
 from chop.cli.settings import resolve, to_table, to_toml
+from chop.files import write_whole
 from chop.log import get_report_logger, set_logging_verbosity
 from chop.registry import suggest
 
@@ -234,7 +235,7 @@ def _work(command: Command, config: Any, console: Console) -> Mapping[str, Any]:
     with _imports_left_alone(), staged(config.out, obsolete) as folder:
         session = Session(console, folder, config.out, obsolete)
         result: Mapping[str, Any] = run(config, session)
-        write_text(folder / CONFIG, to_toml(command.name, config))
+        write_whole(folder / CONFIG, to_toml(command.name, config))
         with (folder / RESULT).open("w") as opened:
             Console(out=opened).document(result)
     return result

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from chop.cli.failures import UsageError
-from chop.files import folder_lock, write_whole
+from chop.files import folder_lock
 
 SCRATCH = ".staged."
 COMPLETE = ".complete"
@@ -129,8 +129,3 @@ def settle(folder: Path) -> None:
     if any(folder.glob(f"{SCRATCH}*/{COMPLETE}")):
         with contextlib.suppress(UsageError, OSError), alone_in(folder), folder_lock(folder):
             recover(folder)
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Write so that the file is there with all of its text, or not at all."""
-    return write_whole(path, text)

@@ -15,9 +15,8 @@ from typing import Any
 
 from chop.actions.fingerprint import LENGTH, data_fingerprint, graph_fingerprint
 from chop.cli.data import Data
-from chop.cli.output import write_text
 from chop.cli.settings import identity
-from chop.files import remove_whole
+from chop.files import remove_whole, write_whole
 from chop.ir.graph import MaseGraph
 
 RUN = "run.json"
@@ -50,5 +49,5 @@ def run_folder(parent: Path, asked: Mapping[str, Any], *, resume: bool) -> Path:
     folder = parent / digest(asked)
     if not resume:
         remove_whole(folder)
-    write_text(folder / RUN, json.dumps(asked, indent=2))
+    write_whole(folder / RUN, json.dumps(asked, indent=2))
     return folder

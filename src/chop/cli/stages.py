@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from chop.cli.console import Console
-from chop.cli.output import settle, staged, write_text
+from chop.cli.output import settle, staged
 from chop.errors import CheckpointError
-from chop.files import read_json, remove_whole
+from chop.files import read_json, remove_whole, write_whole
 
 STAMP = "stage.json"
 Results = dict[str, dict[str, Any]]
@@ -61,7 +61,7 @@ def _perform(
     with console.progress(place), staged(folder) as scratch:
         record = stage.run(scratch, results)
         record["seconds"] = round(time.monotonic() - start, 1)
-        write_text(scratch / STAMP, json.dumps({"chain": chain, "record": record}, indent=1))
+        write_whole(scratch / STAMP, json.dumps({"chain": chain, "record": record}, indent=1))
     return record
 
 

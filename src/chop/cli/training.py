@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from chop.actions.train import get_trainer
-from chop.cli.console import Console, Progress
+from chop.cli.console import Console, ProgressDisplay
 from chop.cli.data import Data
 from chop.cli.runs import question, run_folder
 from chop.cli.session import Session
@@ -46,10 +46,10 @@ class TrainSettings(MeasureSettings, Protocol):
     def training(self) -> dict[str, Any]: ...
 
 
-class Report(TrainerCallback):
+class StepReport(TrainerCallback):
     """Tells a progress bar how far the trainer is."""
 
-    def __init__(self, progress: Progress, console: Console) -> None:
+    def __init__(self, progress: ProgressDisplay, console: Console) -> None:
         self.progress, self.console = progress, console
         self.note = ""
 
@@ -96,7 +96,7 @@ def fit(
     arguments = training_arguments(graph, settings) | saving
     trainer = make_trainer(graph, data, settings, epochs, arguments)
     with session.console.progress(stage) as progress:
-        trainer.add_callback(Report(progress, session.console))
+        trainer.add_callback(StepReport(progress, session.console))
         told = trainer.train()
     graph.model.to("cpu").eval()
     return {"epochs": epochs, "steps": told.global_step, "loss": told.training_loss}

@@ -19,7 +19,7 @@ from chop.hw.emit import write_files
 from chop.hw.rtl.fifo import Fifo
 from chop.hw.simulate import Verdict
 from chop.hw.synth import Area
-from graph.draw import Box, Edge, to_svg
+from drawing import Box, Edge, to_svg
 
 PREDICTED_CYCLES = 40_000
 """The cycle model predicts as many tensors as pass in about so many cycles."""

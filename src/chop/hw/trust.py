@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.errors import HardwareError
-from chop.files import read_json, read_text
+from chop.files import cache_dir, read_json, read_text
 
 MANIFEST = "manifest.json"
 SEALED = ("rtl/", "mem/", "test/", "design.json")
@@ -181,5 +181,4 @@ def note_built(program: Path) -> None:
 
 
 def _note(program: Path) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "mase", "built")
-    return cache / _hash(program.read_bytes())
+    return cache_dir() / "built" / _hash(program.read_bytes())

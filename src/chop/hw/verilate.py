@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from chop.errors import HardwareError
+from chop.files import cache_dir
 from chop.hw import toolchain, trust
 from chop.hw.design import Interface
 from chop.hw.emit import write_files
@@ -151,7 +152,7 @@ def _runtime(waves: bool) -> Path:
     tool = toolchain.verilator()
     driver = DRIVER.read_text() + HEADER.read_text()
     key = hashlib.sha256(f"{tool.version()} {_flags(waves)} {driver}".encode()).hexdigest()
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "mase", key[:16])
+    cache = cache_dir() / key[:16]
     cache.mkdir(parents=True, exist_ok=True)
     prelude = cache / "prelude.h"
     write_files(cache, {prelude.name: "".join(f"#include <{name}>\n" for name in _PRELUDE)})

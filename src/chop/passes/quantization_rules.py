@@ -70,7 +70,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Choice:
+class FormatChoice:
     """The config that a rule gives, and where the rule is written."""
 
     config: Mapping[str, Any]
@@ -97,7 +97,9 @@ FINDERS: dict[By, Callable[[Iterable[str], Candidate], str | None]] = {
 }
 
 
-def choose(args: QuantizeArgs, candidates: Sequence[Candidate], where: str) -> list[Choice | None]:
+def choose(
+    args: QuantizeArgs, candidates: Sequence[Candidate], where: str
+) -> list[FormatChoice | None]:
     """The config of each candidate, None for those left alone; a rule in vain is an error."""
     _check_patterns(args, where)
     keys = [_find_key(args, candidate) for candidate in candidates]
@@ -114,7 +116,9 @@ def _find_key(args: QuantizeArgs, candidate: Candidate) -> str | None:
     return None
 
 
-def _choice(args: QuantizeArgs, candidate: Candidate, key: str | None, where: str) -> Choice | None:
+def _choice(
+    args: QuantizeArgs, candidate: Candidate, key: str | None, where: str
+) -> FormatChoice | None:
     rule = args.default if key is None else args.rules[key]
     path = f"{where}.{'default' if key is None else key}.config"
     if is_unquantized(rule.config) or (key is None and not candidate.is_quantizable):
@@ -125,7 +129,7 @@ def _choice(args: QuantizeArgs, candidate: Candidate, key: str | None, where: st
             f"{path}: '{candidate.names[0]}' ({candidate.op}) cannot be quantised. "
             f"Quantisable ops: {', '.join(quantizable_ops())}."
         )
-    return Choice(rule.config, path)
+    return FormatChoice(rule.config, path)
 
 
 def _check_nameless(config: Mapping[str, Any], where: str) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from chop.report.page_record import PageRecord
+
 FACTS = ("format", "bits", "bytes", "sparsity", "parameters", "flops")
 UNCOMPUTED = ("placeholder", "get_attr", "output")
-Record = dict[str, Any]
 
 
-def layer_rows(graphs: Sequence[Mapping[str, Any]]) -> list[Record]:
+def layer_rows(graphs: Sequence[Mapping[str, Any]]) -> list[PageRecord]:
     """A row for each node that computes or stores something: the facts before and after.
 
     Nodes are matched by name. `before` is absent where there is one graph alone or the node is
@@ -29,10 +30,12 @@ def _is_layer(node: Mapping[str, Any]) -> bool:
     return bool(works) and node["kind"] not in UNCOMPUTED
 
 
-def _row(name: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Record:
+def _row(
+    name: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
+) -> PageRecord:
     node = after or before
     assert node is not None, f"row '{name}' is of no node"
-    row: Record = {"name": name, "op": node["op"]}
+    row: PageRecord = {"name": name, "op": node["op"]}
     for side, of in (("before", before), ("after", after)):
         if of is not None:
             row[side] = {fact: of[fact] for fact in FACTS if fact in of}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from chop.actions.records import write_csv
 from chop.errors import DataError, MissingDependencyError
+from chop.files import whole_file
 
 FORMATS = (".png", ".svg")
 MANY_CURVES = 8
@@ -95,11 +95,9 @@ def save_figure(path: str | Path, figure: Any, rows: Sequence[Mapping[str, Any]]
 
 def _save(figure: Any, path: Path, suffix: str) -> Path:
     target = path.with_suffix(suffix)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{os.getpid()}.{target.name}")
     metadata = {"Date": None} if suffix == ".svg" else {}  # the same data gives the same file
-    figure.savefig(temporary, dpi=150, metadata=metadata)
-    os.replace(temporary, target)
+    with whole_file(target) as draft:
+        figure.savefig(draft, format=suffix[1:], dpi=150, metadata=metadata)
     return target
 
 

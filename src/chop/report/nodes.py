@@ -13,16 +13,16 @@ from chop.ir.graph import MaseGraph
 from chop.ir.meta import HardwareMeta, MaseMetadata, ValueMeta
 from chop.ir.ops import find_op
 from chop.passes.graph.analysis.summarize_graph import node_cost
+from chop.report.page_record import PageRecord
 from chop.report.weights import Stored, stored_tensors, weight_record
 
 LONGEST = 90
 """Characters of a setting that are shown."""
 COSTS = ("parameters", "macs", "flops", "bytes_moved")
 HARDWARE = ("module", "parallelism", "cost", "verilog_param", "interface", "dependence_files")
-Record = dict[str, Any]
 
 
-def graph_record(label: str, graph: MaseGraph) -> Record:
+def graph_record(label: str, graph: MaseGraph) -> PageRecord:
     """Nodes in order of execution, edges as pairs of their numbers, and totals."""
     nodes = list(graph.fx_graph.nodes)
     number = {node: i for i, node in enumerate(nodes)}
@@ -45,7 +45,7 @@ def _class_name(graph: MaseGraph) -> str:
     return "" if isinstance(original, fx.GraphModule) and name == "GraphModule" else name
 
 
-def node_record(graph: MaseGraph, node: fx.Node, stored: list[Stored]) -> Record:
+def node_record(graph: MaseGraph, node: fx.Node, stored: list[Stored]) -> PageRecord:
     """Everything the report shows of a node; what is not known is left out."""
     meta = node.meta.get("mase")
     meta = meta if isinstance(meta, MaseMetadata) else MaseMetadata()
@@ -75,7 +75,7 @@ def _target(node: fx.Node) -> str:
 # -- operands and results -------------------------------------------------------------------------
 
 
-def _values(meta: MaseMetadata) -> Record:
+def _values(meta: MaseMetadata) -> PageRecord:
     arguments, results = meta.common.args or {}, meta.common.results or {}
     return {
         "args": [_value(name, v) for name, v in arguments.items() if v.is_tensor],
@@ -84,7 +84,7 @@ def _values(meta: MaseMetadata) -> Record:
     }
 
 
-def _value(name: str, value: ValueMeta) -> Record:
+def _value(name: str, value: ValueMeta) -> PageRecord:
     record = {
         "name": name,
         "shape": list(value.shape or []),
@@ -120,7 +120,7 @@ def _own_format(record: Mapping[str, Any]) -> str:
 # -- cost and storage -----------------------------------------------------------------------------
 
 
-def _costs(graph: MaseGraph, node: fx.Node) -> Record:
+def _costs(graph: MaseGraph, node: fx.Node) -> PageRecord:
     meta = node.meta.get("mase")
     if not isinstance(meta, MaseMetadata) or meta.common.results is None:
         return {}
@@ -128,7 +128,7 @@ def _costs(graph: MaseGraph, node: fx.Node) -> Record:
     return {name: cost[name] for name in COSTS if cost[name]}
 
 
-def _storage(node: fx.Node, stored: list[Stored]) -> Record:
+def _storage(node: fx.Node, stored: list[Stored]) -> PageRecord:
     elements = sum(s.elements for s in stored)
     if not elements:
         return {}
@@ -138,13 +138,13 @@ def _storage(node: fx.Node, stored: list[Stored]) -> Record:
     return {"parameters": elements, "bytes": size, "bits": 8 * size / elements, **told}
 
 
-def _hardware(meta: HardwareMeta) -> Record:
+def _hardware(meta: HardwareMeta) -> PageRecord:
     if not meta.module:
         return {}
     return {name: meta[name] for name in HARDWARE if meta.get(name)}
 
 
-def _totals(records: list[Record], stored: Iterable[list[Stored]]) -> Record:
+def _totals(records: list[PageRecord], stored: Iterable[list[Stored]]) -> PageRecord:
     """Sums over the graph; a parameter that several nodes read counts once."""
     distinct = {s.key: s for tensors in stored for s in tensors}.values()
     parameters, size = sum(s.elements for s in distinct), sum(s.bytes for s in distinct)

@@ -13,8 +13,9 @@ from chop.errors import ConfigError
 from chop.hw.report import pipeline_records
 from chop.ir.graph import MaseGraph
 from chop.report.comparison import layer_rows
+from chop.report.node_positions import block_of, lines_of, place, place_blocks, place_nodes
 from chop.report.nodes import graph_record, plain
-from chop.report.placing import block_of, lines_of, place, place_blocks, place_nodes
+from chop.report.page_record import PageRecord
 from chop.report.provenance import gather_provenance
 from chop.report.studies import study_record
 from chop.report.sweeps import sweep_curves
@@ -39,7 +40,6 @@ TOTALS = {
     "FLOPs": "flops",
 }
 """Cards about the graphs: their title and the total they show."""
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Report:
                 raise ConfigError(f"Report.graphs['{label}'] must be a MaseGraph, got {kind}.")
 
 
-def report_records(report: Report) -> Record:
+def report_records(report: Report) -> PageRecord:
     """All that the page is drawn from; no weight is in it, only histograms of weights."""
     graphs = [graph_record(label, graph) for label, graph in report.graphs.items()]
     provenance = gather_provenance() if report.provenance is None else report.provenance
@@ -94,11 +94,11 @@ def report_records(report: Report) -> Record:
 # -- the numbers that matter ----------------------------------------------------------------------
 
 
-def _metric_cards(metrics: Mapping[str, Any]) -> list[Record]:
+def _metric_cards(metrics: Mapping[str, Any]) -> list[PageRecord]:
     return [_card(name, value) for name, value in metrics.items()]
 
 
-def _total_cards(graphs: Sequence[Record]) -> list[Record]:
+def _total_cards(graphs: Sequence[PageRecord]) -> list[PageRecord]:
     cards = []
     for title, name in TOTALS.items():
         values = [graph["totals"][name] for graph in graphs]
@@ -108,7 +108,7 @@ def _total_cards(graphs: Sequence[Record]) -> list[Record]:
     return cards
 
 
-def _card(name: str, value: Any) -> Record:
+def _card(name: str, value: Any) -> PageRecord:
     values = value if isinstance(value, tuple | list) and len(value) in (1, 2) else [value]
     before, after = values[0] if len(values) == 2 else None, values[-1]
     unit = UNITS.get(name.replace("_", " ").split()[-1].lower(), "number") if name else "number"
@@ -118,9 +118,9 @@ def _card(name: str, value: Any) -> Record:
 # -- figures --------------------------------------------------------------------------------------
 
 
-def _placed(graphs: list[Record]) -> Record:
+def _placed(graphs: list[PageRecord]) -> PageRecord:
     """The graphs, each with the number of its layout; graphs of one shape share it."""
-    layouts: list[Record] = []
+    layouts: list[PageRecord] = []
     numbers: dict[str, int] = {}
     told = []
     for graph in graphs:
@@ -132,13 +132,13 @@ def _placed(graphs: list[Record]) -> Record:
     return {"graphs": told, "layouts": layouts}
 
 
-def sweep_figures(records: Sequence[Mapping[str, Any]]) -> list[Record]:
+def sweep_figures(records: Sequence[Mapping[str, Any]]) -> list[PageRecord]:
     """A figure for each sweep in the records: title, axes and curves with their spread."""
     names = dict.fromkeys(record["sweep"] for record in records)
     return [_figure(name, records) for name in names]
 
 
-def _figure(name: str, records: Sequence[Mapping[str, Any]]) -> Record:
+def _figure(name: str, records: Sequence[Mapping[str, Any]]) -> PageRecord:
     sweep = SWEEPS[name]
     curves = [curve for curve in sweep_curves(name, records) if curve.x]
     return {
@@ -156,7 +156,7 @@ def _figure(name: str, records: Sequence[Mapping[str, Any]]) -> Record:
 # -- hardware -------------------------------------------------------------------------------------
 
 
-def _hardware(given: Mapping[str, Any] | HardwareBuild | None) -> Record | None:
+def _hardware(given: Mapping[str, Any] | HardwareBuild | None) -> PageRecord | None:
     """The records of a design, with places for the boxes of its block diagram."""
     if given is None:
         return None

@@ -8,11 +8,10 @@ from typing import Any
 
 from chop.actions.trials import DIRECTIONS, TrialRecord, best_so_far, candidates, pareto_front
 from chop.errors import DataError
+from chop.report.page_record import PageRecord
 
-Record = dict[str, Any]
 
-
-def study_record(study: Mapping[str, Any]) -> Record:
+def study_record(study: Mapping[str, Any]) -> PageRecord:
     """The study with `best` (a curve for each objective) and `front` (numbers of trials) added.
 
     A study is plain data as `chop.actions.trials` describes it; `importance` (objective ->
@@ -60,7 +59,7 @@ def _is_finite(trial: TrialRecord, objectives: Mapping[str, str]) -> bool:
     return all(values.get(n) is not None and math.isfinite(values[n]) for n in objectives)
 
 
-def _importance(study: Mapping[str, Any], objectives: Mapping[str, str]) -> Record | None:
+def _importance(study: Mapping[str, Any], objectives: Mapping[str, str]) -> PageRecord | None:
     """By objective and parameter, most important first; one mapping of numbers is of the first."""
     given = study.get("importance") or {}
     if not given:

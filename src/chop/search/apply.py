@@ -11,11 +11,11 @@ from chop.actions import trials
 from chop.actions.readers import check_study
 from chop.config import dump_toml
 from chop.errors import DataError
-from chop.files import read_json
+from chop.files import read_json, write_whole
 from chop.ir.graph import MaseGraph
 from chop.search.trial import TrialContext
 
-Record = Mapping[str, Any]
+StudyRecord = Mapping[str, Any]
 """A study or a trial as plain data."""
 
 
@@ -32,7 +32,7 @@ class Builds(Protocol):
 
 
 def apply(
-    study: Record | str | Path,
+    study: StudyRecord | str | Path,
     trial: str | int = "best",
     evaluator: Builds | None = None,
     *,
@@ -55,7 +55,7 @@ def apply(
     return graph
 
 
-def read_study(study: Record | str | Path) -> tuple[Record, Path]:
+def read_study(study: StudyRecord | str | Path) -> tuple[StudyRecord, Path]:
     """The record of a study, and the folder that its paths may be relative to."""
     if isinstance(study, Mapping):
         return study, Path()
@@ -68,7 +68,7 @@ def read_study(study: Record | str | Path) -> tuple[Record, Path]:
     return check_study(found, str(file), DataError), file.parent
 
 
-def find_trial(study: Record, trial: str | int) -> Record:
+def find_trial(study: StudyRecord, trial: str | int) -> StudyRecord:
     """The trial with that number, or the best one."""
     if isinstance(trial, int) or trial.isdecimal():
         numbered = {t["number"]: t for t in study["trials"]}
@@ -78,7 +78,7 @@ def find_trial(study: Record, trial: str | int) -> Record:
     return best_trial(study, _objective(study, trial))
 
 
-def _objective(study: Record, trial: str) -> str:
+def _objective(study: StudyRecord, trial: str) -> str:
     objectives = list(study["objectives"])
     if trial in objectives:
         return trial
@@ -90,7 +90,7 @@ def _objective(study: Record, trial: str) -> str:
     return str(objectives[0])
 
 
-def best_trial(study: Record, objective: str) -> Record:
+def best_trial(study: StudyRecord, objective: str) -> StudyRecord:
     """The complete trial whose value of `objective` is best; of equals the first."""
     found = trials.best_trial(study["trials"], {objective: study["objectives"][objective]})
     if found is None:
@@ -98,7 +98,7 @@ def best_trial(study: Record, objective: str) -> Record:
     return found
 
 
-def choose_trial(study: Record, wanted: str, tolerance: float) -> Record:
+def choose_trial(study: StudyRecord, wanted: str, tolerance: float) -> StudyRecord:
     """The trial `wanted`: with several objectives, "best" is the cheapest that loses little.
 
     Little is `tolerance` of the first objective; cheap is by the second.
@@ -117,7 +117,7 @@ def choose_trial(study: Record, wanted: str, tolerance: float) -> Record:
     return max(near, key=lambda trial: cheap * trial["values"][second])
 
 
-def _complete(trial: Record) -> Record:
+def _complete(trial: StudyRecord) -> StudyRecord:
     if trial["state"] != "complete":
         raise DataError(
             f"apply: trial {trial['number']} is {trial['state']}: {trial.get('reason')}."
@@ -125,7 +125,7 @@ def _complete(trial: Record) -> Record:
     return trial
 
 
-def _kept(trial: Record, folder: Path) -> MaseGraph | None:
+def _kept(trial: StudyRecord, folder: Path) -> MaseGraph | None:
     """The model that the trial exported, where it still is."""
     stored = trial["attributes"].get("checkpoint")
     if stored is not None and not isinstance(stored, str):
@@ -136,7 +136,7 @@ def _kept(trial: Record, folder: Path) -> MaseGraph | None:
     return None
 
 
-def _rebuilt(trial: Record, evaluator: Builds | None, study: Record) -> MaseGraph:
+def _rebuilt(trial: StudyRecord, evaluator: Builds | None, study: StudyRecord) -> MaseGraph:
     if evaluator is None:
         raise DataError(
             f"apply: trial {trial['number']} of '{study['name']}' kept no model. Give the "
@@ -147,13 +147,14 @@ def _rebuilt(trial: Record, evaluator: Builds | None, study: Record) -> MaseGrap
 
 
 def export_trial(
-    graph: MaseGraph, trial: Record, directory: str | Path, evaluator: Builds | None = None
+    graph: MaseGraph, trial: StudyRecord, directory: str | Path, evaluator: Builds | None = None
 ) -> Path:
     """Write `model.json`, `model.safetensors`, `trial.json` and, where known, `config.toml`."""
     folder = Path(directory)
     graph.export(folder / "model")
-    (folder / "trial.json").write_text(json.dumps(trial, indent=1) + "\n")
+    write_whole(folder / "trial.json", json.dumps(trial, indent=1) + "\n")
     if evaluator is not None:
         seed = int(trial["attributes"].get("seed", 0))
-        (folder / "config.toml").write_text(dump_toml(evaluator.describe(trial["params"], seed)))
+        told = evaluator.describe(trial["params"], seed)
+        write_whole(folder / "config.toml", dump_toml(told))
     return folder

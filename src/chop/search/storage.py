@@ -27,6 +27,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial
 
 from chop.errors import ConfigError, MissingDependencyError, SearchError
+from chop.files import drop_torn_line
 from chop.search.optuna_private import (
     BaseJournalFileLock,
     insert_parameters,
@@ -284,7 +285,7 @@ def _open_journal(path: Path, beat: int) -> JournalStore:
     write_lock = FileLock(path.with_name(f"{path.name}.write.lock"))
     write_lock.acquire()
     try:
-        _drop_torn_entry(path)
+        drop_torn_line(path)
     finally:
         write_lock.release()
     backend = _GroupingJournal(str(path), lock_obj=write_lock)
@@ -292,17 +293,6 @@ def _open_journal(path: Path, beat: int) -> JournalStore:
         return JournalStore(backend, FileLock(path.with_name(f"{path.name}.lock")), str(path), beat)
     except _DAMAGE as error:
         raise SearchError(f"storage '{path}': not a study file: {_last_line(error)}") from error
-
-
-def _drop_torn_entry(path: Path) -> None:
-    """Cut off a last entry that a kill left without its end: no one was told that it is there."""
-    if not path.is_file():
-        return
-    with path.open("rb+") as opened:
-        content = opened.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            opened.truncate(whole)
 
 
 def _open_postgres(url: str, beat: int) -> SqlStore:

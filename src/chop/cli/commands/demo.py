@@ -18,16 +18,16 @@ from torch import Tensor
 from chop.actions.fixed_point import observe_ranges
 from chop.actions.hardware import build_hardware, emit_hardware
 from chop.actions.model_size import model_size
-from chop.actions.subject import Subject
+from chop.actions.model_under_study import Subject
 from chop.actions.sweeps import sweep
 from chop.actions.trials import candidates
 from chop.cli.commands.trace import GRAPH
 from chop.cli.configs import DemoConfig, TrainConfig
 from chop.cli.data import Data
+from chop.cli.model_under_study import make_subject
 from chop.cli.session import Session
 from chop.cli.source import find_source, load_graph
 from chop.cli.stages import Results, Stage, run_stages
-from chop.cli.subject import make_subject
 from chop.cli.training import measure
 from chop.cli.units import with_units
 from chop.dataset import get_dataset

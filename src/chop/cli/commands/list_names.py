@@ -17,7 +17,7 @@ def run(config: ListConfig, session: Session) -> dict[str, Any]:
     found = {}
     for kind in kinds:
         try:
-            rows = [{"name": name, "what": told(t)} for name, t in registry(kind).items()]
+            rows = [{"name": name, "what": summary_of(t)} for name, t in registry(kind).items()]
         except MissingDependencyError as error:
             session.console.say(f"{kind}: {error}\n")
             continue
@@ -28,13 +28,13 @@ def run(config: ListConfig, session: Session) -> dict[str, Any]:
     return {"names": found}
 
 
-def told(thing: Any) -> str:
+def summary_of(thing: Any) -> str:
     """The first sentence that a registered thing says of itself."""
     if not (inspect.isclass(thing) or inspect.isroutine(thing)):
         label = getattr(thing, "label", None)
-        return str(label) if label else _first(getattr(thing, "make", None))
-    return _first(thing)
+        return str(label) if label else _first_line(getattr(thing, "make", None))
+    return _first_line(thing)
 
 
-def _first(thing: Any) -> str:
+def _first_line(thing: Any) -> str:
     return (inspect.getdoc(thing) or "").split("\n")[0] if thing is not None else ""

@@ -10,10 +10,10 @@ from chop.actions.trials import candidates, evaluated, failures, pareto_front
 from chop.cli.commands.trace import GRAPH
 from chop.cli.configs import SearchConfig
 from chop.cli.console import Console
+from chop.cli.model_under_study import ModelAndData, SubjectMaker, load_subject
 from chop.cli.runs import question, run_folder
 from chop.cli.session import Session
 from chop.cli.source import describe
-from chop.cli.subject import Loaded, SubjectMaker, load_subject
 from chop.cli.training import measure
 from chop.cli.units import titled
 from chop.report.search import draw_best_so_far, draw_pareto
@@ -64,7 +64,7 @@ def run(config: SearchConfig, session: Session) -> dict[str, Any]:
 def _search(
     config: SearchConfig,
     session: Session,
-    loaded: Loaded,
+    loaded: ModelAndData,
     space: Space,
     evaluator: ModelEvaluator,
 ) -> SearchResult:
@@ -138,7 +138,7 @@ def _apply(
     config: SearchConfig,
     study: Mapping[str, Any],
     evaluator: ModelEvaluator,
-    loaded: Loaded,
+    loaded: ModelAndData,
     session: Session,
 ) -> dict[str, Any] | None:
     """Save the model of the chosen trial, and measure it on the test rows: the only time."""

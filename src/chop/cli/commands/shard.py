@@ -11,9 +11,9 @@ from chop.actions.sharding import ShardArgs, shard
 from chop.cli.commands.trace import GRAPH
 from chop.cli.configs import DataOptions, ModelOptions, OutputOptions
 from chop.cli.data import load_data
-from chop.cli.output import write_text
 from chop.cli.session import Session
 from chop.cli.source import describe, example_of, find_source, load_graph
+from chop.files import write_whole
 
 PLAN = "plan.json"
 
@@ -37,7 +37,7 @@ def run(config: ShardConfig, session: Session) -> dict[str, Any]:
     with session.console.progress("plan and verify" if config.shard.verify else "plan"):
         found = shard(graph, config.shard, example_of(graph, config.batch))
     record = found.record()
-    write_text(session.folder / PLAN, json.dumps(record, indent=1))
+    write_whole(session.folder / PLAN, json.dumps(record, indent=1))
     graph.export(session.folder / GRAPH)
     session.console.say(found.table())
     told = {name: record[name] for name in ("cost", "verification")}

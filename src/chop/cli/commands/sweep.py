@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from chop.actions.resumable import Progress as Point
-from chop.actions.resumable import count_known, duration
+from chop.actions.resumable import SweepProgress, count_known, duration
 from chop.actions.sweeps import SWEEPS, sweep
 from chop.cli.configs import SweepConfig
-from chop.cli.console import Progress
+from chop.cli.console import ProgressDisplay
+from chop.cli.model_under_study import load_subject
 from chop.cli.runs import question, run_folder
 from chop.cli.session import Session
 from chop.cli.source import describe
-from chop.cli.subject import load_subject
 from chop.cli.units import titled, unit_of
 from chop.report import draw_sweep
 
@@ -53,5 +52,5 @@ def _tell_reused(session: Session, known: int, total: int, folder: Path) -> None
         )
 
 
-def _tell(progress: Progress, point: Point) -> None:
+def _tell(progress: ProgressDisplay, point: SweepProgress) -> None:
     progress.to(point.done, f"about {duration(point.seconds_left)} left")

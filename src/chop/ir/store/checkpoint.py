@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from safetensors.torch import save_file
 from torch import fx, nn
 
 from chop.errors import CheckpointError
-from chop.files import folder_lock, read_json, shown
+from chop.files import folder_lock, read_json, shown, whole_file
 from chop.ir.guards import Guards, guards_of
 from chop.ir.outputs import OutputTemplate, template_of
 from chop.ir.store import vocabulary
@@ -115,11 +114,9 @@ def digest(description: Mapping[str, Any]) -> str:
 def save_state_dict(model: nn.Module, path: str | Path) -> None:
     """Write the tensors alone, as `<path>.safetensors`."""
     target = with_suffix(Path(path), ".safetensors")
-    target.parent.mkdir(parents=True, exist_ok=True)
     tensors = {k: v.detach().clone().contiguous() for k, v in model.state_dict().items()}
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    save_file(tensors, temporary)
-    os.replace(temporary, target)
+    with whole_file(target) as draft:
+        save_file(tensors, draft)
 
 
 def _used(model: fx.GraphModule, *ops: str) -> set[str]:

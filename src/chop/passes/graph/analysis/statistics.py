@@ -91,7 +91,7 @@ class _Keeping(Statistic):
 
 @statistic("record")
 @dataclass
-class Record(_Keeping):
+class RecordedValues(_Keeping):
     """The values themselves."""
 
     def compute(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from chop.errors import CheckpointError, PassError
-from chop.files import bring_to_disk, folder_lock, parse_json, read_json, shown
+from chop.files import folder_lock, parse_json, read_json, shown, whole_file
 from chop.ir.graph import MaseGraph
 from chop.ir.store.tensors import checksum
 from chop.log import get_logger
@@ -148,15 +147,8 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _replace(target: Path, write: Any) -> None:
-    for leftover in target.parent.glob(f".{target.name}.*"):  # of a process that was killed
-        leftover.unlink(missing_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        write(temporary)
-        bring_to_disk(temporary)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(target, to_disk=True, is_held=True) as draft:
+        write(draft)
 
 
 @graph_pass("load_lora_adapter_interface_pass", AdapterPath, rewrites=True, preserves=False)

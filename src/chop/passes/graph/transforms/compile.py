@@ -12,8 +12,8 @@ from typing import Any, Literal
 import torch
 
 from chop.errors import ConfigError, PassError
+from chop.files import cache_dir
 from chop.ir.graph import MaseGraph
-from chop.native import cache_dir
 from chop.passes.base import PassResult, graph_pass
 from chop.registry import suggest
 

@@ -24,7 +24,7 @@ from chop.passes.graph.transforms.patterns import (
     Match,
     NoMatchError,
     Pattern,
-    Step,
+    PatternStep,
     apply_pattern,
     erase,
     op_name,
@@ -203,13 +203,13 @@ PATTERNS: dict[str, Pattern] = {
     "linear_activation": Pattern(
         "linear_activation",
         site=tuple(name for name in ACTIVATIONS if not name.endswith("_tanh")),
-        before=(Step("linear", ("linear",)),),
+        before=(PatternStep("linear", ("linear",)),),
         rewrite=_rewrite_linear_activation,
     ),
     "add_layer_norm": Pattern(
         "add_layer_norm",
         site=("layer_norm",),
-        before=(Step("add", ("add",)),),
+        before=(PatternStep("add", ("add",)),),
         rewrite=_rewrite_add_layer_norm,
     ),
     "merge_projections": Pattern(

@@ -20,7 +20,7 @@ from chop.passes.graph.number_formats import node_quantizers
 
 
 @dataclass(frozen=True)
-class Step:
+class PatternStep:
     """Nodes of one of these MASE ops: exactly one, or with `optional` none or one, or with
     `repeated` any number."""
 
@@ -71,14 +71,14 @@ class Pattern:
     name: str
     site: tuple[str, ...]
     rewrite: Callable[[MaseGraph, Match], fx.Node]
-    before: tuple[Step, ...] = ()
-    after: tuple[Step, ...] = ()
+    before: tuple[PatternStep, ...] = ()
+    after: tuple[PatternStep, ...] = ()
     find: Callable[[MaseGraph, fx.Node], Match] | None = None
     """For shapes that are no chain: gives the match at a site itself."""
 
 
 @dataclass(frozen=True)
-class Record:
+class SiteRecord:
     """What became of one site."""
 
     pattern: str
@@ -88,7 +88,7 @@ class Record:
     nodes: tuple[str, ...] = ()
 
 
-def apply_pattern(graph: MaseGraph, pattern: Pattern) -> list[Record]:
+def apply_pattern(graph: MaseGraph, pattern: Pattern) -> list[SiteRecord]:
     """Rewrite every instance of `pattern`; one record per site, fused or not."""
     records = []
     for node in list(sites(graph, pattern)):
@@ -101,9 +101,9 @@ def apply_pattern(graph: MaseGraph, pattern: Pattern) -> list[Record]:
             new = pattern.rewrite(graph, match)
         except NoMatchError as miss:
             _erase_new(graph, before)
-            records.append(Record(pattern.name, name, False, str(miss)))
+            records.append(SiteRecord(pattern.name, name, False, str(miss)))
             continue
-        records.append(Record(pattern.name, name, True, f"now '{new.name}'", names))
+        records.append(SiteRecord(pattern.name, name, True, f"now '{new.name}'", names))
     return records
 
 
@@ -143,7 +143,9 @@ def _is_quantised(node: fx.Node) -> bool:
     return node_quantizers(node) is not None
 
 
-def _walk_users(graph: MaseGraph, steps: tuple[Step, ...], node: fx.Node, match: Match) -> None:
+def _walk_users(
+    graph: MaseGraph, steps: tuple[PatternStep, ...], node: fx.Node, match: Match
+) -> None:
     for step in steps:
         while True:
             user = _only_user(node)
@@ -164,7 +166,9 @@ def _only_user(node: fx.Node) -> fx.Node:
     return next(iter(node.users))
 
 
-def _walk_operands(graph: MaseGraph, steps: tuple[Step, ...], node: fx.Node, match: Match) -> None:
+def _walk_operands(
+    graph: MaseGraph, steps: tuple[PatternStep, ...], node: fx.Node, match: Match
+) -> None:
     """Backwards; of a node with several operands, the one along which the steps go on."""
     if not steps:
         return
@@ -189,7 +193,7 @@ def _walk_operands(graph: MaseGraph, steps: tuple[Step, ...], node: fx.Node, mat
     raise miss or NoMatchError(_expected(step, "comes from", graph, first, node))
 
 
-def _expected(step: Step, how: str, graph: MaseGraph, found: fx.Node, node: fx.Node) -> str:
+def _expected(step: PatternStep, how: str, graph: MaseGraph, found: fx.Node, node: fx.Node) -> str:
     wanted = " or ".join(step.ops)
     op = op_name(graph, found) or found.op
     return f"'{node.name}' {how} '{found.name}' ({op}) where {step.role} ({wanted}) is expected"

@@ -26,7 +26,7 @@ from chop.passes.graph.number_formats import annotate_formats, relink_formats
 from chop.passes.graph.transforms.lift_products import lift_products
 from chop.passes.graph.transforms.surgery import set_module
 from chop.passes.module.quantize import WHERE, quantize_module, warn_unchanged
-from chop.passes.quantization_rules import Candidate, Choice, QuantizeArgs, choose
+from chop.passes.quantization_rules import Candidate, FormatChoice, QuantizeArgs, choose
 
 logger = get_logger(__name__)
 
@@ -34,14 +34,14 @@ CALLS = ("call_function", "call_method")
 
 
 @dataclass(frozen=True)
-class Call:
+class QuantizedCall:
     """A quantised function and its configuration, to take the place of a node's own."""
 
     function: Callable[..., Any]
     config: dict[str, Any]
 
 
-Change = QuantizedModule | Call
+Change = QuantizedModule | QuantizedCall
 
 
 @graph_pass(
@@ -90,7 +90,7 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
 
 def _choose(
     graph: MaseGraph, args: QuantizeArgs, candidates: list[Candidate]
-) -> list[Choice | None]:
+) -> list[FormatChoice | None]:
     try:
         return choose(args, candidates, WHERE)
     except ConfigError as error:
@@ -150,11 +150,11 @@ def _is_quantizable_call(node: fx.Node, op: Op | None) -> bool:
 
 
 def _plan(
-    nodes: list[fx.Node], ops: list[Op | None], choices: list[Choice | None]
+    nodes: list[fx.Node], ops: list[Op | None], choices: list[FormatChoice | None]
 ) -> dict[fx.Node, Change]:
     """What each node becomes; the graph is not touched yet, so that an error leaves it whole."""
     twins: dict[tuple[int, str], QuantizedModule] = {}
-    places: dict[str, tuple[fx.Node, Choice | None]] = {}
+    places: dict[str, tuple[fx.Node, FormatChoice | None]] = {}
     changes: dict[fx.Node, Change] = {}
     for node, op, choice in zip(nodes, ops, choices, strict=True):
         if node.op == "call_module":
@@ -174,7 +174,9 @@ def _plan(
 
 
 def _check_shared(
-    node: fx.Node, choice: Choice | None, places: dict[str, tuple[fx.Node, Choice | None]]
+    node: fx.Node,
+    choice: FormatChoice | None,
+    places: dict[str, tuple[fx.Node, FormatChoice | None]],
 ) -> None:
     """Two calls of one module must get one config."""
     first, expected = places.setdefault(str(node.target), (node, choice))
@@ -186,10 +188,10 @@ def _check_shared(
         )
 
 
-def _call(op: Op, choice: Choice) -> Call:
+def _call(op: Op, choice: FormatChoice) -> QuantizedCall:
     form = find_format(choice.config["name"], f"{choice.where}.name")
     parse_function_config(op, form, choice.config, choice.where)
-    return Call(quantized_function(op, form), dict(choice.config))
+    return QuantizedCall(quantized_function(op, form), dict(choice.config))
 
 
 def _apply(graph: MaseGraph, node: fx.Node, change: Change) -> None:

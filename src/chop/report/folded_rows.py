@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from graph.layout import Layout
+from drawing import Layout
 
 ASPECT = 1.7
 """Width over height that is aimed at."""

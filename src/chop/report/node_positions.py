@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from chop.report.wrapping import wrapped
-from graph.layout import Box, Edge, layout
+from chop.report.folded_rows import wrapped
+from chop.report.page_record import PageRecord
+from drawing import Box, Edge, layout
 
 LABEL = 24
 """Characters of a label."""
 FEWEST_BLOCKS = 3
 """With fewer blocks than this, or hardly fewer blocks than nodes, blocks tell nothing."""
-Record = dict[str, Any]
 
 
-def place_nodes(record: Mapping[str, Any]) -> Record:
+def place_nodes(record: Mapping[str, Any]) -> PageRecord:
     """Labels, places and routes of all nodes of a graph record."""
     nodes = record["nodes"]
     return place([lines_of(n) for n in nodes], record["edges"])
 
 
-def place(lines: Sequence[tuple[str, ...]], edges: Iterable[tuple[int, int]]) -> Record:
+def place(lines: Sequence[tuple[str, ...]], edges: Iterable[tuple[int, int]]) -> PageRecord:
     """Places of boxes that hold `lines`, joined by `edges`, in whole units.
 
     `far` numbers the edges that lead from one column to another.
@@ -75,7 +75,7 @@ def _shape(node: Mapping[str, Any]) -> str:
 # -- blocks ---------------------------------------------------------------------------------------
 
 
-def place_blocks(record: Mapping[str, Any]) -> Record | None:
+def place_blocks(record: Mapping[str, Any]) -> PageRecord | None:
     """The graph between blocks, each the sum of its nodes; None where that shows nothing new."""
     names = [block_of(node) for node in record["nodes"]]
     blocks = list(dict.fromkeys(names))

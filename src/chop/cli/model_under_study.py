@@ -6,7 +6,7 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
-from chop.actions.subject import Subject
+from chop.actions.model_under_study import Subject
 from chop.cli.configs import SearchConfig
 from chop.cli.data import Data, require_data
 from chop.cli.settings import read_settings, to_toml
@@ -39,7 +39,7 @@ def make_subject(graph: MaseGraph, data: Data, config: Any) -> Subject:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class ModelAndData:
     """What a configuration names: where its model is from, the graph and the data.
 
     `subject` measures on rows to choose by, which are not the test rows.
@@ -51,12 +51,12 @@ class Loaded:
     subject: Subject
 
 
-def load_subject(config: Any, purpose: str) -> Loaded:
+def load_subject(config: Any, purpose: str) -> ModelAndData:
     """The model and the data of `config`, ready to be compared with others."""
     source = find_source(config)
     data = require_data(config, source.place, purpose)
     graph = load_graph(config, source, data)
-    return Loaded(source, graph, data, make_subject(graph, data.for_choosing(), config))
+    return ModelAndData(source, graph, data, make_subject(graph, data.for_choosing(), config))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@ import itertools
 
 from report_data import many_nodes
 
-from chop.report.placing import block_of, place, place_blocks, place_nodes, shorten
+from chop.report.node_positions import block_of, place, place_blocks, place_nodes, shorten
 
 
 def overlaps(a, b):

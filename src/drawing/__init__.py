@@ -1,0 +1,14 @@
+"""Boxes and arrows in layers: where they go, and the picture, as SVG or for Graphviz.
+
+>>> svg = to_svg([Box("a", ("a",)), Box("b", ("b",))], [Edge("a", "b")], title="a to b")
+
+It knows nothing of what it draws: `graph` draws its computation graphs with it, `chop` its models,
+hardware and reports.
+"""
+
+from drawing.dot import to_dot
+from drawing.errors import DrawError
+from drawing.layout import Box, Edge, Layout, layout
+from drawing.svg import to_svg
+
+__all__ = ["Box", "DrawError", "Edge", "Layout", "layout", "to_dot", "to_svg"]

@@ -1,0 +1,41 @@
+"""Any directed graph in the language of Graphviz."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from drawing.colour import is_dark
+from drawing.layout import Box, Edge, check_links
+
+
+def to_dot(boxes: Sequence[Box], edges: Sequence[Edge], title: str = "") -> str:
+    """The same drawing for Graphviz, which then makes its own layout."""
+    check_links(boxes, edges)
+    nodes = [
+        f"  {_dot(box.name)} [label={_dot(chr(10).join(box.lines))}, fillcolor={_dot(box.fill)}, "
+        f"fontcolor={_dot('#f8fafc' if is_dark(box.fill) else '#0f172a')}, "
+        f"tooltip={_dot(box.tooltip or box.name)}];"
+        for box in boxes
+    ]
+    arrows = [
+        f"  {_dot(edge.source)} -> {_dot(edge.target)}"
+        + (f" [label={_dot(edge.label)}];" if edge.label else ";")
+        for edge in edges
+    ]
+    return "\n".join(
+        [
+            f"digraph {_dot(title or 'graph')} {{",
+            *([f"  label={_dot(title)}; labelloc=t;"] if title else []),
+            '  node [shape=box, style="rounded,filled", fontname="monospace"];',
+            *nodes,
+            *arrows,
+            "}",
+            "",
+        ]
+    )
+
+
+def _dot(text: str) -> str:
+    """A DOT string: only the quote and the backslash need escaping, a newline is written \\n."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
