@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,9 @@ def _check_importance(given: Any, where: str, error: type[ChopError]) -> None:
         _want(value, _NUMBER, where, error)
 
 
-def check_sweep(records: list[Any], where: str, error: type[ChopError] = DataError) -> list[Any]:
+def check_sweep(
+    records: Sequence[Any], where: str, error: type[ChopError] = DataError
+) -> Sequence[Any]:
     """`records`, which are those of sweeps: known axis, numbers as results."""
     for index, record in enumerate(records):
         place = f"{where}[{index}]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def _study(place: Path) -> Mapping[str, Any]:
     return check_study(read_json(place, "study.json"), str(place), UsageError)
 
 
-def _sweep(folder: Path) -> list[dict[str, Any]]:
+def _sweep(folder: Path) -> Sequence[dict[str, Any]]:
     found = sorted(folder.rglob("*.jsonl"))
     if not found:
         raise UsageError(f"{folder}: no records of a sweep (*.jsonl).")

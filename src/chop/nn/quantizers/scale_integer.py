@@ -16,7 +16,7 @@ from chop.nn.quantizers.blocks import join, split
 from chop.nn.quantizers.rounding import ROUNDINGS
 
 SMALLEST_SCALE = 2.0**-126
-STORED = "stored"
+STORED: Literal["stored"] = "stored"
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ScaleInteger(RoundingQuantizer):
         super().__post_init__()
         check_between("width", self.width, 2, 16)
         check(self.group_size > 0, f"group_size must be positive, got {self.group_size}.")
-        given = 1.0 if self.scale is None or self.is_stored else self.scale
+        given = self.scale if isinstance(self.scale, float | int | tuple) else 1.0
         scales = given if isinstance(given, tuple) else (given,)
         check(all(0 < s < math.inf for s in scales), f"scale must be positive, got {self.scale}.")
         one_scale = self.granularity != "tensor" or not isinstance(self.scale, tuple)

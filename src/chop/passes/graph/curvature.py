@@ -39,11 +39,13 @@ class Watch:
         x = args[0].detach()
         if not output.requires_grad:
             output = output.detach().requires_grad_()
-        output.register_hook(lambda gradient: self._add(x, gradient.detach()))
+        output.register_hook(  # type: ignore[no-untyped-call]
+            lambda gradient: self._add(x, gradient.detach())
+        )
         return output
 
     def _add(self, x: Tensor, gradient: Tensor) -> None:
-        weight: Tensor = self.layer.weight.detach()  # type: ignore[assignment,operator]
+        weight: Tensor = self.layer.weight.detach()  # type: ignore[operator]
         flat = weight.reshape(weight.shape[0], -1)
         rows, slopes = sample_rows(self.layer, x), _gradient_rows(self.layer, gradient)
         by_weight = torch.einsum("bto,bti->boi", slopes, rows)

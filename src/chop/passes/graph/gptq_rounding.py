@@ -78,6 +78,7 @@ def _inverse_factor(hessian: Tensor, damping: float) -> Tensor:
         lower, info = torch.linalg.cholesky_ex(damped)
         if int(info) == 0:
             inverse = torch.cholesky_inverse(lower)
+            upper: Tensor
             upper, info = torch.linalg.cholesky_ex(inverse, upper=True)
             if int(info) == 0:
                 return upper

@@ -211,8 +211,8 @@ def _cost(args: AllocateBitsArgs, row: Row) -> float:
             raise ConfigError(
                 f"allocate_bits.costs: no number for '{row['node']}' in '{row['format']}'."
             ) from error
-    bits = float(row["bits"]) * row["elements"]
+    bits = float(row["bits"]) * int(row["elements"])
     if args.unit == "bytes":
         return bits / 8
-    first = {r["node"]: r["elements"] for r in args.table}
+    first: dict[str, int] = {r["node"]: r["elements"] for r in args.table}
     return bits / sum(first.values())

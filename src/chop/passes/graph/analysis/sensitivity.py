@@ -102,7 +102,7 @@ def _layers(
 
 
 def _weight(layer: nn.Module) -> Tensor:
-    return layer.weight.detach()  # type: ignore[operator,union-attr,no-any-return]
+    return layer.weight.detach()  # type: ignore[operator]
 
 
 def _bits(form: Quantizer, weight: Tensor) -> float:
@@ -112,7 +112,7 @@ def _bits(form: Quantizer, weight: Tensor) -> float:
 def _formats(
     layer: nn.Module, formats: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Quantizer]]:
-    found = {}
+    found: dict[str, dict[str, Quantizer]] = {}
     for label, config in formats.items():
         where = f"sensitivity.formats.{label}"
         if config.get("name") is None:

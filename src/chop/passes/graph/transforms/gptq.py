@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from torch import Tensor, fx, nn
 
@@ -151,7 +151,7 @@ def _round_layer(
     node: fx.Node, layer: QuantizedModule, hessians: _Hessians, args: GptqArgs
 ) -> dict[str, Any]:
     form: Quantizer = layer.quantizers[WEIGHT]
-    weight: Tensor = layer.weight.detach()  # type: ignore[assignment]
+    weight: Tensor = layer.weight.detach()  # type: ignore[operator]
     grid = weight_grid(form, weight.shape, f"gptq: '{node.target}'")
     hessian = hessians.of(node, layer)
     flat = weight.reshape(weight.shape[0], -1)
@@ -200,7 +200,7 @@ def store_scales(layer: QuantizedModule, form: ScaleInteger, scales: Tensor) -> 
     shape = {"tensor": (), "channel": (scales.shape[0],)}.get(form.granularity)
     kept = scales if shape is None else scales.flatten()[: math.prod(shape)].reshape(shape)
     if form.granularity == "group":
-        kept = scales.reshape(*layer.weight.shape[:-1], -1)
+        kept = scales.reshape(*cast(Tensor, layer.weight).shape[:-1], -1)
     layer.register_buffer(SCALE, kept.clone())
     layer.set_formats(
         {**layer.config, SCALE: STORED}, {**layer.quantizers, WEIGHT: replace(form, scale=STORED)}
@@ -210,9 +210,3 @@ def store_scales(layer: QuantizedModule, form: ScaleInteger, scales: Tensor) -> 
 def decibels(signal: float, noise: float) -> float:
     """Ten times the logarithm of a ratio of powers."""
     return math.inf if noise == 0 else 10 * math.log10(max(signal, 1e-300) / noise)
-
-
-def mean_decibels(records: Iterable[dict[str, Any]], key: str) -> float:
-    """The mean over layers of one column of `info["layers"]`."""
-    values = [r[key] for r in records]
-    return sum(values) / len(values)
