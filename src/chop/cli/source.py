@@ -48,7 +48,7 @@ TAKEN = dict(
     )
 )
 """The options about a model that say something of each form (`input_shape` is checked later)."""
-UNSET = {"task": DEFAULT_TASK, "model_options": {}, "inputs": None, "classes": ()}
+UNSET: dict[str, Any] = {"task": DEFAULT_TASK, "model_options": {}, "inputs": None, "classes": ()}
 LABELS = "labels"
 
 

@@ -80,7 +80,8 @@ def get_model(
         if builder is not None:
             check_task(name, task)
             _check_weights(name, pretrained, checkpoint)
-            return build_model(name, builder, options)
+            built: nn.Module = build_model(name, builder, options)
+            return built
         if name in OLD_HUB_NAMES:
             name, task = OLD_HUB_NAMES[name], "image-classification"
     if task not in TASKS:
