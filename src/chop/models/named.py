@@ -69,8 +69,8 @@ def get_model(
         if builder is not None:
             check_task(name, task)
             _check_weights(name, pretrained, checkpoint)
-            made: nn.Module = build_model(name, builder, options)
-            return made
+            built: nn.Module = build_model(name, builder, options)
+            return built
         if name in OLD_HUB_NAMES:
             name, task = OLD_HUB_NAMES[name], "image-classification"
     if task not in TASKS:

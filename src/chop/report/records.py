@@ -67,7 +67,7 @@ class Report:
         for study in self.studies:
             check("Report.studies", MAPPING, study)
         for records in self.sweeps:
-            check_sweep(records, "Report.sweeps", ConfigError)
+            check_sweep(list(records), "Report.sweeps", ConfigError)
         for label, graph in self.graphs.items():
             if not isinstance(graph, MaseGraph):
                 kind = type(graph).__name__

@@ -53,7 +53,7 @@ def draw_sweep(
     Without a title the figure's states the best result and where it is.
     """
     sweep = SWEEPS[name]
-    check_sweep(records, f"draw_sweep '{name}'", ConfigError)
+    check_sweep(list(records), f"draw_sweep '{name}'", ConfigError)
     curves = sweep_curves(name, records)
     if not any(curve.x for curve in curves):
         raise ConfigError(f"draw_sweep '{name}': none of {len(records)} records is of this sweep.")
