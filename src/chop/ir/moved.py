@@ -22,7 +22,7 @@ MOVED: dict[str, str] = {
     "chop.ir.environment": "chop.ir.trace.environment",
     "chop.ir.inputs": "chop.ir.trace.inputs",
     "chop.ir.kernels": "chop.ir.ops.compute",
-    "chop.ir.leaves": "chop.ir.store.leaves",
+    "chop.ir.leaves": "chop.ir.store.modules",
     "chop.ir.linear": "chop.ir.trace.size_relations",
     "chop.ir.nodes": "chop.ir.store.nodes",
     "chop.ir.recapture": "chop.ir.trace.recapture",
@@ -38,7 +38,7 @@ MOVED: dict[str, str] = {
     "chop.ir.tracked": "chop.ir.trace.tracked",
     "chop.ir.training": "chop.ir.trace.training",
     "chop.ir.twins": "chop.ir.reclass",
-    "chop.ir.typed": "chop.ir.store.typed",
+    "chop.ir.typed": "chop.ir.store.type_hints",
     "chop.ir.vocabulary": "chop.ir.store.vocabulary",
 }
 """Old place -> new place."""

@@ -25,7 +25,7 @@ from chop.ir.guards import Guards, guards_of
 from chop.ir.outputs import OutputTemplate, template_of
 from chop.ir.store import vocabulary
 from chop.ir.store.codec import Decoder, encode, encode_node
-from chop.ir.store.leaves import decode_module, encode_module, grad_of
+from chop.ir.store.modules import decode_module, encode_module, grad_of
 from chop.ir.store.nodes import decode_graph, lint
 from chop.ir.store.tensors import (
     FORMAT,

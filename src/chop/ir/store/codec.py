@@ -22,7 +22,7 @@ from chop.files import shown
 from chop.ir.applied import applied
 from chop.ir.meta import CommonMeta, HardwareMeta, MaseMetadata, SoftwareMeta, ValueMeta
 from chop.ir.store import vocabulary
-from chop.ir.store.typed import fits, hints_of, text_of
+from chop.ir.store.type_hints import fits, hints_of, text_of
 from chop.ir.store.vocabulary import function_name
 from chop.nn.quantizers import FORMATS, Quantizer
 

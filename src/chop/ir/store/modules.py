@@ -15,7 +15,7 @@ from chop.ir.reclass import recipe_of
 from chop.ir.store import vocabulary
 from chop.ir.store.codec import ATTRIBUTES, Decoder, encode
 from chop.ir.store.tensors import TensorFinder
-from chop.ir.store.typed import fits, hints_of, text_of
+from chop.ir.store.type_hints import fits, hints_of, text_of
 
 _KEYS = {"class", "parametrized", "attributes", "parameters", "buffers", "children"}
 _CALLABLE = {"activation", "distance_function"}
