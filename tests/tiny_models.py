@@ -96,6 +96,11 @@ DERIVED = {"out_features", "out_indices", "stage_names", "_out_features", "_out_
 OF_TYPE: dict[str, dict[str, Any]] = {
     "swin": {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4},
     "mamba": {"intermediate_size": 128, "time_step_rank": 4},
+    # latent attention makes as many keys as queries
+    **{
+        kind: {"num_key_value_heads": HEADS}
+        for kind in ("deepseek_v3", "axk1", "glm4_moe_lite", "kimi_k25", "minicpm3")
+    },
 }
 SHALLOW = {
     k: v

@@ -286,3 +286,22 @@ def test_a_config_with_an_infinite_number_comes_back(tmp_path):
     MaseGraph(case.model, case.hf_input_names, case.inputs).export(tmp_path / "graph")
     loaded = MaseGraph.from_checkpoint(tmp_path / "graph")
     assert loaded.model.config.time_step_limit == [0.0, float("inf")]
+
+
+def test_a_tensor_of_a_called_module_that_nodes_read_too_comes_back_as_one(tmp_path):
+    class TiedHead(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(9, 4)
+
+        def forward(self, ids):
+            return nn.functional.linear(self.embed(ids), self.embed.weight)
+
+    ids = torch.tensor([[1, 2, 3]])
+    graph = MaseGraph(TiedHead(), dummy_in={"ids": ids})
+    graph.export(tmp_path / "tied")
+    loaded = MaseGraph.from_checkpoint(tmp_path / "tied")
+    assert torch.equal(loaded.model(ids), graph.model(ids))
+    with torch.no_grad():
+        loaded.modules["embed"].weight.mul_(2)
+    assert torch.equal(loaded.model(ids), 4 * graph.model(ids))

@@ -17,6 +17,7 @@ from chop.ir.drawing import draw
 from chop.ir.guards import guards_of
 from chop.ir.store.checkpoint import load_graph, save_graph, save_state_dict
 from chop.ir.store.traced import TracedModule
+from chop.ir.trace.comparison import warn_if_different
 from chop.ir.trace.inputs import check_concrete, example_inputs
 from chop.ir.trace.recapture import CaptureAgain
 from chop.ir.trace.tracer import TraceOptions, trace
@@ -81,6 +82,7 @@ class MaseGraph:
         self.dummy_in = example_inputs(model, hf_input_names, dummy_in)
         self.model = _captured(model, self.dummy_in, TraceOptions(leaves, specialize))
         self._shared.update(id(p) for p in self.model.parameters())
+        warn_if_different(model, self.model, self.dummy_in)
         if recapture:
             self._recapture_with(model, TraceOptions(leaves, specialize))
 

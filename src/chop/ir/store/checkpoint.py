@@ -294,24 +294,39 @@ def _check_all_called(graph: fx.Graph, parts: Mapping[str, Any]) -> None:
 def _decode_parts(
     description: Mapping[str, Any], find: TensorFinder, decode: Decoder
 ) -> dict[str, Any]:
-    """Modules and tensors by path; no path lies inside another's."""
-    paths = [*description["modules"], *description["attributes"]]
-    for path in paths:
-        if not vocabulary.is_module_path(path):
-            raise CheckpointError(f"modules: {shown(path)} is not the path of a part of a model.")
-    taken = set(paths)
-    for path in paths:
-        parts = path.split(".")
-        above = {".".join(parts[:i]) for i in range(1, len(parts))} & taken
-        if len(taken) < len(paths) or above:
-            raise CheckpointError(f"modules: '{path}' is there twice, or inside another.")
+    """Modules and tensors by path.
+
+    No path lies inside another's, but for tensors of a module that nodes also read themselves.
+    """
+    _check_paths(description["modules"], description["attributes"])
     found: dict[str, Any] = {
         name: decode_module(record, name, find, decode)
         for name, record in description["modules"].items()
     }
     for name, record in description["attributes"].items():
-        found[name] = _decode_attribute(name, record, find)
+        tensor = _decode_attribute(name, record, find)
+        for owner in _above(name) & description["modules"].keys():
+            inside = name.removeprefix(f"{owner}.")
+            parts = [*found[owner].named_parameters(), *found[owner].named_buffers()]
+            if dict(parts).get(inside) is not tensor:
+                raise CheckpointError(f"attributes.{name}: not the tensor that '{owner}' has.")
+        found[name] = tensor
     return found
+
+
+def _check_paths(modules: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
+    for path in (*modules, *attributes):
+        if not vocabulary.is_module_path(path):
+            raise CheckpointError(f"modules: {shown(path)} is not the path of a part of a model.")
+        inside = _above(path) & ({*modules, *attributes} if path in modules else {*attributes})
+        if inside or (path in modules and path in attributes):
+            raise CheckpointError(f"modules: '{path}' is there twice, or inside another.")
+
+
+def _above(path: str) -> set[str]:
+    """The paths that `path` lies inside."""
+    parts = path.split(".")
+    return {".".join(parts[:i]) for i in range(1, len(parts))}
 
 
 def _decode_attribute(name: str, record: Any, find: TensorFinder) -> torch.Tensor:

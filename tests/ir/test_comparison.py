@@ -1,0 +1,41 @@
+"""A graph that is another model than the one it was captured from is told."""
+
+import random
+
+import torch
+from torch import nn
+
+from chop import MaseGraph
+
+
+class AsksWhetherItIsTraced(nn.Module):
+    def forward(self, x):
+        return x + 1 if type(x) is torch.Tensor else x - 1
+
+
+class Random(nn.Module):
+    def forward(self, x):
+        return x + random.random()
+
+
+class Fails(nn.Module):
+    def forward(self, x):
+        return x.view(torch.empty(0).numel() + x.numel())
+
+
+def test_another_branch_under_tracing_is_told(notices):
+    MaseGraph(AsksWhetherItIsTraced(), dummy_in=torch.ones(2))
+    assert any("gives other values than the model" in text for text in notices)
+
+
+def test_rounding_chance_and_plain_models_are_not(notices):
+    dropout = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.BatchNorm1d(4)).train()
+    before = dropout[2].running_mean.clone()
+    graph = MaseGraph(dropout, dummy_in=torch.randn(3, 4))
+    MaseGraph(Random(), dummy_in=torch.randn(3))
+    MaseGraph(Fails(), dummy_in=torch.randn(3))
+    MaseGraph(nn.Linear(3, 2, device="meta"), dummy_in=torch.randn(2, 3, device="meta"))
+    assert not any("gives other values" in text for text in notices)
+    assert (
+        torch.equal(dropout[2].running_mean, before) and dropout.training and graph.model.training
+    )
