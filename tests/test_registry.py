@@ -67,3 +67,11 @@ def test_a_cell_of_a_notebook_may_be_run_again():
     assert table["own"] is cells[1]
     with pytest.raises(RegistryError, match="'mine' is already registered"):
         table.register("mine", type("Mine", (), {"__module__": "package"}))
+
+
+def test_a_table_that_speaks_of_an_unknown_name_is_refused():
+    table = Registry[int]("op")
+    table.register("relu", 1)
+    table.check(["relu"], "ROWS")
+    with pytest.raises(RegistryError, match=r"ROWS: unknown op 'rellu'. Did you mean 'relu'"):
+        table.check(["relu", "rellu"], "ROWS")

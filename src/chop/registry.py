@@ -92,6 +92,13 @@ class Registry(Mapping[str, T], Generic[T]):
             raise RegistryError(f"Unknown {self.kind} '{name}'. {suggest(name, self._things)}")
         return found
 
+    def check(self, names: Iterable[str], table: str) -> None:
+        """Raise where `table`, which speaks of things registered here, has a name that is none."""
+        for name in names:
+            if name not in self:
+                hint = suggest(name, self._things)
+                raise RegistryError(f"{table}: unknown {self.kind} '{name}'. {hint}")
+
     def __getitem__(self, name: str) -> T:
         return self._things[self.canonical(name)]
 

@@ -9,6 +9,7 @@ import chop.passes as passes
 from chop.errors import RegistryError
 from chop.passes import PASSES, graph_pass
 from chop.passes.base import check_exports
+from chop.passes.graph.transforms.patterns import Pattern, PatternStep
 
 HOME = Path(passes.__file__).parent
 
@@ -44,3 +45,10 @@ def test_a_need_that_no_pass_gives_is_an_error():
 def test_a_name_that_tells_no_kind_is_an_error():
     with pytest.raises(RegistryError, match="'look': its name must end in _analysis_pass or"):
         graph_pass("look")
+
+
+def test_a_pattern_of_an_op_that_is_not_in_the_table_is_an_error():
+    with pytest.raises(RegistryError, match=r"step 'scores' of a pattern: unknown op 'matmull'"):
+        PatternStep("scores", ("matmull",))
+    with pytest.raises(RegistryError, match=r"pattern 'mine': unknown op 'rellu'"):
+        Pattern("mine", ("rellu",), rewrite=None)

@@ -127,3 +127,6 @@ def _counts(scores: Array, labels: Array, every_class: bool = False) -> tuple[Ar
 def _ratio(part: Array, whole: Array) -> Array:
     shares: Array = np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
     return shares
+
+
+METRICS.check(ERRORS, "metrics.ERRORS")

@@ -13,6 +13,7 @@ from typing import Any
 
 from chop.ir.ops import OPS
 from chop.log import warn_once
+from chop.nn.quantizers import FORMATS
 
 OLD_FORMATS = {
     "minifloat_simple": ("minifloat_denorm", None),
@@ -22,6 +23,9 @@ OLD_FORMATS = {
 
 OLD_OPS = {"avgpool2d": "avg_pool2d", "adaptiveavgpool2d": "adaptive_avg_pool2d"}
 """Names of ops that are called otherwise here."""
+
+FORMATS.check((new for new, _ in OLD_FORMATS.values()), "old_configs.OLD_FORMATS")
+OPS.check(OLD_OPS.values(), "old_configs.OLD_OPS")
 
 BY_CLASS = (
     "module_classes_to_modify",

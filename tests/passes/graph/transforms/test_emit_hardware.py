@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from chop import passes
 from chop.actions import build_hardware, simulate, synthesize
 from chop.errors import ConfigError, HardwareError, PassError
 from chop.hw.cycles import Stalls
@@ -37,6 +38,12 @@ def emit_all(graph, directory, **more):
     for each in PASSES:
         args = {"project_dir": directory, **(more if each is emit_cocotb_transform_pass else {})}
         graph, _ = each(graph, args)
+
+
+def test_the_hardware_passes_are_in_the_package():
+    for each in (add_hardware_metadata_analysis_pass, *PASSES):
+        name = each.spec.name
+        assert passes.PASSES[name] is each and getattr(passes, name) is each
 
 
 def test_each_pass_writes_its_files(graph, tmp_path):

@@ -77,7 +77,7 @@ module fixed_hard_activation #(
       .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
       .DATA_IN_0_PARALLELISM_DIM_0(LANES)
   ) u_fixed_divide (
-      .divisor   ('0),
+      .divisor   (3'd6),
       .data_in_0 (dividend),
       .data_out_0(result)
   );

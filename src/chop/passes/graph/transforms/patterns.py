@@ -14,7 +14,7 @@ from typing import Any
 from torch import fx
 
 from chop.ir.graph import MaseGraph
-from chop.ir.ops import find_op
+from chop.ir.ops import OPS, find_op
 from chop.nn.quantized.function import is_quantized_function
 from chop.passes.graph.number_formats import node_quantizers
 
@@ -28,6 +28,9 @@ class PatternStep:
     ops: tuple[str, ...]
     optional: bool = False
     repeated: bool = False
+
+    def __post_init__(self) -> None:
+        OPS.check(self.ops, f"step '{self.role}' of a pattern")
 
     @property
     def can_skip(self) -> bool:
@@ -75,6 +78,9 @@ class Pattern:
     after: tuple[PatternStep, ...] = ()
     find: Callable[[MaseGraph, fx.Node], Match] | None = None
     """For shapes that are no chain: gives the match at a site itself."""
+
+    def __post_init__(self) -> None:
+        OPS.check(self.site, f"pattern '{self.name}'")
 
 
 @dataclass(frozen=True)
