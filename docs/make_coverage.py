@@ -235,11 +235,11 @@ INTRODUCTION = """# Models that can be captured
 
 Written by `make coverage`: the base models of transformers {version}, {tried} of {known} types
 tried so far; of {built} a small random configuration builds and runs here. *Equal* means bit-equal
-to the eager model (a few differ by rounding; where the code of a model goes another way while it is
-traced, as PaliGemma's does without an image, capture says so). *Other sizes* are other batch sizes and lengths at which the model itself runs;
-*guarded* means that the graph refuses one of them with a `SizeError`, because the model's code goes
-another way there. *Trains* means that one training step from the same random state gives the same
-outputs bit for bit and the same gradients.
+to the eager model; a few differ by rounding. Where the code of a model goes another way while it is
+traced, as PaliGemma's does without an image, capture says so. *Other sizes* are other batch sizes
+and lengths at which the model itself runs; *guarded* means that the graph refuses one of them with
+a `SizeError`, because the model's code goes another way there. *Trains* means that one training
+step from the same random state gives the same outputs bit for bit and the same gradients.
 """
 
 

@@ -9,7 +9,7 @@ import torch
 from chop import MaseGraph
 from chop.cli.commands import COMMANDS
 from chop.cli.main import read_request
-from chop.cli.training import Report
+from chop.cli.training import StepReport
 from chop.search.apply import choose_trial
 
 DIGITS = "--dataset digits --train-rows 128 --test-rows 64"
@@ -121,7 +121,7 @@ def _interrupt_after(monkeypatch, steps):
         if state.global_step >= steps:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Report, "on_step_end", stop)
+    monkeypatch.setattr(StepReport, "on_step_end", stop)
 
 
 def test_quantize_by_flags_compares_before_and_after(mase, trained, tmp_path):

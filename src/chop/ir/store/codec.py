@@ -339,7 +339,18 @@ def _decode_record(decode: Decoder, pair: Any, where: str, kinds: frozenset[str]
             )
     if not (decode.is_old or decode.trust) and not parts <= values.keys():
         raise CheckpointError(f"{where}: expected {', '.join(sorted(parts))}.")
-    return _RECORDS[name](**values)
+    made = _RECORDS[name](**values)
+    if isinstance(made, ValueMeta) and not (decode.is_old or decode.trust):
+        _check_told(made, values, where)
+    return made
+
+
+def _check_told(made: ValueMeta, values: Mapping[str, Any], where: str) -> None:
+    """`type` and `precision` follow from the rest of the record: no file says them otherwise."""
+    for key, told in made.told().items():
+        if values.get(key) != told:
+            given = shown(values.get(key))
+            raise CheckpointError(f"{where}.{key}: {given}, where its format says {shown(told)}.")
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:
