@@ -8,6 +8,7 @@ import zoo
 from safetensors.torch import load_file
 from torch import nn
 from traced_zoo import same, traced
+from transformers import BertConfig
 
 import chop.passes as passes
 from chop import MaseGraph
@@ -305,3 +306,22 @@ def test_a_tensor_of_a_called_module_that_nodes_read_too_comes_back_as_one(tmp_p
     with torch.no_grad():
         loaded.modules["embed"].weight.mul_(2)
     assert torch.equal(loaded.model(ids), 4 * graph.model(ids))
+
+
+class ScaledByConfig(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config = BertConfig(hidden_size=8, num_attention_heads=2)
+
+    def forward(self, x):
+        return x * self.config.hidden_size
+
+
+def test_a_layer_with_a_config_of_transformers_comes_back_where_it_is_trusted(tmp_path):
+    graph = MaseGraph(nn.Sequential(ScaledByConfig()), dummy_in=torch.ones(2), leaf_modules=["0"])
+    graph.export(tmp_path / "g")
+    loaded = MaseGraph.from_checkpoint(tmp_path / "g", classes=[ScaledByConfig])
+    assert torch.equal(loaded.model(torch.ones(2)), torch.full((2,), 8.0))
+    assert loaded.modules["0"].config == graph.modules["0"].config
+    with pytest.raises(CheckpointError, match=r"If you trust it, hand it in"):
+        MaseGraph.from_checkpoint(tmp_path / "g")

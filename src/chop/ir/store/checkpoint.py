@@ -24,7 +24,7 @@ from chop.files import folder_lock, read_json, shown, whole_file
 from chop.ir.guards import Guards, guards_of
 from chop.ir.outputs import OutputTemplate, template_of
 from chop.ir.store import vocabulary
-from chop.ir.store.codec import Decoder, encode, encode_node
+from chop.ir.store.codec import Decoder, decode_config, encode_config, encode_node
 from chop.ir.store.modules import decode_module, encode_module, grad_of
 from chop.ir.store.nodes import decode_graph, lint
 from chop.ir.store.tensors import (
@@ -97,7 +97,7 @@ def save_graph(
         "tensors": facts_of(stored),
         "training": _training_flags(model),
         "output": _encode_template(template_of(model)),
-        "config": _encode_config(getattr(model, "config", None)),
+        "config": encode_config(getattr(model, "config", None)),
         GUARDS: _encode_guards(guards_of(model)),
     }
     description["sha256"] = digest(description)
@@ -184,13 +184,6 @@ def _encode_template(template: OutputTemplate | None) -> Any:
 
 def _encode_guards(guards: Guards | None) -> Any:
     return None if guards is None else guards.to_data()
-
-
-def _encode_config(config: Any) -> Any:
-    if config is None or not hasattr(config, "to_json_string"):
-        return None
-    fields = json.loads(config.to_json_string(False))
-    return {"model_type": config.model_type, "fields": encode(fields, "config")}
 
 
 # -- loading ---------------------------------------------------------------------------------
@@ -280,7 +273,7 @@ def decode_model(
     if description.get(GUARDS) is not None:
         Guards.from_data(description[GUARDS]).attach(model)
     if description["config"] is not None:
-        model.config = _decode_config(description["config"], decode)
+        model.config = decode_config(description["config"], decode, "config")
     return model
 
 
@@ -384,31 +377,3 @@ def _output_class(name: Any, where: str, decode: Decoder) -> type:
             "transformers, and those handed in: MaseGraph.from_checkpoint(path, classes=[…])."
         )
     return found
-
-
-def _decode_config(record: Mapping[str, Any], decode: Decoder) -> Any:
-    from transformers import CONFIG_MAPPING
-
-    if record.keys() != {"model_type", "fields"} or not isinstance(record["fields"], dict):
-        raise CheckpointError(f"config: expected model_type and fields, got {shown(record)}.")
-    kind = record["model_type"]
-    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
-        raise CheckpointError(f"config.model_type: {shown(kind)} is not a type of transformers.")
-    cls = CONFIG_MAPPING[kind]
-    fields = decode(record["fields"], "config.fields", frozenset({"$float", "$dict"}))
-    for key in fields:
-        if not vocabulary.is_identifier(key) or callable(getattr(cls, key, None)):
-            raise CheckpointError(f"config.fields: {shown(key)} cannot be a field.")
-    try:
-        return cls(**{k: _numbers(v) for k, v in fields.items() if k != "model_type"})
-    except Exception as error:  # of any kind: every config checks its fields in its own way
-        raise CheckpointError(f"config.fields: not those of a '{kind}' ({error!r}).") from error
-
-
-def _numbers(value: Any) -> Any:
-    """What transformers writes for numbers that JSON lacks, such as infinity, as numbers."""
-    if isinstance(value, dict) and list(value) == ["__float__"]:
-        return float(value["__float__"])
-    if isinstance(value, dict):
-        return {k: _numbers(v) for k, v in value.items()}
-    return [_numbers(v) for v in value] if isinstance(value, list) else value

@@ -8,6 +8,7 @@ calls, unless the caller says to trust the source.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,7 +43,7 @@ _ITEMS = frozenset({"$tuple", "$set", "$dict", "$slice", "$range"})
 _PLAIN = _ITEMS | {"$float", "$complex", "$ellipsis", "$torch", "$device"}
 ARGUMENTS = _PLAIN | {"$node"}
 """What a node's arguments may hold."""
-ATTRIBUTES = _PLAIN | {"$own", "$quantizer"}
+ATTRIBUTES = _PLAIN | {"$own", "$quantizer", "$config"}
 """What a module's attributes may hold."""
 METADATA = _PLAIN | {"$node", "$quantizer", "$record"}
 
@@ -106,9 +107,19 @@ def encode(value: Any, where: str, own: Mapping[int, str] | None = None) -> Any:
     for kind, encoder in _ENCODERS.items():
         if isinstance(value, kind):
             return encoder(value, where, own)
+    if hasattr(value, "to_json_string") and hasattr(value, "model_type"):
+        return {"$config": encode_config(value)}
     if callable(value):
         return {"$function": function_name(value)}
     raise CheckpointError(f"{where}: a value of type '{type(value).__name__}' cannot be saved.")
+
+
+def encode_config(config: Any) -> Any:
+    """The config of a Hugging Face model; None for what is none."""
+    if config is None or not hasattr(config, "to_json_string"):
+        return None
+    fields = json.loads(config.to_json_string(False))
+    return {"model_type": config.model_type, "fields": encode(fields, "config")}
 
 
 def _encode_tensor(value: torch.Tensor, where: str, own: Mapping[int, str] | None) -> Any:
@@ -363,6 +374,36 @@ def _decode_function(decode: Decoder, name: Any, where: str, kinds: frozenset[st
     return decode.function(name, where)
 
 
+def decode_config(record: Any, decode: Decoder, where: str) -> Any:
+    """The config that `encode_config` wrote."""
+    from transformers import CONFIG_MAPPING
+
+    record = _mapping(record, where)
+    if record.keys() != {"model_type", "fields"} or not isinstance(record["fields"], dict):
+        raise CheckpointError(f"{where}: expected model_type and fields, got {shown(record)}.")
+    kind = record["model_type"]
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        raise CheckpointError(f"{where}.model_type: {shown(kind)} is not a type of transformers.")
+    cls = CONFIG_MAPPING[kind]
+    fields = decode(record["fields"], f"{where}.fields", frozenset({"$float", "$dict"}))
+    for key in fields:
+        if not vocabulary.is_identifier(key) or callable(getattr(cls, key, None)):
+            raise CheckpointError(f"{where}.fields: {shown(key)} cannot be a field.")
+    try:
+        return cls(**{k: _numbers(v) for k, v in fields.items() if k != "model_type"})
+    except Exception as error:  # of any kind: every config checks its fields in its own way
+        raise CheckpointError(f"{where}.fields: not those of a '{kind}' ({error!r}).") from error
+
+
+def _numbers(value: Any) -> Any:
+    """What transformers writes for numbers that JSON lacks, such as infinity, as numbers."""
+    if isinstance(value, dict) and list(value) == ["__float__"]:
+        return float(value["__float__"])
+    if isinstance(value, dict):
+        return {k: _numbers(v) for k, v in value.items()}
+    return [_numbers(v) for v in value] if isinstance(value, list) else value
+
+
 _DECODERS: dict[str, Callable[[Decoder, Any, str, frozenset[str]], Any]] = {
     "$node": _decode_node,
     "$tuple": _decode_tuple,
@@ -378,4 +419,5 @@ _DECODERS: dict[str, Callable[[Decoder, Any, str, frozenset[str]], Any]] = {
     "$quantizer": _decode_quantizer,
     "$record": _decode_record,
     "$function": _decode_function,
+    "$config": lambda decode, record, where, kinds: decode_config(record, decode, where),
 }
