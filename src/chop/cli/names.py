@@ -28,6 +28,7 @@ REGISTRIES: Mapping[str, str] = {
     "engines": "chop.search:ENGINES",
     "costs": "chop.search:COSTS",
     "spaces": "chop.search:SPACES",
+    "components": "chop.hw.component:COMPONENTS",
 }
 """What is registered by name -> where, as module:name, so that help imports none of it."""
 

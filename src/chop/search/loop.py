@@ -107,9 +107,9 @@ def _heartbeat(queue: TrialQueue, trial: Trial) -> Iterator[None]:
 
 
 def _run(queue: TrialQueue, trial: Trial, evaluate: Evaluate) -> None:
-    point, twin = queue.choose(trial)
-    if twin is not None:
-        queue.hand_in_copy(trial, twin)
+    point, earlier = queue.choose(trial)
+    if earlier is not None:
+        queue.hand_in_copy(trial, earlier)
         return
     folder = queue.plan.directory / f"trial-{trial.number:05d}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -243,20 +243,20 @@ class TrialQueue:
         point = self.plan.space.suggest(trial)
         trial.storage = self.store.storage
         with self.store.lock():  # of two that choose a point at once, one sees the other
-            twin = self.count().points.get(point_key(trial.params))
+            earlier = self.count().points.get(point_key(trial.params))
             self.store.write_params(trial_id(trial), buffer.params)
-        return point, twin if twin is not None and twin.number != trial.number else None
+        return point, earlier if earlier is not None and earlier.number != trial.number else None
 
-    def hand_in_copy(self, trial: Trial, twin: FrozenTrial) -> None:
-        """Finish a trial with the result of its twin; it does not count."""
-        attributes: dict[str, Any] = {COPIED_FROM: twin.number}
-        state, values = twin.state, twin.values
+    def hand_in_copy(self, trial: Trial, earlier: FrozenTrial) -> None:
+        """Finish a trial with the result of an earlier one; it does not count."""
+        attributes: dict[str, Any] = {COPIED_FROM: earlier.number}
+        state, values = earlier.state, earlier.values
         if not state.is_finished():
             state, values = TrialState.FAIL, None
-            attributes[REASON] = f"trial {twin.number} has the same point and is not finished"
-        elif REASON in twin.user_attrs:
-            attributes[REASON] = twin.user_attrs[REASON]
-        for name, value in twin.constraints.items():
+            attributes[REASON] = f"trial {earlier.number} has the same point and is not finished"
+        elif REASON in earlier.user_attrs:
+            attributes[REASON] = earlier.user_attrs[REASON]
+        for name, value in earlier.constraints.items():
             trial.set_constraint(name, value)
         done = values if state == TrialState.COMPLETE else None
         self.hand_in(trial, state, done, attributes)

@@ -91,7 +91,7 @@ class LoRALinear(nn.Linear):
         """The base layer with the adapter added to its weight.
 
         The weight is changed in place, or with `in_place = False` left alone: the layer is then a
-        twin with a weight of its own, for a weight that others have too. A quantised or packed
+        copy with a weight of its own, for a weight that others have too. A quantised or packed
         layer rounds the sum to its format; a pruned one keeps its zeros. An adapter that adds
         nothing gives the base layer as it is.
         """
@@ -123,12 +123,12 @@ def _factory_of(layer: Any) -> dict[str, Any]:
 
 
 def _with_own_weight(layer: nn.Module) -> nn.Module:
-    """A twin of `layer` whose weight is a copy; everything else is still shared."""
+    """`layer` again, whose weight is a copy; everything else is still shared."""
     if parametrize.is_parametrized(layer, "weight"):
         return copy.deepcopy(layer)
-    twin, weight = reclassed(layer, type(layer)), stored_weight(layer)
-    twin._parameters["weight"] = nn.Parameter(weight.detach().clone(), weight.requires_grad)
-    return twin
+    copied, weight = reclassed(layer, type(layer)), stored_weight(layer)
+    copied._parameters["weight"] = nn.Parameter(weight.detach().clone(), weight.requires_grad)
+    return copied
 
 
 def stored_weight(layer: nn.Module) -> nn.Parameter:

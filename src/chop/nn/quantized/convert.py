@@ -1,4 +1,4 @@
-"""Float layer -> quantised twin."""
+"""Float layer -> quantised layer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chop.registry import suggest
 
 
 def float_class_of(module: nn.Module) -> type[nn.Module] | None:
-    """The torch layer that `module` computes as; None where it has no quantised twin.
+    """The torch layer that `module` computes as; None where it has no quantised layer.
 
     A subclass counts as its torch layer unless it has a forward of its own, or is still to be
     initialised by its first call.
@@ -38,9 +38,9 @@ def float_class_of(module: nn.Module) -> type[nn.Module] | None:
 def from_float(
     module: nn.Module, config: Mapping[str, Any], *, where: str = "config"
 ) -> QuantizedModule:
-    """The twin of `module` that computes in the format of `config`.
+    """`module` as a layer that computes in the format of `config`.
 
-    The twin shares the parameters, buffers and hooks, and keeps device, mode, masks and
+    It shares the parameters, buffers and hooks, and keeps device, mode, masks and
     parametrisations, because it is the whole module with another class. A layer that is quantised
     already changes its format.
     """
@@ -48,21 +48,21 @@ def from_float(
         raise ConfigError(f"{where}: key 'name' is missing: it names the number format.")
     cls = quantized_class(module, config["name"], where=where)
     settings = cls.parse(config, where)
-    twin = reclassed(module, cls)
-    twin.set_formats(*settings)
-    return twin
+    made = reclassed(module, cls)
+    made.set_formats(*settings)
+    return made
 
 
 def to_format(module: nn.Module, config: Mapping[str, Any], *, where: str) -> QuantizedModule:
-    """`module` itself where it computes in the format of `config` already, else its twin."""
-    twin = from_float(module, config, where=where)
-    if isinstance(module, QuantizedModule) and type(module) is type(twin):
-        return module if module.quantizers == twin.quantizers else twin
-    return twin
+    """`module` itself where it computes in the format of `config` already, else as such a layer."""
+    made = from_float(module, config, where=where)
+    if isinstance(module, QuantizedModule) and type(module) is type(made):
+        return module if module.quantizers == made.quantizers else made
+    return made
 
 
 def quantized_class(module: nn.Module, name: str, *, where: str) -> type[QuantizedModule]:
-    """The class of `module`'s twin in the format `name`."""
+    """The class of a layer like `module` in the format `name`."""
     form = find_format(name, f"{where}.name")
     base = float_class_of(module)
     if base is None:

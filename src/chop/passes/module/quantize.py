@@ -26,11 +26,11 @@ LINEAR = OPS["linear"].name
 def quantize_module_transform_pass(
     module: nn.Module, pass_args: Mapping[str, Any] | None = None
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """Put quantised twins in the place of layers; arguments as in `quantize_transform_pass`.
+    """Put quantised layers in the place of float ones; arguments as in `quantize_transform_pass`.
 
     Names are module paths. Functions called inside a forward are not seen: trace the model for
     those. transformers' `Conv1D` is a linear layer here; quantised, it has its weight transposed.
-    The module is changed in place and returned; a single layer gives its twin.
+    The module is changed in place and returned; a single layer gives the quantised one.
     """
     if not isinstance(module, nn.Module):
         kind = type(module).__name__
@@ -42,18 +42,18 @@ def quantize_module(module: nn.Module, args: QuantizeArgs) -> tuple[nn.Module, d
     """Quantise the layers of `module` as `args` say; `info["quantized"]` names their classes."""
     layers = list(_layers(module, ""))
     choices = choose(args, [_candidate(path, layer) for path, layer in layers], WHERE)
-    twins: dict[str, QuantizedModule] = {}
+    replaced: dict[str, QuantizedModule] = {}
     made: dict[tuple[int, str], QuantizedModule] = {}  # a layer at two paths stays one layer
     for (path, layer), choice in zip(layers, choices, strict=True):
         if choice is not None:
             key = (id(layer), choice.where)
             if key not in made:
                 made[key] = to_format(_as_layer(layer), choice.config, where=choice.where)
-            twins[path] = made[key]
-    result = _replace(module, twins)
-    warn_unchanged(twins)
-    warn_little(WHERE, "quantised", twins.values(), result)
-    return result, {"quantized": {path: type(twin).__name__ for path, twin in twins.items()}}
+            replaced[path] = made[key]
+    result = _replace(module, replaced)
+    warn_unchanged(replaced)
+    warn_little(WHERE, "quantised", replaced.values(), result)
+    return result, {"quantized": {path: type(layer).__name__ for path, layer in replaced.items()}}
 
 
 def warn_unchanged(changes: Mapping[Any, Any]) -> None:
@@ -83,12 +83,12 @@ def _candidate(path: str, module: nn.Module) -> Candidate:
     return Candidate((path,), name, float_class_of(module) is not None)
 
 
-def _replace(module: nn.Module, twins: Mapping[str, QuantizedModule]) -> nn.Module:
-    if "" in twins:
-        return twins[""]
-    for path, twin in twins.items():
+def _replace(module: nn.Module, replaced: Mapping[str, QuantizedModule]) -> nn.Module:
+    if "" in replaced:
+        return replaced[""]
+    for path, layer in replaced.items():
         parent, _, name = path.rpartition(".")
-        setattr(module.get_submodule(parent), name, twin)
+        setattr(module.get_submodule(parent), name, layer)
     for each in module.modules():
         _leave_fused_path(each)
     return module

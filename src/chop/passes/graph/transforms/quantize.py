@@ -63,7 +63,7 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
     Precedence: a rule by name beats one by regular expression, which beats one by type, which
     beats the default. `by` says how the keys are read, in one way or a list of ways.
 
-    Layers become their quantised twins, functions and tensor methods become quantised functions
+    Layers become quantised layers, functions and tensor methods become quantised functions
     (an operation in place becomes one that is not, or is left alone where others read what it
     writes). A layer with an adapter is quantised beside it, and the products that GPT-2 and its kin
     write (`Conv1D`) are linear layers first. A config whose `name` is None leaves alone
@@ -153,7 +153,7 @@ def _plan(
     nodes: list[fx.Node], ops: list[Op | None], choices: list[FormatChoice | None]
 ) -> dict[fx.Node, Change]:
     """What each node becomes; the graph is not touched yet, so that an error leaves it whole."""
-    twins: dict[tuple[int, str], QuantizedModule] = {}
+    made: dict[tuple[int, str], QuantizedModule] = {}
     places: dict[str, tuple[fx.Node, FormatChoice | None]] = {}
     changes: dict[fx.Node, Change] = {}
     for node, op, choice in zip(nodes, ops, choices, strict=True):
@@ -164,9 +164,9 @@ def _plan(
         if node.op == "call_module":
             module = _layer(node_module(node))
             key = (id(module), choice.where)  # a layer called twice stays one layer
-            if key not in twins:
-                twins[key] = to_format(module, choice.config, where=choice.where)
-            changes[node] = twins[key]
+            if key not in made:
+                made[key] = to_format(module, choice.config, where=choice.where)
+            changes[node] = made[key]
         else:
             assert op is not None, f"node '{node.name}' was chosen without an op"
             changes[node] = _call(op, choice)

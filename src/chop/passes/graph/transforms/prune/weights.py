@@ -79,11 +79,11 @@ def prune_weights(graph: MaseGraph, config: PruneWeight, args: PruneArgs) -> lis
     }
     masks = _masks(scores, config)
     _warn_unchanged(layers, masks)
-    twins: dict[int, nn.Module] = {}  # a layer at two paths stays one layer
+    masked: dict[int, nn.Module] = {}  # a layer at two paths stays one layer
     for path, layer in layers.items():
-        if id(layer) not in twins:
-            twins[id(layer)] = add_mask(layer, masks[path])
-        set_module(graph, path, twins[id(layer)])
+        if id(layer) not in masked:
+            masked[id(layer)] = add_mask(layer, masks[path])
+        set_module(graph, path, masked[id(layer)])
     return list(layers)
 
 
