@@ -218,7 +218,7 @@ def test_a_checkpoint_whose_note_lists_no_files_is_one_of_before(tmp_path):
     assert last_complete(tmp_path, {"seed": 0}).name == "checkpoint-2"
 
 
-MOMENTS = ["_save_rng_state", pytest.param("compute_loss", marks=pytest.mark.slow)]
+MOMENTS = [pytest.param(m, marks=pytest.mark.slow) for m in ("_save_rng_state", "compute_loss")]
 """In the midst of writing a checkpoint, and between two."""
 
 

@@ -77,7 +77,7 @@ def all_beats(design, tensors):
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("name", ["16-64-32-8", "12-24-6"])
+@pytest.mark.parametrize("name", [pytest.param("16-64-32-8", marks=pytest.mark.slow), "12-24-6"])
 def test_mlp_runs_in_the_predicted_cycles(name, tmp_path):
     for k, design in enumerate((mlp(*MLPS[name]), balanced(mlp(*MLPS[name])))):
         simulator = Simulator(design, emit(design, tmp_path / str(k)))

@@ -8,6 +8,7 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs" / "hardware.md"
 
 
+@pytest.mark.slow
 @pytest.mark.sim("verilator", "g++", "pyosys")
 def test_the_code_of_the_page_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

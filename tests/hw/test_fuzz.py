@@ -13,6 +13,7 @@ SOME = 5
 """Rounds in which every layer meets every range and every rounding, if not every pair of them."""
 
 
+@pytest.mark.no_cover  # measuring would cost more than what it runs
 @pytest.mark.sim("verilator", "g++")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_models_are_right_in_rtl_or_refused(part, tmp_path):
@@ -22,6 +23,7 @@ def test_random_models_are_right_in_rtl_or_refused(part, tmp_path):
     assert found["equal"] >= 0.75 * PART, found["refused_by_reason"]  # refusing all is no answer
 
 
+@pytest.mark.no_cover  # measuring would cost more than what it runs
 @pytest.mark.sim("verilator", "g++")
 @pytest.mark.parametrize(
     "rounds",

@@ -414,6 +414,7 @@ def test_nested_inputs_are_taken_apart():
     assert torch.equal(graph.model(**inputs), torch.full((2,), 4.0))
 
 
+@pytest.mark.slow
 def test_tracing_and_annotating_bert_prints_nothing():
     program = (
         "import transformers, chop.passes as passes; from chop import MaseGraph\n"
