@@ -99,7 +99,7 @@ OF_TYPE: dict[str, dict[str, Any]] = {
     # latent attention makes as many keys as queries
     **{
         kind: {"num_key_value_heads": HEADS}
-        for kind in ("deepseek_v3", "axk1", "glm4_moe_lite", "kimi_k25", "minicpm3")
+        for kind in ("deepseek_v3", "axk1", "glm4_moe_lite", "kimi_k25", "minicpm3", "youtu")
     },
 }
 SHALLOW = {
