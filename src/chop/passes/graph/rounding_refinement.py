@@ -11,11 +11,8 @@ import torch
 from torch import Tensor
 
 from chop.nn.quantizers import ScaleInteger
-from chop.passes.graph.gptq_rounding import output_error
+from chop.passes.graph.gptq_rounding import BLOCK, output_error
 from chop.passes.graph.weight_grid import WeightGrid
-
-CHUNK = 2**24
-"""Elements that fitting the scales of some rows takes at once."""
 
 
 def refined(
@@ -41,14 +38,18 @@ def moved_elements(
     """Each column in turn at the values of its grid that are best beside all others."""
     gradient = (rounded - weight) @ hessian
     result = rounded.clone()
-    for i, group in enumerate(grid.groups.tolist()):
-        # the parabola through one element has its minimum here, and its nearest value is the best
-        best = result[:, i] - gradient[:, i] / hessian[i, i]
-        moved = grid.round(best, ranges[:, group])
-        step = moved - result[:, i]
-        if step.any():
-            gradient += step[:, None] * hessian[i]
-            result[:, i] = moved
+    group = grid.groups.tolist()
+    for start in range(0, len(group), BLOCK):
+        inside = slice(start, start + BLOCK)
+        near, across = gradient[:, inside].clone(), hessian[inside, inside]
+        for i in range(near.shape[1]):
+            column = result[:, start + i]
+            # a parabola in one element: of the grid, the value nearest to its minimum is the best
+            best = column - near[:, i] / across[i, i]
+            moved = grid.round(best, ranges[:, group[start + i]])
+            near += (moved - column)[:, None] * across[i]
+            result[:, start + i] = moved
+        gradient += (result[:, inside] - rounded[:, inside]) @ hessian[inside]
     return result
 
 
@@ -59,10 +60,7 @@ def with_fitted_scales(
     assert isinstance(grid.quantizer, ScaleInteger), f"{grid.quantizer} has no scale"
     scales = grid.scales(ranges)
     whole = (rounded / scales[:, grid.groups]).round()
-    parts = [t.split_with_sizes(_parts(len(t), grid)) for t in (whole, weight)]
-    products = [_normal_equations(q, w, hessian, grid) for q, w in zip(*parts, strict=True)]
-    matrix = torch.cat([m for m, _ in products])
-    vector = torch.cat([v for _, v in products])
+    matrix, vector = _normal_equations(whole, weight, hessian, grid)
     if grid.is_whole:
         matrix, vector = matrix.sum(0, keepdim=True), vector.sum(0, keepdim=True)
     fitted = _solved(matrix, vector).expand_as(scales)
@@ -70,22 +68,18 @@ def with_fitted_scales(
     return whole * fitted[:, grid.groups], fitted * grid.quantizer.integers[1]
 
 
-def _parts(rows: int, grid: WeightGrid) -> list[int]:
-    """How many rows are taken at once, as often as it takes."""
-    most = max(1, CHUNK // (len(grid.groups) * grid.count))
-    return [min(most, rows - start) for start in range(0, rows, most)]
-
-
 def _normal_equations(
     whole: Tensor, weight: Tensor, hessian: Tensor, grid: WeightGrid
 ) -> tuple[Tensor, Tensor]:
     """For each row, the products of its groups with each other and with the weight."""
-    rows, columns = whole.shape
-    apart = whole.new_zeros(rows, columns, grid.count)
-    apart.scatter_(2, grid.groups[None, :, None].expand(rows, -1, 1), whole[:, :, None])
-    applied = (hessian @ apart.transpose(0, 1).reshape(columns, -1)).reshape(columns, rows, -1)
-    applied = applied.transpose(0, 1)
-    return apart.mT @ applied, (applied.mT @ weight[:, :, None])[:, :, 0]
+    matrix = whole.new_zeros(len(whole), grid.count, grid.count)
+    vector = whole.new_zeros(len(whole), grid.count)
+    for group in range(grid.count):
+        inside = (grid.groups == group).nonzero().flatten()
+        applied = whole[:, inside] @ hessian[inside]
+        matrix[:, group].index_add_(1, grid.groups, applied * whole)
+        vector[:, group] = (applied * weight).sum(1)
+    return matrix, vector
 
 
 def _solved(matrix: Tensor, vector: Tensor) -> Tensor:

@@ -110,29 +110,22 @@ def _round_layer(
     if args.target == "float":
         wanted = making_up_for(weight, sums.drift, sums.hessian, args.damping)
     before = output_error(plain_weight(layer) - wanted, sums.hessian)
-    after, values, ranges = min(
-        (_rounded(wanted, weight, sums.hessian, grid, args, way) for way in ORDERS[args.order]),
-        key=lambda choice: choice[0],
-    )
+    values, ranges = _rounded(wanted, sums.hessian, grid, args)
+    ranges = ranges.to(weight.dtype)
+    values = settled(grid, values.to(weight.dtype), ranges)
+    after = output_error(values - wanted, sums.hessian)
     if after < before:
         put_rounded(layer, grid, values, ranges)
     return record(node, output_error(wanted, sums.hessian), before, min(after, before))
 
 
 def _rounded(
-    wanted: Tensor,
-    weight: Tensor,
-    hessian: Tensor,
-    grid: WeightGrid,
-    args: GptqArgs,
-    by_importance: bool,
-) -> tuple[float, Tensor, Tensor]:
-    """The error, the values and the ranges of `wanted`, rounded to the precision of `weight`."""
-    values, ranges = rounded_with_feedback(
-        wanted, hessian, grid, damping=args.damping, by_importance=by_importance
-    )
-    lifted = damped(hessian, args.damping)
-    values, ranges = refined(values, ranges, wanted, lifted, grid, args.rounds)
-    ranges = ranges.to(weight.dtype)
-    result = settled(grid, values.to(weight.dtype), ranges)
-    return output_error(result - wanted, hessian), result, ranges
+    wanted: Tensor, hessian: Tensor, grid: WeightGrid, args: GptqArgs
+) -> tuple[Tensor, Tensor]:
+    """The values and the ranges of `wanted`: the better of the orders, refined."""
+    choices = [
+        rounded_with_feedback(wanted, hessian, grid, damping=args.damping, by_importance=way)
+        for way in ORDERS[args.order]
+    ]
+    best = min(choices, key=lambda choice: output_error(choice[0] - wanted, hessian))
+    return refined(*best, wanted, damped(hessian, args.damping), grid, args.rounds)
