@@ -12,6 +12,7 @@ from chop.log import get_logger
 from chop.passes import (
     allocate_bits_analysis_pass,
     gptq_transform_pass,
+    learned_rounding_transform_pass,
     quantize_transform_pass,
     sensitivity_analysis_pass,
 )
@@ -116,6 +117,13 @@ def _gptq(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[
     """Weights rounded one column after the other, each making up for the errors before it."""
     _, rounded = gptq_transform_pass(graph, {**settings.options, "data": batches})
     return {"layers": rounded["layers"]}
+
+
+@method("learned_rounding", when="after")
+def _learned(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Rounding and ranges of weights learned block by block, from the float model's values."""
+    _, learned = learned_rounding_transform_pass(graph, {**settings.options, "data": batches})
+    return {"blocks": learned["blocks"]}
 
 
 def methods_named(given: str | Sequence[str]) -> dict[str, Method]:
