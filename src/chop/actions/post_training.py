@@ -14,6 +14,7 @@ from chop.passes import (
     gptq_transform_pass,
     learned_rounding_transform_pass,
     quantize_transform_pass,
+    rotate_transform_pass,
     sensitivity_analysis_pass,
 )
 from chop.registry import Registry
@@ -110,6 +111,13 @@ def method(name: str, *, when: When) -> Callable[[Run], Run]:
 def _nearest(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
     """Each weight at the nearest value of its format."""
     return {}
+
+
+@method("rotate", when="before")
+def _rotate(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """The residual stream and values within heads rotated, so that no channel stands out."""
+    _, rotated = rotate_transform_pass(graph, dict(settings.options))
+    return {"rotated": rotated}
 
 
 @method("gptq", when="after")

@@ -30,6 +30,7 @@ from chop.passes.graph.transforms.prune import (
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
 from chop.passes.graph.transforms.remove_dropout import remove_dropout_transform_pass
 from chop.passes.graph.transforms.replace_module import replace_module_transform_pass
+from chop.passes.graph.transforms.rotate import rotate_transform_pass
 
 __all__ = [
     "compile_transform_pass",
@@ -54,6 +55,7 @@ __all__ = [
     "quantize_transform_pass",
     "remove_dropout_transform_pass",
     "replace_module_transform_pass",
+    "rotate_transform_pass",
 ]
 
 check_exports(globals())
