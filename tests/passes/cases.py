@@ -132,6 +132,9 @@ CASES: dict[str, PassCase] = {
     "learned_rounding_transform_pass": PassCase(
         lambda graph: {**_rounded(graph), "steps": 2}, models=(MLP, BERT), is_idempotent=False
     ),
+    "clip_transform_pass": PassCase(_rounded, models=(MLP, BERT), is_idempotent=False),
+    "correct_bias_transform_pass": PassCase(_rounded, models=(MLP, BERT), is_idempotent=False),
+    "equalize_transform_pass": PassCase(models=(MLP, CNN, BERT), is_idempotent=False),
     "rotate_transform_pass": PassCase(models=(BERT,), is_idempotent=False),
     "gptq_transform_pass": PassCase(_rounded, models=(MLP, BERT), is_idempotent=False),
     "init_metadata_analysis_pass": PassCase(),

@@ -11,6 +11,9 @@ from chop.ir.graph import MaseGraph
 from chop.log import get_logger
 from chop.passes import (
     allocate_bits_analysis_pass,
+    clip_transform_pass,
+    correct_bias_transform_pass,
+    equalize_transform_pass,
     gptq_transform_pass,
     learned_rounding_transform_pass,
     quantize_transform_pass,
@@ -118,6 +121,27 @@ def _rotate(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dic
     """The residual stream and values within heads rotated, so that no channel stands out."""
     _, rotated = rotate_transform_pass(graph, dict(settings.options))
     return {"rotated": rotated}
+
+
+@method("equalize", when="before")
+def _equalize(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Channels between layers scaled so that both weights have the same range in each."""
+    _, equalized = equalize_transform_pass(graph, dict(settings.options))
+    return {"equalized": equalized["pairs"]}
+
+
+@method("clip", when="after")
+def _clip(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Ranges of weights searched, the largest clipped where that is better for the rest."""
+    _, clipped = clip_transform_pass(graph, {**settings.options, "data": batches})
+    return {"layers": clipped["layers"]}
+
+
+@method("correct_bias", when="after")
+def _correct_bias(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """The mean error of each channel of a layer's output put into its bias."""
+    _, corrected = correct_bias_transform_pass(graph, {**settings.options, "data": batches})
+    return {"biases": corrected["layers"]}
 
 
 @method("gptq", when="after")

@@ -19,7 +19,8 @@ class Rotation(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`x`, rotated."""
         matrix: Tensor = self.matrix  # type: ignore[assignment]
-        return (x.unflatten(-1, (-1, len(matrix))) @ matrix.to(x.dtype)).flatten(-2)
+        runs = x.reshape(*x.shape[:-1], -1, len(matrix))
+        return (runs @ matrix.to(x.dtype)).flatten(-2)
 
     def extra_repr(self) -> str:
         matrix: Tensor = self.matrix  # type: ignore[assignment]

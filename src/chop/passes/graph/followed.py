@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op, node_module
@@ -23,8 +23,9 @@ from chop.ir.trace.effects import is_in_place
 from chop.ir.trace.environment import evaluation_mode, kept_buffers
 from chop.passes.graph.propagate import bind_inputs, kept_random_state
 
-READERS = ("linear",)
-WRITERS = ("linear", "embedding", "conv1d", "conv2d", "conv3d")
+CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+READERS = ("linear", *CONVOLUTIONS)
+WRITERS = ("linear", "embedding", *CONVOLUTIONS)
 Values = Mapping[fx.Node, Any]
 
 
@@ -42,7 +43,7 @@ class Change:
     def __call__(self, x: Tensor, dim: int) -> Tensor:
         """`x` changed along `dim`, computed in double precision."""
         moved = x.double().movedim(dim, -1)
-        runs = moved.unflatten(-1, (-1, self.size))
+        runs = moved.reshape(*moved.shape[:-1], -1, self.size)
         return self.apply(runs).flatten(-2).movedim(-1, dim).to(x.dtype)
 
 
@@ -148,12 +149,12 @@ class _Walk:
     def _forget_from(self, position: int) -> None:
         for known in (self.changed, self.dims, self.lost, self.readers):
             for node in [n for n in known if self.place[n] >= position]:
-                del known[node]  # type: ignore[attr-defined]
+                del known[node]
 
     def _visit(self, node: fx.Node) -> dict[fx.Node, int]:
         inputs = [n for n in node.all_input_nodes if n in self.changed]
         more: dict[fx.Node, int] = {}
-        if is_layer(node, READERS):
+        if is_layer(node, READERS) and not _is_grouped(node):
             self._read(node, inputs)
         elif inputs and node.op == "output":
             self._refuse(inputs[0], "is a result of the model")
@@ -170,7 +171,9 @@ class _Walk:
 
     def _read(self, node: fx.Node, inputs: list[fx.Node]) -> None:
         for source in inputs:
-            if self.dims.get(source) != self.run.values[source].dim() - 1:
+            value = self.run.values[source]
+            dim = 1 if is_layer(node, CONVOLUTIONS) else value.dim() - 1
+            if self.dims.get(source) != dim:
                 self._refuse(source, f"is read by '{node.target}'")
             self.readers[node] = None
 
@@ -238,7 +241,12 @@ def _written_dim(node: fx.Node) -> int | None:
         return -1
     if not is_layer(node, WRITERS):
         return None
-    return 1 if isinstance(node_module(node), nn.Conv1d | nn.Conv2d | nn.Conv3d) else -1
+    return 1 if is_layer(node, CONVOLUTIONS) else -1
+
+
+def _is_grouped(node: fx.Node) -> bool:
+    """Whether a convolution has groups: it reads no channel with all of its weights."""
+    return getattr(node_module(node), "groups", 1) != 1
 
 
 def is_layer(node: fx.Node, ops: tuple[str, ...]) -> bool:

@@ -52,7 +52,8 @@ def orthogonal(size: int, kind: Kind, seed: int) -> Tensor:
     if found is None:
         return _random(size, draw)
     signs = torch.randint(0, 2, (size,), generator=draw) * 2.0 - 1.0
-    return signs.double()[:, None] * found / size**0.5
+    mixed: Tensor = signs.double()[:, None] * found / size**0.5
+    return mixed
 
 
 def _random(size: int, draw: torch.Generator) -> Tensor:

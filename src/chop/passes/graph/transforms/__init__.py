@@ -2,7 +2,9 @@
 
 from chop.old_names import lazy_names
 from chop.passes.base import check_exports
+from chop.passes.graph.transforms.clip import clip_transform_pass
 from chop.passes.graph.transforms.compile import compile_transform_pass
+from chop.passes.graph.transforms.correct_bias import correct_bias_transform_pass
 from chop.passes.graph.transforms.eliminate_common_subexpressions import (
     eliminate_common_subexpressions_transform_pass,
 )
@@ -11,6 +13,7 @@ from chop.passes.graph.transforms.emit_bram import emit_bram_transform_pass
 from chop.passes.graph.transforms.emit_cocotb import emit_cocotb_transform_pass
 from chop.passes.graph.transforms.emit_internal_rtl import emit_internal_rtl_transform_pass
 from chop.passes.graph.transforms.emit_verilog_top import emit_verilog_top_transform_pass
+from chop.passes.graph.transforms.equalize import equalize_transform_pass
 from chop.passes.graph.transforms.extract_subgraph import extract_subgraph_transform_pass
 from chop.passes.graph.transforms.fold_constants import fold_constants_transform_pass
 from chop.passes.graph.transforms.fuse_attention import fuse_attention_transform_pass
@@ -33,13 +36,16 @@ from chop.passes.graph.transforms.replace_module import replace_module_transform
 from chop.passes.graph.transforms.rotate import rotate_transform_pass
 
 __all__ = [
+    "clip_transform_pass",
     "compile_transform_pass",
+    "correct_bias_transform_pass",
     "eliminate_common_subexpressions_transform_pass",
     "eliminate_dead_code_transform_pass",
     "emit_bram_transform_pass",
     "emit_cocotb_transform_pass",
     "emit_internal_rtl_transform_pass",
     "emit_verilog_top_transform_pass",
+    "equalize_transform_pass",
     "extract_subgraph_transform_pass",
     "fold_constants_transform_pass",
     "fuse_attention_transform_pass",

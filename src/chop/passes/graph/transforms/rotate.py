@@ -19,7 +19,6 @@ from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.annotate import refresh
 from chop.passes.graph.changed_weights import apply_change, check_calls
 from chop.passes.graph.followed import (
-    READERS,
     ExampleRun,
     RefusedError,
     Trail,
@@ -43,6 +42,7 @@ from chop.passes.graph.transforms.lift_products import lift_products
 
 logger = get_logger(__name__)
 WHO = "rotate"
+LINEAR = ("linear",)
 
 
 @dataclass(frozen=True)
@@ -222,13 +222,14 @@ def _rotate_heads(graph: MaseGraph, args: RotateArgs, done: Done) -> None:
 def _heads(run: ExampleRun) -> Iterator[tuple[fx.Node, int]]:
     """Layers whose result is viewed in runs, with their length."""
     for node in run.nodes:
-        if not is_layer(node, READERS):
+        if not is_layer(node, LINEAR):
             continue
         whole = run.values[node]
         for user in node.users:
             view = run.values.get(user)
-            is_view = isinstance(view, Tensor) and view.numel() == whole.numel()
-            if is_view and view.dim() > whole.dim() and whole.shape[-1] % view.shape[-1] == 0:
+            if not isinstance(view, Tensor) or view.numel() != whole.numel():
+                continue
+            if view.dim() > whole.dim() and whole.shape[-1] % view.shape[-1] == 0:
                 yield node, view.shape[-1]
                 break
 
@@ -239,7 +240,7 @@ def _rotate_online(
     """Rotate at run time before layers that write a stream and read nothing rotated."""
     names = {name for stream in done.streams for name in stream["writers"]}
     for node in run.nodes:
-        if not is_layer(node, READERS) or str(node.target) not in names or node in taken:
+        if not is_layer(node, LINEAR) or str(node.target) not in names or node in taken:
             continue
         source = node.all_input_nodes[0]
         matrix = orthogonal(run.values[source].shape[-1], args.kind, args.seed)
