@@ -299,9 +299,10 @@ def _open_postgres(url: str, beat: int) -> SqlStore:
     try:
         importlib.import_module("psycopg")
     except ImportError as error:  # also where it is there and finds no libpq
+        reason = str(error).partition("\n")[0]
         raise MissingDependencyError(
-            f"storage: psycopg cannot be imported ({str(error).partition(chr(10))[0]}), and a postgresql:// "
-            "storage needs it. Install it: pip install 'mase[cluster]'."
+            f"storage: psycopg cannot be imported ({reason}), which a postgresql:// storage needs. "
+            "Install it: pip install 'mase[cluster]'."
         ) from error
     shown = sqlalchemy.make_url(url).set(drivername="postgresql").render_as_string()
     engine = sqlalchemy.create_engine(url, pool_pre_ping=True, isolation_level="AUTOCOMMIT")

@@ -234,13 +234,17 @@ class TiedToATable(nn.Module):
         return self.head(self.fc(nn.functional.embedding(x, self.table.weight) * 2))
 
 
-def test_a_layer_whose_weight_the_graph_reads_by_another_name_is_kept():
+@pytest.mark.parametrize("adapted", [False, True])
+def test_a_layer_whose_weight_the_graph_reads_by_another_name_is_kept(adapted):
     x = torch.arange(12).reshape(3, 4)
     graph = graph_of(TiedToATable(), {"x": x})
+    if adapted:
+        passes.insert_lora_adapter_transform_pass(graph, {"rank": 2})
     _, info = passes.pack_weights_transform_pass(graph)
     reasons = {r["module"]: r["reason"] for r in info["modules"]}
     assert reasons["head"] == "the graph itself reads its weight" and reasons["fc"] == ""
-    assert graph.model.head.weight is graph.model.table.weight
+    head = graph.model.head.base_layer if adapted else graph.model.head
+    assert head.weight is graph.model.table.weight
 
 
 @pytest.mark.parametrize("how", ["values", "in place"])

@@ -224,8 +224,6 @@ class _Packer:
             raise KeepError("has no parameters")
         if any(target == s or target.startswith(f"{s}.") for s in self.args.skip):
             raise KeepError("in skip")
-        if id(old) in self.read:
-            raise KeepError("the graph itself reads its weight")
         if id(old) not in self.packed_modules:
             self.packed_modules[id(old)] = (old, self._make(old))
         _, new = self.packed_modules[id(old)]
@@ -233,6 +231,8 @@ class _Packer:
         return new, getattr(base, "format", self.args.format)
 
     def _make(self, old: nn.Module) -> nn.Module:
+        if id(old) in self.read:
+            raise KeepError("the graph itself reads its weight")
         op = op_of_module(old)
         maker = MAKERS.get(op.name if op else "")
         if maker is None:
