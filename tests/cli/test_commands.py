@@ -232,6 +232,17 @@ def test_a_sweep_of_a_model_that_changed_measures_anew_and_says_what_it_reuses(
     assert again[0]["before"] < first[0]["before"] - 0.1
 
 
+def test_explain_finds_the_layer_that_was_rounded_coarsely(mase, trained, tmp_path):
+    rules = "--set rules.by=name --set rules.layers_3.config.name=mxint"
+    mase(f"quantize {trained} {rules} --set rules.layers_3.config.weight_width=2 --out q")
+    found = mase(f"explain q {DIGITS} --against {trained} --rows 32 --out e --json").document
+    (layer,) = found["explained"]["layers"]
+    assert layer["layer"] == "layers.3" and layer["loss"] == found["explained"]["loss"]
+    assert (tmp_path / "e" / "explain.svg").is_file() and (tmp_path / "e" / "kernels.csv").is_file()
+    refused = mase(f"explain {trained} {DIGITS}")
+    assert refused.code == 2 and "nothing in the graph is quantised" in refused.err
+
+
 def test_one_storage_does_not_mix_two_searches(mase, trained, tmp_path):
     line = f"search {trained} {DIGITS} --formats integer,mxint --trials 2 --storage all.db"
     assert mase(f"{line} --out one").code == 0
