@@ -11,10 +11,12 @@ from chop.ir.graph import MaseGraph
 from chop.log import get_logger
 from chop.passes import (
     allocate_bits_analysis_pass,
+    calibrate_analysis_pass,
     gptq_transform_pass,
     quantize_transform_pass,
     sensitivity_analysis_pass,
 )
+from chop.passes.graph.transforms.lift_products import lift_products
 from chop.registry import Registry
 
 logger = get_logger(__name__)
@@ -137,23 +139,31 @@ def quantize_with_data(
     batches: Sequence[Any],
     method: str | Sequence[str] = "nearest",
     options: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    observer: str | Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Quantise by `rules` with the methods that `method` names; what was done to each layer.
 
-    Methods for the float graph go first, then layers are quantised, then come the methods for the
-    quantised graph; those of one kind in the order they are named. `options` has further arguments
-    of a method's pass by the method's name.
+    Methods for the float graph go first. Then an `observer` chooses what the rules leave open (the
+    point of fixed point, scales that are not measured anew at each call), layers are quantised, and
+    the methods for the quantised graph follow; those of one kind in the order they are named.
+    `options` has further arguments of a pass by the method's name, "calibrate" for the observer's.
     """
-    chosen, records = methods_named(method), {}
+    chosen, more = methods_named(method), options or {}
+    records: dict[str, Any] = {}
 
     def apply(when: When) -> None:
         for name, each in chosen.items():
             if each.when == when:
                 logger.info("quantize: %s", name)
-                settings = Settings(rules, (options or {}).get(name, {}))
-                records.update(each.run(graph, batches, settings))
+                records.update(each.run(graph, batches, Settings(rules, more.get(name, {}))))
 
+    lift_products(graph)  # what a method changes are the layers that are quantised
     apply("before")
+    if observer is not None:
+        given = {**rules, **more.get("calibrate", {}), "data": batches, "observer": observer}
+        _, found = calibrate_analysis_pass(graph, given)
+        rules, records["calibration"] = found["config"], found["table"]
     _, info = quantize_transform_pass(graph, rules)
     apply("after")
     return {"quantized": info["quantized"], **records}

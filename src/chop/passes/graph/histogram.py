@@ -51,7 +51,7 @@ class Histogram:
     def _grow(self, needed: Tensor) -> None:
         quarter = self.bins // 4
         while bool((short := self._exponent < needed).any()):
-            pairs = self._counts[short].unflatten(1, (-1, 2)).sum(2)
+            pairs = self._counts[short].reshape(-1, self.bins // 2, 2).sum(2)
             self._counts[short] = F.pad(pairs, (quarter, quarter))
             self._exponent = self._exponent + short
 

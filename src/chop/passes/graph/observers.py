@@ -213,7 +213,7 @@ class RuleObserver:
 
     def observe(self, x: Tensor) -> None:
         """See one batch."""
-        x = torch.where(torch.isfinite(x), x, 0.0).float()
+        x = torch.where(torch.isfinite(x), x, 0.0).detach().float()
         for form in self.errors:
             self.errors[form] += float((form.quantize(x) - x).double().square().sum())
 
@@ -229,10 +229,9 @@ def make_observer(given: str | Mapping[str, Any], where: str) -> Observer:
     >>> make_observer({"name": "percentile", "percentile": 99.9}, "here").percentile
     99.9
     """
-    settings = {"name": given} if isinstance(given, str) else dict(given)
-    name = settings.pop("name", None)
+    settings: dict[str, Any] = {"name": given} if isinstance(given, str) else dict(given)
     try:
-        cls = OBSERVERS[name]
+        cls = OBSERVERS[str(settings.pop("name", None))]
     except RegistryError as error:
         raise ConfigError(f"{where}: {error}") from error
     return parse(cls, settings, where)

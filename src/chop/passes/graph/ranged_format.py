@@ -114,8 +114,7 @@ class PowerRange:
         return _value_at(reaches, largest)
 
     def represent(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        made = dataclasses.replace(self.format, **{self.setting: self.value(low, high)})
-        return made.quantize(x)
+        return _with(self.format, self.setting, self.value(low, high)).quantize(x)
 
     def settings(self, low: Tensor, high: Tensor) -> dict[str, Any]:
         return {self.setting: self.value(low, high)}
@@ -143,10 +142,15 @@ def _reaches(form: Quantizer, setting: str) -> dict[int, float]:
     found = {}
     for value in BIASES:
         try:
-            found[value] = dataclasses.replace(form, **{setting: value}).range[1]  # type: ignore[type-var]
+            found[value] = _with(form, setting, value).range[1]
         except ConfigError:  # values that float32 cannot hold
             continue
     return {value: reach for value, reach in found.items() if math.isfinite(reach)}
+
+
+def _with(form: Quantizer, setting: str, value: Any) -> Quantizer:
+    changed: dict[str, Any] = {setting: value}
+    return dataclasses.replace(form, **changed)
 
 
 def ranged(form: Quantizer) -> RangedFormat | None:
@@ -172,9 +176,10 @@ def slot_rows(form: Quantizer, x: Tensor, *, by_row: bool) -> Tensor:
         return x.reshape(1, -1)
     if form.granularity == "channel":
         return x.movedim(form.axis, 0).flatten(1) if x.dim() > 1 else x[:, None]
-    rows = torch.atleast_2d(x).flatten(0, -2)
+    rows = x.reshape(-1, x.shape[-1])
     short = -rows.shape[1] % form.group_size
-    groups = torch.nn.functional.pad(rows, (0, short)).unflatten(1, (-1, form.group_size))
+    padded = torch.nn.functional.pad(rows, (0, short))
+    groups = padded.reshape(len(rows), -1, form.group_size)
     return groups.flatten(0, 1) if by_row else groups.transpose(0, 1).flatten(1)
 
 
@@ -182,4 +187,4 @@ def rules_of(form: Quantizer) -> Iterator[Quantizer]:
     """The format with each of its rules for the exponent that a block shares."""
     if hasattr(form, "scale_rule"):
         for rule in ("floor", "ceil", "rceil", "even"):
-            yield dataclasses.replace(form, scale_rule=rule)  # type: ignore[call-arg]
+            yield _with(form, "scale_rule", rule)
