@@ -164,6 +164,11 @@ CASES: dict[str, PassCase] = {
     "sensitivity_analysis_pass": PassCase(
         lambda graph: {"data": [graph.dummy_in], "formats": FORMATS}, models=(MLP, BERT)
     ),
+    "smooth_transform_pass": PassCase(
+        lambda graph: {"data": [graph.dummy_in], "alpha": 0.5},
+        models=(MLP, BERT),
+        is_idempotent=False,
+    ),
     "summarize_graph_analysis_pass": PassCase(),
     "summarize_quantization_analysis_pass": PassCase(),
     "verify_metadata_analysis_pass": PassCase(),

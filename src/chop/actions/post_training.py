@@ -15,6 +15,7 @@ from chop.passes import (
     gptq_transform_pass,
     quantize_transform_pass,
     sensitivity_analysis_pass,
+    smooth_transform_pass,
 )
 from chop.passes.graph.transforms.lift_products import lift_products
 from chop.registry import Registry
@@ -118,6 +119,22 @@ def _gptq(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[
     """Weights rounded one column after the other, each making up for the errors before it."""
     _, rounded = gptq_transform_pass(graph, {**settings.options, "data": batches})
     return {"layers": rounded["layers"]}
+
+
+@method("smooth", when="before")
+def _smooth(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Scales moved from activations into weights, so that both are rounded less."""
+    given = {**settings.rules, **settings.options, "data": batches}
+    _, moved = smooth_transform_pass(graph, given)
+    return {"smooth": moved["sites"]}
+
+
+@method("awq", when="before")
+def _awq(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Columns of weights that strong activations read made larger, so that they err less."""
+    given = {**settings.rules, "style": "awq", **settings.options, "data": batches}
+    _, moved = smooth_transform_pass(graph, given)
+    return {"awq": moved["sites"]}
 
 
 def methods_named(given: str | Sequence[str]) -> dict[str, Method]:

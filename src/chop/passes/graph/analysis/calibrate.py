@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, fx
@@ -20,21 +19,12 @@ from chop.passes.graph.observers import make_observer
 from chop.passes.graph.operand_observer import ObserverChoice, OperandObserver
 from chop.passes.graph.transforms.quantize import chosen_formats
 from chop.passes.graph.watched_operands import Watched, operand_of, watch
-from chop.passes.old_configs import modern_quantize_args
-from chop.passes.quantization_rules import QuantizeArgs
+from chop.passes.quantization_rules import QuantizeArgs, modern_beside
 
 logger = get_logger(__name__)
 
 WHERE = "calibrate"
 OWN = ("data", "num_samples", "observer", "operands")
-
-
-def _modern(given: Any) -> Any:
-    """Rules in today's layout; what is not a rule as it is."""
-    if not isinstance(given, Mapping):
-        return given
-    own = {key: given[key] for key in OWN if key in given}
-    return {**modern_quantize_args({k: v for k, v in given.items() if k not in own}), **own}
 
 
 @dataclass(frozen=True)
@@ -52,7 +42,7 @@ class CalibrateArgs(QuantizeArgs):
     observer: Any = "mse"
     operands: tuple[str, ...] = ("data_in", "weight", "bias")
 
-    modern = staticmethod(_modern)
+    modern = staticmethod(modern_beside(OWN))
 
 
 @graph_pass("calibrate_analysis_pass", CalibrateArgs)
@@ -90,9 +80,8 @@ def calibrate_analysis_pass(graph: MaseGraph, args: CalibrateArgs) -> PassResult
 
 def _watched(graph: MaseGraph, args: CalibrateArgs) -> list[Watched]:
     """Everything that the rules give a format, a module that is called twice once."""
-    own = {f.name: getattr(args, f.name) for f in fields(QuantizeArgs)}
     known: dict[str, Watched] = {}
-    for node, _, choice in chosen_formats(graph, QuantizeArgs(**own)):
+    for node, _, choice in chosen_formats(graph, args.rule_args):
         if choice is not None:
             made = watch(graph, node, choice)
             if known.setdefault(made.key, made) is not made:
