@@ -6,15 +6,14 @@ the capture could see: it may ask whether it is traced. The graph then is anothe
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from chop.ir.arguments import tensors_in
-from chop.ir.trace.environment import kept_buffers
+from chop.ir.trace.environment import evaluation_mode, kept_buffers
 from chop.log import get_logger
 
 logger = get_logger(__name__)
@@ -34,9 +33,19 @@ def warn_if_different(
     if not inputs or not _has_values(model, inputs):
         return
     try:
-        expected, got = _run(model, inputs), _run(captured, inputs)
-        again = expected if _difference(expected, got) == 0 else _run(model, inputs)
+        expected = _run(model, inputs)
     except Exception as error:  # the model's own affair: it is captured, and may never run so
+        logger.warning(
+            "%s itself does not run on the inputs it was captured with: %s: %s",
+            type(model).__name__,
+            type(error).__name__,
+            str(error).partition("\n")[0],
+        )
+        return
+    try:
+        got = _run(captured, inputs)
+        again = expected if _difference(expected, got) == 0 else _run(model, inputs)
+    except Exception as error:  # a guard, or a pass's affair
         logger.debug("the graph was not compared with the model: %s", error)
         return
     difference = _difference(expected, got)
@@ -61,7 +70,7 @@ def _run(model: nn.Module, inputs: Mapping[str, Any]) -> list[Tensor]:
         torch.no_grad(),
         torch.random.fork_rng(devices=[]),
         kept_buffers(model),
-        _evaluating(model),
+        evaluation_mode(model),
     ):
         torch.manual_seed(0)
         return [t for t in tensors_in(_plain(model(**copies))) if t.is_floating_point()]
@@ -69,18 +78,6 @@ def _run(model: nn.Module, inputs: Mapping[str, Any]) -> list[Tensor]:
 
 def _plain(result: Any) -> Any:
     return dict(result) if isinstance(result, Mapping) else result
-
-
-@contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _difference(expected: list[Tensor], got: list[Tensor]) -> float:
