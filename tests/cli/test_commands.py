@@ -158,6 +158,12 @@ def test_quantize_to_a_budget_of_bits_rounds_by_effect(mase, trained, tmp_path):
     assert all(row["rounded"] >= row["plain"] for row in found["layers"])
     assert found["stages"]["after"]["accuracy"] > found["stages"]["before"]["accuracy"] - 0.1
     assert type(layer(tmp_path / "gptq")).__name__ == "LinearMXInt"
+    assert mase("report gptq --out page").code == 0
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert '"sensitivity":{"table":[{"layer":"layers.1","format":"mxint2"' in page
+    (tmp_path / "gptq" / "sensitivity.json").write_text('{"table": []}')
+    refused = mase("report gptq --out page")
+    assert refused.code == 2 and "gptq/sensitivity.json.table: there is no layer" in refused.err
 
 
 @pytest.mark.parametrize(

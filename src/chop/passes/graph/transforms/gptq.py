@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
@@ -18,7 +18,6 @@ from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass, Quantizer, ScaleInteger
-from chop.nn.quantizers.scale_integer import STORED
 from chop.nn.quantizers.stored_scale import with_stored_scale
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.calibration_data import calibration_batches
@@ -26,11 +25,12 @@ from chop.passes.graph.gptq_rounding import output_error, rounded_with_feedback
 from chop.passes.graph.layer_inputs import input_rows
 from chop.passes.graph.layerwise import LayerwiseRun
 from chop.passes.graph.number_formats import annotate_formats
+from chop.passes.graph.stored_scales import store_scale
 from chop.passes.graph.weight_grid import WeightGrid, weight_grid
 
 logger = get_logger(__name__)
 
-WEIGHT, SCALE = "weight", "weight_scale"
+WEIGHT = "weight"
 OPS = ("linear", "conv1d", "conv2d")
 ORDERS: dict[str, tuple[bool, ...]] = {
     "importance": (True,),
@@ -203,10 +203,7 @@ def store_scales(layer: QuantizedModule, form: ScaleInteger, scales: Tensor) -> 
     kept = scales if shape is None else scales.flatten()[: math.prod(shape)].reshape(shape)
     if form.granularity == "group":
         kept = scales.reshape(*cast(Tensor, layer.weight).shape[:-1], -1)
-    layer.register_buffer(SCALE, kept.clone())
-    layer.set_formats(
-        {**layer.config, SCALE: STORED}, {**layer.quantizers, WEIGHT: replace(form, scale=STORED)}
-    )
+    store_scale(layer, WEIGHT, kept)
 
 
 def decibels(signal: float, noise: float) -> float:
