@@ -34,6 +34,7 @@ from chop.passes.graph.transforms.quantize import quantize_transform_pass
 from chop.passes.graph.transforms.remove_dropout import remove_dropout_transform_pass
 from chop.passes.graph.transforms.replace_module import replace_module_transform_pass
 from chop.passes.graph.transforms.rotate import rotate_transform_pass
+from chop.passes.graph.transforms.smooth import smooth_transform_pass
 
 __all__ = [
     "clip_transform_pass",
@@ -62,6 +63,7 @@ __all__ = [
     "remove_dropout_transform_pass",
     "replace_module_transform_pass",
     "rotate_transform_pass",
+    "smooth_transform_pass",
 ]
 
 check_exports(globals())
