@@ -18,7 +18,7 @@ from chop.passes import (
     smooth_transform_pass,
 )
 from chop.passes.graph.transforms.lift_products import lift_products
-from chop.registry import Registry
+from chop.registry import Registry, suggest
 
 logger = get_logger(__name__)
 
@@ -26,6 +26,10 @@ WIDTHS = (2, 3, 4, 5, 6, 8)
 """Bits of a weight's elements to choose from, layer by layer."""
 BUDGET_FORMATS = ("mxint", "block_fp")
 """Formats that an average of bits can be asked of: a width, and exponents shared by blocks."""
+
+
+CALIBRATE = "calibrate"
+"""The key of the observer's options."""
 
 
 def weight_formats(name: str) -> dict[str, dict[str, Any]]:
@@ -167,6 +171,10 @@ def quantize_with_data(
     `options` has further arguments of a pass by the method's name, "calibrate" for the observer's.
     """
     chosen, more = methods_named(method), options or {}
+    unknown = [name for name in more if name not in (*chosen, CALIBRATE)]
+    if unknown:
+        known = suggest(unknown[0], (*chosen, CALIBRATE))
+        raise ConfigError(f"quantize.options: no method '{unknown[0]}' is asked for. {known}")
     records: dict[str, Any] = {}
 
     def apply(when: When) -> None:
@@ -178,7 +186,7 @@ def quantize_with_data(
     lift_products(graph)  # what a method changes are the layers that are quantised
     apply("before")
     if observer is not None:
-        given = {**rules, **more.get("calibrate", {}), "data": batches, "observer": observer}
+        given = {**rules, **more.get(CALIBRATE, {}), "data": batches, "observer": observer}
         _, found = calibrate_analysis_pass(graph, given)
         rules, records["calibration"] = found["config"], found["table"]
     _, info = quantize_transform_pass(graph, rules)
