@@ -150,6 +150,15 @@ def test_quantize_fits_the_point_and_trains_on(mase, trained):
     assert stages["after QAT"]["loss"] < stages["after"]["loss"]
 
 
+def test_quantize_learns_its_scales(mase, trained, tmp_path):
+    line = f"quantize {trained} {DIGITS} --format scale_integer --width 3 --observer mse"
+    found = mase(f"{line} --qat-epochs 2 --learn-scales --out learned --json").document
+    assert "layers.1.weight_scale" in found["learned"]
+    stages = found["stages"]
+    assert stages["after QAT"]["loss"] < stages["after"]["loss"]
+    assert layer(tmp_path / "learned").weight_scale.requires_grad
+
+
 def test_quantize_to_a_budget_of_bits_rounds_by_effect(mase, trained, tmp_path):
     line = f"quantize {trained} {DIGITS} --bits 4.5 --calibration-rows 32 --evaluate --json"
     plain = mase(f"{line} --out plain").document
@@ -179,6 +188,7 @@ def test_quantize_calibrates_and_composes_methods(mase, trained, tmp_path):
     [
         ("--bits 4.5", "give --dataset"),
         ("--width 8 --observer mse", "--observer looks at values of the dataset: give --dataset"),
+        ("--width 8 --learn-scales {data}", "give --observer and --qat-epochs too"),
         ("--width 8 --observer msq", "quantize.observer: unknown observer 'msq'"),
         ("--width 8 --fit --observer mse {data}", "fit is observer min_max for fixed point"),
         ("--width 8 --set options.gptq.damping=0.1 {data}", "no method 'gptq' is asked for"),

@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 from chop.errors import ConfigError, RegistryError
 from chop.ir.graph import MaseGraph
+from chop.ir.trace.environment import evaluation_mode
 from chop.log import get_logger
 from chop.passes import (
     allocate_bits_analysis_pass,
     calibrate_analysis_pass,
+    fuse_conv_bn_transform_pass,
     gptq_transform_pass,
     quantize_transform_pass,
     sensitivity_analysis_pass,
@@ -123,6 +125,14 @@ def _gptq(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[
     """Weights rounded one column after the other, each making up for the errors before it."""
     _, rounded = gptq_transform_pass(graph, {**settings.options, "data": batches})
     return {"layers": rounded["layers"]}
+
+
+@method("fold_batch_norm", when="before")
+def _fold(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Batch norms taken into the convolutions before them: what is rounded is what will run."""
+    with evaluation_mode(graph.model):  # by the running statistics
+        _, info = fuse_conv_bn_transform_pass(graph)
+    return {"folded": info["fused"]}
 
 
 @method("smooth", when="before")

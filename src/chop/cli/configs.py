@@ -136,6 +136,7 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     fixed point or the scales of integers (`mase list observers`); without one scales are measured
     at each call. `calibration_rows`: training rows that `bits`, `method` and `observer` look at.
     `evaluate`: measure before and after. `qat_epochs`: then train for so many epochs, quantised.
+    `learn_scales`: let it train the scales that the observer chose, too.
     `rules`: arguments of quantize_transform_pass, which the flags above are short for. `options`:
     further arguments of the passes of methods, by method; "calibrate" for the observer's.
     """
@@ -153,6 +154,7 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     calibration_rows: int = 128
     evaluate: bool = False
     qat_epochs: float = 0.0
+    learn_scales: bool = False
     rules: dict[str, Any] = field(default_factory=dict)
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     out: Path = Path("out/quantize")
@@ -175,6 +177,10 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
             raise ConfigError("fit is observer min_max for fixed point: give one or the other.")
         if self.bits is not None and (self.width is not None or self.rules or self.fit):
             raise ConfigError("bits chooses the widths: it excludes width, fit and rules.")
+        if self.learn_scales and (self.observer is None or not self.qat_epochs):
+            raise ConfigError(
+                "learn_scales trains what an observer chose: give --observer and --qat-epochs too."
+            )
         if self.calibration_rows < 1:
             raise ConfigError(f"calibration_rows must be at least 1, got {self.calibration_rows}.")
 

@@ -20,7 +20,7 @@ from chop.cli.failures import UsageError
 from chop.cli.session import Session
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
-from chop.passes import summarize_quantization_analysis_pass
+from chop.passes import learn_scales_transform_pass, summarize_quantization_analysis_pass
 
 OBSERVED_BATCHES = 4
 DEFAULT = BUDGET_FORMATS[0]
@@ -59,6 +59,8 @@ def _quantize(
     )
     if "calibration" in found:
         write_csv(session.folder / "calibration.csv", found["calibration"])
+    if config.learn_scales:
+        told["learned"] = learn_scales_transform_pass(graph)[1]["parameters"]
     return {**told, **found}
 
 

@@ -97,7 +97,7 @@ def _formats(graph: MaseGraph, args: SmoothArgs) -> dict[fx.Node, Mapping[str, Q
     """The formats that the rules give to the operands of layers."""
     if not args.rules and not args.default.config:
         return {}
-    found = {}
+    found: dict[fx.Node, Mapping[str, Quantizer]] = {}
     for node, _, choice in chosen_formats(graph, args.rule_args):
         if choice is not None and node.op == "call_module":
             layer = adapted_layer(node_module(node))
@@ -119,7 +119,7 @@ def _choices(
     args: SmoothArgs,
 ) -> list[tuple[Site, Choice, float]]:
     """The factors of each site and the power of its readers' outputs; nothing is changed yet."""
-    found = []
+    found: list[tuple[Site, Choice, float]] = []
     per_batch = -(-ROWS_KEPT // len(batches))
     with LayerwiseRun(graph, batches, f"{WHERE}.data") as run:
         place = {node: i for i, node in enumerate(run.nodes)}
