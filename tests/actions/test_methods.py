@@ -93,7 +93,8 @@ def test_each_method_lowers_the_error_of_a_model_with_a_residual_stream(name):
     errors = []
     for method_name in ("nearest", name.split(" ")[0]):
         graph = MaseGraph(model, dummy_in=data[0])
-        quantize_with_data(graph, RULES.get(name, MXINT4), data[:4], method_name, options)
+        given = options if method_name in options else {}
+        quantize_with_data(graph, RULES.get(name, MXINT4), data[:4], method_name, given)
         with torch.no_grad():
             wrong = [graph.model(x) - model(x) for x in data[4:]]
         errors.append(sum(float(w.square().sum()) for w in wrong))

@@ -66,7 +66,7 @@ class ScaledInteger:
 
     def __call__(self, x: Tensor) -> Tensor:
         wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        scale = self._paced(self.scale, wide).to(wide.dtype).abs().clamp(min=SMALLEST_SCALE)
+        scale = _away_from_zero(self._paced(self.scale, wide).to(wide.dtype))
         scale = expanded(scale, self.format, wide)
         low, high = self._bounds(wide)
         if not (self.trains or (torch.is_grad_enabled() and x.requires_grad)):
@@ -98,6 +98,11 @@ class ScaledInteger:
         shared = max(1, x.numel() // (samples * value.numel()))
         pace = 1.0 / math.sqrt(shared * self.format.integers[1])
         return _straight(value.detach(), value * pace)
+
+
+def _away_from_zero(scale: Tensor) -> Tensor:
+    """Scales that can be divided by; a negative one turns its integers round."""
+    return torch.where(scale < 0, scale.clamp(max=-SMALLEST_SCALE), scale.clamp(min=SMALLEST_SCALE))
 
 
 def _straight(value: Tensor, source: Tensor) -> Tensor:
