@@ -126,12 +126,24 @@ def check_products(format: str, shapes: tuple[tuple[int, int, int], ...], group_
         assert error < 2**-8, (format, group_size, rows, columns, batch, error)
 
 
+def check_again_and_again(format: str, group_size: int) -> None:
+    """Large products, often: a race would show as another result."""
+    for rows, columns, batch in ((14336, 4096, 16), (4096, 14336, 16), (4096, 4096, 3)):
+        packed = pack(torch.randn(rows, columns, device=DEVICE), format, group_size)
+        x = torch.randn(batch, columns, device=DEVICE).bfloat16()
+        parts = (packed.codes, packed.scales, None, format, group_size)
+        first = hopper.linear(x, *parts)
+        others = [hopper.linear(x, *parts) for _ in range(200)]
+        assert all(torch.equal(first, y) for y in others), (format, group_size, rows, columns)
+
+
 def check_hopper(format: str, group_size: int) -> None:
     """The kernels for compute capability 9.0: codes and scales, tails, bias and NaN."""
     for batch, rows in ((8, 256), (16, 256), (32, 256), (32, 2048), (256, 2048)):
         check_every_pair_multiplied(format, batch, rows, group_size)
     more = FEW_OF_4_BITS if PACKED_FORMATS[format].per_byte == 2 else ()
     check_products(format, FEW + MANY + more, group_size)
+    check_again_and_again(format, group_size)
 
 
 def check_graphs(format: str) -> None:
