@@ -169,6 +169,18 @@ def test_a_tensor_map_lies_where_the_copy_engine_can_read_it():
     assert nvrtc.ctypes.addressof(nvrtc._aligned(nvrtc.TensorMap, 64)) % 64 == 0
 
 
+def test_what_the_driver_reads_of_a_launch_is_kept_but_not_without_end():
+    kernel = nvrtc.Function.__new__(nvrtc.Function)
+    kernel._configs, kernel._shared_bytes, kernel._early = {}, 512, 1
+    first = kernel._config((3, 2, 1), 64, 0)
+    assert kernel._config((3, 2, 1), 64, 0) is first
+    launch = first.contents
+    assert (launch.grid_x, launch.grid_y, launch.block_x, launch.shared_bytes) == (3, 2, 64, 512)
+    for n in range(2 * nvrtc.MOST_CONFIGS):
+        assert kernel._config((n, 1, 1), 64, 0).contents.grid_x == n
+    assert len(kernel._configs) <= nvrtc.MOST_CONFIGS
+
+
 def test_the_constants_of_the_kernel_are_those_of_the_cut():
     defines = Cut(16, tiles=2, warps=4, split=2).defines("mxint8", group_size=64)
     sizes = {"GROUP": 64, "BATCH": 16, "TILES": 2, "WARPS": 4, "SPLIT": 2}

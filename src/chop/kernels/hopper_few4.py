@@ -133,7 +133,7 @@ def run_linear(
     """`linear` with a given cut; all tensors contiguous, x and bias in bfloat16."""
     columns, rows, device = x.shape[-1], codes.shape[0], x.device
     batch = x.numel() // columns
-    y = x.new_empty((*x.shape[:-1], rows))
+    y = torch.empty((*x.shape[:-1], rows), dtype=x.dtype, device=device)
     maps = _weight_maps(codes.data_ptr(), scales.data_ptr(), rows, columns, group_size, cut.tiles)
     x_map = nvrtc.tensor_map(
         x.data_ptr(), nvrtc.BFLOAT16, (batch, columns), 2 * columns, (cut.batch, 64)
