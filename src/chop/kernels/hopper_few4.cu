@@ -89,16 +89,18 @@ struct Part {
               (first_panel() + panel) * PANEL, row, ready);
   }
 
-  // By all threads, where the copy engine cannot.
+  // By all threads, where the copy engine cannot; `Piece` is as many scales as are taken at a time.
+  template <class Piece>
   __device__ __forceinline__ void put_scales(const u8* of_w, int rows, int groups) const {
-    int width = panels() * PANEL, from = first_panel() * PANEL;
-    for (int i = threadIdx.x; i < ROWS_W * width; i += THREADS) {
-      int r = i / width, k = i % width;
+    int width = panels() * PANEL, from = first_panel() * PANEL, pieces = width / sizeof(Piece);
+#pragma unroll 8
+    for (int i = threadIdx.x; i < ROWS_W * pieces; i += THREADS) {
+      int r = i / pieces, k = i % pieces * sizeof(Piece);
       bool has = row + r < rows && from + k < groups;
-      scales[k / PANEL * ROWS_W * PANEL + scale_place(r, k % PANEL)] =
-          has ? __ldg(of_w + (long long)(row + r) * groups + from + k) : 0;
+      const u8* here = of_w + (long long)(row + r) * groups + from + k;
+      u8* there = scales + k / PANEL * ROWS_W * PANEL + scale_place(r, k % PANEL);
+      *(Piece*)there = has ? __ldg((const Piece*)here) : 0;
     }
-    __syncthreads();
   }
 };
 
@@ -201,9 +203,14 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS)
   if (is_copied && is_elected())
     for (int panel = warp; panel < panels; panel += WARPS) part.ask_scales(panel);
   ask_first();
-  if (!is_copied) part.put_scales(scales, rows, groups);
-  if (!is_copied && thread == 0)
-    for (int s = 0; s < panels; s++) arrive(shared_address(part.known + s));
+  if (!is_copied) {
+    if (groups % 4 == 0)
+      part.put_scales<u32>(scales, rows, groups);
+    else
+      part.put_scales<u8>(scales, rows, groups);
+    __syncthreads();
+    for (int s = thread; s < panels; s += THREADS) arrive(shared_address(part.known + s));
+  }
 
   float sums[TILES][BATCH / 8][4] = {};
   u32 largest = multiply<true>(sums, part);
