@@ -23,6 +23,8 @@ PROGRAMMATIC_STREAM_SERIALIZATION = 6
 """The driver's name of the attribute that lets a kernel start while the one before it ends."""
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 """The driver's name of the attribute that allows a kernel so much shared memory."""
+MOST_CONFIGS = 256
+"""Launches of a kernel that are remembered."""
 INVALID_CONTEXT = 201
 """The driver's answer where no context is current."""
 UINT8, BFLOAT16 = 0, 9
@@ -70,12 +72,14 @@ class TensorMap(ctypes.Structure):
     _fields_ = (("opaque", ctypes.c_uint64 * 16),)
 
 
+@functools.lru_cache(4096)
 def tensor_map(
     pointer: int, kind: int, shape: tuple[int, int], row_bytes: int, box: tuple[int, int]
 ) -> TensorMap:
     """A matrix of rows and columns in memory, of which boxes of rows and columns are copied.
 
-    The rows of a box are 16, 32, 64 or 128 bytes long, and are permuted accordingly.
+    The rows of a box are 16, 32, 64 or 128 bytes long, and are permuted accordingly. What is made
+    depends on the arguments alone, and memory is used again and again: so it is kept.
     """
     aligned: TensorMap = _aligned(TensorMap, 64)
     (rows, columns), (box_rows, box_columns) = shape, box
@@ -114,6 +118,7 @@ class Function:
         self, image: bytes, name: str, shared_bytes: int = 0, *, starts_early: bool = False
     ) -> None:
         driver, self._early = _driver(), int(starts_early)
+        self._configs: dict[tuple[tuple[int, int, int], int, int], Any] = {}
         self._module, self._handle, self._shared_bytes = c_void_p(), c_void_p(), shared_bytes
         loaded = _in_context(lambda: driver.cuModuleLoadData(byref(self._module), image))
         _check(loaded, f"load {name}")
@@ -128,11 +133,23 @@ class Function:
         self, grid: tuple[int, int, int], threads: int, stream: int, arguments: Sequence[Any]
     ) -> None:
         """Queue the kernel; `arguments` are ctypes values and must match its signature."""
-        pointers = (c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
-        config = _Config(*grid, threads, 1, 1, self._shared_bytes, stream, _EARLY, self._early)
+        pointers = (c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        given = (self._config(grid, threads, stream), self._handle, pointers, None)
         launch = _driver().cuLaunchKernelEx
-        status = _in_context(lambda: launch(byref(config), self._handle, pointers, None))
+        status = launch(*given)
+        if status == INVALID_CONTEXT:
+            status = _in_context(lambda: launch(*given))
         _check(status, "launch a kernel")
+
+    def _config(self, grid: tuple[int, int, int], threads: int, stream: int) -> Any:
+        """What the driver reads of a launch; kept, because making it takes longer than using it."""
+        key = (grid, threads, stream)
+        if key not in self._configs:
+            if len(self._configs) == MOST_CONFIGS:
+                self._configs.clear()
+            config = _Config(*grid, threads, 1, 1, self._shared_bytes, stream, _EARLY, self._early)
+            self._configs[key] = ctypes.pointer(config)
+        return self._configs[key]
 
 
 def architecture(device: torch.device) -> str:

@@ -105,7 +105,7 @@ MANY = (
 )  # fmt: skip
 FEW_OF_4_BITS = (
     (3, 96, 1), (333, 2880, 7), (30, 4160, 16), (2000, 14336, 16), (4096, 16384, 4),
-    (20000, 352, 9), (500, 1056, 20), (14336, 4096, 2), (1000, 40960, 3),
+    (20000, 352, 9), (500, 1056, 20), (14336, 4096, 2), (1000, 40960, 3), (5000, 3584, 5),
 )  # fmt: skip
 """Rows, columns and batch: tails in each, and every way of splitting the columns."""
 
@@ -126,12 +126,24 @@ def check_products(format: str, shapes: tuple[tuple[int, int, int], ...], group_
         assert error < 2**-8, (format, group_size, rows, columns, batch, error)
 
 
+def check_again_and_again(format: str, group_size: int) -> None:
+    """Large products, often: a race would show as another result."""
+    for rows, columns, batch in ((14336, 4096, 16), (4096, 14336, 16), (4096, 4096, 3)):
+        packed = pack(torch.randn(rows, columns, device=DEVICE), format, group_size)
+        x = torch.randn(batch, columns, device=DEVICE).bfloat16()
+        parts = (packed.codes, packed.scales, None, format, group_size)
+        first = hopper.linear(x, *parts)
+        others = [hopper.linear(x, *parts) for _ in range(200)]
+        assert all(torch.equal(first, y) for y in others), (format, group_size, rows, columns)
+
+
 def check_hopper(format: str, group_size: int) -> None:
     """The kernels for compute capability 9.0: codes and scales, tails, bias and NaN."""
     for batch, rows in ((8, 256), (16, 256), (32, 256), (32, 2048), (256, 2048)):
         check_every_pair_multiplied(format, batch, rows, group_size)
     more = FEW_OF_4_BITS if PACKED_FORMATS[format].per_byte == 2 else ()
     check_products(format, FEW + MANY + more, group_size)
+    check_again_and_again(format, group_size)
 
 
 def check_graphs(format: str) -> None:

@@ -118,7 +118,7 @@ def test_a_cut_of_4_bits_fits_the_multiprocessor_and_covers_the_product(batch, g
 
 def test_there_is_a_barrier_for_each_slot_and_each_panel_of_scales():
     panels = hopper_few4.MOST_COLUMNS // min(GROUP_SIZES) // hopper_few4.PANEL
-    assert 8 * (2 * 16 + panels) <= hopper_few4.BARRIERS
+    assert 8 * (16 + panels + 1) <= hopper_few4.BARRIERS
 
 
 def test_rows_decide_how_tall_a_block_of_4_bits_is():
@@ -167,6 +167,18 @@ def test_two_copies_of_an_mxfp4_code_times_the_raised_scale_are_the_value():
 
 def test_a_tensor_map_lies_where_the_copy_engine_can_read_it():
     assert nvrtc.ctypes.addressof(nvrtc._aligned(nvrtc.TensorMap, 64)) % 64 == 0
+
+
+def test_what_the_driver_reads_of_a_launch_is_kept_but_not_without_end():
+    kernel = nvrtc.Function.__new__(nvrtc.Function)
+    kernel._configs, kernel._shared_bytes, kernel._early = {}, 512, 1
+    first = kernel._config((3, 2, 1), 64, 0)
+    assert kernel._config((3, 2, 1), 64, 0) is first
+    launch = first.contents
+    assert (launch.grid_x, launch.grid_y, launch.block_x, launch.shared_bytes) == (3, 2, 64, 512)
+    for n in range(2 * nvrtc.MOST_CONFIGS):
+        assert kernel._config((n, 1, 1), 64, 0).contents.grid_x == n
+    assert len(kernel._configs) <= nvrtc.MOST_CONFIGS
 
 
 def test_the_constants_of_the_kernel_are_those_of_the_cut():

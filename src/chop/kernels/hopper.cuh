@@ -87,6 +87,18 @@ __device__ __forceinline__ u32 decode_byte(u32 word, u32 at, u32 scale) {
 
 __device__ __forceinline__ float from_bf16(u16 bits) { return __uint_as_float((u32)bits << 16); }
 
+// The same in all threads of a warp, which the compiler does not see otherwise.
+__device__ __forceinline__ int warp_number() {
+  return __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+}
+
+// Whether this is the one thread of its warp that speaks for it.
+__device__ __forceinline__ bool is_elected() {
+  u32 yes;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(yes));
+  return yes;
+}
+
 __device__ __forceinline__ u32 shared_address(const void* pointer) {
   return (u32)__cvta_generic_to_shared(pointer);
 }
@@ -123,10 +135,15 @@ __device__ __forceinline__ void make_barrier(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
 
+// What this thread has read and written of shared memory comes before what the copy engine writes.
+__device__ __forceinline__ void order_before_copies() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 // To the copy engine as well, once they are made.
 __device__ __forceinline__ void show_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  order_before_copies();
 }
 
 __device__ __forceinline__ void arrive(u32 barrier) {

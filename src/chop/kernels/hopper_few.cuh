@@ -85,8 +85,10 @@ __device__ __forceinline__ void finish(u8* shared, const float (*sums)[BATCH / 8
 #pragma unroll
     for (int j = 0; j < BATCH / 8; j++)
 #pragma unroll
-      for (int e = 0; e < 4; e++)
-        parts[warp][j * 8 + t * 2 + e % 2][i * 16 + e / 2 * 8 + g] = sums[i][j][e];
+      for (int e = 0; e < 4; e++) {
+        int n = j * 8 + t * 2 + e % 2;
+        if (n < batch) parts[warp][n][i * 16 + e / 2 * 8 + g] = sums[i][j][e];
+      }
   __syncthreads();
   for (int i = thread; i < batch * QUADS; i += THREADS) {
     int n = i / QUADS, r = i % QUADS * 4;

@@ -53,7 +53,7 @@ __device__ __forceinline__ int scale_place(int r, int k) { return r * PANEL + (k
 // The part of a product that a block has: rows of W from `row` on, chunks `begin` to `end`.
 struct Part {
   const TensorMap *w_map, *x_map, *scale_map;
-  u64 *full, *empty, *known;  // barriers for each slot, and for each panel of scales
+  u64 *full, *known;  // a barrier for each slot, and for each panel of scales
   u8 *slots, *scales;
   int row, begin, end;
 
@@ -73,15 +73,12 @@ struct Part {
     load_tile(to + W_BYTES + X_HALF, x_map, chunk * CHUNK + 64, 0, ready);
   }
 
-  // By a warp that has read what it needs of chunk `chunk`: its slot is filled again. The barrier
-  // orders that after the reads, which may otherwise be under way still when new data arrives.
-  __device__ __forceinline__ void release(int chunk, int lane) const {
+  // By a warp that has read what it needs of chunk `chunk`: its slot is filled again, once what has
+  // been read has arrived.
+  __device__ __forceinline__ void release(int chunk) const {
+    order_before_copies();
     __syncwarp();
-    if (lane != 0 || chunk + SLOTS >= end) return;
-    u32 done = shared_address(empty + (chunk - begin) % SLOTS);
-    arrive(done);
-    wait(done, (chunk - begin) / SLOTS % 2);
-    ask(chunk + SLOTS);
+    if (is_elected()) ask(chunk + SLOTS);
   }
 
   // By one thread.
@@ -92,16 +89,18 @@ struct Part {
               (first_panel() + panel) * PANEL, row, ready);
   }
 
-  // By all threads, where the copy engine cannot.
+  // By all threads, where the copy engine cannot; `Piece` is as many scales as are taken at a time.
+  template <class Piece>
   __device__ __forceinline__ void put_scales(const u8* of_w, int rows, int groups) const {
-    int width = panels() * PANEL, from = first_panel() * PANEL;
-    for (int i = threadIdx.x; i < ROWS_W * width; i += THREADS) {
-      int r = i / width, k = i % width;
+    int width = panels() * PANEL, from = first_panel() * PANEL, pieces = width / sizeof(Piece);
+#pragma unroll 8
+    for (int i = threadIdx.x; i < ROWS_W * pieces; i += THREADS) {
+      int r = i / pieces, k = i % pieces * sizeof(Piece);
       bool has = row + r < rows && from + k < groups;
-      scales[k / PANEL * ROWS_W * PANEL + scale_place(r, k % PANEL)] =
-          has ? __ldg(of_w + (long long)(row + r) * groups + from + k) : 0;
+      const u8* here = of_w + (long long)(row + r) * groups + from + k;
+      u8* there = scales + k / PANEL * ROWS_W * PANEL + scale_place(r, k % PANEL);
+      *(Piece*)there = has ? __ldg((const Piece*)here) : 0;
     }
-    __syncthreads();
   }
 };
 
@@ -117,7 +116,7 @@ __device__ __forceinline__ uint4 reordered(uint4 v) {
 template <bool EASY>
 __device__ __forceinline__ u32 multiply(float (*sums)[BATCH / 8][4], const Part& part) {
   constexpr int SCALES = GROUP == 16 ? 2 : 1;  // of the 32 columns that a thread has of a chunk
-  int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  int warp = warp_number(), lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   u32 largest = 0;
 #pragma unroll 1
   for (int chunk = part.begin + warp; chunk < part.end; chunk += WARPS) {
@@ -145,7 +144,7 @@ __device__ __forceinline__ u32 multiply(float (*sums)[BATCH / 8][4], const Part&
 #pragma unroll
       for (int j = 0; j < BATCH / 8; j++)
         values[w][j] = *(const uint4*)(x + j * 1024 + ((t % 2 * 4 + w ^ g) << 4));
-    if (EAGER) part.release(chunk, lane);
+    if (EAGER) part.release(chunk);
 #pragma unroll
     for (int w = 0; w < 4; w++) {
 #pragma unroll
@@ -166,7 +165,7 @@ __device__ __forceinline__ u32 multiply(float (*sums)[BATCH / 8][4], const Part&
         }
       }
     }
-    if (!EAGER) part.release(chunk, lane);
+    if (!EAGER) part.release(chunk);
   }
   return largest;
 }
@@ -177,13 +176,13 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS)
                   const u16* __restrict__ bias, u16* __restrict__ y, int batch, int rows,
                   int columns) {
   extern __shared__ __align__(1024) u8 memory[];
-  int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  int thread = threadIdx.x, warp = warp_number();
   int chunks = (columns + CHUNK - 1) / CHUNK, per_block = (chunks + SPLIT - 1) / SPLIT;
   int begin = min(chunks, (int)blockIdx.y * per_block), end = min(chunks, begin + per_block);
   int groups = (columns + GROUP - 1) / GROUP;
   u8* slots = memory + BARRIERS;
   u64* barriers = (u64*)memory;
-  Part part = {&w_map, &x_map, &scale_map, barriers, barriers + SLOTS, barriers + 2 * SLOTS, slots,
+  Part part = {&w_map, &x_map, &scale_map, barriers, barriers + SLOTS, slots,
                slots + SLOTS * SLOT, (int)blockIdx.x * ROWS_W, begin, end};
   int panels = part.panels();
   bool is_copied = groups % PANEL == 0;
@@ -192,26 +191,31 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS)
     show_barriers();
     __syncthreads();
   };
-  make_barriers(2 * SLOTS + panels);
+  make_barriers(SLOTS + panels);
   if (thread == 0) prefetch(&w_map), prefetch(&x_map), prefetch(&scale_map);
   wait_for_kernel_before();
   let_next_start();
 
   auto ask_first = [&] {
-    for (int chunk = begin + warp; lane == 0 && chunk < begin + SLOTS; chunk += WARPS)
-      part.ask(chunk);
+    if (is_elected())
+      for (int chunk = begin + warp; chunk < begin + SLOTS; chunk += WARPS) part.ask(chunk);
   };
-  if (is_copied && lane == 0)
+  if (is_copied && is_elected())
     for (int panel = warp; panel < panels; panel += WARPS) part.ask_scales(panel);
   ask_first();
-  if (!is_copied) part.put_scales(scales, rows, groups);
-  if (!is_copied && thread == 0)
-    for (int s = 0; s < panels; s++) arrive(shared_address(part.known + s));
+  if (!is_copied) {
+    if (groups % 4 == 0)
+      part.put_scales<u32>(scales, rows, groups);
+    else
+      part.put_scales<u8>(scales, rows, groups);
+    __syncthreads();
+    for (int s = thread; s < panels; s += THREADS) arrive(shared_address(part.known + s));
+  }
 
   float sums[TILES][BATCH / 8][4] = {};
   u32 largest = multiply<true>(sums, part);
   if (__syncthreads_or(largest > LARGEST_EASY)) {  // again, with a multiplication for the scales
-    make_barriers(2 * SLOTS);
+    make_barriers(SLOTS);
     ask_first();
 #pragma unroll
     for (int i = 0; i < TILES * (BATCH / 8) * 4; i++) (&sums[0][0][0])[i] = 0.0f;

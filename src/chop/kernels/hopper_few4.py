@@ -73,6 +73,7 @@ class Cut:
         }
 
 
+@functools.lru_cache(1024)
 def choose(batch: int, rows: int, columns: int, group_size: int, multiprocessors: int) -> Cut:
     """The cut that was fastest on an H200 among those tried (bench/kernels.py, section cuts4).
 
@@ -116,8 +117,7 @@ def linear(
 ) -> Tensor:
     """See `reference.linear`."""
     rows, columns = codes.shape[0], x.shape[-1]
-    count = multiprocessors(x.device)
-    cut = choose(x.numel() // columns, rows, columns, group_size, count)
+    cut = choose(x.numel() // columns, rows, columns, group_size, multiprocessors(x.device))
     return run_linear(x, codes, scales, bias, format, group_size, cut)
 
 
@@ -131,34 +131,49 @@ def run_linear(
     cut: Cut,
 ) -> Tensor:
     """`linear` with a given cut; all tensors contiguous, x and bias in bfloat16."""
-    columns, rows = x.shape[-1], codes.shape[0]
-    batch, groups = x.numel() // columns, groups_of(columns, group_size)
-    y = torch.empty((*x.shape[:-1], rows), dtype=x.dtype, device=x.device)
-    maps = [
-        _map(codes.data_ptr(), rows, columns // 2, 16 * cut.tiles, CHUNK // 2),
-        nvrtc.tensor_map(
-            x.data_ptr(), nvrtc.BFLOAT16, (batch, columns), 2 * columns, (cut.batch, 64)
-        ),
-    ]
-    is_copied = groups % 16 == 0  # else the kernel does not ask for them
-    maps.append(
-        _map(scales.data_ptr(), rows, groups, 16 * cut.tiles, PANEL) if is_copied else maps[0]
+    columns, rows, device = x.shape[-1], codes.shape[0], x.device
+    batch = x.numel() // columns
+    y = torch.empty((*x.shape[:-1], rows), dtype=x.dtype, device=device)
+    maps = _weight_maps(codes.data_ptr(), scales.data_ptr(), rows, columns, group_size, cut.tiles)
+    x_map = nvrtc.tensor_map(
+        x.data_ptr(), nvrtc.BFLOAT16, (batch, columns), 2 * columns, (cut.batch, 64)
     )
     pointers = [c_void_p(None if t is None else t.data_ptr()) for t in (scales, bias, y)]
-    sizes = [c_int(n) for n in (batch, rows, columns)]
-    kernel = _kernel(x.device, cut, format, group_size, cut.shared_bytes(columns, group_size))
-    with nvrtc.made_current(x.device):
-        stream = nvrtc.raw_stream(x.device)
-        kernel.launch(cut.grid(rows), 32 * cut.warps, stream, [*maps, *pointers, *sizes])
+    kernel, grid, sizes = _launched(device, cut, format, group_size, batch, rows, columns)
+    with nvrtc.made_current(device):
+        arguments = (maps[0], x_map, maps[1], *pointers, *sizes)
+        kernel.launch(grid, 32 * cut.warps, nvrtc.raw_stream(device), arguments)
     return y
 
 
 @functools.lru_cache(4096)
-def _map(pointer: int, rows: int, row_bytes: int, box_rows: int, box_bytes: int) -> nvrtc.TensorMap:
-    """A matrix of bytes; kept, because weights stay where they are."""
-    return nvrtc.tensor_map(
-        pointer, nvrtc.UINT8, (rows, row_bytes), row_bytes, (box_rows, box_bytes)
-    )
+def _weight_maps(
+    codes: int, scales: int, rows: int, columns: int, group_size: int, tiles: int
+) -> tuple[nvrtc.TensorMap, nvrtc.TensorMap]:
+    """Codes and scales as the copy engine sees them; which has no use for scales whose rows do
+    not start at multiples of 16 bytes, and is not asked for them."""
+    row_bytes, groups = columns // 2, groups_of(columns, group_size)
+    box = (16 * tiles, CHUNK // 2)
+    of_codes = nvrtc.tensor_map(codes, nvrtc.UINT8, (rows, row_bytes), row_bytes, box)
+    if groups % 16:
+        return of_codes, of_codes
+    box = (16 * tiles, PANEL)
+    return of_codes, nvrtc.tensor_map(scales, nvrtc.UINT8, (rows, groups), groups, box)
+
+
+@functools.lru_cache(1024)
+def _launched(
+    device: torch.device,
+    cut: Cut,
+    format: str,
+    group_size: int,
+    batch: int,
+    rows: int,
+    columns: int,
+) -> tuple[nvrtc.Function, tuple[int, int, int], tuple[c_int, ...]]:
+    """The kernel, its grid and the sizes that it is given."""
+    kernel = _kernel(device, cut, format, group_size, cut.shared_bytes(columns, group_size))
+    return kernel, cut.grid(rows), tuple(c_int(n) for n in (batch, rows, columns))
 
 
 def source() -> str:

@@ -143,9 +143,14 @@ def linear(
 ) -> Tensor:
     """See `reference.linear`."""
     rows, columns = codes.shape[0], x.shape[-1]
-    tile = choose(x.numel() // columns, rows, columns, multiprocessors(x.device))
-    tile = replace(tile, bits=PACKED_FORMATS[format].element.bits)
+    bits = PACKED_FORMATS[format].element.bits
+    tile = _chosen(x.numel() // columns, rows, columns, multiprocessors(x.device), bits)
     return run_linear(x, codes, scales, bias, format, group_size, tile)
+
+
+@functools.lru_cache(1024)
+def _chosen(batch: int, rows: int, columns: int, multiprocessors: int, bits: int) -> Tile:
+    return replace(choose(batch, rows, columns, multiprocessors), bits=bits)
 
 
 def source(tile: Tile) -> str:
