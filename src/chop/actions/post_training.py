@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from chop.errors import ConfigError, RegistryError
 from chop.ir.graph import MaseGraph
+from chop.ir.trace.environment import evaluation_mode
 from chop.log import get_logger
 from chop.passes import (
     allocate_bits_analysis_pass,
@@ -15,6 +16,7 @@ from chop.passes import (
     clip_transform_pass,
     correct_bias_transform_pass,
     equalize_transform_pass,
+    fuse_conv_bn_transform_pass,
     gptq_transform_pass,
     learned_rounding_transform_pass,
     quantize_transform_pass,
@@ -23,7 +25,7 @@ from chop.passes import (
     smooth_transform_pass,
 )
 from chop.passes.graph.transforms.lift_products import lift_products
-from chop.registry import Registry
+from chop.registry import Registry, suggest
 
 logger = get_logger(__name__)
 
@@ -31,6 +33,10 @@ WIDTHS = (2, 3, 4, 5, 6, 8)
 """Bits of a weight's elements to choose from, layer by layer."""
 BUDGET_FORMATS = ("mxint", "block_fp")
 """Formats that an average of bits can be asked of: a width, and exponents shared by blocks."""
+
+
+CALIBRATE = "calibrate"
+"""The key of the observer's options."""
 
 
 def weight_formats(name: str) -> dict[str, dict[str, Any]]:
@@ -175,6 +181,14 @@ def _learned(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> di
     return {"blocks": learned["blocks"]}
 
 
+@method("fold_batch_norm", when="before")
+def _fold(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Batch norms taken into the convolutions before them: what is rounded is what will run."""
+    with evaluation_mode(graph.model):  # by the running statistics
+        _, info = fuse_conv_bn_transform_pass(graph)
+    return {"folded": info["fused"]}
+
+
 @method("smooth", when="before")
 def _smooth(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
     """Scales moved from activations into weights, so that both are rounded less."""
@@ -221,6 +235,10 @@ def quantize_with_data(
     `options` has further arguments of a pass by the method's name, "calibrate" for the observer's.
     """
     chosen, more = methods_named(method), options or {}
+    unknown = [name for name in more if name not in (*chosen, CALIBRATE)]
+    if unknown:
+        known = suggest(unknown[0], (*chosen, CALIBRATE))
+        raise ConfigError(f"quantize.options: no method '{unknown[0]}' is asked for. {known}")
     records: dict[str, Any] = {}
 
     def apply(when: When) -> None:
@@ -232,7 +250,7 @@ def quantize_with_data(
     lift_products(graph)  # what a method changes are the layers that are quantised
     apply("before")
     if observer is not None:
-        given = {**rules, **more.get("calibrate", {}), "data": batches, "observer": observer}
+        given = {**rules, **more.get(CALIBRATE, {}), "data": batches, "observer": observer}
         _, found = calibrate_analysis_pass(graph, given)
         rules, records["calibration"] = found["config"], found["table"]
     _, info = quantize_transform_pass(graph, rules)
