@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +31,13 @@ class InputSums:
 class InputStatistics:
     """The sums of one layer after the other, made once where layers read one value in one format.
 
-    `with_drift` False leaves the drift at zero, which is cheaper.
+    Without `before` what layers were given before is taken for what they are given now, and the
+    run without formats stays where it is: half the work.
     """
 
-    def __init__(self, run: PairedRun, *, with_drift: bool) -> None:
+    def __init__(self, run: PairedRun, *, before: bool) -> None:
         self.run = run
-        self.with_drift = with_drift
+        self.before = before
         self.known: tuple[Any, InputSums] | None = None
 
     def of(self, node: fx.Node, layer: QuantizedModule) -> InputSums:
@@ -49,15 +51,22 @@ class InputStatistics:
         form = with_stored_scale(layer, "data_in", layer.quantizers["data_in"])
         sums: list[Tensor] = []
         count = 0
-        for x, before in self.run.operands(node):
+        for x, before in self._operands(node):
             rows = input_rows(layer, form(x)).float()
-            old = input_rows(layer, before).float()
-            drift = (old - rows).T @ rows if self.with_drift else rows.new_zeros(1)
+            old = rows if before is None else input_rows(layer, before).float()
+            drift = rows.new_zeros(1) if before is None else (old - rows).T @ rows
             new = [t.double() for t in (rows.T @ rows, drift, rows.sum(0), old.sum(0))]
             sums = [a + b for a, b in zip(sums, new, strict=True)] if sums else new
             count += len(rows)
         hessian, drift, total, total_before = sums
         return InputSums(hessian, drift, total, total_before, count)
+
+    def _operands(self, node: fx.Node) -> Iterator[tuple[Tensor, Tensor | None]]:
+        if self.before:
+            yield from self.run.operands(node)
+        else:
+            for x in self.run.now.operands(node):
+                yield x, None
 
 
 def _window(layer: nn.Module) -> tuple[Any, ...]:

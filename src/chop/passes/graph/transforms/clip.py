@@ -69,10 +69,9 @@ def _clip_by_data(
     batches = calibration_batches(args.data, args.num_samples, "clip.data")
     records = []
     with PairedRun(graph, batches, "clip.data") as run:
-        statistics = InputStatistics(run, with_drift=False)
+        statistics = InputStatistics(run, before=False)
         for node, layer in layers:
             hessian = statistics.of(node, layer).hessian
-            run.leave(node)
             records.append(_clip(node, layer, hessian))
     return records
 

@@ -58,7 +58,7 @@ def correct_bias_transform_pass(graph: MaseGraph, args: CorrectBiasArgs) -> Pass
     batches = calibration_batches(args.data, args.num_samples, "correct_bias.data")
     records = []
     with PairedRun(graph, batches, "correct_bias.data") as run:
-        statistics = InputStatistics(run, with_drift=False)
+        statistics = InputStatistics(run, before=True)
         for node, layer in layers:
             sums = statistics.of(node, layer)
             run.leave(node)

@@ -91,11 +91,12 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
     batches = calibration_batches(args.data, args.num_samples, "gptq.data")
     records = []
     with PairedRun(graph, batches, "gptq.data") as run:
-        statistics = InputStatistics(run, with_drift=args.target == "float")
+        statistics = InputStatistics(run, before=args.target == "float")
         for number, (node, layer) in enumerate(layers, 1):
             logger.info("gptq: layer %d of %d, %s", number, len(layers), node.target)
             sums = statistics.of(node, layer)
-            run.leave(node)
+            if args.target == "float":
+                run.leave(node)
             records.append(_round_layer(node, layer, sums, args))
     for node, _ in layers:
         annotate_formats(node)
