@@ -167,6 +167,12 @@ def test_quantize_to_a_budget_of_bits_rounds_by_effect(mase, trained, tmp_path):
     assert all(row["rounded"] >= row["plain"] for row in found["layers"])
     assert found["stages"]["after"]["accuracy"] > found["stages"]["before"]["accuracy"] - 0.1
     assert type(layer(tmp_path / "gptq")).__name__ == "LinearMXInt"
+    assert mase("report gptq --out page").code == 0
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert '"sensitivity":{"table":[{"layer":"layers.1","format":"mxint2"' in page
+    (tmp_path / "gptq" / "sensitivity.json").write_text('{"table": []}')
+    refused = mase("report gptq --out page")
+    assert refused.code == 2 and "gptq/sensitivity.json.table: there is no layer" in refused.err
 
 
 def test_quantize_calibrates_and_composes_methods(mase, trained, tmp_path):
@@ -258,6 +264,17 @@ def test_a_sweep_of_a_model_that_changed_measures_anew_and_says_what_it_reuses(
     assert mase(f"train mlp {DIGITS} --epochs 0.1 --out m --quiet").code == 0
     again = mase(f"{line} --json").document["records"]
     assert again[0]["before"] < first[0]["before"] - 0.1
+
+
+def test_explain_finds_the_layer_that_was_rounded_coarsely(mase, trained, tmp_path):
+    rules = "--set rules.by=name --set rules.layers_3.config.name=mxint"
+    mase(f"quantize {trained} {rules} --set rules.layers_3.config.weight_width=2 --out q")
+    found = mase(f"explain q {DIGITS} --against {trained} --rows 32 --out e --json").document
+    (layer,) = found["explained"]["layers"]
+    assert layer["layer"] == "layers.3" and layer["loss"] == found["explained"]["loss"]
+    assert (tmp_path / "e" / "explain.svg").is_file() and (tmp_path / "e" / "kernels.csv").is_file()
+    refused = mase(f"explain {trained} {DIGITS}")
+    assert refused.code == 2 and "nothing in the graph is quantised" in refused.err
 
 
 def test_one_storage_does_not_mix_two_searches(mase, trained, tmp_path):

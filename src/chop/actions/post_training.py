@@ -13,9 +13,14 @@ from chop.log import get_logger
 from chop.passes import (
     allocate_bits_analysis_pass,
     calibrate_analysis_pass,
+    clip_transform_pass,
+    correct_bias_transform_pass,
+    equalize_transform_pass,
     fuse_conv_bn_transform_pass,
     gptq_transform_pass,
+    learned_rounding_transform_pass,
     quantize_transform_pass,
+    rotate_transform_pass,
     sensitivity_analysis_pass,
     smooth_transform_pass,
 )
@@ -62,7 +67,21 @@ def rules_for_bits(
     _, found = sensitivity_analysis_pass(graph, {"data": batches, "formats": formats})
     _, chosen = allocate_bits_analysis_pass(graph, {**found, "budget": bits})
     told = {"assignment": chosen["assignment"], "bits": chosen["cost"], "loss": chosen["loss"]}
-    return chosen["config"], told
+    return chosen["config"], {**told, "sensitivity": sensitivity_record(found["table"], told)}
+
+
+def sensitivity_record(
+    table: Sequence[Mapping[str, Any]], told: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What reports show of an allocation: the loss of each layer in each format, and the choice."""
+    layer_of = {row["node"]: row["module"] for row in table}
+    keys = ("format", "elements", "bits", "loss")
+    return {
+        "table": [{"layer": row["module"], **{key: row[key] for key in keys}} for row in table],
+        "assignment": {layer_of[node]: label for node, label in told["assignment"].items()},
+        "bits": told["bits"],
+        "loss": told["loss"],
+    }
 
 
 @dataclass(frozen=True)
@@ -120,11 +139,46 @@ def _nearest(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> di
     return {}
 
 
+@method("rotate", when="before")
+def _rotate(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """The residual stream and values within heads rotated, so that no channel stands out."""
+    _, rotated = rotate_transform_pass(graph, dict(settings.options))
+    return {"rotated": rotated}
+
+
+@method("equalize", when="before")
+def _equalize(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Channels between layers scaled so that both weights have the same range in each."""
+    _, equalized = equalize_transform_pass(graph, dict(settings.options))
+    return {"equalized": equalized["pairs"]}
+
+
+@method("clip", when="after")
+def _clip(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Ranges of weights searched, the largest clipped where that is better for the rest."""
+    _, clipped = clip_transform_pass(graph, {**settings.options, "data": batches})
+    return {"layers": clipped["layers"]}
+
+
+@method("correct_bias", when="after")
+def _correct_bias(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """The mean error of each channel of a layer's output put into its bias."""
+    _, corrected = correct_bias_transform_pass(graph, {**settings.options, "data": batches})
+    return {"biases": corrected["layers"]}
+
+
 @method("gptq", when="after")
 def _gptq(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
     """Weights rounded one column after the other, each making up for the errors before it."""
     _, rounded = gptq_transform_pass(graph, {**settings.options, "data": batches})
     return {"layers": rounded["layers"]}
+
+
+@method("learned_rounding", when="after")
+def _learned(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Rounding and ranges of weights learned block by block, from the float model's values."""
+    _, learned = learned_rounding_transform_pass(graph, {**settings.options, "data": batches})
+    return {"blocks": learned["blocks"]}
 
 
 @method("fold_batch_norm", when="before")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from chop.actions.fixed_point import OPERANDS, fitted_fixed_point, observe_ranges
@@ -19,10 +20,13 @@ from chop.cli.data import Data
 from chop.cli.failures import UsageError
 from chop.cli.session import Session
 from chop.errors import ConfigError
+from chop.files import write_whole
 from chop.ir.graph import MaseGraph
 from chop.passes import learn_scales_transform_pass, summarize_quantization_analysis_pass
 
 OBSERVED_BATCHES = 4
+SENSITIVITY = "sensitivity.json"
+"""What was chosen from, for the report."""
 DEFAULT = BUDGET_FORMATS[0]
 
 
@@ -52,6 +56,8 @@ def _quantize(
         rules = pass_arguments(config, graph, data)
     else:
         rules, allocation = rules_for_bits(graph, batches, config.bits, config.format or DEFAULT)
+        record = json.dumps(allocation.pop("sensitivity"), indent=1)
+        write_whole(session.folder / SENSITIVITY, f"{record}\n")
         told["allocation"] = allocation
         _say_allocation(allocation, session)
     found = quantize_with_data(
