@@ -197,7 +197,7 @@ def test_quantize_calibrates_and_composes_methods(mase, trained, tmp_path):
         ("--width 8 --learn-scales {data}", "give --observer and --qat-epochs too"),
         ("--width 8 --observer msq", "quantize.observer: unknown observer 'msq'"),
         ("--width 8 --fit --observer mse {data}", "fit is observer min_max for fixed point"),
-        ("--width 8 --set options.gptq.damping=0.1 {data}", "no method 'gptq' is asked for"),
+        ("--width 8 --set options.gtpq.damping=0.1 {data}", "options: unknown method 'gtpq'"),
         ("--bits 4.5 --width 8", "bits chooses the widths: it excludes width, fit and rules"),
         ("--bits 4.5 --format fp8 {data}", "chooses widths of mxint or block_fp, not of 'fp8'"),
         ("--bits 1 {data}", "and the cheapest formats take 2.25. Allow more"),

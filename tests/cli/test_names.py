@@ -7,10 +7,11 @@ import pytest
 
 from chop.actions import METRICS
 from chop.cli.commands import COMMANDS
-from chop.cli.configs import DataOptions, ModelOptions, SearchMode
+from chop.cli.configs import DataOptions, ModelOptions, QuantizeConfig, SearchMode
 from chop.cli.main import main
-from chop.cli.names import REGISTRIES, names, registry
+from chop.cli.names import REGISTRIES, check_names, names, registry
 from chop.cli.option import options_of
+from chop.config import parse
 from chop.dataset import DATASETS
 from chop.errors import ConfigError
 from chop.models import TASKS
@@ -83,3 +84,10 @@ def test_choices_that_are_types_are_those_of_the_tables():
     assert set(values(DataOptions, "metric")) == set(METRICS)
     assert set(values(ModelOptions, "task")) == set(TASKS)
     assert set(typing.get_args(SearchMode)) == set(EVALUATORS)
+
+
+@pytest.mark.parametrize("given", ["smooth, gptq", ["smooth", "gptq"]])
+def test_methods_in_a_file_are_a_list_or_a_text_with_commas(given):
+    config = parse(QuantizeConfig, {"model": "mlp", "width": 8, "method": given}, "quantize")
+    check_names(config, "quantize")
+    assert config.method == ("smooth", "gptq")

@@ -235,10 +235,11 @@ def quantize_with_data(
     `options` has further arguments of a pass by the method's name, "calibrate" for the observer's.
     """
     chosen, more = methods_named(method), options or {}
-    unknown = [name for name in more if name not in (*chosen, CALIBRATE)]
+    known = (*METHODS, CALIBRATE)
+    unknown = [name for name in more if name not in known]
     if unknown:
-        known = suggest(unknown[0], (*chosen, CALIBRATE))
-        raise ConfigError(f"quantize.options: no method '{unknown[0]}' is asked for. {known}")
+        told = suggest(unknown[0], known)
+        raise ConfigError(f"quantize.options: unknown method '{unknown[0]}'. {told}")
     records: dict[str, Any] = {}
 
     def apply(when: When) -> None:

@@ -161,6 +161,9 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if isinstance(self.method, str):  # in a file one name, or several as on the command line
+            named = tuple(name.strip() for name in self.method.split(","))
+            object.__setattr__(self, "method", named)
         short = self.format is not None or self.width is not None or self.frac_width is not None
         if short and self.rules:
             raise ConfigError(

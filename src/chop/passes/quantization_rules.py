@@ -51,7 +51,7 @@ class QuantizeArgs:
     default: Rule = field(default_factory=Rule)
     rules: dict[str, Rule] = field(default_factory=dict, metadata=REST)
 
-    modern: ClassVar[Callable[[Any], Any]] = staticmethod(modern_quantize_args)
+    modern: ClassVar[Any] = staticmethod(modern_quantize_args)
 
     @property
     def rule_args(self) -> QuantizeArgs:

@@ -22,7 +22,7 @@ FORMATS = {
 }
 
 
-def outliers(rows=4000, columns=8, strength=20.0):
+def outliers(rows=1500, columns=8, strength=20.0):
     draw = torch.Generator().manual_seed(1)
     x = torch.randn(rows, columns, generator=draw) * torch.linspace(0.5, 2, columns)
     x[:2] *= strength

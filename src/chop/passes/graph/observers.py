@@ -141,14 +141,15 @@ class SearchingObserver(HistogramObserver):
     """Of several shares of the whole range the one with the least loss."""
 
     @abstractmethod
-    def loss(self, form: RangedFormat, low: Tensor, high: Tensor) -> Tensor:
-        """(slots,): what the range loses."""
+    def loss(self, form: RangedFormat, ends: Range, x: Tensor, counts: Tensor) -> Tensor:
+        """(slots,): what the range loses of the values `x`, seen so many times."""
 
     def range_for(self, form: RangedFormat) -> Range:
         low, high = self.seen
+        points = self.counted.points
         best, least = torch.ones_like(low), torch.full_like(low, torch.inf, dtype=torch.float64)
         for clip in form.clips:
-            loss = self.loss(form, low * clip, high * clip)
+            loss = self.loss(form, (low * clip, high * clip), *points)
             best = torch.where(loss < least, clip, best)
             least = torch.minimum(loss, least)
         return low * best, high * best
@@ -159,9 +160,8 @@ class SearchingObserver(HistogramObserver):
 class LeastSquares(SearchingObserver):
     """The range with the least squared error of rounding and clipping."""
 
-    def loss(self, form: RangedFormat, low: Tensor, high: Tensor) -> Tensor:
-        x, counts = self.counted.points
-        error = (form.represent(x, low, high) - x).double().square()
+    def loss(self, form: RangedFormat, ends: Range, x: Tensor, counts: Tensor) -> Tensor:
+        error = (form.represent(x, *ends) - x).double().square()
         return (error * counts).sum(1)
 
 
@@ -170,12 +170,11 @@ class LeastSquares(SearchingObserver):
 class Entropy(SearchingObserver):
     """The range whose rounded values have the distribution nearest to that of the clipped ones."""
 
-    def loss(self, form: RangedFormat, low: Tensor, high: Tensor) -> Tensor:
-        x, seen = self.counted.points
-        counts = seen.double()
-        changes = form.represent(x, low, high).diff(dim=1) != 0
+    def loss(self, form: RangedFormat, ends: Range, x: Tensor, counts: Tensor) -> Tensor:
+        counts = counts.double()
+        changes = form.represent(x, *ends).diff(dim=1) != 0
         level = torch.nn.functional.pad(changes.cumsum(1), (1, 0))
-        bottom, top = (bound[:, None] for bound in form.reached(low, high))
+        bottom, top = (bound[:, None] for bound in form.reached(*ends))
         is_inside = (x >= bottom) & (x <= top)
         inside = counts * is_inside
         spread = _spread(inside, level)

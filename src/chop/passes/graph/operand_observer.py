@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from chop.nn.quantizers import Bypass, Quantizer, ScaleInteger
+from chop.passes.graph.histogram import LEAST_BINS, MOST_COUNTS
 from chop.passes.graph.observers import Observer, RuleObserver, make_observer
 from chop.passes.graph.ranged_format import RangedFormat, ranged, rules_of, slot_rows
-
-SLOTS_AT_ONCE = 256
-"""Ranges of a parameter that are chosen together: so many have bins enough each."""
 
 ObserverChoice = str | Mapping[str, Any]
 
@@ -63,7 +61,10 @@ def parameter_settings(
         rules.observe(value)
         return rules.settings()
     ranges = []
-    for rows in torch.split(slot_rows(form, value.detach(), by_row=True), SLOTS_AT_ONCE):
+    every = slot_rows(form, value.detach(), by_row=True)
+    # so many at once that each slot's values are kept as they are
+    at_once = max(1, MOST_COUNTS // max(every.shape[1], LEAST_BINS))
+    for rows in torch.split(every, at_once):
         watcher = make_observer(observer, where)
         watcher.observe(rows)
         ranges.append(watcher.range_for(found))

@@ -28,7 +28,8 @@ def store_scale(layer: QuantizedModule, role: str, scale: Tensor) -> None:
     name = f"{role}_scale"
     if hasattr(layer, name):
         delattr(layer, name)
-    layer.register_buffer(name, scale.detach().clone())
+    place = next((p.device for p in layer.parameters()), scale.device)
+    layer.register_buffer(name, scale.detach().clone().to(place))
     config[name] = STORED
     layer.set_formats(config, {**layer.quantizers, role: replace(form, scale=STORED)})
 

@@ -31,7 +31,7 @@ INT4 = {
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 48,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 4,
     "vocab_size": 64,
 }
@@ -95,7 +95,7 @@ def test_an_encoder_moves_scales_of_values_alone():
     _, info = smooth_transform_pass(graph, {"data": [batch], "alpha": 0.5})
     # what norms give is added to what follows: it is not for linear layers alone
     readers = [name for site in info["sites"] for name in site["readers"]]
-    assert readers == [f"encoder.layer.{i}.attention.output.dense" for i in range(2)]
+    assert readers == ["encoder.layer.0.attention.output.dense"]
     expected = model(**batch)["last_hidden_state"]
     torch.testing.assert_close(graph.model(**batch)["last_hidden_state"], expected)
 

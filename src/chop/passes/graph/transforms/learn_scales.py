@@ -13,6 +13,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import ScaleInteger
+from chop.nn.quantizers.scale_integer import STORED
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.annotate import refresh
 from chop.passes.graph.stored_scales import store_scale
@@ -81,7 +82,7 @@ def _learn(
         zero = torch.tensor(float(form.zero_point)).to(reference.device)
         layer.set_formats(
             {k: v for k, v in layer.config.items() if k != f"{role}_zero_point"},
-            {**layer.quantizers, role: replace(layer.quantizers[role], zero_point=0)},  # type: ignore[type-var]
+            {**layer.quantizers, role: replace(form, scale=STORED, zero_point=0)},
         )
         _as_parameter(layer, f"{role}_zero_point", zero)
         yield f"{role}_zero_point"
