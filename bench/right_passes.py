@@ -5,7 +5,7 @@ patterns, pack, export and reload, deepcopy) over one model of each kind, and ev
 models of the coverage table. A sequence is right, refused (its last step raised a clear error), or
 wrong. The counts go to section "passes" of bench/results/right.json.
 
-    python bench/right_passes.py [triples|zoo|all] [--models NAME ...]
+    python bench/right_passes.py [triples|zoo|all] [--models NAME ...] [--workers N]
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import multiprocessing
 import sys
 import time
 from collections import Counter
@@ -75,19 +76,29 @@ def save(part: str, models: dict[str, Any]) -> None:
     FILE.write_text(json.dumps(whole, indent=2) + "\n")
 
 
-def run(part: str, wanted: list[str]) -> int:
-    """Try a part, write each model down as it is done; how many sequences are wrong."""
+def try_model(part: str, name: str) -> dict[str, Any]:
+    """Every sequence over one model."""
+    torch.set_num_threads(1)
+    logging.disable(logging.WARNING)  # requests that change nothing are part of the plan
+    start = time.perf_counter()
+    torch.manual_seed(0)
     steps = {} if part == "triples" else {"steps": ACROSS_THE_ZOO}
+    state = states(part, [name])[name]()
+    return record(try_all(state, DEPTHS[part], **steps), time.perf_counter() - start)
+
+
+def run(part: str, wanted: list[str], workers: int) -> int:
+    """Try a part, write each model down as it is done; how many sequences are wrong."""
     wrong = 0
-    for name, state in states(part, wanted).items():
-        start = time.perf_counter()
-        torch.manual_seed(0)
-        found = record(try_all(state(), DEPTHS[part], **steps), time.perf_counter() - start)
-        save(part, {name: found})
-        wrong += found["wrong"]
-        print(f"{part}, {name}: {found['tried']} tried, {found['wrong']} wrong", flush=True)
-        for fault in found["faults"]:
-            print(f"    {fault}", flush=True)
+    with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=1) as pool:
+        found = {name: pool.apply_async(try_model, (part, name)) for name in states(part, wanted)}
+        for name, waiting in found.items():
+            counts = waiting.get()
+            save(part, {name: counts})
+            wrong += counts["wrong"]
+            print(f"{part}, {name}: {counts['tried']} tried, {counts['wrong']} wrong", flush=True)
+            for fault in counts["faults"]:
+                print(f"    {fault}", flush=True)
     return wrong
 
 
@@ -96,10 +107,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", nargs="?", choices=[*DEPTHS, "all"], default="all")
     parser.add_argument("--models", nargs="*", default=[])
+    parser.add_argument("--workers", type=int, default=1, help="processes, a model each")
     options = parser.parse_args()
-    logging.disable(logging.WARNING)  # requests that change nothing are part of the plan
     parts = list(DEPTHS) if options.part == "all" else [options.part]
-    return int(sum(run(part, options.models) for part in parts) > 0)
+    return int(sum(run(part, options.models, options.workers) for part in parts) > 0)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from chop import MaseGraph
-from chop.errors import ConfigError
+from chop.errors import ConfigError, PassError
 from chop.nn.quantizers.stored_scale import with_stored_scale
 from chop.passes.graph.analysis.allocate_bits import Problem, allocate_bits_analysis_pass
 from chop.passes.graph.analysis.sensitivity import (
@@ -139,6 +139,41 @@ def test_a_shared_weight_keeps_plain_rounding_and_stays_shared(notices):
     assert any("shares its weight" in text for text in notices)
 
 
+@pytest.mark.parametrize("name", ["groups", "mxint", "fixed"])
+def test_rounding_by_effect_of_half_precision_weights(name):
+    reference = mlp()
+    model = copy.deepcopy(reference).bfloat16()
+    graph = MaseGraph(model, dummy_in=correlated(4).bfloat16())
+    quantize_transform_pass(graph, {"linear": {"config": FORMATS[name] | FLOAT_DATA}})
+    held = correlated(256)
+
+    def off():
+        with torch.no_grad():
+            return float((graph.model(held.bfloat16()).float() - reference(held)).square().sum())
+
+    plain = off()
+    gptq_transform_pass(graph, {"data": [correlated(64).bfloat16() for _ in range(6)]})
+    assert off() < 0.7 * plain
+    assert {p.dtype for p in graph.model.parameters()} == {torch.bfloat16}
+
+
+def test_a_graph_that_writes_to_its_input_leaves_the_data_alone():
+    class Writes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.layer(x.mul_(2.0))
+
+    graph = MaseGraph(Writes(), dummy_in=torch.randn(4, 8))
+    quantize_transform_pass(graph, {"linear": {"config": FORMATS["mxint"] | FLOAT_DATA}})
+    data = [torch.randn(16, 8)]
+    kept = data[0].clone()
+    gptq_transform_pass(graph, {"data": data})
+    assert torch.equal(data[0], kept)
+
+
 WRONG = {
     "no data": ({}, "gptq.data: expected an iterable of batches, got NoneType"),
     "one tensor": ({"data": torch.zeros(2, 64)}, "gptq.data: expected an iterable of batches"),
@@ -203,6 +238,47 @@ def test_predicted_losses_are_those_of_one_layer_at_a_time():
         assert 0.6 < predicted["loss"] / true["loss"] < 1.6
     _, again = sensitivity_analysis_pass(graph, {"data": data, "formats": WIDTHS})
     assert again == fast
+
+
+class Repeats(nn.Module):
+    """One layer called twice, and one that sees tokens without their samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.twice, self.tokens, self.head = nn.Linear(64, 64), nn.Linear(64, 32), nn.Linear(32, 6)
+
+    def forward(self, x):
+        x = torch.tanh(self.twice(torch.tanh(self.twice(x))))
+        flat = torch.tanh(self.tokens(x.reshape(-1, 64)))
+        return self.head(flat.reshape(x.shape[0], -1, 32).mean(1))
+
+
+def test_layers_called_twice_or_on_tokens_alone_are_predicted_too():
+    data = [correlated(40).reshape(8, 5, 64) for _ in range(3)] + [correlated(15).reshape(3, 5, 64)]
+    graph = MaseGraph(Repeats(), dummy_in=data[0])
+    arguments = {"data": data, "formats": WIDTHS}
+    _, fast = sensitivity_analysis_pass(graph, arguments)
+    _, slow = sensitivity_analysis_pass(graph, arguments | {"method": "sweep"})
+    assert len(fast["table"]) == 3 * len(WIDTHS)
+    for a, b in zip(fast["table"], slow["table"], strict=True):
+        assert len(a["moves"]) == 27
+        assert b["loss"] / 3 < a["loss"] < 3 * b["loss"], a["module"]
+    _, chosen = allocate_bits_analysis_pass(graph, {**fast, "budget": 5.0})
+    assert chosen["cost"] <= 5.0
+
+
+def test_a_model_without_scores_is_told():
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(64, 6)
+
+        def forward(self, x):
+            return self.layer(x).argmax(-1)
+
+    graph = MaseGraph(Counts(), dummy_in=correlated(4))
+    with pytest.raises(PassError, match="gives no floating-point tensor"):
+        sensitivity_analysis_pass(graph, {"data": [correlated(4)], "formats": WIDTHS})
 
 
 def test_predictions_rank_whole_assignments():

@@ -6,15 +6,14 @@ the capture could see: it may ask whether it is traced. The graph then is anothe
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from chop.ir.arguments import tensors_in
-from chop.ir.trace.environment import kept_buffers
+from chop.ir.trace.environment import evaluation_mode, kept_buffers
 from chop.log import get_logger
 
 logger = get_logger(__name__)
@@ -61,7 +60,7 @@ def _run(model: nn.Module, inputs: Mapping[str, Any]) -> list[Tensor]:
         torch.no_grad(),
         torch.random.fork_rng(devices=[]),
         kept_buffers(model),
-        _evaluating(model),
+        evaluation_mode(model),
     ):
         torch.manual_seed(0)
         return [t for t in tensors_in(_plain(model(**copies))) if t.is_floating_point()]
@@ -69,18 +68,6 @@ def _run(model: nn.Module, inputs: Mapping[str, Any]) -> list[Tensor]:
 
 def _plain(result: Any) -> Any:
     return dict(result) if isinstance(result, Mapping) else result
-
-
-@contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _difference(expected: list[Tensor], got: list[Tensor]) -> float:

@@ -116,6 +116,19 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Every module in evaluation mode within; each as it was after."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextlib.contextmanager
 def _without_caches(sources: list[ModuleType]) -> Iterator[None]:
     """Bypass the lru_caches of the model's files: they would keep fake tensors alive."""
     classes = [

@@ -19,9 +19,10 @@ from torch import Tensor, fx, nn
 from chop.errors import PassError
 from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
+from chop.ir.trace.environment import evaluation_mode
 from chop.nn.quantizers import Quantizer
 from chop.passes.graph.layer_inputs import sample_rows
-from chop.passes.graph.propagate import bind_inputs, evaluation_mode
+from chop.passes.graph.propagate import bind_inputs
 
 Roles = Mapping[str, Quantizer]
 DATA_IN, WEIGHT = "data_in", "weight"
@@ -29,11 +30,17 @@ DATA_IN, WEIGHT = "data_in", "weight"
 
 @dataclass
 class Watch:
-    """A layer, the formats to try in it, and the s of every sample that each has so far."""
+    """A layer, the formats to try in it, and the s of every sample that each has so far.
+
+    A layer may be called several times in a batch, and on other rows than the batch has: what each
+    call adds is `pending` until the batch is done.
+    """
 
     layer: nn.Module
     formats: Mapping[str, Roles]
     moves: dict[str, list[Tensor]] = field(default_factory=dict)
+    pending: dict[str, list[Tensor]] = field(default_factory=dict)
+    is_reached: bool = False
 
     def __call__(self, _: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         x = args[0].detach()
@@ -46,20 +53,41 @@ class Watch:
 
     def _add(self, x: Tensor, gradient: Tensor) -> None:
         weight: Tensor = self.layer.weight.detach()  # type: ignore[operator]
-        flat = weight.reshape(weight.shape[0], -1)
-        rows, slopes = sample_rows(self.layer, x), _gradient_rows(self.layer, gradient)
+        flat = _wide(weight).reshape(weight.shape[0], -1)
+        rows, slopes = sample_rows(self.layer, _wide(x)), _gradient_rows(self.layer, gradient)
         by_weight = torch.einsum("bto,bti->boi", slopes, rows)
         by_input = slopes @ flat
         for label, roles in self.formats.items():
-            change = roles[WEIGHT](weight).reshape(flat.shape) - flat
+            change = _wide(roles[WEIGHT](weight)).reshape(flat.shape) - flat
             moved = torch.einsum("boi,oi->b", by_weight, change)
-            error = sample_rows(self.layer, roles[DATA_IN](x) - x)
+            error = sample_rows(self.layer, _wide(roles[DATA_IN](x)) - _wide(x))
             moved += (by_input * error).sum((1, 2))
-            self.moves.setdefault(label, []).append(moved.double().cpu())
+            self.pending.setdefault(label, []).append(moved.double().cpu())
+
+    def end_batch(self, samples: int) -> None:
+        """Take what the calls of a batch of so many samples added."""
+        self.is_reached |= bool(self.pending)
+        for label in self.formats:
+            total = torch.zeros(samples, dtype=torch.double)
+            for part in self.pending.pop(label, ()):
+                total += _by_sample(part, samples)
+            self.moves.setdefault(label, []).append(total)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _by_sample(part: Tensor, samples: int) -> Tensor:
+    """Rows that a call had, added up by sample; where they are of no sample alone, in one."""
+    if part.numel() % samples == 0:
+        return part.reshape(samples, -1).sum(1)
+    return torch.cat([part.sum()[None], part.new_zeros(samples - 1)])
 
 
 def _gradient_rows(layer: nn.Module, gradient: Tensor) -> Tensor:
     """(samples, rows, outputs)"""
+    gradient = _wide(gradient)
     if isinstance(layer, nn.Conv1d | nn.Conv2d):
         return gradient.flatten(2).movedim(1, -1)
     return gradient.reshape(gradient.shape[0], -1, gradient.shape[-1])
@@ -90,8 +118,10 @@ def predicted_moves(
             scores = scores_of(graph.model(**bind_inputs(graph, batch, where)))
             rows += scores.shape[:-1].numel()
             surprise(scores, draw).backward()  # type: ignore[no-untyped-call]
+            for watch in watches.values():
+                watch.end_batch(scores.shape[0] if scores.dim() > 1 else 1)
     for node, watch in watches.items():
-        if watch.moves.keys() != watch.formats.keys():
+        if not watch.is_reached:
             raise PassError(f"{where}: no gradient reaches '{node.name}'.")
     return {
         (node, label): torch.cat(moves) / (2 * rows) ** 0.5
@@ -114,10 +144,16 @@ def _frozen(model: nn.Module) -> Iterator[None]:
 
 
 def scores_of(result: Any) -> Tensor:
-    """The logits of a model, or the first floating-point tensor it gives."""
+    """The logits of a model, or the first floating-point tensor it gives.
+
+    Its last dimension are the classes, its first the samples.
+    """
     if isinstance(result, Mapping) and "logits" in result:
         return result["logits"]  # type: ignore[no-any-return]
-    return next(t for t in tensors_in(result) if t.is_floating_point())
+    scores = next((t for t in tensors_in(result) if t.is_floating_point() and t.dim()), None)
+    if scores is None:
+        raise PassError("the model gives no floating-point tensor that could be scores of classes.")
+    return scores
 
 
 def surprise(scores: Tensor, draw: torch.Generator) -> Tensor:

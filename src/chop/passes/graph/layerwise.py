@@ -17,8 +17,8 @@ from torch import Tensor, fx
 from chop.errors import ConfigError
 from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
-from chop.ir.trace.environment import kept_buffers
-from chop.passes.graph.propagate import bind_inputs, evaluation_mode, kept_random_state
+from chop.ir.trace.environment import evaluation_mode, kept_buffers
+from chop.passes.graph.propagate import bind_inputs, kept_random_state
 
 
 class LayerwiseRun:
@@ -42,7 +42,7 @@ class LayerwiseRun:
 
     def _start(self, inputs: Mapping[str, Any]) -> dict[fx.Node, Any]:
         takes = (node for node in self.nodes if node.op == "placeholder")
-        return {node: inputs[str(node.target)] for node in takes}
+        return {node: _own(inputs[str(node.target)]) for node in takes}
 
     def __enter__(self) -> LayerwiseRun:
         model = self.graph.model
@@ -73,7 +73,7 @@ class LayerwiseRun:
         stretch = self.nodes[self._position : end]
         if stretch:
             for values in self._values:
-                self._run(stretch, values, end)
+                self._run(stretch, values)
             self._position = end
 
     def results(self) -> Iterator[Any]:
@@ -83,7 +83,7 @@ class LayerwiseRun:
         for values in self._values:
             yield fx.node.map_arg(output.args[0], values.__getitem__)
 
-    def _run(self, stretch: Sequence[fx.Node], values: dict[fx.Node, Any], end: int) -> None:
+    def _run(self, stretch: Sequence[fx.Node], values: dict[fx.Node, Any]) -> None:
         interpreter = fx.Interpreter(self.graph.model, garbage_collect_values=False)
         interpreter.extra_traceback = False
         interpreter.env = values
@@ -103,6 +103,11 @@ class LayerwiseRun:
             for t in tensors_in(value)
         }
         return sum(seen.values())
+
+
+def _own(value: Any) -> Any:
+    """A copy, which nodes may write to: the batch is the user's."""
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _last_uses(

@@ -19,7 +19,7 @@ from chop.errors import PassError
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.trace.effects import is_mutation
-from chop.ir.trace.environment import kept_buffers, quiet
+from chop.ir.trace.environment import evaluation_mode, kept_buffers, quiet
 from chop.ir.trace.result_cache import is_hashable, key_of, module_key
 
 Recorder = Callable[[fx.Node, Any], None]
@@ -185,19 +185,6 @@ def _kept_attributes(model: nn.Module) -> Iterator[None]:
         for attributes, kept in before:
             attributes.clear()
             attributes.update(kept)
-
-
-@contextlib.contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Every module in evaluation mode within; each as it was after."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -13,12 +13,13 @@ from torch import Tensor, fx, nn
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op, node_module
+from chop.ir.trace.environment import evaluation_mode
 from chop.nn.quantized.convert import float_class_of, quantized_class
 from chop.nn.quantizers import Bypass, Quantizer
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.calibration_data import calibration_batches
 from chop.passes.graph.curvature import predicted_moves, scores_of
-from chop.passes.graph.propagate import bind_inputs, evaluation_mode
+from chop.passes.graph.propagate import bind_inputs
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
 
 OPS = ("linear", "conv1d", "conv2d")

@@ -14,11 +14,10 @@ from chop.ir.arguments import describe_arguments, describe_result, tensors_in
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata, ValueMeta, mase_meta
 from chop.ir.ops import MASE_TYPES, find_op
-from chop.ir.trace.environment import kept_buffers
+from chop.ir.trace.environment import evaluation_mode, kept_buffers
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.propagate import (
     bind_inputs,
-    evaluation_mode,
     example_inputs,
     kept_random_state,
     propagate,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
+import torch
 from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError
@@ -154,19 +155,20 @@ def _round_layer(
     weight: Tensor = layer.weight.detach()  # type: ignore[operator]
     grid = weight_grid(form, weight.shape, f"gptq: '{node.target}'")
     hessian = hessians.of(node, layer)
-    flat = weight.reshape(weight.shape[0], -1)
+    wide = weight if weight.dtype == torch.float64 else weight.float()
+    flat = wide.reshape(weight.shape[0], -1)
     before = output_error(_plain(layer, form).reshape(flat.shape) - flat, hessian)
     choices = []
     for by_importance in ORDERS[args.order]:
         rounded, ranges = rounded_with_feedback(
             flat, hessian, grid, damping=args.damping, by_importance=by_importance
         )
-        result = _settled(grid, rounded.to(weight.dtype), ranges.to(weight.dtype))
+        result = _settled(grid, rounded.to(flat.dtype), ranges.to(flat.dtype))
         choices.append((output_error(result - flat, hessian), result, ranges))
     after, result, ranges = min(choices, key=lambda choice: choice[0])
     signal = output_error(flat, hessian)
     if after < before:
-        _put(layer, grid, result.reshape(weight.shape), ranges.to(weight.dtype))
+        _put(layer, grid, result.reshape(weight.shape).to(weight.dtype), ranges.to(flat.dtype))
     return {
         "node": node.name,
         "module": str(node.target),

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.errors import ConfigError, PassError
-from chop.ir.trace.environment import kept_buffers
-from chop.passes.graph.propagate import evaluation_mode
+from chop.ir.trace.environment import evaluation_mode, kept_buffers
 from chop.registry import suggest
 
 
