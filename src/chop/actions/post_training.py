@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from chop.errors import ConfigError
+from chop.errors import ConfigError, RegistryError
 from chop.ir.graph import MaseGraph
+from chop.log import get_logger
 from chop.passes import (
     allocate_bits_analysis_pass,
     gptq_transform_pass,
     quantize_transform_pass,
     sensitivity_analysis_pass,
 )
+from chop.registry import Registry
+
+logger = get_logger(__name__)
 
 WIDTHS = (2, 3, 4, 5, 6, 8)
 """Bits of a weight's elements to choose from, layer by layer."""
@@ -51,12 +56,104 @@ def rules_for_bits(
     return chosen["config"], told
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What a method may ask for.
+
+    `rules`: the arguments of quantize_transform_pass that the graph is quantised by. `options`:
+    further arguments of the method's own pass.
+    """
+
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+When = Literal["before", "after"]
+Run = Callable[[MaseGraph, Sequence[Any], Settings], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to keep accuracy without training; it changes the graph, and gives its records.
+
+    `when`: on the float graph, before layers are quantised, or on the quantised one.
+    """
+
+    run: Run
+    when: When
+
+    @property
+    def label(self) -> str:
+        """What it does, in one line."""
+        return (self.run.__doc__ or "").split("\n")[0]
+
+
+METHODS: Registry[Method] = Registry("method")
+"""Every method of `mase quantize --method` and of `quantize_with_data`, by name.
+
+To add one, write `function(graph, batches, settings) -> records` under `@method(name, when=…)`.
+"""
+
+
+def method(name: str, *, when: When) -> Callable[[Run], Run]:
+    """Register a function as the method `name`."""
+
+    def add(run: Run) -> Run:
+        METHODS.register(name, Method(run, when))
+        return run
+
+    return add
+
+
+@method("nearest", when="after")
+def _nearest(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Each weight at the nearest value of its format."""
+    return {}
+
+
+@method("gptq", when="after")
+def _gptq(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Weights rounded one column after the other, each making up for the errors before it."""
+    _, rounded = gptq_transform_pass(graph, {**settings.options, "data": batches})
+    return {"layers": rounded["layers"]}
+
+
+def methods_named(given: str | Sequence[str]) -> dict[str, Method]:
+    """The methods that `given` names: one, several, or a text with commas; an unknown one is told.
+
+    >>> list(methods_named("nearest,gptq"))
+    ['nearest', 'gptq']
+    """
+    names = given.split(",") if isinstance(given, str) else list(given)
+    try:
+        return {name.strip(): METHODS[name.strip()] for name in names}
+    except RegistryError as error:
+        raise ConfigError(f"quantize.method: {error}") from error
+
+
 def quantize_with_data(
-    graph: MaseGraph, rules: dict[str, Any], batches: Sequence[Any], method: str
+    graph: MaseGraph,
+    rules: Mapping[str, Any],
+    batches: Sequence[Any],
+    method: str | Sequence[str] = "nearest",
+    options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Quantise by `rules`, and round the weights by `method`; what was done to each layer."""
+    """Quantise by `rules` with the methods that `method` names; what was done to each layer.
+
+    Methods for the float graph go first, then layers are quantised, then come the methods for the
+    quantised graph; those of one kind in the order they are named. `options` has further arguments
+    of a method's pass by the method's name.
+    """
+    chosen, records = methods_named(method), {}
+
+    def apply(when: When) -> None:
+        for name, each in chosen.items():
+            if each.when == when:
+                logger.info("quantize: %s", name)
+                settings = Settings(rules, (options or {}).get(name, {}))
+                records.update(each.run(graph, batches, settings))
+
+    apply("before")
     _, info = quantize_transform_pass(graph, rules)
-    if method == "nearest":
-        return {"quantized": info["quantized"]}
-    _, rounded = gptq_transform_pass(graph, {"data": batches})
-    return {"quantized": info["quantized"], "layers": rounded["layers"]}
+    apply("after")
+    return {"quantized": info["quantized"], **records}

@@ -130,7 +130,8 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     them, bits behind the point. `type`: ops to quantise. `fit`: choose the bits behind the point
     for each operand of each linear layer, from values seen on the dataset. `bits`: choose the width
     of each layer's weight so that a weight takes so many on average (formats mxint, block_fp).
-    `method`: round weights to the nearest value, or by what they do to the layers' outputs (gptq).
+    `method`: what keeps accuracy, one or several (`mase list methods`); by default weights go to
+    the nearest value.
     `calibration_rows`: training rows that `bits` and `method` look at. `evaluate`: measure
     before and after. `qat_epochs`: then train for so many epochs, quantised. `rules`: arguments of
     quantize_transform_pass, which the flags above are short for.
@@ -142,7 +143,9 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     type: tuple[str, ...] = ("linear",)
     fit: bool = False
     bits: float | None = None
-    method: Literal["nearest", "gptq"] = "nearest"
+    method: tuple[str, ...] | str = field(
+        default=("nearest",), metadata=names("methods", closed=True)
+    )
     calibration_rows: int = 128
     evaluate: bool = False
     qat_epochs: float = 0.0

@@ -22,6 +22,7 @@ REGISTRIES: Mapping[str, str] = {
     "models": "chop.models:MODELS",
     "datasets": "chop.dataset:DATASETS",
     "metrics": "chop.actions:METRICS",
+    "methods": "chop.actions.post_training:METHODS",
     "sweeps": "chop.actions.sweeps:SWEEPS",
     "samplers": "chop.search:SAMPLERS",
     "pruners": "chop.search:PRUNERS",

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from chop.actions.fixed_point import OPERANDS, fitted_fixed_point, observe_ranges
-from chop.actions.post_training import BUDGET_FORMATS, quantize_with_data, rules_for_bits
+from chop.actions.post_training import (
+    BUDGET_FORMATS,
+    methods_named,
+    quantize_with_data,
+    rules_for_bits,
+)
 from chop.actions.records import write_csv
 from chop.cli.commands.trace import GRAPH
 from chop.cli.compression import Compression, compress
@@ -58,10 +63,14 @@ def _quantize(
 
 def calibration(config: QuantizeConfig, graph: MaseGraph, data: Data | None) -> list[Any]:
     """Training rows to calibrate on; none where nothing asks for them."""
-    if config.bits is None and config.method == "nearest":
+    named = [name for name in methods_named(config.method) if name != "nearest"]
+    if config.bits is None and not named:
         return []
     if data is None:
-        raise UsageError("--bits and --method gptq look at values of the dataset: give --dataset.")
+        asks = " and ".join(
+            ["--bits"] * (config.bits is not None) + [f"--method {n}" for n in named]
+        )
+        raise UsageError(f"{asks}: looks at values of the dataset: give --dataset.")
     most = -(-config.calibration_rows // config.eval_batch_size)
     rows = min(config.eval_batch_size, config.calibration_rows)
     return data.batches(graph.model, rows, most)

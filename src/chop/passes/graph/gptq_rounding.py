@@ -25,9 +25,9 @@ def rounded_with_feedback(
     chosen before; else they go from left to right, and the range of a group is chosen when its
     first column comes, from what the weights are by then.
     """
-    weight, hessian = _without_dead(weight.double(), hessian.double())
+    weight, hessian = weight.double(), without_dead(hessian.double())
     importance = hessian.diagonal()
-    order = torch.arange(weight.shape[1])
+    order = torch.arange(weight.shape[1], device=weight.device)
     ranges = grid.chosen_range(weight, importance)
     if by_importance:
         order = importance.argsort(descending=True, stable=True)
@@ -60,22 +60,38 @@ def _choose_again(
     ranges[:, group] = alone.chosen_range(work[:, inside], importance[inside])[:, 0]
 
 
-def _without_dead(weight: Tensor, hessian: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs that are always zero keep their weight, and H stays positive."""
+def without_dead(hessian: Tensor) -> Tensor:
+    """H with something on the diagonal for inputs that are always zero: it stays positive."""
     dead = hessian.diagonal() == 0
     if dead.any():
         hessian = hessian.clone()
         hessian.diagonal()[dead] = hessian.diagonal().mean().clamp(min=1e-30)
-    return weight, hessian
+    return hessian
+
+
+def damped(hessian: Tensor, damping: float) -> Tensor:
+    """H with a share of its mean added to the diagonal: a few inputs are not all there are."""
+    result = without_dead(hessian.double()).clone()
+    result.diagonal().add_(damping * result.diagonal().mean())
+    return result
+
+
+def making_up_for(weight: Tensor, drift: Tensor, hessian: Tensor, damping: float) -> Tensor:
+    """The weight whose output on the inputs of now comes closest to the output there was.
+
+    `drift` is the sum of (x before - x now) xᵀ.
+    """
+    moved: Tensor = torch.linalg.solve(damped(hessian, damping), (weight.double() @ drift).mT)
+    return weight.double() + moved.mT
 
 
 def _inverse_factor(hessian: Tensor, damping: float) -> Tensor:
     """The upper Cholesky factor of the inverse of H; damping is raised until H has one."""
     mean = hessian.diagonal().mean()
     while True:
-        damped = hessian.clone()
-        damped.diagonal().add_(damping * mean)
-        lower, info = torch.linalg.cholesky_ex(damped)
+        lifted = hessian.clone()
+        lifted.diagonal().add_(damping * mean)
+        lower, info = torch.linalg.cholesky_ex(lifted)
         if int(info) == 0:
             inverse = torch.cholesky_inverse(lower)
             upper: Tensor

@@ -56,25 +56,34 @@ class WeightGrid:
         return form.quantize(x)
 
     def scales(self, largest: Tensor) -> Tensor:
-        """The scales of integers that reach `largest`."""
+        """The scales of integers that reach `largest`; negative for a negative one."""
         assert isinstance(self.quantizer, ScaleInteger), f"{self.quantizer} has no scale"
-        return (largest / self.quantizer.integers[1]).clamp(min=SMALLEST_SCALE)
+        scales = largest / self.quantizer.integers[1]
+        return torch.where(scales.abs() < SMALLEST_SCALE, SMALLEST_SCALE, scales)
 
     def chosen_range(self, weight: Tensor, importance: Tensor) -> Tensor:
         """(rows, groups): of several ranges the one with the least error.
 
-        `importance` of each column weighs its squared error.
+        `importance` of each column weighs its squared error. Integers with one more value below
+        zero than above (`narrow = false`) may have it above instead: their range is negative then.
         """
         largest = self.largest(weight)
         if not self.has_range:
             return largest
-        clips = INTEGER_CLIPS if isinstance(self.quantizer, ScaleInteger) else POWER_CLIPS
         best, least = largest, torch.full_like(largest, torch.inf)
-        for clip in clips:
+        for clip in self._clips():
             error = self._error(weight, largest * clip, importance)
             best = torch.where(error < least, largest * clip, best)
             least = torch.minimum(error, least)
         return best
+
+    def _clips(self) -> tuple[float, ...]:
+        form = self.quantizer
+        if not isinstance(form, ScaleInteger):
+            return POWER_CLIPS
+        low, high = form.integers
+        is_lopsided = form.is_signed and low != -high and form.zero_point == 0
+        return INTEGER_CLIPS + tuple(-c for c in INTEGER_CLIPS if is_lopsided)
 
     def _error(self, weight: Tensor, largest: Tensor, importance: Tensor) -> Tensor:
         rounded = self.round(weight, largest[:, self.groups])
@@ -83,11 +92,13 @@ class WeightGrid:
         return error.sum().expand_as(error) if self.is_whole else error
 
 
-def weight_grid(quantizer: Quantizer, shape: torch.Size, where: str) -> WeightGrid:
+def weight_grid(
+    quantizer: Quantizer, shape: torch.Size, where: str, device: torch.device | str = "cpu"
+) -> WeightGrid:
     """The grid of a weight of `shape`, whose first dimension are the rows."""
     columns = shape[1:].numel()
     each, group = _runs(quantizer, shape, where)
-    number = torch.arange(columns)
+    number = torch.arange(columns, device=device)
     per_run = -(-each // group)
     groups = (number // each) * per_run + (number % each) // group
     is_whole = isinstance(quantizer, ScaleInteger) and quantizer.granularity == "tensor"
