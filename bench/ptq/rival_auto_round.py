@@ -1,10 +1,10 @@
 """What auto-round makes of the same models, formats and tokens.
 
     ENV/bin/python bench/ptq/rival_auto_round.py --llama MODELS/llama-imdb --bert out/ptq/bert
-        --data DATA/imdb [--iterations 200] [--out out/ptq/auto-round.jsonl]
+        --data DATA/imdb [--out out/ptq/auto-round.jsonl]
 
 ENV is an environment of its own with auto-round from PyPI; the project neither imports nor needs
-it. SignRound with its own defaults, but for the number of steps where one is given.
+it. SignRound with its own defaults; the variable AUTO_ROUND_ITERATIONS sets another number of steps.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from subjects import Batch, Subject
 from transformers import AutoTokenizer
 
 ITERATIONS = int(os.environ.get("AUTO_ROUND_ITERATIONS", "200"))
+ROWS = 8
+"""Steps, and rows of a step: its own defaults."""
 
 
 def sign_round(subject: Subject, scheme: Scheme, seed: int) -> Any:
@@ -39,8 +41,9 @@ def sign_round(subject: Subject, scheme: Scheme, seed: int) -> Any:
         iters=ITERATIONS,
         nsamples=rows,
         seqlen=batches[0]["input_ids"].shape[1],
-        batch_size=8,
-        dataset=Tokens(batches),
+        batch_size=ROWS,
+        enable_torch_compile=False,
+        dataset=_by_eight(batches),
         seed=42,
         amp=False,
         device_map=subject.device,
@@ -49,18 +52,11 @@ def sign_round(subject: Subject, scheme: Scheme, seed: int) -> Any:
     return found.to(torch.float32).eval()
 
 
-class Tokens:
-    """Calibration data as auto-round takes it: a loader with batches of tokens."""
-
-    def __init__(self, batches: list[Batch]) -> None:
-        self.batches = batches
-        self.batch_size = len(batches[0]["input_ids"])
-
-    def __iter__(self) -> Any:
-        return iter(self.batches)
-
-    def __len__(self) -> int:
-        return len(self.batches)
+def _by_eight(batches: list[Batch]) -> list[Batch]:
+    """Calibration data as auto-round takes it: batches of no more rows than it trains on."""
+    whole = {k: torch.cat([b[k] for b in batches]) for k in batches[0]}
+    count = len(whole["input_ids"])
+    return [{k: v[i : i + ROWS] for k, v in whole.items()} for i in range(0, count, ROWS)]
 
 
 if __name__ == "__main__":

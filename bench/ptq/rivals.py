@@ -56,7 +56,7 @@ class _Work:
         try:
             model = self.quantise(self.subject, self.scheme, self.seed)
             return {**self.subject.measured(model, self.reference)}
-        except Exception:  # another tool may fail in any way: that is a result too
+        except (Exception, SystemExit):  # another tool may fail in any way: a result too
             return {"error": traceback.format_exc(limit=-3)}
 
 
