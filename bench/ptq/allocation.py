@@ -44,7 +44,7 @@ FORMATS = weight_formats("mxint")
 WIDTH = {label: config["weight_width"] for label, config in FORMATS.items()}
 BUDGETS = (3.25, 3.75, 4.25, 4.75, 5.25, 6.25)
 """Bits of a weight with its share of the block's exponent: some are those of one width for all."""
-ROWS = {"llama-imdb": (64, 16, 128), "bert-tiny": (128, 128, 128)}
+ROWS = {"llama-imdb": (64, 8, 64), "bert-tiny": (128, 128, 128)}
 """Rows to predict from, rows to measure on, tokens of a row."""
 RUNS = 10
 Assignment = Mapping[str, str]

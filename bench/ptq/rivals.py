@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import sys
 import traceback
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rows import Rows
+from rows import Row, Rows
 from schemes import SCHEMES, Scheme
 from subjects import CALIBRATION, SEEDS, Subject, add_options, subjects
 
+RESULTS = Path(__file__).parents[1] / "results" / "ptq_rivals.json"
 Quantise = Callable[[Subject, Scheme, int], Any]
 """A model from a subject, a scheme and the seed of the calibration data."""
 
@@ -35,6 +42,26 @@ def run(package: str, methods: dict[str, Quantise], description: str) -> None:
             }
             work = _Work(subject, SCHEMES[name], seed, methods[method], reference)
             rows.make(row, work.row)
+            save(package, list(rows.found.values()))
+
+
+def save(package: str, rows: list[Row]) -> None:
+    """Write a tool's rows, and where they come from, into bench/results/ptq_rivals.json."""
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    packages = (package, "torch", "transformers", "numpy")
+    known[package] = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": shlex.join(["python", *sys.argv]),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in packages},
+        },
+        "machine": {"architecture": platform.machine(), "cores": os.cpu_count()},
+        "results": rows,
+    }
+    draft = RESULTS.with_name(f".{RESULTS.name}.{os.getpid()}")
+    draft.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
+    draft.replace(RESULTS)
 
 
 def _wanted(
