@@ -26,7 +26,7 @@ from torch import nn
 
 import chop.passes as passes
 from chop import MaseGraph
-from chop.actions.readers import check_hardware, check_study, check_sweep
+from chop.actions.readers import check_hardware, check_sensitivity, check_study, check_sweep
 from chop.actions.records import read_records
 from chop.config import load_toml, parse
 from chop.errors import ChopError
@@ -302,6 +302,17 @@ DESIGN = {
 }
 
 
+SENSITIVITY = {
+    "table": [
+        {"layer": "fc", "format": f"mxint{w}", "bits": w + 0.25, "elements": 64, "loss": 4.0**-w}
+        for w in (4, 8)
+    ],
+    "assignment": {"fc": "mxint4"},
+    "bits": 4.25,
+    "loss": 0.004,
+}
+
+
 def _text(told: Any, rng: random.Random, *, lines: bool = False) -> bytes:
     """Forged structure, or damaged text."""
     if rng.random() < 0.6:
@@ -383,6 +394,13 @@ def hardware_report(folder: Path, rng: random.Random) -> str:
     return _reread(file, found)
 
 
+def sensitivity(folder: Path, rng: random.Random) -> str:
+    """The losses of formats in layers."""
+    file = folder / "sensitivity.json"
+    file.write_bytes(_text(SENSITIVITY, rng))
+    return _reread(file, check_sensitivity(read_json(file, ChopError), str(file)))
+
+
 def design(folder: Path, rng: random.Random) -> str:
     """The description of emitted hardware."""
     file = folder / "design.json"
@@ -448,6 +466,7 @@ KINDS: dict[str, tuple[Judge, float]] = {
     "study.db": (study_db, 0.04),
     "records": (records, 0.1),
     "hardware report": (hardware_report, 0.06),
+    "sensitivity.json": (sensitivity, 0.04),
     "design.json": (design, 0.06),
     "TOML": (toml, 0.1),
 }

@@ -4,8 +4,11 @@ import logging
 
 import numpy as np
 import pytest
+import torch
 import wrong_calls
 from huggingface_hub import constants
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from chop.arguments import MANY, MAPPING, NONE, PATH, WHOLE, check, takes
 from chop.errors import ConfigError
@@ -23,8 +26,23 @@ def test_every_wrong_call_says_what_is_wrong(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(logging.root.manager, "disable", logging.WARNING)
     found = wrong_calls.outcomes(tmp_path)
-    unclear = [f"{call} -> {told}" for call, words, is_clear, told in found if not is_clear]
+    wrong = [(call, told) for call, _, is_clear, told in found if not is_clear]
+    if not fake_tensors_refuse_real_indices():
+        wrong = [
+            (call, told) for call, told in wrong if not call.startswith("MaseGraph(bert, dummy")
+        ]
+    unclear = [f"{call} -> {told}" for call, told in wrong]
     assert not unclear, "\n".join(unclear)
+
+
+def fake_tensors_refuse_real_indices():
+    """Whether this torch sees without values that floats are no indices of an embedding."""
+    with FakeTensorMode():
+        try:
+            nn.functional.embedding(torch.zeros(2), torch.zeros(3, 4))
+        except RuntimeError:
+            return True
+    return False
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ def test_a_graph_without_labels_gets_its_loss_from_the_trainer():
     graph = bert_graph(["input_ids", "attention_mask"])
     trainer = get_trainer(graph.model, small(), **SHORT)
     batch = trainer.data_collator([small()["test"][i] for i in range(4)])
+    batch = {name: tensor.to(trainer.args.device) for name, tensor in batch.items()}
     loss, outputs = trainer.compute_loss(graph.model.eval(), dict(batch), return_outputs=True)
     expected = nn.functional.cross_entropy(outputs["logits"], batch["labels"])
     assert torch.equal(loss, expected)

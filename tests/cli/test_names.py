@@ -62,7 +62,16 @@ def test_everything_is_listed_with_what_it_is(capsys):
     assert main(["list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["names"]
     assert set(found) == set(REGISTRIES)
-    for kind in ("formats", "passes", "models", "datasets", "sweeps", "samplers", "methods"):
+    for kind in (
+        "formats",
+        "passes",
+        "models",
+        "datasets",
+        "sweeps",
+        "samplers",
+        "methods",
+        "observers",
+    ):
         assert all(row["what"] for row in found[kind]), kind
 
 

@@ -18,6 +18,11 @@ class Random(nn.Module):
         return x + random.random()
 
 
+class FailsOnValues(nn.Module):
+    def forward(self, x):
+        return torch.linalg.inv(x)
+
+
 class Fails(nn.Module):
     def forward(self, x):
         return x.view(torch.empty(0).numel() + x.numel())
@@ -36,6 +41,12 @@ def test_rounding_chance_and_plain_models_are_not(notices):
     MaseGraph(Fails(), dummy_in=torch.randn(3))
     MaseGraph(nn.Linear(3, 2, device="meta"), dummy_in=torch.randn(2, 3, device="meta"))
     assert not any("gives other values" in text for text in notices)
+    assert not any("does not run" in text for text in notices)
     assert (
         torch.equal(dropout[2].running_mean, before) and dropout.training and graph.model.training
     )
+
+
+def test_a_model_that_does_not_run_on_its_inputs_is_told(notices):
+    MaseGraph(FailsOnValues(), dummy_in=torch.zeros(2, 2))
+    assert any("FailsOnValues itself does not run" in text for text in notices)

@@ -73,6 +73,7 @@ def _rounded(graph: MaseGraph) -> dict[str, Any]:
     return {"data": [graph.dummy_in]}
 
 
+SCALED = {"name": "scale_integer", "weight_granularity": "channel"}
 FORMATS = {f"w{w}": {"name": "mxint", "weight_width": w} for w in (4, 8)}
 
 
@@ -130,6 +131,10 @@ CASES: dict[str, PassCase] = {
     "fuse_conv_bn_transform_pass": PassCase(),
     "fuse_lora_weights_transform_pass": PassCase(),
     "gptq_transform_pass": PassCase(_rounded, models=(MLP, BERT), is_idempotent=False),
+    "calibrate_analysis_pass": PassCase(
+        lambda graph: {"data": [graph.dummy_in], "linear": {"config": SCALED}},
+        models=(MLP, BERT),
+    ),
     "init_metadata_analysis_pass": PassCase(),
     "insert_lora_adapter_transform_pass": PassCase(lambda graph: {"rank": 2}),
     "load_lora_adapter_interface_pass": PassCase(_adapter, models=(BERT,)),
@@ -158,6 +163,11 @@ CASES: dict[str, PassCase] = {
     "load_node_meta_param_interface_pass": PassCase(_saved_metadata),
     "sensitivity_analysis_pass": PassCase(
         lambda graph: {"data": [graph.dummy_in], "formats": FORMATS}, models=(MLP, BERT)
+    ),
+    "smooth_transform_pass": PassCase(
+        lambda graph: {"data": [graph.dummy_in], "alpha": 0.5},
+        models=(MLP, BERT),
+        is_idempotent=False,
     ),
     "summarize_graph_analysis_pass": PassCase(),
     "summarize_quantization_analysis_pass": PassCase(),

@@ -115,3 +115,21 @@ def many_nodes(count):
         "edges": edges,
         "totals": {**totals, "flops": 0, "macs": 0},
     }
+
+
+SENSITIVITY = {
+    "table": [
+        {
+            "layer": layer,
+            "format": f"mxint{w}",
+            "bits": w + 0.25,
+            "elements": 64,
+            "loss": 4.0**-w * k,
+        }
+        for k, layer in enumerate(("fc1", "fc2"), 1)
+        for w in (2, 4, 8)
+    ],
+    "assignment": {"fc1": "mxint4", "fc2": "mxint8"},
+    "bits": 5.25,
+    "loss": 0.004,
+}

@@ -4,7 +4,7 @@ import re
 import shutil
 
 import pytest
-from report_data import STUDY, SWEEP, annotated, compressed, many_nodes, with_hardware
+from report_data import SENSITIVITY, STUDY, SWEEP, annotated, compressed, many_nodes, with_hardware
 
 from chop.report import Report, report_records, write_report
 from chop.report.html import report_page
@@ -68,6 +68,7 @@ def report(tmp_path_factory):
         [SWEEP],
         design,
         {"seed": 0, "config": {"width": 8}},
+        SENSITIVITY,
     )
     return write_report(tmp_path_factory.mktemp("report") / "report.html", shown)
 
@@ -231,6 +232,20 @@ def test_the_trial_that_was_applied_is_marked_and_selected(visit, tmp_path):
     assert "applied" in chart.inner_text()
 
 
+def test_the_map_of_losses_marks_what_was_chosen_and_tells_the_rest(visit, report):
+    page = visit(report)
+    chosen = page.locator("#sensitivity td.chosen")
+    assert chosen.count() == 2
+    assert page.locator("#sensitivity thead th").all_inner_texts()[1].startswith("mxint2")
+    chosen.first.hover()
+    told = page.locator("#tooltip").inner_text()
+    assert "fc1, mxint4" in told and "4.25" in told and "yes" in told
+    cells = page.locator("#sensitivity td.num")
+    assert cells.count() == 6
+    script = "all => all.map(e => getComputedStyle(e).backgroundColor)"
+    assert len(set(cells.evaluate_all(script))) == 6
+
+
 def test_the_bottleneck_is_marked(visit, report):
     page = visit(report)
     marked = page.locator("#hardware .node.bottleneck")
@@ -263,6 +278,7 @@ def test_every_section_is_there_and_only_those_with_data(visit, report, tmp_path
     assert sections(visit(report)) == [
         "Graph",
         "Before and after",
+        "Sensitivity",
         "Search",
         "Sweeps",
         "Hardware",

@@ -11,10 +11,13 @@ from chop.ir.graph import MaseGraph
 from chop.log import get_logger
 from chop.passes import (
     allocate_bits_analysis_pass,
+    calibrate_analysis_pass,
     gptq_transform_pass,
     quantize_transform_pass,
     sensitivity_analysis_pass,
+    smooth_transform_pass,
 )
+from chop.passes.graph.transforms.lift_products import lift_products
 from chop.registry import Registry
 
 logger = get_logger(__name__)
@@ -53,7 +56,21 @@ def rules_for_bits(
     _, found = sensitivity_analysis_pass(graph, {"data": batches, "formats": formats})
     _, chosen = allocate_bits_analysis_pass(graph, {**found, "budget": bits})
     told = {"assignment": chosen["assignment"], "bits": chosen["cost"], "loss": chosen["loss"]}
-    return chosen["config"], told
+    return chosen["config"], {**told, "sensitivity": sensitivity_record(found["table"], told)}
+
+
+def sensitivity_record(
+    table: Sequence[Mapping[str, Any]], told: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What reports show of an allocation: the loss of each layer in each format, and the choice."""
+    layer_of = {row["node"]: row["module"] for row in table}
+    keys = ("format", "elements", "bits", "loss")
+    return {
+        "table": [{"layer": row["module"], **{key: row[key] for key in keys}} for row in table],
+        "assignment": {layer_of[node]: label for node, label in told["assignment"].items()},
+        "bits": told["bits"],
+        "loss": told["loss"],
+    }
 
 
 @dataclass(frozen=True)
@@ -118,6 +135,22 @@ def _gptq(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[
     return {"layers": rounded["layers"]}
 
 
+@method("smooth", when="before")
+def _smooth(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Scales moved from activations into weights, so that both are rounded less."""
+    given = {**settings.rules, **settings.options, "data": batches}
+    _, moved = smooth_transform_pass(graph, given)
+    return {"smooth": moved["sites"]}
+
+
+@method("awq", when="before")
+def _awq(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Columns of weights that strong activations read made larger, so that they err less."""
+    given = {**settings.rules, "style": "awq", **settings.options, "data": batches}
+    _, moved = smooth_transform_pass(graph, given)
+    return {"awq": moved["sites"]}
+
+
 def methods_named(given: str | Sequence[str]) -> dict[str, Method]:
     """The methods that `given` names: one, several, or a text with commas; an unknown one is told.
 
@@ -137,23 +170,31 @@ def quantize_with_data(
     batches: Sequence[Any],
     method: str | Sequence[str] = "nearest",
     options: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    observer: str | Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Quantise by `rules` with the methods that `method` names; what was done to each layer.
 
-    Methods for the float graph go first, then layers are quantised, then come the methods for the
-    quantised graph; those of one kind in the order they are named. `options` has further arguments
-    of a method's pass by the method's name.
+    Methods for the float graph go first. Then an `observer` chooses what the rules leave open (the
+    point of fixed point, scales that are not measured anew at each call), layers are quantised, and
+    the methods for the quantised graph follow; those of one kind in the order they are named.
+    `options` has further arguments of a pass by the method's name, "calibrate" for the observer's.
     """
-    chosen, records = methods_named(method), {}
+    chosen, more = methods_named(method), options or {}
+    records: dict[str, Any] = {}
 
     def apply(when: When) -> None:
         for name, each in chosen.items():
             if each.when == when:
                 logger.info("quantize: %s", name)
-                settings = Settings(rules, (options or {}).get(name, {}))
-                records.update(each.run(graph, batches, settings))
+                records.update(each.run(graph, batches, Settings(rules, more.get(name, {}))))
 
+    lift_products(graph)  # what a method changes are the layers that are quantised
     apply("before")
+    if observer is not None:
+        given = {**rules, **more.get("calibrate", {}), "data": batches, "observer": observer}
+        _, found = calibrate_analysis_pass(graph, given)
+        rules, records["calibration"] = found["config"], found["table"]
     _, info = quantize_transform_pass(graph, rules)
     apply("after")
     return {"quantized": info["quantized"], **records}

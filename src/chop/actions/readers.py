@@ -98,6 +98,33 @@ def check_sweep(
     return records
 
 
+_LOSS = {"layer": str, "format": str, "bits": _NUMBER, "elements": int, "loss": _NUMBER}
+
+
+def check_sensitivity(told: Any, where: str, error: type[ChopError] = DataError) -> dict[str, Any]:
+    """A `sensitivity.json`: losses of formats in layers, and the formats that were chosen."""
+    _want(told, dict, where, error)
+    known: set[tuple[str, str]] = set()
+    for index, row in enumerate(_field(told, "table", list, where, error)):
+        place = f"{where}.table[{index}]"
+        _want(row, dict, place, error)
+        for key, kind in _LOSS.items():
+            value = _field(row, key, kind, place, error)
+            if kind is not str and not 0 <= value < float("inf"):
+                raise error(f"{place}.{key}: {shown(value)}. Allowed: 0 or more.")
+        known.add((row["layer"], row["format"]))
+    if not known:
+        raise error(f"{where}.table: there is no layer in it.")
+    for layer, form in _field(told, "assignment", dict, where, error).items():
+        if not isinstance(form, str) or (layer, form) not in known:
+            raise error(f"{where}.assignment.{layer}: {shown(form)} is not in the table.")
+    for key in ("bits", "loss"):
+        if key in told:
+            _want(told[key], _NUMBER, f"{where}.{key}", error)
+    found: dict[str, Any] = told
+    return found
+
+
 _STAGE = {"stage": str, "module": str, "cycles": int, "multipliers": int}
 
 

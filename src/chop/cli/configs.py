@@ -191,6 +191,27 @@ class EvalConfig(ModelOptions, DataOptions, OutputOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExplainConfig(ModelOptions, DataOptions, OutputOptions):
+    """Where a quantised model loses.
+
+    `against`: the float model; without it the layers without their formats stand for it. `rows`:
+    training rows to look at. `share`: of the loss, below which a group of layers is not looked
+    into. `most`: so many layers are looked into.
+    """
+
+    against: str | None = None
+    rows: int = 64
+    share: float = 0.02
+    most: int = 8
+    out: Path = Path("out/explain")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rows < 1:
+            raise ConfigError(f"rows must be at least 1, got {self.rows}.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class DoctorConfig:
     """What to look at.
 

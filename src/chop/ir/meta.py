@@ -278,6 +278,8 @@ class SoftwareMeta(KeyedRecord):
     """Statistics, sparsity and sharding: facts of the model run as software.
 
     `args` and `results` map an operand's name to a dict of facts about it (`stat` …).
+    `calibration` maps an operand (`data_in`, `weight` …) to the range seen of it and the settings
+    chosen for its format.
     """
 
     args: dict[str, dict[str, Any]] | None = None
@@ -286,6 +288,7 @@ class SoftwareMeta(KeyedRecord):
     sparsity: Any = None
     masks: Any = None
     sharding: Any = None
+    calibration: dict[str, dict[str, Any]] | None = None
 
 
 @dataclasses.dataclass(eq=False)

@@ -54,10 +54,27 @@ class QuantizeArgs:
     modern = staticmethod(modern_quantize_args)
 
     @property
+    def rule_args(self) -> QuantizeArgs:
+        """The rules alone, of a pass that has more arguments."""
+        return QuantizeArgs(self.by, self.default, self.rules)
+
+    @property
     def kinds(self) -> tuple[By, ...]:
         """The ways keys are read, strongest first."""
         given = (self.by,) if isinstance(self.by, str) else self.by
         return tuple(kind for kind in PRECEDENCE if kind in given)
+
+
+def modern_beside(own: Sequence[str]) -> Callable[[Any], Any]:
+    """Gives rules in today's layout where the arguments `own` of a pass stand beside them."""
+
+    def modern(given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        kept = {key: given[key] for key in own if key in given}
+        return {**modern_quantize_args({k: v for k, v in given.items() if k not in kept}), **kept}
+
+    return modern
 
 
 @dataclass(frozen=True)

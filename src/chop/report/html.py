@@ -43,6 +43,7 @@ SCRIPTS = (
     "pareto.js",
     "studies.js",
     "sweeps.js",
+    "sensitivity.js",
     "hardware.js",
     "provenance.js",
     "main.js",

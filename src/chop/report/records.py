@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.readers import check_sweep
+from chop.actions.readers import check_sensitivity, check_sweep
 from chop.actions.sweeps import SWEEPS
 from chop.arguments import MAPPING, TEXT, check
 from chop.errors import ConfigError
@@ -49,6 +49,7 @@ class Report:
     `graphs`: by label; the first is "before", the last is "after", one alone is fine.
     `metrics`: the numbers that matter; a pair is a value before and after.
     `studies`: plain study records. `sweeps`: lists of records as `chop.actions.sweep` gives them.
+    `sensitivity`: the losses of formats in layers, as `mase quantize --bits` writes them.
     `hardware`: what `build_hardware` gave, or the content of its `report.json`.
     `provenance`: gathered from this process where it is None.
     """
@@ -60,6 +61,7 @@ class Report:
     sweeps: Sequence[Sequence[Mapping[str, Any]]] = ()
     hardware: Mapping[str, Any] | HardwareBuild | None = None
     provenance: Mapping[str, Any] | None = None
+    sensitivity: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         check("Report.title", TEXT, self.title)
@@ -68,6 +70,8 @@ class Report:
             check("Report.studies", MAPPING, study)
         for records in self.sweeps:
             check_sweep(list(records), "Report.sweeps", ConfigError)
+        if self.sensitivity is not None:
+            check_sensitivity(dict(self.sensitivity), "Report.sensitivity", ConfigError)
         for label, graph in self.graphs.items():
             if not isinstance(graph, MaseGraph):
                 kind = type(graph).__name__
@@ -83,6 +87,7 @@ def report_records(report: Report) -> PageRecord:
         "cards": [*_metric_cards(report.metrics), *_total_cards(graphs)],
         "layers": layer_rows(graphs),
         **_placed(graphs),
+        "sensitivity": report.sensitivity,
         "studies": [study_record(study) for study in report.studies],
         "figures": [figure for records in report.sweeps for figure in sweep_figures(records)],
         "hardware": _hardware(report.hardware),

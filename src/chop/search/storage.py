@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import importlib.util
+import importlib
 import logging
 import os
 import sqlite3
@@ -296,11 +296,14 @@ def _open_journal(path: Path, beat: int) -> JournalStore:
 
 
 def _open_postgres(url: str, beat: int) -> SqlStore:
-    if importlib.util.find_spec("psycopg") is None:
+    try:
+        importlib.import_module("psycopg")
+    except ImportError as error:  # also where it is there and finds no libpq
+        reason = str(error).partition("\n")[0]
         raise MissingDependencyError(
-            "storage: psycopg is not installed, and a postgresql:// storage needs it. "
+            f"storage: psycopg cannot be imported ({reason}), which a postgresql:// storage needs. "
             "Install it: pip install 'mase[cluster]'."
-        )
+        ) from error
     shown = sqlalchemy.make_url(url).set(drivername="postgresql").render_as_string()
     engine = sqlalchemy.create_engine(url, pool_pre_ping=True, isolation_level="AUTOCOMMIT")
     lock = AdvisoryLock(engine, "mase search")

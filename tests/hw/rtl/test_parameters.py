@@ -86,7 +86,8 @@ def verilated(module, parameters):
 @pytest.mark.sim("verilator")
 @pytest.mark.parametrize("module", sorted(WRONG))
 def test_verilator_takes_the_defaults_and_refuses_a_wrong_parameter(module):
-    assert verilated(module, {}) == (True, "")
+    is_taken, told = verilated(module, {})
+    assert is_taken and "%" not in told, told  # newer ones report on themselves; warnings begin so
     is_taken, told = verilated(module, WRONG[module][0])
     assert not is_taken and f"{module}: " in told, told
 

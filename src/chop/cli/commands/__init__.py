@@ -108,6 +108,15 @@ for _name, _summary, _config, _examples in (
         ("mase eval out/train --dataset digits", "mase eval out/quantize --dataset digits --json"),
     ),
     (
+        "explain",
+        "why a quantised model is worse: which layers, which operands, what would help",
+        f"{CONFIGS}:ExplainConfig",
+        (
+            "mase explain out/quantize --dataset digits",
+            "mase explain out/quantize --dataset digits --against out/train --rows 256",
+        ),
+    ),
+    (
         "sweep",
         "compress over many values, before and after training, with the figure",
         f"{CONFIGS}:SweepConfig",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from chop.actions.fixed_point import OPERANDS, fitted_fixed_point, observe_ranges
@@ -19,10 +20,13 @@ from chop.cli.data import Data
 from chop.cli.failures import UsageError
 from chop.cli.session import Session
 from chop.errors import ConfigError
+from chop.files import write_whole
 from chop.ir.graph import MaseGraph
 from chop.passes import summarize_quantization_analysis_pass
 
 OBSERVED_BATCHES = 4
+SENSITIVITY = "sensitivity.json"
+"""What was chosen from, for the report."""
 
 
 def run(config: QuantizeConfig, session: Session) -> dict[str, Any]:
@@ -52,6 +56,7 @@ def _quantize(
         )
     form = config.format or BUDGET_FORMATS[0]
     rules, told = rules_for_bits(graph, batches, config.bits, form)
+    write_whole(session.folder / SENSITIVITY, json.dumps(told.pop("sensitivity"), indent=1) + "\n")
     session.console.say(
         f"{told['bits']:.3g} bits per weight on average, predicted loss {told['loss']:.3g} nats:"
     )

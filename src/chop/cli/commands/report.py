@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from chop import files
-from chop.actions.readers import check_hardware, check_study, check_sweep
+from chop.actions.readers import check_hardware, check_sensitivity, check_study, check_sweep
 from chop.actions.records import read_records
+from chop.cli.commands.quantize import SENSITIVITY
 from chop.cli.configs import ReportConfig
 from chop.cli.data import load_data
 from chop.cli.failures import UsageError
@@ -44,6 +45,7 @@ def run(config: ReportConfig, session: Session) -> dict[str, Any]:
             studies=[_study(Path(name)) for name in config.studies],
             sweeps=[_sweep(Path(name)) for name in config.sweeps],
             hardware=_hardware(config.hardware),
+            sensitivity=_sensitivity(config.model),
         )
         page = write_report(session.folder / PAGE, report)
     size = page.stat().st_size
@@ -71,6 +73,14 @@ def _sweep(folder: Path) -> Sequence[dict[str, Any]]:
         raise UsageError(f"{folder}: no records of a sweep (*.jsonl).")
     records = [record for file in found for record in read_records(file)]
     return check_sweep(records, str(folder), UsageError)
+
+
+def _sensitivity(name: str | None) -> Mapping[str, Any] | None:
+    """What `mase quantize --bits` chose from, where the model is a folder that it wrote."""
+    if name is None or not (Path(name) / SENSITIVITY).is_file():
+        return None
+    told = read_json(Path(name), SENSITIVITY)
+    return check_sensitivity(told, f"{name}/{SENSITIVITY}", UsageError)
 
 
 def _hardware(name: str | None) -> Mapping[str, Any] | None:

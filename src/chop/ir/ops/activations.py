@@ -32,7 +32,15 @@ def _softmax(input: Tensor, dim: int | None = None, *rest: Any, **options: Any) 
 _LUT = "fixed_lut"
 
 ROWS = (
-    _activation("relu", "ReLU", "relu relu_", 1, compute=_of(F.relu), rtl="fixed_relu"),
+    _activation(
+        "relu",
+        "ReLU",
+        "relu relu_",
+        1,
+        compute=_of(F.relu),
+        carries_factor=(0,),
+        rtl="fixed_relu",
+    ),
     _activation("relu6", "ReLU6", "relu6", 2),
     _activation(
         "leaky_relu",
@@ -40,6 +48,7 @@ ROWS = (
         "leaky_relu leaky_relu_",
         2,
         compute=_of(F.leaky_relu),
+        carries_factor=(0,),
         rtl="fixed_leaky_relu",
     ),
     _activation("prelu", "PReLU", "prelu", 2, parameters=("weight",), dims="norm_channel"),
@@ -89,6 +98,7 @@ ROWS = (
 
 def _dropout(name: str, module: str, functions: str, *, dims: str, rtl: str = "") -> Op:
     flags = dict.fromkeys(("is_random", "is_dropout", "is_view"), True)
+    flags |= {"carries_factor": (0,)}
     return layer(name, module, functions, dims=dims, rtl=rtl, **flags)
 
 
@@ -113,7 +123,15 @@ DROPOUTS = (
 )
 
 PASSING = (
-    layer("identity", "Identity", type=MODULE, is_view=True, dims="elementwise", rtl="wire"),
+    layer(
+        "identity",
+        "Identity",
+        type=MODULE,
+        is_view=True,
+        dims="elementwise",
+        carries_factor=(0,),
+        rtl="wire",
+    ),
     Op("activation_mask", MODULE, flops_per_output=1, dims="per_sample"),
 )
 """What gives elements back, all or some."""

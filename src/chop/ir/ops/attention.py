@@ -116,5 +116,6 @@ ROWS = (
             "query* key* value* attn_mask dropout_p is_causal", F.scaled_dot_product_attention
         ),
         dims="attention",
+        carries_factor=(2,),
     ),
 )

@@ -40,12 +40,14 @@ ROWS = (
         macs=_matmul_macs,
         compute=computes("input* other*", torch.matmul, prefer={"other": "weight"}),
         dims="matmul",
+        carries_factor=(0, 1),
     ),
     tensor_op(
         "bmm",
         macs=_matmul_macs,
         compute=computes("input* mat2*", torch.bmm, prefer={"mat2": "weight"}),
         dims="matmul",
+        carries_factor=(0, 1),
     ),
     tensor_op(
         "grouped_mm", "_grouped_mm?", macs=_matmul_macs, functions=functions("grouped_mm?", F)

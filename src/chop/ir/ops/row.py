@@ -63,8 +63,9 @@ class Op:
     its operand back in evaluation mode. `copies_if_strided`: a view, but of a contiguous operand
     alone. `reads_rows`: of its parameters it reads the rows it gives. `compute`: its arithmetic on
     quantised operands; None where it cannot be quantised. `dims`: the rule by which it carries
-    dimensions (`chop.ir.dims`); None where every one is needed whole. `rtl`: how hardware realises
-    it, a component of `chop.hw` or wiring; empty where it does not.
+    dimensions (`chop.ir.dims`); None where every one is needed whole. `carries_factor`: places of
+    operands of which a positive factor, also one for each channel, is a factor of the result.
+    `rtl`: how hardware realises it, a component of `chop.hw` or wiring; empty where it does not.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Op:
     reads_rows: bool = False
     compute: Compute | None = None
     dims: str | None = None
+    carries_factor: tuple[int, ...] = ()
     rtl: str = ""
 
     def __post_init__(self) -> None:

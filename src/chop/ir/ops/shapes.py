@@ -27,22 +27,42 @@ VIEWS = (
         modules=(nn.Flatten,),
         copies_if_strided=True,
         dims="regroup",
+        carries_factor=(0,),
         rtl="wire_view",
     ),
-    _view("unflatten", modules=(nn.Unflatten,), dims="unflatten", rtl="wire_view"),
-    _view("view", "view view_as", dims="reshape", rtl="wire_view"),
-    _view("reshape", "reshape reshape_as", copies_if_strided=True, dims="reshape", rtl="wire_view"),
-    _view("permute", dims="permute", rtl="wire_permute"),
+    _view(
+        "unflatten", modules=(nn.Unflatten,), dims="unflatten", carries_factor=(0,), rtl="wire_view"
+    ),
+    _view("view", "view view_as", dims="reshape", carries_factor=(0,), rtl="wire_view"),
+    _view(
+        "reshape",
+        "reshape reshape_as",
+        copies_if_strided=True,
+        dims="reshape",
+        carries_factor=(0,),
+        rtl="wire_view",
+    ),
+    _view("permute", dims="permute", carries_factor=(0,), rtl="wire_permute"),
     _view(
         "transpose",
         "transpose swapaxes swapdims movedim moveaxis t adjoint",
         dims="permute",
+        carries_factor=(0,),
         rtl="wire_permute",
     ),
-    _view("contiguous", copies_if_strided=True, dims="elementwise", rtl="wire"),
-    _view("squeeze", "squeeze squeeze_", dims="regroup", rtl="wire_view"),
-    _view("unsqueeze", "unsqueeze unsqueeze_", dims="regroup", rtl="wire_view"),
-    _view("expand", "expand expand_as broadcast_to broadcast_tensors", dims="expand"),
+    _view(
+        "contiguous", copies_if_strided=True, dims="elementwise", carries_factor=(0,), rtl="wire"
+    ),
+    _view("squeeze", "squeeze squeeze_", dims="regroup", carries_factor=(0,), rtl="wire_view"),
+    _view(
+        "unsqueeze", "unsqueeze unsqueeze_", dims="regroup", carries_factor=(0,), rtl="wire_view"
+    ),
+    _view(
+        "expand",
+        "expand expand_as broadcast_to broadcast_tensors",
+        dims="expand",
+        carries_factor=(0,),
+    ),
     _made("repeat", "repeat tile"),
     _view("chunk", "chunk tensor_split", dims="split"),
     _view("split", "split split_with_sizes unsafe_split", dims="split"),
@@ -54,7 +74,7 @@ VIEWS = (
         dims="facts",
         rtl="wire_size",
     ),
-    _view("getitem", dims="getitem", rtl="wire_size"),
+    _view("getitem", dims="getitem", carries_factor=(0,), rtl="wire_size"),
     _made("setitem"),
     _view(
         "to",
@@ -62,6 +82,7 @@ VIEWS = (
         "detach_ requires_grad_ item tolist numpy copy_ data_ptr is_floating_point is_complex "
         "view_as_real view_as_complex real imag complex polar as_tensor tensor from_numpy asarray",
         dims="elementwise",
+        carries_factor=(0,),
     ),
     _made("new", "new_zeros new_ones new_full new_empty new_tensor"),
     _view("fill", "fill_ zero_ fill", dims="elementwise"),

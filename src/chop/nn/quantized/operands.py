@@ -34,12 +34,12 @@ def function_quantizers(
     compute: Compute, config: Mapping[str, Any], where: str
 ) -> dict[str, Quantizer]:
     """The format of each operand of a function, and of its result."""
-    source = {o.role: _role_in(o, config) for o in compute.operands}
+    source = {o.role: role_in(o, config) for o in compute.operands}
     found = operand_quantizers(config, (*dict.fromkeys(source.values()), DATA_OUT), where)
     return {role: found[source[role]] for role in source} | {DATA_OUT: found[DATA_OUT]}
 
 
-def _role_in(operand: Operand, config: Mapping[str, Any]) -> str:
+def role_in(operand: Operand, config: Mapping[str, Any]) -> str:
     """A product's second operand is its `weight` where the config has settings for one."""
     prefer = operand.prefer
     has = prefer is not None and any(key.startswith(f"{prefer}_") for key in config)

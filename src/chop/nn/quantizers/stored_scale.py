@@ -2,7 +2,8 @@
 
 A layer whose operand has `scale = "stored"` keeps its scales in a buffer or parameter of the
 operand's name, `weight_scale` for `weight`. There is one for the whole tensor, or one for each
-channel along `axis`, or one for each group along the last dimension.
+channel along `axis`, or one for each group along the last dimension, of every row or of all rows
+alike.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def expanded(scale: Tensor, form: ScaleInteger, x: Tensor) -> Tensor:
         axis = form.axis % x.dim()
         _check(scale, (x.shape[axis],), form)
         return scale.reshape([-1 if d == axis else 1 for d in range(x.dim())])
-    _check(scale, (*x.shape[:-1], -(-x.shape[-1] // form.group_size)), form)
+    groups = -(-x.shape[-1] // form.group_size)
+    if scale.shape != (groups,):  # the same groups of every row, as of an input
+        _check(scale, (*x.shape[:-1], groups), form)
     return scale.repeat_interleave(form.group_size, -1)[..., : x.shape[-1]]
 
 

@@ -67,6 +67,12 @@ class LayerwiseRun:
         for values in self._values:
             yield values[source]
 
+    def arguments(self, node: fx.Node) -> Iterator[tuple[Any, Any]]:
+        """What `node` is called with, args and kwargs, batch by batch; all before it has run."""
+        self.advance(node)
+        for values in self._values:
+            yield fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+
     def advance(self, to: fx.Node) -> None:
         """Run every batch up to `to`, which is not run."""
         end = self._place[to]

@@ -7,6 +7,7 @@ import { hardwareSection } from "./hardware.js";
 import { layersSection } from "./layers.js";
 import { provenanceSection } from "./provenance.js";
 import { Selection } from "./selection.js";
+import { sensitivitySection } from "./sensitivity.js";
 import { studiesSection } from "./studies.js";
 import { sweepsSection } from "./sweeps.js";
 import { startTheme } from "./theme.js";
@@ -19,6 +20,7 @@ const graphView = data.graphs ? new GraphView(data, selection) : null;
 const SECTIONS = [
   graphView?.element,
   data.layers && layersSection(data, selection),
+  data.sensitivity && sensitivitySection(data.sensitivity),
   data.studies && studiesSection(data.studies),
   data.figures && sweepsSection(data.figures),
   data.hardware && hardwareSection(data.hardware),

@@ -221,6 +221,32 @@ class ReadsItsWeight(nn.Module):
         return self.head(self.fc(x))
 
 
+class TiedToATable(nn.Module):
+    """Looks words up by a function, in the very parameter that its head has (as BART does)."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(40, 32), nn.Linear(32, 40, bias=False)
+        self.fc = nn.Linear(32, 32)
+        self.head.weight = self.table.weight
+
+    def forward(self, x):
+        return self.head(self.fc(nn.functional.embedding(x, self.table.weight) * 2))
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_a_layer_whose_weight_the_graph_reads_by_another_name_is_kept(adapted):
+    x = torch.arange(12).reshape(3, 4)
+    graph = graph_of(TiedToATable(), {"x": x})
+    if adapted:
+        passes.insert_lora_adapter_transform_pass(graph, {"rank": 2})
+    _, info = passes.pack_weights_transform_pass(graph)
+    reasons = {r["module"]: r["reason"] for r in info["modules"]}
+    assert reasons["head"] == "the graph itself reads its weight" and reasons["fc"] == ""
+    head = graph.model.head.base_layer if adapted else graph.model.head
+    assert head.weight is graph.model.table.weight
+
+
 @pytest.mark.parametrize("how", ["values", "in place"])
 def test_a_layer_whose_weight_the_graph_reads_is_kept(how):
     x = torch.randn(4, 32)

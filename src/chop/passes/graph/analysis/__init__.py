@@ -9,6 +9,8 @@ from chop.passes.graph.analysis.allocate_bits import allocate_bits_analysis_pass
 from chop.passes.graph.analysis.autosharding import autosharding_analysis_pass
 from chop.passes.graph.analysis.calculate_avg_bits import calculate_avg_bits_mg_analysis_pass
 from chop.passes.graph.analysis.calculate_sparsity import calculate_sparsity_analysis_pass
+from chop.passes.graph.analysis.calibrate import calibrate_analysis_pass
+from chop.passes.graph.analysis.explain import explain_analysis_pass
 from chop.passes.graph.analysis.init_metadata import init_metadata_analysis_pass
 from chop.passes.graph.analysis.profile_statistics import profile_statistics_analysis_pass
 from chop.passes.graph.analysis.report_graph import report_graph_analysis_pass
@@ -36,6 +38,8 @@ __all__ = [
     "autosharding_analysis_pass",
     "calculate_avg_bits_mg_analysis_pass",
     "calculate_sparsity_analysis_pass",
+    "calibrate_analysis_pass",
+    "explain_analysis_pass",
     "init_metadata_analysis_pass",
     "profile_statistics_analysis_pass",
     "report_graph_analysis_pass",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -164,13 +164,18 @@ def compared(
     graph: MaseGraph, batches: list[Any], expected: list[Tensor], where: str
 ) -> dict[str, float]:
     """Divergence of a model's outputs from those expected, per row, and their ratio in dB."""
+    return difference(outputs(graph, batches, where), expected)
+
+
+def difference(found: Iterable[Tensor], expected: Iterable[Tensor]) -> dict[str, float]:
+    """The same of scores, batch by batch."""
     divergence = signal = noise = 0.0
     rows = 0
-    for found, right in zip(outputs(graph, batches, where), expected, strict=True):
-        p, q = right.double().log_softmax(-1), found.double().log_softmax(-1)
+    for scores, right in zip(found, expected, strict=True):
+        p, q = right.double().log_softmax(-1), scores.double().log_softmax(-1)
         divergence += float((p.exp() * (p - q)).sum())
         rows += right.shape[:-1].numel()
         signal += float(right.double().square().sum())
-        noise += float((found.double() - right.double()).square().sum())
+        noise += float((scores.double() - right.double()).square().sum())
     ratio = torch.tensor(signal / noise).log10().item() * 10 if noise else float("inf")
     return {"loss": divergence / rows, "sqnr": ratio}

@@ -29,6 +29,7 @@ from chop.passes.graph.transforms.prune import (
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
 from chop.passes.graph.transforms.remove_dropout import remove_dropout_transform_pass
 from chop.passes.graph.transforms.replace_module import replace_module_transform_pass
+from chop.passes.graph.transforms.smooth import smooth_transform_pass
 
 __all__ = [
     "compile_transform_pass",
@@ -52,6 +53,7 @@ __all__ = [
     "quantize_transform_pass",
     "remove_dropout_transform_pass",
     "replace_module_transform_pass",
+    "smooth_transform_pass",
 ]
 
 check_exports(globals())

@@ -224,8 +224,6 @@ class _Packer:
             raise KeepError("has no parameters")
         if any(target == s or target.startswith(f"{s}.") for s in self.args.skip):
             raise KeepError("in skip")
-        if id(old) in self.read:
-            raise KeepError("the graph itself reads its weight")
         if id(old) not in self.packed_modules:
             self.packed_modules[id(old)] = (old, self._make(old))
         _, new = self.packed_modules[id(old)]
@@ -233,6 +231,8 @@ class _Packer:
         return new, getattr(base, "format", self.args.format)
 
     def _make(self, old: nn.Module) -> nn.Module:
+        if id(old) in self.read:
+            raise KeepError("the graph itself reads its weight")
         op = op_of_module(old)
         maker = MAKERS.get(op.name if op else "")
         if maker is None:
@@ -303,9 +303,15 @@ class _Packer:
 
 
 def _read_modules(graph: MaseGraph) -> set[int]:
-    """The modules whose parameters nodes read themselves."""
-    paths = {str(n.target).rpartition(".")[0] for n in graph.fx_graph.nodes if n.op == "get_attr"}
-    return {id(graph.model.get_submodule(path)) for path in paths if path}
+    """The modules that have a parameter which nodes read themselves, by whatever name."""
+    paths = {str(n.target) for n in graph.fx_graph.nodes if n.op == "get_attr"}
+    owners = {path.rpartition(".")[0] for path in paths} - {""}
+    parameters = dict(graph.model.named_parameters(remove_duplicate=False))
+    read = {id(parameters[path]) for path in paths if path in parameters}
+    sharing = (
+        m for m in graph.model.modules() if any(id(p) in read for p in m._parameters.values())
+    )
+    return {id(m) for m in (*map(graph.model.get_submodule, owners), *sharing)}
 
 
 def _plain_class(layer: nn.Module) -> type[nn.Module]:

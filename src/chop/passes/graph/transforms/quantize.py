@@ -23,6 +23,7 @@ from chop.nn.quantizers.formats import find_format
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.changed import warn_little
 from chop.passes.graph.number_formats import annotate_formats, relink_formats
+from chop.passes.graph.stored_scales import adopt_scales
 from chop.passes.graph.transforms.lift_products import lift_products
 from chop.passes.graph.transforms.surgery import set_module
 from chop.passes.module.quantize import WHERE, quantize_module, warn_unchanged
@@ -68,24 +69,31 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
     writes). A layer with an adapter is quantised beside it, and the products that GPT-2 and its kin
     write (`Conv1D`) are linear layers first. A config whose `name` is None leaves alone
     what it matches. What is quantised already changes its format. Metadata that exists follows:
-    type and precision of operands, parameters and results. No value is changed when an argument is
-    wrong. A plain module may take the graph's place; its layers are quantised.
+    type and precision of operands, parameters and results. Scales that calibrate_analysis_pass
+    wrote there go into the layers whose config asks for stored ones. No value is changed when an
+    argument is wrong. A plain module may take the graph's place; its layers are quantised.
     """
     lift_products(graph)
-    nodes = [n for n in graph.fx_graph.nodes if n.op in (*CALLS, "call_module")]
-    ops = [find_op(node, graph.custom_ops) for node in nodes]
-    candidates = [_candidate(n, op) for n, op in zip(nodes, ops, strict=True)]
-    choices = _choose(graph, args, candidates)
-    changes = _plan(nodes, ops, choices)
+    changes = _plan(chosen_formats(graph, args))
     for node, change in changes.items():
         _apply(graph, node, change)
     for node in changes:
         annotate_formats(node)
         relink_formats(node)
     warn_unchanged(changes)
-    layers = [_layer(node_module(node)) for node in changes if node.op == "call_module"]
+    layers = [adapted_layer(node_module(node)) for node in changes if node.op == "call_module"]
     warn_little(WHERE, "quantised", layers, graph.model)
     return graph, {"quantized": {node.name: _name_of(change) for node, change in changes.items()}}
+
+
+def chosen_formats(
+    graph: MaseGraph, args: QuantizeArgs
+) -> list[tuple[fx.Node, Op | None, FormatChoice | None]]:
+    """Every call of the graph with its op and the config that the rules give it."""
+    nodes = [n for n in graph.fx_graph.nodes if n.op in (*CALLS, "call_module")]
+    ops = [find_op(node, graph.custom_ops) for node in nodes]
+    candidates = [_candidate(n, op) for n, op in zip(nodes, ops, strict=True)]
+    return list(zip(nodes, ops, _choose(graph, args, candidates), strict=True))
 
 
 def _choose(
@@ -103,7 +111,7 @@ def _candidate(node: fx.Node, op: Op | None) -> Candidate:
     if node.op == "call_module":
         module = node_module(node)
         name = type(module).__name__ if op is None else op.name
-        can = float_class_of(_layer(module)) is not None
+        can = float_class_of(adapted_layer(module)) is not None
         names: tuple[str, ...] = (node.name, str(node.target))
     else:
         name = str(node.target) if op is None else op.name
@@ -117,7 +125,7 @@ def _candidate(node: fx.Node, op: Op | None) -> Candidate:
     return Candidate(names, name, can)
 
 
-def _layer(module: nn.Module) -> nn.Module:
+def adapted_layer(module: nn.Module) -> nn.Module:
     """The layer that quantising `module` is about: within an adapter, the one it adapts."""
     return module.base_layer if isinstance(module, LoRALinear) else module
 
@@ -150,19 +158,19 @@ def _is_quantizable_call(node: fx.Node, op: Op | None) -> bool:
 
 
 def _plan(
-    nodes: list[fx.Node], ops: list[Op | None], choices: list[FormatChoice | None]
+    chosen: list[tuple[fx.Node, Op | None, FormatChoice | None]],
 ) -> dict[fx.Node, Change]:
     """What each node becomes; the graph is not touched yet, so that an error leaves it whole."""
     made: dict[tuple[int, str], QuantizedModule] = {}
     places: dict[str, tuple[fx.Node, FormatChoice | None]] = {}
     changes: dict[fx.Node, Change] = {}
-    for node, op, choice in zip(nodes, ops, choices, strict=True):
+    for node, op, choice in chosen:
         if node.op == "call_module":
             _check_shared(node, choice, places)
         if choice is None:
             continue
         if node.op == "call_module":
-            module = _layer(node_module(node))
+            module = adapted_layer(node_module(node))
             key = (id(module), choice.where)  # a layer called twice stays one layer
             if key not in made:
                 made[key] = to_format(module, choice.config, where=choice.where)
@@ -198,6 +206,7 @@ def _apply(graph: MaseGraph, node: fx.Node, change: Change) -> None:
     if isinstance(change, QuantizedModule):
         has_adapter = isinstance(node_module(node), LoRALinear)
         set_module(graph, f"{node.target}.base_layer" if has_adapter else str(node.target), change)
+        adopt_scales(node, change)
     else:
         node.op, node.target = "call_function", change.function
         node.kwargs = {**node.kwargs, "config": change.config}

@@ -1,0 +1,280 @@
+"""Why a quantised model is worse than the float one, and what would help."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from chop.errors import ConfigError
+from chop.ir.arguments import tensors_in
+from chop.ir.graph import MaseGraph
+from chop.ir.trace.environment import evaluation_mode
+from chop.log import get_logger
+from chop.nn.quantized.operands import format_text
+from chop.nn.quantizers import BlockQuantizer, Bypass, Quantizer, ScaleInteger
+from chop.passes.base import PassResult, graph_pass
+from chop.passes.graph.analysis.kernel_times import kernel_times
+from chop.passes.graph.analysis.sensitivity import difference
+from chop.passes.graph.calibration_data import calibration_batches
+from chop.passes.graph.curvature import scores_of
+from chop.passes.graph.partly_quantized import (
+    FirstInputs,
+    Formats,
+    Part,
+    PartlyQuantized,
+    call_in,
+    quantized_parts,
+    without_formats,
+)
+from chop.passes.graph.propagate import bind_inputs
+
+logger = get_logger(__name__)
+
+WHERE = "explain.data"
+MORE_BITS = 2
+SMALLEST_BLOCK = 8
+OUTLIERS = 20.0
+"""A largest magnitude of so many times the root mean square is what smoothing and rotation help."""
+
+
+@dataclass(frozen=True)
+class ExplainArgs:
+    """`data`: batches, an iterable or a function that gives one; `num_samples`: rows of them.
+
+    `reference`: the float graph or model; without it the graph's own layers without formats stand
+    for it, with their weights as they are. `share` of the whole loss below which a group of layers
+    is not looked into. `most`: so many layers are looked into, the worst first. `times`: also
+    measure how long each kind of layer takes here, against the float layer.
+    """
+
+    data: Any = None
+    num_samples: int | None = None
+    reference: Any = None
+    share: float = 0.02
+    most: int = 8
+    times: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share < 1:
+            raise ConfigError(f"explain.share: {self.share}. Allowed: from 0 to less than 1.")
+        if self.most < 1:
+            raise ConfigError(f"explain.most: {self.most}. Allowed: 1 or more.")
+        if self.reference is not None and not isinstance(self.reference, MaseGraph | nn.Module):
+            kind = type(self.reference).__name__
+            raise ConfigError(f"explain.reference: expected a MaseGraph or a module, got {kind}.")
+
+
+@graph_pass("explain_analysis_pass", ExplainArgs)
+def explain_analysis_pass(graph: MaseGraph, args: ExplainArgs) -> PassResult:
+    """Which layers make a quantised model worse, by which operand, and what would help.
+
+        _, info = explain_analysis_pass(mg, {"data": batches})
+
+    The loss is the divergence of the outputs from those of the float model, in nats for each row of
+    them; no labels are needed. Groups of layers are quantised alone and halved, down to the layers
+    whose loss is at least `share` of the whole. `info["loss"]` is that of the whole model,
+    `info["layers"]` has a record for each layer found: its `loss` alone, `without`, the loss of
+    the model with this layer in float, the loss of each of its `operands` alone, and `changes` that
+    were tried, best first. `info["kernels"]` says on what each kind of layer runs here, and how its
+    time compares with the float layer's. `info["runs"]` is how often the model ran.
+    """
+    parts = list(quantized_parts(graph))
+    if not parts:
+        raise ConfigError(
+            "explain: nothing in the graph is quantised. Run a quantising pass first."
+        )
+    batches = calibration_batches(args.data, args.num_samples, WHERE)
+    with torch.no_grad(), evaluation_mode(graph.model):
+        trial = Trial(graph, parts, batches, _reference(args.reference))
+        whole = trial.loss({})
+        found = _found(trial, whole, args)
+        logger.info("explain: %d of %d parts matter, %d runs", len(found), len(parts), trial.runs)
+        layers = [_record(trial, part, loss) for part, loss in found[: args.most]]
+        kernels = kernel_times(graph, parts, batches[0], trial.float_calls) if args.times else []
+    return graph, {"loss": whole, "layers": layers, "kernels": kernels, "runs": trial.runs}
+
+
+def _reference(given: Any) -> nn.Module | None:
+    return given.model if isinstance(given, MaseGraph) else given
+
+
+class Trial:
+    """Losses of a graph with some of its parts in other formats."""
+
+    def __init__(
+        self,
+        graph: MaseGraph,
+        parts: Sequence[Part],
+        batches: Sequence[Any],
+        reference: nn.Module | None,
+    ) -> None:
+        self.graph, self.parts, self.reference = graph, parts, reference
+        self.runs = 0
+        self.inputs = [bind_inputs(graph, b, WHERE) for b in batches]
+        self.float_calls = {part: self._float_call(part) for part in parts}
+        self.expected = list(self._expected())
+
+    def _float_call(self, part: Part) -> dict[Any, Callable[..., Any]]:
+        own = _at(self.reference, part.name) if part.layer is not None else None
+        if own is not None and not part.is_adapted:
+            return dict.fromkeys(part.nodes, own)
+        if part.is_packed:
+            raise ConfigError(
+                f"explain.reference: '{part.name}' is packed: its float weight is in the model "
+                "before packing alone. Give that as reference."
+            )
+        return call_in(self.graph, part, without_formats(part))
+
+    def _expected(self) -> Iterator[Tensor]:
+        if self.reference is None:
+            yield from self._scores({p: self.float_calls[p] for p in self.parts})
+            return
+        with evaluation_mode(self.reference):
+            for inputs in self.inputs:
+                yield scores_of(self.reference(**inputs))
+
+    def _scores(self, changes: Mapping[Part, Mapping[Any, Any]]) -> Iterator[Tensor]:
+        instead = {node: call for calls in changes.values() for node, call in calls.items()}
+        self.runs += 1
+        for inputs in self.inputs:
+            interpreter = PartlyQuantized(self.graph.model, instead)
+            yield scores_of(interpreter.run(*inputs.values()))
+
+    def loss(self, changes: Mapping[Part, Mapping[Any, Any]]) -> float:
+        """The loss with other calls in the place of some parts."""
+        return float(difference(self._scores(changes), self.expected)["loss"])
+
+    def loss_alone(self, parts: Sequence[Part], formats: Formats | None = None) -> float:
+        """The loss where these parts alone are quantised, one of them in other formats if given."""
+        changes = {p: self.float_calls[p] for p in self.parts if p not in parts}
+        if formats is not None:
+            (part,) = parts
+            changes[part] = call_in(self.graph, part, formats)
+        return self.loss(changes)
+
+    def outliers(self, part: Part) -> float:
+        """How many times the root mean square the largest magnitude of the part's input is."""
+        node = part.nodes[0]
+        run = FirstInputs(self.graph.model, {node})
+        run.run(*self.inputs[0].values())
+        first = next((t for t in tensors_in(run.found[node]) if t.is_floating_point()), None)
+        if first is None or not first.any():
+            return 1.0
+        return float(first.abs().max() / first.float().square().mean().sqrt())
+
+
+def _at(model: nn.Module | None, path: str) -> nn.Module | None:
+    try:
+        return None if model is None else model.get_submodule(path)
+    except AttributeError:
+        return None
+
+
+def _found(trial: Trial, whole: float, args: ExplainArgs) -> list[tuple[Part, float]]:
+    """The parts with at least a share of the loss, largest first, by halving groups of them."""
+    waiting = [list(trial.parts)]
+    found: list[tuple[Part, float]] = []
+    while waiting:
+        group = waiting.pop()
+        loss = whole if len(group) == len(trial.parts) else trial.loss_alone(group)
+        if loss < args.share * whole or loss == 0:
+            continue
+        if len(group) == 1:
+            found.append((group[0], loss))
+        else:
+            half = len(group) // 2
+            waiting += [group[half:], group[:half]]
+    return sorted(found, key=lambda pair: -pair[1])
+
+
+def _record(trial: Trial, part: Part, loss: float) -> dict[str, Any]:
+    operands = {} if part.is_packed else _by_operand(trial, part)
+    changes = _changes(trial, part, operands) if operands else []
+    return {
+        "node": part.nodes[0].name,
+        "layer": part.name,
+        "formats": {role: format_text(q) for role, q in part.formats.items() if _is_set(q)},
+        "loss": loss,
+        "without": trial.loss({part: trial.float_calls[part]}),
+        "operands": operands,
+        "changes": changes,
+        "advice": _advice(part, loss, operands, changes, trial.outliers(part)),
+    }
+
+
+def _is_set(form: Quantizer) -> bool:
+    return not isinstance(form, Bypass)
+
+
+def _by_operand(trial: Trial, part: Part) -> dict[str, float]:
+    """The loss of each operand's format alone; with one, that of the part."""
+    found = {}
+    for role, form in part.formats.items():
+        if _is_set(form):
+            found[role] = trial.loss_alone([part], {**without_formats(part), role: form})
+    return found
+
+
+def _changes(trial: Trial, part: Part, operands: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Other formats for the worst operand, each tried with the part alone, best first."""
+    worst = max(operands, key=operands.__getitem__)
+    tried = [
+        {"change": text, "loss": trial.loss_alone([part], {**part.formats, worst: form})}
+        for text, form in alternatives(worst, part.formats[worst])
+    ]
+    return sorted(tried, key=lambda row: row["loss"])
+
+
+def _advice(
+    part: Part,
+    loss: float,
+    operands: Mapping[str, float],
+    changes: Sequence[Mapping[str, Any]],
+    outliers: float,
+) -> list[str]:
+    """What to do about a part, in words."""
+    if part.is_packed:
+        return ["pack it in a wider format, or leave it out (skip)"]
+    worst = max(operands, key=operands.__getitem__)
+    said = []
+    if changes and changes[0]["loss"] < loss / 2:
+        said.append(f"{changes[0]['change']}: its loss falls to {changes[0]['loss']:.2g}")
+    if worst == "weight":
+        said.append("round its weight by effect (gptq_transform_pass)")
+    elif outliers > OUTLIERS:
+        said.append(
+            f"spread its input (smooth_transform_pass, rotate_transform_pass): the largest is "
+            f"{outliers:.0f} times the typical one"
+        )
+    return said or ["leave it in float"]
+
+
+def alternatives(role: str, form: Quantizer) -> Iterator[tuple[str, Quantizer]]:
+    """Formats near `form` that round less, each with the settings that give it."""
+    for name, value in _settings(form).items():
+        try:
+            yield f"{role}_{name} = {value!r}", dataclasses.replace(form, **{name: value})
+        except ConfigError:
+            continue  # as wide, or as small, as the format can be
+
+
+def _settings(form: Quantizer) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if hasattr(form, "width"):
+        found["width"] = form.width + MORE_BITS
+    if hasattr(form, "frac_width"):
+        found["frac_width"] = form.frac_width + 1
+    size = getattr(form, "block_size", None)
+    if isinstance(form, BlockQuantizer) and isinstance(size, int) and size > SMALLEST_BLOCK:
+        found["block_size"] = size // 2
+    if isinstance(form, ScaleInteger) and not form.is_stored:
+        if form.granularity == "tensor" and form.scale is None:
+            found["granularity"] = "channel"
+        elif form.granularity == "group":
+            found["group_size"] = max(form.group_size // 2, 1)
+    return found

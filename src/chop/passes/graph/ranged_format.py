@@ -1,0 +1,190 @@
+"""Formats whose values reach as far as a setting says, and the setting for a range of values.
+
+`ranged(format)` gives what an observer needs to know of a format: which ranges there are to choose
+from, what values become in one, and the settings that make it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from chop.errors import ConfigError
+from chop.nn.quantizers import Integer, Quantizer, ScaleInteger
+from chop.nn.quantizers.scale_integer import SMALLEST_SCALE
+
+CLIPS = tuple(1 - i / 80 for i in range(76))
+BINADES = (1.0, 0.5, 0.25, 0.125, 0.0625)
+"""Shares of a range to try; of ranges that are powers of two only halves differ."""
+BIASES = range(-100, 150)
+
+
+class RangedFormat(Protocol):
+    """A format together with the setting that says how far it reaches.
+
+    Ranges are pairs of tensors, `low` and `high`, with an element for each slot.
+    """
+
+    @property
+    def clips(self) -> tuple[float, ...]:
+        """Shares of a range that make a difference."""
+
+    def reached(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """The range that is not clipped where `low` and `high` are asked for."""
+
+    def represent(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """What the values `x`, (slots, values), become."""
+
+    def settings(self, low: Tensor, high: Tensor) -> dict[str, Any]:
+        """The settings of the format that make the range; scales as a tensor."""
+
+
+@dataclass(frozen=True)
+class ScaledRange:
+    """Integers times a scale; unsigned ones for a whole tensor also choose their zero point."""
+
+    format: ScaleInteger
+
+    clips = CLIPS
+
+    @property
+    def has_zero_point(self) -> bool:
+        """Whether the lowest value may be another than the highest's negative."""
+        return not self.format.is_signed and self.format.granularity == "tensor"
+
+    def reached(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        if self.has_zero_point:
+            return low, high
+        if not self.format.is_signed:
+            return torch.zeros_like(low), high
+        return _symmetric(low, high)
+
+    def scale(self, low: Tensor, high: Tensor) -> Tensor:
+        """The scale that reaches the range."""
+        bottom, top = self.reached(low, high)
+        span = top - bottom if self.has_zero_point else top  # unsigned integers begin at 0
+        return (span / self.format.integers[1]).clamp(min=SMALLEST_SCALE)
+
+    def zero_point(self, low: Tensor, high: Tensor) -> Tensor:
+        """The integer that stands for zero."""
+        if not self.has_zero_point:
+            return torch.zeros_like(low)
+        return (-low / self.scale(low, high)).round().clamp(*self.format.integers)
+
+    def represent(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        scale, zero = self.scale(low, high)[:, None], self.zero_point(low, high)[:, None]
+        bottom, top = self.format.integers
+        return ((x / scale).round() + zero).clamp(bottom, top).sub(zero) * scale
+
+    def settings(self, low: Tensor, high: Tensor) -> dict[str, Any]:
+        found: dict[str, Any] = {"scale": self.scale(low, high)}
+        if self.has_zero_point:
+            found["zero_point"] = int(self.zero_point(low, high)[0])
+        return found
+
+
+@dataclass(frozen=True)
+class PowerRange:
+    """A format of one range for the whole tensor, a power of two apart from the next.
+
+    `setting`: the integer that moves the range, `frac_width` or `exponent_bias`.
+    """
+
+    format: Quantizer
+    setting: str
+
+    clips = BINADES
+
+    def reached(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        return _symmetric(low, high)
+
+    def value(self, low: Tensor, high: Tensor) -> int:
+        """The value of the setting: the narrowest range that holds both."""
+        largest = float(torch.maximum(-low, high).max())
+        reaches = _reaches(self.format, self.setting)
+        if largest == 0:
+            return _value_at(reaches, 1.0)
+        return _value_at(reaches, largest)
+
+    def represent(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        return _with(self.format, self.setting, self.value(low, high)).quantize(x)
+
+    def settings(self, low: Tensor, high: Tensor) -> dict[str, Any]:
+        return {self.setting: self.value(low, high)}
+
+
+def _symmetric(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    largest = torch.maximum(-low, high)
+    return -largest, largest
+
+
+def _value_at(reaches: dict[int, float], largest: float) -> int:
+    enough = {value: reach for value, reach in reaches.items() if reach >= largest}
+    if not enough:
+        return max(reaches, key=reaches.__getitem__)
+    return min(enough, key=enough.__getitem__)
+
+
+@functools.cache
+def _reaches(form: Quantizer, setting: str) -> dict[int, float]:
+    """How far the format reaches with each value of the setting that it takes."""
+    if isinstance(form, Integer):
+        # a power of two saturates by half a step, and that step is worth a bit everywhere else
+        top = form.width - form.is_signed
+        return {f: 2.0 ** (top - f) for f in range(-90, 127)}
+    found = {}
+    for value in BIASES:
+        try:
+            found[value] = _with(form, setting, value).range[1]
+        except ConfigError:  # values that float32 cannot hold
+            continue
+    return {value: reach for value, reach in found.items() if math.isfinite(reach)}
+
+
+def _with(form: Quantizer, setting: str, value: Any) -> Quantizer:
+    changed: dict[str, Any] = {setting: value}
+    return dataclasses.replace(form, **changed)
+
+
+def ranged(form: Quantizer) -> RangedFormat | None:
+    """The format with its range to be chosen; None where it has none, or measures each tensor."""
+    if isinstance(form, ScaleInteger):
+        return ScaledRange(form)
+    names = {f.name for f in dataclasses.fields(form)}
+    is_block = {"block_size", "exponent_bias_width"} & names
+    for setting in ("frac_width", "exponent_bias"):
+        if setting in names and not is_block:
+            return PowerRange(form, setting)
+    return None
+
+
+def slot_rows(form: Quantizer, x: Tensor, *, by_row: bool) -> Tensor:
+    """`x` as (slots, values): what shares a range is in one row.
+
+    Of groups each position along the last dimension is a slot, and `by_row` every row's groups are
+    slots of their own, as for a weight.
+    """
+    x = torch.where(torch.isfinite(x), x, 0.0)
+    if not isinstance(form, ScaleInteger) or form.granularity == "tensor" or x.dim() == 0:
+        return x.reshape(1, -1)
+    if form.granularity == "channel":
+        return x.movedim(form.axis, 0).flatten(1) if x.dim() > 1 else x[:, None]
+    rows = x.reshape(-1, x.shape[-1])
+    short = -rows.shape[1] % form.group_size
+    padded = torch.nn.functional.pad(rows, (0, short))
+    groups = padded.reshape(len(rows), -1, form.group_size)
+    return groups.flatten(0, 1) if by_row else groups.transpose(0, 1).flatten(1)
+
+
+def rules_of(form: Quantizer) -> Iterator[Quantizer]:
+    """The format with each of its rules for the exponent that a block shares."""
+    if hasattr(form, "scale_rule"):
+        for rule in ("floor", "ceil", "rceil", "even"):
+            yield _with(form, "scale_rule", rule)

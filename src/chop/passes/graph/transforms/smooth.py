@@ -1,0 +1,165 @@
+"""Move the scales of activations into the weights that read them, before rounding either."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, fx
+
+from chop.errors import ConfigError
+from chop.ir.graph import MaseGraph
+from chop.ir.ops import node_module
+from chop.log import get_logger
+from chop.nn.quantized.convert import quantized_class
+from chop.nn.quantizers import Bypass, Quantizer
+from chop.passes.base import PassResult, graph_pass
+from chop.passes.graph.calibration_data import calibration_batches
+from chop.passes.graph.factor_search import (
+    ALPHAS,
+    ROWS_KEPT,
+    ChannelStatistics,
+    Choice,
+    best_factors,
+    factors_of,
+)
+from chop.passes.graph.layerwise import LayerwiseRun
+from chop.passes.graph.scaling_sites import Site, apply_factors, scaling_sites
+from chop.passes.graph.transforms.gptq import decibels
+from chop.passes.graph.transforms.quantize import adapted_layer, chosen_formats
+from chop.passes.quantization_rules import QuantizeArgs, modern_beside
+
+logger = get_logger(__name__)
+
+WHERE = "smooth"
+OWN = ("data", "num_samples", "style", "alpha")
+
+
+@dataclass(frozen=True)
+class SmoothArgs(QuantizeArgs):
+    """`data`: batches, an iterable or a function that gives one; `num_samples`: rows of them.
+
+    `style`: "smooth" evens out the largest magnitudes of inputs and weights; "awq" makes columns
+    larger that strong inputs read. `alpha`: how much, from 0 to 1; without it the best for each
+    site is searched. All other keys are rules as quantize_transform_pass takes them: the formats
+    that errors are measured in. Without rules `alpha` must be given.
+    """
+
+    data: Any = None
+    num_samples: int | None = None
+    style: Literal["smooth", "awq"] = "smooth"
+    alpha: float | None = None
+
+    modern = staticmethod(modern_beside(OWN))
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None and not 0 <= self.alpha <= 1:
+            raise ConfigError(f"{WHERE}.alpha: must be from 0 to 1, got {self.alpha}.")
+
+
+@graph_pass("smooth_transform_pass", SmoothArgs, rewrites=True)
+def smooth_transform_pass(graph: MaseGraph, args: SmoothArgs) -> PassResult:
+    """Divide channels that linear layers read by factors, and multiply their columns by them.
+
+        rules = {"linear": {"config": {"name": "scale_integer", "weight_width": 4, ...}}}
+        smooth_transform_pass(mg, {"data": batches, **rules})
+        quantize_transform_pass(mg, rules)
+
+    The channels are divided where they are made: in the weight of a norm, the rows of a linear
+    layer (also through attention, from values to the projection of the output), or one side of an
+    elementwise product. A value that anything but linear layers reads is left alone, and so is a
+    parameter that is used twice. The model computes what it did, up to rounding; factors are chosen
+    so that the quantised layers will err least on the data. `info["sites"]` has for each value the
+    signal-to-noise ratio of its readers' outputs in dB, before and after.
+    """
+    forms = _formats(graph, args)
+    if not forms and args.alpha is None:
+        raise ConfigError(
+            f"{WHERE}: give rules to choose factors by (as to quantize_transform_pass), or alpha."
+        )
+    batches = calibration_batches(args.data, args.num_samples, f"{WHERE}.data")
+    sites = [s for s in scaling_sites(graph, batches[0], f"{WHERE}.data") if _is_asked(s, forms)]
+    choices = _choices(graph, sites, batches, forms, args)
+    for site, choice, _ in choices:
+        apply_factors(graph, site, choice.factors)
+    return graph, {"sites": [_record(*found) for found in choices]}
+
+
+Forms = Mapping[fx.Node, Mapping[str, Quantizer]]
+
+
+def _formats(graph: MaseGraph, args: SmoothArgs) -> dict[fx.Node, Mapping[str, Quantizer]]:
+    """The formats that the rules give to the operands of layers."""
+    if not args.rules and not args.default.config:
+        return {}
+    found = {}
+    for node, _, choice in chosen_formats(graph, args.rule_args):
+        if choice is not None and node.op == "call_module":
+            layer = adapted_layer(node_module(node))
+            cls = quantized_class(layer, choice.config["name"], where=choice.where)
+            found[node] = cls.parse(choice.config, choice.where)[1]
+    return found
+
+
+def _is_asked(site: Site, forms: Forms) -> bool:
+    """Whether any reader will be rounded; without rules all are."""
+    return not forms or any(node in forms for node in site.readers)
+
+
+def _choices(
+    graph: MaseGraph,
+    sites: Sequence[Site],
+    batches: Sequence[Any],
+    forms: Forms,
+    args: SmoothArgs,
+) -> list[tuple[Site, Choice, float]]:
+    """The factors of each site and the power of its readers' outputs; nothing is changed yet."""
+    found = []
+    per_batch = -(-ROWS_KEPT // len(batches))
+    with LayerwiseRun(graph, batches, f"{WHERE}.data") as run:
+        for number, site in enumerate(sites, 1):
+            logger.info("smooth: %d of %d, %s", number, len(sites), site.value.name)
+            seen = ChannelStatistics(per_batch)
+            for x in run.operands(min(site.readers, key=run.nodes.index)):
+                seen.add(x)
+            choice = _choice(site, seen, forms, args)
+            found.append((site, choice, _power(site, seen)))
+    return found
+
+
+def _weights(site: Site) -> list[Tensor]:
+    return [layer.weight.detach().float() for layer in site.layers]  # type: ignore[operator]
+
+
+def _choice(site: Site, seen: ChannelStatistics, forms: Forms, args: SmoothArgs) -> Choice:
+    weights = _weights(site)
+    index = site.index.to(weights[0].device)
+    plain: Mapping[str, Quantizer] = {"data_in": Bypass(), "weight": Bypass()}
+    layers = [
+        (weight, forms.get(node, plain)) for node, weight in zip(site.readers, weights, strict=True)
+    ]
+    if args.alpha is None:
+        return best_factors(args.style, seen, layers, index, ALPHAS)
+    factors = factors_of(args.style, seen, weights, index, args.alpha)
+    if not forms:
+        return Choice(factors, args.alpha, 0.0, 0.0)
+    tried = best_factors(args.style, seen, layers, index, (args.alpha,))
+    return Choice(factors, args.alpha, tried.before, tried.after)
+
+
+def _power(site: Site, seen: ChannelStatistics) -> float:
+    assert seen.hessian is not None, "nothing was seen"
+    return sum(
+        float(((w.double() @ seen.hessian) * w.double()).sum()) / seen.count for w in _weights(site)
+    )
+
+
+def _record(site: Site, choice: Choice, power: float) -> dict[str, Any]:
+    return {
+        "value": site.value.name,
+        "readers": [str(node.target) for node in site.readers],
+        "alpha": choice.alpha,
+        "before": decibels(power, choice.before),
+        "after": decibels(power, choice.after),
+    }
