@@ -130,6 +130,9 @@ CASES: dict[str, PassCase] = {
     "fuse_attention_transform_pass": PassCase(),
     "fuse_conv_bn_transform_pass": PassCase(),
     "fuse_lora_weights_transform_pass": PassCase(),
+    "learned_rounding_transform_pass": PassCase(
+        lambda graph: {**_rounded(graph), "steps": 2}, models=(MLP, BERT), is_idempotent=False
+    ),
     "gptq_transform_pass": PassCase(_rounded, models=(MLP, BERT), is_idempotent=False),
     "calibrate_analysis_pass": PassCase(
         lambda graph: {"data": [graph.dummy_in], "linear": {"config": SCALED}},

@@ -13,6 +13,7 @@ from chop.passes import (
     allocate_bits_analysis_pass,
     calibrate_analysis_pass,
     gptq_transform_pass,
+    learned_rounding_transform_pass,
     quantize_transform_pass,
     sensitivity_analysis_pass,
     smooth_transform_pass,
@@ -149,6 +150,13 @@ def _awq(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[s
     given = {**settings.rules, "style": "awq", **settings.options, "data": batches}
     _, moved = smooth_transform_pass(graph, given)
     return {"awq": moved["sites"]}
+
+
+@method("learned_rounding", when="after")
+def _learned(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Rounding and ranges of weights learned block by block, from the float model's values."""
+    _, learned = learned_rounding_transform_pass(graph, {**settings.options, "data": batches})
+    return {"blocks": learned["blocks"]}
 
 
 def methods_named(given: str | Sequence[str]) -> dict[str, Method]:

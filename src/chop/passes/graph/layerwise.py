@@ -82,6 +82,17 @@ class LayerwiseRun:
                 self._run(stretch, values)
             self._position = end
 
+    def replay(self, batch: int, end: fx.Node, results: Sequence[fx.Node]) -> list[Any]:
+        """What `results` give on one batch from here up to `end`; the run stays where it is."""
+        values = {node: _own(value) for node, value in self._values[batch].items()}
+        stretch = self.nodes[self._position : self._place[end]]
+        self._run(stretch, values, keeps=results)
+        return [values[node] for node in results]
+
+    def values(self, batch: int, nodes: Sequence[fx.Node]) -> list[Any]:
+        """What nodes gave on one batch, of those that are still to be read."""
+        return [self._values[batch][node] for node in nodes]
+
     def results(self) -> Iterator[Any]:
         """What the model gives, batch by batch; the run ends with it."""
         output = self.nodes[-1]
@@ -89,7 +100,12 @@ class LayerwiseRun:
         for values in self._values:
             yield fx.node.map_arg(output.args[0], values.__getitem__)
 
-    def _run(self, stretch: Sequence[fx.Node], values: dict[fx.Node, Any]) -> None:
+    def _run(
+        self,
+        stretch: Sequence[fx.Node],
+        values: dict[fx.Node, Any],
+        keeps: Sequence[fx.Node] = (),
+    ) -> None:
         interpreter = fx.Interpreter(self.graph.model, garbage_collect_values=False)
         interpreter.extra_traceback = False
         interpreter.env = values
@@ -97,7 +113,8 @@ class LayerwiseRun:
             if node.op != "placeholder":
                 values[node] = interpreter.run_node(node)
             for dead in self._last_use.get(node, ()):
-                values.pop(dead, None)
+                if dead not in keeps:
+                    values.pop(dead, None)
 
     @property
     def kept_bytes(self) -> int:
@@ -112,7 +129,7 @@ class LayerwiseRun:
 
 
 def _own(value: Any) -> Any:
-    """A copy, which nodes may write to: the batch is the user's."""
+    """A copy, which nodes may write to: the batch is the user's, and a replay leaves no trace."""
     return value.clone() if isinstance(value, Tensor) else value
 
 

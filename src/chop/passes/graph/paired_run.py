@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -28,15 +28,23 @@ class PairedRun:
             for x, float_x in run.operands(node): ...
             run.leave(node)
             layer.weight = ...
+
+    `weights` are those before, of layers whose weights have changed already.
     """
 
-    def __init__(self, graph: MaseGraph, batches: Iterable[Any], where: str) -> None:
+    def __init__(
+        self,
+        graph: MaseGraph,
+        batches: Iterable[Any],
+        where: str,
+        weights: Mapping[nn.Module, nn.Parameter] | None = None,
+    ) -> None:
         batches = list(batches)
         self.graph = graph
         self.now = LayerwiseRun(graph, batches, where)
         self.before = LayerwiseRun(graph, batches, where)
         self._context = contextlib.ExitStack()
-        self._weights = dict(_called_again(graph))
+        self._weights = {**dict(_called_again(graph)), **(weights or {})}
 
     def __enter__(self) -> PairedRun:
         self._context.enter_context(self.now)
@@ -49,14 +57,17 @@ class PairedRun:
     def operands(self, node: fx.Node) -> Iterator[tuple[Tensor, Tensor]]:
         """What `node` is given first, batch by batch, and what it was given without formats."""
         self.now.advance(node)
-        with self._as_before():
-            self.before.advance(node)
+        self.advance_before(node)
         yield from zip(self.now.operands(node), self.before.operands(node), strict=True)
 
     def leave(self, node: fx.Node) -> None:
         """Run the graph as it was past `node`; after that the node's weight may change."""
+        self.advance_before(node.next)
+
+    def advance_before(self, to: fx.Node) -> None:
+        """Run the graph as it was up to `to`, which is not run."""
         with self._as_before():
-            self.before.advance(node.next)
+            self.before.advance(to)
 
     @contextlib.contextmanager
     def _as_before(self) -> Iterator[None]:

@@ -85,7 +85,7 @@ def settled(grid: WeightGrid, rounded: Tensor, ranges: Tensor) -> Tensor:
     """What the layer will make of a rounded weight: formats that measure may measure anew."""
     if isinstance(grid.quantizer, ScaleInteger):
         return grid.round(rounded, ranges[:, grid.groups])
-    return grid.quantizer.quantize(rounded)
+    return grid.quantizer.quantize(rounded.reshape(grid.shape)).reshape(rounded.shape)
 
 
 def put_rounded(layer: QuantizedModule, grid: WeightGrid, values: Tensor, ranges: Tensor) -> None:

@@ -26,13 +26,14 @@ class WeightGrid:
     """How a weight of shape (rows, columns) is rounded.
 
     `groups` has the group of each column, `count` is how many there are; where `is_whole` one range
-    serves all rows.
+    serves all rows. `shape` is that of the layer's weight.
     """
 
     quantizer: Quantizer
     groups: Tensor
     count: int
     is_whole: bool = False
+    shape: tuple[int, ...] = (-1,)
 
     @property
     def has_range(self) -> bool:
@@ -102,7 +103,7 @@ def weight_grid(
     per_run = -(-each // group)
     groups = (number // each) * per_run + (number % each) // group
     is_whole = isinstance(quantizer, ScaleInteger) and quantizer.granularity == "tensor"
-    return WeightGrid(quantizer, groups, int(groups[-1]) + 1, is_whole)
+    return WeightGrid(quantizer, groups, int(groups[-1]) + 1, is_whole, tuple(shape))
 
 
 def _runs(quantizer: Quantizer, shape: torch.Size, where: str) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from chop.passes.graph.transforms.fuse_attention import fuse_attention_transform
 from chop.passes.graph.transforms.fuse_conv_bn import fuse_conv_bn_transform_pass
 from chop.passes.graph.transforms.fuse_patterns import fuse_patterns_transform_pass
 from chop.passes.graph.transforms.gptq import gptq_transform_pass
+from chop.passes.graph.transforms.learned_rounding import learned_rounding_transform_pass
 from chop.passes.graph.transforms.lora import (
     fuse_lora_weights_transform_pass,
     insert_lora_adapter_transform_pass,
@@ -47,6 +48,7 @@ __all__ = [
     "fuse_patterns_transform_pass",
     "gptq_transform_pass",
     "insert_lora_adapter_transform_pass",
+    "learned_rounding_transform_pass",
     "pack_weights_transform_pass",
     "prune_detach_hook_transform_pass",
     "prune_transform_pass",
