@@ -113,7 +113,10 @@ def _allocation() -> list[str]:
     for subject, section in found.items():
         r = section["results"]
         lines = [
-            [f"{b['budget']:g}", *(f"{b[k]['loss']:.3g}" for k in ("allocated", "greedy", "uniform"))]
+            [
+                f"{b['budget']:g}",
+                *(f"{b[k]['loss']:.3g}" for k in ("allocated", "greedy", "uniform")),
+            ]
             for b in r["budgets"]
         ]
         texts += [

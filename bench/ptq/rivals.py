@@ -64,9 +64,7 @@ def save(package: str, rows: list[Row]) -> None:
     draft.replace(RESULTS)
 
 
-def _wanted(
-    args: argparse.Namespace, methods: Iterable[str]
-) -> Iterable[tuple[int, str, str]]:
+def _wanted(args: argparse.Namespace, methods: Iterable[str]) -> Iterable[tuple[int, str, str]]:
     chosen = args.methods or list(methods)
     return [(s, n, m) for s in args.seeds for n in args.schemes for m in chosen]
 

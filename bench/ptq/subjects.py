@@ -189,5 +189,7 @@ def subjects(args: argparse.Namespace) -> list[Subject]:
     torch.set_num_threads(args.threads)
     given = (("llama-imdb", args.llama, args.windows), ("bert-tiny", args.bert, args.reviews))
     return [
-        Subject(name, folder, args.data, held, args.device) for name, folder, held in given if folder
+        Subject(name, folder, args.data, held, args.device)
+        for name, folder, held in given
+        if folder
     ]

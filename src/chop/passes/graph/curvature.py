@@ -26,6 +26,8 @@ from chop.passes.graph.propagate import bind_inputs
 
 Roles = Mapping[str, Quantizer]
 DATA_IN, WEIGHT = "data_in", "weight"
+DRAWS = 4
+"""Labels drawn for each row of a sequence: its rows make one sample together, and samples are few."""
 KEPT_BYTES = 256 * 2**20
 """Memory for what formats do to weights, which are else rounded again for every batch."""
 
@@ -135,10 +137,12 @@ def predicted_moves(
         draw = torch.Generator().manual_seed(0)
         for batch in batches:
             scores = scores_of(graph.model(**bind_inputs(graph, batch, where)))
-            rows += scores.shape[:-1].numel()
-            surprise(scores, draw).backward()  # type: ignore[no-untyped-call]
-            for watch in watches.values():
-                watch.end_batch(scores.shape[0] if scores.dim() > 1 else 1)
+            draws = DRAWS if scores.dim() > 2 else 1
+            for number in range(1, draws + 1):
+                rows += scores.shape[:-1].numel()
+                surprise(scores, draw).backward(retain_graph=number < draws)  # type: ignore[no-untyped-call]
+                for watch in watches.values():
+                    watch.end_batch(scores.shape[0] if scores.dim() > 1 else 1)
     for node, watch in watches.items():
         if not watch.is_reached:
             raise PassError(f"{where}: no gradient reaches '{node.name}'.")
