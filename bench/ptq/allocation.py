@@ -3,10 +3,10 @@
     python bench/ptq/allocation.py --llama MODELS/llama-imdb --bert out/ptq/bert --data DATA/imdb
 
 For each model: the rank correlation of predicted and true loss over random assignments of widths to
-layers; the processor time of the prediction against that of the sweep one layer at a time; the true loss of
-the assignment at several budgets against one width for all layers and against a greedy assignment;
-and whether repeated runs with one and two threads give the same assignment. The true loss is the
-divergence from the float model on text that the prediction has not seen.
+layers; the processor time of the prediction against that of the sweep one layer at a time; the true
+loss of the assignment at several budgets against one width for all layers and against a greedy
+assignment; and whether repeated runs with one and two threads give the same assignment. The true
+loss is the divergence from the float model on text that the prediction has not seen.
 Writes bench/results/ptq_allocation.json.
 """
 

@@ -27,7 +27,7 @@ from chop.passes.graph.propagate import bind_inputs
 Roles = Mapping[str, Quantizer]
 DATA_IN, WEIGHT = "data_in", "weight"
 DRAWS = 4
-"""Labels drawn for each row of a sequence: its rows make one sample together, and samples are few."""
+"""Labels drawn for each row of a sequence: its rows make one sample, and samples are few."""
 KEPT_BYTES = 256 * 2**20
 """Memory for what formats do to weights, which are else rounded again for every batch."""
 
