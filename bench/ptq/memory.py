@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from methods import METHODS, rules
+from methods import rules
 from subjects import Batch, Subject, add_options, subjects
 from torch import Tensor, nn
 
@@ -111,7 +111,7 @@ def _arguments() -> argparse.Namespace:
     add_options(parser)
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--scheme", default="W4 group 32")
-    parser.add_argument("--method", default=METHODS["gptq"])
+    parser.add_argument("--method", default="gptq")
     return parser.parse_args()
 
 

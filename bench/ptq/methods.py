@@ -1,7 +1,7 @@
 """The formats and methods of this package that are compared, composed by its public calls.
 
-To add a method, add a row to METHODS: what `mase quantize --method` takes. To add a format that the
-other tools lack, add a row to FORMATS.
+To add a method, add a row to METHODS: the names are those of `mase quantize --method`. To add a
+format that the other tools lack, add a row to FORMATS.
 """
 
 from __future__ import annotations
@@ -12,8 +12,14 @@ from schemes import SCHEMES, Scheme
 from subjects import Subject
 from torch import nn
 
-METHODS = {"nearest": "nearest", "gptq": "gptq"}
-"""Name in the table -> methods, with commas between."""
+METHODS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
+    "nearest": ("nearest", {}),
+    "gptq": ("gptq", {}),
+    "awq+gptq": ("awq,gptq", {}),
+    "smooth+gptq": ("smooth,gptq", {}),
+    "learned": ("learned_rounding", {"learned_rounding": {"start": "gptq"}}),
+}
+"""Name in the table -> methods, with commas between, and further options of each."""
 UNQUANTISED = {"data_in_width": "NA", "bias_width": "NA"}
 FORMATS: dict[str, dict[str, Any]] = {
     "MXINT4": {"name": "mxint", "weight_width": 4, "weight_block_size": 32, **UNQUANTISED},
@@ -24,7 +30,7 @@ FORMATS: dict[str, dict[str, Any]] = {
         "data_in_element": "NA",
         "bias_element": "NA",
     },
-    "block_fp4": {"name": "block_fp", "weight_width": 4, "weight_block_size": 16, **UNQUANTISED},
+    "block_fp4": {"name": "block_fp", "weight_width": 4, "weight_block_size": 32, **UNQUANTISED},
 }
 """Weights alone in formats with shared exponents."""
 

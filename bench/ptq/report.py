@@ -121,9 +121,9 @@ def _allocation() -> list[str]:
         ]
         texts += [
             f"Assignments of widths to the {r['layers']} layers of `{subject}`: rank correlation "
-            f"{r['rank_correlation']:.3f} of predicted and true loss over {r['assignments']} drawn at "
-            f"random; the prediction takes 1/{r['times_faster']:.0f} of the sweep. True loss (nats) "
-            "at a budget of bits per weight:",
+            f"{r['rank_correlation']:.3f} of predicted and true loss over {r['assignments']} drawn "
+            f"at random; the prediction takes 1/{r['times_faster']:.0f} of the time of a sweep. "
+            "True loss in nats at a budget of bits per weight:",
             tabulate(lines, ["bits", "allocated", "greedy", "one width"], "github"),
         ]
     return texts

@@ -80,7 +80,8 @@ class _Bench:
         start = time.monotonic()
         batches = self.subject.calibration(names["seed"] or 0)
         chosen = rules(self.subject, graph.model, names["scheme"])
-        quantize_with_data(graph, chosen, batches, METHODS[names["method"]])
+        method, options = METHODS[names["method"]]
+        quantize_with_data(graph, chosen, batches, method, options)
         seconds = time.monotonic() - start
         found: dict[str, Any] = {**self.subject.measured(graph.model, self.reference)}
         return {**found, "seconds": round(seconds, 1)}
