@@ -46,7 +46,7 @@ BUDGETS = (3.25, 3.75, 4.25, 4.75, 5.25, 6.25)
 """Bits of a weight with its share of the block's exponent: some are those of one width for all."""
 ROWS = {"llama-imdb": (64, 8, 64), "bert-tiny": (256, 250, 64)}
 """Rows to predict from, rows to measure on, tokens of a row."""
-RUNS, REPEATED = 10, 2
+RUNS, REPEATED = 10, 1
 """Repeated runs with each number of threads, and the batches that they predict from."""
 Assignment = Mapping[str, str]
 
