@@ -6,8 +6,8 @@
 
 Sections: unpack (against a copy), linear and int8 (against torch's linear), attention (fused
 against written out), memory (what loading a model adds to the process), end_to_end (BERT-base,
-float to packed and fused), sweep, cuts and tiles (configurations of the GPU kernels). Programs of a
-section alternate, so that a busy moment hits all of them. Results go to
+float to packed and fused), sweep, cuts, cuts4 and tiles (configurations of the GPU kernels).
+Programs of a section alternate, so that a busy moment hits all of them. Results go to
 bench/results/kernels_<device>.json after each section; a section that fails is reported and the
 others run.
 
@@ -38,6 +38,7 @@ from record import save
 from torch import Tensor
 
 from chop.kernels import (
+    GROUP_SIZES,
     PACKED_FORMATS,
     PackedTensor,
     pack,
@@ -52,6 +53,8 @@ SHAPES = ((4096, 4096), (14336, 4096), (4096, 14336))
 """Rows and columns of the weight: the square one, and both orders of the wide one."""
 TARGETS = {"cpu": {1: 0.5}, "cuda": {1: 0.65, 4: 0.65, 16: 0.65, 256: 1.1}}
 """Time of the packed linear over that of torch's, by batch."""
+TARGETS_4_BITS = {1: 0.38, 4: 0.38, 16: 0.42, 64: 1.0, 256: 1.1}
+"""The same on the GPU for formats of 4 bits."""
 SQUARE_TARGETS = {"cpu": {1: 0.5}, "cuda": {1: 1.0, 4: 1.0, 16: 1.0, 256: 1.1}}
 """The same at 4096 x 4096, where starting a kernel counts for more."""
 COLD_BYTES = 600 << 20
@@ -156,7 +159,9 @@ def bench_linear(device: str) -> Records:
     batches = (1, 4, 16, 64, 256) if is_gpu else (1, 4, 16)
     records = []
     for (rows, columns), batch in itertools.product(SHAPES, batches):
-        formats = tuple(PACKED_FORMATS) if batch == 1 and rows > columns else ("mxint8", "mxint4")
+        formats = ("mxint8", "mxint4", "mxfp4") if is_gpu else ("mxint8", "mxint4")
+        if batch == 1 and rows > columns:
+            formats = tuple(PACKED_FORMATS)
         weight = torch.randn(rows, columns, device=device) / 64
         x = torch.randn(batch, columns, device=device)
         if is_gpu:
@@ -180,7 +185,10 @@ def bench_linear(device: str) -> Records:
 
 
 def _target(device: str, elements: int, batch: int, format: str) -> float | None:
-    targets = TARGETS if elements > 4096 * 4096 else SQUARE_TARGETS
+    is_square = elements == 4096 * 4096
+    if format in ("mxint4", "mxfp4") and device == "cuda" and not is_square:
+        return TARGETS_4_BITS.get(batch)
+    targets = SQUARE_TARGETS if is_square else TARGETS
     return targets[device].get(batch) if format == "mxint8" else None
 
 
@@ -298,6 +306,26 @@ def bench_cuts(device: str) -> Records:
     return _compare_cuts(run_linear, dict.fromkeys((8, 16), cuts))
 
 
+def bench_cuts4(device: str) -> Records:
+    """Cuts of the kernel for few rows of x and formats of 4 bits, best first."""
+    from chop.kernels.hopper_few4 import Cut, run_linear
+
+    settings = (
+        (2, 8, 1, 16, 2),
+        (2, 16, 1, 16, 1),
+        (4, 8, 2, 8, 1),
+        (4, 12, 2, 12, 1),
+        (7, 8, 1, 8, 1),
+        (7, 4, 1, 8, 2),
+    )
+    cuts = [Cut(0, *choice) for choice in settings]
+    return [
+        {"format": format, **record}
+        for format in ("mxint4", "mxfp4")
+        for record in _compare_cuts(run_linear, dict.fromkeys((8, 16), cuts), format)
+    ]
+
+
 def bench_tiles(device: str) -> Records:
     """Tiles of the kernel for many rows of x, best first."""
     from chop.kernels.hopper_many import Tile, run_linear
@@ -308,17 +336,21 @@ def bench_tiles(device: str) -> Records:
     return _compare_cuts(run_linear, {32: small, 64: small, 256: large})
 
 
-def _compare_cuts(run_linear: Callable[..., Tensor], choices: Mapping[int, list[Any]]) -> Records:
+def _compare_cuts(
+    run_linear: Callable[..., Tensor], choices: Mapping[int, list[Any]], format: str = "mxint8"
+) -> Records:
     """Times of products that are cut up differently; a batch of 0 means the product's."""
     records = []
     for (batch, cuts), (rows, columns) in itertools.product(choices.items(), SHAPES):
         x = torch.randn(batch, columns, device="cuda", dtype=torch.bfloat16)
-        packed = pack(torch.randn(rows, columns, device="cuda"))
+        packed = pack(torch.randn(rows, columns, device="cuda"), format)
         many = copies(lambda packed=packed: _copy(packed), packed.nbytes)
         for chosen in cuts:
             cut = chosen if chosen.batch else dataclasses.replace(chosen, batch=batch)
             calls = [
-                lambda p=p, c=cut, x=x: run_linear(x, p.codes, p.scales, None, p.group_size, c)
+                lambda p=p, c=cut, x=x: run_linear(
+                    x, p.codes, p.scales, None, p.format, p.group_size, c
+                )
                 for p in many
             ]
             times = summary(on_gpu(calls, 7))
@@ -523,20 +555,21 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[str], Records]]] = {
     "end_to_end": (("cpu", "cuda"), bench_end_to_end),
     "sweep": (("cuda",), bench_sweep),
     "cuts": (("cuda",), bench_cuts),
+    "cuts4": (("cuda",), bench_cuts4),
     "tiles": (("cuda",), bench_tiles),
 }
 """The devices of each section, and the section."""
 
 
 def check_kernels() -> None:
-    """Compare the GPU's kernels with the reference, each format in a process of its own."""
+    """Compare the GPU's kernels with the reference, each format and group size in a process."""
     program = Path(__file__).parents[1] / "tests" / "kernels" / "check_gpu.py"
     running = [
-        subprocess.Popen([sys.executable, str(program), "cuda", format])
-        for format in PACKED_FORMATS
+        subprocess.Popen([sys.executable, str(program), "cuda", f"{format}/{group_size}"])
+        for format, group_size in itertools.product(PACKED_FORMATS, GROUP_SIZES)
     ]
     failed = sum(process.wait() != 0 for process in running)
-    print(f"kernels checked: {len(running) - failed} of {len(running)} formats are right.")
+    print(f"kernels checked: {len(running) - failed} of {len(running)} are right.")
 
 
 def show(name: str, records: Records) -> None:

@@ -27,7 +27,7 @@ INVALID_CONTEXT = 201
 """The driver's answer where no context is current."""
 UINT8, BFLOAT16 = 0, 9
 """The driver's names of element types in a tensor map."""
-SWIZZLE_64, SWIZZLE_128 = 2, 3
+SWIZZLES = {16: 0, 32: 1, 64: 2, 128: 3}
 """Ways in which the copy engine permutes the 16-byte units of rows of so many bytes."""
 PROMOTE_256 = 3
 """What is fetched is fetched 256 bytes at a time."""
@@ -75,7 +75,7 @@ def tensor_map(
 ) -> TensorMap:
     """A matrix of rows and columns in memory, of which boxes of rows and columns are copied.
 
-    The rows of a box are 64 or 128 bytes long, and are permuted accordingly.
+    The rows of a box are 16, 32, 64 or 128 bytes long, and are permuted accordingly.
     """
     aligned: TensorMap = _aligned(TensorMap, 64)
     (rows, columns), (box_rows, box_columns) = shape, box
@@ -90,7 +90,7 @@ def tensor_map(
         (c_uint * 2)(box_columns, box_rows),
         (c_uint * 2)(1, 1),
         0,
-        {64: SWIZZLE_64, 128: SWIZZLE_128}[box_bytes],
+        SWIZZLES[box_bytes],
         PROMOTE_256,
         0,
     )

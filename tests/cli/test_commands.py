@@ -150,6 +150,15 @@ def test_quantize_fits_the_point_and_trains_on(mase, trained):
     assert stages["after QAT"]["loss"] < stages["after"]["loss"]
 
 
+def test_quantize_learns_its_scales(mase, trained, tmp_path):
+    line = f"quantize {trained} {DIGITS} --format scale_integer --width 3 --observer mse"
+    found = mase(f"{line} --qat-epochs 2 --learn-scales --out learned --json").document
+    assert "layers.1.weight_scale" in found["learned"]
+    stages = found["stages"]
+    assert stages["after QAT"]["loss"] < stages["after"]["loss"]
+    assert layer(tmp_path / "learned").weight_scale.requires_grad
+
+
 def test_quantize_to_a_budget_of_bits_rounds_by_effect(mase, trained, tmp_path):
     line = f"quantize {trained} {DIGITS} --bits 4.5 --calibration-rows 32 --evaluate --json"
     plain = mase(f"{line} --out plain").document
@@ -166,10 +175,29 @@ def test_quantize_to_a_budget_of_bits_rounds_by_effect(mase, trained, tmp_path):
     assert refused.code == 2 and "gptq/sensitivity.json.table: there is no layer" in refused.err
 
 
+def test_quantize_calibrates_and_composes_methods(mase, trained, tmp_path):
+    line = f"quantize {trained} {DIGITS} --format scale_integer --width 8 --calibration-rows 32"
+    line += " --observer percentile --method smooth,gptq"
+    line += " --set options.calibrate.operands=['data_in']"
+    found = mase(f"{line} --evaluate --json --out calibrated").document
+    stages = found["stages"]
+    assert abs(stages["before"]["accuracy"] - stages["after"]["accuracy"]) < 0.05
+    assert {row["operand"] for row in found["calibration"]} == {"data_in"}
+    assert [site["readers"] for site in found["smooth"]] == [["layers.3"]]  # through the ReLU
+    made = layer(tmp_path / "calibrated")
+    assert isinstance(made.quantizers["data_in"].scale, float) and made.weight_scale.dim() == 0
+    assert (tmp_path / "calibrated" / "calibration.csv").exists()
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
         ("--bits 4.5", "give --dataset"),
+        ("--width 8 --observer mse", "--observer looks at values of the dataset: give --dataset"),
+        ("--width 8 --learn-scales {data}", "give --observer and --qat-epochs too"),
+        ("--width 8 --observer msq", "quantize.observer: unknown observer 'msq'"),
+        ("--width 8 --fit --observer mse {data}", "fit is observer min_max for fixed point"),
+        ("--width 8 --set options.gptq.damping=0.1 {data}", "no method 'gptq' is asked for"),
         ("--bits 4.5 --width 8", "bits chooses the widths: it excludes width, fit and rules"),
         ("--bits 4.5 --format fp8 {data}", "chooses widths of mxint or block_fp, not of 'fp8'"),
         ("--bits 1 {data}", "and the cheapest formats take 2.25. Allow more"),

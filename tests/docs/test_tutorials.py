@@ -23,7 +23,16 @@ SIMULATED = {"hardware": ("verilator", "g++", "pyosys"), "own_layer": ("verilato
 """Tutorials that need a simulator, and the tools that they need."""
 
 
-SLOW = ("hardware", "lora", "mixed_precision", "nas", "pruning", "qat", "torch_compile")
+SLOW = (
+    "hardware",
+    "lora",
+    "mixed_precision",
+    "nas",
+    "post_training",
+    "pruning",
+    "qat",
+    "torch_compile",
+)
 """Tutorials that train many times, or synthesise: `make slow` runs them."""
 
 

@@ -1,4 +1,6 @@
-"""Checks the Triton kernels against the reference: `python check_gpu.py [cuda|cpu] [format …]`.
+"""Checks the GPU's kernels against the reference: `python check_gpu.py [cuda|cpu] [format …]`.
+
+A format may name one group size, as in `mxint4/32`; else all are tried.
 
 On the CPU they run in Triton's interpreter, which has no products and no subnormals of bfloat16
 and no NaN in 8-bit floats: there, float32 stands in for bfloat16 and those codes are left out.
@@ -75,21 +77,22 @@ def check_shapes(format: str, group_size: int) -> None:
                 assert error < ERRORS[dtype], (format, group_size, rows, columns, dtype, error)
 
 
-def check_every_pair_multiplied(batch: int, rows: int, columns: int, group_size: int) -> None:
+def check_every_pair_multiplied(format: str, batch: int, rows: int, group_size: int) -> None:
     """Every code under every scale, through a product that has nothing to add up: equal bits."""
-    codes = torch.arange(256, dtype=torch.uint8).repeat(rows, columns // 256)
+    columns, values_of_codes = 1024, 256 * PACKED_FORMATS[format].per_byte
+    codes = torch.arange(256, dtype=torch.uint8).repeat(rows, columns // values_of_codes)
     scales = torch.arange(rows).to(torch.uint8)[:, None].repeat(1, columns // group_size)
-    weight = reference.unpack(codes, scales, "mxint8", group_size, columns, torch.bfloat16)
+    weight = reference.unpack(codes, scales, format, group_size, columns, torch.bfloat16)
     is_finite, is_nan = weight.isfinite().all(1), weight.isnan().all(1)  # else 0 x inf is added
     parts = (codes.to(DEVICE), scales.to(DEVICE))
-    for start in range(0, 256, batch):
+    for start in range(0, values_of_codes, batch):
         one = torch.zeros(batch, columns, dtype=torch.bfloat16)
         one[torch.arange(batch), start + torch.arange(batch)] = 1.0
-        values = hopper.linear(one.to(DEVICE), *parts, None, group_size).cpu()
+        values = hopper.linear(one.to(DEVICE), *parts, None, format, group_size).cpu()
         expected = weight[:, start : start + batch].T
         wrong = ((values != expected) & is_finite).nonzero()
-        assert not len(wrong), (batch, group_size, start, len(wrong), wrong[:3].tolist())
-        assert values[:, is_nan].isnan().all(), (group_size, start)
+        assert not len(wrong), (format, batch, group_size, start, len(wrong), wrong[:3].tolist())
+        assert values[:, is_nan].isnan().all(), (format, group_size, start)
 
 
 FEW = (
@@ -100,37 +103,41 @@ MANY = (
     (2048, 1024, 17), (2049, 1152, 32), (4100, 4096, 33), (9000, 1280, 64), (2048, 8192, 100),
     (3000, 1024, 128), (4096, 4096, 129), (20000, 1024, 200), (4090, 8192, 256),
 )  # fmt: skip
+FEW_OF_4_BITS = (
+    (3, 96, 1), (333, 2880, 7), (30, 4160, 16), (2000, 14336, 16), (4096, 16384, 4),
+    (20000, 352, 9), (500, 1056, 20), (14336, 4096, 2), (1000, 40960, 3),
+)  # fmt: skip
 """Rows, columns and batch: tails in each, and every way of splitting the columns."""
 
 
-def check_products(shapes: tuple[tuple[int, int, int], ...], group_size: int) -> None:
+def check_products(format: str, shapes: tuple[tuple[int, int, int], ...], group_size: int) -> None:
     """Products with a bias, the same again bit for bit."""
     for rows, columns, batch in shapes:
-        packed = pack(torch.randn(rows, columns, device=DEVICE), "mxint8", group_size)
+        packed = pack(torch.randn(rows, columns, device=DEVICE), format, group_size)
         x = torch.randn(batch, columns, device=DEVICE).bfloat16()
         bias = torch.randn(rows, device=DEVICE).bfloat16()
-        assert hopper.is_known(x, rows, "mxint8")
+        assert hopper.is_known(x, rows, format)
         parts = (packed.codes, packed.scales)
-        first, again = (hopper.linear(x, *parts, bias, group_size) for _ in range(2))
-        assert torch.equal(first, again), (group_size, rows, columns, batch)
-        weight = reference.unpack(*parts, "mxint8", group_size, columns, torch.bfloat16)
+        first, again = (hopper.linear(x, *parts, bias, format, group_size) for _ in range(2))
+        assert torch.equal(first, again), (format, group_size, rows, columns, batch)
+        weight = reference.unpack(*parts, format, group_size, columns, torch.bfloat16)
         expected = F.linear(x.double(), weight.double(), bias.double())
         error = ((first.double() - expected).norm() / expected.norm()).item()
-        assert error < 2**-8, (group_size, rows, columns, batch, error)
+        assert error < 2**-8, (format, group_size, rows, columns, batch, error)
 
 
-def check_hopper(group_size: int) -> None:
+def check_hopper(format: str, group_size: int) -> None:
     """The kernels for compute capability 9.0: codes and scales, tails, bias and NaN."""
-    check_every_pair_multiplied(16, 256, 256, group_size)
-    check_every_pair_multiplied(32, 2048, 1024, group_size)
-    check_every_pair_multiplied(256, 2048, 1024, group_size)
-    check_products(FEW + MANY, group_size)
+    for batch, rows in ((8, 256), (16, 256), (32, 256), (32, 2048), (256, 2048)):
+        check_every_pair_multiplied(format, batch, rows, group_size)
+    more = FEW_OF_4_BITS if PACKED_FORMATS[format].per_byte == 2 else ()
+    check_products(format, FEW + MANY + more, group_size)
 
 
-def check_graphs() -> None:
+def check_graphs(format: str) -> None:
     """Products whose parts are added up through memory, captured without ever having run, and
     captured by torch.compile: equal to what runs outside."""
-    weights = [pack(torch.randn(4096, 14336, device=DEVICE)) for _ in range(2)]
+    weights = [pack(torch.randn(4096, 14336, device=DEVICE), format) for _ in range(2)]
     x = torch.randn(256, 14336, device=DEVICE).bfloat16()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
@@ -146,9 +153,10 @@ def check_graphs() -> None:
             assert torch.equal(compiled(x), expected[0]), "compiled"
 
 
-def check_threads() -> None:
+def check_threads(format: str) -> None:
     """A thread that has not used the GPU yet gets the same result."""
-    weight, x = pack(torch.randn(256, 256, device=DEVICE)), torch.ones(4, 256, device=DEVICE)
+    weight = pack(torch.randn(256, 256, device=DEVICE), format)
+    x = torch.ones(4, 256, device=DEVICE)
     expected, got = packed_linear(x.bfloat16(), weight), []
     thread = threading.Thread(target=lambda: got.append(packed_linear(x.bfloat16(), weight)))
     thread.start()
@@ -156,21 +164,28 @@ def check_threads() -> None:
     assert torch.equal(got[0], expected), "another thread"
 
 
+def check(format: str, group_sizes: tuple[int, ...], is_hopper: bool) -> None:
+    """All of a format's kernels."""
+    if is_hopper and format in hopper.STEPS:
+        for group_size in group_sizes:
+            check_hopper(format, group_size)
+        check_graphs(format)
+        check_threads(format)
+        print(f"{format}: the kernels for compute capability 9.0 are right.")  # noqa: T201
+    for group_size in group_sizes:
+        for dtype in DTYPES:
+            check_every_pair(format, group_size, dtype)
+        check_shapes(format, group_size)
+
+
 def main() -> None:
     torch.manual_seed(0)
-    if IS_REAL and "mxint8" in (sys.argv[2:] or PACKED_FORMATS):
-        assert hopper.is_present(torch.device(DEVICE)) or torch.cuda.get_device_capability()[0] != 9
-        if hopper.is_present(torch.device(DEVICE)):
-            for group_size in GROUP_SIZES:
-                check_hopper(group_size)
-            check_graphs()
-            check_threads()
-            print("The kernels for compute capability 9.0 are right.")  # noqa: T201
-    for format in sys.argv[2:] or PACKED_FORMATS:
-        for group_size in GROUP_SIZES if IS_REAL else (16, 64):
-            for dtype in DTYPES:
-                check_every_pair(format, group_size, dtype)
-            check_shapes(format, group_size)
+    is_hopper = IS_REAL and torch.cuda.get_device_capability()[0] == 9
+    assert not is_hopper or hopper.is_present(torch.device(DEVICE))
+    for chosen in sys.argv[2:] or PACKED_FORMATS:
+        format, _, group_size = chosen.partition("/")
+        every = GROUP_SIZES if IS_REAL else (16, 64)
+        check(format, (int(group_size),) if group_size else every, is_hopper)
     print(f"Triton kernels on {DEVICE}: all equal to the reference.", *sys.argv[2:])  # noqa: T201
 
 

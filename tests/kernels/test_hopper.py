@@ -3,11 +3,13 @@
 `check_gpu.py`, run on one, compares its results with the reference.
 """
 
+import itertools
+
 import pytest
 import torch
 
 from chop import nvrtc
-from chop.kernels import hopper, hopper_many
+from chop.kernels import GROUP_SIZES, PACKED_FORMATS, hopper, hopper_few4, hopper_many, reference
 from chop.kernels.hopper import Cut, choose
 from chop.kernels.hopper_many import Tile
 
@@ -61,6 +63,13 @@ def test_a_tile_fits_the_multiprocessor_and_covers_the_product(batch, rows, colu
     assert not tile.is_paired or parts == 2
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_stages_of_fewer_bits_are_smaller(bits):
+    tile = Tile(64, bits=bits)
+    assert tile._stage_bytes == 128 * (128 * bits // 8 + 2 * 64)
+    assert tile.shared_bytes <= hopper_many.MOST_SHARED
+
+
 @pytest.mark.parametrize(
     "batch, rows, columns, is_used",
     [
@@ -91,13 +100,79 @@ def test_the_instruction_names_every_register():
     assert "wgmma(float* d" in hopper_many.source(Tile(32))
 
 
+ROWS = [3, 16, 1024, 4096, 14336, 18944, 128256]
+COLUMNS = [32, 2880, 4096, 14336, hopper_few4.MOST_COLUMNS]
+
+
+@pytest.mark.parametrize("batch", [1, 8, 9, 16, 17, 32])
+@pytest.mark.parametrize("group_size", GROUP_SIZES)
+def test_a_cut_of_4_bits_fits_the_multiprocessor_and_covers_the_product(batch, group_size):
+    for rows, columns in itertools.product(ROWS, COLUMNS):
+        cut = hopper_few4.choose(batch, rows, columns, group_size, MULTIPROCESSORS)
+        assert cut.batch >= batch
+        assert cut.grid(rows)[0] * 16 * cut.tiles >= rows
+        assert 1 <= cut.tiles <= hopper_few4.TALLEST
+        assert cut.slots % cut.warps == 0  # a slot is always emptied by the same warp
+        assert cut.shared_bytes(columns, group_size) <= hopper_few4.MOST_SHARED
+
+
+def test_there_is_a_barrier_for_each_slot_and_each_panel_of_scales():
+    panels = hopper_few4.MOST_COLUMNS // min(GROUP_SIZES) // hopper_few4.PANEL
+    assert 8 * (2 * 16 + panels) <= hopper_few4.BARRIERS
+
+
+def test_rows_decide_how_tall_a_block_of_4_bits_is():
+    tall, split, low = (
+        hopper_few4.choose(1, rows, columns, 32, MULTIPROCESSORS)
+        for rows, columns in ((14336, 4096), (4096, 14336), (4096, 4096))
+    )
+    assert (tall.tiles, tall.split) == (7, 1)
+    assert (split.tiles, split.split) == (4, 2)
+    assert (low.tiles, low.split) == (2, 1)
+
+
+@pytest.mark.parametrize("format", hopper.FOUR_BITS)
+def test_the_kernel_of_4_bits_is_given_every_constant_it_names(format):
+    defines = hopper_few4.Cut(8, tiles=2, warps=4).defines(format, 32)
+    assert defines["FORMAT"] == {"mxint4": 1, "mxfp4": 3}[format]
+    assert all(name in hopper_few4.source() for name in defines)
+
+
+def _bfloat16(bits):
+    return bits.to(torch.int16).view(torch.bfloat16)
+
+
+def _every_pair(scales):
+    return torch.arange(16)[:, None], torch.arange(scales)[None, :]
+
+
+def _is_the_value(format, values, codes, scales):
+    element = PACKED_FORMATS[format].element.decode(codes.to(torch.uint8))
+    expected = (element * reference.scale_values(scales.to(torch.uint8))).bfloat16()
+    return torch.equal(values.view(torch.int16), expected.view(torch.int16))
+
+
+def test_mxint4_below_an_exponent_less_its_middle_is_the_value():
+    codes, scales = _every_pair(250)
+    middle = scales * 0x80 + 0x0288  # 34 times the scale
+    values = _bfloat16(codes ^ middle) - _bfloat16(middle)
+    assert _is_the_value("mxint4", values, codes, scales)
+
+
+def test_two_copies_of_an_mxfp4_code_times_the_raised_scale_are_the_value():
+    codes, scales = _every_pair(129)
+    values = _bfloat16(codes * 0x1040 & 0x81C0) * _bfloat16(scales * 0x80 + 0x3F00)
+    assert _is_the_value("mxfp4", values, codes, scales)
+
+
 def test_a_tensor_map_lies_where_the_copy_engine_can_read_it():
     assert nvrtc.ctypes.addressof(nvrtc._aligned(nvrtc.TensorMap, 64)) % 64 == 0
 
 
 def test_the_constants_of_the_kernel_are_those_of_the_cut():
-    defines = Cut(16, tiles=2, warps=4, split=2).defines(group_size=64)
-    assert defines == {"GROUP": 64, "BATCH": 16, "TILES": 2, "WARPS": 4, "SPLIT": 2}
+    defines = Cut(16, tiles=2, warps=4, split=2).defines("mxint8", group_size=64)
+    sizes = {"GROUP": 64, "BATCH": 16, "TILES": 2, "WARPS": 4, "SPLIT": 2}
+    assert defines == {"FORMAT": 0, **sizes}
 
 
 @pytest.mark.parametrize(
@@ -107,6 +182,8 @@ def test_the_constants_of_the_kernel_are_those_of_the_cut():
         (torch.ones(1, 64), "mxint8"),
         (torch.ones(1, 96, dtype=torch.bfloat16), "mxint8"),
         (torch.ones(1, 64, dtype=torch.bfloat16), "mxint4"),
+        (torch.ones(1, 48, dtype=torch.bfloat16), "mxfp4"),
+        (torch.ones(1, 64, dtype=torch.bfloat16), "mxfp8"),
         (torch.ones(33, 64, dtype=torch.bfloat16), "mxint8"),
         (torch.ones(0, 64, dtype=torch.bfloat16), "mxint8"),
     ],

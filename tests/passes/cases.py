@@ -74,6 +74,15 @@ def _rounded(graph: MaseGraph) -> dict[str, Any]:
 
 
 SCALED = {"name": "scale_integer", "weight_granularity": "channel"}
+
+
+def _with_scales(graph: MaseGraph) -> dict[str, Any]:
+    """No arguments, for a graph whose layers have scales by now."""
+    config = {"name": "scale_integer", "data_in_scale": 0.05, "weight_scale": 0.01}
+    PASSES["quantize_transform_pass"](graph, {"linear": {"config": config}})
+    return {}
+
+
 FORMATS = {f"w{w}": {"name": "mxint", "weight_width": w} for w in (4, 8)}
 
 
@@ -133,6 +142,10 @@ CASES: dict[str, PassCase] = {
     "learned_rounding_transform_pass": PassCase(
         lambda graph: {**_rounded(graph), "steps": 2}, models=(MLP, BERT), is_idempotent=False
     ),
+    "clip_transform_pass": PassCase(_rounded, models=(MLP, BERT), is_idempotent=False),
+    "correct_bias_transform_pass": PassCase(_rounded, models=(MLP, BERT), is_idempotent=False),
+    "equalize_transform_pass": PassCase(models=(MLP, CNN, BERT), is_idempotent=False),
+    "rotate_transform_pass": PassCase(models=(BERT,), is_idempotent=False),
     "gptq_transform_pass": PassCase(_rounded, models=(MLP, BERT), is_idempotent=False),
     "calibrate_analysis_pass": PassCase(
         lambda graph: {"data": [graph.dummy_in], "linear": {"config": SCALED}},
@@ -140,6 +153,7 @@ CASES: dict[str, PassCase] = {
     ),
     "init_metadata_analysis_pass": PassCase(),
     "insert_lora_adapter_transform_pass": PassCase(lambda graph: {"rank": 2}),
+    "learn_scales_transform_pass": PassCase(_with_scales, models=(MLP, BERT), is_idempotent=False),
     "load_lora_adapter_interface_pass": PassCase(_adapter, models=(BERT,)),
     "fuse_patterns_transform_pass": PassCase(),
     "pack_weights_transform_pass": PassCase(),

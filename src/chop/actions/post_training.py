@@ -8,18 +8,24 @@ from typing import Any, Literal
 
 from chop.errors import ConfigError, RegistryError
 from chop.ir.graph import MaseGraph
+from chop.ir.trace.environment import evaluation_mode
 from chop.log import get_logger
 from chop.passes import (
     allocate_bits_analysis_pass,
     calibrate_analysis_pass,
+    clip_transform_pass,
+    correct_bias_transform_pass,
+    equalize_transform_pass,
+    fuse_conv_bn_transform_pass,
     gptq_transform_pass,
     learned_rounding_transform_pass,
     quantize_transform_pass,
+    rotate_transform_pass,
     sensitivity_analysis_pass,
     smooth_transform_pass,
 )
 from chop.passes.graph.transforms.lift_products import lift_products
-from chop.registry import Registry
+from chop.registry import Registry, suggest
 
 logger = get_logger(__name__)
 
@@ -27,6 +33,10 @@ WIDTHS = (2, 3, 4, 5, 6, 8)
 """Bits of a weight's elements to choose from, layer by layer."""
 BUDGET_FORMATS = ("mxint", "block_fp")
 """Formats that an average of bits can be asked of: a width, and exponents shared by blocks."""
+
+
+CALIBRATE = "calibrate"
+"""The key of the observer's options."""
 
 
 def weight_formats(name: str) -> dict[str, dict[str, Any]]:
@@ -129,11 +139,54 @@ def _nearest(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> di
     return {}
 
 
+@method("rotate", when="before")
+def _rotate(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """The residual stream and values within heads rotated, so that no channel stands out."""
+    _, rotated = rotate_transform_pass(graph, dict(settings.options))
+    return {"rotated": rotated}
+
+
+@method("equalize", when="before")
+def _equalize(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Channels between layers scaled so that both weights have the same range in each."""
+    _, equalized = equalize_transform_pass(graph, dict(settings.options))
+    return {"equalized": equalized["pairs"]}
+
+
+@method("clip", when="after")
+def _clip(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Ranges of weights searched, the largest clipped where that is better for the rest."""
+    _, clipped = clip_transform_pass(graph, {**settings.options, "data": batches})
+    return {"layers": clipped["layers"]}
+
+
+@method("correct_bias", when="after")
+def _correct_bias(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """The mean error of each channel of a layer's output put into its bias."""
+    _, corrected = correct_bias_transform_pass(graph, {**settings.options, "data": batches})
+    return {"biases": corrected["layers"]}
+
+
 @method("gptq", when="after")
 def _gptq(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
     """Weights rounded one column after the other, each making up for the errors before it."""
     _, rounded = gptq_transform_pass(graph, {**settings.options, "data": batches})
     return {"layers": rounded["layers"]}
+
+
+@method("learned_rounding", when="after")
+def _learned(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Rounding and ranges of weights learned block by block, from the float model's values."""
+    _, learned = learned_rounding_transform_pass(graph, {**settings.options, "data": batches})
+    return {"blocks": learned["blocks"]}
+
+
+@method("fold_batch_norm", when="before")
+def _fold(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
+    """Batch norms taken into the convolutions before them: what is rounded is what will run."""
+    with evaluation_mode(graph.model):  # by the running statistics
+        _, info = fuse_conv_bn_transform_pass(graph)
+    return {"folded": info["fused"]}
 
 
 @method("smooth", when="before")
@@ -150,13 +203,6 @@ def _awq(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[s
     given = {**settings.rules, "style": "awq", **settings.options, "data": batches}
     _, moved = smooth_transform_pass(graph, given)
     return {"awq": moved["sites"]}
-
-
-@method("learned_rounding", when="after")
-def _learned(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
-    """Rounding and ranges of weights learned block by block, from the float model's values."""
-    _, learned = learned_rounding_transform_pass(graph, {**settings.options, "data": batches})
-    return {"blocks": learned["blocks"]}
 
 
 def methods_named(given: str | Sequence[str]) -> dict[str, Method]:
@@ -189,6 +235,10 @@ def quantize_with_data(
     `options` has further arguments of a pass by the method's name, "calibrate" for the observer's.
     """
     chosen, more = methods_named(method), options or {}
+    unknown = [name for name in more if name not in (*chosen, CALIBRATE)]
+    if unknown:
+        known = suggest(unknown[0], (*chosen, CALIBRATE))
+        raise ConfigError(f"quantize.options: no method '{unknown[0]}' is asked for. {known}")
     records: dict[str, Any] = {}
 
     def apply(when: When) -> None:
@@ -200,7 +250,7 @@ def quantize_with_data(
     lift_products(graph)  # what a method changes are the layers that are quantised
     apply("before")
     if observer is not None:
-        given = {**rules, **more.get("calibrate", {}), "data": batches, "observer": observer}
+        given = {**rules, **more.get(CALIBRATE, {}), "data": batches, "observer": observer}
         _, found = calibrate_analysis_pass(graph, given)
         rules, records["calibration"] = found["config"], found["table"]
     _, info = quantize_transform_pass(graph, rules)

@@ -132,9 +132,13 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     of each layer's weight so that a weight takes so many on average (formats mxint, block_fp).
     `method`: what keeps accuracy, one or several (`mase list methods`); by default weights go to
     the nearest value.
-    `calibration_rows`: training rows that `bits` and `method` look at. `evaluate`: measure
-    before and after. `qat_epochs`: then train for so many epochs, quantised. `rules`: arguments of
-    quantize_transform_pass, which the flags above are short for.
+    `observer`: chooses from values seen on the dataset what the format leaves open, the point of
+    fixed point or the scales of integers (`mase list observers`); without one scales are measured
+    at each call. `calibration_rows`: training rows that `bits`, `method` and `observer` look at.
+    `evaluate`: measure before and after. `qat_epochs`: then train for so many epochs, quantised.
+    `learn_scales`: let it train the scales that the observer chose, too.
+    `rules`: arguments of quantize_transform_pass, which the flags above are short for. `options`:
+    further arguments of the passes of methods, by method; "calibrate" for the observer's.
     """
 
     format: str | None = field(default=None, metadata=names("formats"))
@@ -146,10 +150,13 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     method: tuple[str, ...] | str = field(
         default=("nearest",), metadata=names("methods", closed=True)
     )
+    observer: str | None = field(default=None, metadata=names("observers", closed=True))
     calibration_rows: int = 128
     evaluate: bool = False
     qat_epochs: float = 0.0
+    learn_scales: bool = False
     rules: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
     out: Path = Path("out/quantize")
 
     def __post_init__(self) -> None:
@@ -166,8 +173,14 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
             )
         if self.fit and (self.width is None or self.rules):
             raise ConfigError("fit chooses fixed point of a given width: give --width alone.")
+        if self.fit and self.observer is not None:
+            raise ConfigError("fit is observer min_max for fixed point: give one or the other.")
         if self.bits is not None and (self.width is not None or self.rules or self.fit):
             raise ConfigError("bits chooses the widths: it excludes width, fit and rules.")
+        if self.learn_scales and (self.observer is None or not self.qat_epochs):
+            raise ConfigError(
+                "learn_scales trains what an observer chose: give --observer and --qat-epochs too."
+            )
         if self.calibration_rows < 1:
             raise ConfigError(f"calibration_rows must be at least 1, got {self.calibration_rows}.")
 

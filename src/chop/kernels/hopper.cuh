@@ -1,4 +1,11 @@
-// What the kernels for compute capability 9.0 share: MXINT8 decoded, bfloat16, clusters.
+// What the kernels for compute capability 9.0 share: codes decoded, bfloat16, clusters.
+//
+// FORMAT is one of these.
+#define MXINT8 0
+#define MXINT4 1
+#define MXFP8 2
+#define MXFP4 3
+
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -12,11 +19,29 @@ __device__ __forceinline__ u32 fma2(u32 a, u32 b, u32 c) {
   return d;
 }
 
-// (a & mask) | bits as one instruction; left to itself the compiler makes two of it, and these are
-// what decoding waits for.
+__device__ __forceinline__ u32 mul2(u32 a, u32 b) {
+  u32 d;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
+__device__ __forceinline__ u32 sub2(u32 a, u32 b) {
+  u32 d;
+  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
+// (a & mask) | bits and (a & mask) ^ bits as one instruction; left to itself the compiler makes two
+// of it, and these are what decoding waits for.
 __device__ __forceinline__ u32 masked_or(u32 a, u32 mask, u32 bits) {
   u32 d;
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(mask), "r"(bits));
+  return d;
+}
+
+__device__ __forceinline__ u32 masked_xor(u32 a, u32 mask, u32 bits) {
+  u32 d;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(d) : "r"(a), "r"(mask), "r"(bits));
   return d;
 }
 
@@ -37,6 +62,26 @@ __device__ __forceinline__ u32 decode2(u32 pair, u32 scale) {
 
 __device__ __forceinline__ u32 low_pair(u32 word) { return __byte_perm(word, 0, 0x4140); }
 __device__ __forceinline__ u32 high_pair(u32 word) { return __byte_perm(word, 0, 0x4342); }
+
+// Four bits of two's complement in each half, as two values times their scale: with the top bit
+// turned they count from -8, in quarters. As the lowest bits of 32 they are added to it, which is
+// taken off again.
+__device__ __forceinline__ u32 quarters(u32 pair, u32 scale) {
+  return mul2(sub2(masked_xor(pair, 0x000f000f, 0x42084208), 0x42084208), scale);
+}
+
+// Four bits of E2M1 in each half, as two values times 2^-126: `copies` moves them to the sign's
+// place and to that of the lowest exponent bits.
+__device__ __forceinline__ u32 e2m1(u32 pair, u32 copies) { return pair * copies & 0x81c081c0; }
+
+// Both codes of byte `at` of a word, times their scale.
+__device__ __forceinline__ u32 decode_byte(u32 word, u32 at, u32 scale) {
+  u32 byte = __byte_perm(word, 0, 0x4440 | at);
+  if (FORMAT == MXFP4)
+    return mul2(mul2(e2m1(byte * 0x1001 & 0x000f000f, 0x1040), 0x7e807e80), scale);
+  // As `quarters`, but the second code comes to lie three bits higher, where it is added to 4.
+  return mul2(sub2(masked_xor(byte * 0x8001, 0x0078000f, 0x40c04208), 0x40c04208), scale);
+}
 
 // -- the rest ---------------------------------------------------------------------------------
 
@@ -62,5 +107,56 @@ __device__ __forceinline__ void cluster_sync() {
 // nothing until that one has ended.
 __device__ __forceinline__ void wait_for_kernel_before() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+__device__ __forceinline__ void let_next_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// -- the copy engine --------------------------------------------------------------------------
+
+struct __align__(64) TensorMap {
+  u8 opaque[128];
+};
+
+__device__ __forceinline__ void make_barrier(u32 barrier, u32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+
+// To the copy engine as well, once they are made.
+__device__ __forceinline__ void show_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ void arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void expect(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void wait(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nAGAIN:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra READY;\nbra AGAIN;\nREADY:\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+__device__ __forceinline__ void load_tile(u32 to, const TensorMap* map, int column, int row,
+                                          u32 barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
+}
+
+// What the copy engine must know of a matrix, before it is needed.
+__device__ __forceinline__ void prefetch(const TensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

@@ -1,7 +1,8 @@
-"""Packed MXINT8 linear on GPUs of compute capability 9.0, in CUDA C++.
+"""Packed linear on GPUs of compute capability 9.0, in CUDA C++.
 
-Two kernels: `hopper_few.cu` for few rows of x, where reading the weight is the work, and
-`hopper_many.cu` for more. Here is which is used when, and how the first cuts up a product.
+Three kernels: for few rows of x, where reading the weight is the work, `hopper_few.cu` (8-bit
+codes) and `hopper_few4.cu` (4-bit codes); `hopper_many.cu` for more. Here is which is used when,
+and how the first cuts up a product.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import torch
 from torch import Tensor
 
 from chop import nvrtc
-from chop.kernels import hopper_many
+from chop.kernels import hopper_few4, hopper_many
 from chop.kernels.device import multiprocessors
+from chop.kernels.formats import PACKED_FORMATS
 
-STEP = 64
-"""Columns that a warp takes at a time: their number must be a multiple."""
+FOUR_BITS = ("mxint4", "mxfp4")
+STEPS = {"mxint8": 64, **dict.fromkeys(FOUR_BITS, hopper_few4.STEP)}
+"""The formats that have kernels, and what the number of columns must be a multiple of."""
 LARGEST_BATCH = 32
 """Rows of x that the kernel for few can do."""
 FEW = 16
@@ -47,9 +50,10 @@ class Cut:
         """The grid for a weight of `rows` rows."""
         return -(-rows // (16 * self.tiles)), self.split, 1
 
-    def defines(self, group_size: int) -> dict[str, int]:
+    def defines(self, format: str, group_size: int) -> dict[str, int]:
         """The constants of the kernel."""
         return {
+            "FORMAT": tuple(PACKED_FORMATS).index(format),
             "GROUP": group_size,
             "BATCH": self.batch,
             "TILES": self.tiles,
@@ -89,10 +93,11 @@ def is_known(x: Tensor, rows: int, format: str) -> bool:
     """Whether one of the kernels can do it, for a weight of `rows` rows."""
     columns = x.shape[-1]
     return (
-        format == "mxint8"
+        format in STEPS
         and x.dtype == torch.bfloat16
         and x.numel() > 0
-        and columns % STEP == 0
+        and columns % STEPS[format] == 0
+        and (format == "mxint8" or columns <= hopper_few4.MOST_COLUMNS)
         and (x.numel() <= LARGEST_BATCH * columns or is_for_many(x, rows))
         and x.data_ptr() % 16 == 0
         and is_present(x.device)
@@ -112,16 +117,18 @@ def is_for_many(x: Tensor, rows: int) -> bool:
 
 
 def linear(
-    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, group_size: int
+    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
 ) -> Tensor:
     """See `reference.linear`."""
     x, codes, scales = x.contiguous(), _aligned(codes), _aligned(scales)
     bias = None if bias is None else bias.to(x.dtype).contiguous()
-    if is_for_many(x, codes.shape[0]):
-        return hopper_many.linear(x, codes, scales, bias, group_size)
-    rows, columns = codes.shape
+    rows, columns = codes.shape[0], x.shape[-1]
+    if is_for_many(x, rows):
+        return hopper_many.linear(x, codes, scales, bias, format, group_size)
+    if format in FOUR_BITS:
+        return hopper_few4.linear(x, codes, scales, bias, format, group_size)
     cut = choose(x.numel() // columns, rows, columns, multiprocessors(x.device))
-    return run_linear(x, codes, scales, bias, group_size, cut)
+    return run_linear(x, codes, scales, bias, format, group_size, cut)
 
 
 def _aligned(packed: Tensor) -> Tensor:
@@ -131,7 +138,13 @@ def _aligned(packed: Tensor) -> Tensor:
 
 
 def run_linear(
-    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, group_size: int, cut: Cut
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    format: str,
+    group_size: int,
+    cut: Cut,
 ) -> Tensor:
     """`linear` with a given cut; all tensors contiguous, x and bias in bfloat16."""
     columns, rows = x.shape[-1], codes.shape[0]
@@ -139,7 +152,7 @@ def run_linear(
     tensors = (x, codes, scales, bias, y)
     pointers = [c_void_p(None if t is None else t.data_ptr()) for t in tensors]
     sizes = [c_int(n) for n in (x.numel() // columns, rows, columns)]
-    kernel = _kernel(x.device, cut, group_size)
+    kernel = _kernel(x.device, cut, format, group_size)
     with nvrtc.made_current(x.device):
         stream = nvrtc.raw_stream(x.device)
         kernel.launch(cut.blocks(rows), 32 * cut.warps, stream, [*pointers, *sizes])
@@ -155,9 +168,9 @@ def is_present(device: torch.device) -> bool:
 
 
 @functools.cache
-def _kernel(device: torch.device, cut: Cut, group_size: int) -> nvrtc.Function:
-    shared, kernel = (Path(__file__).with_name(n) for n in ("hopper.cuh", "hopper_few.cu"))
-    source = f"{shared.read_text()}\n{kernel.read_text()}"
-    image = nvrtc.compile_cuda(source, cut.defines(group_size), "sm_90")
+def _kernel(device: torch.device, cut: Cut, format: str, group_size: int) -> nvrtc.Function:
+    names = ("hopper.cuh", "hopper_few.cuh", "hopper_few.cu")
+    source = "\n".join(Path(__file__).with_name(name).read_text() for name in names)
+    image = nvrtc.compile_cuda(source, cut.defines(format, group_size), "sm_90")
     with torch.cuda.device(device):
-        return nvrtc.Function(image, "mxint8_linear", cut.shared_bytes, starts_early=True)
+        return nvrtc.Function(image, "packed_linear", cut.shared_bytes, starts_early=True)

@@ -1,4 +1,4 @@
-// y = x W^T + bias with W in MXINT8, x and y in bfloat16, for more rows of x than a few; for GPUs of
+// y = x W^T + bias with W packed, x and y in bfloat16, for more rows of x than a few; for GPUs of
 // compute capability 9.0.
 //
 // A block has 128 rows of W and BATCH rows of x. One warp asks the copy engine for tiles of both,
@@ -9,32 +9,20 @@
 // finishes half of the rows of x with what the other sends. More leave their sums in memory, and
 // the last to finish adds them up, always in the same order.
 //
-// Compiled at run time, once per set of: GROUP (values per scale), BATCH, STEP (columns of a stage,
-// 64 or 128), STAGES, SPLIT, PAIRED. `wgmma` for that BATCH is put in front.
+// Compiled at run time, once per set of: FORMAT, GROUP (values per scale), BATCH, STEP (columns of a
+// stage, 64 or 128), STAGES, SPLIT, PAIRED. `wgmma` for that BATCH is put in front.
 
 constexpr int ROWS = 128, WARPS = ROWS / 16, WORKERS = WARPS * 32;
 constexpr int SPAN = 128, STAGES_PER_SPAN = SPAN / STEP, HALVES = STEP / 64;
-constexpr int W_BYTES = ROWS * STEP, X_HALF = BATCH * 128, STAGE = W_BYTES + HALVES * X_HALF;
+constexpr int BITS = FORMAT == MXINT4 || FORMAT == MXFP4 ? 4 : 8, ROW_BYTES = STEP * BITS / 8;
+constexpr int W_BYTES = ROWS * ROW_BYTES, X_HALF = BATCH * 128, STAGE = W_BYTES + HALVES * X_HALF;
 constexpr int SCALES = SPAN / GROUP;
 // The sums of 256 rows of x need the registers of a whole group of four warps that only waits.
 constexpr bool MOVES_REGISTERS = BATCH > 128;
 constexpr int THREADS = WORKERS + (MOVES_REGISTERS ? 128 : 32);
 constexpr int IN_FLIGHT = 2;  // products that the tensor cores may lag behind the decoding
 
-struct __align__(64) TensorMap {
-  u8 opaque[128];
-};
-
 // -- waiting and loading ----------------------------------------------------------------------
-
-__device__ __forceinline__ void wait(u32 barrier, u32 parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nAGAIN:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra READY;\nbra AGAIN;\nREADY:\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
 
 // One of the workers says that it is done with a stage. Without a branch: with one, the compiler
 // no longer sees that products and decoding may overlap, and makes them wait for each other.
@@ -43,15 +31,6 @@ __device__ __forceinline__ void release(u32 barrier, bool does) {
       "{\n.reg .pred p;\nsetp.ne.s32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(
           barrier),
       "r"((int)does)
-      : "memory");
-}
-
-__device__ __forceinline__ void load_tile(u32 to, const TensorMap* map, int column, int row,
-                                          u32 barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      " [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
-      "l"(map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
 
@@ -77,7 +56,7 @@ __device__ __forceinline__ u64 descriptor(u32 address) {
 #define CLUSTER
 #endif
 extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
-    mxint8_linear(const __grid_constant__ TensorMap w_map, const __grid_constant__ TensorMap x_map,
+    packed_linear(const __grid_constant__ TensorMap w_map, const __grid_constant__ TensorMap x_map,
                   const u8* __restrict__ scales, const u16* __restrict__ bias, u16* __restrict__ y,
                   float* __restrict__ parts, int* __restrict__ tickets, int batch, int rows,
                   int columns) {
@@ -91,15 +70,14 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
 
   if (thread == 0) {
     for (int s = 0; s < STAGES; s++) {
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&full[s])));
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&empty[s])),
-                   "r"(WARPS));
+      make_barrier(shared_address(&full[s]), 1);
+      make_barrier(shared_address(&empty[s]), WARPS);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    show_barriers();
   }
   __syncthreads();
   wait_for_kernel_before();
+  let_next_start();
 
   if (warp >= WARPS) {
     if (MOVES_REGISTERS) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
@@ -107,9 +85,8 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
       int stage = step % STAGES, column = begin * SPAN + step * STEP;
       u32 ready = shared_address(&full[stage]), to = shared_address(memory + stage * STAGE);
       wait(shared_address(&empty[stage]), step / STAGES % 2 ^ 1);
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(ready), "r"(STAGE)
-                   : "memory");
-      load_tile(to, &w_map, column, row, ready);
+      expect(ready, STAGE);
+      load_tile(to, &w_map, column * BITS / 8, row, ready);
 #pragma unroll
       for (int half = 0; half < HALVES; half++)
         load_tile(to + W_BYTES + half * X_HALF, &x_map, column + half * 64, first, ready);
@@ -124,7 +101,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
 
   if (MOVES_REGISTERS) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
   int g = lane / 4, t = lane % 4, mine = warp * 16 + g;  // and mine + 8
-  int turn = STEP == 128 ? g : g / 2 % 4;  // how the copy engine permutes the units of a row
+  int turn = g * ROW_BYTES / 128 % (ROW_BYTES / 16);  // how the copy engine permutes a row's units
   int groups = columns / GROUP, last = max(begin + steps - 1, 0);
   const u8* scales_of[2];
   u64 next[2];
@@ -136,7 +113,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
   float sums[BATCH / 2];
 #pragma unroll
   for (int i = 0; i < BATCH / 2; i++) sums[i] = 0.0f;
-  u32 a[4][4], raw[2][4][4];
+  u32 a[4][4], raw[2][4][4];  // of 64 columns each: by 16 columns, by register of the operand
   for (int step = 0; step < steps; step++) {
     u64 now[2] = {next[0], next[1]};
 #pragma unroll
@@ -145,16 +122,23 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
 #pragma unroll
     for (int half = 0; half < 2; half++) {  // 64 columns each
       int number = step * STAGES_PER_SPAN + half * STAGES_PER_SPAN / 2, stage = number % STAGES;
-      const u8* w = memory + stage * STAGE + mine * STEP + t * 2;
+      const u8* w = memory + stage * STAGE + mine * ROW_BYTES;
       u64 b = descriptor(shared_address(memory + stage * STAGE + W_BYTES)) +
               (u64)(half % HALVES * (X_HALF >> 4));
       auto read = [&](int h) {
 #pragma unroll
-        for (int s = 0; s < 4; s++)
-#pragma unroll
-          for (int q = 0; q < 4; q++)
-            raw[h][s][q] = *(const u16*)(w + q % 2 * 8 * STEP +
+        for (int i = 0; i < 16; i++) {
+          if (BITS == 8) {
+            int s = i / 4, q = i % 4;
+            raw[h][s][q] = *(const u16*)(w + t * 2 + q % 2 * 8 * ROW_BYTES +
                                          ((h % HALVES * 4 + s ^ turn) << 4) + q / 2 * 8);
+          } else if (i < 4) {  // a word for each pair, of which a thread takes one byte
+            uint4 v = *(const uint4*)(w + i % 2 * 8 * ROW_BYTES +
+                                      ((h % HALVES * 2 + i / 2 ^ turn) << 4));
+            raw[h][i / 2 * 2][i % 2] = v.x, raw[h][i / 2 * 2][i % 2 + 2] = v.y;
+            raw[h][i / 2 * 2 + 1][i % 2] = v.z, raw[h][i / 2 * 2 + 1][i % 2 + 2] = v.w;
+          }
+        }
       };
       if (half == 0 || STAGES_PER_SPAN == 2) {
         wait(shared_address(&full[stage]), number / STAGES % 2);
@@ -170,7 +154,9 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
         u32 scale[2] = {scale2((u32)(now[0] >> group * 8) & 255),
                         scale2((u32)(now[1] >> group * 8) & 255)};
 #pragma unroll
-        for (int q = 0; q < 4; q++) a[s][q] = decode2(low_pair(raw[half][s][q]), scale[q % 2]);
+        for (int q = 0; q < 4; q++)
+          a[s][q] = BITS == 8 ? decode2(low_pair(raw[half][s][q]), scale[q % 2])
+                              : decode_byte(raw[half][s][q], t, scale[q % 2]);
         asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
         wgmma(sums, a[s], b + 2 * s);
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");

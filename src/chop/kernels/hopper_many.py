@@ -1,4 +1,4 @@
-"""Packed MXINT8 linear for many rows of x on GPUs of compute capability 9.0, in CUDA C++.
+"""Packed linear for many rows of x on GPUs of compute capability 9.0, in CUDA C++.
 
 `hopper_many.cu` says how it works; here is how a product is cut up, and the launch.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from ctypes import c_int, c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from chop import nvrtc
 from chop.kernels.device import multiprocessors, tickets_for
+from chop.kernels.formats import PACKED_FORMATS
 
 ROWS, SPAN, WORKERS = 128, 128, 256
 """As in the kernel: rows of the weight in a block, columns of a step, threads that multiply."""
@@ -38,6 +39,7 @@ class Tile:
     is_paired: bool = False
     step: int = SPAN
     most_stages: int = 8
+    bits: int = 8
 
     @property
     def stages(self) -> int:
@@ -47,7 +49,7 @@ class Tile:
 
     @property
     def _stage_bytes(self) -> int:
-        return (ROWS + 2 * self.batch) * self.step
+        return (ROWS * self.bits // 8 + 2 * self.batch) * self.step
 
     @property
     def shared_bytes(self) -> int:
@@ -64,9 +66,10 @@ class Tile:
         """The grid for `batch` rows of x and a weight of `rows` rows."""
         return -(-rows // ROWS), self.split, -(-batch // self.batch)
 
-    def defines(self, group_size: int) -> dict[str, int]:
+    def defines(self, format: str, group_size: int) -> dict[str, int]:
         """The constants of the kernel."""
         return {
+            "FORMAT": tuple(PACKED_FORMATS).index(format),
             "GROUP": group_size,
             "BATCH": self.batch,
             "STEP": self.step,
@@ -95,10 +98,16 @@ def _split(wanted: int, steps: int) -> int:
 
 
 def run_linear(
-    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, group_size: int, tile: Tile
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    format: str,
+    group_size: int,
+    tile: Tile,
 ) -> Tensor:
     """`linear` with a given tile; all tensors contiguous, on one device, x and bias in bfloat16."""
-    rows, columns = codes.shape
+    (rows, row_bytes), columns = codes.shape, x.shape[-1]
     batch = x.numel() // columns
     y = torch.empty((*x.shape[:-1], rows), dtype=x.dtype, device=x.device)
     grid = tile.blocks(batch, rows)
@@ -111,14 +120,18 @@ def run_linear(
     pointers = [c_void_p(None if t is None else t.data_ptr()) for t in tensors]
     maps = [
         nvrtc.tensor_map(
-            codes.data_ptr(), nvrtc.UINT8, (rows, columns), columns, (ROWS, tile.step)
+            codes.data_ptr(),
+            nvrtc.UINT8,
+            (rows, row_bytes),
+            row_bytes,
+            (ROWS, tile.step * tile.bits // 8),
         ),
         nvrtc.tensor_map(
             x.data_ptr(), nvrtc.BFLOAT16, (batch, columns), 2 * columns, (tile.batch, 64)
         ),
     ]
     sizes = [c_int(n) for n in (batch, rows, columns)]
-    kernel = _kernel(x.device, tile, group_size)
+    kernel = _kernel(x.device, tile, format, group_size)
     with nvrtc.made_current(x.device):
         stream = nvrtc.raw_stream(x.device)
         kernel.launch(grid, tile.threads, stream, [*maps, *pointers, *sizes])
@@ -126,12 +139,13 @@ def run_linear(
 
 
 def linear(
-    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, group_size: int
+    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
 ) -> Tensor:
     """See `reference.linear`."""
-    rows, columns = codes.shape
+    rows, columns = codes.shape[0], x.shape[-1]
     tile = choose(x.numel() // columns, rows, columns, multiprocessors(x.device))
-    return run_linear(x, codes, scales, bias, group_size, tile)
+    tile = replace(tile, bits=PACKED_FORMATS[format].element.bits)
+    return run_linear(x, codes, scales, bias, format, group_size, tile)
 
 
 def source(tile: Tile) -> str:
@@ -157,7 +171,7 @@ def instruction(batch: int) -> str:
 
 
 @functools.cache
-def _kernel(device: torch.device, tile: Tile, group_size: int) -> nvrtc.Function:
-    image = nvrtc.compile_cuda(source(tile), tile.defines(group_size), "sm_90a")
+def _kernel(device: torch.device, tile: Tile, format: str, group_size: int) -> nvrtc.Function:
+    image = nvrtc.compile_cuda(source(tile), tile.defines(format, group_size), "sm_90a")
     with torch.cuda.device(device):
-        return nvrtc.Function(image, "mxint8_linear", tile.shared_bytes, starts_early=True)
+        return nvrtc.Function(image, "packed_linear", tile.shared_bytes, starts_early=True)

@@ -9,7 +9,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from chop.config import REST
 from chop.errors import ConfigError
@@ -51,7 +51,7 @@ class QuantizeArgs:
     default: Rule = field(default_factory=Rule)
     rules: dict[str, Rule] = field(default_factory=dict, metadata=REST)
 
-    modern = staticmethod(modern_quantize_args)
+    modern: ClassVar[Callable[[Any], Any]] = staticmethod(modern_quantize_args)
 
     @property
     def rule_args(self) -> QuantizeArgs:

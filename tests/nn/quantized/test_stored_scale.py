@@ -61,8 +61,30 @@ def test_a_scale_that_trains_gets_the_gradient_of_a_learned_step_size():
     steps = (made.weight / scale[:, None]).detach()
     inside = steps.abs() <= 7
     expected = torch.where(inside, steps.round() - steps, 7 * steps.sign()).sum(1)
-    assert torch.allclose(scale.grad, expected, atol=1e-4)
+    pace = (20 * 7) ** -0.5  # 20 weights share a scale, and the largest integer is 7
+    assert torch.allclose(scale.grad, pace * expected, atol=1e-4)
     assert torch.equal(made.weight.grad, inside.float())
+    made.weight.requires_grad_(False)  # the scale trains also where the weight does not
+    before, scale.grad = scale.grad, None
+    made(torch.eye(20)).sum().backward()
+    assert torch.equal(scale.grad, before)
+
+
+def test_a_zero_point_that_trains_moves_with_what_is_clipped():
+    config = {"name": "scale_integer", "data_in_scale": "stored", "data_in_is_signed": False}
+    made = LinearScaleInteger(5, 5, bias=False, config=config | {"weight_width": "NA"})
+    made.data_in_scale = nn.Parameter(torch.tensor(0.5))
+    made.data_in_zero_point = nn.Parameter(torch.tensor(9.6))
+    with torch.no_grad():
+        made.weight.copy_(torch.eye(5))
+    x = torch.tensor([[-9.0, -4.9, 0.6, 100.0, 130.0]])
+    y = made(x)
+    assert y.tolist() == [[-5.0, -5.0, 0.5, 100.0, 122.5]]  # (0 … 255 - 10) · 0.5
+    y.sum().backward()
+    pace = (5 * 255) ** -0.5
+    assert made.data_in_zero_point.grad.item() == pytest.approx(-2 * 0.5 * pace)
+    by_step = -10 + (-10 + 9.8) + (1 - 1.2) + 0 + 245
+    assert made.data_in_scale.grad.item() == pytest.approx(by_step * pace, rel=1e-5)
 
 
 def test_missing_and_misshapen_scales_are_told():

@@ -22,11 +22,12 @@ from chop.cli.session import Session
 from chop.errors import ConfigError
 from chop.files import write_whole
 from chop.ir.graph import MaseGraph
-from chop.passes import summarize_quantization_analysis_pass
+from chop.passes import learn_scales_transform_pass, summarize_quantization_analysis_pass
 
 OBSERVED_BATCHES = 4
 SENSITIVITY = "sensitivity.json"
 """What was chosen from, for the report."""
+DEFAULT = BUDGET_FORMATS[0]
 
 
 def run(config: QuantizeConfig, session: Session) -> dict[str, Any]:
@@ -50,32 +51,43 @@ def _quantize(
 ) -> dict[str, Any]:
     """Choose formats where bits are asked for, quantise, and round weights by the method."""
     batches = calibration(config, graph, data)
+    told: dict[str, Any] = {}
     if config.bits is None:
-        return quantize_with_data(
-            graph, pass_arguments(config, graph, data), batches, config.method
-        )
-    form = config.format or BUDGET_FORMATS[0]
-    rules, told = rules_for_bits(graph, batches, config.bits, form)
-    write_whole(session.folder / SENSITIVITY, json.dumps(told.pop("sensitivity"), indent=1) + "\n")
+        rules = pass_arguments(config, graph, data)
+    else:
+        rules, allocation = rules_for_bits(graph, batches, config.bits, config.format or DEFAULT)
+        record = json.dumps(allocation.pop("sensitivity"), indent=1)
+        write_whole(session.folder / SENSITIVITY, f"{record}\n")
+        told["allocation"] = allocation
+        _say_allocation(allocation, session)
+    found = quantize_with_data(
+        graph, rules, batches, config.method, config.options, observer=config.observer
+    )
+    if "calibration" in found:
+        write_csv(session.folder / "calibration.csv", found["calibration"])
+    if config.learn_scales:
+        told["learned"] = learn_scales_transform_pass(graph)[1]["parameters"]
+    return {**told, **found}
+
+
+def _say_allocation(told: dict[str, Any], session: Session) -> None:
     session.console.say(
         f"{told['bits']:.3g} bits per weight on average, predicted loss {told['loss']:.3g} nats:"
     )
     session.console.table(
         [{"layer": node, "format": label} for node, label in told["assignment"].items()]
     )
-    return {"allocation": told, **quantize_with_data(graph, rules, batches, config.method)}
 
 
 def calibration(config: QuantizeConfig, graph: MaseGraph, data: Data | None) -> list[Any]:
     """Training rows to calibrate on; none where nothing asks for them."""
-    named = [name for name in methods_named(config.method) if name != "nearest"]
-    if config.bits is None and not named:
+    asks = ["--bits"] * (config.bits is not None) + ["--observer"] * (config.observer is not None)
+    asks += [f"--method {name}" for name in methods_named(config.method) if name != "nearest"]
+    if not asks:
         return []
     if data is None:
-        asks = " and ".join(
-            ["--bits"] * (config.bits is not None) + [f"--method {n}" for n in named]
-        )
-        raise UsageError(f"{asks}: looks at values of the dataset: give --dataset.")
+        told = f"{' and '.join(asks)} look{'s' * (len(asks) == 1)} at values of the dataset"
+        raise UsageError(f"{told}: give --dataset.")
     most = -(-config.calibration_rows // config.eval_batch_size)
     rows = min(config.eval_batch_size, config.calibration_rows)
     return data.batches(graph.model, rows, most)

@@ -98,8 +98,7 @@ ROWS = (
 
 def _dropout(name: str, module: str, functions: str, *, dims: str, rtl: str = "") -> Op:
     flags = dict.fromkeys(("is_random", "is_dropout", "is_view"), True)
-    flags |= {"carries_factor": (0,)}
-    return layer(name, module, functions, dims=dims, rtl=rtl, **flags)
+    return layer(name, module, functions, dims=dims, rtl=rtl, carries_factor=(0,), **flags)
 
 
 DROPOUTS = (

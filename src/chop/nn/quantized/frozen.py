@@ -117,7 +117,8 @@ def forget(module: nn.Module) -> None:
 
 
 def _is_frozen(value: Tensor, quantizer: Quantizer) -> bool:
-    trains = value.requires_grad and torch.is_grad_enabled()
+    scale_trains = bool(getattr(quantizer, "trains", False))
+    trains = scale_trains or (value.requires_grad and torch.is_grad_enabled())
     # a plain parameter: pruned, parametrised, sharded and traced weights are made anew each call
     plain = type(value) is nn.Parameter and not value.is_inference()
     return plain and not trains and not _is_random(quantizer)

@@ -8,6 +8,7 @@ alike.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,19 +18,39 @@ from torch import Tensor, nn
 from chop.errors import ConfigError
 from chop.nn.quantizers.base import Quantizer
 from chop.nn.quantizers.rounding import ROUNDINGS
-from chop.nn.quantizers.scale_integer import ScaleInteger
+from chop.nn.quantizers.scale_integer import SMALLEST_SCALE, ScaleInteger
 
 
 class ScaledInteger:
     """A format together with the layer's scales; called as a format is.
 
-    The gradient passes to `x` where it is not clipped. Where the scale trains, it gets the
-    gradient of a learned step size: the rounding error inside the range, the bound outside.
+    The gradient passes to `x` where it is not clipped. Where the scale trains, it gets the gradient
+    of a learned step size: the rounding error inside the range, the bound outside, times
+    1 / sqrt(n · largest integer) for the n elements that share it (of an input, those of one
+    sample), so that scales and weights move at one pace (Esser et al., 2020). A `zero_point` that
+    is a tensor trains too: it moves with what is clipped (Bhalgat et al., 2020).
     """
 
-    def __init__(self, form: ScaleInteger, scale: Tensor) -> None:
-        self.format, self.scale = form, scale
-        self._version = scale._version
+    def __init__(
+        self,
+        form: ScaleInteger,
+        scale: Tensor,
+        zero_point: Tensor | None = None,
+        *,
+        has_samples: bool = False,
+    ) -> None:
+        self.format, self.scale, self.zero_point = form, scale, zero_point
+        self._has_samples = has_samples
+        self._versions = [t._version for t in self._tensors]
+
+    @property
+    def _tensors(self) -> list[Tensor]:
+        return [t for t in (self.scale, self.zero_point) if t is not None]
+
+    @property
+    def trains(self) -> bool:
+        """Whether the scales take gradients now."""
+        return torch.is_grad_enabled() and any(t.requires_grad for t in self._tensors)
 
     def __eq__(self, other: object) -> bool:
         """Whether it gives the same values: kept results are used again by this."""
@@ -37,23 +58,51 @@ class ScaledInteger:
             isinstance(other, ScaledInteger)
             and self.format == other.format
             and self.scale is other.scale
-            and self._version == other._version
+            and self.zero_point is other.zero_point
+            and self._versions == other._versions
         )
 
     __hash__ = None  # type: ignore[assignment]
 
     def __call__(self, x: Tensor) -> Tensor:
         wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        scale = expanded(self.scale.to(wide.dtype), self.format, wide)
-        trains = torch.is_grad_enabled() and (x.requires_grad or scale.requires_grad)
-        if not trains:
-            return self.format.represent_at(wide, scale).to(x.dtype)
-        low, high = (q - self.format.zero_point for q in self.format.integers)
+        scale = self._paced(self.scale, wide).to(wide.dtype).abs().clamp(min=SMALLEST_SCALE)
+        scale = expanded(scale, self.format, wide)
+        low, high = self._bounds(wide)
+        if not (self.trains or (torch.is_grad_enabled() and x.requires_grad)):
+            whole = ROUNDINGS[self.format.rounding](wide / scale, None)
+            y = torch.minimum(torch.maximum(whole, low), high) * scale
+            return torch.where(y == 0, 0.0, y).to(x.dtype)
         steps = wide / scale
         if self.format.ste == "masked":
-            steps = steps.clamp(low, high)
-        whole = ROUNDINGS[self.format.rounding](steps, None).clamp(low, high)
-        return ((steps + (whole - steps).detach()) * scale).to(x.dtype)
+            steps = torch.minimum(torch.maximum(steps, low), high)
+        whole = ROUNDINGS[self.format.rounding](steps, None)
+        whole = torch.minimum(torch.maximum(whole, low), high)
+        return (_straight(whole, steps) * scale).to(x.dtype)
+
+    def _bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The smallest and the largest number of steps from zero."""
+        if self.zero_point is None:
+            zero = x.new_tensor(float(self.format.zero_point))
+        else:
+            given = self._paced(self.zero_point, x).to(x.dtype)
+            zero = _straight(given.round().clamp(*self.format.integers), given)
+        low, high = self.format.integers
+        return low - zero, high - zero
+
+    def _paced(self, value: Tensor, x: Tensor) -> Tensor:
+        """`value` itself, whose gradient is that of a learned step size."""
+        if not (torch.is_grad_enabled() and value.requires_grad):
+            return value
+        samples = x.shape[0] if self._has_samples and x.dim() > 1 else 1
+        shared = max(1, x.numel() // (samples * value.numel()))
+        pace = 1.0 / math.sqrt(shared * self.format.integers[1])
+        return _straight(value.detach(), value * pace)
+
+
+def _straight(value: Tensor, source: Tensor) -> Tensor:
+    """Just `value`, with the gradient of `source`."""
+    return value.detach() + (source - source.detach())
 
 
 def expanded(scale: Tensor, form: ScaleInteger, x: Tensor) -> Tensor:
@@ -87,10 +136,12 @@ def with_stored_scale(module: nn.Module, role: str, quantizer: Quantizer) -> Any
     """The format of one operand, together with its scales where the layer stores them."""
     if not isinstance(quantizer, ScaleInteger) or not quantizer.is_stored:
         return quantizer
-    scale = getattr(module, f"{role}_scale", None)
+    scale, zero_point = (getattr(module, f"{role}_{n}", None) for n in ("scale", "zero_point"))
     if not isinstance(scale, Tensor):
         raise ConfigError(
             f"{type(module).__name__}: {role}_scale = 'stored', and the layer has no tensor "
             f"'{role}_scale'. Calibrate it, or register the buffer."
         )
-    return ScaledInteger(quantizer, scale)
+    is_input = role.startswith("data_")
+    zero = zero_point if isinstance(zero_point, Tensor) else None
+    return ScaledInteger(quantizer, scale, zero, has_samples=is_input)

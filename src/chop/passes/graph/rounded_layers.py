@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -17,13 +16,13 @@ from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass, ScaleInteger
-from chop.nn.quantizers.scale_integer import STORED
 from chop.nn.quantizers.stored_scale import with_stored_scale
+from chop.passes.graph.stored_scales import store_scale
 from chop.passes.graph.weight_grid import WeightGrid, weight_grid
 
 logger = get_logger(__name__)
 
-WEIGHT, SCALE = "weight", "weight_scale"
+WEIGHT = "weight"
 OPS = ("linear", "conv1d", "conv2d")
 
 
@@ -103,10 +102,7 @@ def store_scales(layer: QuantizedModule, form: ScaleInteger, scales: Tensor) -> 
     kept = scales if shape is None else scales.flatten()[: math.prod(shape)].reshape(shape)
     if form.granularity == "group":
         kept = scales.reshape(*cast(Tensor, layer.weight).shape[:-1], -1)
-    layer.register_buffer(SCALE, kept.clone())
-    layer.set_formats(
-        {**layer.config, SCALE: STORED}, {**layer.quantizers, WEIGHT: replace(form, scale=STORED)}
-    )
+    store_scale(layer, WEIGHT, kept)
 
 
 def decibels(signal: float, noise: float) -> float:

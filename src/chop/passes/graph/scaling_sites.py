@@ -19,10 +19,11 @@ from torch import Tensor, fx, nn
 from chop.ir.dims import FACTS
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import UNKNOWN, Op, find_op, node_module
+from chop.ir.trace.environment import evaluation_mode
 from chop.nn.quantized.convert import float_class_of
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import ScaleInteger
-from chop.passes.graph.propagate import bind_inputs, evaluation_mode
+from chop.passes.graph.propagate import bind_inputs
 from chop.passes.graph.transforms.surgery import set_module
 
 PROBES = 4
@@ -75,8 +76,7 @@ def scaling_sites(graph: MaseGraph, batch: Any, where: str) -> list[Site]:
     for node in graph.fx_graph.nodes:
         readers = finder.linear_readers(node)
         if readers:
-            channels = node_module(readers[0]).weight.shape[1]  # type: ignore[union-attr]
-            producer = finder.producer(node, int(channels), is_first=True)
+            producer = finder.producer(node, _columns(readers[0]), is_first=True)
             if producer is not None:
                 found[node] = readers, producer
     moved = {value: p.probe for value, (_, p) in found.items() if p.probe is not None}
@@ -92,6 +92,11 @@ def _sites(
             yield Site(value, readers, producer.made_by, torch.arange(producer.channels))
         elif value in indices:
             yield Site(value, readers, producer.made_by, indices[value])
+
+
+def _columns(node: fx.Node) -> int:
+    layer: Any = node_module(node)
+    return int(layer.weight.shape[1])
 
 
 class _Finder:
@@ -117,7 +122,7 @@ class _Finder:
         """All who read a value, if all are linear layers that may be scaled."""
         users = self.readers(node)
         is_fit = all(u.args[:1] == (node,) and self.is_own_linear(u) for u in users)
-        alike = {node_module(u).weight.shape[1] for u in users} if is_fit else set()  # type: ignore[union-attr]
+        alike = {_columns(u) for u in users} if is_fit else set()
         return tuple(users) if users and len(alike) == 1 else ()
 
     def is_own_linear(self, node: fx.Node) -> bool:
@@ -303,7 +308,7 @@ def apply_factors(graph: MaseGraph, site: Site, factors: Tensor) -> None:
         _set(module, "weight", lambda w: w * factors.to(w))
     for scaled in site.made_by:
         module = _owner(graph, scaled.path)
-        _set(module, scaled.name, lambda p, s=scaled: _divided(p, sources, s.offset))  # type: ignore[misc]
+        _set(module, scaled.name, lambda p, s=scaled: _divided(p, sources, s.offset))
 
 
 def _divided(value: Tensor, sources: Tensor, offset: float) -> Tensor:

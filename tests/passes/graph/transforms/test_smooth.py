@@ -166,6 +166,21 @@ def test_smoothing_then_rounding_in_one_call_beats_rounding_alone():
     assert errors["smooth,gptq"] < errors["nearest"] and errors["smooth"] < errors["nearest"]
 
 
+def test_factors_do_not_spoil_the_layer_that_makes_the_channels():
+    model, data = Gated("relu"), [torch.randn(64, 16) for _ in range(2)]
+    with torch.no_grad():
+        model.first.bias[:4] = -100.0  # never on: their factors would be far from the others'
+        model.first.weight[4:8] *= 0.01
+    rules = {"linear": {"config": INT8 | {"bias_width": 8}}}
+    errors = []
+    for method in ("nearest", "smooth"):
+        graph = MaseGraph(model, dummy_in=data[0])
+        quantize_with_data(graph, rules, data, method)
+        with torch.no_grad():
+            errors.append(float((graph.model(data[1]) - model(data[1])).square().sum()))
+    assert errors[1] < 1.1 * errors[0]
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [

@@ -22,6 +22,7 @@ from chop.passes.graph.gptq_rounding import (
 from chop.passes.graph.input_statistics import InputStatistics, InputSums
 from chop.passes.graph.number_formats import annotate_formats
 from chop.passes.graph.paired_run import PairedRun
+from chop.passes.graph.rounded_layers import decibels as decibels
 from chop.passes.graph.rounded_layers import (
     layer_grid,
     layers_with_own_weights,

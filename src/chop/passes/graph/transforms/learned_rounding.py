@@ -77,7 +77,9 @@ def learned_rounding_transform_pass(graph: MaseGraph, args: LearnedRoundingArgs)
     where = "learned_rounding.data"
     batches = calibration_batches(args.data, args.num_samples, where)
     found = list(blocks(graph, layers, args.layers_per_block))
-    weights = {layer: cast(nn.Parameter, layer.weight) for _, layer in layers}
+    weights: dict[nn.Module, nn.Parameter] = {
+        layer: cast(nn.Parameter, layer.weight) for _, layer in layers
+    }
     if args.start == "gptq":
         gptq_transform_pass(graph, {"data": batches})
     records = []

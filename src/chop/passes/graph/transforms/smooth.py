@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import Tensor, fx
+import torch
+from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
@@ -21,6 +22,8 @@ from chop.passes.graph.factor_search import (
     ROWS_KEPT,
     ChannelStatistics,
     Choice,
+    Maker,
+    Problem,
     best_factors,
     factors_of,
 )
@@ -70,7 +73,8 @@ def smooth_transform_pass(graph: MaseGraph, args: SmoothArgs) -> PassResult:
     layer (also through attention, from values to the projection of the output), or one side of an
     elementwise product. A value that anything but linear layers reads is left alone, and so is a
     parameter that is used twice. The model computes what it did, up to rounding; factors are chosen
-    so that the quantised layers will err least on the data. `info["sites"]` has for each value the
+    so that the quantised layers, the one that makes the channels among them, will err least on the
+    data. `info["sites"]` has for each value the
     signal-to-noise ratio of its readers' outputs in dB, before and after.
     """
     forms = _formats(graph, args)
@@ -93,7 +97,7 @@ def _formats(graph: MaseGraph, args: SmoothArgs) -> dict[fx.Node, Mapping[str, Q
     """The formats that the rules give to the operands of layers."""
     if not args.rules and not args.default.config:
         return {}
-    found = {}
+    found: dict[fx.Node, Mapping[str, Quantizer]] = {}
     for node, _, choice in chosen_formats(graph, args.rule_args):
         if choice is not None and node.op == "call_module":
             layer = adapted_layer(node_module(node))
@@ -115,44 +119,80 @@ def _choices(
     args: SmoothArgs,
 ) -> list[tuple[Site, Choice, float]]:
     """The factors of each site and the power of its readers' outputs; nothing is changed yet."""
-    found = []
+    found: list[tuple[Site, Choice, float]] = []
     per_batch = -(-ROWS_KEPT // len(batches))
     with LayerwiseRun(graph, batches, f"{WHERE}.data") as run:
-        for number, site in enumerate(sites, 1):
-            logger.info("smooth: %d of %d, %s", number, len(sites), site.value.name)
+        place = {node: i for i, node in enumerate(run.nodes)}
+        makers = {site.value: node for site in sites if (node := _maker_node(run, site, forms))}
+        powers: dict[fx.Node, Tensor] = {}
+        first = {min(site.readers, key=place.__getitem__): site for site in sites}
+        stops = sorted({*first, *makers.values()}, key=place.__getitem__)
+        for node in stops:
+            if node in makers.values():
+                powers[node] = _power(run.operands(node))
+            if node not in first:
+                continue
+            site = first[node]
+            logger.info("smooth: %d of %d, %s", len(found) + 1, len(sites), site.value.name)
             seen = ChannelStatistics(per_batch)
-            for x in run.operands(min(site.readers, key=run.nodes.index)):
+            for x in run.operands(node):
                 seen.add(x)
-            choice = _choice(site, seen, forms, args)
-            found.append((site, choice, _power(site, seen)))
+            maker = makers.get(site.value)
+            problem = _problem(site, seen, forms, maker, powers)
+            found.append((site, _choice(problem, args, bool(forms)), problem.power))
     return found
 
 
-def _weights(site: Site) -> list[Tensor]:
-    return [layer.weight.detach().float() for layer in site.layers]  # type: ignore[operator]
+def _maker_node(run: LayerwiseRun, site: Site, forms: Forms) -> fx.Node | None:
+    """The linear layer that makes the channels, where it will be rounded."""
+    paths = {scaled.path for scaled in site.made_by}
+    calls = [n for n in run.nodes if n.op == "call_module" and n.target in paths and n in forms]
+    is_linear = calls and isinstance(node_module(calls[0]), nn.Linear)
+    return calls[0] if is_linear else None
 
 
-def _choice(site: Site, seen: ChannelStatistics, forms: Forms, args: SmoothArgs) -> Choice:
-    weights = _weights(site)
-    index = site.index.to(weights[0].device)
+def _power(inputs: Iterable[Tensor]) -> Tensor:
+    """The mean square of each column of a layer's input."""
+    total, count = torch.zeros(()), 0
+    for x in inputs:
+        rows = x.detach().float().reshape(-1, x.shape[-1])
+        total, count = total.to(rows) + rows.square().sum(0), count + len(rows)
+    return total / count
+
+
+def _problem(
+    site: Site,
+    seen: ChannelStatistics,
+    forms: Forms,
+    maker: fx.Node | None,
+    powers: Mapping[fx.Node, Tensor],
+) -> Problem:
     plain: Mapping[str, Quantizer] = {"data_in": Bypass(), "weight": Bypass()}
-    layers = [
-        (weight, forms.get(node, plain)) for node, weight in zip(site.readers, weights, strict=True)
-    ]
+    weights = [layer.weight.detach().float() for layer in site.layers]  # type: ignore[operator]
+    readers = [(w, forms.get(n, plain)) for n, w in zip(site.readers, weights, strict=True)]
+    index = site.index.to(weights[0].device)
+    made_by = None if maker is None else _maker(maker, forms[maker], powers[maker])
+    return Problem(seen, readers, index, made_by)
+
+
+def _maker(node: fx.Node, formats: Mapping[str, Quantizer], power: Tensor) -> Maker:
+    layer: Any = node_module(node)
+    rows = layer.weight.detach().float()
+    if layer.bias is None:
+        return Maker(rows, has_bias=False, formats=formats, power=power)
+    rows = torch.cat([rows, layer.bias.detach().float()[:, None]], 1)
+    power = torch.cat([power, power.new_ones(1)])
+    return Maker(rows, has_bias=True, formats=formats, power=power)
+
+
+def _choice(problem: Problem, args: SmoothArgs, has_rules: bool) -> Choice:
     if args.alpha is None:
-        return best_factors(args.style, seen, layers, index, ALPHAS)
-    factors = factors_of(args.style, seen, weights, index, args.alpha)
-    if not forms:
+        return best_factors(args.style, problem, ALPHAS)
+    factors = factors_of(args.style, problem.seen, problem.weights, problem.index, args.alpha)
+    if not has_rules:
         return Choice(factors, args.alpha, 0.0, 0.0)
-    tried = best_factors(args.style, seen, layers, index, (args.alpha,))
-    return Choice(factors, args.alpha, tried.before, tried.after)
-
-
-def _power(site: Site, seen: ChannelStatistics) -> float:
-    assert seen.hessian is not None, "nothing was seen"
-    return sum(
-        float(((w.double() @ seen.hessian) * w.double()).sum()) / seen.count for w in _weights(site)
-    )
+    none = torch.ones_like(factors)
+    return Choice(factors, args.alpha, problem.error(none), problem.error(factors))
 
 
 def _record(site: Site, choice: Choice, power: float) -> dict[str, Any]:

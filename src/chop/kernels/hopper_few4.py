@@ -1,0 +1,181 @@
+"""Packed 4-bit linear for few rows of x on GPUs of compute capability 9.0, in CUDA C++.
+
+`hopper_few4.cu` says how it works; here is how a product is cut up, and the launch.
+"""
+
+from __future__ import annotations
+
+import functools
+from ctypes import c_int, c_void_p
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from chop import nvrtc
+from chop.kernels.device import multiprocessors
+from chop.kernels.formats import PACKED_FORMATS, groups_of
+
+STEP = 32
+"""Columns that a thread takes at a time: their number must be a multiple."""
+CHUNK, PANEL, BARRIERS = 128, 32, 2048
+"""As in the kernel: columns of a chunk, scales of a row that lie together, bytes of barriers."""
+MOST_COLUMNS = 1 << 16
+"""There is a barrier for each panel of scales."""
+MOST_SHARED = 227 << 10
+LONG = 8192
+"""Columns from which two blocks share them, if there are too few rows for tall blocks."""
+TALLEST = 7
+"""Tiles of a block, at most: the registers hold no more."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a product is cut up: a block has `tiles` times 16 rows of the weight and up to `batch`
+    rows of x; its `warps` take chunks in turn, of which it has one part of `split`, through
+    `slots` (a multiple of `warps`). A multiprocessor shall have room for `blocks`, this kernel's
+    or the next one's."""
+
+    batch: int
+    tiles: int
+    warps: int
+    split: int = 1
+    slots: int = 8
+    blocks: int = 1
+
+    def shared_bytes(self, columns: int, group_size: int) -> int:
+        """Slots and scales; or the sums of each warp, if more."""
+        chunks = -(-columns // CHUNK)
+        panels = -(-chunks // self.split) * CHUNK // group_size // PANEL + 2
+        kept = (
+            self.slots * (self.tiles * 1024 + self.batch * 256) + panels * 16 * self.tiles * PANEL
+        )
+        sums = self.warps * self.batch * (16 * self.tiles + 4) * 4
+        return BARRIERS + max(kept, sums)
+
+    def grid(self, rows: int) -> tuple[int, int, int]:
+        """The blocks for a weight of `rows` rows."""
+        return -(-rows // (16 * self.tiles)), self.split, 1
+
+    def defines(self, format: str, group_size: int) -> dict[str, int]:
+        """The constants of the kernel."""
+        return {
+            "FORMAT": tuple(PACKED_FORMATS).index(format),
+            "GROUP": group_size,
+            "BATCH": self.batch,
+            "TILES": self.tiles,
+            "WARPS": self.warps,
+            "SPLIT": self.split,
+            "SLOTS": self.slots,
+            "BLOCKS": self.blocks,
+            "EAGER": int(self.slots == self.warps),
+        }
+
+
+def choose(batch: int, rows: int, columns: int, group_size: int, multiprocessors: int) -> Cut:
+    """The cut that was fastest on an H200 among those tried (bench/kernels.py, section cuts4).
+
+    All multiprocessors should end at the same time, with blocks as tall as that allows: they read
+    x less often.
+    """
+    size = next(n for n in (8, 16, 32) if n >= batch)
+    cut = _cut(size, rows, columns, multiprocessors)
+    while cut.shared_bytes(columns, group_size) > MOST_SHARED:
+        cut = replace(cut, tiles=cut.tiles // 2)
+    return cut
+
+
+def _cut(size: int, rows: int, columns: int, multiprocessors: int) -> Cut:
+    tiles = -(-rows // (16 * multiprocessors))  # in one round
+    if size == 32:
+        return Cut(size, tiles=min(tiles, 2), warps=8)
+    if tiles > 2:
+        return Cut(size, tiles=_even(rows, multiprocessors), warps=8)
+    is_half_idle = rows <= 8 * multiprocessors and columns >= 2 * CHUNK * 8
+    if is_half_idle:
+        return Cut(size, tiles=tiles, warps=8, split=2)
+    if columns >= LONG:
+        return Cut(size, tiles=2 * tiles, warps=12, split=2, slots=12)
+    return Cut(size, tiles=tiles, warps=8, slots=16, blocks=2)
+
+
+def _even(rows: int, multiprocessors: int) -> int:
+    """The tallest block of which all rounds are full, or nearly so; else the fullest."""
+
+    def idle(tiles: int) -> float:
+        blocks = -(-rows // (16 * tiles))
+        return -(-blocks // multiprocessors) * multiprocessors / blocks
+
+    sizes = range(TALLEST, 2, -1)
+    return next((n for n in sizes if idle(n) < 1.1), min(sizes, key=idle))
+
+
+def linear(
+    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
+) -> Tensor:
+    """See `reference.linear`."""
+    rows, columns = codes.shape[0], x.shape[-1]
+    count = multiprocessors(x.device)
+    cut = choose(x.numel() // columns, rows, columns, group_size, count)
+    return run_linear(x, codes, scales, bias, format, group_size, cut)
+
+
+def run_linear(
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    format: str,
+    group_size: int,
+    cut: Cut,
+) -> Tensor:
+    """`linear` with a given cut; all tensors contiguous, x and bias in bfloat16."""
+    columns, rows = x.shape[-1], codes.shape[0]
+    batch, groups = x.numel() // columns, groups_of(columns, group_size)
+    y = torch.empty((*x.shape[:-1], rows), dtype=x.dtype, device=x.device)
+    maps = [
+        _map(codes.data_ptr(), rows, columns // 2, 16 * cut.tiles, CHUNK // 2),
+        nvrtc.tensor_map(
+            x.data_ptr(), nvrtc.BFLOAT16, (batch, columns), 2 * columns, (cut.batch, 64)
+        ),
+    ]
+    is_copied = groups % 16 == 0  # else the kernel does not ask for them
+    maps.append(
+        _map(scales.data_ptr(), rows, groups, 16 * cut.tiles, PANEL) if is_copied else maps[0]
+    )
+    pointers = [c_void_p(None if t is None else t.data_ptr()) for t in (scales, bias, y)]
+    sizes = [c_int(n) for n in (batch, rows, columns)]
+    kernel = _kernel(x.device, cut, format, group_size, cut.shared_bytes(columns, group_size))
+    with nvrtc.made_current(x.device):
+        stream = nvrtc.raw_stream(x.device)
+        kernel.launch(cut.grid(rows), 32 * cut.warps, stream, [*maps, *pointers, *sizes])
+    return y
+
+
+@functools.lru_cache(4096)
+def _map(pointer: int, rows: int, row_bytes: int, box_rows: int, box_bytes: int) -> nvrtc.TensorMap:
+    """A matrix of bytes; kept, because weights stay where they are."""
+    return nvrtc.tensor_map(
+        pointer, nvrtc.UINT8, (rows, row_bytes), row_bytes, (box_rows, box_bytes)
+    )
+
+
+def source() -> str:
+    """The text of the kernel, with what it shares with others."""
+    names = ("hopper.cuh", "hopper_few.cuh", "hopper_few4.cu")
+    return "\n".join(Path(__file__).with_name(name).read_text() for name in names)
+
+
+@functools.cache
+def _kernel(
+    device: torch.device, cut: Cut, format: str, group_size: int, shared_bytes: int
+) -> nvrtc.Function:
+    image = _image(cut, format, group_size)
+    with torch.cuda.device(device):
+        return nvrtc.Function(image, "packed_linear", shared_bytes, starts_early=True)
+
+
+@functools.cache
+def _image(cut: Cut, format: str, group_size: int) -> bytes:
+    return nvrtc.compile_cuda(source(), cut.defines(format, group_size), "sm_90")

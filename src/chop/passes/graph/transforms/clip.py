@@ -1,0 +1,96 @@
+"""Choose how far the ranges of quantised weights reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from chop.errors import ConfigError
+from chop.ir.graph import MaseGraph
+from chop.nn.quantized.layer import QuantizedModule
+from chop.passes.base import PassResult, graph_pass
+from chop.passes.graph.calibration_data import calibration_batches
+from chop.passes.graph.gptq_rounding import output_error
+from chop.passes.graph.input_statistics import InputStatistics
+from chop.passes.graph.number_formats import annotate_formats
+from chop.passes.graph.paired_run import PairedRun
+from chop.passes.graph.rounded_layers import (
+    layer_grid,
+    layers_with_own_weights,
+    plain_weight,
+    put_rounded,
+    record,
+    settled,
+    wide_weight,
+)
+
+
+@dataclass(frozen=True)
+class ClipArgs:
+    """`data`: batches that say how much each input of a layer counts, an iterable or a function
+    that gives one; without any, all count alike. `num_samples`: stop after so many rows.
+    """
+
+    data: Any = None
+    num_samples: int | None = None
+
+
+@graph_pass("clip_transform_pass", ClipArgs, rewrites=True, preserves=False)
+def clip_transform_pass(graph: MaseGraph, args: ClipArgs) -> PassResult:
+    """Search the range of each group or block of a quantised weight: the largest weights may be
+    clipped where all others are rounded better for it.
+
+        quantize_transform_pass(mg, {"linear": {"config": {"name": "scale_integer", ...}}})
+        clip_transform_pass(mg, {"data": batches})
+
+    This is the search that `gptq_transform_pass` begins with, and rounding to the nearest value
+    after it: cheap, and possible without data. Integers keep their scales in a buffer,
+    `weight_scale`. `info["layers"]` has the signal-to-noise ratio in dB before and after, of each
+    layer's output, or without data of its weight.
+    """
+    layers = list(layers_with_own_weights(graph, "clip"))
+    if not layers:
+        raise ConfigError("clip: the graph has no quantised weight. Run quantize_transform_pass.")
+    if args.data is None:
+        records = [_clip(node, layer, _alike(layer)) for node, layer in layers]
+    else:
+        records = _clip_by_data(graph, layers, args)
+    for node, _ in layers:
+        annotate_formats(node)
+    return graph, {"layers": records}
+
+
+def _clip_by_data(
+    graph: MaseGraph, layers: list[tuple[fx.Node, QuantizedModule]], args: ClipArgs
+) -> list[dict[str, Any]]:
+    batches = calibration_batches(args.data, args.num_samples, "clip.data")
+    records = []
+    with PairedRun(graph, batches, "clip.data") as run:
+        statistics = InputStatistics(run, with_drift=False)
+        for node, layer in layers:
+            hessian = statistics.of(node, layer).hessian
+            run.leave(node)
+            records.append(_clip(node, layer, hessian))
+    return records
+
+
+def _alike(layer: QuantizedModule) -> Tensor:
+    weight = wide_weight(layer)
+    return torch.eye(weight.shape[1], dtype=torch.double, device=weight.device)
+
+
+def _clip(node: fx.Node, layer: QuantizedModule, hessian: Tensor) -> dict[str, Any]:
+    weight = wide_weight(layer)
+    grid = layer_grid(layer, f"clip: '{node.target}'")
+    importance = hessian.diagonal().to(weight.dtype)
+    ranges = grid.chosen_range(weight, importance.clamp(min=importance.mean() * 1e-6))
+    spread = ranges[:, grid.groups]
+    values = settled(grid, grid.round(weight, spread), ranges)
+    before = output_error(plain_weight(layer) - weight, hessian)
+    after = output_error(values - weight, hessian)
+    if after < before:
+        put_rounded(layer, grid, values, ranges)
+    return record(node, output_error(weight, hessian), before, min(after, before))

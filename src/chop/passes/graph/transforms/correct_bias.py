@@ -1,0 +1,93 @@
+"""Put the mean error of each channel of a quantised layer into its bias."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx
+
+from chop.errors import ConfigError
+from chop.ir.graph import MaseGraph
+from chop.log import get_logger
+from chop.nn.quantized.layer import QuantizedModule
+from chop.nn.quantizers import Bypass
+from chop.passes.base import PassResult, graph_pass
+from chop.passes.graph.calibration_data import calibration_batches
+from chop.passes.graph.changed_weights import add_to_bias
+from chop.passes.graph.input_statistics import InputStatistics, InputSums
+from chop.passes.graph.number_formats import annotate_formats
+from chop.passes.graph.paired_run import PairedRun
+from chop.passes.graph.rounded_layers import plain_weight, quantized_layer, wide_weight
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class CorrectBiasArgs:
+    """`data`: batches to calibrate on, an iterable or a function that gives one; `num_samples`:
+    stop after so many rows.
+    """
+
+    data: Any = None
+    num_samples: int | None = None
+
+
+@graph_pass("correct_bias_transform_pass", CorrectBiasArgs, rewrites=True, preserves=False)
+def correct_bias_transform_pass(graph: MaseGraph, args: CorrectBiasArgs) -> PassResult:
+    """Let each quantised layer's output have the mean that it has in floating point.
+
+        quantize_transform_pass(mg, {"linear": {"config": {"name": "mxint", "weight_width": 4}}})
+        correct_bias_transform_pass(mg, {"data": batches})
+
+    Rounding moves the mean of a channel, and the next layer sees that shift in every sample. Linear
+    layers and convolutions are taken in the order in which they run; each gets the difference of
+    the means over the data in its bias, a bias of its own in floating point where it had none. The
+    float mean is that of the weights as the layers hold them: run it before a pass that replaces
+    them by rounded ones, or on its own. `info["layers"]` has the largest correction of each layer,
+    in root mean squares of its output's means.
+    """
+    layers = list(_layers(graph))
+    if not layers:
+        raise ConfigError(
+            "correct_bias: the graph has no quantised weight. Run quantize_transform_pass."
+        )
+    batches = calibration_batches(args.data, args.num_samples, "correct_bias.data")
+    records = []
+    with PairedRun(graph, batches, "correct_bias.data") as run:
+        statistics = InputStatistics(run, with_drift=False)
+        for node, layer in layers:
+            sums = statistics.of(node, layer)
+            run.leave(node)
+            records.append(_correct(node, layer, sums))
+    for node, _ in layers:
+        annotate_formats(node)
+    return graph, {"layers": records}
+
+
+def _layers(graph: MaseGraph) -> Iterator[tuple[fx.Node, QuantizedModule]]:
+    """Quantised layers; one that is called in several places has several means, and is left."""
+    nodes = [node for node in graph.fx_graph.nodes if quantized_layer(node) is not None]
+    calls = Counter(str(node.target) for node in nodes)
+    for node in nodes:
+        if calls[str(node.target)] == 1:
+            yield node, cast(QuantizedModule, quantized_layer(node))
+        else:
+            logger.warning("correct_bias: '%s' is called several times, and left.", node.target)
+
+
+def _correct(node: fx.Node, layer: QuantizedModule, sums: InputSums) -> dict[str, Any]:
+    wanted = wide_weight(layer).double() @ (sums.total_before / sums.rows)
+    given = plain_weight(layer).double() @ (sums.total / sums.rows)
+    correction = wanted - given
+    if cast(Tensor | None, layer.bias) is None:
+        layer.set_formats(
+            {**layer.config, "bias_width": "NA"}, {**layer.quantizers, "bias": Bypass()}
+        )
+    add_to_bias(layer, correction)
+    size = float(wanted.square().mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny))
+    largest = float(correction.abs().amax()) / size
+    return {"node": node.name, "module": str(node.target), "largest": largest}
