@@ -28,8 +28,8 @@ from chop.passes.graph.factor_search import (
     factors_of,
 )
 from chop.passes.graph.layerwise import LayerwiseRun
-from chop.passes.graph.rounded_layers import decibels
 from chop.passes.graph.scaling_sites import Site, apply_factors, scaling_sites
+from chop.passes.graph.transforms.gptq import decibels
 from chop.passes.graph.transforms.quantize import adapted_layer, chosen_formats
 from chop.passes.quantization_rules import QuantizeArgs, modern_beside
 
