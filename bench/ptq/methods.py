@@ -17,6 +17,8 @@ METHODS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "gptq": ("gptq", {}),
     "awq+gptq": ("awq,gptq", {}),
     "smooth+gptq": ("smooth,gptq", {}),
+    "rotate+gptq": ("rotate,gptq", {}),
+    "gptq+bias": ("gptq,correct_bias", {}),
     "learned": ("learned_rounding", {"learned_rounding": {"start": "gptq"}}),
 }
 """Name in the table -> methods, with commas between, and further options of each."""

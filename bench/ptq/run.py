@@ -4,8 +4,8 @@
     python bench/ptq/run.py --llama MODELS/llama-imdb --bert out/ptq/bert --data DATA/imdb
 
 Every row is written to --work as soon as it is found: a run that is interrupted goes on where it
-stopped. When the code changes, give another folder or name the methods to measure --again. With all
-rows it writes bench/results/ptq.json; report.py makes the tables of docs/quantise.md from it.
+stopped, and processes may share a folder. When the code changes, empty it. All rows of the folder
+go to bench/results/ptq.json, from which report.py makes the tables of docs/quantise.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from methods import FORMATS, METHODS, rules
-from rows import Row, Rows
+from rows import Row, Rows, read_rows
 from schemes import SCHEMES
 from subjects import CALIBRATION, SEEDS, Subject, add_options, subjects
 
@@ -34,15 +34,14 @@ def main() -> None:
     """Measure what is missing, then write the table."""
     args = _arguments()
     rows = Rows(args.work / "ours.jsonl")
-    found: list[Row] = []
     for subject in subjects(args):
         bench = _Bench(subject)
-        found.append(rows.make(bench.names("float", "float", None), bench.float_row))
+        rows.make(bench.names("float", "float", None), bench.float_row)
         for scheme, method, seed in _wanted(args):
             names = bench.names(scheme, method, seed)
-            found.append(rows.make(names, lambda b=bench, n=names: b.row(n)))  # type: ignore[misc]
+            rows.make(names, lambda b=bench, n=names: b.row(n))  # type: ignore[misc]
     if args.save:
-        print(save("ptq", found))
+        print(save("ptq", read_rows(rows.file)))
 
 
 def _wanted(args: argparse.Namespace) -> list[tuple[str, str, int | None]]:
@@ -92,7 +91,7 @@ def _arguments() -> argparse.Namespace:
     add_options(parser)
     parser.add_argument("--work", type=Path, default=Path("out/ptq"))
     parser.add_argument("--schemes", nargs="*", default=[*SCHEMES, *FORMATS])
-    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--methods", nargs="*", default=["nearest", "gptq"], choices=METHODS)
     parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
     parser.add_argument("--no-save", dest="save", action="store_false")
     return parser.parse_args()
