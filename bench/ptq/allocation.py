@@ -19,14 +19,13 @@ import random
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from scipy.stats import spearmanr
 from subjects import Batch, Subject, add_options, subjects
-from torch import Tensor
-
 from chop import MaseGraph
 from chop.actions.post_training import weight_formats
 from chop.passes import (
@@ -79,7 +78,7 @@ class Study:
         self.graph = MaseGraph(
             subject.load(), list(self.data[0]), {k: v[:2] for k, v in self.data[0].items()}
         )
-        self.held = cut(list(subject.evaluation()), tokens, measured)
+        self.held = cut(list(replace(subject, held=measured).evaluation()), tokens)
         self.expected = list(outputs(self.graph, self.held, "bench"))
         self.layers = tuple(
             name
@@ -201,17 +200,9 @@ class Study:
         return {"runs": runs, "threads": [1, 2], "device": self.subject.device, "same": same}
 
 
-def cut(batches: list[Batch], tokens: int, rows: int | None = None) -> list[Batch]:
-    """The first `tokens` of each row, at most `rows` rows."""
-    kept: list[Batch] = []
-    seen = 0
-    for batch in batches:
-        if rows is not None and seen >= rows:
-            break
-        short: dict[str, Tensor] = {k: v[:, :tokens] for k, v in batch.items() if k != "labels"}
-        kept.append(short)
-        seen += len(short["input_ids"])
-    return kept
+def cut(batches: list[Batch], tokens: int) -> list[Batch]:
+    """The first `tokens` of each row, without labels."""
+    return [{k: v[:, :tokens] for k, v in b.items() if k != "labels"} for b in batches]
 
 
 def _arguments() -> argparse.Namespace:
