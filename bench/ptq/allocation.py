@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from scipy.stats import spearmanr
 from subjects import Batch, Subject, add_options, subjects
+
 from chop import MaseGraph
 from chop.actions.post_training import weight_formats
 from chop.passes import (
