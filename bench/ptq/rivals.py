@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.metadata
 import json
 import os
@@ -22,6 +23,7 @@ from subjects import CALIBRATION, SEEDS, Subject, add_options, subjects
 RESULTS = Path(__file__).parents[1] / "results" / "ptq_rivals.json"
 Quantise = Callable[[Subject, Scheme, int], Any]
 """A model from a subject, a scheme and the seed of the calibration data."""
+Reference = Callable[[], list[Any]]
 
 
 def run(package: str, methods: dict[str, Quantise], description: str) -> None:
@@ -29,7 +31,7 @@ def run(package: str, methods: dict[str, Quantise], description: str) -> None:
     args = _arguments(package, description)
     rows = Rows(args.out)
     for subject in subjects(args):
-        reference = subject.reference(subject.load())
+        reference = functools.cache(lambda s=subject: s.reference(s.load()))
         for seed, name, method in _wanted(args, methods):
             row = {
                 "tool": f"{package} {importlib.metadata.version(package)}",
@@ -71,7 +73,7 @@ def _wanted(args: argparse.Namespace, methods: Iterable[str]) -> Iterable[tuple[
 
 class _Work:
     def __init__(
-        self, subject: Subject, scheme: Scheme, seed: int, quantise: Quantise, reference: list[Any]
+        self, subject: Subject, scheme: Scheme, seed: int, quantise: Quantise, reference: Reference
     ) -> None:
         self.subject, self.scheme, self.seed = subject, scheme, seed
         self.quantise, self.reference = quantise, reference
@@ -80,7 +82,7 @@ class _Work:
         """What was measured, or why nothing could be."""
         try:
             model = self.quantise(self.subject, self.scheme, self.seed)
-            return {**self.subject.measured(model, self.reference)}
+            return {**self.subject.measured(model, self.reference())}
         except (Exception, SystemExit):  # another tool may fail in any way: a result too
             return {"error": traceback.format_exc(limit=-3)}
 
