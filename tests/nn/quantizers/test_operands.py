@@ -151,6 +151,17 @@ def test_a_width_of_na_leaves_the_operand_alone():
     assert made == {"data_in": Integer(2), "weight": Bypass(), "bias": Bypass()}
 
 
+def test_an_element_of_na_leaves_the_operand_alone():
+    config = {
+        "name": "mxfp",
+        "data_in_element": "NA",
+        "weight_element": "e2m1",
+        "bias_element": "NA",
+    }
+    made = operand_quantizers(config, ROLES, "linear")
+    assert made == {"data_in": Bypass(), "weight": MXFP(element="e2m1"), "bias": Bypass()}
+
+
 @pytest.mark.parametrize(
     ("key", "message"),
     [

@@ -48,8 +48,8 @@ def operand_quantizers(
     An operand without settings takes those of its stand-in (`STAND_INS`). Of those left, an output
     passes unchanged; any other takes the format's defaults, or a required key is missing. Settings
     of operands that are not in `roles` are checked and otherwise unused, so that one config serves
-    layers with and without a bias. A width of "NA" leaves its operand unquantised; keys of
-    `FOR_ALL` name no operand and speak of every one.
+    layers with and without a bias. A width or an element of "NA" leaves its operand unquantised;
+    keys of `FOR_ALL` name no operand and speak of every one.
 
     >>> config = {"name": "integer", "data_in_width": 8, "weight_width": 4}
     >>> {k: q.bits for k, q in operand_quantizers(config, ("data_in", "bias"), "here").items()}
@@ -113,8 +113,9 @@ def _by_operand(
 
 
 def _make(name: str, role: str, keys: Mapping[str, Any], where: str) -> Quantizer:
-    if keys.get("width", 0) in NO_FORMAT and "width" in _own_fields(name, where):
-        return Bypass()  # a width of "NA" leaves the operand as it is
+    own = _own_fields(name, where)
+    if any(keys.get(key, 0) in NO_FORMAT for key in ("width", "element") if key in own):
+        return Bypass()  # a width or an element of "NA" leaves the operand as it is
     try:
         return make_quantizer(name, keys, where)
     except ConfigError as error:

@@ -20,12 +20,16 @@ from chop.errors import PassError
 from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
 from chop.ir.trace.environment import evaluation_mode
-from chop.nn.quantizers import Quantizer
+from chop.nn.quantizers import Bypass, Quantizer
 from chop.passes.graph.layer_inputs import sample_rows
 from chop.passes.graph.propagate import bind_inputs
 
 Roles = Mapping[str, Quantizer]
 DATA_IN, WEIGHT = "data_in", "weight"
+DRAWS = 4
+"""Labels drawn for each row of a sequence: its rows make one sample, and samples are few."""
+KEPT_BYTES = 256 * 2**20
+"""Memory for what formats do to weights, which are else rounded again for every batch."""
 
 
 @dataclass
@@ -33,7 +37,8 @@ class Watch:
     """A layer, the formats to try in it, and the s of every sample that each has so far.
 
     A layer may be called several times in a batch, and on other rows than the batch has: what each
-    call adds is `pending` until the batch is done.
+    call adds is `pending` until the batch is done. What formats do to the weight is the same for
+    every batch: it is kept where memory allows.
     """
 
     layer: nn.Module
@@ -41,6 +46,8 @@ class Watch:
     moves: dict[str, list[Tensor]] = field(default_factory=dict)
     pending: dict[str, list[Tensor]] = field(default_factory=dict)
     is_reached: bool = False
+    keeps_changes: bool = False
+    changes: Tensor | None = None
 
     def __call__(self, _: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         x = args[0].detach()
@@ -55,14 +62,28 @@ class Watch:
         weight: Tensor = self.layer.weight.detach()  # type: ignore[operator]
         flat = _wide(weight).reshape(weight.shape[0], -1)
         rows, slopes = sample_rows(self.layer, _wide(x)), _gradient_rows(self.layer, gradient)
-        by_weight = torch.einsum("bto,bti->boi", slopes, rows)
-        by_input = slopes @ flat
-        for label, roles in self.formats.items():
-            change = _wide(roles[WEIGHT](weight)).reshape(flat.shape) - flat
-            moved = torch.einsum("boi,oi->b", by_weight, change)
-            error = sample_rows(self.layer, _wide(roles[DATA_IN](x)) - _wide(x))
-            moved += (by_input * error).sum((1, 2))
-            self.pending.setdefault(label, []).append(moved.double().cpu())
+        by_weight = (slopes.mT @ rows).flatten(1)
+        moves = (by_weight @ self._weight_changes(weight, flat)).double()
+        by_input = slopes @ flat if self._rounds_inputs() else slopes
+        for moved, (label, roles) in zip(moves.unbind(1), self.formats.items(), strict=True):
+            if not isinstance(roles[DATA_IN], Bypass):
+                error = sample_rows(self.layer, _wide(roles[DATA_IN](x)) - _wide(x))
+                moved = moved + (by_input * error).sum((1, 2))
+            self.pending.setdefault(label, []).append(moved.cpu())
+
+    def _rounds_inputs(self) -> bool:
+        return any(not isinstance(roles[DATA_IN], Bypass) for roles in self.formats.values())
+
+    def _weight_changes(self, weight: Tensor, flat: Tensor) -> Tensor:
+        """(elements, formats): what each format does to the weight."""
+        if self.changes is not None:
+            return self.changes
+        found = flat.new_empty(flat.numel(), len(self.formats))
+        for column, roles in zip(found.unbind(1), self.formats.values(), strict=True):
+            column.copy_((_wide(roles[WEIGHT](weight)).reshape(flat.shape) - flat).flatten())
+        if self.keeps_changes:
+            self.changes = found
+        return found
 
     def end_batch(self, samples: int) -> None:
         """Take what the calls of a batch of so many samples added."""
@@ -105,7 +126,7 @@ def predicted_moves(
     The squares of a layer's moves add up to the loss of one row of the output; where several
     layers change, the moves of a sample add up first. The model is left as it was.
     """
-    watches = {node: Watch(layer, formats[node]) for node, layer in layers.items()}
+    watches = _watches(layers, formats)
     rows = 0
     with ExitStack() as stack:
         stack.enter_context(evaluation_mode(graph.model))
@@ -116,10 +137,12 @@ def predicted_moves(
         draw = torch.Generator().manual_seed(0)
         for batch in batches:
             scores = scores_of(graph.model(**bind_inputs(graph, batch, where)))
-            rows += scores.shape[:-1].numel()
-            surprise(scores, draw).backward()  # type: ignore[no-untyped-call]
-            for watch in watches.values():
-                watch.end_batch(scores.shape[0] if scores.dim() > 1 else 1)
+            draws = DRAWS if scores.dim() > 2 else 1
+            for number in range(1, draws + 1):
+                rows += scores.shape[:-1].numel()
+                surprise(scores, draw).backward(retain_graph=number < draws)  # type: ignore[no-untyped-call]
+                for watch in watches.values():
+                    watch.end_batch(scores.shape[0] if scores.dim() > 1 else 1)
     for node, watch in watches.items():
         if not watch.is_reached:
             raise PassError(f"{where}: no gradient reaches '{node.name}'.")
@@ -128,6 +151,17 @@ def predicted_moves(
         for node, watch in watches.items()
         for label, moves in watch.moves.items()
     }
+
+
+def _watches(
+    layers: Mapping[fx.Node, nn.Module], formats: Mapping[fx.Node, Mapping[str, Roles]]
+) -> dict[fx.Node, Watch]:
+    """A watch for each layer; those that are seen first keep what their formats do."""
+    found, room = {}, KEPT_BYTES
+    for node, layer in layers.items():
+        room -= 4 * layer.weight.numel() * len(formats[node])  # type: ignore[operator]
+        found[node] = Watch(layer, formats[node], keeps_changes=room >= 0)
+    return found
 
 
 @contextmanager

@@ -45,7 +45,8 @@ def allocate_bits_analysis_pass(graph: MaseGraph, args: AllocateBitsArgs) -> Pas
     First the exact optimum of the sum of the layers' losses, by an integer programme. Where the
     table says how each sample moves, errors of different layers add up or cancel: from that optimum
     and from the best single format, exchanges of one and of two layers follow until none lowers the
-    loss of all layers together.
+    loss of all layers together. How far the products of different layers count depends on how many
+    samples bear them out.
     `info["config"]` are arguments of `quantize_transform_pass`; `info["assignment"]` has the format
     of each layer, `info["loss"]` and `info["cost"]` what it is predicted to lose and what it costs,
     in the unit of the budget.
@@ -86,7 +87,8 @@ class Problem:
     """Rows of a table, of which one is to be taken for each layer.
 
     `layers` has the rows of each layer; `moves` (rows, samples) say how far each row moves each
-    sample: the loss of an assignment is the sum of squares of their sum.
+    sample: the loss of an assignment is the sum of squares of their sum, as far as products of
+    different layers' moves are to be trusted, and else the sum of the layers' own losses.
     """
 
     layers: list[list[int]]
@@ -95,6 +97,7 @@ class Problem:
     moves: Numbers | None
     labels: list[str]
     budget: float
+    trust: float = 1.0
 
     @staticmethod
     def of(args: AllocateBitsArgs) -> Problem:
@@ -102,14 +105,17 @@ class Problem:
         layers: dict[str, list[int]] = {}
         for i, row in enumerate(args.table):
             layers.setdefault(row["node"], []).append(i)
-        moves = [row.get("moves") for row in args.table]
+        given = [row.get("moves") for row in args.table]
+        moves = None if None in given else np.array(given, dtype=np.float64)
+        rows = list(layers.values())
         return Problem(
-            list(layers.values()),
+            rows,
             np.array([_cost(args, row) for row in args.table]),
             np.array([float(f"{row['loss']:.{DIGITS}g}") for row in args.table]),
-            None if None in moves else np.array(moves, dtype=np.float64),
+            moves,
             [row["format"] for row in args.table],
             args.budget,
+            0.0 if moves is None else trust_in_products(moves, rows),
         )
 
     @property
@@ -123,9 +129,11 @@ class Problem:
 
     def loss(self, taken: list[int]) -> float:
         """What an assignment is predicted to lose."""
+        alone = float(self.losses[taken].sum())
         if self.moves is None:
-            return float(self.losses[taken].sum())
-        return float(f"{np.square(self.moves[taken].sum(0)).sum():.{DIGITS}g}")
+            return alone
+        together = float(np.square(self.moves[taken].sum(0)).sum())
+        return float(f"{self.trust * together + (1 - self.trust) * alone:.{DIGITS}g}")
 
     def is_allowed(self, taken: list[int]) -> bool:
         """Whether an assignment is within the budget."""
@@ -192,8 +200,9 @@ class Problem:
         instead = np.array(taken)[layer]
         moved = self.moves - self.moves[instead]
         dearer = self.costs - self.costs[instead]
-        alone = 2 * moved @ self.moves[taken].sum(0) + np.square(moved).sum(1)
-        change = alone[:, None] + alone[None] + 2 * moved @ moved.T
+        together = 2 * moved @ self.moves[taken].sum(0) + np.square(moved).sum(1)
+        alone = self.trust * together + (1 - self.trust) * (self.losses - self.losses[instead])
+        change = alone[:, None] + alone[None] + 2 * self.trust * moved @ moved.T
         room = self.budget * (1 + 1e-12) - self.cost(taken)
         is_out = (layer[:, None] == layer[None]) | (dearer[:, None] + dearer[None] > room)
         change[is_out] = np.inf
@@ -201,6 +210,27 @@ class Problem:
         new = list(taken)
         new[layer[first]], new[layer[second]] = first, second
         return new
+
+
+def trust_in_products(moves: Numbers, layers: list[list[int]]) -> float:
+    """How much of the products of different layers' moves is more than chance, from 0 to 1.
+
+    Two moves over n samples that have nothing to do with each other have a squared cosine of 1/n on
+    average, and the mean over all pairs of layers strays a little from that. What lies above is a
+    true product; the share of the rest is not believed, or the least loss would be that of the
+    luckiest draws.
+    """
+    directions = moves / np.maximum(np.linalg.norm(moves, axis=1, keepdims=True), 1e-300)
+    squares = np.square(directions @ directions.T)
+    for rows in layers:
+        squares[np.ix_(rows, rows)] = 0
+    entries = squares.size - sum(len(rows) ** 2 for rows in layers)
+    if entries == 0 or not squares.any():
+        return 1.0
+    pairs = len(layers) * (len(layers) - 1) / 2
+    strayed = 1 + 2 * (2 / pairs) ** 0.5  # two deviations: the square of a normal varies by 2
+    by_chance = strayed * entries / moves.shape[1]
+    return float(min(1.0, max(0.0, 1 - by_chance / squares.sum())))
 
 
 def _cost(args: AllocateBitsArgs, row: Row) -> float:

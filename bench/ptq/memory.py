@@ -1,0 +1,119 @@
+"""Time and memory of calibrating and rounding a whole model, layer by layer.
+
+    python bench/ptq/memory.py --llama MODELS/llama-imdb --data DATA/imdb [--rows 128] [--threads 2]
+
+Peak memory is counted from what the process holds once everything is imported and the text is read;
+the model is part of it. The bound is 1.5 times the model in float32 plus the activations of one
+block: all that the modules of a decoder layer give, for all rows at once. Linux only (reads
+/proc/self). Writes the section of the number of rows in bench/results/ptq_memory.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from methods import rules
+from subjects import Batch, Subject, add_options, subjects
+from torch import Tensor, nn
+
+from chop import MaseGraph
+from chop.actions.post_training import quantize_with_data
+
+sys.path.append(str(Path(__file__).parents[1]))
+from record import save_section
+
+MIB = 2**20
+
+
+def main() -> None:
+    """Quantise once and write what it took."""
+    args = _arguments()
+    subject = subjects(args)[0]
+    batches = subject.calibration(0, args.rows)
+    base = _memory("VmRSS")
+    found = _quantised(subject, batches, args)
+    model_bytes, block_bytes = found.pop("sizes")
+    peak = _memory("VmHWM") - base
+    bound = 1.5 * model_bytes + block_bytes
+    result = {
+        "rows": args.rows,
+        "tokens": sum(b["input_ids"].numel() for b in batches),
+        "scheme": args.scheme,
+        "method": args.method,
+        "threads": args.threads,
+        **found,
+        "model_mib": round(model_bytes / MIB, 1),
+        "block_mib": round(block_bytes / MIB, 1),
+        "bound_mib": round(bound / MIB, 1),
+        "peak_mib": round(peak / MIB, 1),
+        "is_within_bound": peak <= bound,
+    }
+    print(json.dumps(result, indent=2))
+    print(save_section("ptq_memory", f"{subject.name} {args.rows} rows", result))
+
+
+def _quantised(subject: Subject, batches: list[Batch], args: argparse.Namespace) -> dict[str, Any]:
+    """Load, trace, quantise: minutes of each, and the sizes of the model and of a block."""
+    model = subject.load()
+    sizes = sum(4 * p.numel() for p in model.parameters()), _block_bytes(model, batches)
+    dummy = {k: v[:2] for k, v in batches[0].items()}
+    start = time.monotonic()
+    graph = MaseGraph(model, list(dummy), dummy)
+    traced = time.monotonic()
+    processor = time.process_time()
+    quantize_with_data(graph, rules(subject, graph.model, args.scheme), batches, args.method)
+    return {
+        "sizes": sizes,
+        "trace_seconds": round(traced - start, 1),
+        "minutes": round((time.monotonic() - traced) / 60, 2),
+        "processor_minutes": round((time.process_time() - processor) / 60, 2),
+    }
+
+
+@torch.no_grad()
+def _block_bytes(model: nn.Module, batches: list[Batch]) -> int:
+    """Bytes that the modules of the first block give for all rows."""
+    block = next(m[0] for m in model.modules() if isinstance(m, nn.ModuleList))
+    seen: dict[str, int] = {}
+    hooks = [
+        module.register_forward_hook(_counted(seen, name))
+        for name, module in block.named_modules()
+        if not list(module.children())
+    ]
+    model(**{k: v[:1] for k, v in batches[0].items()})
+    for hook in hooks:
+        hook.remove()
+    return sum(seen.values()) * sum(len(b["input_ids"]) for b in batches)
+
+
+def _counted(seen: dict[str, int], name: str) -> Any:
+    def hook(_: nn.Module, __: Any, output: Any) -> None:
+        first = output if isinstance(output, Tensor) else output[0]
+        seen[name] = first.numel() * first.element_size()
+
+    return hook
+
+
+def _memory(field: str) -> int:
+    """Bytes that /proc/self/status says."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add_options(parser)
+    parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--scheme", default="W4 group 32")
+    parser.add_argument("--method", default="gptq")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
