@@ -66,7 +66,9 @@ class ScaledInteger:
 
     def __call__(self, x: Tensor) -> Tensor:
         wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        scale = self._paced(self.scale, wide).to(wide.dtype).abs().clamp(min=SMALLEST_SCALE)
+        scale = self._paced(self.scale, wide).to(wide.dtype)
+        # a negative scale turns -n … n - 1 round: one more value above zero instead of below
+        scale = torch.where(scale.abs() < SMALLEST_SCALE, SMALLEST_SCALE, scale)
         scale = expanded(scale, self.format, wide)
         low, high = self._bounds(wide)
         if not (self.trains or (torch.is_grad_enabled() and x.requires_grad)):
