@@ -9,6 +9,7 @@ from torch import nn
 from chop import MaseGraph
 from chop.errors import ConfigError
 from chop.nn.quantizers import ScaleInteger
+from chop.nn.quantizers.stored_scale import ScaledInteger
 from chop.passes.graph.gptq_rounding import making_up_for, output_error, rounded_with_feedback
 from chop.passes.graph.paired_run import PairedRun
 from chop.passes.graph.rounding_refinement import moved_elements, refined, with_fitted_scales
@@ -89,6 +90,13 @@ def test_one_more_value_is_above_zero_where_the_weights_need_it_there():
     assert error < 0.13  # one step is 1; the ranges tried are 2 % apart
     both = weight_grid(ScaleInteger(3, granularity="channel"), weight.shape, "here")
     assert (both.chosen_range(weight, torch.ones(4)) > 0).all()
+
+
+def test_a_negative_stored_scale_turns_the_range_round():
+    form = ScaleInteger(3, scale="stored", narrow=False)  # -4 … 3
+    x = torch.tensor([-9.0, -3, -1, 0, 2, 9])
+    assert ScaledInteger(form, torch.tensor(-1.0))(x).tolist() == [-3, -3, -1, 0, 2, 4]
+    assert ScaledInteger(form, torch.tensor(1.0))(x).tolist() == [-4, -3, -1, 0, 2, 3]
 
 
 def test_drift_is_made_up_for_by_least_squares():

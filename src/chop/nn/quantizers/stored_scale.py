@@ -101,7 +101,10 @@ class ScaledInteger:
 
 
 def _away_from_zero(scale: Tensor) -> Tensor:
-    """Scales that can be divided by; a negative one turns its integers round."""
+    """Scales that can be divided by.
+
+    A negative one turns -n … n - 1 round: one more value above zero instead of below.
+    """
     return torch.where(scale < 0, scale.clamp(max=-SMALLEST_SCALE), scale.clamp(min=SMALLEST_SCALE))
 
 
