@@ -4,8 +4,8 @@
         --data DATA/imdb [--out out/ptq/auto-round.jsonl]
 
 ENV is an environment of its own with auto-round from PyPI; the project neither imports nor needs
-it. SignRound with its own defaults; the variable AUTO_ROUND_ITERATIONS sets another number of
-steps.
+it. SignRound with its own number of steps and rows, in single precision (`amp=False`) and without
+torch.compile; the variable AUTO_ROUND_ITERATIONS sets another number of steps.
 """
 
 from __future__ import annotations

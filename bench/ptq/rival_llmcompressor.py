@@ -5,7 +5,7 @@
 
 ENV is an environment of its own with llmcompressor from PyPI; the project neither imports nor needs
 it. Weights by GPTQ with its columns ordered by activation and ranges by least squared error, the
-settings of its own examples; "smooth" first moves scales from activations into the weights.
+settings of its own examples.
 """
 
 from __future__ import annotations
