@@ -67,6 +67,17 @@ def _quantize(graph: MaseGraph) -> dict[str, Any]:
     return {"by": "type", "default": {"config": {"name": "mxint"}}}
 
 
+FINE = {f"{of}_{what}": bits for of in ("data_in", "weight", "bias")
+        for what, bits in (("width", 32), ("frac_width", 24))}  # fmt: skip
+
+
+def _explained(graph: MaseGraph) -> dict[str, Any]:
+    """Data for a graph whose layers are quantised by now, so finely that its output stays."""
+    config = {"name": "integer", **FINE}
+    PASSES["quantize_transform_pass"](graph, {"linear": {"config": config}})
+    return {"data": [graph.dummy_in], "times": False}
+
+
 def _rounded(graph: MaseGraph) -> dict[str, Any]:
     """Data for a graph whose layers are quantised by now."""
     PASSES["quantize_transform_pass"](graph, {"linear": {"config": {"name": "mxint"}}})
@@ -151,6 +162,7 @@ CASES: dict[str, PassCase] = {
         lambda graph: {"data": [graph.dummy_in], "linear": {"config": SCALED}},
         models=(MLP, BERT),
     ),
+    "explain_analysis_pass": PassCase(_explained, models=(MLP, BERT)),
     "init_metadata_analysis_pass": PassCase(),
     "insert_lora_adapter_transform_pass": PassCase(lambda graph: {"rank": 2}),
     "learn_scales_transform_pass": PassCase(_with_scales, models=(MLP, BERT), is_idempotent=False),
