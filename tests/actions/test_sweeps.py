@@ -47,6 +47,7 @@ def test_a_sweep_measures_every_point_and_training_does_not_hurt(name, tmp_path)
     assert sum(gained) / len(gained) > -0.02
 
 
+@pytest.mark.slow
 def test_sixteen_fitted_bits_lose_nothing_and_four_half_split_bits_much(tmp_path):
     records = sweep("fixed_point_width", subject(), tmp_path, values=(4, 16))
     accuracy = {(r["split"], r["width"]): r["before"] for r in records}

@@ -277,6 +277,7 @@ def test_explain_finds_the_layer_that_was_rounded_coarsely(mase, trained, tmp_pa
     assert refused.code == 2 and "nothing in the graph is quantised" in refused.err
 
 
+@pytest.mark.slow
 def test_one_storage_does_not_mix_two_searches(mase, trained, tmp_path):
     line = f"search {trained} {DIGITS} --formats integer,mxint --trials 2 --storage all.db"
     assert mase(f"{line} --out one").code == 0
@@ -361,6 +362,7 @@ def test_a_search_shows_its_front_and_applies_a_trial(mase, searched):
     assert study["applied"] == found["applied"]["number"]
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_to_more_trials_and_keeps_another_question_apart(
     mase, search_line, searched, tmp_path
 ):

@@ -150,7 +150,7 @@ def test_errors_name_the_box(draw: object) -> None:
 
 
 @pytest.mark.no_cover  # calls are counted: nothing else may count them
-@pytest.mark.parametrize("kind", ["local", "mirrored"])
+@pytest.mark.parametrize("kind", ["local", pytest.param("mirrored", marks=pytest.mark.slow)])
 def test_the_work_for_a_large_drawing_is_bounded(kind: str) -> None:
     assert count_calls(draw_many, kind, 500) < 5_000_000  # without the bound on sweeps: 12 times
 

@@ -148,6 +148,7 @@ def differentiated_chain(steps: int) -> None:
 
 
 @pytest.mark.no_cover  # measuring would take longer than the test
+@pytest.mark.slow
 def test_a_long_chain_runs_and_differentiates_without_recursion() -> None:
     differentiated_chain(10_000)
 

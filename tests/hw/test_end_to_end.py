@@ -33,7 +33,13 @@ def test_small_mlp_is_exact_at_every_parallelism(lanes, tmp_path):
         assert verdict.cycles == simulate_control(lowered.design, 50, stalls).cycles
 
 
-@pytest.mark.parametrize("make", [DigitsMlp, lambda: DigitsCnn(4)], ids=["mlp", "residual-cnn"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(DigitsMlp, id="mlp"),
+        pytest.param(lambda: DigitsCnn(4), id="residual-cnn", marks=pytest.mark.slow),
+    ],
+)
 def test_accuracy_in_rtl_equals_the_quantised_models_on_all_test_images(make, tmp_path):
     data = digits()
     assert len(data.test_images) == 360

@@ -17,7 +17,7 @@ def cnn():
     return fixed_graph(DigitsCnn(4), torch.randn(1, 1, 8, 8))
 
 
-@pytest.mark.parametrize("target", [16, 100, 128, 2048])
+@pytest.mark.parametrize("target", [16, 100, 128, pytest.param(2048, marks=pytest.mark.slow)])
 def test_a_target_is_met(mlp, target):
     choice = for_target(mlp, target)
     assert choice.cycles <= target

@@ -38,6 +38,7 @@ def test_a_graph_break_is_told_by_node_and_reason():
     assert found["node"] == "nonzero" and "Dynamic shape" in found["reason"]
 
 
+@pytest.mark.slow
 def test_the_first_call_is_timed_and_the_output_stays():
     graph, given = annotated("BERT classification"), case("BERT classification")
     _, info = passes.compile_transform_pass(graph, {"backend": "eager", "warm_up": True})

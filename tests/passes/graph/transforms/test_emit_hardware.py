@@ -117,6 +117,7 @@ def test_simulate_says_what_is_missing(graph, tmp_path):
 
 
 @pytest.mark.sim("verilator", "g++", "pyosys")
+@pytest.mark.slow
 def test_one_call_builds_checks_and_reports(tmp_path):
     x = 3 * torch.randn(30, 4)
     graph = fixed_graph(SmallMlp(), x, precision=(8, 3))
