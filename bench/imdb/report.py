@@ -314,7 +314,7 @@ def draw(found: Found, folder: Path) -> list[Path]:
     return [
         path
         for name in drawn
-        for path in draw_sweep(name, found.records, folder / name, levels=levels)
+        for path in draw_sweep(name, found.of(name), folder / name, levels=levels)
     ]
 
 
