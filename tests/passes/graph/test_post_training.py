@@ -12,6 +12,7 @@ from torch import nn
 from chop import MaseGraph
 from chop.errors import ConfigError, PassError
 from chop.nn.quantizers.stored_scale import with_stored_scale
+from chop.passes.base import PASSES
 from chop.passes.graph.analysis.allocate_bits import (
     AllocateBitsArgs,
     Problem,
@@ -29,6 +30,7 @@ from chop.passes.graph.transforms.gptq import gptq_transform_pass
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
 from chop.passes.graph.weight_grid import weight_grid
 
+X = torch.zeros(4, 8)
 FLOAT_DATA = {"data_in_width": "NA", "bias_width": "NA"}
 FORMATS = {
     "groups": {"name": "scale_integer", "weight_width": 4, "weight_granularity": "group",
@@ -195,6 +197,25 @@ def test_wrong_arguments_are_told(name):
     quantize_transform_pass(graph, {"linear": {"config": FORMATS["mxint"] | FLOAT_DATA}})
     with pytest.raises(ConfigError, match=told):
         gptq_transform_pass(graph, args)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "layers"),
+    [
+        ("gptq", {}, 1),
+        ("gptq", {}, 2),
+        ("explain", {}, 1),
+        ("sensitivity", {"formats": {"w4": {"name": "mxint"}}}, 1),
+        ("calibrate", {"linear": {"config": {"name": "scale_integer"}}}, 1),
+    ],
+)
+def test_data_of_another_shape_is_told(name, arguments, layers):
+    graph = MaseGraph(nn.Sequential(*(nn.Linear(8, 8) for _ in range(layers))), dummy_in=X)
+    if name in ("gptq", "explain"):
+        quantize_transform_pass(graph, {"linear": {"config": {"name": "mxint"}}})
+    run = next(p for n, p in PASSES.items() if n.startswith(f"{name}_"))
+    with pytest.raises(PassError, match="Give batches like the inputs"):
+        run(graph, {"data": [torch.randn(4, 7)], **arguments})
 
 
 def test_a_float_graph_has_nothing_to_round():

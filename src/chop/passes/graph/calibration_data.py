@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from chop.errors import ConfigError
+from chop.errors import ChopError, ConfigError, PassError
 from chop.ir.arguments import tensors_in
+
+
+@contextmanager
+def running(where: str, number: int) -> Iterator[None]:
+    """Say which batch it was where a graph does not run on one."""
+    try:
+        yield
+    except ChopError:
+        raise
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise PassError(
+            f"{where}: the graph does not run on batch {number}: {reason}. "
+            "Give batches like the inputs that the graph was captured with."
+        ) from error
 
 
 def calibration_batches(data: Any, num_samples: int | None, where: str) -> list[Any]:

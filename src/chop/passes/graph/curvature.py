@@ -21,6 +21,7 @@ from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
 from chop.ir.trace.environment import evaluation_mode
 from chop.nn.quantizers import Bypass, Quantizer
+from chop.passes.graph.calibration_data import running
 from chop.passes.graph.layer_inputs import sample_rows
 from chop.passes.graph.propagate import bind_inputs
 
@@ -135,8 +136,9 @@ def predicted_moves(
         for watch in watches.values():
             stack.callback(watch.layer.register_forward_hook(watch).remove)
         draw = torch.Generator().manual_seed(0)
-        for batch in batches:
-            scores = scores_of(graph.model(**bind_inputs(graph, batch, where)))
+        for number, batch in enumerate(batches):
+            with running(where, number):
+                scores = scores_of(graph.model(**bind_inputs(graph, batch, where)))
             draws = DRAWS if scores.dim() > 2 else 1
             for number in range(1, draws + 1):
                 rows += scores.shape[:-1].numel()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, fx, nn
 
+from chop.errors import PassError
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers.stored_scale import with_stored_scale
 from chop.passes.graph.layer_inputs import input_rows
@@ -53,6 +54,7 @@ class InputStatistics:
         count = 0
         for x, before in self._operands(node):
             rows = input_rows(layer, form(x)).float()
+            _check_columns(node, layer, rows)
             old = rows if before is None else input_rows(layer, before).float()
             drift = rows.new_zeros(1) if before is None else (old - rows).T @ rows
             new = [t.double() for t in (rows.T @ rows, drift, rows.sum(0), old.sum(0))]
@@ -67,6 +69,15 @@ class InputStatistics:
         else:
             for x in self.run.now.operands(node):
                 yield x, None
+
+
+def _check_columns(node: fx.Node, layer: QuantizedModule, rows: Tensor) -> None:
+    columns = cast(Tensor, layer.weight).shape[1:].numel()
+    if rows.shape[1] != columns:
+        raise PassError(
+            f"'{node.target}' takes {columns} values a row, the data brings it {rows.shape[1]}. "
+            "Give batches like the inputs that the graph was captured with."
+        )
 
 
 def _window(layer: nn.Module) -> tuple[Any, ...]:

@@ -18,6 +18,7 @@ from chop.errors import ConfigError
 from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
 from chop.ir.trace.environment import evaluation_mode, kept_buffers
+from chop.passes.graph.calibration_data import running
 from chop.passes.graph.propagate import bind_inputs, kept_random_state
 
 
@@ -35,6 +36,7 @@ class LayerwiseRun:
         self._place = {node: i for i, node in enumerate(self.nodes)}
         self._last_use = _last_uses(self.nodes, self._place)
         self._position = 0
+        self._where = where
         self._values = [self._start(bind_inputs(graph, b, where)) for b in batches]
         if not self._values:
             raise ConfigError(f"{where}: no batch was given. Give at least one.")
@@ -78,8 +80,9 @@ class LayerwiseRun:
         end = self._place[to]
         stretch = self.nodes[self._position : end]
         if stretch:
-            for values in self._values:
-                self._run(stretch, values)
+            for number, values in enumerate(self._values):
+                with running(self._where, number):
+                    self._run(stretch, values)
             self._position = end
 
     def replay(self, batch: int, end: fx.Node, results: Sequence[fx.Node]) -> list[Any]:

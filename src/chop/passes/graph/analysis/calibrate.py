@@ -132,6 +132,7 @@ def _observe(graph: MaseGraph, watched: list[Watched], batches: list[Any]) -> in
                         watcher.observe(value)
             done |= {(w, operand_of(o, node.args, node.kwargs)) for o, w in todo}
             kept = max(kept, run.kept_bytes)
+        run.advance(run.nodes[-1])  # the last layer too must run on the data
     return kept
 
 

@@ -20,7 +20,7 @@ from chop.nn.quantizers import BlockQuantizer, Bypass, Quantizer, ScaleInteger
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.analysis.kernel_times import kernel_times
 from chop.passes.graph.analysis.sensitivity import difference
-from chop.passes.graph.calibration_data import calibration_batches
+from chop.passes.graph.calibration_data import calibration_batches, running
 from chop.passes.graph.curvature import scores_of
 from chop.passes.graph.partly_quantized import (
     FirstInputs,
@@ -141,9 +141,11 @@ class Trial:
     def _scores(self, changes: Mapping[Part, Mapping[Any, Any]]) -> Iterator[Tensor]:
         instead = {node: call for calls in changes.values() for node, call in calls.items()}
         self.runs += 1
-        for inputs in self.inputs:
+        for number, inputs in enumerate(self.inputs):
             interpreter = PartlyQuantized(self.graph.model, instead)
-            yield scores_of(interpreter.run(*inputs.values()))
+            with running(WHERE, number):
+                scores = scores_of(interpreter.run(*inputs.values()))
+            yield scores
 
     def loss(self, changes: Mapping[Part, Mapping[Any, Any]]) -> float:
         """The loss with other calls in the place of some parts."""

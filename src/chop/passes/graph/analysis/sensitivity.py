@@ -17,7 +17,7 @@ from chop.ir.trace.environment import evaluation_mode
 from chop.nn.quantized.convert import float_class_of, quantized_class
 from chop.nn.quantizers import Bypass, Quantizer
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.calibration_data import calibration_batches
+from chop.passes.graph.calibration_data import calibration_batches, running
 from chop.passes.graph.curvature import predicted_moves, scores_of
 from chop.passes.graph.propagate import bind_inputs
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
@@ -156,8 +156,10 @@ def _measured(
 def outputs(graph: MaseGraph, batches: list[Any], where: str) -> Iterator[Tensor]:
     """The scores that the model gives, batch by batch."""
     with evaluation_mode(graph.model), torch.no_grad():
-        for batch in batches:
-            yield scores_of(graph.model(**bind_inputs(graph, batch, where)))
+        for number, batch in enumerate(batches):
+            with running(where, number):
+                scores = scores_of(graph.model(**bind_inputs(graph, batch, where)))
+            yield scores
 
 
 def compared(
