@@ -93,6 +93,25 @@ def pack(x: Tensor, format: str = "mxint8", group_size: int = 32) -> PackedTenso
     )
 
 
+def pack_integers(whole: Tensor, scales: Tensor, group_size: int) -> PackedTensor:
+    """A matrix of integers times `scales`, one for each row and group, as bytes: int4 where the
+    integers lie in -8 … 7, else int8_group.
+
+    >>> pack_integers(torch.tensor([[7.0, -8.0]]), torch.tensor([[-0.5]]), 16).codes.tolist()
+    [[135]]
+    """
+    bits = 4 if bool(((whole >= -8) & (whole <= 7)).all()) else 8
+    _want(
+        bits == 4 or bool(((whole >= -128) & (whole <= 127)).all()),
+        "pack_integers",
+        "integers must lie in -128 … 127.",
+    )
+    row = INTEGER_FORMATS["int4" if bits == 4 else "int8_group"]
+    codes = reference.join_codes(row.element.encode(whole.detach()), row)
+    as_bytes = reference.scale_bytes(scales.detach())
+    return PackedTensor(codes, as_bytes, row.name, group_size, whole.shape[-1])
+
+
 def _want_packed(value: Any, where: str) -> None:
     told = f"expected a PackedTensor, got {type(value).__name__}. Make one: kernels.pack(x)."
     _want(isinstance(value, PackedTensor), where, told)

@@ -20,7 +20,8 @@ from chop.kernels import QEmbeddingPacked, QLinearInt8, QLinearPacked
 from chop.kernels.layers import unpacked_weight
 from chop.log import get_report_logger
 from chop.nn.modules.masked import with_mask
-from chop.nn.quantizers import MXInt
+from chop.nn.quantizers import MXInt, ScaleInteger
+from chop.passes.graph.stored_scales import store_scale
 from chop.passes.graph.transforms.pack_weights import KEPT, memory_table
 
 BERT = "BERT classification"
@@ -280,3 +281,96 @@ def test_a_model_without_a_layer_to_pack_is_told_so(caplog):
     with caplog.at_level(logging.WARNING):
         passes.pack_weights_transform_pass(graph)
     assert "no layer was packed" in caplog.text
+
+
+def integers(**settings):
+    config = {"name": "scale_integer", "data_in_width": "NA", "bias_width": "NA"}
+    config |= {f"weight_{key}": value for key, value in settings.items()}
+    return {"by": "type", "linear": {"config": config}}
+
+
+INTEGERS = {
+    "groups": {"width": 4, "granularity": "group", "group_size": 32},
+    "odd groups": {"width": 4, "granularity": "group", "group_size": 48},
+    "rows": {"width": 4, "granularity": "channel"},
+    "whole": {"width": 8},
+    "five bits": {"width": 5, "granularity": "group", "group_size": 16},
+    "unsigned": {"width": 4, "is_signed": False, "zero_point": 8, "scale": 0.02},
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers_with_real_scales_are_packed_with_their_values(name):
+    torch.manual_seed(0)
+    x, model = torch.randn(3, 96), nn.Sequential(nn.Linear(96, 40), nn.Linear(40, 7))
+    graph = graph_of(model, {"input": x})
+    passes.quantize_transform_pass(graph, integers(**INTEGERS[name]))
+    expected = [layer.quantized_parameters()[0] for layer in graph.model.children()]
+    with torch.no_grad():
+        y = graph.model(x)
+        _, info = passes.pack_weights_transform_pass(graph)
+        again = graph.model(x)
+    widths = {"whole": "int8_group", "five bits": "int8_group"}
+    assert {r["packed"] for r in info["modules"]} == {widths.get(name, "int4")}
+    for layer, weight in zip(graph.model.children(), expected, strict=True):
+        assert torch.equal(unpacked_weight(layer), weight)
+    assert torch.allclose(again, y, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["negative", "gptq", "inputs"])
+def test_a_layer_with_stored_scales_is_packed_saved_and_loaded(how, tmp_path):
+    torch.manual_seed(0)
+    x, model = torch.randn(64, 64), nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 8))
+    graph = graph_of(model, {"input": x})
+    passes.quantize_transform_pass(
+        graph, integers(width=4, granularity="group", group_size=16, narrow=False)
+    )
+    first = graph.model.get_submodule("0")
+    if how == "gptq":
+        passes.gptq_transform_pass(graph, {"data": [x]})
+    if how == "negative":
+        store_scale(first, "weight", torch.where(torch.rand(32, 4) > 0.5, 0.05, -0.05))
+    if how == "inputs":
+        form = ScaleInteger(8)
+        first.set_formats(first.config, {**first.quantizers, "data_in": form})
+        store_scale(first, "data_in", torch.tensor(0.03))
+    weights = [layer.quantized_parameters()[0] for layer in graph.model.children()]
+    with torch.no_grad():
+        expected = graph.model(x)
+        _, info = passes.pack_weights_transform_pass(graph)
+        y = graph.model(x)
+    assert all(r["packed"] == "int4" for r in info["modules"])
+    assert all(
+        torch.equal(unpacked_weight(layer), weight)
+        for layer, weight in zip(graph.model.children(), weights, strict=True)
+    )
+    assert torch.allclose(y, expected, atol=1e-5)
+    graph.export(tmp_path / "packed")
+    again = MaseGraph.from_checkpoint(tmp_path / "packed")
+    with torch.no_grad():
+        assert torch.equal(again.model(x), y)
+
+
+REFUSED_INTEGERS = {
+    "groups of 24 are no multiple of 16": {"granularity": "group", "group_size": 24},
+    "has a scale for each input": {"granularity": "channel", "axis": 1},
+    "no packed format holds weights in ScaleInteger": {"width": 10},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED_INTEGERS)
+def test_integers_that_no_kernel_takes_are_kept_and_named(message):
+    graph = graph_of(nn.Sequential(nn.Linear(64, 32)), {"input": torch.randn(2, 64)})
+    passes.quantize_transform_pass(graph, integers(**{"width": 4, **REFUSED_INTEGERS[message]}))
+    _, info = passes.pack_weights_transform_pass(graph)
+    assert message in info["modules"][0]["reason"]
+
+
+@pytest.mark.parametrize("format", ["int4", "int8_group"])
+def test_float_layers_and_embeddings_pack_to_groups_of_integers(format):
+    given = case("Llama")
+    graph, info = packed_graph("Llama", format=format)
+    with torch.no_grad():
+        y, expected = graph.model(**given.inputs).logits, given.model(**given.inputs).logits
+    assert info["ratio"] < (0.2 if format == "int4" else 0.33)
+    assert (y - expected).norm() < (0.3 if format == "int4" else 0.03) * expected.norm()

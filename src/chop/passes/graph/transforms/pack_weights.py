@@ -14,8 +14,6 @@ from chop.ir.graph import MaseGraph
 from chop.ir.ops import op_of_module
 from chop.ir.reclass import reclassed
 from chop.kernels import (
-    GROUP_SIZES,
-    PACKED_FORMATS,
     PackedTensor,
     QEmbeddingPacked,
     QLinearInt8,
@@ -29,9 +27,11 @@ from chop.nn.modules.lora import LoRALinear, is_packed
 from chop.nn.modules.masked import WEIGHT, Masked
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass, Quantizer, ScaleInteger
+from chop.nn.quantizers.stored_scale import with_stored_scale
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.analysis.table import draw_table, show
 from chop.passes.graph.annotate import refresh
+from chop.passes.graph.packed_form import KeepError, mx_form, packed_integers, stored_tensors
 from chop.passes.graph.transforms.lift_products import lift_products
 from chop.passes.graph.transforms.surgery import set_module
 
@@ -45,11 +45,15 @@ HEADERS = ("module", "class", "elements", "before", "after", "share", "packed", 
 
 @dataclass(frozen=True)
 class PackWeightsArgs:
-    """`format` is mxint8, mxint4, mxfp8, mxfp4, int8 (weights alone) or int8_dynamic (activations
-    too, row by row). `skip` are modules, by path or by the start of it, to leave as they are.
+    """`format` is mxint8, mxint4, mxfp8, mxfp4, int4 or int8_group (integers with a float32 scale
+    for each group), int8 (a scale for each output) or int8_dynamic (the same, and activations are
+    rounded too, row by row). `skip` are modules, by path or by the start of it, to leave as they
+    are.
     """
 
-    format: Literal["mxint8", "mxint4", "mxfp8", "mxfp4", "int8", "int8_dynamic"] = "mxint8"
+    format: Literal[
+        "mxint8", "mxint4", "mxfp8", "mxfp4", "int4", "int8_group", "int8", "int8_dynamic"
+    ] = "mxint8"
     group_size: int = 32
     embeddings: bool = True
     skip: tuple[str, ...] = ()
@@ -73,10 +77,6 @@ class MemoryRecord:
     share: float = 0.0
 
 
-class KeepError(Exception):
-    """Why a module is not packed."""
-
-
 class _Packed(NamedTuple):
     """A packed weight and the layer it was made from."""
 
@@ -98,11 +98,12 @@ class _Packed(NamedTuple):
 def pack_weights_transform_pass(graph: MaseGraph, args: PackWeightsArgs) -> PassResult:
     """Replace linear layers and embeddings by layers on packed weights.
 
-    Float layers are rounded to `format`. A layer quantised to an MX format that can be packed
-    keeps its own format and its values bit for bit. Layers that share a weight share its bytes;
-    pruned weights are packed with their zeros; adapters stay, beside a packed layer. A layer whose
-    weight other nodes read is kept. The graph lets go of the model it was made from
-    (`graph.original`), which holds the float weights.
+    Float layers are rounded to `format`. A layer quantised to an MX format that can be packed, or
+    to integers with a scale for each group, output or tensor, keeps its own format and its values
+    bit for bit, with the scales that calibration, GPTQ or training gave it. Layers that share a
+    weight share its bytes; pruned weights are packed with their zeros; adapters stay, beside a
+    packed layer. A layer whose weight other nodes read is kept. The graph lets go of the
+    model it was made from (`graph.original`), which holds the float weights.
     `info["modules"]` has one record per module: bytes before and after, and why it was kept;
     `info["before"]`, `info["after"]` and `info["kept"]` are bytes of the whole model.
     """
@@ -267,17 +268,25 @@ class _Packer:
 
     def _quantised_linear(self, old: Any) -> nn.Module:
         formats: dict[str, Quantizer] = old.quantizers
-        if any(isinstance(q, ScaleInteger) and q.is_stored for q in formats.values()):
-            raise KeepError("no packed layer keeps scales of its own")
-        form = _packed_form(formats["weight"])
-        weight = self._weight(old, form[0], form[1])
-        bias = None if old.bias is None else formats["bias"](old.bias.detach())
+        weight = self._quantised_weight(old)
+        bias = None
+        if old.bias is not None:
+            bias = with_stored_scale(old, "bias", formats["bias"])(old.bias.detach())
         kept: dict[str, Quantizer] = {
             role: formats[role]
             for role in ("data_in", "data_out")
             if role in formats and not isinstance(formats[role], Bypass)
         }
-        return QLinearPacked(weight, bias, kept, old.weight.dtype)
+        stored = stored_tensors(old, tuple(kept))
+        return QLinearPacked(weight, bias, kept, old.weight.dtype, stored)
+
+    def _quantised_weight(self, old: Any) -> PackedTensor:
+        form = old.quantizers[WEIGHT]
+        if isinstance(form, Bypass):
+            raise KeepError("its config leaves the weight as it is")
+        if isinstance(form, ScaleInteger):
+            return packed_integers(old.weight, with_stored_scale(old, WEIGHT, form))
+        return self._weight(old, *mx_form(form))
 
     def embedding(self, old: Any) -> nn.Module:
         """The packed layer for an embedding."""
@@ -317,15 +326,6 @@ def _read_modules(graph: MaseGraph) -> set[int]:
 def _plain_class(layer: nn.Module) -> type[nn.Module]:
     """The class of a layer, without its mask."""
     return layer.plain_class if isinstance(layer, Masked) else type(layer)
-
-
-def _packed_form(quantizer: Quantizer) -> tuple[str, int]:
-    """The packed format and group size that hold exactly the values of `quantizer`."""
-    size = getattr(quantizer, "block_size", None)
-    for name, row in PACKED_FORMATS.items():
-        if isinstance(size, int) and size in GROUP_SIZES and row.quantizer(size) == quantizer:
-            return name, size
-    raise KeepError(f"no packed format holds weights in {quantizer}")
 
 
 Maker = Callable[[_Packer, Any], nn.Module]
