@@ -139,16 +139,15 @@ for _row in (
     PACKED_FORMATS.register(_row.name, _row)
 
 
+def _group_integer(width: int) -> Callable[[int], ScaleInteger]:
+    return lambda n: ScaleInteger(width, granularity="group", group_size=n)
+
+
 INTEGER_FORMATS: Registry[PackedFormat] = Registry("packed integer format")
 """Integers with a real scale for each group."""
 for _row in (
-    PackedFormat(
-        f"int{_bits}{_suffix}",
-        IntegerElement(_bits, 0),
-        lambda n, bits=_bits: ScaleInteger(bits, granularity="group", group_size=n),
-        REAL_SCALE_BYTES,
-    )
-    for _bits, _suffix in ((8, "_group"), (4, ""))
+    PackedFormat("int8_group", IntegerElement(8, 0), _group_integer(8), REAL_SCALE_BYTES),
+    PackedFormat("int4", IntegerElement(4, 0), _group_integer(4), REAL_SCALE_BYTES),
 ):
     INTEGER_FORMATS.register(_row.name, _row)
 

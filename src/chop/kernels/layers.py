@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from chop.errors import ConfigError
 from chop.ir.reclass import reclassed
 from chop.kernels import integer
+from chop.kernels.experts import QExpertsPacked
 from chop.kernels.ops import PackedTensor, multiply, pack, unpack
 from chop.nn.quantizers import Quantizer
 from chop.nn.quantizers.stored_scale import with_stored_scale
@@ -216,7 +217,7 @@ class QLinearInt8(nn.Module):
         return f"{sizes}, quantize_input={self.quantize_input}"
 
 
-PACKED_LAYERS = (QLinearPacked, QEmbeddingPacked, QLinearInt8)
+PACKED_LAYERS = (QLinearPacked, QEmbeddingPacked, QExpertsPacked, QLinearInt8)
 """The layers whose weights lie in memory as bytes."""
 
 

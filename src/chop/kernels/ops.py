@@ -31,12 +31,12 @@ from chop.nn.quantizers.kernels import is_traced
 PLAIN = (Tensor, torch.nn.Parameter)
 INDEX_DTYPES = (torch.int32, torch.int64)
 
-_operators = torch.library.Library("mase", "FRAGMENT")
-_operators.define(
+operators = torch.library.Library("mase", "FRAGMENT")
+operators.define(
     "unpack(Tensor codes, Tensor scales, str format, int group_size, int columns, "
     "ScalarType dtype) -> Tensor"
 )
-_operators.define(
+operators.define(
     "packed_linear(Tensor x, Tensor codes, Tensor scales, Tensor? bias, str format, "
     "int group_size) -> Tensor"
 )
@@ -281,9 +281,9 @@ def _gpu(name: str) -> Callable[..., Tensor]:
 
 
 for _name, _kind in (("unpack", "unpack"), ("packed_linear", "linear")):
-    _operators.impl(_name, getattr(cpu, _kind), "CPU")
-    _operators.impl(_name, _gpu(_kind), "CUDA")
-    _operators.impl(_name, getattr(reference, _kind), "MPS")
+    operators.impl(_name, getattr(cpu, _kind), "CPU")
+    operators.impl(_name, _gpu(_kind), "CUDA")
+    operators.impl(_name, getattr(reference, _kind), "MPS")
 
 
 def _fake_unpack(
@@ -317,8 +317,8 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     return to_x, None, None, to_bias, None, None
 
 
-torch.library.register_fake("mase::unpack", _fake_unpack, lib=_operators)
-torch.library.register_fake("mase::packed_linear", _fake_linear, lib=_operators)
+torch.library.register_fake("mase::unpack", _fake_unpack, lib=operators)
+torch.library.register_fake("mase::packed_linear", _fake_linear, lib=operators)
 torch.library.register_autograd(
-    "mase::packed_linear", _backward, setup_context=_keep, lib=_operators
+    "mase::packed_linear", _backward, setup_context=_keep, lib=operators
 )

@@ -223,7 +223,10 @@ class ReadsItsWeight(nn.Module):
 
 
 class TiedToATable(nn.Module):
-    """Looks words up by a function, in the very parameter that its head has (as BART does)."""
+    """Looks words up by a function, in the very parameter that its head has (as BART does).
+
+    It reads the table otherwise, too.
+    """
 
     def __init__(self):
         super().__init__()
@@ -232,7 +235,8 @@ class TiedToATable(nn.Module):
         self.head.weight = self.table.weight
 
     def forward(self, x):
-        return self.head(self.fc(nn.functional.embedding(x, self.table.weight) * 2))
+        found = nn.functional.embedding(x, self.table.weight) * self.table.weight.mean()
+        return self.head(self.fc(found))
 
 
 @pytest.mark.parametrize("adapted", [False, True])
@@ -374,3 +378,53 @@ def test_float_layers_and_embeddings_pack_to_groups_of_integers(format):
         y, expected = graph.model(**given.inputs).logits, given.model(**given.inputs).logits
     assert info["ratio"] < (0.2 if format == "int4" else 0.33)
     assert (y - expected).norm() < (0.3 if format == "int4" else 0.03) * expected.norm()
+
+
+class Scaled(nn.Embedding):
+    """An embedding that does more than look up, as Gemma's."""
+
+    def forward(self, ids):
+        return super().forward(ids) * 3.0
+
+
+class TiedScaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = Scaled(40, 32), nn.Linear(32, 40, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, x):
+        return self.head(self.table(x))
+
+
+def test_a_table_that_is_looked_up_by_a_function_is_packed_with_its_head(tmp_path):
+    x, model = torch.arange(12).reshape(3, 4), TiedScaled()
+    graph = graph_of(model, {"x": x})
+    _, info = passes.pack_weights_transform_pass(graph, {"format": "mxint8"})
+    assert info["after"] == 40 * 32 + 40 and graph.model.head.format == "mxint8"
+    weight = MXInt(8)(model.table.weight)
+    with torch.no_grad():
+        expected = nn.functional.linear(weight[x] * 3.0, weight)
+        y = graph.model(x)
+        graph.export(tmp_path / "packed")
+        again = MaseGraph.from_checkpoint(tmp_path / "packed").model(x)
+    assert torch.allclose(y, expected, atol=1e-5) and torch.equal(again, y)
+    assert isinstance(model.table.weight, nn.Parameter)  # the user's model keeps its own
+
+
+def test_the_experts_of_a_mixture_are_packed(tmp_path):
+    given = case("Mixtral")
+    graph, info = packed_graph("Mixtral", format="mxint4")
+    kinds = {r["kind"] for r in info["modules"] if r["packed"] == "mxint4"}
+    assert kinds == {"Linear", "Embedding", "experts"}
+    assert info["after"] == size(graph.model) and info["ratio"] < 0.17
+    rounded, form = copy.deepcopy(given.model), MXInt(4)
+    for name, parameter in rounded.named_parameters():
+        if parameter.dim() == 3 or name.endswith(("proj.weight", "head.weight", "tokens.weight")):
+            parameter.data = form(parameter.data)
+    with torch.no_grad():
+        y, expected = graph.model(**given.inputs).logits, rounded(**given.inputs).logits
+        assert torch.allclose(y, expected, atol=1e-4)
+        graph.export(tmp_path / "packed")
+        again = MaseGraph.from_checkpoint(tmp_path / "packed").model(**given.inputs).logits
+    assert torch.equal(again, y)

@@ -16,6 +16,7 @@ from chop.ir.reclass import reclassed
 from chop.kernels import (
     PackedTensor,
     QEmbeddingPacked,
+    QExpertsPacked,
     QLinearInt8,
     QLinearPacked,
     pack,
@@ -33,6 +34,7 @@ from chop.passes.graph.analysis.table import draw_table, show
 from chop.passes.graph.annotate import refresh
 from chop.passes.graph.packed_form import KeepError, mx_form, packed_integers, stored_tensors
 from chop.passes.graph.transforms.lift_products import lift_products
+from chop.passes.graph.transforms.lift_tables import call_experts, expert_products, lift_tables
 from chop.passes.graph.transforms.surgery import set_module
 
 logger = get_logger(__name__)
@@ -61,6 +63,10 @@ class PackWeightsArgs:
 
     def __post_init__(self) -> None:
         check_group_size(self.group_size, "group_size")
+
+    def skips(self, path: str) -> bool:
+        """Whether the module at `path` stays as it is."""
+        return any(path == s or path.startswith(f"{s}.") for s in self.skip)
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,7 @@ class _Packed(NamedTuple):
 
 @graph_pass("pack_weights_transform_pass", PackWeightsArgs, rewrites=True, preserves=False)
 def pack_weights_transform_pass(graph: MaseGraph, args: PackWeightsArgs) -> PassResult:
-    """Replace linear layers and embeddings by layers on packed weights.
+    """Replace linear layers, experts and embeddings by layers on packed weights.
 
     Float layers are rounded to `format`. A layer quantised to an MX format that can be packed, or
     to integers with a scale for each group, output or tensor, keeps its own format and its values
@@ -108,7 +114,10 @@ def pack_weights_transform_pass(graph: MaseGraph, args: PackWeightsArgs) -> Pass
     `info["before"]`, `info["after"]` and `info["kept"]` are bytes of the whole model.
     """
     lift_products(graph)
+    if args.embeddings and args.format not in INT8_FORMATS:
+        lift_tables(graph, lambda path: not args.skips(path))
     packer = _Packer(graph, args)
+    packer.pack_experts()
     for target in _targets(graph):
         packer.visit(target)
     records = packer.records()
@@ -184,6 +193,8 @@ class _Packer:
     def visit(self, target: str) -> None:
         """Pack the module at `target`, or note why not."""
         old = self.graph.model.get_submodule(target)
+        if id(old) in self.packed_modules and isinstance(old, QExpertsPacked):
+            return  # counted when it was made
         before = self._bytes(_own_tensors(old), self.seen)
         elements = sum(t.numel() for t in old.parameters())
         try:
@@ -195,6 +206,26 @@ class _Packer:
             set_module(self.graph, target, new)
         kind = type(old).__name__
         self.facts.append((target, kind, elements, before, form, reason))
+
+    def pack_experts(self) -> None:
+        """Pack the weights of experts that the graph multiplies sorted rows with.
+
+        They are parameters of three dimensions, which no layer has.
+        """
+        if self.args.format in INT8_FORMATS:
+            return
+        for node, path, is_turned in expert_products(self.graph):
+            weight = self.graph.model.get_parameter(path)
+            if self.args.skips(path):
+                continue
+            self._bytes([weight], self.seen)
+            laid_out = weight.detach().mT if is_turned else weight.detach()
+            packed = QExpertsPacked(pack(laid_out, self.args.format, self.args.group_size))
+            call_experts(self.graph, node, path, packed)
+            self.packed_modules[id(packed)] = (packed, packed)
+            fact = (path, "experts", weight.numel(), weight.nbytes, self.args.format, "")
+            self.facts.append(fact)
+        self.graph.recompile()
 
     def records(self) -> list[MemoryRecord]:
         """One record per module, and one for the tensors that nodes read directly."""
@@ -223,7 +254,7 @@ class _Packer:
             return old, getattr(old, "format", "int8")
         if not any(True for _ in old.parameters()):
             raise KeepError("has no parameters")
-        if any(target == s or target.startswith(f"{s}.") for s in self.args.skip):
+        if self.args.skips(target):
             raise KeepError("in skip")
         if id(old) not in self.packed_modules:
             self.packed_modules[id(old)] = (old, self._make(old))
