@@ -428,3 +428,28 @@ def test_the_experts_of_a_mixture_are_packed(tmp_path):
         graph.export(tmp_path / "packed")
         again = MaseGraph.from_checkpoint(tmp_path / "packed").model(**given.inputs).logits
     assert torch.equal(again, y)
+
+
+def test_a_plain_module_is_packed_in_place():
+    given = case("GPT-2")
+    graph, expected = packed_graph("GPT-2", format="mxint4")
+    model = copy.deepcopy(given.model)
+    packed, info = passes.pack_weights_transform_pass(model, {"format": "mxint4"})
+    assert packed is model and info["before"] == size(given.model)
+    assert info["after"] == size(model) == expected["after"]
+    with torch.no_grad():
+        y = model(**given.inputs).logits
+        assert torch.allclose(y, graph.model(**given.inputs).logits, atol=1e-4)
+
+
+def test_a_single_layer_gives_the_packed_one():
+    layer, info = passes.pack_weights_transform_pass(nn.Linear(32, 8), {"format": "int4"})
+    assert isinstance(layer, QLinearPacked) and info["modules"][0]["module"] == ""
+
+
+def test_what_a_plain_module_keeps_is_named():
+    model = nn.Sequential(nn.Linear(32, 8), nn.LayerNorm(8), TiedScaled())
+    _, info = passes.pack_weights_transform_pass(model)
+    reasons = {r["module"]: r["reason"] for r in info["modules"]}
+    assert reasons["1"] == "no packed layer for LayerNorm"
+    assert "Scaled may compute otherwise than Embedding" in reasons["2.table"]
