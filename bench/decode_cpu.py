@@ -1,14 +1,17 @@
 """Tokens a second of a 0.5 B Llama on the CPU, one at a time, beside llama.cpp on the same shapes.
 
-    python bench/decode_cpu.py --llama-cpp PYTHON --threads 2
+    python bench/decode_cpu.py --llama-cpp PYTHON --threads 1
 
 PYTHON is an interpreter that has llama-cpp-python and gguf (pip install llama-cpp-python gguf); the
 comparison is left out without it. Both run the same shapes with random weights, threads as told,
 float32 outside the products. Ours is the model of transformers, packed layer by layer, in eager
 mode with its cache; "products" are its linear layers alone, one after the other. llama.cpp rounds
 the activations of every product to 8 bits; ours does where the config says so (activations MXINT8,
-the rows "+ MXINT8 x"), and otherwise multiplies with float32 activations. Programs take turns;
-the median of the rounds counts. Results go to bench/results/decode_cpu.json.
+the rows "+ MXINT8 x"), and otherwise multiplies with float32 activations. "fused" has query, key
+and value in one product and gate and up in another. With one thread the clock is the processor time
+of the process, which other programs of a busy machine change little; with more it is the wall's.
+Programs take turns; the median of the rounds counts. Results go to
+bench/results/decode_cpu.json.
 """
 
 from __future__ import annotations
@@ -61,18 +64,21 @@ def llama() -> Any:
     return LlamaForCausalLM(config).eval()
 
 
-def packed(format: str, rounds_inputs: bool) -> Any:
+def packed(format: str) -> Any:
     """The model on packed weights."""
     import chop.passes as passes
+
+    return passes.pack_weights_transform_pass(llama(), {"format": format})[0]
+
+
+def round_inputs(model: Any) -> None:
+    """Let the packed layers of `model` round their inputs to MXINT8."""
     from chop.kernels import QLinearPacked
     from chop.nn.quantizers import MXInt
 
-    model, _ = passes.pack_weights_transform_pass(llama(), {"format": format})
-    if rounds_inputs:
-        for layer in model.modules():
-            if isinstance(layer, QLinearPacked):
-                layer.quantizers["data_in"] = MXInt(8, block_size=32)
-    return model
+    for layer in model.modules():
+        if isinstance(layer, QLinearPacked):
+            layer.quantizers["data_in"] = MXInt(8, block_size=32)
 
 
 def decoder(model: Any) -> Iterator[None]:
@@ -88,7 +94,7 @@ def decoder(model: Any) -> Iterator[None]:
             yield
 
 
-def products(model: Any) -> Iterator[None]:
+def products(model: Any, *, fused: bool) -> Iterator[None]:
     """The linear layers of a token at each step."""
     import torch
     from torch import nn
@@ -97,6 +103,8 @@ def products(model: Any) -> Iterator[None]:
 
     torch.manual_seed(0)
     layers = [m for m in model.modules() if isinstance(m, nn.Linear | QLinearPacked)]
+    if fused:
+        layers = list(joined(model))
     inputs = {n: torch.randn(1, n) for n in {layer.in_features for layer in layers}}
     with torch.inference_mode():
         while True:
@@ -105,31 +113,48 @@ def products(model: Any) -> Iterator[None]:
             yield
 
 
+def joined(model: Any) -> Iterator[Any]:
+    """The packed layers, those of one input as one."""
+    from chop.passes.graph.transforms.fuse_patterns import merged_packed
+
+    for block in model.model.layers:
+        attention, mlp = block.self_attn, block.mlp
+        yield merged_packed([attention.q_proj, attention.k_proj, attention.v_proj])
+        yield attention.o_proj
+        yield merged_packed([mlp.gate_proj, mlp.up_proj])
+        yield mlp.down_proj
+    yield model.lm_head
+
+
 def ours(threads: int, tokens: int, chosen: list[str]) -> list[dict[str, Any]]:
     """Rates of our programs."""
     import torch
 
     torch.set_num_threads(threads)
     records = []
-    settings = [("float32", False)] + [(f, rounds) for f in FORMATS for rounds in (True, False)]
-    for format, rounds_inputs in settings:
-        name = f"{format} + MXINT8 x" if rounds_inputs else format
-        if chosen and name not in chosen:
-            continue
-        model = llama() if format == "float32" else packed(format, rounds_inputs)
-        rates = {"model": rate(decoder(model), tokens), "products": rate(products(model), tokens)}
-        records.append({"program": "ours", "format": name, **rates})
-        print(records[-1], flush=True)
+    for format in chosen or ["float32", *FORMATS]:
+        model = llama() if format == "float32" else packed(format)
+        for name in (format,) if format == "float32" else (format, f"{format} + MXINT8 x"):
+            if name != format:
+                round_inputs(model)
+            rates = {
+                "model": rate(decoder(model), tokens, threads),
+                "products": rate(products(model, fused=False), tokens, threads),
+            }
+            if format != "float32":
+                rates["fused"] = rate(products(model, fused=True), tokens, threads)
+            records.append({"program": "ours", "format": name, **rates})
+            print(records[-1], file=sys.stderr, flush=True)
     return records
 
 
-def rate(steps: Iterator[None], tokens: int) -> float:
+def rate(steps: Iterator[None], tokens: int, threads: int) -> float:
     """Tokens a second, by the median step."""
-    times = []
+    clock, times = time.process_time if threads == 1 else time.perf_counter, []
     for _ in range(tokens + WARM_UP):
-        start = time.perf_counter()
+        start = clock()
         next(steps)
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     return 1.0 / statistics.median(times[WARM_UP:])
 
 
@@ -202,7 +227,7 @@ def rivals(threads: int, tokens: int) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"{form}.gguf"
             write_gguf(path, form)
-            value = rate(rival_decoder(path, threads), tokens)
+            value = rate(rival_decoder(path, threads), tokens, threads)
         version = f"llama-cpp-python {llama_cpp.__version__}"
         records.append({"program": version, "format": form, "model": value})
     return records
@@ -216,7 +241,7 @@ def merged(rounds: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     records = []
     for same in zip(*rounds, strict=True):
         record = dict(same[0])
-        for key in ("model", "products"):
+        for key in ("model", "products", "fused"):
             if key in record:
                 each = [r[key] for r in same]
                 record[key] = statistics.median(each)
@@ -227,11 +252,11 @@ def merged(rounds: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--llama-cpp", help="an interpreter with llama-cpp-python and gguf")
-    parser.add_argument("--only", nargs="*", default=[], help="formats of ours, as printed")
+    parser.add_argument("--only", nargs="*", default=[], help="formats of ours")
     parser.add_argument("--child", choices=("ours", "rivals"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     run: dict[str, Callable[[], list[dict[str, Any]]]] = {

@@ -154,7 +154,7 @@ def _rewrite_projections(graph: MaseGraph, match: Match) -> fx.Node:
     layers: list[Any]
     if isinstance(node_module(nodes[0]), QLinearPacked):
         layers = [_plain_module(graph, node, QLinearPacked) for node in nodes]
-        merged: nn.Module = _merged_packed(layers)
+        merged: nn.Module = merged_packed(layers)
     else:
         layers = [_plain_module(graph, node, nn.Linear) for node in nodes]
         _check_own_parameters(graph, nodes, layers)
@@ -185,8 +185,8 @@ def _check_own_parameters(graph: MaseGraph, nodes: list[fx.Node], layers: list[n
         raise NoMatchError("the projections differ in dtype, device or whether they train")
 
 
-def _merged_packed(layers: list[QLinearPacked]) -> QLinearPacked:
-    """The same of packed layers, whose bytes are joined."""
+def merged_packed(layers: list[QLinearPacked]) -> QLinearPacked:
+    """One packed layer whose outputs are those of all, side by side: their bytes are joined."""
     first = layers[0]
     kinds = [(m.format, m.group_size, m.dtype, m.quantizers, m.codes.device) for m in layers]
     if any(kind != kinds[0] for kind in kinds) or "data_out" in first.quantizers:
