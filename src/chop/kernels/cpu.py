@@ -13,7 +13,7 @@ from chop import native
 from chop.kernels import reference
 
 SOURCE = Path(__file__).with_name("cpu.cpp")
-FORMATS = ("mxint8", "mxint4", "mxfp8", "mxfp4")
+FORMATS = ("mxint8", "mxint4", "mxfp8", "mxfp4", "int8_group", "int4")
 """In the order of the tables in `cpu.cpp`."""
 MAX_BATCH = 32
 """Above this many rows of activations, unpacking a slice and calling the BLAS is faster."""
