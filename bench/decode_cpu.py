@@ -10,8 +10,8 @@ the activations of every product to 8 bits; ours does where the config says so (
 the rows "+ MXINT8 x"), and otherwise multiplies with float32 activations. "fused" has query, key
 and value in one product and gate and up in another. With one thread the clock is the processor time
 of the process, which other programs of a busy machine change little; with more it is the wall's.
-Programs take turns; the median of the rounds counts. Results go to
-bench/results/decode_cpu.json.
+Programs take turns; the median of the rounds counts. "ratios" are times of single products over
+those of torch's in float32. Results go to bench/results/decode_cpu.json.
 """
 
 from __future__ import annotations
@@ -158,6 +158,39 @@ def rate(steps: Iterator[None], tokens: int, threads: int) -> float:
     return 1.0 / statistics.median(times[WARM_UP:])
 
 
+def ratios(threads: int, tokens: int) -> list[dict[str, Any]]:
+    """The time of one packed product over that of torch's in float32."""
+    import torch
+    import torch.nn.functional as F
+
+    from chop.kernels import QLinearPacked, pack
+    from chop.nn.quantizers import MXInt
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    rows, columns = 8192, 4096
+    weight, records = torch.randn(rows, columns) / 64, []
+    layers = {f: QLinearPacked(pack(weight, f), None) for f in (*FORMATS, "mxfp8")}
+
+    def repeat(run: Callable[[], Any]) -> Iterator[None]:
+        with torch.inference_mode():
+            while True:
+                run()
+                yield
+
+    for batch in (1, 4, 16):
+        x = torch.randn(batch, columns)
+        base = rate(repeat(lambda x=x: F.linear(x, weight)), tokens, threads)
+        for name, layer in layers.items():
+            for settings in ({}, {"data_in": MXInt(8, block_size=32)}):
+                layer.quantizers = settings
+                own = rate(repeat(lambda x=x, layer=layer: layer(x)), tokens, threads)
+                told = f"{name} + MXINT8 x" if settings else name
+                records.append({"format": told, "rows of x": batch, "ratio": base / own})
+                print(records[-1], file=sys.stderr, flush=True)
+    return records
+
+
 # -- llama.cpp, in its own interpreter -------------------------------------------------------
 
 
@@ -257,11 +290,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--llama-cpp", help="an interpreter with llama-cpp-python and gguf")
     parser.add_argument("--only", nargs="*", default=[], help="formats of ours")
-    parser.add_argument("--child", choices=("ours", "rivals"), help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=("ours", "rivals", "ratios"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     run: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "ours": lambda: ours(args.threads, args.tokens, args.only),
         "rivals": lambda: rivals(args.threads, args.tokens),
+        "ratios": lambda: ratios(args.threads, args.tokens),
     }
     if args.child:
         records = run[args.child]()
@@ -279,14 +313,17 @@ def main() -> None:
 
     shapes = {"hidden": HIDDEN, "inner": INNER, "layers": LAYERS, "heads": HEADS,
               "key_heads": KEY_HEADS, "words": WORDS}  # fmt: skip
-    save("decode_cpu", {"shapes": shapes, "threads": args.threads, "tokens": records})
+    compared = child(sys.executable, "ratios", args)
+    results = {"threads": args.threads, "shapes": shapes, "tokens": records, "ratios": compared}
+    save("decode_cpu", results)
 
 
 def child(interpreter: str, name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     """The records of one program, run in a process of its own."""
     command = [interpreter, __file__, "--child", name, "--threads", str(args.threads)]
     command += ["--tokens", str(args.tokens), "--only", *args.only]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    told = subprocess.DEVNULL if name == "rivals" else None  # llama.cpp says much
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=told, text=True)
     line = next(x for x in done.stdout.splitlines() if x.startswith("RECORDS "))
     records: list[dict[str, Any]] = json.loads(line.removeprefix("RECORDS "))
     return records
