@@ -52,8 +52,14 @@ def test_each_row_has_the_values_of_the_format_by_itself(name: str) -> None:
 
 
 BITS = {
-    **{"mxint8": 8.25, "mxint4": 4.25, "mxfp8": 8.25, "mxfp4": 4.25},
-    **{"int8": 8.25, "int4": 4.25, "fp8": 8.0, "float": 32.0},
+    "mxint8": 8.25,
+    "mxint4": 4.25,
+    "mxfp8": 8.25,
+    "mxfp4": 4.25,
+    "int8": 8.25,
+    "int4": 4.25,
+    "fp8": 8.0,
+    "float": 32.0,
 }
 
 

@@ -189,11 +189,14 @@ class PackedCache(DynamicCache):
     @property
     def nbytes(self) -> int:
         """Bytes of codes and scales of all layers."""
-        return sum(layer.nbytes for layer in self.layers)
+        return sum(layer.nbytes for layer in self._packed())
+
+    def _packed(self) -> list[Any]:
+        return list(self.layers)
 
     def capacity(self, bits: int = 16) -> float:
         """How many times as many tokens fit as in numbers of `bits` bits, as measured in bytes."""
-        elements = sum(layer.elements for layer in self.layers)
+        elements = sum(layer.elements for layer in self._packed())
         return elements * bits / 8 / self.nbytes if self.nbytes else 1.0
 
 
