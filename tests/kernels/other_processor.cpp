@@ -24,7 +24,7 @@ int main(int, char** names) {
     const auto codes = read_from<u8>(in, head[5]), scales = read_from<u8>(in, head[6]);
     std::vector<float> y(static_cast<size_t>(batch * rows));
     mase_packed_linear(static_cast<int>(head[0]), x.data(), codes.data(), scales.data(), y.data(),
-                       batch, rows, columns, head[4], 1);
+                       batch, rows, columns, head[4], 0, 1);
     std::fwrite(y.data(), sizeof(float), y.size(), out);
   }
   std::fclose(out);

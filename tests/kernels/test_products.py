@@ -20,6 +20,7 @@ from chop.kernels import (
     INTEGER_FORMATS,
     PACKED_FORMATS,
     PackedTensor,
+    QLinearPacked,
     pack,
     packed_linear,
     unpack,
@@ -141,6 +142,30 @@ def test_a_row_of_mxint8_activations_is_the_same_alone_and_among_others() -> Non
     x, weight = MXInt(8, block_size=32)(torch.randn(4, 320)), pack(torch.randn(9, 320), "mxint4")
     alone = torch.cat([packed_linear(row[None], weight) for row in x[:3]])
     assert torch.equal(packed_linear(x[:3], weight), alone)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_layer_with_mxint8_inputs_rounds_them_as_the_format_does(format: str) -> None:
+    torch.manual_seed(0)
+    form = MXInt(8, block_size=32)
+    for rows, columns in SHAPES:
+        weight = pack(torch.randn(rows, columns), format)
+        layer = QLinearPacked(weight, torch.randn(rows), {"data_in": form}).requires_grad_(False)
+        for batch in (1, 2, 3, 6):
+            x = torch.randn(batch, columns) * torch.randn(batch, 1).exp()
+            x[:, : columns // 2] *= 1e-3
+            x[-1, ::2] = 0.0
+            assert torch.equal(layer(x), packed_linear(form(x), weight, layer.bias))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), 1e30, 1e-35, 0.0])
+def test_extreme_inputs_are_rounded_as_the_format_does(bad: float) -> None:
+    torch.manual_seed(0)
+    weight, form = pack(torch.randn(5, 64), "mxint4"), MXInt(8, block_size=32)
+    layer, x = QLinearPacked(weight, None, {"data_in": form}), torch.randn(2, 64)
+    x[0, :32] = bad
+    expected = packed_linear(form(x), weight)
+    assert torch.equal(layer(x).nan_to_num(), expected.nan_to_num())
 
 
 @pytest.mark.parametrize("group", [16, 128, 1024])

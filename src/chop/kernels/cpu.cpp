@@ -46,18 +46,21 @@ void run_unpack(const Unpack& c) {
 
 // --- linear ---------------------------------------------------------------------------------
 
+// False where activations have to be rounded beforehand.
 template <class Format>
-void run_linear(const Linear& c) {
+bool run_linear(const Linear& c) {
   if constexpr (HAS_DOTS && Format::FITS_INT8)
-    if (integer_rows<Format>(c)) return;
+    if (integer_rows<Format>(c)) return true;
+  if (c.rounds) return false;
   float_rows<Format>(c);
+  return true;
 }
 
 // In the order of FORMATS in cpu.py.
 constexpr void (*UNPACK[])(const Unpack&) = {run_unpack<MxInt8>, run_unpack<MxInt4>,
                                              run_unpack<MxFp8>,  run_unpack<MxFp4>,
                                              run_unpack<Int8>,   run_unpack<Int4>};
-constexpr void (*LINEAR[])(const Linear&) = {run_linear<MxInt8>, run_linear<MxInt4>,
+constexpr bool (*LINEAR[])(const Linear&) = {run_linear<MxInt8>, run_linear<MxInt4>,
                                              run_linear<MxFp8>,  run_linear<MxFp4>,
                                              run_linear<Int8>,   run_linear<Int4>};
 
@@ -69,8 +72,8 @@ extern "C" __attribute__((visibility("default"))) void mase_unpack(
   UNPACK[format]({codes, scales, out, {rows, columns, group}, is_bfloat16, threads});
 }
 
-extern "C" __attribute__((visibility("default"))) void mase_packed_linear(
+extern "C" __attribute__((visibility("default"))) int mase_packed_linear(
     int format, const float* x, const u8* codes, const void* scales, float* y, i64 batch, i64 rows,
-    i64 columns, i64 group, int threads) {
-  LINEAR[format]({x, codes, scales, y, batch, {rows, columns, group}, threads});
+    i64 columns, i64 group, int rounds, int threads) {
+  return LINEAR[format]({x, codes, scales, y, batch, {rows, columns, group}, rounds != 0, threads});
 }

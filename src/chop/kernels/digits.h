@@ -16,6 +16,7 @@ constexpr i32 PRECISION = 20;  // bits: 16 products with an int8 stay below 2**3
 constexpr i32 LOWEST = -100;   // so that the unit of a chunk is no subnormal
 constexpr i32 HIGHEST = 60;    // so that no product overflows before the scale is applied
 constexpr i32 FEW_LIMIT = 127;
+constexpr i32 MXINT8_PLACES = 6;
 
 // CHUNK activations as integers over 2**places; 0 where there are fewer.
 struct Wholes {
@@ -24,7 +25,9 @@ struct Wholes {
   bool fits;
   i32 spare;  // low bits that can go so that an int8 is left, or -1 where that loses something
 
-  INLINED Wholes(const float* __restrict from, i64 n) {
+  // With `rounds` the activations are rounded to MXINT8 in blocks of a chunk: 127 at most, times the
+  // power of two of the largest over 64.
+  INLINED Wholes(const float* __restrict from, i64 n, bool rounds) {
     float x[CHUNK];
     if (n == CHUNK)
       std::memcpy(x, from, sizeof x);
@@ -36,9 +39,21 @@ struct Wholes {
       largest = m > largest ? m : largest;
     }
     const i32 e = static_cast<i32>(largest >> FRACTION) - BIAS;
-    fits = e <= HIGHEST;
-    places = PRECISION - 1 - (e < LOWEST ? LOWEST : fits ? e : HIGHEST);
-    convert(x, power(places));
+    fits = e <= HIGHEST && (!rounds || e >= LOWEST || largest == 0);
+    const i32 within = e < LOWEST ? LOWEST : fits ? e : HIGHEST;
+    places = (rounds ? MXINT8_PLACES : PRECISION - 1) - within;
+    if (rounds)
+      round(x, power(places));
+    else
+      convert(x, power(places));
+  }
+
+  INLINED void round(const float* __restrict x, float up) {
+    for (i64 j = 0; j < CHUNK; ++j) {
+      const i32 whole = static_cast<i32>(__builtin_rintf(x[j] * up));
+      at[j] = whole > FEW_LIMIT ? FEW_LIMIT : whole < -FEW_LIMIT ? -FEW_LIMIT : whole;
+    }
+    spare = 0;
   }
 
   INLINED void convert(const float* __restrict x, float up) {
@@ -144,7 +159,8 @@ class Digits {
     for (i64 b = 0; b < c.batch; ++b)
       for (i64 k = 0; k < chunks; ++k, out += CHUNK * COUNT, ++unit) {
         const i64 first = k * CHUNK;
-        Wholes x(c.x + b * c.shape.columns + first, min(CHUNK, c.shape.columns - first));
+        Wholes x(c.x + b * c.shape.columns + first, min(CHUNK, c.shape.columns - first),
+                 c.rounds);
         fits = x.fits;
         if (!fits || (IS_FEW && x.spare < 0)) return false;
         if (evens_first_) x.put_evens_first();

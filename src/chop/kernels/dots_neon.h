@@ -72,6 +72,14 @@ inline bool sixteen_to_float(const u8* const* in, float* out) {
   return vminvq_u8(least) > 0 && vmaxvq_u8(most) < SCALE_NAN;
 }
 
+constexpr i64 FETCHED_AHEAD = 8192;  // bytes
+
+// Where to fetch from while the codes at `here` are multiplied: whole blocks of rows ahead, so far
+// that memory answers in time. Fetching from beyond the end does nothing.
+inline const u8* codes_ahead(const u8* here, i64 block) {
+  return here + (FETCHED_AHEAD + block - 1) / block * block;
+}
+
 // Four rows of the weight: where their codes lie, and their scales as floats, rows side by side.
 template <class Element>
 struct Rows {
@@ -79,7 +87,7 @@ struct Rows {
   const u8* codes[ROWS];
   alignas(16) u8 tail[ROWS][CHUNK];  // the last chunk, where it is short
   bool is_short;
-  const u8* ahead;  // the codes of the four rows after these
+  const u8* ahead;  // the codes of rows after these
 
   // Where groups are halves of chunks, the last chunk may have a group that does not exist.
   explicit Rows(const Shape& shape)
@@ -91,13 +99,12 @@ struct Rows {
   void load(const Linear& c, const Scales& from, i64 row) {
     const i64 bytes = c.shape.bytes(Element::BITS), groups = c.shape.groups();
     const i64 done = c.shape.columns / CHUNK * CHUNK * Element::BITS / 8;
-    const i64 next = row + 2 * ROWS <= c.shape.rows ? row + ROWS : 0;
-    ahead = c.codes + next * bytes;
+    ahead = codes_ahead(c.codes + row * bytes, ROWS * bytes);
     i64 at[ROWS];
     for (int r = 0; r < ROWS; ++r) {
       at[r] = min(row + r, c.shape.rows - 1);  // the last rows may be computed twice
       codes[r] = c.codes + at[r] * bytes;
-      std::memcpy(tail[r], codes[r] + done, static_cast<size_t>(bytes - done));
+      if (is_short) std::memcpy(tail[r], codes[r] + done, static_cast<size_t>(bytes - done));
       at[r] *= groups;
     }
     load_scales(from, at, groups);
@@ -118,6 +125,13 @@ struct Rows {
   }
 };
 
+// Zero, made and not copied from a register: processors do that without a vector unit.
+INLINED int32x4_t fresh_zero() {
+  int32x4_t zero;
+  asm volatile("movi %0.4s, 0" : "=w"(zero));
+  return zero;
+}
+
 // Sums over a chunk of the products of four rows with one row of activations: in each of the four
 // lanes over 8 columns; lanes 0 and 1 have the first half of the chunk, 2 and 3 the second, if the
 // halves have scales of their own.
@@ -125,7 +139,8 @@ template <int BITS, int D, bool HALVES>
 INLINED void dots(const int8x16_t (*w)[2], const i8* x, int32x4_t* p) {
   constexpr bool APART = HALVES && BITS == 8;
   int32x4_t q[ROWS][2];  // the halves of 8-bit codes
-  for (int r = 0; r < ROWS; ++r) q[r][0] = q[r][1] = vdupq_n_s32(0);
+  for (int r = 0; r < ROWS; ++r)
+    for (int h = 0; h <= APART; ++h) q[r][h] = fresh_zero();
   for (int d = 0; d < D; ++d) {
     const int8x16_t low = vld1q_s8(x + CHUNK * d), high = vld1q_s8(x + CHUNK * d + 16);
     for (int r = 0; r < ROWS; ++r) q[r][0] = vdotq_s32(q[r][0], w[r][0], low);

@@ -161,6 +161,7 @@ struct Linear {
   float* y;
   i64 batch;
   Shape shape;
+  bool rounds;  // the activations to MXINT8 in blocks of 32
   int threads;
 };
 

@@ -16,7 +16,14 @@ from chop.errors import ConfigError
 from chop.ir.reclass import reclassed
 from chop.kernels import integer
 from chop.kernels.experts import QExpertsPacked
-from chop.kernels.ops import PackedTensor, multiply, pack, unpack
+from chop.kernels.ops import (
+    ROUNDED,
+    PackedTensor,
+    multiply,
+    multiply_rounded,
+    pack,
+    unpack,
+)
 from chop.nn.quantizers import Quantizer
 from chop.nn.quantizers.stored_scale import with_stored_scale
 
@@ -94,8 +101,12 @@ class QLinearPacked(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` times the transposed weight plus bias."""
-        x = self._rounded("data_in", x)
-        y = multiply(x, self.codes, self.scales, self.bias, self.format, self.group_size)
+        parts = (self.codes, self.scales, self.bias, self.format, self.group_size)
+        y = None
+        if self.quantizers.get("data_in") == ROUNDED:
+            y = multiply_rounded(x, *parts)
+        if y is None:
+            y = multiply(self._rounded("data_in", x), *parts)
         return self._rounded("data_out", y)
 
     def _rounded(self, role: str, x: Tensor) -> Tensor:

@@ -26,10 +26,13 @@ from chop.kernels.formats import (
     check_group_size,
     packed_format,
 )
+from chop.nn.quantizers import MXInt
 from chop.nn.quantizers.kernels import is_traced
 
 PLAIN = (Tensor, torch.nn.Parameter)
 INDEX_DTYPES = (torch.int32, torch.int64)
+ROUNDED = MXInt(8, block_size=32)
+"""The format to which a kernel rounds activations by itself."""
 
 operators = torch.library.Library("mase", "FRAGMENT")
 operators.define(
@@ -151,6 +154,20 @@ def multiply(
         return back_end.linear(x, codes, scales, bias, format, group_size)
     with torch._C._AutoDispatchBelowAutograd():
         return run(x, codes, scales, bias, format, group_size)
+
+
+def multiply_rounded(
+    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
+) -> Tensor | None:
+    """`multiply` of `x` in `ROUNDED`, where one kernel does both and no one is looking; else None.
+
+    The rounded values are those of the format, so the product is the same, bit for bit.
+    """
+    needs_gradient = x.requires_grad or (bias is not None and bias.requires_grad)
+    is_seen = torch.compiler.is_compiling() or (needs_gradient and torch.is_grad_enabled())
+    if not x.is_cpu or is_seen or _is_watched(x, codes):
+        return None
+    return cpu.rounded_linear(x, codes, scales, bias, format, group_size)
 
 
 def _is_watched(x: Tensor, codes: Tensor) -> bool:

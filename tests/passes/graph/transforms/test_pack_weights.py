@@ -453,3 +453,25 @@ def test_what_a_plain_module_keeps_is_named():
     reasons = {r["module"]: r["reason"] for r in info["modules"]}
     assert reasons["1"] == "no packed layer for LayerNorm"
     assert "Scaled may compute otherwise than Embedding" in reasons["2.table"]
+
+
+WEIGHT_ONLY = {
+    "mxint8": {"name": "mxint"},
+    "mxint4": {"name": "mxint", "weight_width": 4},
+    "mxfp8": {"name": "mxfp", "weight_element": "e4m3"},
+    "mxfp4": {"name": "mxfp", "weight_element": "e2m1"},
+    "int4": {"name": "scale_integer", "weight_width": 4, "weight_granularity": "group"},
+}
+
+
+@pytest.mark.parametrize("format", WEIGHT_ONLY)
+def test_a_weight_only_config_packs_and_leaves_activations_alone(format):
+    x = torch.randn(2, 64)
+    graph = graph_of(nn.Sequential(nn.Linear(64, 8)), {"input": x})
+    config = {**WEIGHT_ONLY[format], "data_in_name": "NA", "bias_name": "NA"}
+    passes.quantize_transform_pass(graph, {"by": "type", "linear": {"config": config}})
+    expected = graph.model(x)
+    passes.pack_weights_transform_pass(graph)
+    layer = graph.model.get_submodule("0")
+    assert layer.format == format and not layer.quantizers
+    assert torch.allclose(graph.model(x), expected, atol=1e-5)
