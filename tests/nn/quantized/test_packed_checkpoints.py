@@ -154,7 +154,7 @@ def test_a_shared_weight_is_packed_only_where_all_read_the_same(which, is_packed
 
 
 def test_what_is_held_is_let_go_when_the_layer_trains_or_changes_its_format(tmp_path):
-    mg, x = quantised(CONFIGS["binary_residual"])
+    mg, _ = quantised(CONFIGS["binary_residual"])
     mg.export(tmp_path / "m", save_format="packed")
     back = MaseGraph.from_checkpoint(tmp_path / "m")
     assert back.model.fc.held == ["weight", "bias"]
