@@ -235,7 +235,7 @@ def _back(rows: Tensor, axis: int, like: Tensor) -> Tensor:
 
 def _scaled(values: Tensor, form: ScaleInteger, scale: Floats) -> _Made | None:
     table = _row(TABLES, form)(form).to(values.dtype)
-    steps = (values / _spread(scale, values.shape)).round() + 0.0
+    steps = (values / spread(scale, values.shape)).round() + 0.0
     codes = _look_up(steps, table)
     return None if codes is None else (codes, table, scale, None)
 
@@ -315,7 +315,7 @@ def decode(coded: Coded) -> Tensor:
     codes = unpack_bits(coded.codes, coded.bits, count).reshape(coded.shape).long()
     values = _from_table(coded.table, codes, coded.table_axis)
     if isinstance(coded.scale, Floats):
-        values = values * _spread(coded.scale, values.shape) + 0.0  # a zero has no sign
+        values = values * spread(coded.scale, values.shape) + 0.0  # a zero has no sign
     elif coded.scale is not None:
         values = _times_powers(values, coded.scale)
     return values.to(coded.dtype)
@@ -328,13 +328,20 @@ def _from_table(table: Tensor, codes: Tensor, axis: int | None) -> Tensor:
     return torch.stack([row[part] for row, part in zip(table, parts, strict=True)], axis)
 
 
-def _spread(scale: Floats, shape: torch.Size) -> Tensor:
+def spread(scale: Floats, shape: torch.Size) -> Tensor:
+    """The scales as a tensor that broadcasts with one of this shape."""
     if scale.group_size is not None:
         return scale.values.repeat_interleave(scale.group_size, -1)[..., : shape[-1]]
     if scale.axis is None:
         return scale.values
     axis = scale.axis % len(shape)
     return scale.values.reshape([-1 if d == axis else 1 for d in range(len(shape))])
+
+
+def powers_of(coded: Coded) -> Tensor:
+    """The power of two of every element, where tiles share one."""
+    assert isinstance(coded.scale, Powers), "has no powers"
+    return _times_powers(torch.ones(coded.shape, dtype=coded.table.dtype), coded.scale)
 
 
 def _times_powers(values: Tensor, powers: Powers) -> Tensor:

@@ -1,0 +1,28 @@
+"""Models that other programs load, and models of theirs: `to_…` writes, `from_…` reads.
+
+Every writer gives an `ExportReport`: the type of each tensor, whether its values are those of the
+model, and what the target does without. Files are written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chop.export.gguf import to_gguf as to_gguf
+    from chop.export.gguf_reader import from_gguf as from_gguf
+    from chop.export.report import ExportReport as ExportReport
+
+_LAZY = {
+    "ExportReport": "report",
+    "to_gguf": "gguf",
+    "from_gguf": "gguf_reader",
+}
+__all__ = ["ExportReport", "from_gguf", "to_gguf"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
