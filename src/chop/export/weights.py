@@ -105,7 +105,7 @@ def quantized_activations(graph: MaseGraph) -> list[str]:
     found = []
     for path, module in graph.model.named_modules():
         formats = getattr(module, "quantizers", None)
-        if isinstance(module, QuantizedModule) or isinstance(module, PACKED_LAYERS):
+        if isinstance(module, (QuantizedModule, *PACKED_LAYERS)):
             rounded = _rounded_roles(formats or {})
             if rounded:
                 found.append(f"module '{path}': {rounded}")
