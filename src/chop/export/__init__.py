@@ -10,16 +10,28 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from chop.export.compressed_tensors import to_compressed_tensors as to_compressed_tensors
+    from chop.export.compressed_tensors_reader import (
+        from_compressed_tensors as from_compressed_tensors,
+    )
     from chop.export.gguf import to_gguf as to_gguf
     from chop.export.gguf_reader import from_gguf as from_gguf
     from chop.export.report import ExportReport as ExportReport
 
 _LAZY = {
     "ExportReport": "report",
+    "from_compressed_tensors": "compressed_tensors_reader",
+    "to_compressed_tensors": "compressed_tensors",
     "to_gguf": "gguf",
     "from_gguf": "gguf_reader",
 }
-__all__ = ["ExportReport", "from_gguf", "to_gguf"]
+__all__ = [
+    "ExportReport",
+    "from_compressed_tensors",
+    "from_gguf",
+    "to_compressed_tensors",
+    "to_gguf",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -45,6 +45,7 @@ class TracedModule(fx.GraphModule):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TracedModule:
         new: TracedModule = super().__deepcopy__(memo)  # type: ignore[assignment]
+        type(new).__name__ = type(self).__name__  # fx makes a class for each, and forgets the name
         _copy_metadata(self.graph, new.graph, memo)
         config = copy.deepcopy(getattr(self, "config", None), memo)
         guards = copy.deepcopy(guards_of(self))
