@@ -16,21 +16,27 @@ if TYPE_CHECKING:
     )
     from chop.export.gguf import to_gguf as to_gguf
     from chop.export.gguf_reader import from_gguf as from_gguf
+    from chop.export.huggingface import MaseConfig as MaseConfig
+    from chop.export.huggingface import to_huggingface as to_huggingface
     from chop.export.report import ExportReport as ExportReport
 
 _LAZY = {
     "ExportReport": "report",
     "from_compressed_tensors": "compressed_tensors_reader",
     "to_compressed_tensors": "compressed_tensors",
+    "MaseConfig": "huggingface",
     "to_gguf": "gguf",
+    "to_huggingface": "huggingface",
     "from_gguf": "gguf_reader",
 }
 __all__ = [
     "ExportReport",
+    "MaseConfig",
     "from_compressed_tensors",
     "from_gguf",
     "to_compressed_tensors",
     "to_gguf",
+    "to_huggingface",
 ]
 
 

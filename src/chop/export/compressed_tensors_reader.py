@@ -123,8 +123,8 @@ def _layer(
         scale = own["weight_scale"].float()
         return _Layer(own["weight"].float() * scale)
     raise ExportError(
-        f"{where}: num_bits {shown(bits)}, type {shown(kind)}, symmetric {shown(is_even)}. Allowed: "
-        "int of 4 or 8 bits, symmetric and in the order of columns; float of 4 or 8 bits."
+        f"{where}: num_bits {shown(bits)}, type {shown(kind)}, symmetric {shown(is_even)}. "
+        "Allowed: int of 4 or 8 bits, symmetric, in the order of columns; float of 4 or 8 bits."
     )
 
 

@@ -22,7 +22,8 @@ from chop.nn.quantizers import Quantizer
 from chop.nn.quantizers.bits import bytes_of, pack_bits
 from chop.nn.quantizers.codes import Coded, Floats, Powers, decode, encode, same_bits
 
-Records = dict[str, dict[str, Any]]
+Record = dict[str, Any]
+Records = dict[str, Record]
 DTYPES = {str(t).removeprefix("torch."): t for t in (torch.float16, torch.bfloat16, torch.float32)}
 DTYPES |= {"float64": torch.float64, "bool": torch.bool}
 _KEYS = {"bits", "shape", "dtype", "table", "table_axis", "scale"}
@@ -67,14 +68,7 @@ class Packed:
         if scale is not None:
             codes = scale.codes if isinstance(scale, Powers) else scale.values
             self.tensors[f"{name}:scales"] = codes
-        self.records[name] = {
-            "bits": coded.bits,
-            "shape": list(coded.shape),
-            "dtype": str(coded.dtype).removeprefix("torch."),
-            "table": self._table(coded.table),
-            "table_axis": coded.table_axis,
-            "scale": _scale_record(scale),
-        }
+        self.records[name] = {**record_of(coded), "table": self._table(coded.table)}
 
     def _table(self, table: Tensor) -> str:
         for name, known in self.tables.items():
@@ -83,6 +77,26 @@ class Packed:
         name = f"table:{len(self.tables)}"
         self.tables[name] = self.tensors[name] = table
         return name
+
+
+def record_of(coded: Coded) -> Record:
+    """How the parts of a tensor lie, but for the name of its table."""
+    return {
+        "bits": coded.bits,
+        "shape": list(coded.shape),
+        "dtype": str(coded.dtype).removeprefix("torch."),
+        "table_axis": coded.table_axis,
+        "scale": _scale_record(coded.scale),
+    }
+
+
+def check_parts(record: Any, parts: Mapping[str, Tensor | None], name: str) -> None:
+    """Refuse parts that are not those of a record."""
+    tensors = {f"{name}:{k}": t for k, t in parts.items() if t is not None and k != "table"}
+    table = parts.get("table")
+    if table is not None:
+        tensors["table:0"] = table
+    _read(name, {**record, "table": "table:0"} if isinstance(record, dict) else record, tensors)
 
 
 def _scale_record(scale: Powers | Floats | None) -> dict[str, Any] | None:
