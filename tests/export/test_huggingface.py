@@ -40,6 +40,12 @@ def said(model):
         return model(IDS).logits
 
 
+def pruned(settings):
+    return passes.prune_transform_pass(
+        graph_of("llama"), {"weight": {"sparsity": 0.5, **settings}}
+    )[0]
+
+
 def size(folder):
     return (folder / "model.safetensors").stat().st_size
 

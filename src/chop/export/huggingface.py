@@ -198,8 +198,8 @@ def _refuse_functions(mg: MaseGraph) -> None:
         target = getattr(node.target, "__module__", "")
         if node.op == "call_function" and target == "chop.nn.quantized.functional":
             raise ExportError(
-                f"to_huggingface: node '{node.name}' rounds the operands of a function; a folder of "
-                "transformers has layers alone. Use MaseGraph.export."
+                f"to_huggingface: node '{node.name}' rounds the operands of a function; a folder "
+                "of transformers has layers alone. Use MaseGraph.export."
             )
 
 
