@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from chop.export.gguf_reader import from_gguf as from_gguf
     from chop.export.huggingface import MaseConfig as MaseConfig
     from chop.export.huggingface import to_huggingface as to_huggingface
+    from chop.export.lowered import to_exported_program as to_exported_program
+    from chop.export.onnx import to_onnx as to_onnx
+    from chop.export.onnx import to_qonnx as to_qonnx
     from chop.export.report import ExportReport as ExportReport
 
 _LAZY = {
@@ -26,7 +29,10 @@ _LAZY = {
     "to_compressed_tensors": "compressed_tensors",
     "MaseConfig": "huggingface",
     "to_gguf": "gguf",
+    "to_exported_program": "lowered",
     "to_huggingface": "huggingface",
+    "to_onnx": "onnx",
+    "to_qonnx": "onnx",
     "from_gguf": "gguf_reader",
 }
 __all__ = [
@@ -35,8 +41,11 @@ __all__ = [
     "from_compressed_tensors",
     "from_gguf",
     "to_compressed_tensors",
+    "to_exported_program",
     "to_gguf",
     "to_huggingface",
+    "to_onnx",
+    "to_qonnx",
 ]
 
 
