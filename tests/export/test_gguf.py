@@ -83,6 +83,12 @@ def test_a_quantised_model_keeps_its_values_exactly(config, kind, tmp_path):
     assert torch.equal(logits(from_gguf(tmp_path / "m.gguf")), logits(mg))
 
 
+def test_layers_of_gpt_2_keep_their_values_once_they_are_quantised(tmp_path):
+    mg = graph_of("gpt2", MXINT4)  # from here on (outputs, inputs), before (inputs, outputs)
+    to_gguf(mg, tmp_path / "m.gguf", "F32")
+    assert torch.allclose(logits(from_gguf(tmp_path / "m.gguf")), logits(mg), atol=1e-5)
+
+
 def test_a_packed_model_keeps_its_values_exactly(tmp_path):
     mg = graph_of("llama")
     mg, _ = passes.pack_weights_transform_pass(mg, {"format": "mxfp4"})  # with the kernels' types

@@ -50,7 +50,12 @@ def size(folder):
     return (folder / "model.safetensors").stat().st_size
 
 
-@pytest.mark.parametrize("name", FORMATS)
+QUICK = ("scales by group", "signs", "16 bits")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in FORMATS]
+)
 def test_from_pretrained_restores_a_quantised_model_and_saves_it_again(name, tmp_path):
     mg = graph_of("llama", FORMATS[name])
     report = to_huggingface(mg, tmp_path / "a")
@@ -70,8 +75,9 @@ def test_packed_layers_and_embeddings_come_back_as_their_bytes(tmp_path):
     assert torch.equal(said(model), logits(mg))
 
 
-def test_a_tied_head_is_restored(tmp_path):
-    mg = graph_of("qwen2", MXINT4)
+@pytest.mark.parametrize("family", ["qwen2", "gpt2"])
+def test_a_tied_head_is_restored(family, tmp_path):
+    mg = graph_of(family, MXINT4)
     to_huggingface(mg, tmp_path / "m")
     assert torch.equal(said(load(tmp_path / "m")), logits(mg))
 

@@ -13,9 +13,16 @@ from torch import Tensor, nn
 
 from chop.arguments import PATH, an, takes
 from chop.errors import ExportError
-from chop.export.folders import config_of, empty_model, tied_names, write_folder
+from chop.export.folders import (
+    config_of,
+    empty_model,
+    left_out,
+    missing_from,
+    tied_names,
+    write_folder,
+)
 from chop.export.report import ExportReport, TensorRecord
-from chop.export.weights import Weight, check_activations, weights_of
+from chop.export.weights import Weight, as_in, check_activations, weights_of
 from chop.ir.graph import MaseGraph
 from chop.nn.quantizers import FP8, MXFP
 from chop.nn.quantizers.bits import pack_bits, unpack_bits
@@ -90,20 +97,24 @@ def _written(
     weights, tied = weights_of(mg), tied_names(empty)
     tensors: dict[str, Tensor] = {}
     schemes: dict[str, Scheme] = {}
+    absent = missing_from(empty, weights)
     for name in empty.state_dict():
-        if name not in weights:
-            raise ExportError(f"to_compressed_tensors: the graph has no tensor '{name}'.")
+        if name in absent:
+            report.dropped += left_out(name, absent[name])
+            continue
         weight = weights[name]
-        if name in tied and torch.equal(weight.values, weights[tied[name]].values):
+        twin = weights.get(tied.get(name, ""))
+        if twin is not None and torch.equal(weight.values, twin.values):
             continue
         module = name.removesuffix(".weight")
         made = None
         if weight.format is not None and weight.values.dim() > 1:
             is_linear = name != module and isinstance(empty.get_submodule(module), nn.Linear)
-            made = _coded(weight, layout) if is_linear and name not in tied else None
+            made = _coded(weight, layout) if is_linear and twin is None else None
             if made is None and fallback is None:
                 raise ExportError(_refusal(name, weight, is_linear))
-        parts = {name: weight.values.float()} if made is None else _named(module, made[1])
+        values = as_in(empty, name, weight).float()
+        parts = {name: values} if made is None else _named(module, made[1])
         if made is not None:
             schemes[module] = made[0]
         tensors |= parts

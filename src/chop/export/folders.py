@@ -60,6 +60,19 @@ def tied_names(model: Any) -> dict[str, str]:
     return tied
 
 
+def missing_from(model: Any, there: Mapping[str, Any]) -> dict[str, str | None]:
+    """Tensors of `model` that are not `there`, with a name of the same parameter that is."""
+    named = list(model.named_parameters(remove_duplicate=False))
+    twins = {id(p): name for name, p in named if name in there}
+    ids = {name: id(p) for name, p in named}
+    return {n: twins.get(ids.get(n, 0)) for n in model.state_dict() if n not in there}
+
+
+def left_out(name: str, twin: str | None) -> list[str]:
+    """What is said of a tensor that the graph has not; nothing where it has it by another name."""
+    return [] if twin is not None else [f"not written, for the graph does not use it: {name}"]
+
+
 def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write the two files; `config.json`, by which a folder is a model, comes last."""
     folder.mkdir(parents=True, exist_ok=True)

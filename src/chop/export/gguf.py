@@ -151,10 +151,16 @@ def _check_complete(found: list[tuple[str, str, Weight]], family: Family, config
 
 def _arranged(weight: Weight, name: str, family: Family, config: Any) -> Weight:
     """The weight with its rows as the target has them."""
-    values = family.arranged(name, rows_of(weight.values), config)
-    return _Arranged(
-        values, weight.format, weight.scale, _arranged_steps(weight, name, family, config)
-    )
+    values = _arranged_rows(weight.values, weight, name, family, config)
+    steps = weight.steps()
+    if steps is not None:
+        steps = _arranged_rows(steps, weight, name, family, config)
+    return _Arranged(values, weight.format, weight.scale, own_steps=steps)
+
+
+def _arranged_rows(rows: Tensor, weight: Weight, name: str, family: Family, config: Any) -> Tensor:
+    plain = rows_of(rows).t() if weight.is_turned else rows_of(rows)
+    return family.arranged(name, plain.contiguous(), config)
 
 
 @dataclass(frozen=True)
@@ -165,11 +171,6 @@ class _Arranged(Weight):
 
     def steps(self) -> Tensor | None:
         return self.own_steps
-
-
-def _arranged_steps(weight: Weight, name: str, family: Family, config: Any) -> Tensor | None:
-    steps = weight.steps()
-    return None if steps is None else family.arranged(name, rows_of(steps), config)
 
 
 def _place(target: str, weight: Weight, source: str, format: str, fallback: Fallback) -> _Placed:

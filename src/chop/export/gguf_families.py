@@ -59,10 +59,8 @@ class Family:
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
 
     def arranged(self, name: str, values: Tensor, config: Any, *, back: bool = False) -> Tensor:
-        """`values` of the model's tensor `name` as GGUF has them; `back`: the other way."""
+        """Rows (outputs) of the model's tensor `name` as GGUF has them; `back`: the other way."""
         owner = name.split(".")[-2]
-        if owner in self.transposed and values.dim() == 2:
-            return values.t().contiguous()
         heads = self.rotated.get(owner)
         return values if heads is None else _rotary_order(values, getattr(config, heads), back)
 

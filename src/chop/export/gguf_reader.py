@@ -171,7 +171,9 @@ def _values(
         source = family.source(name)
         assert source is not None, f"{name} was checked"
         tensor = torch.from_numpy(np.array(file.values(name)))
-        values[source] = family.arranged(source, tensor, config, back=True)
+        made = family.arranged(source, tensor, config, back=True)
+        is_turned = source.split(".")[-2] in family.transposed and made.dim() == 2
+        values[source] = made.t().contiguous() if is_turned else made
         kinds[source] = file.tensors[name][0].name
     return values, kinds
 

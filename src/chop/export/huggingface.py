@@ -21,10 +21,17 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from chop.arguments import PATH, an, takes
 from chop.errors import ExportError
-from chop.export.folders import config_of, empty_model, tied_names, write_folder
+from chop.export.folders import (
+    config_of,
+    empty_model,
+    left_out,
+    missing_from,
+    tied_names,
+    write_folder,
+)
 from chop.export.hf_layers import compact, compressed, make_layer, spec_of
 from chop.export.report import ExportReport, TensorRecord
-from chop.export.weights import Weight, weights_of
+from chop.export.weights import Weight, as_in, weights_of
 from chop.files import shown
 from chop.ir.graph import MaseGraph
 from chop.nn.modules.lora import LoRALinear
@@ -222,10 +229,15 @@ def _layers(mg: MaseGraph, empty: Any, report: ExportReport) -> tuple[Any, dict[
         own = {f"{path}.{k}": v for k, v in made.state_dict().items()}
         tensors |= own
         report.records.append(_record(f"{path}.weight", made, own, weights))
+    absent = missing_from(empty, weights)
     for name, like in empty.state_dict().items():
         if owner_of(name) in specs:
             continue
-        tensors |= _plain(name, like, weights, tied, tensors, specs, report)
+        if name in absent:
+            report.dropped += left_out(name, absent[name])
+            continue
+        values = as_in(empty, name, weights[name])
+        tensors |= _plain(name, like, values, tied, tensors, specs, report)
     return specs, tensors
 
 
@@ -237,16 +249,13 @@ def owner_of(name: str) -> str:
 def _plain(
     name: str,
     like: Tensor,
-    weights: Mapping[str, Weight],
+    values: Tensor,
     tied: Mapping[str, str],
     tensors: Mapping[str, Tensor],
     specs: dict[str, Any],
     report: ExportReport,
 ) -> dict[str, Tensor]:
     """A tensor as it is; one of another size makes its layer one of that size."""
-    if name not in weights:
-        raise ExportError(f"to_huggingface: the graph has no tensor '{name}'.")
-    values = weights[name].values
     if name in tied and tied[name] in tensors and torch.equal(values, tensors[tied[name]]):
         return {}
     if values.shape != like.shape and values.dim() == 2:

@@ -100,6 +100,13 @@ class Lowered:
         owner, _, leaf = path.rpartition(".")
         setattr(self.graph.model.get_submodule(owner), leaf, layer)
 
+    def _step(self, form: Rounding) -> str:
+        """The name of a new module that rounds."""
+        model = self.graph.model
+        name = f"rounding_{sum(isinstance(m, _Step) for m in model.children())}"
+        model.add_module(name, _Step(form))
+        return name
+
     def _function(self, node: fx.Node) -> None:
         """Put the rounding of operands beside the function itself."""
         compute = node.target.op.compute  # type: ignore[union-attr]
@@ -113,18 +120,25 @@ class Lowered:
             form = self._format(formats[operand.role], where)
             if (place is args or key in kwargs) and not isinstance(form, Bypass):
                 with graph.inserting_before(node):
-                    place[key] = graph.call_function(_rounded_value, (place[key], form))
+                    place[key] = graph.call_module(self._step(form), (place[key],))
         node.target, node.args, node.kwargs = compute.function, tuple(args), kwargs
         form = self._format(formats[DATA_OUT], f"node '{node.name}', {DATA_OUT}")
         if not isinstance(form, Bypass):
             with graph.inserting_after(node):
-                rounded = graph.call_function(_rounded_value, (node, form))
+                rounded = graph.call_module(self._step(form), (node,))
             node.replace_all_uses_with(rounded, delete_user_cb=lambda user: user is not rounded)
 
 
-def _rounded_value(value: Any, form: Rounding) -> Any:
-    is_operand = isinstance(value, Tensor) and value.is_floating_point()
-    return form(value) if is_operand else value
+class _Step(nn.Module):
+    """Rounds a value where it is a tensor of floats."""
+
+    def __init__(self, form: Rounding) -> None:
+        super().__init__()
+        self.form = form
+
+    def forward(self, value: Any) -> Any:
+        is_operand = isinstance(value, Tensor) and value.is_floating_point()
+        return self.form(value) if is_operand else value
 
 
 class _Rounded(nn.Module):

@@ -55,7 +55,8 @@ def to_onnx(
     or block; `fp8` is float8; `mxfp` of 4 bits int8 in blocks. Activations in `integer` and
     `scale_integer` pass `QuantizeLinear` and `DequantizeLinear`. Sizes that the graph leaves open
     are open in the file (`dynamic=False`: none is). What the target lacks is an error, or with
-    `fallback="float"` left as values. `inputs` are the inputs it is exported with; by default those of the capture.
+    `fallback="float"` left as values. `inputs` are the inputs it is exported with; by default those
+    of the capture.
     """
     plan = _Plan("onnx", _qdq_translation, _dequantised, dynamic, fallback)
     return _write(mg, Path(path), plan, inputs)
@@ -204,23 +205,40 @@ def _onnx_scalar(value: int, kind: str) -> Any:
 
 
 def _quant_translation() -> dict[Any, Any]:
-    onnxscript = _package("onnxscript")
-    op = onnxscript.opset21
-    custom = onnxscript.values.Opset(QONNX_DOMAIN, 1)
+    op, quant = _package("onnxscript").opset21, _quant_op()
 
     def translate(x, scale, zero_point, low, high, axis):  # type: ignore[no-untyped-def]
         is_signed = low < 0
-        bits = (
-            max(int(high).bit_length(), int(-low - 1).bit_length() if is_signed else 0) + is_signed
-        )
-        zero, width = (
-            op.Constant(value_float=float(zero_point)),
-            op.Constant(value_float=float(bits)),
-        )
+        below = int(-low - 1).bit_length() if is_signed else 0
+        bits = max(int(high).bit_length(), below) + is_signed
+        zero = op.Constant(value_float=float(zero_point))
+        width = op.Constant(value_float=float(bits))
         settings = {"signed": int(is_signed), "narrow": int(is_signed and -low == high)}
-        return custom.Quant(x, scale, zero, width, rounding_mode="ROUND", **settings)
+        return quant(x, scale, zero, width, rounding_mode="ROUND", **settings)
 
     return {torch.ops.mase.round_to_steps.default: translate}
+
+
+def _quant_op() -> Any:
+    """`Quant` as an operator that can be called; onnx has no schema for it."""
+    onnx, values = _package("onnx"), _package("onnxscript").values
+    defs = onnx.defs
+    kinds = defs.OpSchema.AttrType
+    operands = ("x", "scale", "zeropt", "bitwidth")
+    schema = defs.OpSchema(
+        "Quant",
+        QONNX_DOMAIN,
+        1,
+        inputs=[defs.OpSchema.FormalParameter(name, "T") for name in operands],
+        outputs=[defs.OpSchema.FormalParameter("y", "T")],
+        type_constraints=[("T", ["tensor(float)"], "")],
+        attributes=[
+            defs.OpSchema.Attribute("signed", kinds.INT, required=True),
+            defs.OpSchema.Attribute("narrow", kinds.INT, required=True),
+            defs.OpSchema.Attribute("rounding_mode", kinds.STRING, required=True),
+        ],
+    )
+    return values.Op(values.Opset(QONNX_DOMAIN, 1), "Quant", schema)
 
 
 # -- weights ---------------------------------------------------------------------------------

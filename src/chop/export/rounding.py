@@ -47,8 +47,8 @@ class Steps:
 
     def __call__(self, x: Tensor) -> Tensor:
         """`x` rounded, where it is a float."""
-        scale = torch.tensor(self.scale_values, dtype=x.dtype)
-        scale = scale[0] if scale.numel() == 1 else scale
+        one = len(self.scale_values) == 1
+        scale = torch.tensor(self.scale_values[0] if one else self.scale_values, dtype=x.dtype)
         return torch.ops.mase.round_to_steps(
             x, scale, self.zero_point, self.low, self.high, self.axis
         )

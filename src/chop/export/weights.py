@@ -15,6 +15,7 @@ from chop.kernels.formats import PACKED_FORMATS
 from chop.kernels.layers import PACKED_LAYERS, QLinearInt8, unpacked_weight
 from chop.nn.modules.lora import LoRALinear
 from chop.nn.modules.masked import Masked
+from chop.nn.modules.transposed import is_transposed_linear
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantized.operands import format_text
 from chop.nn.quantizers import Bypass, Quantizer, ScaleInteger
@@ -28,11 +29,16 @@ INT8 = ScaleInteger(8, granularity="channel", scale="stored")
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter as its layer computes with it; `format` is None where it is a plain float."""
+    """A parameter as its layer computes with it; `format` is None where it is a plain float.
+
+    `is_turned`: it is the matrix of a layer that keeps it as (inputs, outputs), as GPT-2's do; once
+    such a layer is quantised it is an ordinary one.
+    """
 
     values: Tensor
     format: Quantizer | None = None
     scale: Floats | None = None
+    is_turned: bool = False
 
     @property
     def text(self) -> str:
@@ -89,7 +95,15 @@ def _own_weights(module: nn.Module, path: str) -> Iterator[tuple[str, Weight]]:
     tensors = [*module._parameters.items(), *module._buffers.items()]
     for name, tensor in tensors:
         if tensor is not None and name not in told:
-            yield name, Weight(tensor.detach())
+            is_turned = is_transposed_linear(module) and tensor.dim() == 2
+            yield name, Weight(tensor.detach(), is_turned=is_turned)
+
+
+def as_in(model: nn.Module, name: str, weight: Weight) -> Tensor:
+    """The values as the model of transformers keeps them under `name`."""
+    owner = model.get_submodule(name.rpartition(".")[0])
+    turns = is_transposed_linear(owner) and weight.values.dim() == 2 and not weight.is_turned
+    return weight.values.t() if turns else weight.values
 
 
 def _packed(layer: nn.Module) -> Weight:

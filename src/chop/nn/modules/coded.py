@@ -78,6 +78,11 @@ class CodedLinear(nn.Module):
         """The values of the weight."""
         return decode(self.coded)
 
+    @property
+    def weight(self) -> Tensor:
+        """The values of the weight, made anew at each access."""
+        return self.float_weight()
+
     def stored_values(self) -> dict[str, Stored]:
         """The weight with its format, as quantised layers give it."""
         scale = self.coded.scale
