@@ -159,7 +159,8 @@ def _arranged(weight: Weight, name: str, family: Family, config: Any) -> Weight:
 
 
 def _arranged_rows(rows: Tensor, weight: Weight, name: str, family: Family, config: Any) -> Tensor:
-    plain = rows_of(rows).t() if weight.is_turned else rows_of(rows)
+    is_turned = family.is_turned(name) and rows.dim() == 2 and not weight.is_linear
+    plain = rows_of(rows).t() if is_turned else rows_of(rows)
     return family.arranged(name, plain.contiguous(), config)
 
 

@@ -54,6 +54,10 @@ class Family:
             return None
         return f"{backwards[key].replace(LAYER, layer[1] if layer else '')}.{leaf}"
 
+    def is_turned(self, name: str) -> bool:
+        """Whether the model keeps the matrix `name` as (inputs, outputs)."""
+        return name.split(".")[-2] in self.transposed
+
     def is_ignored(self, name: str) -> bool:
         """Whether the target computes this tensor itself."""
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)

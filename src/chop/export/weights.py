@@ -12,7 +12,8 @@ from chop.errors import ExportError
 from chop.ir.graph import MaseGraph
 from chop.ir.store.packed import HasFormats
 from chop.kernels.formats import PACKED_FORMATS
-from chop.kernels.layers import PACKED_LAYERS, QLinearInt8, unpacked_weight
+from chop.kernels.layers import PACKED_LAYERS, QLinearInt8, QLinearPacked, unpacked_weight
+from chop.nn.modules.coded import CodedLinear
 from chop.nn.modules.lora import LoRALinear
 from chop.nn.modules.masked import Masked
 from chop.nn.modules.transposed import is_transposed_linear
@@ -31,14 +32,14 @@ INT8 = ScaleInteger(8, granularity="channel", scale="stored")
 class Weight:
     """A parameter as its layer computes with it; `format` is None where it is a plain float.
 
-    `is_turned`: it is the matrix of a layer that keeps it as (inputs, outputs), as GPT-2's do; once
-    such a layer is quantised it is an ordinary one.
+    `is_linear`: it is the matrix of a linear layer, (outputs, inputs). Models like GPT-2 keep some
+    as (inputs, outputs); once such a layer is quantised it is an ordinary one.
     """
 
     values: Tensor
     format: Quantizer | None = None
     scale: Floats | None = None
-    is_turned: bool = False
+    is_linear: bool = False
 
     @property
     def text(self) -> str:
@@ -89,29 +90,30 @@ def _own_weights(module: nn.Module, path: str) -> Iterator[tuple[str, Weight]]:
         return
     told = module.stored_values() if isinstance(module, HasFormats) else {}
     for name, stored in told.items():
-        yield name, Weight(stored.values, stored.format, stored.scale)
+        is_linear = isinstance(module, nn.Linear | CodedLinear)
+        yield name, Weight(stored.values, stored.format, stored.scale, is_linear)
     if isinstance(module, Masked):
         module.write_zeros()
     tensors = [*module._parameters.items(), *module._buffers.items()]
     for name, tensor in tensors:
         if tensor is not None and name not in told:
-            is_turned = is_transposed_linear(module) and tensor.dim() == 2
-            yield name, Weight(tensor.detach(), is_turned=is_turned)
+            yield name, Weight(tensor.detach(), is_linear=isinstance(module, nn.Linear))
 
 
 def as_in(model: nn.Module, name: str, weight: Weight) -> Tensor:
     """The values as the model of transformers keeps them under `name`."""
     owner = model.get_submodule(name.rpartition(".")[0])
-    turns = is_transposed_linear(owner) and weight.values.dim() == 2 and not weight.is_turned
+    turns = is_transposed_linear(owner) and weight.values.dim() == 2 and weight.is_linear
     return weight.values.t() if turns else weight.values
 
 
 def _packed(layer: nn.Module) -> Weight:
     values = unpacked_weight(layer).detach()
     if isinstance(layer, QLinearInt8):
-        return Weight(values, INT8, Floats(layer.scales.detach(), 0))
+        return Weight(values, INT8, Floats(layer.scales.detach(), 0), True)
     row = PACKED_FORMATS[layer.format]  # type: ignore[index]
-    return Weight(values, row.quantizer(layer.group_size))  # type: ignore[arg-type]
+    form = row.quantizer(layer.group_size)  # type: ignore[arg-type]
+    return Weight(values, form, None, isinstance(layer, QLinearPacked))
 
 
 def quantized_activations(graph: MaseGraph) -> list[str]:
