@@ -62,7 +62,7 @@ def _values(name: str, record: dict, stored: dict) -> np.ndarray:
     scale = record["scale"]
     if scale is not None:
         rule = {"float": _floats, "power": _powers}[scale["kind"]]
-        values = rule(values, scale, stored[f"{name}:scales"])
+        values = rule(values, scale, stored[scale["tensor"]])
     return _rounded(values, record["dtype"])
 
 

@@ -119,6 +119,20 @@ def test_the_size_is_that_of_the_bits_claimed(name, tmp_path):
     assert (tmp_path / "m.safetensors").stat().st_size <= 1.02 * claimed + header
 
 
+def test_scales_that_a_layer_keeps_are_stored_once(tmp_path):
+    mg, x = quantised({**CONFIGS["channel 4"], "weight_scale": "stored"})
+    for layer in (mg.model.fc, mg.model.conv):
+        largest = layer.weight.detach().abs().amax(tuple(range(1, layer.weight.dim())))
+        layer.register_buffer("weight_scale", largest / 7)
+    mg.export(tmp_path / "m", save_format="packed")
+    told = json.loads((tmp_path / "m.json").read_text())
+    assert told["packed"]["fc.weight"]["scale"]["tensor"] == "fc.weight_scale"
+    assert "fc.weight:scales" not in told["tensors"]
+    read, kept = numpy_reader.read(tmp_path / "m"), values(mg)
+    assert torch.equal(torch.from_numpy(read["fc.weight"]), kept["fc.weight"].values)
+    assert equal(MaseGraph.from_checkpoint(tmp_path / "m").model(x), mg.model(x))
+
+
 def test_masks_take_one_bit_and_zeros_stay(tmp_path):
     mg, x = quantised(CONFIGS["integer 3"])
     mg, _ = passes.prune_transform_pass(mg, {"weight": {"sparsity": 0.5, "scope": "local"}})
@@ -178,7 +192,10 @@ EDITS = {
     "shape": ([200, 65], r"packed.fc.weight: codes: shape \[6400\], expected \[6500\]"),
     "dtype": ("int8", r"packed.fc.weight.dtype: 'int8' is not allowed. Allowed: float16, "),
     "table": ("fc.bias", r"packed.fc.weight.table: expected a table, got 'fc.bias'"),
-    "scale": ({"kind": "none"}, r"packed.fc.weight.scale: expected the record of a scale"),
+    "scale": (
+        {"kind": "none", "tensor": "fc.weight:scales"},
+        r"packed.fc.weight.scale: expected the record of a scale",
+    ),
 }
 
 

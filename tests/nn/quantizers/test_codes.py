@@ -39,6 +39,13 @@ def test_codes_give_back_what_a_format_makes_of_the_hardest_values(form):
         assert found is not None or not form.quantize(x).isfinite().all()
 
 
+def test_a_scale_of_zero_stands_for_zeros():
+    form = ScaleInteger(4, granularity="channel", scale="stored")
+    x = torch.tensor([[0.0, 0.0], [0.5, -1.0]])
+    found = encode(x, form, scales_of(form, x, torch.tensor([0.0, 0.5])))
+    assert found is not None and same_bits(decode(found), x)
+
+
 def test_values_that_are_not_of_the_format_have_no_codes():
     x = torch.randn(300, 20, generator=torch.Generator().manual_seed(0))
     assert all(encode(x, form) is None for form in SMALL)

@@ -64,11 +64,19 @@ class Packed:
         """Store `coded` in the place of the tensor `name`."""
         del self.tensors[name]
         self.tensors[f"{name}:codes"] = coded.codes
-        scale = coded.scale
-        if scale is not None:
-            codes = scale.codes if isinstance(scale, Powers) else scale.values
-            self.tensors[f"{name}:scales"] = codes
-        self.records[name] = {**record_of(coded), "table": self._table(coded.table)}
+        record = {**record_of(coded), "table": self._table(coded.table)}
+        if coded.scale is not None:
+            record["scale"]["tensor"] = self._scales(name, coded.scale)
+        self.records[name] = record
+
+    def _scales(self, name: str, scale: Powers | Floats) -> str:
+        """Store scales, unless they are those that the layer keeps; where they are."""
+        values = scale.codes if isinstance(scale, Powers) else scale.values
+        kept = self.tensors.get(f"{name}_scale")
+        if kept is not None and same_bits(kept, values):
+            return f"{name}_scale"
+        self.tensors[f"{name}:scales"] = values
+        return f"{name}:scales"
 
     def _table(self, table: Tensor) -> str:
         for name, known in self.tables.items():
@@ -96,7 +104,11 @@ def check_parts(record: Any, parts: Mapping[str, Tensor | None], name: str) -> N
     table = parts.get("table")
     if table is not None:
         tensors["table:0"] = table
-    _read(name, {**record, "table": "table:0"} if isinstance(record, dict) else record, tensors)
+    if isinstance(record, dict):
+        record = {**record, "table": "table:0"}
+    if isinstance(record, dict) and isinstance(record.get("scale"), dict):
+        record["scale"] = {**record["scale"], "tensor": f"{name}:scales"}
+    _read(name, record, tensors)
 
 
 def _scale_record(scale: Powers | Floats | None) -> dict[str, Any] | None:
@@ -199,8 +211,8 @@ def unpack_tensors(tensors: Mapping[str, Tensor], records: Any) -> dict[str, Ten
 def _parts(name: str, record: Mapping[str, Any]) -> Iterator[str]:
     yield f"{name}:codes"
     yield record["table"]
-    if record["scale"] is not None:
-        yield f"{name}:scales"
+    if record["scale"] is not None and record["scale"]["tensor"] != f"{name}_scale":
+        yield record["scale"]["tensor"]
 
 
 def _read(name: str, record: Any, tensors: Mapping[str, Tensor]) -> Coded:
@@ -233,12 +245,15 @@ def _read_scale(
     if record is None:
         return None
     kind = record.get("kind") if isinstance(record, dict) else None
-    if kind == "float" and record.keys() == {"kind", "axis", "group_size"}:
-        values = _tensor(tensors, f"{name}:scales", where, wide)
-        return _read_floats(record, values, shape, where)
-    if kind == "power" and record.keys() == {"kind", "bits", "lowest", "tile", "axis"}:
-        codes = _tensor(tensors, f"{name}:scales", where, torch.uint8)
-        return _read_powers(record, codes, shape, where)
+    place = record.get("tensor") if isinstance(record, dict) else None
+    if place not in (f"{name}:scales", f"{name}_scale"):
+        raise CheckpointError(
+            f"{where}.tensor: expected the scales of '{name}', got {shown(place)}."
+        )
+    if kind == "float" and record.keys() == {"kind", "axis", "group_size", "tensor"}:
+        return _read_floats(record, _tensor(tensors, place, where, wide), shape, where)
+    if kind == "power" and record.keys() == {"kind", "bits", "lowest", "tile", "axis", "tensor"}:
+        return _read_powers(record, _tensor(tensors, place, where, torch.uint8), shape, where)
     raise CheckpointError(f"{where}: expected the record of a scale, got {shown(record)}.")
 
 

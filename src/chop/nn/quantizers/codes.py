@@ -235,7 +235,8 @@ def _back(rows: Tensor, axis: int, like: Tensor) -> Tensor:
 
 def _scaled(values: Tensor, form: ScaleInteger, scale: Floats) -> _Made | None:
     table = _row(TABLES, form)(form).to(values.dtype)
-    steps = (values / spread(scale, values.shape)).round() + 0.0
+    by = spread(scale, values.shape)
+    steps = torch.where(by == 0, 0.0, values / by).round() + 0.0  # a scale of 0: all are 0
     codes = _look_up(steps, table)
     return None if codes is None else (codes, table, scale, None)
 
