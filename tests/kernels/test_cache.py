@@ -34,12 +34,20 @@ def rows(*shape: int) -> Tensor:
 class ByFakeQuantization(DynamicCache):
     """The independent way: values rounded when they come, kept as floats."""
 
-    def __init__(self, config: Any, quantize: Any) -> None:
+    def __init__(self, config: Any, quantize: Any, is_centred: bool) -> None:
         super().__init__(config=config)
-        self.quantize = quantize
+        self.quantize, self.is_centred = quantize, is_centred
+        self.means: dict[Any, Tensor] = {}
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *rest: Any) -> Any:
-        return super().update(self.quantize(key_states), self.quantize(value_states), layer_idx)
+        pairs = ((("key", layer_idx), key_states), (("value", layer_idx), value_states))
+        return super().update(*(self.rounded(name, x) for name, x in pairs), layer_idx)
+
+    def rounded(self, name: Any, x: Tensor) -> Tensor:
+        if not self.is_centred:
+            return self.quantize(x)
+        mean = self.means.setdefault(name, x.mean(2, keepdim=True).bfloat16().float())
+        return self.quantize(x - mean) + mean
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -52,8 +60,14 @@ def test_each_row_has_the_values_of_the_format_by_itself(name: str) -> None:
 
 
 BITS = {
-    **{"mxint8": 8.25, "mxint4": 4.25, "mxfp8": 8.25, "mxfp4": 4.25},
-    **{"int8": 8.25, "int4": 4.25, "fp8": 8.0, "float": 32.0},
+    "mxint8": 8.25,
+    "mxint4": 4.25,
+    "mxfp8": 8.25,
+    "mxfp4": 4.25,
+    "int8": 8.25,
+    "int4": 4.25,
+    "fp8": 8.0,
+    "float": 32.0,
 }
 
 
@@ -74,20 +88,39 @@ def test_integers_are_the_nearest_multiples_of_the_scale_of_their_row(bits: int)
     assert codec.decode(codec.encode(torch.zeros(1, 4)), 4, torch.float32).count_nonzero() == 0
 
 
-@pytest.mark.parametrize("name", ["Llama", "Gemma 3"])
-@pytest.mark.parametrize("way", [{}, {"num_beams": 3}])
-def test_tokens_are_those_of_values_rounded_as_they_come(name: str, way: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "is_centred", "beams"),
+    [("Llama", False, 1), ("Llama", False, 3), ("Llama", True, 1), ("Gemma 3", True, 1)],
+)
+def test_tokens_are_those_of_values_rounded_as_they_come(
+    name: str, is_centred: bool, beams: int
+) -> None:
     config, given = model(name).config, prompts(name)
-    reference = ByFakeQuantization(config, MXInt(4, block_size=32).quantize)
-    expected = tokens(model(name).generate, given, past_key_values=reference, **way)
-    cache = PackedCache(config, "mxint4")
-    found = tokens(graph(name).generate, given, past_key_values=cache, **way)
+    reference = ByFakeQuantization(config, MXInt(4, block_size=32).quantize, is_centred)
+    options = {"num_beams": beams}
+    expected = tokens(model(name).generate, given, past_key_values=reference, **options)
+    cache = PackedCache(config, "mxint4", is_centred=is_centred)
+    found = tokens(graph(name).generate, given, past_key_values=cache, **options)
     assert torch.equal(found, expected)
+
+
+def test_the_mean_of_the_first_tokens_is_kept_once_and_moves_with_its_row() -> None:
+    x = rows(3, 2, 6, 8) + torch.arange(8) * 100.0
+    cache = PackedCache(model("Llama").config, "int8")
+    keys, _ = cache.update(x, x, 0)
+    plain, _ = PackedCache(model("Llama").config, "int8", is_centred=False).update(x, x, 0)
+    assert (keys - x).norm() < 0.05 * (plain - x).norm()
+    assert cache.nbytes == 2 * (x.numel() + 2 * 36 + 2 * 48)
+    cache.reorder_cache(torch.tensor([2, 2, 0]))
+    assert torch.equal(cache.layers[0].keys, keys[[2, 2, 0]])
+    more, _ = cache.update(x[:, :, :1], x[:, :, :1], 0)
+    assert more.shape == (3, 2, 7, 8)
 
 
 def test_layers_have_formats_of_their_own_and_bytes_are_counted() -> None:
     config = model("Llama").config
-    cache = PackedCache(config, {0: "float", "default": {"name": "mxint4", "group_size": 16}})
+    formats = {0: "float", "default": {"name": "mxint4", "group_size": 16}}
+    cache = PackedCache(config, formats, is_centred=False)
     x = rows(1, 2, 6, 8)
     for layer in range(2):
         keys, values = cache.update(x, x, layer)
@@ -99,7 +132,7 @@ def test_layers_have_formats_of_their_own_and_bytes_are_counted() -> None:
 
 
 def test_a_cache_is_cut_reordered_and_forgotten_as_bytes() -> None:
-    cache = PackedCache(model("Llama").config, Integer(8, 4))
+    cache = PackedCache(model("Llama").config, Integer(8, 4), is_centred=False)
     x = rows(3, 2, 6, 8)
     quantised = Integer(8, 4).quantize(x)
     cache.update(x, x, 0)

@@ -1,7 +1,8 @@
 """A cache of keys and values in number formats: codes in memory, values when they are read.
 
-Every token of every head is one row of codes (`chop.kernels.row_codecs`), so a token's values do
-not depend on when it came, and a cache is cut, reordered and joined as bytes.
+Every token of every head is one row of codes (`chop.kernels.row_codecs`), so a cache is cut,
+reordered and joined as bytes. Keys have channels that are large in every token, which would leave
+few codes to the others: what the first tokens have in common is kept once, beside the codes.
 """
 
 from __future__ import annotations
@@ -15,19 +16,24 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from chop.errors import ConfigError
-from chop.kernels.row_codecs import FLOAT, Codec, Parts, codec_of
+from chop.kernels.row_codecs import FLOAT, Codec, FloatCodec, Parts, codec_of
 from chop.nn.quantizers import Quantizer
 
 DEFAULT = "default"
 
 
 class PackedLayer(CacheLayerMixin):
-    """Keys and values of one layer, as codes; with a `window`, those of the last tokens alone."""
+    """Keys and values of one layer, as codes; with a `window`, those of the last tokens alone.
+
+    With `is_centred` codes are of the difference to the mean of the tokens that came first.
+    """
 
     is_croppable = True
 
-    def __init__(self, codec: Codec, window: int | None = None) -> None:
+    def __init__(self, codec: Codec, window: int | None = None, *, is_centred: bool = True) -> None:
         self.codec = codec
+        self.is_centred = is_centred and not isinstance(codec, FloatCodec)
+        self._means: dict[str, Tensor] = {}
         self.window = window
         self.is_sliding = window is not None
         self._held: dict[str, Parts] = {}
@@ -60,7 +66,15 @@ class PackedLayer(CacheLayerMixin):
         return None if parts is None else self._decoded(name, parts)
 
     def _decoded(self, name: str, parts: Parts) -> Tensor:
-        return self.codec.decode(parts, self._columns[name], self.dtype)
+        values = self.codec.decode(parts, self._columns[name], self.dtype)
+        mean = self._means.get(name)
+        return values if mean is None else values + mean.to(values.dtype)
+
+    def _encoded(self, name: str, states: Tensor) -> Parts:
+        if self.is_centred and name not in self._means:
+            self._means[name] = states.float().mean(-2, keepdim=True).bfloat16()
+        mean = self._means.get(name)
+        return self.codec.encode(states if mean is None else states - mean.to(states.dtype))
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Remember what the values look like."""
@@ -76,7 +90,7 @@ class PackedLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         self.cumulative_length += key_states.shape[-2]
         full = {
-            name: _joined(self._held.get(name), self.codec.encode(states))
+            name: _joined(self._held.get(name), self._encoded(name, states))
             for name, states in (("key", key_states), ("value", value_states))
         }
         kept = None if self.window is None else 1 - self.window
@@ -102,8 +116,9 @@ class PackedLayer(CacheLayerMixin):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of codes and scales."""
-        return sum(part.nbytes for parts in self._held.values() for part in parts)
+        """Bytes of codes, scales and means."""
+        means = sum(mean.nbytes for mean in self._means.values())
+        return means + sum(part.nbytes for parts in self._held.values() for part in parts)
 
     @property
     def elements(self) -> int:
@@ -116,17 +131,21 @@ class PackedLayer(CacheLayerMixin):
     def _change(self, change: Any) -> None:
         self._held = {name: tuple(map(change, parts)) for name, parts in self._held.items()}
 
+    def _change_rows(self, change: Any) -> None:
+        self._change(change)
+        self._means = {name: change(mean) for name, mean in self._means.items()}
+
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Take rows of the batch in another order."""
-        self._change(lambda part: part.index_select(0, beam_idx.to(part.device)))
+        self._change_rows(lambda part: part.index_select(0, beam_idx.to(part.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every row of the batch."""
-        self._change(lambda part: part.repeat_interleave(repeats, dim=0))
+        self._change_rows(lambda part: part.repeat_interleave(repeats, dim=0))
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep these rows of the batch."""
-        self._change(lambda part: part[indices])
+        self._change_rows(lambda part: part[indices])
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forget as many of the last tokens; a negative number, as transformers has it."""
@@ -140,15 +159,16 @@ class PackedLayer(CacheLayerMixin):
 
     def reset(self) -> None:
         """Forget everything."""
+        self._means = {}
         self._held, self.cumulative_length, self.is_initialized = {}, 0, False
 
     def offload(self) -> None:
         """Move the codes to the CPU."""
-        self._change(lambda part: part.to("cpu", non_blocking=True))
+        self._change_rows(lambda part: part.to("cpu", non_blocking=True))
 
     def prefetch(self) -> None:
         """Bring the codes back."""
-        self._change(lambda part: part.to(self.device, non_blocking=True))
+        self._change_rows(lambda part: part.to(self.device, non_blocking=True))
 
 
 def _joined(held: Parts | None, new: Parts) -> Parts:
@@ -169,6 +189,8 @@ class PackedCache(DynamicCache):
     `formats` is one format for all layers, or a mapping from layers to formats, with "default" for
     the others. A format is a name (mxint8, mxint4, mxfp8, mxfp4, int8, int4, float, or any of the
     registry) or its config. `config` is the model's; layers with a sliding window keep the window.
+    `is_centred`: codes are of the difference to the mean of the prompt's tokens, which makes them
+    finer; without, a token's values depend on nothing else.
 
         mg.generate(**inputs, past_key_values=PackedCache(mg.model.config, "mxint8"))
     """
@@ -177,11 +199,15 @@ class PackedCache(DynamicCache):
         self,
         config: Any,
         formats: str | Mapping[Any, Any] | Quantizer = "mxint8",
+        *,
+        is_centred: bool = True,
     ) -> None:
         plain = DynamicCache(config=config).layers
         chosen = formats_by_layer(formats, len(plain))
         layers: list[Any] = [
-            PackedLayer(codec_of(chosen[i], f"cache, layer {i}"), _window(layer, i))
+            PackedLayer(
+                codec_of(chosen[i], f"cache, layer {i}"), _window(layer, i), is_centred=is_centred
+            )
             for i, layer in enumerate(plain)
         ]
         Cache.__init__(self, layers=layers)
@@ -189,11 +215,14 @@ class PackedCache(DynamicCache):
     @property
     def nbytes(self) -> int:
         """Bytes of codes and scales of all layers."""
-        return sum(layer.nbytes for layer in self.layers)
+        return sum(layer.nbytes for layer in self._packed())
+
+    def _packed(self) -> list[Any]:
+        return list(self.layers)
 
     def capacity(self, bits: int = 16) -> float:
         """How many times as many tokens fit as in numbers of `bits` bits, as measured in bytes."""
-        elements = sum(layer.elements for layer in self.layers)
+        elements = sum(layer.elements for layer in self._packed())
         return elements * bits / 8 / self.nbytes if self.nbytes else 1.0
 
 

@@ -16,6 +16,8 @@ MODULES = {
     "compile": "compile_model",
     "pass": "run_pass",
     "list": "list_names",
+    "export": "export_model",
+    "import": "import_model",
 }
 """Commands whose names are words of Python's, and the modules that run them."""
 CONFIGS = "chop.cli.configs"
@@ -105,7 +107,22 @@ for _name, _summary, _config, _examples in (
         "eval",
         "measure a model on the test rows of a dataset",
         f"{CONFIGS}:EvalConfig",
-        ("mase eval out/train --dataset digits", "mase eval out/quantize --dataset digits --json"),
+        (
+            "mase eval out/train --dataset digits",
+            "mase eval out/quantize --dataset digits --json",
+            "mase eval ./llama --metric perplexity --dataset ./text --test-rows 64",
+            "mase eval out/quantize --metric token_agreement --against ./llama --dataset ./text",
+        ),
+    ),
+    (
+        "generate",
+        "let a language model write on from a prompt: tokens/s, memory, cache in a format",
+        f"{CONFIGS}:GenerateConfig",
+        (
+            "mase generate Qwen/Qwen3-0.6B --prompt 'The weather today is'",
+            "mase generate out/mine --tokenizer ./llama --prompt Once --sample --top-k 20",
+            "mase generate ./llama --prompt Once --pack mxint4 --cache mxint8",
+        ),
     ),
     (
         "explain",
@@ -161,6 +178,22 @@ for _name, _summary, _config, _examples in (
             "mase bench out/train --against out/prune --batch 64",
             "mase bench prajjwal1/bert-tiny --compile --iterations 5,50,200",
         ),
+    ),
+    (
+        "export",
+        "write a model for onnxruntime, llama.cpp, transformers or QONNX",
+        f"{CONFIGS}:ExportConfig",
+        (
+            "mase export out/quantize --to onnx",
+            "mase export ./llama --task causal-lm --to gguf --format Q4_0 --tokenizer ./llama",
+            "mase export out/quantize --to compressed-tensors --fallback float",
+        ),
+    ),
+    (
+        "import",
+        "read a GGUF file or a folder of compressed-tensors as a graph",
+        f"{CONFIGS}:ImportConfig",
+        ("mase import model.gguf", "mase import ./model --source compressed-tensors"),
     ),
     (
         "emit",
