@@ -230,7 +230,7 @@ tools.get_trainer(linear, digits, seed="x") | get_trainer: seed is a number, got
 tools.get_trainer(linear, digits, output_dir=None, resume=True) | get_trainer: output_dir: expected a path, got None (NoneType).
 tools.get_trainer(bert, digits) | the model takes input_ids, attention_mask, token_type_ids,
 tools.get_trainer(linear, digits).train(resume_from_checkpoint=True) | mase_output/trainer: no complete checkpoint to resume from.
-utils.deepsetattr(graph().model, "nowhere.weight", 3) | deepsetattr: GraphModule has no 'nowhere'.
+utils.deepsetattr(graph().model, "nowhere.weight", 3) | deepsetattr: Sequential has no 'nowhere'.
 utils.deepsetattr(graph().model, "", linear) | deepsetattr: '' names no attribute.
 actions.sweep("sparsty", None, folder) | sweep: subject: expected a Subject, got None (NoneType).
 actions.sweep("sparsity", None, folder) | sweep: subject: expected a Subject, got None (NoneType).

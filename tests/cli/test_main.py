@@ -55,7 +55,7 @@ class Watch:
 
 sys.meta_path.insert(0, Watch())  # `main` puts its own before it
 more = {"sweep": ["sparsity"], "quantize": ["--width", "8"], "search": ["--formats", "integer"],
-        "completion": ["bash"]}
+        "completion": ["bash"], "generate": ["mlp", "--prompt", "a"]}
 for name in COMMANDS:
     words = [name, *more.get(name, ["mlp"]), *sys.argv[1:]]
     try:

@@ -19,7 +19,7 @@ IGNORED = -100
 """The label of what is not to be predicted, such as padding."""
 
 METRICS: Registry[Metric] = Registry("metric")
-ERRORS = ("mse", "mae")
+ERRORS = ("mse", "mae", "perplexity")
 """Metrics of which less is better."""
 
 
@@ -92,6 +92,38 @@ def mse(scores: Array, labels: Array) -> float:
 def mae(scores: Array, labels: Array) -> float:
     """Mean of the absolute differences."""
     return float(np.abs(_differences(scores, labels)).mean())
+
+
+@METRICS.entry("perplexity")
+def perplexity(scores: Array, labels: Array) -> float:
+    """Of a language model: e to the mean surprise at each token, by what came before it.
+
+    Labels are the tokens themselves: the scores at each place are of the next one.
+    """
+    before, wanted = _next_tokens(scores, labels)
+    top = before.max(-1, keepdims=True)
+    total = np.log(np.exp(before - top).sum(-1)) + top[:, 0]
+    return float(np.exp((total - before[np.arange(len(wanted)), wanted]).mean()))
+
+
+@METRICS.entry("token_agreement")
+def token_agreement(scores: Array, labels: Array) -> float:
+    """Share of places at which the highest score is at the next label: of another model's text,
+    how often this one goes on alike.
+    """
+    before, wanted = _next_tokens(scores, labels)
+    return float((before.argmax(-1) == wanted).mean())
+
+
+def _next_tokens(scores: Array, labels: Array) -> tuple[Array, Array]:
+    if scores.ndim != 3 or scores.shape[:2] != labels.shape:
+        raise ConfigError(
+            f"metric: perplexity and token_agreement need a score for each token of the vocabulary "
+            f"at each place; the model gives {list(scores.shape)} for labels {list(labels.shape)}."
+        )
+    wanted = labels[:, 1:].reshape(-1)
+    before = scores[:, :-1].reshape(len(wanted), -1).astype(np.float64)
+    return before[wanted != IGNORED], wanted[wanted != IGNORED]
 
 
 def _differences(scores: Array, labels: Array) -> Array:

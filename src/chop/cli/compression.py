@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from chop.actions.language import AGREEMENT
 from chop.actions.model_size import model_size
 from chop.cli.data import Data, load_data
 from chop.cli.failures import UsageError
@@ -34,13 +37,17 @@ def compress(config: Any, session: Session, plan: Compression) -> tuple[MaseGrap
     if data is None and (plan.epochs or plan.is_measured):
         raise UsageError(f"{plan.name}: to measure or train give --dataset.")
     graph = load_graph(config, source, data)
-    before = _facts(graph, data, config, plan)
+    reference = copy.deepcopy(graph) if config.metric == AGREEMENT else None
+    facts = functools.partial(
+        _facts, graph, data=data, config=config, plan=plan, reference=reference
+    )
+    before = facts()
     info = plan.change(graph, data)
-    stages = {"before": before, "after": _facts(graph, data, config, plan)}
+    stages = {"before": before, "after": facts()}
     if plan.epochs:
         assert data is not None, "checked above"
         info["train"] = fit(graph, data, config, plan.epochs, session, plan.stage)
-        stages[f"after {plan.stage}"] = _facts(graph, data, config, plan)
+        stages[f"after {plan.stage}"] = facts()
         forget_checkpoints(session)
     last = list(stages)[-1]
     rows = with_units(before_and_after(before, stages[last]))
@@ -48,10 +55,16 @@ def compress(config: Any, session: Session, plan: Compression) -> tuple[MaseGrap
     return graph, {**describe(graph, source), **info, "stages": stages}
 
 
-def _facts(graph: MaseGraph, data: Data | None, config: Any, plan: Compression) -> dict[str, Any]:
+def _facts(
+    graph: MaseGraph,
+    data: Data | None,
+    config: Any,
+    plan: Compression,
+    reference: MaseGraph | None,
+) -> dict[str, Any]:
     found = model_size(graph)
     if data is not None and (plan.is_measured or plan.epochs):
-        found |= measure(graph, data, config)
+        found |= measure(graph, data, config, reference)
     return found
 
 

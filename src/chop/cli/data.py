@@ -13,6 +13,7 @@ from chop.cli.configs import DataOptions
 from chop.cli.failures import UsageError
 from chop.dataset import DATASETS, get_dataset, get_tokenized_dataset
 from chop.dataset.rows import draw_rows, hold_out
+from chop.dataset.token_streams import is_token_stream, load_token_streams
 
 SPLITS = {"train": "train_rows", "test": "test_rows", "validation": "test_rows"}
 """Split -> the option that limits its rows."""
@@ -78,6 +79,8 @@ def load_data(options: DataOptions, model_place: str | None) -> Data | None:
 
     if options.dataset in DATASETS:
         return Data(choose(get_dataset(options.dataset)))
+    if is_token_stream(options.dataset):
+        return Data(choose(load_token_streams(options.dataset, options.max_token_len)))
     tokenizer_place = options.tokenizer or model_place
     if tokenizer_place is None:
         raise UsageError(

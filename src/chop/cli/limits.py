@@ -22,9 +22,12 @@ LIMITS: Mapping[str, Limit] = {
     **dict.fromkeys(("train_rows", "test_rows", "max_token_len", "batch", "trials"), COUNT),
     **dict.fromkeys(("batch_size", "eval_batch_size", "save_steps", "workers"), COUNT),
     **dict.fromkeys(("iterations", "input_shape"), COUNT),
+    **dict.fromkeys(("max_new_tokens", "beams", "repeat", "top_k"), COUNT),
     **dict.fromkeys(("seed", "seeds"), SEED),
     **dict.fromkeys(("sparsity", "sparsities"), SHARE),
     "learning_rate": POSITIVE,
+    "temperature": POSITIVE,
+    "top_p": ("above 0 and at most 1", lambda value: 0 < value <= 1),
 }
 """Option -> what its value, or each of its values, may be; the same for every command."""
 NOT_EMPTY = ("iterations", "input_shape", "seeds", "values", "type", "inputs", "devices")

@@ -6,12 +6,13 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
+from chop.actions.language import LANGUAGE_METRICS
 from chop.actions.model_under_study import Subject
 from chop.cli.configs import SearchConfig
 from chop.cli.data import Data, require_data
 from chop.cli.settings import read_settings, to_toml
 from chop.cli.source import Source, find_source, load_graph
-from chop.cli.training import make_trainer, training_arguments
+from chop.cli.training import make_trainer, measure, training_arguments
 from chop.config import parse_toml
 from chop.ir.graph import MaseGraph
 
@@ -30,10 +31,15 @@ def make_subject(graph: MaseGraph, data: Data, config: Any) -> Subject:
         trainer(changed, seed, **chosen).train()
         changed.model.to("cpu").eval()
 
+    def evaluate(changed: MaseGraph) -> float:
+        if config.metric in LANGUAGE_METRICS:
+            return measure(changed, data, config, graph)[config.metric]
+        return float(trainer(changed, 0).evaluate()[f"eval_{config.metric}"])
+
     return Subject(
         graph=lambda seed: copy.deepcopy(graph),
         train=train,
-        evaluate=lambda changed: float(trainer(changed, 0).evaluate()[f"eval_{config.metric}"]),
+        evaluate=evaluate,
         batches=lambda: data.batches(graph.model, config.eval_batch_size, OBSERVED_BATCHES),
     )
 

@@ -48,6 +48,8 @@ TAKEN = dict(
 """The options about a model that say something of each form (`input_shape` is checked later)."""
 UNSET: dict[str, Any] = {"task": DEFAULT_TASK, "model_options": {}, "inputs": None, "classes": ()}
 LABELS = "labels"
+LANGUAGE_TASK = "causal-lm"
+LANGUAGE_METRICS = ("perplexity", "token_agreement")
 
 
 @dataclass(frozen=True)
@@ -162,9 +164,15 @@ def _hugging_face(name: str, options: ModelOptions, tried: list[str]) -> Source 
     if place.is_folder and not Path(place.name, "config.json").is_file():
         tried.append(f"{FORMS[3]} ({place.name} has no config.json)")
         return None
-    model = get_model(name, options.task, **options.model_options)
+    model = get_model(name, _task(options), **options.model_options)
     kind = FORMS[3] if place.is_folder else FORMS[4]
     return Source(name, kind, model=model, place=place.name)
+
+
+def _task(options: ModelOptions) -> str:
+    """The task asked for; where none is, metrics of text are of language models."""
+    of_text = getattr(options, "metric", "perplexity") in LANGUAGE_METRICS
+    return LANGUAGE_TASK if of_text and options.task == DEFAULT_TASK else options.task
 
 
 FINDERS: tuple[Callable[[str, ModelOptions, list[str]], Source | None], ...] = (

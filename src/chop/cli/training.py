@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
+from chop.actions.language import LANGUAGE_METRICS, measure_language
 from chop.actions.train import get_trainer
 from chop.cli.console import Console, ProgressDisplay
 from chop.cli.data import Data
@@ -70,8 +71,20 @@ class StepReport(TrainerCallback):
             self.note = f"loss {float(logs['loss']):.4f}"
 
 
-def measure(graph: MaseGraph, data: Data, settings: MeasureSettings) -> dict[str, float]:
-    """The loss and the metric of a graph on the test rows."""
+def measure(
+    graph: MaseGraph, data: Data, settings: MeasureSettings, reference: MaseGraph | None = None
+) -> dict[str, float]:
+    """The loss and the metric of a graph on the test rows; `reference` is a model to agree with."""
+    if settings.metric in LANGUAGE_METRICS:
+        other = None if reference is None else reference.model
+        found = measure_language(
+            graph.model,
+            data.test,
+            batch_size=settings.eval_batch_size,
+            reference=other,
+            metric=settings.metric,
+        )
+        return {settings.metric: found.pop(settings.metric), **found}
     trainer = make_trainer(graph, data, settings, 1, {})
     told = trainer.evaluate()
     keys = (settings.metric, "loss")

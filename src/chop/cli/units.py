@@ -16,6 +16,8 @@ UNITS = {
     **dict.fromkeys(("sparsity", "model_sparsity"), SHARE),
     **dict.fromkeys(("accuracy", "precision", "recall", "f1"), SHARE),
     **dict.fromkeys(("float accuracy", "compressed accuracy"), SHARE),
+    "token_agreement": SHARE,
+    "perplexity": "tokens",
     "matthews_correlation": "-1 to 1",
     "mse": "label units squared",
     "mae": "label units",

@@ -28,6 +28,7 @@ TASKS = {
     "question-answering": "AutoModelForQuestionAnswering",
     "image-classification": "AutoModelForImageClassification",
     "causal-lm": "AutoModelForCausalLM",
+    "seq2seq-lm": "AutoModelForSeq2SeqLM",
     "masked-lm": "AutoModelForMaskedLM",
     "base": "AutoModel",
 }

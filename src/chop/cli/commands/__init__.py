@@ -107,7 +107,22 @@ for _name, _summary, _config, _examples in (
         "eval",
         "measure a model on the test rows of a dataset",
         f"{CONFIGS}:EvalConfig",
-        ("mase eval out/train --dataset digits", "mase eval out/quantize --dataset digits --json"),
+        (
+            "mase eval out/train --dataset digits",
+            "mase eval out/quantize --dataset digits --json",
+            "mase eval ./llama --metric perplexity --dataset ./text --test-rows 64",
+            "mase eval out/quantize --metric token_agreement --against ./llama --dataset ./text",
+        ),
+    ),
+    (
+        "generate",
+        "let a language model write on from a prompt: tokens/s, memory, cache in a format",
+        f"{CONFIGS}:GenerateConfig",
+        (
+            "mase generate Qwen/Qwen3-0.6B --prompt 'The weather today is'",
+            "mase generate out/mine --tokenizer ./llama --prompt Once --sample --top-k 20",
+            "mase generate ./llama --prompt Once --pack mxint4 --cache mxint8",
+        ),
     ),
     (
         "explain",

@@ -35,7 +35,8 @@ def run(config: ReportConfig, session: Session) -> dict[str, Any]:
             data = load_data(chosen, source.place)
             graphs[label if len(given) > 1 else "model"] = load_graph(chosen, source, data)
             if data is not None:
-                metrics[label] = measure(list(graphs.values())[-1], data, chosen)[config.metric]
+                first, last = (list(graphs.values())[i] for i in (0, -1))
+                metrics[label] = measure(last, data, chosen, first)[config.metric]
         if not graphs:
             raise UsageError("report: give a model, and --before to compare it with another.")
         report = Report(

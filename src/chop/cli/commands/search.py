@@ -149,8 +149,8 @@ def _apply(
     graph.export(session.folder / GRAPH)
     test = {
         "rows": len(loaded.data.test),
-        "uncompressed": measure(loaded.graph, loaded.data, config)[config.metric],
-        "applied": measure(graph, loaded.data, config)[config.metric],
+        "uncompressed": measure(loaded.graph, loaded.data, config, loaded.graph)[config.metric],
+        "applied": measure(graph, loaded.data, config, loaded.graph)[config.metric],
     }
     told = ", ".join(f"{name} {value:.4g}" for name, value in trial["values"].items())
     session.console.say(

@@ -6,7 +6,7 @@ import copy
 import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import fx, nn
@@ -14,14 +14,19 @@ from torch import fx, nn
 from chop.arguments import MANY, MAPPING, NONE, PATH, Kind, an, check, takes
 from chop.errors import CheckpointError, ChopError, GraphError, TraceError
 from chop.ir.drawing import draw
+from chop.ir.graph.generation import Generator, has_cache
 from chop.ir.guards import guards_of
 from chop.ir.store.checkpoint import load_graph, save_graph, save_state_dict
 from chop.ir.store.traced import TracedModule
 from chop.ir.trace.comparison import warn_if_different
 from chop.ir.trace.inputs import check_concrete, example_inputs
+from chop.ir.trace.past import check_has_cache, names_with_cache
 from chop.ir.trace.recapture import CaptureAgain
 from chop.ir.trace.tracer import TraceOptions, trace
 from chop.registry import suggest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 MODEL = an(nn.Module, "a torch.nn.Module")
 CLASSES = Kind(
@@ -42,6 +47,8 @@ class MaseGraph:
 
     Called with sizes at which the model's code would have gone another way, the graph raises a
     SizeError; with `recapture` it is captured again there, as long as it is as it was captured.
+
+    With `cache` a language model is captured with its cache of keys and values: `generate` runs.
 
     The graph shares modules and parameters with `model`: training one trains the other.
     """
@@ -67,6 +74,7 @@ class MaseGraph:
         specialize: bool = False,
         cf_args: Mapping[str, Any] | None = None,
         recapture: bool = False,
+        cache: bool = False,
     ) -> None:
         check_custom_ops(custom_ops or {})
         check_concrete(model, cf_args or {})
@@ -79,12 +87,16 @@ class MaseGraph:
             return
         leaves = (*leaf_modules, *self.custom_ops.get("modules", {}))
         check_leaves(model, leaf_modules)
+        options = TraceOptions(leaves, specialize, cache)
+        if cache:
+            check_has_cache(model)
+            hf_input_names = names_with_cache(model, hf_input_names, dummy_in)
         self.dummy_in = example_inputs(model, hf_input_names, dummy_in)
-        self.model = _captured(model, self.dummy_in, TraceOptions(leaves, specialize))
+        self.model = _captured(model, self.dummy_in, options)
         self._shared.update(id(p) for p in self.model.parameters())
         warn_if_different(model, self.model, self.dummy_in)
         if recapture:
-            self._recapture_with(model, TraceOptions(leaves, specialize))
+            self._recapture_with(model, options)
 
     def _recapture_with(self, model: nn.Module, options: TraceOptions) -> None:
         example = self.dummy_in or {}
@@ -152,6 +164,35 @@ class MaseGraph:
         self.model.recompile()
         self._release_original()
 
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Tokens that follow the ones given: transformers' own `generate`, run on this graph.
+
+        It takes what transformers' takes: `mg.generate(**inputs, max_new_tokens=20)`, sampling,
+        beams, a streamer, `past_key_values`, `cache_implementation="static"`. The graph must have
+        been captured with `cache=True`; with `use_cache=False` any does.
+        """
+        model: Any = self.as_transformers()
+        if not has_cache(self.model) and kwargs.get("use_cache") is not False:
+            raise GraphError(
+                f"generate: {type(self.model).__name__} was captured without its cache. Capture "
+                "it with MaseGraph(model, cache=True), or pass use_cache=False: each token then "
+                "takes a run over all before it."
+            )
+        return model.generate(*args, **kwargs)
+
+    def as_transformers(self) -> PreTrainedModel:
+        """This graph as a model of the class it came from, with that class's `generate`.
+
+        It holds the graph as it is now, and is made again only after the graph has changed, so
+        what was compiled for one call of `generate` serves the next.
+        """
+        known: Generator | None = self.__dict__.get("_generator")
+        if known is None or not known.is_of(self.model):
+            kept = self.original
+            known = Generator(self.model, None if kept is None else type(kept))
+            self.__dict__["_generator"] = known
+        return known.model
+
     @takes(GraphError, path=PATH, file=PATH | NONE)
     def draw(self, path: str | Path = "mase_graph.svg", *, file: str | Path | None = None) -> Path:
         """Write a picture of the graph, as SVG or DOT by the suffix, and say where.
@@ -204,7 +245,8 @@ class MaseGraph:
 
     def __getstate__(self) -> dict[str, Any]:
         kept = self._original if isinstance(self._original, nn.Module) else None
-        return {**vars(self), "_original": kept, "_shared": set()}  # ids mean nothing elsewhere
+        state = {k: v for k, v in vars(self).items() if k != "_generator"}
+        return {**state, "_original": kept, "_shared": set()}  # ids mean nothing elsewhere
 
     def __repr__(self) -> str:
         return f"MaseGraph({type(self.model).__name__}, {len(self.nodes)} nodes)"

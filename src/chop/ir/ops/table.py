@@ -18,6 +18,7 @@ from chop.ir.ops import (
     matrix,
     movement,
     norms,
+    past,
     reductions,
     shapes,
 )
@@ -70,6 +71,7 @@ for _row in (
     *elementwise.ROWS,
     *reductions.ROWS,
     *movement.ROWS,
+    *past.ROWS,
     *shapes.ROWS,
 ):
     register_op(_row)

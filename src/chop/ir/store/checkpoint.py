@@ -61,6 +61,8 @@ _KEYS = {
 }
 GUARDS = "guards"
 """What must hold of the sizes of inputs, as plain data."""
+GENERATION = "generation"
+"""How a language model with a cache goes on by default, as plain data; in its files alone."""
 _KEYS_SINCE_2 = {"views": dict, "tensors": dict, "sha256": str, GUARDS: (dict, type(None))}
 _KEYS_SINCE_3 = {**_KEYS_SINCE_2, "packed": dict}
 _KEYS_OF = {1: _KEYS, 2: {**_KEYS, **_KEYS_SINCE_2}, 3: {**_KEYS, **_KEYS_SINCE_3}}
@@ -115,6 +117,8 @@ def save_graph(
         "config": encode_config(getattr(model, "config", None)),
         GUARDS: _encode_guards(guards_of(model)),
     }
+    if model.generation_config is not None:
+        description[GENERATION] = json.loads(model.generation_config.to_json_string(False))
     if is_packed:
         description["packed"] = packed.records
     description["sha256"] = digest(description)
@@ -273,7 +277,7 @@ def _read_description(file: Path) -> dict[str, Any]:
     for key, kind in keys.items():
         if not isinstance(found.get(key, file), kind):
             raise CheckpointError(f"{file}: key '{key}' is missing or not what it should be.")
-    unknown = found.keys() - keys.keys()
+    unknown = found.keys() - keys.keys() - {GENERATION}
     if unknown:
         raise CheckpointError(f"{file}: unknown key {shown(min(unknown))}.")
     if version != 1 and found["sha256"] != digest(found):
@@ -308,7 +312,18 @@ def decode_model(
         Guards.from_data(description[GUARDS]).attach(model)
     if description["config"] is not None:
         model.config = decode_config(description["config"], decode, "config")
+    if description.get(GENERATION) is not None:
+        model.generation_config = _decode_generation(description[GENERATION])
     return model
+
+
+def _decode_generation(fields: Any) -> Any:
+    from transformers import GenerationConfig
+
+    try:
+        return GenerationConfig.from_dict(fields)
+    except Exception as error:  # of any kind: transformers checks the fields in its own way
+        raise CheckpointError(f"{GENERATION}: not what transformers takes ({error!r}).") from error
 
 
 def _check_all_called(graph: fx.Graph, parts: Mapping[str, Any]) -> None:

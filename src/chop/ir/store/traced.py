@@ -30,6 +30,8 @@ class TracedModule(fx.GraphModule):
     """The inputs, in the order in which they are given."""
     recapture: Recapture | None = None
     """Makes this the graph for other sizes, before a call with them runs."""
+    generation_config: Any = None
+    """How transformers' `generate` goes on by default; of a graph with a cache."""
 
     def recompile(self) -> Any:
         """Make the module run its graph, after a change to it."""
@@ -45,11 +47,12 @@ class TracedModule(fx.GraphModule):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TracedModule:
         new: TracedModule = super().__deepcopy__(memo)  # type: ignore[assignment]
-        type(new).__name__ = type(self).__name__  # fx makes a class for each, and forgets the name
+        type(new).__name__ = type(self).__name__  # fx makes a class for each, named GraphModule
         _copy_metadata(self.graph, new.graph, memo)
         config = copy.deepcopy(getattr(self, "config", None), memo)
         guards = copy.deepcopy(guards_of(self))
         _restore(new, template_of(self), config, _modes(self), _transient(self), guards)
+        new.generation_config = copy.deepcopy(self.generation_config, memo)
         return new
 
     def __reduce__(self) -> Any:
@@ -59,13 +62,17 @@ class TracedModule(fx.GraphModule):
         attributes = {target: _attribute(self, target) for target in sorted(targets)}
         config = getattr(self, "config", None)
         extras = (template_of(self), config, _modes(self), _transient(self), guards_of(self))
-        return _rebuild, (nodes, attributes, type(self).__name__, extras)
+        name = type(self).__name__
+        return _rebuild, (nodes, attributes, name, extras, self.generation_config)
 
 
-def _rebuild(nodes: Any, attributes: Any, class_name: str, extras: Any) -> TracedModule:
+def _rebuild(
+    nodes: Any, attributes: Any, class_name: str, extras: Any, generation_config: Any = None
+) -> TracedModule:
     graph = decode_graph(nodes, Decoder(trust=True))
     new = TracedModule(attributes, graph, class_name=class_name)
     _restore(new, *extras)
+    new.generation_config = generation_config
     return new
 
 

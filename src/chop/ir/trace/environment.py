@@ -64,7 +64,7 @@ def source_modules(model: nn.Module) -> list[ModuleType]:
 
 
 @contextlib.contextmanager
-def tracing_environment(model: nn.Module) -> Iterator[None]:
+def tracing_environment(model: nn.Module, *, cache: bool = False) -> Iterator[None]:
     """Everything about the world, apart from recording itself, that tracing changes."""
     sources = source_modules(model)
     with contextlib.ExitStack() as stack:
@@ -72,7 +72,7 @@ def tracing_environment(model: nn.Module) -> Iterator[None]:
         stack.enter_context(_without_caches(sources))
         stack.enter_context(keeping_sizes([vars(s) for s in sources]))
         stack.enter_context(_python_instead_of_torchscript(sources))
-        stack.enter_context(_hugging_face_told(model))
+        stack.enter_context(_hugging_face_told(model, cache))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())  # what the model switches off must show
@@ -158,14 +158,16 @@ def _python_instead_of_torchscript(sources: list[ModuleType]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _hugging_face_told(model: nn.Module) -> Iterator[None]:
+def _hugging_face_told(model: nn.Module, cache: bool) -> Iterator[None]:
     """Answer "are we tracing?" with yes, which takes the path that does not depend on data."""
     helpers = sys.modules.get("transformers.utils.import_utils")
     with contextlib.ExitStack() as stack:
         if helpers is not None:
             stack.enter_context(patched(helpers, "is_jit_tracing", lambda: True))
         for config in _configs(model):
-            if getattr(config, "use_cache", False):  # a graph of one pass keeps no past keys
+            if (
+                getattr(config, "use_cache", False) and not cache
+            ):  # a graph of one pass keeps no past keys
                 vars(config)["use_cache"] = False
             # "eager" loops over the experts that tokens hit, which depends on data.
             if getattr(config, "_experts_implementation", None) == "eager":

@@ -8,6 +8,7 @@ known by identity; sizes come back as tracked numbers (`chop.ir.trace.tracked`).
 from __future__ import annotations
 
 import contextlib
+import inspect
 import operator
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -46,6 +47,10 @@ from chop.log import get_logger
 logger = get_logger(__name__)
 
 LeafRule = Callable[[nn.Module, str], bool]
+
+
+class Opaque:
+    """An input that is no tensor: the graph hands it on, and asks it by whole functions."""
 
 
 class NeedsRealValuesError(Exception):
@@ -90,11 +95,12 @@ class Recorder:
 
     # -- values -> graph ---------------------------------------------------------------------
 
-    def placeholder(self, name: str, value: Any) -> None:
+    def placeholder(self, name: str, value: Any, default: Any = inspect.Signature.empty) -> fx.Node:
         """Declare an input of the graph."""
-        node = self.graph.placeholder(name)
+        node = self.graph.placeholder(name, default_value=default)
         node.meta["owner"] = ""
-        self._learn(value, node)
+        self.learn(value, node)
+        return node
 
     def output(self, value: Any) -> None:
         """End the graph with `value`, nested as the model returned it."""
@@ -106,7 +112,7 @@ class Recorder:
             return self.tensor_node(value)
         if isinstance(value, Tracked):
             return value.expression.node
-        if isinstance(value, torch.device) and id(value) in self._known:
+        if isinstance(value, torch.device | Opaque) and id(value) in self._known:
             return self._known_node(value)
         if isinstance(value, slice):
             return slice(*(self.argument(v) for v in (value.start, value.stop, value.step)))
@@ -150,16 +156,16 @@ class Recorder:
 
     # -- graph -> values ---------------------------------------------------------------------
 
-    def _learn(self, value: Any, source: fx.Node | Expression, detached: bool = False) -> None:
+    def learn(self, value: Any, source: fx.Node | Expression, detached: bool = False) -> None:
         """Remember where every tensor inside `value` comes from."""
-        if isinstance(value, torch.Tensor | torch.device):
+        if isinstance(value, torch.Tensor | torch.device | Opaque):
             known = Expression(self, "detach", source) if detached else source
             self._known[id(value)] = (value, known)  # holding it keeps its id from being reused
         elif isinstance(value, Mapping | tuple | list):
             items = value.items() if isinstance(value, Mapping) else enumerate(value)
             for key, item in items:
                 part = Expression(self, operator.getitem, source, key)
-                self._learn(item, part, detached)
+                self.learn(item, part, detached)
 
     def write(self, function: Callable[..., Any] | str, args: tuple[Any, ...]) -> fx.Node:
         """Write one call of a function, or of the method so named, on expressions and values."""
@@ -218,7 +224,7 @@ class Recorder:
         nodes = tuple(self.argument(a) for a in args)
         named = {key: self.argument(value) for key, value in kwargs.items()}
         node = self._create(op, target, nodes, named)
-        self._learn(result, node, detached=self._stops_gradient((args, kwargs)))
+        self.learn(result, node, detached=self._stops_gradient((args, kwargs)))
         self._mark(result, (args, kwargs))
 
     def _stops_gradient(self, inputs: Any) -> bool:
@@ -243,7 +249,7 @@ class Recorder:
             return self._see_device(tensor, value)
         if name in TENSOR_GETTERS and isinstance(value, torch.Tensor):
             value = _fresh(value, args)
-            self._learn(value, expression)
+            self.learn(value, expression)
         return value
 
     def _size(self, name: str, args: Any, kwargs: Any, result: Any) -> Any:
@@ -354,7 +360,7 @@ class Recorder:
             result = self._run_leaf(module, args, kwargs)
         if not getattr(module, "inplace", False):
             result = _fresh(result, (args, kwargs))
-        self._learn(result, node)
+        self.learn(result, node)
         self._mark(result, (args, kwargs, list(module.parameters())))
         return result
 
@@ -387,12 +393,16 @@ class Recorder:
         """Record a custom autograd function as one node; `apply` runs it."""
         if self.inside:
             return apply(*args, **kwargs)
+        return self.call_whole(AppliedFunction(cls), apply, args, kwargs)
+
+    def call_whole(self, target: Any, run: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Record a function as one node, whatever it does inside; `run` gives its result."""
         with self.not_recording(), torch._C.DisableTorchFunction():
-            result = apply(*args, **kwargs)
+            result = run(*args, **kwargs)
         result = _fresh(result, (args, kwargs))
         nodes = tuple(self.argument(a) for a in args)
         named = {key: self.argument(value) for key, value in kwargs.items()}
-        self._learn(result, self._create("call_function", AppliedFunction(cls), nodes, named))
+        self.learn(result, self._create("call_function", target, nodes, named))
         self._mark(result, (args, kwargs))
         return result
 
@@ -406,6 +416,13 @@ class Recorder:
             yield
         finally:
             self.inside = before
+
+    @contextlib.contextmanager
+    def undecided(self) -> Iterator[None]:
+        """Record what follows; what its code decides by sizes holds at any size."""
+        decisions = list(self.decisions)
+        yield
+        self.decisions = decisions
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:

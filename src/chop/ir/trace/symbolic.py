@@ -96,7 +96,8 @@ class SymbolicSizes:
 
     def _run(self, node: fx.Node) -> Any:
         if node.op == "placeholder":
-            return self.inputs[str(node.target)]
+            default = node.args[0] if node.args else None
+            return self.inputs.get(str(node.target), default)
         if node.op == "get_attr":
             return self.attributes[str(node.target)]
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), self._known)

@@ -22,6 +22,7 @@ from chop.ir.outputs import OutputTemplate
 from chop.ir.store.traced import TracedModule
 from chop.ir.trace.effects import is_mutation, is_random_draw
 from chop.ir.trace.environment import kept_buffers, quiet, tracing_environment
+from chop.ir.trace.past import PastRecording, make_masks_optional
 from chop.ir.trace.recorder import Recorder, user_frame
 from chop.ir.trace.resolution import Recorded, find_guards, shapes, simplified
 from chop.ir.trace.result_cache import FakeResults
@@ -55,6 +56,7 @@ class TraceOptions:
 
     leaf_modules: tuple[Any, ...] = ()
     specialize: bool = False
+    cache: bool = False
 
     def is_leaf(self, module: nn.Module, name: str) -> bool:
         """Whether `module` is one node of the graph."""
@@ -70,11 +72,15 @@ def trace(
     model: nn.Module, inputs: Mapping[str, Any] | None, options: TraceOptions
 ) -> TracedModule:
     """The module that computes what `model` computes on inputs of these names."""
-    with tracing_environment(model):
+    with tracing_environment(model, cache=options.cache):
         # A tensor made in inference mode takes no part in gradients; its copy does.
         usable = inputs and {k: _map_tensors(v, _usable) for k, v in inputs.items()}
         captured, template, guards = _capture(model, usable, options)
     module = build(model, captured, template)
+    if options.cache:
+        guards = make_masks_optional(module.graph, guards)
+        module.generation_config = getattr(model, "generation_config", None)
+        module.recompile()
     guards.attach(module)
     return module
 
@@ -167,11 +173,8 @@ class _Run:
             specialize=self.options.specialize,
             results=None if self.on_real else self.results,
         )
-        for name, value in inputs.items():
-            if holds_tensor(value):
-                recorder.placeholder(name, value)
         with world, _explained(), recorder.recording():
-            result = self._call(inputs)
+            result = self._call(recorder, inputs)
         template = OutputTemplate.of(result)
         self._find_guards(recorder)
         recorder.output(template.plain(result))
@@ -192,7 +195,14 @@ class _Run:
         """What must hold of the sizes of the inputs, whatever the mode."""
         return Guards(simplified(self.found), shapes(self._tensors()))
 
-    def _call(self, inputs: Mapping[str, Any]) -> Any:
+    def _call(self, recorder: Recorder, inputs: Mapping[str, Any]) -> Any:
+        for name, value in inputs.items():
+            if holds_tensor(value):
+                recorder.placeholder(name, value)
+        if self.options.cache:
+            past = PastRecording(self.model, recorder)
+            with past.world():
+                return self.model(**past.inputs(inputs))
         positional = [v for k, v in inputs.items() if k.startswith("args_")]
         named = {k: v for k, v in inputs.items() if not k.startswith("args_")}
         return self.model(*positional, **named) if not positional else self._positional(inputs)

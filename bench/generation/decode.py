@@ -1,0 +1,180 @@
+"""The time of one token: a Llama with random weights, batch 1, static cache.
+
+Programs are steps of decoding on one cache, launches included, and take turns; each time is the
+mean of a stretch of steps, and the record has the median of stretches. `kind` eager runs the graph
+as it is; compiled runs torch.compile with the whole graph in one piece, on a GPU as CUDA graphs
+(mode reduce-overhead). `transformers` is the model as transformers runs it, to compare with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import transformers
+from transformers import StaticCache
+
+import chop.passes as passes
+from chop import MaseGraph
+
+SHAPES = {
+    "8b": {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+    },
+    "1b": {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+    },
+    "tiny": {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 512,
+    },
+}
+PROMPT, LENGTH, STEPS, STRETCHES = 16, 256, 64, 9
+BASE = "bfloat16"
+
+
+def measure(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One record per number format and way of running, with ratios to bfloat16 run that way."""
+    with torch.device(asked.device):
+        model = llama(SHAPES[asked.shape])
+    base = captured(model)
+    formats = asked.formats.split(",")
+    for compiled in (False, True):
+        steps = {f"{BASE}, transformers": Step(model, asked.device, compiled)}
+        for name in formats:
+            graph = base if name == BASE else packed(base, name)
+            steps[name] = Step(graph.as_transformers(), asked.device, compiled)
+        yield from _records(steps, asked, compiled)
+
+
+def llama(shape: dict[str, int]) -> Any:
+    """A Llama of these shapes in bfloat16."""
+    config = transformers.LlamaConfig(**shape, max_position_embeddings=8192)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        return transformers.LlamaForCausalLM(config).eval()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def captured(model: Any) -> MaseGraph:
+    """The model as a graph with a cache."""
+    example = torch.randint(5, 500, (1, PROMPT), device=model.device)
+    given = {"input_ids": example, "attention_mask": torch.ones_like(example)}
+    return MaseGraph(model, dummy_in=given, cache=True)
+
+
+def packed(base: MaseGraph, form: str) -> MaseGraph:
+    """A copy of the graph with its weights packed."""
+    graph = copy.deepcopy(base)
+    passes.pack_weights_transform_pass(graph, {"format": form})
+    return graph
+
+
+class Step:
+    """One token of decoding after another, on a cache of its own."""
+
+    def __init__(self, model: Any, device: str, compiled: bool) -> None:
+        self.model, self.device = model, device
+        self.cache = StaticCache(config=model.config, max_cache_len=LENGTH)
+        self.is_graphed = compiled and device == "cuda"
+        self.run: Callable[..., Any] = model
+        if compiled:
+            mode = "reduce-overhead" if device == "cuda" else "default"
+            self.run = torch.compile(model, mode=mode, fullgraph=True)
+        self._start()
+
+    @torch.no_grad()
+    def _start(self) -> None:
+        draw = torch.Generator().manual_seed(0)
+        prompt = torch.randint(5, 500, (1, PROMPT), generator=draw).to(self.device)
+        self.logits = self.model(input_ids=prompt, past_key_values=self.cache).logits[:, -1]
+        self.token = self.logits.argmax(-1, keepdim=True)
+        self.position = torch.tensor([[PROMPT]], device=self.device)
+        shape = (1, 1, 1, LENGTH)
+        self.mask = torch.arange(LENGTH, device=self.device).expand(shape) <= self.position
+
+    def rewind(self) -> None:
+        """Go on after the prompt again."""
+        for layer in self.cache.layers:
+            layer.cumulative_length.fill_(PROMPT)  # a tensor, which CUDA graphs read
+        self.position.fill_(PROMPT)
+
+    @torch.no_grad()
+    def __call__(self) -> torch.Tensor:
+        if self.is_graphed:
+            torch.compiler.cudagraph_mark_step_begin()
+        given = {"position_ids": self.position, "attention_mask": self.mask}
+        logits: torch.Tensor = self.run(
+            input_ids=self.token, past_key_values=self.cache, use_cache=True, **given
+        ).logits
+        return logits
+
+    def seconds(self) -> float:
+        """The mean time of a stretch of steps."""
+        self.rewind()
+        _finish(self.device)
+        start = time.perf_counter()
+        for _ in range(STEPS):
+            self()
+        _finish(self.device)
+        return (time.perf_counter() - start) / STEPS
+
+
+def _finish(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _records(
+    steps: dict[str, Step], asked: argparse.Namespace, compiled: bool
+) -> Iterator[dict[str, Any]]:
+    first = {}
+    for name, step in steps.items():
+        start = time.perf_counter()
+        for _ in range(3):  # compiled, then recorded as a CUDA graph
+            step.rewind()
+            step()
+        _finish(asked.device)
+        first[name] = time.perf_counter() - start
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(STRETCHES):
+        for name, step in steps.items():
+            times[name].append(step.seconds())
+    median = {name: statistics.median(each) for name, each in times.items()}
+    for name, step in steps.items():
+        yield {
+            "shape": asked.shape,
+            "weights": name,
+            "kind": "compiled" if compiled else "eager",
+            "ms": median[name] * 1e3,
+            "ratio_to_bfloat16": median[name] / median[BASE] if BASE in median else None,
+            "first_calls_s": first[name],
+            "weights_mib": _bytes(step.model) / 2**20,
+        }
+
+
+def _bytes(model: torch.nn.Module) -> int:
+    """Bytes of parameters and buffers; shared ones count once."""
+    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    return sum(t.nbytes for t in tensors.values())

@@ -1,0 +1,107 @@
+"""How well a language model predicts text, and how often two choose the same next token.
+
+Text is rows of tokens; each token but the first of a row is predicted from those before it. Batches
+are measured as they come, so that no scores of a whole dataset are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chop.actions.metrics import IGNORED
+from chop.actions.trainer import scores_of
+from chop.errors import ConfigError, DataError
+from chop.ir.trace.environment import evaluation_mode
+
+PERPLEXITY, AGREEMENT = "perplexity", "token_agreement"
+LANGUAGE_METRICS = (PERPLEXITY, AGREEMENT)
+"""Metrics of text that are measured here, batch by batch."""
+
+
+def measure_language(
+    model: nn.Module,
+    rows: Any,
+    *,
+    batch_size: int = 8,
+    reference: nn.Module | None = None,
+    metric: str = PERPLEXITY,
+) -> dict[str, float]:
+    """The metric, and the loss in nats per token, of `model` on rows of tokens.
+
+    `token_agreement` is the share of tokens at which the choice of `model` is that of `reference`.
+    """
+    if metric == AGREEMENT and reference is None:
+        raise ConfigError(f"metric: {AGREEMENT} compares with another model, and none is given.")
+    surprise, same, count = 0.0, 0, 0
+    for batch in batches_of(rows, batch_size):
+        scores, wanted = next_token_scores(model, batch)
+        counts = wanted != IGNORED
+        surprise += float(
+            F.cross_entropy(
+                scores.flatten(0, 1).float(),
+                wanted.flatten(),
+                ignore_index=IGNORED,
+                reduction="sum",
+            )
+        )
+        count += int(counts.sum())
+        if reference is not None:
+            chosen = next_token_scores(reference, batch)[0].argmax(-1)
+            same += int((scores.argmax(-1) == chosen)[counts].sum())
+    if not count:
+        raise DataError("there is no token to predict: rows need two tokens or more.")
+    loss = surprise / count
+    found = {PERPLEXITY: math.exp(loss), "loss": loss}
+    return found if reference is None else {AGREEMENT: same / count, **found}
+
+
+@torch.no_grad()
+def next_token_scores(model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Scores of every next token, and the tokens that came."""
+    device = next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+    names = getattr(model, "input_names", ("input_ids", "attention_mask"))
+    given = {k: v.to(device) for k, v in batch.items() if k in names}
+    ids = batch["labels"].to(device)
+    try:
+        with evaluation_mode(model):
+            scores = scores_of(_without_loss(model(**given)))
+        shown = f"gives scores of shape {list(scores.shape)}"
+    except ValueError as error:  # the loss of a classifier does not fit tokens
+        scores, shown = torch.empty(0), f"fails ({error})"
+    if scores.dim() != 3 or scores.shape[:2] != ids.shape:
+        raise ConfigError(
+            f"metric: the model {shown} for rows of shape {list(ids.shape)}; perplexity and "
+            "token_agreement need a score for each token of the vocabulary at each place. Give a "
+            "causal language model (--task causal-lm)."
+        )
+    return scores[:, :-1], ids[:, 1:]
+
+
+def _without_loss(output: Any) -> Any:
+    if isinstance(output, tuple) and len(output) > 1 and output[0].dim() == 0:
+        return output[1:]
+    return output
+
+
+def batches_of(rows: Any, batch_size: int) -> Iterator[dict[str, Tensor]]:
+    """Rows as batches, padded on the right where they differ in length."""
+    for start in range(0, len(rows), batch_size):
+        yield _batch([rows[i] for i in range(start, min(start + batch_size, len(rows)))])
+
+
+def _batch(rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    if "input_ids" not in rows[0]:
+        known = ", ".join(rows[0])
+        raise DataError(f"the dataset has no tokens (input_ids): {known}.")
+    ids = [torch.as_tensor(row["input_ids"]).long() for row in rows]
+    longest = max(len(each) for each in ids)
+    padded = torch.stack([F.pad(each, (0, longest - len(each))) for each in ids])
+    mask = torch.stack([(torch.arange(longest) < len(each)).long() for each in ids])
+    labels = padded.masked_fill(mask == 0, IGNORED)
+    return {"input_ids": padded, "attention_mask": mask, "labels": labels}

@@ -1,0 +1,57 @@
+"""Running text that is tokens already: one long array, cut into rows to predict each next token."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from chop.dataset.arrays import ArrayDataset
+from chop.errors import DataError
+
+FILES = {
+    "train": ("train.npz", "calibration.npz"),
+    "test": ("test.npz", "held.npz"),
+    "validation": ("validation.npz",),
+}
+"""Split -> the files that may hold it."""
+IDS = "ids"
+
+
+def is_token_stream(folder: str | Path) -> bool:
+    """Whether `folder` holds running text: a file of a split whose one array is `ids`."""
+    return any(_holds_ids(file) for file in _files(Path(folder)).values())
+
+
+def load_token_streams(folder: str | Path, length: int) -> Mapping[str, ArrayDataset]:
+    """The splits of `folder`, each as rows of `length` tokens; what is left over is dropped."""
+    return {split: rows_of(file, length) for split, file in _files(Path(folder)).items()}
+
+
+def rows_of(file: Path, length: int) -> ArrayDataset:
+    """The tokens of one file as rows; labels are the tokens themselves."""
+    with np.load(file, allow_pickle=False) as arrays:
+        ids = arrays[IDS]
+    count = len(ids) // length
+    if ids.ndim != 1 or not count:
+        raise DataError(f"{file}: {len(ids)} tokens; a row takes {length} (max_token_len).")
+    rows = torch.from_numpy(ids[: count * length].astype(np.int64)).view(count, length)
+    return ArrayDataset(
+        {"input_ids": rows, "attention_mask": torch.ones_like(rows), "labels": rows}
+    )
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    found = {s: [folder / n for n in names if (folder / n).is_file()] for s, names in FILES.items()}
+    return {split: files[0] for split, files in found.items() if files}
+
+
+def _holds_ids(file: Path) -> bool:
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return list(arrays.files) == [IDS]
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False

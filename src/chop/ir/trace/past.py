@@ -1,0 +1,296 @@
+"""Captures a language model with its cache: what it asks of the cache becomes nodes.
+
+The model runs on a cache that keeps nothing and writes down what it is asked (`chop.ir.past`).
+Masks are single nodes too, because how they are made depends on the cache a graph is given later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from chop.errors import TraceError
+from chop.ir import past as asked
+from chop.ir.guards import Guards
+from chop.ir.trace.environment import patched, source_modules
+from chop.ir.trace.inputs import Signature, default_names
+from chop.ir.trace.recorder import Opaque, Recorder
+from chop.ir.trace.tracked import Expression, track
+
+PAST = "past_key_values"
+MASKS = ("attention_mask", "decoder_attention_mask")
+POSITIONS = ("position_ids", "decoder_position_ids")
+KEPT_LOGITS = "logits_to_keep"
+FOLLOW_MASK = ("opt", "xglm")
+"""Model types whose positions, where none are given, count the tokens the mask lets through."""
+_IMPLEMENTATIONS = {"sdpa": False, "eager": True}
+"""Of each implementation of attention, whether its masks are added."""
+_WHOLE = {asked.causal_mask, asked.bidirectional_mask, asked.positions}
+_RESHAPING = ("view", "reshape", "to", "long", "bool")
+_UNSUPPORTED_MASKS = ("or_mask_function", "and_mask_function", "block_sequence_ids")
+
+
+def check_has_cache(model: nn.Module) -> None:
+    """Refuse a model that takes no cache, or whose attention has masks of another form."""
+    kind = type(model).__name__
+    config = getattr(model, "config", None)
+    if config is None or PAST not in Signature.of(model).names:
+        raise TraceError(
+            f"cache: {kind}.forward has no input '{PAST}'. Capture it without a cache; with one, "
+            "a causal language model or an encoder-decoder of transformers."
+        )
+    used = getattr(config, "_attn_implementation", None)
+    if used not in _IMPLEMENTATIONS:
+        raise TraceError(
+            f"cache: {kind} computes attention by '{used}'. Allowed: "
+            f"{', '.join(_IMPLEMENTATIONS)}; model.set_attn_implementation('sdpa') sets it."
+        )
+
+
+def names_with_cache(
+    model: nn.Module, names: Iterable[str] | None, given: Any
+) -> Iterable[str] | None:
+    """The inputs to capture with: where the user names none, the mask of padding is one."""
+    if names is not None or given is not None:
+        return names
+    masked = [MASKS[0]] if MASKS[0] in Signature.of(model).names else []
+    return [*default_names(model), *masked]
+
+
+@dataclass
+class PastRecording:
+    """One run of `model` with a cache, as `recorder` writes it down."""
+
+    model: nn.Module
+    recorder: Recorder
+
+    def inputs(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What to call the model with: `given`, and what it asks the cache by.
+
+        Inputs of the graph that are not given have defaults: the mask of the decoder, positions,
+        how many logits to keep, the cache.
+        """
+        names = Signature.of(self.model).names
+        tokens = given.get("decoder_input_ids", given.get("input_ids"))
+        if tokens is None:
+            raise TraceError("cache: a model is captured with its cache on input_ids; none given.")
+        more: dict[str, Any] = {}
+        if self._is_pair() and MASKS[1] in names and MASKS[1] not in given:
+            with self.recorder.not_recording():
+                more[MASKS[1]] = torch.ones_like(tokens)
+            self.recorder.placeholder(MASKS[1], more[MASKS[1]], None)
+        wanted = [n for n in (POSITIONS[1:] if self._is_pair() else POSITIONS[:1]) if n in names]
+        given_positions = {n: self._optional(n) for n in wanted if n not in given}
+        if KEPT_LOGITS in names and KEPT_LOGITS not in given:
+            node = self.recorder.placeholder(KEPT_LOGITS, None, 0)
+            more[KEPT_LOGITS] = track(0, _of_node(self.recorder, node))
+        self.past = self._cache()
+        mask = more.get(MASKS[1], given.get(MASKS[0]) if not self._is_pair() else None)
+        for name, ids in given_positions.items():
+            more[name] = self._positions(ids, tokens, mask)
+        return {**given, **more, PAST: self.past, "use_cache": True}
+
+    def _is_pair(self) -> bool:
+        return bool(getattr(self.model.config, "is_encoder_decoder", False))
+
+    def _optional(self, name: str) -> Opaque:
+        value = Opaque()
+        self.recorder.placeholder(name, value, None)
+        return value
+
+    def _positions(self, given: Opaque, tokens: Any, mask: Any) -> Any:
+        follows = getattr(self.model.config, "model_type", "") in FOLLOW_MASK
+        return self._ask(asked.positions, given, tokens, self.past, mask if follows else None)
+
+    def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Record one question to the cache, answered as by a cache that is not there."""
+
+        def run(*args: Any) -> Any:
+            return function(*(None if isinstance(a, Opaque) else a for a in args))
+
+        return self.recorder.call_whole(function, run, args, {})
+
+    # -- the cache -----------------------------------------------------------------------------
+
+    def _cache(self) -> Any:
+        from transformers.cache_utils import Cache, EncoderDecoderCache
+
+        recording = self
+
+        class Recorded(Opaque, Cache):
+            is_cross = False
+
+            def __init__(self) -> None:
+                self.layers = []
+
+            def update(self, key_states: Any, value_states: Any, layer_idx: int, *_: Any) -> Any:
+                function = asked.update_cross if self.is_cross else asked.update_past
+                return recording._ask(function, self, key_states, value_states, layer_idx)
+
+            def get_seq_length(self, layer_idx: int = 0) -> Any:
+                length = Expression(recording.recorder, asked.past_length, self)
+                _ = length.node  # written here: once the cache is updated, it is another
+                return track(0, length, depends_on_data=True)
+
+        class RecordedPair(Opaque, EncoderDecoderCache):
+            def __init__(self) -> None:
+                own, cross = Recorded(), Recorded()
+                cross.is_cross = True
+                vars(self).update(self_attention_cache=own, cross_attention_cache=cross)
+                self.is_updated = {}
+
+            def get_seq_length(self, layer_idx: int = 0) -> Any:
+                return self.self_attention_cache.get_seq_length(layer_idx)
+
+        past: Any = RecordedPair() if self._is_pair() else Recorded()
+        node = self.recorder.placeholder(PAST, past, None)
+        for part in ("self_attention_cache", "cross_attention_cache"):
+            if self._is_pair():
+                self.recorder.learn(getattr(past, part), node)
+        return past
+
+    # -- the world while it records --------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def world(self) -> Iterator[None]:
+        """Masks are made, attention is computed and the encoder is read by whole nodes."""
+        makers = {
+            "create_causal_mask": self._causal(is_sliding=False),
+            "create_sliding_window_causal_mask": self._causal(is_sliding=True),
+            "create_bidirectional_mask": self._bidirectional,
+        }
+        with contextlib.ExitStack() as stack:
+            for source in source_modules(self.model):
+                if not source.__name__.startswith("transformers.models."):
+                    continue
+                for name, maker in makers.items():
+                    stack.enter_context(patched(source, name, maker))
+            stack.enter_context(self._attention())
+            if self._is_pair():
+                stack.enter_context(self._encoder_read_once())
+            yield
+
+    def _causal(self, *, is_sliding: bool) -> Callable[..., Any]:
+        def make(config: Any, inputs_embeds: Any, attention_mask: Any, *_: Any, **more: Any) -> Any:
+            self._refuse(more)
+            if not getattr(config, "is_causal", True):
+                return self._bidirectional(config, inputs_embeds, attention_mask)
+            window = config.sliding_window if is_sliding else None
+            given = attention_mask, inputs_embeds, self.past, window, _is_additive(config)
+            return self._ask(asked.causal_mask, *given)
+
+        return make
+
+    def _bidirectional(
+        self, config: Any, inputs_embeds: Any, attention_mask: Any, *_: Any, **more: Any
+    ) -> Any:
+        self._refuse(more)
+        given = attention_mask, inputs_embeds, _is_additive(config)
+        return self._ask(asked.bidirectional_mask, *given)
+
+    def _refuse(self, options: Mapping[str, Any]) -> None:
+        given = [name for name in _UNSUPPORTED_MASKS if options.get(name) is not None]
+        if given:
+            raise TraceError(
+                f"cache: {type(self.model).__name__} makes its mask with {given[0]}, which a graph "
+                "with a cache cannot hold. Capture it without a cache."
+            )
+
+    @contextlib.contextmanager
+    def _attention(self) -> Iterator[None]:
+        """With a mask, how many queries there are decides nothing in the usual attention."""
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        plain = ALL_ATTENTION_FUNCTIONS["sdpa"]
+
+        @functools.wraps(plain)
+        def attention(
+            module: Any, q: Any, k: Any, v: Any, mask: Any, *args: Any, **more: Any
+        ) -> Any:
+            if mask is None:
+                return plain(module, q, k, v, mask, *args, **more)
+            with self.recorder.undecided():
+                return plain(module, q, k, v, mask, *args, **more)
+
+        with patched_item(ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", attention):
+            yield
+
+    @contextlib.contextmanager
+    def _encoder_read_once(self) -> Iterator[None]:
+        model: Any = self.model
+        decoder = model.get_decoder()
+        plain = decoder.forward
+
+        @functools.wraps(plain)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            states = kwargs.get("encoder_hidden_states")
+            if states is None:
+                raise TraceError(
+                    f"cache: {type(decoder).__name__} is not given encoder_hidden_states by name."
+                )
+            kwargs["encoder_hidden_states"] = self._ask(asked.cross_source, states, self.past)
+            return plain(*args, **kwargs)
+
+        decoder.forward = forward
+        try:
+            yield
+        finally:
+            del decoder.forward
+
+
+@contextlib.contextmanager
+def patched_item(table: dict[str, Any], key: str, value: Any) -> Iterator[None]:
+    """Set an item for a while."""
+    before = table[key]
+    table[key] = value
+    try:
+        yield
+    finally:
+        table[key] = before
+
+
+def _is_additive(config: Any) -> bool:
+    return _IMPLEMENTATIONS.get(config._attn_implementation, True)
+
+
+def _of_node(recorder: Recorder, node: fx.Node) -> Expression:
+    expression = Expression(recorder, operator.pos, 0)
+    expression._node = node
+    return expression
+
+
+def make_masks_optional(graph: fx.Graph, guards: Guards) -> Guards:
+    """Give masks that only whole nodes read the default None, and free them of their guards.
+
+    Those nodes take a mask of any form; what the model does to its form before is left out.
+    """
+    for node in graph.find_nodes(op="call_function", target=asked.causal_mask):
+        _read_as_given(node)
+    free = []
+    for node in graph.find_nodes(op="placeholder"):
+        if node.target in MASKS and {user.target for user in node.users} <= _WHOLE:
+            node.args = (None,)
+            free.append(node.target)
+    kept = [g for g in guards.guards if not any(path[0] in free for path in g.paths())]
+    return Guards(tuple(kept), guards.captured)
+
+
+def _read_as_given(node: fx.Node) -> None:
+    """Let `node` read the mask before the model reshapes it."""
+    mask: Any = node.args[0]
+    while isinstance(mask, fx.Node) and mask.op == "call_method" and mask.target in _RESHAPING:
+        mask = mask.args[0]
+    if not isinstance(mask, fx.Node) or mask.op != "placeholder":
+        return
+    left: Any = node.args[0]
+    node.update_arg(0, mask)
+    while left is not mask and not left.users:
+        left, gone = left.args[0], left
+        node.graph.erase_node(gone)

@@ -1,0 +1,220 @@
+"""How rows of numbers are kept in memory: codes of a number format, and back.
+
+Each row is kept by itself, so its values do not depend on what it came with. To store another
+format in fewer bytes, add a codec and its row to `CODECS`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from chop.errors import ConfigError
+from chop.kernels.formats import GROUP_SIZES, PACKED_FORMATS, check_group_size
+from chop.kernels.ops import pack
+from chop.nn.quantizers import FORMATS, BlockQuantizer, Quantizer, ScaleInteger, make_quantizer
+from chop.registry import suggest
+
+Parts = tuple[Tensor, ...]
+FLOAT = "float"
+EXACT = (torch.bfloat16, torch.float16, torch.float32)
+"""Types that values of a format without codes are kept in: the first that holds them exactly."""
+
+
+class Codec(Protocol):
+    """A way to keep tensors whose last dimension is a row: parts keep the other dimensions."""
+
+    def encode(self, x: Tensor) -> Parts:
+        """The parts of `x`."""
+
+    def decode(self, parts: Parts, columns: int, dtype: torch.dtype) -> Tensor:
+        """The values of parts."""
+
+
+@dataclass(frozen=True)
+class FloatCodec:
+    """Values as they come."""
+
+    def encode(self, x: Tensor) -> Parts:
+        """`x` itself."""
+        return (x,)
+
+    def decode(self, parts: Parts, columns: int, dtype: torch.dtype) -> Tensor:
+        """The values."""
+        return parts[0].to(dtype)
+
+
+@dataclass(frozen=True)
+class PackedCodec:
+    """Codes and scales of a packed format, in groups of the row."""
+
+    format: str
+    group_size: int = 32
+
+    def __post_init__(self) -> None:
+        check_group_size(self.group_size, "cache")
+
+    def encode(self, x: Tensor) -> Parts:
+        """Codes and scales."""
+        packed = pack(x, self.format, self.group_size)
+        return packed.codes, packed.scales
+
+    def decode(self, parts: Parts, columns: int, dtype: torch.dtype) -> Tensor:
+        """Each code times its scale."""
+        codes, scales = (part.contiguous() for part in parts)
+        found: Tensor = torch.ops.mase.unpack(
+            codes, scales, self.format, self.group_size, columns, dtype
+        )
+        return found
+
+
+@dataclass(frozen=True)
+class IntegerCodec:
+    """Integers of 4 or 8 bits, symmetric, with one scale (bfloat16) for each row."""
+
+    bits: int
+
+    def encode(self, x: Tensor) -> Parts:
+        """Integers, and the scale: the largest magnitude over the largest integer."""
+        high = 2 ** (self.bits - 1) - 1
+        largest = x.float().abs().amax(-1, keepdim=True)
+        scale = (largest / high).clamp(min=torch.finfo(torch.float32).tiny).bfloat16()
+        whole = (x.float() / scale.float()).round().clamp(-high, high).to(torch.int8)
+        if self.bits == 8:
+            return whole, scale
+        if whole.shape[-1] % 2:
+            whole = torch.nn.functional.pad(whole, (0, 1))
+        return (whole[..., 0::2] & 15) | (whole[..., 1::2] << 4), scale
+
+    def decode(self, parts: Parts, columns: int, dtype: torch.dtype) -> Tensor:
+        """Integers times their scale."""
+        codes, scale = parts
+        if self.bits == 4:
+            low = (codes << 4) >> 4  # sign of the low half
+            codes = torch.stack((low, codes >> 4), -1).flatten(-2)[..., :columns]
+        return (codes.float() * scale.float()).to(dtype)
+
+
+@dataclass(frozen=True)
+class TableCodec:
+    """Numbers of their places in the list of a format's values: of up to 256, a byte each.
+
+    Up to 16 values take half a byte.
+    """
+
+    quantizer: Quantizer
+
+    def encode(self, x: Tensor) -> Parts:
+        """Places of the values nearest by the format."""
+        table = value_table(self.quantizer).to(x.device)
+        codes = torch.searchsorted(table, self.quantizer(x.float())).to(torch.uint8)
+        if len(table) > 16:
+            return (codes,)
+        if codes.shape[-1] % 2:
+            codes = torch.nn.functional.pad(codes, (0, 1))
+        return (codes[..., 0::2] | (codes[..., 1::2] << 4),)
+
+    def decode(self, parts: Parts, columns: int, dtype: torch.dtype) -> Tensor:
+        """The values at these places."""
+        (codes,) = parts
+        table = value_table(self.quantizer).to(device=codes.device, dtype=dtype)
+        if len(table) <= 16:
+            codes = torch.stack((codes & 15, codes >> 4), -1).flatten(-2)[..., :columns]
+        return table[codes.int()]
+
+
+@dataclass(frozen=True)
+class ValueCodec:
+    """Values of any number format, in the narrowest type that holds them exactly."""
+
+    quantizer: Quantizer
+
+    def encode(self, x: Tensor) -> Parts:
+        """The format's values of each row by itself."""
+        rows = x.float().reshape(-1, x.shape[-1])
+        whole = is_row_wise(self.quantizer, x.shape[-1])
+        values = self.quantizer(rows) if whole else torch.stack([*map(self.quantizer, rows)])
+        kind = next((k for k in EXACT if torch.equal(values.to(k).float(), values)), torch.float32)
+        return (values.view(x.shape).to(kind),)
+
+    def decode(self, parts: Parts, columns: int, dtype: torch.dtype) -> Tensor:
+        """The values."""
+        return parts[0].to(dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def value_table(quantizer: Quantizer) -> Tensor:
+    """The values that a format gives to all numbers of bfloat16, in order."""
+    numbers = torch.arange(2**16, dtype=torch.int32).to(torch.uint16).view(torch.bfloat16).float()
+    return torch.unique(quantizer(numbers[numbers.isfinite()]))
+
+
+@functools.lru_cache(maxsize=64)
+def is_row_wise(quantizer: Quantizer, columns: int) -> bool:
+    """Whether rows of unlike sizes have the values that each has by itself."""
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randn(3, columns, generator=draw) * torch.tensor([[1.0], [100.0], [0.01]])
+    return torch.equal(quantizer(rows), torch.stack([quantizer(row) for row in rows]))
+
+
+def _of_quantizer(quantizer: Quantizer) -> Codec:
+    """A packed format where it is one, a table where its values are few and each by itself."""
+    for row in PACKED_FORMATS.values():
+        for size in GROUP_SIZES:
+            if row.quantizer(size) == quantizer:
+                return PackedCodec(row.name, size)
+    is_elementwise = not isinstance(quantizer, BlockQuantizer | ScaleInteger)
+    if is_elementwise and quantizer.bits <= 8 and is_row_wise(quantizer, 1):
+        probe = torch.tensor([1.0, 100.0, 0.01])
+        alone = torch.stack([quantizer(x) for x in probe])
+        if torch.equal(quantizer(probe), alone) and len(value_table(quantizer)) <= 256:
+            return TableCodec(quantizer)
+    return ValueCodec(quantizer)
+
+
+CODECS: dict[str, Codec] = {
+    FLOAT: FloatCodec(),
+    "int8": IntegerCodec(8),
+    "int4": IntegerCodec(4),
+    **{name: PackedCodec(name) for name in PACKED_FORMATS},
+}
+"""Formats by the names a cache has for them; any other of the registry is found by its own."""
+
+
+def codec_of(format: str | Mapping[str, Any] | Quantizer, where: str = "cache") -> Codec:
+    """The codec of a format: a name, a config with its settings, or a quantizer.
+
+    >>> codec_of("mxint4")
+    PackedCodec(format='mxint4', group_size=32)
+    """
+    if isinstance(format, Quantizer):
+        return _of_quantizer(format)
+    if isinstance(format, Mapping):
+        settings = dict(format)
+        name = str(settings.pop("name", ""))
+        if name in PACKED_FORMATS:
+            return _packed(name, settings, where)
+        _check_known(name, where)
+        return _of_quantizer(make_quantizer(name, settings, where=where))
+    if format in CODECS:
+        return CODECS[format]
+    _check_known(format, where)
+    return _of_quantizer(make_quantizer(format, {}, where=where))
+
+
+def _packed(name: str, settings: dict[str, Any], where: str) -> PackedCodec:
+    unknown = settings.keys() - {"group_size"}
+    if unknown:
+        raise ConfigError(f"{where}: unknown key '{min(unknown)}' of {name}. Allowed: group_size.")
+    return PackedCodec(name, **settings)
+
+
+def _check_known(name: str, where: str) -> None:
+    known = [*CODECS, *(n for n in FORMATS if n not in CODECS)]
+    if name not in known:
+        raise ConfigError(f"{where}: no format '{name}'. {suggest(name, known)}")

@@ -1,0 +1,136 @@
+"""`mase generate`, and the metrics of text, as a user runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from generating_models import made
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from chop import MaseGraph
+from chop.cli.commands.generate import read_format
+
+WORDS = ["<pad>", "<s>", "</s>", *(f"w{i}" for i in range(93))]
+PROMPT = ("--prompt", "w5 w9 w30 w2")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language model with its tokenizer, as transformers saves them."""
+    place = tmp_path_factory.mktemp("llama")
+    made("Llama").save_pretrained(place)
+    words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<pad>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>").save_pretrained(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Running text as tokens."""
+    place = tmp_path_factory.mktemp("text")
+    draw = np.random.default_rng(0)
+    for name in ("train", "test"):
+        np.savez(place / f"{name}.npz", ids=draw.integers(3, 90, 200).astype(np.uint16))
+    return place
+
+
+def words_of(folder: Path, **options) -> str:
+    model = made("Llama")
+    given = torch.tensor([[WORDS.index(w) for w in PROMPT[1].split()]])
+    ids = model.generate(input_ids=given, max_new_tokens=6, do_sample=False, **options)[0]
+    return " ".join(WORDS[i] for i in ids)
+
+
+def test_the_text_is_the_models_and_rate_and_memory_are_told(mase, folder) -> None:
+    ran = mase(f"generate {folder} --max-new-tokens 6 --out g", *PROMPT)
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith(words_of(folder))
+    assert "tokens/s" in ran.out and "weights 0.1 MiB, cache" in ran.out
+    line = f"generate {folder} --max-new-tokens 6 --cache mxint8 --cache-layers 0=float --out g"
+    told = mase(line, "--json", *PROMPT).document
+    assert told["new_tokens"] == 6 and told["text"].startswith(PROMPT[1])
+    assert 0 < told["cache_bytes"] < 9 * 2 * 2 * 2 * 8 * 4 and told["tokens_per_s"] > 0
+
+
+def test_beams_and_drawing_are_transformers_own(mase, folder) -> None:
+    line = f"generate {folder} --max-new-tokens 6 --out g --json"
+    assert mase(f"{line} --beams 3", *PROMPT).document["text"] == words_of(folder, num_beams=3)
+    drawn = [mase(f"{line} --sample --seed {s}", *PROMPT).document["text"] for s in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_a_checkpoint_with_a_cache_generates(mase, folder, tmp_path) -> None:
+    MaseGraph(made("Llama"), cache=True).export(tmp_path / "with")
+    line = f"generate with --tokenizer {folder} --max-new-tokens 6 --out g --json"
+    assert mase(line, *PROMPT).document["text"] == words_of(folder)
+    MaseGraph(made("Llama"), ["input_ids"]).export(tmp_path / "without")
+    ran = mase(f"generate without --tokenizer {folder} --out g", *PROMPT)
+    assert ran.code != 0 and "captured without its cache" in ran.err
+
+
+WRONG = {
+    "": "no prompt given",
+    "--prompt w5 --top-k 3": "give --sample too",
+    "--prompt w5 --cache mxint9": "generate.cache: no format 'mxint9'",
+    "--prompt w5 --cache-layers zero=mxint8": "expected LAYER=FORMAT, got 'zero=mxint8'",
+    "--prompt w5 --cache-layers 9=mxint8": "no layer 9",
+    "--prompt w5 --device tpu": "not on this machine",
+    "--prompt w5 --compile --cache mxint8": "excludes cache",
+    "--prompt w5 --temperature 0 --sample": "generate.temperature: must be above 0",
+}
+
+
+@pytest.mark.parametrize(("more", "told"), WRONG.items())
+def test_wrong_lines_say_what_is_wrong(mase, folder, more: str, told: str) -> None:
+    ran = mase(f"generate {folder} {more} --out g")
+    assert ran.code != 0 and told in ran.err, ran.err
+
+
+def test_models_that_do_not_generate_and_missing_tokenizers_are_named(mase, tmp_path) -> None:
+    assert "does not generate" in mase("generate mlp --prompt a --input-shape 1,64").err
+    MaseGraph(made("Llama"), cache=True).export(tmp_path / "alone")
+    assert "comes without a tokenizer: give --tokenizer" in mase("generate alone --prompt a").err
+
+
+def test_formats_are_read_with_their_settings() -> None:
+    assert read_format("mxint4") == "mxint4"
+    assert read_format("integer:width=8:frac_width=4") == {
+        "name": "integer",
+        "width": 8,
+        "frac_width": 4,
+    }
+
+
+def test_perplexity_of_running_text_is_that_of_the_model(mase, folder, text) -> None:
+    line = f"eval {folder} --metric perplexity --dataset {text} --max-token-len 20 --out e --json"
+    told = mase(line).document
+    ids = torch.from_numpy(np.load(text / "test.npz")["ids"].astype(np.int64)).view(10, 20)
+    with torch.no_grad():
+        loss = float(made("Llama")(input_ids=ids, labels=ids).loss)
+    assert told["rows"] == 10
+    assert told["eval"]["loss"] == pytest.approx(loss, rel=1e-5)
+    assert told["eval"]["perplexity"] == pytest.approx(np.exp(loss), rel=1e-4)
+
+
+def test_a_quantised_model_is_compared_token_by_token(mase, folder, text) -> None:
+    data = f"--dataset {text} --max-token-len 20"
+    quantise = f"quantize {folder} --task causal-lm --format mxint --width 8 {data} --out q"
+    assert mase(f"{quantise} --metric perplexity --evaluate").code == 0
+    line = f"eval q --metric token_agreement {data} --out e --json"
+    told = mase(f"{line} --against {folder}").document["eval"]
+    assert 0.5 < told["token_agreement"] <= 1.0
+    assert mase(f"{line} --against q").document["eval"]["token_agreement"] == 1.0
+    assert "give --against" in mase(line).err
+
+
+@pytest.mark.slow
+def test_a_search_minimises_perplexity(mase, folder, text) -> None:
+    data = f"--dataset {text} --max-token-len 20 --metric perplexity --task causal-lm"
+    ran = mase(f"search {folder} {data} --formats mxint --trials 2 --apply best --out s --json")
+    assert ran.code == 0, ran.err
+    assert ran.document["applied"]["test"]["uncompressed"] > 1
