@@ -242,7 +242,7 @@ def pack_words(whole: Tensor, bits: int) -> Tensor:
     moved = (whole + 2 ** (bits - 1)).to(torch.uint8)
     missing = -moved.shape[-1] % (32 // bits)
     padded = nn.functional.pad(moved, (0, missing))
-    words = pack_bits(padded, bits).view(torch.int32)
+    words: Tensor = pack_bits(padded, bits).view(torch.int32)
     return words.reshape(whole.shape[0], -1)
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.core_model_loading import ConversionOps
-from transformers.quantizers import HfQuantizer
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from chop.arguments import PATH, an, takes
@@ -61,7 +61,7 @@ class MaseConfig(QuantizationConfigMixin):
         schema: int = SCHEMA,
         **unknown: Any,
     ) -> None:
-        self.quant_method = METHOD
+        self.quant_method: Any = METHOD
         unknown.pop("quant_method", None)
         if unknown:
             raise ExportError(f"quantization_config: unknown key {shown(min(unknown))}.")
@@ -137,7 +137,7 @@ class _Compress(ConversionOps):
     def __init__(self, quantizer: MaseQuantizer) -> None:
         self.quantizer = quantizer
 
-    def convert(
+    def convert(  # type: ignore[override]  # transformers calls it by these keywords
         self,
         input_dict: dict[str, Any],
         model: Any = None,

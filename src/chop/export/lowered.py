@@ -76,9 +76,9 @@ class Lowered:
 
     def _unpacked(self, path: str, module: Any) -> nn.Module:
         if isinstance(module, QEmbeddingPacked):
-            made: Any = nn.Embedding(module.num_embeddings, module.embedding_dim, device="meta")
-            made.weight = nn.Parameter(unpacked_weight(module), requires_grad=False)
-            return made
+            table = nn.Embedding(module.num_embeddings, module.embedding_dim, device="meta")
+            table.weight = nn.Parameter(unpacked_weight(module), requires_grad=False)
+            return table
         if isinstance(module, QLinearInt8) and module.quantize_input:
             where = f"module '{path}': inputs in int8, scaled row by row"
             if self.fallback is None:
@@ -89,7 +89,8 @@ class Lowered:
         )
         made = nn.Linear(module.in_features, module.out_features, bias=False, device="meta")
         made.weight = nn.Parameter(weight, requires_grad=False)
-        made.bias = None if module.bias is None else nn.Parameter(module.bias.detach(), False)
+        if module.bias is not None:
+            made.bias = nn.Parameter(module.bias.detach(), requires_grad=False)
         formats = getattr(module, "quantizers", {})
         roles = {r: formats.get(r, Bypass()) for r in ("data_in", DATA_OUT)}
         found = {r: self._format(q, f"module '{path}', {r}") for r, q in roles.items()}
@@ -180,7 +181,9 @@ def to_exported_program(
     Weights are the values that layers compute with; formats of activations are calls of
     `torch.ops.mase.round_to_steps`, or plain arithmetic.
     """
-    return export_lowered(Lowered(mg, "exported_program", fallback).graph, inputs)
+    lowered = Lowered(mg, "exported_program", fallback)
+    made: torch.export.ExportedProgram = export_lowered(lowered.graph, inputs)
+    return made
 
 
 def export_lowered(

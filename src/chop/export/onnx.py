@@ -364,7 +364,8 @@ def shared_scales(steps: Tensor, weight: Weight) -> tuple[Tensor, dict[str, int]
 def _two_in_a_byte(whole: Tensor) -> np.ndarray:
     flat = (whole.to(torch.int16) & 15).to(torch.uint8).reshape(-1).numpy()
     padded = np.concatenate([flat, np.zeros(len(flat) % 2, np.uint8)])
-    return padded[::2] | (padded[1::2] << 4)
+    made: np.ndarray = padded[::2] | (padded[1::2] << 4)
+    return made
 
 
 def _behind_scale(
