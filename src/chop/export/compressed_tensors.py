@@ -251,4 +251,5 @@ def unpack_words(words: Tensor, bits: int, columns: int) -> Tensor:
     data = words.contiguous().view(torch.uint8).reshape(-1)
     count = words.numel() * (32 // bits)
     moved = unpack_bits(data, bits, count).reshape(words.shape[0], -1)[:, :columns]
-    return moved.to(torch.int16) - 2 ** (bits - 1)
+    made: Tensor = moved.to(torch.int16) - 2 ** (bits - 1)
+    return made

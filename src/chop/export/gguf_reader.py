@@ -112,7 +112,8 @@ def _check_shapes(file: GGUFFile, family: Family, config: Any) -> None:
 def _need(file: GGUFFile, key: str, kind: type = int) -> Any:
     name = f"{file.metadata['general.architecture']}.{key}"
     found: Any = file.metadata.get(name)
-    if not isinstance(found, kind) or isinstance(found, bool) or not 0 < found < 1 << 31:
+    is_number = isinstance(found, kind) and not isinstance(found, bool)
+    if not is_number or not 0 < float(found) < 1 << 31:
         raise ExportError(f"{file.path}: {name} is {found!r:.80}. Allowed: a positive number.")
     return found
 
