@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from chop.arguments import MAPPING, NONE, an, takes
 from chop.errors import ExportError
 from chop.export.rounding import Rounding, exportable
 from chop.ir.graph import MaseGraph
+from chop.ir.reclass import reclassed
 from chop.kernels.layers import PACKED_LAYERS, QEmbeddingPacked, QLinearInt8, unpacked_weight
 from chop.nn.modules.coded import CodedLinear
 from chop.nn.quantized.function import call_quantizers, is_quantized_function
@@ -60,6 +62,10 @@ class Lowered:
 
     def _quantised(self, path: str, module: QuantizedModule) -> None:
         values = {name: stored.values for name, stored in module.stored_values().items()}
+        if is_parametrized(module):  # its weight would be computed anew, and not rounded
+            module = reclassed(module, type(module).__bases__[0])
+            del module._modules["parametrizations"]
+            self._put(path, module)
         scales = {r: getattr(module, f"{r}_scale", None) for r in module.quantizers}
         formats: Any = {
             role: self._format(form, f"module '{path}', {role}", scales[role])
@@ -69,9 +75,9 @@ class Lowered:
         }
         module.quantizers = formats
         for name, value in values.items():
-            owner, _, leaf = name.rpartition(".")
+            place, _, leaf = name.rpartition(".")
             made = nn.Parameter(value.clone(), requires_grad=False)
-            module.get_submodule(owner)._parameters[leaf] = made
+            module.get_submodule(place)._parameters[leaf] = made
         module.held = list(module.op.compute.parameters)  # type: ignore[union-attr]
 
     def _unpacked(self, path: str, module: Any) -> nn.Module:
