@@ -165,7 +165,7 @@ def test_qonnx_executes_the_same(config, tmp_path, monkeypatch):
         assert np.allclose(found[key], ours[key].numpy(), atol=1e-5)
 
 
-MODELS = ("BERT classification", "GPT-2", "Llama, sdpa", "T5", "ViT, sdpa", "Swin", "ResNet")
+MODELS = ("BERT classification", "GPT-2", "Llama, sdpa", "T5", "ViT, sdpa", "ConvNeXt", "ResNet")
 
 
 @pytest.mark.slow
