@@ -393,8 +393,8 @@ quantised, written, loaded by the target's own program and compared. *equal*: to
 checkpoints, within 2e-5 of the largest output for programs that add up float32 in another order,
 within 5 % for llama.cpp, which rounds activations to 8 bits. *told*: the report of the export lists
 what the target does without. *refused*: the exporter said that it cannot be written;
-*no*: it could not be quantised so, written, or run by the target's own program. Empty: the target is
-not for this kind of model.
+*no*: it could not be quantised so, written, or run by the target's own program. Empty: the target
+is not for this kind of model.
 
 """
 
