@@ -314,6 +314,7 @@ def main() -> None:
     shapes = {"hidden": HIDDEN, "inner": INNER, "layers": LAYERS, "heads": HEADS,
               "key_heads": KEY_HEADS, "words": WORDS}  # fmt: skip
     compared = child(sys.executable, "ratios", args)
+    sys.argv = ["PYTHON" if a == args.llama_cpp else a for a in sys.argv]  # as the command is told
     results = {"threads": args.threads, "shapes": shapes, "tokens": records, "ratios": compared}
     save("decode_cpu", results)
 

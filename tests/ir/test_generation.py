@@ -145,6 +145,7 @@ def test_the_generation_config_of_the_model_is_kept(tmp_path: Any) -> None:
 
 def test_static_caches_compile_into_one_graph() -> None:
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()  # reset leaves what tests before have counted
     given = prompts("Llama")
     config = CompileConfig(backend="eager", mode=None, fullgraph=True)
     config._compile_all_devices = True

@@ -24,8 +24,13 @@ from chop.native import BASE_FLAGS
 SOURCE = Path(__file__).with_name("other_processor.cpp")
 COMPILER, EMULATOR = "x86_64-linux-gnu-g++", "qemu-x86_64"
 LIBRARIES = "/usr/x86_64-linux-gnu"
-MACHINES = ("haswell", "x86-64-v2")
-"""With AVX2, and without."""
+WIDE = ("-include", str(SOURCE.with_name("wide_vectors.h")), "-Wno-psabi")
+MACHINES = {
+    "AVX-512 and VNNI": ("-march=haswell", *WIDE),
+    "AVX2": ("-march=haswell",),
+    "neither": ("-march=x86-64-v2",),
+}
+"""What a processor has, and the flags to build for it; the emulator itself has AVX2."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,7 +45,7 @@ def run(machine: str, calls: list[tuple[Tensor, PackedTensor]], folder: Path) ->
     """The products as the emulated processor computes them."""
     flags = [flag for flag in BASE_FLAGS if flag not in ("-shared", "-fPIC", "-O3")]
     program, asked, answered = folder / "program", folder / "asked", folder / "answered"
-    command = [COMPILER, "-O2", *flags, f"-march={machine}", str(SOURCE), "-o", str(program)]
+    command = [COMPILER, "-O2", *flags, *MACHINES[machine], str(SOURCE), "-o", str(program)]
     subprocess.run(command, check=True)
     with asked.open("wb") as file:
         for x, w in calls:

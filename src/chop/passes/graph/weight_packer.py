@@ -25,6 +25,7 @@ from chop.nn.modules.lora import LoRALinear, is_packed
 from chop.nn.modules.masked import WEIGHT, Masked
 from chop.nn.modules.transposed import as_linear, is_transposed_linear
 from chop.nn.quantized.layer import QuantizedModule
+from chop.nn.quantized.operands import is_bypassed
 from chop.nn.quantizers import Bypass, Quantizer, ScaleInteger
 from chop.nn.quantizers.stored_scale import with_stored_scale
 from chop.passes.graph.packed_form import KeepError, mx_form, packed_integers, stored_tensors
@@ -230,14 +231,24 @@ class WeightPacker:
         """The packed layer for an embedding."""
         if not self.args.embeddings:
             raise KeepError("embeddings = false")
-        if type(old) is not nn.Embedding:
+        is_quantised = isinstance(old, QuantizedModule)
+        kind = old.float_class if is_quantised else type(old)
+        if kind is not nn.Embedding:
             raise KeepError(f"{type(old).__name__} may compute otherwise than Embedding")
-        if self.args.format in INT8_FORMATS:
-            raise KeepError(f"{self.args.format} has no embedding")
         if old.max_norm is not None:
             raise KeepError("max_norm rewrites the table at each call")
+        if is_quantised:
+            return self._quantised_embedding(old)
+        if self.args.format in INT8_FORMATS:
+            raise KeepError(f"{self.args.format} has no embedding")
         packed = self._weight(old, self.args.format, None)
         return QEmbeddingPacked(packed, old.weight.dtype)
+
+    def _quantised_embedding(self, old: Any) -> nn.Module:
+        others = [q for role, q in old.quantizers.items() if role != WEIGHT]
+        if not is_bypassed(others):
+            raise KeepError("no packed embedding rounds its results")
+        return QEmbeddingPacked(self._quantised_weight(old), old.weight.dtype)
 
     def _weight(self, layer: Any, form: str, group_size: int | None) -> PackedTensor:
         group = group_size or self.args.group_size

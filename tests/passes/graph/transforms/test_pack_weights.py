@@ -475,3 +475,24 @@ def test_a_weight_only_config_packs_and_leaves_activations_alone(format):
     layer = graph.model.get_submodule("0")
     assert layer.format == format and not layer.quantizers
     assert torch.allclose(graph.model(x), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mxint", "scale_integer"])
+def test_a_quantised_embedding_keeps_its_values(name):
+    x, model = torch.arange(12).reshape(3, 4), nn.Sequential(nn.Embedding(40, 32))
+    graph = graph_of(model, {"input": x})
+    config = {"name": name, "weight_width": 4}
+    passes.quantize_transform_pass(graph, {"by": "type", "embedding": {"config": config}})
+    expected = graph.model(x)
+    _, info = passes.pack_weights_transform_pass(graph, {"format": "mxint8"})
+    assert info["modules"][0]["packed"] == ("mxint4" if name == "mxint" else "int4")
+    assert torch.equal(graph.model(x), expected)
+
+
+def test_an_embedding_that_rounds_its_results_is_kept_and_named():
+    model = nn.Sequential(nn.Embedding(40, 32))
+    graph = graph_of(model, {"input": torch.arange(12).reshape(3, 4)})
+    config = {"name": "mxint", "data_out_width": 8}
+    passes.quantize_transform_pass(graph, {"by": "type", "embedding": {"config": config}})
+    _, info = passes.pack_weights_transform_pass(graph)
+    assert info["modules"][0]["reason"] == "no packed embedding rounds its results"
