@@ -24,6 +24,7 @@ SIMULATED = {"hardware": ("verilator", "g++", "pyosys"), "own_layer": ("verilato
 
 
 SLOW = (
+    "export",
     "hardware",
     "lora",
     "mixed_precision",
@@ -60,6 +61,8 @@ def registries(monkeypatch):
 @pytest.mark.no_cover  # tests of the parts measure those
 @pytest.mark.parametrize("name", CASES)
 def test_a_tutorial_prints_and_draws_what_its_page_shows(name, shared, registries):
+    if name == "export":
+        pytest.importorskip("onnxruntime", reason="needs mase[export]")
     out = shared / name
     lesson.run(importlib.import_module(name).main, lesson.Setting(out))
     printed = refresh.printed_in(out)

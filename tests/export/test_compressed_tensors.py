@@ -80,6 +80,14 @@ def test_layers_may_have_schemes_of_their_own_and_none(tmp_path):
         assert torch.equal(loaded(tmp_path / "m")(IDS).logits, logits(mg))
 
 
+def test_a_head_that_was_the_table_and_is_rounded_is_not_tied_to_it_again(tmp_path):
+    mg = graph_of("qwen2", GROUPS)
+    to_compressed_tensors(mg, tmp_path / "m")
+    assert not json.loads((tmp_path / "m" / "config.json").read_text())["tie_word_embeddings"]
+    with torch.no_grad():
+        assert torch.equal(loaded(tmp_path / "m")(IDS).logits, logits(mg))
+
+
 def test_a_format_that_the_target_lacks_is_refused_with_the_nearest(tmp_path):
     mg = graph_of("llama", {**MXFP4, "weight_element": "e3m2"})
     words = r"weight' is in MXFP\(element='e3m2'\): compressed-tensors has .* Nearest: int8"

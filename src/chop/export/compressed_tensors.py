@@ -15,10 +15,9 @@ from chop.arguments import PATH, an, takes
 from chop.errors import ExportError
 from chop.export.folders import (
     config_of,
+    differ,
     empty_model,
-    left_out,
-    missing_from,
-    tied_names,
+    names_to_write,
     write_folder,
 )
 from chop.export.report import ExportReport, TensorRecord
@@ -78,9 +77,11 @@ def to_compressed_tensors(
     empty = empty_model(mg, config, "to_compressed_tensors")
     report = ExportReport("compressed-tensors", Path(path))
     report.dropped = check_activations(mg, "compressed_tensors", fallback)
-    tensors, schemes = _written(mg, empty, layout, fallback, report)
+    tensors, schemes, is_untied = _written(mg, empty, layout, fallback, report)
     linear = [n for n, m in empty.named_modules() if isinstance(m, nn.Linear)]
     told = {**config.to_dict(), "architectures": [type(mg.model).__name__]}
+    if is_untied:
+        told["tie_word_embeddings"] = False
     is_mx = any(scheme.format.startswith("mx") for scheme in schemes.values())
     told["dtype"] = "bfloat16" if is_mx else "float32"
     if is_mx:
@@ -93,33 +94,31 @@ def to_compressed_tensors(
 
 def _written(
     mg: MaseGraph, empty: Any, layout: str, fallback: Fallback, report: ExportReport
-) -> tuple[dict[str, Tensor], dict[str, Scheme]]:
-    weights, tied = weights_of(mg), tied_names(empty)
+) -> tuple[dict[str, Tensor], dict[str, Scheme], bool]:
+    """All tensors, the schemes of layers, and whether parameters that were shared differ."""
+    weights = weights_of(mg)
+    values = {name: weight.values for name, weight in weights.items()}
+    is_untied = differ(empty, values)
+    names = names_to_write(empty, weights, is_untied=is_untied)
+    report.dropped += names.unused
     tensors: dict[str, Tensor] = {}
     schemes: dict[str, Scheme] = {}
-    absent = missing_from(empty, weights)
-    for name in empty.state_dict():
-        if name in absent:
-            report.dropped += left_out(name, absent[name])
-            continue
-        weight = weights[name]
-        twin = weights.get(tied.get(name, ""))
-        if twin is not None and torch.equal(weight.values, twin.values):
-            continue
+    for name, source in names.sources.items():
+        weight = weights[source]
         module = name.removesuffix(".weight")
         made = None
         if weight.format is not None and weight.values.dim() > 1:
             is_linear = name != module and isinstance(empty.get_submodule(module), nn.Linear)
-            made = _coded(weight, layout) if is_linear and twin is None else None
+            made = _coded(weight, layout) if is_linear else None
             if made is None and fallback is None:
                 raise ExportError(_refusal(name, weight, is_linear))
-        values = as_in(empty, name, weight).float()
-        parts = {name: values} if made is None else _named(module, made[1])
+        plain = as_in(empty, name, weight).float()
+        parts = {name: plain} if made is None else _named(module, made[1])
         if made is not None:
             schemes[module] = made[0]
         tensors |= parts
         report.records.append(_record(name, weight, made, parts))
-    return tensors, schemes
+    return tensors, schemes, is_untied
 
 
 def _named(module: str, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -243,7 +242,7 @@ def pack_words(whole: Tensor, bits: int) -> Tensor:
     moved = (whole + 2 ** (bits - 1)).to(torch.uint8)
     missing = -moved.shape[-1] % (32 // bits)
     padded = nn.functional.pad(moved, (0, missing))
-    words = pack_bits(padded, bits).view(torch.int32)
+    words: Tensor = pack_bits(padded, bits).view(torch.int32)
     return words.reshape(whole.shape[0], -1)
 
 
@@ -252,4 +251,5 @@ def unpack_words(words: Tensor, bits: int, columns: int) -> Tensor:
     data = words.contiguous().view(torch.uint8).reshape(-1)
     count = words.numel() * (32 // bits)
     moved = unpack_bits(data, bits, count).reshape(words.shape[0], -1)[:, :columns]
-    return moved.to(torch.int16) - 2 ** (bits - 1)
+    made: Tensor = moved.to(torch.int16) - 2 ** (bits - 1)
+    return made

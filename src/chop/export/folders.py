@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +61,41 @@ def tied_names(model: Any) -> dict[str, str]:
     return tied
 
 
-def missing_from(model: Any, there: Mapping[str, Any]) -> dict[str, str | None]:
-    """Tensors of `model` that are not `there`, with a name of the same parameter that is."""
-    named = list(model.named_parameters(remove_duplicate=False))
-    twins = {id(p): name for name, p in named if name in there}
-    ids = {name: id(p) for name, p in named}
-    return {n: twins.get(ids.get(n, 0)) for n in model.state_dict() if n not in there}
+def differ(model: Any, values: Mapping[str, Tensor]) -> bool:
+    """Whether names that share a parameter in `model` stand for different values here."""
+    return any(
+        name in values and first in values and not torch.equal(values[name], values[first])
+        for name, first in tied_names(model).items()
+    )
 
 
-def left_out(name: str, twin: str | None) -> list[str]:
-    """What is said of a tensor that the graph has not; nothing where it has it by another name."""
-    return [] if twin is not None else [f"not written, for the graph does not use it: {name}"]
+@dataclass(frozen=True)
+class Names:
+    """Which tensors of a folder to write, each with the name it has in the graph; and the rest."""
+
+    sources: dict[str, str]
+    unused: list[str]
+
+
+def names_to_write(model: Any, there: Collection[str], *, is_untied: bool) -> Names:
+    """The tensors of `model` by those that are `there`.
+
+    A parameter that several names share is written once, by its first name, and if `is_untied` by
+    each of them.
+    """
+    tied = tied_names(model)
+    groups: dict[str, list[str]] = {}
+    for name in model.state_dict():
+        groups.setdefault(tied.get(name, name), []).append(name)
+    sources, unused = {}, []
+    for names in groups.values():
+        known = [name for name in names if name in there]
+        if not known:
+            unused.append(names[0])
+            continue
+        for name in names if is_untied else names[:1]:
+            sources[name] = name if name in there else known[0]
+    return Names(sources, [f"not written, for the graph does not use it: {n}" for n in unused])
 
 
 def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -79,12 +104,24 @@ def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        plain = _apart(plain)
         save_file(plain, draft / TENSORS, metadata={"format": "pt"})
         (draft / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         for name in (TENSORS, CONFIG):
             os.replace(draft / name, folder / name)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of which no two share memory: the file format has no views."""
+    seen: set[int] = set()
+    made = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        made[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return made
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

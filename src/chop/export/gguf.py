@@ -210,7 +210,8 @@ def _rounded(target: str, weight: Weight, source: str, format: str, note: str) -
     return _Placed(target, source, weight, kind, is_exact, note)
 
 
-def _exact_bytes(weight: Weight, kind: GGUFType) -> np.ndarray | None:
+def _exact_bytes(weight: Weight, kind: GGUFType) -> Any:
+    """The bytes of a weight that `kind` holds exactly, else None."""
     values, steps = weight.values.numpy(), weight.steps()
     blocks = blocks_of(values, kind)
     if blocks is None:
@@ -226,7 +227,8 @@ def _data(placed: _Placed) -> Any:
             return exact
         blocks = blocks_of(placed.weight.values.numpy(), placed.kind)
         assert blocks is not None, f"{placed.name}: rows do not divide"
-        return placed.kind.nearest(blocks)
+        rounded: np.ndarray = placed.kind.nearest(blocks)
+        return rounded
 
     return data
 

@@ -36,6 +36,8 @@ _SCALARS = {
     11: "<q",
     12: "<d",
 }
+_Described = tuple[str, tuple[int, ...], int, int]
+"""Name, shape, type and offset of a tensor."""
 _STRING, _ARRAY, _BOOL, _UINT32, _INT32, _FLOAT32 = 8, 9, 7, 4, 5, 6
 
 
@@ -71,7 +73,7 @@ def write_gguf(path: Path, metadata: dict[str, Any], tensors: list[GGUFTensor]) 
         for tensor in tensors:
             data = tensor.data()
             assert data.nbytes == tensor.nbytes, f"{tensor.name}: {data.nbytes} bytes"
-            out.write(memoryview(np.ascontiguousarray(data)).cast("B"))
+            out.write(np.ascontiguousarray(data).data)
             _align(out)
 
 
@@ -146,7 +148,7 @@ class GGUFFile:
         if type(align) is not int or not 0 < align <= 1 << 20:
             raise self._damaged(f"alignment {shown(align)}")
         start = self._at + -self._at % align
-        self.tensors = {name: self._placed(*rest, start, name) for name, *rest in described}
+        self.tensors = {each[0]: self._placed(each, start) for each in described}
         if len(self.tensors) != len(described):
             raise self._damaged("two tensors have one name")
 
@@ -180,7 +182,7 @@ class GGUFFile:
             return [self._any(inner, depth + 1) for _ in range(count)]
         raise self._damaged(f"type {kind} of a value is unknown")
 
-    def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
+    def _tensor(self) -> _Described:
         name, dims = self._text(), self._number("<I")
         if dims > 4:
             raise self._damaged(f"tensor '{name:.80}' has {dims} dimensions")
@@ -194,8 +196,9 @@ class GGUFFile:
         return name, shape, kind, offset
 
     def _placed(
-        self, shape: tuple[int, ...], kind: int, offset: int, start: int, name: str
+        self, described: _Described, start: int
     ) -> tuple[GGUFType, tuple[int, ...], np.ndarray]:
+        name, shape, kind, offset = described
         found, count = BY_NUMBER[kind], math.prod(shape)
         fits = count < MOST and offset < MOST and (not shape or shape[-1] % found.block == 0)
         end = start + offset + found.size(count)
@@ -206,7 +209,8 @@ class GGUFFile:
     def values(self, name: str) -> np.ndarray:
         """The values of a tensor, in float32."""
         kind, shape, data = self.tensors[name]
-        return kind.decode(data.reshape(-1, kind.nbytes)).reshape(shape)
+        made: np.ndarray = kind.decode(data.reshape(-1, kind.nbytes)).reshape(shape)
+        return made
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)

@@ -50,7 +50,7 @@ def from_gguf(path: str | Path) -> MaseGraph:
     file = GGUFFile(path)
     family, config = _config(file)
     _check_shapes(file, family, config)
-    model = transformers.AutoModelForCausalLM.from_config(config)
+    model = _made(config)
     values, kinds = _values(file, family, config)
     model.load_state_dict(values, strict=False)
     graph = MaseGraph(model.eval(), dummy_in={"input_ids": torch.zeros(2, 8, dtype=torch.long)})
@@ -79,11 +79,16 @@ def _config(file: GGUFFile) -> tuple[Family, Any]:
         raise ExportError(f"{file.path}: no config of a {kind} model ({error}).") from error
 
 
+def _made(config: Any) -> Any:
+    build: Any = transformers.AutoModelForCausalLM.from_config
+    return build(config)
+
+
 def _check_shapes(file: GGUFFile, family: Family, config: Any) -> None:
     """Refuse tensors that are not those of the model, before the model takes memory."""
     try:
         with torch.device("meta"):
-            model = transformers.AutoModelForCausalLM.from_config(config)
+            model = _made(config)
     except (ValueError, RuntimeError, TypeError, ZeroDivisionError) as error:
         raise ExportError(f"{file.path}: the metadata makes no model ({error}).") from error
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -106,8 +111,9 @@ def _check_shapes(file: GGUFFile, family: Family, config: Any) -> None:
 
 def _need(file: GGUFFile, key: str, kind: type = int) -> Any:
     name = f"{file.metadata['general.architecture']}.{key}"
-    found = file.metadata.get(name)
-    if not isinstance(found, kind) or isinstance(found, bool) or not 0 < found < 1 << 31:
+    found: Any = file.metadata.get(name)
+    is_number = isinstance(found, kind) and not isinstance(found, bool)
+    if not is_number or not 0 < float(found) < 1 << 31:
         raise ExportError(f"{file.path}: {name} is {found!r:.80}. Allowed: a positive number.")
     return found
 

@@ -59,7 +59,8 @@ def _described(tokenizer: Any) -> dict[str, Any]:
 
 def _steps(told: dict[str, Any]) -> list[dict[str, Any]]:
     step = told.get("pre_tokenizer") or {}
-    return step.get("pretokenizers", [step])
+    found: list[dict[str, Any]] = step.get("pretokenizers", [step])
+    return found
 
 
 def _byte_level(told: dict[str, Any]) -> bool:

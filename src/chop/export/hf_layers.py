@@ -39,7 +39,7 @@ def compact(layer: nn.Module) -> nn.Module:
     coded = None if told is None else encode(told.values, told.format, told.scale)
     if coded is None:
         return layer
-    bias = stored["bias"].values if "bias" in stored else layer.bias
+    bias: Any = stored["bias"].values if "bias" in stored else layer.bias
     made = CodedLinear.from_coded(coded, bias, layer.quantizers)
     made.config = dict(layer.config)  # type: ignore[assignment]
     return made.train(layer.training)

@@ -15,17 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.core_model_loading import ConversionOps
-from transformers.quantizers import HfQuantizer
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from chop.arguments import PATH, an, takes
 from chop.errors import ExportError
 from chop.export.folders import (
     config_of,
+    differ,
     empty_model,
-    left_out,
-    missing_from,
+    names_to_write,
     tied_names,
     write_folder,
 )
@@ -61,7 +61,7 @@ class MaseConfig(QuantizationConfigMixin):
         schema: int = SCHEMA,
         **unknown: Any,
     ) -> None:
-        self.quant_method = METHOD
+        self.quant_method: Any = METHOD
         unknown.pop("quant_method", None)
         if unknown:
             raise ExportError(f"quantization_config: unknown key {shown(min(unknown))}.")
@@ -137,7 +137,7 @@ class _Compress(ConversionOps):
     def __init__(self, quantizer: MaseQuantizer) -> None:
         self.quantizer = quantizer
 
-    def convert(
+    def convert(  # type: ignore[override]  # transformers calls it by these keywords
         self,
         input_dict: dict[str, Any],
         model: Any = None,
@@ -185,8 +185,8 @@ def to_huggingface(mg: MaseGraph, path: str | Path) -> ExportReport:
     _refuse_functions(mg)
     report = ExportReport("huggingface", Path(path))
     told = {**config.to_dict(), "architectures": [type(mg.model).__name__]}
-    specs, tensors = _layers(mg, empty, report)
-    if any(owner_of(name) in specs for pair in tied_names(empty).items() for name in pair):
+    specs, tensors, is_untied = _layers(mg, empty, report)
+    if is_untied:
         told["tie_word_embeddings"] = False  # codes and floats share no parameter
     smaller = _plain_sizes(specs, told)
     if smaller is not None:
@@ -210,11 +210,13 @@ def _refuse_functions(mg: MaseGraph) -> None:
             )
 
 
-def _layers(mg: MaseGraph, empty: Any, report: ExportReport) -> tuple[Any, dict[str, Tensor]]:
-    """The layers that are not the model's own, and all tensors."""
+def _layers(
+    mg: MaseGraph, empty: Any, report: ExportReport
+) -> tuple[dict[str, Any], dict[str, Tensor], bool]:
+    """The layers that are not the model's own, all tensors, and whether none may be shared."""
     specs: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
-    tied, wanted, weights = tied_names(empty), dict(empty.named_modules()), weights_of(mg)
+    wanted, weights = dict(empty.named_modules()), weights_of(mg)
     for path, module in mg.model.named_modules():
         if isinstance(module, LoRALinear):
             raise ExportError(
@@ -229,16 +231,17 @@ def _layers(mg: MaseGraph, empty: Any, report: ExportReport) -> tuple[Any, dict[
         own = {f"{path}.{k}": v for k, v in made.state_dict().items()}
         tensors |= own
         report.records.append(_record(f"{path}.weight", made, own, weights))
-    absent = missing_from(empty, weights)
-    for name, like in empty.state_dict().items():
-        if owner_of(name) in specs:
-            continue
-        if name in absent:
-            report.dropped += left_out(name, absent[name])
-            continue
-        values = as_in(empty, name, weights[name])
-        tensors |= _plain(name, like, values, tied, tensors, specs, report)
-    return specs, tensors
+    shared = {name for pair in tied_names(empty).items() for name in pair}
+    values = {name: weight.values for name, weight in weights.items()}
+    is_untied = any(owner_of(n) in specs for n in shared) or differ(empty, values)
+    names = names_to_write(empty, weights, is_untied=is_untied)
+    report.dropped += names.unused
+    state = empty.state_dict()
+    for name, source in names.sources.items():
+        if owner_of(name) not in specs:
+            found = as_in(empty, name, weights[source])
+            tensors |= _plain(name, state[name], found, specs, report)
+    return specs, tensors, is_untied
 
 
 def owner_of(name: str) -> str:
@@ -247,17 +250,9 @@ def owner_of(name: str) -> str:
 
 
 def _plain(
-    name: str,
-    like: Tensor,
-    values: Tensor,
-    tied: Mapping[str, str],
-    tensors: Mapping[str, Tensor],
-    specs: dict[str, Any],
-    report: ExportReport,
+    name: str, like: Tensor, values: Tensor, specs: dict[str, Any], report: ExportReport
 ) -> dict[str, Tensor]:
     """A tensor as it is; one of another size makes its layer one of that size."""
-    if name in tied and tied[name] in tensors and torch.equal(values, tensors[tied[name]]):
-        return {}
     if values.shape != like.shape and values.dim() == 2:
         specs[owner_of(name)] = {"kind": "resized", "shape": list(values.shape)}
     written = str(values.dtype).removeprefix("torch.")

@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from chop.arguments import MAPPING, NONE, an, takes
 from chop.errors import ExportError
 from chop.export.rounding import Rounding, exportable
 from chop.ir.graph import MaseGraph
+from chop.ir.reclass import reclassed
 from chop.kernels.layers import PACKED_LAYERS, QEmbeddingPacked, QLinearInt8, unpacked_weight
 from chop.nn.modules.coded import CodedLinear
 from chop.nn.quantized.function import call_quantizers, is_quantized_function
@@ -60,6 +62,10 @@ class Lowered:
 
     def _quantised(self, path: str, module: QuantizedModule) -> None:
         values = {name: stored.values for name, stored in module.stored_values().items()}
+        if is_parametrized(module):  # its weight would be computed anew, and not rounded
+            module = reclassed(module, type(module).__bases__[0])
+            del module._modules["parametrizations"]
+            self._put(path, module)
         scales = {r: getattr(module, f"{r}_scale", None) for r in module.quantizers}
         formats: Any = {
             role: self._format(form, f"module '{path}', {role}", scales[role])
@@ -69,16 +75,16 @@ class Lowered:
         }
         module.quantizers = formats
         for name, value in values.items():
-            owner, _, leaf = name.rpartition(".")
+            place, _, leaf = name.rpartition(".")
             made = nn.Parameter(value.clone(), requires_grad=False)
-            module.get_submodule(owner)._parameters[leaf] = made
+            module.get_submodule(place)._parameters[leaf] = made
         module.held = list(module.op.compute.parameters)  # type: ignore[union-attr]
 
     def _unpacked(self, path: str, module: Any) -> nn.Module:
         if isinstance(module, QEmbeddingPacked):
-            made: Any = nn.Embedding(module.num_embeddings, module.embedding_dim, device="meta")
-            made.weight = nn.Parameter(unpacked_weight(module), requires_grad=False)
-            return made
+            table = nn.Embedding(module.num_embeddings, module.embedding_dim, device="meta")
+            table.weight = nn.Parameter(unpacked_weight(module), requires_grad=False)
+            return table
         if isinstance(module, QLinearInt8) and module.quantize_input:
             where = f"module '{path}': inputs in int8, scaled row by row"
             if self.fallback is None:
@@ -89,7 +95,8 @@ class Lowered:
         )
         made = nn.Linear(module.in_features, module.out_features, bias=False, device="meta")
         made.weight = nn.Parameter(weight, requires_grad=False)
-        made.bias = None if module.bias is None else nn.Parameter(module.bias.detach(), False)
+        if module.bias is not None:
+            made.bias = nn.Parameter(module.bias.detach(), requires_grad=False)
         formats = getattr(module, "quantizers", {})
         roles = {r: formats.get(r, Bypass()) for r in ("data_in", DATA_OUT)}
         found = {r: self._format(q, f"module '{path}', {r}") for r, q in roles.items()}
@@ -180,7 +187,9 @@ def to_exported_program(
     Weights are the values that layers compute with; formats of activations are calls of
     `torch.ops.mase.round_to_steps`, or plain arithmetic.
     """
-    return export_lowered(Lowered(mg, "exported_program", fallback).graph, inputs)
+    lowered = Lowered(mg, "exported_program", fallback)
+    made: torch.export.ExportedProgram = export_lowered(lowered.graph, inputs)
+    return made
 
 
 def export_lowered(

@@ -157,7 +157,11 @@ def _output_names(value: Any, name: str = "") -> list[str]:
     """The path of every tensor in a nested output; none where it is one without names."""
     if isinstance(value, Tensor):
         return [name] if name else []
-    pairs = value.items() if isinstance(value, Mapping) else enumerate(value or ())
+    pairs: Any = ()
+    if isinstance(value, Mapping):
+        pairs = value.items()
+    elif isinstance(value, list | tuple):
+        pairs = ((f"output_{i}", each) for i, each in enumerate(value))
     prefix = f"{name}." if name else ""
     return [found for key, each in pairs for found in _output_names(each, f"{prefix}{key}")]
 
@@ -364,7 +368,8 @@ def shared_scales(steps: Tensor, weight: Weight) -> tuple[Tensor, dict[str, int]
 def _two_in_a_byte(whole: Tensor) -> np.ndarray:
     flat = (whole.to(torch.int16) & 15).to(torch.uint8).reshape(-1).numpy()
     padded = np.concatenate([flat, np.zeros(len(flat) % 2, np.uint8)])
-    return padded[::2] | (padded[1::2] << 4)
+    made: np.ndarray = padded[::2] | (padded[1::2] << 4)
+    return made
 
 
 def _behind_scale(

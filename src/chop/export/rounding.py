@@ -49,9 +49,10 @@ class Steps:
         """`x` rounded, where it is a float."""
         one = len(self.scale_values) == 1
         scale = torch.tensor(self.scale_values[0] if one else self.scale_values, dtype=x.dtype)
-        return torch.ops.mase.round_to_steps(
+        made: Tensor = torch.ops.mase.round_to_steps(
             x, scale, self.zero_point, self.low, self.high, self.axis
         )
+        return made
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,7 @@ for _name, _summary, _config, _examples in (
     (
         "export",
         "write a model for onnxruntime, llama.cpp, transformers or QONNX",
-        f"{CONFIGS}:ExportConfig",
+        "chop.cli.export_configs:ExportConfig",
         (
             "mase export out/quantize --to onnx",
             "mase export ./llama --task causal-lm --to gguf --format Q4_0 --tokenizer ./llama",
@@ -192,7 +192,7 @@ for _name, _summary, _config, _examples in (
     (
         "import",
         "read a GGUF file or a folder of compressed-tensors as a graph",
-        f"{CONFIGS}:ImportConfig",
+        "chop.cli.export_configs:ImportConfig",
         ("mase import model.gguf", "mase import ./model --source compressed-tensors"),
     ),
     (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.records import write_csv
-from chop.cli.configs import ExportConfig
+from chop.cli.export_configs import ExportConfig
 from chop.cli.session import Session
 from chop.cli.source import describe, find_source, load_graph
 from chop.export import (

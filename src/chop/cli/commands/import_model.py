@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.cli.commands.trace import GRAPH
-from chop.cli.configs import ImportConfig
+from chop.cli.export_configs import ImportConfig
 from chop.cli.session import Session
 from chop.cli.source import Source, describe
 from chop.errors import ConfigError

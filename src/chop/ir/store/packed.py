@@ -71,7 +71,7 @@ class Packed:
 
     def _scales(self, name: str, scale: Powers | Floats) -> str:
         """Store scales, unless they are those that the layer keeps; where they are."""
-        values = scale.codes if isinstance(scale, Powers) else scale.values
+        values = scale.values
         kept = self.tensors.get(f"{name}_scale")
         if kept is not None and same_bits(kept, values):
             return f"{name}_scale"

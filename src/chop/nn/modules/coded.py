@@ -50,7 +50,7 @@ class CodedLinear(nn.Module):
     ) -> CodedLinear:
         """The layer on `coded`."""
         scale = coded.scale
-        scales = scale.codes if isinstance(scale, Powers) else scale and scale.values
+        scales = None if scale is None else scale.values
         parts = {"codes": coded.codes, "table": coded.table, "scales": scales}
         return cls(record_of(coded), parts, bias, quantizers)
 

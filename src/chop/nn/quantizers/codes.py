@@ -43,6 +43,11 @@ class Powers:
     tile: tuple[int, int]
     axis: int
 
+    @property
+    def values(self) -> Tensor:
+        """What is stored: the codes."""
+        return self.codes
+
 
 @dataclass(frozen=True)
 class Floats:
@@ -183,7 +188,7 @@ def scales_of(form: ScaleInteger, source: Tensor, stored: Tensor | None = None) 
     if stored is not None:
         kept = stored.detach().to(wide.dtype)
         return Floats(kept) if kept.dim() == 0 else Floats(kept, axis, group)
-    spread = form._scales(wide)
+    spread = form.scales_of(wide)
     if spread.numel() == 1:
         return Floats(spread.reshape(()))
     if group is None:
