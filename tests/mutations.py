@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import forgeries
+import numpy_reader
 import torch
 from torch import nn
 
@@ -32,6 +33,7 @@ from chop.config import load_toml, parse
 from chop.errors import ChopError
 from chop.files import read_json
 from chop.hw.emit import read_interface
+from chop.ir.store.checkpoint import digest
 from chop.passes.graph.interface.lora import (
     load_lora_adapter_interface_pass,
     save_lora_adapter_interface_pass,
@@ -185,6 +187,55 @@ def checkpoint_forged(folder: Path, rng: random.Random) -> str:
     told = forged(forgeries.description(), rng)
     forgeries.write_forged(folder, told)
     return _judge_checkpoint(folder, told)
+
+
+# -- packed checkpoints ----------------------------------------------------------------------
+
+
+@functools.cache
+def _packed() -> tuple[Path, dict[str, torch.Tensor]]:
+    """A packed checkpoint with each kind of scale, and the tensors it holds."""
+    torch.manual_seed(0)
+    graph = MaseGraph(
+        nn.Sequential(*(nn.Linear(6, 6) for _ in range(3))), dummy_in=torch.ones(1, 6)
+    )
+    formats = (
+        {"name": "block_fp", "weight_width": 3, "weight_block_size": [2, 4], "data_in_width": 8},
+        {"name": "scale_integer", "weight_width": 4, "weight_granularity": "channel"},
+        {"name": "binary_residual", "weight_axis": 0},
+    )
+    rules: dict[str, Any] = {f"{i}": {"config": config} for i, config in enumerate(formats)}
+    passes.quantize_transform_pass(graph, {"by": "name", **rules})
+    passes.prune_transform_pass(graph, {"weight": {"sparsity": 0.3, "scope": "local"}})
+    path = Path(tempfile.mkdtemp(prefix="packed.")) / "model"
+    graph.export(path, save_format="packed")
+    return path, MaseGraph.from_checkpoint(path).model.state_dict()
+
+
+def packed_bytes(folder: Path, rng: random.Random) -> str:
+    """Damage in either file."""
+    path, state = _packed()
+    for each in (".json", ".safetensors"):
+        shutil.copy(path.with_suffix(each), folder / f"model{each}")
+    file = folder / f"model{rng.choice(('.json', '.safetensors'))}"
+    file.write_bytes(damaged(file.read_bytes(), rng))
+    found = MaseGraph.from_checkpoint(folder / "model").model.state_dict()
+    same = found.keys() == state.keys() and all(torch.equal(found[k], state[k]) for k in state)
+    return EQUAL if same else OTHER
+
+
+def packed_forged(folder: Path, rng: random.Random) -> str:
+    """Other records with a checksum that fits; what they say is what numpy reads by the page."""
+    path, _ = _packed()
+    told = json.loads(path.with_suffix(".json").read_text())
+    told["packed"] = forged(told["packed"], rng)
+    told["sha256"] = digest(told)
+    (folder / "model.json").write_text(json.dumps(told))
+    shutil.copy(path.with_suffix(".safetensors"), folder / "model.safetensors")
+    found = MaseGraph.from_checkpoint(folder / "model").model.state_dict()
+    said = numpy_reader.read(folder / "model")
+    pairs = ((found[name].float(), torch.from_numpy(v).float()) for name, v in said.items())
+    return FAITHFUL if all(torch.equal(a, b) for a, b in pairs) else OTHER
 
 
 # -- adapters --------------------------------------------------------------------------------
@@ -458,8 +509,10 @@ class Executed(BaseException):
 
 
 KINDS: dict[str, tuple[Judge, float]] = {
-    "checkpoint, damaged": (checkpoint_bytes, 0.12),
-    "checkpoint, forged": (checkpoint_forged, 0.3),
+    "checkpoint, damaged": (checkpoint_bytes, 0.09),
+    "packed checkpoint, damaged": (packed_bytes, 0.03),
+    "packed checkpoint, forged": (packed_forged, 0.06),
+    "checkpoint, forged": (checkpoint_forged, 0.24),
     "adapter, damaged": (adapter_bytes, 0.06),
     "adapter, forged": (adapter_forged, 0.06),
     "study.json": (study_json, 0.1),
@@ -495,6 +548,7 @@ def warm_up() -> None:
     """Read a valid file of each kind: what is imported and compiled of installed packages is."""
     MaseGraph.from_checkpoint(forgeries.valid())
     _adapter_meaning()
+    _packed()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "study.db").write_bytes(_study_db())
         open_store(Path(folder, "study.db"))

@@ -60,7 +60,7 @@ MaseGraph.from_checkpoint(saved, classes=["nn.Linear"]) | MaseGraph.from_checkpo
 MaseGraph.from_checkpoint(saved, custom_ops=3) | MaseGraph.from_checkpoint: custom_ops: expected a mapping or
 graph().export(None) | MaseGraph.export: path: expected a path, got None (NoneType).
 graph().export(3) | MaseGraph.export: path: expected a path, got 3 (int).
-graph().export(folder / "g", save_format="onnx") | export: unknown save_format 'onnx'. Allowed: graph, state_dict.
+graph().export(folder / "g", save_format="onnx") | export: unknown save_format 'onnx'. Allowed: graph, packed, state_dict.
 graph().draw(None) | MaseGraph.draw: path: expected a path, got None (NoneType).
 graph().draw(folder / "g.xyz") | draw: '.xyz' is not a known format. Allowed: .svg, .dot, .gv.
 passes.PASSES["quantise_transform_pass"] | Unknown pass 'quantise_transform_pass'. Did you mean

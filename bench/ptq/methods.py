@@ -12,14 +12,18 @@ from schemes import SCHEMES, Scheme
 from subjects import Subject
 from torch import nn
 
+LONGER = {"start": "gptq", "steps": 600, "layers_per_block": 6}
+"""Whole layers of a transformer at a time."""
 METHODS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "nearest": ("nearest", {}),
     "gptq": ("gptq", {}),
+    "gptq equal": ("gptq", {"gptq": {"rows": "equal"}}),
     "awq+gptq": ("awq,gptq", {}),
     "smooth+gptq": ("smooth,gptq", {}),
     "rotate+gptq": ("rotate,gptq", {}),
     "gptq+bias": ("gptq,correct_bias", {}),
     "learned": ("learned_rounding", {"learned_rounding": {"start": "gptq"}}),
+    "learned+": ("learned_rounding", {"learned_rounding": LONGER}),
 }
 """Name in the table -> methods, with commas between, and further options of each."""
 UNQUANTISED = {"data_in_width": "NA", "bias_width": "NA"}

@@ -29,6 +29,7 @@ SUBJECTS = {
 }
 """Model -> what is measured, how it is printed, which way is better."""
 RATIO = ("sqnr", "{:.1f}", "dB, higher is better")
+DIVERGENCE = ("divergence", "{:.2g}", "lower is better, nats")
 
 
 def main() -> None:
@@ -53,8 +54,10 @@ def _rows(name: str, section: str | None) -> list[Row]:
 
 def _tables(rows: list[Row]) -> list[str]:
     found = []
-    for subject, kind in SUBJECTS.items():
-        own = [r for r in rows if r["subject"] == subject]
+    helds = sorted({(r["subject"], r["held"]) for r in rows}, key=lambda each: -each[1])
+    for subject, held in sorted(helds, key=lambda each: list(SUBJECTS).index(each[0])):
+        kind = SUBJECTS[subject]
+        own = [r for r in rows if (r["subject"], r["held"]) == (subject, held)]
         floats = [r for r in own if r["scheme"] == "float"]
         if not floats:
             continue
@@ -69,6 +72,8 @@ def _tables(rows: list[Row]) -> list[str]:
         found.append(_table(own, kind))
         found.append(f"The same, signal-to-noise ratio of the logits ({RATIO[2]}).")
         found.append(_table(own, RATIO))
+        found.append(f"Divergence from the float model's distribution ({DIVERGENCE[2]}).")
+        found.append(_table(own, DIVERGENCE))
     return found
 
 

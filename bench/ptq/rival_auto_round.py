@@ -50,7 +50,7 @@ def sign_round(subject: Subject, scheme: Scheme, seed: int) -> Any:
         device_map=subject.device,
     )
     found, _ = quantiser.quantize()
-    return found.to(torch.float32).eval()
+    return found.to(subject.device, torch.float32).eval()
 
 
 def _by_eight(batches: list[Batch]) -> list[Batch]:

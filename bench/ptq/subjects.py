@@ -27,7 +27,7 @@ CALIBRATION = {"llama-imdb": 32, "bert-tiny": 128}
 """Windows or reviews to calibrate on, unless a number is given."""
 HELD = {"llama-imdb": 32, "bert-tiny": 2000}
 """Windows or reviews to measure on, unless a number is given."""
-COMPARED = {"llama-imdb": 8, "bert-tiny": 2000}
+COMPARED = {"llama-imdb": 64, "bert-tiny": 2000}
 """Of those, the first so many whose logits are compared with the float model's."""
 HEADS = {"llama-imdb": ("lm_head",), "bert-tiny": ("bert.pooler.dense", "classifier")}
 """Layers that no tool quantises."""

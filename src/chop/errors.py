@@ -41,6 +41,10 @@ class CheckpointError(ChopError, ValueError):
     """A checkpoint file is damaged, foreign or does not fit the graph."""
 
 
+class ExportError(ChopError, ValueError):
+    """A model cannot be written for a target, or a file of another program cannot be read."""
+
+
 class HubError(ChopError, OSError):
     """A named model or dataset is neither on this machine nor on the hub."""
 

@@ -15,7 +15,9 @@ SOME = 5
 
 @pytest.mark.no_cover  # measuring would cost more than what it runs
 @pytest.mark.sim("verilator", "g++")
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))]
+)
 def test_random_models_are_right_in_rtl_or_refused(part, tmp_path):
     found = counts(fuzz(range(part * PART, (part + 1) * PART), tmp_path))
     assert found["wrong_seeds"] == {}

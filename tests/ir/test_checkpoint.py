@@ -79,7 +79,9 @@ def test_a_state_dict_alone_can_be_written(tmp_path):
     graph.export(tmp_path / "weights", save_format="state_dict")
     state = load_file(tmp_path / "weights.safetensors")
     assert all(torch.equal(state[k], v) for k, v in graph.model.state_dict().items())
-    with pytest.raises(CheckpointError, match=r"unknown save_format 'onnx'. Allowed: graph, state"):
+    with pytest.raises(
+        CheckpointError, match=r"unknown save_format 'onnx'. Allowed: graph, packed"
+    ):
         graph.export(tmp_path / "weights", save_format="onnx")
 
 
@@ -98,7 +100,7 @@ def test_a_missing_checkpoint_is_named(tmp_path):
         ("{", "not a readable JSON file"),
         ("[1, 2]", "not a MaseGraph checkpoint"),
         ('{"format": "other"}', "not a MaseGraph checkpoint"),
-        ('{"format": "mase-graph", "version": 99}', "version 99; this release reads 1 and 2"),
+        ('{"format": "mase-graph", "version": 99}', "version 99; this release reads 1, 2 and 3"),
     ],
 )
 def test_a_foreign_file_is_refused(tmp_path, text, message):

@@ -101,3 +101,8 @@ def test_dot_and_a_name_without_suffix(tmp_path):
 
 def test_repr_says_model_and_size():
     assert repr(MaseGraph(zoo.MLP())) == "MaseGraph(MLP, 6 nodes)"
+
+
+def test_a_copy_keeps_the_name_of_the_models_class():
+    graph = traced("MLP")
+    assert type(copy.deepcopy(graph).model).__name__ == type(graph.model).__name__ == "MLP"

@@ -7,63 +7,15 @@ record on disk is about the ones at hand, which a path cannot: the file there ma
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
-from chop.ir.graph import MaseGraph
+from chop.ir.fingerprint import LENGTH as LENGTH
+from chop.ir.fingerprint import graph_fingerprint as graph_fingerprint
 
-LENGTH = 16
-"""Hexadecimal digits of a fingerprint."""
 ROWS_AT_A_TIME = 8192
-_PLAIN = (bool, int, float, str, type(None))
-_ADDRESS = re.compile(r"0x[0-9a-f]+")
-
-
-class Hash(Protocol):
-    """What takes bytes."""
-
-    def update(self, data: Any, /) -> None:
-        """Take further bytes."""
-
-
-def graph_fingerprint(graph: MaseGraph) -> str:
-    """The fingerprint of a graph: its operations, the settings of its modules, every tensor."""
-    digest = hashlib.sha256()
-    for node in graph.fx_graph.nodes:
-        digest.update(_ADDRESS.sub("", str(node.format_node())).encode())
-    for name, module in graph.model.named_modules():
-        digest.update(f"{name}:{_settings(module)}".encode())
-    for name, tensor in graph.model.state_dict(keep_vars=True).items():
-        if isinstance(tensor, Tensor):
-            _add_tensor(digest, name, tensor)
-    return digest.hexdigest()[:LENGTH]
-
-
-def _settings(module: nn.Module) -> str:
-    """The class of a module and the plain values it was made with; not whether it trains now."""
-    plain = {
-        name: value
-        for name, value in sorted(vars(module).items())
-        if name != "training" and not name.startswith("_") and _is_plain(value)
-    }
-    return f"{type(module).__qualname__}({plain}; {_ADDRESS.sub('', module.extra_repr())})"
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, tuple | list):
-        return all(_is_plain(each) for each in value)
-    return isinstance(value, _PLAIN)
-
-
-def _add_tensor(digest: Hash, name: str, tensor: Tensor) -> None:
-    digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    digest.update(flat.view(torch.uint8).numpy())
 
 
 def data_fingerprint(splits: Mapping[str, Any]) -> str:

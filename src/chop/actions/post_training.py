@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from chop.errors import ConfigError, RegistryError
@@ -89,11 +90,12 @@ class Settings:
     """What a method may ask for.
 
     `rules`: the arguments of quantize_transform_pass that the graph is quantised by. `options`:
-    further arguments of the method's own pass.
+    further arguments of the method's own pass. `keep`: a folder for finished layers.
     """
 
     rules: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    keep: Path | None = None
 
 
 When = Literal["before", "after"]
@@ -170,14 +172,18 @@ def _correct_bias(graph: MaseGraph, batches: Sequence[Any], settings: Settings) 
 @method("gptq", when="after")
 def _gptq(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
     """Weights rounded one column after the other, each making up for the errors before it."""
-    _, rounded = gptq_transform_pass(graph, {**settings.options, "data": batches})
+    _, rounded = gptq_transform_pass(
+        graph, {"keep": settings.keep, **settings.options, "data": batches}
+    )
     return {"layers": rounded["layers"]}
 
 
 @method("learned_rounding", when="after")
 def _learned(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
     """Rounding and ranges of weights learned block by block, from the float model's values."""
-    _, learned = learned_rounding_transform_pass(graph, {**settings.options, "data": batches})
+    _, learned = learned_rounding_transform_pass(
+        graph, {"keep": settings.keep, **settings.options, "data": batches}
+    )
     return {"blocks": learned["blocks"]}
 
 
@@ -226,6 +232,7 @@ def quantize_with_data(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     *,
     observer: str | Mapping[str, Any] | None = None,
+    keep: Path | None = None,
 ) -> dict[str, Any]:
     """Quantise by `rules` with the methods that `method` names; what was done to each layer.
 
@@ -233,6 +240,8 @@ def quantize_with_data(
     point of fixed point, scales that are not measured anew at each call), layers are quantised, and
     the methods for the quantised graph follow; those of one kind in the order they are named.
     `options` has further arguments of a pass by the method's name, "calibrate" for the observer's.
+    `keep`: a folder where methods that go layer by layer keep those that are done; after an
+    interruption the same call goes on there.
     """
     chosen, more = methods_named(method), options or {}
     known = (*METHODS, CALIBRATE)
@@ -246,7 +255,7 @@ def quantize_with_data(
         for name, each in chosen.items():
             if each.when == when:
                 logger.info("quantize: %s", name)
-                records.update(each.run(graph, batches, Settings(rules, more.get(name, {}))))
+                records.update(each.run(graph, batches, Settings(rules, more.get(name, {}), keep)))
 
     lift_products(graph)  # what a method changes are the layers that are quantised
     apply("before")

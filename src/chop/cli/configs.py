@@ -133,6 +133,36 @@ class TraceConfig(ModelOptions, DataOptions, OutputOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExportConfig(ModelOptions, OutputOptions):
+    """Models that other programs load.
+
+    `to`: the program. `format`: the GGUF type of weights that have no format of their own.
+    `tokenizer`: folder with a tokenizer.json that goes into a GGUF file. `fallback`: what becomes
+    of a format that the target lacks: its values as floats, or for GGUF rounded again; without, it
+    is an error.
+    """
+
+    to: Literal["onnx", "gguf", "compressed-tensors", "qonnx", "hf"] = "onnx"
+    format: Literal["Q8_0", "Q4_0", "Q4_1", "MXFP4", "F16", "BF16", "F32"] = "Q8_0"
+    tokenizer: str | None = None
+    fallback: Literal["float", "nearest"] | None = None
+    out: Path = Path("out/export")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportConfig(OutputOptions):
+    """Models of other programs.
+
+    `file`: a .gguf file, or a folder of compressed-tensors. `source`: which of the two, where the
+    name does not tell.
+    """
+
+    file: Path | None = field(default=None, metadata=POSITIONAL)
+    source: Literal["gguf", "compressed-tensors"] | None = None
+    out: Path = Path("out/import")
+
+
+@dataclass(frozen=True, kw_only=True)
 class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     """Number formats.
 

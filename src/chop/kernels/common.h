@@ -1,3 +1,4 @@
+#pragma once
 // What the kernels on the CPU share.
 
 #include <cstdint>
@@ -5,6 +6,9 @@
 #include <vector>
 
 #include "../vectors.h"
+
+// For what has to stay in registers, however large the loop around it.
+#define INLINED inline __attribute__((always_inline))
 
 namespace {
 

@@ -13,8 +13,9 @@ from chop import native
 from chop.kernels import reference
 
 SOURCE = Path(__file__).with_name("cpu.cpp")
-FORMATS = ("mxint8", "mxint4", "mxfp8", "mxfp4")
+FORMATS = ("mxint8", "mxint4", "mxfp8", "mxfp4", "int8_group", "int4")
 """In the order of the tables in `cpu.cpp`."""
+INDEX = {name: i for i, name in enumerate(FORMATS)}
 MAX_BATCH = 32
 """Above this many rows of activations, unpacking a slice and calling the BLAS is faster."""
 GRAIN = 1 << 15
@@ -29,8 +30,8 @@ def library() -> ctypes.CDLL | None:
         return None
     pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
     built.mase_unpack.argtypes = [number, *[pointer] * 3, *[size] * 3, number, number]
-    built.mase_packed_linear.argtypes = [number, *[pointer] * 4, *[size] * 4, number]
-    built.mase_unpack.restype = built.mase_packed_linear.restype = None
+    built.mase_packed_linear.argtypes = [number, *[pointer] * 4, *[size] * 4, number, number]
+    built.mase_unpack.restype, built.mase_packed_linear.restype = None, number
     return built
 
 
@@ -50,7 +51,7 @@ def unpack(
     if out.numel():
         codes, scales = codes.contiguous(), scales.contiguous()
         built.mase_unpack(
-            FORMATS.index(format), codes.data_ptr(), scales.data_ptr(), out.data_ptr(),
+            INDEX[format], codes.data_ptr(), scales.data_ptr(), out.data_ptr(),
             out.numel() // columns, columns, group_size, made == torch.bfloat16,
             _threads(out.numel()),
         )  # fmt: skip
@@ -61,17 +62,34 @@ def linear(
     x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
 ) -> Tensor:
     """See `reference.linear`."""
+    y = _product(x, codes, scales, bias, format, group_size, rounds=False)
+    return reference.linear(x, codes, scales, bias, format, group_size) if y is None else y
+
+
+def rounded_linear(
+    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
+) -> Tensor | None:
+    """`linear` of `x` rounded to MXINT8 in blocks of 32, in one call; None where there is none."""
+    return _product(x, codes, scales, bias, format, group_size, rounds=True)
+
+
+def _product(
+    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int,
+    *, rounds: bool,
+) -> Tensor | None:  # fmt: skip
     built, columns = library(), x.shape[-1]
     batch = x.numel() // max(columns, 1)
     if built is None or not 0 < batch <= MAX_BATCH or x.dtype == torch.float64:
-        return reference.linear(x, codes, scales, bias, format, group_size)
+        return None
     is_float, rows = x.dtype is torch.float32, codes.shape[0]
     wide = x if is_float and x.is_contiguous() else x.float().contiguous()
     codes, scales = codes.contiguous(), scales.contiguous()
     y = torch.empty((*x.shape[:-1], rows), dtype=torch.float32)
-    built.mase_packed_linear(
-        FORMATS.index(format), wide.data_ptr(), codes.data_ptr(), scales.data_ptr(),
-        y.data_ptr(), batch, rows, columns, group_size, _threads(rows * columns),
+    is_done = built.mase_packed_linear(
+        INDEX[format], wide.data_ptr(), codes.data_ptr(), scales.data_ptr(), y.data_ptr(),
+        batch, rows, columns, group_size, rounds, _threads(rows * columns),
     )  # fmt: skip
+    if not is_done:
+        return None
     y = y if bias is None else y.add_(bias)
     return y if is_float else y.to(x.dtype)  # even a call that does nothing takes time

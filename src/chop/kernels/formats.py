@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from chop.errors import ConfigError
-from chop.nn.quantizers import MXFP, MXInt
+from chop.nn.quantizers import MXFP, MXInt, ScaleInteger
 from chop.nn.quantizers.elements import FLOAT_ELEMENTS
 from chop.nn.quantizers.minifloat import FloatGrid
 from chop.nn.quantizers.powers import floor_log2, times_power
@@ -24,18 +24,16 @@ from chop.registry import Registry
 GROUP_SIZES = (16, 32, 64, 128)
 SCALE_BIAS = 127
 SCALE_NAN = 255
+REAL_SCALE_BYTES = 4
 
 
 @dataclass(frozen=True)
 class IntegerElement:
-    """Two's complement of `bits` bits, in units of 2**-(bits-2)."""
+    """Two's complement of `bits` bits, in units of 2**-shift."""
 
     bits: int
-
-    @property
-    def shift(self) -> int:
-        """Binary places: an element is its code over 2**shift."""
-        return self.bits - 2
+    shift: int
+    """Binary places: an element is its code over 2**shift."""
 
     def encode(self, values: Tensor) -> Tensor:
         """Codes (uint8) of values that are elements; NaN becomes code 0."""
@@ -89,12 +87,19 @@ class FloatElement:
 
 @dataclass(frozen=True)
 class PackedFormat:
-    """An MX format and its layout in bytes."""
+    """A format of groups and its layout in bytes."""
 
     name: str
     element: IntegerElement | FloatElement
-    quantizer: Callable[[int], MXInt | MXFP]
+    quantizer: Callable[[int], MXInt | MXFP | ScaleInteger]
     """The format's definition, by group size."""
+    scale_bytes: int = 1
+    """1: the exponent of a power of two. 4: a float32, low byte first."""
+
+    @property
+    def has_real_scales(self) -> bool:
+        """Whether scales are float32."""
+        return self.scale_bytes == REAL_SCALE_BYTES
 
     @property
     def per_byte(self) -> int:
@@ -107,7 +112,11 @@ class PackedFormat:
 
     def bits(self, group_size: int) -> float:
         """Bits an element takes, its share of the scale included."""
-        return self.element.bits + 8 / group_size
+        return self.element.bits + 8 * self.scale_bytes / group_size
+
+    def row_scale_bytes(self, columns: int, group_size: int) -> int:
+        """Bytes of the scales of a row."""
+        return groups_of(columns, group_size) * self.scale_bytes
 
 
 def groups_of(columns: int, group_size: int) -> int:
@@ -116,9 +125,10 @@ def groups_of(columns: int, group_size: int) -> int:
 
 
 PACKED_FORMATS: Registry[PackedFormat] = Registry("packed format")
+"""The MX formats."""
 for _row in (
-    PackedFormat("mxint8", IntegerElement(8), lambda n: MXInt(8, block_size=n)),
-    PackedFormat("mxint4", IntegerElement(4), lambda n: MXInt(4, block_size=n)),
+    PackedFormat("mxint8", IntegerElement(8, 6), lambda n: MXInt(8, block_size=n)),
+    PackedFormat("mxint4", IntegerElement(4, 2), lambda n: MXInt(4, block_size=n)),
     PackedFormat(
         "mxfp8", FloatElement(FLOAT_ELEMENTS["e4m3"]), lambda n: MXFP("e4m3", block_size=n)
     ),
@@ -129,8 +139,30 @@ for _row in (
     PACKED_FORMATS.register(_row.name, _row)
 
 
-def check_group_size(group_size: int, where: str) -> None:
+def _group_integer(width: int) -> Callable[[int], ScaleInteger]:
+    return lambda n: ScaleInteger(width, granularity="group", group_size=n)
+
+
+INTEGER_FORMATS: Registry[PackedFormat] = Registry("packed integer format")
+"""Integers with a real scale for each group."""
+for _row in (
+    PackedFormat("int8_group", IntegerElement(8, 0), _group_integer(8), REAL_SCALE_BYTES),
+    PackedFormat("int4", IntegerElement(4, 0), _group_integer(4), REAL_SCALE_BYTES),
+):
+    INTEGER_FORMATS.register(_row.name, _row)
+
+
+def packed_format(name: str) -> PackedFormat | None:
+    """The format of that name; None where there is none."""
+    tables = (PACKED_FORMATS, INTEGER_FORMATS)
+    return next((table[name] for table in tables if name in table), None)
+
+
+def check_group_size(group_size: int, where: str, *, is_integer: bool = False) -> None:
     """Refuse a group size that the kernels do not have."""
-    if group_size not in GROUP_SIZES:
-        allowed = ", ".join(map(str, GROUP_SIZES))
-        raise ConfigError(f"{where}: group_size {group_size} is not allowed. Allowed: {allowed}.")
+    is_power = group_size >= GROUP_SIZES[0] and group_size & (group_size - 1) == 0
+    if group_size in GROUP_SIZES or (is_integer and is_power):
+        return
+    allowed = ", ".join(map(str, GROUP_SIZES))
+    more = " and higher powers of two" if is_integer else ""
+    raise ConfigError(f"{where}: group_size {group_size} is not allowed. Allowed: {allowed}{more}.")

@@ -15,8 +15,17 @@ from torch import Tensor, nn
 from chop.errors import ConfigError
 from chop.ir.reclass import reclassed
 from chop.kernels import integer
-from chop.kernels.ops import PackedTensor, multiply, pack, unpack
+from chop.kernels.experts import QExpertsPacked
+from chop.kernels.ops import (
+    ROUNDED,
+    PackedTensor,
+    multiply,
+    multiply_rounded,
+    pack,
+    unpack,
+)
 from chop.nn.quantizers import Quantizer
+from chop.nn.quantizers.stored_scale import with_stored_scale
 
 Quantizers = Mapping[str, Quantizer]
 
@@ -29,10 +38,11 @@ def _own_bias(bias: Tensor | None) -> nn.Parameter | None:
 
 
 class QLinearPacked(nn.Module):
-    """A linear layer on packed MX weights.
+    """A linear layer on packed weights.
 
     `quantizers` may give number formats for `data_in` and `data_out`, as quantised layers have
-    them; without, activations stay as they are.
+    them; without, activations stay as they are. `stored` are the scales of formats that keep theirs
+    beside the operand (`data_in_scale`); the layer has them as buffers.
 
     >>> layer = QLinearPacked.from_linear(nn.Linear(64, 8), "mxint4")
     >>> layer(torch.ones(2, 64)).shape, layer.codes.shape
@@ -52,6 +62,7 @@ class QLinearPacked(nn.Module):
         bias: Tensor | None,
         quantizers: Quantizers | None = None,
         dtype: torch.dtype = torch.float32,
+        stored: Mapping[str, Tensor] | None = None,
     ) -> None:
         super().__init__()
         self.dtype = dtype
@@ -61,6 +72,8 @@ class QLinearPacked(nn.Module):
         self.register_buffer("codes", weight.codes)
         self.register_buffer("scales", weight.scales)
         self.register_parameter("bias", _own_bias(bias))
+        for name, scale in (stored or {}).items():
+            self.register_buffer(name, scale.detach())
 
     @classmethod
     def from_linear(
@@ -88,10 +101,19 @@ class QLinearPacked(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` times the transposed weight plus bias."""
-        if "data_in" in self.quantizers:
-            x = self.quantizers["data_in"](x)
-        y = multiply(x, self.codes, self.scales, self.bias, self.format, self.group_size)
-        return self.quantizers["data_out"](y) if "data_out" in self.quantizers else y
+        parts = (self.codes, self.scales, self.bias, self.format, self.group_size)
+        y = None
+        if self.quantizers.get("data_in") == ROUNDED:
+            y = multiply_rounded(x, *parts)
+        if y is None:
+            y = multiply(self._rounded("data_in", x), *parts)
+        return self._rounded("data_out", y)
+
+    def _rounded(self, role: str, x: Tensor) -> Tensor:
+        if role not in self.quantizers:
+            return x
+        rounded: Tensor = with_stored_scale(self, role, self.quantizers[role])(x)
+        return rounded
 
     def extra_repr(self) -> str:
         """Sizes and format, for printing."""
@@ -206,7 +228,7 @@ class QLinearInt8(nn.Module):
         return f"{sizes}, quantize_input={self.quantize_input}"
 
 
-PACKED_LAYERS = (QLinearPacked, QEmbeddingPacked, QLinearInt8)
+PACKED_LAYERS = (QLinearPacked, QEmbeddingPacked, QExpertsPacked, QLinearInt8)
 """The layers whose weights lie in memory as bytes."""
 
 

@@ -19,18 +19,27 @@ from torch import Tensor
 
 from chop.errors import ConfigError
 from chop.kernels import cpu, reference
-from chop.kernels.formats import PACKED_FORMATS, PackedFormat, check_group_size, groups_of
+from chop.kernels.formats import (
+    INTEGER_FORMATS,
+    PACKED_FORMATS,
+    PackedFormat,
+    check_group_size,
+    packed_format,
+)
+from chop.nn.quantizers import MXInt
 from chop.nn.quantizers.kernels import is_traced
 
 PLAIN = (Tensor, torch.nn.Parameter)
 INDEX_DTYPES = (torch.int32, torch.int64)
+ROUNDED = MXInt(8, block_size=32)
+"""The format to which a kernel rounds activations by itself."""
 
-_operators = torch.library.Library("mase", "FRAGMENT")
-_operators.define(
+operators = torch.library.Library("mase", "FRAGMENT")
+operators.define(
     "unpack(Tensor codes, Tensor scales, str format, int group_size, int columns, "
     "ScalarType dtype) -> Tensor"
 )
-_operators.define(
+operators.define(
     "packed_linear(Tensor x, Tensor codes, Tensor scales, Tensor? bias, str format, "
     "int group_size) -> Tensor"
 )
@@ -71,7 +80,7 @@ def pack(x: Tensor, format: str = "mxint8", group_size: int = 32) -> PackedTenso
     """
     _want(isinstance(x, Tensor), "pack", f"x must be a tensor, got {type(x).__name__}.")
     row = _format(format, "pack")
-    check_group_size(group_size, "pack")
+    check_group_size(group_size, "pack", is_integer=row.has_real_scales)
     _want(x.is_floating_point(), "pack", f"x must be a floating-point tensor, got {x.dtype}.")
     _want(x.dim() > 0, "pack", "x must have at least one dimension, got a scalar.")
     columns = x.shape[-1]
@@ -85,6 +94,25 @@ def pack(x: Tensor, format: str = "mxint8", group_size: int = 32) -> PackedTenso
         group_size,
         columns,
     )
+
+
+def pack_integers(whole: Tensor, scales: Tensor, group_size: int) -> PackedTensor:
+    """A matrix of integers times `scales`, one for each row and group, as bytes: int4 where the
+    integers lie in -8 … 7, else int8_group.
+
+    >>> pack_integers(torch.tensor([[7.0, -8.0]]), torch.tensor([[-0.5]]), 16).codes.tolist()
+    [[135]]
+    """
+    bits = 4 if bool(((whole >= -8) & (whole <= 7)).all()) else 8
+    _want(
+        bits == 4 or bool(((whole >= -128) & (whole <= 127)).all()),
+        "pack_integers",
+        "integers must lie in -128 … 127.",
+    )
+    row = INTEGER_FORMATS["int4" if bits == 4 else "int8_group"]
+    codes = reference.join_codes(row.element.encode(whole.detach()), row)
+    as_bytes = reference.scale_bytes(scales.detach())
+    return PackedTensor(codes, as_bytes, row.name, group_size, whole.shape[-1])
 
 
 def _want_packed(value: Any, where: str) -> None:
@@ -122,10 +150,24 @@ def multiply(
     if torch.compiler.is_compiling() or (needs_gradient and torch.is_grad_enabled()):
         return run(x, codes, scales, bias, format, group_size)
     if (x.is_cpu or x.is_cuda) and not _is_watched(x, codes):
-        back_end = cpu if x.is_cpu else gpu_back_end()
+        back_end = cpu if x.is_cpu else gpu_back_end(format)
         return back_end.linear(x, codes, scales, bias, format, group_size)
     with torch._C._AutoDispatchBelowAutograd():
         return run(x, codes, scales, bias, format, group_size)
+
+
+def multiply_rounded(
+    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
+) -> Tensor | None:
+    """`multiply` of `x` in `ROUNDED`, where one kernel does both and no one is looking; else None.
+
+    The rounded values are those of the format, so the product is the same, bit for bit.
+    """
+    needs_gradient = x.requires_grad or (bias is not None and bias.requires_grad)
+    is_seen = torch.compiler.is_compiling() or (needs_gradient and torch.is_grad_enabled())
+    if not x.is_cpu or is_seen or _is_watched(x, codes):
+        return None
+    return cpu.rounded_linear(x, codes, scales, bias, format, group_size)
 
 
 def _is_watched(x: Tensor, codes: Tensor) -> bool:
@@ -187,18 +229,19 @@ def _want(condition: bool, where: str, message: str) -> None:
 
 
 def _format(name: str, where: str) -> PackedFormat:
-    if name not in PACKED_FORMATS:
-        allowed = ", ".join(PACKED_FORMATS)
+    row = packed_format(name)
+    if row is None:
+        allowed = ", ".join((*PACKED_FORMATS, *INTEGER_FORMATS))
         raise ConfigError(f"{where}: no packed format '{name}'. Allowed: {allowed}.")
-    return PACKED_FORMATS[name]
+    return row
 
 
 def _check_packed(packed: PackedTensor) -> None:
     where, row = "PackedTensor", _format(packed.format, "PackedTensor")
-    check_group_size(packed.group_size, where)
+    check_group_size(packed.group_size, where, is_integer=row.has_real_scales)
     widths = {
         "codes": row.code_bytes(packed.columns),
-        "scales": groups_of(packed.columns, packed.group_size),
+        "scales": row.row_scale_bytes(packed.columns, packed.group_size),
     }
     for name, width in widths.items():
         part: Tensor = getattr(packed, name)
@@ -239,21 +282,25 @@ def _same_device(where: str, one: Tensor, other: Tensor) -> None:
 
 
 @functools.cache
-def gpu_back_end() -> ModuleType:
-    """The Triton kernels, or the reference where Triton is not installed."""
-    if importlib.util.find_spec("triton") is None:
+def gpu_back_end(format: str) -> ModuleType:
+    """The Triton kernels; the reference for formats they do not have, or without Triton."""
+    if format not in PACKED_FORMATS or importlib.util.find_spec("triton") is None:
         return reference
     return importlib.import_module("chop.kernels.gpu")
 
 
 def _gpu(name: str) -> Callable[..., Tensor]:
-    return lambda *args: getattr(gpu_back_end(), name)(*args)
+    def run(*args: Any) -> Tensor:
+        format = next(a for a in args if isinstance(a, str))
+        return getattr(gpu_back_end(format), name)(*args)
+
+    return run
 
 
 for _name, _kind in (("unpack", "unpack"), ("packed_linear", "linear")):
-    _operators.impl(_name, getattr(cpu, _kind), "CPU")
-    _operators.impl(_name, _gpu(_kind), "CUDA")
-    _operators.impl(_name, getattr(reference, _kind), "MPS")
+    operators.impl(_name, getattr(cpu, _kind), "CPU")
+    operators.impl(_name, _gpu(_kind), "CUDA")
+    operators.impl(_name, getattr(reference, _kind), "MPS")
 
 
 def _fake_unpack(
@@ -287,8 +334,8 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     return to_x, None, None, to_bias, None, None
 
 
-torch.library.register_fake("mase::unpack", _fake_unpack, lib=_operators)
-torch.library.register_fake("mase::packed_linear", _fake_linear, lib=_operators)
+torch.library.register_fake("mase::unpack", _fake_unpack, lib=operators)
+torch.library.register_fake("mase::packed_linear", _fake_linear, lib=operators)
 torch.library.register_autograd(
-    "mase::packed_linear", _backward, setup_context=_keep, lib=_operators
+    "mase::packed_linear", _backward, setup_context=_keep, lib=operators
 )

@@ -7,13 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from chop.kernels.formats import (
-    PACKED_FORMATS,
-    SCALE_BIAS,
-    SCALE_NAN,
-    PackedFormat,
-    groups_of,
-)
+from chop.kernels.formats import SCALE_BIAS, SCALE_NAN, PackedFormat, packed_format
+from chop.nn.quantizers import ScaleInteger
 from chop.nn.quantizers.blocks import split
 from chop.nn.quantizers.powers import times_power
 
@@ -25,7 +20,7 @@ def pack_rows(x: Tensor, format: PackedFormat, group_size: int) -> tuple[Tensor,
     """Codes and scales of a matrix."""
     rows, columns = x.shape
     codes = x.new_empty((rows, format.code_bytes(columns)), dtype=torch.uint8)
-    scales = x.new_empty((rows, groups_of(columns, group_size)), dtype=torch.uint8)
+    scales = x.new_empty((rows, format.row_scale_bytes(columns, group_size)), dtype=torch.uint8)
     step = max(ELEMENTS_AT_ONCE // max(columns, 1), 1)
     for first in range(0, rows if columns else 0, step):
         part = slice(first, first + step)
@@ -36,11 +31,31 @@ def pack_rows(x: Tensor, format: PackedFormat, group_size: int) -> tuple[Tensor,
 def _pack_part(x: Tensor, format: PackedFormat, group_size: int) -> tuple[Tensor, Tensor]:
     wide = x if x.dtype == torch.float64 else x.float()
     quantizer = format.quantizer(group_size)
+    if isinstance(quantizer, ScaleInteger):
+        return _pack_integers(wide.float(), quantizer, format)
     largest = split(wide, (1, group_size)).abs().amax((-3, -1))
     exponent = quantizer.scale_exponent(largest)
     scales = torch.where(largest.isfinite(), exponent + SCALE_BIAS, SCALE_NAN).to(torch.uint8)
     elements = times_power(quantizer(wide), -spread(exponent, group_size, x.shape[-1]))
     return join_codes(format.element.encode(elements), format), scales
+
+
+def _pack_integers(x: Tensor, form: ScaleInteger, format: PackedFormat) -> tuple[Tensor, Tensor]:
+    scales = form.scales_of(x).expand_as(x)[:, :: form.group_size]
+    whole = (x / spread(scales, form.group_size, x.shape[-1])).round().clamp(*form.integers)
+    return join_codes(format.element.encode(whole), format), scale_bytes(scales)
+
+
+def scale_bytes(scales: Tensor) -> Tensor:
+    """Real scales as bytes."""
+    laid_out = torch.empty(scales.shape, device=scales.device).copy_(scales)
+    return laid_out.view(torch.uint8)
+
+
+def real_scales(as_bytes: Tensor) -> Tensor:
+    """The inverse of `scale_bytes`."""
+    laid_out = torch.empty(as_bytes.shape, dtype=torch.uint8, device=as_bytes.device)
+    return laid_out.copy_(as_bytes).view(torch.float32)
 
 
 def spread(per_group: Tensor, group_size: int, columns: int) -> Tensor:
@@ -76,8 +91,12 @@ def unpack(
     codes: Tensor, scales: Tensor, format: str, group_size: int, columns: int, dtype: torch.dtype
 ) -> Tensor:
     """Element times scale, exact in float32, then rounded to `dtype`."""
-    row = PACKED_FORMATS[format]
+    row = packed_format(format)
+    assert row is not None, f"no packed format '{format}'"
     elements = row.element.decode(split_codes(codes, row, columns))
+    if row.has_real_scales:
+        real = spread(real_scales(scales), group_size, columns)
+        return (elements * real + 0.0).to(dtype)  # zero has no sign, of a negative scale either
     return (elements * scale_values(spread(scales, group_size, columns))).to(dtype)
 
 

@@ -174,3 +174,29 @@ def test_a_known_key_without_effect_is_said_once(key, message, notices):
     for _ in range(2):
         operand_quantizers({"name": "ternary", key: True}, ROLES, "linear")
     assert notices == [message]
+
+
+EXAMPLES = {
+    "integer": {"width": 8},
+    "log": {"width": 8},
+    "minifloat_ieee": {"width": 8, "exponent_width": 4},
+    "minifloat_denorm": {"width": 8, "exponent_width": 4},
+    "block_fp": {"width": 8, "block_size": 16},
+    "block_minifloat": {"width": 8, "exponent_width": 4, "block_size": 16},
+    "block_log": {"width": 8, "block_size": 16},
+}
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "bypass"])
+def test_a_name_of_na_leaves_an_operand_alone_in_every_format(name):
+    settings = {f"weight_{k}": v for k, v in EXAMPLES.get(name, {}).items()}
+    config = {"name": name, "data_in_name": "NA", "bias_name": "NA", **settings}
+    made = operand_quantizers(config, ("data_in", "weight", "bias"), "here")
+    assert isinstance(made["data_in"], Bypass) and isinstance(made["bias"], Bypass)
+    assert isinstance(made["weight"], FORMATS[name])
+
+
+def test_an_operand_has_no_other_format_of_its_own():
+    config = {"name": "mxint", "data_in_name": "integer"}
+    with pytest.raises(ConfigError, match=r"here.data_in_name: 'integer' is not allowed. Allowed"):
+        operand_quantizers(config, ("data_in", "weight"), "here")

@@ -1,6 +1,7 @@
 """Beyond rounding with feedback: scales fitted, weights decided again, drift undone."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from chop.errors import ConfigError
 from chop.nn.quantizers import ScaleInteger
 from chop.nn.quantizers.stored_scale import ScaledInteger
 from chop.passes.graph.gptq_rounding import making_up_for, output_error, rounded_with_feedback
+from chop.passes.graph.input_statistics import InputSums, sums_of
 from chop.passes.graph.paired_run import PairedRun
 from chop.passes.graph.rounding_refinement import moved_elements, refined, with_fitted_scales
 from chop.passes.graph.transforms.gptq import gptq_transform_pass
@@ -103,9 +105,24 @@ def test_drift_is_made_up_for_by_least_squares():
     draw = torch.Generator().manual_seed(0)
     before, weight = torch.randn(90, 8, generator=draw), torch.randn(5, 8, generator=draw)
     now = (before + 0.3 * torch.randn(90, 8, generator=draw)).double()
-    got = making_up_for(weight, (before - now).T @ now, now.T @ now, damping=1e-12)
+    sums = InputSums(now.T @ now, (before - now).T @ now, now.sum(0), before.sum(0), len(now))
+    got = making_up_for(weight, sums, damping=1e-12)
     wanted = torch.linalg.lstsq(now, before.double() @ weight.double().T).solution.T
     assert torch.allclose(got, wanted, atol=1e-8)
+
+
+@pytest.mark.parametrize(("noise", "low", "high"), [(0.0, 0.99, 1.0), (3.0, 0.0, 0.5)])
+def test_a_move_that_follows_the_noise_of_the_rows_is_not_made_whole(noise, low, high):
+    draw = torch.Generator().manual_seed(0)
+    now = torch.randn(200, 40, generator=draw)
+    weight = torch.randn(5, 40, generator=draw)
+    lost = 0.1 * now.roll(1, 1) + noise * torch.randn(200, 40, generator=draw)
+    sums = sums_of(now, now + lost)
+    whole = making_up_for(weight, replace(sums, halves=()), 1e-9) - weight.double()
+    part = making_up_for(weight, sums, 1e-9) - weight.double()
+    share = float((part * whole).sum() / whole.square().sum())
+    assert torch.allclose(part, share * whole, atol=1e-9)
+    assert low <= share <= high + 1e-9
 
 
 class Repeated(nn.Module):
@@ -129,7 +146,7 @@ def test_a_paired_run_keeps_the_values_without_formats_whatever_becomes_of_the_w
     with PairedRun(graph, batches, "here") as run:
         for node in [n for n in graph.nodes if n.op == "call_module"]:
             pairs = list(run.operands(node))
-            run.leave(node)
+            run.remember(graph.modules[str(node.target)])
             graph.modules[str(node.target)].weight = nn.Parameter(torch.zeros(8, 8))
     hidden = torch.tanh(model.first(batches[2]))
     expected = torch.tanh(model.again(torch.tanh(model.again(hidden))))

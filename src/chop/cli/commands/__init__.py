@@ -16,6 +16,8 @@ MODULES = {
     "compile": "compile_model",
     "pass": "run_pass",
     "list": "list_names",
+    "export": "export_model",
+    "import": "import_model",
 }
 """Commands whose names are words of Python's, and the modules that run them."""
 CONFIGS = "chop.cli.configs"
@@ -176,6 +178,22 @@ for _name, _summary, _config, _examples in (
             "mase bench out/train --against out/prune --batch 64",
             "mase bench prajjwal1/bert-tiny --compile --iterations 5,50,200",
         ),
+    ),
+    (
+        "export",
+        "write a model for onnxruntime, llama.cpp, transformers or QONNX",
+        f"{CONFIGS}:ExportConfig",
+        (
+            "mase export out/quantize --to onnx",
+            "mase export ./llama --task causal-lm --to gguf --format Q4_0 --tokenizer ./llama",
+            "mase export out/quantize --to compressed-tensors --fallback float",
+        ),
+    ),
+    (
+        "import",
+        "read a GGUF file or a folder of compressed-tensors as a graph",
+        f"{CONFIGS}:ImportConfig",
+        ("mase import model.gguf", "mase import ./model --source compressed-tensors"),
     ),
     (
         "emit",

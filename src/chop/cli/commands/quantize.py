@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from chop.actions.fixed_point import OPERANDS, fitted_fixed_point, observe_ranges
@@ -19,8 +20,9 @@ from chop.cli.configs import QuantizeConfig
 from chop.cli.data import Data
 from chop.cli.failures import UsageError
 from chop.cli.session import Session
+from chop.cli.training import CHECKPOINTS, forget_checkpoints
 from chop.errors import ConfigError
-from chop.files import write_whole
+from chop.files import remove_whole, write_whole
 from chop.ir.graph import MaseGraph
 from chop.passes import learn_scales_transform_pass, summarize_quantization_analysis_pass
 
@@ -61,13 +63,28 @@ def _quantize(
         told["allocation"] = allocation
         _say_allocation(allocation, session)
     found = quantize_with_data(
-        graph, rules, batches, config.method, config.options, observer=config.observer
+        graph,
+        rules,
+        batches,
+        config.method,
+        config.options,
+        observer=config.observer,
+        keep=_kept_layers(config, session),
     )
     if "calibration" in found:
         write_csv(session.folder / "calibration.csv", found["calibration"])
     if config.learn_scales:
         told["learned"] = learn_scales_transform_pass(graph)[1]["parameters"]
     return {**told, **found}
+
+
+def _kept_layers(config: QuantizeConfig, session: Session) -> Path:
+    """Where rounded layers are kept until the results are in their place."""
+    folder = session.out / CHECKPOINTS / "layers"
+    if not config.resume:
+        remove_whole(folder)
+    forget_checkpoints(session)
+    return folder
 
 
 def _say_allocation(told: dict[str, Any], session: Session) -> None:

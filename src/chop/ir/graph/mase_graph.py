@@ -205,17 +205,21 @@ class MaseGraph:
     def export(
         self,
         path: str | Path = "mase_graph",
-        save_format: Literal["graph", "state_dict"] = "graph",
+        save_format: Literal["graph", "packed", "state_dict"] = "graph",
     ) -> None:
-        """Write `<path>.json` and `<path>.safetensors`, or with "state_dict" the tensors alone."""
-        if save_format not in ("graph", "state_dict"):
+        """Write `<path>.json` and `<path>.safetensors`, or with "state_dict" the tensors alone.
+
+        "packed": what layers have in formats of at most 8 bits takes those bits; the float values
+        it was rounded from are not kept.
+        """
+        if save_format not in ("graph", "packed", "state_dict"):
             raise CheckpointError(
-                f"export: unknown save_format '{save_format}'. Allowed: graph, state_dict."
+                f"export: unknown save_format '{save_format}'. Allowed: graph, packed, state_dict."
             )
         if save_format == "state_dict":
             save_state_dict(self.model, path)
         else:
-            save_graph(self.model, path, self.dummy_in)
+            save_graph(self.model, path, self.dummy_in, is_packed=save_format == "packed")
 
     @classmethod
     @takes(CheckpointError, path=PATH, classes=CLASSES, custom_ops=MAPPING | NONE)

@@ -27,6 +27,7 @@ from chop.ir.store import vocabulary
 from chop.ir.store.codec import Decoder, decode_config, encode_config, encode_node
 from chop.ir.store.modules import decode_module, encode_module, grad_of
 from chop.ir.store.nodes import decode_graph, lint
+from chop.ir.store.packed import Packed, pack_tensors, unpack_tensors
 from chop.ir.store.tensors import (
     FORMAT,
     TensorFinder,
@@ -42,8 +43,9 @@ from chop.log import get_logger
 
 logger = get_logger(__name__)
 VERSION = 2
-READABLE = (1, 2)
-"""Version 1 has no checksums, and no views."""
+PACKED_VERSION = 3
+READABLE = (1, 2, 3)
+"""Version 1 has no checksums, and no views; version 3 has tensors in the bits of their formats."""
 _KEYS = {
     "format": str,
     "version": int,
@@ -62,6 +64,8 @@ GUARDS = "guards"
 GENERATION = "generation"
 """How a language model with a cache goes on by default, as plain data; in its files alone."""
 _KEYS_SINCE_2 = {"views": dict, "tensors": dict, "sha256": str, GUARDS: (dict, type(None))}
+_KEYS_SINCE_3 = {**_KEYS_SINCE_2, "packed": dict}
+_KEYS_OF = {1: _KEYS, 2: {**_KEYS, **_KEYS_SINCE_2}, 3: {**_KEYS, **_KEYS_SINCE_3}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,23 +80,34 @@ class Loaded:
 
 
 def save_graph(
-    model: TracedModule, path: str | Path, dummy_in: Mapping[str, Any] | None = None
+    model: TracedModule,
+    path: str | Path,
+    dummy_in: Mapping[str, Any] | None = None,
+    *,
+    is_packed: bool = False,
 ) -> None:
-    """Write `<path>.json` and `<path>.safetensors`: one step from the old pair to the new."""
+    """Write `<path>.json` and `<path>.safetensors`: one step from the old pair to the new.
+
+    `is_packed`: what layers have in formats of at most 8 bits takes those bits.
+    """
     model.state_dict()  # pruned layers write their zeros before they are saved
     tensors, aliases, views = stored_tensors(_used_tensors(model))
     inputs = {f"dummy_in/{k}": v for k, v in (dummy_in or {}).items() if torch.is_tensor(v)}
     # a copy: the file format has no views
     examples = {name: value.detach().clone().contiguous() for name, value in inputs.items()}
-    stored = {**tensors, **examples}
+    packed = Packed(tensors)
+    if is_packed:
+        bases = {told["of"] for told in views.values()}
+        packed = pack_tensors(model, tensors, _used(model, "get_attr"), bases)
+    stored = {**packed.tensors, **examples}
     identity = uuid.uuid4().hex
     description: dict[str, Any] = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": PACKED_VERSION if is_packed else VERSION,
         "id": identity,
         "class_name": type(model).__name__,
         "nodes": [encode_node(n) for n in model.graph.nodes],
-        "modules": _encode_leaves(model),
+        "modules": _with_held(_encode_leaves(model), packed.held),
         "attributes": _encode_attributes(model),
         "aliases": aliases,
         "views": views,
@@ -104,9 +119,22 @@ def save_graph(
     }
     if model.generation_config is not None:
         description[GENERATION] = json.loads(model.generation_config.to_json_string(False))
+    if is_packed:
+        description["packed"] = packed.records
     description["sha256"] = digest(description)
     text = json.dumps(description, indent=1, allow_nan=False)
     write_pair(Path(path), text, stored, identity)
+
+
+def _with_held(modules: dict[str, Any], held: Mapping[str, list[str]]) -> dict[str, Any]:
+    """The records of modules, those of layers that hold parameters with their names."""
+    for path, names in held.items():
+        leaf = next(p for p in modules if path == p or path.startswith(f"{p}."))
+        record = modules[leaf]
+        for part in path.removeprefix(leaf).split(".")[1:]:
+            record = record["children"][part]
+        record["attributes"]["held"] = names
+    return modules
 
 
 def digest(description: Mapping[str, Any]) -> str:
@@ -228,7 +256,13 @@ def _read_pair(file: Path, weights: Path) -> tuple[dict[str, Any], dict[str, tor
     if description["version"] == 1:
         logger.warning("%s: written without checksums; export it again to add them.", file)
         return {**description, "views": {}}, tensors
-    return description, check_facts(tensors, description["tensors"], str(weights))
+    checked = check_facts(tensors, description["tensors"], str(weights))
+    if description["version"] < PACKED_VERSION:
+        return description, checked
+    try:
+        return description, unpack_tensors(checked, description["packed"])
+    except CheckpointError as error:
+        raise CheckpointError(f"{file}: {error}") from error
 
 
 def _read_description(file: Path) -> dict[str, Any]:
@@ -237,9 +271,9 @@ def _read_description(file: Path) -> dict[str, Any]:
         raise CheckpointError(f"{file}: not a MaseGraph checkpoint.")
     version = found.get("version")
     if type(version) is not int or version not in READABLE:
-        listed = " and ".join(str(v) for v in READABLE)
+        listed = f"{', '.join(str(v) for v in READABLE[:-1])} and {READABLE[-1]}"
         raise CheckpointError(f"{file}: version {shown(version)}; this release reads {listed}.")
-    keys: dict[str, Any] = _KEYS if version == 1 else {**_KEYS, **_KEYS_SINCE_2}
+    keys: dict[str, Any] = _KEYS_OF[version]
     for key, kind in keys.items():
         if not isinstance(found.get(key, file), kind):
             raise CheckpointError(f"{file}: key '{key}' is missing or not what it should be.")

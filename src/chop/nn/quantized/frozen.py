@@ -121,10 +121,11 @@ def _is_frozen(value: Tensor, quantizer: Quantizer) -> bool:
     trains = scale_trains or (value.requires_grad and torch.is_grad_enabled())
     # a plain parameter: pruned, parametrised, sharded and traced weights are made anew each call
     plain = type(value) is nn.Parameter and not value.is_inference()
-    return plain and not trains and not _is_random(quantizer)
+    return plain and not trains and not is_random(quantizer)
 
 
-def _is_random(quantizer: Quantizer) -> bool:
+def is_random(quantizer: Quantizer) -> bool:
+    """Whether the values of one tensor differ from call to call."""
     rounding = getattr(quantizer, "rounding", None)
     return rounding == "stochastic" or bool(getattr(quantizer, "stochastic", False))
 

@@ -14,11 +14,13 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from chop.ir.ops import OPS, Compute, Op, parameter_role
 from chop.ir.reclass import masked
-from chop.nn.quantized.frozen import forget, quantize_parameter
+from chop.ir.store.packed import Stored
+from chop.nn.quantized.frozen import forget, is_random, quantize_parameter
 from chop.nn.quantized.operands import (
     DATA_OUT,
     format_text,
@@ -28,7 +30,8 @@ from chop.nn.quantized.operands import (
     quantize_arguments,
     quantize_value,
 )
-from chop.nn.quantizers import FORMATS, Quantizer
+from chop.nn.quantizers import FORMATS, Bypass, Quantizer, ScaleInteger
+from chop.nn.quantizers.codes import Floats, same_bits, scales_of
 from chop.nn.quantizers.stored_scale import with_stored_scale, with_stored_scales
 
 PLACE = "chop.nn.quantized.modules"
@@ -60,6 +63,11 @@ class QuantizedModule(nn.Module):
 
     config: dict[str, Any]
     quantizers: dict[str, Quantizer]
+    held: list[str] = []  # noqa: RUF012 -- set as a whole, never changed in place
+    """Parameters that are values of their format as they are, until the layer trains.
+
+    A format that measures its scale on the weights would measure another on rounded ones.
+    """
 
     def __init__(self, *args: Any, config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         settings = self.parse(config, type(self).__name__)
@@ -73,6 +81,7 @@ class QuantizedModule(nn.Module):
         nothing is saved by it, and a compiler may refuse.
         """
         self.config, self.quantizers = config, quantizers
+        self.__dict__.pop("held", None)
         if getattr(self, "inplace", False) and not self.is_bypassed:
             self.inplace = False
 
@@ -95,12 +104,44 @@ class QuantizedModule(nn.Module):
 
     def _quantized(self, name: str) -> Any:
         value = operator.attrgetter(name)(self)
-        if value is None:
-            return None
+        if value is None or name in self.held:
+            return value
         role = parameter_role(name)
         quantizer = with_stored_scale(self, role, self.quantizers[role])
         # again masked: some formats have no zero
         return masked(self, name, quantize_parameter(self, name, value, quantizer))
+
+    def format_of(self, name: str) -> Quantizer:
+        """The format of the parameter `name`."""
+        return self.quantizers[parameter_role(name)]
+
+    def stored_values(self) -> dict[str, Stored]:
+        """The parameters that have a format, as the layer computes with them."""
+        found = {}
+        for name in _compute(self.op).parameters:
+            form, source = self.format_of(name), operator.attrgetter(name)(self)
+            if source is None or isinstance(form, Bypass) or is_random(form):
+                continue
+            with torch.no_grad():
+                values = self._quantized(name).detach()
+                scale = self._scale_of(name, form, source.detach())
+                again = masked(self, name, self._formatted(name, values))
+            is_held = not same_bits(again.detach(), values)
+            found[name] = Stored(values, form, scale, is_held)
+        return found
+
+    def _formatted(self, name: str, values: Tensor) -> Tensor:
+        role = parameter_role(name)
+        made: Tensor = with_stored_scale(self, role, self.quantizers[role])(values)
+        return made
+
+    def _scale_of(self, name: str, form: Quantizer, source: Tensor) -> Floats | None:
+        if not isinstance(form, ScaleInteger):
+            return None
+        role = parameter_role(name)
+        if getattr(self, f"{role}_zero_point", None) is not None:
+            return None
+        return scales_of(form, source, getattr(self, f"{role}_scale") if form.is_stored else None)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.is_bypassed:
@@ -117,6 +158,8 @@ class QuantizedModule(nn.Module):
     def train(self, mode: bool = True) -> QuantizedModule:
         """As `nn.Module.train`; quantised weights are made anew after it."""
         forget(self)
+        if mode:
+            self.__dict__.pop("held", None)
         return super().train(mode)
 
     def extra_repr(self) -> str:

@@ -23,6 +23,7 @@ STAND_INS = {"bias": "weight", "data_in": "data_in_0"}
 """Whose settings an operand takes when it has none; a numbered operand takes the unnumbered's."""
 
 NO_FORMAT = (None, *NONE_SPELLINGS)
+OWN_NAME = "name"
 
 FOR_ALL = {
     "floor": ("rounding", {True: "floor"}),
@@ -48,8 +49,9 @@ def operand_quantizers(
     An operand without settings takes those of its stand-in (`STAND_INS`). Of those left, an output
     passes unchanged; any other takes the format's defaults, or a required key is missing. Settings
     of operands that are not in `roles` are checked and otherwise unused, so that one config serves
-    layers with and without a bias. A width or an element of "NA" leaves its operand unquantised;
-    keys of `FOR_ALL` name no operand and speak of every one.
+    layers with and without a bias. A width, an element or, in every format, a name of "NA"
+    (`data_in_name`) leaves its operand unquantised; keys of `FOR_ALL` name no operand and speak of
+    every one.
 
     >>> config = {"name": "integer", "data_in_width": 8, "weight_width": 4}
     >>> {k: q.bits for k, q in operand_quantizers(config, ("data_in", "bias"), "here").items()}
@@ -105,7 +107,7 @@ def _by_operand(
     names = "|".join(sorted({*roles, *OPERANDS}, key=len, reverse=True))
     for key, value in settings.items():
         match = re.fullmatch(rf"((?:{names})(?:_\d+)?)_(\w+)", key)
-        if match is None or match[2] not in fields:
+        if match is None or match[2] not in (*fields, OWN_NAME):
             known = [f"{role}_{field}" for role in roles for field in fields]
             raise ConfigError(f"{where}: unknown key '{key}'. {suggest(key, known)}")
         found.setdefault(match[1], {})[match[2]] = value
@@ -114,12 +116,24 @@ def _by_operand(
 
 def _make(name: str, role: str, keys: Mapping[str, Any], where: str) -> Quantizer:
     own = _own_fields(name, where)
+    if OWN_NAME in keys:
+        return _unquantized(keys[OWN_NAME], role, where)
     if any(keys.get(key, 0) in NO_FORMAT for key in ("width", "element") if key in own):
         return Bypass()  # a width or an element of "NA" leaves the operand as it is
     try:
         return make_quantizer(name, keys, where)
     except ConfigError as error:
         raise ConfigError(_with_operand(str(error), where, role)) from error
+
+
+def _unquantized(name: Any, role: str, where: str) -> Quantizer:
+    """What `data_in_name` may say: that the operand has no format."""
+    if name not in NO_FORMAT:
+        raise ConfigError(
+            f"{where}.{role}_name: {name!r} is not allowed. Allowed: 'NA'. The operands of a layer "
+            "have one format."
+        )
+    return Bypass()
 
 
 def _with_operand(message: str, where: str, role: str) -> str:

@@ -83,11 +83,11 @@ class ScaleInteger(RoundingQuantizer):
         if self.ste == "identity" or self.scale is None or self.is_stored:
             return None
         low, high = (q - self.zero_point for q in self.integers)
-        scale = self.scale if isinstance(self.scale, float) else self._scales(x)
+        scale = self.scale if isinstance(self.scale, float) else self.scales_of(x)
         return low * scale, high * scale
 
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
-        return self.represent_at(x, self._scales(x), self.noise_for(x, noise))
+        return self.represent_at(x, self.scales_of(x), self.noise_for(x, noise))
 
     def represent_at(self, x: Tensor, scale: Tensor, noise: Tensor | None = None) -> Tensor:
         """The values of `x` at scales that broadcast with it."""
@@ -95,7 +95,7 @@ class ScaleInteger(RoundingQuantizer):
         y = (q.clamp(*self.integers) - self.zero_point) * scale
         return torch.where(y == 0, 0.0, y)
 
-    def _scales(self, x: Tensor) -> Tensor:
+    def scales_of(self, x: Tensor) -> Tensor:
         """The scales as a tensor that broadcasts with `x`."""
         if self.is_stored:
             raise ConfigError(

@@ -80,6 +80,10 @@ class ScaledInteger:
         whole = torch.minimum(torch.maximum(whole, low), high)
         return (_straight(whole, steps) * scale).to(x.dtype)
 
+    def scales_of(self, x: Tensor) -> Tensor:
+        """The scales as a tensor that broadcasts with `x`."""
+        return expanded(_away_from_zero(self.scale.to(x.dtype)), self.format, x)
+
     def _bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The smallest and the largest number of steps from zero."""
         if self.zero_point is None:

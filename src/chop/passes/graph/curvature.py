@@ -62,7 +62,7 @@ class Watch:
     def _add(self, x: Tensor, gradient: Tensor) -> None:
         weight: Tensor = self.layer.weight.detach()  # type: ignore[operator]
         flat = _wide(weight).reshape(weight.shape[0], -1)
-        rows, slopes = sample_rows(self.layer, _wide(x)), _gradient_rows(self.layer, gradient)
+        rows, slopes = sample_rows(self.layer, _wide(x)), gradient_rows(self.layer, gradient)
         by_weight = (slopes.mT @ rows).flatten(1)
         moves = (by_weight @ self._weight_changes(weight, flat)).double()
         by_input = slopes @ flat if self._rounds_inputs() else slopes
@@ -107,7 +107,7 @@ def _by_sample(part: Tensor, samples: int) -> Tensor:
     return torch.cat([part.sum()[None], part.new_zeros(samples - 1)])
 
 
-def _gradient_rows(layer: nn.Module, gradient: Tensor) -> Tensor:
+def gradient_rows(layer: nn.Module, gradient: Tensor) -> Tensor:
     """(samples, rows, outputs)"""
     gradient = _wide(gradient)
     if isinstance(layer, nn.Conv1d | nn.Conv2d):
@@ -131,7 +131,7 @@ def predicted_moves(
     rows = 0
     with ExitStack() as stack:
         stack.enter_context(evaluation_mode(graph.model))
-        stack.enter_context(_frozen(graph.model))
+        stack.enter_context(frozen(graph.model))
         stack.enter_context(torch.enable_grad())
         for watch in watches.values():
             stack.callback(watch.layer.register_forward_hook(watch).remove)
@@ -167,7 +167,7 @@ def _watches(
 
 
 @contextmanager
-def _frozen(model: nn.Module) -> Iterator[None]:
+def frozen(model: nn.Module) -> Iterator[None]:
     """No parameter takes a gradient within: only values on the way do."""
     trains = [p for p in model.parameters() if p.requires_grad]
     for parameter in trains:

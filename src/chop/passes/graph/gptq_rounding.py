@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from chop.passes.graph.input_statistics import InputSums
 from chop.passes.graph.weight_grid import WeightGrid
 
 BLOCK = 128
@@ -76,13 +77,33 @@ def damped(hessian: Tensor, damping: float) -> Tensor:
     return result
 
 
-def making_up_for(weight: Tensor, drift: Tensor, hessian: Tensor, damping: float) -> Tensor:
+def making_up_for(weight: Tensor, sums: InputSums, damping: float) -> Tensor:
     """The weight whose output on the inputs of now comes closest to the output there was.
 
-    `drift` is the sum of (x before - x now) xᵀ.
+    What comes closest on a few rows follows their noise too. How far to go is said by the halves of
+    the data: the move that one half asks for, taken as far as is best on the other.
     """
-    moved: Tensor = torch.linalg.solve(damped(hessian, damping), (weight.double() @ drift).mT)
-    return weight.double() + moved.mT
+    wide = weight.double()
+    return wide + _share_that_holds(wide, sums, damping) * _move(wide, sums, damping)
+
+
+def _move(weight: Tensor, sums: InputSums, damping: float) -> Tensor:
+    """The step to the least squared error on the rows of `sums`."""
+    found: Tensor = torch.linalg.solve(damped(sums.hessian, damping), (weight @ sums.drift).mT)
+    return found.mT
+
+
+def _share_that_holds(weight: Tensor, sums: InputSums, damping: float) -> float:
+    """The share of a move that the data supports, between 0 and 1; 1 where there are no halves."""
+    gain = cost = 0.0
+    for half, other in zip(sums.halves, reversed(sums.halves), strict=True):
+        move = _move(weight, half, damping)
+        gain += float((move * (weight @ other.drift)).sum())
+        cost += output_error(move, other.hessian)
+    if not sums.halves or cost == 0:
+        return 1.0
+    share = min(max(gain / cost, 0.0), 1.0)
+    return 2 * share / (1 + share)  # a move from all rows has half the noise of one from a half
 
 
 def _inverse_factor(hessian: Tensor, damping: float) -> Tensor:

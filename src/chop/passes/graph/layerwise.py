@@ -44,7 +44,7 @@ class LayerwiseRun:
 
     def _start(self, inputs: Mapping[str, Any]) -> dict[fx.Node, Any]:
         takes = (node for node in self.nodes if node.op == "placeholder")
-        return {node: _own(inputs[str(node.target)]) for node in takes}
+        return {node: own(inputs[str(node.target)]) for node in takes}
 
     def __enter__(self) -> LayerwiseRun:
         model = self.graph.model
@@ -87,7 +87,7 @@ class LayerwiseRun:
 
     def replay(self, batch: int, end: fx.Node, results: Sequence[fx.Node]) -> list[Any]:
         """What `results` give on one batch from here up to `end`; the run stays where it is."""
-        values = {node: _own(value) for node, value in self._values[batch].items()}
+        values = {node: own(value) for node, value in self._values[batch].items()}
         stretch = self.nodes[self._position : self._place[end]]
         self._run(stretch, values, keeps=results)
         return [values[node] for node in results]
@@ -131,7 +131,7 @@ class LayerwiseRun:
         return sum(seen.values())
 
 
-def _own(value: Any) -> Any:
+def own(value: Any) -> Any:
     """A copy, which nodes may write to: the batch is the user's, and a replay leaves no trace."""
     return value.clone() if isinstance(value, Tensor) else value
 

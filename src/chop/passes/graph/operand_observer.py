@@ -86,7 +86,7 @@ def explicit_settings(form: Quantizer, role: str) -> dict[str, Any]:
     """Config keys that give `role` just this format, so that it takes no other operand's."""
     fields = dataclasses.fields(form)
     if isinstance(form, Bypass):
-        return {f"{role}_width": "NA"}
+        return {f"{role}_name": "NA"}
     told = {f.name: getattr(form, f.name) for f in fields if getattr(form, f.name) != f.default}
     return {f"{role}_{name}": value for name, value in (told or _first(form)).items()}
 

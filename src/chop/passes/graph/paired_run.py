@@ -1,8 +1,7 @@
 """A graph as it has become beside the one it was, on the same batches, layer by layer.
 
 Errors of the layers already rounded reach the layers behind them. Who knows what a layer was given
-before can make up for them too: the run without formats keeps a step ahead, past each layer before
-that layer's weight changes.
+before can make up for them too: the run without formats computes with the weights there were.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, fx, nn
 
@@ -26,7 +25,7 @@ class PairedRun:
     with PairedRun(graph, batches, "gptq.data") as run:
         for node, layer in layers:
             for x, float_x in run.operands(node): ...
-            run.leave(node)
+            run.remember(layer)
             layer.weight = ...
 
     `weights` are those before, of layers whose weights have changed already.
@@ -60,8 +59,12 @@ class PairedRun:
         self.advance_before(node)
         yield from zip(self.now.operands(node), self.before.operands(node), strict=True)
 
+    def remember(self, layer: nn.Module) -> None:
+        """Keep the weight of `layer` for the graph as it was; after that it may change."""
+        self._weights.setdefault(layer, cast(nn.Parameter, layer.weight))
+
     def leave(self, node: fx.Node) -> None:
-        """Run the graph as it was past `node`; after that the node's weight may change."""
+        """Run the graph as it was past `node`; after that anything of the node may change."""
         self.advance_before(node.next)
 
     def advance_before(self, to: fx.Node) -> None:

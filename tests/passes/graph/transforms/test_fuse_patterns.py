@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 from passes.graphs import annotated, graph_of
 from torch import nn
 from zoo import case
 
 import chop.passes as passes
+from chop import MaseGraph
+from chop.kernels import QLinearPacked, pack
 from chop.kernels.fused import AddLayerNorm, LinearActivation
+from chop.kernels.layers import unpacked_weight
 from chop.passes.graph.transforms.fuse_patterns import PATTERNS, FusePatternsArgs
 
 BERT = "BERT classification"
@@ -110,3 +114,37 @@ def test_a_sum_and_its_norm_become_one_and_the_input_is_not_overwritten():
 def test_a_norm_that_is_called_twice_stays():
     _, info = fuse(graph_of(Residual(twice=True), {"x": torch.randn(2, 4)}), "add_layer_norm")
     assert info["fused"] == 0 and "is called elsewhere too" in info["sites"][0]["reason"]
+
+
+def packed_llama(format="mxint4", **quantized):
+    given = case("Llama")
+    graph = MaseGraph(copy.deepcopy(given.model), given.hf_input_names, given.inputs)
+    if quantized:
+        passes.quantize_transform_pass(graph, {"by": "type", "linear": {"config": quantized}})
+    passes.pack_weights_transform_pass(graph, {"format": format})
+    return graph, given.inputs
+
+
+@pytest.mark.parametrize("config", [{}, {"name": "mxint", "weight_width": 4, "data_in_width": 8}])
+def test_packed_projections_of_one_input_are_one_product(config, tmp_path):
+    graph, inputs = packed_llama(**config)
+    with torch.no_grad():
+        expected = graph.model(**inputs).logits
+        _, info = passes.fuse_patterns_transform_pass(graph, {"patterns": ["merge_projections"]})
+        y = graph.model(**inputs).logits
+        graph.export(tmp_path / "fused")
+        again = MaseGraph.from_checkpoint(tmp_path / "fused").model(**inputs).logits
+    layers = [m for m in graph.model.modules() if isinstance(m, QLinearPacked)]
+    depth = case("Llama").model.config.num_hidden_layers
+    assert info["fused"] == 2 * depth and len(layers) == 4 * depth + 1
+    assert torch.equal(y, expected) and torch.equal(again, y)
+
+
+def test_packed_projections_in_different_formats_stay_apart():
+    graph, _ = packed_llama()
+    attention = graph.model.get_submodule("model.layers.0.self_attn")
+    other = unpacked_weight(attention.k_proj)
+    attention.k_proj = QLinearPacked(pack(other, "mxfp4"), None)
+    _, info = passes.fuse_patterns_transform_pass(graph, {"patterns": ["merge_projections"]})
+    reasons = [r["reason"] for r in info["sites"]]
+    assert "the packed projections differ in their formats, or round their results" in reasons

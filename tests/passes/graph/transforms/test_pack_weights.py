@@ -20,7 +20,8 @@ from chop.kernels import QEmbeddingPacked, QLinearInt8, QLinearPacked
 from chop.kernels.layers import unpacked_weight
 from chop.log import get_report_logger
 from chop.nn.modules.masked import with_mask
-from chop.nn.quantizers import MXInt
+from chop.nn.quantizers import MXInt, ScaleInteger
+from chop.passes.graph.stored_scales import store_scale
 from chop.passes.graph.transforms.pack_weights import KEPT, memory_table
 
 BERT = "BERT classification"
@@ -222,7 +223,10 @@ class ReadsItsWeight(nn.Module):
 
 
 class TiedToATable(nn.Module):
-    """Looks words up by a function, in the very parameter that its head has (as BART does)."""
+    """Looks words up by a function, in the very parameter that its head has (as BART does).
+
+    It reads the table otherwise, too.
+    """
 
     def __init__(self):
         super().__init__()
@@ -231,7 +235,8 @@ class TiedToATable(nn.Module):
         self.head.weight = self.table.weight
 
     def forward(self, x):
-        return self.head(self.fc(nn.functional.embedding(x, self.table.weight) * 2))
+        found = nn.functional.embedding(x, self.table.weight) * self.table.weight.mean()
+        return self.head(self.fc(found))
 
 
 @pytest.mark.parametrize("adapted", [False, True])
@@ -280,3 +285,193 @@ def test_a_model_without_a_layer_to_pack_is_told_so(caplog):
     with caplog.at_level(logging.WARNING):
         passes.pack_weights_transform_pass(graph)
     assert "no layer was packed" in caplog.text
+
+
+def integers(**settings):
+    config = {"name": "scale_integer", "data_in_width": "NA", "bias_width": "NA"}
+    config |= {f"weight_{key}": value for key, value in settings.items()}
+    return {"by": "type", "linear": {"config": config}}
+
+
+INTEGERS = {
+    "groups": {"width": 4, "granularity": "group", "group_size": 32},
+    "odd groups": {"width": 4, "granularity": "group", "group_size": 48},
+    "rows": {"width": 4, "granularity": "channel"},
+    "whole": {"width": 8},
+    "five bits": {"width": 5, "granularity": "group", "group_size": 16},
+    "unsigned": {"width": 4, "is_signed": False, "zero_point": 8, "scale": 0.02},
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers_with_real_scales_are_packed_with_their_values(name):
+    torch.manual_seed(0)
+    x, model = torch.randn(3, 96), nn.Sequential(nn.Linear(96, 40), nn.Linear(40, 7))
+    graph = graph_of(model, {"input": x})
+    passes.quantize_transform_pass(graph, integers(**INTEGERS[name]))
+    expected = [layer.quantized_parameters()[0] for layer in graph.model.children()]
+    with torch.no_grad():
+        y = graph.model(x)
+        _, info = passes.pack_weights_transform_pass(graph)
+        again = graph.model(x)
+    widths = {"whole": "int8_group", "five bits": "int8_group"}
+    assert {r["packed"] for r in info["modules"]} == {widths.get(name, "int4")}
+    for layer, weight in zip(graph.model.children(), expected, strict=True):
+        assert torch.equal(unpacked_weight(layer), weight)
+    assert torch.allclose(again, y, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["negative", "gptq", "inputs"])
+def test_a_layer_with_stored_scales_is_packed_saved_and_loaded(how, tmp_path):
+    torch.manual_seed(0)
+    x, model = torch.randn(64, 64), nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 8))
+    graph = graph_of(model, {"input": x})
+    passes.quantize_transform_pass(
+        graph, integers(width=4, granularity="group", group_size=16, narrow=False)
+    )
+    first = graph.model.get_submodule("0")
+    if how == "gptq":
+        passes.gptq_transform_pass(graph, {"data": [x]})
+    if how == "negative":
+        store_scale(first, "weight", torch.where(torch.rand(32, 4) > 0.5, 0.05, -0.05))
+    if how == "inputs":
+        form = ScaleInteger(8)
+        first.set_formats(first.config, {**first.quantizers, "data_in": form})
+        store_scale(first, "data_in", torch.tensor(0.03))
+    weights = [layer.quantized_parameters()[0] for layer in graph.model.children()]
+    with torch.no_grad():
+        expected = graph.model(x)
+        _, info = passes.pack_weights_transform_pass(graph)
+        y = graph.model(x)
+    assert all(r["packed"] == "int4" for r in info["modules"])
+    assert all(
+        torch.equal(unpacked_weight(layer), weight)
+        for layer, weight in zip(graph.model.children(), weights, strict=True)
+    )
+    assert torch.allclose(y, expected, atol=1e-5)
+    graph.export(tmp_path / "packed")
+    again = MaseGraph.from_checkpoint(tmp_path / "packed")
+    with torch.no_grad():
+        assert torch.equal(again.model(x), y)
+
+
+REFUSED_INTEGERS = {
+    "groups of 24 are no multiple of 16": {"granularity": "group", "group_size": 24},
+    "has a scale for each input": {"granularity": "channel", "axis": 1},
+    "no packed format holds weights in ScaleInteger": {"width": 10},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED_INTEGERS)
+def test_integers_that_no_kernel_takes_are_kept_and_named(message):
+    graph = graph_of(nn.Sequential(nn.Linear(64, 32)), {"input": torch.randn(2, 64)})
+    passes.quantize_transform_pass(graph, integers(**{"width": 4, **REFUSED_INTEGERS[message]}))
+    _, info = passes.pack_weights_transform_pass(graph)
+    assert message in info["modules"][0]["reason"]
+
+
+@pytest.mark.parametrize("format", ["int4", "int8_group"])
+def test_float_layers_and_embeddings_pack_to_groups_of_integers(format):
+    given = case("Llama")
+    graph, info = packed_graph("Llama", format=format)
+    with torch.no_grad():
+        y, expected = graph.model(**given.inputs).logits, given.model(**given.inputs).logits
+    assert info["ratio"] < (0.2 if format == "int4" else 0.33)
+    assert (y - expected).norm() < (0.3 if format == "int4" else 0.03) * expected.norm()
+
+
+class Scaled(nn.Embedding):
+    """An embedding that does more than look up, as Gemma's."""
+
+    def forward(self, ids):
+        return super().forward(ids) * 3.0
+
+
+class TiedScaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = Scaled(40, 32), nn.Linear(32, 40, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, x):
+        return self.head(self.table(x))
+
+
+def test_a_table_that_is_looked_up_by_a_function_is_packed_with_its_head(tmp_path):
+    x, model = torch.arange(12).reshape(3, 4), TiedScaled()
+    graph = graph_of(model, {"x": x})
+    _, info = passes.pack_weights_transform_pass(graph, {"format": "mxint8"})
+    assert info["after"] == 40 * 32 + 40 and graph.model.head.format == "mxint8"
+    weight = MXInt(8)(model.table.weight)
+    with torch.no_grad():
+        expected = nn.functional.linear(weight[x] * 3.0, weight)
+        y = graph.model(x)
+        graph.export(tmp_path / "packed")
+        again = MaseGraph.from_checkpoint(tmp_path / "packed").model(x)
+    assert torch.allclose(y, expected, atol=1e-5) and torch.equal(again, y)
+    assert isinstance(model.table.weight, nn.Parameter)  # the user's model keeps its own
+
+
+def test_the_experts_of_a_mixture_are_packed(tmp_path):
+    given = case("Mixtral")
+    graph, info = packed_graph("Mixtral", format="mxint4")
+    kinds = {r["kind"] for r in info["modules"] if r["packed"] == "mxint4"}
+    assert kinds == {"Linear", "Embedding", "experts"}
+    assert info["after"] == size(graph.model) and info["ratio"] < 0.17
+    rounded, form = copy.deepcopy(given.model), MXInt(4)
+    for name, parameter in rounded.named_parameters():
+        if parameter.dim() == 3 or name.endswith(("proj.weight", "head.weight", "tokens.weight")):
+            parameter.data = form(parameter.data)
+    with torch.no_grad():
+        y, expected = graph.model(**given.inputs).logits, rounded(**given.inputs).logits
+        assert torch.allclose(y, expected, atol=1e-4)
+        graph.export(tmp_path / "packed")
+        again = MaseGraph.from_checkpoint(tmp_path / "packed").model(**given.inputs).logits
+    assert torch.equal(again, y)
+
+
+def test_a_plain_module_is_packed_in_place():
+    given = case("GPT-2")
+    graph, expected = packed_graph("GPT-2", format="mxint4")
+    model = copy.deepcopy(given.model)
+    packed, info = passes.pack_weights_transform_pass(model, {"format": "mxint4"})
+    assert packed is model and info["before"] == size(given.model)
+    assert info["after"] == size(model) == expected["after"]
+    with torch.no_grad():
+        y = model(**given.inputs).logits
+        assert torch.allclose(y, graph.model(**given.inputs).logits, atol=1e-4)
+
+
+def test_a_single_layer_gives_the_packed_one():
+    layer, info = passes.pack_weights_transform_pass(nn.Linear(32, 8), {"format": "int4"})
+    assert isinstance(layer, QLinearPacked) and info["modules"][0]["module"] == ""
+
+
+def test_what_a_plain_module_keeps_is_named():
+    model = nn.Sequential(nn.Linear(32, 8), nn.LayerNorm(8), TiedScaled())
+    _, info = passes.pack_weights_transform_pass(model)
+    reasons = {r["module"]: r["reason"] for r in info["modules"]}
+    assert reasons["1"] == "no packed layer for LayerNorm"
+    assert "Scaled may compute otherwise than Embedding" in reasons["2.table"]
+
+
+WEIGHT_ONLY = {
+    "mxint8": {"name": "mxint"},
+    "mxint4": {"name": "mxint", "weight_width": 4},
+    "mxfp8": {"name": "mxfp", "weight_element": "e4m3"},
+    "mxfp4": {"name": "mxfp", "weight_element": "e2m1"},
+    "int4": {"name": "scale_integer", "weight_width": 4, "weight_granularity": "group"},
+}
+
+
+@pytest.mark.parametrize("format", WEIGHT_ONLY)
+def test_a_weight_only_config_packs_and_leaves_activations_alone(format):
+    x = torch.randn(2, 64)
+    graph = graph_of(nn.Sequential(nn.Linear(64, 8)), {"input": x})
+    config = {**WEIGHT_ONLY[format], "data_in_name": "NA", "bias_name": "NA"}
+    passes.quantize_transform_pass(graph, {"by": "type", "linear": {"config": config}})
+    expected = graph.model(x)
+    passes.pack_weights_transform_pass(graph)
+    layer = graph.model.get_submodule("0")
+    assert layer.format == format and not layer.quantizers
+    assert torch.allclose(graph.model(x), expected, atol=1e-5)

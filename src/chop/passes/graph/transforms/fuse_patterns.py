@@ -9,13 +9,14 @@ import dataclasses
 import operator
 from collections import Counter
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import fx, nn
 
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
+from chop.kernels import PackedTensor, QLinearPacked
 from chop.kernels.fused import ACTIVATIONS, AddLayerNorm, LinearActivation
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.annotate import refresh
@@ -53,7 +54,7 @@ def fuse_patterns_transform_pass(graph: MaseGraph, args: FusePatternsArgs) -> Pa
 
     `info["sites"]` has a record for each place a pattern was looked for: fused, or the reason why
     not. Parameters are shared with the layers before, but for merged projections, whose weights
-    are joined. The output stays equal up to rounding.
+    are joined, packed ones as bytes. The output stays equal up to rounding.
     """
     records = [r for name in args.patterns for r in apply_pattern(graph, PATTERNS[name])]
     fused = sum(r.fused for r in records)
@@ -139,7 +140,7 @@ def _find_projections(graph: MaseGraph, site: fx.Node) -> Match:
         if node.op == "call_module"
         and node.args == (source,)
         and str(node.target).rpartition(".")[0] == parent
-        and type(node_module(node)) is nn.Linear
+        and type(node_module(node)) is type(node_module(site))
     ]
     if len(same) < 2:
         raise NoMatchError(f"no other projection of '{source.name}' in '{parent}'")
@@ -150,9 +151,14 @@ def _find_projections(graph: MaseGraph, site: fx.Node) -> Match:
 
 def _rewrite_projections(graph: MaseGraph, match: Match) -> fx.Node:
     nodes = match.all("projection")
-    layers = [_plain_module(graph, node, nn.Linear) for node in nodes]
-    _check_own_parameters(graph, nodes, layers)
-    merged = _merged(layers)
+    layers: list[Any]
+    if isinstance(node_module(nodes[0]), QLinearPacked):
+        layers = [_plain_module(graph, node, QLinearPacked) for node in nodes]
+        merged: nn.Module = merged_packed(layers)
+    else:
+        layers = [_plain_module(graph, node, nn.Linear) for node in nodes]
+        _check_own_parameters(graph, nodes, layers)
+        merged = _merged(layers)
     parent, _, _ = str(nodes[0].target).rpartition(".")
     leaf = "_".join(str(node.target).rpartition(".")[2] for node in nodes)
     target = f"{parent}.{leaf}" if parent else leaf
@@ -177,6 +183,31 @@ def _check_own_parameters(graph: MaseGraph, nodes: list[fx.Node], layers: list[n
             raise NoMatchError(f"'{node.name}' shares its weight with another layer")
     if len({(p.dtype, p.device, p.requires_grad) for m in layers for p in m.parameters()}) > 1:
         raise NoMatchError("the projections differ in dtype, device or whether they train")
+
+
+def merged_packed(layers: list[QLinearPacked]) -> QLinearPacked:
+    """One packed layer whose outputs are those of all, side by side: their bytes are joined."""
+    first = layers[0]
+    kinds = [(m.format, m.group_size, m.dtype, m.quantizers, m.codes.device) for m in layers]
+    if any(kind != kinds[0] for kind in kinds) or "data_out" in first.quantizers:
+        raise NoMatchError("the packed projections differ in their formats, or round their results")
+    if any(set(m._buffers) != {"codes", "scales"} for m in layers):
+        raise NoMatchError("the packed projections have scales of their own for their inputs")
+    codes, scales = (torch.cat([getattr(m, n) for m in layers]) for n in ("codes", "scales"))
+    weight = PackedTensor(codes, scales, first.format, first.group_size, first.in_features)
+    new = QLinearPacked(weight, _merged_bias(layers), first.quantizers, first.dtype)
+    return new.train(first.training)
+
+
+def _merged_bias(layers: list[QLinearPacked]) -> nn.Parameter | None:
+    biases = [m.bias for m in layers]
+    if all(b is None for b in biases):
+        return None
+    if len({b.requires_grad for b in biases if b is not None}) > 1:
+        raise NoMatchError("the projections differ in whether their biases train")
+    like = next(b for b in biases if b is not None)
+    filled = [like.new_zeros(m.out_features) if m.bias is None else m.bias.detach() for m in layers]
+    return nn.Parameter(torch.cat(filled), like.requires_grad)
 
 
 def _merged(layers: list[nn.Linear]) -> nn.Linear:
@@ -214,7 +245,7 @@ PATTERNS: dict[str, Pattern] = {
     ),
     "merge_projections": Pattern(
         "merge_projections",
-        site=("linear",),
+        site=("linear", "packed_linear"),
         find=_find_projections,
         rewrite=_rewrite_projections,
     ),

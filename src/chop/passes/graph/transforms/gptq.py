@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor, fx
@@ -20,6 +21,7 @@ from chop.passes.graph.gptq_rounding import (
     rounded_with_feedback,
 )
 from chop.passes.graph.input_statistics import InputStatistics, InputSums
+from chop.passes.graph.kept_layers import kept_layers
 from chop.passes.graph.number_formats import annotate_formats
 from chop.passes.graph.paired_run import PairedRun
 from chop.passes.graph.rounded_layers import decibels as decibels
@@ -33,6 +35,7 @@ from chop.passes.graph.rounded_layers import (
     wide_weight,
 )
 from chop.passes.graph.rounding_refinement import refined
+from chop.passes.graph.row_importance import row_importances
 from chop.passes.graph.weight_grid import WeightGrid
 
 logger = get_logger(__name__)
@@ -50,8 +53,10 @@ class GptqArgs:
     """`data`: batches to calibrate on, an iterable or a function that gives one; `num_samples`:
     stop after so many rows. `damping`: share of the mean that is added to the diagonal of the
     Hessian. `order`: in which columns are rounded. `target`: the layers' outputs to come close to,
-    those of the float model, or those on what the rounded layers before give. `rounds`: how often
-    scales are fitted to the integers and all weights decided again; 0 is GPTQ as published.
+    those of the float model, or those on what the rounded layers before give. `rows`: whether each
+    row that a layer is given counts the same, or by what its error does to the model's loss.
+    `rounds`: how often scales are fitted to the integers and all weights decided again; 0 is GPTQ
+    as published. `keep`: a folder to keep finished layers in: an interrupted run goes on there.
     """
 
     data: Any = None
@@ -59,7 +64,9 @@ class GptqArgs:
     damping: float = 0.01
     order: Literal["best", "importance", "left_to_right"] = "best"
     target: Literal["float", "rounded"] = "float"
+    rows: Literal["by_loss", "equal"] = "by_loss"
     rounds: int = 4
+    keep: str | Path | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.damping < 1:
@@ -89,15 +96,22 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
     if not layers:
         raise ConfigError("gptq: the graph has no quantised weight. Run quantize_transform_pass.")
     batches = calibration_batches(args.data, args.num_samples, "gptq.data")
+    kept = kept_layers(args.keep, graph, batches, args, "gptq")
     records = []
     with PairedRun(graph, batches, "gptq.data") as run:
-        statistics = InputStatistics(run, before=args.target == "float")
+        by_loss = args.rows == "by_loss"
+        counts = row_importances(graph, dict(layers), batches, "gptq.data") if by_loss else None
+        statistics = InputStatistics(run, before=args.target == "float", importances=counts)
         for number, (node, layer) in enumerate(layers, 1):
             logger.info("gptq: layer %d of %d, %s", number, len(layers), node.target)
-            sums = statistics.of(node, layer)
-            if args.target == "float":
-                run.leave(node)
-            records.append(_round_layer(node, layer, sums, args))
+            named, file = {str(node.target): layer}, f"{number:05}"
+            found = kept.find(named, file)
+            sums = None if found else statistics.of(node, layer)
+            run.remember(layer)
+            if found:
+                records.append(found.give_to(named))
+            elif sums:
+                records.append(kept.put(named, file, _round_layer(node, layer, sums, args)))
     for node, _ in layers:
         annotate_formats(node)
     return graph, {"layers": records}
@@ -110,7 +124,7 @@ def _round_layer(
     grid = layer_grid(layer, f"gptq: '{node.target}'")
     wanted = weight.double()
     if args.target == "float":
-        wanted = making_up_for(weight, sums.drift, sums.hessian, args.damping)
+        wanted = making_up_for(weight, sums, args.damping)
     before = output_error(plain_weight(layer) - wanted, sums.hessian)
     values, ranges = _rounded(wanted, sums.hessian, grid, args)
     ranges = ranges.to(weight.dtype)

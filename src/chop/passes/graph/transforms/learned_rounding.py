@@ -6,6 +6,7 @@ import contextlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
@@ -17,6 +18,7 @@ from chop.log import get_logger
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.blocks import Block, blocks
 from chop.passes.graph.calibration_data import calibration_batches
+from chop.passes.graph.kept_layers import kept_layers
 from chop.passes.graph.learned_weight import LearnedWeight
 from chop.passes.graph.number_formats import annotate_formats
 from chop.passes.graph.paired_run import PairedRun
@@ -35,7 +37,8 @@ class LearnedRoundingArgs:
     after so many rows. `steps`: of descent for each block, each on one batch, drawn by `seed`.
     `reach`: how many steps of its format a weight may be moved before it is rounded.
     `layers_per_block`: the fewest quantised layers of a block. `start`: from the weights as they
-    are, or as `gptq_transform_pass` would round them.
+    are, or as `gptq_transform_pass` would round them. `keep`: a folder to keep finished blocks in:
+    an interrupted run goes on there.
     """
 
     data: Any = None
@@ -45,6 +48,7 @@ class LearnedRoundingArgs:
     layers_per_block: int = 1
     seed: int = 0
     start: Literal["nearest", "gptq"] = "nearest"
+    keep: str | Path | None = None
 
     def __post_init__(self) -> None:
         for name in ("steps", "layers_per_block"):
@@ -80,14 +84,20 @@ def learned_rounding_transform_pass(graph: MaseGraph, args: LearnedRoundingArgs)
     weights: dict[nn.Module, nn.Parameter] = {
         layer: cast(nn.Parameter, layer.weight) for _, layer in layers
     }
+    kept = kept_layers(args.keep, graph, batches, args, "learned_rounding")
     if args.start == "gptq":
-        gptq_transform_pass(graph, {"data": batches})
+        gptq_transform_pass(graph, {"data": batches, "keep": args.keep})
     records = []
     with PairedRun(graph, batches, where, weights) as run:
         for number, block in enumerate(found, 1):
-            names = [str(node.target) for node, _ in block.layers]
-            logger.info("learned_rounding: block %d of %d, %s", number, len(found), names)
-            records.append({"modules": names, **_learn(block, run, args, len(batches))})
+            named = {str(node.target): layer for node, layer in block.layers}
+            logger.info("learned_rounding: block %d of %d, %s", number, len(found), [*named])
+            done = kept.find(named, f"{number:05}")
+            if done:
+                records.append(done.give_to(named))
+                continue
+            told = {"modules": [*named], **_learn(block, run, args, len(batches))}
+            records.append(kept.put(named, f"{number:05}", told))
     for node, _ in layers:
         annotate_formats(node)
     return graph, {"blocks": records}

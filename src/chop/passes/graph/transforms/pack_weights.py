@@ -3,123 +3,126 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import op_of_module
-from chop.ir.reclass import reclassed
-from chop.kernels import (
-    GROUP_SIZES,
-    PACKED_FORMATS,
-    PackedTensor,
-    QEmbeddingPacked,
-    QLinearInt8,
-    QLinearPacked,
-    pack,
-)
-from chop.kernels.formats import check_group_size
+from chop.kernels import QExpertsPacked, pack
 from chop.kernels.layers import PACKED_LAYERS
 from chop.log import get_logger
-from chop.nn.modules.lora import LoRALinear, is_packed
-from chop.nn.modules.masked import WEIGHT, Masked
-from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantizers import Bypass, Quantizer, ScaleInteger
+from chop.nn.modules.lora import LoRALinear
+from chop.nn.modules.transposed import is_transposed_linear
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.analysis.table import draw_table, show
 from chop.passes.graph.annotate import refresh
 from chop.passes.graph.transforms.lift_products import lift_products
-from chop.passes.graph.transforms.surgery import set_module
+from chop.passes.graph.transforms.lift_tables import call_experts, expert_products, lift_tables
+from chop.passes.graph.weight_packer import (
+    INT8_FORMATS,
+    KEPT,
+    MAKERS,
+    MemoryRecord,
+    PackWeightsArgs,
+    WeightPacker,
+)
 
 logger = get_logger(__name__)
 
-INT8_FORMATS = {"int8": False, "int8_dynamic": True}
-"""Formats of `QLinearInt8`, and whether activations are rounded too. They have no embedding."""
-KEPT = "kept"
 HEADERS = ("module", "class", "elements", "before", "after", "share", "packed", "reason")
 
 
-@dataclass(frozen=True)
-class PackWeightsArgs:
-    """`format` is mxint8, mxint4, mxfp8, mxfp4, int8 (weights alone) or int8_dynamic (activations
-    too, row by row). `skip` are modules, by path or by the start of it, to leave as they are.
+def pack_module(module: nn.Module, args: PackWeightsArgs) -> tuple[nn.Module, dict[str, Any]]:
+    """Pack the layers of a plain module, in place; a single layer gives the packed one.
+
+    What its forward reads of a layer besides calling it is not seen.
     """
-
-    format: Literal["mxint8", "mxint4", "mxfp8", "mxfp4", "int8", "int8_dynamic"] = "mxint8"
-    group_size: int = 32
-    embeddings: bool = True
-    skip: tuple[str, ...] = ()
-    show_table: bool = False
-
-    def __post_init__(self) -> None:
-        check_group_size(self.group_size, "group_size")
-
-
-@dataclass(frozen=True)
-class MemoryRecord:
-    """The bytes of one module's own tensors before and after; `share` of all bytes after."""
-
-    module: str
-    kind: str
-    elements: int
-    before: int
-    after: int
-    packed: str
-    reason: str
-    share: float = 0.0
+    holder = nn.Module()
+    holder.add_module("module", module)
+    packer = WeightPacker(holder, args, set())
+    packer.reason_for_rest = "not in a layer that can be packed"
+    for path in list(_layer_paths(module, "module")):
+        packer.visit(path)
+    info = _told(packer, args)
+    for record in info["modules"]:
+        record["module"] = record["module"].removeprefix("module").removeprefix(".")
+    return holder.get_submodule("module"), info
 
 
-class KeepError(Exception):
-    """Why a module is not packed."""
+def _layer_paths(module: nn.Module, path: str) -> Iterator[str]:
+    """Paths of layers; what is inside a layer is the layer's own."""
+    op = op_of_module(module)
+    is_layer = op is not None and op.name in MAKERS
+    is_layer = is_layer or isinstance(module, (LoRALinear, *PACKED_LAYERS))
+    if is_layer or is_transposed_linear(module) or not any(True for _ in module.children()):
+        yield path
+        return
+    for name, child in module._modules.items():  # named_children() skips what is shared
+        if child is not None:
+            yield from _layer_paths(child, f"{path}.{name}")
 
 
-class _Packed(NamedTuple):
-    """A packed weight and the layer it was made from."""
-
-    layer: nn.Module
-    form: str
-    group_size: int
-    result: PackedTensor
-
-    def is_of(self, layer: Any, form: str, group_size: int) -> bool:
-        """Whether `layer` has the same parameter, and the same values: masks may differ."""
-        own = self.layer._parameters.get(WEIGHT)  # None where the weight is computed
-        is_shared = own is not None and own is layer._parameters.get(WEIGHT)
-        if not is_shared or (form, group_size) != (self.form, self.group_size):
-            return False
-        return torch.equal(layer.weight, self.layer.weight)  # type: ignore[arg-type]
-
-
-@graph_pass("pack_weights_transform_pass", PackWeightsArgs, rewrites=True, preserves=False)
+@graph_pass(
+    "pack_weights_transform_pass",
+    PackWeightsArgs,
+    rewrites=True,
+    preserves=False,
+    on_module=pack_module,
+)
 def pack_weights_transform_pass(graph: MaseGraph, args: PackWeightsArgs) -> PassResult:
-    """Replace linear layers and embeddings by layers on packed weights.
+    """Replace linear layers, experts and embeddings by layers on packed weights.
 
-    Float layers are rounded to `format`. A layer quantised to an MX format that can be packed
-    keeps its own format and its values bit for bit. Layers that share a weight share its bytes;
-    pruned weights are packed with their zeros; adapters stay, beside a packed layer. A layer whose
-    weight other nodes read is kept. The graph lets go of the model it was made from
-    (`graph.original`), which holds the float weights.
+    Float layers are rounded to `format`. A layer quantised to an MX format that can be packed, or
+    to integers with a scale for each group, output or tensor, keeps its own format and its values
+    bit for bit, with the scales that calibration, GPTQ or training gave it. Layers that share a
+    weight share its bytes; pruned weights are packed with their zeros; adapters stay, beside a
+    packed layer. A layer whose weight other nodes read is kept. The graph lets go of the
+    model it was made from (`graph.original`), which holds the float weights.
+
     `info["modules"]` has one record per module: bytes before and after, and why it was kept;
     `info["before"]`, `info["after"]` and `info["kept"]` are bytes of the whole model.
+    A plain module may take the graph's place: its layers are packed, in place.
     """
     lift_products(graph)
-    packer = _Packer(graph, args)
+    if args.embeddings and args.format not in INT8_FORMATS:
+        lift_tables(graph, lambda path: not args.skips(path))
+    packer = WeightPacker(graph.model, args, _read_modules(graph))
+    _pack_experts(graph, packer)
     for target in _targets(graph):
         packer.visit(target)
-    records = packer.records()
     refresh(graph)
-    info = _summary(records)
+    info = _told(packer, args)
     if packer.packed_modules:
         graph.original = None
-    else:
+    return graph, info
+
+
+def _told(packer: WeightPacker, args: PackWeightsArgs) -> dict[str, Any]:
+    info = _summary(packer.records())
+    if not packer.packed_modules:
         logger.warning("pack_weights: no layer was packed. info['modules'] says why.")
     if args.show_table:
         show(memory_table(info))
-    return graph, info
+    return info
+
+
+def _pack_experts(graph: MaseGraph, packer: WeightPacker) -> None:
+    """Pack the weights of experts that the graph multiplies sorted rows with.
+
+    They are parameters of three dimensions, which no layer has.
+    """
+    args = packer.args
+    for node, path, is_turned in expert_products(graph):
+        if args.skips(path) or args.format in INT8_FORMATS:
+            continue
+        weight = graph.model.get_parameter(path)
+        laid_out = weight.detach().mT if is_turned else weight.detach()
+        packed = QExpertsPacked(pack(laid_out, args.format, args.group_size))
+        call_experts(graph, node, path, packed)
+        packer.note(path, "experts", weight, packed)
+    graph.recompile()
 
 
 def memory_table(info: dict[str, Any]) -> str:
@@ -164,144 +167,6 @@ def _targets(graph: MaseGraph) -> list[str]:
     return list(dict.fromkeys(str(n.target) for n in calls))
 
 
-def _own_tensors(module: nn.Module) -> list[Tensor]:
-    return [*module.parameters(), *module.buffers()]
-
-
-class _Packer:
-    """Packs one module after another; a weight or a tensor seen before is not counted twice."""
-
-    def __init__(self, graph: MaseGraph, args: PackWeightsArgs) -> None:
-        self.graph, self.args = graph, args
-        self.seen: set[int] = set()
-        self.counted: set[int] = set()
-        self.packed_weights: list[_Packed] = []
-        self.packed_modules: dict[int, tuple[nn.Module, nn.Module]] = {}  # with the old one: its id
-        self.read = _read_modules(graph)
-        self.facts: list[tuple[str, str, int, int, str, str]] = []
-
-    def visit(self, target: str) -> None:
-        """Pack the module at `target`, or note why not."""
-        old = self.graph.model.get_submodule(target)
-        before = self._bytes(_own_tensors(old), self.seen)
-        elements = sum(t.numel() for t in old.parameters())
-        try:
-            new, form = self._pack(old, target)
-            reason = ""
-        except KeepError as kept:
-            new, form, reason = old, KEPT, str(kept)
-        if new is not old:
-            set_module(self.graph, target, new)
-        kind = type(old).__name__
-        self.facts.append((target, kind, elements, before, form, reason))
-
-    def records(self) -> list[MemoryRecord]:
-        """One record per module, and one for the tensors that nodes read directly."""
-        made = []
-        for target, kind, elements, before, form, reason in self.facts:
-            module = self.graph.model.get_submodule(target)
-            after = self._bytes(_own_tensors(module), self.counted)
-            made.append(MemoryRecord(target, kind, elements, before, after, form, reason))
-        named = [*self.graph.model.named_parameters(), *self.graph.model.named_buffers()]
-        for name, tensor in named:
-            size = self._bytes([tensor], self.counted)
-            if size:
-                reason = "read by the graph itself, not by a layer"
-                record = MemoryRecord(name, "tensor", tensor.numel(), size, size, KEPT, reason)
-                made.append(record)
-        return [r for r in made if r.before or r.after]
-
-    @staticmethod
-    def _bytes(tensors: list[Tensor], seen: set[int]) -> int:
-        fresh = {id(t): t for t in tensors if id(t) not in seen}
-        seen.update(fresh)
-        return sum(t.nbytes for t in fresh.values())
-
-    def _pack(self, old: nn.Module, target: str) -> tuple[nn.Module, str]:
-        if isinstance(old, PACKED_LAYERS):
-            return old, getattr(old, "format", "int8")
-        if not any(True for _ in old.parameters()):
-            raise KeepError("has no parameters")
-        if any(target == s or target.startswith(f"{s}.") for s in self.args.skip):
-            raise KeepError("in skip")
-        if id(old) not in self.packed_modules:
-            self.packed_modules[id(old)] = (old, self._make(old))
-        _, new = self.packed_modules[id(old)]
-        base = new.base_layer if isinstance(new, LoRALinear) else new
-        return new, getattr(base, "format", self.args.format)
-
-    def _make(self, old: nn.Module) -> nn.Module:
-        if id(old) in self.read:
-            raise KeepError("the graph itself reads its weight")
-        op = op_of_module(old)
-        maker = MAKERS.get(op.name if op else "")
-        if maker is None:
-            raise KeepError(f"no packed layer for {type(old).__name__}")
-        if old._forward_hooks or old._forward_pre_hooks:
-            raise KeepError("has hooks")
-        new = maker(self, old)
-        new.train(old.training)
-        return new
-
-    def linear(self, old: Any) -> nn.Module:
-        """The packed layer for a linear one."""
-        if isinstance(old, LoRALinear):
-            return self._adapted_linear(old)
-        if isinstance(old, QuantizedModule):
-            return self._quantised_linear(old)
-        if _plain_class(old) is not nn.Linear:
-            raise KeepError(f"{type(old).__name__} may compute otherwise than Linear")
-        if self.args.format in INT8_FORMATS:
-            dynamic = INT8_FORMATS[self.args.format]
-            return QLinearInt8.from_linear(old, quantize_input=dynamic)
-        weight = self._weight(old, self.args.format, None)
-        return QLinearPacked(weight, old.bias, dtype=old.weight.dtype)
-
-    def _adapted_linear(self, old: LoRALinear) -> nn.Module:
-        """The same adapter beside a packed layer: it trains on while the bytes stay."""
-        if is_packed(old.base_layer):
-            raise KeepError("its base layer is packed already")
-        made = reclassed(old, type(old))
-        made.base_layer = self._make(old.base_layer)
-        return made
-
-    def _quantised_linear(self, old: Any) -> nn.Module:
-        formats: dict[str, Quantizer] = old.quantizers
-        if any(isinstance(q, ScaleInteger) and q.is_stored for q in formats.values()):
-            raise KeepError("no packed layer keeps scales of its own")
-        form = _packed_form(formats["weight"])
-        weight = self._weight(old, form[0], form[1])
-        bias = None if old.bias is None else formats["bias"](old.bias.detach())
-        kept: dict[str, Quantizer] = {
-            role: formats[role]
-            for role in ("data_in", "data_out")
-            if role in formats and not isinstance(formats[role], Bypass)
-        }
-        return QLinearPacked(weight, bias, kept, old.weight.dtype)
-
-    def embedding(self, old: Any) -> nn.Module:
-        """The packed layer for an embedding."""
-        if not self.args.embeddings:
-            raise KeepError("embeddings = false")
-        if type(old) is not nn.Embedding:
-            raise KeepError(f"{type(old).__name__} may compute otherwise than Embedding")
-        if self.args.format in INT8_FORMATS:
-            raise KeepError(f"{self.args.format} has no embedding")
-        if old.max_norm is not None:
-            raise KeepError("max_norm rewrites the table at each call")
-        packed = self._weight(old, self.args.format, None)
-        return QEmbeddingPacked(packed, old.weight.dtype)
-
-    def _weight(self, layer: Any, form: str, group_size: int | None) -> PackedTensor:
-        group = group_size or self.args.group_size
-        known = next((w for w in self.packed_weights if w.is_of(layer, form, group)), None)
-        if known is not None:
-            return known.result
-        packed = pack(layer.weight.detach(), form, group)
-        self.packed_weights.append(_Packed(layer, form, group, packed))
-        return packed
-
-
 def _read_modules(graph: MaseGraph) -> set[int]:
     """The modules that have a parameter which nodes read themselves, by whatever name."""
     paths = {str(n.target) for n in graph.fx_graph.nodes if n.op == "get_attr"}
@@ -312,22 +177,3 @@ def _read_modules(graph: MaseGraph) -> set[int]:
         m for m in graph.model.modules() if any(id(p) in read for p in m._parameters.values())
     )
     return {id(m) for m in (*map(graph.model.get_submodule, owners), *sharing)}
-
-
-def _plain_class(layer: nn.Module) -> type[nn.Module]:
-    """The class of a layer, without its mask."""
-    return layer.plain_class if isinstance(layer, Masked) else type(layer)
-
-
-def _packed_form(quantizer: Quantizer) -> tuple[str, int]:
-    """The packed format and group size that hold exactly the values of `quantizer`."""
-    size = getattr(quantizer, "block_size", None)
-    for name, row in PACKED_FORMATS.items():
-        if isinstance(size, int) and size in GROUP_SIZES and row.quantizer(size) == quantizer:
-            return name, size
-    raise KeepError(f"no packed format holds weights in {quantizer}")
-
-
-Maker = Callable[[_Packer, Any], nn.Module]
-MAKERS: dict[str, Maker] = {"linear": _Packer.linear, "embedding": _Packer.embedding}
-"""The layers that have a packed form, by their op."""

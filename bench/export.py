@@ -1,0 +1,394 @@
+"""Which models other programs load, and whether they compute the same there.
+
+python bench/export.py [--only NAME] [--skip-zoo] [--models FOLDER] [--data FILE]
+
+For each model of the zoo, quantised to 8 bits (weights by channel) and to 4 (weights in groups of
+32, or MX blocks where a target has only those): written, loaded by the target's own program, and
+compared with the graph on the inputs of the capture and on others. The largest difference is given
+relative to the largest output. Sizes are compared with the bits that formats claim; loading time
+and peak memory with those of the float model, each in a process of its own. With --models, the
+language model there is run by llama.cpp. Results go to bench/results/export.json, the table to
+docs/export_table.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import record
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results" / "export.json"
+TABLE = ROOT / "docs" / "export_table.md"
+sys.path.insert(0, str(ROOT / "tests"))
+
+import zoo  # noqa: E402
+from traced_zoo import tensors  # noqa: E402
+
+import chop.passes as passes  # noqa: E402
+from chop import MaseGraph  # noqa: E402
+from chop.errors import ChopError  # noqa: E402
+from chop.export import (  # noqa: E402
+    from_gguf,
+    to_compressed_tensors,
+    to_gguf,
+    to_huggingface,
+    to_onnx,
+    to_qonnx,
+)
+
+WEIGHTS = {"data_in_width": "NA", "bias_width": "NA"}
+BY_CHANNEL = {
+    "name": "scale_integer",
+    "weight_width": 8,
+    "weight_granularity": "channel",
+    "weight_axis": 0,
+    **WEIGHTS,
+}
+FOUR = {"name": "mxint", "weight_width": 4, **WEIGHTS}
+OPS = ("linear", "conv1d", "conv2d")
+CLOSE = 2e-5
+"""Of the largest output: what float32 sums in another order differ by."""
+
+
+def quantised(name: str, config: dict[str, Any]) -> MaseGraph:
+    """A model of the zoo with its layers in the format of `config`."""
+    case = zoo.case(name)
+    mg = MaseGraph(case.model.eval(), case.hf_input_names, case.inputs, **case.options)
+    rules = {op: {"config": config} for op in OPS}
+    return passes.quantize_transform_pass(mg, rules)[0]
+
+
+def difference(ours: Any, theirs: list[np.ndarray]) -> float:
+    """The largest difference over the largest magnitude, over all outputs."""
+    mine = [t for t in tensors(ours) if t.is_floating_point()]
+    given = [np.asarray(t) for t in theirs if np.asarray(t).dtype.kind == "f"]
+    if len(mine) != len(given):
+        raise ValueError(f"{len(given)} outputs, expected {len(mine)}")
+    pairs = zip(mine, given, strict=True)
+    return max(
+        float((a.double() - torch.from_numpy(np.array(b)).double()).abs().max())
+        / max(float(a.abs().max()), 1e-9)
+        for a, b in pairs
+    )
+
+
+def inputs_of(name: str) -> list[dict[str, Any]]:
+    """The inputs of the capture, and others where the model takes them."""
+    case = zoo.case(name)
+    return [case.inputs, case.other_inputs]
+
+
+def onnx_runs(mg: MaseGraph, name: str, folder: Path) -> dict[str, Any]:
+    """Written, loaded by onnxruntime, and compared."""
+    import onnxruntime
+
+    report = to_onnx(mg, folder / "model.onnx")
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
+    worst, sizes = 0.0, 0
+    for inputs in inputs_of(name):
+        kept = {i.name: inputs[i.name].numpy() for i in session.get_inputs()}
+        with torch.no_grad():
+            try:
+                ours = mg.model(**inputs)
+            except ChopError:
+                continue  # the graph is guarded at these sizes
+        worst = max(worst, difference(ours, session.run(None, kept)))
+        sizes += 1
+    return {"bits": report.bits, "difference": worst, "equal": worst <= CLOSE, "sizes": sizes}
+
+
+def qonnx_runs(mg: MaseGraph, name: str, folder: Path) -> dict[str, Any]:
+    """Written, and executed by the package qonnx."""
+    import onnx
+    from qonnx.core.modelwrapper import ModelWrapper
+    from qonnx.core.onnx_exec import execute_onnx
+    from qonnx.transformation.infer_shapes import InferShapes
+
+    to_qonnx(mg, folder / "model.onnx")
+    onnx.IR_VERSION = 10  # the package runs nodes by onnxruntime, which reads no newer one
+    wrapped = ModelWrapper(str(folder / "model.onnx")).transform(InferShapes())
+    inputs = inputs_of(name)[0]
+    kept = {i.name: inputs[i.name].numpy() for i in wrapped.graph.input}
+    found = execute_onnx(wrapped, kept)
+    with torch.no_grad():
+        ours = mg.model(**inputs)
+    worst = difference(ours, [found[o.name] for o in wrapped.graph.output])
+    return {"difference": worst, "equal": worst <= CLOSE}
+
+
+def hf_runs(mg: MaseGraph, name: str, folder: Path) -> dict[str, Any]:
+    """Written, and restored by `from_pretrained`."""
+    import transformers
+
+    report = to_huggingface(mg, folder)
+    cls = getattr(transformers, type(mg.model).__name__)
+    return _loaded(cls.from_pretrained(folder), mg, name) | {"bits": report.bits}
+
+
+def compressed_runs(mg: MaseGraph, name: str, folder: Path) -> dict[str, Any]:
+    """Written, and loaded by transformers with compressed-tensors."""
+    import transformers
+
+    report = to_compressed_tensors(mg, folder, fallback="float")
+    cls = getattr(transformers, type(mg.model).__name__)
+    return _loaded(cls.from_pretrained(folder), mg, name) | {"bits": report.bits}
+
+
+def _loaded(model: Any, mg: MaseGraph, name: str) -> dict[str, Any]:
+    worst = 0.0
+    for inputs in inputs_of(name)[:1]:
+        with torch.no_grad():
+            worst = max(worst, difference(mg.model(**inputs), _arrays(model.eval()(**inputs), mg)))
+    return {"difference": worst, "equal": worst <= CLOSE}
+
+
+def _arrays(output: Any, mg: MaseGraph) -> list[np.ndarray]:
+    return [t.numpy() for t in tensors(output)]
+
+
+def packed_runs(mg: MaseGraph, name: str, folder: Path) -> dict[str, Any]:
+    """Written as a packed checkpoint, and read again."""
+    mg.export(folder / "model", save_format="packed")
+    back = MaseGraph.from_checkpoint(folder / "model")
+    inputs = inputs_of(name)[0]
+    with torch.no_grad():
+        same = difference(mg.model(**inputs), [t.numpy() for t in tensors(back.model(**inputs))])
+    return {"difference": same, "equal": same == 0.0}
+
+
+def gguf_runs(mg: MaseGraph, name: str, folder: Path) -> dict[str, Any]:
+    """Written, and run by llama.cpp; its activations are rounded to 8 bits."""
+    import llama_cpp
+
+    report = to_gguf(mg, folder / "model.gguf", "Q8_0", fallback="nearest")
+    ids = inputs_of(name)[0]["input_ids"][0]
+    told = llama_cpp.Llama(
+        str(folder / "model.gguf"), n_ctx=64, logits_all=True, verbose=False, n_threads=1
+    )
+    told.eval(ids.tolist())
+    theirs = torch.tensor(np.array(told.scores[: len(ids)]))
+    back = from_gguf(folder / "model.gguf")
+    with torch.no_grad():
+        ours = back.model(torch.stack([ids, ids])).logits[0]
+    worst = float((theirs - ours).abs().max() / ours.abs().max())
+    return {"bits": report.bits, "difference": worst, "equal": worst <= 0.05}
+
+
+Run = Callable[[MaseGraph, str, Path], dict[str, Any]]
+TARGETS: dict[str, tuple[Run, dict[str, Any]]] = {
+    "packed checkpoint": (packed_runs, FOUR),
+    "onnx, 8 bits": (onnx_runs, BY_CHANNEL),
+    "qonnx, 8 bits": (qonnx_runs, BY_CHANNEL),
+    "hf, 4 bits": (hf_runs, FOUR),
+    "compressed-tensors, 8 bits": (compressed_runs, BY_CHANNEL),
+    "gguf": (gguf_runs, FOUR),
+}
+TRANSFORMERS_ONLY = ("hf, 4 bits", "compressed-tensors, 8 bits")
+GGUF_FAMILIES = ("llama", "qwen2", "qwen3", "gpt2")
+
+
+def applies(target: str, name: str) -> bool:
+    """Whether a target takes this model at all."""
+    config = getattr(zoo.case(name).model, "config", None)
+    if target in TRANSFORMERS_ONLY:
+        return config is not None and hasattr(config, "model_type")
+    if target == "qonnx, 8 bits":  # its tools are for models that become hardware
+        return config is None
+    return target != "gguf" or getattr(config, "model_type", None) in GGUF_FAMILIES
+
+
+def row(name: str, targets: list[str]) -> dict[str, Any]:
+    """One model on every target that takes it."""
+    found: dict[str, Any] = {}
+    for target in (t for t in targets if applies(t, name)):
+        run, config = TARGETS[target]
+        start = time.perf_counter()
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                mg = quantised(name, config)
+                found[target] = run(mg, name, Path(folder)) | {"written": True, "loads": True}
+        except Exception as error:  # what is looked for
+            words = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            found[target] = {"written": False, "loads": False, "equal": False, "why": words}
+            if "-v" in sys.argv:
+                traceback.print_exc()
+        found[target]["seconds"] = round(time.perf_counter() - start, 1)
+        print(f"{name:32} {target:28} {found[target]}", flush=True)
+    return found
+
+
+# -- size, time and memory -------------------------------------------------------------------
+
+CHILD = """
+import resource, sys, time, json
+import torch, transformers
+import chop.export.huggingface
+folder, kind = sys.argv[1:]
+ids = torch.arange(64).reshape(1, 64)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+start = time.perf_counter()
+model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+seconds = time.perf_counter() - start
+loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with torch.inference_mode():
+    model(ids)
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps({"seconds": seconds, "load_mib": (loaded - before) / 1024,
+                  "run_mib": (after - before) / 1024}))
+"""
+
+
+def memory() -> dict[str, Any]:
+    """A Llama of 0.2 G parameters as float32 and in 4 bits: file, loading, peak memory."""
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=2048,
+        hidden_size=1024,
+        intermediate_size=4096,
+        num_hidden_layers=12,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+    )
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).eval()
+    ids = torch.zeros(2, 8, dtype=torch.long)
+    mg = MaseGraph(model, dummy_in={"input_ids": ids})
+    with tempfile.TemporaryDirectory() as scratch:
+        folders = {kind: Path(scratch, kind) for kind in ("float", "4 bits")}
+        model.save_pretrained(folders["float"])
+        packed, _ = passes.pack_weights_transform_pass(mg, {"format": "mxint4"})
+        report = to_huggingface(packed, folders["4 bits"])
+        found: dict[str, Any] = {"claimed_bits": 4.25, "bits": report.bits}
+        for kind, folder in folders.items():
+            size = sum(f.stat().st_size for f in folder.iterdir()) / 2**20
+            program = [sys.executable, "-c", CHILD, str(folder), kind]
+            done = subprocess.run(program, capture_output=True, text=True, check=True)
+            found[kind] = {"file_mib": size, **json.loads(done.stdout.splitlines()[-1])}
+    for key in ("file_mib", "load_mib", "run_mib", "seconds"):
+        found[f"{key} ratio"] = found["4 bits"][key] / found["float"][key]
+    print(found, flush=True)
+    return found
+
+
+# -- perplexity ------------------------------------------------------------------------------
+
+
+def perplexity(folder: Path, data: Path, windows: int) -> dict[str, Any]:
+    """The language model in every type of GGUF: perplexity by llama.cpp and by the graph."""
+    import llama_cpp
+    import transformers
+
+    ids = np.load(data)["ids"].astype(np.int64)[: windows * 512].reshape(windows, 512)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    example = {"input_ids": torch.from_numpy(ids[:2, :16].copy())}
+    found = {}
+    for kind in ("F16", "Q8_0", "Q4_0", "Q4_1", "MXFP4"):
+        with tempfile.TemporaryDirectory() as scratch:
+            file = Path(scratch, "model.gguf")
+            report = to_gguf(MaseGraph(model, dummy_in=example), file, kind, tokenizer=folder)
+            theirs = _llama_cpp_perplexity(llama_cpp, file, ids)
+            ours = _our_perplexity(from_gguf(file), ids)
+        found[kind] = {
+            "bits": report.bits,
+            "ours": ours,
+            "llama.cpp": theirs,
+            "relative": theirs / ours - 1,
+        }
+        print(kind, found[kind], flush=True)
+    return found
+
+
+def _llama_cpp_perplexity(llama_cpp: Any, file: Path, ids: np.ndarray) -> float:
+    model = llama_cpp.Llama(str(file), n_ctx=512, n_batch=512, logits_all=True, verbose=False)
+    total = 0.0
+    for window in ids:
+        model.reset()
+        model.eval(window.tolist())
+        logits = torch.from_numpy(np.array(model.scores[:511])).double().log_softmax(-1)
+        total -= float(logits.gather(1, torch.from_numpy(window[1:, None].copy())).sum())
+    return float(np.exp(total / (len(ids) * 511)))
+
+
+def _our_perplexity(mg: MaseGraph, ids: np.ndarray) -> float:
+    total = 0.0
+    with torch.inference_mode():
+        for pair in torch.from_numpy(ids).split(2):
+            logits = mg.model(pair).logits[:, :-1].double().log_softmax(-1)
+            total -= float(logits.gather(-1, pair[:, 1:, None]).sum())
+    return float(np.exp(total / (len(ids) * 511)))
+
+
+# -- the table -------------------------------------------------------------------------------
+
+
+def table(results: dict[str, Any]) -> str:
+    """The page: model by target."""
+    targets = list(TARGETS)
+    lines = ["| model | " + " | ".join(targets) + " |", "|---" * (len(targets) + 1) + "|"]
+    for name, found in results.items():
+        cells = [_cell(found.get(target)) for target in targets]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    if not found["written"]:
+        return "refused" if found["why"].startswith(("ExportError", "MissingDep")) else "no"
+    return "equal" if found["equal"] else f"differs {found['difference']:.1g}"
+
+
+def main() -> None:
+    """Run, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", help="models of the zoo to run")
+    parser.add_argument("--targets", action="append", help="targets to run")
+    parser.add_argument("--skip-zoo", action="store_true")
+    parser.add_argument("--skip-memory", action="store_true")
+    parser.add_argument("--models", type=Path, help="the folder of a language model")
+    parser.add_argument("--data", type=Path, help="its held-out tokens, ids in an .npz")
+    parser.add_argument("--windows", type=int, default=32)
+    parser.add_argument("-v", action="store_true")
+    args = parser.parse_args()
+    known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    models = known.get("models", {}).get("results", {})
+    for name in [] if args.skip_zoo else args.only or list(zoo.ZOO):
+        models[name] = models.get(name, {}) | row(name, args.targets or list(TARGETS))
+        ordered = {n: models[n] for n in zoo.ZOO if n in models}
+        record.save_section("export", "models", ordered)
+        TABLE.write_text(HEAD + table(ordered))
+    if not args.skip_memory:
+        record.save_section("export", "memory", memory())
+    if args.models and args.data:
+        found = perplexity(args.models, args.data, args.windows)
+        record.save_section("export", "perplexity", found)
+
+
+HEAD = """# Models by target
+
+Written by `bench/export.py`: each model of the tests' zoo, small and with random weights,
+quantised, written, loaded by the target's own program and compared. *equal*: to the bit for packed
+checkpoints, within 2e-5 of the largest output for programs that add up float32 in another order,
+within 5 % for llama.cpp, which rounds activations to 8 bits. *refused*: the exporter said that it
+cannot be written. Empty: the target is not for this kind of model.
+
+"""
+
+if __name__ == "__main__":
+    main()

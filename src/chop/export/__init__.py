@@ -1,0 +1,55 @@
+"""Models that other programs load, and models of theirs: `to_…` writes, `from_…` reads.
+
+Every writer gives an `ExportReport`: the type of each tensor, whether its values are those of the
+model, and what the target does without. Files are written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chop.export.compressed_tensors import to_compressed_tensors as to_compressed_tensors
+    from chop.export.compressed_tensors_reader import (
+        from_compressed_tensors as from_compressed_tensors,
+    )
+    from chop.export.gguf import to_gguf as to_gguf
+    from chop.export.gguf_reader import from_gguf as from_gguf
+    from chop.export.huggingface import MaseConfig as MaseConfig
+    from chop.export.huggingface import to_huggingface as to_huggingface
+    from chop.export.lowered import to_exported_program as to_exported_program
+    from chop.export.onnx import to_onnx as to_onnx
+    from chop.export.onnx import to_qonnx as to_qonnx
+    from chop.export.report import ExportReport as ExportReport
+
+_LAZY = {
+    "ExportReport": "report",
+    "from_compressed_tensors": "compressed_tensors_reader",
+    "to_compressed_tensors": "compressed_tensors",
+    "MaseConfig": "huggingface",
+    "to_gguf": "gguf",
+    "to_exported_program": "lowered",
+    "to_huggingface": "huggingface",
+    "to_onnx": "onnx",
+    "to_qonnx": "onnx",
+    "from_gguf": "gguf_reader",
+}
+__all__ = [
+    "ExportReport",
+    "MaseConfig",
+    "from_compressed_tensors",
+    "from_gguf",
+    "to_compressed_tensors",
+    "to_exported_program",
+    "to_gguf",
+    "to_huggingface",
+    "to_onnx",
+    "to_qonnx",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -1,0 +1,184 @@
+"""Folders of compressed-tensors as graphs: linear layers in the formats of the folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from chop.arguments import PATH, takes
+from chop.errors import ExportError
+from chop.export.compressed_tensors import MX_BLOCK, unpack_words
+from chop.export.folders import CONFIG, built_model, read_folder, tied_names
+from chop.files import shown
+from chop.ir.graph import MaseGraph
+from chop.nn.quantizers import MXFP
+from chop.nn.quantizers.codes import Coded, Powers, decode, float_table
+from chop.passes.graph.transforms import quantize_transform_pass
+
+_NA = {"data_in_width": "NA", "bias_width": "NA"}
+_MX_NA = {"data_in_element": "NA", "bias_element": "NA"}
+_PARTS = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx")
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """What a layer's tensors stand for: values, the config of a format, and its stored scales."""
+
+    values: Tensor
+    config: dict[str, Any] | None = None
+    scale: Tensor | None = None
+
+
+@takes(ExportError, path=PATH)
+def from_compressed_tensors(path: str | Path) -> MaseGraph:
+    """The model of a folder as a graph.
+
+    Symmetric int4 and int8, mxfp4 and mxfp8 become quantised layers with just those values; float8
+    becomes floats. Formats of activations are dropped: layers round their weights alone.
+    """
+    folder = Path(path)
+    config, tensors = read_folder(folder)
+    told = config.get("quantization_config")
+    if not isinstance(told, dict) or told.get("quant_method") != "compressed-tensors":
+        raise ExportError(f"{folder / CONFIG}: quantization_config is not of compressed-tensors.")
+    model = built_model(config, folder)
+    layers = _layers(model, told, tensors, folder)
+    parts = {f"{name}.{part}" for name in layers for part in (*_PARTS, "weight")}
+    state = {name: t.float() for name, t in tensors.items() if name not in parts}
+    state |= {f"{name}.weight": layer.values for name, layer in layers.items()}
+    _load(model, state, folder)
+    return _quantised(model, layers)
+
+
+def _load(model: Any, state: Mapping[str, Tensor], folder: Path) -> None:
+    try:
+        missing, unexpected = model.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise ExportError(f"{folder}: {error}") from error
+    lacking = [n for n in missing if n not in tied_names(model) and n not in _twins(model)]
+    if lacking or unexpected:
+        name = (lacking or unexpected)[0]
+        raise ExportError(f"{folder}: tensor '{name:.120}' is missing or has no place.")
+
+
+def _twins(model: Any) -> set[str]:
+    return set(tied_names(model).values())
+
+
+def _layers(
+    model: Any, told: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: Path
+) -> dict[str, _Layer]:
+    found = {}
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Linear) or f"{name}.weight_scale" not in tensors:
+            continue
+        scheme = _scheme(name, told, folder)
+        own = {p: tensors[f"{name}.{p}"] for p in (*_PARTS, "weight") if f"{name}.{p}" in tensors}
+        try:
+            found[name] = _layer(scheme, own, module, f"{folder}: layer '{name}'")
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            if isinstance(error, ExportError):
+                raise
+            raise ExportError(
+                f"{folder}: layer '{name}': its tensors are not those of its scheme ({error})."
+            ) from error
+    return found
+
+
+def _scheme(name: str, told: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The arguments of the group that a layer belongs to."""
+    groups = told.get("config_groups")
+    for group in groups.values() if isinstance(groups, dict) else ():
+        targets = group.get("targets") if isinstance(group, dict) else None
+        listed = targets if isinstance(targets, list) else []
+        weights = group.get("weights") if isinstance(group, dict) else None
+        if any(_matches(t, name) for t in listed) and isinstance(weights, dict):
+            return weights
+    raise ExportError(f"{folder / CONFIG}: no group of config_groups has layer '{name}'.")
+
+
+def _matches(target: Any, name: str) -> bool:
+    if not isinstance(target, str):
+        return False
+    if target.startswith("re:"):
+        return re.match(target.removeprefix("re:"), name) is not None
+    return target in (name, "Linear")
+
+
+def _layer(
+    scheme: Mapping[str, Any], own: Mapping[str, Tensor], module: nn.Linear, where: str
+) -> _Layer:
+    bits, kind, is_even = (scheme.get(k) for k in ("num_bits", "type", "symmetric"))
+    if kind == "int" and bits in (4, 8) and is_even is not False and "weight_g_idx" not in own:
+        return _integers(scheme, own, module)
+    if kind == "float" and scheme.get("group_size") == MX_BLOCK and bits in (4, 8):
+        return _mx(bits, own, module)
+    if kind == "float" and bits == 8:
+        scale = own["weight_scale"].float()
+        return _Layer(own["weight"].float() * scale)
+    raise ExportError(
+        f"{where}: num_bits {shown(bits)}, type {shown(kind)}, symmetric {shown(is_even)}. "
+        "Allowed: int of 4 or 8 bits, symmetric, in the order of columns; float of 4 or 8 bits."
+    )
+
+
+def _integers(scheme: Mapping[str, Any], own: Mapping[str, Tensor], module: nn.Linear) -> _Layer:
+    bits, columns = scheme["num_bits"], module.in_features
+    packed = own.get("weight_packed")
+    whole = own["weight"] if packed is None else unpack_words(packed, bits, columns)
+    scale = own["weight_scale"].float()
+    config: dict[str, Any] = {
+        "name": "scale_integer",
+        "weight_width": bits,
+        "weight_scale": "stored",
+        "weight_narrow": False,
+        **_NA,
+    }
+    if scheme.get("strategy") == "group":
+        size = columns // scale.shape[1]
+        config |= {"weight_granularity": "group", "weight_group_size": size}
+        spread = scale.repeat_interleave(size, 1)
+    elif scale.numel() > 1:
+        config |= {"weight_granularity": "channel", "weight_axis": 0}
+        spread = scale.reshape(-1, 1)
+        scale = scale.reshape(-1)
+    else:
+        spread = scale = scale.reshape(())
+    return _Layer(whole.float() * spread, config, scale)
+
+
+def _mx(bits: int, own: Mapping[str, Tensor], module: nn.Linear) -> _Layer:
+    element = "e2m1" if bits == 4 else "e4m3"
+    form = MXFP(element, block_size=MX_BLOCK)  # type: ignore[arg-type]
+    shape = (module.out_features, module.in_features)
+    data = own["weight_packed"] if bits == 4 else own["weight"].view(torch.uint8)
+    scales = Powers(own["weight_scale"].contiguous().reshape(-1), 8, -127, (1, MX_BLOCK), -1)
+    table = float_table(form.grid).float()
+    flat = data.contiguous().reshape(-1)
+    values = decode(Coded(flat, bits, shape, torch.float32, table, scales))
+    config = {
+        "name": "mxfp",
+        "weight_element": element,
+        "weight_block_size": MX_BLOCK,
+        **_MX_NA,
+    }
+    return _Layer(values, config)
+
+
+def _quantised(model: Any, layers: Mapping[str, _Layer]) -> MaseGraph:
+    graph = MaseGraph(model)
+    called = {str(n.target) for n in graph.nodes if n.op == "call_module"}
+    chosen = {n: layer for n, layer in layers.items() if n in called and layer.config is not None}
+    for name, layer in chosen.items():
+        if layer.scale is not None:
+            graph.model.get_submodule(name).register_buffer("weight_scale", layer.scale)
+    if chosen:
+        rules = {name: {"config": layer.config} for name, layer in chosen.items()}
+        quantize_transform_pass(graph, {"by": "name", **rules})
+    return graph

@@ -1,0 +1,212 @@
+"""GGUF version 3 as a container: metadata by key, tensors by name, written and read.
+
+The layout is that of the format's specification: a header, key and value pairs, descriptions of
+tensors, then their data, each aligned to 32 bytes. Numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from chop.errors import ExportError
+from chop.export.gguf_types import BY_NUMBER, GGUFType
+from chop.files import shown, whole_file
+
+MAGIC = b"GGUF"
+VERSION = 3
+ALIGNMENT = 32
+MOST = 1 << 40
+_SCALARS = {
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    7: "<?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
+_STRING, _ARRAY, _BOOL, _UINT32, _INT32, _FLOAT32 = 8, 9, 7, 4, 5, 6
+
+
+@dataclass(frozen=True)
+class GGUFTensor:
+    """A tensor to write: `data` makes its bytes when their turn comes."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: GGUFType
+    data: Callable[[], np.ndarray]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its data."""
+        return self.kind.size(math.prod(self.shape))
+
+
+# -- writing ---------------------------------------------------------------------------------
+
+
+def write_gguf(path: Path, metadata: dict[str, Any], tensors: list[GGUFTensor]) -> None:
+    """Write a file, whole or not at all, one tensor in memory at a time."""
+    with whole_file(path) as draft, draft.open("wb") as out:
+        out.write(MAGIC + struct.pack("<IQQ", VERSION, len(tensors), len(metadata)))
+        for key, value in metadata.items():
+            out.write(_string(key) + _value(value))
+        offset = 0
+        for tensor in tensors:
+            out.write(_description(tensor, offset))
+            offset += tensor.nbytes + -tensor.nbytes % ALIGNMENT
+        _align(out)
+        for tensor in tensors:
+            data = tensor.data()
+            assert data.nbytes == tensor.nbytes, f"{tensor.name}: {data.nbytes} bytes"
+            out.write(memoryview(np.ascontiguousarray(data)).cast("B"))
+            _align(out)
+
+
+def _align(out: BinaryIO) -> None:
+    out.write(b"\0" * (-out.tell() % ALIGNMENT))
+
+
+def _description(tensor: GGUFTensor, offset: int) -> bytes:
+    sizes = tensor.shape[::-1]  # the fastest dimension first
+    packed = struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)
+    return _string(tensor.name) + packed + struct.pack("<IQ", tensor.kind.number, offset)
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def _value(value: Any) -> bytes:
+    if isinstance(value, list):
+        kind = _kind(value[0]) if value else _INT32
+        kind = _INT32 if kind == _UINT32 else kind  # token types are signed by the specification
+        parts = b"".join(_plain(kind, v) for v in value)
+        return struct.pack("<IIQ", _ARRAY, kind, len(value)) + parts
+    return struct.pack("<I", _kind(value)) + _plain(_kind(value), value)
+
+
+def _kind(value: Any) -> int:
+    if isinstance(value, bool):
+        return _BOOL
+    if isinstance(value, int):
+        return _UINT32 if value >= 0 else _INT32
+    return _STRING if isinstance(value, str) else _FLOAT32
+
+
+def _plain(kind: int, value: Any) -> bytes:
+    return _string(value) if kind == _STRING else struct.pack(_SCALARS[kind], value)
+
+
+# -- reading ---------------------------------------------------------------------------------
+
+
+class GGUFFile:
+    """A file mapped into memory: `metadata`, and `tensors` by name."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise ExportError(f"{self.path}: no such file.")
+        try:
+            self._data = np.memmap(self.path, np.uint8, "r")
+        except (OSError, ValueError) as error:
+            raise ExportError(f"{self.path}: cannot be read ({error}).") from error
+        self._at = 0
+        try:
+            self._read()
+        except (UnicodeDecodeError, struct.error) as error:
+            raise self._damaged(str(error)) from error
+
+    def _read(self) -> None:
+        if self._take(4).tobytes() != MAGIC:
+            raise ExportError(f"{self.path}: not a GGUF file: it does not start with GGUF.")
+        version, tensors, pairs = struct.unpack("<IQQ", self._take(20).tobytes())
+        if version not in (2, VERSION):
+            raise ExportError(f"{self.path}: GGUF version {version}. Allowed: 2 and {VERSION}.")
+        self.metadata: dict[str, Any] = {}
+        for _ in range(self._count(pairs)):
+            key = self._text()
+            self.metadata[key] = self._any(self._number("<I"))
+        described = [self._tensor() for _ in range(self._count(tensors))]
+        align = self.metadata.get("general.alignment", ALIGNMENT)
+        if type(align) is not int or not 0 < align <= 1 << 20:
+            raise self._damaged(f"alignment {shown(align)}")
+        start = self._at + -self._at % align
+        self.tensors = {name: self._placed(*rest, start, name) for name, *rest in described}
+        if len(self.tensors) != len(described):
+            raise self._damaged("two tensors have one name")
+
+    def _damaged(self, what: str) -> ExportError:
+        return ExportError(f"{self.path}: damaged GGUF file at byte {self._at} ({what}).")
+
+    def _take(self, count: int) -> np.ndarray:
+        if count > len(self._data) - self._at:
+            raise self._damaged(f"{count} bytes expected, {len(self._data) - self._at} there")
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+    def _count(self, value: int) -> int:
+        if value > len(self._data):
+            raise self._damaged(f"{value} entries in {len(self._data)} bytes")
+        return value
+
+    def _number(self, form: str) -> Any:
+        return struct.unpack(form, self._take(struct.calcsize(form)).tobytes())[0]
+
+    def _text(self) -> str:
+        return self._take(self._count(self._number("<Q"))).tobytes().decode()
+
+    def _any(self, kind: int, depth: int = 0) -> Any:
+        if kind == _STRING:
+            return self._text()
+        if kind in _SCALARS:
+            return self._number(_SCALARS[kind])
+        if kind == _ARRAY and depth < 4:
+            inner, count = self._number("<I"), self._count(self._number("<Q"))
+            return [self._any(inner, depth + 1) for _ in range(count)]
+        raise self._damaged(f"type {kind} of a value is unknown")
+
+    def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
+        name, dims = self._text(), self._number("<I")
+        if dims > 4:
+            raise self._damaged(f"tensor '{name:.80}' has {dims} dimensions")
+        shape = tuple(self._number("<Q") for _ in range(dims))[::-1]
+        kind, offset = self._number("<I"), self._number("<Q")
+        if kind not in BY_NUMBER:
+            known = ", ".join(f"{t.name} ({t.number})" for t in BY_NUMBER.values())
+            raise ExportError(
+                f"{self.path}: tensor '{name:.80}' has type {kind}. Allowed: {known}."
+            )
+        return name, shape, kind, offset
+
+    def _placed(
+        self, shape: tuple[int, ...], kind: int, offset: int, start: int, name: str
+    ) -> tuple[GGUFType, tuple[int, ...], np.ndarray]:
+        found, count = BY_NUMBER[kind], math.prod(shape)
+        fits = count < MOST and offset < MOST and (not shape or shape[-1] % found.block == 0)
+        end = start + offset + found.size(count)
+        if not fits or end > len(self._data):
+            raise self._damaged(f"tensor '{name:.80}' of shape {list(shape)} reaches beyond")
+        return found, shape, self._data[start + offset : end]
+
+    def values(self, name: str) -> np.ndarray:
+        """The values of a tensor, in float32."""
+        kind, shape, data = self.tensors[name]
+        return kind.decode(data.reshape(-1, kind.nbytes)).reshape(shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)

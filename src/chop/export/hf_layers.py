@@ -1,0 +1,171 @@
+"""Layers of a compressed model as plain data, and layers made from it, for folders of transformers.
+
+Add a kind of layer: a row in `KINDS` with its two functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from chop.errors import CheckpointError, ConfigError, ExportError
+from chop.files import shown
+from chop.ir.ops import OPS
+from chop.ir.store.packed import check_parts
+from chop.kernels.formats import PACKED_FORMATS, groups_of
+from chop.kernels.layers import QEmbeddingPacked, QLinearPacked
+from chop.kernels.ops import PackedTensor
+from chop.nn.modules.coded import PARTS, CodedLinear
+from chop.nn.quantized import from_float
+from chop.nn.quantized.layer import QuantizedModule
+from chop.nn.quantized.operands import layer_quantizers
+from chop.nn.quantizers.codes import encode
+
+Spec = dict[str, Any]
+
+
+# -- layers of a model -> data ---------------------------------------------------------------
+
+
+def compact(layer: nn.Module) -> nn.Module:
+    """A quantised linear layer on its codes, where its format has at most 8 bits; else itself."""
+    if not isinstance(layer, QuantizedModule) or type(layer).float_class is not nn.Linear:
+        return layer
+    stored = layer.stored_values()
+    told = stored.get("weight")
+    coded = None if told is None else encode(told.values, told.format, told.scale)
+    if coded is None:
+        return layer
+    bias = stored["bias"].values if "bias" in stored else layer.bias
+    made = CodedLinear.from_coded(coded, bias, layer.quantizers)
+    made.config = dict(layer.config)  # type: ignore[assignment]
+    return made.train(layer.training)
+
+
+def spec_of(layer: nn.Module) -> Spec | None:
+    """What is needed to make a layer like this one; None for layers of torch."""
+    if isinstance(layer, CodedLinear):
+        parts = {n: _shape(getattr(layer, n)) for n in PARTS}
+        return {
+            "kind": "coded",
+            "config": _config(layer),
+            "record": layer.record,
+            "parts": parts,
+            "bias": layer.bias is not None,
+        }
+    if isinstance(layer, QLinearPacked | QEmbeddingPacked):
+        is_linear = isinstance(layer, QLinearPacked)
+        if is_linear and layer.quantizers:
+            return None
+        return {
+            "kind": "packed" if is_linear else "packed_embedding",
+            "format": layer.format,
+            "group_size": layer.group_size,
+            "shape": list(layer.weight.shape),
+            "dtype": str(layer.dtype).removeprefix("torch."),
+            "bias": getattr(layer, "bias", None) is not None,
+        }
+    if isinstance(layer, QuantizedModule):
+        return {"kind": "quantized", "config": dict(layer.config)}
+    return None
+
+
+def _config(layer: CodedLinear) -> dict[str, Any]:
+    return dict(getattr(layer, "config", {}))
+
+
+def _shape(tensor: Tensor | None) -> list[Any] | None:
+    return None if tensor is None else [str(tensor.dtype).removeprefix("torch."), [*tensor.shape]]
+
+
+# -- data -> layers of a model ---------------------------------------------------------------
+
+
+def _empty(told: Any, where: str) -> Tensor | None:
+    if told is None:
+        return None
+    is_pair = isinstance(told, list) and len(told) == 2 and isinstance(told[1], list)
+    dtype = getattr(torch, told[0], None) if is_pair and isinstance(told[0], str) else None
+    if not isinstance(dtype, torch.dtype) or not all(type(n) is int and n >= 0 for n in told[1]):
+        raise ExportError(f"{where}: expected a dtype and a shape, got {shown(told)}.")
+    return torch.empty(told[1], dtype=dtype)
+
+
+def _coded_layer(spec: Spec, old: nn.Module, where: str) -> nn.Module:
+    parts = {name: _empty(spec["parts"].get(name), f"{where}.parts.{name}") for name in PARTS}
+    check_parts(spec["record"], parts, where)
+    compute = OPS["linear"].compute
+    assert compute is not None, "linear has a kernel"
+    bias = torch.empty(spec["record"]["shape"][0]) if spec["bias"] else None
+    formats = layer_quantizers(compute, spec["config"], f"{where}.config")
+    made = CodedLinear(spec["record"], parts, bias, formats)
+    made.config = dict(spec["config"])  # type: ignore[assignment]
+    return made
+
+
+def _packed_weight(spec: Spec) -> PackedTensor:
+    rows, columns = spec["shape"]
+    form, size = PACKED_FORMATS[spec["format"]], spec["group_size"]
+    codes = torch.empty(rows, form.code_bytes(columns), dtype=torch.uint8)
+    scales = torch.empty(rows, groups_of(columns, size), dtype=torch.uint8)
+    return PackedTensor(codes, scales, spec["format"], size, columns)
+
+
+def _packed_layer(spec: Spec, old: nn.Module, where: str) -> nn.Module:
+    bias = torch.empty(spec["shape"][0]) if spec["bias"] else None
+    return QLinearPacked(_packed_weight(spec), bias, dtype=getattr(torch, spec["dtype"]))
+
+
+def _packed_embedding(spec: Spec, old: nn.Module, where: str) -> nn.Module:
+    return QEmbeddingPacked(_packed_weight(spec), getattr(torch, spec["dtype"]))
+
+
+def _quantized_layer(spec: Spec, old: nn.Module, where: str) -> nn.Module:
+    return from_float(old, spec["config"], where=f"{where}.config")
+
+
+def _resized_layer(spec: Spec, old: nn.Module, where: str) -> nn.Module:
+    rows, columns = spec["shape"]
+    if type(old) is nn.Linear:
+        return nn.Linear(columns, rows, bias=old.bias is not None)
+    raise ExportError(f"{where}: {type(old).__name__} cannot have another size. Allowed: Linear.")
+
+
+KINDS: dict[str, Callable[[Spec, nn.Module, str], nn.Module]] = {
+    "coded": _coded_layer,
+    "packed": _packed_layer,
+    "packed_embedding": _packed_embedding,
+    "quantized": _quantized_layer,
+    "resized": _resized_layer,
+}
+
+
+def make_layer(spec: Any, old: nn.Module, where: str) -> nn.Module:
+    """The layer that `spec` describes, in the place of `old`; its tensors are still to be read."""
+    kind = spec.get("kind") if isinstance(spec, dict) else None
+    if kind not in KINDS:
+        raise ExportError(f"{where}: kind {shown(kind)}. Allowed: {', '.join(KINDS)}.")
+    try:
+        return KINDS[kind](spec, old, where)
+    except (CheckpointError, ConfigError) as error:
+        raise ExportError(f"{where}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        if isinstance(error, ExportError):
+            raise
+        raise ExportError(f"{where}: not the description of a layer ({error!r:.200}).") from error
+
+
+# -- compressing one weight as it is loaded --------------------------------------------------
+
+
+def compressed(layer: nn.Linear, weight: Tensor, config: Mapping[str, Any]) -> nn.Module:
+    """`layer` with `weight` in the format of `config`, on its codes where that has any."""
+    full = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
+    full.weight = nn.Parameter(weight, requires_grad=False)
+    made = compact(from_float(full, config, where="quantization_config"))
+    if layer.bias is not None:
+        made.register_parameter("bias", layer.bias)
+    return made

@@ -1,0 +1,194 @@
+"""A graph as targets take it: parameters as the values they stand for, formats of activations as
+calls of one operator.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from chop.arguments import MAPPING, NONE, an, takes
+from chop.errors import ExportError
+from chop.export.rounding import Rounding, exportable
+from chop.ir.graph import MaseGraph
+from chop.kernels.layers import PACKED_LAYERS, QEmbeddingPacked, QLinearInt8, unpacked_weight
+from chop.nn.modules.coded import CodedLinear
+from chop.nn.quantized.function import call_quantizers, is_quantized_function
+from chop.nn.quantized.layer import QuantizedModule
+from chop.nn.quantized.operands import DATA_OUT, format_text
+from chop.nn.quantizers import Bypass, Quantizer
+
+GRAPH = an(MaseGraph, "a MaseGraph")
+
+
+class Lowered:
+    """`graph` is a copy of the one given; `dropped` are formats it could not keep."""
+
+    def __init__(self, graph: MaseGraph, target: str, fallback: str | None) -> None:
+        self.target, self.fallback = target, fallback
+        self.dropped: list[str] = []
+        self.graph = copy.deepcopy(graph)
+        for path, module in list(self.graph.model.named_modules()):
+            self._layer(path, module)
+        for node in list(self.graph.fx_graph.nodes):
+            if node.op == "call_function" and is_quantized_function(node.target):
+                self._function(node)
+        self.graph.recompile()
+
+    def _format(self, form: Quantizer, where: str, stored: Tensor | None = None) -> Rounding:
+        found = exportable(form, stored)
+        if found is not None:
+            return found
+        if self.fallback is None:
+            raise ExportError(
+                f"to_{self.target}: {where}: {format_text(form)} has no operator there. Nearest: "
+                "integer or scale_integer of the same width, rounded to nearest even. "
+                'Give fallback="float" to leave these values as they are.'
+            )
+        self.dropped.append(f"not rounded in the target: {where}: {format_text(form)}")
+        return Bypass()
+
+    def _layer(self, path: str, module: nn.Module) -> None:
+        if isinstance(module, QuantizedModule):
+            self._quantised(path, module)
+        elif isinstance(module, (*PACKED_LAYERS, CodedLinear)):
+            self._put(path, self._unpacked(path, module))
+
+    def _quantised(self, path: str, module: QuantizedModule) -> None:
+        values = {name: stored.values for name, stored in module.stored_values().items()}
+        scales = {r: getattr(module, f"{r}_scale", None) for r in module.quantizers}
+        formats: Any = {
+            role: self._format(form, f"module '{path}', {role}", scales[role])
+            if role.startswith("data_")
+            else form
+            for role, form in module.quantizers.items()
+        }
+        module.quantizers = formats
+        for name, value in values.items():
+            owner, _, leaf = name.rpartition(".")
+            made = nn.Parameter(value.clone(), requires_grad=False)
+            module.get_submodule(owner)._parameters[leaf] = made
+        module.held = list(module.op.compute.parameters)  # type: ignore[union-attr]
+
+    def _unpacked(self, path: str, module: Any) -> nn.Module:
+        if isinstance(module, QEmbeddingPacked):
+            made: Any = nn.Embedding(module.num_embeddings, module.embedding_dim, device="meta")
+            made.weight = nn.Parameter(unpacked_weight(module), requires_grad=False)
+            return made
+        if isinstance(module, QLinearInt8) and module.quantize_input:
+            where = f"module '{path}': inputs in int8, scaled row by row"
+            if self.fallback is None:
+                raise ExportError(f'to_{self.target}: {where}. Give fallback="float".')
+            self.dropped.append(f"not rounded in the target: {where}")
+        weight = (
+            module.float_weight() if isinstance(module, CodedLinear) else unpacked_weight(module)
+        )
+        made = nn.Linear(module.in_features, module.out_features, bias=False, device="meta")
+        made.weight = nn.Parameter(weight, requires_grad=False)
+        made.bias = None if module.bias is None else nn.Parameter(module.bias.detach(), False)
+        formats = getattr(module, "quantizers", {})
+        roles = {r: formats.get(r, Bypass()) for r in ("data_in", DATA_OUT)}
+        found = {r: self._format(q, f"module '{path}', {r}") for r, q in roles.items()}
+        is_plain = all(isinstance(q, Bypass) for q in found.values())
+        return made.eval() if is_plain else _Rounded(made.eval(), found)
+
+    def _put(self, path: str, layer: nn.Module) -> None:
+        owner, _, leaf = path.rpartition(".")
+        setattr(self.graph.model.get_submodule(owner), leaf, layer)
+
+    def _step(self, form: Rounding) -> str:
+        """The name of a new module that rounds."""
+        model = self.graph.model
+        name = f"rounding_{sum(isinstance(m, _Step) for m in model.children())}"
+        model.add_module(name, _Step(form))
+        return name
+
+    def _function(self, node: fx.Node) -> None:
+        """Put the rounding of operands beside the function itself."""
+        compute = node.target.op.compute  # type: ignore[union-attr]
+        formats = call_quantizers(node.target, node.kwargs.get("config"))
+        args, kwargs = list(node.args), {k: v for k, v in node.kwargs.items() if k != "config"}
+        graph = self.graph.fx_graph
+        for operand in compute.operands:
+            place: Any = args if operand.position < len(args) else kwargs
+            key: Any = operand.position if place is args else operand.argument
+            where = f"node '{node.name}', {operand.role}"
+            form = self._format(formats[operand.role], where)
+            if (place is args or key in kwargs) and not isinstance(form, Bypass):
+                with graph.inserting_before(node):
+                    place[key] = graph.call_module(self._step(form), (place[key],))
+        node.target, node.args, node.kwargs = compute.function, tuple(args), kwargs
+        form = self._format(formats[DATA_OUT], f"node '{node.name}', {DATA_OUT}")
+        if not isinstance(form, Bypass):
+            with graph.inserting_after(node):
+                rounded = graph.call_module(self._step(form), (node,))
+            node.replace_all_uses_with(rounded, delete_user_cb=lambda user: user is not rounded)
+
+
+class _Step(nn.Module):
+    """Rounds a value where it is a tensor of floats."""
+
+    def __init__(self, form: Rounding) -> None:
+        super().__init__()
+        self.form = form
+
+    def forward(self, value: Any) -> Any:
+        is_operand = isinstance(value, Tensor) and value.is_floating_point()
+        return self.form(value) if is_operand else value
+
+
+class _Rounded(nn.Module):
+    """A layer with its input and its result rounded."""
+
+    def __init__(self, layer: nn.Module, formats: Mapping[str, Rounding]) -> None:
+        super().__init__()
+        self.layer, self.formats = layer, dict(formats)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.formats[DATA_OUT](self.layer(self.formats["data_in"](x)))
+
+
+def example_of(mg: MaseGraph, inputs: Mapping[str, Any] | None, target: str) -> dict[str, Any]:
+    """The inputs that the graph is exported with."""
+    found = dict(inputs if inputs is not None else mg.dummy_in or {})
+    if not found:
+        raise ExportError(f"to_{target}: the graph has no example inputs. Give inputs=….")
+    return {name: found[name] for name in mg.model.input_names if name in found}
+
+
+def dynamic_sizes(mg: MaseGraph, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Which sizes of the inputs the graph leaves open."""
+    table = mg.open_sizes()
+    found: dict[str, Any] = {}
+    for name, value in inputs.items():
+        is_free = [i for i, kind in enumerate(table.get(name, ())) if kind != "pinned"]
+        sizes = dict.fromkeys(is_free, torch.export.Dim.AUTO)
+        found[name] = sizes if isinstance(value, Tensor) else None
+    return found
+
+
+@takes(ExportError, mg=GRAPH, inputs=MAPPING | NONE)
+def to_exported_program(
+    mg: MaseGraph, inputs: Mapping[str, Any] | None = None, *, fallback: str | None = None
+) -> torch.export.ExportedProgram:
+    """The graph by `torch.export`, with the sizes open that the graph leaves open.
+
+    Weights are the values that layers compute with; formats of activations are calls of
+    `torch.ops.mase.round_to_steps`, or plain arithmetic.
+    """
+    return export_lowered(Lowered(mg, "exported_program", fallback).graph, inputs)
+
+
+def export_lowered(
+    graph: MaseGraph, inputs: Mapping[str, Any] | None, *, is_dynamic: bool = True
+) -> Any:
+    """`torch.export` of a graph that was lowered."""
+    example = example_of(graph, inputs, "exported_program")
+    model = graph.model.eval()
+    sizes = dynamic_sizes(graph, example) if is_dynamic else None
+    with torch.no_grad():
+        return torch.export.export(model, (), example, dynamic_shapes=sizes, strict=False)

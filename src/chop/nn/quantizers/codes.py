@@ -1,0 +1,354 @@
+"""Values of a format as the bits they take: codes, a table of what they mean, and scales.
+
+A tensor of at most 8 bits an element is `table[code] * scale`. Codes are the format's own (two's
+complement, or sign, exponent and mantissa); where it has none, they count the values in order. The
+layout in bytes is on the page "Packed checkpoints" of the documentation. Add a format: a row in
+`TABLES` (its values by code), and for blocks one in `EXPONENTS`; without one, the values that a
+tensor has are its table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chop.nn.quantizers.base import Quantizer
+from chop.nn.quantizers.bits import pack_bits, unpack_bits
+from chop.nn.quantizers.block_fp import BlockFP
+from chop.nn.quantizers.block_log import BlockLog
+from chop.nn.quantizers.block_minifloat import BlockMinifloat
+from chop.nn.quantizers.blocks import BlockQuantizer, join, split
+from chop.nn.quantizers.integer import Integer
+from chop.nn.quantizers.minifloat import FloatGrid, GridQuantizer
+from chop.nn.quantizers.mxfp import MXFP, SCALE_LIMIT
+from chop.nn.quantizers.mxint import MXInt
+from chop.nn.quantizers.powers import LAYOUTS, floor_log2, times_power
+from chop.nn.quantizers.scale_integer import ScaleInteger
+
+MOST_BITS = 8
+
+
+@dataclass(frozen=True)
+class Powers:
+    """Powers of two, one for each tile: 2**(code + lowest), a code in `bits` bits."""
+
+    codes: Tensor
+    bits: int
+    lowest: int
+    tile: tuple[int, int]
+    axis: int
+
+
+@dataclass(frozen=True)
+class Floats:
+    """Scales as floats: one, one for each index of `axis`, or one for each group of a row."""
+
+    values: Tensor
+    axis: int | None = None
+    group_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A tensor as codes; `codes` are bytes, and `table` has a row per index of `table_axis`."""
+
+    codes: Tensor
+    bits: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    table: Tensor
+    scale: Powers | Floats | None = None
+    table_axis: int | None = None
+
+
+# -- the values of codes ---------------------------------------------------------------------
+
+
+def twos_complement(bits: int) -> Tensor:
+    """0, 1 … -2, -1."""
+    high = 2 ** (bits - 1)
+    return ((torch.arange(2**bits) + high) % (2 * high) - high).double()
+
+
+def sign_and(magnitudes: Tensor) -> Tensor:
+    """Magnitudes, then their negatives, negative zero included."""
+    return torch.cat([magnitudes, -magnitudes])
+
+
+def float_table(grid: FloatGrid) -> Tensor:
+    """The values of sign, exponent and mantissa, special codes included."""
+    field, fraction = _fields(grid)
+    is_normal = field > 0
+    mantissa = torch.where(is_normal, fraction + 2**grid.mantissa_width, fraction).double()
+    positive = mantissa * 2.0 ** (torch.where(is_normal, field - 1, 0)).double() * grid.tiny
+    if grid.special == "ieee":
+        is_top = field == 2**grid.exponent_width - 1
+        special = torch.where(fraction == 0, math.inf, math.nan).double()
+        positive = torch.where(is_top, special, positive)
+    if grid.special == "fn":
+        positive[-1] = math.nan
+    both = sign_and(positive)
+    if grid.special == "fnuz":
+        both[positive.numel()] = math.nan
+    return both
+
+
+def _fields(grid: FloatGrid) -> tuple[Tensor, Tensor]:
+    codes = torch.arange(2 ** (grid.exponent_width + grid.mantissa_width))
+    return codes >> grid.mantissa_width, codes & (2**grid.mantissa_width - 1)
+
+
+def _integer_table(form: Any) -> Tensor:
+    signed = twos_complement(form.width) if form.is_signed else torch.arange(2**form.width).double()
+    return signed * 2.0**-form.frac_width
+
+
+def _scale_integer_table(form: Any) -> Tensor:
+    whole = twos_complement(form.width) if form.is_signed else torch.arange(2**form.width).double()
+    return whole - form.zero_point
+
+
+def _block_log_table(form: Any) -> Tensor:
+    powers = 2.0 ** torch.arange(2 ** (form.width - 1)).double()
+    if form.zero_code:
+        powers[0] = 0.0
+    return torch.cat([powers, -powers]) + 0.0  # there is one zero
+
+
+TABLES: dict[type[Quantizer], Callable[[Any], Tensor]] = {
+    Integer: _integer_table,
+    ScaleInteger: _scale_integer_table,
+    GridQuantizer: lambda form: float_table(form.grid),
+    MXFP: lambda form: float_table(form.grid),
+    MXInt: lambda form: twos_complement(form.width) * 2.0 ** (2 - form.width),
+    BlockFP: lambda form: sign_and(
+        torch.arange(2 ** (form.width - 1)).double() * 2.0 ** (1 - form.width)
+    ),
+    BlockMinifloat: lambda form: float_table(
+        FloatGrid(form.exponent_width, form.mantissa_width, 0, "none")
+    ),
+    BlockLog: _block_log_table,
+}
+"""The value of every code of a format, before its scale."""
+
+EXPONENTS: dict[type[Quantizer], Callable[[Any], int]] = {
+    MXFP: lambda form: -SCALE_LIMIT,
+    MXInt: lambda form: -form.max_exponent,
+    BlockFP: lambda form: form.exponents[0],
+    BlockMinifloat: lambda form: 1 - 2**form.exponent_bias_width,
+    BlockLog: lambda form: -form.max_bias,
+}
+"""The smallest exponent that a block may share."""
+
+
+def _row(rows: dict[type[Quantizer], Any], form: Quantizer) -> Any:
+    return next((rows[cls] for cls in type(form).__mro__ if cls in rows), None)
+
+
+# -- encoding --------------------------------------------------------------------------------
+
+
+def encode(values: Tensor, form: Quantizer, scale: Floats | None = None) -> Coded | None:
+    """`values`, which are of the format `form`, as codes; None where that would lose a bit.
+
+    `scale` are the scales of a `ScaleInteger`, as `scales_of` gives them.
+    """
+    bits = _code_bits(form)
+    if bits > MOST_BITS or not values.is_floating_point() or values.numel() == 0:
+        return None
+    wide = values if values.dtype == torch.float64 else values.float()
+    made = _in_blocks(wide, form) if isinstance(form, BlockQuantizer) else None
+    if isinstance(form, ScaleInteger) and scale is not None:
+        made = _scaled(wide, form, scale)
+    elif not isinstance(form, BlockQuantizer | ScaleInteger):
+        made = _listed(wide, form, bits)
+    if made is None:
+        return None
+    codes, table, used, axis = made
+    shape = tuple(values.shape)
+    coded = Coded(pack_bits(codes, bits), bits, shape, values.dtype, table, used, axis)
+    return coded if same_bits(decode(coded), values) else None
+
+
+def scales_of(form: ScaleInteger, source: Tensor, stored: Tensor | None = None) -> Floats:
+    """The scales by which `form` rounds `source`; `stored` are those the layer keeps."""
+    wide = source if source.dtype == torch.float64 else source.float()
+    axis = form.axis if form.granularity == "channel" else None
+    group = form.group_size if form.granularity == "group" else None
+    if stored is not None:
+        kept = stored.detach().to(wide.dtype)
+        return Floats(kept) if kept.dim() == 0 else Floats(kept, axis, group)
+    spread = form._scales(wide)
+    if spread.numel() == 1:
+        return Floats(spread.reshape(()))
+    if group is None:
+        return Floats(spread.reshape(-1), axis)
+    kept = spread[..., ::group]
+    return Floats(kept if kept.numel() > kept.shape[-1] else kept.reshape(-1), None, group)
+
+
+def _code_bits(form: Quantizer) -> int:
+    element = form.element_bits if isinstance(form, BlockQuantizer) else form.bits
+    return math.ceil(element)
+
+
+_Made = tuple[Tensor, Tensor, Powers | Floats | None, int | None]
+
+
+def _in_blocks(values: Tensor, form: BlockQuantizer) -> _Made | None:
+    rows, lowest = torch.atleast_2d(_last(values, form.axis)), _row(EXPONENTS, form)
+    if lowest is None or not values.isfinite().all():
+        return None
+    table = _row(TABLES, form)(form).to(values.dtype)
+    blocks = split(rows, form.tile)
+    exponent = _block_exponents(blocks.abs().amax((-3, -1), keepdim=True), table, lowest(form))
+    parts = join(times_power(blocks, -exponent), rows.shape)
+    codes = _look_up(_back(parts, form.axis, values), table)
+    shared = exponent - lowest(form)
+    if codes is None or int(shared.max()) >= 2**form.shared_bits:
+        return None
+    packed = pack_bits(shared.to(torch.uint8), form.shared_bits)
+    powers = Powers(packed, form.shared_bits, lowest(form), form.tile, form.axis)
+    return codes, table, powers, None
+
+
+def _block_exponents(largest: Tensor, table: Tensor, lowest: int) -> Tensor:
+    """The smallest exponents at which the table reaches the largest magnitudes."""
+    top = table[table.isfinite()].max()  # the lowest of two's complement has no positive
+    exponent = floor_log2(largest) - floor_log2(top)
+    exponent = exponent + (times_power(largest, -exponent) > top).to(exponent.dtype)
+    return exponent.clamp(min=lowest)
+
+
+def _last(values: Tensor, axis: int) -> Tensor:
+    return values.movedim(axis, -1) if values.dim() > 1 else values
+
+
+def _back(rows: Tensor, axis: int, like: Tensor) -> Tensor:
+    return (rows.movedim(-1, axis) if like.dim() > 1 else rows).reshape(like.shape)
+
+
+def _scaled(values: Tensor, form: ScaleInteger, scale: Floats) -> _Made | None:
+    table = _row(TABLES, form)(form).to(values.dtype)
+    by = spread(scale, values.shape)
+    steps = torch.where(by == 0, 0.0, values / by).round() + 0.0  # a scale of 0: all are 0
+    codes = _look_up(steps, table)
+    return None if codes is None else (codes, table, scale, None)
+
+
+def _listed(values: Tensor, form: Quantizer, bits: int) -> _Made | None:
+    """Codes in the format's table, else in that of the values there are."""
+    made = _own_table(form, bits)
+    codes = None if made is None else _look_up(values, made.to(values.dtype))
+    if codes is not None and made is not None:
+        return codes, made.to(values.dtype), None, None
+    if _row(TABLES, form) is not None:
+        return None
+    axis = getattr(form, "axis", None)
+    if isinstance(axis, int) and values.dim() > 1:
+        return _listed_by_channel(values, bits, axis % values.dim())
+    made = _values_there_are(values, bits)
+    codes = None if made is None else _look_up(values, made)
+    return None if codes is None or made is None else (codes, made, None, None)
+
+
+def _own_table(form: Quantizer, bits: int) -> Tensor | None:
+    """The values of the format's codes, or all its values and negative zero where there is room."""
+    table, values = _row(TABLES, form), form.value_set()
+    if table is not None or values is None:
+        return None if table is None else table(form)
+    missing = 2**bits - values.numel()
+    return torch.cat([values, values.new_full((missing,), -0.0)])
+
+
+def _listed_by_channel(values: Tensor, bits: int, axis: int) -> _Made | None:
+    tables, codes = [], []
+    for part in values.unbind(axis):
+        table = _values_there_are(part, bits)
+        found = None if table is None else _look_up(part, table)
+        if table is None or found is None:
+            return None
+        tables.append(table)
+        codes.append(found)
+    return torch.stack(codes, axis), torch.stack(tables), None, axis
+
+
+def _values_there_are(values: Tensor, bits: int) -> Tensor | None:
+    """The distinct values in order, the last one again up to 2**bits; None if there are more."""
+    found = _bits_of(values).unique().view(values.dtype)
+    if found.numel() > 2**bits:
+        return None
+    return torch.cat([found, found[-1:].expand(2**bits - found.numel())])
+
+
+def _look_up(values: Tensor, table: Tensor) -> Tensor | None:
+    """The code of every value, None where one has none."""
+    keys, order = _bits_of(table).sort(stable=True)
+    wanted = _bits_of(values)
+    place = torch.searchsorted(keys, wanted.reshape(-1)).clamp(max=len(keys) - 1)
+    if not torch.equal(keys[place], wanted.reshape(-1)):
+        return None
+    return order[place].to(torch.uint8).reshape(values.shape)
+
+
+def _bits_of(values: Tensor) -> Tensor:
+    return values.contiguous().view(LAYOUTS[values.dtype].integer)
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are of one type and equal in every bit, NaN and negative zero too."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+
+
+# -- decoding --------------------------------------------------------------------------------
+
+
+def decode(coded: Coded) -> Tensor:
+    """The values."""
+    count = math.prod(coded.shape)
+    codes = unpack_bits(coded.codes, coded.bits, count).reshape(coded.shape).long()
+    values = _from_table(coded.table, codes, coded.table_axis)
+    if isinstance(coded.scale, Floats):
+        values = values * spread(coded.scale, values.shape) + 0.0  # a zero has no sign
+    elif coded.scale is not None:
+        values = _times_powers(values, coded.scale)
+    return values.to(coded.dtype)
+
+
+def _from_table(table: Tensor, codes: Tensor, axis: int | None) -> Tensor:
+    if axis is None:
+        return table[codes]
+    parts = codes.unbind(axis)
+    return torch.stack([row[part] for row, part in zip(table, parts, strict=True)], axis)
+
+
+def spread(scale: Floats, shape: torch.Size) -> Tensor:
+    """The scales as a tensor that broadcasts with one of this shape."""
+    if scale.group_size is not None:
+        return scale.values.repeat_interleave(scale.group_size, -1)[..., : shape[-1]]
+    if scale.axis is None:
+        return scale.values
+    axis = scale.axis % len(shape)
+    return scale.values.reshape([-1 if d == axis else 1 for d in range(len(shape))])
+
+
+def powers_of(coded: Coded) -> Tensor:
+    """The power of two of every element, where tiles share one."""
+    assert isinstance(coded.scale, Powers), "has no powers"
+    return _times_powers(torch.ones(coded.shape, dtype=coded.table.dtype), coded.scale)
+
+
+def _times_powers(values: Tensor, powers: Powers) -> Tensor:
+    rows = torch.atleast_2d(_last(values, powers.axis))
+    blocks = split(rows, powers.tile)
+    tiles = (*blocks.shape[:-4], blocks.shape[-4], 1, blocks.shape[-2], 1)
+    shared = unpack_bits(powers.codes, powers.bits, math.prod(tiles)).reshape(tiles)
+    exponent = shared.to(LAYOUTS[values.dtype].integer) + powers.lowest
+    return _back(join(times_power(blocks, exponent), rows.shape), powers.axis, values)

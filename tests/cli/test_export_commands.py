@@ -1,0 +1,37 @@
+"""`mase export` and `mase import`."""
+
+import pytest
+import torch
+
+from chop import MaseGraph
+
+
+@pytest.fixture
+def language_model(tmp_path):
+    import transformers
+
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "bos_token_id": 0}
+    config = transformers.LlamaConfig(**sizes, **heads, eos_token_id=0)
+    torch.manual_seed(0)
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "llama")
+    return tmp_path / "llama"
+
+
+def test_a_model_goes_to_gguf_and_comes_back(mase, language_model, tmp_path):
+    line = f"export {language_model} --task causal-lm --to gguf --format Q4_0 --json"
+    ran = mase(line, "--out", tmp_path / "out")
+    assert ran.code == 0, ran.err
+    assert ran.document["file"] == "model.gguf" and ran.document["bits"] < 6
+    assert (tmp_path / "out" / "tensors.csv").is_file()
+    assert mase(f"import {tmp_path / 'out' / 'model.gguf'}", "--out", tmp_path / "in").code == 0
+    graph = MaseGraph.from_checkpoint(tmp_path / "in" / "graph")
+    assert type(graph.model.lm_head).__name__ == "LinearScaleInteger"
+
+
+def test_what_a_target_lacks_is_told(mase, tmp_path):
+    ran = mase("export mlp --to gguf", "--out", tmp_path / "out")
+    assert ran.code != 0
+    assert "Allowed: llama, qwen2, qwen3, gpt2" in ran.err
+    ran = mase("import", "--out", tmp_path / "in")
+    assert ran.code != 0 and "Give a .gguf file or a folder" in ran.err

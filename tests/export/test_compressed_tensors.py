@@ -1,0 +1,136 @@
+"""Folders of compressed-tensors: what transformers loads with the package, and what we read."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from export_models import GROUPS, IDS, INTEGER8, MXFP4, MXINT4, MXINT8, graph_of, logits
+
+import chop.passes as passes
+from chop.errors import ExportError
+from chop.export import from_compressed_tensors, to_compressed_tensors
+
+CHANNEL = {**MXINT8, "name": "scale_integer", "weight_granularity": "channel"}
+FP8 = {
+    "name": "fp8",
+    "weight_element": "e4m3",
+    "data_in_element": "NA",
+    "bias_element": "NA",
+}
+MXFP8 = {**MXFP4, "weight_element": "e4m3"}
+SCHEMES = {
+    "int4 groups": (GROUPS, {}, "pack-quantized"),
+    "int8 channels": (CHANNEL, {}, "pack-quantized"),
+    "int8 naive": (CHANNEL, {"layout": "naive"}, "naive-quantized"),
+    "mxint4": (MXINT4, {}, "pack-quantized"),
+    "integer": (INTEGER8, {}, "pack-quantized"),
+    "fp8": (FP8, {}, "float-quantized"),
+    "mxfp4": (MXFP4, {}, "mxfp4-pack-quantized"),
+    "mxfp8": (MXFP8, {}, "mxfp8-quantized"),
+}
+
+
+def loaded(folder):
+    pytest.importorskip("compressed_tensors", reason="needs mase[export]")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        model(IDS)  # the package unpacks weights at the first call
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_transformers_loads_the_same_weights(name, tmp_path):
+    config, options, kind = SCHEMES[name]
+    mg = graph_of("llama", config)
+    report = to_compressed_tensors(mg, tmp_path / "m", **options)
+    written = json.loads((tmp_path / "m" / "config.json").read_text())["quantization_config"]
+    assert written["format"] == kind and report.changed == []
+    model = loaded(tmp_path / "m")
+    for path, layer in mg.model.named_modules():
+        if hasattr(layer, "stored_values"):
+            theirs = model.get_submodule(path).weight
+            assert torch.equal(theirs.float(), layer.stored_values()["weight"].values), path
+    if not name.startswith("mxfp"):
+        with torch.no_grad():
+            assert torch.equal(model(IDS).logits, logits(mg))
+
+
+@pytest.mark.parametrize(
+    "name", ["int4 groups", *(pytest.param(n, marks=pytest.mark.slow) for n in SCHEMES)]
+)
+def test_what_was_written_is_read(name, tmp_path):
+    config, options, _ = SCHEMES[name]
+    mg = graph_of("llama", config)
+    to_compressed_tensors(mg, tmp_path / "m", **options)
+    back = from_compressed_tensors(tmp_path / "m")
+    with torch.no_grad():
+        assert torch.equal(back.model(IDS).logits, logits(mg))
+    assert (type(back.model.lm_head).__name__ == "Linear") == (name == "fp8")
+
+
+def test_layers_may_have_schemes_of_their_own_and_none(tmp_path):
+    mg = graph_of("llama")
+    rules = {"by": "regex_name", r".*q_proj": {"config": GROUPS}, r".*up_proj": {"config": CHANNEL}}
+    mg, _ = passes.quantize_transform_pass(mg, rules)
+    to_compressed_tensors(mg, tmp_path / "m")
+    told = json.loads((tmp_path / "m" / "config.json").read_text())["quantization_config"]
+    assert len(told["config_groups"]) == 2 and "lm_head" in told["ignore"]
+    with torch.no_grad():
+        assert torch.equal(loaded(tmp_path / "m")(IDS).logits, logits(mg))
+
+
+def test_a_format_that_the_target_lacks_is_refused_with_the_nearest(tmp_path):
+    mg = graph_of("llama", {**MXFP4, "weight_element": "e3m2"})
+    words = r"weight' is in MXFP\(element='e3m2'\): compressed-tensors has .* Nearest: int8"
+    with pytest.raises(ExportError, match=words):
+        to_compressed_tensors(mg, tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+    report = to_compressed_tensors(mg, tmp_path / "m", fallback="float")
+    assert {r.note for r in report.records if r.format != "float"} == {"dequantised"}
+    plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "m")
+    with torch.no_grad():
+        assert torch.equal(plain(IDS).logits, logits(mg))
+
+
+def test_quantised_embeddings_are_refused(tmp_path):
+    mg = graph_of("llama")
+    mg, _ = passes.quantize_transform_pass(
+        mg, {"embedding": {"config": {"name": "mxint", "weight_width": 8}}}
+    )
+    with pytest.raises(ExportError, match=r"'model.embed_tokens.weight'.* for linear layers alone"):
+        to_compressed_tensors(mg, tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"layout": "x"}, r"layout is 'x'. Allowed: packed, naive"),
+        ({"fallback": "nearest"}, r"fallback is 'nearest'. Allowed: None, 'float'"),
+    ],
+)
+def test_wrong_calls_are_told(options, words, tmp_path):
+    with pytest.raises(ExportError, match=words):
+        to_compressed_tensors(graph_of("llama"), tmp_path / "m", **options)
+
+
+def test_damaged_folders_are_refused_in_words(tmp_path):
+    folder = tmp_path / "m"
+    with pytest.raises(ExportError, match=r"m: no such folder"):
+        from_compressed_tensors(folder)
+    to_compressed_tensors(graph_of("llama", GROUPS), folder)
+    config, tensors = (folder / "config.json").read_text(), folder / "model.safetensors"
+    edits = {
+        r"no group of config_groups has layer 'lm_head'": ('"lm_head"', '"other"'),
+        r"num_bits 5, type 'int'.* Allowed: int of 4": ('"num_bits": 4', '"num_bits": 5'),
+        r"'LlamaForX' is not a model of transformers": ("LlamaForCausalLM", "LlamaForX"),
+        r"is not of compressed-tensors": ("compressed-tensors", "other"),
+    }
+    for words, (old, new) in edits.items():
+        (folder / "config.json").write_text(config.replace(old, new))
+        with pytest.raises(ExportError, match=words):
+            from_compressed_tensors(folder)
+    (folder / "config.json").write_text(config)
+    tensors.write_bytes(tensors.read_bytes()[:-5])
+    with pytest.raises(ExportError, match=r"model.safetensors: damaged safetensors file"):
+        from_compressed_tensors(folder)
