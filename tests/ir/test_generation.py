@@ -24,11 +24,16 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+LONGER = ("Qwen2", "Gemma 2", "Phi-3", "GPT-NeoX", "Mixtral", "BART")
+"""Families that are much like another, and run with the slow tests."""
+EACH = [pytest.param(n, marks=[pytest.mark.slow] * (n in LONGER)) for n in FAMILIES]
+
+
 def _side(name: str) -> str:
     return "right" if name in PAIRS else "left"
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", EACH)
 def test_every_family_gives_the_tokens_of_the_model_for_a_padded_batch(name: str) -> None:
     given = prompts(name, side=_side(name))
     assert len(tokens(model(name).generate, given).unique()) > 3, (
@@ -37,7 +42,7 @@ def test_every_family_gives_the_tokens_of_the_model_for_a_padded_batch(name: str
     assert agree(name, given)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", EACH)
 def test_a_graph_with_a_cache_is_open_in_batch_and_length(name: str) -> None:
     sizes = graph(name).open_sizes()
     if name == "Whisper":  # its encoder takes one length alone
@@ -45,7 +50,7 @@ def test_a_graph_with_a_cache_is_open_in_batch_and_length(name: str) -> None:
     assert all(size == ["free", "free"] for size in sizes.values())
 
 
-@pytest.mark.parametrize("name", ["Phi-3", "Mixtral"])
+@pytest.mark.parametrize("name", ["GPT-2", *(e for e in EACH if e.values[0] in LONGER[2:5])])
 def test_a_model_in_bfloat16_is_open_too(name: str) -> None:
     sizes = MaseGraph(made(name).to(torch.bfloat16), cache=True).open_sizes()
     assert sizes == {"input_ids": ["free", "free"], "attention_mask": ["free", "free"]}
