@@ -11,6 +11,7 @@ import torch
 from generating_models import FAMILIES, PAIRS, agree, graph, made, model, prompts, tokens
 from torch import nn
 from transformers import CompileConfig, DynamicCache, LlamaConfig, LlamaForCausalLM
+from transformers.cache_utils import Cache
 
 from chop import MaseGraph
 from chop.errors import GraphError, TraceError
@@ -224,6 +225,12 @@ def test_what_has_no_cache_is_refused() -> None:
     flex.config._attn_implementation = "flex_attention"
     with pytest.raises(TraceError, match=r"attention by 'flex_attention'\. Allowed: sdpa, eager"):
         MaseGraph(flex, cache=True)
+
+
+def test_a_release_whose_caches_do_not_count_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cache, "get_mask_sizes", lambda self, cache_position, layer_idx: (0, 0))
+    with pytest.raises(TraceError, match=r"the caches of transformers \d.* do not count tokens"):
+        MaseGraph(model("Llama"), cache=True)
 
 
 def test_what_does_not_generate_is_refused() -> None:
