@@ -31,7 +31,7 @@ def with_weights(name: str, change: Callable[[Tensor], Tensor]) -> Any:
     with torch.no_grad():
         for module in other.modules():
             if isinstance(module, nn.Linear):
-                module.weight.copy_(change(module.weight))
+                module.weight = nn.Parameter(change(module.weight))  # not of a tied embedding
     return other
 
 
