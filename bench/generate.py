@@ -58,11 +58,12 @@ def main() -> None:
     asked = options()
     torch.manual_seed(0)
     for section in asked.sections:
-        records = []
+        records: list[dict[str, Any]] = []
         for record in importlib.import_module(SECTIONS[section]).measure(asked):
             show(record)
             records.append(record)
-        print(save_section(f"generate_{asked.device}", section, records))
+            file = save_section(f"generate_{asked.device}", section, records)
+        print(file)
 
 
 if __name__ == "__main__":

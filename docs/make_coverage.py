@@ -272,7 +272,14 @@ def page(rows: list[dict[str, Any]]) -> str:
         f"\nBesides, the {len(zoo.ZOO)} models of `tests/zoo.py` are captured with labels, masks "
         "and both attention kernels in the tests, and are equal in every way.",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + _kept()
+
+
+def _kept() -> str:
+    """The section that docs/make_generating.py wrote, as it is."""
+    text = PAGE.read_text() if PAGE.exists() else ""
+    _, mark, section = text.partition("<!-- generating:")
+    return f"\n{mark}{section}" if mark else ""
 
 
 def _cell(text: str) -> str:

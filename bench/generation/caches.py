@@ -27,7 +27,6 @@ FORMATS: dict[str, Any] = {
     "mxint8": "mxint8",
     "mxint8, not centred": "mxint8",
     "mxint4": "mxint4",
-    "mxfp4": "mxfp4",
     "mxint4, first and last layer mxint8": {"default": "mxint4", 0: "mxint8", 5: "mxint8"},
 }
 

@@ -15,9 +15,9 @@ from chop import MaseGraph
 from chop.actions.language import measure_language
 from chop.dataset.arrays import ArrayDataset
 
-PROMPT, ROWS, WINDOW = 24, 16, 256
+PROMPT, ROWS, WINDOW = 24, 8, 256
 """Tokens of a prompt; rows and tokens of a row on which perplexity is measured."""
-BATCH = 25
+BATCH = 100
 
 
 class Subject:

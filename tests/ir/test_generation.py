@@ -11,6 +11,7 @@ import torch
 from generating_models import FAMILIES, PAIRS, agree, graph, made, model, prompts, tokens
 from torch import nn
 from transformers import CompileConfig, DynamicCache, LlamaConfig, LlamaForCausalLM
+from transformers.cache_utils import Cache
 
 from chop import MaseGraph
 from chop.errors import GraphError, TraceError
@@ -24,11 +25,16 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+LONGER = ("Qwen2", "Gemma 2", "Phi-3", "GPT-NeoX", "Mixtral", "BART")
+"""Families that are much like another, and run with the slow tests."""
+EACH = [pytest.param(n, marks=[pytest.mark.slow] * (n in LONGER)) for n in FAMILIES]
+
+
 def _side(name: str) -> str:
     return "right" if name in PAIRS else "left"
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", EACH)
 def test_every_family_gives_the_tokens_of_the_model_for_a_padded_batch(name: str) -> None:
     given = prompts(name, side=_side(name))
     assert len(tokens(model(name).generate, given).unique()) > 3, (
@@ -37,12 +43,18 @@ def test_every_family_gives_the_tokens_of_the_model_for_a_padded_batch(name: str
     assert agree(name, given)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", EACH)
 def test_a_graph_with_a_cache_is_open_in_batch_and_length(name: str) -> None:
     sizes = graph(name).open_sizes()
     if name == "Whisper":  # its encoder takes one length alone
         assert sizes.pop("input_features") == ["free", "free", "pinned"]
     assert all(size == ["free", "free"] for size in sizes.values())
+
+
+@pytest.mark.parametrize("name", ["GPT-2", *(e for e in EACH if e.values[0] in LONGER[2:5])])
+def test_a_model_in_bfloat16_is_open_too(name: str) -> None:
+    sizes = MaseGraph(made(name).to(torch.bfloat16), cache=True).open_sizes()
+    assert sizes == {"input_ids": ["free", "free"], "attention_mask": ["free", "free"]}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -157,7 +169,7 @@ def test_static_caches_compile_into_one_graph() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [n for n in FAMILIES if n != "Mixtral"])  # compiles in bfloat16
 def test_every_family_compiles_with_a_static_cache(name: str) -> None:
     torch._dynamo.reset()
     given = prompts(name, side=_side(name))
@@ -214,6 +226,12 @@ def test_what_has_no_cache_is_refused() -> None:
     flex.config._attn_implementation = "flex_attention"
     with pytest.raises(TraceError, match=r"attention by 'flex_attention'\. Allowed: sdpa, eager"):
         MaseGraph(flex, cache=True)
+
+
+def test_a_release_whose_caches_do_not_count_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cache, "get_mask_sizes", lambda self, cache_position, layer_idx: (0, 0))
+    with pytest.raises(TraceError, match=r"the caches of transformers \d.* do not count tokens"):
+        MaseGraph(model("Llama"), cache=True)
 
 
 def test_what_does_not_generate_is_refused() -> None:

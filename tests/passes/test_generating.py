@@ -26,12 +26,17 @@ def given_to(name: str) -> dict[str, Tensor]:
 
 
 def with_weights(name: str, change: Callable[[Tensor], Tensor]) -> Any:
-    """The eager model with every linear layer's weight changed."""
+    """The eager model with every linear layer's weight changed.
+
+    Pruning is of the weight itself, which an embedding may share; rounding is of the layer's own.
+    """
     other = made(name)
     with torch.no_grad():
         for module in other.modules():
-            if isinstance(module, nn.Linear):
-                module.weight.copy_(change(module.weight))
+            if isinstance(module, nn.Linear | nn.Conv1d) and change is halved:
+                module.weight.copy_(halved(module.weight))
+            elif isinstance(module, nn.Linear):
+                module.weight = nn.Parameter(change(module.weight))
     return other
 
 

@@ -117,7 +117,7 @@ for _name, _summary, _config, _examples in (
     (
         "generate",
         "let a language model write on from a prompt: tokens/s, memory, cache in a format",
-        f"{CONFIGS}:GenerateConfig",
+        "chop.cli.generate_config:GenerateConfig",
         (
             "mase generate Qwen/Qwen3-0.6B --prompt 'The weather today is'",
             "mase generate out/mine --tokenizer ./llama --prompt Once --sample --top-k 20",

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from chop.actions.generation import Generated, generate
-from chop.cli.configs import GenerateConfig
 from chop.cli.failures import SourceError, UsageError
+from chop.cli.generate_config import GenerateConfig
 from chop.cli.session import Session
 from chop.cli.settings import read_assignment
 from chop.cli.source import Source, describe, find_source

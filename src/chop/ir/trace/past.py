@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -46,11 +47,24 @@ def check_has_cache(model: nn.Module) -> None:
             f"cache: {kind}.forward has no input '{PAST}'. Capture it without a cache; with one, "
             "a causal language model or an encoder-decoder of transformers."
         )
+    _check_version()
     used = getattr(config, "_attn_implementation", None)
     if used not in _IMPLEMENTATIONS:
         raise TraceError(
             f"cache: {kind} computes attention by '{used}'. Allowed: "
             f"{', '.join(_IMPLEMENTATIONS)}; model.set_attn_implementation('sdpa') sets it."
+        )
+
+
+def _check_version() -> None:
+    """Refuse a release of transformers whose caches are told positions instead of counting."""
+    import transformers
+    from transformers.cache_utils import Cache
+
+    if "query_length" not in inspect.signature(Cache.get_mask_sizes).parameters:
+        raise TraceError(
+            f"cache: the caches of transformers {transformers.__version__} do not count tokens "
+            "themselves. Install a newer release: pip install -U transformers."
         )
 
 

@@ -47,8 +47,8 @@ def sizes_of(node_op: str, function: Any, name: str, args: tuple[Any, ...]) -> T
             return _batched(*args)
         if name in ("matmul", "bmm") and len(args) == 2:
             return _product(*args)
-        is_float = first.is_floating_point() and not any(map(_is_other_dtype, args))
-        return first if name in _KEEPING_METHODS and is_float else None
+        keeps = name in _KEEPING_METHODS and first.is_floating_point()
+        return first if keeps and not _casts(name, first, args) else None
     if function in _KEEPING_FUNCTIONS:
         return first
     if function in _ELEMENTWISE and len(args) == 2:
@@ -63,15 +63,17 @@ def _elementwise(left: Any, right: Any) -> Tensor | None:
         return None
     if isinstance(right, int | float):
         return left
-    if isinstance(right, Tensor) and _names(left) == _names(right):
+    if isinstance(right, Tensor) and left.dtype == right.dtype and _names(left) == _names(right):
         return left
     return None
 
 
-def _is_other_dtype(argument: Any) -> bool:
-    """Whether `to` is asked for numbers of another kind, with which other things can be done."""
-    dtype = argument.dtype if isinstance(argument, Tensor) else argument
-    return isinstance(dtype, torch.dtype) and not dtype.is_floating_point
+def _casts(name: str, first: Tensor, args: tuple[Any, ...]) -> bool:
+    """Whether numbers of another type come of it: some operations take operands of one alone."""
+    if name == "float":
+        return first.dtype != torch.float32
+    wanted = [a.dtype if isinstance(a, Tensor) else a for a in args]
+    return any(isinstance(dtype, torch.dtype) and dtype != first.dtype for dtype in wanted)
 
 
 def _names(tensor: Tensor) -> list[str]:
