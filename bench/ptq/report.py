@@ -139,9 +139,9 @@ def _memory() -> list[str]:
     found = json.loads(file.read_text()) if file.exists() else {}
     return [
         f"{r['method']} of llama-imdb ({r['scheme']}) on {r['tokens']:,} tokens and "
-        f"{r['threads']} threads: {r['minutes']:.1f} minutes ({r['processor_minutes']:.1f} of "
-        f"processor time), {r['peak_mib']:,.0f} MiB at most, the model ({r['model_mib']:,.0f} MiB) "
-        f"included; one block's activations are {r['block_mib']:,.0f} MiB."
+        f"{r['threads']} threads: {r['processor_minutes']:.1f} minutes of processor time, "
+        f"{r['peak_mib']:,.0f} MiB at most, the model ({r['model_mib']:,.0f} MiB) included; one "
+        f"block's activations are {r['block_mib']:,.0f} MiB."
         for r in (section["results"] for section in found.values())
     ]
 

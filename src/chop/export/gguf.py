@@ -222,7 +222,9 @@ def _exact_bytes(weight: Weight, kind: GGUFType) -> Any:
 
 def _data(placed: _Placed) -> Any:
     def data() -> np.ndarray:
-        exact = _exact_bytes(placed.weight, placed.kind) if placed.is_exact else None
+        exact: np.ndarray | None = None
+        if placed.is_exact:
+            exact = _exact_bytes(placed.weight, placed.kind)
         if exact is not None:
             return exact
         blocks = blocks_of(placed.weight.values.numpy(), placed.kind)
