@@ -42,6 +42,7 @@ def test_a_name_that_never_was_is_an_error(place):
         _ = module.MaseGrph
 
 
+@pytest.mark.slow
 def test_every_quantised_layer_is_found_in_the_package():
     package = importlib.import_module("chop.nn.quantized")
     assert all(getattr(package, cls.__name__) is cls for cls in LAYER_CLASSES.values())

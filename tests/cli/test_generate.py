@@ -117,6 +117,7 @@ def test_perplexity_of_running_text_is_that_of_the_model(mase, folder, text) -> 
     assert told["eval"]["perplexity"] == pytest.approx(np.exp(loss), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_quantised_model_is_compared_token_by_token(mase, folder, text) -> None:
     data = f"--dataset {text} --max-token-len 20"
     quantise = f"quantize {folder} --task causal-lm --format mxint --width 8 {data} --out q"

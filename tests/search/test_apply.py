@@ -62,6 +62,7 @@ def test_a_trial_is_rebuilt_bit_for_bit_from_its_parameters_and_seed(number):
     assert evaluator.subject().evaluate(first) == study["trials"][number]["values"]["accuracy"]
 
 
+@pytest.mark.slow
 def test_a_trained_trial_is_rebuilt_bit_for_bit():
     space = PrecisionSpace(bert_graph(), FORMATS, joint=True) * TrainingSpace({"epochs": [1]})
     evaluator = CompressionEvaluator(bert_subject, space)

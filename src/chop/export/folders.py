@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from chop.errors import ExportError
-from chop.files import read_json
+from chop.files import read_json, whole_file, write_whole
 from chop.ir.graph import MaseGraph
 
 CONFIG, TENSORS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -100,17 +97,10 @@ def names_to_write(model: Any, there: Collection[str], *, is_untied: bool) -> Na
 
 def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write the two files; `config.json`, by which a folder is a model, comes last."""
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        plain = _apart(plain)
-        save_file(plain, draft / TENSORS, metadata={"format": "pt"})
-        (draft / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
-        for name in (TENSORS, CONFIG):
-            os.replace(draft / name, folder / name)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with whole_file(folder / TENSORS) as draft:
+        save_file(_apart(plain), draft, metadata={"format": "pt"})
+    write_whole(folder / CONFIG, json.dumps(config, indent=2) + "\n")
 
 
 def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

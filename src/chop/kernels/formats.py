@@ -160,9 +160,10 @@ def packed_format(name: str) -> PackedFormat | None:
 
 def check_group_size(group_size: int, where: str, *, is_integer: bool = False) -> None:
     """Refuse a group size that the kernels do not have."""
-    is_power = group_size >= GROUP_SIZES[0] and group_size & (group_size - 1) == 0
-    if group_size in GROUP_SIZES or (is_integer and is_power):
-        return
+    if isinstance(group_size, int):
+        is_power = group_size >= GROUP_SIZES[0] and group_size & (group_size - 1) == 0
+        if group_size in GROUP_SIZES or (is_integer and is_power):
+            return
     allowed = ", ".join(map(str, GROUP_SIZES))
     more = " and higher powers of two" if is_integer else ""
     raise ConfigError(f"{where}: group_size {group_size} is not allowed. Allowed: {allowed}{more}.")

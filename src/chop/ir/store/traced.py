@@ -52,7 +52,7 @@ class TracedModule(fx.GraphModule):
         config = copy.deepcopy(getattr(self, "config", None), memo)
         guards = copy.deepcopy(guards_of(self))
         _restore(new, template_of(self), config, _modes(self), _transient(self), guards)
-        new.generation_config = copy.deepcopy(self.generation_config, memo)
+        _keep_generation(new, copy.deepcopy(self.generation_config, memo))
         return new
 
     def __reduce__(self) -> Any:
@@ -66,13 +66,18 @@ class TracedModule(fx.GraphModule):
         return _rebuild, (nodes, attributes, name, extras, self.generation_config)
 
 
+def _keep_generation(model: TracedModule, config: Any) -> None:
+    if config is not None:  # a copy has the attributes of what it is a copy of, and no other
+        model.generation_config = config
+
+
 def _rebuild(
     nodes: Any, attributes: Any, class_name: str, extras: Any, generation_config: Any = None
 ) -> TracedModule:
     graph = decode_graph(nodes, Decoder(trust=True))
     new = TracedModule(attributes, graph, class_name=class_name)
     _restore(new, *extras)
-    new.generation_config = generation_config
+    _keep_generation(new, generation_config)
     return new
 
 
