@@ -427,6 +427,13 @@ ZOO: dict[str, Callable[[], Case]] = {
 }
 
 
+def one_of_each_kind() -> list[Any]:
+    """Names to parametrise by: another variant of a model ("BART, sdpa") is tried in `make slow`."""
+    import pytest
+
+    return [pytest.param(n, marks=pytest.mark.slow) if ", " in n else n for n in ZOO]
+
+
 @functools.cache
 def case(name: str) -> Case:
     """The case `name`, built once."""

@@ -102,6 +102,10 @@ class Registry(Mapping[str, T], Generic[T]):
     def __getitem__(self, name: str) -> T:
         return self._things[self.canonical(name)]
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """What is registered as `name`, or `default`: a miss looks for no nearest name."""
+        return self[name] if name in self else default
+
     def __contains__(self, name: object) -> bool:
         return name in self._things or name in self._aliases
 

@@ -48,7 +48,7 @@ def test_every_linear_is_a_call_module(name):
     assert linears - inside_leaves <= called
 
 
-@every_model
+@pytest.mark.parametrize("name", zoo.one_of_each_kind())
 def test_tracing_leaves_the_model_as_it_was(name):
     case = zoo.ZOO[name]()
     before = {k: v.clone() for k, v in case.model.state_dict().items()}
@@ -446,6 +446,7 @@ def test_a_branch_on_training_that_the_graph_cannot_hold_is_told(caplog):
     assert torch.equal(graph.model.eval()(torch.ones(1, 4)), model.eval()(torch.ones(1, 4)))
 
 
+@pytest.mark.slow
 def test_loops_are_compiled_after_a_capture():
     """In a process of its own: torch's compiler is first imported within a capture."""
     program = """

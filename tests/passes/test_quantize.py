@@ -441,6 +441,7 @@ def test_a_quantised_model_is_traced_layer_by_layer_and_call_by_call(graph):
     assert torch.equal(again.model(X), graph.model(X))
 
 
+@pytest.mark.slow
 def test_a_quantised_graph_compiles(graph):
     quantized(graph, EVERYTHING)
     torch.compiler.reset()
