@@ -428,7 +428,7 @@ ZOO: dict[str, Callable[[], Case]] = {
 
 
 def one_of_each_kind() -> list[Any]:
-    """Names to parametrise by: another variant of a model ("BART, sdpa") is tried in `make slow`."""
+    """Names to parametrise by: variants of a model ("BART, sdpa") are tried in `make slow`."""
     import pytest
 
     return [pytest.param(n, marks=pytest.mark.slow) if ", " in n else n for n in ZOO]

@@ -104,7 +104,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """What is registered as `name`, or `default`: a miss looks for no nearest name."""
-        return self[name] if name in self else default
+        return self._things.get(self._aliases.get(name, name), default)
 
     def __contains__(self, name: object) -> bool:
         return name in self._things or name in self._aliases
