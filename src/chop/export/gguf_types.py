@@ -209,11 +209,11 @@ def _decode_mxfp4(data: Array) -> Array:
     return np.where(codes > 7, -magnitude, magnitude)
 
 
-def _refuse(values: Array) -> Array:
-    raise NotImplementedError
+def _single(values: Array) -> Array:
+    return _bytes(values.astype(np.float32))
 
 
-_PLAIN = ("F32", 0, 0, 1, 4, lambda v, s: _bytes(v.astype(np.float32)), _refuse)
+_PLAIN = ("F32", 0, 0, 1, 4, lambda v, s: _single(v), _single)
 TYPES = {
     row.name: row
     for row in (
