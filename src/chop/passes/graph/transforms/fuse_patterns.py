@@ -20,7 +20,7 @@ from chop.kernels import PackedTensor, QLinearPacked
 from chop.kernels.fused import ACTIVATIONS, AddLayerNorm, LinearActivation
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.annotate import refresh
-from chop.passes.graph.transforms.fuse_attention import ATTENTION
+from chop.passes.graph.transforms.fuse_attention import ATTENTION, GROUPED_ATTENTION
 from chop.passes.graph.transforms.patterns import (
     Match,
     NoMatchError,
@@ -33,7 +33,9 @@ from chop.passes.graph.transforms.patterns import (
 from chop.passes.graph.transforms.surgery import drop_unused_modules, set_module
 
 M = TypeVar("M", bound=nn.Module)
-PatternName = Literal["attention", "linear_activation", "add_layer_norm", "merge_projections"]
+PatternName = Literal[
+    "attention", "grouped_attention", "linear_activation", "add_layer_norm", "merge_projections"
+]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class FusePatternsArgs:
 
     patterns: tuple[PatternName, ...] = (
         "attention",
+        "grouped_attention",
         "merge_projections",
         "linear_activation",
         "add_layer_norm",
@@ -51,6 +54,8 @@ class FusePatternsArgs:
 @graph_pass("fuse_patterns_transform_pass", FusePatternsArgs, rewrites=True)
 def fuse_patterns_transform_pass(graph: MaseGraph, args: FusePatternsArgs) -> PassResult:
     """Fuse attention, linear + activation, add + layer norm, and projections of one input.
+
+    Attention on heads that are repeated for groups of query heads reads each of them once.
 
     `info["sites"]` has a record for each place a pattern was looked for: fused, or the reason why
     not. Parameters are shared with the layers before, but for merged projections, whose weights
@@ -231,6 +236,7 @@ def _merged(layers: list[nn.Linear]) -> nn.Linear:
 
 PATTERNS: dict[str, Pattern] = {
     "attention": ATTENTION,
+    "grouped_attention": GROUPED_ATTENTION,
     "linear_activation": Pattern(
         "linear_activation",
         site=tuple(name for name in ACTIVATIONS if not name.endswith("_tanh")),
