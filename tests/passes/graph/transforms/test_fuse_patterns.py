@@ -17,7 +17,7 @@ from chop.kernels.fused import AddLayerNorm, LinearActivation
 from chop.kernels.layers import unpacked_weight
 from chop.passes.graph.transforms.fuse_patterns import PATTERNS, FusePatternsArgs
 
-BERT = "BERT classification"
+BERT, GROUPED = "BERT classification", "grouped_attention"
 
 
 def fuse(graph, *patterns):
@@ -31,7 +31,7 @@ def test_the_table_is_what_the_pass_offers():
 def test_every_pattern_is_found_in_bert_and_gradients_stay():
     given = case(BERT)
     graph, info = passes.fuse_patterns_transform_pass(annotated(BERT))
-    assert {s["pattern"] for s in info["sites"] if s["fused"]} == set(PATTERNS)
+    assert {s["pattern"] for s in info["sites"] if s["fused"]} == set(PATTERNS) - {GROUPED}
     model = copy.deepcopy(given.model)
     table = {"bert.embeddings.word_embeddings.weight", "classifier.weight"}
     for each in (model, graph.model):
@@ -42,6 +42,31 @@ def test_every_pattern_is_found_in_bert_and_gradients_stay():
         for name, p in model.named_parameters()
         if name in table
     )
+
+
+def test_heads_that_are_repeated_for_groups_are_not_copied(tmp_path):
+    given = case("Llama")
+    config = given.model.config
+    assert config.num_key_value_heads < config.num_attention_heads
+    before, _ = fuse(annotated("Llama"), "attention")
+    graph, info = fuse(copy.deepcopy(before), GROUPED)
+    assert info["fused"] == config.num_hidden_layers
+    assert not [n for n in graph.fx_graph.nodes if n.target == "expand"]
+    batch = given.inputs | {"attention_mask": torch.ones_like(given.inputs["input_ids"])}
+    batch["attention_mask"][0, :2] = 0
+    with torch.no_grad():
+        expected = before.model(**batch).logits
+        assert torch.equal(graph.model(**batch).logits, expected)
+        graph.export(tmp_path / "grouped")
+        again = MaseGraph.from_checkpoint(tmp_path / "grouped").model
+        assert torch.equal(again(**batch).logits, expected)
+    assert fuse(graph, GROUPED)[1]["fused"] == 0
+
+
+def test_heads_that_are_not_repeated_say_so():
+    _, info = fuse(annotated("GPT-2"), "attention", GROUPED)
+    reasons = [site["reason"] for site in info["sites"] if site["pattern"] == GROUPED]
+    assert reasons and all("not repeated" in reason for reason in reasons)
 
 
 class Projections(nn.Module):
