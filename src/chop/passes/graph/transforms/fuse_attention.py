@@ -68,6 +68,7 @@ def rewrite_attention(graph: MaseGraph, match: Match) -> fx.Node:
         )
     output.replace_all_uses_with(new)
     erase(match)
+    _erase_unused(key_transposed)
     drop_unused_modules(graph, [str(dropout.target)] if dropout is not None else [])
     return new
 
