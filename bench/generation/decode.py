@@ -106,6 +106,7 @@ class Step:
         self.is_graphed = compiled and device == "cuda"
         self.run: Callable[..., Any] = model
         if compiled:
+            torch._dynamo.config.recompile_limit = 64  # all programs are one piece of code
             mode = "reduce-overhead" if device == "cuda" else "default"
             self.run = torch.compile(model, mode=mode, fullgraph=True)
         self._start()
