@@ -22,6 +22,7 @@ from chop.passes.graph.transforms.patterns import (
     PatternStep,
     apply_pattern,
     erase,
+    erase_unused,
     number,
     op_name,
 )
@@ -68,7 +69,7 @@ def rewrite_attention(graph: MaseGraph, match: Match) -> fx.Node:
         )
     output.replace_all_uses_with(new)
     erase(match)
-    _erase_unused(key_transposed)
+    erase_unused(key_transposed)
     drop_unused_modules(graph, [str(dropout.target)] if dropout is not None else [])
     return new
 
@@ -191,18 +192,8 @@ def rewrite_repeated_heads(graph: MaseGraph, match: Match) -> fx.Node:
     site.kwargs = {**site.kwargs, "enable_gqa": True}
     site.target = scaled_dot_product_attention
     for node in match.all("repeated"):
-        _erase_unused(node)
+        erase_unused(node)
     return site
-
-
-def _erase_unused(node: fx.Node) -> None:
-    """Erase a node that nothing uses, and what was there for it alone."""
-    if node.users or node._erased or node.op == "placeholder":
-        return
-    operands = node.all_input_nodes
-    node.graph.erase_node(node)
-    for operand in operands:
-        _erase_unused(operand)
 
 
 GROUPED_ATTENTION = Pattern(
