@@ -32,7 +32,7 @@ def rounded_with_feedback(
     ranges = grid.chosen_range(weight, importance)
     if by_importance:
         order = importance.argsort(descending=True, stable=True)
-    factor = _inverse_factor(hessian[order][:, order], damping)
+    factor = inverse_factor(hessian[order][:, order], damping)
     work, rounded = weight[:, order].clone(), torch.empty_like(weight)
     group = grid.groups[order].tolist()
     begun: set[int] = set(group) if by_importance or grid.is_whole else set()
@@ -106,7 +106,7 @@ def _share_that_holds(weight: Tensor, sums: InputSums, damping: float) -> float:
     return 2 * share / (1 + share)  # a move from all rows has half the noise of one from a half
 
 
-def _inverse_factor(hessian: Tensor, damping: float) -> Tensor:
+def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
     """The upper Cholesky factor of the inverse of H; damping is raised until H has one."""
     mean = hessian.diagonal().mean()
     while True:

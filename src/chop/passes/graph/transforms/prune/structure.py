@@ -14,10 +14,12 @@ from chop.errors import PassError
 from chop.ir.graph import MaseGraph
 from chop.ir.reclass import reclassed
 from chop.passes.graph.propagate import bind_inputs
+from chop.passes.graph.transforms.prune.calibrated import given_batches, summed_inputs
 from chop.passes.graph.transforms.prune.config import PruneArgs, PruneWeight
 from chop.passes.graph.transforms.prune.coupling import Coupling, couple, result_shapes
 from chop.passes.graph.transforms.prune.granularity import keep_largest
-from chop.passes.graph.transforms.prune.importance import GradientScores, score
+from chop.passes.graph.transforms.prune.importance import METHODS, score
+from chop.passes.graph.transforms.prune.inputs import MULTIPLYING, check_layer, input_norms
 from chop.passes.graph.transforms.prune.labels import FROZEN, Labels, axes_in
 from chop.passes.graph.transforms.prune.rules import find_rule
 from chop.passes.graph.transforms.prune.weights import chosen_layers, gradient_scores
@@ -39,8 +41,7 @@ def prune_structures(graph: MaseGraph, config: PruneWeight, args: PruneArgs) -> 
     inputs = bind_inputs(graph, args.dummy_in, "prune")
     coupling = couple(graph, inputs, find_rule)
     families = _chosen_families(coupling, set(layers), config)
-    gradients = gradient_scores(graph, args, config.method)
-    scores = group_scores(coupling, config.method, args.seed, gradients)
+    scores = group_scores(coupling, _scorer(graph, coupling, families, config, args))
     dropped = _choose(families, scores, config)
     before = sum(p.numel() for p in graph.model.parameters())
     _remove(graph, coupling, dropped, inputs)
@@ -88,15 +89,45 @@ def _chosen_families(coupling: Coupling, paths: set[str], config: PruneWeight) -
     return chosen
 
 
-def group_scores(
-    coupling: Coupling, method: str, seed: int, gradients: GradientScores | None
-) -> dict[int, float]:
+Scorer = Callable[[str, nn.Parameter], Tensor | None]
+"""The scores of the weight of the layer at a path; None where it has none."""
+
+
+def _scorer(
+    graph: MaseGraph,
+    coupling: Coupling,
+    families: list[Family],
+    config: PruneWeight,
+    args: PruneArgs,
+) -> Scorer:
+    method = config.method
+    if not METHODS[method].needs_inputs:
+        gradients = gradient_scores(graph, args, method)
+        return lambda path, w: score(w, method, path, seed=args.seed, gradients=gradients)
+    for path in (path for family in families for path in family.producers):
+        check_layer(graph.model.get_submodule(path), path, method)
+    paths = dict.fromkeys(path for path, _, _ in coupling.producers)
+    found = {path: graph.model.get_submodule(path) for path in paths}
+    layers = {path: m for path, m in found.items() if isinstance(m, MULTIPLYING)}
+    squares = dict(summed_inputs(graph, layers, given_batches(args, method)))
+
+    def by_inputs(path: str, weight: nn.Parameter) -> Tensor | None:
+        if path not in squares:
+            return None
+        return score(weight, method, path, seed=0, norms=input_norms(layers[path], squares[path]))
+
+    return by_inputs
+
+
+def group_scores(coupling: Coupling, scorer: Scorer) -> dict[int, float]:
     """The mean score of the weights in each group, over the layers that make or take it."""
     roots = coupling.labels.roots()
     total, count = np.zeros(len(roots)), np.zeros(len(roots))
     weights = {id(w): (path, w) for path, _, w in coupling.producers}
     for path, weight in weights.values():
-        scores = score(weight, method, path, seed=seed, gradients=gradients)
+        scores = scorer(path, weight)
+        if scores is None:
+            continue
         for dim, labels in enumerate(coupling.tensors[id(weight)][1].dims):
             others = [i for i in range(scores.dim()) if i != dim]
             sums = scores.sum(others).double().cpu().numpy()
