@@ -155,6 +155,8 @@ def _linear_record(
         "2:4": [lambda m=m: m(x) for m in layers],
     }
     programs, is_captured, reason = _programs(calls, device)
+    settings = _settings(layer, x, device) if is_captured else {}
+    programs = {**programs, **{k: captured(v) for k, v in _set(settings, layers, x).items()}}
     times = alternate(programs, device, rounds)
     base = statistics.median(times["dense"])
     return {
@@ -166,9 +168,44 @@ def _linear_record(
         "speedup": base / statistics.median(times["2:4"]),
         "target": LINEAR_TARGET,
         "error": float((found - expected).norm() / expected.norm()),
+        "settings": {name: base / statistics.median(times[name]) for name in settings},
         "captured": is_captured,
         **({"not_captured": reason} if reason else {}),
     }
+
+
+def _settings(layer: SemiStructuredLinear, x: Tensor, device: str) -> dict[str, dict[str, Any]]:
+    """Settings of cuSPARSELt that the layer leaves alone: what they would gain is told beside."""
+    if device == "cpu" or not torch.backends.cusparselt.is_available():
+        return {}
+    found: dict[str, dict[str, Any]] = {}
+    for name, is_turned in (("searched", False), ("searched, turned in the kernel", True)):
+        try:
+            algorithm = torch._cslt_sparse_mm_search(
+                layer._sparse.packed, x.t(), transpose_result=is_turned
+            )
+        except (RuntimeError, AttributeError, TypeError) as error:
+            print(f"  {name}: {str(error)[:200]}")
+            continue
+        found[f"{name}: {algorithm}"] = {
+            "alg_id_cusparselt": algorithm,
+            "fuse_transpose_cusparselt": is_turned,
+        }
+    return found
+
+
+def _set(
+    settings: dict[str, dict[str, Any]], layers: list[SemiStructuredLinear], x: Tensor
+) -> dict[str, list[Callable[[], object]]]:
+    """Calls of copies of the layers' sparse tensors with each of the settings."""
+    calls: dict[str, list[Callable[[], object]]] = {}
+    for name, attributes in settings.items():
+        tensors = [layer._sparse.detach() for layer in layers]
+        for tensor in tensors:
+            for key, value in attributes.items():
+                setattr(tensor, key, value)
+        calls[name] = [lambda t=t: F.linear(x, t) for t in tensors]
+    return calls
 
 
 def _programs(
