@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
+from chop.ir.reclass import mask_name
 from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear
 from chop.nn.quantized.layer import QuantizedModule
@@ -65,6 +66,12 @@ def wide_weight(layer: QuantizedModule) -> Tensor:
     weight = cast(Tensor, layer.weight).detach()
     wide = weight if weight.dtype == torch.float64 else weight.float()
     return wide.reshape(weight.shape[0], -1)
+
+
+def kept_places(layer: nn.Module) -> Tensor | None:
+    """Where the weight is not pruned, as (rows, columns); None where nothing is."""
+    mask = layer._buffers.get(mask_name(WEIGHT))
+    return None if mask is None else mask.bool().flatten(1)
 
 
 def layer_grid(layer: QuantizedModule, where: str) -> WeightGrid:

@@ -333,3 +333,34 @@ def test_layers_without_such_inputs_are_named_before_any_is_pruned() -> None:
 def test_data_that_does_not_fit_is_named() -> None:
     with pytest.raises(ConfigError, match=r"prune\.batches: expected an iterable of batches"):
         prune(mlp_graph(), torch.randn(3, 8), method="wanda")
+
+
+GROUPS_OF_8 = {
+    "name": "scale_integer",
+    "weight_width": 3,
+    "weight_granularity": "group",
+    "weight_group_size": 8,
+    "data_in_width": "NA",
+    "bias_width": "NA",
+}
+
+
+@pytest.mark.parametrize("config", [GROUPS_OF_8, {**GROUPS_OF_8, "weight_granularity": "channel"}])
+def test_rounding_with_feedback_leaves_pruned_weights_zero_and_counts_them_so(
+    config: dict[str, Any],
+) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(16, 24)
+    graph = MaseGraph(nn.Sequential(layer).eval(), dummy_in=torch.randn(2, 16))
+    x = torch.randn(200, 16) @ torch.randn(16, 16)
+    prune(graph, [x], method="wanda", granularity="2:4")
+    mask = graph.model.get_submodule("0").weight_mask
+    expected = graph.model(x).detach()
+    passes.quantize_transform_pass(graph, {"linear": {"config": config}})
+    plain = (graph.model(x).detach() - expected).square().sum().item()
+    _, info = passes.gptq_transform_pass(graph, {"data": [x], "rows": "equal"})
+    made = graph.model.get_submodule("0")
+    assert not made._parameters["weight"][~mask].any()
+    rounded = (graph.model(x).detach() - expected).square().sum().item()
+    gained = info["layers"][0]["rounded"] - info["layers"][0]["plain"]
+    assert gained == pytest.approx(10 * np.log10(plain / rounded), abs=0.01) and gained > 1
