@@ -45,6 +45,8 @@ COLD_BYTES = 400 << 20
 """Weights that are cycled through, so that none is in a cache when its turn comes."""
 PREFILLS = ((1, 2048), (8, 512))
 VOCABULARY = 1024
+MODES = ("eager", "captured", "compiled")
+"""As the graph is, the same as a CUDA graph, and by torch.compile."""
 HEADS = {"weight": {"sparsity": 0.5, "granularity": "head"}}
 CHANNELS = {
     "weight": {
@@ -155,8 +157,8 @@ def _linear_record(
         "2:4": [lambda m=m: m(x) for m in layers],
     }
     programs, is_captured, reason = _programs(calls, device)
-    settings = _settings(layer, x, device) if is_captured else {}
-    programs = {**programs, **{k: captured(v) for k, v in _set(settings, layers, x).items()}}
+    searched = _searched(layers, x) if is_captured else {}
+    programs = {**programs, **{name: captured(each) for name, each in searched.items()}}
     times = alternate(programs, device, rounds)
     base = statistics.median(times["dense"])
     return {
@@ -168,43 +170,31 @@ def _linear_record(
         "speedup": base / statistics.median(times["2:4"]),
         "target": LINEAR_TARGET,
         "error": float((found - expected).norm() / expected.norm()),
-        "settings": {name: base / statistics.median(times[name]) for name in settings},
+        "searched": {name: base / statistics.median(times[name]) for name in searched},
         "captured": is_captured,
         **({"not_captured": reason} if reason else {}),
     }
 
 
-def _settings(layer: SemiStructuredLinear, x: Tensor, device: str) -> dict[str, dict[str, Any]]:
-    """Settings of cuSPARSELt that the layer leaves alone: what they would gain is told beside."""
-    if device == "cpu" or not torch.backends.cusparselt.is_available():
-        return {}
-    found: dict[str, dict[str, Any]] = {}
-    for name, is_turned in (("searched", False), ("searched, turned in the kernel", True)):
-        try:
-            algorithm = torch._cslt_sparse_mm_search(
-                layer._sparse.packed, x.t(), transpose_result=is_turned
-            )
-        except (RuntimeError, AttributeError, TypeError) as error:
-            print(f"  {name}: {str(error)[:200]}")
-            continue
-        found[f"{name}: {algorithm}"] = {
-            "alg_id_cusparselt": algorithm,
-            "fuse_transpose_cusparselt": is_turned,
-        }
-    return found
-
-
-def _set(
-    settings: dict[str, dict[str, Any]], layers: list[SemiStructuredLinear], x: Tensor
+def _searched(
+    layers: list[SemiStructuredLinear], x: Tensor
 ) -> dict[str, list[Callable[[], object]]]:
-    """Calls of copies of the layers' sparse tensors with each of the settings."""
+    """Products by the algorithm that cuSPARSELt finds for these sizes, and their settings."""
     calls: dict[str, list[Callable[[], object]]] = {}
-    for name, attributes in settings.items():
-        tensors = [layer._sparse.detach() for layer in layers]
-        for tensor in tensors:
-            for key, value in attributes.items():
-                setattr(tensor, key, value)
-        calls[name] = [lambda t=t: F.linear(x, t) for t in tensors]
+    if not torch.backends.cusparselt.is_available():
+        return calls
+    for name, is_turned in (("searched", False), ("searched, rows first", True)):
+        try:
+            packed = [layer._sparse.packed for layer in layers]
+            none = (None, None, None, is_turned)
+            found = tuple(torch._C._cusparselt.mm_search(packed[0], x.t(), *none))[:3]
+            torch._cslt_sparse_mm(packed[0], x.t(), *none, *found)
+        except (RuntimeError, AttributeError, TypeError) as error:
+            print(f"  {name}: {str(error)[:300]}")
+            continue
+        calls[f"{name}: {found}"] = [
+            lambda p=p, f=(*none, *found): torch._cslt_sparse_mm(p, x.t(), *f) for p in packed
+        ]
     return calls
 
 
@@ -278,7 +268,7 @@ def bench_model(device: str, is_quick: bool, deadline: float) -> Records:
         ids = torch.randint(0, VOCABULARY, shape, device=device)
         models = {"whole": whole.model, "pruned": small.model}
         sizes = [sum(p.numel() for p in m.parameters()) for m in models.values()]
-        for mode in ("eager", "compiled"):
+        for mode in ("eager", "compiled") if device == "cpu" else MODES:
             record: dict[str, Any] = {"prefill": list(shape), "mode": mode, "parameters": sizes}
             try:
                 if time.perf_counter() > deadline:
@@ -306,7 +296,9 @@ def _model_record(
     run: dict[str, Any] = dict(models)
     if mode == "compiled":
         run = {name: torch.compile(m, dynamic=False) for name, m in models.items()}
-    programs = {name: lambda m=m: m(input_ids=ids) for name, m in run.items()}
+    programs: Programs = {name: lambda m=m: m(input_ids=ids) for name, m in run.items()}
+    if mode == "captured":
+        programs = {name: captured([program]) for name, program in programs.items()}
     start = time.perf_counter()
     for program in programs.values():
         program()

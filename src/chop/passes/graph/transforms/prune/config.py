@@ -11,7 +11,8 @@ from chop.nn.modules.activation_mask import CHOOSE
 from chop.passes.graph.transforms.prune.granularity import check_granularity, n_of_m
 from chop.passes.graph.transforms.prune.importance import METHODS, check_method
 
-STRUCTURES = ("channel", "head")
+QUERY = "query_head"
+STRUCTURES = ("channel", "head", QUERY)
 """Granularities that remove rows and columns instead of masking weights."""
 
 
@@ -29,8 +30,8 @@ class PruneWeight:
     ("row", what wanda does unless told), for each layer ("local", what the others do) or over all
     ("global"). `granularity`: what goes together. Masked: elementwise, row, column, kernel, block,
     or N:M, such as 2:4, which keeps N of M neighbours and needs no sparsity. Removed from the
-    model: channel, head. `block_size`: rows and columns of a block. `target_modules`: patterns of
-    module paths, all where None.
+    model: channel, head, query_head. `block_size`: rows and columns of a block.
+    `target_modules`: patterns of module paths, all where None.
     """
 
     sparsity: float | None = None
@@ -51,14 +52,20 @@ class PruneWeight:
         elif self.sparsity is None:
             raise ConfigError("key 'sparsity' is missing.")
         _check_sparsity(self.share)
-        self._check_rows()
+        self._check_scope()
         if METHODS[self.method].makes_up:
             self._check_making_up()
 
-    def _check_rows(self) -> None:
+    def _check_scope(self) -> None:
         if self.scope == "row" and self.granularity in ("row", *STRUCTURES):
             raise ConfigError(
                 f"scope 'row' has no meaning for granularity '{self.granularity}'; use 'local'."
+            )
+
+        if self.scope == "global" and self.granularity == QUERY:
+            raise ConfigError(
+                f"scope 'global' has no meaning for granularity '{QUERY}': of the heads that share "
+                "keys and values as many go as of any others; use 'local'."
             )
 
     def _check_making_up(self) -> None:
