@@ -241,6 +241,12 @@ def _conv_transpose(call: ShapedCall) -> Iterator[Carried]:
     yield _layer_input(call, "in_channels", data_in_0=channel, weight=0)
 
 
+@rule("past")
+def _past(call: ShapedCall) -> Iterator[Carried]:
+    """Keys and values with those of tokens before; the cache is no tensor, so nothing is split."""
+    yield from ()
+
+
 @rule("norm_last")
 def _norm_last(call: ShapedCall) -> Iterator[Carried]:
     """A parameter for each element of the last dimensions, which need each other."""

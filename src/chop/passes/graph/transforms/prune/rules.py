@@ -374,6 +374,17 @@ def _moved(old: slice, dim: Labels, kept: Kept) -> slice:
     return slice(kept(dim[:start]), kept(dim[: max(stop, start)]))
 
 
+def past(call: LabelledCall) -> tuple[Axes, ...]:
+    """Keys and values (…, heads, tokens, width) with those of tokens before, from a cache."""
+    made = []
+    for axes in (call.value(each) for each in call.node.args[1:3]):
+        if not isinstance(axes, Axes) or len(axes) < 2:
+            raise UnclearError
+        call.labels.freeze(axes.dims[-2])
+        made.append(Axes((*axes.dims[:-2], frozen_dim(axes.shape[-2]), axes.dims[-1])))
+    return tuple(made)
+
+
 def facts(call: LabelledCall) -> None:
     """Sizes and types; the node reads no elements."""
     if axes_in(call.result):
@@ -388,6 +399,7 @@ OWN_RULES: dict[str, Rule | None] = {
     "cat": cat,
     "split": split,
     "getitem": getitem,
+    "past": past,
     FACTS: facts,
     # whatever these touch is frozen: sizes among their arguments are not rewritten
     "unflatten": None,
