@@ -145,14 +145,14 @@ class SemiStructuredLinear(nn.Module):
         trains = x.requires_grad or (self.bias is not None and self.bias.requires_grad)
         return not (torch.is_grad_enabled() and trains) and not isinstance(x, FakeTensor)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _make_sparse(self) -> None:
         with torch.inference_mode(False), torch.no_grad():
             self._sparse = sparse_form(self.float_weight())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         self._sparse = None  # of another device or type
-        return super()._apply(fn, recurse)
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self._sparse = None

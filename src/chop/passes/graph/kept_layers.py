@@ -23,6 +23,7 @@ from chop.ir.fingerprint import LENGTH, add_tensor, graph_fingerprint
 from chop.ir.graph import MaseGraph
 from chop.ir.reclass import mask_name
 from chop.log import get_logger
+from chop.nn.modules.masked import stored_weight
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.graph.rounded_layers import WEIGHT
 from chop.passes.graph.stored_scales import store_scale
@@ -50,7 +51,7 @@ class Kept:
     def give_to(self, layers: Layers) -> dict[str, Any]:
         """Let `layers` have them; the record."""
         for target, layer in layers.items():
-            old = cast(nn.Parameter, layer.weight)
+            old = stored_weight(layer)
             kept = self.tensors[f"{target}.{WEIGHT}"].to(old.device)
             layer.weight = nn.Parameter(kept, requires_grad=old.requires_grad)
             if f"{target}.{SCALE}" in self.tensors:

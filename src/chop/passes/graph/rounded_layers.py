@@ -15,6 +15,7 @@ from chop.ir.ops import node_module
 from chop.ir.reclass import mask_name
 from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear
+from chop.nn.modules.masked import stored_weight
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass, ScaleInteger
 from chop.nn.quantizers.stored_scale import with_stored_scale
@@ -96,7 +97,7 @@ def settled(grid: WeightGrid, rounded: Tensor, ranges: Tensor) -> Tensor:
 
 def put_rounded(layer: QuantizedModule, grid: WeightGrid, values: Tensor, ranges: Tensor) -> None:
     """Give the layer its rounded weight, and the scales that belong to it."""
-    old = cast(nn.Parameter, layer.weight)
+    old = stored_weight(layer)
     kept = values.reshape(old.shape).to(old.dtype)
     layer.weight = nn.Parameter(kept, requires_grad=old.requires_grad)
     if isinstance(grid.quantizer, ScaleInteger):

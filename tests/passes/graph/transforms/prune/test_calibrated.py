@@ -364,3 +364,26 @@ def test_rounding_with_feedback_leaves_pruned_weights_zero_and_counts_them_so(
     rounded = (graph.model(x).detach() - expected).square().sum().item()
     gained = info["layers"][0]["rounded"] - info["layers"][0]["plain"]
     assert gained == pytest.approx(10 * np.log10(plain / rounded), abs=0.01) and gained > 1
+
+
+ROUNDINGS = {
+    "gptq": passes.gptq_transform_pass,
+    "learned": lambda graph, args: passes.learned_rounding_transform_pass(
+        graph, {**args, "steps": 8}
+    ),
+}
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_a_pruned_model_is_rounded_layer_after_layer_and_trains_on(rounding: str) -> None:
+    graph, batches = mlp_graph(), batches_of(40, 8)
+    prune(graph, batches, method="sparsegpt")
+    masks = {p: graph.model.get_submodule(p).weight_mask for p in ("fc1", "fc2", "head")}
+    config = {**GROUPS_OF_8, "weight_granularity": "channel"}
+    passes.quantize_transform_pass(graph, {"linear": {"config": config}})
+    ROUNDINGS[rounding](graph, {"data": batches})
+    for path, mask in masks.items():
+        layer = graph.model.get_submodule(path)
+        assert torch.equal(layer.weight_mask, mask) and not layer.weight[~mask].any()
+        stored = layer._parameters["weight"]
+        assert stored.requires_grad and not stored[~mask].any()

@@ -17,7 +17,7 @@ from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.reclass import mask_name, reclassed
 from chop.log import get_logger
-from chop.nn.modules.masked import WEIGHT
+from chop.nn.modules.masked import WEIGHT, stored_weight
 from chop.passes.graph.calibration_data import calibration_batches
 from chop.passes.graph.kept_layers import KeptLayers, kept_layers
 from chop.passes.graph.layerwise import LayerwiseRun
@@ -35,7 +35,6 @@ from chop.passes.graph.transforms.prune.layers import (
     add_mask,
     mask_of,
     prunable_nodes,
-    stored_weight,
 )
 from chop.passes.graph.transforms.prune.weights import (
     Layers,

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.errors import PassError
+from chop.nn.modules.masked import stored_weight
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers.stored_scale import with_stored_scale
 from chop.passes.graph.layer_inputs import input_rows
 from chop.passes.graph.layerwise import LayerwiseRun
-from chop.passes.graph.transforms.prune.layers import stored_weight
 
 MULTIPLYING = (nn.Linear, nn.Conv1d, nn.Conv2d)
 """Layers whose inputs can be laid out as the rows that their weights are multiplied with."""

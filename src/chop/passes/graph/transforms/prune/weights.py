@@ -12,6 +12,7 @@ from chop.errors import PassError
 from chop.ir.graph import MaseGraph
 from chop.kernels.layers import PACKED_LAYERS
 from chop.log import get_logger
+from chop.nn.modules.masked import stored_weight
 from chop.passes.changed import warn_little
 from chop.passes.graph.patterns import select
 from chop.passes.graph.transforms.prune.config import PruneArgs, PruneWeight
@@ -31,7 +32,6 @@ from chop.passes.graph.transforms.prune.layers import (
     has_adapter,
     mask_of,
     prunable_layers,
-    stored_weight,
 )
 from chop.passes.graph.transforms.surgery import set_module
 
