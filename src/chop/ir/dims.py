@@ -241,12 +241,6 @@ def _conv_transpose(call: ShapedCall) -> Iterator[Carried]:
     yield _layer_input(call, "in_channels", data_in_0=channel, weight=0)
 
 
-@rule("past")
-def _past(call: ShapedCall) -> Iterator[Carried]:
-    """Keys and values with those of tokens before; the cache is no tensor, so nothing is split."""
-    yield from ()
-
-
 @rule("norm_last")
 def _norm_last(call: ShapedCall) -> Iterator[Carried]:
     """A parameter for each element of the last dimensions, which need each other."""
@@ -498,7 +492,8 @@ def _parameter(call: ShapedCall) -> Iterator[Carried]:
     yield from _same_dims(call, set())
 
 
+@rule("past")  # keys and values with those of a cache, which cannot be split
 @rule(FACTS)
 def _facts(call: ShapedCall) -> Iterator[Carried]:
-    """Reads sizes and types, not elements."""
+    """Nothing: sizes and types are read, not elements."""
     yield from ()
