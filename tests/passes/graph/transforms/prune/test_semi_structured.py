@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from compression_models import QUANTIZE
 from torch import Tensor, nn
 
 import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import ConfigError, PassError
+from chop.export import to_huggingface
 from chop.nn.modules.semi_structured import (
     SemiStructuredLinear,
     pack_two_of_four,
@@ -142,6 +144,21 @@ def test_quantised_layers_are_refused() -> None:
     passes.quantize_transform_pass(graph, QUANTIZE)
     with pytest.raises(PassError, match=r"'wide': .*Integer is no plain Linear"):
         passes.pack_semi_structured_transform_pass(graph, {"target_modules": ["wide"]})
+
+
+def test_exports_write_the_weight_with_its_zeros(tmp_path: Any) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 64}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)
+    ids = torch.arange(3, 13).reshape(1, -1)
+    model = transformers.LlamaForCausalLM(config).eval()
+    graph = MaseGraph(model, ["input_ids"], {"input_ids": ids})
+    passes.prune_transform_pass(graph, {"weight": {"granularity": "2:4"}})
+    expected = graph.model(input_ids=ids)["logits"]
+    _, info = passes.pack_semi_structured_transform_pass(graph)
+    assert len(info["packed"]) == 8
+    to_huggingface(graph, tmp_path / "m")
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "m").eval()
+    torch.testing.assert_close(loaded(ids).logits, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.gpu
