@@ -92,10 +92,11 @@ class SemiStructuredLinear(nn.Module):
     stays a parameter, and gradients pass through to the input. On a GPU and in 16 bits the first
     call makes torch's form of the weight, which is not saved.
 
-    >>> layer = SemiStructuredLinear.from_linear(nn.Linear(64, 32).requires_grad_(False))
-    Traceback (most recent call last):
-    ...
-    chop.errors.ConfigError: SemiStructuredLinear: row 0, group 0 (columns 0 to 3) has 4 values ...
+    >>> linear = nn.Linear(64, 32)
+    >>> linear.weight = nn.Parameter(torch.tensor([1.0, 0.0, 0.0, 2.0]).repeat(32, 16))
+    >>> layer = SemiStructuredLinear.from_linear(linear)
+    >>> layer.values.shape, layer.indices.shape, layer(torch.ones(3, 64)).shape
+    (torch.Size([32, 32]), torch.Size([32, 8]), torch.Size([3, 32]))
     """
 
     mase_leaf: ClassVar[bool] = True
