@@ -22,7 +22,7 @@ sys.path.append(sys.path.pop(0))  # this folder last: its graph.py is not the pa
 sys.path.append(str(Path(__file__).parent / "ptq"))
 
 import torch
-from record import save
+from record import save_section
 from subjects import CALIBRATION, Batch, Subject, add_options, subjects
 
 from chop import MaseGraph
@@ -97,15 +97,13 @@ def main() -> None:
     """Measure the models that are given, and save."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add_options(parser)
-    results = {
-        subject.name: {
+    for subject in subjects(parser.parse_args()):
+        found = {
             "calibration": CALIBRATION[subject.name],
             "held": subject.held,
             "rows": rows_of(subject),
         }
-        for subject in subjects(parser.parse_args())
-    }
-    print(f"saved {save('prune_methods', results)}")
+        print(f"saved {save_section('prune_methods', subject.name, found)}")
 
 
 if __name__ == "__main__":

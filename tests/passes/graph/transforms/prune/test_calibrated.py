@@ -243,6 +243,27 @@ def test_sparsegpt_leaves_the_users_model_and_its_mode_alone() -> None:
     assert graph.model.fc1.training and isinstance(graph.model.fc1, Masked)
 
 
+def test_a_weight_that_others_share_gets_values_of_its_own_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(12, 8), nn.Linear(8, 12, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.table(x))
+
+    torch.manual_seed(0)
+    ids = torch.arange(12).reshape(2, 6)
+    graph = MaseGraph(Tied().eval(), dummy_in={"x": ids})
+    table = graph.model.table.weight.detach().clone()
+    prune(graph, [ids], method="sparsegpt")
+    assert torch.equal(graph.model.table.weight, table)
+    assert "'head.weight' is no longer shared with 'table.weight'" in caplog.text
+
+
 @pytest.mark.parametrize("method", ["wanda", "sparsegpt"])
 def test_pruning_again_keeps_what_is_pruned(method: str) -> None:
     graph, batches = mlp_graph(), batches_of(30, 8)

@@ -185,7 +185,7 @@ def test_inputs_decide_which_heads_go_by_wanda() -> None:
 def test_query_heads_that_share_nothing_are_refused() -> None:
     config = transformers.LlamaConfig(**(SIZES | {"num_key_value_heads": 8}))
     graph = MaseGraph(transformers.LlamaForCausalLM(config).eval(), hf_input_names=["input_ids"])
-    with pytest.raises(PassError, match="no query_head of the chosen layers can be removed"):
+    with pytest.raises(PassError, match=r"no query_head .* can be removed.*remove a 'head'"):
         prune(graph, "query_head")
     with pytest.raises(ConfigError, match="scope 'global' has no meaning for granularity 'query"):
         prune(graph, "query_head", scope="global")

@@ -19,6 +19,7 @@ from chop.ir.reclass import mask_name, reclassed
 from chop.log import get_logger
 from chop.nn.modules.masked import WEIGHT, stored_weight
 from chop.passes.graph.calibration_data import calibration_batches
+from chop.passes.graph.changed_weights import shared_parameters
 from chop.passes.graph.kept_layers import KeptLayers, kept_layers
 from chop.passes.graph.layerwise import LayerwiseRun
 from chop.passes.graph.transforms.prune.config import PruneArgs, PruneWeight
@@ -132,6 +133,7 @@ class InTurn:
     def __init__(self, graph: MaseGraph, layers: Layers, config: PruneWeight) -> None:
         self.graph, self.layers, self.config = graph, layers, config
         self.makes_up = METHODS[config.method].makes_up
+        self.shared = shared_parameters(graph) if self.makes_up else {}
 
     def prune(self, run: LayerwiseRun, kept: KeptLayers, damping: float) -> None:
         """Prune all; what is in `kept` is taken from there."""
@@ -145,6 +147,7 @@ class InTurn:
                 totals[id(layer)] = sums.of(node, layer) + totals.get(id(layer), 0)
             if not is_last:
                 continue
+            self._warn_shared(path)
             logger.info("prune: call %d of %d, %s", number, len(calls), path)
             if found is None:
                 made = self._pruned(path, totals.pop(id(layer)), damping)
@@ -153,6 +156,13 @@ class InTurn:
                 made = self._as_kept(path, found.tensors)
             for each in (p for p, m in self.layers.items() if m is layer):
                 set_module(self.graph, each, made)
+
+    def _warn_shared(self, path: str) -> None:
+        """Say that a weight gets values of its own where others had it too."""
+        names = self.shared.get(id(stored_weight(self.layers[path])), [])
+        others = [n for n in names if n.rpartition(".")[0] not in self.layers]
+        if others:
+            logger.warning("prune: '%s.%s' is no longer shared with '%s'.", path, WEIGHT, others[0])
 
     def _pruned(self, path: str, sums: Tensor, damping: float) -> nn.Module:
         layer = self.layers[path]

@@ -116,7 +116,7 @@ def _chosen_families(coupling: Coupling, paths: set[str], config: PruneWeight) -
         can = ", ".join(p for f in found for p in f.producers) or "none"
         raise PassError(
             f"prune: no {config.granularity} of the chosen layers can be removed. "
-            f"Layers with removable {config.granularity}s: {can}."
+            f"Layers with removable {config.granularity}s: {can}.{_hint(config)}"
         )
     return chosen
 
@@ -145,6 +145,11 @@ def _scorer(
         return score(weight, method, path, seed=0, norms=input_norms(layers[path], squares[path]))
 
     return by_inputs
+
+
+def _hint(config: PruneWeight) -> str:
+    shares = " Of query heads that share no keys and values remove a 'head'."
+    return shares if config.granularity == QUERY else ""
 
 
 def group_scores(coupling: Coupling, scorer: Scorer) -> dict[int, float]:
