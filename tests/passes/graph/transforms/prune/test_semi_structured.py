@@ -94,7 +94,9 @@ def test_packed_graphs_are_saved_loaded_and_copied(tmp_path: Any) -> None:
     other.load_state_dict(graph.model.state_dict())
     again = pickle.loads(pickle.dumps(graph.model.wide))
     assert torch.equal(again.float_weight(), graph.model.wide.float_weight())
-    for model in (loaded.model, copy.deepcopy(graph).model, other):
+    graph.export(tmp_path / "bits", save_format="packed")
+    bits = MaseGraph.from_checkpoint(tmp_path / "bits")
+    for model in (loaded.model, copy.deepcopy(graph).model, other, bits.model):
         assert torch.equal(model(x), expected)
 
 
@@ -116,6 +118,15 @@ def test_packing_again_changes_nothing() -> None:
     layer = graph.model.wide
     _, info = passes.pack_semi_structured_transform_pass(graph)
     assert graph.model.wide is layer and info["packed"] == []
+
+
+def test_packed_layers_are_not_pruned_again() -> None:
+    linear = nn.Linear(64, 32)
+    graph = MaseGraph(nn.Sequential(linear).eval(), dummy_in=torch.randn(2, 64))
+    passes.prune_transform_pass(graph, {"weight": {"granularity": "2:4"}})
+    passes.pack_semi_structured_transform_pass(graph)
+    with pytest.raises(PassError, match="Its layers are packed: prune before packing"):
+        passes.prune_transform_pass(graph, {"weight": {"sparsity": 0.75}})
 
 
 def test_a_weight_that_is_not_two_of_four_is_named_with_row_and_group() -> None:

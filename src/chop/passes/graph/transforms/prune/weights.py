@@ -13,6 +13,7 @@ from chop.ir.graph import MaseGraph
 from chop.kernels.layers import PACKED_LAYERS
 from chop.log import get_logger
 from chop.nn.modules.masked import stored_weight
+from chop.nn.modules.semi_structured import SemiStructuredLinear
 from chop.passes.changed import warn_little
 from chop.passes.graph.patterns import select
 from chop.passes.graph.transforms.prune.config import PruneArgs, PruneWeight
@@ -58,7 +59,8 @@ def chosen_layers(graph: MaseGraph, patterns: tuple[str, ...] | None, where: str
 
 
 def _packed_hint(graph: MaseGraph) -> str:
-    is_packed = any(isinstance(m, PACKED_LAYERS) for m in graph.model.modules())
+    packed = (*PACKED_LAYERS, SemiStructuredLinear)
+    is_packed = any(isinstance(m, packed) for m in graph.model.modules())
     return " Its layers are packed: prune before packing." if is_packed else ""
 
 
