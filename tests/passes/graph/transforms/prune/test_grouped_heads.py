@@ -17,6 +17,7 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import ConfigError, PassError
 from chop.export import to_huggingface
+from chop.nn.modules import Masked
 
 SIZES: dict[str, Any] = {
     "vocab_size": 64,
@@ -172,6 +173,29 @@ def test_a_pruned_folder_is_plain_and_says_its_heads(
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "m").eval()
     with torch.no_grad():
         torch.testing.assert_close(model(IDS).logits, logits(graph), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["wanda", "sparsegpt"])
+def test_zeros_survive_adapters_formats_and_folders(method: str, tmp_path: Path) -> None:
+    graph = graph_of("llama")
+    weight = {"granularity": "2:4", "method": method, "target_modules": ["gate_proj", "q_proj"]}
+    passes.prune_transform_pass(graph, {"weight": weight, "batches": [{"input_ids": IDS}]})
+    masks = {f"{p}.weight": m for p, m in graph.model.named_modules() if isinstance(m, Masked)}
+    passes.insert_lora_adapter_transform_pass(graph, {"rank": 2})
+    passes.fuse_lora_weights_transform_pass(graph)
+    config = {"name": "mxint", "weight_width": 4, "data_in_width": "NA", "bias_width": "NA"}
+    passes.quantize_transform_pass(graph, {"linear": {"config": config}})
+    passes.gptq_transform_pass(graph, {"data": [{"input_ids": IDS}]})
+    to_huggingface(graph, tmp_path / "m")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "m").eval()
+    with torch.no_grad():
+        torch.testing.assert_close(model(IDS).logits, logits(graph), rtol=1e-5, atol=1e-6)
+    assert len(masks) == 4
+    for name, layer in masks.items():
+        path = name.removesuffix(".weight")
+        loaded: Any = model.get_submodule(path)
+        assert not loaded.float_weight()[~layer.weight_mask].any()
+        assert torch.equal(graph.model.get_submodule(path).weight_mask, layer.weight_mask)
 
 
 def test_inputs_decide_which_heads_go_by_wanda() -> None:
