@@ -28,7 +28,7 @@ sys.path.append(sys.path.pop(0))  # this folder last: its graph.py is not the pa
 import torch
 import torch.nn.functional as F
 import transformers
-from record import save
+from record import save_section
 from torch import Tensor, nn
 
 from chop import MaseGraph
@@ -152,13 +152,14 @@ def _linear_record(
     many = 2 if device == "cpu" else max(2, -(-COLD_BYTES // weight.nbytes))
     layers = [copy.deepcopy(layer) for _ in range(many)]
     weights = [weight.clone() for _ in range(many)]
+    tuned = [copy.deepcopy(layer) for _ in range(many)]
+    algorithms = sorted({str(each.search(rows)) for each in tuned})
     calls: dict[str, list[Callable[[], object]]] = {
         "dense": [lambda w=w: F.linear(x, w) for w in weights],
         "2:4": [lambda m=m: m(x) for m in layers],
+        "searched": [lambda m=m: m(x) for m in tuned],
     }
     programs, is_captured, reason = _programs(calls, device)
-    searched = _searched(layers, x) if is_captured else {}
-    programs = {**programs, **{name: captured(each) for name, each in searched.items()}}
     times = alternate(programs, device, rounds)
     base = statistics.median(times["dense"])
     return {
@@ -166,36 +167,15 @@ def _linear_record(
         "inputs": layer.in_features,
         "rows": rows,
         **{f"dense_{k}": v for k, v in spread(times["dense"], many).items()},
-        **spread(times["2:4"], many),
-        "speedup": base / statistics.median(times["2:4"]),
+        **spread(times["searched"], many),
+        "default_speedup": base / statistics.median(times["2:4"]),
+        "speedup": base / statistics.median(times["searched"]),
+        "algorithms": algorithms,
         "target": LINEAR_TARGET,
         "error": float((found - expected).norm() / expected.norm()),
-        "searched": {name: base / statistics.median(times[name]) for name in searched},
         "captured": is_captured,
         **({"not_captured": reason} if reason else {}),
     }
-
-
-def _searched(
-    layers: list[SemiStructuredLinear], x: Tensor
-) -> dict[str, list[Callable[[], object]]]:
-    """Products by the algorithm that cuSPARSELt finds for these sizes, and their settings."""
-    calls: dict[str, list[Callable[[], object]]] = {}
-    if not torch.backends.cusparselt.is_available():
-        return calls
-    for name, is_turned in (("searched", False), ("searched, rows first", True)):
-        try:
-            packed = [layer._sparse.packed for layer in layers]
-            none = (None, None, None, is_turned)
-            found = tuple(torch._C._cusparselt.mm_search(packed[0], x.t(), *none))[:3]
-            torch._cslt_sparse_mm(packed[0], x.t(), *none, *found)
-        except (RuntimeError, AttributeError, TypeError) as error:
-            print(f"  {name}: {str(error)[:300]}")
-            continue
-        calls[f"{name}: {found}"] = [
-            lambda p=p, f=(*none, *found): torch._cslt_sparse_mm(p, x.t(), *f) for p in packed
-        ]
-    return calls
 
 
 def _programs(
@@ -347,22 +327,22 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=100.0, help="seconds to begin within")
     args = parser.parse_args()
     deadline = time.perf_counter() + args.limit
-    results: dict[str, Any] = {"backend": backend()}
     missed = 0
     for name in args.section or SECTIONS:
         start = time.perf_counter()
         print(f"{name}:", flush=True)
         try:
-            results[name] = SECTIONS[name](args.device, args.quick, deadline)
+            records = SECTIONS[name](args.device, args.quick, deadline)
         except Exception:  # the other section is still worth having
             print(f"{name} failed:\n{traceback.format_exc()}", flush=True)
             missed += 1
             continue
-        results[f"{name}_seconds"] = time.perf_counter() - start
-        missed += sum(r.get("speedup", 0.0) < r["target"] for r in results[name] if "target" in r)
-        print(f"  {results[f'{name}_seconds']:.0f} s", flush=True)
+        seconds = time.perf_counter() - start
+        missed += sum(r.get("speedup", 0.0) < r["target"] for r in records if "target" in r)
+        print(f"  {seconds:.0f} s", flush=True)
         if not args.quick:
-            print(f"saved {save('prune_gpu', results)}", flush=True)
+            found = {"backend": backend(), "seconds": seconds, "records": records}
+            print(f"saved {save_section('prune_gpu', name, found)}", flush=True)
     return 0 if args.quick else int(missed > 0)
 
 

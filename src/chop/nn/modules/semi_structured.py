@@ -72,13 +72,23 @@ def unpack_two_of_four(values: Tensor, indices: Tensor) -> Tensor:
     return groups.scatter(-1, places, pairs).reshape(rows, -1)
 
 
+def _has_cusparselt() -> bool:
+    return bool(torch.backends.cusparselt.is_available())
+
+
+def fastest_algorithm(packed: Tensor, x: Tensor) -> int:
+    """The algorithm of cuSPARSELt that multiplies a packed weight and rows `x` fastest."""
+    places: Any = torch._C
+    if hasattr(places, "_cusparselt"):  # from torch 2.7 on; the older way warns
+        return int(places._cusparselt.mm_search(packed, x.t(), None, None, None, False)[0])
+    return int(torch._cslt_sparse_mm_search(packed, x.t()))
+
+
 def sparse_form(weight: Tensor) -> Tensor:
     """A 2:4 weight on a GPU as torch's semi-structured tensor; cuSPARSELt's where torch has it."""
-    cusparselt = torch.backends.cusparselt.is_available()
-    kinds = torch.sparse
-    kind: Any = kinds.SparseSemiStructuredTensorCUTLASS
-    if cusparselt:
-        kind = kinds.SparseSemiStructuredTensorCUSPARSELT
+    kind: Any = torch.sparse.SparseSemiStructuredTensorCUTLASS
+    if _has_cusparselt():
+        kind = torch.sparse.SparseSemiStructuredTensorCUSPARSELT
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*SparseSemiStructuredTensor is in prototype")
         made: Tensor = kind.from_dense(weight.contiguous())
@@ -138,6 +148,22 @@ class SemiStructuredLinear(nn.Module):
             self._make_sparse()
         bias = None if self.bias is None else self.bias.detach()
         return F.linear(x.detach(), self._sparse, bias)  # type: ignore[arg-type]
+
+    def search(self, rows: int) -> int | None:
+        """Let cuSPARSELt look for its fastest algorithm at so many rows; all calls then take it.
+
+        What it is called; None where there is nothing to choose (no GPU, 32 bits, CUTLASS). It is
+        not saved.
+        """
+        if not self.values.is_cuda or self.dtype not in SPARSE_DTYPES or not _has_cusparselt():
+            return None
+        if self._sparse is None:
+            self._make_sparse()
+        x = self.values.new_empty(-(-rows // 8) * 8, self.in_features)
+        sparse: Any = self._sparse
+        found = fastest_algorithm(sparse.packed, x)
+        sparse.alg_id_cusparselt = found
+        return found
 
     def _runs_sparse(self, x: Tensor) -> bool:
         """Whether the GPU's product takes `x`; it has no gradients."""

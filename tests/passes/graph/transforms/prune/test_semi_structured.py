@@ -100,6 +100,10 @@ def test_packed_graphs_are_saved_loaded_and_copied(tmp_path: Any) -> None:
         assert torch.equal(model(x), expected)
 
 
+def test_there_is_no_algorithm_to_choose_on_a_cpu() -> None:
+    assert packed(torch.bfloat16)[0].model.wide.search(256) is None
+
+
 def test_gradients_reach_inputs_and_bias() -> None:
     graph = two_of_four()
     x = torch.randn(4, 64)
@@ -186,6 +190,9 @@ def test_the_sparse_product_on_a_gpu_is_the_masked_one(
         expected = nn.functional.linear(x.float(), layer.float_weight().float(), layer.bias.float())
         found = layer(x)
     assert two_of_four_fault(layer.float_weight()) is None and layer._sparse is not None
+    layer.search(rows[-1])
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), found, rtol=0.02, atol=0.02)
     tolerance = 0.02 if dtype is torch.bfloat16 else 0.003  # one rounding of the result
     torch.testing.assert_close(found.float(), expected, rtol=tolerance, atol=tolerance)
     assert copy.deepcopy(layer)._sparse is None and layer.cpu()._sparse is None
