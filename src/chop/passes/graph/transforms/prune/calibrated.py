@@ -62,10 +62,12 @@ def prune_by_inputs(graph: MaseGraph, config: PruneWeight, args: PruneArgs) -> l
         return list(layers)
     kept = kept_layers(args.keep, graph, batches, args, "prune")
     was_training = {path: layer.training for path, layer in layers.items()}
-    with LayerwiseRun(graph, batches, WHERE) as run:
-        InTurn(graph, layers, config).prune(run, kept, args.damping)
-    for path, training in was_training.items():  # made while the model was in evaluation mode
-        graph.model.get_submodule(path).training = training
+    try:
+        with LayerwiseRun(graph, batches, WHERE) as run:
+            InTurn(graph, layers, config).prune(run, kept, args.damping)
+    finally:
+        for path, training in was_training.items():  # made while the model was evaluating
+            graph.model.get_submodule(path).training = training
     return list(layers)
 
 
