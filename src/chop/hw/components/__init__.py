@@ -9,8 +9,11 @@ from chop.hw.rtl.fixed_hard_activation import HardSigmoid, HardSwish
 from chop.hw.rtl.fixed_leaky_relu import LeakyRelu
 from chop.hw.rtl.fixed_linear import Linear, Weights
 from chop.hw.rtl.fixed_lut import Lut
+from chop.hw.rtl.fixed_norm import LayerNorm, Norm, RmsNorm
+from chop.hw.rtl.fixed_piecewise import Piecewise
 from chop.hw.rtl.fixed_pool import AvgPool, MaxPool, Pool
 from chop.hw.rtl.fixed_relu import Relu
+from chop.hw.rtl.fixed_softmax import Softmax
 from chop.hw.rtl.gearbox import Gearbox
 from chop.hw.rtl.skid_buffer import Skid
 from chop.hw.rtl.sliding_window import SlidingWindow
@@ -32,17 +35,22 @@ __all__ = [
     "Gearbox",
     "HardSigmoid",
     "HardSwish",
+    "LayerNorm",
     "LeakyRelu",
     "Linear",
     "Lut",
     "MaxPool",
     "Mover",
     "Mul",
+    "Norm",
+    "Piecewise",
     "Pool",
     "Relu",
     "Reorder",
+    "RmsNorm",
     "Skid",
     "SlidingWindow",
+    "Softmax",
     "Sub",
     "Unary",
     "Weights",

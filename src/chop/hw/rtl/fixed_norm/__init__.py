@@ -1,0 +1,211 @@
+"""Normalisation of rows, in integers; the definition is in `chop.nn.quantizers.arithmetic.norm`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from chop.errors import ConfigError
+from chop.hw import golden
+from chop.hw.component import (
+    Component,
+    Cost,
+    Memory,
+    Parameter,
+    precision,
+    register,
+    result_precision,
+)
+from chop.hw.golden import Fixed, Ints
+from chop.hw.rtl.row_buffer import RowTwin, row_cost
+from chop.hw.samples import BYTE, COUNT, DOWN, WIDE, codes, stream
+from chop.hw.stream import Stream, pack_words
+from chop.hw.twin import Twin
+from chop.nn.quantizers import Integer
+from chop.nn.quantizers.arithmetic.norm import Z_FRAC, eps_code, guard_bits, largest_u
+from chop.nn.quantizers.arithmetic.tables import root_table
+
+WIDEST, MOST_BITS = 16, 62
+WAIT, LATENCY = 12, 5
+"""Cycles from the last beat of a row to its inverse root; registers behind the row's buffer."""
+R_WIDTH = 18
+ONE = Fixed(2, 0)
+"""The format of weights that are all 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """A weight and a bias for each element of a row, as codes; without a bias, None."""
+
+    weight: Ints
+    weight_format: Fixed
+    bias: Ints | None = None
+    bias_format: Fixed = ONE
+
+    @classmethod
+    def none(cls, size: int) -> Affine:
+        """Weights of 1 and no bias."""
+        return cls(np.ones(size, dtype=np.int64), ONE)
+
+
+@dataclass(frozen=True, eq=False)
+class Norm(Component):
+    """Rows of the last dimension normalised, weighed, and cast to `format`."""
+
+    source: Stream
+    affine: Affine
+    format: Fixed
+    eps: float = 1e-5
+    module = "fixed_norm"
+    is_centred = True
+
+    def __post_init__(self) -> None:
+        if self.source.format.width > WIDEST or self._u_width > MOST_BITS:
+            raise ConfigError(
+                f"{self.kind}: an operand has up to {WIDEST} bits and its sums up to {MOST_BITS}, "
+                f"got {self.source.format} in rows of {self.size}."
+            )
+        object.__setattr__(self, "inputs", (self.source,))
+        object.__setattr__(self, "outputs", (replace(self.source, format=self.format),))
+
+    @property
+    def size(self) -> int:
+        """Elements of a row."""
+        return self.source.shape[-1]
+
+    @property
+    def beats(self) -> int:
+        """Beats of a row."""
+        return self.size // self.source.lanes
+
+    @property
+    def _u_width(self) -> int:
+        number = self.source.format
+        integer = Integer(number.width, number.frac_width, number.is_signed)
+        return max(largest_u(integer, self.size, self.eps, self.is_centred).bit_length(), 18)
+
+    @property
+    def _eps_code(self) -> int:
+        return eps_code(self.eps, self.size, self.source.format.frac_width)
+
+    def golden(self, *data: Ints) -> Ints:
+        x, guard = data[0], guard_bits(self.size)
+        total = x.sum(axis=-1, keepdims=True) * int(self.is_centred)
+        q = self.size * (x * x).sum(axis=-1, keepdims=True) - total * total
+        r, k = _inverse_roots((q << guard) + self._eps_code)
+        z = ((self.size * x - total) * r) >> (np.maximum(k - guard // 2, 0) + 2)
+        return golden.cast(*self._weighed(z), self.format)
+
+    def _weighed(self, z: Ints) -> tuple[Ints, int]:
+        """z * weight + bias, and its fractional bits."""
+        one = self.affine
+        frac = Z_FRAC + one.weight_format.frac_width
+        product = golden.wide(z, golden.bits_of(z) + one.weight_format.width + 1) * one.weight
+        if one.bias is None:
+            return product, frac
+        wide = max(frac, one.bias_format.frac_width)
+        bits = golden.bits_of(product) + wide - frac
+        bits = max(bits, one.bias_format.width + wide - one.bias_format.frac_width) + 2
+        bias = golden.wide(one.bias, bits) << (wide - one.bias_format.frac_width)
+        return (golden.wide(product, bits) << (wide - frac)) + bias, wide
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        number = self.source.format
+        return {
+            "DATA_IN_0_PRECISION_0": number.width,
+            "DATA_IN_0_IS_SIGNED": number.is_signed,
+            "DATA_IN_0_TENSOR_SIZE_DIM_0": self.size,
+            "DATA_IN_0_PARALLELISM_DIM_0": self.source.lanes,
+            "IS_CENTRED": self.is_centred,
+            "GUARD": guard_bits(self.size),
+            "EPS": self._eps_code,
+            "U_WIDTH": self._u_width,
+            **precision("WEIGHT", self.affine.weight_format),
+            "HAS_BIAS": self.affine.bias is not None,
+            **precision("BIAS", self.affine.bias_format),
+            **result_precision(self.format),
+        }
+
+    def memories(self) -> tuple[Memory, ...]:
+        one = self.affine
+        found = [Memory("root", root_table(), 16, is_streamed=False)]
+        found.append(self._constants("weight", one.weight, one.weight_format))
+        if one.bias is not None:
+            found.append(self._constants("bias", one.bias, one.bias_format))
+        return tuple(found)
+
+    def _constants(self, name: str, values: Ints, number: Fixed) -> Memory:
+        lanes = self.source.lanes
+        words = pack_words(values.reshape(-1, lanes), number.width)
+        return Memory(name, tuple(words), number.width * lanes)
+
+    def twins(self) -> list[Twin]:
+        return [RowTwin(self.beats, WAIT, LATENCY)]
+
+    def cost(self) -> Cost:
+        lanes, width = self.source.lanes, self.source.format.width
+        growth = self.size.bit_length()
+        number_width = width + growth + R_WIDTH + 6
+        buffer = row_cost(self.beats, WAIT, lanes * width, number_width)
+        registers = lanes * (4 * width + 2 * growth + 3 * R_WIDTH + 2 * self.format.width + 20)
+        registers += 8 * (width + growth) + 3 * self._u_width + 160
+        multipliers = 3 * lanes + 3 + self.is_centred  # square, c * r, weight; root; sum * sum
+        return super().cost() + buffer + Cost(multipliers, register_bits=registers)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class LayerNorm(Norm):
+    """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimension."""
+
+    name = "fixed_layer_norm"
+
+    @classmethod
+    def cases(cls) -> Sequence[Component]:
+        return [
+            cls(stream(3, 8, lanes=2), _affine(8), BYTE),
+            cls(stream(2, 6, lanes=6), _affine(6, weight=WIDE), Fixed(16, 11)),
+            cls(stream(5), Affine.none(5), BYTE),
+            cls(stream(3, 4, lanes=2, number=WIDE), _affine(4, bias=None), DOWN, 1e-3),
+            cls(stream(2, 9, lanes=3, number=COUNT), _affine(9, weight=COUNT, bias=COUNT), BYTE),
+            cls(stream(2, 2, number=Fixed(16, 9)), _affine(2, bias=Fixed(12, 30)), Fixed(9, 3)),
+            cls(stream(3, 16, lanes=4), _affine(16), COUNT, 0.0),
+            cls(stream(3, 1), _affine(1), BYTE),
+        ]
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class RmsNorm(Norm):
+    """x / sqrt(mean of squares + eps) * weight over the last dimension."""
+
+    name = "fixed_rms_norm"
+    is_centred = False
+
+    @classmethod
+    def cases(cls) -> Sequence[Component]:
+        return [
+            cls(stream(3, 8, lanes=2), _affine(8, bias=None), BYTE),
+            cls(stream(2, 3, lanes=3, number=COUNT), Affine.none(3), Fixed(10, 6), 0.0),
+            cls(stream(2, 5, number=WIDE), _affine(5, weight=WIDE, bias=None), Fixed(16, 9)),
+        ]
+
+
+def _affine(size: int, weight: Fixed = BYTE, bias: Fixed | None = BYTE) -> Affine:
+    """Constants to test with."""
+    if bias is None:
+        return Affine(codes(weight, size), weight)
+    return Affine(codes(weight, size), weight, codes(bias, size, seed=8), bias)
+
+
+def _inverse_roots(u: Ints) -> tuple[Ints, Ints]:
+    """(r, k) with 1 / sqrt(u) = r * 2**(-18 - k), by table and one Newton step; 0 for 0."""
+    entries = np.array(root_table(), dtype=np.int64)
+    place = np.array([max(int(n).bit_length() - 1, 0) for n in u.reshape(-1)]).reshape(u.shape)
+    k, odd = place >> 1, place & 1
+    mantissa = (u >> np.maximum(2 * k - 16, 0)) << np.maximum(16 - 2 * k, 0)
+    s = entries[(odd << 7) | ((mantissa >> (9 + odd)) & 127)]
+    correction = ((3 << 34) - mantissa * ((s * s) >> 14)) >> 16
+    return np.where(u > 0, (s * correction) >> 17, 0), k
