@@ -22,6 +22,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.ops import find_op, node_module
 from chop.nn.quantized.function import call_quantizers, is_quantized_function
+from chop.nn.quantized.integer import node_arithmetic
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass, Integer, Quantizer
 
@@ -180,7 +181,10 @@ def _arguments(
     for name in ("input", "other"):
         if isinstance(found.get(name), int | float):
             found[name] = constant(found[name])
-    return {n: _brought(value, formats.get(n)) for n, value in found.items() if n != "config"}
+    found = {n: _brought(value, formats.get(n)) for n, value in found.items() if n != "config"}
+    if node_arithmetic(node) == "integer":
+        found["integer"] = {**formats, "data_out": result_format(node)}
+    return found
 
 
 def _moved(node: fx.Node, given: Sequence[Any], named: Mapping[str, Any]) -> Any:

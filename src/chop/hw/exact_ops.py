@@ -16,7 +16,11 @@ from chop.errors import HardwareError, RegistryError
 from chop.hw.exact import Codes, Exact
 
 Arguments = Mapping[str, Any]
-"""Of a call: operands and parameters are `Exact`, settings are as torch has them."""
+"""Of a call: operands and parameters are `Exact`, settings are as torch has them.
+
+Under `integer`, where the call's config says `arithmetic = "integer"`: its formats by argument, and
+`data_out`.
+"""
 ExactOp = Callable[[Arguments], Exact]
 F = TypeVar("F", bound=ExactOp)
 

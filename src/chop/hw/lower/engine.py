@@ -139,8 +139,6 @@ def supported_ops() -> list[str]:
 
 
 _NEAREST = {
-    "softmax": "leave it out, the largest logit stays the largest",
-    "layer_norm": "batch_norm1d",
     "matmul": "linear",
     "div": "mul by the reciprocal",
     "adaptive_max_pool2d": "max_pool2d",

@@ -94,6 +94,7 @@ ROWS = (
         5,
         compute=computes("input* dim", _softmax, integer=integer.softmax),
         dims="along_dimension",
+        rtl="fixed_softmax",
     ),
     _activation("softmin", "Softmin", "softmin", 6, dims="along_dimension"),
     _activation("log_softmax", "LogSoftmax", "log_softmax", 6, dims="along_dimension"),

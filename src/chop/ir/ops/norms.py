@@ -48,6 +48,7 @@ ROWS = (
             integer=integer.layer_norm,
         ),
         dims="norm_last",
+        rtl="fixed_layer_norm",
     ),
     layer(
         "rms_norm",
@@ -62,6 +63,7 @@ ROWS = (
             integer=integer.rms_norm,
         ),
         dims="norm_last",
+        rtl="fixed_rms_norm",
     ),
     layer(
         "group_norm",

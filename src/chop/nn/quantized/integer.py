@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from chop.errors import ConfigError
-from chop.ir.ops import Compute
+from chop.ir.ops import Compute, node_module
 from chop.ir.ops.integer import IntegerCall
 from chop.nn.quantizers import Bypass, Integer, Quantizer
 from chop.nn.quantizers.arithmetic.codes import LARGEST_WIDTH
-from chop.nn.quantizers.operands import ARITHMETIC
+from chop.nn.quantizers.operands import ARITHMETIC, ARITHMETICS
 
 DATA_OUT = "data_out"
 """The role of a result; it passes unchanged unless the config speaks of it."""
@@ -79,3 +79,12 @@ class _InsteadOf(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return gradients[0], None
+
+
+def node_arithmetic(node: fx.Node) -> str:
+    """How a node of a graph computes: by the config of its layer or of its call."""
+    config = node.kwargs.get("config") if node.op == "call_function" else None
+    if node.op == "call_module":
+        config = getattr(node_module(node), "config", None)
+    told = config.get(ARITHMETIC) if isinstance(config, Mapping) else None
+    return str(told or ARITHMETICS[0])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
+from torch import fx
 
 from chop.errors import ConfigError
 from chop.hw import golden
@@ -18,13 +21,30 @@ from chop.hw.component import (
     register,
     result_precision,
 )
+from chop.hw.exact import Exact, rounded
+from chop.hw.exact_ops import Arguments, along, exact_op, refuse_setting, with_bias
 from chop.hw.golden import Fixed, Ints
+from chop.hw.lower import Lowerer, Value, formats, lowers
+from chop.hw.lower.rows import (
+    add_rows,
+    codes_of,
+    constant,
+    made,
+    require_integers,
+    row_operand,
+)
 from chop.hw.rtl.row_buffer import RowTwin, row_cost
 from chop.hw.samples import BYTE, COUNT, DOWN, WIDE, codes, stream
 from chop.hw.stream import Stream, pack_words
 from chop.hw.twin import Twin
 from chop.nn.quantizers import Integer
-from chop.nn.quantizers.arithmetic.norm import Z_FRAC, eps_code, guard_bits, largest_u
+from chop.nn.quantizers.arithmetic.norm import (
+    DEFAULT_RMS_EPS,
+    Z_FRAC,
+    eps_code,
+    guard_bits,
+    largest_u,
+)
 from chop.nn.quantizers.arithmetic.tables import root_table
 
 WIDEST, MOST_BITS = 16, 62
@@ -209,3 +229,101 @@ def _inverse_roots(u: Ints) -> tuple[Ints, Ints]:
     s = entries[(odd << 7) | ((mantissa >> (9 + odd)) & 127)]
     correction = ((3 << 34) - mantissa * ((s * s) >> 14)) >> 16
     return np.where(u > 0, (s * correction) >> 17, 0), k
+
+
+# -- from a node -----------------------------------------------------------------------------------
+
+
+@lowers("fixed_layer_norm")
+def lower_layer_norm(low: Lowerer, node: fx.Node) -> Value:
+    """Layer normalisation over the last dimension."""
+    return _lower(low, node, LayerNorm, low.setting(node, "eps", 1e-5))
+
+
+@lowers("fixed_rms_norm")
+def lower_rms_norm(low: Lowerer, node: fx.Node) -> Value:
+    """Root-mean-square normalisation over the last dimension."""
+    eps = low.setting(node, "eps", None)
+    return _lower(low, node, RmsNorm, DEFAULT_RMS_EPS if eps is None else eps)
+
+
+def _lower(low: Lowerer, node: fx.Node, kind: type[Norm], eps: float) -> Value:
+    require_integers(low, node)
+    value = row_operand(low, node)
+    shape = tuple(low.setting(node, "normalized_shape", ()))
+    if shape != value.shape[-1:]:
+        allowed = f"Allowed: the last dimension, {value.shape[-1]}"
+        raise low.refuse(node, f"normalized_shape = {shape}", allowed)
+    affine = _affine_of(low, node, value.shape[-1])
+    arguments = (low.stream(value), affine, low.result_format(node), float(eps))
+    return add_rows(low, node, value, made(low, node, kind, *arguments))
+
+
+def _affine_of(low: Lowerer, node: fx.Node, size: int) -> Affine:
+    """Weight and bias in the formats that the node brings them to."""
+    weight, bias = (constant(low, node, name) for name in ("weight", "bias"))
+    found = Affine.none(size)
+    if weight is not None:
+        number = formats.parameter_format(node, "weight")
+        found = replace(found, weight=codes_of(weight, number), weight_format=number)
+    if bias is not None:
+        number = formats.parameter_format(node, "bias")
+        found = replace(found, bias=codes_of(bias, number), bias_format=number)
+    return found
+
+
+# -- by definition ---------------------------------------------------------------------------------
+
+
+def _one_over_root(u: int) -> tuple[int, int]:
+    """(r, k): 1 / sqrt(u) is r * 2**(-18 - k); the table's middle, and one Newton step."""
+    if u == 0:
+        return 0, 0
+    k = (u.bit_length() - 1) // 2
+    mantissa = u * 65536 // 4**k
+    unit = 512 if mantissa < 131072 else 1024  # 128 intervals from 1 to 2, 128 from 2 to 4
+    middle = Fraction((2 * (mantissa // unit) + 1) * unit, 131072)
+    square = 4 * 2**32 * middle.denominator // middle.numerator  # (2 * 65536 / sqrt(middle))**2
+    s = (math.isqrt(square) + 1) // 2
+    return s * ((3 * 2**34 - mantissa * (s * s // 2**14)) // 2**16) // 2**17, k
+
+
+def _exact_rows(x: Exact, eps: float, frac_width: int, is_centred: bool) -> Exact:
+    """Each row of the last dimension normalised, with 16 fractional bits."""
+    n = x.shape[-1]
+    bits = max(16 - (max(n - 1, 1).bit_length() - 1), 0)
+    half_guard = (bits + 1) // 2
+    least = round(Fraction(eps) * n * n * Fraction(4) ** (frac_width + half_guard))
+    found = []
+    for row in rounded(x, frac_width, "nearest_even").reshape(-1, n).tolist():
+        total = sum(row) if is_centred else 0
+        spread = n * sum(v * v for v in row) - total * total
+        r, k = _one_over_root(spread * 4**half_guard + least)
+        unit = 4 * 2 ** max(k - half_guard, 0)
+        found.append([(n * v - total) * r // unit for v in row])
+    return Exact(np.array(found, dtype=np.int64).reshape(x.shape), 16)
+
+
+def _exact_norm(a: Arguments, eps: float, is_centred: bool) -> Exact:
+    numbers = a.get("integer")
+    if numbers is None:
+        raise refuse_setting("arithmetic", "float", "'integer'")
+    x = a["input"]
+    if tuple(a["normalized_shape"]) != x.shape[-1:]:
+        raise refuse_setting("normalized_shape", a["normalized_shape"], "the last dimension")
+    z = _exact_rows(x, eps, numbers["input"].frac_width, is_centred)
+    z = z if a.get("weight") is None else z * along(a["weight"], -1, len(x.shape))
+    return with_bias(z, a.get("bias"), -1)
+
+
+@exact_op("layer_norm", "input normalized_shape weight bias eps")
+def exact_layer_norm(a: Arguments) -> Exact:
+    """(x - mean) / sqrt(variance + eps) * weight + bias, in the stated integers."""
+    return _exact_norm(a, a.get("eps", 1e-5), is_centred=True)
+
+
+@exact_op("rms_norm", "input normalized_shape weight eps")
+def exact_rms_norm(a: Arguments) -> Exact:
+    """x / sqrt(mean of squares + eps) * weight, in the stated integers."""
+    eps = a.get("eps")
+    return _exact_norm(a, 2.0**-23 if eps is None else eps, is_centred=False)

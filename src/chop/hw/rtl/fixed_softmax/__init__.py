@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import decimal
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
+from torch import fx
 
 from chop.errors import ConfigError
 from chop.hw import golden
 from chop.hw.component import Component, Cost, Memory, Parameter, register, result_precision
+from chop.hw.exact import Exact, rounded
+from chop.hw.exact_ops import Arguments, exact_op, refuse_setting
 from chop.hw.golden import Fixed, Ints
+from chop.hw.lower import Lowerer, Value, lowers
+from chop.hw.lower.rows import add_rows, made, require_integers, row_operand
 from chop.hw.rtl.row_buffer import RowsTwin, row_cost
 from chop.hw.samples import BIT, BYTE, COUNT, WIDE, stream
 from chop.hw.stream import Stream
@@ -128,3 +136,68 @@ def _reciprocals(total: Ints) -> Ints:
     r = entries[(mantissa >> 8) & 255]
     correction = ((1 << RECIPROCAL_FRAC) - mantissa * r) >> 15
     return np.where(total > 0, (r * correction) >> place, 0)
+
+
+# -- from a node -----------------------------------------------------------------------------------
+
+
+@lowers("fixed_softmax")
+def lower_softmax(low: Lowerer, node: fx.Node) -> Value:
+    """Softmax over the last dimension."""
+    require_integers(low, node)
+    value = row_operand(low, node)
+    dim = low.setting(node, "dim", None)
+    if dim not in (-1, len(value.shape)):  # a tensor of the graph has a batch dimension before
+        raise low.refuse(node, f"dim = {dim}", "Allowed: the last dimension")
+    number = low.result_format(node)
+    return add_rows(low, node, value, made(low, node, Softmax, low.stream(value), number))
+
+
+# -- by definition ---------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=64)
+def _exp_entries(one: int, step: int, frac_width: int) -> list[int]:
+    """one * exp(-i * step * 2**-frac_width) for i from 0 to 255, rounded, to 40 digits."""
+    with decimal.localcontext() as context:
+        context.prec = 40
+        unit = decimal.Decimal(step) * decimal.Decimal(2) ** -frac_width
+        found = [decimal.Decimal(one) * (-unit * i).exp() for i in range(256)]
+    return [int(x.to_integral_value(decimal.ROUND_HALF_EVEN)) for x in found]
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _parts(far: tuple[int, ...], width: int, frac_width: int) -> tuple[int, ...]:
+    """65535 * exp(-d) for the differences of a row."""
+    if width <= 8 or frac_width <= 4:
+        entries = _exp_entries(65535, 1, frac_width)
+        return tuple(entries[d] if d < 256 else entries[255] for d in far)
+    coarse, fine = _exp_entries(65535, 256, frac_width), _exp_entries(65536, 1, frac_width)
+    return tuple((coarse[d // 256] * fine[d % 256] + 32768) // 65536 for d in far)
+
+
+def _one_over(total: int) -> int:
+    """2**33 / total: the mantissa's reciprocal at the middle of its 256th, and one Newton step."""
+    power = 1 << (total.bit_length() - 1)
+    mantissa = total * 65536 // power
+    middle = Fraction(2 * (mantissa // 256) + 1, 512)  # of the interval, from 1 to 2
+    r = round(65536 / middle)
+    return r * ((2**33 - mantissa * r) // 2**15) // power
+
+
+@exact_op("softmax", "input dim _stacklevel dtype")
+def exact_softmax(a: Arguments) -> Exact:
+    """exp(x - max) over the sum of them, over the last dimension, in the stated integers."""
+    formats = a.get("integer")
+    if formats is None:
+        raise refuse_setting("arithmetic", "float", "'integer'")
+    x, number = a["input"], formats["input"]
+    if a.get("dim") not in (-1, len(x.shape) - 1):
+        raise refuse_setting("dim", a.get("dim"), "the last dimension")
+    rows = rounded(x, number.frac_width, "nearest_even").reshape(-1, x.shape[-1]).tolist()
+    found = []
+    for row in rows:
+        parts = _parts(tuple(max(row) - v for v in row), number.width, number.frac_width)
+        r = _one_over(sum(parts))
+        found.append([part * r for part in parts])
+    return Exact(np.array(found, dtype=np.int64).reshape(x.shape), 33)
