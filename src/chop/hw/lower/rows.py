@@ -51,7 +51,7 @@ def made(low: Lowerer, node: fx.Node, component: Any, *arguments: Any) -> Compon
 def constant(low: Lowerer, node: fx.Node, name: str) -> Tensor | None:
     """A parameter: of the module, or the attribute that the function is called with."""
     if node.op == "call_module":
-        return getattr(node_module(node), name, None)  # type: ignore[return-value]
+        return getattr(node_module(node), name, None)
     given = dict(named_arguments(node)).get(name)
     if given is None:
         return None

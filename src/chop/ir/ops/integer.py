@@ -51,15 +51,15 @@ def softmax(call: IntegerCall) -> Tensor:
 
 def layer_norm(call: IntegerCall) -> Tensor:
     """Layer normalisation."""
-    names = ("normalized_shape", "weight", "bias")
-    given = [call.setting(name, None) for name in names]
-    return norm.layer_norm(call.operand, *given, call.setting("eps", 1e-5), call.formats)
+    shape, weight, bias = (call.setting(n, None) for n in ("normalized_shape", "weight", "bias"))
+    eps = call.setting("eps", 1e-5)
+    return norm.layer_norm(call.operand, shape, weight, bias, eps, call.formats)
 
 
 def rms_norm(call: IntegerCall) -> Tensor:
     """Root-mean-square normalisation."""
-    given = [call.setting(name, None) for name in ("normalized_shape", "weight", "eps")]
-    return norm.rms_norm(call.operand, *given, call.formats)
+    shape, weight, eps = (call.setting(n, None) for n in ("normalized_shape", "weight", "eps"))
+    return norm.rms_norm(call.operand, shape, weight, eps, call.formats)
 
 
 def by_table(call: IntegerCall) -> Tensor:

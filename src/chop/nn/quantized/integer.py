@@ -67,7 +67,7 @@ def compute_integers(
 
 def with_gradient_of(values: Tensor, result: Tensor) -> Tensor:
     """`values`, with the gradient of `result`."""
-    found: Tensor = _InsteadOf.apply(result, values)
+    found: Tensor = _InsteadOf.apply(result, values)  # type: ignore[no-untyped-call]
     return found
 
 

@@ -151,7 +151,6 @@ module fixed_norm #(
   logic [PLACE_WIDTH-2:0] half, shift;
   logic [5*(PLACE_WIDTH-1)-1:0] shift_q;
   logic [8*SUM_WIDTH-1:0] sums_q;
-  logic [3:0] is_some_q;
   logic [7:0] valid_q;
   logic is_odd_q;
   logic [15:0] roots[256];
@@ -165,7 +164,7 @@ module fixed_norm #(
     end
   end
 
-  // U = m * 4**half with m from 1 to 4; what all of c is 0 for may be below 2**GUARD.
+  // U = m * 4**half with m from 1 to 4. Where U is 0, or below 2**GUARD, all of c is 0.
   assign q      = size_squares_q - squared_sum_q;
   assign half   = place_q[PLACE_WIDTH-1:1];
   assign shift  = 32'(half) >= GUARD / 2 ? half - (PLACE_WIDTH - 1)'(GUARD / 2) : '0;
@@ -186,10 +185,9 @@ module fixed_norm #(
     root_squared_q <= 18'((32'(root_0_q) * 32'(root_0_q)) >> 14);
     root_2_q       <= root_1_q;
     correction_q   <= 20'((36'hC_0000_0000 - 36'(mantissa_2_q) * 36'(root_squared_q)) >> 16);
-    r_q            <= is_some_q[3] ? R_WIDTH'((36'(root_2_q) * 36'(correction_q)) >> 17) : '0;
+    r_q            <= R_WIDTH'((36'(root_2_q) * 36'(correction_q)) >> 17);
     shift_q        <= {shift_q[4*(PLACE_WIDTH-1)-1:0], shift};
     sums_q         <= {sums_q[7*SUM_WIDTH-1:0], sum_q};
-    is_some_q      <= {is_some_q[2:0], u_1_q != '0};
     valid_q        <= rst ? '0 : {valid_q[6:0], load_q[2] && last_q[2]};
   end
 

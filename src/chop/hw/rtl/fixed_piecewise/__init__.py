@@ -112,7 +112,8 @@ def along_lines(x: Exact, function: Callable[[Any], Any], source: Any, out: Any)
     wanted = np.asarray(function(numbers)) * 2.0**out.frac_width
     ends = (-(2.0**40), 2.0**40)
     if out.overflow == "saturate":
-        ends = tuple(float(end) for end in code_range(out.width, out.is_signed, out.narrow))
+        least, most = code_range(out.width, out.is_signed, out.narrow)
+        ends = (float(least), float(most))
         wanted = np.clip(wanted, ends[0] - 4096, ends[1] + 4096)
     place = rounded(x, source.frac_width, "nearest_even") & (2**source.width - 1)
     for bits in range(4, 13):
@@ -125,7 +126,7 @@ def along_lines(x: Exact, function: Callable[[Any], Any], source: Any, out: Any)
     return coded(lines[0][place // length] + steps, frac_width)
 
 
-def _fitted_lines(wanted: Any, ends: tuple[float, ...]) -> tuple[tuple[Any, Any], float]:
+def _fitted_lines(wanted: Any, ends: tuple[float, float]) -> tuple[tuple[Any, Any], float]:
     """Bases and slopes in 16 * length parts of a last place, and how far they are away at most."""
     length = wanted.shape[1]
     scaled, along = wanted * (16.0 * length), np.arange(length)

@@ -248,12 +248,12 @@ module fixed_softmax #(
   end
 
   // sum = m * 2**place, m from 1 to 2 with 16 fractional bits; r = 1 / m by table, then Newton.
+  // A sum of 0 has no reciprocal, and no element that asks for it: all of the row is 0.
   logic [PLACE_WIDTH-1:0] place, place_0_q, place_1_q, place_2_q;
   logic [16:0] mantissa_0_q, mantissa_1_q;
   logic [15:0] r_1_q, r_2_q;
   logic [17:0] correction_q;
   logic [R_WIDTH-1:0] reciprocal_q;
-  logic [2:0] is_some_q;
   logic [3:0] valid_q;
   logic [15:0] reciprocals[256];
 
@@ -275,8 +275,7 @@ module fixed_softmax #(
     place_2_q    <= place_1_q;
     r_2_q        <= r_1_q;
     correction_q <= 18'((34'h2_0000_0000 - 34'(mantissa_1_q) * 34'(r_1_q)) >> 15);
-    reciprocal_q <= is_some_q[2] ? R_WIDTH'((34'(r_2_q) * 34'(correction_q)) >> place_2_q) : '0;
-    is_some_q    <= {is_some_q[1:0], sum_q != '0};
+    reciprocal_q <= R_WIDTH'((34'(r_2_q) * 34'(correction_q)) >> place_2_q);
     valid_q      <= rst ? '0 : {valid_q[2:0], sum_done_q};
   end
 

@@ -25,7 +25,7 @@ class RowTwin(Bracket):
         self.level = self.scalars = self.waiting = self.taken = self.issued = 0
 
     def step(self, taken: bool, given: bool) -> None:
-        issues = self.level > 0 and self.scalars > 0 and self.count < 2
+        issues = self.scalars > 0 and self.count < 2  # a row with a number has beats
         self.advance(issues, given)
         self.level += taken - issues
         self.takes = self.level < self.slots

@@ -55,7 +55,7 @@ module row_buffer #(
 
   assign data_in_0_ready = level_q != LEVEL_WIDTH'(SLOTS);
   assign load            = data_in_0_valid && data_in_0_ready;
-  assign issue           = enable && level_q != '0 && count_q != '0;
+  assign issue           = enable && count_q != '0;  // a row with a number has beats
   assign is_last         = beat_q == BEAT_WIDTH'(BEATS - 1);
   assign leaves          = issue && is_last;
 

@@ -132,5 +132,5 @@ def _lines(
     bases = ((away.amax(1) + away.amin(1)) / 2).round()
     given = (bases[:, None] + slopes[:, None] * along) / scale
     error = (given.clamp(*ends) - values.clamp(*ends)).abs().max()
-    made = (tuple(int(v) for v in t.tolist()) for t in (bases, slopes))
-    return Lines(*made, low_bits, frac_width + low_bits + 4, float(error))
+    made = [tuple(int(v) for v in t.tolist()) for t in (bases, slopes)]
+    return Lines(made[0], made[1], low_bits, frac_width + low_bits + 4, float(error))
