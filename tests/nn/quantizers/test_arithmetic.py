@@ -1,6 +1,8 @@
 """Softmax, norms and tables in integers: within their stated bounds of the real functions."""
 
+import importlib.util
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -251,3 +253,22 @@ def test_what_is_too_wide_is_refused():
     with pytest.raises(ConfigError, match="rows of at most 16384 elements, got 16385"):
         softmax.check_settings(BYTE, 16385)
     assert norm.rms_norm(x, [1 << 13], None, 1e-5, formats).abs().max() == 0
+
+
+def test_masks_of_hugging_face_models_are_masks():
+    x = torch.tensor([[1.0, 2.0, 3.0]]) + torch.tensor([0.0, 0.0, torch.finfo(torch.float32).min])
+    wanted = softmax.softmax(torch.tensor([[1.0, 2.0, -math.inf]]), -1, BYTE, PART)
+    assert torch.equal(softmax.softmax(x, -1, BYTE, PART), wanted)
+    assert torch.equal(softmax.softmax(x.double(), -1, BYTE, PART), wanted.double())
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def test_the_table_of_the_page_is_what_is_measured():
+    docs = Path(__file__).parents[3] / "docs"
+    spec = importlib.util.spec_from_file_location("make_arithmetic", docs / "make_arithmetic.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (docs / "hardware.md").read_text()
+    assert module.page_with(page, module.table()) == page

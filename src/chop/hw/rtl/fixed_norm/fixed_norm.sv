@@ -3,7 +3,7 @@
 // With N elements, S their sum (0 where not centred) and G = GUARD:
 //   U = (N * sum(x * x) - S * S) * 2**G + EPS, r * 2**(-18 - k) = 1 / sqrt(U) by table and Newton,
 //   z = (N * x - S) * r >> (k - G/2 + 2), data_out_0 = cast(z * 2**-16 * weight + bias).
-// Rows overlap: N / lanes cycles for each. Latency: a row and 18 cycles.
+// Rows overlap: N / lanes cycles for each. Latency: a row and 17 cycles.
 `default_nettype none
 
 module fixed_norm #(

@@ -1,6 +1,6 @@
 // Softmax of rows: e = 65535 * exp(x - max(x)) by table, then e * (2**33 / sum(e)), cast.
 // Masked elements take no part and give 0; so does a row that is masked whole.
-// Rows overlap: SIZE / lanes cycles for each. Latency: two rows and 16 cycles (17 with two tables).
+// Rows overlap: SIZE / lanes cycles for each. Latency: two rows and 15 cycles (16 with two tables).
 `default_nettype none
 
 module fixed_softmax #(

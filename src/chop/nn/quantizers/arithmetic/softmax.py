@@ -6,10 +6,11 @@
     R = 2**33 / sum(e)                          `tables.reciprocal`, once for each row
     y = e * R * 2**-33, brought to `data_out`
 
-Elements of minus infinity, or masked, take no part and give exactly 0; a row that has no other
-elements gives 0 everywhere. The bound of the error, in last places of a result with f fractional
-bits and n elements in a row, is `error_bound`: 0.5 of rounding, and 2**f times the errors of the
-exponentials (n * 0.5 / 65535 with one table, n * 1.5 / 65535 with two) and of the reciprocal.
+Elements below -2**100 (minus infinity, or what models add for a mask) take no part and give exactly
+0; a row that has no other elements gives 0 everywhere. The bound of the error, in last places of a
+result with f fractional bits and n elements in a row, is `error_bound`: 0.5 of rounding, and 2**f
+times the errors of the exponentials (n * 0.5 / 65535 with one table, n * 1.5 / 65535 with two) and
+of the reciprocal.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from chop.nn.quantizers.arithmetic.tables import (
 from chop.nn.quantizers.integer import Integer
 
 LONGEST_ROW = 1 << 14
+MASKED = -(2.0**100)
+"""Elements up to here are masked."""
 FINE_ONE = 1 << 16
 """What stands for 1 in the table of the low 8 bits of a difference: 17 bits."""
 
@@ -81,7 +84,7 @@ def softmax_codes(codes: Tensor, number: Integer, keep: Tensor | None = None) ->
 
 
 def softmax(x: Tensor, dim: int, data_in: Integer, data_out: Integer) -> Tensor:
-    """Softmax of `x` over `dim`, in integers; what is minus infinity is masked.
+    """Softmax of `x` over `dim`, in integers; what is minus infinity, or nearly, is masked.
 
     >>> x = torch.tensor([[1.0, 1.0, float("-inf")], [0.0, 2.0, 2.0]])
     >>> softmax(x, -1, Integer(8, 4), Integer(8, 7, is_signed=False)).tolist()
@@ -92,7 +95,7 @@ def softmax(x: Tensor, dim: int, data_in: Integer, data_out: Integer) -> Tensor:
         return x.clone()
     rows = rows_last(x, dim)
     codes = encode(rows.nan_to_num(nan=0.0), data_in)
-    exact = softmax_codes(codes, data_in, rows != -math.inf)
+    exact = softmax_codes(codes, data_in, rows > MASKED)
     y = decode(exact, RECIPROCAL_FRAC, data_out, x.dtype)
     y = torch.where(rows.isnan().any(-1, keepdim=True), math.nan, y)
     return y.movedim(-1, dim)
