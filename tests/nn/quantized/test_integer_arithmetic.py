@@ -1,5 +1,7 @@
 """`arithmetic = "integer"` in a config: values of the hardware, gradients of the float op."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -80,7 +82,7 @@ def test_training_goes_through_it():
     x = random(64, 8)
     wanted = x[:, :3].argmax(1)
     optimizer = torch.optim.Adam(model.parameters(), 0.05)
-    for _ in range(40):
+    for _ in range(25):
         optimizer.zero_grad()
         loss = F.nll_loss((model(x) + 1e-3).log(), wanted)
         loss.backward()
@@ -126,3 +128,19 @@ def test_other_formats_have_no_integer_arithmetic():
 def test_a_softmax_without_its_dimension_is_refused():
     with pytest.raises(ConfigError, match="softmax: dim must be given"):
         softmax_integer(random(2, 3), config=CONFIG)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_halves_are_computed_in_float32_and_rounded_to_their_type(dtype):
+    x = random(20, 8).to(dtype)
+    wanted = softmax.softmax(x.float(), -1, Integer(12, 8), Integer(12, 11))
+    assert torch.equal(softmax.softmax(x, -1, Integer(12, 8), Integer(12, 11)), wanted.to(dtype))
+
+
+@pytest.mark.slow
+def test_a_layer_compiles_and_copies():
+    layer = from_float(nn.LayerNorm(12), CONFIG).eval()
+    compiled = torch.compile(copy.deepcopy(layer), backend="eager")
+    x = random(3, 12)
+    with torch.no_grad():
+        assert torch.equal(compiled(x), layer(x))

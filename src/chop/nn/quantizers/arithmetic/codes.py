@@ -15,18 +15,19 @@ MOST_BITS = 53
 
 
 def encode(x: Tensor, number: Integer) -> Tensor:
-    """The codes of `x`, as int64.
+    """The codes of `x`, as int64; of what is no number, 0.
 
     >>> encode(torch.tensor([0.30, -9.0]), Integer(8, 4)).tolist()
     [5, -128]
     """
-    values = number.quantize(x).double()
-    return (values * 2.0**number.frac_width).round().to(torch.int64)
+    wide = x if x.dtype in (torch.float32, torch.float64) else x.float()  # halves lack bits
+    values = number(wide.detach().nan_to_num(nan=0.0))
+    return (values.double() * 2.0**number.frac_width).to(torch.int64)
 
 
 def decode(codes: Tensor, frac_width: int, out: Integer, dtype: torch.dtype) -> Tensor:
     """codes * 2**-frac_width, brought to the format `out`."""
-    return out.quantize(codes.double() * 2.0**-frac_width).to(dtype)
+    return out(codes.double() * 2.0**-frac_width).to(dtype)
 
 
 def check_width(number: Integer, what: str) -> None:

@@ -59,14 +59,9 @@ def function_by_table(
     check_width(data_in, "data_in")
     if x.numel() == 0:
         return x.clone()
-    codes = encode(x.nan_to_num(nan=0.0), data_in)
-    if data_in.width <= WHOLE_TABLE:
-        values = function(codes.double() * 2.0**-data_in.frac_width)
-        y = data_out.quantize(values).to(x.dtype)
-    else:
-        lines = _kept_lines(key, _Held(function), data_in, data_out)
-        y = decode(line_codes(codes, data_in, lines), lines.frac_width, data_out, x.dtype)
-    return torch.where(x.isnan(), torch.nan, y)
+    places = encode(x, data_in) & (2**data_in.width - 1)
+    results = _results(key, _Held(function), data_in, data_out).to(x.device, x.dtype)
+    return torch.where(x.isnan(), torch.nan, results[places])
 
 
 class _Held:
@@ -83,16 +78,24 @@ class _Held:
 
 
 @functools.lru_cache(maxsize=64)
-def _kept_lines(key: Hashable, held: _Held, data_in: Integer, data_out: Integer) -> Lines:
-    return fit_lines(held.function, data_in, data_out)
+def _results(key: Hashable, held: _Held, data_in: Integer, data_out: Integer) -> Tensor:
+    """The result for every code, read as an unsigned number: at most 2**16 doubles."""
+    if data_in.width <= WHOLE_TABLE:
+        return data_out.quantize(held.function(all_numbers(data_in)))
+    lines = fit_lines(held.function, data_in, data_out)
+    exact = line_codes(torch.arange(2**data_in.width), lines)
+    return decode(exact, lines.frac_width, data_out, torch.float64)
 
 
-def line_codes(codes: Tensor, data_in: Integer, lines: Lines) -> Tensor:
-    """base + slope * l for each code, with `lines.frac_width` fractional bits."""
-    place = codes & (2**data_in.width - 1)  # as an unsigned number
-    bases, slopes = (torch.tensor(t, device=codes.device) for t in (lines.bases, lines.slopes))
-    line = place >> lines.low_bits
-    return bases[line] + slopes[line] * (place & (2**lines.low_bits - 1))
+def line_codes(places: Tensor, lines: Lines) -> Tensor:
+    """base + slope * l for codes read as unsigned numbers, with `lines.frac_width` fractional bits.
+
+    >>> line_codes(torch.tensor([0, 3, 4]), Lines((16, 24), (2, 1), 2, 4, 0.0)).tolist()
+    [16, 22, 24]
+    """
+    bases, slopes = (torch.tensor(t) for t in (lines.bases, lines.slopes))
+    line = places >> lines.low_bits
+    return bases[line] + slopes[line] * (places & (2**lines.low_bits - 1))
 
 
 def all_numbers(number: Integer) -> Tensor:

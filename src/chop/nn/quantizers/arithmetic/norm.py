@@ -119,7 +119,7 @@ def _norm(
     check_settings(data_in, rows.shape[-1], eps, is_centred)
     if x.numel() == 0:
         return x.clone()
-    z = normalise_codes(encode(rows.nan_to_num(nan=0.0), data_in), data_in, eps, is_centred)
+    z = normalise_codes(encode(rows, data_in), data_in, eps, is_centred)
     exact, frac_width = _affine(z, affine, formats)
     y = decode(exact, frac_width, formats["data_out"], x.dtype)
     y = torch.where(rows.isnan().any(-1, keepdim=True), torch.nan, y)

@@ -94,7 +94,7 @@ def softmax(x: Tensor, dim: int, data_in: Integer, data_out: Integer) -> Tensor:
     if x.numel() == 0:
         return x.clone()
     rows = rows_last(x, dim)
-    codes = encode(rows.nan_to_num(nan=0.0), data_in)
+    codes = encode(rows, data_in)
     exact = softmax_codes(codes, data_in, rows > MASKED)
     y = decode(exact, RECIPROCAL_FRAC, data_out, x.dtype)
     y = torch.where(rows.isnan().any(-1, keepdim=True), math.nan, y)
