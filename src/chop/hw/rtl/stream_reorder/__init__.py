@@ -10,6 +10,7 @@ import numpy as np
 from chop.errors import ConfigError
 from chop.hw.component import Component, Cost, Memory, Parameter, register
 from chop.hw.golden import Ints
+from chop.hw.process import Phase, Process
 from chop.hw.samples import NARROW, stream
 from chop.hw.stream import Stream, pack_words
 from chop.hw.twin import Twin
@@ -23,17 +24,14 @@ class ReorderTwin(Twin):
     def __init__(self, beats: int) -> None:
         self.arguments = (beats,)
         self.beats = beats
-        self.written = self.read = self.full = 0
 
-    def step(self, taken: bool, given: bool) -> None:
-        self.written += taken
-        self.read += given
-        if self.written == self.beats:
-            self.written, self.full = 0, self.full + 1
-        if self.read == self.beats:
-            self.read, self.full = 0, self.full - 1
-        self.gives = self.full > 0
-        self.takes = self.full < 2
+    def process(self) -> Process:
+        whole = {0: self.beats}
+        phases = (
+            Phase(self.beats - 1, needs=whole, gives=(0,)),
+            Phase(needs=whole, frees=whole, gives=(0,)),
+        )
+        return Process(phases, slots=(2 * self.beats,), depth=0)
 
 
 @register
