@@ -196,6 +196,8 @@ ORDER = [
         "read_q == SLOT_WIDTH'(SLOTS - 1)",
         "1'b0",
     ),
+    Mutant("no beat goes round the memory", "fifo", "push && write_q == ahead", "1'b0"),
+    Mutant("the slot is not read ahead", "fifo", "slots[ahead]", "slots[read_q]"),
     Mutant("a beat is repeated", "fifo", "pop", "1'b0", "if (pop) read_q"),
     Mutant("the queue is written past its end", "fifo", "write_q == LAST_SLOT", "1'b0"),
     Mutant(
@@ -226,26 +228,38 @@ ORDER = [
     Mutant(
         "banks are not changed when one is full",
         "stream_reorder",
-        "if (filled) write_bank_q <= !write_bank_q;",
+        "if (filled) write_half_q <= !write_half_q;",
         "",
     ),
     Mutant(
         "banks are not changed when one is empty",
         "stream_reorder",
-        "if (emptied) read_bank_q <= !read_bank_q;",
+        "if (emptied) read_half_q <= !read_half_q;",
         "",
     ),
     Mutant(
         "a bank is full one beat early",
         "stream_reorder",
-        "write_q == BEAT_WIDTH'(BEATS - 1)",
-        "write_q == BEAT_WIDTH'(BEATS - 2)",
+        "write_q == ADDRESS_WIDTH'(IN_BEATS - 1)",
+        "write_q == ADDRESS_WIDTH'(IN_BEATS - 2)",
     ),
     Mutant(
         "the last order is the first",
         "stream_reorder",
-        "order[read_q]",
-        "order[read_q == BEAT_WIDTH'(BEATS - 1) ? '0 : read_q]",
+        "order[read_next]",
+        "order[read_next == READ_WIDTH'(OUT_BEATS - 1) ? '0 : read_next]",
+    ),
+    Mutant(
+        "the lanes of the last beat go first",
+        "stream_reorder",
+        "lanes[write_next]",
+        "lanes[ADDRESS_WIDTH'(IN_BEATS - 1) - write_next]",
+    ),
+    Mutant(
+        "lanes come from other banks",
+        "stream_reorder",
+        "order_q[LANES*BANK_WIDTH-1:0]",
+        "~order_q[LANES*BANK_WIDTH-1:0]",
     ),
     Mutant(
         "the lines turn one early",
@@ -496,10 +510,11 @@ RESETS = [
     ),
     *no_reset(
         "stream_reorder",
-        zeroed("write_q", "      "),
-        zeroed("read_q", "       "),
-        zeroed("write_bank_q", " ", "1'b0"),
-        zeroed("read_bank_q", "  ", "1'b0"),
+        ("write_q", "if (rst) write_next = '0;", ""),
+        ("read_q", "if (rst) read_next = '0;", ""),
+        zeroed("read_valid_q", " ", "1'b0"),
+        zeroed("write_half_q", " ", "1'b0"),
+        zeroed("read_half_q", "  ", "1'b0"),
         zeroed("full_q", "       "),
     ),
     *no_reset(
@@ -609,6 +624,8 @@ def zoo():
     y = builder.add("order", Reorder(Stream((18,), 2, BYTE), order, (18,)), y)
     head = Linear(Stream((18,), 3, BYTE), random_weights(5, 18, 4), BYTE, 1)
     builder.output("data_out_1", builder.add("head", head, y))
+    z = builder.input("data_in_2", Stream((18,), 2, BYTE))
+    builder.output("data_out_3", builder.add("deep", Fifo(builder.stream(z), 256), z))
     return builder.build()
 
 

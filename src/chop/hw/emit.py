@@ -370,7 +370,7 @@ def _stage_text(design: Design, stage: Stage) -> str:
             pins |= _stream_pins(memory.name, [f"{stage.name}_{memory.name}"])
             sources.append(_rom_text(stage.name, memory, file))
         else:
-            parameters["INIT_FILE"] = file
+            parameters[memory.parameter] = file
     if _lacks_bias(stage):
         pins |= {"bias": "'0", "bias_valid": "1'b0", "bias_ready": f"{stage.name}_bias_ready"}
     outputs = [
