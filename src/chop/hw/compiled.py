@@ -74,7 +74,8 @@ def _layout(network: Network, ports: Sequence[int], counts: Sequence[int]) -> li
     for node in network.nodes:
         process = _process(node)
         found += [len(node.inputs), len(node.outputs), process.latency, process.depth]
-        found += [len(process.table), process.first, *node.inputs, *node.outputs, *process.slots]
+        found += [len(process.table), process.first, process.slides]
+        found += [*node.inputs, *node.outputs, *process.slots]
         found += [process.grain(i) for i in range(len(node.inputs))]
     for gate in network.gates:
         found += gate

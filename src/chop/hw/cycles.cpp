@@ -10,17 +10,17 @@
 
 namespace {
 
-constexpr int HEAD = 6;  // numbers of a node before its lists
+constexpr int HEAD = 7;  // numbers of a node before its lists
 
 struct Node {
-  int inputs, outputs, latency, depth, steps, first, stride;
+  int inputs, outputs, latency, depth, steps, first, slides, stride;
   const int64_t *in, *out, *slots, *grain;
   const int32_t *table, *row;
   std::vector<int64_t> levels, counts;
   std::vector<uint32_t> pipeline;  // what each stage brings to the outputs, a bit for each
   int at = 0, head = 0, flying = 0;
   int64_t high_water = 0;
-  bool has_room = true, can_step = false;
+  bool has_room = true, is_here = false, can_step = false;
 };
 
 struct Draw {  // as in chop.hw.stalls
@@ -87,6 +87,7 @@ struct Network {
     } else {
       for (int j = 0; j < n.outputs; j++) show(n.out[j], is_here && (n.row[1] >> j & 1));
     }
+    n.is_here = is_here;
     n.can_step = n.has_room && is_here;
   }
 
@@ -105,7 +106,8 @@ struct Network {
 
   // One clock edge; whether anything in the node changed.
   bool step(Node &n) {
-    bool is_done = n.can_step, has_moved = false;
+    if (n.slides) n.has_room |= fired(n.out[0]);
+    bool is_done = n.has_room && n.is_here, has_moved = false;
     if (n.row[0]) {
       is_done = fired(n.in[__builtin_ctz(n.row[0])]);
     } else if (!n.depth && n.row[1]) {
@@ -247,7 +249,7 @@ extern "C" {
 
 // `head`: nodes, edges, gates, sources, sinks, seed, burst, three thresholds, patience, limit (-1:
 // none). `layout`: of each node inputs, outputs, latency, depth, steps, the first step of a round,
-// then its input and output edges, slots and grains; of each gate its number and edges; of each port its edge and beats.
+// whether it slides, then its input and output edges, slots and grains; of each gate its number and edges; of each port its edge and beats.
 // `told`: is it done, last cycle with a beat, then a high-water mark of each node, the beats of each
 // port, and for each edge whether it is blocked.
 __attribute__((visibility("default")))
@@ -267,6 +269,7 @@ void mase_cycles(const int64_t *head, const int64_t *layout, const int32_t *cons
     Node &n = net.nodes[k];
     n.inputs = int(layout[0]), n.outputs = int(layout[1]), n.latency = int(layout[2]);
     n.depth = int(layout[3]), n.steps = int(layout[4]), n.first = int(layout[5]);
+    n.slides = int(layout[6]);
     n.in = layout + HEAD, n.out = n.in + n.inputs;
     n.slots = n.out + n.outputs, n.grain = n.slots + n.inputs;
     layout = n.grain + n.inputs;

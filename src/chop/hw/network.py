@@ -116,18 +116,26 @@ class Network:
         if not stage.twins:  # combinational: one handshake on both sides
             self._close(wires[0], edges[0])
             return
+        before: list[int] = []
         for twin in stage.twins[:-1]:
             inner = self._new_edge(stage.name)
-            self._add_node(twin, edges, [inner])
-            edges = [inner]
+            self._add_node(twin, _feeding(twin, edges, before), [inner])
+            before = [inner]
         # the node stands before the queues behind it
         outs = [self._new_edge(stage.name) for _ in wires]
-        self._add_node(stage.twins[-1], edges, outs)
+        self._add_node(stage.twins[-1], _feeding(stage.twins[-1], edges, before), outs)
         for wire, edge in zip(wires, outs, strict=True):
             self._close(wire, edge)
 
     def _add_node(self, twin: Twin, inputs: list[int], outputs: list[int]) -> None:
         self.nodes.append(Node(twin, declared(twin), inputs, outputs))
+
+
+def _feeding(twin: Twin, edges: list[int], before: list[int]) -> list[int]:
+    """The edges that feed a twin: of those of its stage and of the twin before it."""
+    if twin.sources is None:
+        return before or edges
+    return [before[0] if k < 0 else edges[k] for k in twin.sources]
 
 
 class Told(NamedTuple):

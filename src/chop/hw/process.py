@@ -78,6 +78,9 @@ class Process:
     """Of each input: what a beat brings to its buffer, where it is not 1."""
     once: Sequence[Phase] = ()
     """What comes before the first round only."""
+    slides: bool = False
+    """Whether a step is also done while its full queue gives: one register, as in `rom_source`.
+    Only where every input has a buffer."""
 
     def grain(self, number: int) -> int:
         """What a beat of an input brings to its buffer."""
@@ -131,6 +134,7 @@ class Machine:
         process, step = self.process, self.steps[self.at]
         self.has_room = not process.depth or max(self.counts) < process.depth
         is_here = all(a >= b for a, b in zip(self.levels, step.needs, strict=True))
+        self.is_here = is_here
         self.can_step = self.has_room and is_here
         if process.depth:
             self.offers = [count > 0 for count in self.counts]
@@ -153,7 +157,8 @@ class Machine:
     def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
         """One clock edge: the beats that came and those that left."""
         process, step = self.process, self.steps[self.at]
-        is_done = self.can_step
+        self.has_room |= process.slides and True in given
+        is_done = self.has_room and self.is_here
         waits = step.takes or not is_done or (step.gives and not process.depth)
         if waits and True not in taken and True not in given and not any(self.pipeline):
             return  # for speed: nothing changes

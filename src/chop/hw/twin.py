@@ -31,6 +31,9 @@ class Twin:
     name: ClassVar[str] = ""
     """What files call it, where they may keep it: then `arguments` make it again."""
     inputs = 1
+    sources: tuple[int, ...] | None = None
+    """What feeds it inside its component: numbers of the component's inputs, and -1 for the twin
+    before it. None: the first of a chain has all inputs, each other one the twin before it."""
     arguments: tuple[Any, ...] = ()
     """What it was made with, in numbers."""
     gives = False

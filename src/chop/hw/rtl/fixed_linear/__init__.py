@@ -121,7 +121,7 @@ class LinearTwin(Twin):
         self.folds, self.lanes = folds, lanes
 
     def process(self) -> Process:
-        return _linear_process(*self.folds, dot_latency(self.lanes) + 1)
+        return linear_process(*self.folds, dot_latency(self.lanes) + 1)
 
 
 def dot_latency(lanes: int) -> int:
@@ -130,16 +130,25 @@ def dot_latency(lanes: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def _linear_process(in_folds: int, out_folds: int, latency: int) -> Process:
-    """A vector is read in every output fold as it comes, and freed beat by beat in the last."""
+def linear_process(
+    in_folds: int, out_folds: int, latency: int, takes_weights: bool = False
+) -> Process:
+    """A vector is read in every output fold as it comes, and freed beat by beat in the last.
+
+    Where the weights are a stream that may be late, each step takes a beat of it, input 1.
+    """
+    one, takes = {0: 1}, (1,) if takes_weights else ()
     again = (
-        Phase(in_folds - 1, needs={0: 1}, rises=1),
-        Phase(needs={0: in_folds}, gives=(0,)),
+        Phase(in_folds - 1, takes, one, rises=1),
+        Phase(1, takes, {0: in_folds}, gives=(0,)),
     )
-    one = {0: 1}
-    last = (Phase(in_folds - 1, needs=one, frees=one), Phase(needs=one, frees=one, gives=(0,)))
+    last = (
+        Phase(in_folds - 1, takes, one, frees=one),
+        Phase(1, takes, one, frees=one, gives=(0,)),
+    )
     slots = 2 if out_folds == 1 or in_folds < 2 else in_folds
-    return Process((*again * (out_folds - 1), *last), (slots,), latency)
+    inputs = (slots, 0) if takes_weights else (slots,)
+    return Process((*again * (out_folds - 1), *last), inputs, latency)
 
 
 def check_lanes(where: str, channels: int, lanes: int) -> None:

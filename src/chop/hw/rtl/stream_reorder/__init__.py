@@ -140,7 +140,7 @@ class Reorder(Component):
         ]
 
 
-def moves_beats(order: Sequence[int], lanes: int) -> bool:
+def moves_beats(order: Sequence[int] | Ints, lanes: int) -> bool:
     """Whether every `lanes` consecutive elements of `order` are one beat of the input."""
     index = np.asarray(order, dtype=np.int64).reshape(-1, lanes)
     starts = index[:, :1]
