@@ -38,9 +38,15 @@ def lower_view(low: Lowerer, node: fx.Node) -> Value:
     return _given(low, node, replace(value, shape=shape))
 
 
+FACTS = ("shape", "ndim", "dtype", "device")
+"""Attributes of a tensor that are no numbers of it."""
+
+
 @lowers("wire_size", reads_size=True)
 def lower_size(low: Lowerer, node: fx.Node) -> None:
     """Sizes are known: their nodes leave no trace in hardware."""
+    if low.op(node) is OPS["getattr"] and node.args[1] not in FACTS:
+        raise low.refuse(node, f"the attribute '{node.args[1]}'", f"Allowed: {', '.join(FACTS)}")
     if low.op(node) is OPS["getitem"] and low.operands(node):
         raise low.refuse(node, "an index into a tensor", "Allowed: indices into sizes")
 

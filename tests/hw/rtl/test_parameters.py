@@ -40,6 +40,7 @@ WRONG = {
         {"ACC_WIDTH": 4},
     ),
     "fixed_lut": ({"DATA_IN_0_PRECISION_0": 17}, {"DATA_OUT_0_PRECISION_0": 0}),
+    "fixed_matmul": ({"DATA_IN_0_TENSOR_SIZE_DIM_1": 0},),
     "fixed_norm": (
         {"DATA_IN_0_PRECISION_0": 17},
         {"DATA_IN_0_PARALLELISM_DIM_0": 3},
@@ -68,6 +69,7 @@ WRONG = {
     "stream_fork": ({"BRANCHES": 0},),
     "stream_join": ({"DATA_IN_1_WIDTH": 0},),
     "stream_reorder": ({"DATA_IN_0_PARALLELISM_DIM_0": 3}, {"DATA_IN_0_PRECISION_0": 0}),
+    "tile_buffer": ({"GROUP": 3}, {"REPEATS": 0}),
 }
 
 

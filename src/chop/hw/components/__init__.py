@@ -9,6 +9,7 @@ from chop.hw.rtl.fixed_hard_activation import HardSigmoid, HardSwish
 from chop.hw.rtl.fixed_leaky_relu import LeakyRelu
 from chop.hw.rtl.fixed_linear import Linear, Weights
 from chop.hw.rtl.fixed_lut import Lut
+from chop.hw.rtl.fixed_matmul import Matmul
 from chop.hw.rtl.fixed_norm import LayerNorm, Norm, RmsNorm
 from chop.hw.rtl.fixed_piecewise import Piecewise
 from chop.hw.rtl.fixed_pool import AvgPool, MaxPool, Pool
@@ -39,6 +40,7 @@ __all__ = [
     "LeakyRelu",
     "Linear",
     "Lut",
+    "Matmul",
     "MaxPool",
     "Mover",
     "Mul",

@@ -20,7 +20,7 @@ from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.lower import formats
 from chop.hw.lower.registry import LOWERINGS, Lowering
 from chop.hw.rtl.stream_cast import Cast
-from chop.hw.rtl.stream_reorder import Reorder
+from chop.hw.rtl.stream_reorder import Reorder, moves_beats
 from chop.hw.stream import Stream, divisors
 from chop.ir.arguments import operand_nodes
 from chop.ir.graph import MaseGraph
@@ -188,6 +188,7 @@ class Lowerer:
         self.components: dict[str, Component] = {}
         self.inputs: dict[str, Value] = {}
         self.outputs: dict[str, Value] = {}
+        self._gathered: dict[tuple[Wire, Component], Wire] = {}
 
     def run(self) -> Lowered:
         """Every node that the outputs need, in turn."""
@@ -329,12 +330,24 @@ class Lowerer:
             return value
         place = np.empty_like(value.order)
         place[value.order] = np.arange(len(place))
+        return Value(self.gather(node, value, place[order], shape), value.shape, order)
+
+    def gather(self, node: fx.Node, value: Value, places: Ints, shape: Shape) -> Wire:
+        """The elements of the stream of `value` at `places`, as a stream of `shape`.
+
+        What was gathered before is used again.
+        """
         stream = self.stream(value)
         lanes = math.gcd(stream.lanes, shape[-1])
+        if not moves_beats(places, lanes) and len(np.unique(places)) < len(places):
+            lanes = 1  # a beat apart and again: one element at a time
         source = Stream((stream.elements,), lanes, stream.format)
-        component = Reorder(source, tuple(int(i) for i in place[order]), shape)
-        wire = self.builder.add(f"{node.name}_reorder_{value.wire.stage}", component, value.wire)
-        return Value(wire, value.shape, order)
+        component = Reorder(source, tuple(int(i) for i in places), shape)
+        key = (value.wire, component)
+        if key not in self._gathered:
+            name = self.builder.fresh(f"{node.name}_reorder_{value.wire.stage}")
+            self._gathered[key] = self.builder.add(name, component, value.wire)
+        return self._gathered[key]
 
     def pixels(self, node: fx.Node, value: Value) -> Value:
         """An image, streamed pixel by pixel."""

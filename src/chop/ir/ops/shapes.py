@@ -109,8 +109,9 @@ ROWS = (
         "size_arithmetic",
         IMPLICIT_FUNC,
         functions=(max, min, round, math.ceil, math.floor, math.trunc),
+        rtl="wire_size",
     ),
-    Op("getattr", IMPLICIT_FUNC, functions=(getattr,), dims="facts"),
+    Op("getattr", IMPLICIT_FUNC, functions=(getattr,), dims="facts", rtl="wire_size"),
     # Not random within a mode, but not a constant either: training has another value.
     Op("mode_constant", IMPLICIT_FUNC, modules=(ModeConstant,), is_random=True),
     Op("random_draw", IMPLICIT_FUNC, modules=(RandomDraw,), is_random=True),
