@@ -57,7 +57,7 @@ WRONG = {
     "fixed_softmax": ({"DATA_IN_0_PRECISION_0": 17}, {"DATA_IN_0_PARALLELISM_DIM_0": 3}),
     "gearbox": ({"UNIT": 3}, {"DATA_IN_0_PRECISION_0": 0}),
     "rom_source": ({"DEPTH": 0},),
-    "row_buffer": ({"SCALAR_WIDTH": 0}, {"SLOTS": 3}),
+    "row_buffer": ({"SCALAR_WIDTH": 0},),
     "skid_buffer": ({"DATA_WIDTH": 0},),
     "sliding_window": (
         {"PADDING_DIM_0": 3},

@@ -33,7 +33,7 @@ from chop.hw.lower.rows import (
     require_integers,
     row_operand,
 )
-from chop.hw.rtl.row_buffer import RowTwin, row_cost
+from chop.hw.rtl.row_buffer import FrontTwin, RowTwin, row_cost
 from chop.hw.samples import BYTE, COUNT, DOWN, WIDE, codes, stream
 from chop.hw.stream import Stream, pack_words
 from chop.hw.twin import Twin
@@ -48,8 +48,8 @@ from chop.nn.quantizers.arithmetic.norm import (
 from chop.nn.quantizers.arithmetic.tables import root_table
 
 WIDEST, MOST_BITS = 16, 62
-WAIT, LATENCY = 12, 5
-"""Cycles from the last beat of a row to its inverse root; registers behind the row's buffer."""
+ROOT_LATENCY, OUT_LATENCY = 11, 5
+"""Registers from an element to the inverse root, and behind the row's buffer."""
 R_WIDTH = 18
 ONE = Fixed(2, 0)
 """The format of weights that are all 1."""
@@ -162,14 +162,15 @@ class Norm(Component):
         return Memory(name, tuple(words), number.width * lanes)
 
     def twins(self) -> list[Twin]:
-        return [RowTwin(self.beats, WAIT, LATENCY)]
+        return [FrontTwin(ROOT_LATENCY), RowTwin(self.beats, OUT_LATENCY)]
 
     def cost(self) -> Cost:
         lanes, width = self.source.lanes, self.source.format.width
         growth = self.size.bit_length()
         number_width = width + growth + R_WIDTH + 6
-        buffer = row_cost(self.beats, WAIT, lanes * width, number_width)
-        registers = lanes * (4 * width + 2 * growth + 3 * R_WIDTH + 2 * self.format.width + 20)
+        buffer = row_cost(self.beats, lanes * width, number_width)
+        in_lanes = (ROOT_LATENCY + 4) * width + 2 * growth + 3 * R_WIDTH + 2 * self.format.width
+        registers = lanes * (in_lanes + 20)
         registers += 8 * (width + growth) + 3 * self._u_width + 160
         multipliers = 3 * lanes + 3 + self.is_centred  # square, c * r, weight; root; sum * sum
         return super().cost() + buffer + Cost(multipliers, register_bits=registers)

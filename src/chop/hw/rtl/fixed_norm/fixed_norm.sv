@@ -3,7 +3,7 @@
 // With N elements, S their sum (0 where not centred) and G = GUARD:
 //   U = (N * sum(x * x) - S * S) * 2**G + EPS, r * 2**(-18 - k) = 1 / sqrt(U) by table and Newton,
 //   z = (N * x - S) * r >> (k - G/2 + 2), data_out_0 = cast(z * 2**-16 * weight + bias).
-// Rows overlap: N / lanes cycles for each. Latency: a row and 17 cycles.
+// Rows overlap: N / lanes cycles for each. Latency: a row and 18 cycles.
 `default_nettype none
 
 module fixed_norm #(
@@ -83,7 +83,7 @@ module fixed_norm #(
   localparam int C_WIDTH = X_WIDTH + GROWTH + 1;
   localparam int PRODUCT_WIDTH = C_WIDTH + R_WIDTH + 1;
   localparam int Z_WIDTH = 17 + ($clog2(SIZE + 1) + 1) / 2;  // |z| is below sqrt(SIZE)
-  localparam int WAIT = 12;  // cycles from the last beat of a row to its inverse root
+  localparam int DELAY = 11;  // registers from an element to the inverse root
 
   // -- sums of the elements and of their squares --------------------------------------------------
 
@@ -92,11 +92,12 @@ module fixed_norm #(
   logic signed [SUM_WIDTH-1:0] beat_sum, beat_sum_q, sum_q;
   logic [SQUARES_WIDTH-1:0] beat_squares, beat_squares_q, squares_q;
   logic [BEAT_WIDTH-1:0] beat_q;
-  logic [2:0] load_q, first_q, last_q;
-  logic load, buffer_ready;
+  logic [DELAY*LANES*WIDTH-1:0] line_q;
+  logic [DELAY-1:0] valid_q;
+  logic [1:0] first_q;
+  logic sum_enable;
 
-  assign load            = data_in_0_valid && buffer_ready;
-  assign data_in_0_ready = buffer_ready;
+  assign data_in_0_ready = sum_enable;
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_square
     logic signed [X_WIDTH-1:0] x;
@@ -106,8 +107,10 @@ module fixed_norm #(
       assign x = $signed({1'b0, data_in_0[lane*WIDTH+:WIDTH]});
     end
     always_ff @(posedge clk) begin
-      x_q[lane*X_WIDTH+:X_WIDTH]                <= x;
-      square_q[lane*SQUARE_WIDTH+:SQUARE_WIDTH] <= SQUARE_WIDTH'(x) * SQUARE_WIDTH'(x);
+      if (sum_enable) begin
+        x_q[lane*X_WIDTH+:X_WIDTH]                <= x;
+        square_q[lane*SQUARE_WIDTH+:SQUARE_WIDTH] <= SQUARE_WIDTH'(x) * SQUARE_WIDTH'(x);
+      end
     end
   end
 
@@ -121,23 +124,27 @@ module fixed_norm #(
   end
 
   always_ff @(posedge clk) begin
-    load_q         <= {load_q[1:0], load};
-    first_q        <= {first_q[1:0], beat_q == '0};
-    last_q         <= {last_q[1:0], beat_q == BEAT_WIDTH'(BEATS - 1)};
-    beat_sum_q     <= IS_CENTRED ? beat_sum : '0;
-    beat_squares_q <= beat_squares;
-    if (load) beat_q <= beat_q == BEAT_WIDTH'(BEATS - 1) ? '0 : beat_q + 1'b1;
-    if (load_q[1]) begin
-      sum_q     <= first_q[1] ? beat_sum_q : sum_q + beat_sum_q;
-      squares_q <= first_q[1] ? beat_squares_q : squares_q + beat_squares_q;
+    if (sum_enable) begin
+      line_q         <= {line_q[(DELAY-1)*LANES*WIDTH-1:0], data_in_0};
+      valid_q        <= {valid_q[DELAY-2:0], data_in_0_valid};
+      first_q        <= {first_q[0], beat_q == '0};
+      beat_sum_q     <= IS_CENTRED ? beat_sum : '0;
+      beat_squares_q <= beat_squares;
+      if (data_in_0_valid) begin
+        beat_q <= beat_q == BEAT_WIDTH'(BEATS - 1) ? '0 : beat_q + 1'b1;
+      end
+      if (valid_q[1]) begin
+        sum_q     <= first_q[1] ? beat_sum_q : sum_q + beat_sum_q;
+        squares_q <= first_q[1] ? beat_squares_q : squares_q + beat_squares_q;
+      end
     end
     if (rst) begin
-      load_q <= '0;
-      beat_q <= '0;
+      valid_q <= '0;
+      beat_q  <= '0;
     end
   end
 
-  // -- the inverse root ---------------------------------------------------------------------------
+  // -- the inverse root: with the last beat of a row it is right ----------------------------------
 
   logic [Q_WIDTH-1:0] size_squares_q, squared_sum_q, q;
   logic [U_WIDTH-1:0] u_0_q, u_1_q;
@@ -151,7 +158,6 @@ module fixed_norm #(
   logic [PLACE_WIDTH-2:0] half, shift;
   logic [5*(PLACE_WIDTH-1)-1:0] shift_q;
   logic [8*SUM_WIDTH-1:0] sums_q;
-  logic [7:0] valid_q;
   logic is_odd_q;
   logic [15:0] roots[256];
 
@@ -171,53 +177,69 @@ module fixed_norm #(
   assign normal = EVEN_WIDTH'(u_1_q) << (EVEN_WIDTH - 2 - 2 * 32'(half));
 
   always_ff @(posedge clk) begin
-    size_squares_q <= Q_WIDTH'(squares_q) * Q_WIDTH'(SIZE);
-    squared_sum_q  <= Q_WIDTH'(sum_q) * Q_WIDTH'(sum_q);
-    u_0_q          <= U_WIDTH'((64'(q) << GUARD) + EPS);
-    u_1_q          <= u_0_q;
-    place_q        <= place;
-    mantissa_0_q   <= normal[EVEN_WIDTH-1-:18];
-    is_odd_q       <= place_q[0];
-    mantissa_1_q   <= mantissa_0_q;
-    root_0_q       <= roots[{is_odd_q, is_odd_q ? mantissa_0_q[16:10] : mantissa_0_q[15:9]}];
-    mantissa_2_q   <= mantissa_1_q;
-    root_1_q       <= root_0_q;
-    root_squared_q <= 18'((32'(root_0_q) * 32'(root_0_q)) >> 14);
-    root_2_q       <= root_1_q;
-    correction_q   <= 20'((36'hC_0000_0000 - 36'(mantissa_2_q) * 36'(root_squared_q)) >> 16);
-    r_q            <= R_WIDTH'((36'(root_2_q) * 36'(correction_q)) >> 17);
-    shift_q        <= {shift_q[4*(PLACE_WIDTH-1)-1:0], shift};
-    sums_q         <= {sums_q[7*SUM_WIDTH-1:0], sum_q};
-    valid_q        <= rst ? '0 : {valid_q[6:0], load_q[2] && last_q[2]};
+    if (sum_enable) begin
+      size_squares_q <= Q_WIDTH'(squares_q) * Q_WIDTH'(SIZE);
+      squared_sum_q  <= Q_WIDTH'(sum_q) * Q_WIDTH'(sum_q);
+      u_0_q          <= U_WIDTH'((64'(q) << GUARD) + EPS);
+      u_1_q          <= u_0_q;
+      place_q        <= place;
+      mantissa_0_q   <= normal[EVEN_WIDTH-1-:18];
+      is_odd_q       <= place_q[0];
+      mantissa_1_q   <= mantissa_0_q;
+      root_0_q       <= roots[{is_odd_q, is_odd_q ? mantissa_0_q[16:10] : mantissa_0_q[15:9]}];
+      mantissa_2_q   <= mantissa_1_q;
+      root_1_q       <= root_0_q;
+      root_squared_q <= 18'((32'(root_0_q) * 32'(root_0_q)) >> 14);
+      root_2_q       <= root_1_q;
+      correction_q   <= 20'((36'hC_0000_0000 - 36'(mantissa_2_q) * 36'(root_squared_q)) >> 16);
+      r_q            <= R_WIDTH'((36'(root_2_q) * 36'(correction_q)) >> 17);
+      shift_q        <= {shift_q[4*(PLACE_WIDTH-1)-1:0], shift};
+      sums_q         <= {sums_q[7*SUM_WIDTH-1:0], sum_q};
+    end
   end
 
   // -- each element -------------------------------------------------------------------------------
 
-  logic [LANES*WIDTH-1:0] held;
+  localparam int SHIFT_WIDTH = PLACE_WIDTH - 1;
+  localparam int SCALAR_WIDTH = SUM_WIDTH + R_WIDTH + SHIFT_WIDTH;
+
+  logic [LANES*WIDTH-1:0] row, held;
+  logic [SCALAR_WIDTH-1:0] row_scalar;
   logic [SUM_WIDTH-1:0] held_sum;
   logic [R_WIDTH-1:0] held_r, c_r_q;
-  logic [PLACE_WIDTH-2:0] held_shift, c_shift_q, product_shift_q;
-  logic held_valid, c_valid_q, product_valid_q, z_valid_q, exact_valid_q;
+  logic [SHIFT_WIDTH-1:0] held_shift, c_shift_q, product_shift_q;
+  logic row_valid, row_ready, held_valid, c_valid_q, product_valid_q, z_valid_q, exact_valid_q;
   logic enable, skid_ready, constants_valid, is_waiting;
   logic [SUM_WIDTH-1:0] late_sum;
-  logic [PLACE_WIDTH-2:0] late_shift;
+  logic [SHIFT_WIDTH-1:0] late_shift;
 
   assign late_sum   = sums_q[7*SUM_WIDTH+:SUM_WIDTH];
-  assign late_shift = shift_q[4*(PLACE_WIDTH-1)+:PLACE_WIDTH-1];
+  assign late_shift = shift_q[4*SHIFT_WIDTH+:SHIFT_WIDTH];
+
+  skid_buffer #(
+      .DATA_WIDTH(SCALAR_WIDTH + LANES * WIDTH)
+  ) u_row_skid (
+      .clk             (clk),
+      .rst             (rst),
+      .data_in_0       ({late_sum, r_q, late_shift, line_q[(DELAY-1)*LANES*WIDTH+:LANES*WIDTH]}),
+      .data_in_0_valid (valid_q[DELAY-1]),
+      .data_in_0_ready (sum_enable),
+      .data_out_0      ({row_scalar, row}),
+      .data_out_0_valid(row_valid),
+      .data_out_0_ready(row_ready)
+  );
 
   row_buffer #(
       .DATA_WIDTH  (LANES * WIDTH),
-      .SCALAR_WIDTH(SUM_WIDTH + R_WIDTH + PLACE_WIDTH - 1),
-      .BEATS       (BEATS),
-      .SLOTS       (BEATS + WAIT)
+      .SCALAR_WIDTH(SCALAR_WIDTH),
+      .BEATS       (BEATS)
   ) u_row_buffer (
       .clk             (clk),
       .rst             (rst),
-      .data_in_0       (data_in_0),
-      .data_in_0_valid (data_in_0_valid),
-      .data_in_0_ready (buffer_ready),
-      .scalar_in       ({late_sum, r_q, late_shift}),
-      .scalar_in_valid (valid_q[7]),
+      .data_in_0       (row),
+      .scalar_in       (row_scalar),
+      .data_in_0_valid (row_valid),
+      .data_in_0_ready (row_ready),
       .enable          (enable),
       .data_out_0      (held),
       .scalar_out      ({held_sum, held_r, held_shift}),
@@ -317,7 +339,7 @@ module fixed_norm #(
       .data_out_0_ready(data_out_0_ready)
   );
 
-  wire logic unused_ok = &{1'b0, first_q[2], normal};
+  wire logic unused_ok = &{1'b0, normal};
   if (!HAS_BIAS) begin : g_unused_bias
     wire logic unused_bias = &{1'b0, bias, bias_valid, 32'(BIAS_PRECISION_1), BIAS_IS_SIGNED};
   end

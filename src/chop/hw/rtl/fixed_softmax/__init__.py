@@ -19,7 +19,7 @@ from chop.hw.exact_ops import Arguments, exact_op, refuse_setting
 from chop.hw.golden import Fixed, Ints
 from chop.hw.lower import Lowerer, Value, lowers
 from chop.hw.lower.rows import add_rows, made, require_integers, row_operand
-from chop.hw.rtl.row_buffer import RowsTwin, row_cost
+from chop.hw.rtl.row_buffer import FrontTwin, RowTwin, row_cost
 from chop.hw.samples import BIT, BYTE, COUNT, WIDE, stream
 from chop.hw.stream import Stream
 from chop.hw.twin import Twin
@@ -30,8 +30,9 @@ from chop.nn.quantizers.arithmetic.tables import RECIPROCAL_FRAC, reciprocal_tab
 KEEP = Fixed(1, 0, is_signed=False)
 """Of a mask: 1 where an element takes part."""
 WIDEST = 16
-MAX_WAIT, R_WAIT = 3, 7
-"""Cycles from the last beat of a row to its maximum, and to the reciprocal of its sum."""
+MAX_LATENCY, R_LATENCY, OUT_LATENCY = 2, 6, 2
+"""Registers from an element to the maximum, from the exponentials to the reciprocal of their sum,
+and behind the second buffer."""
 EXP_WIDTH, R_WIDTH = 16, 18
 
 
@@ -97,14 +98,18 @@ class Softmax(Component):
 
     def twins(self) -> list[Twin]:
         exp_latency = 2 + len(self.tables)
-        first, second = (self.beats, MAX_WAIT, exp_latency), (self.beats, R_WAIT, 2)
-        return [RowsTwin(first, second, len(self.inputs))]
+        return [
+            FrontTwin(MAX_LATENCY, len(self.inputs)),
+            RowTwin(self.beats, exp_latency + R_LATENCY),
+            RowTwin(self.beats, OUT_LATENCY),
+        ]
 
     def cost(self) -> Cost:
         lanes, width = self.source.lanes, self.source.format.width
-        buffers = row_cost(self.beats, MAX_WAIT, lanes * (width + 1), width)
-        buffers += row_cost(self.beats, R_WAIT, lanes * EXP_WIDTH, R_WIDTH)
-        registers = lanes * (width + 6 * EXP_WIDTH + R_WIDTH + 2 * self.format.width)
+        buffers = row_cost(self.beats, lanes * (width + 1), width)
+        buffers += row_cost(self.beats, lanes * EXP_WIDTH, R_WIDTH)
+        in_lanes = 3 * (width + 1) + 9 * EXP_WIDTH + R_WIDTH + 2 * self.format.width
+        registers = lanes * in_lanes + 2 * width + 160
         multipliers = lanes * len(self.tables) + 2  # two of the reciprocal
         return super().cost() + buffers + Cost(multipliers, register_bits=registers)
 

@@ -1,6 +1,6 @@
 // Softmax of rows: e = 65535 * exp(x - max(x)) by table, then e * (2**33 / sum(e)), cast.
 // Masked elements take no part and give 0; so does a row that is masked whole.
-// Rows overlap: SIZE / lanes cycles for each. Latency: two rows and 15 cycles (16 with two tables).
+// Rows overlap: SIZE / lanes cycles for each. Latency: two rows and 16 cycles (17 with two tables).
 `default_nettype none
 
 module fixed_softmax #(
@@ -61,22 +61,21 @@ module fixed_softmax #(
   localparam int R_WIDTH = 18;  // a sum is 65535 or more: 2**33 / 65535 needs 18 bits
   localparam int PRODUCT_WIDTH = EXP_WIDTH + R_WIDTH;
   localparam int PRODUCT_FRAC = 33;
-  localparam int MAX_WAIT = 3;  // cycles from the last beat of a row to its maximum
-  localparam int R_WAIT = 7;    // and to the reciprocal of its sum
 
   // -- the largest element of each row ------------------------------------------------------------
 
   // Elements as unsigned numbers of the same order; differences stay what they are.
-  logic [LANES*WIDTH-1:0] keys;
-  logic [LANES-1:0] keep;
-  logic [WIDTH-1:0] beat_max, beat_max_q, max_q;
-  logic max_ready, max_load, max_load_q, max_first_q, max_last_q, max_done_q;
+  logic [LANES*WIDTH-1:0] keys, keys_1_q, keys_2_q, row_keys, held_keys;
+  logic [LANES-1:0] keep, keep_1_q, keep_2_q, row_keep, held_keep;
+  logic [WIDTH-1:0] beat_max, beat_max_q, max_q, row_max, held_max;
   logic [BEAT_WIDTH-1:0] max_beat_q;
+  logic max_enable, max_load, max_first_q, max_1_valid_q, max_2_valid_q;
+  logic row_keys_valid, row_keys_ready, held_valid, exp_enable;
 
   assign keep            = HAS_MASK ? data_in_1 : '1;
   assign max_load        = data_in_0_valid && data_in_0_ready;
-  assign data_in_0_ready = max_ready && (!HAS_MASK || data_in_1_valid);
-  assign data_in_1_ready = max_ready && data_in_0_valid;
+  assign data_in_0_ready = max_enable && (!HAS_MASK || data_in_1_valid);
+  assign data_in_1_ready = max_enable && data_in_0_valid;
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_key
     assign keys[lane*WIDTH+:WIDTH] =
@@ -93,40 +92,51 @@ module fixed_softmax #(
   end
 
   always_ff @(posedge clk) begin
-    beat_max_q  <= beat_max;
-    max_load_q  <= max_load;
-    max_first_q <= max_beat_q == '0;
-    max_last_q  <= max_beat_q == BEAT_WIDTH'(BEATS - 1);
-    max_done_q  <= max_load_q && max_last_q;
     if (max_load) begin
       max_beat_q <= max_beat_q == BEAT_WIDTH'(BEATS - 1) ? '0 : max_beat_q + 1'b1;
     end
-    if (max_load_q && (max_first_q || beat_max_q > max_q)) max_q <= beat_max_q;
+    if (max_enable) begin
+      keys_1_q      <= keys;
+      keep_1_q      <= keep;
+      beat_max_q    <= beat_max;
+      max_first_q   <= max_beat_q == '0;
+      max_1_valid_q <= max_load;
+      keys_2_q      <= keys_1_q;
+      keep_2_q      <= keep_1_q;
+      max_2_valid_q <= max_1_valid_q;
+      if (max_1_valid_q && (max_first_q || beat_max_q > max_q)) max_q <= beat_max_q;
+    end
     if (rst) begin
-      max_beat_q <= '0;
-      max_load_q <= 1'b0;
-      max_done_q <= 1'b0;
+      max_beat_q    <= '0;
+      max_1_valid_q <= 1'b0;
+      max_2_valid_q <= 1'b0;
     end
   end
 
-  logic [LANES*WIDTH-1:0] held_keys;
-  logic [LANES-1:0] held_keep;
-  logic [WIDTH-1:0] held_max;
-  logic held_valid, exp_enable;
+  skid_buffer #(
+      .DATA_WIDTH(LANES * (WIDTH + 1) + WIDTH)
+  ) u_keys_skid (
+      .clk             (clk),
+      .rst             (rst),
+      .data_in_0       ({max_q, keep_2_q, keys_2_q}),
+      .data_in_0_valid (max_2_valid_q),
+      .data_in_0_ready (max_enable),
+      .data_out_0      ({row_max, row_keep, row_keys}),
+      .data_out_0_valid(row_keys_valid),
+      .data_out_0_ready(row_keys_ready)
+  );
 
   row_buffer #(
       .DATA_WIDTH  (LANES * (WIDTH + 1)),
       .SCALAR_WIDTH(WIDTH),
-      .BEATS       (BEATS),
-      .SLOTS       (BEATS + MAX_WAIT)
+      .BEATS       (BEATS)
   ) u_keys (
       .clk             (clk),
       .rst             (rst),
-      .data_in_0       ({keep, keys}),
-      .data_in_0_valid (max_load),
-      .data_in_0_ready (max_ready),
-      .scalar_in       (max_q),
-      .scalar_in_valid (max_done_q),
+      .data_in_0       ({row_keep, row_keys}),
+      .scalar_in       (row_max),
+      .data_in_0_valid (row_keys_valid),
+      .data_in_0_ready (row_keys_ready),
       .enable          (exp_enable),
       .data_out_0      ({held_keep, held_keys}),
       .scalar_out      (held_max),
@@ -135,9 +145,9 @@ module fixed_softmax #(
 
   // -- exponentials -------------------------------------------------------------------------------
 
-  logic [LANES*EXP_WIDTH-1:0] exps, row_exps;
+  logic [LANES*EXP_WIDTH-1:0] exps;
   logic [LANES-1:0] far_keep_q, read_keep_q;
-  logic far_valid_q, read_valid_q, exps_valid, row_exps_valid, row_exps_ready;
+  logic far_valid_q, read_valid_q, exps_valid;
   logic [15:0] entries[256];
 
   initial $readmemh(EXP_INIT_FILE, entries);
@@ -202,48 +212,37 @@ module fixed_softmax #(
     wire logic unused_ok = &{1'b0, FINE_INIT_FILE};
   end
 
-  skid_buffer #(
-      .DATA_WIDTH(LANES * EXP_WIDTH)
-  ) u_exps (
-      .clk             (clk),
-      .rst             (rst),
-      .data_in_0       (exps),
-      .data_in_0_valid (exps_valid),
-      .data_in_0_ready (exp_enable),
-      .data_out_0      (row_exps),
-      .data_out_0_valid(row_exps_valid),
-      .data_out_0_ready(row_exps_ready)
-  );
+  // -- the reciprocal of each row's sum: with the last beat of a row it is right ------------------
 
-  // -- the reciprocal of each row's sum -----------------------------------------------------------
+  localparam int DELAY = 6;  // registers from the exponentials to the reciprocal
 
   logic [SUM_WIDTH-1:0] beat_sum, beat_sum_q, sum_q;
-  logic sum_load, sum_load_q, sum_first_q, sum_last_q, sum_done_q;
   logic [BEAT_WIDTH-1:0] sum_beat_q;
-
-  assign sum_load = row_exps_valid && row_exps_ready;
+  logic [DELAY*LANES*EXP_WIDTH-1:0] exps_q;
+  logic [DELAY-1:0] exps_valid_q;
+  logic sum_first_q;
 
   always_comb begin
     beat_sum = '0;
     for (int lane = 0; lane < LANES; lane++) begin
-      beat_sum = beat_sum + SUM_WIDTH'(row_exps[lane*EXP_WIDTH+:EXP_WIDTH]);
+      beat_sum = beat_sum + SUM_WIDTH'(exps[lane*EXP_WIDTH+:EXP_WIDTH]);
     end
   end
 
   always_ff @(posedge clk) begin
-    beat_sum_q  <= beat_sum;
-    sum_load_q  <= sum_load;
-    sum_first_q <= sum_beat_q == '0;
-    sum_last_q  <= sum_beat_q == BEAT_WIDTH'(BEATS - 1);
-    sum_done_q  <= sum_load_q && sum_last_q;
-    if (sum_load) begin
-      sum_beat_q <= sum_beat_q == BEAT_WIDTH'(BEATS - 1) ? '0 : sum_beat_q + 1'b1;
+    if (exp_enable) begin
+      exps_q       <= {exps_q[(DELAY-1)*LANES*EXP_WIDTH-1:0], exps};
+      exps_valid_q <= {exps_valid_q[DELAY-2:0], exps_valid};
+      beat_sum_q   <= beat_sum;
+      sum_first_q  <= sum_beat_q == '0;
+      if (exps_valid) begin
+        sum_beat_q <= sum_beat_q == BEAT_WIDTH'(BEATS - 1) ? '0 : sum_beat_q + 1'b1;
+      end
+      if (exps_valid_q[0]) sum_q <= sum_first_q ? beat_sum_q : sum_q + beat_sum_q;
     end
-    if (sum_load_q) sum_q <= sum_first_q ? beat_sum_q : sum_q + beat_sum_q;
     if (rst) begin
-      sum_beat_q <= '0;
-      sum_load_q <= 1'b0;
-      sum_done_q <= 1'b0;
+      sum_beat_q   <= '0;
+      exps_valid_q <= '0;
     end
   end
 
@@ -254,7 +253,6 @@ module fixed_softmax #(
   logic [15:0] r_1_q, r_2_q;
   logic [17:0] correction_q;
   logic [R_WIDTH-1:0] reciprocal_q;
-  logic [3:0] valid_q;
   logic [15:0] reciprocals[256];
 
   initial $readmemh(RECIPROCAL_INIT_FILE, reciprocals);
@@ -267,37 +265,49 @@ module fixed_softmax #(
   end
 
   always_ff @(posedge clk) begin
-    place_0_q    <= place;
-    mantissa_0_q <= 17'({sum_q, 16'd0} >> place);
-    place_1_q    <= place_0_q;
-    mantissa_1_q <= mantissa_0_q;
-    r_1_q        <= reciprocals[mantissa_0_q[15:8]];
-    place_2_q    <= place_1_q;
-    r_2_q        <= r_1_q;
-    correction_q <= 18'((34'h2_0000_0000 - 34'(mantissa_1_q) * 34'(r_1_q)) >> 15);
-    reciprocal_q <= R_WIDTH'((34'(r_2_q) * 34'(correction_q)) >> place_2_q);
-    valid_q      <= rst ? '0 : {valid_q[2:0], sum_done_q};
+    if (exp_enable) begin
+      place_0_q    <= place;
+      mantissa_0_q <= 17'({sum_q, 16'd0} >> place);
+      place_1_q    <= place_0_q;
+      mantissa_1_q <= mantissa_0_q;
+      r_1_q        <= reciprocals[mantissa_0_q[15:8]];
+      place_2_q    <= place_1_q;
+      r_2_q        <= r_1_q;
+      correction_q <= 18'((34'h2_0000_0000 - 34'(mantissa_1_q) * 34'(r_1_q)) >> 15);
+      reciprocal_q <= R_WIDTH'((34'(r_2_q) * 34'(correction_q)) >> place_2_q);
+    end
   end
 
-  logic [LANES*EXP_WIDTH-1:0] held_exps;
-  logic [R_WIDTH-1:0] held_reciprocal;
-  logic held_exps_valid, out_enable, products_valid_q;
+  logic [LANES*EXP_WIDTH-1:0] row_exps, held_exps;
+  logic [R_WIDTH-1:0] row_reciprocal, held_reciprocal;
+  logic row_exps_valid, row_exps_ready, held_exps_valid, out_enable, products_valid_q;
   logic [LANES*PRODUCT_WIDTH-1:0] products_q;
   logic [LANES*DATA_OUT_0_PRECISION_0-1:0] cast;
+
+  skid_buffer #(
+      .DATA_WIDTH(LANES * EXP_WIDTH + R_WIDTH)
+  ) u_exps_skid (
+      .clk             (clk),
+      .rst             (rst),
+      .data_in_0       ({reciprocal_q, exps_q[(DELAY-1)*LANES*EXP_WIDTH+:LANES*EXP_WIDTH]}),
+      .data_in_0_valid (exps_valid_q[DELAY-1]),
+      .data_in_0_ready (exp_enable),
+      .data_out_0      ({row_reciprocal, row_exps}),
+      .data_out_0_valid(row_exps_valid),
+      .data_out_0_ready(row_exps_ready)
+  );
 
   row_buffer #(
       .DATA_WIDTH  (LANES * EXP_WIDTH),
       .SCALAR_WIDTH(R_WIDTH),
-      .BEATS       (BEATS),
-      .SLOTS       (BEATS + R_WAIT)
-  ) u_exponentials (
+      .BEATS       (BEATS)
+  ) u_exps (
       .clk             (clk),
       .rst             (rst),
       .data_in_0       (row_exps),
+      .scalar_in       (row_reciprocal),
       .data_in_0_valid (row_exps_valid),
       .data_in_0_ready (row_exps_ready),
-      .scalar_in       (reciprocal_q),
-      .scalar_in_valid (valid_q[3]),
       .enable          (out_enable),
       .data_out_0      (held_exps),
       .scalar_out      (held_reciprocal),

@@ -1,70 +1,47 @@
-"""What holds a row until a number about all of it is known: part of softmax and of the norms."""
+"""What holds a row until its last beat and a number about all of it: part of softmax and norms."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from chop.hw.component import Cost
-from chop.hw.twin import Bracket, Twin
+from chop.hw.process import Phase, Process, take
+from chop.hw.twin import Twin
 
 
-class RowTwin(Bracket):
+class FrontTwin(Twin):
+    """A pipeline into a skid buffer that takes a beat of each of its inputs at once."""
+
+    name = "Front"
+
+    def __init__(self, latency: int, inputs: int = 1) -> None:
+        self.arguments = (latency, inputs)
+        self.latency, self.inputs = latency, inputs
+
+    def process(self) -> Process:
+        phases = (take(inputs=tuple(range(self.inputs))),)
+        return Process(phases, (0,) * self.inputs, latency=self.latency)
+
+
+class RowTwin(Twin):
     """A `row_buffer`, the pipeline behind it and the skid buffer at its end.
 
-    `wait`: cycles from the last beat of a row until its number lies in the buffer; `latency`:
-    registers behind the buffer's memory, its output among them.
+    `latency`: registers behind the buffer's memory, its output among them.
     """
 
     name = "Row"
 
-    def __init__(self, beats: int, wait: int, latency: int) -> None:
-        super().__init__(latency)
-        self.arguments = (beats, wait, latency)
-        self.beats, self.wait = beats, wait
-        self.slots = beats + wait
-        self.level = self.scalars = self.waiting = self.taken = self.issued = 0
+    def __init__(self, beats: int, latency: int) -> None:
+        self.arguments = (beats, latency)
+        self.beats, self.latency = beats, latency
 
-    def step(self, taken: bool, given: bool) -> None:
-        issues = self.scalars > 0 and self.count < 2  # a row with a number has beats
-        self.advance(issues, given)
-        self.level += taken - issues
-        self.takes = self.level < self.slots
-        self.waiting = self.waiting << 1 | self._ends(taken)
-        self.scalars += self.waiting >> (self.wait - 1) & 1
-        self.waiting &= (1 << self.wait) - 1
-        if issues:
-            self.issued += 1
-            if self.issued == self.beats:
-                self.issued, self.scalars = 0, self.scalars - 1
-
-    def _ends(self, taken: bool) -> bool:
-        """Whether the last beat of a row was taken."""
-        self.taken += taken
-        if self.taken < self.beats:
-            return False
-        self.taken = 0
-        return True
+    def process(self) -> Process:
+        one = {0: 1}
+        first = Phase(needs={0: self.beats}, frees=one, gives=(0,))
+        rest = Phase(self.beats - 1, needs=one, frees=one, gives=(0,))
+        return Process((first, rest), slots=(self.beats + 1,), latency=self.latency)
 
 
-class RowsTwin(Twin):
-    """Two `RowTwin`s, one behind the other; with a second operand where `inputs` is 2."""
-
-    name = "Rows"
-
-    def __init__(self, first: Any, second: Any, inputs: int = 1) -> None:
-        self.arguments = (tuple(first), tuple(second), inputs)
-        self.inputs = inputs
-        self.first, self.second = RowTwin(*first), RowTwin(*second)
-
-    def step(self, taken: bool, given: bool) -> None:
-        moved = self.first.gives and self.second.takes
-        self.first.step(taken, moved)
-        self.second.step(moved, given)
-        self.takes, self.gives = self.first.takes, self.second.gives
-
-
-def row_cost(beats: int, wait: int, beat_width: int, scalar_width: int) -> Cost:
-    """Memory of a `row_buffer`."""
-    slots = beats + wait
-    scalars = -(-slots // beats)
-    return Cost(memory_bits=slots * beat_width + scalars * scalar_width)
+def row_cost(beats: int, beat_width: int, scalar_width: int) -> Cost:
+    """Memory of a `row_buffer`, and the skid buffer before it."""
+    width = beat_width + scalar_width
+    memory = (beats + 1) * beat_width + 2 * scalar_width
+    return Cost(memory_bits=memory, register_bits=2 * width)
