@@ -14,6 +14,7 @@ from designs import BYTE, random_weights, residual_block
 from chop.hw.components import (
     AvgPool,
     BatchNorm,
+    Concat,
     Conv2d,
     Fifo,
     Linear,
@@ -22,6 +23,7 @@ from chop.hw.components import (
     MaxPool,
     Mul,
     Reorder,
+    Slice,
 )
 from chop.hw.design import Builder
 from chop.hw.golden import Fixed
@@ -604,6 +606,41 @@ TILES = [
         "if (enable) data_out_0_valid <= step;",
         "data_out_0_valid <= step;",
     ),
+    Mutant(
+        "a beat too many is kept",
+        "stream_slice",
+        "32'(beat_q) < FIRST + KEPT",
+        "32'(beat_q) <= FIRST + KEPT",
+    ),
+    Mutant(
+        "the beat before is kept",
+        "stream_slice",
+        "32'(beat_q) + 1 > FIRST",
+        "32'(beat_q) + 2 > FIRST",
+    ),
+    Mutant(
+        "rows of a slice grow",
+        "stream_slice",
+        "beat_q == BEAT_WIDTH'(BEATS - 1)",
+        "beat_q == BEAT_WIDTH'(BEATS)",
+    ),
+    Mutant("the turns are not changed", "stream_concat", "!turn_q", "turn_q"),
+    Mutant(
+        "a constant does not wait for its tensor",
+        "stream_concat",
+        "zero_valid || !WAITS",
+        "1'b1",
+        "skid_ready && is_one && (zero_valid || !WAITS",
+    ),
+    Mutant(
+        "blocks are a beat longer",
+        "stream_concat",
+        "beat_q == last",
+        "beat_q == last + 1'b1",
+        "if (beat_q == last",
+    ),
+    *no_reset("stream_slice", ("beat_q", "if (rst) beat_q <= '0;", "")),
+    *no_reset("stream_concat", zeroed("beat_q"), zeroed("turn_q", " ", "1'b0")),
     *no_reset(
         "tile_buffer",
         zeroed("write_q", "          "),
@@ -702,12 +739,16 @@ def _products(builder):
     """(x @ y.T) @ z for two heads, beside the rest."""
     x, y, z = (
         builder.input(f"data_in_{k}", Stream((2, rows, 4), 2, BYTE))
-        for k, rows in ((3, 3), (4, 4), (5, 4))
+        for k, rows in ((3, 3), (4, 6), (5, 6))
     )
     scores = Matmul(builder.stream(x), builder.stream(y), BYTE, True, 2)
     s = builder.add("scores", scores, x, y)
-    mixed = Matmul(builder.stream(s), builder.stream(z), BYTE, False, 2)
-    builder.output("data_out_4", builder.add("mixed", mixed, s, z))
+    mixed = Matmul(Stream((2, 3, 6), 3, BYTE), builder.stream(z), BYTE, False, 2)
+    y = builder.add("mixed", mixed, s, z)
+    one, token = Stream((1, 4), 2, BYTE), np.array([5, -7, 11, 3])
+    tokens = Stream((6, 4), 2, BYTE)
+    y = builder.add("token", Concat(tokens, one, (24, 4), (7, 4), True, token), y)
+    builder.output("data_out_4", builder.add("part", Slice(Stream((28,), 2, BYTE), 2, (24,)), y))
 
 
 def module_names(text):

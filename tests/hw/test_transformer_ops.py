@@ -40,16 +40,69 @@ def merged(x):
     return x.transpose(1, 2).reshape(x.shape[0], TOKENS, SIZE)
 
 
+TENSOR = (3, TOKENS, SIZE)
 CALLS = {
-    "a matrix times its transpose": (lambda m, x: x @ x.transpose(1, 2), ((3, TOKENS, SIZE),)),
+    "a matrix times its transpose": (lambda m, x: x @ x.transpose(1, 2), (TENSOR,)),
     "two inputs": (
         lambda m, x, y: torch.matmul(x, y),
-        ((3, TOKENS, SIZE), (3, SIZE, 8)),
+        (TENSOR, (3, SIZE, 8)),
     ),
     "bmm": (lambda m, x, y: torch.bmm(x, y), ((3, 2, SIZE), (3, SIZE, 2))),
     "heads": (
         lambda m, x: merged((heads(x) @ heads(x).transpose(-1, -2)) @ heads(x)),
-        ((3, TOKENS, SIZE),),
+        (TENSOR,),
+    ),
+}
+
+
+WIDE = (3, TOKENS, 3 * SIZE)
+MOVES = {
+    "the first token": (lambda m, x: x[:, 0], (TENSOR,)),
+    "the first token by slices": (lambda m, x: torch.relu(x[:, 0:1, :]), (TENSOR,)),
+    "the last tokens": (lambda m, x: x[:, 2:], (TENSOR,)),
+    "a select": (lambda m, x: x.select(1, 3), (TENSOR,)),
+    "a narrow": (lambda m, x: x.narrow(2, 1, 2), (TENSOR,)),
+    "every other token": (lambda m, x: x[:, ::2], (TENSOR,)),
+    "three parts": (lambda m, x: (lambda q, k, v: q + k - v)(*x.chunk(3, dim=-1)), (WIDE,)),
+    "parts of unlike size": (lambda m, x: x.split([1, 5], dim=1)[1], (TENSOR,)),
+    "parts unbound": (
+        lambda m, x: (lambda q, k: q - k)(*x.view(x.size(0), TOKENS, 2, -1).unbind(2)),
+        (TENSOR,),
+    ),
+    "all heads at once": (
+        lambda m, x: x.reshape(x.shape[0], TOKENS, 3, HEADS, -1).permute(2, 0, 3, 1, 4)[1],
+        (WIDE,),
+    ),
+    "broadcast": (lambda m, x, y: x + y, (TENSOR, (3, 1, SIZE))),
+    "broadcast within a row": (lambda m, x, y: x * y, (TENSOR, (3, TOKENS, 1))),
+    "expanded": (lambda m, x: torch.relu(x).expand(-1, TOKENS, -1), ((3, 1, SIZE),)),
+    "position codes": (
+        lambda m, x: x + m.codes,
+        (TENSOR,),
+        lambda: {"codes": nn.Parameter(draw(1, TOKENS, SIZE, seed=7))},
+    ),
+    "a row for all": (
+        lambda m, x: m.row * x,
+        (TENSOR,),
+        lambda: {"row": nn.Parameter(draw(SIZE, seed=7))},
+    ),
+    "a scale": (lambda m, x: x * 0.375, (TENSOR,)),
+    "a shift on the left": (lambda m, x: 1.5 + x, (TENSOR,)),
+    "less a number": (lambda m, x: x - 0.25, (TENSOR,)),
+    "over a power of two": (lambda m, x: x / 8, (TENSOR,)),
+    "over a small power of two": (lambda m, x: x / 0.25, (TENSOR,)),
+    "tokens together": (lambda m, x, y: torch.cat([x, y], dim=1), (TENSOR, (3, 2, SIZE))),
+    "rows together": (lambda m, x: torch.cat((x, torch.relu(x)), dim=-1), (TENSOR,)),
+    "three together": (lambda m, x: torch.cat([x, x[:, :1], x], 1), (TENSOR,)),
+    "a class token": (
+        lambda m, x: torch.cat([m.token.expand(x.shape[0], -1, -1), x], dim=1),
+        (TENSOR,),
+        lambda: {"token": nn.Parameter(draw(1, 1, SIZE, seed=7))},
+    ),
+    "a token behind": (
+        lambda m, x: torch.cat([x, m.token.expand(x.size(0), -1, -1)], dim=1),
+        (TENSOR,),
+        lambda: {"token": nn.Parameter(draw(1, 1, SIZE, seed=7))},
     ),
 }
 
@@ -74,6 +127,12 @@ def require_same(name, lanes, calls=CALLS):
 @pytest.mark.parametrize("name", CALLS)
 def test_products_are_the_models(name, lanes):
     require_same(name, lanes)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+@pytest.mark.parametrize("name", MOVES)
+def test_moves_are_the_models(name, lanes):
+    require_same(name, lanes, MOVES)
 
 
 def test_a_transposed_operand_is_read_so_and_not_moved():

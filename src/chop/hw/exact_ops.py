@@ -29,7 +29,8 @@ EXACT_OPS: dict[str, ExactOp] = {}
 ARGUMENTS: dict[str, tuple[str, ...]] = {}
 """Positional arguments, and the attributes of the layers, by op."""
 VIEWS = ("flatten", "view", "reshape", "squeeze", "unsqueeze", "unflatten", "contiguous")
-MOVES = frozenset((*VIEWS, "permute", "transpose"))
+PICKS = ("getitem", "narrow", "expand", "chunk", "split", "unbind")
+MOVES = frozenset((*VIEWS, *PICKS, "permute", "transpose"))
 UNCHANGED = frozenset(("identity", "dropout", "dropout1d", "dropout2d"))
 
 

@@ -1,6 +1,6 @@
 """The components of the library. Registration is this list of imports."""
 
-from chop.hw import wiring
+from chop.hw import picking, wiring
 from chop.hw.lower.registry import check_op_table
 from chop.hw.rtl import (
     fifo,
@@ -21,8 +21,10 @@ from chop.hw.rtl import (
     skid_buffer,
     sliding_window,
     stream_cast,
+    stream_concat,
     stream_fork,
     stream_reorder,
+    stream_slice,
 )
 
 __all__ = [
@@ -41,11 +43,14 @@ __all__ = [
     "fixed_relu",
     "fixed_softmax",
     "gearbox",
+    "picking",
     "skid_buffer",
     "sliding_window",
     "stream_cast",
+    "stream_concat",
     "stream_fork",
     "stream_reorder",
+    "stream_slice",
     "wiring",
 ]
 

@@ -97,6 +97,13 @@ class Queue(Twin):
             self.high_water = self.count
 
 
+class ConstantsTwin(Queue):
+    """A skid buffer whose other operands come from `rom_source`: valid from the second cycle on."""
+
+    name = "Constants"
+    takes = False
+
+
 class Bracket(Twin):
     """An enable-gated pipeline of `latency` cycles into a skid buffer that gives the enable."""
 

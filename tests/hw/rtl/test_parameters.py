@@ -66,9 +66,11 @@ WRONG = {
         {"DATA_IN_0_TENSOR_SIZE_DIM_2": 0},
     ),
     "stream_cast": ({"DATA_IN_0_PARALLELISM_DIM_0": 0},),
+    "stream_concat": ({"DATA_IN_1_BEATS": 0},),
     "stream_fork": ({"BRANCHES": 0},),
     "stream_join": ({"DATA_IN_1_WIDTH": 0},),
     "stream_reorder": ({"DATA_IN_0_PARALLELISM_DIM_0": 3}, {"DATA_IN_0_PRECISION_0": 0}),
+    "stream_slice": ({"FIRST": 3},),
     "tile_buffer": ({"GROUP": 3}, {"REPEATS": 0}),
 }
 

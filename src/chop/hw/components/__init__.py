@@ -2,7 +2,7 @@
 
 from chop.hw.component import Mover, Unary
 from chop.hw.rtl.fifo import Fifo
-from chop.hw.rtl.fixed_arithmetic import Add, Binary, Mul, Sub
+from chop.hw.rtl.fixed_arithmetic import Add, Binary, Mul, Sub, WithConstant
 from chop.hw.rtl.fixed_batch_norm import BatchNorm
 from chop.hw.rtl.fixed_conv import Conv, Conv1d, Conv2d
 from chop.hw.rtl.fixed_hard_activation import HardSigmoid, HardSwish
@@ -19,8 +19,10 @@ from chop.hw.rtl.gearbox import Gearbox
 from chop.hw.rtl.skid_buffer import Skid
 from chop.hw.rtl.sliding_window import SlidingWindow
 from chop.hw.rtl.stream_cast import Cast
+from chop.hw.rtl.stream_concat import Concat
 from chop.hw.rtl.stream_fork import Fork
 from chop.hw.rtl.stream_reorder import Reorder
+from chop.hw.rtl.stream_slice import Slice
 
 __all__ = [
     "Add",
@@ -28,6 +30,7 @@ __all__ = [
     "BatchNorm",
     "Binary",
     "Cast",
+    "Concat",
     "Conv",
     "Conv1d",
     "Conv2d",
@@ -51,9 +54,11 @@ __all__ = [
     "Reorder",
     "RmsNorm",
     "Skid",
+    "Slice",
     "SlidingWindow",
     "Softmax",
     "Sub",
     "Unary",
     "Weights",
+    "WithConstant",
 ]

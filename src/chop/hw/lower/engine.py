@@ -18,6 +18,7 @@ from chop.hw.cycles import size_fifos, with_fifos
 from chop.hw.design import Builder, Design, Wire
 from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.lower import formats
+from chop.hw.lower.calls import gives_tensor
 from chop.hw.lower.registry import LOWERINGS, Lowering
 from chop.hw.rtl.stream_cast import Cast
 from chop.hw.rtl.stream_reorder import Reorder, moves_beats
@@ -239,7 +240,7 @@ class Lowerer:
 
     def _reads_size(self, node: fx.Node) -> bool:
         is_call = node.op not in ("output", "placeholder", "get_attr")
-        return is_call and self.lowering(node).reads_size
+        return is_call and self.lowering(node).reads_size and not gives_tensor(node)
 
     def _needed_op(self, node: fx.Node) -> Op | None:
         return self.op(node) if node in self.needed else None
