@@ -14,13 +14,16 @@ from designs import BYTE, random_weights, residual_block
 from chop.hw.components import (
     AvgPool,
     BatchNorm,
+    Concat,
     Conv2d,
     Fifo,
     Linear,
     Lut,
+    Matmul,
     MaxPool,
     Mul,
     Reorder,
+    Slice,
 )
 from chop.hw.design import Builder
 from chop.hw.golden import Fixed
@@ -196,6 +199,8 @@ ORDER = [
         "read_q == SLOT_WIDTH'(SLOTS - 1)",
         "1'b0",
     ),
+    Mutant("no beat goes round the memory", "fifo", "push && write_q == ahead", "1'b0"),
+    Mutant("the slot is not read ahead", "fifo", "slots[ahead]", "slots[read_q]"),
     Mutant("a beat is repeated", "fifo", "pop", "1'b0", "if (pop) read_q"),
     Mutant("the queue is written past its end", "fifo", "write_q == LAST_SLOT", "1'b0"),
     Mutant(
@@ -226,26 +231,38 @@ ORDER = [
     Mutant(
         "banks are not changed when one is full",
         "stream_reorder",
-        "if (filled) write_bank_q <= !write_bank_q;",
+        "if (filled) write_half_q <= !write_half_q;",
         "",
     ),
     Mutant(
         "banks are not changed when one is empty",
         "stream_reorder",
-        "if (emptied) read_bank_q <= !read_bank_q;",
+        "if (emptied) read_half_q <= !read_half_q;",
         "",
     ),
     Mutant(
         "a bank is full one beat early",
         "stream_reorder",
-        "write_q == BEAT_WIDTH'(BEATS - 1)",
-        "write_q == BEAT_WIDTH'(BEATS - 2)",
+        "write_q == ADDRESS_WIDTH'(IN_BEATS - 1)",
+        "write_q == ADDRESS_WIDTH'(IN_BEATS - 2)",
     ),
     Mutant(
         "the last order is the first",
         "stream_reorder",
-        "order[read_q]",
-        "order[read_q == BEAT_WIDTH'(BEATS - 1) ? '0 : read_q]",
+        "order[read_next]",
+        "order[read_next == READ_WIDTH'(OUT_BEATS - 1) ? '0 : read_next]",
+    ),
+    Mutant(
+        "the lanes of the last beat go first",
+        "stream_reorder",
+        "lanes[write_next]",
+        "lanes[ADDRESS_WIDTH'(IN_BEATS - 1) - write_next]",
+    ),
+    Mutant(
+        "lanes come from other banks",
+        "stream_reorder",
+        "order_q[LANES*BANK_WIDTH-1:0]",
+        "~order_q[LANES*BANK_WIDTH-1:0]",
     ),
     Mutant(
         "the lines turn one early",
@@ -496,10 +513,11 @@ RESETS = [
     ),
     *no_reset(
         "stream_reorder",
-        zeroed("write_q", "      "),
-        zeroed("read_q", "       "),
-        zeroed("write_bank_q", " ", "1'b0"),
-        zeroed("read_bank_q", "  ", "1'b0"),
+        ("write_q", "if (rst) write_next = '0;", ""),
+        ("read_q", "if (rst) read_next = '0;", ""),
+        zeroed("read_valid_q", " ", "1'b0"),
+        zeroed("write_half_q", " ", "1'b0"),
+        zeroed("read_half_q", "  ", "1'b0"),
         zeroed("full_q", "       "),
     ),
     *no_reset(
@@ -536,7 +554,109 @@ RESETS = [
     *no_reset("fixed_lut", ("read_valid_q", "if (rst) read_valid_q <= 1'b0;", "")),
 ]
 
-MUTANTS = [*VALUES, *ORDER, *TABLES, *HANDSHAKES, *PACE, *RESETS]
+TILES = [
+    Mutant(
+        "matrices are written over each other",
+        "tile_buffer",
+        "if (filled) write_half_q <= !write_half_q;",
+        "",
+    ),
+    Mutant(
+        "the first matrix is read for ever",
+        "tile_buffer",
+        "if (emptied) read_half_q <= !read_half_q;",
+        "",
+    ),
+    Mutant(
+        "rows of a tile lie behind each other",
+        "tile_buffer",
+        "is_row_end && !is_last_bank ? group_q : write_up",
+        "write_up",
+    ),
+    Mutant(
+        "a matrix is read once less",
+        "tile_buffer",
+        "REPEAT_WIDTH'(REPEATS - 1)",
+        "REPEAT_WIDTH'(REPEATS - 2)",
+    ),
+    Mutant(
+        "tiles across the rows are read along them",
+        "tile_buffer",
+        "TILE_WIDTH'(ROW_BEATS)",
+        "TILE_WIDTH'(1)",
+    ),
+    Mutant(
+        "the next column of tiles is the same",
+        "tile_buffer",
+        "TILE_WIDTH'(TILES - ROW_BEATS - 1)",
+        "TILE_WIDTH'(TILES - ROW_BEATS)",
+    ),
+    Mutant(
+        "rows go to every bank",
+        "tile_buffer",
+        "bank_q == BANK_WIDTH'(bank)",
+        "1'b1",
+    ),
+    Mutant("a third matrix is taken", "tile_buffer", "full_q != 2'd2", "1'b1"),
+    Mutant("the next matrix waits", "tile_buffer", "full_q != 2'd2", "full_q == 2'd0"),
+    Mutant("a matrix is read before it is there", "tile_buffer", "full_q != 2'd0", "1'b1"),
+    Mutant(
+        "a tile that waits is lost",
+        "tile_buffer",
+        "if (enable) data_out_0_valid <= step;",
+        "data_out_0_valid <= step;",
+    ),
+    Mutant(
+        "a beat too many is kept",
+        "stream_slice",
+        "32'(beat_q) < FIRST + KEPT",
+        "32'(beat_q) <= FIRST + KEPT",
+    ),
+    Mutant(
+        "the beat before is kept",
+        "stream_slice",
+        "32'(beat_q) + 1 > FIRST",
+        "32'(beat_q) + 2 > FIRST",
+    ),
+    Mutant(
+        "rows of a slice grow",
+        "stream_slice",
+        "beat_q == BEAT_WIDTH'(BEATS - 1)",
+        "beat_q == BEAT_WIDTH'(BEATS)",
+    ),
+    Mutant("the turns are not changed", "stream_concat", "!turn_q", "turn_q"),
+    Mutant(
+        "a constant does not wait for its tensor",
+        "stream_concat",
+        "zero_valid || !WAITS",
+        "1'b1",
+        "skid_ready && is_one && (zero_valid || !WAITS",
+    ),
+    Mutant(
+        "blocks are a beat longer",
+        "stream_concat",
+        "beat_q == last",
+        "beat_q == last + 1'b1",
+        "if (beat_q == last",
+    ),
+    *no_reset("stream_slice", ("beat_q", "if (rst) beat_q <= '0;", "")),
+    *no_reset("stream_concat", zeroed("beat_q"), zeroed("turn_q", " ", "1'b0")),
+    *no_reset(
+        "tile_buffer",
+        zeroed("write_q", "          "),
+        zeroed("group_q", "          "),
+        zeroed("beat_q", "           "),
+        zeroed("bank_q", "           "),
+        zeroed("read_q", "           "),
+        zeroed("repeat_q", "         "),
+        zeroed("full_q", "           "),
+        zeroed("write_half_q", "     ", "1'b0"),
+        zeroed("read_half_q", "      ", "1'b0"),
+        zeroed("data_out_0_valid", " ", "1'b0"),
+    ),
+]
+
+MUTANTS = [*TILES, *VALUES, *ORDER, *TABLES, *HANDSHAKES, *PACE, *RESETS]
 """A mutant that stands here twice, by its name, is written for two ways of saying the same."""
 
 _CHOICE = "mutation::chosen[0]"
@@ -609,7 +729,26 @@ def zoo():
     y = builder.add("order", Reorder(Stream((18,), 2, BYTE), order, (18,)), y)
     head = Linear(Stream((18,), 3, BYTE), random_weights(5, 18, 4), BYTE, 1)
     builder.output("data_out_1", builder.add("head", head, y))
+    _products(builder)
+    z = builder.input("data_in_2", Stream((18,), 2, BYTE))
+    builder.output("data_out_3", builder.add("deep", Fifo(builder.stream(z), 256), z))
     return builder.build()
+
+
+def _products(builder):
+    """(x @ y.T) @ z for two heads, beside the rest."""
+    x, y, z = (
+        builder.input(f"data_in_{k}", Stream((2, rows, 4), 2, BYTE))
+        for k, rows in ((3, 3), (4, 6), (5, 6))
+    )
+    scores = Matmul(builder.stream(x), builder.stream(y), BYTE, True, 2)
+    s = builder.add("scores", scores, x, y)
+    mixed = Matmul(Stream((2, 3, 6), 3, BYTE), builder.stream(z), BYTE, False, 2)
+    y = builder.add("mixed", mixed, s, z)
+    one, token = Stream((1, 4), 2, BYTE), np.array([5, -7, 11, 3])
+    tokens = Stream((6, 4), 2, BYTE)
+    y = builder.add("token", Concat(tokens, one, (24, 4), (7, 4), True, token), y)
+    builder.output("data_out_4", builder.add("part", Slice(Stream((28,), 2, BYTE), 2, (24,)), y))
 
 
 def module_names(text):

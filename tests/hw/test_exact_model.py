@@ -18,7 +18,7 @@ from chop.hw.exact_ops import EXACT_OPS, MOVES, UNCHANGED
 from chop.hw.lower import supported_ops
 from chop.nn.quantizers import Integer
 
-SIZES = {"size", "getitem"}
+SIZES = {"size", "getitem", "getattr", "size_arithmetic"}
 ROUNDINGS = ("nearest_even", "nearest_away", "floor", "toward_zero")
 
 

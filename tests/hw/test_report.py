@@ -83,9 +83,7 @@ def test_a_stall_above_the_bound_is_explained_with_its_remedy(tmp_path):
     design = mlp((16, 64, 32, 8), (4, 8, 4, 2))
     assert interval(design) > design.cycles()
     verdict = Simulator(design, emit(design, tmp_path)).run(random_inputs(design, 8))
-    assert (
-        list(verdict.timing.outputs["data_out_0"])
-        == simulate_control(design, 8).outputs["data_out_0"]
-    )
+    predicted = simulate_control(design, 8).outputs["data_out_0"]
+    assert list(verdict.timing.outputs["data_out_0"]) == list(predicted)
     assert "cycles above the folding bound" in (text := report_text(design, verdict))
     assert "FIFOs of" in text

@@ -1,8 +1,10 @@
+import numpy as np
 import pytest
 from designs import mlp, random_weights
 
 from chop.errors import HardwareError
-from chop.hw.components import Linear, Relu
+from chop.hw.check import bench_design
+from chop.hw.components import Fifo, Linear, Relu, Reorder
 from chop.hw.cycles import interval
 from chop.hw.design import Builder
 from chop.hw.emit import emit
@@ -31,6 +33,27 @@ def test_linear_16_with_four_lanes_fits_its_area(tmp_path):
     area = synthesize(emit(linear_relu(), tmp_path))
     assert (area.lut <= 373, area.ff <= 408, area.dsp) == (True, True, 16), str(area)
     assert area.bram == 0
+
+
+def buffers():
+    tokens = Stream((64, 128), 8, BYTE)
+    index = np.arange(64 * 128)
+    heads = index.reshape(64, 2, 64).transpose(1, 0, 2).ravel()
+    turned = index.reshape(64, 128).T.ravel()
+    return {
+        "heads": Reorder(tokens, tuple(heads.tolist()), (2, 64, 64)),
+        "turned": Reorder(tokens, tuple(turned.tolist()), (128, 64)),
+        "queue": Fifo(tokens, 1024),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.sim("pyosys")
+@pytest.mark.parametrize("name", buffers())
+def test_buffers_of_64_times_128_elements_are_block_ram(name, tmp_path):
+    area = synthesize(emit(bench_design([buffers()[name]]), tmp_path))
+    assert area.bram >= 2 and area.lutram == 0, str(area)
+    assert area.ff < 300 and area.lut < 600, str(area)
 
 
 @pytest.mark.sim("pyosys")

@@ -32,13 +32,14 @@ class Memory:
     """Constant words of a component, one integer per address.
 
     A streamed memory becomes a `rom_source` named `<stage>_<name>_source`; another is read by the
-    component itself, from the file its parameter INIT_FILE names.
+    component itself, from the file that its parameter `parameter` names.
     """
 
     name: str
     words: tuple[int, ...]
     width: int
     is_streamed: bool = True
+    parameter: str = "INIT_FILE"
 
     @property
     def bits(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -182,6 +183,12 @@ class Builder:
 
     def _design(self) -> Design:
         return Design(self.name, self._inputs, tuple(self._stages), self._outputs)
+
+    def fresh(self, name: str) -> str:
+        """`name`, with a number where it is taken."""
+        taken = {*self._inputs, *(s.name for s in self._stages)}
+        numbered = (f"{name}_{k}" for k in itertools.count(2))
+        return name if name not in taken else next(n for n in numbered if n not in taken)
 
     def _fresh(self, name: str) -> str:
         if name in self._inputs or any(s.name == name for s in self._stages):

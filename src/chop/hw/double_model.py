@@ -64,6 +64,8 @@ def _value(
     args = [
         _brought(a, formats.get(names[i]) if i < len(names) else None) for i, a in enumerate(args)
     ]
+    if args and isinstance(args[0], tuple | list):
+        args[0] = [_brought(a, formats.get(f"tensors_{k}")) for k, a in enumerate(args[0])]
     kwargs = {name: _brought(a, formats.get(name)) for name, a in kwargs.items()}
     return _brought(_call(model, node, args, kwargs, formats), result_format(node))
 

@@ -22,6 +22,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.ops import find_op, node_module
 from chop.nn.quantized.function import call_quantizers, is_quantized_function
+from chop.nn.quantized.integer import node_arithmetic
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass, Integer, Quantizer
 
@@ -60,7 +61,7 @@ def _value(graph: MaseGraph, node: fx.Node, found: Environment, inputs: Any) -> 
         return given[0]
     name = op_name(graph, node)
     formats = operand_formats(node, name)
-    if name in MOVES:
+    if name in MOVES and isinstance(given[0], Exact):
         result = _moved(node, [_brought(given[0], formats["input"]), *given[1:]], named)
     elif name in UNCHANGED:
         result = _brought(given[0], formats["input"])
@@ -113,9 +114,17 @@ def operand_formats(node: fx.Node, op: str) -> dict[str, Integer | None]:
     operands = [n for n in argument_names(node, op) if n not in ("weight", "bias")]
     for number, name in enumerate(operands):
         found[name] = _by_hand(node, args.get(f"data_in_{number}"))
+    for number in range(len(_listed(node))):
+        found[f"tensors_{number}"] = _by_hand(node, args.get(f"data_in_{number}"))
     for name in ("weight", "bias"):
         found[name] = _by_hand(node, args.get(name))
     return {"input": None, "other": None} | found
+
+
+def _listed(node: fx.Node) -> Sequence[Any]:
+    """The tensors of a call that takes a list of them."""
+    first = node.args[0] if node.args else node.kwargs.get("tensors")
+    return first if isinstance(first, tuple | list) else ()
 
 
 def argument_names(node: fx.Node, op: str, value: fx.Node | None = None) -> list[str]:
@@ -180,7 +189,13 @@ def _arguments(
     for name in ("input", "other"):
         if isinstance(found.get(name), int | float):
             found[name] = constant(found[name])
-    return {n: _brought(value, formats.get(n)) for n, value in found.items() if n != "config"}
+    if isinstance(found.get("tensors"), tuple | list):
+        listed = enumerate(found["tensors"])
+        found["tensors"] = [_brought(v, formats.get(f"tensors_{k}")) for k, v in listed]
+    found = {n: _brought(value, formats.get(n)) for n, value in found.items() if n != "config"}
+    if node_arithmetic(node) == "integer":
+        found["integer"] = {**formats, "data_out": result_format(node)}
+    return found
 
 
 def _moved(node: fx.Node, given: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -188,7 +203,9 @@ def _moved(node: fx.Node, given: Sequence[Any], named: Mapping[str, Any]) -> Any
     x = given[0]
     places = torch.arange(x.codes.size).reshape(x.shape)
     moved = _call(node, [places, *given[1:]], named)
-    return x.take(x.codes.reshape(-1)[moved.numpy()])
+    parts = moved if isinstance(moved, tuple | list) else [moved]
+    taken = tuple(x.take(x.codes.reshape(-1)[part.numpy()]) for part in parts)
+    return taken if isinstance(moved, tuple | list) else taken[0]
 
 
 def _call(node: fx.Node, given: Sequence[Any], named: Mapping[str, Any]) -> Any:

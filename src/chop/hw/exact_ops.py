@@ -16,7 +16,11 @@ from chop.errors import HardwareError, RegistryError
 from chop.hw.exact import Codes, Exact
 
 Arguments = Mapping[str, Any]
-"""Of a call: operands and parameters are `Exact`, settings are as torch has them."""
+"""Of a call: operands and parameters are `Exact`, settings are as torch has them.
+
+Under `integer`, where the call's config says `arithmetic = "integer"`: its formats by argument, and
+`data_out`.
+"""
 ExactOp = Callable[[Arguments], Exact]
 F = TypeVar("F", bound=ExactOp)
 
@@ -25,7 +29,8 @@ EXACT_OPS: dict[str, ExactOp] = {}
 ARGUMENTS: dict[str, tuple[str, ...]] = {}
 """Positional arguments, and the attributes of the layers, by op."""
 VIEWS = ("flatten", "view", "reshape", "squeeze", "unsqueeze", "unflatten", "contiguous")
-MOVES = frozenset((*VIEWS, "permute", "transpose"))
+PICKS = ("getitem", "narrow", "expand", "chunk", "split", "unbind")
+MOVES = frozenset((*VIEWS, *PICKS, "permute", "transpose"))
 UNCHANGED = frozenset(("identity", "dropout", "dropout1d", "dropout2d"))
 
 

@@ -1,6 +1,6 @@
 """The components of the library. Registration is this list of imports."""
 
-from chop.hw import wiring
+from chop.hw import picking, wiring
 from chop.hw.lower.registry import check_op_table
 from chop.hw.rtl import (
     fifo,
@@ -11,14 +11,20 @@ from chop.hw.rtl import (
     fixed_leaky_relu,
     fixed_linear,
     fixed_lut,
+    fixed_matmul,
+    fixed_norm,
+    fixed_piecewise,
     fixed_pool,
     fixed_relu,
+    fixed_softmax,
     gearbox,
     skid_buffer,
     sliding_window,
     stream_cast,
+    stream_concat,
     stream_fork,
     stream_reorder,
+    stream_slice,
 )
 
 __all__ = [
@@ -30,14 +36,21 @@ __all__ = [
     "fixed_leaky_relu",
     "fixed_linear",
     "fixed_lut",
+    "fixed_matmul",
+    "fixed_norm",
+    "fixed_piecewise",
     "fixed_pool",
     "fixed_relu",
+    "fixed_softmax",
     "gearbox",
+    "picking",
     "skid_buffer",
     "sliding_window",
     "stream_cast",
+    "stream_concat",
     "stream_fork",
     "stream_reorder",
+    "stream_slice",
     "wiring",
 ]
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chop.errors import HardwareError
-from chop.hw import toolchain
+from chop.hw import compiled, toolchain
 from chop.hw.control import Wire, signal_name
 from chop.hw.cycles import NO_STALLS, Stalls, Timing, patience, simulate_control
 from chop.hw.design import Design, Interface
@@ -29,6 +29,8 @@ from chop.hw.verilate import lint as lint
 
 PREDICTED_CYCLES = 10_000
 """For how long at least the cycle model follows a simulation."""
+COMPILED_CYCLES = 2_000_000
+"""For how long it does so where it runs compiled."""
 _RESET_SPAN = 10_000
 """A reset comes within the time of four tensors (what the last one left must show), and of so many
 cycles."""
@@ -101,6 +103,7 @@ class Simulator:
         if key not in self._predictions:
             bound = 3 * self.interface.cycles
             limit = max(PREDICTED_CYCLES, min(bound, 10 * PREDICTED_CYCLES))
+            limit = limit if compiled.library() is None else max(limit, COMPILED_CYCLES)
             self._predictions[key] = simulate_control(
                 model, tensors, stalls, gated=self._gated(), limit=limit
             )

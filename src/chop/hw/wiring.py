@@ -38,19 +38,30 @@ def lower_view(low: Lowerer, node: fx.Node) -> Value:
     return _given(low, node, replace(value, shape=shape))
 
 
+FACTS = ("shape", "ndim", "dtype", "device")
+"""Attributes of a tensor that are no numbers of it."""
+
+
 @lowers("wire_size", reads_size=True)
 def lower_size(low: Lowerer, node: fx.Node) -> None:
     """Sizes are known: their nodes leave no trace in hardware."""
-    if low.op(node) is OPS["getitem"] and low.operands(node):
-        raise low.refuse(node, "an index into a tensor", "Allowed: indices into sizes")
+    if low.op(node) is OPS["getattr"] and node.args[1] not in FACTS:
+        raise low.refuse(node, f"the attribute '{node.args[1]}'", f"Allowed: {', '.join(FACTS)}")
 
 
 @lowers("wire_permute", is_wiring=True)
-def lower_permute(low: Lowerer, node: fx.Node) -> Value:
-    """Transposition: nothing moves until an op wants another order."""
+def lower_permute(low: Lowerer, node: fx.Node) -> Value | None:
+    """Transposition: nothing moves until an op wants another order.
+
+    Where the batch is moved, who takes a part that has it first again says what is wanted.
+    """
     value = low.operand(node)
     axes = _axes(low, node, len(value.shape) + 1)
     if axes[0] != 0:
+        if all(
+            user.op.startswith("call") and low.op(user).rtl == "wire_pick" for user in node.users
+        ):
+            return None
         raise low.refuse(node, "a permutation of the batch", "Allowed: any other dimensions")
     inner = [a - 1 for a in axes[1:]]
     old = np.arange(len(value.order)).reshape(value.shape).transpose(inner)

@@ -40,6 +40,13 @@ WRONG = {
         {"ACC_WIDTH": 4},
     ),
     "fixed_lut": ({"DATA_IN_0_PRECISION_0": 17}, {"DATA_OUT_0_PRECISION_0": 0}),
+    "fixed_matmul": ({"DATA_IN_0_TENSOR_SIZE_DIM_1": 0},),
+    "fixed_norm": (
+        {"DATA_IN_0_PRECISION_0": 17},
+        {"DATA_IN_0_PARALLELISM_DIM_0": 3},
+        {"GUARD": 3},
+    ),
+    "fixed_piecewise": ({"SLOPE_WIDTH": 0}, {"LOW_BITS": 14}),
     "fixed_pool": (
         {"DATA_IN_0_PARALLELISM_DIM_0": 2},
         {"DIVISOR": 0},
@@ -47,8 +54,10 @@ WRONG = {
         {"COUNTS_PADDING": 0, "DIVISOR": 3},
     ),
     "fixed_relu": ({"DATA_IN_0_PARALLELISM_DIM_0": 0},),
+    "fixed_softmax": ({"DATA_IN_0_PRECISION_0": 17}, {"DATA_IN_0_PARALLELISM_DIM_0": 3}),
     "gearbox": ({"UNIT": 3}, {"DATA_IN_0_PRECISION_0": 0}),
     "rom_source": ({"DEPTH": 0},),
+    "row_buffer": ({"SCALAR_WIDTH": 0},),
     "skid_buffer": ({"DATA_WIDTH": 0},),
     "sliding_window": (
         {"PADDING_DIM_0": 3},
@@ -57,9 +66,12 @@ WRONG = {
         {"DATA_IN_0_TENSOR_SIZE_DIM_2": 0},
     ),
     "stream_cast": ({"DATA_IN_0_PARALLELISM_DIM_0": 0},),
+    "stream_concat": ({"DATA_IN_1_BEATS": 0},),
     "stream_fork": ({"BRANCHES": 0},),
     "stream_join": ({"DATA_IN_1_WIDTH": 0},),
     "stream_reorder": ({"DATA_IN_0_PARALLELISM_DIM_0": 3}, {"DATA_IN_0_PRECISION_0": 0}),
+    "stream_slice": ({"FIRST": 3},),
+    "tile_buffer": ({"GROUP": 3}, {"REPEATS": 0}),
 }
 
 

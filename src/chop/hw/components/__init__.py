@@ -2,21 +2,27 @@
 
 from chop.hw.component import Mover, Unary
 from chop.hw.rtl.fifo import Fifo
-from chop.hw.rtl.fixed_arithmetic import Add, Binary, Mul, Sub
+from chop.hw.rtl.fixed_arithmetic import Add, Binary, Mul, Sub, WithConstant
 from chop.hw.rtl.fixed_batch_norm import BatchNorm
 from chop.hw.rtl.fixed_conv import Conv, Conv1d, Conv2d
 from chop.hw.rtl.fixed_hard_activation import HardSigmoid, HardSwish
 from chop.hw.rtl.fixed_leaky_relu import LeakyRelu
 from chop.hw.rtl.fixed_linear import Linear, Weights
 from chop.hw.rtl.fixed_lut import Lut
+from chop.hw.rtl.fixed_matmul import Matmul
+from chop.hw.rtl.fixed_norm import LayerNorm, Norm, RmsNorm
+from chop.hw.rtl.fixed_piecewise import Piecewise
 from chop.hw.rtl.fixed_pool import AvgPool, MaxPool, Pool
 from chop.hw.rtl.fixed_relu import Relu
+from chop.hw.rtl.fixed_softmax import Softmax
 from chop.hw.rtl.gearbox import Gearbox
 from chop.hw.rtl.skid_buffer import Skid
 from chop.hw.rtl.sliding_window import SlidingWindow
 from chop.hw.rtl.stream_cast import Cast
+from chop.hw.rtl.stream_concat import Concat
 from chop.hw.rtl.stream_fork import Fork
 from chop.hw.rtl.stream_reorder import Reorder
+from chop.hw.rtl.stream_slice import Slice
 
 __all__ = [
     "Add",
@@ -24,6 +30,7 @@ __all__ = [
     "BatchNorm",
     "Binary",
     "Cast",
+    "Concat",
     "Conv",
     "Conv1d",
     "Conv2d",
@@ -32,18 +39,26 @@ __all__ = [
     "Gearbox",
     "HardSigmoid",
     "HardSwish",
+    "LayerNorm",
     "LeakyRelu",
     "Linear",
     "Lut",
+    "Matmul",
     "MaxPool",
     "Mover",
     "Mul",
+    "Norm",
+    "Piecewise",
     "Pool",
     "Relu",
     "Reorder",
+    "RmsNorm",
     "Skid",
+    "Slice",
     "SlidingWindow",
+    "Softmax",
     "Sub",
     "Unary",
     "Weights",
+    "WithConstant",
 ]

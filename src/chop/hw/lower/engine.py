@@ -18,9 +18,10 @@ from chop.hw.cycles import size_fifos, with_fifos
 from chop.hw.design import Builder, Design, Wire
 from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.lower import formats
+from chop.hw.lower.calls import gives_tensor
 from chop.hw.lower.registry import LOWERINGS, Lowering
 from chop.hw.rtl.stream_cast import Cast
-from chop.hw.rtl.stream_reorder import Reorder
+from chop.hw.rtl.stream_reorder import Reorder, moves_beats
 from chop.hw.stream import Stream, divisors
 from chop.ir.arguments import operand_nodes
 from chop.ir.graph import MaseGraph
@@ -139,8 +140,6 @@ def supported_ops() -> list[str]:
 
 
 _NEAREST = {
-    "softmax": "leave it out, the largest logit stays the largest",
-    "layer_norm": "batch_norm1d",
     "matmul": "linear",
     "div": "mul by the reciprocal",
     "adaptive_max_pool2d": "max_pool2d",
@@ -190,6 +189,7 @@ class Lowerer:
         self.components: dict[str, Component] = {}
         self.inputs: dict[str, Value] = {}
         self.outputs: dict[str, Value] = {}
+        self._gathered: dict[tuple[Wire, Component], Wire] = {}
 
     def run(self) -> Lowered:
         """Every node that the outputs need, in turn."""
@@ -240,7 +240,7 @@ class Lowerer:
 
     def _reads_size(self, node: fx.Node) -> bool:
         is_call = node.op not in ("output", "placeholder", "get_attr")
-        return is_call and self.lowering(node).reads_size
+        return is_call and self.lowering(node).reads_size and not gives_tensor(node)
 
     def _needed_op(self, node: fx.Node) -> Op | None:
         return self.op(node) if node in self.needed else None
@@ -331,12 +331,24 @@ class Lowerer:
             return value
         place = np.empty_like(value.order)
         place[value.order] = np.arange(len(place))
+        return Value(self.gather(node, value, place[order], shape), value.shape, order)
+
+    def gather(self, node: fx.Node, value: Value, places: Ints, shape: Shape) -> Wire:
+        """The elements of the stream of `value` at `places`, as a stream of `shape`.
+
+        What was gathered before is used again.
+        """
         stream = self.stream(value)
         lanes = math.gcd(stream.lanes, shape[-1])
+        if not moves_beats(places, lanes) and len(np.unique(places)) < len(places):
+            lanes = 1  # a beat apart and again: one element at a time
         source = Stream((stream.elements,), lanes, stream.format)
-        component = Reorder(source, tuple(int(i) for i in place[order]), shape)
-        wire = self.builder.add(f"{node.name}_reorder_{value.wire.stage}", component, value.wire)
-        return Value(wire, value.shape, order)
+        component = Reorder(source, tuple(int(i) for i in places), shape)
+        key = (value.wire, component)
+        if key not in self._gathered:
+            name = self.builder.fresh(f"{node.name}_reorder_{value.wire.stage}")
+            self._gathered[key] = self.builder.add(name, component, value.wire)
+        return self._gathered[key]
 
     def pixels(self, node: fx.Node, value: Value) -> Value:
         """An image, streamed pixel by pixel."""

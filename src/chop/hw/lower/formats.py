@@ -13,6 +13,7 @@ from torch import fx
 
 from chop.errors import HardwareError
 from chop.hw.golden import ROUNDINGS, Fixed, Span
+from chop.hw.lower.calls import gives_tensor
 from chop.hw.lower.registry import LOWERINGS
 from chop.ir.arguments import operand_nodes
 from chop.ir.meta import ValueMeta, mase_meta
@@ -76,7 +77,7 @@ def formats_read(node: fx.Node, find: FindOp) -> set[Fixed | None]:
 
 def _read_by(user: fx.Node, node: fx.Node, find: FindOp) -> set[Fixed | None]:
     op = find(user)
-    if op is None or LOWERINGS[op.rtl].reads_size:
+    if op is None or (LOWERINGS[op.rtl].reads_size and not gives_tensor(user)):
         return set()  # sizes are no numbers
     lowering = LOWERINGS[op.rtl]
     names = [name for name, source in operand_nodes(user, op).items() if source is node]

@@ -47,7 +47,12 @@ ROWS = (
         carries_factor=(0, 1),
         rtl="fixed_mul",
     ),
-    _elementwise("div", "div divide truediv true_divide itruediv div_", carries_factor=(0,)),
+    _elementwise(
+        "div",
+        "div divide truediv true_divide itruediv div_",
+        carries_factor=(0,),
+        rtl="fixed_div",
+    ),
     _elementwise("floor_divide", "floordiv floor_divide ifloordiv"),
     _elementwise("remainder", "remainder mod fmod"),
     _elementwise("pow", "pow pow_ float_power square"),

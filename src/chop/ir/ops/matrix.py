@@ -41,6 +41,7 @@ ROWS = (
         compute=computes("input* other*", torch.matmul, prefer={"other": "weight"}),
         dims="matmul",
         carries_factor=(0, 1),
+        rtl="fixed_matmul",
     ),
     tensor_op(
         "bmm",
@@ -48,6 +49,7 @@ ROWS = (
         compute=computes("input* mat2*", torch.bmm, prefer={"mat2": "weight"}),
         dims="matmul",
         carries_factor=(0, 1),
+        rtl="fixed_matmul",
     ),
     tensor_op(
         "grouped_mm", "_grouped_mm?", macs=_matmul_macs, functions=functions("grouped_mm?", F)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from chop.ir.ops.by_name import tensor_op
 
 ROWS = (
-    tensor_op("cat", "cat concat concatenate", dims="cat"),
+    tensor_op("cat", "cat concat concatenate", dims="cat", rtl="stream_concat"),
     tensor_op("stack", "stack hstack vstack dstack", dims="stack"),
     tensor_op("gather", "gather take_along_dim"),
     tensor_op(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from chop.hw.component import Component, Cost, Mover, Parameter, register
+from chop.hw.golden import Fixed
 from chop.hw.samples import NARROW, stream
 from chop.hw.twin import Queue, Twin
 
@@ -33,4 +34,5 @@ class Fifo(Mover):
             cls(stream(12), 2),
             cls(stream(12, lanes=3), 5),
             cls(stream(6, number=NARROW), 8),
+            cls(stream(96, lanes=2, number=Fixed(60, 4)), 37),  # block RAM
         ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, ClassVar
 
+import numpy as np
 from torch import fx
 
 from chop.errors import ConfigError
@@ -15,18 +17,20 @@ from chop.hw import golden
 from chop.hw.component import (
     Component,
     Cost,
+    Memory,
     Parameter,
     precision,
     register,
     result_precision,
 )
 from chop.hw.exact import Exact, constant
-from chop.hw.exact_ops import Arguments, exact_op
+from chop.hw.exact_ops import Arguments, exact_op, refuse_setting
 from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.lower import Lowerer, Value, lowers
-from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
-from chop.hw.stream import Stream
-from chop.hw.twin import Queue, Twin
+from chop.hw.lower.constants import Constant, constant_operand, scalar_operand
+from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, codes, stream
+from chop.hw.stream import Stream, divisors, pack_words
+from chop.hw.twin import ConstantsTwin, Queue, Twin
 
 
 class JoinTwin(Queue):
@@ -173,6 +177,60 @@ class Mul(Binary):
         ]
 
 
+@register
+@dataclass(frozen=True, eq=False)
+class WithConstant(Component):
+    """A sum, difference or product whose right operand is constant: position codes, a factor."""
+
+    binary: Binary
+    constant: Ints
+    """Codes of the right operand, flat, or one for all elements."""
+    module, name = "fixed_arithmetic", "fixed_constant_arithmetic"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", (self.binary.left,))
+        object.__setattr__(self, "outputs", self.binary.outputs)
+        if self.constant.size not in (1, self.binary.left.elements):
+            raise ConfigError(
+                f"{self.name}: got {self.constant.size} constants for "
+                f"{self.binary.left.elements} elements."
+            )
+
+    def golden(self, *data: Ints) -> Ints:
+        flat = data[0].reshape(len(data[0]), -1)
+        right = np.broadcast_to(self.constant.reshape(-1), flat.shape)
+        return self.binary.golden(flat, right).reshape(-1, *self.output.shape)
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        return self.binary.parameters()
+
+    def memories(self) -> tuple[Memory, ...]:
+        lanes = self.binary.left.lanes
+        rows = np.broadcast_to(self.constant.reshape(-1), self.binary.left.elements)
+        beats = rows.reshape(-1, lanes)
+        period = next(p for p in divisors(len(beats)) if (beats.reshape(-1, p * lanes)
+                      == beats[:p].reshape(-1)).all())  # fmt: skip
+        words = tuple(pack_words(beats[:period], self.binary.right.format.width))
+        return (Memory("data_in_1", words, self.binary.right.beat_width),)
+
+    def twins(self) -> list[Twin]:
+        return [ConstantsTwin()]
+
+    def cost(self) -> Cost:
+        return super().cost() + self.binary.cost()
+
+    @classmethod
+    def cases(cls) -> Sequence[Component]:
+        rows = stream(3, 4, lanes=2)
+        small = replace(rows, format=NARROW)
+        return [
+            cls(Add(rows, rows, BYTE), codes(BYTE, 12)),
+            cls(Sub(rows, small, WIDE), np.tile(codes(NARROW, 4), 3)),
+            cls(Mul(rows, small, DOWN), np.array([3])),
+            cls(Mul(stream(5), stream(5, number=COUNT), BYTE), codes(COUNT, 5)),
+        ]
+
+
 # -- from a node -----------------------------------------------------------------------------------
 
 
@@ -186,6 +244,20 @@ def lower_add(low: Lowerer, node: fx.Node) -> Value:
 def lower_sub(low: Lowerer, node: fx.Node) -> Value:
     """data_in_0 - alpha * data_in_1."""
     return _sum(low, node, -1)
+
+
+@lowers("fixed_div")
+def lower_div(low: Lowerer, node: fx.Node) -> Value:
+    """data_in_0 over a power of two: a product with its reciprocal."""
+    scalar = scalar_operand(low, node)
+    number = 0.0 if scalar is None or scalar[1] else float(scalar[0].values)
+    if number <= 0 or math.frexp(number)[0] != 0.5 or low.setting(node, "rounding_mode", None):
+        raise low.refuse(
+            node, "a quotient", "Allowed: over a power of two; mul by the reciprocal elsewhere"
+        )
+    steps = math.frexp(number)[1] - 1
+    reciprocal = Constant(np.asarray(1 / number), Fixed(2 + max(-steps, 0), max(steps, 0)))
+    return _with_constant(low, node, Mul, reciprocal, 1)
 
 
 @lowers("fixed_mul")
@@ -208,11 +280,14 @@ def _sum(low: Lowerer, node: fx.Node, sign: int) -> Value:
 
 
 def _binary(low: Lowerer, node: fx.Node, make: Callable[[Stream, Stream, Fixed], Binary]) -> Value:
+    constant = _constant(low, node)
+    if constant is not None:
+        return _with_constant(low, node, make, *constant)
     if len(low.operands(node)) < 2:
         raise low.refuse(node, "a constant operand", "Allowed: two tensors of the graph")
     left, right = low.operand(node, 0), low.operand(node, 1)
     if left.shape != right.shape:
-        raise low.refuse(node, f"shapes {left.shape} and {right.shape}", "Allowed: equal shapes")
+        left, right = _alike(low, node, left, right)
     a = low.stream(left)
     right = low.arrange(node, right, left.order, a.shape)
     b = replace(a, format=low.stream(right).format)
@@ -220,6 +295,64 @@ def _binary(low: Lowerer, node: fx.Node, make: Callable[[Stream, Stream, Fixed],
     exact = make(a, b, any_format).span(a.format, b.format)
     component = make(a, b, low.result_format(node, exact))
     return replace(left, wire=low.add(node, component, left, right))
+
+
+def _alike(low: Lowerer, node: fx.Node, left: Value, right: Value) -> tuple[Value, Value]:
+    """Both operands in the shape of the result: the smaller one is repeated."""
+    try:
+        shape = np.broadcast_shapes(left.shape, right.shape)
+    except ValueError:
+        shape = ()
+    if len(left.shape) != len(right.shape) or not shape:
+        raise low.refuse(
+            node, f"shapes {left.shape} and {right.shape}", "Allowed: shapes that broadcast"
+        )
+    return _repeated(low, node, left, shape), _repeated(low, node, right, shape)
+
+
+def _repeated(low: Lowerer, node: fx.Node, value: Value, shape: tuple[int, ...]) -> Value:
+    if value.shape == shape:
+        return value
+    place = np.empty_like(value.order)
+    place[value.order] = np.arange(len(place))
+    places = np.broadcast_to(place.reshape(value.shape), shape).reshape(-1)
+    return Value(low.gather(node, value, places, shape), shape, np.arange(len(places)))
+
+
+def _constant(low: Lowerer, node: fx.Node) -> tuple[Constant, int] | None:
+    """The constant among the operands, and its number."""
+    scalar = scalar_operand(low, node)
+    if scalar is not None:
+        return scalar[0], 0 if scalar[1] else 1
+    found = [constant_operand(low, node, k) for k in range(len(low.operands(node)))]
+    return next(((each, k) for k, each in enumerate(found) if each is not None), None)
+
+
+def _with_constant(
+    low: Lowerer,
+    node: fx.Node,
+    make: Callable[[Stream, Stream, Fixed], Binary],
+    constant: Constant,
+    number: int,
+) -> Value:
+    any_format = Fixed(8)
+    value = low.operand(node, 1 if number == 0 and len(low.operands(node)) > 1 else 0)
+    a = low.stream(value)
+    b = replace(a, format=constant.format)
+    binary = make(a, b, any_format)
+    is_plain = (getattr(binary, "alpha", 1), getattr(binary, "alpha_frac", 0)) == (1, 0)
+    if number == 0 and (isinstance(binary, Sub) or not is_plain):
+        raise low.refuse(node, "a constant on the left", "Allowed: on the right")
+    given = constant.encoded(constant.format).reshape(constant.shape)
+    if given.size > 1:
+        if np.broadcast_shapes(given.shape, value.shape) != value.shape:
+            raise low.refuse(
+                node, f"shapes {value.shape} and {given.shape}", "Allowed: constants that broadcast"
+            )
+        given = np.broadcast_to(given, value.shape).reshape(-1)[value.order]
+    number_format = low.result_format(node, binary.span(a.format, b.format))
+    component = WithConstant(make(a, b, number_format), given.reshape(-1))
+    return replace(value, wire=low.add(node, component, value))
 
 
 # -- by definition ---------------------------------------------------------------------------------
@@ -245,6 +378,17 @@ def exact_mul(a: Arguments) -> Exact:
     x: Exact = a["input"]
     y: Exact = a["other"]
     return x * y
+
+
+@exact_op("div", "input other rounding_mode")
+def exact_div(a: Arguments) -> Exact:
+    """input / other, a positive number."""
+    x: Exact = a["input"]
+    other: Exact = a["other"]
+    number = other.fraction(0)
+    if other.codes.size != 1 or number <= 0 or a.get("rounding_mode"):
+        raise refuse_setting("other", "a tensor, or not positive", "a positive number")
+    return (x * Exact(np.array([number.denominator]))) / number.numerator
 
 
 def _scaled(a: Arguments) -> Exact:

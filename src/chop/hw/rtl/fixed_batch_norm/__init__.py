@@ -22,18 +22,11 @@ from chop.hw.lower.engine import pixel_shape
 from chop.hw.rtl.fixed_linear import encoded
 from chop.hw.samples import BYTE, COUNT, DOWN, WIDE, codes, stream
 from chop.hw.stream import Stream, pack_words
-from chop.hw.twin import Queue, Twin
+from chop.hw.twin import ConstantsTwin, Twin
 from chop.ir.ops import node_module
 
 ROOT_BITS = 200
 """Fractional bits of 1 / sqrt(variance): far below any rounding that could notice."""
-
-
-class ConstantsTwin(Queue):
-    """A skid buffer whose other operands come from `rom_source`: valid from the second cycle on."""
-
-    name = "Constants"
-    takes = False
 
 
 @register

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,10 @@ from chop.hw.exact_ops import Arguments, exact_op, with_bias
 from chop.hw.golden import Fixed, Ints, Span
 from chop.hw.lower import Lowerer, Value, formats, lowers
 from chop.hw.lower.engine import row_major
+from chop.hw.process import Phase, Process
 from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, codes, stream
 from chop.hw.stream import Stream, pack_words
-from chop.hw.twin import Bracket, Twin
+from chop.hw.twin import Twin
 from chop.ir.arguments import named_arguments
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
@@ -110,31 +111,44 @@ class Weights:
         return tuple(found)
 
 
-class LinearTwin(Bracket):
+class LinearTwin(Twin):
     """A replay buffer that feeds the dot products, `folds` = (input, output)."""
 
     name = "Linear"
 
     def __init__(self, folds: tuple[int, int], lanes: int) -> None:
-        # operand, product and sum registers of `fixed_dot_product`, then the accumulator
-        super().__init__(latency=1 + min(lanes, 4) + (lanes > 4) + 1)
         self.arguments = (folds, lanes)
-        self.in_folds, self.out_folds = folds
-        self.slots = 2 if self.out_folds == 1 or self.in_folds < 2 else self.in_folds
-        self.level = self.in_fold = self.out_fold = 0
+        self.folds, self.lanes = folds, lanes
 
-    def step(self, taken: bool, given: bool) -> None:
-        is_last_pass = self.out_fold == self.out_folds - 1
-        is_last = self.in_fold == self.in_folds - 1
-        has_operand = self.level > 0 if is_last_pass else self.in_fold < self.level
-        issues = has_operand and self.count < 2
-        self.advance(issues and is_last, given)
-        self.level += taken - (issues and is_last_pass)
-        self.takes = self.level < self.slots
-        if issues:
-            self.in_fold = 0 if is_last else self.in_fold + 1
-            if is_last:
-                self.out_fold = 0 if is_last_pass else self.out_fold + 1
+    def process(self) -> Process:
+        return linear_process(*self.folds, dot_latency(self.lanes) + 1)
+
+
+def dot_latency(lanes: int) -> int:
+    """Cycles of `fixed_dot_product`: operand, product and sum registers."""
+    return 1 + min(lanes, 4) + (lanes > 4)
+
+
+@lru_cache(maxsize=256)
+def linear_process(
+    in_folds: int, out_folds: int, latency: int, takes_weights: bool = False
+) -> Process:
+    """A vector is read in every output fold as it comes, and freed beat by beat in the last.
+
+    Where the weights are a stream that may be late, each step takes a beat of it, input 1.
+    """
+    one, takes = {0: 1}, (1,) if takes_weights else ()
+    again = (
+        Phase(in_folds - 1, takes, one, rises=1),
+        Phase(1, takes, {0: in_folds}, gives=(0,)),
+    )
+    last = (
+        Phase(in_folds - 1, takes, one, frees=one),
+        Phase(1, takes, one, frees=one, gives=(0,)),
+    )
+    slots = 2 if out_folds == 1 or in_folds < 2 else in_folds
+    inputs = (slots, 0) if takes_weights else (slots,)
+    return Process((*again * (out_folds - 1), *last), inputs, latency)
 
 
 def check_lanes(where: str, channels: int, lanes: int) -> None:

@@ -26,6 +26,7 @@ from chop.hw.exact_ops import Arguments, exact_op, padded, refuse_setting, sizes
 from chop.hw.golden import Fixed, Ints, Span
 from chop.hw.lower import Lowerer, Value, lowers
 from chop.hw.lower.engine import pixel_shape
+from chop.hw.process import Process, take
 from chop.hw.rtl.sliding_window import (
     Pair,
     Windowed,
@@ -37,27 +38,23 @@ from chop.hw.rtl.sliding_window import (
 )
 from chop.hw.samples import BIT, BYTE, COUNT, DOWN, KINDS, NARROW, WIDE, stream
 from chop.hw.stream import Stream
-from chop.hw.twin import Queue, Twin
+from chop.hw.twin import Twin
 
 SETTINGS = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
 """Positional arguments of the functions, which have no signature."""
 
 
-class ReduceTwin(Queue):
+class ReduceTwin(Twin):
     """The reduction of pooling: `area` beats per channel beat in, one out."""
 
     name = "Reduce"
 
     def __init__(self, area: int, beats: int) -> None:
-        super().__init__()
         self.arguments = (area, beats)
-        self.total, self.silent = area * beats, (area - 1) * beats
-        self.seen = 0
+        self.area, self.beats = area, beats
 
-    def step(self, taken: bool, given: bool) -> None:
-        super().step(taken and self.seen >= self.silent, given)
-        if taken:
-            self.seen = 0 if self.seen == self.total - 1 else self.seen + 1
+    def process(self) -> Process:
+        return Process((take((self.area - 1) * self.beats, gives=()), take(self.beats)))
 
 
 @dataclass(frozen=True)

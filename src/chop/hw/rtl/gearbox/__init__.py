@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from chop.hw.component import Component, Cost, Mover, Parameter, register
+from chop.hw.process import Phase, Process
 from chop.hw.samples import BYTE, NARROW, WIDE, stream
 from chop.hw.twin import Twin
 
@@ -21,13 +22,12 @@ class GearboxTwin(Twin):
         self.in_units, self.out_units = in_units, out_units
         is_even = in_units % out_units == 0 or out_units % in_units == 0
         capacity = in_units + out_units + (0 if is_even else in_units)
-        self.most = capacity - in_units
-        self.count = 0
+        self.capacity = capacity
 
-    def step(self, taken: bool, given: bool) -> None:
-        self.count += taken * self.in_units - given * self.out_units
-        self.gives = self.count >= self.out_units
-        self.takes = self.count <= self.most
+    def process(self) -> Process:
+        beat = {0: self.out_units}
+        phases = (Phase(needs=beat, frees=beat, gives=(0,)),)
+        return Process(phases, slots=(self.capacity,), depth=0, grains=(self.in_units,))
 
 
 @register

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from chop.hw.design import Wire
 from chop.hw.golden import Ints
 from chop.hw.lower import Value
 from chop.hw.lower.engine import pixel_order
+from chop.hw.process import Phase, Process
 from chop.hw.samples import stream
 from chop.hw.stream import Stream
-from chop.hw.twin import Bracket, Twin
+from chop.hw.twin import Twin
 
 Pair = tuple[int, int]
 
@@ -60,39 +62,31 @@ class Geometry:
         return self.size[1] - max(self.last_top, 0)
 
 
-class WindowTwin(Bracket):
+class WindowTwin(Twin):
     """Which beats of the image have come, and which window beat is next."""
 
     name = "Window"
 
     def __init__(self, geometry: Geometry) -> None:
-        super().__init__(latency=1)
         self.arguments = astuple(geometry)
-        self.row_beats = geometry.size[0] * geometry.beats
-        self.lines = geometry.lines
-        self.schedule = _window_schedule(geometry)
-        self.next = self.beat = self.held = 0
+        self.geometry = geometry
 
     @classmethod
     def made(cls, *arguments: Any) -> Twin:
         return cls(Geometry(*arguments))
 
-    def step(self, taken: bool, given: bool) -> None:
-        line, beat, freed = self.schedule[self.next]
-        if line < 0:  # padding, but not before the image has begun
-            is_here = self.held > 0 or self.beat > 0
-        else:
-            is_here = line < self.held or (line == self.held and beat < self.beat)
-        issues = is_here and self.held >= freed and self.count < 2
-        self.advance(issues, given)
-        if taken:
-            self.beat += 1
-            if self.beat == self.row_beats:
-                self.beat, self.held = 0, self.held + 1
-        if issues:
-            self.held -= freed
-            self.next = 0 if self.next == len(self.schedule) - 1 else self.next + 1
-        self.takes = self.held < self.lines
+    def process(self) -> Process:
+        return _window_process(self.geometry)
+
+
+@lru_cache(maxsize=64)
+def _window_process(geometry: Geometry) -> Process:
+    row = geometry.size[0] * geometry.beats
+    phases = []
+    for line, beat, freed in _window_schedule(geometry):
+        here = line * row + beat + 1 if line >= 0 else 1  # padding, once the image has begun
+        phases.append(Phase(needs={0: max(here, freed * row)}, frees={0: freed * row}, gives=(0,)))
+    return Process(phases, slots=(geometry.lines * row,), latency=1)
 
 
 def _window_schedule(g: Geometry) -> list[tuple[int, int, int]]:

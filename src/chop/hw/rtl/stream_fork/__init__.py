@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from chop.hw.component import Component, Cost, Mover, Parameter, register
+from chop.hw.process import Process, take
 from chop.hw.samples import NARROW, stream
 from chop.hw.twin import Twin
 
@@ -17,17 +18,10 @@ class ForkTwin(Twin):
 
     def __init__(self, branches: int) -> None:
         self.arguments = (branches,)
-        self.counts = [0] * branches
-        self.gives_each = [False] * branches
+        self.branches = branches
 
-    def step(self, taken: bool, given: bool) -> None:
-        self.step_each(taken, [given] * len(self.counts))
-
-    def step_each(self, taken: bool, given: list[bool]) -> None:
-        """One clock edge: the input was taken, some branches were given."""
-        self.counts = [count + taken - left for count, left in zip(self.counts, given, strict=True)]
-        self.gives_each = [count > 0 for count in self.counts]
-        self.takes = max(self.counts) < 2
+    def process(self) -> Process:
+        return Process((take(gives=tuple(range(self.branches))),), outputs=self.branches)
 
 
 @register

@@ -1,0 +1,81 @@
+"""When beats are offered and taken in a run, and when they passed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+_FULL = 1 << 24
+"""Threshold of the random draw that always succeeds."""
+
+
+@dataclass(frozen=True)
+class Stalls:
+    """How often a source offers (`valid`) and a sink takes (`ready`), as probabilities."""
+
+    valid: float = 1.0
+    ready: float = 1.0
+    seed: int = 1
+    inside: float = 1.0
+    """How often a stream between two stages lets a beat pass."""
+    burst: int = 1
+    """Cycles for which each drawn decision holds."""
+    resets: int = 0
+    """How often the run is begun and cut off by a reset before the run that counts."""
+
+    def thresholds(self) -> tuple[int, int, int]:
+        """The probabilities as 24-bit integers."""
+        return round(self.valid * _FULL), round(self.ready * _FULL), round(self.inside * _FULL)
+
+
+NO_STALLS = Stalls()
+Times = Sequence[int] | npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When beats passed the ports of a design, in cycles after reset."""
+
+    inputs: Mapping[str, Times]
+    outputs: Mapping[str, Times]
+
+    @property
+    def cycles(self) -> int:
+        """Cycles until the last beat has left."""
+        return 1 + max(int(times[-1]) for times in self.outputs.values())
+
+    def tensor_ends(self, name: str, beats: int) -> list[int]:
+        """The cycle in which the last beat of each tensor left by output `name`."""
+        return [int(t) for t in self.outputs[name][beats - 1 :: beats]]
+
+
+class Draw:
+    """The driver's random decisions."""
+
+    def __init__(self, stalls: Stalls, offset: int, threshold: int) -> None:
+        self.state = (stalls.seed + offset) & 0xFFFFFFFF
+        self.threshold, self.burst = threshold, stalls.burst
+        self.left = 0
+        self.passes = False
+
+    def next(self) -> bool:
+        if not self.left:
+            self.left = self.burst
+            self.state = (self.state * 1664525 + 1013904223) & 0xFFFFFFFF
+            self.passes = self.state >> 8 < self.threshold
+        self.left -= 1
+        return self.passes
+
+
+def draws(stalls: Stalls, prime: int, count: int, threshold: int) -> list[Draw]:
+    """Independent decisions for each of `count` streams."""
+    return [Draw(stalls, prime * (k + 1), threshold) for k in range(count)]
+
+
+def patience(cycles: int, stalls: Stalls) -> int:
+    """Cycles without a beat after which a design of that folding bound will not move any more."""
+    rate = min(stalls.valid, stalls.ready, stalls.inside)
+    return int((200 + 2 * cycles + 20 * (stalls.burst - 1)) / rate)

@@ -1,0 +1,159 @@
+"""What transformers add to the graph: products of activations, and moves of tokens and heads."""
+
+import pytest
+import torch
+from hardware_models import fixed_graph
+from torch import nn
+
+from chop.errors import HardwareError
+from chop.hw.emit import emit
+from chop.hw.exercise import exercise
+from chop.hw.lower import Parallelism, lower
+from chop.hw.simulate import Simulator
+from chop.hw.verify import verify
+
+TOKENS, HEADS, SIZE = 6, 2, 4
+
+
+class Call(nn.Module):
+    """A function as a module, with what it needs."""
+
+    def __init__(self, function, **parts):
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *x):
+        return self.function(self, *x)
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def heads(x):
+    return x.view(x.shape[0], TOKENS, HEADS, SIZE // HEADS).transpose(1, 2)
+
+
+def merged(x):
+    return x.transpose(1, 2).reshape(x.shape[0], TOKENS, SIZE)
+
+
+TENSOR = (3, TOKENS, SIZE)
+CALLS = {
+    "a matrix times its transpose": (lambda m, x: x @ x.transpose(1, 2), (TENSOR,)),
+    "two inputs": (
+        lambda m, x, y: torch.matmul(x, y),
+        (TENSOR, (3, SIZE, 8)),
+    ),
+    "bmm": (lambda m, x, y: torch.bmm(x, y), ((3, 2, SIZE), (3, SIZE, 2))),
+    "heads": (
+        lambda m, x: merged((heads(x) @ heads(x).transpose(-1, -2)) @ heads(x)),
+        (TENSOR,),
+    ),
+}
+
+
+WIDE = (3, TOKENS, 3 * SIZE)
+MOVES = {
+    "the first token": (lambda m, x: x[:, 0], (TENSOR,)),
+    "the first token by slices": (lambda m, x: torch.relu(x[:, 0:1, :]), (TENSOR,)),
+    "the last tokens": (lambda m, x: x[:, 2:], (TENSOR,)),
+    "a select": (lambda m, x: x.select(1, 3), (TENSOR,)),
+    "a narrow": (lambda m, x: x.narrow(2, 1, 2), (TENSOR,)),
+    "every other token": (lambda m, x: x[:, ::2], (TENSOR,)),
+    "three parts": (lambda m, x: (lambda q, k, v: q + k - v)(*x.chunk(3, dim=-1)), (WIDE,)),
+    "parts of unlike size": (lambda m, x: x.split([1, 5], dim=1)[1], (TENSOR,)),
+    "parts unbound": (
+        lambda m, x: (lambda q, k: q - k)(*x.view(x.size(0), TOKENS, 2, -1).unbind(2)),
+        (TENSOR,),
+    ),
+    "all heads at once": (
+        lambda m, x: x.reshape(x.shape[0], TOKENS, 3, HEADS, -1).permute(2, 0, 3, 1, 4)[1],
+        (WIDE,),
+    ),
+    "broadcast": (lambda m, x, y: x + y, (TENSOR, (3, 1, SIZE))),
+    "broadcast within a row": (lambda m, x, y: x * y, (TENSOR, (3, TOKENS, 1))),
+    "expanded": (lambda m, x: torch.relu(x).expand(-1, TOKENS, -1), ((3, 1, SIZE),)),
+    "position codes": (
+        lambda m, x: x + m.codes,
+        (TENSOR,),
+        lambda: {"codes": nn.Parameter(draw(1, TOKENS, SIZE, seed=7))},
+    ),
+    "a row for all": (
+        lambda m, x: m.row * x,
+        (TENSOR,),
+        lambda: {"row": nn.Parameter(draw(SIZE, seed=7))},
+    ),
+    "a scale": (lambda m, x: x * 0.375, (TENSOR,)),
+    "a shift on the left": (lambda m, x: 1.5 + x, (TENSOR,)),
+    "less a number": (lambda m, x: x - 0.25, (TENSOR,)),
+    "over a power of two": (lambda m, x: x / 8, (TENSOR,)),
+    "over a small power of two": (lambda m, x: x / 0.25, (TENSOR,)),
+    "tokens together": (lambda m, x, y: torch.cat([x, y], dim=1), (TENSOR, (3, 2, SIZE))),
+    "rows together": (lambda m, x: torch.cat((x, torch.relu(x)), dim=-1), (TENSOR,)),
+    "three together": (lambda m, x: torch.cat([x, x[:, :1], x], 1), (TENSOR,)),
+    "a class token": (
+        lambda m, x: torch.cat([m.token.expand(x.shape[0], -1, -1), x], dim=1),
+        (TENSOR,),
+        lambda: {"token": nn.Parameter(draw(1, 1, SIZE, seed=7))},
+    ),
+    "a token behind": (
+        lambda m, x: torch.cat([x, m.token.expand(x.size(0), -1, -1)], dim=1),
+        (TENSOR,),
+        lambda: {"token": nn.Parameter(draw(1, 1, SIZE, seed=7))},
+    ),
+}
+
+
+def graph_of(name, calls=CALLS):
+    torch.manual_seed(0)
+    function, shapes, *parts = calls[name]
+    inputs = tuple(2 * draw(*shape, seed=k) for k, shape in enumerate(shapes))
+    model = Call(function, **(parts[0]() if parts else {}))
+    dummy = inputs if len(inputs) > 1 else inputs[0]
+    return fixed_graph(model, dummy, precision=(8, 3)), inputs
+
+
+def require_same(name, lanes, calls=CALLS):
+    graph, inputs = graph_of(name, calls)
+    lowered = lower(graph, Parallelism(lanes))
+    assert verify(graph, lowered, inputs if len(inputs) > 1 else inputs[0]).values
+    return lowered, inputs
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+@pytest.mark.parametrize("name", CALLS)
+def test_products_are_the_models(name, lanes):
+    require_same(name, lanes)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+@pytest.mark.parametrize("name", MOVES)
+def test_moves_are_the_models(name, lanes):
+    require_same(name, lanes, MOVES)
+
+
+def test_a_transposed_operand_is_read_so_and_not_moved():
+    lowered, _ = require_same("a matrix times its transpose", 2)
+    assert not [s for s in lowered.design.stages if "reorder" in s.name]
+    assert lowered.design.stage("matmul").component.is_transposed
+
+
+def test_products_of_unlike_heads_are_refused():
+    calls = {"unlike": (lambda m, x, y: x @ y, ((3, 2, TOKENS, SIZE), (3, 1, SIZE, 8)))}
+    graph, _ = graph_of("unlike", calls)
+    with pytest.raises(HardwareError, match=r"'matmul' \(matmul\): operands of shape .*leading"):
+        lower(graph, Parallelism(2))
+
+
+def simulated(lowered, inputs, directory):
+    codes = lowered.encode(*inputs)
+    return exercise(Simulator(lowered.design, emit(lowered.design, directory)), codes)
+
+
+@pytest.mark.sim
+def test_heads_are_exact_in_rtl(tmp_path):
+    lowered, inputs = require_same("heads", 2)
+    assert simulated(lowered, inputs, tmp_path).is_exact
