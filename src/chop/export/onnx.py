@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import warnings
 from collections.abc import Callable, Mapping
@@ -26,6 +27,8 @@ from chop.nn.quantizers.codes import encode, powers_of
 
 OPSET = 21
 QONNX_DOMAIN = "qonnx.custom_op.general"
+SIZES = "mase.example_sizes"
+"""Where a file keeps the sizes of the inputs it was written with, so that reading it can run it."""
 EXTERNAL_FROM = 1 << 30
 """Bytes from which tensors go into a file of their own, beside the model."""
 _BITS_OF_TYPE = {4: ("INT4", "UINT4"), 8: ("INT8", "UINT8"), 16: ("INT16", "UINT16")}
@@ -107,6 +110,7 @@ def _write(
     _name_outputs(proto, lowered.graph, example)
     report = ExportReport(plan.target, path, dropped=lowered.dropped)
     _rewrite(proto, plan, weights, report)
+    proto.metadata_props.add(key=SIZES, value=example_sizes(example))
     _save(onnx, proto, path)
     return report
 
@@ -164,6 +168,11 @@ def _output_names(value: Any, name: str = "") -> list[str]:
         pairs = ((f"output_{i}", each) for i, each in enumerate(value))
     prefix = f"{name}." if name else ""
     return [found for key, each in pairs for found in _output_names(each, f"{prefix}{key}")]
+
+
+def example_sizes(example: Mapping[str, Any]) -> str:
+    """The shapes of the inputs, as text."""
+    return json.dumps({k: list(v.shape) for k, v in example.items() if isinstance(v, Tensor)})
 
 
 def _save(onnx: Any, proto: Any, path: Path) -> None:
