@@ -34,16 +34,20 @@ def floats(*values):
     return np.array(values, dtype=np.float32)
 
 
-UNARY = (
+def words(text):
+    return text.split()
+
+
+UNARY = words(
     "Abs Atan Asinh Ceil Cos Cosh Erf Exp Floor HardSwish IsNaN Mish Neg Reciprocal Relu Round "
     "Sigmoid Sign Sin Sinh Softplus Softsign Tan Tanh Identity Gelu LeakyRelu Elu Celu Selu "
     "HardSigmoid ThresholdedRelu Shrink Softmax LogSoftmax Hardmax IsInf Dropout Swish"
-).split()
-BINARY = "Add Sub Mul Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Sum Mean".split()
-REDUCTIONS = (
+)
+BINARY = words("Add Sub Mul Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Sum Mean")
+REDUCTIONS = words(
     "ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare "
     "ReduceLogSumExp"
-).split()
+)
 NORM = [floats(*RNG.random(4) + 0.5) for _ in range(4)]
 W_CONV = RNG.standard_normal((6, 2, 3, 3)).astype(np.float32)
 W_TURNED = RNG.standard_normal((4, 3, 3, 3)).astype(np.float32)
@@ -206,7 +210,7 @@ def test_it_computes_what_the_reference_computes(case, tmp_path):
 
 
 def test_softmax_of_older_files_takes_the_rest_of_the_dimensions_as_one(tmp_path):
-    model, given = model_of("Softmax", (X,), {"axis": 1}, 11)
+    model, _ = model_of("Softmax", (X,), {"axis": 1}, 11)
     onnx.save(model, tmp_path / "m.onnx")
     found = from_onnx(tmp_path / "m.onnx").model(torch.from_numpy(X.copy()))
     expected = torch.from_numpy(X.copy()).flatten(1).softmax(-1).reshape(X.shape)

@@ -240,8 +240,7 @@ class OnnxFile:
         domain = MAIN if proto.domain == "ai.onnx" else proto.domain
         name = proto.name or f"{proto.op_type}_{number}"
         version = self.versions.get(domain, 0)
-        where = f"node {shown(name)} ({proto.op_type} of {domain or 'ai.onnx'})"
-        attributes = {a.name: self._attribute(a, where) for a in proto.attribute}
+        attributes = {a.name: self._attribute(a) for a in proto.attribute}
         return Node(
             proto.op_type,
             domain,
@@ -252,7 +251,7 @@ class OnnxFile:
             attributes,
         )
 
-    def _attribute(self, attribute: Any, where: str) -> Any:
+    def _attribute(self, attribute: Any) -> Any:
         kinds = self._onnx.AttributeProto
         if attribute.type == kinds.TENSOR:
             return self._constant(attribute.t)
@@ -264,12 +263,8 @@ class OnnxFile:
             kinds.INTS: lambda: [int(v) for v in attribute.ints],
             kinds.STRINGS: lambda: [s.decode(errors="replace") for s in attribute.strings],
         }
-        if attribute.type not in readers:
-            raise self.fail(
-                f"{where}: attribute {shown(attribute.name)} is of a kind that is not read "
-                "(a graph, a sparse tensor). Allowed: numbers, text, dense tensors."
-            )
-        return readers[attribute.type]()
+        # graphs within a graph: no operator that is known has one
+        return readers[attribute.type]() if attribute.type in readers else None
 
     def _input(self, value: Any) -> Input:
         where = f"input {shown(value.name)}"

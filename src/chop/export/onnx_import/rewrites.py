@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -64,9 +64,17 @@ class Folded:
         self.origins: dict[str, tuple[str, bool]] = {}
         self._kinds: dict[str, str] = {}
         self.nodes: list[Node] = []
-        for node in _unfused(file.nodes):
-            self._check(node)
-            self._take(node)
+        for node in file.nodes:
+            for part in self._parts(node):
+                self._check(part)
+                self._take(part)
+
+    def _parts(self, node: Node) -> list[Node]:
+        if node.domain != MAIN or node.operator not in ("QLinearConv", "QLinearMatMul"):
+            return [node]
+        if len(node.inputs) < 8:
+            raise self.file.fail(f"{node}: {len(node.inputs)} inputs. Allowed: 8 or 9.")
+        return _unfused(node)
 
     def _check(self, node: Node) -> None:
         if (node.domain, node.operator) not in OPERATORS:
@@ -139,16 +147,8 @@ def _kind(value: Tensor) -> str:
     return names.get(value.dtype, str(value.dtype).removeprefix("torch.").upper())
 
 
-def _unfused(nodes: Iterable[Node]) -> list[Node]:
-    """Operators on codes as the float operator between `DequantizeLinear` and `QuantizeLinear`."""
-    found = []
-    for node in nodes:
-        is_fused = node.domain == MAIN and node.operator in ("QLinearConv", "QLinearMatMul")
-        found += _parts(node) if is_fused else [node]
-    return found
-
-
-def _parts(node: Node) -> list[Node]:
+def _unfused(node: Node) -> list[Node]:
+    """An operator on codes: the float one between `DequantizeLinear` and `QuantizeLinear`."""
     base, given = node.outputs[0], node.inputs
     made = []
     floats = []
@@ -188,9 +188,9 @@ class Fused:
         self.folded = folded
         self.nodes = list(folded.nodes)
         self._index()
-        self.nodes = [self._rounding(node) for node in self.nodes]
+        self.nodes = [self._rewritten(node, self._rounding) for node in self.nodes]
         self._index()
-        self.nodes = [self._layer(node) for node in self.nodes]
+        self.nodes = [self._rewritten(node, self._layer) for node in self.nodes]
         self.nodes = self._needed()
 
     def _index(self) -> None:
@@ -198,6 +198,12 @@ class Fused:
         self.maker = {name: node for node in self.nodes for name in node.outputs}
         self.uses = Counter(name for node in self.nodes for name in node.inputs)
         self.uses.update(outputs)
+
+    def _rewritten(self, node: Node, rewrite: Callable[[Node], Node]) -> Node:
+        try:
+            return rewrite(node)
+        except PROBLEMS as error:
+            raise self.folded.file.fail(f"{node}: {error}.", error) from error
 
     def _needed(self) -> list[Node]:
         """The nodes on which an output depends."""
@@ -215,14 +221,10 @@ class Fused:
     # -- roundings -------------------------------------------------------------------------
 
     def _rounding(self, node: Node) -> Node:
-        try:
-            if node.domain == MAIN and node.operator == "DequantizeLinear":
-                return self._quantise_dequantise(node)
-            if node.domain in DOMAINS and node.operator in ("Quant", "IntQuant"):
-                return self._quant(node)
-        except PROBLEMS as error:
-            raise self.folded.file.fail(f"{node}: {error}.", error) from error
-        return node
+        if node.domain == MAIN and node.operator == "DequantizeLinear":
+            return self._quantise_dequantise(node)
+        is_quant = node.domain in DOMAINS and node.operator in ("Quant", "IntQuant")
+        return self._quant(node) if is_quant else node
 
     def _quantise_dequantise(self, node: Node) -> Node:
         """`DequantizeLinear` of `QuantizeLinear` at the same scale."""
