@@ -30,6 +30,7 @@ from chop.export.folders import (
     write_folder,
 )
 from chop.export.hf_layers import compact, compressed, make_layer, spec_of
+from chop.export.mapped_pages import give_back
 from chop.export.report import ExportReport, TensorRecord
 from chop.export.weights import Weight, as_in, weights_of
 from chop.files import shown
@@ -153,6 +154,7 @@ class _Compress(ConversionOps):
         config = self.quantizer.quantization_config.config
         assert config is not None, "asked for"
         _put(model, path, compressed(model.get_submodule(path), weight, config))
+        give_back(weight)
         if missing_keys is not None:
             missing_keys.discard(full_layer_name)
         return {}
