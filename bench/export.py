@@ -49,7 +49,6 @@ from chop.export import (  # noqa: E402
     to_onnx,
     to_qonnx,
 )
-
 from chop.nn.quantized.layer import QuantizedModule  # noqa: E402
 
 WEIGHTS = {"data_in_width": "NA", "bias_width": "NA"}
@@ -438,9 +437,9 @@ quantised, written, loaded by the target's own program and compared. *equal*: to
 checkpoints, within 2e-5 of the largest output for programs that add up float32 in another order,
 within 5 % for llama.cpp, which rounds activations to 8 bits. *told*: the report of the export lists
 what the target does without. *read back*: by `from_onnx` or `from_qonnx`, as a graph in formats of
-this package, at the sizes of the capture and at others where the model takes them. *refused*: the exporter said that it cannot be written;
-*no*: it could not be quantised so, written, or run by the target's own program. Empty: the target
-is not for this kind of model.
+this package, at the sizes of the capture and at others where the model takes them. *refused*: the
+exporter said that it cannot be written; *no*: it could not be quantised so, written, or run by the
+target's own program. Empty: the target is not for this kind of model.
 
 """
 
