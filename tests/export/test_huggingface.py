@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 import transformers
+import zoo
 from export_models import GROUPS, IDS, MXFP4, MXINT4, MXINT8, graph_of, language_model, logits
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -211,3 +212,15 @@ def test_memory_that_is_given_back_holds_what_it_held(tmp_path):
     give_back(view)
     give_back(own[:3])
     assert torch.equal(own, values) and torch.equal(view, values[::2])
+
+
+@pytest.mark.slow
+def test_a_model_whose_class_ties_its_head_is_restored(tmp_path):
+    case = zoo.case("T5")
+    mg = MaseGraph(case.model.eval(), case.hf_input_names, case.inputs)
+    mg, _ = passes.quantize_transform_pass(mg, {"linear": {"config": MXINT4}})
+    to_huggingface(mg, tmp_path / "t5")
+    model = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / "t5").eval()
+    with torch.no_grad():
+        ours, theirs = mg.model(**case.inputs).logits, model(**case.inputs).logits
+    assert torch.allclose(ours, theirs, atol=1e-5)

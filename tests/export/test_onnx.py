@@ -195,3 +195,20 @@ def test_models_of_the_zoo_compute_the_same(name, tmp_path):
         given = {name: inputs[name] for name in back.model.input_names}
         for one, other in zip(ours, tensors(back.model(**given)), strict=True):
             assert torch.allclose(one, other, atol=2e-5)
+
+
+def test_an_output_that_is_no_tensor_is_left_out_and_told(tmp_path):
+    pytest.importorskip("onnxscript", reason=NEEDS)
+
+    class Counted(nn.Module):
+        def forward(self, x):
+            return {"twice": x * 2, "count": x.shape[0], "none": None}
+
+    mg = MaseGraph(Counted(), dummy_in={"x": torch.randn(2, 3)})
+    report = to_qonnx(mg, tmp_path / "m.onnx")
+    assert report.dropped == [
+        "not written: output 'count', which is no tensor",
+        "not written: output 'none', which is no tensor",
+    ]
+    x = torch.randn(2, 3)
+    assert torch.equal(from_onnx(tmp_path / "m.onnx").model(x), x * 2)

@@ -118,6 +118,7 @@ class MaseQuantizer(HfQuantizer):
                 raise ExportError(f"{where}: the model has no such layer.") from error
             with torch.device("meta"):
                 _put(model, path, make_layer(spec, old, where))
+        _untie(model, self.quantization_config.layers)
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> None:
         if not self.pre_quantized:
@@ -165,6 +166,14 @@ def _put(model: nn.Module, path: str, layer: nn.Module) -> None:
     layer.train(model.training)
     layer._is_hf_initialized = True  # type: ignore[assignment]
     setattr(model.get_submodule(owner), leaf, layer)
+
+
+def _untie(model: Any, layers: Mapping[str, Any]) -> None:
+    """Tell transformers that a layer on codes shares no weight, whatever the class says."""
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    own = {k: v for k, v in tied.items() if {owner_of(k), owner_of(v)}.isdisjoint(layers)}
+    if len(own) != len(tied):
+        model.all_tied_weights_keys = own
 
 
 def layer_specs(model: nn.Module) -> dict[str, Any]:

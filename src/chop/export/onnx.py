@@ -22,6 +22,7 @@ from chop.export.report import ExportReport, TensorRecord
 from chop.export.weights import Weight, weights_of
 from chop.files import whole_file
 from chop.ir.graph import MaseGraph
+from chop.ir.outputs import template_of
 from chop.nn.quantizers import FP8, MXFP
 from chop.nn.quantizers.codes import encode, powers_of
 
@@ -106,9 +107,10 @@ def _write(
     example = example_of(mg, inputs, plan.target)
     weights = weights_of(mg)
     lowered = Lowered(mg, plan.target, fallback)
+    others = _keep_tensors(lowered.graph, example)
     proto = _exported(lowered.graph, example, plan)
     _name_outputs(proto, lowered.graph, example)
-    report = ExportReport(plan.target, path, dropped=lowered.dropped)
+    report = ExportReport(plan.target, path, dropped=[*lowered.dropped, *others])
     _rewrite(proto, plan, weights, report)
     proto.metadata_props.add(key=SIZES, value=example_sizes(example))
     _save(onnx, proto, path)
@@ -140,6 +142,26 @@ def _exported(graph: MaseGraph, example: Mapping[str, Any], plan: _Plan) -> Any:
         quiet.setLevel(level)
     assert made is not None, "an exporter gives a program"
     return made.model_proto
+
+
+def _keep_tensors(graph: MaseGraph, example: Mapping[str, Any]) -> list[str]:
+    """Take outputs that are numbers or None from a dict or tuple of them, and say which."""
+    output = graph.fx_graph.output_node()
+    told = output.args[0]
+    if template_of(graph.model) is not None or not isinstance(told, dict | tuple | list):
+        return []
+    with torch.no_grad():
+        made = graph.model(**example)
+    keys = list(told) if isinstance(told, dict) else range(len(told))
+    gone = [key for key in keys if made[key] is None or isinstance(made[key], int | float | str)]
+    if not gone or len(gone) == len(told):
+        return []
+    if isinstance(told, dict):
+        output.args = ({k: v for k, v in told.items() if k not in gone},)
+    else:
+        output.args = (type(told)(v for i, v in enumerate(told) if i not in gone),)
+    graph.recompile()
+    return [f"not written: output {key!r}, which is no tensor" for key in gone]
 
 
 def _name_outputs(proto: Any, mg: MaseGraph, example: Mapping[str, Any]) -> None:
