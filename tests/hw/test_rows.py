@@ -1,8 +1,11 @@
 """Softmax, norms and lines from a quantised model: PyTorch = definition = integers = RTL."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
+from hardware_models import fixed_graph
 from torch import nn
 
 from chop.errors import HardwareError
@@ -151,6 +154,49 @@ def test_a_norm_of_an_image_in_pixels_is_reordered_first():
     lowered = lower(graph, Parallelism(2))
     assert "stream_reorder" in {stage.component.kind for stage in lowered.design.stages}
     assert verify(graph, lowered).values > 0
+
+
+class Masked(nn.Module):
+    """Softmax of what is not masked."""
+
+    def __init__(self, fill=-math.inf, index=(slice(None), None)):
+        super().__init__()
+        self.fill, self.index = fill, index
+
+    def forward(self, x, mask):
+        return F.softmax(x.masked_fill(mask[self.index], self.fill), dim=-1)
+
+
+def masked(model, shape=(4,)):
+    inputs = torch.randn(2, 3, 4), torch.rand(2, *shape) > 0.5
+    return quantised(model, inputs, {"by": "type", "softmax": {"config": PART}})
+
+
+@pytest.mark.parametrize(
+    ("index", "shape"),
+    [((slice(None), None), (4,)), ((slice(None), slice(None), None), (3,)), (..., (3, 4))],
+    ids=["elements", "rows", "all"],
+)
+def test_a_mask_is_a_stream_of_its_own(index, shape):
+    graph = masked(Masked(index=index), shape)
+    lowered = lower(graph, Parallelism(2))
+    x = torch.randn(20, 3, 4), torch.rand(20, *shape) > 0.5
+    assert verify(graph, lowered, x).values == (20 + 64) * 12
+    (found,) = lowered.decode(lowered.design.golden(lowered.encode(*x)))
+    assert torch.equal(found.float(), graph.model(*x))
+    assert lowered.components["softmax"].has_mask
+
+
+def test_masks_that_hardware_has_not_are_refused():
+    with pytest.raises(HardwareError, match=r"\(masked_fill\): value = -9.0. Allowed: minus inf"):
+        lower(masked(Masked(-9.0)), Parallelism(2))
+
+    class Other(Masked):
+        def forward(self, x, mask):
+            return F.relu(x.masked_fill(mask[:, None], self.fill))
+
+    with pytest.raises(HardwareError, match=r"'relu' reads what is masked. Allowed: softmax"):
+        lower(fixed_graph(Other(), (torch.randn(2, 3, 4), torch.rand(2, 4) > 0.5)), Parallelism(2))
 
 
 FLOAT = {key: value for key, value in ROW.items() if key != "arithmetic"}

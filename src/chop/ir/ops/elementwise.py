@@ -83,5 +83,5 @@ ROWS = (
     ),
     _elementwise("isnan", "isnan isinf isfinite nan_to_num"),
     _elementwise("where"),
-    _elementwise("masked_fill", "masked_fill masked_fill_"),
+    _elementwise("masked_fill", "masked_fill masked_fill_", rtl="mask"),
 )
