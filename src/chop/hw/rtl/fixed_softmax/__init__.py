@@ -262,7 +262,8 @@ def _exact_row(row: list[int], keep: list[bool], number: Any) -> list[int]:
 @exact_op("masked_fill", "input mask value")
 def exact_masked_fill(a: Arguments) -> Exact:
     """The input, and a number below all others where the mask is set."""
-    x, mask = a["input"], a["mask"]
+    x: Exact = a["input"]
+    mask = a["mask"]
     if not isinstance(a.get("value"), int | float) or a["value"] > float(LEAST):
         raise refuse_setting("value", a.get("value"), "minus infinity")
     least = LEAST * x.divisor << x.frac_width
