@@ -1,4 +1,6 @@
-"""An encoder layer of a transformer: PyTorch = definition = integers = RTL."""
+"""An encoder layer of a transformer, with padding: PyTorch = definition = integers = RTL."""
+
+import math
 
 import pytest
 import torch
@@ -34,25 +36,37 @@ class Encoder(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(SIZE, SIZE) for _ in range(4))
         self.up, self.down = nn.Linear(SIZE, 16), nn.Linear(16, SIZE)
 
-    def forward(self, x):
-        x = x + self.out(self.attention(self.norm1(x)))
+    def forward(self, x, is_padding):
+        x = x + self.out(self.attention(self.norm1(x), is_padding))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
-    def attention(self, x):
+    def attention(self, x, is_padding):
         shape = (x.shape[0], TOKENS, HEADS, SIZE // HEADS)
         q, k, v = (f(x).view(shape).transpose(1, 2) for f in (self.query, self.key, self.value))
-        weights = F.softmax(q @ k.transpose(-1, -2) * 0.5, dim=-1)
+        scores = q @ k.transpose(-1, -2) * 0.5
+        weights = F.softmax(scores.masked_fill(is_padding[:, None, None], -math.inf), dim=-1)
         return (weights @ v).transpose(1, 2).reshape(x.shape[0], TOKENS, SIZE)
 
 
 @pytest.fixture(scope="module")
 def encoder():
-    return quantised(Encoder(), torch.randn(1, TOKENS, SIZE), RULES)
+    return quantised(Encoder(), tokens(1), RULES)
+
+
+def tokens(count, seed=0):
+    """Tokens and whether each is padding; in one of the sentences all are."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, TOKENS + 1, (count, 1), generator=generator)
+    return torch.randn(count, TOKENS, SIZE, generator=generator), torch.arange(TOKENS) >= lengths
 
 
 def test_the_model_is_the_design_is_the_definition(encoder):
-    x = torch.randn(8, TOKENS, SIZE, generator=torch.Generator().manual_seed(1))
-    assert verify(encoder, lower(encoder, Parallelism(4)), x).values == 72 * TOKENS * SIZE
+    x = tokens(24, seed=1)
+    lowered = lower(encoder, Parallelism(4))
+    assert bool(x[1].all(1).any()) and verify(encoder, lowered, x).values == 88 * TOKENS * SIZE
+    (found,) = lowered.decode(lowered.design.golden(lowered.encode(*x)))
+    with torch.no_grad():
+        assert torch.equal(found.float(), encoder.model(*x))
 
 
 @pytest.mark.slow
@@ -61,5 +75,4 @@ def test_the_rtl_is_exact_in_values_and_cycles(encoder, tmp_path):
     lowered = lower(encoder, Parallelism(4))
     simulator = Simulator(lowered.design, emit(lowered.design, tmp_path))
     assert lint(tmp_path) == ""
-    x = torch.randn(8, TOKENS, SIZE, generator=torch.Generator().manual_seed(2))
-    assert exercise(simulator, lowered.encode(x)).is_exact
+    assert exercise(simulator, lowered.encode(*tokens(8, seed=2))).is_exact
