@@ -24,14 +24,17 @@ import torch.nn.functional as F
 from record import save_section
 from torch import Tensor, nn
 from transformer_formats import fixed_rules
+from transformer_models import DigitsVit
 
 from chop import MaseGraph
 from chop.hw.cycles import NO_STALLS, Stalls, interval, simulate_control
 from chop.hw.emit import emit
 from chop.hw.lower import Lowered, Parallelism, lower
 from chop.hw.simulate import Simulator, lint
+from chop.hw.stream import divisors
 from chop.hw.synth import synthesize
 from chop.hw.verify import verify
+from chop.ir.ops import node_module
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
@@ -48,48 +51,6 @@ def _load(path: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-# -- models ----------------------------------------------------------------------------------------
-
-
-class EncoderLayer(nn.Module):
-    """Self-attention and two linear layers, each behind a norm and beside a residual."""
-
-    def __init__(self, size: int, heads: int, inner: int) -> None:
-        super().__init__()
-        self.heads, self.scale = heads, (size // heads) ** -0.5
-        self.norm1, self.norm2 = nn.LayerNorm(size), nn.LayerNorm(size)
-        self.query, self.key, self.value, self.out = (nn.Linear(size, size) for _ in range(4))
-        self.up, self.down = nn.Linear(size, inner), nn.Linear(inner, size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.out(self._attention(self.norm1(x)))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
-
-    def _attention(self, x: Tensor) -> Tensor:
-        q, k, v = (self._split(layer(x)) for layer in (self.query, self.key, self.value))
-        weights = torch.softmax(q @ k.transpose(-1, -2) * self.scale, dim=-1)
-        return (weights @ v).transpose(1, 2).flatten(2)
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.view(x.shape[0], x.shape[1], self.heads, -1).transpose(1, 2)
-
-
-class DigitsVit(nn.Module):
-    """16 patches of 2 x 2 pixels, position codes, two layers, the mean of the tokens."""
-
-    def __init__(self, size: int = 32, heads: int = 2, inner: int = 64) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(1, size, 2, stride=2)
-        self.positions = nn.Parameter(0.1 * torch.randn(1, 16, size))
-        self.layers = nn.Sequential(*(EncoderLayer(size, heads, inner) for _ in range(2)))
-        self.norm = nn.LayerNorm(size)
-        self.head = nn.Linear(size, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.patches(x).flatten(2).transpose(1, 2) + self.positions
-        return self.head(self.norm(self.layers(x)).mean(1))
 
 
 # -- digits ----------------------------------------------------------------------------------------
@@ -213,6 +174,24 @@ def cells(directory: Path) -> dict[str, Any]:
         "bram": area.bram,
         "seconds": time.perf_counter() - started,
     }
+
+
+def folding(graph: MaseGraph, cycles: int, most: int) -> Parallelism:
+    """Lanes of each product so that a token takes about `cycles`; at most `most` on each side."""
+    by_node = {}
+    for node in graph.fx_graph.nodes:
+        if node.meta["mase"].common.mase_op != "linear":
+            continue
+        outputs, inputs = node_module(node).weight.shape
+        wanted = max(-(-outputs * inputs // cycles), 1)
+        pairs = [
+            (i, o)
+            for i in divisors(inputs)
+            for o in divisors(outputs)
+            if i * o >= wanted and max(i, o) <= most
+        ]
+        by_node[node.name] = min(pairs, key=lambda p: (p[0] * p[1], abs(p[0] - p[1]), p))
+    return Parallelism(4, by_node)
 
 
 def measure_vit(scratch: Path, lanes: int = 2) -> dict[str, Any]:

@@ -72,10 +72,11 @@ def _value(
 
 
 def _typed(node: fx.Node, x: Tensor) -> Tensor:
-    """An input in double precision; a mask is of truth values."""
+    """An input in double precision; masks and numbers of rows as the model takes them."""
     results = mase_meta(node).common.results or {}
-    is_mask = results["data_out_0"].torch_dtype is torch.bool if "data_out_0" in results else False
-    return x.bool() if is_mask else x.double()
+    dtype = results["data_out_0"].torch_dtype if "data_out_0" in results else None
+    is_number = dtype is None or dtype.is_floating_point
+    return x.double() if is_number else x.to(dtype)
 
 
 def _brought(value: Any, form: Integer | None) -> Any:

@@ -257,7 +257,7 @@ class Lowerer:
 
     def _input(self, node: fx.Node, number: int) -> None:
         shape = tuple(mase_meta(node).common["results"]["data_out_0"]["shape"])[1:]
-        users = [user for user in node.users if user in self.needed and user.op != "output"]
+        users = self._readers(node)
         wants_pixels = len(shape) > 1 and bool(users) and self.lowering(users[0]).takes_pixels
         order = pixel_order(shape) if wants_pixels else row_major(shape)
         stream_shape = pixel_shape(shape) if wants_pixels else shape
@@ -266,6 +266,9 @@ class Lowerer:
         stream = Stream(stream_shape, lanes, self._input_format(node))
         self.inputs[name] = Value(self.builder.input(name, stream), shape, order)
         self.values[node] = self.inputs[name]
+
+    def _readers(self, node: fx.Node) -> list[fx.Node]:
+        return [user for user in node.users if user in self.needed and user.op != "output"]
 
     def _input_format(self, node: fx.Node) -> Fixed:
         """What readers bring the input to; of unlike formats, one with the numbers of all.
@@ -277,6 +280,10 @@ class Lowerer:
             return own
         if mase_meta(node).common["results"]["data_out_0"].torch_dtype is torch.bool:
             return Fixed(1, 0, is_signed=False)
+        readers = [(user, self.lowering(user).takes) for user in self._readers(node)]
+        taken = [takes(self, user) for user, takes in readers if takes is not None]
+        if taken:
+            return formats.union(taken)
         read = formats.formats_read(node, self._needed_op)
         listed = [number for number in read if number is not None]
         if not listed:
