@@ -26,6 +26,7 @@ from chop.hw.exact_model import (
 )
 from chop.hw.exact_ops import ARGUMENTS
 from chop.ir.graph import MaseGraph
+from chop.ir.meta import mase_meta
 from chop.nn.quantizers import Integer
 
 ROUNDING = 2.0**-44
@@ -49,7 +50,7 @@ def _value(
     model: Any, graph: MaseGraph, node: fx.Node, found: Mapping[str, Any], inputs: Any
 ) -> Any:
     if node.op == "placeholder":
-        return _brought(next(inputs).double(), result_format(node))
+        return _brought(next(inputs).to(_dtype(node)), result_format(node))
     if node.op == "get_attr":
         value: Any = model
         for part in str(node.target).split("."):
@@ -68,6 +69,13 @@ def _value(
         args[0] = [_brought(a, formats.get(f"tensors_{k}")) for k, a in enumerate(args[0])]
     kwargs = {name: _brought(a, formats.get(name)) for name, a in kwargs.items()}
     return _brought(_call(model, node, args, kwargs, formats), result_format(node))
+
+
+def _dtype(node: fx.Node) -> torch.dtype:
+    """Doubles, but for an input of whole numbers."""
+    given = mase_meta(node).common["results"]["data_out_0"].torch_dtype
+    is_whole = given is not None and not given.is_floating_point
+    return given if is_whole and given is not None else torch.float64
 
 
 def _brought(value: Any, form: Integer | None) -> Any:

@@ -94,6 +94,7 @@ ROWS = (
         reads_rows=True,
         compute=computes("input weight*", F.embedding, _embedding, unlike=(torch.embedding,)),
         dims="embedding",
+        rtl="fixed_embedding",
     ),
     layer(
         "embedding_bag", "EmbeddingBag", "embedding_bag", parameters=("weight",), reads_rows=True
