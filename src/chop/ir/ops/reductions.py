@@ -13,7 +13,7 @@ def _reduction(name: str, names: str = "", rtl: str = "") -> Op:
 ROWS = (
     _reduction("sum", "sum nansum"),
     _reduction("prod"),
-    _reduction("mean", "mean nanmean", rtl="token_mean"),
+    _reduction("mean", "mean nanmean", rtl="fixed_mean"),
     _reduction("var", "var var_mean"),
     _reduction("std", "std std_mean"),
     _reduction("max", "max amax"),
