@@ -1,16 +1,25 @@
 """Softmax, norms and lines from a quantised model: PyTorch = definition = integers = RTL."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hardware_models import fixed_graph
 from torch import nn
 
 from chop.errors import HardwareError
+from chop.hw.check import bench_design
+from chop.hw.components import LayerNorm, Piecewise, Softmax
 from chop.hw.emit import emit
 from chop.hw.exercise import exercise
+from chop.hw.golden import Fixed
 from chop.hw.lower import Parallelism, lower
 from chop.hw.report import stage_rows
+from chop.hw.rtl.fixed_norm import Affine
 from chop.hw.simulate import Simulator, lint
+from chop.hw.stream import Stream
 from chop.hw.verify import verify
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import (
@@ -153,6 +162,49 @@ def test_a_norm_of_an_image_in_pixels_is_reordered_first():
     assert verify(graph, lowered).values > 0
 
 
+class Masked(nn.Module):
+    """Softmax of what is not masked."""
+
+    def __init__(self, fill=-math.inf, index=(slice(None), None)):
+        super().__init__()
+        self.fill, self.index = fill, index
+
+    def forward(self, x, mask):
+        return F.softmax(x.masked_fill(mask[self.index], self.fill), dim=-1)
+
+
+def masked(model, shape=(4,)):
+    inputs = torch.randn(2, 3, 4), torch.rand(2, *shape) > 0.5
+    return quantised(model, inputs, {"by": "type", "softmax": {"config": PART}})
+
+
+@pytest.mark.parametrize(
+    ("index", "shape"),
+    [((slice(None), None), (4,)), ((slice(None), slice(None), None), (3,)), (..., (3, 4))],
+    ids=["elements", "rows", "all"],
+)
+def test_a_mask_is_a_stream_of_its_own(index, shape):
+    graph = masked(Masked(index=index), shape)
+    lowered = lower(graph, Parallelism(2))
+    x = torch.randn(20, 3, 4), torch.rand(20, *shape) > 0.5
+    assert verify(graph, lowered, x).values == (20 + 64) * 12
+    (found,) = lowered.decode(lowered.design.golden(lowered.encode(*x)))
+    assert torch.equal(found.float(), graph.model(*x))
+    assert lowered.components["softmax"].has_mask
+
+
+def test_masks_that_hardware_has_not_are_refused():
+    with pytest.raises(HardwareError, match=r"\(masked_fill\): value = -9.0. Allowed: minus inf"):
+        lower(masked(Masked(-9.0)), Parallelism(2))
+
+    class Other(Masked):
+        def forward(self, x, mask):
+            return F.relu(x.masked_fill(mask[:, None], self.fill))
+
+    with pytest.raises(HardwareError, match=r"'relu' reads what is masked. Allowed: softmax"):
+        lower(fixed_graph(Other(), (torch.randn(2, 3, 4), torch.rand(2, 4) > 0.5)), Parallelism(2))
+
+
 FLOAT = {key: value for key, value in ROW.items() if key != "arithmetic"}
 REFUSED = {
     "float": (nn.LayerNorm(8), FLOAT, r"\(layer_norm\): it is computed in floating point, .*arith"),
@@ -168,3 +220,50 @@ def test_what_rows_cannot_be_is_refused(name):
     layer, config, told = REFUSED[name]
     with pytest.raises(HardwareError, match=told):
         lower(alone(layer, config), Parallelism(2))
+
+
+# -- every entry of every table --------------------------------------------------------------------
+
+
+def all_codes(component, lanes):
+    """Every code of the operand in every lane, as tensors of the component."""
+    number = component.source.format
+    codes = np.arange(number.low, number.high + 1)
+    every = np.stack([np.roll(codes, lane) for lane in range(lanes)], axis=1).reshape(-1)
+    return every.reshape(-1, *component.source.shape)
+
+
+def sums_met(component, rows):
+    """The entries of the reciprocal's table that rows ask for."""
+    top = rows.max(axis=-1, keepdims=True)
+    sums = component._exponentials(top - rows).sum(axis=-1).reshape(-1)
+    return {((int(s) << 16) >> (int(s).bit_length() - 1)) >> 8 & 255 for s in sums}
+
+
+def roots_met(rows):
+    """The entries of the root's table that rows ask for, where eps is 0."""
+    size = rows.shape[-1]
+    spread = size * (rows * rows).sum(axis=-1) - rows.sum(axis=-1) ** 2
+    found = set()
+    for u in (int(q) for q in spread.reshape(-1) if q):
+        place = u.bit_length() - 1
+        found.add((place & 1) << 7 | ((u << 7) >> place) & 127)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.sim
+def test_every_entry_of_every_table_is_read_in_rtl(tmp_path):
+    gelu = next(c for c in Piecewise.cases() if c.source.lanes == 2)
+    byte, rng = Fixed(8, 4), np.random.default_rng(0)
+    softmax = Softmax(Stream((4, 8), 2, byte), Fixed(10, 9))
+    norm = LayerNorm(Stream((4, 8), 2, byte), Affine.none(8), Fixed(14, 9), 0.0)
+    design = bench_design([gelu, softmax, norm])
+    codes = np.concatenate([all_codes(gelu, 2)] * 4)
+    shifts = rng.integers(0, 7, (len(codes), 4, 1))
+    rows = rng.integers(-128, 127, (len(codes), 4, 8), endpoint=True) >> shifts
+    rows[:64].reshape(-1, 8)[:, 0] = 127  # and every difference from 0 to 255
+    rows[:64].reshape(-1, 8)[:, 1] = 127 - np.arange(256)
+    assert len(sums_met(softmax, rows)) == len(roots_met(rows)) == 256
+    inputs = {"case0_data_in_0": codes, "case1_data_in_0": rows, "case2_data_in_0": rows}
+    assert Simulator(design, emit(design, tmp_path)).run(inputs).require_exact().is_exact

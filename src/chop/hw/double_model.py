@@ -24,8 +24,9 @@ from chop.hw.exact_model import (
     quantizers_of,
     result_format,
 )
-from chop.hw.exact_ops import ARGUMENTS
+from chop.hw.exact_ops import ARGUMENTS, LEAST
 from chop.ir.graph import MaseGraph
+from chop.ir.meta import mase_meta
 from chop.nn.quantizers import Integer
 
 ROUNDING = 2.0**-44
@@ -49,7 +50,7 @@ def _value(
     model: Any, graph: MaseGraph, node: fx.Node, found: Mapping[str, Any], inputs: Any
 ) -> Any:
     if node.op == "placeholder":
-        return _brought(next(inputs).double(), result_format(node))
+        return _brought(_typed(node, next(inputs)), result_format(node))
     if node.op == "get_attr":
         value: Any = model
         for part in str(node.target).split("."):
@@ -68,6 +69,13 @@ def _value(
         args[0] = [_brought(a, formats.get(f"tensors_{k}")) for k, a in enumerate(args[0])]
     kwargs = {name: _brought(a, formats.get(name)) for name, a in kwargs.items()}
     return _brought(_call(model, node, args, kwargs, formats), result_format(node))
+
+
+def _typed(node: fx.Node, x: Tensor) -> Tensor:
+    """An input in double precision; a mask is of truth values."""
+    results = mase_meta(node).common.results or {}
+    is_mask = results["data_out_0"].torch_dtype is torch.bool if "data_out_0" in results else False
+    return x.bool() if is_mask else x.double()
 
 
 def _brought(value: Any, form: Integer | None) -> Any:
@@ -97,7 +105,7 @@ def _same(graph: MaseGraph, node: fx.Node, value: Any, exact: Any) -> Any:
     if not isinstance(value, Tensor) or not isinstance(exact, Exact):
         return value
     wanted = np.asarray(exact.double())
-    given = value.numpy().reshape(wanted.shape)
+    given = np.maximum(value.numpy().reshape(wanted.shape), float(LEAST))
     if np.array_equal(given, wanted):
         return value
     away = np.abs(given - wanted)

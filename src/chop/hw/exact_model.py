@@ -192,10 +192,10 @@ def _arguments(
     if isinstance(found.get("tensors"), tuple | list):
         listed = enumerate(found["tensors"])
         found["tensors"] = [_brought(v, formats.get(f"tensors_{k}")) for k, v in listed]
-    found = {n: _brought(value, formats.get(n)) for n, value in found.items() if n != "config"}
+    told = {n: _brought(value, formats.get(n)) for n, value in found.items() if n != "config"}
     if node_arithmetic(node) == "integer":
-        found["integer"] = {**formats, "data_out": result_format(node)}
-    return found
+        told["integer"] = {**formats, "data_out": result_format(node), "given": found["input"]}
+    return told
 
 
 def _moved(node: fx.Node, given: Sequence[Any], named: Mapping[str, Any]) -> Any:

@@ -275,6 +275,8 @@ class Lowerer:
         own = formats.result_format(node)
         if own is not None:
             return own
+        if mase_meta(node).common["results"]["data_out_0"].torch_dtype is torch.bool:
+            return Fixed(1, 0, is_signed=False)
         read = formats.formats_read(node, self._needed_op)
         listed = [number for number in read if number is not None]
         if not listed:

@@ -83,6 +83,6 @@ ROWS = (
     ),
     _elementwise("isnan", "isnan isinf isfinite nan_to_num"),
     _elementwise("where"),
-    _elementwise("masked_fill", "masked_fill masked_fill_"),
+    _elementwise("masked_fill", "masked_fill masked_fill_", rtl="mask"),
     Op("rotary", IMPLICIT_FUNC, flops_per_output=3),
 )

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from torch import fx
@@ -15,7 +16,7 @@ from chop.errors import ConfigError
 from chop.hw import golden
 from chop.hw.component import Component, Cost, Memory, Parameter, register, result_precision
 from chop.hw.exact import Exact, rounded
-from chop.hw.exact_ops import Arguments, exact_op, refuse_setting
+from chop.hw.exact_ops import LEAST, Arguments, exact_op, is_kept, refuse_setting
 from chop.hw.golden import Fixed, Ints
 from chop.hw.lower import Lowerer, Value, lowers
 from chop.hw.lower.rows import add_rows, made, require_integers, row_operand
@@ -23,12 +24,14 @@ from chop.hw.rtl.row_buffer import FrontTwin, RowTwin, row_cost
 from chop.hw.samples import BIT, BYTE, COUNT, WIDE, stream
 from chop.hw.stream import Stream
 from chop.hw.twin import Twin
+from chop.ir.arguments import named_arguments
+from chop.ir.ops import OPS
 from chop.nn.quantizers import Integer
-from chop.nn.quantizers.arithmetic.softmax import LONGEST_ROW, exponential_tables
+from chop.nn.quantizers.arithmetic.softmax import LONGEST_ROW, MASKED, exponential_tables
 from chop.nn.quantizers.arithmetic.tables import RECIPROCAL_FRAC, reciprocal_table
 
-KEEP = Fixed(1, 0, is_signed=False)
-"""Of a mask: 1 where an element takes part."""
+MASK = Fixed(1, 0, is_signed=False)
+"""The format of a mask."""
 WIDEST = 16
 MAX_LATENCY, R_LATENCY, OUT_LATENCY = 2, 6, 2
 """Registers from an element to the maximum, from the exponentials to the reciprocal of their sum,
@@ -44,6 +47,8 @@ class Softmax(Component):
     source: Stream
     format: Fixed
     has_mask: bool = False
+    is_mask_kept: bool = True
+    """Whether 1 in the mask says that an element takes part, or that it does not."""
     module = "fixed_softmax"
 
     def __post_init__(self) -> None:
@@ -52,7 +57,7 @@ class Softmax(Component):
                 f"fixed_softmax: an operand has up to {WIDEST} bits and rows of up to "
                 f"{LONGEST_ROW}, got {self.source.format} and {self.source.shape[-1]}."
             )
-        mask = (replace(self.source, format=KEEP),) if self.has_mask else ()
+        mask = (replace(self.source, format=MASK),) if self.has_mask else ()
         object.__setattr__(self, "inputs", (self.source, *mask))
         object.__setattr__(self, "outputs", (replace(self.source, format=self.format),))
 
@@ -68,7 +73,9 @@ class Softmax(Component):
         return self.source.shape[-1] // self.source.lanes
 
     def golden(self, *data: Ints) -> Ints:
-        keep = data[1].astype(bool) if self.has_mask else np.ones(data[0].shape, dtype=bool)
+        keep = np.ones(data[0].shape, dtype=bool)
+        if self.has_mask:
+            keep = data[1].astype(bool) == self.is_mask_kept
         largest = np.where(keep, data[0], -(1 << WIDEST)).max(axis=-1, keepdims=True)
         e = np.where(keep, self._exponentials(np.maximum(largest - data[0], 0)), 0)
         return golden.cast(e * _reciprocals(e.sum(axis=-1, keepdims=True)), 33, self.format)
@@ -87,6 +94,7 @@ class Softmax(Component):
             "DATA_IN_0_TENSOR_SIZE_DIM_0": self.source.shape[-1],
             "DATA_IN_0_PARALLELISM_DIM_0": self.source.lanes,
             "HAS_MASK": self.has_mask,
+            "IS_MASK_KEPT": self.is_mask_kept,
             "HAS_TWO_TABLES": len(self.tables) == 2,
             **result_precision(self.format),
         }
@@ -123,7 +131,7 @@ class Softmax(Component):
             cls(stream(3, 4, lanes=2, number=WIDE), Fixed(16, 15, is_signed=False), has_mask=True),
             cls(stream(2, 9, lanes=3, number=COUNT), Fixed(6, 5, rounding="floor")),
             cls(stream(2, 3, number=Fixed(16, 9)), part),
-            cls(stream(2, 4, lanes=4, number=BIT), part, has_mask=True),
+            cls(stream(2, 4, lanes=4, number=BIT), part, has_mask=True, is_mask_kept=False),
             cls(stream(3, 1, number=BYTE), part, has_mask=True),
         ]
 
@@ -154,8 +162,43 @@ def lower_softmax(low: Lowerer, node: fx.Node) -> Value:
     dim = low.setting(node, "dim", None)
     if dim not in (-1, len(value.shape)):  # a tensor of the graph has a batch dimension before
         raise low.refuse(node, f"dim = {dim}", "Allowed: the last dimension")
-    number = low.result_format(node)
-    return add_rows(low, node, value, made(low, node, Softmax, low.stream(value), number))
+    stream, number = low.stream(value), low.result_format(node)
+    (filled,) = low.operands(node)
+    if low.op(filled) is not OPS["masked_fill"]:
+        return add_rows(low, node, value, made(low, node, Softmax, stream, number))
+    component = made(low, node, Softmax, stream, number, True, False)
+    return replace(value, wire=low.add(node, component, value, _mask(low, filled, value)))
+
+
+def _mask(low: Lowerer, filled: fx.Node, value: Value) -> Value:
+    """The mask of `masked_fill`, in the shape of `value`."""
+    mask = low.operand(filled, 1)
+    shape = (1,) * (len(value.shape) - len(mask.shape)) + mask.shape
+    place = np.empty_like(mask.order)
+    place[mask.order] = np.arange(len(place))
+    try:
+        places = np.broadcast_to(place.reshape(shape), value.shape).reshape(-1)
+    except ValueError:
+        told = f"shapes {value.shape} and {mask.shape}"
+        raise low.refuse(filled, told, "Allowed: a mask that broadcasts") from None
+    if np.array_equal(places, np.arange(len(place))):
+        return mask
+    wire = low.gather(filled, mask, places, value.shape)
+    return Value(wire, value.shape, np.arange(len(places)))
+
+
+@lowers("mask", is_wiring=True)
+def lower_mask(low: Lowerer, node: fx.Node) -> Value:
+    """The numbers as they are: softmax, which alone may read them, takes the mask itself."""
+    fill = dict(named_arguments(node)).get("value")
+    if not isinstance(fill, int | float) or fill > MASKED:
+        raise low.refuse(node, f"value = {fill}", "Allowed: minus infinity")
+    wrong = [user.name for user in node.users if low.op(user) is not OPS["softmax"]]
+    if wrong:
+        raise low.refuse(node, f"'{wrong[0]}' reads what is masked", "Allowed: softmax")
+    if len(low.operands(node)) < 2:
+        raise low.refuse(node, "a constant mask", "Allowed: an input of the model")
+    return low.operand(node)
 
 
 # -- by definition ---------------------------------------------------------------------------------
@@ -196,13 +239,33 @@ def exact_softmax(a: Arguments) -> Exact:
     formats = a.get("integer")
     if formats is None:
         raise refuse_setting("arithmetic", "float", "'integer'")
-    x, number = a["input"], formats["input"]
+    x, number, given = a["input"], formats["input"], formats["given"]
     if a.get("dim") not in (-1, len(x.shape) - 1):
         raise refuse_setting("dim", a.get("dim"), "the last dimension")
     rows = rounded(x, number.frac_width, "nearest_even").reshape(-1, x.shape[-1]).tolist()
-    found = []
-    for row in rows:
-        parts = _parts(tuple(max(row) - v for v in row), number.width, number.frac_width)
-        r = _one_over(sum(parts))
-        found.append([part * r for part in parts])
+    keep = is_kept(given).reshape(-1, x.shape[-1]).tolist()
+    found = [_exact_row(*pair, number) for pair in zip(rows, keep, strict=True)]
     return Exact(np.array(found, dtype=np.int64).reshape(x.shape), 33)
+
+
+def _exact_row(row: list[int], keep: list[bool], number: Any) -> list[int]:
+    """One row with 33 fractional bits: 0 where it is masked."""
+    kept = [v for v, is_in in zip(row, keep, strict=True) if is_in]
+    if not kept:
+        return [0] * len(row)
+    parts = _parts(tuple(max(kept) - v for v in kept), number.width, number.frac_width)
+    r = _one_over(sum(parts))
+    results = iter(parts)
+    return [next(results) * r if is_in else 0 for is_in in keep]
+
+
+@exact_op("masked_fill", "input mask value")
+def exact_masked_fill(a: Arguments) -> Exact:
+    """The input, and a number below all others where the mask is set."""
+    x: Exact = a["input"]
+    mask = a["mask"]
+    if not isinstance(a.get("value"), int | float) or a["value"] > float(LEAST):
+        raise refuse_setting("value", a.get("value"), "minus infinity")
+    least = LEAST * x.divisor << x.frac_width
+    is_masked = np.asarray(mask.codes if isinstance(mask, Exact) else mask).astype(bool)
+    return x.take(np.where(is_masked, least, x.codes.astype(object)))

@@ -9,6 +9,7 @@ module fixed_softmax #(
     parameter int DATA_IN_0_TENSOR_SIZE_DIM_0 = 8,     // elements of a row, up to 16384
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 2,     // elements per beat; divides the row
     parameter bit HAS_MASK                    = 1'b0,  // 0: data_in_1 is not used
+    parameter bit IS_MASK_KEPT                = 1'b1,  // what 1 says: 1 takes part, 0 is masked
     // 0: one table, its last entry for all larger differences; 1: one for the high 8 bits of a
     // difference and one for the low
     parameter bit HAS_TWO_TABLES              = 1'b0,
@@ -28,7 +29,7 @@ module fixed_softmax #(
     input  wire logic data_in_0_valid,
     output      logic data_in_0_ready,
 
-    input  wire logic [DATA_IN_0_PARALLELISM_DIM_0-1:0] data_in_1,  // 1: the element takes part
+    input  wire logic [DATA_IN_0_PARALLELISM_DIM_0-1:0] data_in_1,  // the mask
     input  wire logic data_in_1_valid,
     output      logic data_in_1_ready,
 
@@ -72,7 +73,7 @@ module fixed_softmax #(
   logic max_enable, max_load, max_first_q, max_1_valid_q, max_2_valid_q;
   logic row_keys_valid, row_keys_ready, held_valid, exp_enable;
 
-  assign keep            = HAS_MASK ? data_in_1 : '1;
+  assign keep            = !HAS_MASK ? '1 : IS_MASK_KEPT ? data_in_1 : ~data_in_1;
   assign max_load        = data_in_0_valid && data_in_0_ready;
   assign data_in_0_ready = max_enable && (!HAS_MASK || data_in_1_valid);
   assign data_in_1_ready = max_enable && data_in_0_valid;
