@@ -6,6 +6,7 @@ from hardware_models import fixed_graph
 from torch import nn
 
 from chop.errors import HardwareError
+from chop.hw.cycles import interval
 from chop.hw.emit import emit
 from chop.hw.exercise import exercise
 from chop.hw.lower import Parallelism, lower
@@ -91,6 +92,9 @@ MOVES = {
     "less a number": (lambda m, x: x - 0.25, (TENSOR,)),
     "over a power of two": (lambda m, x: x / 8, (TENSOR,)),
     "over a small power of two": (lambda m, x: x / 0.25, (TENSOR,)),
+    "a mean of tokens": (lambda m, x: x.mean(dim=1), (TENSOR,)),
+    "a mean of rows": (lambda m, x: torch.mean(x, -1, keepdim=True), (TENSOR,)),
+    "a mean of all": (lambda m, x: x.mean((1, 2)), (TENSOR,)),
     "tokens together": (lambda m, x, y: torch.cat([x, y], dim=1), (TENSOR, (3, 2, SIZE))),
     "rows together": (lambda m, x: torch.cat((x, torch.relu(x)), dim=-1), (TENSOR,)),
     "three together": (lambda m, x: torch.cat([x, x[:, :1], x], 1), (TENSOR,)),
@@ -123,13 +127,17 @@ def require_same(name, lanes, calls=CALLS):
     return lowered, inputs
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 4])
+SLOW = pytest.mark.slow
+LANES = (2, pytest.param(1, marks=SLOW), pytest.param(4, marks=SLOW))
+
+
+@pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("name", CALLS)
 def test_products_are_the_models(name, lanes):
     require_same(name, lanes)
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 4])
+@pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("name", MOVES)
 def test_moves_are_the_models(name, lanes):
     require_same(name, lanes, MOVES)
@@ -153,7 +161,39 @@ def simulated(lowered, inputs, directory):
     return exercise(Simulator(lowered.design, emit(lowered.design, directory)), codes)
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_heads_are_exact_in_rtl(tmp_path):
     lowered, inputs = require_same("heads", 2)
     assert simulated(lowered, inputs, tmp_path).is_exact
+
+
+class Block(nn.Module):
+    """Attention without softmax, a class token, position codes: everything that moves in a ViT."""
+
+    def __init__(self, tokens=3, size=4, heads=2):
+        super().__init__()
+        self.heads, self.size = heads, size
+        self.token = nn.Parameter(draw(1, 1, size, seed=1))
+        self.codes = nn.Parameter(draw(1, tokens + 1, size, seed=2))
+        self.qkv, self.out = nn.Linear(size, 3 * size), nn.Linear(size, size)
+        self.head = nn.Linear(size, 2)
+
+    def forward(self, x):
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1) + self.codes
+        shape = (x.shape[0], x.shape[1], 3, self.heads, self.size // self.heads)
+        q, k, v = self.qkv(x).reshape(shape).permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = ((q @ k.transpose(-2, -1)) * 0.5) @ v
+        x = x + self.out(mixed.transpose(1, 2).reshape(x.shape))
+        return self.head(x[:, 0])
+
+
+@pytest.mark.sim
+def test_a_block_of_attention_is_exact_in_rtl_and_runs_at_its_bound(tmp_path):
+    torch.manual_seed(0)
+    x = draw(3, 3, 4)
+    graph = fixed_graph(Block(), x, precision=(8, 4))
+    lowered = lower(graph, Parallelism(2))
+    assert verify(graph, lowered, x).values
+    assert interval(lowered.design) == lowered.design.cycles()
+    assert simulated(lowered, [x], tmp_path).is_exact

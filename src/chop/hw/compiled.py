@@ -27,7 +27,7 @@ def library() -> ctypes.CDLL | None:
     """The built model, or None where it cannot be built."""
     built = native.load(SOURCE)
     if built is not None:
-        built.mase_cycles.argtypes = [ctypes.c_void_p] * 5
+        built.mase_cycles.argtypes = [ctypes.c_void_p] * 6
         built.mase_cycles.restype = None
     return built
 
@@ -53,11 +53,13 @@ def run(
     head = _head(network, stalls, patience, limit)
     layout = np.array(_layout(network, ports, counts), dtype=np.int64)
     tables = [_process(node).table for node in network.nodes]
+    quiet = [_process(node).quiet for node in network.nodes]
     times = [np.empty(max(count, 1), dtype=np.uint32) for count in counts]
     told = np.zeros(2 + len(network.nodes) + len(ports) + len(network.names), dtype=np.int64)
     built.mase_cycles(
-        head.ctypes.data, layout.ctypes.data, _pointers(tables), _pointers(times), told.ctypes.data
-    )
+        head.ctypes.data, layout.ctypes.data, _pointers(tables), _pointers(quiet),
+        _pointers(times), told.ctypes.data,
+    )  # fmt: skip
     return _told(network, told, times, len(network.sources))
 
 

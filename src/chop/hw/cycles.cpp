@@ -2,7 +2,8 @@
 //
 // A cycle: read the claims of every node, see which edges carry a beat, move every node. At full
 // rate only nodes that moved in the last cycle are looked at, and whoever they offer a beat to or
-// take one from: any other would do nothing again. With stalls all are, in every cycle.
+// take one from: any other would do nothing again. A node whose next steps nobody outside can see
+// sleeps through them. With stalls all nodes are looked at, in every cycle.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,17 +11,19 @@
 
 namespace {
 
-constexpr int HEAD = 7;  // numbers of a node before its lists
+constexpr int HEAD = 7;      // numbers of a node before its lists
+constexpr int WHEEL = 1024;  // no node sleeps longer
 
 struct Node {
   int inputs, outputs, latency, depth, steps, first, slides, stride;
   const int64_t *in, *out, *slots, *grain;
-  const int32_t *table, *row;
+  const int32_t *table, *row, *quiet;
   std::vector<int64_t> levels, counts;
   std::vector<uint32_t> pipeline;  // what each stage brings to the outputs, a bit for each
   int at = 0, head = 0, flying = 0;
-  int64_t high_water = 0;
+  int64_t high_water = 0, slept_at = -1, wakes_at = -1;
   bool has_room = true, is_here = false, can_step = false;
+  bool is_silent = false;  // its last step changed nothing that others see
 };
 
 struct Draw {  // as in chop.hw.stalls
@@ -58,9 +61,10 @@ struct Network {
   std::vector<uint8_t> valid, ready;
   std::vector<int> producer, consumer;  // of each edge; -1: a port or a gate
   std::vector<int> awake, moving, next;
+  std::vector<std::vector<int>> wheel;  // who wakes, by cycle modulo WHEEL
   std::vector<int64_t> awake_at, moving_at;  // the cycle for which a node is in the list
   bool is_stalled;
-  int64_t cycle = 0, last_beat = -1;
+  int64_t cycle = 0, last_beat = -1, sleepers = 0;
 
   bool fired(int64_t edge) const { return valid[edge] && ready[edge]; }
 
@@ -76,6 +80,7 @@ struct Network {
   }
 
   void offer(Node &n) {
+    catch_up(n);
     bool is_here = true;
     for (int i = 0; i < n.inputs; i++) is_here &= n.levels[i] >= n.row[2 + i];
     n.has_room = true;
@@ -104,10 +109,50 @@ struct Network {
     }
   }
 
+  // The steps that a node has slept through.
+  void catch_up(Node &n) {
+    if (n.slept_at < 0) return;
+    int slept = int(cycle - n.slept_at);
+    n.slept_at = -1;
+    sleepers--;
+    n.at += slept;
+    if (n.at == n.steps) n.at = n.first;
+    n.row = n.table + int64_t(n.at) * n.stride;
+    if (n.latency) n.head = (n.head + slept) % n.latency;
+  }
+
+  // How many of the next cycles only change what nobody sees: quiet steps, nothing landing.
+  int quiet_cycles(const Node &n) const {
+    const int32_t *quiet = n.quiet + int64_t(n.at) * (1 + n.inputs);
+    if (!n.depth || !n.has_room || !quiet[0]) return 0;
+    for (int i = 0; i < n.inputs; i++)
+      if (n.levels[i] < quiet[1 + i]) return 0;
+    int most = quiet[0] < WHEEL - 1 ? quiet[0] : WHEEL - 1;
+    if (n.flying) {
+      int far = 0;
+      while (far < most && !n.pipeline[(n.head + far) % n.latency]) far++;
+      most = far;
+    }
+    return most;
+  }
+
+  // Whether the node may sleep from the next cycle on.
+  bool sleep(int k) {
+    Node &n = nodes[k];
+    int most = n.is_silent ? quiet_cycles(n) : 0;
+    if (most < 2) return false;
+    sleepers++;
+    n.slept_at = cycle + 1;
+    n.wakes_at = cycle + 1 + most;
+    wheel[n.wakes_at % WHEEL].push_back(k);
+    return true;
+  }
+
   // One clock edge; whether anything in the node changed.
   bool step(Node &n) {
+    catch_up(n);
     if (n.slides) n.has_room |= fired(n.out[0]);
-    bool is_done = n.has_room && n.is_here, has_moved = false;
+    bool is_done = n.has_room && n.is_here, has_moved = false, is_freed = false;
     if (n.row[0]) {
       is_done = fired(n.in[__builtin_ctz(n.row[0])]);
     } else if (!n.depth && n.row[1]) {
@@ -116,8 +161,11 @@ struct Network {
     for (int i = 0; i < n.inputs; i++) {
       bool taken = fired(n.in[i]);
       has_moved |= taken;
-      if (n.slots[i]) n.levels[i] += taken * n.grain[i] - is_done * int64_t(n.row[2 + n.inputs + i]);
+      int64_t freed = is_done * int64_t(n.row[2 + n.inputs + i]);
+      is_freed |= freed != 0;
+      if (n.slots[i]) n.levels[i] += taken * n.grain[i] - freed;
     }
+    n.is_silent = is_done && !has_moved && !is_freed && n.depth;
     if (n.depth) has_moved |= advance(n, is_done ? uint32_t(n.row[1]) : 0);
     if (is_done) {
       n.at = n.at == n.steps - 1 ? n.first : n.at + 1;
@@ -142,6 +190,7 @@ struct Network {
     for (int j = 0; j < n.outputs; j++) {
       bool given = fired(n.out[j]);
       has_moved |= given;
+      n.is_silent &= !given && !(leaving >> j & 1);
       n.counts[j] += int(leaving >> j & 1) - int(given);
       if (n.counts[j] > n.high_water) n.high_water = n.counts[j];
     }
@@ -214,22 +263,35 @@ struct Network {
     return any;
   }
 
+  void wake_sleepers() {
+    std::vector<int> &due = wheel[cycle % WHEEL];
+    for (int k : due) {
+      Node &n = nodes[k];
+      if (n.slept_at < 0 || n.wakes_at != cycle || awake_at[k] == cycle) continue;
+      catch_up(n);
+      awake_at[k] = cycle;
+      awake.push_back(k);
+    }
+    due.clear();
+  }
+
   // One cycle; false where nothing will ever move again.
   bool run_cycle() {
+    if (!is_stalled) wake_sleepers();
     ports();
     claims();
     gather();
     bool any = record();
     next.clear();
     for (int k : moving) {
-      if (step(nodes[k]) && !is_stalled) wake(k);
+      if (step(nodes[k]) && !is_stalled && !sleep(k)) wake(k);
     }
     for (Gate &g : gates) g.held = valid[g.behind] && !ready[g.behind];
     if (any) last_beat = cycle;
     cycle++;
     if (is_stalled) return true;
     awake.swap(next);
-    return any || !awake.empty();
+    return any || sleepers || !awake.empty();
   }
 
   bool is_done() const {
@@ -254,7 +316,7 @@ extern "C" {
 // port, and for each edge whether it is blocked.
 __attribute__((visibility("default")))
 void mase_cycles(const int64_t *head, const int64_t *layout, const int32_t *const *tables,
-                 uint32_t *const *times, int64_t *told) {
+                 const int32_t *const *quiet, uint32_t *const *times, int64_t *told) {
   Network net;
   const int64_t edges = head[1], seed = head[5], burst = head[6], patience = head[10];
   const int64_t limit = head[11], full = 1 << 24;
@@ -263,6 +325,7 @@ void mase_cycles(const int64_t *head, const int64_t *layout, const int32_t *cons
   net.ready.assign(edges, 0);
   net.producer.assign(edges, -1);
   net.consumer.assign(edges, -1);
+  net.wheel.resize(WHEEL);
   net.awake_at.assign(head[0], 0);
   net.moving_at.assign(head[0], -1);
   for (int k = 0; k < head[0]; k++) {
@@ -275,6 +338,7 @@ void mase_cycles(const int64_t *head, const int64_t *layout, const int32_t *cons
     layout = n.grain + n.inputs;
     n.stride = 2 + 2 * n.inputs;
     n.table = n.row = tables[k];
+    n.quiet = quiet[k];
     n.levels.assign(n.inputs, 0);
     n.counts.assign(n.outputs, 0);
     n.pipeline.assign(n.latency, 0);

@@ -89,22 +89,37 @@ def interval(design: Design, queues: Mapping[Wire, Twin] | None = None) -> float
 
     A design that holds many tensors at once is followed until all its buffers have filled.
     """
-    try:
-        tensors, ends = _TENSORS, _ends(design, _TENSORS, queues)
-        held = max(e[0] for e in ends) // design.cycles()
-        if held > _TENSORS - 2:
-            tensors = 2 * held + _TENSORS
-            ends = _ends(design, tensors, queues)
-    except HardwareError:
-        return float("inf")
-    return max((e[-1] - e[tensors - 3]) / 2 for e in ends)
+    return _Pace(design).interval(queues or {})
 
 
-def _ends(design: Design, tensors: int, queues: Mapping[Wire, Twin] | None) -> list[list[int]]:
-    """The cycles in which tensors have left, by output."""
-    timing = simulate_control(design, tensors, queues=queues)
-    streams = design.output_streams()
-    return [timing.tensor_ends(name, stream.beats) for name, stream in streams.items()]
+class _Pace:
+    """The steady state of a design with any FIFOs."""
+
+    def __init__(self, design: Design) -> None:
+        self.design = design
+        self.bound = design.cycles()
+
+    def interval(self, queues: Mapping[Wire, Twin], best: float = float("inf")) -> float:
+        """Cycles between tensors; infinite for a deadlock. Above `best` a first look will do."""
+        try:
+            found, first = self._look(queues, _TENSORS)
+            held = first // self.bound
+            if held > _TENSORS - 2 and found <= best:
+                found, _ = self._look(queues, 2 * held + _TENSORS)
+        except HardwareError:
+            return float("inf")
+        return found
+
+    def holds(self, depths: Mapping[Wire, int], best: float) -> bool:
+        """Whether FIFOs of these depths are enough for `best`."""
+        return self.interval(_queues(depths), best) <= best
+
+    def _look(self, queues: Mapping[Wire, Twin], tensors: int) -> tuple[float, int]:
+        """Cycles between the last of so many tensors, and the cycle in which the first has left."""
+        timing = simulate_control(self.design, tensors, queues=queues)
+        streams = self.design.output_streams()
+        ends = [timing.tensor_ends(name, stream.beats) for name, stream in streams.items()]
+        return max((e[-1] - e[-3]) / 2 for e in ends), max(e[0] for e in ends)
 
 
 _DEEP = 1 << 30
@@ -116,30 +131,30 @@ def size_fifos(design: Design) -> dict[Wire, int]:
     Tries the design as it is; then deep FIFOs behind the forks, then on every wire, until the
     folding bound is reached; drops those that are not needed and shrinks the rest in turn.
     """
-    bound = design.cycles()
+    pace = _Pace(design)
     for wires in ([], *_candidates(design)):
-        best = interval(design, _queues(dict.fromkeys(wires, _DEEP)))
-        if best <= bound:
+        best = pace.interval(_queues(dict.fromkeys(wires, _DEEP)))
+        if best <= pace.bound:
             break
-    needed = _needed(design, list(reversed(wires)), [], best)  # nearest to the fork: kept
+    needed = _needed(pace, list(reversed(wires)), [], best)  # nearest to the fork: kept
     depths = {wire: _DEEP for wire in wires if wire in needed}
     for wire in list(depths):
-        depths[wire] = _least_depth(design, depths, wire, best)
+        depths[wire] = _least_depth(pace, depths, wire, best)
     return depths
 
 
-def _needed(design: Design, wires: list[Wire], kept: list[Wire], best: float) -> list[Wire]:
+def _needed(pace: _Pace, wires: list[Wire], kept: list[Wire], best: float) -> list[Wire]:
     """Those of `wires` that need a FIFO, dropped in turn, where `kept` have one.
 
     Further FIFOs never slow a design: where all of a half can go, each of it can.
     """
-    if not wires or _holds(design, dict.fromkeys(kept, _DEEP), best):
+    if not wires or pace.holds(dict.fromkeys(kept, _DEEP), best):
         return []
     if len(wires) == 1:
         return wires
     first, second = wires[: len(wires) // 2], wires[len(wires) // 2 :]
-    found = _needed(design, first, [*kept, *second], best)
-    return found + _needed(design, second, [*kept, *found], best)
+    found = _needed(pace, first, [*kept, *second], best)
+    return found + _needed(pace, second, [*kept, *found], best)
 
 
 def _candidates(design: Design) -> tuple[list[Wire], list[Wire]]:
@@ -153,25 +168,24 @@ def _candidates(design: Design) -> tuple[list[Wire], list[Wire]]:
     return forks, wires
 
 
-def _least_depth(design: Design, depths: Mapping[Wire, int], wire: Wire, best: float) -> int:
+def _least_depth(pace: _Pace, depths: Mapping[Wire, int], wire: Wire, best: float) -> int:
     queues = _queues(depths)
-    interval(design, queues)
+    pace.interval(queues)
     deep = queues[wire]
     assert isinstance(deep, Queue), "queues are asked for as queues"
     low, high = 0, max(deep.high_water, 1)
-    if not _holds(design, {**depths, wire: high}, best):  # a source that runs ahead fills any FIFO
+    if not pace.holds({**depths, wire: high}, best):  # a source that runs ahead fills any FIFO
         return high
+    found = {depth for depth in depths.values() if depth < high}  # layers alike need the same
+    guesses = [g for depth in sorted(found) for g in (depth, depth - 1)]
     while high - low > 1:
-        middle = (low + high) // 2
-        if _holds(design, {**depths, wire: middle}, best):
+        inside = [g for g in guesses if low < g < high]
+        middle = inside[0] if inside else (low + high) // 2
+        if pace.holds({**depths, wire: middle}, best):
             high = middle
         else:
             low = middle
     return high
-
-
-def _holds(design: Design, depths: Mapping[Wire, int], best: float) -> bool:
-    return interval(design, _queues(depths)) <= best
 
 
 def _queues(depths: Mapping[Wire, int]) -> dict[Wire, Twin]:

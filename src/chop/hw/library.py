@@ -1,6 +1,6 @@
 """The components of the library. Registration is this list of imports."""
 
-from chop.hw import picking, wiring
+from chop.hw import averages, picking, wiring
 from chop.hw.lower.registry import check_op_table
 from chop.hw.rtl import (
     fifo,
@@ -28,6 +28,7 @@ from chop.hw.rtl import (
 )
 
 __all__ = [
+    "averages",
     "fifo",
     "fixed_arithmetic",
     "fixed_batch_norm",

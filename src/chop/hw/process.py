@@ -103,6 +103,22 @@ class Process:
             start += phase.count
         return table
 
+    @cached_property
+    def quiet(self) -> Table:
+        """One row per step: the steps from it on that neither take, give nor free, so that nothing
+        outside sees them; then what they need of each input."""
+        phases = [*self.once, *self.phases]
+        table = np.zeros((len(self.table), 1 + len(self.slots)), dtype=np.int32)
+        start = 0
+        for phase in phases:
+            if not (phase.takes or phase.gives or any(phase.frees.values())):
+                rows = table[start : start + phase.count]
+                rows[:, 0] = phase.count - np.arange(phase.count)
+                for i, need in phase.needs.items():
+                    rows[:, 1 + i] = need + phase.rises * (phase.count - 1)
+            start += phase.count
+        return table
+
     @property
     def first(self) -> int:
         """The step that a round begins with."""
