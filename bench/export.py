@@ -71,7 +71,7 @@ def quantised(name: str, config: dict[str, Any]) -> MaseGraph:
     mg = MaseGraph(case.model.eval(), case.hf_input_names, case.inputs, **case.options)
     layers = {type(m) for m in case.model.modules()}
     is_whole = not layers & {torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d}
-    ops = ("attention",) if is_whole and torch.nn.MultiheadAttention in layers else OPS
+    ops = ("multihead_attention",) if is_whole and torch.nn.MultiheadAttention in layers else OPS
     return passes.quantize_transform_pass(mg, {op: {"config": config} for op in ops})[0]
 
 

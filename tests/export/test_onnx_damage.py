@@ -69,6 +69,29 @@ def model():
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
 
 
+def float_model():
+    """A small network without formats."""
+    rng = np.random.default_rng(0)
+    sizes = {"kernel": (4, 2, 3, 3), "fc": (6, 16), "bias": (6,), "last": (6, 5), "row": (5,)}
+    constants = [tensor(n, rng.standard_normal(s).astype(np.float32)) for n, s in sizes.items()]
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "kernel"], ["a"], "conv", pads=[1, 1, 1, 1]),
+        node("Relu", ["a"], ["b"], "relu"),
+        node("MaxPool", ["b"], ["c"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Flatten", ["c"], ["d"], "flat"),
+        node("Gemm", ["d", "fc", "bias"], ["e"], "fc", transB=1),
+        node("MatMul", ["e", "last"], ["f"], "product"),
+        node("Add", ["f", "row"], ["y"], "sum"),
+    ]
+    value = helper.make_tensor_value_info
+    ends = [value("x", TensorProto.FLOAT, ["n", 2, 4, 4])], [value("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "g", *ends, constants)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    made.ir_version = 10
+    return made
+
+
 def judged(path):
     """What became of reading the file: an error that names it, or a graph."""
     try:

@@ -134,3 +134,39 @@ def test_a_file_of_torch_itself_is_read(tmp_path):
     linear = {"config": EIGHT}
     quantised, _ = passes.quantize_transform_pass(back, {"linear": linear})
     assert "LinearInteger" in {type(m).__name__ for m in quantised.model.modules()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_channel", [False, True])
+@pytest.mark.parametrize("kind", ["QInt8", "QUInt8"])
+def test_what_onnxruntime_quantised_is_read_to_the_bit(kind, by_channel, tmp_path, caplog):
+    onnx = pytest.importorskip("onnx", reason="needs mase[export]")
+    runtime = pytest.importorskip("onnxruntime", reason="needs mase[export]")
+    tool = pytest.importorskip("onnxruntime.quantization", reason="needs mase[export]")
+    from test_onnx_damage import float_model
+
+    class Samples(tool.CalibrationDataReader):
+        def __init__(self):
+            draw = torch.Generator().manual_seed(0)
+            shapes = [(3, 2, 4, 4)] * 4
+            self.left = iter([{"x": torch.randn(s, generator=draw).numpy()} for s in shapes])
+
+        def get_next(self):
+            return next(self.left, None)
+
+    onnx.save(float_model(), tmp_path / "float.onnx")
+    settings = {"activation_type": getattr(tool.QuantType, kind), "per_channel": by_channel}
+    files = tmp_path / "float.onnx", tmp_path / "m.onnx"
+    tool.quantize_static(*files, Samples(), weight_type=tool.QuantType.QInt8, **settings)
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    x = torch.randn(5, 2, 4, 4, generator=torch.Generator().manual_seed(1))
+    (expected,) = runtime.InferenceSession(str(files[1]), options).run(None, {"x": x.numpy()})
+    back = from_onnx(files[1])
+    with torch.no_grad():
+        assert torch.equal(back.model(x), torch.from_numpy(expected))
+    formats = back.model.kernel.quantizers
+    assert [type(formats[r]).__name__ for r in ("data_in", "weight", "data_out")] == [
+        "ScaleInteger"
+    ] * 3
+    assert "its users have no format that rounds so; it is rounded by arithmetic" in caplog.text

@@ -17,6 +17,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op, node_module
 from chop.log import get_logger
 from chop.nn.quantized.convert import float_class_of
+from chop.nn.quantized.operands import DATA_OUT
 from chop.nn.quantizers import FP8, MXFP, MXInt, Quantizer
 from chop.passes.graph.transforms import quantize_transform_pass
 
@@ -175,6 +176,7 @@ class Formats:
     def __init__(self, graph: MaseGraph, model: OnnxModel) -> None:
         self.graph, self.model = graph, model
         self.plans: dict[str, _Plan] = {}
+        self.at_source: set[fx.Node] = set()
         self._weights()
         roundings = [n for n in graph.nodes if self._steps(n) is not None]
         taken = {node: self._offer(node) for node in roundings}
@@ -216,9 +218,11 @@ class Formats:
         """The users of a rounding that may round by themselves, with the operand it is of."""
         steps = self._steps(node)
         assert steps is not None, "was looked at"
+        roles = {user: self._role(user, node) for user in node.users}
+        if None in roles.values() and self._offer_source(node, steps):
+            return []
         found = []
-        for user in node.users:
-            role = self._role(user, node)
+        for user, role in roles.items():
             if role is None:
                 continue
             plan = self._plan(user)
@@ -228,6 +232,29 @@ class Formats:
                 plan.choices[role] = choices
                 found.append((user, role))
         return found
+
+    def _offer_source(self, node: fx.Node, steps: Steps) -> bool:
+        """Whether what makes the value, for this rounding alone, may round its result."""
+        source = node.args[0]
+        is_call = isinstance(source, fx.Node) and source.op in ("call_module", "call_function")
+        if not isinstance(source, fx.Node) or not is_call or len(source.users) > 1:
+            return False
+        plan, choices = self._plan(source), self._result_choices(source, steps)
+        if not choices or len(plan.nodes) > 1:
+            return False
+        plan.choices[DATA_OUT] = choices
+        self.at_source.add(node)
+        return True
+
+    def _result_choices(self, source: fx.Node, steps: Steps) -> Choices:
+        op = find_op(source, self.graph.custom_ops)
+        if op is None or op.compute is None:
+            return {}
+        if source.op == "call_module":
+            can = float_class_of(node_module(source)) is not None
+        else:
+            can = op.compute.function is not None and source.target not in op.compute.unlike
+        return activation_choices(steps, is_layer=source.op == "call_module") if can else {}
 
     def _role(self, user: fx.Node, node: fx.Node) -> str | None:
         """The operand that `node` is of `user`; None where it is more, or none with a format."""
@@ -252,7 +279,7 @@ class Formats:
             name, roles = found
             config: Settings = {"name": name}
             module = node_module(plan.nodes[0]) if plan.nodes[0].op == "call_module" else None
-            for role in self._all_roles(plan.nodes[0]):
+            for role in (*self._all_roles(plan.nodes[0]), DATA_OUT):
                 if role not in roles:
                     config[f"{role}_name"] = "NA"
                     continue
@@ -275,6 +302,10 @@ class Formats:
     def _move(self, node: fx.Node, taken: list[tuple[fx.Node, str]]) -> None:
         """Let users read what was rounded; where one does not round itself, by arithmetic."""
         source = node.args[0]
+        if node in self.at_source:
+            plan = self._plan(source)  # type: ignore[arg-type]
+            if DATA_OUT in plan.choices and plan.chosen() is not None:
+                node.replace_all_uses_with(source)  # type: ignore[arg-type]
         for user, role in taken:
             if role in self._plan(user).choices and self._plan(user).chosen() is not None:
                 user.replace_input_with(node, source)  # type: ignore[arg-type]

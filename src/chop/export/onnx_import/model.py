@@ -142,7 +142,7 @@ class OnnxModel(nn.Module):
     def layer(self, key: tuple[Any, ...], hint: str, make: Callable[[], nn.Module]) -> Any:
         """The layer of this key, made where there is none yet."""
         if key not in self._layers:
-            path = self._free_path(re.sub(r"\.(weight|bias|kernel|gamma|scale|\d+)$", "", hint))
+            path = self._free_path(_layer_name(hint))
             owner, leaf = self._owner(path)
             owner.add_module(leaf, make().eval())
             self._layers[key] = path
@@ -179,6 +179,12 @@ class OnnxModel(nn.Module):
                 owner.add_module(part, nn.Module())
             owner = owner.get_submodule(part)
         return owner, leaf
+
+
+def _layer_name(weight: str) -> str:
+    """The name of a layer by that of its weight."""
+    plain = weight.removesuffix("_DequantizeLinear_Output")  # as onnxruntime names them
+    return re.sub(r"\.(weight|bias|kernel|gamma|scale|\d+)$", "", plain)
 
 
 def _part(part: str) -> str:

@@ -94,7 +94,13 @@ def silence(graph: MaseGraph, dead: list[list[int]]) -> None:
             layer.o_proj.weight[:, columns] = 0.0
 
 
-CASES = [("llama", "sdpa"), ("llama", "eager"), ("qwen3", "sdpa"), ("phi3", "sdpa")]
+SLOW = pytest.mark.slow
+CASES = [
+    ("qwen3", "sdpa"),
+    ("phi3", "sdpa"),
+    pytest.param("llama", "sdpa", marks=SLOW),
+    pytest.param("llama", "eager", marks=SLOW),
+]
 
 
 @pytest.mark.parametrize(("family", "kernel"), CASES)
@@ -127,8 +133,14 @@ def test_dead_heads_go_with_the_keys_and_values_they_share(family: str, kernel: 
     assert layer.o_proj.weight.shape[1] == 4 * WIDTH
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("method", ["l1-norm", "wanda"])
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [
+        ("phi3", "l1-norm"),
+        ("qwen3", "wanda"),
+        *(pytest.param("llama", method, marks=SLOW) for method in ("l1-norm", "wanda")),
+    ],
+)
 def test_dead_channels_of_a_gated_mlp_go_from_all_its_layers(family: str, method: str) -> None:
     graph = graph_of(family)
     with torch.no_grad():
@@ -147,7 +159,7 @@ def test_dead_channels_of_a_gated_mlp_go_from_all_its_layers(family: str, method
 
 
 @pytest.mark.parametrize("granularity", ["head", "query_head"])
-@pytest.mark.parametrize("family", ["qwen3", "phi3"])
+@pytest.mark.parametrize("family", ["qwen3", pytest.param("phi3", marks=SLOW)])
 def test_a_pruned_graph_generates_with_its_cache_as_without(family: str, granularity: str) -> None:
     graph = graph_of(family)
     prune(graph, granularity)
@@ -157,7 +169,7 @@ def test_a_pruned_graph_generates_with_its_cache_as_without(family: str, granula
     assert found.shape[1] > IDS.shape[1] and torch.equal(found, slow)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", ["qwen3", pytest.param("llama", marks=SLOW)])
 @pytest.mark.parametrize(("granularity", "sizes"), [("head", (4, 1)), ("query_head", (4, 2))])
 def test_a_pruned_folder_is_plain_and_says_its_heads(
     family: str, granularity: str, sizes: tuple[int, int], tmp_path: Path
@@ -175,9 +187,9 @@ def test_a_pruned_folder_is_plain_and_says_its_heads(
         torch.testing.assert_close(model(IDS).logits, logits(graph), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["wanda", "sparsegpt"])
+@pytest.mark.parametrize("method", ["sparsegpt", pytest.param("wanda", marks=SLOW)])
 def test_zeros_survive_adapters_formats_and_folders(method: str, tmp_path: Path) -> None:
-    graph = graph_of("llama")
+    graph = graph_of("qwen3")
     weight = {"granularity": "2:4", "method": method, "target_modules": ["gate_proj", "q_proj"]}
     passes.prune_transform_pass(graph, {"weight": weight, "batches": [{"input_ids": IDS}]})
     masks = {f"{p}.weight": m for p, m in graph.model.named_modules() if isinstance(m, Masked)}
@@ -199,7 +211,7 @@ def test_zeros_survive_adapters_formats_and_folders(method: str, tmp_path: Path)
 
 
 def test_inputs_decide_which_heads_go_by_wanda() -> None:
-    graph = graph_of("llama")
+    graph = graph_of("qwen3")
     silence(graph, [[0, 3, 5, 6], [1, 2, 4, 7]])
     before = logits(graph)
     prune(graph, "query_head", method="wanda", batches=[{"input_ids": IDS}])
