@@ -1,4 +1,4 @@
-"""Transformers with what stands around their layers: rows of tables, positions, heads of classes."""
+"""Transformers with what stands around their layers: tables of words, positions, classes."""
 
 import math
 

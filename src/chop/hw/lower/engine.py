@@ -257,7 +257,7 @@ class Lowerer:
 
     def _input(self, node: fx.Node, number: int) -> None:
         shape = tuple(mase_meta(node).common["results"]["data_out_0"]["shape"])[1:]
-        users = self._readers(node)
+        users = [user for user in node.users if user in self.needed and user.op != "output"]
         wants_pixels = len(shape) > 1 and bool(users) and self.lowering(users[0]).takes_pixels
         order = pixel_order(shape) if wants_pixels else row_major(shape)
         stream_shape = pixel_shape(shape) if wants_pixels else shape
@@ -267,9 +267,6 @@ class Lowerer:
         self.inputs[name] = Value(self.builder.input(name, stream), shape, order)
         self.values[node] = self.inputs[name]
 
-    def _readers(self, node: fx.Node) -> list[fx.Node]:
-        return [user for user in node.users if user in self.needed and user.op != "output"]
-
     def _input_format(self, node: fx.Node) -> Fixed:
         """What readers bring the input to; of unlike formats, one with the numbers of all.
 
@@ -278,6 +275,8 @@ class Lowerer:
         own = formats.result_format(node)
         if own is not None:
             return own
+        if mase_meta(node).common["results"]["data_out_0"].torch_dtype is torch.bool:
+            return Fixed(1, 0, is_signed=False)
         rows = [_table_rows(user) for user in node.users if user in self.needed]
         if rows and all(rows):  # numbers of the rows of tables
             return Fixed(max(1, (max(rows) - 1).bit_length()), 0, is_signed=False)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from torch import fx
 
 from chop.errors import HardwareError
-from chop.hw.golden import Fixed
 from chop.ir.ops import OPS
 from chop.registry import Registry, suggest
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:  # the engine looks lowerings up
     from chop.hw.lower.engine import Lowerer, Value
 
 LowerNode = Callable[["Lowerer", fx.Node], "Value | None"]
-TakenFormat = Callable[["Lowerer", fx.Node], Fixed]
 
 
 @dataclass(frozen=True)
@@ -26,8 +24,7 @@ class Lowering:
 
     `takes_pixels`: it wants images pixel by pixel. `is_wiring`: it hands on the same numbers.
     `is_monotone`: it picks one of its numbers, or zero, and so commutes with a cast that keeps the
-    order. `reads_size`: it reads no numbers at all. `takes`: the format of its operand, where that
-    is no quantised number but the place of one.
+    order. `reads_size`: it reads no numbers at all.
     """
 
     lower: LowerNode
@@ -35,7 +32,6 @@ class Lowering:
     is_wiring: bool = False
     is_monotone: bool = False
     reads_size: bool = False
-    takes: TakenFormat | None = None
 
 
 LOWERINGS: Registry[Lowering] = Registry("hardware realisation")
@@ -48,12 +44,11 @@ def lowers(
     is_wiring: bool = False,
     is_monotone: bool = False,
     reads_size: bool = False,
-    takes: TakenFormat | None = None,
 ) -> Callable[[LowerNode], LowerNode]:
     """Register the function that lowers ops whose row says `rtl=name`; see `Lowering`."""
 
     def decorate(function: LowerNode) -> LowerNode:
-        lowering = Lowering(function, takes_pixels, is_wiring, is_monotone, reads_size, takes)
+        lowering = Lowering(function, takes_pixels, is_wiring, is_monotone, reads_size)
         LOWERINGS.register(name, lowering)
         return function
 

@@ -101,6 +101,14 @@ ROWS = (
         dims="embedding",
         rtl="fixed_embedding",
     ),
+    Op(
+        "experts",
+        MODULE,
+        modules=(Experts,),
+        parameters=("weight",),
+        macs=_packed_macs,
+        compute=computes("input* weight* ends", None, _experts),
+    ),
     layer(
         "embedding_bag", "EmbeddingBag", "embedding_bag", parameters=("weight",), reads_rows=True
     ),

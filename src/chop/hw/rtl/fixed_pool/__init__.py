@@ -25,7 +25,7 @@ from chop.hw.exact import Codes, Exact, fitted, reach
 from chop.hw.exact_ops import Arguments, exact_op, padded, refuse_setting, sizes_of, window_parts
 from chop.hw.golden import Fixed, Ints, Span
 from chop.hw.lower import Lowerer, Value, lowers
-from chop.hw.lower.engine import pixel_shape, row_major
+from chop.hw.lower.engine import pixel_shape
 from chop.hw.process import Process, take
 from chop.hw.rtl.sliding_window import (
     Pair,
@@ -268,28 +268,6 @@ def lower_global_avg_pool(low: Lowerer, node: fx.Node) -> Value:
     return _average(low, node, value, source, (whole, whole, (0, 0)), 0)
 
 
-@lowers("token_mean")
-def lower_token_mean(low: Lowerer, node: fx.Node) -> Value:
-    """A mean over the tokens of (tokens, features): one window over an image of one column."""
-    value = low.operand(node)
-    dim, keepdim = (
-        low.setting(node, name, None, ("dim", "keepdim")) for name in ("dim", "keepdim")
-    )
-    dims = [int(d) % (len(value.shape) + 1) for d in np.atleast_1d(dim)] if dim is not None else []
-    if dims != [1] or len(value.shape) != 2 or getattr(node.target, "__name__", "") == "nanmean":
-        raise low.refuse(
-            node, f"dim = {dim} of {value.shape}", "Allowed: dim = 1 of (batch, tokens, features)"
-        )
-    tokens, features = value.shape
-    value = low.arrange(node, value, row_major(value.shape), value.shape)
-    lanes = math.gcd(low.stream(value).lanes, features)
-    source = Stream((tokens, 1, features), lanes, low.stream(value).format)
-    whole = (1, tokens)
-    pooled = _average(low, node, value, source, (whole, whole, (0, 0)), 0)
-    shape = (1, features) if keepdim else (features,)
-    return Value(pooled.wire, shape, row_major(shape))
-
-
 def _average(
     low: Lowerer,
     node: fx.Node,
@@ -392,16 +370,3 @@ def exact_adaptive_avg_pool(a: Arguments) -> Exact:
 def _bands(size: int, count: int) -> list[slice]:
     """The parts of a dimension that adaptive pooling averages."""
     return [slice(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
-
-
-@exact_op("mean", "input dim keepdim dtype")
-def exact_mean(a: Arguments) -> Exact:
-    """The sum over a dimension over its size."""
-    x: Exact = a["input"]
-    if a.get("dim") is None:
-        raise refuse_setting("dim", None, "one dimension")
-    axes = tuple(int(d) for d in np.atleast_1d(a["dim"]))
-    count = math.prod(x.shape[axis] for axis in axes)
-    wide = fitted(x.codes, reach(x.codes) * count)
-    sums = wide.sum(axis=axes, keepdims=bool(a.get("keepdim", False)))
-    return _divided(x.take(np.asarray(sums)), np.array(count))
