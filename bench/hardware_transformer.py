@@ -1,17 +1,21 @@
 """Transformers in RTL: exactness, accuracy, cycles, area, and the time that all of it takes.
 
     python bench/hardware_transformer.py vit
+    python bench/hardware_transformer.py layer --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py bert --model out/ptq/bert --data DATA/imdb
+    python bench/hardware_transformer.py accuracy --model out/ptq/bert --data DATA/imdb --length 128
 
 `vit`: a vision transformer of two layers on scikit-learn's 8 x 8 digits, trained in floating point,
 then with the hardware's own arithmetic; all 360 test images through PyTorch, the integers of the
 design and its RTL. `bert`: bert-tiny as `bench/ptq/fine_tune.py` writes it, from the ids of tokens
-to the classes of reviews.
+to the classes of reviews; `layer`: its first layer on the embeddings of reviews; `accuracy`: in
+PyTorch, on the test set.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib.util
 import resource
 import tempfile
@@ -19,14 +23,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from record import save_section
 from torch import Tensor, nn
 from transformer_formats import fixed_rules
-from transformer_models import DigitsVit
+from transformer_models import Bert, DigitsVit
+from transformers import AutoModelForSequenceClassification
 
 from chop import MaseGraph
+from chop.dataset import load_token_arrays
 from chop.hw.cycles import NO_STALLS, Stalls, interval, simulate_control
 from chop.hw.emit import emit
 from chop.hw.lower import Lowered, Parallelism, lower
@@ -91,16 +98,26 @@ def quantized_graph(model: nn.Module, inputs: tuple[Tensor, ...], widths: Any) -
     return graph
 
 
-def trained_vit(epochs: int, tuning: int) -> tuple[MaseGraph, Any, dict[str, Any]]:
-    """The quantised graph, the digits, and what training reached."""
+def trained_vit(folder: Path) -> tuple[MaseGraph, Any, dict[str, Any]]:
+    """The quantised graph, the digits, and what training reached; kept in `folder`."""
     torch.manual_seed(0)
     data = _load("examples/digits_hardware.py").load()
-    model = DigitsVit()
-    train(model, data, epochs, 4e-3)
+    model, file = DigitsVit(), folder / "vit.pt"
+    kept = torch.load(file) if file.exists() else None
+    if kept is None:
+        train(model, data, epochs=30, rate=4e-3)
+    else:
+        model.load_state_dict(kept["float"])
+    state = copy.deepcopy(model.state_dict())
     told = {"float": accuracy(model, data.test_images, data.test_labels)}
-    graph = quantized_graph(model, (data.train_images[:256],), VIT_WIDTHS)
+    graph = quantized_graph(model, (data.train_images[:128],), VIT_WIDTHS)
     told["rounded"] = accuracy(graph.model, data.test_images, data.test_labels)
-    train(graph.model, data, tuning, 5e-4)
+    if kept is None:
+        train(graph.model, data, epochs=4, rate=5e-4)
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save({"float": state, "integers": graph.model.state_dict()}, file)
+    else:
+        graph.model.load_state_dict(kept["integers"])
     told["trained_in_integers"] = accuracy(graph.model, data.test_images, data.test_labels)
     return graph, data, told
 
@@ -194,9 +211,9 @@ def folding(graph: MaseGraph, cycles: int, most: int) -> Parallelism:
     return Parallelism(4, by_node)
 
 
-def measure_vit(scratch: Path, lanes: int = 2) -> dict[str, Any]:
+def measure_vit(args: argparse.Namespace, scratch: Path, lanes: int = 2) -> dict[str, Any]:
     """From training to cells."""
-    graph, data, told = trained_vit(epochs=40, tuning=10)
+    graph, data, told = trained_vit(args.trained)
     started = time.perf_counter()
     lowered = lower(graph, Parallelism(lanes))
     lowering = time.perf_counter() - started
@@ -211,16 +228,117 @@ def measure_vit(scratch: Path, lanes: int = 2) -> dict[str, Any]:
     }
 
 
+# -- reviews ---------------------------------------------------------------------------------------
+
+BERT_WIDTHS: dict[str, dict[str, int]] = {
+    **{op: {} for op in ("linear", "layer_norm", "softmax", "gelu", "tanh", "matmul", "add")},
+    "embedding": {},
+}
+
+
+def reviews(data: Path, part: str, chosen: str, count: int, length: int) -> tuple[Tensor, ...]:
+    """Ids, what is padding, and classes of `count` reviews: the shortest, or evenly from all."""
+    arrays = load_token_arrays(data / "tokens", length)[part]
+    order = np.argsort(arrays.lengths, kind="stable")[:count]
+    if chosen == "even":
+        order = np.linspace(0, len(arrays) - 1, count).astype(int)
+    ids = torch.zeros(count, length, dtype=torch.long)
+    for row, place in enumerate(order):
+        tokens = arrays.tokens(int(place)).astype(np.int64)
+        ids[row, : len(tokens)] = torch.from_numpy(tokens)
+    lengths = torch.from_numpy(arrays.lengths[order].astype(np.int64))
+    labels = torch.from_numpy(np.asarray(arrays.labels)[order].astype(np.int64))
+    return ids, torch.arange(length) >= lengths[:, None], labels
+
+
+def tiny_bert(args: argparse.Namespace) -> tuple[Bert, MaseGraph]:
+    """The classifier, and its graph in fixed point whose places come from training reviews."""
+    found = AutoModelForSequenceClassification.from_pretrained(args.model).eval()
+    model = Bert(found, args.length).eval()
+    calibration = reviews(args.data, "train", "even", 64, args.length)[:2]
+    return model, quantized_graph(copy.deepcopy(model), calibration, BERT_WIDTHS)
+
+
+def review_accuracy(model: Any, rows: tuple[Tensor, ...]) -> float:
+    """The part of the reviews whose class the model finds."""
+    right = 0
+    with torch.no_grad():
+        for ids, padding, labels in zip(*(each.split(125) for each in rows), strict=True):
+            right += int((model(ids, padding).argmax(1) == labels).sum())
+    return right / len(rows[0])
+
+
+def measure_accuracy(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """Of float and fixed point, on reviews evenly from the test set."""
+    model, graph = tiny_bert(args)
+    rows = reviews(args.data, "test", "even", args.reviews, args.length)
+    found = {"float": review_accuracy(model, rows), "integers": review_accuracy(graph.model, rows)}
+    return {"length": args.length, "reviews": args.reviews, **found}
+
+
+def some_reviews(args: argparse.Namespace) -> tuple[Tensor, Tensor]:
+    """Half of them the shortest of the test set, with padding, half evenly from all."""
+    half = args.simulated // 2
+    parts = [reviews(args.data, "test", kind, half, args.length) for kind in ("short", "even")]
+    return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+
+
+def measure_layer(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """The first encoder layer, on the embeddings of reviews."""
+    model, _ = tiny_bert(args)
+    ids, padding = some_reviews(args)
+    with torch.no_grad():
+        rows = model.norm(model.words(ids) + model.positions)
+    graph = quantized_graph(model.layers[0], (rows, padding), BERT_WIDTHS)
+    return _measured(graph, (rows, padding), scratch)
+
+
+def measure_bert(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """From the ids of reviews to their classes."""
+    _, graph = tiny_bert(args)
+    return _measured(graph, some_reviews(args), scratch)
+
+
+def _measured(graph: MaseGraph, inputs: tuple[Tensor, ...], scratch: Path) -> dict[str, Any]:
+    started = time.perf_counter()
+    lowered = lower(graph, folding(graph, cycles=512, most=32))
+    lowering = time.perf_counter() - started
+    few = tuple(x[:4] for x in inputs)
+    agreement = verify(graph, lowered, few, is_generated=False)
+    return {
+        "length": inputs[0].shape[1],
+        "padding_tokens": int(inputs[1].sum()),
+        "lower_seconds": lowering,
+        "verified_values": agreement.values,
+        **measure_design(graph, lowered, inputs, scratch),
+    }
+
+
+SECTIONS = {
+    "vit": measure_vit,
+    "accuracy": measure_accuracy,
+    "layer": measure_layer,
+    "bert": measure_bert,
+}
+
+
 def main() -> None:
     """Measure a section and write it down."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("section", choices=("vit",))
+    parser.add_argument("section", choices=sorted(SECTIONS))
+    parser.add_argument("--trained", type=Path, default=Path("out/transformer"))
+    parser.add_argument("--model", type=Path, default=Path("out/ptq/bert"))
+    parser.add_argument("--data", type=Path, default=Path("data/imdb"))
+    parser.add_argument("--length", type=int, default=32, help="tokens of a review")
+    parser.add_argument("--reviews", type=int, default=2000, help="for the accuracy")
+    parser.add_argument("--simulated", type=int, default=32, help="reviews through the RTL")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        results = {"vit": measure_vit}[args.section](Path(scratch))
+        results = SECTIONS[args.section](args, Path(scratch))
     results["peak_memory_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(results)
-    print(save_section("hardware_transformer", args.section, results))
+    name = args.section if args.length == 32 else f"{args.section}_{args.length}"
+    print(save_section("hardware_transformer", name, results))
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ ROWS = (
         "bitwise_xor and_ or_ xor not_ invert lshift rshift",
     ),
     _elementwise("isnan", "isnan isinf isfinite nan_to_num"),
-    _elementwise("where"),
+    _elementwise("where", rtl="mask"),
     _elementwise("masked_fill", "masked_fill masked_fill_", rtl="mask"),
     Op("rotary", IMPLICIT_FUNC, flops_per_output=3),
 )
