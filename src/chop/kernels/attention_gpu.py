@@ -56,16 +56,10 @@ def _attention_kernel(
         k_at, v_at = k_of + n[None, :] * k_row + d[:, None], v_of + n[:, None] * v_row + e[None, :]
         k = tl.load(k_at, mask=has[None, :] & has_d[:, None], other=0.0)
         v = tl.load(v_at, mask=has[:, None] & has_e[None, :], other=0.0)
-        allowed = has[None, :] & has_row[:, None]
         scores = tl.dot(q, k, input_precision="ieee") * scale
-        if MASK == ADDED:
-            added = tl.load(m_of[:, None] + n[None, :] * m_key, mask=allowed, other=0.0)
-            scores += added.to(tl.float32)
-        if MASK == ALLOWED:
-            allowed &= tl.load(m_of[:, None] + n[None, :] * m_key, mask=allowed, other=0) != 0
-        if IS_CAUSAL:
-            allowed &= n[None, :] <= row[:, None]
-        scores = tl.where(allowed, scores, float("-inf"))
+        scores = _masked(
+            scores, m_of, n, m_key, row, has[None, :] & has_row[:, None], MASK, IS_CAUSAL
+        )
         higher = tl.maximum(top, tl.max(scores, 1))
         level = tl.where(higher == float("-inf"), 0.0, higher)  # where no key is allowed yet
         weight = tl.exp(scores - level[:, None])
@@ -73,44 +67,59 @@ def _attention_kernel(
         total = total * keep + tl.sum(weight, 1)
         mean = mean * keep[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
         top = higher
+    is_last = True
     if PARTS > 1:
         heads = tl.num_programs(0)
-        own_part = ((part * heads + head) * ROWS + r).to(tl.int64)
+        at = ((part * heads + head) * ROWS + r).to(tl.int64)
         ends = partial + PARTS * heads.to(tl.int64) * ROWS * VALUE_SIZE
-        tl.store(partial + own_part[:, None] * VALUE_SIZE + e[None, :], mean)
-        tl.store(ends + own_part * 2, top)
-        tl.store(ends + own_part * 2 + 1, total)
+        tl.store(partial + at[:, None] * VALUE_SIZE + e[None, :], mean)
+        tl.store(ends + at * 2, top)
+        tl.store(ends + at * 2 + 1, total)
         tl.debug_barrier()  # the whole program has written before its ticket is drawn
         is_last = tl.atomic_add(tickets + head, 1, sem="acq_rel") == PARTS - 1
         if is_last:
-            top = tl.full((ROWS,), float("-inf"), tl.float32)
-            total = tl.zeros((ROWS,), tl.float32)
-            mean = tl.zeros((ROWS, VALUE_SIZE), tl.float32)
-            for p in range(PARTS):
-                at = ((p * heads + head) * ROWS + r).to(tl.int64)
-                part_top = tl.load(ends + at * 2, cache_modifier=".cg")
-                higher = tl.maximum(top, part_top)
-                level = tl.where(higher == float("-inf"), 0.0, higher)
-                keep, more = tl.exp(top - level), tl.exp(part_top - level)
-                of_part = tl.load(ends + at * 2 + 1, cache_modifier=".cg")
-                values = tl.load(
-                    partial + at[:, None] * VALUE_SIZE + e[None, :], cache_modifier=".cg"
-                )
-                total = total * keep + of_part * more
-                mean = mean * keep[:, None] + values * more[:, None]
-                top = higher
+            mean, total = _together(partial, ends, heads, head, ROWS, VALUE_SIZE, PARTS)
             tl.store(tickets + head, 0)
-            _store(out, mean, total, batch, own, row, e, o_batch, o_head, o_row, has_row, has_e)
-    else:
-        _store(out, mean, total, batch, own, row, e, o_batch, o_head, o_row, has_row, has_e)
+    if is_last:
+        result = mean / tl.where(total == 0.0, 1.0, total)[:, None]  # 0 where no key was allowed
+        y_at = out + batch * o_batch + own[:, None] * o_head + row[:, None] * o_row + e[None, :]
+        tl.store(y_at, result.to(out.dtype.element_ty), mask=has_row[:, None] & has_e[None, :])
 
 
 @triton.jit
-def _store(out, mean, total, batch, own, row, e, o_batch, o_head, o_row, has_row, has_e):
-    """The weighted mean; 0 where no key was allowed."""
-    result = mean / tl.where(total == 0.0, 1.0, total)[:, None]
-    at = out + batch * o_batch + own[:, None] * o_head + row[:, None] * o_row + e[None, :]
-    tl.store(at, result.to(out.dtype.element_ty), mask=has_row[:, None] & has_e[None, :])
+def _masked(scores, m_of, n, m_key, row, allowed, MASK: tl.constexpr, IS_CAUSAL: tl.constexpr):
+    """Scores with what the mask adds; minus infinity where a key is not `allowed`."""
+    if MASK == ADDED:
+        added = tl.load(m_of[:, None] + n[None, :] * m_key, mask=allowed, other=0.0)
+        scores += added.to(tl.float32)
+    if MASK == ALLOWED:
+        allowed &= tl.load(m_of[:, None] + n[None, :] * m_key, mask=allowed, other=0) != 0
+    if IS_CAUSAL:
+        allowed &= n[None, :] <= row[:, None]
+    return tl.where(allowed, scores, float("-inf"))
+
+
+@triton.jit
+def _together(
+    partial, ends, heads, head, ROWS: tl.constexpr, VALUE_SIZE: tl.constexpr, PARTS: tl.constexpr
+):
+    """The weighted sums of all parts, and the sums of their weights."""
+    r, e = tl.arange(0, ROWS), tl.arange(0, VALUE_SIZE)
+    top = tl.full((ROWS,), float("-inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    mean = tl.zeros((ROWS, VALUE_SIZE), tl.float32)
+    for p in range(PARTS):
+        at = ((p * heads + head) * ROWS + r).to(tl.int64)
+        part_top = tl.load(ends + at * 2, cache_modifier=".cg")
+        of_part = tl.load(ends + at * 2 + 1, cache_modifier=".cg")
+        values = tl.load(partial + at[:, None] * VALUE_SIZE + e[None, :], cache_modifier=".cg")
+        higher = tl.maximum(top, part_top)
+        level = tl.where(higher == float("-inf"), 0.0, higher)
+        keep, more = tl.exp(top - level), tl.exp(part_top - level)
+        total = total * keep + of_part * more
+        mean = mean * keep[:, None] + values * more[:, None]
+        top = higher
+    return mean, total
 
 
 def run(

@@ -30,6 +30,8 @@ from chop.ir.ops import OPS, Op, find_op, node_module
 from chop.ir.trace.effects import is_in_place
 
 Shape = tuple[int, ...]
+TRUTH = Fixed(1, 0, is_signed=False)
+"""The format of truth values."""
 EXACT_WIDTH = 53
 """Bits of the widest output: a double holds its numbers."""
 
@@ -276,7 +278,7 @@ class Lowerer:
         if own is not None:
             return own
         if mase_meta(node).common["results"]["data_out_0"].torch_dtype is torch.bool:
-            return Fixed(1, 0, is_signed=False)
+            return TRUTH
         rows = [_table_rows(user) for user in node.users if user in self.needed]
         if rows and all(rows):  # numbers of the rows of tables
             return Fixed(max(1, (max(rows) - 1).bit_length()), 0, is_signed=False)

@@ -19,6 +19,7 @@ from chop.hw.exact import Exact, rounded
 from chop.hw.exact_ops import LEAST, Arguments, exact_op, is_kept, refuse_setting
 from chop.hw.golden import Fixed, Ints
 from chop.hw.lower import Lowerer, Value, lowers
+from chop.hw.lower.engine import TRUTH
 from chop.hw.lower.rows import add_rows, made, require_integers, row_operand
 from chop.hw.rtl.row_buffer import FrontTwin, RowTwin, row_cost
 from chop.hw.samples import BIT, BYTE, COUNT, WIDE, stream
@@ -30,8 +31,6 @@ from chop.nn.quantizers import Integer
 from chop.nn.quantizers.arithmetic.softmax import LONGEST_ROW, MASKED, exponential_tables
 from chop.nn.quantizers.arithmetic.tables import RECIPROCAL_FRAC, reciprocal_table
 
-MASK = Fixed(1, 0, is_signed=False)
-"""The format of a mask."""
 WIDEST = 16
 MAX_LATENCY, R_LATENCY, OUT_LATENCY = 2, 6, 2
 """Registers from an element to the maximum, from the exponentials to the reciprocal of their sum,
@@ -57,7 +56,7 @@ class Softmax(Component):
                 f"fixed_softmax: an operand has up to {WIDEST} bits and rows of up to "
                 f"{LONGEST_ROW}, got {self.source.format} and {self.source.shape[-1]}."
             )
-        mask = (replace(self.source, format=MASK),) if self.has_mask else ()
+        mask = (replace(self.source, format=TRUTH),) if self.has_mask else ()
         object.__setattr__(self, "inputs", (self.source, *mask))
         object.__setattr__(self, "outputs", (replace(self.source, format=self.format),))
 
@@ -289,5 +288,5 @@ def _filled(x: Exact, mask: Any, fill: Any, is_kept: bool) -> Exact:
     if not isinstance(fill, int | float) or fill > float(LEAST):
         raise refuse_setting("value", fill, "minus infinity")
     least = LEAST * x.divisor << x.frac_width
-    is_set = np.asarray(mask.codes if isinstance(mask, Exact) else mask).astype(bool)
+    is_set = np.asarray(mask, dtype=bool)  # of torch's truth values
     return x.take(np.where(is_set == is_kept, x.codes.astype(object), least))
