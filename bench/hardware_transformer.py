@@ -253,6 +253,7 @@ def reviews(data: Path, part: str, chosen: str, count: int, length: int) -> tupl
 
 def tiny_bert(args: argparse.Namespace) -> tuple[Bert, MaseGraph]:
     """The classifier, and its graph in fixed point whose places come from training reviews."""
+    torch.manual_seed(0)  # of a head that is not in the folder
     found = AutoModelForSequenceClassification.from_pretrained(args.model).eval()
     model = Bert(found, args.length).eval()
     calibration = reviews(args.data, "train", "even", 64, args.length)[:2]
