@@ -31,6 +31,8 @@ from record import save_section
 sys.path.append(str(Path(__file__).parent / "generation"))
 SECTIONS = {"tokens": "tokens", "cache": "caches", "decode": "decode"}
 """Sections, and the module of each: its `measure(options)` gives records."""
+FORMATS = ("bfloat16", "mxint8", "mxint4", "mxfp8", "mxfp4")
+"""Of weights; each as it is and fused."""
 
 
 def options() -> argparse.Namespace:
@@ -43,7 +45,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--new", type=int, default=80, help="tokens for each prompt")
     parser.add_argument("--shape", choices=("8b", "1b", "tiny"), default="8b", help="of decode")
-    parser.add_argument("--formats", default="bfloat16,mxint8,mxint4,mxfp4", help="of decode")
+    formats = [name + how for name in FORMATS for how in ("", "+fused")]
+    parser.add_argument("--formats", default=",".join(formats), help="of decode")
     return parser.parse_args()
 
 

@@ -17,7 +17,6 @@ Add a section: a function from the device to records, and its row in `SECTIONS`.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import itertools
 import math
@@ -34,13 +33,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from record import save
+from record import save_section
 from torch import Tensor
 
 from chop.kernels import (
     GROUP_SIZES,
     PACKED_FORMATS,
     PackedTensor,
+    QLinearPacked,
     pack,
     packed_linear,
     scaled_dot_product_attention,
@@ -159,7 +159,7 @@ def bench_linear(device: str) -> Records:
     batches = (1, 4, 16, 64, 256) if is_gpu else (1, 4, 16)
     records = []
     for (rows, columns), batch in itertools.product(SHAPES, batches):
-        formats = ("mxint8", "mxint4", "mxfp4") if is_gpu else ("mxint8", "mxint4")
+        formats = tuple(PACKED_FORMATS) if is_gpu else ("mxint8", "mxint4")
         if batch == 1 and rows > columns:
             formats = tuple(PACKED_FORMATS)
         weight = torch.randn(rows, columns, device=device) / 64
@@ -300,15 +300,20 @@ def bench_sweep(device: str) -> Records:
 
 def bench_cuts(device: str) -> Records:
     """Cuts of the kernel for few rows of x, best first."""
-    from chop.kernels.hopper import Cut, run_linear
+    from chop.kernels.hopper import Cut, prepared_as
 
     cuts = [Cut(0, *choice) for choice in itertools.product((1, 2), (4, 8, 16), (1, 2))]
-    return _compare_cuts(run_linear, dict.fromkeys((8, 16), cuts))
+    return _compare_cuts(_run_once(prepared_as), dict.fromkeys((8, 16), cuts))
+
+
+def _run_once(prepared_as: Callable[..., Any]) -> Callable[..., Tensor]:
+    """The product of what `prepared_as` is given, as a function."""
+    return lambda x, *rest: prepared_as(x, *rest)(x)
 
 
 def bench_cuts4(device: str) -> Records:
     """Cuts of the kernel for few rows of x and formats of 4 bits, best first."""
-    from chop.kernels.hopper_few4 import Cut, run_linear
+    from chop.kernels.hopper_few4 import Cut, prepared_as
 
     settings = (
         (2, 8, 1, 16, 2),
@@ -322,7 +327,7 @@ def bench_cuts4(device: str) -> Records:
     return [
         {"format": format, **record}
         for format in ("mxint4", "mxfp4")
-        for record in _compare_cuts(run_linear, dict.fromkeys((8, 16), cuts), format)
+        for record in _compare_cuts(_run_once(prepared_as), dict.fromkeys((8, 16), cuts), format)
     ]
 
 
@@ -358,7 +363,66 @@ def _compare_cuts(
     return sorted(records, key=lambda r: (r["rows of x"], r["shape"], r["median_us"]))
 
 
+# -- the host --------------------------------------------------------------------------------
+
+
+def bench_host(device: str) -> Records:
+    """Microseconds that a call keeps the host, the GPU being done sooner: a layer of 256 x 256."""
+    linear = torch.nn.Linear(256, 256, bias=False, device=device, dtype=torch.bfloat16)
+    layers: dict[str, torch.nn.Module] = {"torch": linear}
+    layers |= {name: QLinearPacked.from_linear(linear, name) for name in PACKED_FORMATS}
+    x = torch.randn(1, 256, device=device, dtype=torch.bfloat16)
+    times: dict[str, list[float]] = {name: [] for name in layers}
+    with torch.no_grad():
+        for _ in range(15):
+            for name, layer in layers.items():
+                for _ in range(50):
+                    layer(x)
+                _finish_gpu()
+                start = time.perf_counter()
+                for _ in range(200):
+                    layer(x)
+                times[name].append((time.perf_counter() - start) / 200)
+                _finish_gpu()
+    base = statistics.median(times["torch"])
+    return [
+        {"layer": name, **summary(each), "ratio": statistics.median(each) / base}
+        for name, each in times.items()
+    ]
+
+
 # -- attention -------------------------------------------------------------------------------
+
+
+def bench_decode_attention(device: str) -> Records:
+    """One query of 32 heads in groups of 4, with a mask: torch's function, which wants the heads
+    repeated, and ours."""
+    records = []
+    for batch, keys in itertools.product((1, 8), (256, 1024, 4096)):
+        q = torch.randn(batch, 32, 1, 128, device=device, dtype=torch.bfloat16)
+        k, v = (torch.randn(batch, 8, keys, 128, device=device).bfloat16() for _ in range(2))
+        mask = (torch.arange(keys, device=device) < keys - 5).expand(batch, 1, 1, keys)
+        options = {"attn_mask": mask, "scale": None, "enable_gqa": True}
+
+        def torchs(q: Tensor = q, k: Tensor = k, v: Tensor = v, mask: Tensor = mask) -> Tensor:
+            key, value = (x.repeat_interleave(4, 1) for x in (k, v))
+            return F.scaled_dot_product_attention(q, key, value, mask)
+
+        def ours(q: Tensor = q, k: Tensor = k, v: Tensor = v, options: Any = options) -> Tensor:
+            return scaled_dot_product_attention(q, k, v, **options)
+
+        times = {"torch": on_gpu([torchs] * 20), "ours": on_gpu([ours] * 20)}
+        base = statistics.median(times["torch"])
+        records.append(
+            {
+                "batch": batch,
+                "keys": keys,
+                **summary(times["ours"]),
+                "torch_us": base * 1e6,
+                "ratio": statistics.median(times["ours"]) / base,
+            }
+        )
+    return records
 
 
 def written_out(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
@@ -550,7 +614,9 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[str], Records]]] = {
     "unpack": (("cpu", "cuda"), bench_unpack),
     "linear": (("cpu", "cuda"), bench_linear),
     "int8": (("cpu", "cuda"), bench_int8),
+    "host": (("cuda",), bench_host),
     "attention": (("cpu", "cuda"), bench_attention),
+    "decode_attention": (("cuda",), bench_decode_attention),
     "memory": (("cpu",), bench_memory),
     "end_to_end": (("cpu", "cuda"), bench_end_to_end),
     "sweep": (("cuda",), bench_sweep),
@@ -563,11 +629,14 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[str], Records]]] = {
 
 def check_kernels() -> None:
     """Compare the GPU's kernels with the reference, each format and group size in a process."""
-    program = Path(__file__).parents[1] / "tests" / "kernels" / "check_gpu.py"
+    folder = Path(__file__).parents[1] / "tests" / "kernels"
+    command = [sys.executable, str(folder / "check_gpu.py"), "cuda"]
     running = [
-        subprocess.Popen([sys.executable, str(program), "cuda", f"{format}/{group_size}"])
+        subprocess.Popen([*command, f"{format}/{group_size}"])
         for format, group_size in itertools.product(PACKED_FORMATS, GROUP_SIZES)
     ]
+    attention = [sys.executable, str(folder / "check_gpu_attention.py"), "cuda"]
+    running.append(subprocess.Popen(attention))
     failed = sum(process.wait() != 0 for process in running)
     print(f"kernels checked: {len(running) - failed} of {len(running)} are right.")
 
@@ -593,16 +662,15 @@ def main() -> None:
     if args.device == "cuda" and not args.skip_check:
         check_kernels()
     chosen = args.section or [n for n, (devices, _) in SECTIONS.items() if args.device in devices]
-    results: dict[str, Any] = {}
     for name in chosen:
         start = time.perf_counter()
-        with contextlib.ExitStack() as stack:
-            stack.callback(lambda: save(f"kernels_{args.device}", results))
-            try:
-                results[name] = SECTIONS[name][1](args.device)
-                show(f"{name} ({time.perf_counter() - start:.0f} s)", results[name])
-            except Exception:  # the other sections are still worth having
-                print(f"\n{name} failed:\n{traceback.format_exc()}")
+        try:
+            records = SECTIONS[name][1](args.device)
+        except Exception:  # the other sections are still worth having
+            print(f"\n{name} failed:\n{traceback.format_exc()}")
+            continue
+        save_section(f"kernels_{args.device}", name, records)
+        show(f"{name} ({time.perf_counter() - start:.0f} s)", records)
     return None
 
 

@@ -3,7 +3,8 @@
 Programs are steps of decoding on one cache, launches included, and take turns; each time is the
 mean of a stretch of steps, and the record has the median of stretches. `kind` eager runs the graph
 as it is; compiled runs torch.compile with the whole graph in one piece, on a GPU as CUDA graphs
-(mode reduce-overhead). `transformers` is the model as transformers runs it, to compare with.
+(mode reduce-overhead). `transformers` is the model as transformers runs it, to compare with; a name
+with `+fused` has its projections merged and its attention grouped.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ SHAPES = {
     },
 }
 PROMPT, LENGTH, STEPS, STRETCHES = 16, 256, 64, 9
-BASE = "bfloat16"
+BASE, FUSED = "bfloat16", "+fused"
+PATTERNS = ("grouped_attention", "merge_projections")
 
 
 def measure(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -61,7 +63,7 @@ def measure(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for compiled in (False, True):
         steps = {f"{BASE}, transformers": Step(model, asked.device, compiled)}
         for name in formats:
-            graph = base if name == BASE else packed(base, name)
+            graph = base if name == BASE else changed(base, name)
             steps[name] = Step(graph.as_transformers(), asked.device, compiled)
         yield from _records(steps, asked, compiled)
 
@@ -84,10 +86,14 @@ def captured(model: Any) -> MaseGraph:
     return MaseGraph(model, dummy_in=given, cache=True)
 
 
-def packed(base: MaseGraph, form: str) -> MaseGraph:
-    """A copy of the graph with its weights packed."""
+def changed(base: MaseGraph, name: str) -> MaseGraph:
+    """A copy of the graph with its weights packed in a format, fused if `name` ends so."""
+    form = name.removesuffix(FUSED)
     graph = copy.deepcopy(base)
-    passes.pack_weights_transform_pass(graph, {"format": form})
+    if form != BASE:
+        passes.pack_weights_transform_pass(graph, {"format": form})
+    if name.endswith(FUSED):
+        passes.fuse_patterns_transform_pass(graph, {"patterns": PATTERNS})
     return graph
 
 
@@ -100,6 +106,7 @@ class Step:
         self.is_graphed = compiled and device == "cuda"
         self.run: Callable[..., Any] = model
         if compiled:
+            torch._dynamo.config.recompile_limit = 64  # all programs are one piece of code
             mode = "reduce-overhead" if device == "cuda" else "default"
             self.run = torch.compile(model, mode=mode, fullgraph=True)
         self._start()

@@ -133,15 +133,18 @@ class Function:
         self, grid: tuple[int, int, int], threads: int, stream: int, arguments: Sequence[Any]
     ) -> None:
         """Queue the kernel; `arguments` are ctypes values and must match its signature."""
-        pointers = (c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
-        given = (self._config(grid, threads, stream), self._handle, pointers, None)
+        Launch(self, grid, threads, arguments)(stream)
+
+    def queue(self, config: Any, pointers: ctypes.Array[c_void_p]) -> None:
+        """Queue the kernel, given what the driver reads of a launch and of its arguments."""
+        given = (config, self._handle, pointers, None)
         launch = _driver().cuLaunchKernelEx
         status = launch(*given)
         if status == INVALID_CONTEXT:
             status = _in_context(lambda: launch(*given))
         _check(status, "launch a kernel")
 
-    def _config(self, grid: tuple[int, int, int], threads: int, stream: int) -> Any:
+    def config(self, grid: tuple[int, int, int], threads: int, stream: int) -> Any:
         """What the driver reads of a launch; kept, because making it takes longer than using it."""
         key = (grid, threads, stream)
         if key not in self._configs:
@@ -150,6 +153,28 @@ class Function:
             config = _Config(*grid, threads, 1, 1, self._shared_bytes, stream, _EARLY, self._early)
             self._configs[key] = ctypes.pointer(config)
         return self._configs[key]
+
+
+class Launch:
+    """A launch that can be repeated; `give` replaces an argument. For one thread at a time."""
+
+    def __init__(
+        self, kernel: Function, grid: tuple[int, int, int], threads: int, arguments: Sequence[Any]
+    ) -> None:
+        self._kernel, self._sizes, self._arguments = kernel, (grid, threads), list(arguments)
+        self._pointers = (c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        self._stream, self._config = -1, None
+
+    def give(self, place: int, argument: Any) -> None:
+        """Argument number `place`; it is kept, because the driver reads it at each launch."""
+        self._arguments[place] = argument
+        self._pointers[place] = ctypes.addressof(argument)
+
+    def __call__(self, stream: int) -> None:
+        """Queue the kernel."""
+        if stream != self._stream:
+            self._stream, self._config = stream, self._kernel.config(*self._sizes, stream)
+        self._kernel.queue(self._config, self._pointers)
 
 
 def architecture(device: torch.device) -> str:

@@ -225,6 +225,11 @@ def test_prune_by_gradients_takes_them_from_the_dataset(mase, trained):
     assert found["sparsity"] == pytest.approx(0.5, abs=0.01)
 
 
+def test_prune_by_inputs_takes_them_from_the_dataset(mase, trained):
+    line = f"prune {trained} {DIGITS} --granularity 2:4 --method sparsegpt --json"
+    assert mase(line).document["sparsity"] == pytest.approx(0.5, abs=1e-3)
+
+
 def test_prune_removes_channels(mase, trained, tmp_path):
     ran = mase(f"prune {trained} --sparsity 0.5 --granularity channel --out p")
     assert "channels 16 -> 8: layers.1" in ran.out

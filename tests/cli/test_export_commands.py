@@ -34,4 +34,26 @@ def test_what_a_target_lacks_is_told(mase, tmp_path):
     assert ran.code != 0
     assert "Allowed: llama, qwen2, qwen3, gpt2" in ran.err
     ran = mase("import", "--out", tmp_path / "in")
-    assert ran.code != 0 and "Give a .gguf file or a folder" in ran.err
+    assert ran.code != 0 and "Give a GGUF or ONNX file, or a folder" in ran.err
+
+
+def test_an_onnx_file_is_known_by_its_contents(mase, tmp_path):
+    onnx = pytest.importorskip("onnx", reason="needs mase[export]")
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    value = helper.make_tensor_value_info
+    weight = numpy_helper.from_array(np.eye(4, 8, dtype=np.float32), "fc.weight")
+    node = helper.make_node("Gemm", ["x", "fc.weight"], ["y"], "fc", transB=1)
+    ends = [value("x", TensorProto.FLOAT, ["n", 8])], [value("y", TensorProto.FLOAT, ["n", 4])]
+    graph = helper.make_graph([node], "g", *ends, [weight])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    onnx.save(made, tmp_path / "model.of_mine")
+    ran = mase(f"import {tmp_path / 'model.of_mine'} --json", "--out", tmp_path / "in")
+    assert ran.code == 0, ran.err
+    assert ran.document["source"] == "onnx"
+    back = MaseGraph.from_checkpoint(tmp_path / "in" / "graph")
+    x = torch.arange(16.0).reshape(2, 8)
+    assert torch.equal(back.model(x), x[:, :4])
+    ran = mase(f"import {tmp_path / 'absent'}", "--out", tmp_path / "in")
+    assert ran.code != 0 and "no such file or folder" in ran.err

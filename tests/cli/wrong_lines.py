@@ -134,6 +134,7 @@ prune mlp --granularity 2:4:8
 prune mlp --granularity channels --sparsity 0.5
 prune mlp --sparsity 0.5 --method l3-norm
 prune mlp --sparsity 0.5 --scope globally
+prune mlp --sparsity 0.5 --method wanda
 prune mlp --sparsity 0.5 --seed -1
 prune mlp --activation-sparsity 2
 prune mlp --sparsity 0.5 --evaluate

@@ -7,13 +7,17 @@ import sys
 import pytest
 import torch
 import transformers
+import zoo
 from export_models import GROUPS, IDS, MXFP4, MXINT4, MXINT8, graph_of, language_model, logits
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import ExportError
 from chop.export import MaseConfig, to_huggingface
+from chop.export.mapped_pages import give_back
 
 FORMATS = {
     "scales by group": GROUPS,
@@ -194,3 +198,29 @@ def test_a_folder_that_was_edited_is_refused_with_the_place(edit, words, tmp_pat
     file.write_text(json.dumps(told))
     with pytest.raises(ExportError, match=words):
         load(tmp_path / "m")
+
+
+def test_memory_that_is_given_back_holds_what_it_held(tmp_path):
+    values = torch.arange(100_000, dtype=torch.float32)
+    save_file({"a": values}, tmp_path / "t.safetensors")
+    with safe_open(tmp_path / "t.safetensors", "pt") as opened:
+        mapped = opened.get_tensor("a")
+        give_back(mapped)
+        assert torch.equal(mapped, values)
+    own, view = values.clone(), values.clone()[::2]
+    give_back(own)
+    give_back(view)
+    give_back(own[:3])
+    assert torch.equal(own, values) and torch.equal(view, values[::2])
+
+
+@pytest.mark.slow
+def test_a_model_whose_class_ties_its_head_is_restored(tmp_path):
+    case = zoo.case("T5")
+    mg = MaseGraph(case.model.eval(), case.hf_input_names, case.inputs)
+    mg, _ = passes.quantize_transform_pass(mg, {"linear": {"config": MXINT4}})
+    to_huggingface(mg, tmp_path / "t5")
+    model = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / "t5").eval()
+    with torch.no_grad():
+        ours, theirs = mg.model(**case.inputs).logits, model(**case.inputs).logits
+    assert torch.allclose(ours, theirs, atol=1e-5)

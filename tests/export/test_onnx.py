@@ -11,7 +11,8 @@ from traced_zoo import tensors
 import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import ExportError, SizeError
-from chop.export import to_exported_program, to_onnx, to_qonnx
+from chop.export import from_onnx, to_exported_program, to_onnx, to_qonnx
+from chop.nn.quantized.layer import QuantizedModule
 
 NEEDS = "needs mase[export]"
 CHANNEL = {**MXINT8, "name": "scale_integer", "weight_granularity": "channel"}
@@ -46,7 +47,12 @@ OPS = ("linear", "conv2d")
 
 def net(rules):
     torch.manual_seed(0)
-    mg = MaseGraph(Net().eval(), dummy_in=INPUTS)
+    model = Net().eval()
+    with torch.no_grad():  # blocks that differ: else one scale serves for the whole weight
+        for layer in (model.fc1, model.fc2):
+            factors = torch.rand_like(layer.weight[:, ::32]) + 0.1
+            layer.weight.mul_(factors.repeat_interleave(32, 1))
+    mg = MaseGraph(model, dummy_in=INPUTS)
     return passes.quantize_transform_pass(mg, rules)[0] if rules else mg
 
 
@@ -177,9 +183,32 @@ def test_models_of_the_zoo_compute_the_same(name, tmp_path):
     rules = {op: {"config": {**CHANNEL, "weight_axis": 0}} for op in ("linear", "conv1d", "conv2d")}
     mg, _ = passes.quantize_transform_pass(mg, rules)
     to_onnx(mg, tmp_path / "m.onnx")
-    compare(mg, tmp_path / "m.onnx", case.inputs)
-    try:
-        mg.model(**case.other_inputs)
-    except SizeError:
-        return  # the model's code goes another way there
-    compare(mg, tmp_path / "m.onnx", case.other_inputs)
+    back = from_onnx(tmp_path / "m.onnx", inputs=case.inputs)
+    layers = [m for m in back.model.modules() if isinstance(m, QuantizedModule)]
+    assert layers and all(m.quantizers["weight"].bits == 8 for m in layers)
+    for inputs in (case.inputs, case.other_inputs):
+        try:
+            ours = tensors(mg.model(**inputs))
+        except SizeError:
+            continue  # the model's code goes another way there
+        compare(mg, tmp_path / "m.onnx", inputs)
+        given = {name: inputs[name] for name in back.model.input_names}
+        for one, other in zip(ours, tensors(back.model(**given)), strict=True):
+            assert torch.allclose(one, other, atol=2e-5)
+
+
+def test_an_output_that_is_no_tensor_is_left_out_and_told(tmp_path):
+    pytest.importorskip("onnxscript", reason=NEEDS)
+
+    class Counted(nn.Module):
+        def forward(self, x):
+            return {"twice": x * 2, "count": x.shape[0], "none": None}
+
+    mg = MaseGraph(Counted(), dummy_in={"x": torch.randn(2, 3)})
+    report = to_qonnx(mg, tmp_path / "m.onnx")
+    assert report.dropped == [
+        "not written: output 'count', which is no tensor",
+        "not written: output 'none', which is no tensor",
+    ]
+    x = torch.randn(2, 3)
+    assert torch.equal(from_onnx(tmp_path / "m.onnx").model(x), x * 2)

@@ -393,11 +393,29 @@ ROUNDS = len(KINDS)
 """After so many rounds every layer has met every kind; after 5, every range and every rounding."""
 
 
-def layer_case(index):
-    """One layer, its operand in the kind of format of the round `index // len(LAYERS)`."""
-    number, name = index // len(LAYERS), list(LAYERS)[index % len(LAYERS)]
+ROW_LAYERS = {
+    "layer_norm": (
+        ROWS,
+        lambda draw, shape: _filled(draw, nn.LayerNorm(5, draw.choice((1e-5, 0.1)))),
+    ),
+    "rms_norm": (ROWS, lambda draw, shape: _filled(draw, nn.RMSNorm(5, draw.choice((None, 0.1))))),
+    "softmax": (ROWS, lambda draw, shape: nn.Softmax(-1)),
+    "lines": (VECTOR, lambda draw, shape: draw.choice((nn.GELU(), nn.SiLU(), nn.Tanh()))),
+}
+"""Layers with integer arithmetic of their own."""
+
+
+def row_case(index):
+    """As `layer_case`, of the layers that compute in integers."""
+    return layer_case(index, ROW_LAYERS, {"arithmetic": "integer"})
+
+
+def layer_case(index, layers=None, settings=None):
+    """One layer, its operand in the kind of format of the round `index // len(layers)`."""
+    layers = LAYERS if layers is None else layers
+    number, name = index // len(layers), list(layers)[index % len(layers)]
     draw = Draw(f"{name} {number}")
-    shape, make = LAYERS[name]
+    shape, make = layers[name]
     layer = make(draw, shape)
     two = name in ("add", "sub", "mul")
     model = Steps([Step(name, layer, (0, 1) if two else (0,))], [2 if two else 1]).eval()
@@ -406,7 +424,10 @@ def layer_case(index):
     init_metadata_analysis_pass(graph)
     add_common_metadata_analysis_pass(graph)
     (node,) = (n for n in graph.fx_graph.nodes if n.op in CALLS)
-    config = _config_of_kind(draw, find_op(node).name, index % len(LAYERS), number)
+    config = _config_of_kind(draw, find_op(node).name, index % len(layers), number)
+    config |= settings or {}
+    if name == "lines":
+        config["data_in_width"] = draw.choice((13, 14))
     if find_op(node).compute is not None:
         quantize_transform_pass(graph, {"by": "name", node.name: {"config": config}})
     else:

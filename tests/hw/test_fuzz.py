@@ -6,7 +6,7 @@ The same in thousands: bench/right.py.
 
 import pytest
 from hardware_fuzz import counts, fuzz
-from random_models import KINDS, LAYERS, ROUNDS, kind_of, layer_case
+from random_models import KINDS, LAYERS, ROUNDS, ROW_LAYERS, kind_of, layer_case, row_case
 
 PART, PARTS = 40, 3
 SOME = 5
@@ -46,3 +46,13 @@ def test_a_layer_meets_every_kind_of_format(layer):
     assert all(kind in met for kind in KINDS) and len(KINDS) == ROUNDS == 20
     spans, roundings = zip(*met[:SOME], strict=True)
     assert all(span in spans for span, _ in KINDS) and len(set(roundings)) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.no_cover  # measuring would cost more than what it runs
+@pytest.mark.sim("verilator", "g++")
+def test_every_layer_of_integers_is_right_in_rtl_in_every_kind_of_format(tmp_path):
+    indices = range(ROUNDS * len(ROW_LAYERS))
+    found = counts(fuzz(indices, tmp_path, make=row_case))
+    assert found["wrong_seeds"] == {}
+    assert found["equal"] == found["models"] == len(indices)

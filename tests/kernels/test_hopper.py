@@ -3,13 +3,24 @@
 `check_gpu.py`, run on one, compares its results with the reference.
 """
 
+import ctypes
 import itertools
+import threading
 
 import pytest
 import torch
 
 from chop import nvrtc
-from chop.kernels import GROUP_SIZES, PACKED_FORMATS, hopper, hopper_few4, hopper_many, reference
+from chop.kernels import (
+    GROUP_SIZES,
+    PACKED_FORMATS,
+    hopper,
+    hopper_few4,
+    hopper_many,
+    pack,
+    ready,
+    reference,
+)
 from chop.kernels.hopper import Cut, choose
 from chop.kernels.hopper_many import Tile
 
@@ -172,13 +183,75 @@ def test_a_tensor_map_lies_where_the_copy_engine_can_read_it():
 def test_what_the_driver_reads_of_a_launch_is_kept_but_not_without_end():
     kernel = nvrtc.Function.__new__(nvrtc.Function)
     kernel._configs, kernel._shared_bytes, kernel._early = {}, 512, 1
-    first = kernel._config((3, 2, 1), 64, 0)
-    assert kernel._config((3, 2, 1), 64, 0) is first
+    first = kernel.config((3, 2, 1), 64, 0)
+    assert kernel.config((3, 2, 1), 64, 0) is first
     launch = first.contents
     assert (launch.grid_x, launch.grid_y, launch.block_x, launch.shared_bytes) == (3, 2, 64, 512)
     for n in range(2 * nvrtc.MOST_CONFIGS):
-        assert kernel._config((n, 1, 1), 64, 0).contents.grid_x == n
+        assert kernel.config((n, 1, 1), 64, 0).contents.grid_x == n
     assert len(kernel._configs) <= nvrtc.MOST_CONFIGS
+
+
+class _Recorder:
+    """Stands for a kernel: what it is queued with."""
+
+    def __init__(self):
+        self.queued = []
+
+    def config(self, grid, threads, stream):
+        return (grid, threads, stream)
+
+    def queue(self, config, pointers):
+        values = [ctypes.c_int64.from_address(pointer).value for pointer in pointers]
+        self.queued.append((config, values))
+
+
+def test_a_launch_is_repeated_with_the_arguments_it_was_given_last():
+    kernel = _Recorder()
+    launch = nvrtc.Launch(kernel, (3, 1, 1), 64, [ctypes.c_int64(n) for n in (5, 6)])
+    launch(9)
+    launch.give(1, ctypes.c_int64(7))
+    launch(9)
+    launch(8)
+    sizes = ((3, 1, 1), 64)
+    assert kernel.queued == [
+        ((*sizes, 9), [5, 6]),
+        ((*sizes, 9), [5, 7]),
+        ((*sizes, 8), [5, 7]),
+    ]
+
+
+def test_a_product_is_kept_for_what_it_depends_on_alone():
+    x, bias = torch.ones(2, 64, dtype=torch.bfloat16), torch.ones(8)
+    packed = pack(torch.ones(8, 64))
+    parts = (packed.codes, packed.scales)
+    key = ready.key_of(x, *parts, bias, "mxint8", 32)
+    ready.keep(key, "product")
+    assert ready.find(ready.key_of(x.clone(), *parts, bias, "mxint8", 32)) == "product"
+    others = [
+        (x[:1], *parts, bias, "mxint8", 32),
+        (x.float(), *parts, bias, "mxint8", 32),
+        (x, packed.codes.clone(), packed.scales, bias, "mxint8", 32),
+        (x, packed.codes, packed.scales.clone(), bias, "mxint8", 32),
+        (x, *parts, None, "mxint8", 32),
+        (x, *parts, bias.clone(), "mxint8", 32),
+        (x, *parts, bias, "mxfp8", 32),
+        (x, *parts, bias, "mxint8", 16),
+        (x.T.contiguous().T, *parts, bias, "mxint8", 32),
+        (x, packed.codes[:4], packed.scales, bias, "mxint8", 32),
+    ]
+    assert [ready.find(ready.key_of(*other)) for other in others] == [None] * len(others)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(ready.find(key)))
+    thread.start()
+    thread.join()
+    assert found == [None]
+
+
+def test_products_are_not_kept_without_end():
+    for n in range(ready.MOST_KEPT + 10):
+        ready.keep((n,), "product")
+    assert len(ready._kept.products) <= ready.MOST_KEPT
 
 
 def test_the_constants_of_the_kernel_are_those_of_the_cut():

@@ -168,6 +168,7 @@ CASES: dict[str, PassCase] = {
     "learn_scales_transform_pass": PassCase(_with_scales, models=(MLP,), is_idempotent=False),
     "load_lora_adapter_interface_pass": PassCase(_adapter, models=(BERT,)),
     "fuse_patterns_transform_pass": PassCase(),
+    "pack_semi_structured_transform_pass": PassCase(models=(MLP,)),
     "pack_weights_transform_pass": PassCase(),
     "profile_statistics_analysis_pass": PassCase(_statistics),
     "prune_detach_hook_transform_pass": PassCase(),

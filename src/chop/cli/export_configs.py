@@ -30,10 +30,10 @@ class ExportConfig(ModelOptions, OutputOptions):
 class ImportConfig(OutputOptions):
     """Models of other programs.
 
-    `file`: a .gguf file, or a folder of compressed-tensors. `source`: which of the two, where the
-    name does not tell.
+    `file`: a GGUF or ONNX file, or a folder of compressed-tensors. `source`: what it is, where its
+    contents do not tell.
     """
 
     file: Path | None = field(default=None, metadata=POSITIONAL)
-    source: Literal["gguf", "compressed-tensors"] | None = None
+    source: Literal["gguf", "onnx", "qonnx", "compressed-tensors"] | None = None
     out: Path = Path("out/import")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from chop.export.lowered import to_exported_program as to_exported_program
     from chop.export.onnx import to_onnx as to_onnx
     from chop.export.onnx import to_qonnx as to_qonnx
+    from chop.export.onnx_import.reader import from_onnx as from_onnx
+    from chop.export.onnx_import.reader import from_qonnx as from_qonnx
     from chop.export.report import ExportReport as ExportReport
 
 _LAZY = {
@@ -34,12 +36,16 @@ _LAZY = {
     "to_onnx": "onnx",
     "to_qonnx": "onnx",
     "from_gguf": "gguf_reader",
+    "from_onnx": "onnx_import.reader",
+    "from_qonnx": "onnx_import.reader",
 }
 __all__ = [
     "ExportReport",
     "MaseConfig",
     "from_compressed_tensors",
     "from_gguf",
+    "from_onnx",
+    "from_qonnx",
     "to_compressed_tensors",
     "to_exported_program",
     "to_gguf",

@@ -30,6 +30,7 @@ from chop.export.folders import (
     write_folder,
 )
 from chop.export.hf_layers import compact, compressed, make_layer, spec_of
+from chop.export.mapped_pages import give_back
 from chop.export.report import ExportReport, TensorRecord
 from chop.export.weights import Weight, as_in, weights_of
 from chop.files import shown
@@ -117,6 +118,7 @@ class MaseQuantizer(HfQuantizer):
                 raise ExportError(f"{where}: the model has no such layer.") from error
             with torch.device("meta"):
                 _put(model, path, make_layer(spec, old, where))
+        _untie(model, self.quantization_config.layers)
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> None:
         if not self.pre_quantized:
@@ -153,6 +155,7 @@ class _Compress(ConversionOps):
         config = self.quantizer.quantization_config.config
         assert config is not None, "asked for"
         _put(model, path, compressed(model.get_submodule(path), weight, config))
+        give_back(weight)
         if missing_keys is not None:
             missing_keys.discard(full_layer_name)
         return {}
@@ -163,6 +166,14 @@ def _put(model: nn.Module, path: str, layer: nn.Module) -> None:
     layer.train(model.training)
     layer._is_hf_initialized = True  # type: ignore[assignment]
     setattr(model.get_submodule(owner), leaf, layer)
+
+
+def _untie(model: Any, layers: Mapping[str, Any]) -> None:
+    """Tell transformers that a layer on codes shares no weight, whatever the class says."""
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    own = {k: v for k, v in tied.items() if {owner_of(k), owner_of(v)}.isdisjoint(layers)}
+    if len(own) != len(tied):
+        model.all_tied_weights_keys = own
 
 
 def layer_specs(model: nn.Module) -> dict[str, Any]:

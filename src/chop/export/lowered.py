@@ -19,6 +19,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.reclass import reclassed
 from chop.kernels.layers import PACKED_LAYERS, QEmbeddingPacked, QLinearInt8, unpacked_weight
 from chop.nn.modules.coded import CodedLinear
+from chop.nn.modules.semi_structured import SemiStructuredLinear
 from chop.nn.quantized.function import call_quantizers, is_quantized_function
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantized.operands import DATA_OUT, format_text
@@ -57,7 +58,7 @@ class Lowered:
     def _layer(self, path: str, module: nn.Module) -> None:
         if isinstance(module, QuantizedModule):
             self._quantised(path, module)
-        elif isinstance(module, (*PACKED_LAYERS, CodedLinear)):
+        elif isinstance(module, (*PACKED_LAYERS, CodedLinear, SemiStructuredLinear)):
             self._put(path, self._unpacked(path, module))
 
     def _quantised(self, path: str, module: QuantizedModule) -> None:
@@ -90,9 +91,8 @@ class Lowered:
             if self.fallback is None:
                 raise ExportError(f'to_{self.target}: {where}. Give fallback="float".')
             self.dropped.append(f"not rounded in the target: {where}")
-        weight = (
-            module.float_weight() if isinstance(module, CodedLinear) else unpacked_weight(module)
-        )
+        is_float = isinstance(module, CodedLinear | SemiStructuredLinear)
+        weight = module.float_weight() if is_float else unpacked_weight(module)
         made = nn.Linear(module.in_features, module.out_features, bias=False, device="meta")
         made.weight = nn.Parameter(weight, requires_grad=False)
         if module.bias is not None:

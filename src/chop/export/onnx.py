@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import warnings
 from collections.abc import Callable, Mapping
@@ -21,11 +22,14 @@ from chop.export.report import ExportReport, TensorRecord
 from chop.export.weights import Weight, weights_of
 from chop.files import whole_file
 from chop.ir.graph import MaseGraph
+from chop.ir.outputs import template_of
 from chop.nn.quantizers import FP8, MXFP
 from chop.nn.quantizers.codes import encode, powers_of
 
 OPSET = 21
 QONNX_DOMAIN = "qonnx.custom_op.general"
+SIZES = "mase.example_sizes"
+"""Where a file keeps the sizes of the inputs it was written with, so that reading it can run it."""
 EXTERNAL_FROM = 1 << 30
 """Bytes from which tensors go into a file of their own, beside the model."""
 _BITS_OF_TYPE = {4: ("INT4", "UINT4"), 8: ("INT8", "UINT8"), 16: ("INT16", "UINT16")}
@@ -103,10 +107,12 @@ def _write(
     example = example_of(mg, inputs, plan.target)
     weights = weights_of(mg)
     lowered = Lowered(mg, plan.target, fallback)
+    others = _keep_tensors(lowered.graph, example)
     proto = _exported(lowered.graph, example, plan)
     _name_outputs(proto, lowered.graph, example)
-    report = ExportReport(plan.target, path, dropped=lowered.dropped)
+    report = ExportReport(plan.target, path, dropped=[*lowered.dropped, *others])
     _rewrite(proto, plan, weights, report)
+    proto.metadata_props.add(key=SIZES, value=example_sizes(example))
     _save(onnx, proto, path)
     return report
 
@@ -138,6 +144,26 @@ def _exported(graph: MaseGraph, example: Mapping[str, Any], plan: _Plan) -> Any:
     return made.model_proto
 
 
+def _keep_tensors(graph: MaseGraph, example: Mapping[str, Any]) -> list[str]:
+    """Take outputs that are numbers or None from a dict or tuple of them, and say which."""
+    output = graph.fx_graph.output_node()
+    told = output.args[0]
+    if template_of(graph.model) is not None or not isinstance(told, dict | tuple | list):
+        return []
+    with torch.no_grad():
+        made = graph.model(**example)
+    keys = list(told) if isinstance(told, dict) else range(len(told))
+    gone = [key for key in keys if made[key] is None or isinstance(made[key], int | float | str)]
+    if not gone or len(gone) == len(told):
+        return []
+    if isinstance(told, dict):
+        output.args = ({k: v for k, v in told.items() if k not in gone},)
+    else:
+        output.args = (type(told)(v for i, v in enumerate(told) if i not in gone),)
+    graph.recompile()
+    return [f"not written: output {key!r}, which is no tensor" for key in gone]
+
+
 def _name_outputs(proto: Any, mg: MaseGraph, example: Mapping[str, Any]) -> None:
     """Give outputs the names that the model gives them, where it gives any."""
     with torch.no_grad():
@@ -164,6 +190,11 @@ def _output_names(value: Any, name: str = "") -> list[str]:
         pairs = ((f"output_{i}", each) for i, each in enumerate(value))
     prefix = f"{name}." if name else ""
     return [found for key, each in pairs for found in _output_names(each, f"{prefix}{key}")]
+
+
+def example_sizes(example: Mapping[str, Any]) -> str:
+    """The shapes of the inputs, as text."""
+    return json.dumps({k: list(v.shape) for k, v in example.items() if isinstance(v, Tensor)})
 
 
 def _save(onnx: Any, proto: Any, path: Path) -> None:

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tabulate import tabulate
+
+from chop import notebook
+
+HEADERS = ("tensor", "format", "written as", "bytes", "equal", "note")
 
 
 @dataclass(frozen=True)
@@ -49,12 +54,21 @@ class ExportReport:
 
     def table(self) -> str:
         """The records as a table."""
-        headers = ("tensor", "format", "written as", "bytes", "equal", "note")
-        rows = [
+        return tabulate([row.values() for row in self._rows()], HEADERS)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        cells = [
             (r.name, r.format, r.written, r.nbytes, "yes" if r.is_exact else "no", r.note)
             for r in self.records
         ]
-        return tabulate(rows, headers)
+        return [dict(zip(HEADERS, row, strict=True)) for row in cells]
+
+    def _repr_html_(self) -> str:
+        """The report as a notebook shows it."""
+        size = f"{self.nbytes / 2**20:.2f} MiB, {self.bits:.2f} bits per element"
+        title = notebook.heading(self.path.name, self.target, size)
+        notes = "".join(notebook.note(line) for line in self.dropped[: notebook.MOST_ROWS])
+        return notebook.shown(title, notes, notebook.table(self._rows()))
 
     def __str__(self) -> str:
         kinds = Counter(r.written for r in self.records)

@@ -16,6 +16,7 @@ from chop.kernels.layers import PACKED_LAYERS, QLinearInt8, QLinearPacked, unpac
 from chop.nn.modules.coded import CodedLinear
 from chop.nn.modules.lora import LoRALinear
 from chop.nn.modules.masked import Masked
+from chop.nn.modules.semi_structured import SemiStructuredLinear
 from chop.nn.modules.transposed import is_transposed_linear
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantized.operands import format_text
@@ -82,7 +83,7 @@ def _own_weights(module: nn.Module, path: str) -> Iterator[tuple[str, Weight]]:
             f"module '{path}': has an adapter beside its weight. "
             "Run fuse_lora_weights_transform_pass first."
         )
-    if isinstance(module, PACKED_LAYERS):
+    if isinstance(module, (*PACKED_LAYERS, SemiStructuredLinear)):
         yield "weight", _packed(module)
         bias = module._parameters.get("bias")
         if bias is not None:
@@ -108,6 +109,8 @@ def as_in(model: nn.Module, name: str, weight: Weight) -> Tensor:
 
 
 def _packed(layer: nn.Module) -> Weight:
+    if isinstance(layer, SemiStructuredLinear):
+        return Weight(layer.float_weight(), is_linear=True)
     values = unpacked_weight(layer).detach()
     if isinstance(layer, QLinearInt8):
         return Weight(values, INT8, Floats(layer.scales.detach(), 0), True)

@@ -24,7 +24,7 @@ from chop.hw.exact_model import (
     quantizers_of,
     result_format,
 )
-from chop.hw.exact_ops import ARGUMENTS
+from chop.hw.exact_ops import ARGUMENTS, LEAST
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.nn.quantizers import Integer
@@ -105,7 +105,7 @@ def _same(graph: MaseGraph, node: fx.Node, value: Any, exact: Any) -> Any:
     if not isinstance(value, Tensor) or not isinstance(exact, Exact):
         return value
     wanted = np.asarray(exact.double())
-    given = value.numpy().reshape(wanted.shape)
+    given = np.maximum(value.numpy().reshape(wanted.shape), float(LEAST))
     if np.array_equal(given, wanted):
         return value
     away = np.abs(given - wanted)

@@ -342,14 +342,18 @@ def _signals(design: Design) -> str:
         for memory in stage.component.memories():
             if memory.is_streamed:
                 lines += _stream_signals(f"{stage.name}_{memory.name}", memory.width)
-        if _lacks_bias(stage):
-            lines.append(f"  logic {stage.name}_bias_ready;")
+        lines += [f"  logic {stage.name}_{port}_ready;" for port in _unfed(stage)]
     return "\n".join(lines) + "\n"
 
 
-def _lacks_bias(stage: Stage) -> bool:
-    """Whether the component has a bias port that nothing feeds."""
-    return stage.component.parameters().get("HAS_BIAS") is False
+def _unfed(stage: Stage) -> list[str]:
+    """The ports of a component that nothing feeds."""
+    told = stage.component.parameters()
+    return [port for name, port in _OPTIONAL_PORTS.items() if told.get(name) is False]
+
+
+_OPTIONAL_PORTS = {"HAS_BIAS": "bias", "HAS_MASK": "data_in_1"}
+"""By the parameter that says whether a stream is used."""
 
 
 def _stream_signals(name: str, bits: int) -> list[str]:
@@ -371,8 +375,8 @@ def _stage_text(design: Design, stage: Stage) -> str:
             sources.append(_rom_text(stage.name, memory, file))
         else:
             parameters[memory.parameter] = file
-    if _lacks_bias(stage):
-        pins |= {"bias": "'0", "bias_valid": "1'b0", "bias_ready": f"{stage.name}_bias_ready"}
+    for port in _unfed(stage):
+        pins |= {port: "'0", f"{port}_valid": "1'b0", f"{port}_ready": f"{stage.name}_{port}_ready"}
     outputs = [
         _signal(design, Wire(stage.name, p)) for p in reversed(range(len(component.outputs)))
     ]
@@ -434,6 +438,6 @@ def _output_text(design: Design) -> str:
 def _unused(design: Design) -> str:
     told = [n for n, _, _ in _port_parameters(design) if "SIZE" in n or n.endswith("PRECISION_1")]
     listed = "".join(f",\n    32'({name})" for name in told)
-    listed += "".join(f",\n    {s.name}_bias_ready" for s in design.stages if _lacks_bias(s))
+    listed += "".join(f",\n    {s.name}_{p}_ready" for s in design.stages for p in _unfed(s))
     note = "  // Told to readers and tools only; the logic has these sizes built in."
     return f"{note}\n  wire logic unused_ok = &{{\n    1'b0{listed}\n  }};\n"

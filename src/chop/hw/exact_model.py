@@ -22,6 +22,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.ops import find_op, node_module
 from chop.nn.quantized.function import call_quantizers, is_quantized_function
+from chop.nn.quantized.integer import node_arithmetic
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass, Integer, Quantizer
 
@@ -191,7 +192,10 @@ def _arguments(
     if isinstance(found.get("tensors"), tuple | list):
         listed = enumerate(found["tensors"])
         found["tensors"] = [_brought(v, formats.get(f"tensors_{k}")) for k, v in listed]
-    return {n: _brought(value, formats.get(n)) for n, value in found.items() if n != "config"}
+    told = {n: _brought(value, formats.get(n)) for n, value in found.items() if n != "config"}
+    if node_arithmetic(node) == "integer":
+        told["integer"] = {**formats, "data_out": result_format(node), "given": found["input"]}
+    return told
 
 
 def _moved(node: fx.Node, given: Sequence[Any], named: Mapping[str, Any]) -> Any:

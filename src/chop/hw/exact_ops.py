@@ -16,7 +16,11 @@ from chop.errors import HardwareError, RegistryError
 from chop.hw.exact import Codes, Exact
 
 Arguments = Mapping[str, Any]
-"""Of a call: operands and parameters are `Exact`, settings are as torch has them."""
+"""Of a call: operands and parameters are `Exact`, settings are as torch has them.
+
+Under `integer`, where the call's config says `arithmetic = "integer"`: its formats by argument, and
+`data_out`, and as `given` the first operand before it is brought to one.
+"""
 ExactOp = Callable[[Arguments], Exact]
 F = TypeVar("F", bound=ExactOp)
 
@@ -45,6 +49,15 @@ def exact_op(names: str, arguments: str) -> Callable[[F], F]:
         return function
 
     return decorate
+
+
+LEAST = -(1 << 128)
+"""What stands for minus infinity among exact numbers."""
+
+
+def is_kept(x: Exact) -> Codes:
+    """Where a number is no mask: above -2**100."""
+    return np.asarray(x.codes > (-(1 << 100) * x.divisor << x.frac_width)).astype(bool)
 
 
 def with_bias(x: Exact, bias: Exact | None, axis: int) -> Exact:

@@ -492,7 +492,8 @@ def _parameter(call: ShapedCall) -> Iterator[Carried]:
     yield from _same_dims(call, set())
 
 
+@rule("past")  # keys and values with those of a cache, which cannot be split
 @rule(FACTS)
 def _facts(call: ShapedCall) -> Iterator[Carried]:
-    """Reads sizes and types, not elements."""
+    """Nothing: sizes and types are read, not elements."""
     yield from ()

@@ -6,13 +6,15 @@ grouped product, whose place this takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from chop.kernels.ops import PackedTensor, multiply, operators
+from chop.nn.quantizers import Quantizer
+from chop.nn.quantizers.stored_scale import with_stored_scale
 
 operators.define(
     "packed_experts(Tensor x, Tensor ends, Tensor codes, Tensor scales, str format, "
@@ -70,18 +72,31 @@ torch.library.register_autograd(
 
 
 class QExpertsPacked(nn.Module):
-    """One packed matrix (outputs, inputs) for each expert."""
+    """One packed matrix (outputs, inputs) for each expert.
+
+    `quantizers` may give a number format for `data_in`; `stored` are the scales of one that keeps
+    them beside the operand.
+    """
 
     mase_leaf: ClassVar[bool] = True
     codes: Tensor
     scales: Tensor
+    quantizers: dict[str, Quantizer] = {}  # noqa: RUF012 -- of layers saved before there were any
 
-    def __init__(self, weight: PackedTensor) -> None:
+    def __init__(
+        self,
+        weight: PackedTensor,
+        quantizers: Mapping[str, Quantizer] | None = None,
+        stored: Mapping[str, Tensor] | None = None,
+    ) -> None:
         super().__init__()
         self.experts, self.out_features, self.in_features = weight.shape
         self.format, self.group_size = weight.format, weight.group_size
+        self.quantizers = dict(quantizers or {})
         self.register_buffer("codes", weight.codes)
         self.register_buffer("scales", weight.scales)
+        for name, scale in (stored or {}).items():
+            self.register_buffer(name, scale.detach())
 
     @property
     def weight(self) -> PackedTensor:
@@ -90,6 +105,8 @@ class QExpertsPacked(nn.Module):
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         """Each row of `x` times the transposed weight of its expert."""
+        if "data_in" in self.quantizers:
+            x = with_stored_scale(self, "data_in", self.quantizers["data_in"])(x)
         y: Tensor = torch.ops.mase.packed_experts(
             x, ends, self.codes, self.scales, self.format, self.group_size
         )

@@ -63,6 +63,36 @@ __device__ __forceinline__ u32 decode2(u32 pair, u32 scale) {
 __device__ __forceinline__ u32 low_pair(u32 word) { return __byte_perm(word, 0, 0x4140); }
 __device__ __forceinline__ u32 high_pair(u32 word) { return __byte_perm(word, 0, 0x4342); }
 
+// A scale byte as the bits of a float32: 2^(byte - 127); 0 is subnormal, 255 is NaN.
+__device__ __forceinline__ u32 float_scale(u32 byte) {
+  return byte << 23 | (byte == 0 || byte == 255 ? 1u << 22 : 0);
+}
+
+// Two codes of E4M3, the low bytes of `pair`, as two values times their scale: in float32, where
+// that is exact, and rounded once.
+__device__ __forceinline__ u32 e4m3(u32 pair, u32 scale) {
+  float low, high, by = __uint_as_float(scale);
+  asm("{\n.reg .b16 a, b;\n.reg .b32 both;\ncvt.rn.f16x2.e4m3x2 both, %2;\nmov.b32 {a, b}, both;\n"
+      "cvt.f32.f16 %0, a;\ncvt.f32.f16 %1, b;\n}"
+      : "=f"(low), "=f"(high)
+      : "h"((u16)pair));
+  u32 d;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high * by), "f"(low * by));
+  return d;
+}
+
+// For formats of 8 bits: a scale byte as decoding wants it, and the two lower and the two higher
+// codes of a word times their scale.
+__device__ __forceinline__ u32 scale8(u32 byte) {
+  return FORMAT == MXFP8 ? float_scale(byte) : scale2(byte);
+}
+__device__ __forceinline__ u32 decode_low(u32 word, u32 scale) {
+  return FORMAT == MXFP8 ? e4m3(word, scale) : decode2(low_pair(word), scale);
+}
+__device__ __forceinline__ u32 decode_high(u32 word, u32 scale) {
+  return FORMAT == MXFP8 ? e4m3(word >> 16, scale) : decode2(high_pair(word), scale);
+}
+
 // Four bits of two's complement in each half, as two values times their scale: with the top bit
 // turned they count from -8, in quarters. As the lowest bits of 32 they are added to it, which is
 // taken off again.

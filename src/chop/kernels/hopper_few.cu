@@ -1,11 +1,11 @@
-// y = x W^T + bias with W in MXINT8, x and y in bfloat16, for up to 32 rows of x, where reading W is
+// y = x W^T + bias with W in MXINT8 or MXFP8, x and y in bfloat16, for up to 32 rows of x, where reading W is
 // the work; for GPUs with clusters (compute capability 9.0).
 //
 // W goes from memory straight into the registers that are the operand of the tensor cores, and is
 // decoded there. The columns of W are cut into SPLIT parts, one per block of a cluster; the parts
 // are added through the cluster's shared memory, always in the same order.
 //
-// Compiled at run time, once per set of: GROUP (values per scale), BATCH (rows of x, a multiple of
+// Compiled at run time, once per set of: FORMAT, GROUP (values per scale), BATCH (rows of x, a multiple of
 // 8), TILES (16 rows of W each, per block), WARPS and SPLIT.
 
 // What a thread holds of a chunk of 64 columns: 16 bytes each of rows g and g + 8 of every tile of
@@ -66,11 +66,11 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS)
 #pragma unroll
     for (int i = 0; i < TILES; i++) {
       const u32 *above = (const u32*)&c.codes[i][0], *below = (const u32*)&c.codes[i][1];
-      u32 s0 = scale2(c.scales[i][0]), s1 = scale2(c.scales[i][1]);
+      u32 s0 = scale8(c.scales[i][0]), s1 = scale8(c.scales[i][1]);
 #pragma unroll
       for (int s = 0; s < 4; s++) {
-        u32 a[4] = {decode2(low_pair(above[s]), s0), decode2(low_pair(below[s]), s1),
-                    decode2(high_pair(above[s]), s0), decode2(high_pair(below[s]), s1)};
+        u32 a[4] = {decode_low(above[s], s0), decode_low(below[s], s1), decode_high(above[s], s0),
+                    decode_high(below[s], s1)};
 #pragma unroll
         for (int j = 0; j < BATCH / 8; j++) {
           const u32* xs = (const u32*)v.x[j];

@@ -16,6 +16,7 @@ from torch import Tensor
 from chop import nvrtc
 from chop.kernels.device import multiprocessors
 from chop.kernels.formats import PACKED_FORMATS, groups_of
+from chop.kernels.ready import Ready
 
 STEP = 32
 """Columns that a thread takes at a time: their number must be a multiple."""
@@ -112,16 +113,16 @@ def _even(rows: int, multiprocessors: int) -> int:
     return next((n for n in sizes if idle(n) < 1.1), min(sizes, key=idle))
 
 
-def linear(
+def prepared(
     x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
-) -> Tensor:
-    """See `reference.linear`."""
+) -> Ready:
+    """`reference.linear` of these, ready to be queued."""
     rows, columns = codes.shape[0], x.shape[-1]
     cut = choose(x.numel() // columns, rows, columns, group_size, multiprocessors(x.device))
-    return run_linear(x, codes, scales, bias, format, group_size, cut)
+    return prepared_as(x, codes, scales, bias, format, group_size, cut)
 
 
-def run_linear(
+def prepared_as(
     x: Tensor,
     codes: Tensor,
     scales: Tensor,
@@ -129,21 +130,22 @@ def run_linear(
     format: str,
     group_size: int,
     cut: Cut,
-) -> Tensor:
-    """`linear` with a given cut; all tensors contiguous, x and bias in bfloat16."""
+) -> Ready:
+    """`prepared` with a given cut; all tensors contiguous, x and bias in bfloat16."""
     columns, rows, device = x.shape[-1], codes.shape[0], x.device
     batch = x.numel() // columns
-    y = torch.empty((*x.shape[:-1], rows), dtype=x.dtype, device=device)
+
+    def x_map(pointer: int) -> nvrtc.TensorMap:
+        shape, box = (batch, columns), (cut.batch, 64)
+        return nvrtc.tensor_map(pointer, nvrtc.BFLOAT16, shape, 2 * columns, box)
+
     maps = _weight_maps(codes.data_ptr(), scales.data_ptr(), rows, columns, group_size, cut.tiles)
-    x_map = nvrtc.tensor_map(
-        x.data_ptr(), nvrtc.BFLOAT16, (batch, columns), 2 * columns, (cut.batch, 64)
-    )
-    pointers = [c_void_p(None if t is None else t.data_ptr()) for t in (scales, bias, y)]
-    kernel, grid, sizes = _launched(device, cut, format, group_size, batch, rows, columns)
-    with nvrtc.made_current(device):
-        arguments = (maps[0], x_map, maps[1], *pointers, *sizes)
-        kernel.launch(grid, 32 * cut.warps, nvrtc.raw_stream(device), arguments)
-    return y
+    fixed = [c_void_p(None if t is None else t.data_ptr()) for t in (scales, bias, None)]
+    sizes = [c_int(n) for n in (batch, rows, columns)]
+    arguments = (maps[0], x_map(x.data_ptr()), maps[1], *fixed, *sizes)
+    kernel = _kernel(device, cut, format, group_size, cut.shared_bytes(columns, group_size))
+    shape = (*x.shape[:-1], rows)
+    return Ready(kernel, cut.grid(rows), 32 * cut.warps, arguments, 1, 5, shape, device, x_map)
 
 
 @functools.lru_cache(4096)
@@ -159,21 +161,6 @@ def _weight_maps(
         return of_codes, of_codes
     box = (16 * tiles, PANEL)
     return of_codes, nvrtc.tensor_map(scales, nvrtc.UINT8, (rows, groups), groups, box)
-
-
-@functools.lru_cache(1024)
-def _launched(
-    device: torch.device,
-    cut: Cut,
-    format: str,
-    group_size: int,
-    batch: int,
-    rows: int,
-    columns: int,
-) -> tuple[nvrtc.Function, tuple[int, int, int], tuple[c_int, ...]]:
-    """The kernel, its grid and the sizes that it is given."""
-    kernel = _kernel(device, cut, format, group_size, cut.shared_bytes(columns, group_size))
-    return kernel, cut.grid(rows), tuple(c_int(n) for n in (batch, rows, columns))
 
 
 def source() -> str:

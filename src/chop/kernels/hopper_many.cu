@@ -151,11 +151,11 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
         asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(IN_FLIGHT) : "memory");
         if (s == IN_FLIGHT && (half == 0 || STAGES_PER_SPAN == 2))  // the stage before is read
           release(shared_address(&empty[(number + STAGES - 1) % STAGES]), number > 0 && lane == 0);
-        u32 scale[2] = {scale2((u32)(now[0] >> group * 8) & 255),
-                        scale2((u32)(now[1] >> group * 8) & 255)};
+        u32 scale[2] = {scale8((u32)(now[0] >> group * 8) & 255),
+                        scale8((u32)(now[1] >> group * 8) & 255)};
 #pragma unroll
         for (int q = 0; q < 4; q++)
-          a[s][q] = BITS == 8 ? decode2(low_pair(raw[half][s][q]), scale[q % 2])
+          a[s][q] = BITS == 8 ? decode_low(raw[half][s][q], scale[q % 2])
                               : decode_byte(raw[half][s][q], t, scale[q % 2]);
         asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
         wgmma(sums, a[s], b + 2 * s);

@@ -146,8 +146,10 @@ def multiply(
 ) -> Tensor:
     """The operator on parts that are known to fit; where no one is looking, without its costs."""
     run = torch.ops.mase.packed_linear.default
+    if torch.compiler.is_compiling():
+        return run(x, codes, scales, bias, format, group_size)
     needs_gradient = x.requires_grad or (bias is not None and bias.requires_grad)
-    if torch.compiler.is_compiling() or (needs_gradient and torch.is_grad_enabled()):
+    if needs_gradient and torch.is_grad_enabled():
         return run(x, codes, scales, bias, format, group_size)
     if (x.is_cpu or x.is_cuda) and not _is_watched(x, codes):
         back_end = cpu if x.is_cpu else gpu_back_end(format)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,12 @@ class Report:
             if not isinstance(graph, MaseGraph):
                 kind = type(graph).__name__
                 raise ConfigError(f"Report.graphs['{label}'] must be a MaseGraph, got {kind}.")
+
+    def _repr_html_(self) -> str:
+        """The page within a cell of a notebook."""
+        # by name: pages are made of records
+        made: str = importlib.import_module("chop.report.notebook").report_html(self)
+        return made
 
 
 def report_records(report: Report) -> PageRecord:

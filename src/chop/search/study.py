@@ -26,6 +26,7 @@ from chop.errors import SearchError
 from chop.files import write_whole
 from chop.log import get_logger
 from chop.registry import suggest
+from chop.report.study_cell import study_html
 from chop.search.loop import INTERRUPTED, work
 from chop.search.plan import SearchPlan, WorkerPlan, make_plan
 from chop.search.progress import Progress
@@ -85,6 +86,10 @@ class SearchResult:
             "seed": self.seed,
             "trials": [dict(trial) for trial in self.trials],
         }
+
+    def _repr_html_(self) -> str:
+        """The trials and their front, as a notebook shows them."""
+        return study_html(self.record)
 
     def save(self, directory: str | Path) -> list[Path]:
         """Write `study.json` and `trials.csv` into `directory`."""

@@ -42,6 +42,12 @@ WRONG = {
     ),
     "fixed_lut": ({"DATA_IN_0_PRECISION_0": 17}, {"DATA_OUT_0_PRECISION_0": 0}),
     "fixed_matmul": ({"DATA_IN_0_TENSOR_SIZE_DIM_1": 0},),
+    "fixed_norm": (
+        {"DATA_IN_0_PRECISION_0": 17},
+        {"DATA_IN_0_PARALLELISM_DIM_0": 3},
+        {"GUARD": 3},
+    ),
+    "fixed_piecewise": ({"SLOPE_WIDTH": 0}, {"LOW_BITS": 14}),
     "fixed_pool": (
         {"DATA_IN_0_PARALLELISM_DIM_0": 2},
         {"DIVISOR": 0},
@@ -49,8 +55,10 @@ WRONG = {
         {"COUNTS_PADDING": 0, "DIVISOR": 3},
     ),
     "fixed_relu": ({"DATA_IN_0_PARALLELISM_DIM_0": 0},),
+    "fixed_softmax": ({"DATA_IN_0_PRECISION_0": 17}, {"DATA_IN_0_PARALLELISM_DIM_0": 3}),
     "gearbox": ({"UNIT": 3}, {"DATA_IN_0_PRECISION_0": 0}),
     "rom_source": ({"DEPTH": 0},),
+    "row_buffer": ({"SCALAR_WIDTH": 0},),
     "skid_buffer": ({"DATA_WIDTH": 0},),
     "sliding_window": (
         {"PADDING_DIM_0": 3},

@@ -70,15 +70,21 @@ def run(config: PruneConfig, session: Session) -> dict[str, Any]:
 
 
 def pass_arguments(config: PruneConfig, graph: MaseGraph, data: Data | None) -> dict[str, Any]:
-    """The arguments of prune_transform_pass; methods by gradients get batches and a loss."""
+    """The arguments of prune_transform_pass; methods by gradients and by inputs get batches."""
     args: dict[str, Any] = {"seed": config.seed}
     for name in ("weight", "activation"):
         part = getattr(config, name)
         if part is not None:
             args[name] = to_table(part)
-    if config.weight is not None and METHODS[config.weight.method].product:
-        if data is None:
-            raise UsageError(f"method '{config.weight.method}' needs gradients: give --dataset.")
-        batches = data.batches(graph.model, config.batch_size, SCORED_BATCHES)
+    method = None if config.weight is None else METHODS[config.weight.method]
+    if config.weight is None or method is None or not (method.product or method.needs_inputs):
+        return args
+    if data is None:
+        what = "gradients" if method.product else "data to calibrate on"
+        raise UsageError(f"method '{config.weight.method}' needs {what}: give --dataset.")
+    batches = data.batches(graph.model, config.batch_size, SCORED_BATCHES)
+    if method.product:
         args["scores"] = gradient_scores(graph.model, batches, config.weight.method)
+    else:
+        args["batches"] = list(batches)
     return args

@@ -11,8 +11,11 @@ from chop.hw.rtl.fixed_leaky_relu import LeakyRelu
 from chop.hw.rtl.fixed_linear import Linear, Weights
 from chop.hw.rtl.fixed_lut import Lut
 from chop.hw.rtl.fixed_matmul import Matmul
+from chop.hw.rtl.fixed_norm import LayerNorm, Norm, RmsNorm
+from chop.hw.rtl.fixed_piecewise import Piecewise
 from chop.hw.rtl.fixed_pool import AvgPool, MaxPool, Pool
 from chop.hw.rtl.fixed_relu import Relu
+from chop.hw.rtl.fixed_softmax import Softmax
 from chop.hw.rtl.gearbox import Gearbox
 from chop.hw.rtl.skid_buffer import Skid
 from chop.hw.rtl.sliding_window import SlidingWindow
@@ -38,6 +41,7 @@ __all__ = [
     "Gearbox",
     "HardSigmoid",
     "HardSwish",
+    "LayerNorm",
     "LeakyRelu",
     "Linear",
     "Lut",
@@ -45,12 +49,16 @@ __all__ = [
     "MaxPool",
     "Mover",
     "Mul",
+    "Norm",
+    "Piecewise",
     "Pool",
     "Relu",
     "Reorder",
+    "RmsNorm",
     "Skid",
     "Slice",
     "SlidingWindow",
+    "Softmax",
     "Sub",
     "Unary",
     "Weights",

@@ -140,8 +140,6 @@ def supported_ops() -> list[str]:
 
 
 _NEAREST = {
-    "softmax": "leave it out, the largest logit stays the largest",
-    "layer_norm": "batch_norm1d",
     "matmul": "linear",
     "div": "mul by the reciprocal",
     "adaptive_max_pool2d": "max_pool2d",
@@ -277,6 +275,8 @@ class Lowerer:
         own = formats.result_format(node)
         if own is not None:
             return own
+        if mase_meta(node).common["results"]["data_out_0"].torch_dtype is torch.bool:
+            return Fixed(1, 0, is_signed=False)
         rows = [_table_rows(user) for user in node.users if user in self.needed]
         if rows and all(rows):  # numbers of the rows of tables
             return Fixed(max(1, (max(rows) - 1).bit_length()), 0, is_signed=False)

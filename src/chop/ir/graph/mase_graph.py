@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -247,6 +248,14 @@ class MaseGraph:
         kept = self._original if isinstance(self._original, nn.Module) else None
         state = {k: v for k, v in vars(self).items() if k != "_generator"}
         return {**state, "_original": kept, "_shared": set()}  # ids mean nothing elsewhere
+
+    def _repr_html_(self) -> str | None:
+        """The graph with its inspector, for notebooks; None where the report cannot be made."""
+        try:  # by name: reports are made of graphs, and a graph needs none
+            made: str = importlib.import_module("chop.report.notebook").graph_html(self)
+        except ImportError:
+            return None
+        return made
 
     def __repr__(self) -> str:
         return f"MaseGraph({type(self.model).__name__}, {len(self.nodes)} nodes)"

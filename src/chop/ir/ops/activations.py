@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chop.ir.ops import integer
 from chop.ir.ops.by_name import layer
 from chop.ir.ops.compute import Compute, computes
 from chop.ir.ops.row import MODULE, Op
@@ -27,6 +28,10 @@ def _softmax(input: Tensor, dim: int | None = None, *rest: Any, **options: Any) 
     """Takes the calls of torch.softmax (input, dim, dtype) and of F.softmax alike."""
     dtypes = [v for v in (*rest, options.get("dtype")) if isinstance(v, torch.dtype)]
     return F.softmax(input, dim, dtype=dtypes[0] if dtypes else None)
+
+
+def _table(function: Any, arguments: str = "input*") -> Compute:
+    return computes(arguments, function, integer=integer.by_table)
 
 
 _LUT = "fixed_lut"
@@ -55,22 +60,24 @@ ROWS = (
     _activation("rrelu", "RReLU", "rrelu rrelu_", 2, is_random=True),
     _activation("elu", "ELU", "elu elu_", 4, rtl=_LUT),
     _activation("celu", "CELU", "celu celu_", 4),
-    _activation("selu", "SELU", "selu selu_", 5, compute=_of(F.selu)),
-    _activation("gelu", "GELU", "gelu", 8, compute=_of(F.gelu), rtl=_LUT),
-    _activation("silu", "SiLU", "silu", 5, compute=_of(F.silu), rtl=_LUT),
+    _activation("selu", "SELU", "selu selu_", 5, compute=_table(F.selu)),
+    _activation("gelu", "GELU", "gelu", 8, compute=_table(F.gelu), rtl=_LUT),
+    _activation("silu", "SiLU", "silu", 5, compute=_table(F.silu), rtl=_LUT),
     _activation("mish", "Mish", "mish", 7, rtl=_LUT),
-    _activation("tanh", "Tanh", "tanh tanh_", 5, compute=_of(torch.tanh), rtl=_LUT),
-    _activation("sigmoid", "Sigmoid", "sigmoid sigmoid_", 4, compute=_of(torch.sigmoid), rtl=_LUT),
+    _activation("tanh", "Tanh", "tanh tanh_", 5, compute=_table(torch.tanh), rtl=_LUT),
+    _activation(
+        "sigmoid", "Sigmoid", "sigmoid sigmoid_", 4, compute=_table(torch.sigmoid), rtl=_LUT
+    ),
     _activation("logsigmoid", "LogSigmoid", "logsigmoid", 5),
     _activation(
         "softplus",
         "Softplus",
         "softplus",
         4,
-        compute=computes("input* beta threshold", F.softplus),
+        compute=_table(F.softplus, "input* beta threshold"),
         rtl=_LUT,
     ),
-    _activation("softsign", "Softsign", "softsign", 3, compute=_of(F.softsign), rtl=_LUT),
+    _activation("softsign", "Softsign", "softsign", 3, compute=_table(F.softsign), rtl=_LUT),
     _activation("hardtanh", "Hardtanh", "hardtanh hardtanh_", 2),
     _activation(
         "hardswish", "Hardswish", "hardswish", 5, compute=_of(F.hardswish), rtl="fixed_hardswish"
@@ -85,8 +92,9 @@ ROWS = (
         "Softmax Softmax2d",
         "softmax",
         5,
-        compute=computes("input* dim", _softmax),
+        compute=computes("input* dim", _softmax, integer=integer.softmax),
         dims="along_dimension",
+        rtl="fixed_softmax",
     ),
     _activation("softmin", "Softmin", "softmin", 6, dims="along_dimension"),
     _activation("log_softmax", "LogSoftmax", "log_softmax", 6, dims="along_dimension"),

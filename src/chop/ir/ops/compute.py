@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chop.errors import RegistryError
+from chop.ir.ops.integer import IntegerKernel
 from chop.registry import suggest
 
 PARAMETER_NAMES = ("weight", "bias")
@@ -39,7 +40,8 @@ class Operand:
 class Compute:
     """The arithmetic of one op: its operands, its function and its layer's kernel.
 
-    `unlike`: functions of the op's row that take their arguments otherwise.
+    `unlike`: functions of the op's row that take their arguments otherwise. `integer`: how it
+    computes where its config says `arithmetic = "integer"`; None where that is the same.
     """
 
     arguments: tuple[str, ...]
@@ -48,6 +50,7 @@ class Compute:
     kernel: Kernel | None
     parameters: tuple[str, ...]
     unlike: tuple[Callable[..., Any], ...]
+    integer: IntegerKernel | None = None
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -74,6 +77,7 @@ def computes(
     parameters: str | None = None,
     prefer: Mapping[str, str] | None = None,
     unlike: tuple[Callable[..., Any], ...] = (),
+    integer: IntegerKernel | None = None,
 ) -> Compute:
     """The column; in `arguments`, operands end in a star and parameters go by their own name."""
     names = tuple(name.removesuffix("*") for name in arguments.split())
@@ -88,4 +92,4 @@ def computes(
         Operand(i, names[i], roles.get(i, names[i]), (prefer or {}).get(names[i])) for i in starred
     )
     listed = tuple(own if parameters is None else parameters.split())
-    return Compute(names, operands, function, kernel, listed, unlike)
+    return Compute(names, operands, function, kernel, listed, unlike, integer)

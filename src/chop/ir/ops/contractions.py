@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chop.ir.experts import Experts
 from chop.ir.ops.by_name import WEIGHT_BIAS, layer
 from chop.ir.ops.compute import Parameters, computes
 from chop.ir.ops.row import MODULE, Op, Shapes
@@ -45,6 +46,10 @@ def _embedding(m: Any, p: Parameters, ids: Tensor) -> Any:
         weight = weight.clone()  # rows longer than max_norm are shortened in place
     options = (m.padding_idx, m.max_norm, m.norm_type, m.scale_grad_by_freq, m.sparse)
     return F.embedding(ids, weight, *options)
+
+
+def _experts(m: Any, p: Parameters, x: Tensor, ends: Tensor) -> Any:
+    return m.multiply(x, p[0], ends)
 
 
 _CONV = "input* weight* bias* stride padding dilation groups"
@@ -96,6 +101,14 @@ ROWS = (
         dims="embedding",
         rtl="fixed_embedding",
     ),
+    Op(
+        "experts",
+        MODULE,
+        modules=(Experts,),
+        parameters=("weight",),
+        macs=_packed_macs,
+        compute=computes("input* weight* ends", None, _experts),
+    ),
     layer(
         "embedding_bag", "EmbeddingBag", "embedding_bag", parameters=("weight",), reads_rows=True
     ),
@@ -122,6 +135,7 @@ FUSED = (
 
 PACKED = (
     Op("packed_linear", MODULE, module_names=("QLinearPacked", "QLinearInt8"), macs=_packed_macs),
+    Op("sparse_linear", MODULE, module_names=("SemiStructuredLinear",), macs=_packed_macs),
     Op("packed_experts", MODULE, module_names=("QExpertsPacked",), macs=_packed_macs),
     Op("packed_embedding", MODULE, module_names=("QEmbeddingPacked",), reads_rows=True),
 )

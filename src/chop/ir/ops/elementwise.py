@@ -10,7 +10,7 @@ import torch
 
 from chop.ir.ops.by_name import tensor_op
 from chop.ir.ops.compute import computes
-from chop.ir.ops.row import Op
+from chop.ir.ops.row import IMPLICIT_FUNC, Op
 
 
 def _elementwise(name: str, names: str = "", **columns: Any) -> Op:
@@ -83,5 +83,6 @@ ROWS = (
     ),
     _elementwise("isnan", "isnan isinf isfinite nan_to_num"),
     _elementwise("where"),
-    _elementwise("masked_fill", "masked_fill masked_fill_"),
+    _elementwise("masked_fill", "masked_fill masked_fill_", rtl="mask"),
+    Op("rotary", IMPLICIT_FUNC, flops_per_output=3),
 )

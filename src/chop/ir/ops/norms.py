@@ -7,6 +7,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from chop.ir.ops import integer
 from chop.ir.ops.by_name import WEIGHT_BIAS, layer
 from chop.ir.ops.compute import Parameters, computes
 from chop.ir.ops.row import MODULE, Op
@@ -44,8 +45,10 @@ ROWS = (
             "input* normalized_shape weight* bias*",
             F.layer_norm,
             lambda m, p, x: F.layer_norm(x, m.normalized_shape, p[0], p[1], m.eps),
+            integer=integer.layer_norm,
         ),
         dims="norm_last",
+        rtl="fixed_layer_norm",
     ),
     layer(
         "rms_norm",
@@ -57,8 +60,10 @@ ROWS = (
             "input* normalized_shape weight*",
             F.rms_norm,
             lambda m, p, x: F.rms_norm(x, m.normalized_shape, p[0], m.eps),
+            integer=integer.rms_norm,
         ),
         dims="norm_last",
+        rtl="fixed_rms_norm",
     ),
     layer(
         "group_norm",

@@ -38,7 +38,9 @@ class Masked(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The weight as the layer computes with it."""
-        stored = self._parameters.get(WEIGHT)
+        stored: Tensor | None = self._parameters.get(WEIGHT)
+        if stored is None:  # a value may stand for it for a while
+            stored = self.__dict__.get(WEIGHT)
         if stored is None:  # while it is being built; hasattr must say no
             raise AttributeError(f"{type(self).__name__} has no weight yet")
         return masked(self, WEIGHT, stored)
@@ -57,6 +59,13 @@ class Masked(nn.Module):
     def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self.write_zeros()
         super()._save_to_state_dict(*args, **kwargs)
+
+
+def stored_weight(layer: nn.Module) -> nn.Parameter:
+    """The parameter behind a layer's weight, which reads otherwise where it is pruned."""
+    weight = layer._parameters[WEIGHT]
+    assert weight is not None, f"{type(layer).__name__} has no weight"
+    return weight
 
 
 def masked_class(cls: type[nn.Module]) -> type[Masked]:

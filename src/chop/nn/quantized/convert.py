@@ -16,6 +16,7 @@ from chop.ir.reclass import recipe_members, reclassed
 from chop.nn.quantized.layer import QuantizedModule, has_layers, layer_class, quantized_layers
 from chop.nn.quantized.operands import is_unquantized
 from chop.nn.quantizers.formats import find_format
+from chop.nn.quantizers.operands import ARITHMETIC
 from chop.registry import suggest
 
 
@@ -57,7 +58,9 @@ def to_format(module: nn.Module, config: Mapping[str, Any], *, where: str) -> Qu
     """`module` itself where it computes in the format of `config` already, else as such a layer."""
     made = from_float(module, config, where=where)
     if isinstance(module, QuantizedModule) and type(module) is type(made):
-        return module if module.quantizers == made.quantizers else made
+        is_same = module.quantizers == made.quantizers
+        is_same &= module.config.get(ARITHMETIC) == made.config.get(ARITHMETIC)
+        return module if is_same else made
     return made
 
 

@@ -10,12 +10,15 @@ can be written down.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from chop.ir.ops import OPS, Compute, Op
+from chop.nn.quantized.integer import compute_integers, is_integer, with_gradient_of
 from chop.nn.quantized.operands import (
     DATA_OUT,
     function_quantizers,
@@ -75,8 +78,14 @@ def _make(op: Op, form: type[Quantizer]) -> QuantizedFunction:
         if has_torch_function(given):
             return handle_torch_function(call, given, *args, config=config, **kwargs)
         quantizers = _quantizers(op.name, form.name, config)
+        values = None
+        if is_integer(compute, config):
+            values = _in_integers(op, quantizers, args, kwargs)
+            if not torch.is_grad_enabled():
+                return values
         inputs, options = quantize_arguments(compute.operands, quantizers, args, kwargs)
-        return quantize_value(kernel(*inputs, **options), quantizers[DATA_OUT])
+        result = quantize_value(kernel(*inputs, **options), quantizers[DATA_OUT])
+        return result if values is None else with_gradient_of(values, result)
 
     call.__name__ = call.__qualname__ = name
     call.__module__ = PLACE
@@ -85,6 +94,26 @@ def _make(op: Op, form: type[Quantizer]) -> QuantizedFunction:
     call.op, call.format = op, form  # type: ignore[attr-defined]
     call.mase_leaf = True  # type: ignore[attr-defined]
     return call
+
+
+def _in_integers(
+    op: Op, quantizers: Mapping[str, Quantizer], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Tensor:
+    """The call as hardware computes it; such an op has one operand, its first argument."""
+    compute = op.compute
+    assert compute is not None and compute.function is not None, f"op '{op.name}' has no function"
+    kernel = compute.function
+    given = dict(zip((*compute.arguments, "eps"), args, strict=False)) | dict(kwargs)
+    rest = {k: v for k, v in kwargs.items() if k != compute.arguments[0]}
+
+    def function(x: Tensor) -> Any:
+        return kernel(x, *args[1:], **rest)
+
+    def setting(name: str, default: Any) -> Any:
+        return given.get(name, default)
+
+    operand, key = given[compute.arguments[0]], (op.name, repr(args[1:]), repr(rest))
+    return compute_integers(compute, quantizers, operand, setting, function, key)
 
 
 def is_quantized_function(target: Any) -> bool:

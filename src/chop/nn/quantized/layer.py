@@ -21,6 +21,7 @@ from chop.ir.ops import OPS, Compute, Op, parameter_role
 from chop.ir.reclass import masked
 from chop.ir.store.packed import Stored
 from chop.nn.quantized.frozen import forget, is_random, quantize_parameter
+from chop.nn.quantized.integer import compute_integers, is_integer, with_gradient_of
 from chop.nn.quantized.operands import (
     DATA_OUT,
     format_text,
@@ -146,6 +147,26 @@ class QuantizedModule(nn.Module):
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.is_bypassed:
             return super().forward(*args, **kwargs)
+        compute = _compute(self.op)
+        if not is_integer(compute, self.config):
+            return self._in_float(args, kwargs)
+        values = self._in_integers(compute, (*args, *kwargs.values())[0])
+        is_trained = torch.is_grad_enabled()
+        return with_gradient_of(values, self._in_float(args, kwargs)) if is_trained else values
+
+    def _in_integers(self, compute: Compute, operand: Tensor) -> Tensor:
+        """As hardware computes; such an op has one operand."""
+        own = dict(zip(compute.parameters, self.quantized_parameters(), strict=True))
+        float_forward = super().forward
+
+        def setting(name: str, default: Any) -> Any:
+            return own[name] if name in own else getattr(self, name, default)
+
+        key = (self.op.name, self.float_class.extra_repr(self))
+        return compute_integers(compute, self.quantizers, operand, setting, float_forward, key)
+
+    def _in_float(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """In floating point, between the formats of the operands and of the result."""
         compute = _compute(self.op)
         quantizers = with_stored_scales(self, self.quantizers)
         inputs, options = quantize_arguments(compute.inputs, quantizers, args, kwargs)

@@ -11,11 +11,10 @@ from torch import Tensor
 from chop.arguments import MAPPING, NONE, check
 from chop.errors import ConfigError
 from chop.ir.ops import Compute, Operand
+from chop.nn.quantized.integer import DATA_OUT as DATA_OUT
+from chop.nn.quantized.integer import check_integers
 from chop.nn.quantizers import Bypass, Quantizer, operand_quantizers
 from chop.nn.quantizers.operands import NO_FORMAT
-
-DATA_OUT = "data_out"
-"""The role of a result; it passes unchanged unless the config speaks of it."""
 
 
 def is_unquantized(config: Mapping[str, Any] | None) -> bool:
@@ -27,7 +26,9 @@ def layer_quantizers(
     compute: Compute, config: Mapping[str, Any], where: str
 ) -> dict[str, Quantizer]:
     """The format of each input and parameter of a layer, and of its result."""
-    return operand_quantizers(config, (*compute.layer_roles, DATA_OUT), where)
+    found = operand_quantizers(config, (*compute.layer_roles, DATA_OUT), where)
+    check_integers(compute, config, found, where)
+    return found
 
 
 def function_quantizers(
@@ -36,7 +37,9 @@ def function_quantizers(
     """The format of each operand of a function, and of its result."""
     source = {o.role: role_in(o, config) for o in compute.operands}
     found = operand_quantizers(config, (*dict.fromkeys(source.values()), DATA_OUT), where)
-    return {role: found[source[role]] for role in source} | {DATA_OUT: found[DATA_OUT]}
+    made = {role: found[source[role]] for role in source} | {DATA_OUT: found[DATA_OUT]}
+    check_integers(compute, config, made, where)
+    return made
 
 
 def role_in(operand: Operand, config: Mapping[str, Any]) -> str:

@@ -28,10 +28,22 @@ def pack_bits(numbers: Tensor, bits: int) -> Tensor:
     flat = numbers.reshape(-1)
     if bits == 8:
         return flat.clone()
+    if 8 % bits == 0:
+        return _pack_within_bytes(flat, bits)
     padded = F.pad(flat, (0, -len(flat) % TOGETHER)).reshape(-1, TOGETHER).long()
     words = sum((padded[:, i] << (i * bits) for i in range(1, TOGETHER)), padded[:, 0])
     pieces = [(words >> (8 * i)) & 255 for i in range(bits)]
     return torch.stack(pieces, 1).to(torch.uint8).reshape(-1)[: bytes_of(len(flat), bits)].clone()
+
+
+def _pack_within_bytes(flat: Tensor, bits: int) -> Tensor:
+    """Numbers of which a whole number fills a byte: no wider integers are needed."""
+    together = 8 // bits
+    padded = F.pad(flat, (0, -len(flat) % together)).reshape(-1, together)
+    made = padded[:, 0].clone()
+    for i in range(1, together):
+        made |= padded[:, i] << (i * bits)
+    return made
 
 
 def unpack_bits(data: Tensor, bits: int, count: int) -> Tensor:
@@ -42,6 +54,10 @@ def unpack_bits(data: Tensor, bits: int, count: int) -> Tensor:
     """
     if bits == 8:
         return data[:count]
+    if 8 % bits == 0:
+        mask = 2**bits - 1
+        pieces = [(data >> i) & mask for i in range(0, 8, bits)]
+        return torch.stack(pieces, 1).reshape(-1)[:count]
     padded = F.pad(data, (0, -len(data) % bits)).reshape(-1, bits).long()
     words = sum((padded[:, i] << (8 * i) for i in range(1, bits)), padded[:, 0])
     mask = 2**bits - 1

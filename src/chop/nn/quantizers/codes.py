@@ -31,6 +31,8 @@ from chop.nn.quantizers.powers import LAYOUTS, floor_log2, times_power
 from chop.nn.quantizers.scale_integer import ScaleInteger
 
 MOST_BITS = 8
+PART = 1 << 20
+"""Elements that are looked up at once: indices take eight bytes each."""
 
 
 @dataclass(frozen=True)
@@ -294,11 +296,14 @@ def _values_there_are(values: Tensor, bits: int) -> Tensor | None:
 def _look_up(values: Tensor, table: Tensor) -> Tensor | None:
     """The code of every value, None where one has none."""
     keys, order = _bits_of(table).sort(stable=True)
-    wanted = _bits_of(values)
-    place = torch.searchsorted(keys, wanted.reshape(-1)).clamp(max=len(keys) - 1)
-    if not torch.equal(keys[place], wanted.reshape(-1)):
-        return None
-    return order[place].to(torch.uint8).reshape(values.shape)
+    found = torch.empty(values.numel(), dtype=torch.uint8, device=values.device)
+    parts = zip(_bits_of(values).reshape(-1).split(PART), found.split(PART), strict=True)
+    for wanted, codes in parts:
+        place = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+        if not torch.equal(keys[place], wanted):
+            return None
+        codes.copy_(order[place])
+    return found.reshape(values.shape)
 
 
 def _bits_of(values: Tensor) -> Tensor:
@@ -318,7 +323,7 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 def decode(coded: Coded) -> Tensor:
     """The values."""
     count = math.prod(coded.shape)
-    codes = unpack_bits(coded.codes, coded.bits, count).reshape(coded.shape).long()
+    codes = unpack_bits(coded.codes, coded.bits, count).reshape(coded.shape)
     values = _from_table(coded.table, codes, coded.table_axis)
     if isinstance(coded.scale, Floats):
         values = values * spread(coded.scale, values.shape) + 0.0  # a zero has no sign
@@ -329,9 +334,10 @@ def decode(coded: Coded) -> Tensor:
 
 def _from_table(table: Tensor, codes: Tensor, axis: int | None) -> Tensor:
     if axis is None:
-        return table[codes]
+        parts = codes.reshape(-1).split(PART)
+        return torch.cat([table[part.long()] for part in parts]).reshape(codes.shape)
     parts = codes.unbind(axis)
-    return torch.stack([row[part] for row, part in zip(table, parts, strict=True)], axis)
+    return torch.stack([row[part.long()] for row, part in zip(table, parts, strict=True)], axis)
 
 
 def spread(scale: Floats, shape: torch.Size) -> Tensor:

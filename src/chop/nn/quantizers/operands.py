@@ -32,6 +32,10 @@ FOR_ALL = {
 }
 """Keys without an operand: the setting of every operand they stand for, and its value by theirs."""
 
+ARITHMETIC = "arithmetic"
+ARITHMETICS = ("float", "integer")
+"""How an op computes between the formats of its operands and its result."""
+
 WITHOUT_EFFECT = (
     "additional_layers_inputs",
     "additional_layers_outputs",
@@ -51,7 +55,7 @@ def operand_quantizers(
     of operands that are not in `roles` are checked and otherwise unused, so that one config serves
     layers with and without a bias. A width, an element or, in every format, a name of "NA"
     (`data_in_name`) leaves its operand unquantised; keys of `FOR_ALL` name no operand and speak of
-    every one.
+    every one. `arithmetic` says how the op computes and is no operand's.
 
     >>> config = {"name": "integer", "data_in_width": 8, "weight_width": 4}
     >>> {k: q.bits for k, q in operand_quantizers(config, ("data_in", "bias"), "here").items()}
@@ -61,6 +65,7 @@ def operand_quantizers(
     settings = {} if config is None else dict(config)
     name = settings.pop("name", None)
     bypass = convert(settings.pop("bypass", False), bool, f"{where}.bypass")
+    _check_arithmetic(settings.pop(ARITHMETIC, ARITHMETICS[0]), name, where)
     if bypass or name in NO_FORMAT:
         return dict.fromkeys(roles, Bypass())
     fields = _format_fields(name, where)
@@ -68,6 +73,17 @@ def operand_quantizers(
     given = _by_operand(settings, fields, roles, where)
     made = {role: _make(name, role, {**common, **keys}, where) for role, keys in given.items()}
     return {role: _for_role(name, role, made, common, where) for role in roles}
+
+
+def _check_arithmetic(value: Any, name: Any, where: str) -> None:
+    if value not in ARITHMETICS:
+        listed = ", ".join(repr(each) for each in ARITHMETICS)
+        raise ConfigError(f"{where}.{ARITHMETIC}: {value!r} is not allowed. Allowed: {listed}.")
+    is_fixed = name in NO_FORMAT or find_format(name, f"{where}.name").name == "integer"
+    if value == "integer" and not is_fixed:
+        raise ConfigError(
+            f"{where}.{ARITHMETIC}: 'integer' needs the format 'integer', got {name!r}."
+        )
 
 
 def _own_fields(name: str, where: str) -> list[str]:

@@ -18,9 +18,15 @@ BLOCK = 128
 
 
 def rounded_with_feedback(
-    weight: Tensor, hessian: Tensor, grid: WeightGrid, *, damping: float, by_importance: bool
+    weight: Tensor,
+    hessian: Tensor,
+    grid: WeightGrid,
+    *,
+    damping: float,
+    by_importance: bool,
+    mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The rounded weight, and the range of each group.
+    """The rounded weight, and the range of each group; zero where `mask` is False.
 
     With `by_importance` columns go from the largest diagonal of H to the smallest, and ranges are
     chosen before; else they go from left to right, and the range of a group is chosen when its
@@ -32,9 +38,9 @@ def rounded_with_feedback(
     ranges = grid.chosen_range(weight, importance)
     if by_importance:
         order = importance.argsort(descending=True, stable=True)
-    factor = _inverse_factor(hessian[order][:, order], damping)
+    factor = inverse_factor(hessian[order][:, order], damping)
     work, rounded = weight[:, order].clone(), torch.empty_like(weight)
-    group = grid.groups[order].tolist()
+    group, column_of = grid.groups[order].tolist(), order.tolist()
     begun: set[int] = set(group) if by_importance or grid.is_whole else set()
     for start in range(0, work.shape[1], BLOCK):
         end = min(start + BLOCK, work.shape[1])
@@ -44,12 +50,17 @@ def rounded_with_feedback(
                 begun.add(group[i])
                 _choose_again(grid, ranges, group[i], work, importance)
             column = work[:, i]
-            q = grid.round(column, ranges[:, group[i]])
+            q = kept(grid.round(column, ranges[:, group[i]]), mask, column_of[i])
             error = (column - q) / factor[i, i]
             work[:, i + 1 : end] -= error[:, None] * factor[i, i + 1 : end]
             rounded[:, i], errors[:, i - start] = q, error
         work[:, end:] -= errors @ factor[start:end, end:]
     return rounded[:, order.argsort()], ranges
+
+
+def kept(values: Tensor, mask: Tensor | None, column: int) -> Tensor:
+    """Values of one column, with zeros where a weight is pruned."""
+    return values if mask is None else values.masked_fill(~mask[:, column], 0.0)
 
 
 def _choose_again(
@@ -106,7 +117,7 @@ def _share_that_holds(weight: Tensor, sums: InputSums, damping: float) -> float:
     return 2 * share / (1 + share)  # a move from all rows has half the noise of one from a half
 
 
-def _inverse_factor(hessian: Tensor, damping: float) -> Tensor:
+def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
     """The upper Cholesky factor of the inverse of H; damping is raised until H has one."""
     mean = hessian.diagonal().mean()
     while True:

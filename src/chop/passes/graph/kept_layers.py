@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +21,9 @@ from chop.files import whole_file
 from chop.ir.arguments import tensors_in
 from chop.ir.fingerprint import LENGTH, add_tensor, graph_fingerprint
 from chop.ir.graph import MaseGraph
+from chop.ir.reclass import mask_name
 from chop.log import get_logger
+from chop.nn.modules.masked import stored_weight
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.graph.rounded_layers import WEIGHT
 from chop.passes.graph.stored_scales import store_scale
@@ -29,10 +31,13 @@ from chop.passes.graph.stored_scales import store_scale
 logger = get_logger(__name__)
 
 SCALE = f"{WEIGHT}_scale"
+MASK = mask_name(WEIGHT)
 RECORD = "record"
 
+NOT_ASKED = ("data", "batches", "keep", "loss", "scores", "dummy_in")
+"""Settings that say nothing of what is made, or that the batches and the graph say."""
 
-Layers = Mapping[str, QuantizedModule]
+Layers = Mapping[str, nn.Module]
 """Layers by the names of their modules."""
 
 
@@ -46,11 +51,11 @@ class Kept:
     def give_to(self, layers: Layers) -> dict[str, Any]:
         """Let `layers` have them; the record."""
         for target, layer in layers.items():
-            old = cast(nn.Parameter, layer.weight)
+            old = stored_weight(layer)
             kept = self.tensors[f"{target}.{WEIGHT}"].to(old.device)
             layer.weight = nn.Parameter(kept, requires_grad=old.requires_grad)
             if f"{target}.{SCALE}" in self.tensors:
-                store_scale(layer, WEIGHT, self.tensors[f"{target}.{SCALE}"])
+                store_scale(cast(QuantizedModule, layer), WEIGHT, self.tensors[f"{target}.{SCALE}"])
         return self.record
 
 
@@ -80,7 +85,7 @@ class KeptLayers:
             tensors = {
                 f"{target}.{key}": tensor.detach().cpu().contiguous()
                 for target, layer in layers.items()
-                for key in (WEIGHT, SCALE)
+                for key in (WEIGHT, SCALE, MASK)
                 if isinstance(tensor := getattr(layer, key, None), Tensor)
             }
             with whole_file(self._file(self.folder, name)) as draft:
@@ -113,7 +118,8 @@ def kept_layers(
     """What `who` has kept in `folder` of this graph, with these batches and settings."""
     if folder is None:
         return KeptLayers(None, who)
-    asked = replace(settings, data=None, keep=None)
+    names = {field.name for field in fields(settings)}
+    asked = replace(settings, **dict.fromkeys(names.intersection(NOT_ASKED)))
     digest = hashlib.sha256(f"{who}:{asked}:{graph_fingerprint(graph)}".encode())
     for batch in batches:
         for number, tensor in enumerate(tensors_in(batch)):

@@ -16,7 +16,12 @@ from torch import Tensor, nn
 
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass, ScaleInteger
-from chop.passes.graph.rounded_layers import layer_grid, settled, wide_weight
+from chop.passes.graph.rounded_layers import (
+    kept_places,
+    layer_grid,
+    settled,
+    wide_weight,
+)
 from chop.passes.graph.weight_grid import WeightGrid
 
 FINEST = 2.0**-16
@@ -35,6 +40,9 @@ class LearnedWeight:
         self.weight = wide_weight(layer)
         self.ranges = _ranges(layer, self.grid, self.weight)
         self.steps = _steps(self.grid, self.weight, self.ranges)
+        places = kept_places(layer)
+        if places is not None:
+            self.steps = self.steps.masked_fill(~places, 0.0)  # pruned: zero stays zero
         self.offsets = torch.zeros_like(self.weight, requires_grad=True)
         self.factors = torch.ones_like(self.ranges, requires_grad=self.learns_ranges)
         self._shape = cast(Tensor, layer.weight).shape

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, fx, nn
 
 from chop.ir.graph import MaseGraph
+from chop.nn.modules.masked import stored_weight
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass
 from chop.passes.graph.layerwise import LayerwiseRun
@@ -61,7 +62,7 @@ class PairedRun:
 
     def remember(self, layer: nn.Module) -> None:
         """Keep the weight of `layer` for the graph as it was; after that it may change."""
-        self._weights.setdefault(layer, cast(nn.Parameter, layer.weight))
+        self._weights.setdefault(layer, stored_weight(layer))
 
     def leave(self, node: fx.Node) -> None:
         """Run the graph as it was past `node`; after that anything of the node may change."""
@@ -76,7 +77,7 @@ class PairedRun:
     def _as_before(self) -> Iterator[None]:
         with formats_off(self.graph.model), contextlib.ExitStack() as stack:
             for layer, weight in self._weights.items():
-                stack.callback(setattr, layer, "weight", layer.weight)
+                stack.callback(setattr, layer, "weight", stored_weight(layer))
                 layer.weight = weight
             yield
 

@@ -12,8 +12,10 @@ from torch import Tensor, fx, nn
 
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
+from chop.ir.reclass import mask_name
 from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear
+from chop.nn.modules.masked import stored_weight
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass, ScaleInteger
 from chop.nn.quantizers.stored_scale import with_stored_scale
@@ -67,6 +69,12 @@ def wide_weight(layer: QuantizedModule) -> Tensor:
     return wide.reshape(weight.shape[0], -1)
 
 
+def kept_places(layer: nn.Module) -> Tensor | None:
+    """Where the weight is not pruned, as (rows, columns); None where nothing is."""
+    mask = layer._buffers.get(mask_name(WEIGHT))
+    return None if mask is None else mask.bool().flatten(1)
+
+
 def layer_grid(layer: QuantizedModule, where: str) -> WeightGrid:
     """The grid that the layer's weight is rounded to."""
     weight = cast(Tensor, layer.weight)
@@ -89,7 +97,7 @@ def settled(grid: WeightGrid, rounded: Tensor, ranges: Tensor) -> Tensor:
 
 def put_rounded(layer: QuantizedModule, grid: WeightGrid, values: Tensor, ranges: Tensor) -> None:
     """Give the layer its rounded weight, and the scales that belong to it."""
-    old = cast(nn.Parameter, layer.weight)
+    old = stored_weight(layer)
     kept = values.reshape(old.shape).to(old.dtype)
     layer.weight = nn.Parameter(kept, requires_grad=old.requires_grad)
     if isinstance(grid.quantizer, ScaleInteger):

@@ -11,20 +11,29 @@ import torch
 from torch import Tensor
 
 from chop.nn.quantizers import ScaleInteger
-from chop.passes.graph.gptq_rounding import BLOCK, output_error
+from chop.passes.graph.gptq_rounding import BLOCK, kept, output_error
 from chop.passes.graph.weight_grid import WeightGrid
 
 
 def refined(
-    rounded: Tensor, ranges: Tensor, weight: Tensor, hessian: Tensor, grid: WeightGrid, rounds: int
+    rounded: Tensor,
+    ranges: Tensor,
+    weight: Tensor,
+    hessian: Tensor,
+    grid: WeightGrid,
+    rounds: int,
+    mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The rounded weight and its ranges after so many rounds, fewer where one lowers nothing."""
+    """The rounded weight and its ranges after so many rounds, fewer where one lowers nothing.
+
+    What `mask` says is pruned stays zero.
+    """
     least = output_error(rounded - weight, hessian)
     for _ in range(rounds):
         values, fitted = rounded, ranges
         if isinstance(grid.quantizer, ScaleInteger):
             values, fitted = with_fitted_scales(rounded, ranges, weight, hessian, grid)
-        values = moved_elements(values, fitted, weight, hessian, grid)
+        values = moved_elements(values, fitted, weight, hessian, grid, mask)
         error = output_error(values - weight, hessian)
         if not error < least:
             break
@@ -33,7 +42,12 @@ def refined(
 
 
 def moved_elements(
-    rounded: Tensor, ranges: Tensor, weight: Tensor, hessian: Tensor, grid: WeightGrid
+    rounded: Tensor,
+    ranges: Tensor,
+    weight: Tensor,
+    hessian: Tensor,
+    grid: WeightGrid,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """Each column in turn at the values of its grid that are best beside all others."""
     gradient = (rounded - weight) @ hessian
@@ -46,7 +60,7 @@ def moved_elements(
             column = result[:, start + i]
             # a parabola in one element: of the grid, the value nearest to its minimum is the best
             best = column - near[:, i] / across[i, i]
-            moved = grid.round(best, ranges[:, group[start + i]])
+            moved = kept(grid.round(best, ranges[:, group[start + i]]), mask, start + i)
             near += (moved - column)[:, None] * across[i]
             result[:, start + i] = moved
         gradient += (result[:, inside] - rounded[:, inside]) @ hessian[inside]

@@ -94,6 +94,14 @@ def _own_tensors(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(), *module.buffers()]
 
 
+def by_expert(packed: PackedTensor, experts: int) -> PackedTensor:
+    """The matrices of `experts` that lie one below the other, as a tensor of three dimensions."""
+    codes, scales = (
+        part.view(experts, -1, part.shape[-1]) for part in (packed.codes, packed.scales)
+    )
+    return PackedTensor(codes, scales, packed.format, packed.group_size, packed.columns)
+
+
 class WeightPacker:
     """Packs one module after another; a weight or a tensor seen before is not counted twice.
 
@@ -113,8 +121,6 @@ class WeightPacker:
     def visit(self, target: str) -> None:
         """Pack the module at `target`, or note why not."""
         old = self.model.get_submodule(target)
-        if id(old) in self.packed_modules and isinstance(old, QExpertsPacked):
-            return  # counted when it was made
         before = self._bytes(_own_tensors(old), self.seen)
         elements = sum(t.numel() for t in old.parameters())
         try:
@@ -127,12 +133,6 @@ class WeightPacker:
             setattr(self.model.get_submodule(parent), name, new)
         kind = type(old).__name__
         self.facts.append((target, kind, elements, before, form, reason))
-
-    def note(self, target: str, kind: str, weight: Tensor, packed: nn.Module) -> None:
-        """Count `packed`, which was made of `weight` and lies at `target`."""
-        self.packed_modules[id(packed)] = (packed, packed)
-        before = self._bytes([weight], self.seen)
-        self.facts.append((target, kind, weight.numel(), before, self.args.format, ""))
 
     def records(self) -> list[MemoryRecord]:
         """One record per module, and one for the tensors that nodes read directly."""
@@ -227,6 +227,20 @@ class WeightPacker:
             return packed_integers(old.weight, with_stored_scale(old, WEIGHT, form))
         return self._weight(old, *mx_form(form))
 
+    def experts(self, old: Any) -> nn.Module:
+        """The packed layer for the experts of a mixture."""
+        if not isinstance(old, QuantizedModule):
+            if self.args.format in INT8_FORMATS:
+                raise KeepError(f"{self.args.format} has no experts")
+            return QExpertsPacked(by_expert(self._weight(old, self.args.format, None), old.experts))
+        if not isinstance(old.quantizers["data_out"], Bypass):
+            raise KeepError("no packed experts round their results")
+        layer: Any = old
+        weight = by_expert(self._quantised_weight(layer), layer.experts)
+        form = layer.quantizers["data_in"]
+        kept = {} if isinstance(form, Bypass) else {"data_in": form}
+        return QExpertsPacked(weight, kept, stored_tensors(old, tuple(kept)))
+
     def embedding(self, old: Any) -> nn.Module:
         """The packed layer for an embedding."""
         if not self.args.embeddings:
@@ -266,5 +280,9 @@ def _plain_class(layer: nn.Module) -> type[nn.Module]:
 
 
 Maker = Callable[[WeightPacker, Any], nn.Module]
-MAKERS: dict[str, Maker] = {"linear": WeightPacker.linear, "embedding": WeightPacker.embedding}
+MAKERS: dict[str, Maker] = {
+    "linear": WeightPacker.linear,
+    "experts": WeightPacker.experts,
+    "embedding": WeightPacker.embedding,
+}
 """The layers that have a packed form, by their op."""

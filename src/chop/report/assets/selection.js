@@ -16,7 +16,9 @@ export class Selection {
   set(name, options = {}) {
     this.name = name;
     const hash = name === null ? " " : `#node=${encodeURIComponent(name)}`;
-    history.replaceState(null, "", name === null ? location.pathname + location.search : hash);
+    try {
+      history.replaceState(null, "", name === null ? location.pathname + location.search : hash);
+    } catch { /* a page within a notebook has no address */ }
     for (const listener of this.listeners) listener(name, options);
   }
 

@@ -17,7 +17,8 @@ from chop.kernels.fused import AddLayerNorm, LinearActivation
 from chop.kernels.layers import unpacked_weight
 from chop.passes.graph.transforms.fuse_patterns import PATTERNS, FusePatternsArgs
 
-BERT = "BERT classification"
+BERT, GROUPED = "BERT classification", "grouped_attention"
+DECODERS = {GROUPED, "rms_norm", "rotary"}
 
 
 def fuse(graph, *patterns):
@@ -31,7 +32,7 @@ def test_the_table_is_what_the_pass_offers():
 def test_every_pattern_is_found_in_bert_and_gradients_stay():
     given = case(BERT)
     graph, info = passes.fuse_patterns_transform_pass(annotated(BERT))
-    assert {s["pattern"] for s in info["sites"] if s["fused"]} == set(PATTERNS)
+    assert {s["pattern"] for s in info["sites"] if s["fused"]} == set(PATTERNS) - DECODERS
     model = copy.deepcopy(given.model)
     table = {"bert.embeddings.word_embeddings.weight", "classifier.weight"}
     for each in (model, graph.model):
@@ -42,6 +43,74 @@ def test_every_pattern_is_found_in_bert_and_gradients_stay():
         for name, p in model.named_parameters()
         if name in table
     )
+
+
+def test_heads_that_are_repeated_for_groups_are_not_copied(tmp_path):
+    given = case("Llama")
+    config = given.model.config
+    assert config.num_key_value_heads < config.num_attention_heads
+    before, _ = fuse(annotated("Llama"), "attention")
+    graph, info = fuse(copy.deepcopy(before), GROUPED)
+    assert info["fused"] == config.num_hidden_layers
+    copies = [n for n in before.fx_graph.nodes if n.target == "expand"]
+    left = [n for n in graph.fx_graph.nodes if n.target == "expand"]
+    assert len(copies) - len(left) == 2 * config.num_hidden_layers
+    batch = given.inputs | {"attention_mask": torch.ones_like(given.inputs["input_ids"])}
+    batch["attention_mask"][0, :2] = 0
+    with torch.no_grad():
+        expected = before.model(**batch).logits
+        assert torch.equal(graph.model(**batch).logits, expected)
+        graph.export(tmp_path / "grouped")
+        again = MaseGraph.from_checkpoint(tmp_path / "grouped").model
+        assert torch.equal(again(**batch).logits, expected)
+    assert fuse(graph, GROUPED)[1]["fused"] == 0
+
+
+def test_heads_that_are_not_repeated_say_so():
+    _, info = fuse(annotated("GPT-2"), "attention", GROUPED)
+    reasons = [site["reason"] for site in info["sites"] if site["pattern"] == GROUPED]
+    assert reasons and all("not repeated" in reason for reason in reasons)
+
+
+def test_norms_and_rotations_of_a_decoder_are_one_call_each(tmp_path):
+    given = case("Llama")
+    before = annotated("Llama")
+    depth = given.model.config.num_hidden_layers
+    graph, info = fuse(copy.deepcopy(before), "rotary")
+    assert info["fused"] == 2 * depth
+    with torch.no_grad():
+        expected = before.model(**given.inputs).logits
+        assert torch.equal(graph.model(**given.inputs).logits, expected)
+    graph, info = fuse(graph, "rms_norm")
+    assert info["fused"] == 2 * depth + 1
+    assert not [n for n in graph.fx_graph.nodes if n.target in (torch.rsqrt, torch.cat, "pow")][1:]
+    with torch.no_grad():
+        y = graph.model(**given.inputs).logits
+        assert torch.allclose(y, expected, atol=1e-5)
+        graph.export(tmp_path / "fused")
+        again = MaseGraph.from_checkpoint(tmp_path / "fused").model
+        assert torch.equal(again(**given.inputs).logits, y)
+
+
+def test_norms_and_rotations_give_the_models_gradients():
+    given = case("Llama")
+    graph, _ = fuse(annotated("Llama"), "rotary", "rms_norm")
+    model = copy.deepcopy(given.model)
+    for each in (model, graph.model):
+        each(**given.inputs).logits.square().sum().backward()
+    found = dict(graph.model.named_parameters())
+    assert all(
+        torch.allclose(found[name].grad, p.grad, atol=1e-4, rtol=1e-4)
+        for name, p in model.named_parameters()
+    )
+
+
+def test_a_quantised_norm_is_not_fused():
+    graph = annotated("Llama")
+    config = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
+    graph, _ = passes.quantize_transform_pass(graph, {"mul": {"config": config}})
+    _, info = fuse(graph, "rms_norm", "rotary")
+    assert info["fused"] == 0 and any("quantised" in s["reason"] for s in info["sites"])
 
 
 class Projections(nn.Module):

@@ -416,7 +416,7 @@ def test_the_experts_of_a_mixture_are_packed(tmp_path):
     given = case("Mixtral")
     graph, info = packed_graph("Mixtral", format="mxint4")
     kinds = {r["kind"] for r in info["modules"] if r["packed"] == "mxint4"}
-    assert kinds == {"Linear", "Embedding", "experts"}
+    assert kinds == {"Linear", "Embedding", "Experts"}
     assert info["after"] == size(graph.model) and info["ratio"] < 0.17
     rounded, form = copy.deepcopy(given.model), MXInt(4)
     for name, parameter in rounded.named_parameters():

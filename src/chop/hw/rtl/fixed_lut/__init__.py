@@ -18,10 +18,14 @@ from chop.hw.exact import Exact
 from chop.hw.exact_ops import Arguments, exact_op
 from chop.hw.golden import Fixed, Ints
 from chop.hw.lower import Lowerer, Value, lowers, unary
+from chop.hw.rtl.fixed_piecewise import Piecewise, along_lines, lines_of
 from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
 from chop.hw.stream import Stream, pack_words
 from chop.hw.twin import Bracket, Twin
 from chop.ir.ops import node_module
+from chop.nn.quantized.function import is_quantized_function
+from chop.nn.quantized.integer import node_arithmetic
+from chop.nn.quantizers.arithmetic.function import WHOLE_TABLE
 
 LUT_WIDTHS = range(1, 17)
 
@@ -94,6 +98,9 @@ def lower_table(low: Lowerer, node: fx.Node) -> Value:
                 f"an operand of {source.format.width} bits",
                 f"Allowed: up to {LUT_WIDTHS[-1]}, for a table. Quantise it: data_in_width",
             )
+        if node_arithmetic(node) == "integer" and source.format.width > WHOLE_TABLE:
+            lines = lines_of(_of_tensors(node), source.format, number)
+            return Piecewise(source, number, lines)
         return Lut(source, number, _function(node))
 
     return unary(low, node, make)
@@ -110,11 +117,19 @@ def _function(node: fx.Node) -> Callable[[Any], Any]:
     return call
 
 
+def _of_tensors(node: fx.Node) -> Callable[[Tensor], Tensor]:
+    """The node's own torch function on doubles."""
+    return lambda x: _apply(node, x)
+
+
 def _apply(node: fx.Node, x: Tensor) -> Any:
     if node.op == "call_module":
         return _plain(node_module(node))(x)
     rest = [a for a in node.args if not isinstance(a, fx.Node)]
     named = {k: v for k, v in node.kwargs.items() if not isinstance(v, fx.Node)}
+    if is_quantized_function(node.target):
+        plain = node.target.op.compute.function  # type: ignore[union-attr]
+        return plain(x, *rest, **{k: v for k, v in named.items() if k != "config"})
     if node.op == "call_method":
         return getattr(x, str(node.target))(*rest, **named)
     return node.target(x, *rest, **named)  # type: ignore[operator]
@@ -151,8 +166,14 @@ def _in_doubles(function: Callable[..., Tensor], settings: Sequence[str]) -> Cal
 
     def evaluate(a: Arguments) -> Exact:
         options = {name: a[name] for name in settings if name in a}
-        x = torch.from_numpy(np.ascontiguousarray(a["input"].double()))
-        return Exact.of(function(x, **options).numpy())
+
+        def call(x: Any) -> Any:
+            return function(torch.from_numpy(np.ascontiguousarray(x)), **options).numpy()
+
+        numbers = a.get("integer")
+        if numbers is not None and numbers["input"].width > 12:
+            return along_lines(a["input"], call, numbers["input"], numbers["data_out"])
+        return Exact.of(call(a["input"].double()))
 
     return evaluate
 

@@ -28,6 +28,7 @@ from chop.passes.graph.transforms.lora import (
 )
 from chop.passes.graph.transforms.pack_weights import pack_weights_transform_pass
 from chop.passes.graph.transforms.prune import (
+    pack_semi_structured_transform_pass,
     prune_detach_hook_transform_pass,
     prune_transform_pass,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "insert_lora_adapter_transform_pass",
     "learn_scales_transform_pass",
     "learned_rounding_transform_pass",
+    "pack_semi_structured_transform_pass",
     "pack_weights_transform_pass",
     "prune_detach_hook_transform_pass",
     "prune_transform_pass",

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import fx, nn
 
 from chop.ir.graph import MaseGraph
@@ -21,6 +22,7 @@ from chop.passes.graph.transforms.patterns import (
     PatternStep,
     apply_pattern,
     erase,
+    erase_unused,
     number,
     op_name,
 )
@@ -67,6 +69,7 @@ def rewrite_attention(graph: MaseGraph, match: Match) -> fx.Node:
         )
     output.replace_all_uses_with(new)
     erase(match)
+    erase_unused(key_transposed)
     drop_unused_modules(graph, [str(dropout.target)] if dropout is not None else [])
     return new
 
@@ -171,6 +174,34 @@ def _before_repeat(node: fx.Node) -> fx.Node | None:
     return node.args[0] if is_insertion else None  # type: ignore[return-value]
 
 
+def find_repeated_heads(graph: MaseGraph, site: fx.Node) -> Match:
+    """Attention whose keys and values are heads repeated for their groups of query heads."""
+    if site.target not in (F.scaled_dot_product_attention, scaled_dot_product_attention):
+        raise NoMatchError(f"'{site.name}' is not torch's function")
+    operands = [a for a in site.args[1:3] if isinstance(a, fx.Node)]
+    if len(operands) != 2 or any(_before_repeat(node) is None for node in operands):
+        raise NoMatchError(f"the heads of '{site.name}' are not repeated for groups")
+    return Match({"site": [site], "repeated": operands})
+
+
+def rewrite_repeated_heads(graph: MaseGraph, match: Match) -> fx.Node:
+    """Let the function know of the groups, instead of repeating heads for it."""
+    site = match.one("site")
+    before = [_before_repeat(node) for node in match.all("repeated")]
+    site.args = (site.args[0], *before, *site.args[3:])
+    site.kwargs = {**site.kwargs, "enable_gqa": True}
+    site.target = scaled_dot_product_attention
+    for node in match.all("repeated"):
+        erase_unused(node)
+    return site
+
+
+GROUPED_ATTENTION = Pattern(
+    name="grouped_attention",
+    site=("scaled_dot_product_attention",),
+    find=find_repeated_heads,
+    rewrite=rewrite_repeated_heads,
+)
 ATTENTION = Pattern(
     name="attention",
     site=("softmax",),

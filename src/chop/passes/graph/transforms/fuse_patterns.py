@@ -20,7 +20,8 @@ from chop.kernels import PackedTensor, QLinearPacked
 from chop.kernels.fused import ACTIVATIONS, AddLayerNorm, LinearActivation
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.annotate import refresh
-from chop.passes.graph.transforms.fuse_attention import ATTENTION
+from chop.passes.graph.transforms.fuse_attention import ATTENTION, GROUPED_ATTENTION
+from chop.passes.graph.transforms.fuse_rows import RMS_NORM, ROTARY
 from chop.passes.graph.transforms.patterns import (
     Match,
     NoMatchError,
@@ -33,7 +34,15 @@ from chop.passes.graph.transforms.patterns import (
 from chop.passes.graph.transforms.surgery import drop_unused_modules, set_module
 
 M = TypeVar("M", bound=nn.Module)
-PatternName = Literal["attention", "linear_activation", "add_layer_norm", "merge_projections"]
+PatternName = Literal[
+    "attention",
+    "grouped_attention",
+    "rms_norm",
+    "rotary",
+    "merge_projections",
+    "linear_activation",
+    "add_layer_norm",
+]
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,9 @@ class FusePatternsArgs:
 
     patterns: tuple[PatternName, ...] = (
         "attention",
+        "grouped_attention",
+        "rms_norm",
+        "rotary",
         "merge_projections",
         "linear_activation",
         "add_layer_norm",
@@ -50,7 +62,10 @@ class FusePatternsArgs:
 
 @graph_pass("fuse_patterns_transform_pass", FusePatternsArgs, rewrites=True)
 def fuse_patterns_transform_pass(graph: MaseGraph, args: FusePatternsArgs) -> PassResult:
-    """Fuse attention, linear + activation, add + layer norm, and projections of one input.
+    """Fuse attention, linear + activation, add + layer norm, projections of one input, and the
+    norms and rotations that decoders write out.
+
+    Attention on heads that are repeated for groups of query heads reads each of them once.
 
     `info["sites"]` has a record for each place a pattern was looked for: fused, or the reason why
     not. Parameters are shared with the layers before, but for merged projections, whose weights
@@ -231,6 +246,9 @@ def _merged(layers: list[nn.Linear]) -> nn.Linear:
 
 PATTERNS: dict[str, Pattern] = {
     "attention": ATTENTION,
+    "grouped_attention": GROUPED_ATTENTION,
+    "rms_norm": RMS_NORM,
+    "rotary": ROTARY,
     "linear_activation": Pattern(
         "linear_activation",
         site=tuple(name for name in ACTIVATIONS if not name.endswith("_tanh")),

@@ -26,6 +26,7 @@ from chop.passes.graph.number_formats import annotate_formats
 from chop.passes.graph.paired_run import PairedRun
 from chop.passes.graph.rounded_layers import decibels as decibels
 from chop.passes.graph.rounded_layers import (
+    kept_places,
     layer_grid,
     layers_with_own_weights,
     plain_weight,
@@ -86,7 +87,8 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
 
     Linear layers and convolutions are taken in the order in which they run, each on the outputs
     of those before it as they are by then. Ranges of groups and blocks are searched too; integers
-    keep theirs in a buffer, `weight_scale`. Every weight stays a value of its format. Rounded
+    keep theirs in a buffer, `weight_scale`. Every weight stays a value of its format, and pruned
+    ones stay zero: the others make up for that as for rounding. Rounded
     weights are parameters of the graph's own: the model it was made from keeps its weights. A
     weight that other nodes share is left to plain rounding.
     `info["layers"]` has the signal-to-noise ratio of each layer's output in dB, rounded plainly
@@ -126,7 +128,7 @@ def _round_layer(
     if args.target == "float":
         wanted = making_up_for(weight, sums, args.damping)
     before = output_error(plain_weight(layer) - wanted, sums.hessian)
-    values, ranges = _rounded(wanted, sums.hessian, grid, args)
+    values, ranges = _rounded(wanted, sums.hessian, grid, kept_places(layer), args)
     ranges = ranges.to(weight.dtype)
     values = settled(grid, values.to(weight.dtype), ranges)
     after = output_error(values - wanted, sums.hessian)
@@ -136,12 +138,14 @@ def _round_layer(
 
 
 def _rounded(
-    wanted: Tensor, hessian: Tensor, grid: WeightGrid, args: GptqArgs
+    wanted: Tensor, hessian: Tensor, grid: WeightGrid, mask: Tensor | None, args: GptqArgs
 ) -> tuple[Tensor, Tensor]:
     """The values and the ranges of `wanted`: the better of the orders, refined."""
     choices = [
-        rounded_with_feedback(wanted, hessian, grid, damping=args.damping, by_importance=way)
+        rounded_with_feedback(
+            wanted, hessian, grid, damping=args.damping, by_importance=way, mask=mask
+        )
         for way in ORDERS[args.order]
     ]
     best = min(choices, key=lambda choice: output_error(choice[0] - wanted, hessian))
-    return refined(*best, wanted, damped(hessian, args.damping), grid, args.rounds)
+    return refined(*best, wanted, damped(hessian, args.damping), grid, args.rounds, mask)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.log import get_logger
+from chop.nn.modules.masked import stored_weight
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.blocks import Block, blocks
 from chop.passes.graph.calibration_data import calibration_batches
@@ -81,9 +82,7 @@ def learned_rounding_transform_pass(graph: MaseGraph, args: LearnedRoundingArgs)
     where = "learned_rounding.data"
     batches = calibration_batches(args.data, args.num_samples, where)
     found = list(blocks(graph, layers, args.layers_per_block))
-    weights: dict[nn.Module, nn.Parameter] = {
-        layer: cast(nn.Parameter, layer.weight) for _, layer in layers
-    }
+    weights: dict[nn.Module, nn.Parameter] = {layer: stored_weight(layer) for _, layer in layers}
     kept = kept_layers(args.keep, graph, batches, args, "learned_rounding")
     if args.start == "gptq":
         gptq_transform_pass(graph, {"data": batches, "keep": args.keep})

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from chop.ir.experts import GROUPED_PRODUCTS, Experts
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.annotate import refresh
-
-GROUPED_PRODUCTS = tuple(
-    getattr(place, name)
-    for place, name in ((torch, "_grouped_mm"), (F, "grouped_mm"))
-    if hasattr(place, name)
-)
-"""torch's products of rows that are sorted by expert; not every version has both."""
 
 
 def put_module(graph: MaseGraph, path: str, module: nn.Module) -> None:
@@ -70,6 +63,23 @@ def _lift_table(graph: MaseGraph, node: fx.Node, path: str) -> None:
         user.replace_all_uses_with(new)
         graph.fx_graph.erase_node(user)
     graph.fx_graph.erase_node(node)
+
+
+def lift_experts(graph: MaseGraph) -> list[str]:
+    """Turn products with a parameter that has a matrix for each expert into `Experts`, at its path;
+    the paths. The layer computes the same product on the same memory."""
+    lifted = []
+    for node, path, is_turned in expert_products(graph):
+        given = graph.model.get_parameter(path)
+        matrices = given.detach().mT if is_turned else given.detach()
+        rows = matrices.reshape(-1, matrices.shape[-1])
+        layer = Experts(nn.Parameter(rows, given.requires_grad), matrices.shape[0])
+        call_experts(graph, node, path, layer.train(graph.model.training))
+        lifted.append(path)
+    if lifted:
+        graph.recompile()
+        refresh(graph)
+    return lifted
 
 
 def expert_products(graph: MaseGraph) -> Iterator[tuple[fx.Node, str, bool]]:

@@ -10,7 +10,6 @@ from torch import nn
 
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import op_of_module
-from chop.kernels import QExpertsPacked, pack
 from chop.kernels.layers import PACKED_LAYERS
 from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear
@@ -19,7 +18,7 @@ from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.analysis.table import draw_table, show
 from chop.passes.graph.annotate import refresh
 from chop.passes.graph.transforms.lift_products import lift_products
-from chop.passes.graph.transforms.lift_tables import call_experts, expert_products, lift_tables
+from chop.passes.graph.transforms.lift_tables import lift_experts, lift_tables
 from chop.passes.graph.weight_packer import (
     INT8_FORMATS,
     KEPT,
@@ -88,8 +87,9 @@ def pack_weights_transform_pass(graph: MaseGraph, args: PackWeightsArgs) -> Pass
     lift_products(graph)
     if args.embeddings and args.format not in INT8_FORMATS:
         lift_tables(graph, lambda path: not args.skips(path))
+    if args.format not in INT8_FORMATS:
+        lift_experts(graph)
     packer = WeightPacker(graph.model, args, _read_modules(graph))
-    _pack_experts(graph, packer)
     for target in _targets(graph):
         packer.visit(target)
     refresh(graph)
@@ -106,23 +106,6 @@ def _told(packer: WeightPacker, args: PackWeightsArgs) -> dict[str, Any]:
     if args.show_table:
         show(memory_table(info))
     return info
-
-
-def _pack_experts(graph: MaseGraph, packer: WeightPacker) -> None:
-    """Pack the weights of experts that the graph multiplies sorted rows with.
-
-    They are parameters of three dimensions, which no layer has.
-    """
-    args = packer.args
-    for node, path, is_turned in expert_products(graph):
-        if args.skips(path) or args.format in INT8_FORMATS:
-            continue
-        weight = graph.model.get_parameter(path)
-        laid_out = weight.detach().mT if is_turned else weight.detach()
-        packed = QExpertsPacked(pack(laid_out, args.format, args.group_size))
-        call_experts(graph, node, path, packed)
-        packer.note(path, "experts", weight, packed)
-    graph.recompile()
 
 
 def memory_table(info: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ Add a pattern: a `Pattern` with a `rewrite`, in the table of the pass that offer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,10 +131,15 @@ def find_match(graph: MaseGraph, pattern: Pattern, site: fx.Node) -> Match:
     match = Match({"site": [site]})
     _walk_users(graph, pattern.after, site, match)
     _walk_operands(graph, pattern.before, site, match)
-    for node in match.nodes:
+    check_unquantised(match.nodes)
+    return match
+
+
+def check_unquantised(nodes: Iterable[fx.Node]) -> None:
+    """A fused kernel computes in float alone."""
+    for node in nodes:
         if _is_quantised(node):
             raise NoMatchError(f"'{node.name}' is quantised, which the fused kernel is not")
-    return match
 
 
 def op_name(graph: MaseGraph, node: fx.Node) -> str | None:
@@ -211,6 +216,16 @@ def erase(match: Match) -> None:
     for node in sorted(match.nodes, key=lambda n: order[n], reverse=True):
         if not node.users:
             node.graph.erase_node(node)
+
+
+def erase_unused(node: fx.Node) -> None:
+    """Erase a node that nothing uses, and what was there for it alone."""
+    if node.users or node._erased or node.op == "placeholder":
+        return
+    operands = node.all_input_nodes
+    node.graph.erase_node(node)
+    for operand in operands:
+        erase_unused(operand)
 
 
 def number(value: Any) -> float | None:

@@ -25,6 +25,7 @@ from chop.passes.changed import warn_little
 from chop.passes.graph.number_formats import annotate_formats, relink_formats
 from chop.passes.graph.stored_scales import adopt_scales
 from chop.passes.graph.transforms.lift_products import lift_products
+from chop.passes.graph.transforms.lift_tables import lift_experts
 from chop.passes.graph.transforms.surgery import set_module
 from chop.passes.module.quantize import WHERE, quantize_module, warn_unchanged
 from chop.passes.quantization_rules import Candidate, FormatChoice, QuantizeArgs, choose
@@ -67,13 +68,15 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
     Layers become quantised layers, functions and tensor methods become quantised functions
     (an operation in place becomes one that is not, or is left alone where others read what it
     writes). A layer with an adapter is quantised beside it, and the products that GPT-2 and its kin
-    write (`Conv1D`) are linear layers first. A config whose `name` is None leaves alone
+    write (`Conv1D`) are linear layers first, those of a mixture's experts one layer (`experts`) for
+    all of them. A config whose `name` is None leaves alone
     what it matches. What is quantised already changes its format. Metadata that exists follows:
     type and precision of operands, parameters and results. Scales that calibrate_analysis_pass
     wrote there go into the layers whose config asks for stored ones. No value is changed when an
     argument is wrong. A plain module may take the graph's place; its layers are quantised.
     """
     lift_products(graph)
+    lift_experts(graph)
     changes = _plan(chosen_formats(graph, args))
     for node, change in changes.items():
         _apply(graph, node, change)

@@ -9,10 +9,11 @@ from compression_models import mlp_graph
 
 import chop.passes as passes
 from chop.errors import ConfigError
+from chop.nn.modules import semi_structured
 from chop.passes.graph.transforms.prune import CubicSchedule, granularity, schedule
 
 
-@pytest.mark.parametrize("module", [granularity, schedule])
+@pytest.mark.parametrize("module", [granularity, schedule, semi_structured])
 def test_examples_in_the_docstrings_hold(module: object) -> None:
     assert doctest.testmod(module).failed == 0
 

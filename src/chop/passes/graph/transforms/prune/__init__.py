@@ -4,10 +4,12 @@ from chop.passes.graph.transforms.prune.detach import prune_detach_hook_transfor
 from chop.passes.graph.transforms.prune.importance import GradientScores
 from chop.passes.graph.transforms.prune.prune import prune_transform_pass
 from chop.passes.graph.transforms.prune.schedule import CubicSchedule
+from chop.passes.graph.transforms.prune.semi_structured import pack_semi_structured_transform_pass
 
 __all__ = [
     "CubicSchedule",
     "GradientScores",
+    "pack_semi_structured_transform_pass",
     "prune_detach_hook_transform_pass",
     "prune_transform_pass",
 ]

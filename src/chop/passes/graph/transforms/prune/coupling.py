@@ -37,7 +37,9 @@ class Coupling:
     `values`: the axes of each node's result. `tensors`: parameters and buffers with their axes.
     `producers`: the layers whose outputs are labelled. `heads`: labels that a view split off.
     `sizes`: attributes of modules that repeat the size of a dimension. `rewrites`: nodes whose
-    arguments repeat one.
+    arguments repeat one. `by_query`: heads of keys and values stay, and of the query heads that
+    share one as many go as of any other's; `repeats` are labels of such query heads, one for each
+    place among those that share.
     """
 
     labels: LabelSet = field(default_factory=LabelSet)
@@ -47,6 +49,8 @@ class Coupling:
     heads: list[Labels] = field(default_factory=list)
     sizes: list[tuple[nn.Module, str, Callable[[Kept], Any]]] = field(default_factory=list)
     rewrites: list[tuple[fx.Node, Rewrite]] = field(default_factory=list)
+    by_query: bool = False
+    repeats: list[Labels] = field(default_factory=list)
 
     def tensor(self, tensor: Tensor) -> Axes:
         """The axes of a parameter or buffer; one that is shared has one set."""
@@ -177,10 +181,12 @@ class LabelledCall:
         self.coupling.rewrites.append((self.node, rewrite))
 
 
-def couple(graph: MaseGraph, inputs: Mapping[str, Any], find_rule: FindRule) -> Coupling:
+def couple(
+    graph: MaseGraph, inputs: Mapping[str, Any], find_rule: FindRule, *, by_query: bool = False
+) -> Coupling:
     """The channels of `graph`, at the shapes of `inputs`."""
     shapes = result_shapes(graph, inputs)
-    coupling = Coupling()
+    coupling = Coupling(by_query=by_query)
     for node in graph.fx_graph.nodes:
         op = find_op(node, graph.custom_ops) or UNKNOWN
         call = LabelledCall(node, op, coupling, shapes[node])

@@ -87,18 +87,33 @@ def keep_largest(scores: Tensor, sparsity: float, already: int = 0) -> Tensor:
     return keep.reshape(scores.shape)
 
 
+def keep_largest_of_rows(scores: Tensor, counts: Tensor) -> Tensor:
+    """A mask that drops the lowest `counts[i]` of each row i of `scores`; among equals, the first.
+
+    >>> keep_largest_of_rows(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([2])).int()
+    tensor([[1, 0, 0]], dtype=torch.int32)
+    """
+    rank = scores.argsort(dim=1, stable=True).argsort(dim=1)
+    return rank >= counts[:, None].to(rank.device)
+
+
+def check_n_of_m(shape: Shape, n: int, m: int, path: str) -> None:
+    """Raise where the inputs of a weight are no whole number of groups."""
+    if shape[1] % m:
+        raise PassError(
+            f"prune: {n}:{m} needs a multiple of {m} inputs, and '{path}' has {shape[1]}. "
+            "Leave the layer out with target_modules."
+        )
+
+
 def keep_n_of_m(scores: Tensor, n: int, m: int, path: str) -> Tensor:
     """A mask that keeps the largest N of every M neighbours along the input dimension.
 
     >>> keep_n_of_m(torch.tensor([[1.0, 4.0, 3.0, 2.0]]), 2, 4, "fc").int()
     tensor([[0, 1, 1, 0]], dtype=torch.int32)
     """
+    check_n_of_m(tuple(scores.shape), n, m, path)
     moved = scores.movedim(1, -1)
-    if moved.shape[-1] % m:
-        raise PassError(
-            f"prune: {n}:{m} needs a multiple of {m} inputs, and '{path}' has {moved.shape[-1]}. "
-            "Leave the layer out with target_modules."
-        )
     groups = moved.reshape(-1, m)
     best = groups.topk(n, dim=1).indices
     mask = torch.zeros_like(groups, dtype=torch.bool).scatter(1, best, True)

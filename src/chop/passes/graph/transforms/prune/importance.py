@@ -21,10 +21,23 @@ from chop.registry import suggest
 
 @dataclass(frozen=True)
 class Method:
-    """`score` takes the weight and a random generator; `product` weight and gradient."""
+    """`score` takes the weight and a random generator; `product` weight and gradient; `scaled`
+    weight and, in its shape, the norm of what each weight is multiplied with.
+
+    `scope`: what the method compares within, unless the settings say. `makes_up`: the weights that
+    stay are changed to make up for those that go.
+    """
 
     score: Callable[[Tensor, torch.Generator], Tensor] | None = None
     product: Callable[[Tensor, Tensor], Tensor] | None = None
+    scaled: Callable[[Tensor, Tensor], Tensor] | None = None
+    scope: str = "local"
+    makes_up: bool = False
+
+    @property
+    def needs_inputs(self) -> bool:
+        """Whether what layers are given on calibration data decides."""
+        return self.scaled is not None or self.makes_up
 
 
 METHODS: dict[str, Method] = {
@@ -35,6 +48,10 @@ METHODS: dict[str, Method] = {
     "taylor": Method(product=lambda w, gradient: (w * gradient).abs()),
     # a step of descent takes the weight away from zero where this is positive
     "movement": Method(product=lambda w, gradient: -(w * gradient)),
+    # how far a layer's output moves, were the inputs unrelated (Sun et al., 2023)
+    "wanda": Method(scaled=lambda w, norms: w.abs() * norms, scope="row"),
+    # the same with inputs as they are related, the rest making up (Frantar and Alistarh, 2023)
+    "sparsegpt": Method(makes_up=True),
 }
 
 
@@ -119,9 +136,19 @@ def _loss_of(model: nn.Module, batch: Any, loss: Callable[..., Any] | None) -> T
 
 
 def score(
-    parameter: nn.Parameter, method: str, path: str, *, seed: int, gradients: GradientScores | None
+    parameter: nn.Parameter,
+    method: str,
+    path: str,
+    *,
+    seed: int,
+    gradients: GradientScores | None = None,
+    norms: Tensor | None = None,
 ) -> Tensor:
     """The score of the weight of the layer at `path`; random ones depend on seed and path alone."""
+    scaled = METHODS[method].scaled
+    if scaled is not None:
+        assert norms is not None, f"{method} needs the norms of inputs"
+        return scaled(parameter.detach().float(), norms)
     by_value = METHODS[method].score
     if by_value is not None:
         generator = torch.Generator().manual_seed(seed + zlib.crc32(path.encode()))

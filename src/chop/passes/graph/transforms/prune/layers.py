@@ -40,13 +40,6 @@ def has_adapter(graph: MaseGraph) -> str | None:
     return next(found, None)
 
 
-def stored_weight(layer: nn.Module) -> nn.Parameter:
-    """The parameter behind a layer's weight."""
-    weight = layer._parameters[WEIGHT]
-    assert weight is not None, f"{type(layer).__name__} has no weight"
-    return weight
-
-
 def mask_of(layer: nn.Module) -> Tensor | None:
     """Where the weight of `layer` is kept; None where it is not pruned."""
     return layer._buffers.get(mask_name(WEIGHT)) if isinstance(layer, Masked) else None

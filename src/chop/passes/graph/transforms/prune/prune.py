@@ -9,7 +9,9 @@ from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.annotate import refresh
 from chop.passes.graph.transforms.lift_products import lift_products
 from chop.passes.graph.transforms.prune.activations import prune_activations
+from chop.passes.graph.transforms.prune.calibrated import prune_by_inputs
 from chop.passes.graph.transforms.prune.config import STRUCTURES, PruneArgs
+from chop.passes.graph.transforms.prune.importance import METHODS
 from chop.passes.graph.transforms.prune.measure import annotate_sparsity, measure
 from chop.passes.graph.transforms.prune.structure import prune_structures
 from chop.passes.graph.transforms.prune.weights import prune_weights
@@ -25,7 +27,10 @@ def prune_transform_pass(graph: MaseGraph, args: PruneArgs) -> PassResult:
         })
 
     Linear and convolution layers become ones whose weights are masked: they train, quantise,
-    copy and save with their zeros. What is pruned already stays so and counts. With granularity
+    copy and save with their zeros. What is pruned already stays so and counts. Methods "wanda" and
+    "sparsegpt" calibrate on `batches` and take layers in the order in which they run, each on the
+    outputs of those before it; "sparsegpt" also changes the weights that stay, which are then
+    parameters of the graph's own. With granularity
     "channel" or "head", rows and columns are removed from all the weights that share them, and
     the graph's constants follow; the parameters are new ones, so make the optimiser afterwards.
     The products that GPT-2 and its kin write (`Conv1D`) are linear layers first.
@@ -40,7 +45,8 @@ def prune_transform_pass(graph: MaseGraph, args: PruneArgs) -> PassResult:
     if args.weight is not None and args.weight.granularity in STRUCTURES:
         structure = {"structure": prune_structures(graph, args.weight, args)}
     elif args.weight is not None:
-        prune_weights(graph, args.weight, args)
+        by_inputs = METHODS[args.weight.method].needs_inputs
+        (prune_by_inputs if by_inputs else prune_weights)(graph, args.weight, args)
     if args.activation is not None:
         prune_activations(graph, args.activation, args)
     refresh(graph)

@@ -124,7 +124,8 @@ def attention(call: LabelledCall) -> Axes:
     query, key, value = (_axes(call, name) for name in ("query", "key", "value"))
     mask = call.value(call.argument("attn_mask"))
     call.labels.freeze(query.dims[-1], key.dims[-1])
-    heads = [Axes(x.dims[:-2]) for x in (query, _share(query, key), _share(query, value))]
+    shared = [_share(call, query, other) for other in (key, value)]
+    heads = [Axes(x.dims[:-2]) for x in (query, *shared)]
     if isinstance(mask, Axes):
         heads.append(Axes(mask.dims[:-2]))
         call.labels.freeze(*mask.dims[-2:])
@@ -139,19 +140,27 @@ def _axes(call: LabelledCall, name: str) -> Axes:
     return found
 
 
-def _share(query: Axes, other: Axes) -> Axes:
+def _share(call: LabelledCall, query: Axes, other: Axes) -> Axes:
     """Grouped queries: each head of `other` serves as many of the query's."""
     if len(other) < 3 or other.shape[-3] == query.shape[-3]:
         return other
     repeats = query.shape[-3] // other.shape[-3]
-    heads = np.repeat(other.dims[-3], repeats)
+    if call.coupling.by_query:
+        call.labels.freeze(other.dims[-3])
+        places = query.dims[-3].reshape(-1, repeats)
+        call.labels.tie(places[:1], places)
+        call.coupling.repeats.append(places[0])
+        heads = query.dims[-3]
+    else:
+        heads = np.repeat(other.dims[-3], repeats)
     return Axes((*other.dims[:-3], heads, *other.dims[-2:]))
 
 
 def reshape(call: LabelledCall) -> Axes:
     """view and reshape: the arguments are the new sizes."""
     result = regroup(call)
-    call.rewrites(lambda node, kept: _write_sizes(node, result, kept))
+    by_query = call.coupling.by_query
+    call.rewrites(lambda node, kept: _write_sizes(node, result, kept, by_query))
     return result
 
 
@@ -222,7 +231,18 @@ def _merge(call: LabelledCall, dims: list[Labels]) -> Labels:
     return dims[axis][np.broadcast_to(index, shape).reshape(-1)]
 
 
-def _write_sizes(node: fx.Node, result: Axes, kept: Kept) -> None:
+def _is_stale(size: Any, dim: Labels, kept: Kept, by_query: bool) -> bool:
+    """Whether an argument repeats the size of a dimension that shrinks.
+
+    One that is computed follows the shapes it is computed from; but how often heads are repeated
+    is a number in it.
+    """
+    if isinstance(size, fx.Node):
+        return by_query and kept(dim) != len(dim)
+    return isinstance(size, int) and size == len(dim)
+
+
+def _write_sizes(node: fx.Node, result: Axes, kept: Kept, by_query: bool) -> None:
     """Put the new sizes where the arguments give sizes as numbers."""
     first, given = node.args[0], node.args[1:]
     listed = given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else None
@@ -230,7 +250,7 @@ def _write_sizes(node: fx.Node, result: Axes, kept: Kept) -> None:
     if len(sizes) != len(result):
         return  # view(dtype), view_as(other): no sizes
     new = [
-        kept(dim) if isinstance(size, int) and size == len(dim) else size
+        kept(dim) if _is_stale(size, dim, kept, by_query) else size
         for size, dim in zip(sizes, result.dims, strict=True)
     ]
     node.args = (first, *new) if listed is None else (first, new)
@@ -240,9 +260,24 @@ def expand(call: LabelledCall) -> Axes:
     """A dimension of size 1 is repeated; the arguments are the new sizes."""
     if len(call.operands()) > 1:
         return Axes(tie_broadcast(call, call.operands(), call.shape))
-    result = Axes(tie_broadcast(call, [call.first()], call.shape))
-    call.rewrites(lambda node, kept: _write_sizes(node, result, kept))
+    dims = tie_broadcast(call, [call.first()], call.shape)
+    result = Axes(_repeated(call, dims) if call.coupling.by_query else dims)
+    by_query = call.coupling.by_query
+    call.rewrites(lambda node, kept: _write_sizes(node, result, kept, by_query))
     return result
+
+
+def _repeated(call: LabelledCall, dims: tuple[Labels, ...]) -> tuple[Labels, ...]:
+    """The same where a head is repeated for the queries that share it: its repeats can go."""
+    given, result = call.first().shape, list(dims)
+    if len(given) != len(dims):
+        return dims
+    for i in range(1, len(dims)):
+        if given[i] == 1 < len(dims[i]) and not call.labels.is_frozen(dims[i - 1]):
+            call.labels.freeze(dims[i - 1])
+            result[i] = call.labels.fresh(len(dims[i]))
+            call.coupling.repeats.append(result[i])
+    return tuple(result)
 
 
 def cat(call: LabelledCall) -> Axes:
@@ -339,6 +374,17 @@ def _moved(old: slice, dim: Labels, kept: Kept) -> slice:
     return slice(kept(dim[:start]), kept(dim[: max(stop, start)]))
 
 
+def past(call: LabelledCall) -> tuple[Axes, ...]:
+    """Keys and values (…, heads, tokens, width) with those of tokens before, from a cache."""
+    made = []
+    for axes in (call.value(each) for each in call.node.args[1:3]):
+        if not isinstance(axes, Axes) or len(axes) < 2:
+            raise UnclearError
+        call.labels.freeze(axes.dims[-2])
+        made.append(Axes((*axes.dims[:-2], frozen_dim(axes.shape[-2]), axes.dims[-1])))
+    return tuple(made)
+
+
 def facts(call: LabelledCall) -> None:
     """Sizes and types; the node reads no elements."""
     if axes_in(call.result):
@@ -353,6 +399,7 @@ OWN_RULES: dict[str, Rule | None] = {
     "cat": cat,
     "split": split,
     "getitem": getitem,
+    "past": past,
     FACTS: facts,
     # whatever these touch is frozen: sizes among their arguments are not rewritten
     "unflatten": None,

@@ -14,11 +14,19 @@ from chop.errors import PassError
 from chop.ir.graph import MaseGraph
 from chop.ir.reclass import reclassed
 from chop.passes.graph.propagate import bind_inputs
-from chop.passes.graph.transforms.prune.config import PruneArgs, PruneWeight
+from chop.passes.graph.transforms.prune.calibrated import given_batches, summed_inputs
+from chop.passes.graph.transforms.prune.config import QUERY, PruneArgs, PruneWeight
 from chop.passes.graph.transforms.prune.coupling import Coupling, couple, result_shapes
 from chop.passes.graph.transforms.prune.granularity import keep_largest
-from chop.passes.graph.transforms.prune.importance import GradientScores, score
-from chop.passes.graph.transforms.prune.labels import FROZEN, Labels, axes_in
+from chop.passes.graph.transforms.prune.importance import METHODS, score
+from chop.passes.graph.transforms.prune.inputs import MULTIPLYING, check_layer, input_norms
+from chop.passes.graph.transforms.prune.labels import FROZEN, Axes, Labels, axes_in
+from chop.passes.graph.transforms.prune.query_heads import (
+    HeadChoice,
+    Mask,
+    Scorer,
+    choose_query_heads,
+)
 from chop.passes.graph.transforms.prune.rules import find_rule
 from chop.passes.graph.transforms.prune.weights import chosen_layers, gradient_scores
 from chop.passes.graph.transforms.surgery import set_module
@@ -26,24 +34,34 @@ from chop.passes.graph.transforms.surgery import set_module
 
 @dataclass(frozen=True)
 class Family:
-    """Groups that the same layers make: the channels of one width, or the heads of one block."""
+    """Groups that the same layers make: the channels of one width, or the heads of one block.
+
+    `sharing`: where a group has one query head of each that share keys and values, how many share.
+    """
 
     producers: tuple[str, ...]
     groups: Labels
     is_heads: bool
+    sharing: int = 0
 
 
 def prune_structures(graph: MaseGraph, config: PruneWeight, args: PruneArgs) -> dict[str, Any]:
     """Remove the least important channels or heads; parameters before and after, and widths."""
     layers = chosen_layers(graph, config.target_modules, "prune.weight.target_modules")
     inputs = bind_inputs(graph, args.dummy_in, "prune")
-    coupling = couple(graph, inputs, find_rule)
+    by_query = config.granularity == QUERY
+    coupling = couple(graph, inputs, find_rule, by_query=by_query)
     families = _chosen_families(coupling, set(layers), config)
-    gradients = gradient_scores(graph, args, config.method)
-    scores = group_scores(coupling, config.method, args.seed, gradients)
-    dropped = _choose(families, scores, config)
+    scorer = _scorer(graph, coupling, families, config, args)
     before = sum(p.numel() for p in graph.model.parameters())
-    _remove(graph, coupling, dropped, inputs)
+    choices: list[HeadChoice] = []
+    if by_query:
+        made = choose_query_heads(coupling, [f.groups for f in families], scorer, config.share)
+        choices = [choice for choice, _ in made]
+        dropped = np.concatenate([gone for _, gone in made])
+    else:
+        dropped = _choose(families, group_scores(coupling, scorer), config)
+    _remove(graph, Removal(coupling, dropped, choices), inputs)
     return {
         "parameters_before": before,
         "parameters": sum(p.numel() for p in graph.model.parameters()),
@@ -53,9 +71,10 @@ def prune_structures(graph: MaseGraph, config: PruneWeight, args: PruneArgs) -> 
 
 def _record(family: Family, dropped: Labels) -> dict[str, Any]:
     gone = int(np.isin(family.groups, dropped).sum())
-    kind = "heads" if family.is_heads else "channels"
-    count = len(family.groups)
-    return {"layers": list(family.producers), "kind": kind, "before": count, "after": count - gone}
+    kind = "query heads" if family.sharing else "heads" if family.is_heads else "channels"
+    count, each = len(family.groups), family.sharing or 1
+    sizes = {"before": each * count, "after": each * (count - gone)}
+    return {"layers": list(family.producers), "kind": kind, **sizes}
 
 
 def find_families(coupling: Coupling) -> list[Family]:
@@ -70,33 +89,78 @@ def find_families(coupling: Coupling) -> list[Family]:
     for group, paths in makers.items():
         together.setdefault(tuple(paths), []).append(group)
     heads = {int(roots[label]) for labels in coupling.heads for label in labels.tolist()}
+    sharing = _sharing(coupling, roots)
     return [
-        Family(paths, np.array(groups), groups[0] in heads) for paths, groups in together.items()
+        Family(paths, np.array(groups), groups[0] in heads, sharing.get(groups[0], 0))
+        for paths, groups in together.items()
     ]
 
 
+def _sharing(coupling: Coupling, roots: Labels) -> dict[int, int]:
+    """For labels of query heads that share, how many heads of keys and values there are."""
+    places = {int(roots[label]) for labels in coupling.repeats for label in labels.tolist()}
+    return {
+        place: len(np.unique(labels[roots[labels] == place]))
+        for labels in coupling.heads
+        for place in places.intersection(roots[labels].tolist())
+    }
+
+
 def _chosen_families(coupling: Coupling, paths: set[str], config: PruneWeight) -> list[Family]:
-    wants_heads = config.granularity == "head"
+    wants_heads = config.granularity != "channel"
     found = [f for f in find_families(coupling) if f.is_heads == wants_heads]
+    if config.granularity == QUERY:
+        found = [f for f in found if f.sharing]
     chosen = [f for f in found if paths.intersection(f.producers) and len(f.groups) > 1]
     if not chosen:
         can = ", ".join(p for f in found for p in f.producers) or "none"
         raise PassError(
             f"prune: no {config.granularity} of the chosen layers can be removed. "
-            f"Layers with removable {config.granularity}s: {can}."
+            f"Layers with removable {config.granularity}s: {can}.{_hint(config)}"
         )
     return chosen
 
 
-def group_scores(
-    coupling: Coupling, method: str, seed: int, gradients: GradientScores | None
-) -> dict[int, float]:
+def _scorer(
+    graph: MaseGraph,
+    coupling: Coupling,
+    families: list[Family],
+    config: PruneWeight,
+    args: PruneArgs,
+) -> Scorer:
+    method = config.method
+    if not METHODS[method].needs_inputs:
+        gradients = gradient_scores(graph, args, method)
+        return lambda path, w: score(w, method, path, seed=args.seed, gradients=gradients)
+    for path in (path for family in families for path in family.producers):
+        check_layer(graph.model.get_submodule(path), path, method)
+    paths = dict.fromkeys(path for path, _, _ in coupling.producers)
+    found = {path: graph.model.get_submodule(path) for path in paths}
+    layers = {path: m for path, m in found.items() if isinstance(m, MULTIPLYING)}
+    squares = dict(summed_inputs(graph, layers, given_batches(args, method)))
+
+    def by_inputs(path: str, weight: nn.Parameter) -> Tensor | None:
+        if path not in squares:
+            return None
+        return score(weight, method, path, seed=0, norms=input_norms(layers[path], squares[path]))
+
+    return by_inputs
+
+
+def _hint(config: PruneWeight) -> str:
+    shares = " Of query heads that share no keys and values remove a 'head'."
+    return shares if config.granularity == QUERY else ""
+
+
+def group_scores(coupling: Coupling, scorer: Scorer) -> dict[int, float]:
     """The mean score of the weights in each group, over the layers that make or take it."""
     roots = coupling.labels.roots()
     total, count = np.zeros(len(roots)), np.zeros(len(roots))
     weights = {id(w): (path, w) for path, _, w in coupling.producers}
     for path, weight in weights.values():
-        scores = score(weight, method, path, seed=seed, gradients=gradients)
+        scores = scorer(path, weight)
+        if scores is None:
+            continue
         for dim, labels in enumerate(coupling.tensors[id(weight)][1].dims):
             others = [i for i in range(scores.dim()) if i != dim]
             sums = scores.sum(others).double().cpu().numpy()
@@ -122,21 +186,40 @@ def _choose(families: list[Family], scores: dict[int, float], config: PruneWeigh
 # -- changing the graph ----------------------------------------------------------------------
 
 
-def _remove(graph: MaseGraph, coupling: Coupling, dropped: Labels, inputs: Any) -> None:
+class Removal:
+    """What goes: groups of labels, and of query heads that share those that `choices` say."""
+
+    def __init__(self, coupling: Coupling, dropped: Labels, choices: Sequence[HeadChoice]) -> None:
+        self.coupling, self.choices = coupling, choices
+        self.roots = coupling.labels.roots()
+        self.gone = np.isin(self.roots, dropped)
+
+    def kept(self, labels: Labels) -> int:
+        """How many indices of a dimension stay."""
+        return int((~self.gone[labels]).sum())
+
+    def touches(self, axes: Axes) -> bool:
+        """Whether anything of a tensor goes."""
+        return any(self.gone[labels].any() for labels in axes.dims)
+
+    def keep(self, labels: Labels) -> Mask:
+        """Which indices of a dimension of a tensor stay."""
+        found: Mask = ~self.gone[labels]
+        for choice in self.choices:
+            choice.apply(self.roots[labels], found)
+        return found
+
+
+def _remove(graph: MaseGraph, removal: Removal, inputs: Any) -> None:
     """Remove groups from the graph; where a shape would not fit, undo all and raise."""
-    gone = np.isin(coupling.labels.roots(), dropped)
-
-    def kept(labels: Labels) -> int:
-        return int((~gone[labels]).sum())
-
     undo: list[Callable[[], None]] = []
     try:
-        _shrink_modules(graph, coupling, gone, kept, undo)
-        for node, rewrite in coupling.rewrites:
+        _shrink_modules(graph, removal, undo)
+        for node, rewrite in removal.coupling.rewrites:
             undo.append(_restorer(node))
-            rewrite(node, kept)
+            rewrite(node, removal.kept)
         graph.recompile()
-        _check_shapes(graph, coupling, kept, inputs)
+        _check_shapes(graph, removal.coupling, removal.kept, inputs)
     except Exception:
         for step in reversed(undo):
             step()
@@ -153,18 +236,13 @@ def _restorer(node: fx.Node) -> Callable[[], None]:
     return restore
 
 
-def _shrink_modules(
-    graph: MaseGraph,
-    coupling: Coupling,
-    gone: np.ndarray[Any, Any],
-    kept: Callable[[Labels], int],
-    undo: list[Callable[[], None]],
-) -> None:
+def _shrink_modules(graph: MaseGraph, removal: Removal, undo: list[Callable[[], None]]) -> None:
     """Put smaller modules in the place of those that own a shrunk tensor."""
+    coupling, kept = removal.coupling, removal.kept
     new = {
-        key: _shrunk(tensor, [~gone[labels] for labels in axes.dims])
+        key: _shrunk(tensor, [removal.keep(labels) for labels in axes.dims])
         for key, (tensor, axes) in coupling.tensors.items()
-        if any(gone[labels].any() for labels in axes.dims)
+        if removal.touches(axes)
     }
     smaller: dict[int, nn.Module] = {}
     for path, module in list(graph.model.named_modules(remove_duplicate=False)):

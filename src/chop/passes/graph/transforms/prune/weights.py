@@ -12,6 +12,8 @@ from chop.errors import PassError
 from chop.ir.graph import MaseGraph
 from chop.kernels.layers import PACKED_LAYERS
 from chop.log import get_logger
+from chop.nn.modules.masked import stored_weight
+from chop.nn.modules.semi_structured import SemiStructuredLinear
 from chop.passes.changed import warn_little
 from chop.passes.graph.patterns import select
 from chop.passes.graph.transforms.prune.config import PruneArgs, PruneWeight
@@ -19,6 +21,7 @@ from chop.passes.graph.transforms.prune.granularity import (
     Shape,
     block_shape,
     keep_largest,
+    keep_largest_of_rows,
     keep_n_of_m,
     n_of_m,
     pool,
@@ -30,7 +33,6 @@ from chop.passes.graph.transforms.prune.layers import (
     has_adapter,
     mask_of,
     prunable_layers,
-    stored_weight,
 )
 from chop.passes.graph.transforms.surgery import set_module
 
@@ -57,7 +59,8 @@ def chosen_layers(graph: MaseGraph, patterns: tuple[str, ...] | None, where: str
 
 
 def _packed_hint(graph: MaseGraph) -> str:
-    is_packed = any(isinstance(m, PACKED_LAYERS) for m in graph.model.modules())
+    packed = (*PACKED_LAYERS, SemiStructuredLinear)
+    is_packed = any(isinstance(m, packed) for m in graph.model.modules())
     return " Its layers are packed: prune before packing." if is_packed else ""
 
 
@@ -73,18 +76,22 @@ def prune_weights(graph: MaseGraph, config: PruneWeight, args: PruneArgs) -> lis
     layers = chosen_layers(graph, config.target_modules, "prune.weight.target_modules")
     gradients = gradient_scores(graph, args, config.method)
     scores = {
-        path: _ranked(layer, score(w, config.method, path, seed=args.seed, gradients=gradients))
+        path: ranked(layer, score(w, config.method, path, seed=args.seed, gradients=gradients))
         for path, layer in layers.items()
         for w in (stored_weight(layer),)
     }
-    masks = _masks(scores, config)
+    put_masks(graph, layers, masks_of(scores, config))
+    return list(layers)
+
+
+def put_masks(graph: MaseGraph, layers: Layers, masks: Mapping[str, Tensor]) -> None:
+    """Put pruned layers in the place of `layers`."""
     _warn_unchanged(layers, masks)
     masked: dict[int, nn.Module] = {}  # a layer at two paths stays one layer
     for path, layer in layers.items():
         if id(layer) not in masked:
             masked[id(layer)] = add_mask(layer, masks[path])
         set_module(graph, path, masked[id(layer)])
-    return list(layers)
 
 
 def _warn_unchanged(layers: Layers, masks: Mapping[str, Tensor]) -> None:
@@ -96,13 +103,14 @@ def _warn_unchanged(layers: Layers, masks: Mapping[str, Tensor]) -> None:
     logger.warning("prune: no weight was pruned beyond those that were pruned before.")
 
 
-def _ranked(layer: nn.Module, scores: Tensor) -> Tensor:
+def ranked(layer: nn.Module, scores: Tensor) -> Tensor:
     """Scores with what is pruned already at the bottom, so that more pruning only adds to it."""
     mask = mask_of(layer)
     return scores if mask is None else scores.masked_fill(~mask, -torch.inf)
 
 
-def _masks(scores: Mapping[str, Tensor], config: PruneWeight) -> dict[str, Tensor]:
+def masks_of(scores: Mapping[str, Tensor], config: PruneWeight) -> dict[str, Tensor]:
+    """What stays of each weight, by its scores."""
     pair = n_of_m(config.granularity)
     if pair is not None:
         return {path: keep_n_of_m(s, *pair, path) for path, s in scores.items()}
@@ -111,7 +119,7 @@ def _masks(scores: Mapping[str, Tensor], config: PruneWeight) -> dict[str, Tenso
         for path, s in scores.items()
     }
     pooled = {path: pool(s, blocks[path]) for path, s in scores.items()}
-    choose = _choose_local if config.scope == "local" else _choose_global
+    choose = CHOOSE[config.compared_within]
     return _spread_all(choose(pooled, config.share), blocks)
 
 
@@ -123,6 +131,15 @@ def _choose_local(pooled: Mapping[str, Tensor], share: float) -> dict[str, Tenso
     return {path: keep_largest(s, share, _gone(s)) for path, s in pooled.items()}
 
 
+def _choose_in_rows(pooled: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
+    return {path: _largest_of_rows(s.flatten(1), share).view_as(s) for path, s in pooled.items()}
+
+
+def _largest_of_rows(rows: Tensor, share: float) -> Tensor:
+    already = (rows == -torch.inf).sum(1)
+    return keep_largest_of_rows(rows, already.clamp(min=round(share * rows.shape[1])))
+
+
 def _choose_global(pooled: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
     together = torch.cat([s.flatten() for s in pooled.values()])
     kept = keep_largest(together, share, _gone(together))
@@ -130,6 +147,10 @@ def _choose_global(pooled: Mapping[str, Tensor], share: float) -> dict[str, Tens
     return {
         path: part.reshape(s.shape) for (path, s), part in zip(pooled.items(), parts, strict=True)
     }
+
+
+CHOOSE = {"row": _choose_in_rows, "local": _choose_local, "global": _choose_global}
+"""Scope -> how what stays is chosen from scores, by path."""
 
 
 def _ends(tensors: Iterable[Tensor]) -> list[int]:

@@ -1,0 +1,227 @@
+"""Operators whose parameters are constants of the file become layers of torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chop.export.onnx_import.call import OWN, Call, operator
+from chop.export.onnx_import.movement import gathered
+from chop.export.onnx_import.reductions import is_even, padded, paddings
+from chop.export.rounding import Steps
+
+CONVOLUTIONS: tuple[Any, ...] = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED: tuple[Any, ...] = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+NORMS: tuple[Any, ...] = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+class Rounding(nn.Module):
+    """Rounds an activation; formats of layers take its place where they can."""
+
+    mase_leaf = True
+
+    def __init__(self, steps: Steps) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` rounded."""
+        return self.steps(x)
+
+
+@operator("Round", domain=OWN)
+def _round(call: Call) -> Any:
+    x = call.tensor(0)
+    steps = call.attribute("steps")
+    if steps.axis >= 0:  # from the end, so that the number of dimensions need not be known
+        steps = replace(steps, axis=steps.axis - x.dim())
+    return call.scope.layer((call.node.name,), "rounding", lambda: Rounding(steps))(x)
+
+
+def _own(call: Call, place: int) -> nn.Parameter | None:
+    """A constant input as a parameter of a layer."""
+    return call.scope.matrix(call.name(place), turned=False)[0] if call.given(place) else None
+
+
+def _are_constant(call: Call, *places: int) -> bool:
+    return all(call.constant(i) is not None for i in places if call.given(i))
+
+
+@operator("Linear", domain=OWN)
+def _linear(call: Call) -> Any:
+    """`turned`: the weight of the file is (inputs, outputs)."""
+    turned = bool(call.attribute("turned"))
+    weight, base = call.scope.matrix(call.name(1), turned=turned)
+    bias = call.name(2) if call.given(2) else ""
+
+    def make() -> nn.Module:
+        made = nn.Linear(weight.shape[1], weight.shape[0], bias=bool(bias), device="meta")
+        made.weight = weight
+        if bias:
+            made.bias = call.scope.matrix(bias, turned=False)[0]
+        return made
+
+    return call.scope.layer(("linear", id(weight), bias), base, make)(call.tensor(0))
+
+
+@operator("Gather")
+def _embedding(call: Call) -> Any:
+    """Rows of a table of the file that are not known before: an embedding."""
+    table = call.constant(0)
+    is_table = table is not None and table.dim() == 2 and table.is_floating_point()
+    if call.scope.is_folding or not is_table or call.host(1) is not None:
+        return gathered(call)
+    if call.attribute("axis", 0) != 0 or call.constant(1) is not None:
+        return gathered(call)
+    weight, base = call.scope.matrix(call.name(0), turned=False)
+
+    def make() -> nn.Module:
+        made = nn.Embedding(weight.shape[0], weight.shape[1], device="meta")
+        made.weight = weight
+        return made
+
+    return call.scope.layer(("embedding", id(weight)), base, make)(call.tensor(1))
+
+
+def _settings(call: Call, x: Tensor, kernel: list[int]) -> tuple[dict[str, Any], Tensor]:
+    rank = len(kernel)
+    stride = call.attribute("strides", [1] * rank)
+    pads = paddings(call, x, kernel, stride)
+    settings = {
+        "stride": tuple(stride),
+        "dilation": tuple(call.attribute("dilations", [1] * rank)),
+        "groups": call.attribute("group", 1),
+    }
+    if not is_even(pads):
+        x, pads = padded(x, pads), [(0, 0)] * rank
+    return settings | {"padding": tuple(p[0] for p in pads)}, x
+
+
+@operator("Conv")
+def _conv(call: Call) -> Any:
+    x = call.tensor(0)
+    known = call.constant(1)
+    kernel = list((call.tensor(1) if known is None else known).shape[2:])
+    settings, x = _settings(call, x, kernel)
+    if call.scope.is_folding or not _are_constant(call, 1, 2):
+        function: Any = (F.conv1d, F.conv2d, F.conv3d)[len(kernel) - 1]
+        return function(x, call.tensor(1), call.optional(2), **settings)
+    weight, base = call.scope.matrix(call.name(1), turned=False)
+    bias = _own(call, 2)
+
+    def make() -> nn.Module:
+        inputs, outputs = weight.shape[1] * settings["groups"], weight.shape[0]
+        cls = CONVOLUTIONS[len(kernel) - 1]
+        made = cls(inputs, outputs, kernel, bias=bias is not None, device="meta", **settings)
+        return _with(made, weight=weight, bias=bias)
+
+    key = ("conv", id(weight), id(bias), *settings.values())
+    return call.scope.layer(key, base, make)(x)
+
+
+def _with(layer: nn.Module, **parameters: nn.Parameter | None) -> nn.Module:
+    for name, value in parameters.items():
+        if value is not None:
+            setattr(layer, name, value)
+    return layer
+
+
+@operator("ConvTranspose")
+def _conv_transpose(call: Call) -> Any:
+    weight = call.tensor(1)
+    rank = weight.dim() - 2
+    pads = call.attribute("pads", [0] * 2 * rank)
+    if call.attribute("auto_pad", "NOTSET") != "NOTSET" or call.attribute("output_shape"):
+        raise ValueError("auto_pad or output_shape. Allowed: pads")
+    if pads[:rank] != pads[rank:]:
+        raise ValueError(f"pads {pads[:8]}. Allowed: the same on both sides")
+    function: Any = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
+    return function(
+        call.tensor(0),
+        weight,
+        call.optional(2),
+        stride=call.attribute("strides", [1] * rank),
+        padding=pads[:rank],
+        output_padding=call.attribute("output_padding", [0] * rank),
+        groups=call.attribute("group", 1),
+        dilation=call.attribute("dilations", [1] * rank),
+    )
+
+
+@operator("BatchNormalization")
+def _batch_norm(call: Call) -> Any:
+    x, eps = call.tensor(0), call.attribute("epsilon", 1e-5)
+    if call.attribute("training_mode", 0) or len(call.node.outputs) > 1:
+        raise ValueError("training mode. Allowed: inference")
+    if call.scope.is_folding or not _are_constant(call, 1, 2, 3, 4) or not 2 <= x.dim() <= 5:
+        scale, bias, mean, variance = (call.tensor(i) for i in range(1, 5))
+        return F.batch_norm(x, mean, variance, scale, bias, False, 0.0, eps)
+    weight, base = call.scope.matrix(call.name(1), turned=False)
+
+    def make() -> nn.Module:
+        made: nn.Module = NORMS[x.dim() - 2](weight.shape[0], eps, device="meta")
+        _with(made, weight=weight, bias=_own(call, 2))
+        for name, place in (("running_mean", 3), ("running_var", 4)):
+            known = call.constant(place)
+            assert known is not None, "was looked at"
+            setattr(made, name, known.clone())
+        made.num_batches_tracked = torch.tensor(0)
+        return made
+
+    return call.scope.layer(("norm", id(weight), call.name(3), eps), base, make)(x)
+
+
+@operator("LayerNormalization", "RMSNormalization")
+def _layer_norm(call: Call) -> Any:
+    if len(call.node.outputs) > 1:
+        raise ValueError("more than one output. Allowed: the first")
+    x, eps = call.tensor(0), call.attribute("epsilon", 1e-5)
+    axis = call.attribute("axis", -1) % x.dim()
+    shape = tuple(int(s) for s in x.shape[axis:])
+    is_rms = call.node.operator.startswith("RMS")
+    cls: Any = nn.RMSNorm if is_rms else nn.LayerNorm
+    known = call.constant(1)
+    fits = known is not None and tuple(known.shape) == shape and _are_constant(call, 2)
+    if call.scope.is_folding or not fits:
+        made = F.rms_norm(x, shape, eps=eps) if is_rms else F.layer_norm(x, shape, eps=eps)
+        made = made * call.tensor(1)
+        return made + call.tensor(2) if call.given(2) else made
+    weight, base = call.scope.matrix(call.name(1), turned=False)
+    bias = _own(call, 2)
+    extra = {} if is_rms else {"bias": bias is not None}
+
+    def make() -> nn.Module:
+        return _with(cls(shape, eps, device="meta", **extra), weight=weight, bias=bias)
+
+    return call.scope.layer(("layer_norm", id(weight), id(bias), eps, axis), base, make)(x)
+
+
+@operator("GroupNormalization")
+def _group_norm(call: Call) -> Any:
+    x, groups = call.tensor(0), call.attribute("num_groups")
+    scale, bias = call.tensor(1), call.tensor(2)
+    if call.version < 21:  # one for each group there
+        scale, bias = (v.repeat_interleave(x.shape[1] // groups) for v in (scale, bias))
+    return F.group_norm(x, groups, scale, bias, call.attribute("epsilon", 1e-5))
+
+
+@operator("InstanceNormalization")
+def _instance_norm(call: Call) -> Any:
+    x, scale, bias = (call.tensor(i) for i in range(3))
+    return F.instance_norm(x, weight=scale, bias=bias, eps=call.attribute("epsilon", 1e-5))
+
+
+@operator("LpNormalization")
+def _lp_norm(call: Call) -> Any:
+    axis, order = call.attribute("axis", -1), call.attribute("p", 2)
+    return F.normalize(call.tensor(0), p=float(order), dim=axis, eps=0.0)
+
+
+@operator("LRN")
+def _local_response(call: Call) -> Any:
+    settings = [call.attribute(n, d) for n, d in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))]
+    return F.local_response_norm(call.tensor(0), call.attribute("size"), *settings)

@@ -1,0 +1,350 @@
+"""Operators that move, make and pick elements."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chop.export.onnx_import.call import Call, check_made, operator
+from chop.export.onnx_import.file import Constant
+from chop.export.onnx_import.values import Ints, as_tensor, is_host
+
+FAR = (1 << 31) - 2
+"""From here on, the end of a slice means the end of the tensor."""
+
+
+@operator("Constant")
+def _constant(call: Call) -> Any:
+    made = call.node.attributes
+    if isinstance(made.get("value"), Constant):
+        return made["value"].values
+    for name, kind in (("int", torch.int64), ("float", torch.float32)):
+        for key in (f"value_{name}", f"value_{name}s"):
+            if key in made:
+                return torch.tensor(made[key], dtype=kind)
+    raise ValueError("it has no value that is read: a tensor, or numbers")
+
+
+@operator("ConstantOfShape")
+def _constant_of_shape(call: Call) -> Any:
+    sizes = call.numbers(0)
+    check_made(math.prod(sizes))
+    value = call.attribute("value")
+    fill = value.values.reshape(-1)[0].item() if isinstance(value, Constant) else 0.0
+    kind = value.values.dtype if isinstance(value, Constant) else torch.float32
+    return torch.full(sizes, fill, dtype=kind)
+
+
+@operator("Shape")
+def _shape(call: Call) -> Any:
+    start, end = call.attribute("start", 0), call.attribute("end")
+    value = call.value(0)
+    sizes = [len(value)] if isinstance(value, Ints) else [] if is_host(value) else value.shape
+    if call.scope.is_folding:
+        return torch.tensor(list(sizes[start:end]), dtype=torch.int64)
+    return Ints(sizes[start:end])
+
+
+@operator("Size")
+def _size(call: Call) -> Any:
+    made = call.tensor(0).numel()
+    return torch.tensor(made) if call.scope.is_folding else made
+
+
+@operator("Reshape")
+def _reshape(call: Call) -> Any:
+    sizes = call.option("shape", 1)
+    if call.is_host(0):
+        return _host_reshape(call, sizes)
+    x = call.tensor(0)
+    if not call.attribute("allowzero", 0):
+        sizes = [x.shape[i] if type(s) is int and s == 0 else s for i, s in enumerate(sizes)]
+    return x.reshape(sizes)
+
+
+def _host_reshape(call: Call, sizes: list[Any]) -> Any:
+    found = call.numbers(0)
+    if not sizes and len(found) == 1:
+        return found[0]
+    if len(sizes) == 1 and sizes[0] in (-1, len(found)):
+        return Ints(found)
+    return as_tensor(Ints(found)).reshape(sizes)
+
+
+@operator("Flatten")
+def _flatten(call: Call) -> Any:
+    x, axis = call.tensor(0), call.attribute("axis", 1)
+    axis = axis + x.dim() if axis < 0 else axis
+    if axis == 1 and x.dim() > 1:
+        return torch.flatten(x, 1)
+    return x.reshape(1, -1) if axis == 0 else x.flatten(axis).flatten(0, axis - 1)
+
+
+@operator("Squeeze")
+def _squeeze(call: Call) -> Any:
+    axes = call.option("axes", 1)
+    if call.is_host(0):
+        found = call.numbers_or_one(0)
+        return found[0] if isinstance(found, Ints) and len(found) == 1 else found
+    x = call.tensor(0)
+    axes = [i for i, s in enumerate(x.shape) if s == 1] if axes is None else axes
+    for axis in sorted((a % x.dim() for a in axes), reverse=True):
+        x = x.squeeze(axis)
+    return x
+
+
+@operator("Unsqueeze")
+def _unsqueeze(call: Call) -> Any:
+    axes = call.option("axes", 1, [])
+    if call.is_host(0):
+        found = call.numbers_or_one(0)
+        if not isinstance(found, Ints) and len(axes) == 1:
+            return Ints([found])
+    x = call.tensor(0)
+    rank = x.dim() + len(axes)
+    for axis in sorted(a % rank for a in axes):
+        x = x.unsqueeze(axis)
+    return x
+
+
+@operator("Transpose")
+def _transpose(call: Call) -> Any:
+    x = call.tensor(0)
+    order = call.attribute("perm", list(range(x.dim()))[::-1])
+    return x.permute(order)
+
+
+@operator("Concat")
+def _concat(call: Call) -> Any:
+    hosts = call.hosts()
+    if hosts is not None:
+        return Ints(v for h in hosts for v in (h if isinstance(h, Ints) else [h]))
+    return torch.cat([call.tensor(i) for i in range(call.count)], call.attribute("axis", 0))
+
+
+@operator("Expand")
+def _expand(call: Call) -> Any:
+    x, sizes = call.tensor(0), call.numbers(1)
+    check_made(math.prod(max(s, 1) for s in sizes))
+    extra = x.dim() - len(sizes)
+    sizes = [-1] * extra + sizes if extra > 0 else sizes
+    first = len(sizes) - x.dim()
+    kept = [-1 if i >= first and type(s) is int and s == 1 else s for i, s in enumerate(sizes)]
+    return x.expand(kept)
+
+
+@operator("Tile")
+def _tile(call: Call) -> Any:
+    x, times = call.tensor(0), call.numbers(1)
+    check_made(math.prod(times) * max(x.numel(), 1))
+    return x.repeat(times)
+
+
+@operator("Range")
+def _range(call: Call) -> Any:
+    start, limit, delta = (call.number(i) for i in range(3))
+    check_made(abs((limit - start) / delta))
+    kind = call.dtype_of(0) or torch.int64
+    is_float = isinstance(start, float) or isinstance(limit, float) or isinstance(delta, float)
+    kind = torch.float32 if is_float and not kind.is_floating_point else kind
+    return torch.arange(start, limit, delta, dtype=kind)
+
+
+@operator("EyeLike")
+def _eye_like(call: Call) -> Any:
+    x, shift = call.tensor(0), call.attribute("k", 0)
+    return (
+        torch.eye(max(x.shape), dtype=x.dtype).diag().diag_embed(shift)[: x.shape[0], : x.shape[1]]
+    )
+
+
+@operator("Slice")
+def _slice(call: Call) -> Any:
+    starts, ends = call.option("starts", 1), call.option("ends", 2)
+    axes = call.option("axes", 3) or list(range(len(starts)))
+    steps = call.option("steps", 4) or [1] * len(starts)
+    if call.is_host(0):
+        return Ints(call.numbers(0)[slice(starts[0], _end(ends[0]), steps[0])])
+    x = call.tensor(0)
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        x = _sliced(x, axis % x.dim(), start, _end(end), step)
+    return x
+
+
+def _end(end: Any) -> Any:
+    return None if type(end) is int and end >= FAR else end
+
+
+def _sliced(x: Tensor, axis: int, start: Any, end: Any, step: int) -> Tensor:
+    if step > 0:
+        if type(start) is int and start == 0 and end is None and step == 1:
+            return x
+        return x[(*[slice(None)] * axis, slice(start, end, None if step == 1 else step))]
+    size = int(x.shape[axis])
+    end = None if type(end) is int and end < -FAR else end
+    places = list(range(size))[slice(_within(start, size), end, step)]
+    return x.index_select(axis, torch.tensor(places, dtype=torch.int64))
+
+
+def _within(start: Any, size: int) -> Any:
+    return min(start, size - 1) if start >= 0 else start
+
+
+@operator("Split")
+def _split(call: Call) -> Any:
+    x, axis = call.tensor(0), call.attribute("axis", 0)
+    sizes = call.option("split", 1)
+    if sizes is None:
+        count = call.attribute("num_outputs", len(call.node.outputs))
+        return tuple(torch.split(x, -(-x.shape[axis] // count), axis))
+    return tuple(torch.split(x, sizes, axis))
+
+
+def gathered(call: Call) -> Any:
+    """`Gather`, where it is no embedding."""
+    axis = call.attribute("axis", 0)
+    place: Any = call.host(1)
+    if call.is_host(0):
+        numbers = call.numbers(0)
+        if isinstance(place, Ints):
+            return Ints(numbers[i] for i in place)
+        if place is not None:
+            return numbers[place]
+    x = call.tensor(0)
+    if place is not None and not isinstance(place, Ints):
+        return x.select(axis, place)
+    before: Any = (*[slice(None)] * (axis % x.dim()), call.tensor(1))
+    return x[before]
+
+
+@operator("GatherElements")
+def _gather_elements(call: Call) -> Any:
+    return torch.gather(call.tensor(0), call.attribute("axis", 0), call.tensor(1))
+
+
+def _places(places: Tensor, batch: int) -> tuple[Tensor, ...]:
+    """The indices of every dimension that `places` speaks of, after `batch` shared ones."""
+    own = places.unbind(-1)
+    shared = []
+    for i in range(batch):
+        shape = [1] * (places.dim() - 1)
+        shape[i] = -1
+        shared.append(torch.arange(places.shape[i]).reshape(shape))
+    return (*shared, *own)
+
+
+@operator("GatherND")
+def _gather_nd(call: Call) -> Any:
+    return call.tensor(0)[_places(call.tensor(1), call.attribute("batch_dims", 0))]
+
+
+@operator("ScatterND")
+def _scatter_nd(call: Call) -> Any:
+    how = call.attribute("reduction", "none")
+    if how not in ("none", "add"):
+        raise ValueError(f"reduction '{how}'. Allowed: none, add")
+    x, places, updates = (call.tensor(i) for i in range(3))
+    return torch.index_put(x, _places(places, 0), updates, accumulate=how == "add")
+
+
+@operator("ScatterElements", "Scatter")
+def _scatter_elements(call: Call) -> Any:
+    how = call.attribute("reduction", "none")
+    x, places, updates = (call.tensor(i) for i in range(3))
+    axis = call.attribute("axis", 0)
+    places = torch.where(places < 0, places + x.shape[axis], places)
+    if how == "none":
+        return torch.scatter(x, axis, places, updates)
+    names = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+    return torch.scatter_reduce(x, axis, places, updates, names[how])
+
+
+@operator("OneHot")
+def _one_hot(call: Call) -> Any:
+    places, depth, values = call.tensor(0), call.number(1), call.tensor(2)
+    check_made(depth * max(places.numel(), 1))
+    axis = call.attribute("axis", -1)
+    whole = places.long()
+    whole = torch.where(whole < 0, whole + depth, whole)
+    axis = axis if axis >= 0 else axis + whole.dim() + 1
+    rows = torch.arange(depth).reshape([-1 if i == axis else 1 for i in range(whole.dim() + 1)])
+    return torch.where(whole.unsqueeze(axis) == rows, values[1], values[0])
+
+
+@operator("Trilu")
+def _trilu(call: Call) -> Any:
+    shift = call.number(1) if call.given(1) else 0
+    return (torch.triu if call.attribute("upper", 1) else torch.tril)(call.tensor(0), shift)
+
+
+@operator("NonZero")
+def _non_zero(call: Call) -> Any:
+    return torch.nonzero(call.tensor(0)).t()
+
+
+@operator("Pad")
+def _pad(call: Call) -> Any:
+    x, pads = call.tensor(0), call.option("pads", 1)
+    mode = call.attribute("mode", "constant")
+    value = call.operand(2) if call.given(2) else call.attribute("value", 0.0)
+    value = value.item() if isinstance(value, Tensor) else value
+    axes = call.option("axes", 3) or list(range(x.dim()))
+    half = len(pads) // 2
+    by_axis = {a % x.dim(): (pads[i], pads[i + half]) for i, a in enumerate(axes)}
+    first = 0 if mode == "constant" else min(a for a, p in by_axis.items() if any(p))
+    order = [by_axis.get(a, (0, 0)) for a in range(x.dim() - 1, first - 1, -1)]
+    check_made(math.prod(s + sum(by_axis.get(i, (0, 0))) for i, s in enumerate(x.shape)))
+    flat = [p for pair in order for p in pair]
+    names = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+    return F.pad(x, flat, names[mode], *([value] if mode == "constant" else []))
+
+
+@operator("DepthToSpace")
+def _depth_to_space(call: Call) -> Any:
+    x, size = call.tensor(0), call.attribute("blocksize")
+    if call.attribute("mode", "DCR") == "CRD":
+        return F.pixel_shuffle(x, size)
+    n, c, h, w = x.shape
+    split = x.reshape(n, size, size, c // size**2, h, w).permute(0, 3, 4, 1, 5, 2)
+    return split.reshape(n, c // size**2, h * size, w * size)
+
+
+@operator("SpaceToDepth")
+def _space_to_depth(call: Call) -> Any:
+    x, size = call.tensor(0), call.attribute("blocksize")
+    n, c, h, w = x.shape
+    split = x.reshape(n, c, h // size, size, w // size, size).permute(0, 3, 5, 1, 2, 4)
+    return split.reshape(n, c * size**2, h // size, w // size)
+
+
+# -- sequences: lists of tensors ------------------------------------------------------------
+
+
+@operator("SplitToSequence")
+def _split_to_sequence(call: Call) -> Any:
+    x, axis = call.tensor(0), call.attribute("axis", 0)
+    if not call.given(1):
+        parts = torch.split(x, 1, axis)
+        return [p if call.attribute("keepdims", 1) else p.squeeze(axis) for p in parts]
+    sizes: Any = call.numbers_or_one(1)
+    return list(torch.split(x, list(sizes) if isinstance(sizes, Ints) else sizes, axis))
+
+
+@operator("SequenceConstruct")
+def _sequence_construct(call: Call) -> Any:
+    return [call.tensor(i) for i in range(call.count)]
+
+
+@operator("SequenceAt")
+def _sequence_at(call: Call) -> Any:
+    return call.value(0)[call.number(1)]
+
+
+@operator("ConcatFromSequence")
+def _concat_from_sequence(call: Call) -> Any:
+    join = torch.stack if call.attribute("new_axis", 0) else torch.cat
+    return join(list(call.value(0)), call.attribute("axis", 0))

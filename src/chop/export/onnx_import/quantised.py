@@ -1,0 +1,128 @@
+"""Quantised values of a file: what a weight or an activation is a multiple of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chop.export.onnx_import.call import Call, operator
+from chop.export.onnx_import.file import BITS
+
+QONNX = "qonnx.custom_op.general"
+DOMAINS = (QONNX, "finn.custom_op.general", "onnx.brevitas")
+"""Domains in which `Quant` is found."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A constant is (whole number - zero_point) * scale; `scale` broadcasts with it.
+
+    `low` and `high` bound the whole numbers. Without them the values are floats of `element`.
+    """
+
+    scale: Tensor
+    zero_point: int = 0
+    low: int = 0
+    high: int = 0
+    element: str = ""
+
+    def turned(self) -> Grid:
+        """The grid of the transpose."""
+        return replace(self, scale=self.scale.t() if self.scale.dim() == 2 else self.scale)
+
+
+def bounds_of(kind: str) -> tuple[int, int]:
+    """The smallest and the largest whole number of a type."""
+    bits = BITS[kind]
+    return (0, 2**bits - 1) if kind.startswith("U") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def spread(scale: Tensor, like: Tensor, axis: int, block: int) -> Tensor:
+    """A scale of ONNX in a shape that broadcasts with the tensor it is of."""
+    if scale.dim() == 0 or scale.numel() == 1:
+        return scale.reshape(())
+    if block:
+        return scale.repeat_interleave(block, axis).narrow(axis, 0, like.shape[axis])
+    return scale.reshape([-1 if d == axis % like.dim() else 1 for d in range(like.dim())])
+
+
+@operator("DequantizeLinear")
+def _dequantize(call: Call) -> Any:
+    codes, scale = call.tensor(0), call.tensor(1)
+    axis, block = call.attribute("axis", 1), call.attribute("block_size", 0)
+    wide = spread(scale, codes, axis, block)
+    if codes.dtype.itemsize == 1 and codes.is_floating_point():
+        if call.scope.is_folding:
+            element = "e4m3" if codes.dtype == torch.float8_e4m3fn else "e5m2"
+            call.scope.note_grid(call.node.outputs[0], Grid(wide, element=element))
+        return codes.to(scale.dtype) * wide
+    zero = spread(call.tensor(2), codes, axis, block) if call.given(2) else None
+    whole = codes.to(scale.dtype)
+    values = (whole if zero is None else whole - zero.to(scale.dtype)) * wide
+    if call.scope.is_folding:
+        _note(call, wide, zero)
+    return values
+
+
+def _note(call: Call, scale: Tensor, zero: Tensor | None) -> None:
+    """Remember the grid of a weight, where its zero is one number."""
+    kind = call.scope.constants[call.name(0)].kind
+    first = 0 if zero is None else int(zero.reshape(-1)[0])
+    if kind in BITS and (zero is None or bool((zero == first).all())):
+        grid = Grid(scale, first, *bounds_of(kind))
+        call.scope.note_grid(call.node.outputs[0], grid)
+
+
+@operator("QuantizeLinear")
+def _quantize(call: Call) -> Any:
+    x, scale = call.tensor(0), call.tensor(1)
+    axis, block = call.attribute("axis", 1), call.attribute("block_size", 0)
+    kind = call.scope.constants[call.name(2)].kind if call.constant(2) is not None else "UINT8"
+    if kind not in BITS:
+        raise ValueError(f"to type {kind}. Allowed: {', '.join(BITS)}")
+    whole = torch.round(x / spread(scale, x, axis, block))
+    if call.given(2):
+        whole = whole + spread(call.tensor(2), x, axis, block).to(x.dtype)
+    held = {"INT8": torch.int8, "UINT8": torch.uint8, "INT4": torch.int8, "UINT4": torch.uint8}
+    if call.scope.is_folding:
+        call.scope.note_kind(call.node.outputs[0], kind)
+    return whole.clamp(*bounds_of(kind)).to(held.get(kind, torch.int32))
+
+
+def quant_bounds(bits: float, is_signed: bool, is_narrow: bool) -> tuple[int, int]:
+    """The whole numbers of a `Quant` of QONNX."""
+    if not 1 <= bits <= 32 or bits != int(bits):
+        raise ValueError(f"bit width {bits}. Allowed: whole numbers from 1 to 32")
+    width = int(bits)
+    if not is_signed:
+        return 0, 2**width - 1 - is_narrow
+    return -(2 ** (width - 1)) + is_narrow, 2 ** (width - 1) - 1
+
+
+def check_rounding(call: Call) -> None:
+    """Refuse a `Quant` that rounds otherwise than to the nearest even."""
+    mode = call.attribute("rounding_mode", "ROUND")
+    if mode.upper() not in ("ROUND", "HALF_EVEN"):
+        raise ValueError(f"rounding_mode {mode:.40}. Allowed: ROUND, HALF_EVEN")
+
+
+def _quant(call: Call) -> Any:
+    """A `Quant` of QONNX."""
+    check_rounding(call)
+    x, scale = call.tensor(0), call.tensor(1)
+    zero, bits = call.number(2), call.number(3)
+    signs = bool(call.attribute("signed", 1)), bool(call.attribute("narrow", 0))
+    low, high = quant_bounds(bits, *signs)
+    if call.scope.is_folding and zero == int(zero):
+        grid = Grid(scale if scale.numel() > 1 else scale.reshape(()), int(zero), low, high)
+        call.scope.note_grid(call.node.outputs[0], grid)
+    whole = torch.clamp(torch.round(x / scale + zero), low, high)
+    y = (whole - zero) * scale
+    return torch.where(y == 0, 0.0, y)
+
+
+for _domain in DOMAINS:
+    operator("Quant", "IntQuant", domain=_domain)(_quant)

@@ -1,0 +1,229 @@
+"""Operators over whole dimensions: sums, products of matrices, losses, pooling."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator as python
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chop.export.onnx_import.call import OPERATORS, Call, check_made, operator
+from chop.export.onnx_import.file import MAIN
+from chop.export.onnx_import.values import Ints
+
+Reduction = Callable[[Tensor, list[int], bool], Tensor]
+
+
+def _prod(x: Tensor, axes: list[int], keep: bool) -> Tensor:
+    for axis in sorted((a % x.dim() for a in axes), reverse=True):
+        x = torch.prod(x, axis, keepdim=keep)
+    return x
+
+
+REDUCTIONS: dict[str, Reduction] = {
+    "ReduceL1": lambda x, axes, keep: torch.sum(torch.abs(x), axes, keepdim=keep),
+    "ReduceL2": lambda x, axes, keep: torch.sqrt(torch.sum(x * x, axes, keepdim=keep)),
+    "ReduceLogSum": lambda x, axes, keep: torch.log(torch.sum(x, axes, keepdim=keep)),
+    "ReduceLogSumExp": lambda x, axes, keep: torch.logsumexp(x, axes, keepdim=keep),
+    "ReduceMax": lambda x, axes, keep: torch.amax(x, axes, keepdim=keep),
+    "ReduceMean": lambda x, axes, keep: torch.mean(x, axes, keepdim=keep),
+    "ReduceMin": lambda x, axes, keep: torch.amin(x, axes, keepdim=keep),
+    "ReduceProd": _prod,
+    "ReduceSum": lambda x, axes, keep: torch.sum(x, axes, keepdim=keep, dtype=x.dtype),
+    "ReduceSumSquare": lambda x, axes, keep: torch.sum(x * x, axes, keepdim=keep, dtype=x.dtype),
+}
+OF_NUMBERS: dict[str, Callable[[list[Any]], Any]] = {
+    "ReduceMax": max,
+    "ReduceMin": min,
+    "ReduceProd": lambda values: functools.reduce(python.mul, values, 1),
+    "ReduceSum": lambda values: functools.reduce(python.add, values, 0),
+}
+
+
+def _reduce(call: Call) -> Any:
+    name = call.node.operator
+    axes, keep = call.option("axes", 1), bool(call.attribute("keepdims", 1))
+    if call.is_host(0) and name in OF_NUMBERS:
+        made = OF_NUMBERS[name](call.numbers(0))
+        return Ints([made]) if keep else made
+    x = call.tensor(0)
+    if not axes and call.attribute("noop_with_empty_axes", 0):
+        return x
+    return REDUCTIONS[name](x, axes or list(range(x.dim())), keep) if x.dim() else x
+
+
+OPERATORS |= {(MAIN, name): _reduce for name in REDUCTIONS}
+
+
+@operator("ArgMax", "ArgMin")
+def _arg_extreme(call: Call) -> Any:
+    x, axis = call.tensor(0), call.attribute("axis", 0)
+    function = torch.argmax if call.node.operator == "ArgMax" else torch.argmin
+    keep = bool(call.attribute("keepdims", 1))
+    if call.attribute("select_last_index", 0):
+        return x.shape[axis] - 1 - function(torch.flip(x, [axis]), axis, keepdim=keep)
+    return function(x, axis, keepdim=keep)
+
+
+@operator("TopK")
+def _top_k(call: Call) -> Any:
+    count = call.option("k", 1)
+    count = count[0] if isinstance(count, list) else count
+    flags = (bool(call.attribute("largest", 1)), bool(call.attribute("sorted", 1)))
+    found = torch.topk(call.tensor(0), count, call.attribute("axis", -1), *flags)
+    return found[0], found[1]
+
+
+@operator("CumSum")
+def _cum_sum(call: Call) -> Any:
+    x, axis = call.tensor(0), call.number(1)
+    is_back = bool(call.attribute("reverse", 0))
+    x = torch.flip(x, [axis]) if is_back else x
+    made = torch.cumsum(x, axis, dtype=x.dtype)
+    made = made - x if call.attribute("exclusive", 0) else made
+    return torch.flip(made, [axis]) if is_back else made
+
+
+@operator("MatMul")
+def _mat_mul(call: Call) -> Any:
+    return torch.matmul(call.tensor(0), call.tensor(1))
+
+
+@operator("Gemm")
+def _gemm(call: Call) -> Any:
+    a, b = call.tensor(0), call.tensor(1)
+    a = a.t() if call.attribute("transA", 0) else a
+    b = b.t() if call.attribute("transB", 0) else b
+    made = torch.matmul(a, b) * call.attribute("alpha", 1.0)
+    return made + call.tensor(2) * call.attribute("beta", 1.0) if call.given(2) else made
+
+
+@operator("Einsum")
+def _einsum(call: Call) -> Any:
+    return torch.einsum(call.attribute("equation"), *(call.tensor(i) for i in range(call.count)))
+
+
+@operator("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+def _cross_entropy(call: Call) -> Any:
+    settings: dict[str, Any] = {
+        "weight": call.optional(2),
+        "ignore_index": call.attribute("ignore_index", -100),
+        "reduction": call.attribute("reduction", "mean"),
+    }
+    x, labels = call.tensor(0), call.tensor(1)
+    if call.node.operator.startswith("Negative"):
+        return F.nll_loss(x, labels, **settings)
+    loss = F.cross_entropy(x, labels, **settings)
+    return (loss, F.log_softmax(x, 1)) if len(call.node.outputs) > 1 else loss
+
+
+# -- pooling ---------------------------------------------------------------------------------
+
+
+@operator("GlobalAveragePool", "GlobalMaxPool")
+def _global_pool(call: Call) -> Any:
+    x = call.tensor(0)
+    axes = list(range(2, x.dim()))
+    is_max = call.node.operator == "GlobalMaxPool"
+    return torch.amax(x, axes, keepdim=True) if is_max else torch.mean(x, axes, keepdim=True)
+
+
+def paddings(call: Call, x: Tensor, kernel: list[int], stride: list[int]) -> list[tuple[int, int]]:
+    """What is put before and after each dimension of space."""
+    rank, auto = len(kernel), call.attribute("auto_pad", "NOTSET")
+    spread = call.attribute("dilations", [1] * rank)
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        found = []
+        for i in range(rank):
+            size = int(x.shape[i + 2])
+            reach = (kernel[i] - 1) * spread[i] + 1
+            lack = max((-(-size // stride[i]) - 1) * stride[i] + reach - size, 0)
+            low, high = lack // 2, lack - lack // 2
+            found.append((low, high) if auto == "SAME_UPPER" else (high, low))
+        return found
+    given = call.attribute("pads", [0] * 2 * rank) if auto == "NOTSET" else [0] * 2 * rank
+    if len(given) != 2 * rank or min(given) < 0 or max(given) > 1 << 20:
+        raise ValueError(f"pads {given[:8]}")
+    return [(given[i], given[i + rank]) for i in range(rank)]
+
+
+def is_even(pads: list[tuple[int, int]]) -> bool:
+    """Whether both sides of every dimension get the same."""
+    return all(low == high for low, high in pads)
+
+
+def padded(x: Tensor, pads: list[tuple[int, int]], value: float = 0.0) -> Tensor:
+    """`x` with `value` around."""
+    flat = [p for pair in reversed(pads) for p in pair]
+    check_made(math.prod(s + sum(p) for s, p in zip(x.shape[2:], pads, strict=True)))
+    return F.pad(x, flat, value=value) if any(flat) else x
+
+
+@operator("MaxPool")
+def _max_pool(call: Call) -> Any:
+    if len(call.node.outputs) > 1:
+        raise ValueError("its second output, the places of the maxima, is not read")
+    x, kernel = call.tensor(0), call.attribute("kernel_shape")
+    rank = len(kernel)
+    stride = call.attribute("strides", [1] * rank)
+    pads = paddings(call, x, kernel, stride)
+    settings = {
+        "stride": stride,
+        "dilation": call.attribute("dilations", [1] * rank),
+        "ceil_mode": bool(call.attribute("ceil_mode", 0)),
+    }
+    function = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[rank - 1]
+    fits = is_even(pads) and all(2 * p[0] <= k for p, k in zip(pads, kernel, strict=True))
+    if fits:
+        return function(x, kernel, padding=[p[0] for p in pads], **settings)
+    return function(padded(x, pads, -math.inf), kernel, **settings)
+
+
+@operator("AveragePool")
+def _average_pool(call: Call) -> Any:
+    x, kernel = call.tensor(0), call.attribute("kernel_shape")
+    rank = len(kernel)
+    stride = call.attribute("strides", [1] * rank)
+    pads, counts = paddings(call, x, kernel, stride), bool(call.attribute("count_include_pad", 0))
+    if any(d != 1 for d in call.attribute("dilations", [1] * rank)):
+        raise ValueError("dilations other than 1")
+    function: Any = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
+    settings = {"stride": stride, "ceil_mode": bool(call.attribute("ceil_mode", 0))}
+    if is_even(pads):
+        sides = [p[0] for p in pads]
+        return function(x, kernel, padding=sides, count_include_pad=counts, **settings)
+    made = function(padded(x, pads), kernel, **settings)
+    if counts:
+        return made
+    return made / function(padded(torch.ones_like(x), pads), kernel, **settings)
+
+
+@operator("Resize", "Upsample")
+def _resize(call: Call) -> Any:
+    is_new = call.node.operator == "Resize" and call.version >= 11
+    x, scales, sizes = call.tensor(0), None, None
+    place = 2 if is_new else 1
+    if call.given(place) and len(call.numbers(place)):
+        scales = call.numbers(place)[2:]
+    elif call.attribute("scales"):
+        scales = call.attribute("scales")[2:]
+    if call.given(3):
+        sizes = call.numbers(3)[2:]
+    mode = call.attribute("mode", "nearest")
+    way = call.attribute("coordinate_transformation_mode", "half_pixel" if is_new else "asymmetric")
+    names = {"linear": {3: "linear", 4: "bilinear", 5: "trilinear"}, "cubic": {4: "bicubic"}}
+    check_made(math.prod(sizes or [s * f for s, f in zip(x.shape[2:], scales or [], strict=True)]))
+    if mode == "nearest":
+        near = call.attribute("nearest_mode", "round_prefer_floor" if is_new else "floor")
+        if way != "asymmetric" or near != "floor":
+            raise ValueError(f"nearest with {way}, {near}. Allowed: asymmetric, floor")
+        return F.interpolate(x, sizes, scales, mode="nearest")
+    if way not in ("half_pixel", "pytorch_half_pixel", "align_corners") or mode not in names:
+        raise ValueError(f"mode {mode} with {way}")
+    how = names[mode][x.dim()]
+    return F.interpolate(x, sizes, scales, mode=how, align_corners=way == "align_corners")

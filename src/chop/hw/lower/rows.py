@@ -1,0 +1,68 @@
+"""What the lowerings of ops over rows share: softmax and the norms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, fx
+
+from chop.errors import ConfigError
+from chop.hw.component import Component
+from chop.hw.golden import Fixed, Ints
+from chop.hw.lower.engine import Lowerer, Value, row_major
+from chop.ir.arguments import named_arguments
+from chop.ir.ops import node_module
+from chop.nn.quantized.integer import node_arithmetic
+
+
+def require_integers(low: Lowerer, node: fx.Node) -> None:
+    """Refuse an op that the model computes in floating point: hardware has other results."""
+    if node_arithmetic(node) != "integer":
+        raise low.refuse(
+            node,
+            "it is computed in floating point, which hardware has not",
+            "Quantise it to 'integer' with data_in, data_out and arithmetic = 'integer'",
+        )
+
+
+def row_operand(low: Lowerer, node: fx.Node) -> Value:
+    """The operand of `node`, streamed row by row."""
+    value = low.operand(node)
+    return low.arrange(node, value, row_major(value.shape), value.shape)
+
+
+def add_rows(low: Lowerer, node: fx.Node, value: Value, component: Component) -> Value:
+    """The stage of a node whose result has the shape of its operand."""
+    return replace(value, wire=low.add(node, component, value))
+
+
+def made(low: Lowerer, node: fx.Node, component: Any, *arguments: Any) -> Component:
+    """The component; what it cannot be made with is refused by the name of the node."""
+    try:
+        built: Component = component(*arguments)
+    except ConfigError as error:
+        raise low.refuse(
+            node, str(error).rstrip("."), "Quantise its operand: data_in_width"
+        ) from error
+    return built
+
+
+def constant(low: Lowerer, node: fx.Node, name: str) -> Tensor | None:
+    """A parameter: of the module, or the attribute that the function is called with."""
+    if node.op == "call_module":
+        return getattr(node_module(node), name, None)
+    given = dict(named_arguments(node)).get(name)
+    if given is None:
+        return None
+    if not isinstance(given, fx.Node) or given.op != "get_attr":
+        raise low.refuse(node, f"its {name} is computed", "Allowed: parameters of the model")
+    found: Any = low.graph.model
+    for part in str(given.target).split("."):
+        found = getattr(found, part)
+    return found  # type: ignore[no-any-return]
+
+
+def codes_of(tensor: Tensor, number: Fixed) -> Ints:
+    """The codes of a parameter."""
+    return number.encode(tensor.detach().double().cpu().numpy().reshape(-1))

@@ -1,0 +1,193 @@
+"""Linear layers whose weights have at most two of every four neighbours that are not zero.
+
+Such a weight is kept as two values and two places of each four, 9/16 of its bytes at 16 bits. GPUs
+multiply with it at up to twice the speed; torch's `to_sparse_semi_structured` makes the form that
+they read. Elsewhere the layer computes with the weight written out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from chop.errors import ConfigError
+
+GROUP, KEPT = 4, 2
+ROWS, COLUMNS = 32, 64
+"""What the sizes of a weight must be multiples of, for either of torch's two backends."""
+SPARSE_DTYPES = (torch.bfloat16, torch.float16)
+"""Types that GPUs multiply with in this form; others are written out."""
+
+
+def two_of_four_fault(weight: Tensor) -> str | None:
+    """Why `weight` cannot be kept so, with row and group; None where it can.
+
+    >>> two_of_four_fault(torch.ones(32, 64))
+    'row 0, group 0 (columns 0 to 3) has 4 values that are not zero; 2 are allowed'
+    """
+    rows, columns = weight.shape
+    if rows % ROWS or columns % COLUMNS or not weight.numel():
+        return (
+            f"its weight is [{rows}, {columns}]; outputs must be a multiple of {ROWS} and inputs "
+            f"of {COLUMNS}"
+        )
+    counts = (weight.detach() != 0).reshape(rows, -1, GROUP).sum(-1)
+    if int(counts.max()) <= KEPT:
+        return None
+    row, group = (counts > KEPT).nonzero()[0].tolist()
+    first = group * GROUP
+    return (
+        f"row {row}, group {group} (columns {first} to {first + GROUP - 1}) has "
+        f"{int(counts[row, group])} values that are not zero; {KEPT} are allowed"
+    )
+
+
+def pack_two_of_four(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The two values of each four as (rows, columns / 2), and their places, two groups a byte.
+
+    A place has two bits; that of the first value is lower, and so is the first group.
+    """
+    rows = weight.shape[0]
+    groups = weight.detach().reshape(rows, -1, GROUP)
+    order = (groups == 0).to(torch.uint8).argsort(dim=-1, stable=True)
+    places = order[..., :KEPT].sort(dim=-1).values
+    values = groups.gather(-1, places).reshape(rows, -1).contiguous()
+    codes = (places[..., 0] | places[..., 1] << 2).to(torch.uint8)
+    return values, codes[:, 0::2] | codes[:, 1::2] << 4
+
+
+def unpack_two_of_four(values: Tensor, indices: Tensor) -> Tensor:
+    """The weight written out, with its zeros."""
+    rows = values.shape[0]
+    codes = torch.stack((indices & 15, indices >> 4), dim=-1).reshape(rows, -1)
+    places = torch.stack((codes & 3, codes >> 2), dim=-1).long()
+    pairs = values.reshape(rows, -1, KEPT)
+    groups = values.new_zeros(rows, pairs.shape[1], GROUP)
+    return groups.scatter(-1, places, pairs).reshape(rows, -1)
+
+
+def _has_cusparselt() -> bool:
+    return bool(torch.backends.cusparselt.is_available())
+
+
+def fastest_algorithm(packed: Tensor, x: Tensor) -> int:
+    """The algorithm of cuSPARSELt that multiplies a packed weight and rows `x` fastest."""
+    places: Any = torch._C
+    if hasattr(places, "_cusparselt"):  # from torch 2.7 on; the older way warns
+        return int(places._cusparselt.mm_search(packed, x.t(), None, None, None, False)[0])
+    return int(torch._cslt_sparse_mm_search(packed, x.t()))
+
+
+def sparse_form(weight: Tensor) -> Tensor:
+    """A 2:4 weight on a GPU as torch's semi-structured tensor; cuSPARSELt's where torch has it."""
+    kind: Any = torch.sparse.SparseSemiStructuredTensorCUTLASS
+    if _has_cusparselt():
+        kind = torch.sparse.SparseSemiStructuredTensorCUSPARSELT
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*SparseSemiStructuredTensor is in prototype")
+        made: Tensor = kind.from_dense(weight.contiguous())
+    return made
+
+
+class SemiStructuredLinear(nn.Module):
+    """A linear layer on a 2:4 weight.
+
+    `values` and `indices` are buffers: they are saved, move and copy, and do not train; the bias
+    stays a parameter, and gradients pass through to the input. On a GPU and in 16 bits the first
+    call makes torch's form of the weight, which is not saved.
+
+    >>> linear = nn.Linear(64, 32)
+    >>> linear.weight = nn.Parameter(torch.tensor([1.0, 0.0, 0.0, 2.0]).repeat(32, 16))
+    >>> layer = SemiStructuredLinear.from_linear(linear)
+    >>> layer.values.shape, layer.indices.shape, layer(torch.ones(3, 64)).shape
+    (torch.Size([32, 32]), torch.Size([32, 8]), torch.Size([3, 32]))
+    """
+
+    mase_leaf: ClassVar[bool] = True
+    values: Tensor
+    indices: Tensor
+    bias: Tensor | None
+
+    def __init__(self, values: Tensor, indices: Tensor, bias: nn.Parameter | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = values.shape[0], 2 * values.shape[1]
+        self.register_buffer("values", values)
+        self.register_buffer("indices", indices)
+        self.register_parameter("bias", bias)
+        self._sparse: Tensor | None = None
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear) -> SemiStructuredLinear:
+        """`linear`, whose weight is 2:4, on that weight packed."""
+        fault = two_of_four_fault(linear.weight)
+        if fault is not None:
+            raise ConfigError(f"SemiStructuredLinear: {fault}.")
+        bias: Any = linear.bias
+        return cls(*pack_two_of_four(linear.weight), bias).train(linear.training)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weight."""
+        return self.values.dtype
+
+    def float_weight(self) -> Tensor:
+        """The weight written out, with its zeros."""
+        return unpack_two_of_four(self.values, self.indices)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` times the transposed weight plus bias."""
+        if not self._runs_sparse(x):
+            return F.linear(x, self.float_weight(), self.bias)
+        if self._sparse is None:
+            self._make_sparse()
+        bias = None if self.bias is None else self.bias.detach()
+        return F.linear(x.detach(), self._sparse, bias)  # type: ignore[arg-type]
+
+    def search(self, rows: int) -> int | None:
+        """Let cuSPARSELt look for its fastest algorithm at so many rows; all calls then take it.
+
+        What it is called; None where there is nothing to choose (no GPU, 32 bits, CUTLASS). It is
+        not saved.
+        """
+        if not self.values.is_cuda or self.dtype not in SPARSE_DTYPES or not _has_cusparselt():
+            return None
+        if self._sparse is None:
+            self._make_sparse()
+        x = self.values.new_empty(-(-rows // 8) * 8, self.in_features)
+        sparse: Any = self._sparse
+        found = fastest_algorithm(sparse.packed, x)
+        sparse.alg_id_cusparselt = found
+        return found
+
+    def _runs_sparse(self, x: Tensor) -> bool:
+        """Whether the GPU's product takes `x`; it has no gradients."""
+        if not x.is_cuda or x.dtype != self.dtype or self.dtype not in SPARSE_DTYPES:
+            return False
+        trains = x.requires_grad or (self.bias is not None and self.bias.requires_grad)
+        return not (torch.is_grad_enabled() and trains) and not isinstance(x, FakeTensor)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _make_sparse(self) -> None:
+        with torch.inference_mode(False), torch.no_grad():
+            self._sparse = sparse_form(self.float_weight())
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        self._sparse = None  # of another device or type
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._sparse = None
+        super()._load_from_state_dict(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_sparse": None}
+
+    def extra_repr(self) -> str:
+        """Sizes, for printing."""
+        return f"in_features={self.in_features}, out_features={self.out_features}, 2:4"

@@ -1,0 +1,90 @@
+"""Calls that compute in integers, as hardware does: `arithmetic = "integer"` in their config.
+
+The values are those of the integers; the gradient is that of the op in floating point between its
+formats, so that training goes through the hardware's own results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from chop.errors import ConfigError
+from chop.ir.ops import Compute, node_module
+from chop.ir.ops.integer import IntegerCall
+from chop.nn.quantizers import Bypass, Integer, Quantizer
+from chop.nn.quantizers.arithmetic.codes import LARGEST_WIDTH
+from chop.nn.quantizers.operands import ARITHMETIC, ARITHMETICS
+
+DATA_OUT = "data_out"
+"""The role of a result; it passes unchanged unless the config speaks of it."""
+
+
+def is_integer(compute: Compute, config: Mapping[str, Any] | None) -> bool:
+    """Whether the op has integer arithmetic of its own and `config` asks for it."""
+    return compute.integer is not None and (config or {}).get(ARITHMETIC) == "integer"
+
+
+def check_integers(
+    compute: Compute, config: Mapping[str, Any], quantizers: Mapping[str, Quantizer], where: str
+) -> None:
+    """Refuse formats that integers cannot be computed in; `where` is the path of the config."""
+    is_bypassed = all(isinstance(q, Bypass) for q in quantizers.values())
+    if is_bypassed or not is_integer(compute, config):
+        return
+    for role, form in quantizers.items():
+        if not isinstance(form, Integer):
+            raise ConfigError(
+                f"{where}: arithmetic = 'integer' needs a format of {role}. "
+                f"Set {role}_width and {role}_frac_width."
+            )
+        if form.rounding == "stochastic":
+            raise ConfigError(f"{where}.{role}_rounding: 'stochastic' has no integer arithmetic.")
+        if role != DATA_OUT and form.width > LARGEST_WIDTH:
+            raise ConfigError(
+                f"{where}.{role}_width: at most {LARGEST_WIDTH} with arithmetic = 'integer', got "
+                f"{form.width}."
+            )
+
+
+def compute_integers(
+    compute: Compute,
+    quantizers: Mapping[str, Quantizer],
+    operand: Tensor,
+    setting: Callable[[str, Any], Any],
+    function: Callable[[Tensor], Tensor],
+    key: Any,
+) -> Tensor:
+    """The values of the op in integers."""
+    assert compute.integer is not None, "asked for an op without integer arithmetic"
+    formats = {role: form for role, form in quantizers.items() if isinstance(form, Integer)}
+    with torch.no_grad():
+        return compute.integer(IntegerCall(operand, formats, setting, function, key))
+
+
+def with_gradient_of(values: Tensor, result: Tensor) -> Tensor:
+    """`values`, with the gradient of `result`."""
+    found: Tensor = _InsteadOf.apply(result, values)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _InsteadOf(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, result: Tensor, values: Tensor) -> Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
+
+
+def node_arithmetic(node: fx.Node) -> str:
+    """How a node of a graph computes: by the config of its layer or of its call."""
+    config = node.kwargs.get("config") if node.op == "call_function" else None
+    if node.op == "call_module":
+        config = getattr(node_module(node), "config", None)
+    told = config.get(ARITHMETIC) if isinstance(config, Mapping) else None
+    return str(told or ARITHMETICS[0])

@@ -1,0 +1,143 @@
+"""HTML for notebooks: tables, pictures and whole pages, self-contained and of bounded size.
+
+Text is escaped, colours are those of the notebook, and nothing is fetched. Where rows are left out
+the table says how many.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+MOST_ROWS = 200
+"""Rows of a table that are shown."""
+LONGEST = 120
+"""Characters of a cell that are shown."""
+STYLE = (
+    "<style>.mase-nb{font:13px/1.45 system-ui,sans-serif;color:inherit}"
+    ".mase-nb table{border-collapse:collapse;margin:6px 0}"
+    ".mase-nb th,.mase-nb td{padding:2px 9px;text-align:left;border-bottom:1px solid "
+    "color-mix(in srgb,currentColor 18%,transparent);background:none;white-space:nowrap}"
+    ".mase-nb .n{text-align:right;font-variant-numeric:tabular-nums}"
+    ".mase-nb .note{opacity:.7}.mase-nb .scroll{max-height:420px;overflow:auto}"
+    ".mase-nb iframe{width:100%;border:1px solid color-mix(in srgb,currentColor 18%,transparent);"
+    "border-radius:8px}.mase-nb svg{color:inherit;max-width:100%}</style>"
+)
+
+
+def shown(*parts: str) -> str:
+    """Parts of HTML as what a notebook shows."""
+    return f'<div class="mase-nb">{STYLE}{"".join(parts)}</div>'
+
+
+def text(value: Any) -> str:
+    """A value as HTML: escaped, and cut where it is long."""
+    if isinstance(value, float):
+        value = f"{value:.6g}"
+    told = str(value)
+    return html.escape(told if len(told) <= LONGEST else f"{told[: LONGEST - 1]}…")
+
+
+def heading(title: Any, *facts: Any) -> str:
+    """A line with a title and what else there is to say."""
+    told = " · ".join(text(fact) for fact in facts if fact not in (None, ""))
+    return f'<p><strong>{text(title)}</strong> <span class="note">{told}</span></p>'
+
+
+def note(words: Any) -> str:
+    """A line aside."""
+    return f'<p class="note">{text(words)}</p>'
+
+
+def table(rows: Sequence[Mapping[str, Any]], most: int = MOST_ROWS) -> str:
+    """Records as a table: a column for each key, at most `most` rows."""
+    columns = list(dict.fromkeys(key for row in rows[:most] for key in row))
+    head = "".join(f"<th>{text(column)}</th>" for column in columns)
+    body = "".join(f"<tr>{_cells(row, columns)}</tr>" for row in rows[:most])
+    left = len(rows) - most
+    more = note(f"{left} more rows are not shown.") if left > 0 else ""
+    made = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll">{made}</div>{more}'
+
+
+def _cells(row: Mapping[str, Any], columns: Iterable[str]) -> str:
+    made = []
+    for column in columns:
+        value = row.get(column, "")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        made.append(f'<td class="n">{text(value)}</td>' if is_number else f"<td>{text(value)}</td>")
+    return "".join(made)
+
+
+def frame(page: str, height: int, label: str) -> str:
+    """A whole page within the notebook: its scripts see nothing outside of it."""
+    return (
+        f'<iframe sandbox="allow-scripts" height="{height}" title="{text(label)}" '
+        f'srcdoc="{html.escape(page, quote=True)}"></iframe>'
+    )
+
+
+def details(summary: str, body: str) -> str:
+    """What is folded until it is asked for."""
+    return f"<details><summary>{text(summary)}</summary>{body}</details>"
+
+
+def scatter(
+    points: Sequence[tuple[float, float, str, bool]], x: str, y: str, *, joined: bool = True
+) -> str:
+    """Points (x, y, words, whether it is marked) as a picture; marked ones are joined by a line."""
+    if not points:
+        return ""
+    width, height, left, low = 460, 260, 64, 40
+    spans = [_span([p[0] for p in points]), _span([p[1] for p in points])]
+
+    def place(point: tuple[float, float, str, bool]) -> tuple[float, float]:
+        across = (point[0] - spans[0][0]) / (spans[0][1] - spans[0][0])
+        up = (point[1] - spans[1][0]) / (spans[1][1] - spans[1][0])
+        return left + across * (width - left - 12), (height - low) - up * (height - low - 12)
+
+    marked = sorted(p for p in points if p[3])
+    route = " ".join("{:.1f},{:.1f}".format(*place(p)) for p in marked)
+    line = f'<polyline points="{route}" fill="none" stroke="currentColor"/>' if joined else ""
+    dots = "".join(_dot(*place(p), p) for p in points)
+    return (
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        f'fill="currentColor" font-size="11">{line}{dots}'
+        f"{_axes(spans, (x, y), (width, height, left, low))}</svg>"
+    )
+
+
+def _span(values: list[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    room = (high - low or abs(high) or 1.0) * 0.05
+    return low - room, high + room
+
+
+def _dot(across: float, down: float, point: tuple[float, float, str, bool]) -> str:
+    shade = "" if point[3] else ' opacity="0.35"'
+    size = 4 if point[3] else 3
+    told = f"<title>{text(point[2])}</title>"
+    return f'<circle cx="{across:.1f}" cy="{down:.1f}" r="{size}"{shade}>{told}</circle>'
+
+
+def _axes(
+    spans: list[tuple[float, float]], names: tuple[str, str], sizes: tuple[int, int, int, int]
+) -> str:
+    width, height, left, low = sizes
+    base = height - low
+    path = (
+        f'<path d="M{left} 8V{base}H{width - 8}" fill="none" stroke="currentColor" opacity="0.5"/>'
+    )
+    labels = [
+        (left, base + 14, "start", f"{spans[0][0]:.4g}"),
+        (width - 8, base + 14, "end", f"{spans[0][1]:.4g}"),
+        (left - 5, base, "end", f"{spans[1][0]:.4g}"),
+        (left - 5, 16, "end", f"{spans[1][1]:.4g}"),
+        ((left + width) // 2, height - 8, "middle", names[0]),
+    ]
+    words = "".join(
+        f'<text x="{a}" y="{b}" text-anchor="{c}">{text(d)}</text>' for a, b, c, d in labels
+    )
+    turned = f'<text transform="translate(12 {base // 2}) rotate(-90)" text-anchor="middle">'
+    return f"{path}{words}{turned}{text(names[1])}</text>"
