@@ -16,6 +16,7 @@ from chop.hw.components import (
     BatchNorm,
     Concat,
     Conv2d,
+    Embedding,
     Fifo,
     Linear,
     Lut,
@@ -639,6 +640,21 @@ TILES = [
         "beat_q == last + 1'b1",
         "if (beat_q == last",
     ),
+    Mutant(
+        "rows of a table are a beat shorter",
+        "fixed_embedding",
+        "beat_q == BEAT_WIDTH'(BEATS - 1)",
+        "beat_q == BEAT_WIDTH'(BEATS - 2)",
+    ),
+    Mutant("there are rows past the last", "fixed_embedding", "number < WIDTH'(ROWS)", "1'b1"),
+    Mutant("a number leaves with its first beat", "fixed_embedding", "enable && is_last", "enable"),
+    Mutant(
+        "a row is read that no number asks for",
+        "fixed_embedding",
+        "read_valid_q <= number_valid;",
+        "read_valid_q <= 1'b1;",
+    ),
+    *no_reset("fixed_embedding", zeroed("read_valid_q", " ", "1'b0"), zeroed("beat_q", "       ")),
     *no_reset("stream_slice", ("beat_q", "if (rst) beat_q <= '0;", "")),
     *no_reset("stream_concat", zeroed("beat_q"), zeroed("turn_q", " ", "1'b0")),
     *no_reset(
@@ -730,6 +746,9 @@ def zoo():
     head = Linear(Stream((18,), 3, BYTE), random_weights(5, 18, 4), BYTE, 1)
     builder.output("data_out_1", builder.add("head", head, y))
     _products(builder)
+    numbers = builder.input("data_in_6", Stream((5,), 1, Fixed(3, 0, is_signed=False)))
+    rows = Embedding(builder.stream(numbers), rng.integers(-99, 99, (6, 6)), BYTE, 2)
+    builder.output("data_out_5", builder.add("words", rows, numbers))
     z = builder.input("data_in_2", Stream((18,), 2, BYTE))
     builder.output("data_out_3", builder.add("deep", Fifo(builder.stream(z), 256), z))
     return builder.build()

@@ -90,7 +90,7 @@ CASES = {
 }  # fmt: skip
 COVERED_ELSEWHERE = {
     "contiguous", "dropout1d", "dropout2d", "squeeze", "unsqueeze", "unflatten", "size", "getitem",
-    "layer_norm", "rms_norm", "softmax", "masked_fill",  # test_rows.py
+    "layer_norm", "rms_norm", "softmax", "masked_fill", "compare", "logical",  # test_rows.py
 }  # fmt: skip
 
 

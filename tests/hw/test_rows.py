@@ -193,6 +193,26 @@ def test_a_mask_is_a_stream_of_its_own(index, shape):
     assert lowered.components["softmax"].has_mask
 
 
+class Chosen(Masked):
+    """Masked where it is not kept; kept is what a number says."""
+
+    def forward(self, x, keep):
+        keep = ~(keep < 0.5)
+        return F.softmax(x.masked_fill((~keep)[:, None], self.fill), dim=-1)
+
+
+def test_masks_are_compared_and_turned():
+    inputs = torch.randn(2, 3, 4), torch.rand(2, 4)
+    graph = quantised(Chosen(), inputs, {"by": "type", "softmax": {"config": PART}})
+    keep = next(node for node in graph.fx_graph.nodes if node.target == "keep")
+    result = keep.meta["mase"]["common"]["results"]["data_out_0"]
+    result["type"], result["precision"] = "fixed", [3, 1]
+    lowered = lower(graph, Parallelism(2))
+    assert verify(graph, lowered, inputs).values > 0
+    kinds = [stage.component.kind for stage in lowered.design.stages]
+    assert kinds.count("fixed_lut") == 3
+
+
 def test_masks_that_hardware_has_not_are_refused():
     with pytest.raises(HardwareError, match=r"\(masked_fill\): value = -9.0. Allowed: minus inf"):
         lower(masked(Masked(-9.0)), Parallelism(2))

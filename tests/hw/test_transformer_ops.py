@@ -12,6 +12,12 @@ from chop.hw.exercise import exercise
 from chop.hw.lower import Parallelism, lower
 from chop.hw.simulate import Simulator
 from chop.hw.verify import verify
+from chop.ir.graph import MaseGraph
+from chop.passes import (
+    add_common_metadata_analysis_pass,
+    init_metadata_analysis_pass,
+    quantize_transform_pass,
+)
 
 TOKENS, HEADS, SIZE = 6, 2, 4
 
@@ -197,3 +203,21 @@ def test_a_block_of_attention_is_exact_in_rtl_and_runs_at_its_bound(tmp_path):
     assert verify(graph, lowered, x).values
     assert interval(lowered.design) == lowered.design.cycles()
     assert simulated(lowered, [x], tmp_path).is_exact
+
+
+def test_words_of_a_vocabulary_are_rows_of_a_memory():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(11, 4), nn.Linear(4, 2))
+    numbers = torch.randint(0, 11, (5, TOKENS), generator=torch.Generator().manual_seed(1))
+    graph = MaseGraph(model.eval(), dummy_in=numbers)
+    init_metadata_analysis_pass(graph)
+    add_common_metadata_analysis_pass(graph)
+    formats = {f"{role}_{key}": n for role in ("data_in", "weight", "bias")
+               for key, n in (("width", 8), ("frac_width", 5))}  # fmt: skip
+    rows = {k: v for k, v in formats.items() if k.startswith("weight")}
+    rules = {"linear": {"config": {"name": "integer", **formats}},
+             "embedding": {"config": {"name": "integer", **rows}}}  # fmt: skip
+    quantize_transform_pass(graph, {"by": "type", **rules})
+    lowered = lower(graph, Parallelism(2))
+    assert str(lowered.design.inputs["data_in_0"].format) == "UQ4.0"
+    assert verify(graph, lowered, numbers).values

@@ -50,7 +50,7 @@ def _value(
     model: Any, graph: MaseGraph, node: fx.Node, found: Mapping[str, Any], inputs: Any
 ) -> Any:
     if node.op == "placeholder":
-        return _brought(_typed(node, next(inputs)), result_format(node))
+        return _brought(next(inputs).to(_dtype(node)), result_format(node))
     if node.op == "get_attr":
         value: Any = model
         for part in str(node.target).split("."):
@@ -71,11 +71,11 @@ def _value(
     return _brought(_call(model, node, args, kwargs, formats), result_format(node))
 
 
-def _typed(node: fx.Node, x: Tensor) -> Tensor:
-    """An input in double precision; a mask is of truth values."""
-    results = mase_meta(node).common.results or {}
-    is_mask = results["data_out_0"].torch_dtype is torch.bool if "data_out_0" in results else False
-    return x.bool() if is_mask else x.double()
+def _dtype(node: fx.Node) -> torch.dtype:
+    """Doubles, but for an input of whole numbers."""
+    given = mase_meta(node).common["results"]["data_out_0"].torch_dtype
+    is_whole = given is not None and not given.is_floating_point
+    return given if is_whole and given is not None else torch.float64
 
 
 def _brought(value: Any, form: Integer | None) -> Any:

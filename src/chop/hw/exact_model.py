@@ -53,7 +53,7 @@ def op_name(graph: MaseGraph, node: fx.Node) -> str:
 
 def _value(graph: MaseGraph, node: fx.Node, found: Environment, inputs: Any) -> Any:
     if node.op == "placeholder":
-        return _brought(next(inputs), result_format(node))
+        return _input(node, next(inputs))
     if node.op == "get_attr":
         return _exact(_attribute(graph, node))
     given, named = fx.map_arg((node.args, dict(node.kwargs)), lambda n: found[n])
@@ -70,6 +70,15 @@ def _value(graph: MaseGraph, node: fx.Node, found: Environment, inputs: Any) -> 
     else:
         result = _called(node, given, named, formats)
     return _brought(result, result_format(node))
+
+
+def _input(node: fx.Node, x: Exact) -> Any:
+    """An input in its format; truth values are torch's."""
+    results = mase_meta(node).common.results or {}
+    is_truth = "data_out_0" in results and results["data_out_0"].torch_dtype is torch.bool
+    if is_truth:
+        return torch.from_numpy(x.codes.astype(bool))
+    return _brought(x, result_format(node))
 
 
 def _attribute(graph: MaseGraph, node: fx.Node) -> Any:

@@ -35,6 +35,7 @@ from chop.hw.exact_ops import MOVES, UNCHANGED
 from chop.hw.golden import Fixed, Ints
 from chop.hw.lower import Lowered, Value
 from chop.ir.graph import MaseGraph
+from chop.ir.ops import node_module
 from chop.nn.quantized.operands import format_text
 from chop.nn.quantizers import Integer
 
@@ -233,8 +234,16 @@ def _generated(graph: MaseGraph, lowered: Lowered) -> list[Tensor]:
             codes = np.concatenate([codes, _between(rng, form, (GENERATED, *shape))])
         else:
             codes = np.concatenate([codes, _spread(rng, form, (GENERATED, *shape))])
+        rows = [_table_rows(user) for user in node.users]
+        if any(rows):  # numbers of rows that there are
+            codes = np.minimum(codes, min(n for n in rows if n) - 1)
         found.append(torch.from_numpy(np.ldexp(codes, -form.frac_width)))
     return found
+
+
+def _table_rows(node: fx.Node) -> int:
+    module = node_module(node) if node.op == "call_module" else None
+    return int(getattr(module, "num_embeddings", 0))
 
 
 def _spread(rng: np.random.Generator, form: Fixed, shape: tuple[int, ...]) -> Any:

@@ -117,6 +117,12 @@ def test_what_integers_cannot_be_computed_in_is_refused(change, message):
         from_float(nn.LayerNorm(4), CONFIG | change, where="here")
 
 
+@pytest.mark.parametrize("layer", [nn.GroupNorm(2, 4), nn.MultiheadAttention(4, 2)], ids=str)
+def test_ops_without_integer_arithmetic_are_refused(layer):
+    with pytest.raises(ConfigError, match=r"here.arithmetic: this op has no integer arithmetic"):
+        from_float(layer, CONFIG, where="here")
+
+
 def test_other_formats_have_no_integer_arithmetic():
     config = {"name": "mxint", "data_in_width": 8, "arithmetic": "integer"}
     with pytest.raises(

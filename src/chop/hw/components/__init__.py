@@ -5,6 +5,7 @@ from chop.hw.rtl.fifo import Fifo
 from chop.hw.rtl.fixed_arithmetic import Add, Binary, Mul, Sub, WithConstant
 from chop.hw.rtl.fixed_batch_norm import BatchNorm
 from chop.hw.rtl.fixed_conv import Conv, Conv1d, Conv2d
+from chop.hw.rtl.fixed_embedding import Embedding
 from chop.hw.rtl.fixed_hard_activation import HardSigmoid, HardSwish
 from chop.hw.rtl.fixed_leaky_relu import LeakyRelu
 from chop.hw.rtl.fixed_linear import Linear, Weights
@@ -34,6 +35,7 @@ __all__ = [
     "Conv",
     "Conv1d",
     "Conv2d",
+    "Embedding",
     "Fifo",
     "Fork",
     "Gearbox",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError, HardwareError
 from chop.hw.component import Component
@@ -30,6 +30,8 @@ from chop.ir.ops import OPS, Op, find_op, node_module
 from chop.ir.trace.effects import is_in_place
 
 Shape = tuple[int, ...]
+TRUTH = Fixed(1, 0, is_signed=False)
+"""The format of truth values."""
 EXACT_WIDTH = 53
 """Bits of the widest output: a double holds its numbers."""
 
@@ -276,7 +278,10 @@ class Lowerer:
         if own is not None:
             return own
         if mase_meta(node).common["results"]["data_out_0"].torch_dtype is torch.bool:
-            return Fixed(1, 0, is_signed=False)
+            return TRUTH
+        rows = [_table_rows(user) for user in node.users if user in self.needed]
+        if rows and all(rows):  # numbers of the rows of tables
+            return Fixed(max(1, (max(rows) - 1).bit_length()), 0, is_signed=False)
         read = formats.formats_read(node, self._needed_op)
         listed = [number for number in read if number is not None]
         if not listed:
@@ -415,6 +420,12 @@ class Lowerer:
         """An error that names node, op, what was given and what is allowed."""
         op = find_op(node, self.graph.custom_ops)
         return HardwareError(f"node '{node.name}' ({op.name if op else '?'}): {what}. {allowed}.")
+
+
+def _table_rows(node: fx.Node) -> int:
+    """The rows of the table that `node` reads by number; 0 where it reads none."""
+    module = node_module(node) if node.op == "call_module" else None
+    return module.num_embeddings if isinstance(module, nn.Embedding) else 0
 
 
 def _results(given: Any) -> Iterator[Any]:

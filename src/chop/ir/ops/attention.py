@@ -10,6 +10,7 @@ from torch import Tensor
 
 from chop.ir.ops.by_name import layer
 from chop.ir.ops.compute import Parameters, computes
+from chop.ir.ops.integer import undefined
 from chop.ir.ops.row import BUILTIN_FUNC, MODULE, Shapes
 
 
@@ -102,7 +103,11 @@ ROWS = (
         macs=_multihead_macs,
         is_random=True,
         compute=computes(
-            "query* key* value*", None, _multihead_attention, parameters=_MULTIHEAD_PARAMETERS
+            "query* key* value*",
+            None,
+            _multihead_attention,
+            parameters=_MULTIHEAD_PARAMETERS,
+            integer=undefined,
         ),
     ),
     layer(
@@ -113,7 +118,9 @@ ROWS = (
         macs=_attention_macs,
         is_random=True,
         compute=computes(
-            "query* key* value* attn_mask dropout_p is_causal", F.scaled_dot_product_attention
+            "query* key* value* attn_mask dropout_p is_causal",
+            F.scaled_dot_product_attention,
+            integer=undefined,
         ),
         dims="attention",
         carries_factor=(2,),

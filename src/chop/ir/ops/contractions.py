@@ -99,6 +99,7 @@ ROWS = (
         reads_rows=True,
         compute=computes("input weight*", F.embedding, _embedding, unlike=(torch.embedding,)),
         dims="embedding",
+        rtl="fixed_embedding",
     ),
     Op(
         "experts",

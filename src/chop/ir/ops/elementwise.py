@@ -74,12 +74,13 @@ ROWS = (
     _elementwise("minimum", "minimum fmin"),
     _elementwise("addcmul", "addcmul addcdiv addcmul_ addcdiv_"),
     _elementwise("lerp"),
-    _elementwise("compare", "eq ne lt le gt ge isclose"),
+    _elementwise("compare", "eq ne lt le gt ge isclose", rtl="fixed_compare"),
     _elementwise("isin", dims=None),  # compares with every element of its second operand
     _elementwise(
         "logical",
         "logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not "
         "bitwise_xor and_ or_ xor not_ invert lshift rshift",
+        rtl="fixed_not",
     ),
     _elementwise("isnan", "isnan isinf isfinite nan_to_num"),
     _elementwise("where"),

@@ -62,6 +62,11 @@ def rms_norm(call: IntegerCall) -> Tensor:
     return norm.rms_norm(call.operand, shape, weight, eps, call.formats)
 
 
+def undefined(call: IntegerCall) -> Tensor:
+    """Of ops whose results are no sums of products and that have no integers yet: refused."""
+    raise ConfigError(f"{call.key}: has no integer arithmetic.")
+
+
 def by_table(call: IntegerCall) -> Tensor:
     """A function of one element."""
     numbers = (call.formats["data_in"], call.formats["data_out"])

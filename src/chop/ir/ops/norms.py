@@ -75,6 +75,7 @@ ROWS = (
             "input* num_groups weight* bias*",
             F.group_norm,
             lambda m, p, x: F.group_norm(x, m.num_groups, p[0], p[1], m.eps),
+            integer=integer.undefined,
         ),
         dims="norm_group",
     ),

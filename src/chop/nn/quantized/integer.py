@@ -14,7 +14,7 @@ from torch import Tensor, fx
 
 from chop.errors import ConfigError
 from chop.ir.ops import Compute, node_module
-from chop.ir.ops.integer import IntegerCall
+from chop.ir.ops.integer import IntegerCall, undefined
 from chop.nn.quantizers import Bypass, Integer, Quantizer
 from chop.nn.quantizers.arithmetic.codes import LARGEST_WIDTH
 from chop.nn.quantizers.operands import ARITHMETIC, ARITHMETICS
@@ -35,6 +35,11 @@ def check_integers(
     is_bypassed = all(isinstance(q, Bypass) for q in quantizers.values())
     if is_bypassed or not is_integer(compute, config):
         return
+    if compute.integer is undefined:
+        raise ConfigError(
+            f"{where}.{ARITHMETIC}: this op has no integer arithmetic. Allowed: 'float', or the "
+            f"products and the softmax that it consists of, one by one."
+        )
     for role, form in quantizers.items():
         if not isinstance(form, Integer):
             raise ConfigError(

@@ -18,6 +18,7 @@ from chop.hw.exact import Exact
 from chop.hw.exact_ops import Arguments, exact_op
 from chop.hw.golden import Fixed, Ints
 from chop.hw.lower import Lowerer, Value, lowers, unary
+from chop.hw.lower.engine import TRUTH
 from chop.hw.rtl.fixed_piecewise import Piecewise, along_lines, lines_of
 from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
 from chop.hw.stream import Stream, pack_words
@@ -104,6 +105,34 @@ def lower_table(low: Lowerer, node: fx.Node) -> Value:
         return Lut(source, number, _function(node))
 
     return unary(low, node, make)
+
+
+@lowers("fixed_compare")
+def lower_compare(low: Lowerer, node: fx.Node) -> Value:
+    """A table of truth values."""
+    if len(low.operands(node)) != 1 or "isclose" in str(node.target):
+        raise low.refuse(node, "two tensors", "Allowed: a tensor compared with a number")
+
+    def make(source: Stream) -> Component:
+        if source.format.width not in LUT_WIDTHS:
+            told = f"an operand of {source.format.width} bits"
+            raise low.refuse(node, told, f"Allowed: up to {LUT_WIDTHS[-1]}, for a table")
+        return Lut(source, TRUTH, _function(node))
+
+    return unary(low, node, make)
+
+
+@lowers("fixed_not")
+def lower_not(low: Lowerer, node: fx.Node) -> Value:
+    """The other truth value."""
+    name = str(getattr(node.target, "__name__", node.target))
+    value = low.operand(node)
+    if name not in NEGATIONS or low.stream(value).format != TRUTH:
+        raise low.refuse(node, name, f"Allowed of truth values: {', '.join(NEGATIONS)}")
+    return unary(low, node, lambda source: Lut(source, TRUTH, lambda x: x == 0))
+
+
+NEGATIONS = ("logical_not", "bitwise_not", "invert", "__invert__")
 
 
 def _function(node: fx.Node) -> Callable[[Any], Any]:

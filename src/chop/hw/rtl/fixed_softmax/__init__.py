@@ -19,6 +19,7 @@ from chop.hw.exact import Exact, rounded
 from chop.hw.exact_ops import LEAST, Arguments, exact_op, is_kept, refuse_setting
 from chop.hw.golden import Fixed, Ints
 from chop.hw.lower import Lowerer, Value, lowers
+from chop.hw.lower.engine import TRUTH
 from chop.hw.lower.rows import add_rows, made, require_integers, row_operand
 from chop.hw.rtl.row_buffer import FrontTwin, RowTwin, row_cost
 from chop.hw.samples import BIT, BYTE, COUNT, WIDE, stream
@@ -30,8 +31,6 @@ from chop.nn.quantizers import Integer
 from chop.nn.quantizers.arithmetic.softmax import LONGEST_ROW, MASKED, exponential_tables
 from chop.nn.quantizers.arithmetic.tables import RECIPROCAL_FRAC, reciprocal_table
 
-MASK = Fixed(1, 0, is_signed=False)
-"""The format of a mask."""
 WIDEST = 16
 MAX_LATENCY, R_LATENCY, OUT_LATENCY = 2, 6, 2
 """Registers from an element to the maximum, from the exponentials to the reciprocal of their sum,
@@ -57,7 +56,7 @@ class Softmax(Component):
                 f"fixed_softmax: an operand has up to {WIDEST} bits and rows of up to "
                 f"{LONGEST_ROW}, got {self.source.format} and {self.source.shape[-1]}."
             )
-        mask = (replace(self.source, format=MASK),) if self.has_mask else ()
+        mask = (replace(self.source, format=TRUTH),) if self.has_mask else ()
         object.__setattr__(self, "inputs", (self.source, *mask))
         object.__setattr__(self, "outputs", (replace(self.source, format=self.format),))
 
@@ -263,9 +262,8 @@ def _exact_row(row: list[int], keep: list[bool], number: Any) -> list[int]:
 def exact_masked_fill(a: Arguments) -> Exact:
     """The input, and a number below all others where the mask is set."""
     x: Exact = a["input"]
-    mask = a["mask"]
+    mask = a["mask"]  # torch's truth values
     if not isinstance(a.get("value"), int | float) or a["value"] > float(LEAST):
         raise refuse_setting("value", a.get("value"), "minus infinity")
     least = LEAST * x.divisor << x.frac_width
-    is_masked = np.asarray(mask.codes if isinstance(mask, Exact) else mask).astype(bool)
-    return x.take(np.where(is_masked, least, x.codes.astype(object)))
+    return x.take(np.where(np.asarray(mask, dtype=bool), least, x.codes.astype(object)))

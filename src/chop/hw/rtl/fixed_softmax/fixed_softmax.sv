@@ -210,7 +210,7 @@ module fixed_softmax #(
       assign exps[lane*EXP_WIDTH+:EXP_WIDTH] = read_keep_q[lane] ? entry_q : '0;
     end
     assign exps_valid = read_valid_q;
-    wire logic unused_ok = &{1'b0, FINE_INIT_FILE};
+    wire logic unused_ok = &{1'b0, FINE_INIT_FILE == ""};
   end
 
   // -- the reciprocal of each row's sum: with the last beat of a row it is right ------------------
