@@ -147,6 +147,7 @@ CASES: dict[str, PassCase] = {
         lambda graph: {"inputs": ["relu"], "outputs": ["fc2"]}, models=(MLP,), is_idempotent=False
     ),
     "fold_constants_transform_pass": PassCase(),
+    "decompose_attention_transform_pass": PassCase(),
     "fuse_attention_transform_pass": PassCase(),
     "fuse_conv_bn_transform_pass": PassCase(),
     "fuse_lora_weights_transform_pass": PassCase(),

@@ -83,7 +83,7 @@ ROWS = (
         rtl="fixed_not",
     ),
     _elementwise("isnan", "isnan isinf isfinite nan_to_num"),
-    _elementwise("where"),
+    _elementwise("where", rtl="mask"),
     _elementwise("masked_fill", "masked_fill masked_fill_", rtl="mask"),
     Op("rotary", IMPLICIT_FUNC, flops_per_output=3),
 )

@@ -102,6 +102,8 @@ class Embedding(Component):
 def lower_embedding(low: Lowerer, node: fx.Node) -> Value:
     """The rows of the weight, in its format, then cast."""
     weight, _ = parameters_of(low, node)
+    if low.setting(node, "max_norm", None) is not None:
+        raise low.refuse(node, "max_norm", "Allowed: rows as they are")
     value = low.operand(node)
     value = low.arrange(node, value, row_major(value.shape), value.shape)
     weights = weights_of(node, weight, None)

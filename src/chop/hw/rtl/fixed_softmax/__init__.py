@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import fx
@@ -163,15 +163,16 @@ def lower_softmax(low: Lowerer, node: fx.Node) -> Value:
         raise low.refuse(node, f"dim = {dim}", "Allowed: the last dimension")
     stream, number = low.stream(value), low.result_format(node)
     (filled,) = low.operands(node)
-    if low.op(filled) is not OPS["masked_fill"]:
+    kind = MASKS.get(low.op(filled).name)
+    if kind is None:
         return add_rows(low, node, value, made(low, node, Softmax, stream, number))
-    component = made(low, node, Softmax, stream, number, True, False)
-    return replace(value, wire=low.add(node, component, value, _mask(low, filled, value)))
+    component = made(low, node, Softmax, stream, number, True, kind.is_kept)
+    mask = _mask(low, filled, low.operand(filled, kind.mask), value)
+    return replace(value, wire=low.add(node, component, value, mask))
 
 
-def _mask(low: Lowerer, filled: fx.Node, value: Value) -> Value:
-    """The mask of `masked_fill`, in the shape of `value`."""
-    mask = low.operand(filled, 1)
+def _mask(low: Lowerer, filled: fx.Node, mask: Value, value: Value) -> Value:
+    """The mask of `filled`, in the shape of `value`."""
     shape = (1,) * (len(value.shape) - len(mask.shape)) + mask.shape
     place = np.empty_like(mask.order)
     place[mask.order] = np.arange(len(place))
@@ -186,18 +187,31 @@ def _mask(low: Lowerer, filled: fx.Node, value: Value) -> Value:
     return Value(wire, value.shape, np.arange(len(places)))
 
 
+class Masking(NamedTuple):
+    """An op that puts minus infinity where a mask says: the operands, and what 1 in the mask is."""
+
+    mask: int
+    numbers: int
+    fill: str
+    is_kept: bool
+
+
+MASKS = {"masked_fill": Masking(1, 0, "value", False), "where": Masking(0, 1, "other", True)}
+
+
 @lowers("mask", is_wiring=True)
 def lower_mask(low: Lowerer, node: fx.Node) -> Value:
     """The numbers as they are: softmax, which alone may read them, takes the mask itself."""
-    fill = dict(named_arguments(node)).get("value")
+    kind = MASKS[low.op(node).name]
+    fill = dict(named_arguments(node)).get(kind.fill)
     if not isinstance(fill, int | float) or fill > MASKED:
-        raise low.refuse(node, f"value = {fill}", "Allowed: minus infinity")
+        raise low.refuse(node, f"{kind.fill} = {fill}", "Allowed: minus infinity")
     wrong = [user.name for user in node.users if low.op(user) is not OPS["softmax"]]
     if wrong:
         raise low.refuse(node, f"'{wrong[0]}' reads what is masked", "Allowed: softmax")
     if len(low.operands(node)) < 2:
         raise low.refuse(node, "a constant mask", "Allowed: an input of the model")
-    return low.operand(node)
+    return low.operand(node, kind.numbers)
 
 
 # -- by definition ---------------------------------------------------------------------------------
@@ -261,9 +275,18 @@ def _exact_row(row: list[int], keep: list[bool], number: Any) -> list[int]:
 @exact_op("masked_fill", "input mask value")
 def exact_masked_fill(a: Arguments) -> Exact:
     """The input, and a number below all others where the mask is set."""
-    x: Exact = a["input"]
-    mask = a["mask"]  # torch's truth values
-    if not isinstance(a.get("value"), int | float) or a["value"] > float(LEAST):
-        raise refuse_setting("value", a.get("value"), "minus infinity")
+    return _filled(a["input"], a["mask"], a.get("value"), is_kept=False)
+
+
+@exact_op("where", "condition input fill")
+def exact_where(a: Arguments) -> Exact:
+    """The input, and a number below all others where the condition is not."""
+    return _filled(a["input"], a["condition"], a.get("fill"), is_kept=True)
+
+
+def _filled(x: Exact, mask: Any, fill: Any, is_kept: bool) -> Exact:
+    if not isinstance(fill, int | float) or fill > float(LEAST):
+        raise refuse_setting("value", fill, "minus infinity")
     least = LEAST * x.divisor << x.frac_width
-    return x.take(np.where(np.asarray(mask, dtype=bool), least, x.codes.astype(object)))
+    is_set = np.asarray(mask, dtype=bool)  # of torch's truth values
+    return x.take(np.where(is_set == is_kept, x.codes.astype(object), least))

@@ -5,6 +5,9 @@ from chop.passes.base import check_exports
 from chop.passes.graph.transforms.clip import clip_transform_pass
 from chop.passes.graph.transforms.compile import compile_transform_pass
 from chop.passes.graph.transforms.correct_bias import correct_bias_transform_pass
+from chop.passes.graph.transforms.decompose_attention import (
+    decompose_attention_transform_pass,
+)
 from chop.passes.graph.transforms.eliminate_common_subexpressions import (
     eliminate_common_subexpressions_transform_pass,
 )
@@ -42,6 +45,7 @@ __all__ = [
     "clip_transform_pass",
     "compile_transform_pass",
     "correct_bias_transform_pass",
+    "decompose_attention_transform_pass",
     "eliminate_common_subexpressions_transform_pass",
     "eliminate_dead_code_transform_pass",
     "emit_bram_transform_pass",

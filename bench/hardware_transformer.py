@@ -1,0 +1,345 @@
+"""Transformers in RTL: exactness, accuracy, cycles, area, and the time that all of it takes.
+
+    python bench/hardware_transformer.py vit
+    python bench/hardware_transformer.py layer --model out/ptq/bert --data DATA/imdb
+    python bench/hardware_transformer.py bert --model out/ptq/bert --data DATA/imdb
+    python bench/hardware_transformer.py accuracy --model out/ptq/bert --data DATA/imdb --length 128
+
+`vit`: a vision transformer of two layers on scikit-learn's 8 x 8 digits, trained in floating point,
+then with the hardware's own arithmetic; all 360 test images through PyTorch, the integers of the
+design and its RTL. `bert`: bert-tiny as `bench/ptq/fine_tune.py` writes it, from the ids of tokens
+to the classes of reviews; `layer`: its first layer on the embeddings of reviews; `accuracy`: in
+PyTorch, on the test set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib.util
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from record import save_section
+from torch import Tensor, nn
+from transformer_formats import fixed_rules
+from transformer_models import Bert, DigitsVit
+from transformers import AutoModelForSequenceClassification
+
+from chop import MaseGraph
+from chop.dataset import load_token_arrays
+from chop.hw.cycles import NO_STALLS, Stalls, interval, simulate_control
+from chop.hw.emit import emit
+from chop.hw.lower import Lowered, Parallelism, lower
+from chop.hw.simulate import Simulator, lint
+from chop.hw.stream import divisors
+from chop.hw.synth import synthesize
+from chop.hw.verify import verify
+from chop.ir.ops import node_module
+from chop.passes.graph.analysis import (
+    add_common_metadata_analysis_pass,
+    init_metadata_analysis_pass,
+)
+from chop.passes.graph.transforms import quantize_transform_pass
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def _load(path: str) -> Any:
+    """A module of another folder, by its file."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    assert spec is not None and spec.loader is not None, f"{path} is not there"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# -- digits ----------------------------------------------------------------------------------------
+
+
+def train(model: nn.Module, data: Any, epochs: int, rate: float) -> None:
+    """Train in place; the rate rises and falls once."""
+    optimiser = torch.optim.AdamW(model.parameters(), rate, weight_decay=0.02)
+    steps = epochs * -(-len(data.train_images) // 64)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps)
+    model.train()
+    for _ in range(epochs):
+        for batch in torch.randperm(len(data.train_images)).split(64):
+            optimiser.zero_grad()
+            F.cross_entropy(model(data.train_images[batch]), data.train_labels[batch]).backward()
+            optimiser.step()
+            schedule.step()
+    model.eval()
+
+
+@torch.no_grad()
+def accuracy(model: Any, images: Tensor, labels: Tensor) -> float:
+    """The part of the images that the model names rightly."""
+    return float((model(images).argmax(1) == labels).double().mean())
+
+
+VIT_WIDTHS: dict[str, dict[str, int]] = {
+    op: {} for op in ("conv2d", "linear", "layer_norm", "softmax", "gelu", "matmul", "add")
+}
+
+
+def quantized_graph(model: nn.Module, inputs: tuple[Tensor, ...], widths: Any) -> MaseGraph:
+    """The graph of `model` in fixed point whose places come from `inputs`."""
+    graph = MaseGraph(model.eval(), dummy_in=inputs if len(inputs) > 1 else inputs[0])
+    init_metadata_analysis_pass(graph)
+    add_common_metadata_analysis_pass(graph)
+    graph, _ = quantize_transform_pass(graph, fixed_rules(graph, inputs, widths))
+    return graph
+
+
+def trained_vit(folder: Path) -> tuple[MaseGraph, Any, dict[str, Any]]:
+    """The quantised graph, the digits, and what training reached; kept in `folder`."""
+    torch.manual_seed(0)
+    data = _load("examples/digits_hardware.py").load()
+    model, file = DigitsVit(), folder / "vit.pt"
+    kept = torch.load(file) if file.exists() else None
+    if kept is None:
+        train(model, data, epochs=30, rate=4e-3)
+    else:
+        model.load_state_dict(kept["float"])
+    state = copy.deepcopy(model.state_dict())
+    told = {"float": accuracy(model, data.test_images, data.test_labels)}
+    graph = quantized_graph(model, (data.train_images[:128],), VIT_WIDTHS)
+    told["rounded"] = accuracy(graph.model, data.test_images, data.test_labels)
+    if kept is None:
+        train(graph.model, data, epochs=4, rate=5e-4)
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save({"float": state, "integers": graph.model.state_dict()}, file)
+    else:
+        graph.model.load_state_dict(kept["integers"])
+    told["trained_in_integers"] = accuracy(graph.model, data.test_images, data.test_labels)
+    return graph, data, told
+
+
+# -- designs ---------------------------------------------------------------------------------------
+
+
+def measure_design(
+    graph: MaseGraph, lowered: Lowered, inputs: tuple[Tensor, ...], directory: Path
+) -> dict[str, Any]:
+    """All inputs through golden integers and RTL, and the cycles of both models."""
+    design = lowered.design
+    started = time.perf_counter()
+    emit(design, directory)
+    emitted = time.perf_counter()
+    simulator = Simulator(design, directory)
+    built = time.perf_counter()
+    codes = lowered.encode(*inputs)
+    verdict = simulator.run(codes).require_exact()
+    simulated = time.perf_counter()
+    (outputs,) = lowered.decode(verdict.outputs)
+    with torch.no_grad():
+        software = graph.model(*inputs)
+    software = software["logits"] if isinstance(software, dict) else software
+    beats = design.output_streams()["data_out_0"].beats
+    ends = verdict.timing.tensor_ends("data_out_0", beats)
+    return {
+        "tensors": len(outputs),
+        "values_compared": verdict.compared,
+        "values_exact": verdict.compared - verdict.mismatches,
+        "values_equal_to_pytorch": int((outputs.float() == software).sum()),
+        "lint": lint(directory) or "clean",
+        "cycles": verdict.cycles,
+        "bound": design.cycles(),
+        "interval": interval(design),
+        "interval_in_rtl": (ends[-1] - ends[len(ends) // 2]) / (len(ends) - 1 - len(ends) // 2),
+        "latency": ends[0] + 1,
+        "multipliers": design.cost().multipliers,
+        "memory_kbit": design.cost().memory_bits // 1024,
+        "fifos": {f"{w.stage}.{w.port}": d for w, d in lowered.depths.items()},
+        "as_predicted": [
+            _as_predicted(simulator, lowered, codes, stalls)
+            for stalls in (NO_STALLS, Stalls(0.7, 0.6, 5))
+        ],
+        "emit_seconds": emitted - started,
+        "build_seconds": built - emitted,
+        "simulate_seconds": simulated - built,
+        "simulated_cycles_per_second": round(verdict.cycles / (simulated - built)),
+    }
+
+
+def _as_predicted(simulator: Simulator, lowered: Lowered, codes: Any, stalls: Stalls) -> Any:
+    """Beats of the first tensors that leave in the cycle that the cycle model says."""
+    few = {name: each[:8] for name, each in codes.items()}
+    verdict = simulator.run(few, stalls).require_exact()
+    told = simulate_control(lowered.design, len(next(iter(few.values()))), stalls)
+    found = [int(t) for t in verdict.timing.outputs["data_out_0"]]
+    wanted = [int(t) for t in told.outputs["data_out_0"]]
+    return {"stalls": stalls != NO_STALLS, "beats": len(wanted), "same": found == wanted}
+
+
+def cells(directory: Path) -> dict[str, Any]:
+    """Yosys' count for 7-series."""
+    started = time.perf_counter()
+    area = synthesize(directory)
+    return {
+        "lut": area.lut,
+        "ff": area.ff,
+        "dsp": area.dsp,
+        "lutram": area.lutram,
+        "bram": area.bram,
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def folding(graph: MaseGraph, cycles: int, most: int) -> Parallelism:
+    """Lanes of each product so that a token takes about `cycles`; at most `most` on each side."""
+    by_node = {}
+    for node in graph.fx_graph.nodes:
+        if node.meta["mase"].common.mase_op != "linear":
+            continue
+        outputs, inputs = node_module(node).weight.shape
+        wanted = max(-(-outputs * inputs // cycles), 1)
+        pairs = [
+            (i, o)
+            for i in divisors(inputs)
+            for o in divisors(outputs)
+            if i * o >= wanted and max(i, o) <= most
+        ]
+        by_node[node.name] = min(pairs, key=lambda p: (p[0] * p[1], abs(p[0] - p[1]), p))
+    return Parallelism(4, by_node)
+
+
+def measure_vit(args: argparse.Namespace, scratch: Path, lanes: int = 2) -> dict[str, Any]:
+    """From training to cells."""
+    graph, data, told = trained_vit(args.trained)
+    started = time.perf_counter()
+    lowered = lower(graph, Parallelism(lanes))
+    lowering = time.perf_counter() - started
+    agreement = verify(graph, lowered, data.test_images)
+    found = measure_design(graph, lowered, (data.test_images,), scratch)
+    return {
+        "accuracy": told,
+        "lower_seconds": lowering,
+        "verified_values": agreement.values,
+        **found,
+        "xc7": cells(scratch),
+    }
+
+
+# -- reviews ---------------------------------------------------------------------------------------
+
+BERT_WIDTHS: dict[str, dict[str, int]] = {
+    **{op: {} for op in ("linear", "layer_norm", "softmax", "gelu", "tanh", "matmul", "add")},
+    "embedding": {},
+}
+
+
+def reviews(data: Path, part: str, chosen: str, count: int, length: int) -> tuple[Tensor, ...]:
+    """Ids, what is padding, and classes of `count` reviews: the shortest, or evenly from all."""
+    arrays = load_token_arrays(data / "tokens", length)[part]
+    order = np.argsort(arrays.lengths, kind="stable")[:count]
+    if chosen == "even":
+        order = np.linspace(0, len(arrays) - 1, count).astype(int)
+    ids = torch.zeros(count, length, dtype=torch.long)
+    for row, place in enumerate(order):
+        tokens = arrays.tokens(int(place)).astype(np.int64)
+        ids[row, : len(tokens)] = torch.from_numpy(tokens)
+    lengths = torch.from_numpy(arrays.lengths[order].astype(np.int64))
+    labels = torch.from_numpy(np.asarray(arrays.labels)[order].astype(np.int64))
+    return ids, torch.arange(length) >= lengths[:, None], labels
+
+
+def tiny_bert(args: argparse.Namespace) -> tuple[Bert, MaseGraph]:
+    """The classifier, and its graph in fixed point whose places come from training reviews."""
+    found = AutoModelForSequenceClassification.from_pretrained(args.model).eval()
+    model = Bert(found, args.length).eval()
+    calibration = reviews(args.data, "train", "even", 64, args.length)[:2]
+    return model, quantized_graph(copy.deepcopy(model), calibration, BERT_WIDTHS)
+
+
+def review_accuracy(model: Any, rows: tuple[Tensor, ...]) -> float:
+    """The part of the reviews whose class the model finds."""
+    right = 0
+    with torch.no_grad():
+        for ids, padding, labels in zip(*(each.split(125) for each in rows), strict=True):
+            right += int((model(ids, padding).argmax(1) == labels).sum())
+    return right / len(rows[0])
+
+
+def measure_accuracy(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """Of float and fixed point, on reviews evenly from the test set."""
+    model, graph = tiny_bert(args)
+    rows = reviews(args.data, "test", "even", args.reviews, args.length)
+    found = {"float": review_accuracy(model, rows), "integers": review_accuracy(graph.model, rows)}
+    return {"length": args.length, "reviews": args.reviews, **found}
+
+
+def some_reviews(args: argparse.Namespace) -> tuple[Tensor, Tensor]:
+    """Half of them the shortest of the test set, with padding, half evenly from all."""
+    half = args.simulated // 2
+    parts = [reviews(args.data, "test", kind, half, args.length) for kind in ("short", "even")]
+    return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+
+
+def measure_layer(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """The first encoder layer, on the embeddings of reviews."""
+    model, _ = tiny_bert(args)
+    ids, padding = some_reviews(args)
+    with torch.no_grad():
+        rows = model.norm(model.words(ids) + model.positions)
+    graph = quantized_graph(model.layers[0], (rows, padding), BERT_WIDTHS)
+    return _measured(graph, (rows, padding), scratch)
+
+
+def measure_bert(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """From the ids of reviews to their classes."""
+    _, graph = tiny_bert(args)
+    return _measured(graph, some_reviews(args), scratch)
+
+
+def _measured(graph: MaseGraph, inputs: tuple[Tensor, ...], scratch: Path) -> dict[str, Any]:
+    started = time.perf_counter()
+    lowered = lower(graph, folding(graph, cycles=512, most=32))
+    lowering = time.perf_counter() - started
+    few = tuple(x[:4] for x in inputs)
+    agreement = verify(graph, lowered, few, is_generated=False)
+    return {
+        "length": inputs[0].shape[1],
+        "padding_tokens": int(inputs[1].sum()),
+        "lower_seconds": lowering,
+        "verified_values": agreement.values,
+        **measure_design(graph, lowered, inputs, scratch),
+    }
+
+
+SECTIONS = {
+    "vit": measure_vit,
+    "accuracy": measure_accuracy,
+    "layer": measure_layer,
+    "bert": measure_bert,
+}
+
+
+def main() -> None:
+    """Measure a section and write it down."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("section", choices=sorted(SECTIONS))
+    parser.add_argument("--trained", type=Path, default=Path("out/transformer"))
+    parser.add_argument("--model", type=Path, default=Path("out/ptq/bert"))
+    parser.add_argument("--data", type=Path, default=Path("data/imdb"))
+    parser.add_argument("--length", type=int, default=32, help="tokens of a review")
+    parser.add_argument("--reviews", type=int, default=2000, help="for the accuracy")
+    parser.add_argument("--simulated", type=int, default=32, help="reviews through the RTL")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        results = SECTIONS[args.section](args, Path(scratch))
+    results["peak_memory_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    print(results)
+    name = args.section if args.length == 32 else f"{args.section}_{args.length}"
+    print(save_section("hardware_transformer", name, results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Fixed-point formats for a transformer: widths by op, fractional bits by the data of each node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from chop import MaseGraph
+from chop.ir.ops import node_module
+
+WIDTHS = {"data_in": 8, "weight": 8, "bias": 12, "data_out": 8}
+"""Bits by role, where nothing else is asked for."""
+PROBABILITY = {"data_out_width": 8, "data_out_frac_width": 8, "data_out_is_signed": False}
+"""Of softmax: from 0 to 255/256."""
+IN_INTEGERS = ("softmax", "layer_norm", "gelu", "tanh")
+"""Ops that compute as hardware does."""
+
+
+class _Watched(fx.Interpreter):
+    """Runs a graph and keeps what each node reads and gives."""
+
+    def __init__(self, graph: MaseGraph) -> None:
+        super().__init__(graph.model)
+        self.seen: dict[str, tuple[list[Any], Any]] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        given = super().run_node(n)
+        self.seen[n.name] = ([*args, *kwargs.values()], given)
+        return given
+
+
+def best_frac_width(tensors: Sequence[Tensor], width: int) -> int:
+    """Fractional bits with the least mean square error for numbers of `width` bits."""
+    values = torch.cat([t.detach().double().reshape(-1) for t in tensors])
+    values = values[values.abs() < 2.0**20]  # not what masks have
+    top = max(float(values.abs().max()), 2.0**-12)
+    whole = int(torch.tensor(top).log2().ceil())
+    errors = {}
+    for frac in range(width - 1 - whole, width + 4 - whole):
+        codes = (values * 2.0**frac).round().clamp(-(2 ** (width - 1)), 2 ** (width - 1) - 1)
+        errors[frac] = float((codes * 2.0**-frac - values).square().mean())
+    return min(errors, key=lambda frac: (errors[frac], frac))
+
+
+def fixed_rules(
+    graph: MaseGraph, inputs: Sequence[Tensor], widths: Mapping[str, Mapping[str, int]]
+) -> dict[str, Any]:
+    """A config for `quantize_transform_pass`, by name; `widths` has bits by op and role."""
+    watched = _Watched(graph)
+    with torch.no_grad():
+        watched.run(*inputs)
+    rules: dict[str, Any] = {"by": "name", "default": {"config": {"name": None}}}
+    last = list(graph.fx_graph.nodes)[-1].all_input_nodes[-1]
+    for node in graph.fx_graph.nodes:
+        op = node.meta["mase"].common.mase_op
+        if op in widths:
+            config = _config(node, op, watched.seen[node.name], WIDTHS | dict(widths[op]))
+            if node is last:
+                config |= {"data_out_width": 16, "data_out_frac_width": 8}
+            rules[node.name] = {"config": config}
+    return rules
+
+
+def _config(
+    node: fx.Node, op: str, seen: tuple[list[Any], Any], widths: Mapping[str, int]
+) -> dict[str, Any]:
+    operands = [v for v in seen[0] if isinstance(v, Tensor) and v.is_floating_point()]
+    roles: dict[str, Sequence[Tensor]] = {"data_in": operands[:1]}
+    if op == "matmul":
+        roles["weight"] = operands[1:2]
+    if op == "add":
+        roles["data_in"] = operands
+    if node.op == "call_module":
+        module = node_module(node)
+        roles |= {n: [p] for n, p in module.named_parameters(recurse=False)}
+    if op == "embedding":
+        roles.pop("data_in")
+    if op in IN_INTEGERS or op == "matmul":
+        roles["data_out"] = [seen[1]]
+    config: dict[str, Any] = {"name": "integer"}
+    for role, tensors in roles.items():
+        config[f"{role}_width"] = widths[role]
+        config[f"{role}_frac_width"] = best_frac_width(tensors, widths[role])
+    if op in IN_INTEGERS:
+        config["arithmetic"] = "integer"
+    return config | (PROBABILITY if op == "softmax" else {})
