@@ -12,7 +12,7 @@ from chop.hw.control import Wire
 from chop.hw.cycles import Stalls, simulate_control, size_fifos
 from chop.hw.network import Network, Reference
 from chop.hw.process import Machine, Phase, Process, take
-from chop.hw.twin import Bracket, Queue, Twin, declared
+from chop.hw.twin import Bracket, Queue, Twin, declared, from_record, record
 
 NAMES = sorted(name for name, cls in COMPONENTS.items() if cls.__module__.startswith("chop."))
 needs_compiler = pytest.mark.skipif(
@@ -103,6 +103,40 @@ def test_a_process_moves_as_the_step_of_its_twin(twin):
         taken, given = twin.takes and bool(state >> 20 & 3), twin.gives and bool(state >> 24 & 1)
         twin.step(taken, given)
         machine.step([taken], [given])
+
+
+RECORDS = (
+    ("Queue", 2),
+    ("Bracket", 3),
+    ("Fork", 2),
+    ("Join", 2),
+    ("Gearbox", 2, 3),
+    ("Reorder", 6),
+    ("Linear", (4, 2), 4),
+    ("Window", (5, 4), (3, 3), (1, 1), (1, 1), 1),
+    ("Reduce", 4, 2),
+    ("Constants",),
+)
+"""Twins of the files of earlier versions."""
+
+
+@pytest.mark.parametrize("told", RECORDS, ids=[told[0] for told in RECORDS])
+def test_twins_of_files_written_before_are_known(told):
+    process = declared(from_record(told))
+    assert len(process.table) == len(process.quiet) > 0
+
+
+def test_a_reordering_written_before_keeps_its_cycles():
+    process = from_record(("Reorder", 6)).process()
+    assert (process.depth, process.latency, process.slots) == (0, 0, (12,))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_keep_every_twin(name):
+    for twin in COMPONENTS[name].cases()[0].twins():
+        again = from_record(record(twin))
+        assert (again.process().table == twin.process().table).all()
+        assert again.sources == twin.sources
 
 
 class UnlikeRates(Twin):

@@ -1,5 +1,6 @@
 import doctest
 
+import numpy as np
 import pytest
 from designs import BYTE, residual
 
@@ -7,21 +8,27 @@ from chop.errors import ConfigError, HardwareError
 from chop.hw import design as design_module
 from chop.hw.components import (
     Add,
+    Concat,
+    Embedding,
     HardSigmoid,
     LeakyRelu,
     Linear,
     Lut,
+    Matmul,
     MaxPool,
     Relu,
     Reorder,
+    Slice,
     SlidingWindow,
     Weights,
+    WithConstant,
 )
 from chop.hw.design import Builder, Design, Stage, Wire
 from chop.hw.golden import Fixed
 from chop.hw.stream import Stream
 
 VECTOR = Stream((4,), 2, BYTE)
+MATRIX = Stream((4, 4), 2, BYTE)
 
 
 def relu(name, source):
@@ -88,6 +95,16 @@ def _weights(outputs, inputs):
         (lambda: Lut(Stream((4,), 2, Fixed(20, 4)), BYTE), "a table needs an input of 1 … 16 bits"),
         (lambda: Add(VECTOR, Stream((4,), 4, BYTE), BYTE), "operands must have one shape and"),
         (lambda: Reorder(VECTOR, (0, 0, 1, 2), (4,)), "order must name each of 4 elements once"),
+        (lambda: Reorder(VECTOR, (0, 4), (2,)), "order must name elements from 0 to 3"),
+        (lambda: Matmul(VECTOR, VECTOR, BYTE), "must be matrices with the same leading dimensions"),
+        (lambda: Matmul(MATRIX, Stream((3, 4), 2, BYTE), BYTE), "inner sizes must be equal"),
+        (lambda: Matmul(MATRIX, MATRIX, BYTE, lanes=4), "data_in_1 must have the lanes of what"),
+        (lambda: Slice(MATRIX, 1, (4, 2)), "first and size must be whole beats of 2"),
+        (lambda: Slice(MATRIX, 4, (4, 2)), "elements 4 to 5 of 4"),
+        (lambda: Concat(MATRIX, Stream((4, 4), 1, BYTE), (4, 4), (4, 8)), "one format and"),
+        (lambda: Concat(MATRIX, MATRIX, (4, 8), (4, 8)), r"blocks \(4, 8\) must divide"),
+        (lambda: WithConstant(Add(VECTOR, VECTOR, BYTE), np.arange(3)), "got 3 constants for 4"),
+        (lambda: Embedding(VECTOR, np.zeros((4, 4)), BYTE), "must be unsigned and whole"),
         (lambda: SlidingWindow(Stream((4, 4, 1), 1, BYTE), (2, 2), padding=(2, 2)), "does not fit"),
         (lambda: MaxPool(Stream((4, 4, 1), 1, BYTE), (2, 2), format=Fixed(4)), "the format stays"),
     ],

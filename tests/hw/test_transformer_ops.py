@@ -194,6 +194,7 @@ class Block(nn.Module):
         return self.head(x[:, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_a_block_of_attention_is_exact_in_rtl_and_runs_at_its_bound(tmp_path):
     torch.manual_seed(0)

@@ -8,10 +8,12 @@ import pytest
 import torch
 from report_data import STUDY, annotated, compressed
 
-from chop import notebook
+import chop.passes as passes
+from chop import MaseGraph, notebook
 from chop.export import ExportReport
 from chop.export.report import TensorRecord
 from chop.report import Report
+from chop.report.weights import weight_record
 from chop.search import SearchResult
 
 HOSTILE = "</td><script>alert(1)</script>\"'&"
@@ -55,6 +57,21 @@ def test_a_graph_is_shown_with_its_inspector():
     assert len(page.frames) == 1 and "Content-Security-Policy" in page.frames[0]
     assert "fc1" in page.frames[0]
     assert "linear" in page.words
+
+
+def test_a_layer_that_keeps_its_scales_is_shown_as_it_computes():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 2))
+    graph = MaseGraph(model, dummy_in={"input": torch.ones(1, 4)})
+    config = {"name": "scale_integer", "weight_width": 4, "data_in_width": "NA"}
+    config |= {"bias_width": "NA", "weight_scale": "stored"}
+    graph, _ = passes.quantize_transform_pass(graph, {"linear": {"config": config}})
+    layer = graph.model.get_submodule("0")
+    layer.register_buffer("weight_scale", torch.tensor(0.25))
+    node = next(n for n in graph.fx_graph.nodes if n.op == "call_module")
+    record = weight_record(node)
+    rounded = (layer.weight / 0.25).round().clamp(-7, 7) * 0.25
+    assert (record["low"], record["high"]) == (rounded.min().item(), rounded.max().item())
+    assert "<" in graph._repr_html_()
 
 
 def test_a_large_graph_is_folded_and_says_so():

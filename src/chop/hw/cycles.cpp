@@ -129,8 +129,8 @@ struct Network {
       if (n.levels[i] < quiet[1 + i]) return 0;
     int most = quiet[0] < WHEEL - 1 ? quiet[0] : WHEEL - 1;
     if (n.flying) {
-      int far = 0;
-      while (far < most && !n.pipeline[(n.head + far) % n.latency]) far++;
+      int far = 0, at = n.head;
+      for (; far < most && !n.pipeline[at]; far++) at = at == n.latency - 1 ? 0 : at + 1;
       most = far;
     }
     return most;
@@ -255,10 +255,10 @@ struct Network {
       if (p.count < p.wanted) p.times[p.count] = uint32_t(cycle);
       p.count++;
     }
-    for (int k : moving) {
-      const Node &n = nodes[k];
-      for (int i = 0; i < n.inputs && !any; i++) any = fired(n.in[i]);
-      for (int j = 0; j < n.outputs && !any; j++) any = fired(n.out[j]);
+    for (std::size_t m = 0; m < moving.size() && !any; m++) {
+      const Node &n = nodes[moving[m]];
+      for (int i = 0; i < n.inputs; i++) any |= fired(n.in[i]);
+      for (int j = 0; j < n.outputs; j++) any |= fired(n.out[j]);
     }
     return any;
   }

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 
 from chop.ir.ops import node_module
 from chop.kernels.ops import PackedTensor
+from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass, Quantizer
 from chop.passes.graph.number_formats import node_quantizers, role_of
 
@@ -88,8 +89,7 @@ def weight_record(node: fx.Node) -> dict[str, Any] | None:
     weight = weight_of(node)
     if weight is None:
         return None
-    quantizer = (node_quantizers(node) or {}).get("weight")
-    rounded = weight if quantizer is None else quantizer(weight)
+    rounded = _rounded(node, weight)
     low, high = (float(v) for v in torch.aminmax(rounded))
     return {
         "shape": list(weight.shape),
@@ -99,6 +99,17 @@ def weight_record(node: fx.Node) -> dict[str, Any] | None:
         "sparsity": int((weight == 0).sum()) / weight.numel(),
         "histogram": histogram(rounded),
     }
+
+
+def _rounded(node: fx.Node, weight: Tensor) -> Tensor:
+    """The weight as the layer computes with it."""
+    layer = node_module(node) if node.op == "call_module" else None
+    if isinstance(layer, QuantizedModule):
+        stored = layer.stored_values().get("weight")
+        if stored is not None:
+            return stored.values
+    quantizer = (node_quantizers(node) or {}).get("weight")
+    return weight if quantizer is None else quantizer(weight)
 
 
 def histogram(values: Tensor) -> dict[str, Any] | None:

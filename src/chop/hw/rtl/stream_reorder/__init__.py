@@ -72,7 +72,8 @@ class Reorder(Component):
             raise ConfigError(f"Reorder: order must name elements from 0 to {size - 1}.")
         if not self.moves_beats and len(set(self.order)) < len(self.order):
             raise ConfigError(
-                "Reorder: order must name each element once where beats are taken apart."
+                f"Reorder: order must name each of {size} elements once, or whole beats of "
+                f"{self.source.lanes}."
             )
         object.__setattr__(self, "inputs", (self.source,))
         object.__setattr__(self, "outputs", (replace(self.source, shape=self.shape),))
