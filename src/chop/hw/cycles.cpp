@@ -73,7 +73,7 @@ struct Network {
     if (valid[edge] == offers) return;
     valid[edge] = offers;
     int node = consumer[edge];
-    if (node >= 0 && awake_at[node] != cycle) {
+    if (node >= 0 && !is_stalled && awake_at[node] != cycle) {  // with stalls, all are awake
       awake_at[node] = cycle;
       awake.push_back(node);
     }
