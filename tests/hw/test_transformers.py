@@ -145,7 +145,6 @@ def test_one_call_of_attention_is_written_out_for_hardware(attention):
     assert softmax.has_mask and softmax.is_mask_kept
 
 
-@pytest.mark.slow
 @pytest.mark.sim
 def test_one_call_of_attention_is_exact_in_rtl(attention, tmp_path):
     lowered = lower(attention, Parallelism(2))
