@@ -2,6 +2,7 @@ import pytest
 from designs import mlp, residual
 
 from chop.errors import HardwareError
+from chop.hw import cycles
 from chop.hw.cycles import (
     Stalls,
     balanced,
@@ -93,3 +94,12 @@ def test_residual_is_exact_under_stalls_and_in_the_predicted_cycles(tmp_path):
     for stalls in (Stalls(), Stalls(0.4, 0.8, 6), Stalls(0.9, 0.3, 7)):
         verdict = simulator.run(random_inputs(design, 30), stalls).require_exact()
         assert verdict.pace.beats == all_beats(design, 30)
+
+
+def test_depths_that_are_too_small_together_grow():
+    class Together:  # enough alone, beside deep ones; not both of one beat
+        def holds(self, depths, best):
+            return min(depths.values()) > 1
+
+    small, large = Wire("gearbox"), Wire("fork", 1)
+    assert cycles._enough(Together(), {large: 60, small: 1}, 8.0) == {large: 60, small: 2}
