@@ -140,6 +140,18 @@ def size_fifos(design: Design) -> dict[Wire, int]:
     depths = {wire: _DEEP for wire in wires if wire in needed}
     for wire in list(depths):
         depths[wire] = _least_depth(pace, depths, wire, best)
+    return _enough(pace, depths, best)
+
+
+def _enough(pace: _Pace, depths: dict[Wire, int], best: float) -> dict[Wire, int]:
+    """`depths`, of which the least are doubled until all together are enough.
+
+    Each was found while others were still deep, which can hide that it is too small.
+    """
+    for wire in sorted(depths, key=depths.__getitem__):
+        if pace.holds(depths, best):
+            break
+        depths = {**depths, wire: 2 * depths[wire]}
     return depths
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from torch import fx
@@ -76,6 +77,10 @@ class Embedding(Component):
         }
 
     def memories(self) -> tuple[Memory, ...]:
+        return self._memories
+
+    @cached_property
+    def _memories(self) -> tuple[Memory, ...]:
         words = tuple(pack_words(self.table.reshape(-1, self.lanes), self.format.width))
         return (Memory("table", words, self.output.beat_width, is_streamed=False),)
 
