@@ -8,7 +8,8 @@ float32 outside the products. Ours is the model of transformers, packed layer by
 mode with its cache; "products" are its linear layers alone, one after the other. llama.cpp rounds
 the activations of every product to 8 bits; ours does where the config says so (activations MXINT8,
 the rows "+ MXINT8 x"), and otherwise multiplies with float32 activations. "fused" has query, key
-and value in one product and gate and up in another. With one thread the clock is the processor time
+and value in one product and gate and up in another; "graph" is the whole model, captured and fused
+by fuse_patterns_transform_pass. With one thread the clock is the processor time
 of the process, which other programs of a busy machine change little; with more it is the wall's.
 Programs take turns; the median of the rounds counts. "ratios" are times of single products over
 those of torch's in float32. Results go to bench/results/decode_cpu.json.
@@ -94,6 +95,20 @@ def decoder(model: Any) -> Iterator[None]:
             yield
 
 
+def fused_graph(model: Any) -> Any:
+    """The model captured with its cache, and fused: projections, attention, norms, rotations."""
+    import torch
+
+    import chop.passes as passes
+    from chop import MaseGraph
+
+    ids = torch.randint(5, WORDS, (1, 8))
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    graph = MaseGraph(model, dummy_in=given, cache=True)
+    passes.fuse_patterns_transform_pass(graph, {})
+    return graph.as_transformers()
+
+
 def products(model: Any, *, fused: bool) -> Iterator[None]:
     """The linear layers of a token at each step."""
     import torch
@@ -143,6 +158,7 @@ def ours(threads: int, tokens: int, chosen: list[str]) -> list[dict[str, Any]]:
             }
             if format != "float32":
                 rates["fused"] = rate(products(model, fused=True), tokens, threads)
+                rates["graph"] = rate(decoder(fused_graph(model)), tokens, threads)
             records.append({"program": "ours", "format": name, **rates})
             print(records[-1], file=sys.stderr, flush=True)
     return records
@@ -274,7 +290,7 @@ def merged(rounds: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     records = []
     for same in zip(*rounds, strict=True):
         record = dict(same[0])
-        for key in ("model", "products", "fused"):
+        for key in ("model", "products", "fused", "graph"):
             if key in record:
                 each = [r[key] for r in same]
                 record[key] = statistics.median(each)

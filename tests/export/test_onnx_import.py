@@ -92,6 +92,7 @@ def test_qonnx_comes_back_with_its_outputs_and_widths(config, tmp_path):
     assert read["data_in"] == ours["data_in"]
 
 
+@pytest.mark.slow
 def test_what_was_read_is_saved_quantised_again_and_written_again(tmp_path):
     mg = net(of(EIGHT, (*OPS, "relu", "add")))
     to_onnx(mg, tmp_path / "m.onnx")

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from test_rows import LAYER, PART, ROW, quantised
+from test_row_layers import LAYER, PART, ROW, quantised
 from torch import nn
 
 from chop.hw.emit import emit

@@ -11,6 +11,7 @@ from chop.hw.emit import emit
 from chop.hw.exercise import exercise
 from chop.hw.simulate import Simulator, random_inputs
 
+pytestmark = pytest.mark.slow
 NAMES = [mutant.what for mutant in ROW_MUTANTS]
 TENSORS = 8
 

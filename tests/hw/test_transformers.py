@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from hardware_models import fixed_graph
-from test_rows import LAYER, PART, ROW, quantised
+from test_row_layers import LAYER, PART, ROW, quantised
 from torch import nn
 
 from chop.errors import HardwareError

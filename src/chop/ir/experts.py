@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,65 @@ GROUPED_PRODUCTS: tuple[Callable[..., Tensor], ...] = tuple(
     if hasattr(place, name)
 )
 """torch's products of rows that are sorted by expert; not every version has both."""
+
+
+# -- for torch.compile, which takes torch's product in bfloat16 alone ---------------------------
+
+_operators = torch.library.Library("mase", "FRAGMENT")
+_operators.define("expert_products(Tensor x, Tensor weight, Tensor ends) -> Tensor")
+_operators.define(
+    "expert_gradients(Tensor gradient, Tensor x, Tensor weight, Tensor ends) -> (Tensor, Tensor)"
+)
+
+
+def _parts(ends: Tensor) -> Iterator[tuple[int, slice]]:
+    """The experts, with their rows."""
+    first = 0
+    for expert, last in enumerate(ends.tolist()):
+        yield expert, slice(first, last)
+        first = last
+
+
+def _products(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    y = x.new_zeros((x.shape[0], weight.shape[1]))
+    for expert, rows in _parts(ends):
+        y[rows] = x[rows] @ weight[expert].mT
+    return y
+
+
+def _gradients(gradient: Tensor, x: Tensor, weight: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    to_x, to_weight = torch.zeros_like(x), torch.zeros_like(weight)
+    for expert, rows in _parts(ends):
+        to_x[rows] = gradient[rows] @ weight[expert]
+        to_weight[expert] = gradient[rows].mT @ x[rows]
+    return to_x, to_weight
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    to_x, to_weight = torch.ops.mase.expert_gradients(gradient, *ctx.saved_tensors)
+    return to_x, to_weight, None
+
+
+for _device in ("CPU", "CUDA", "MPS"):
+    _operators.impl("expert_products", _products, _device)
+    _operators.impl("expert_gradients", _gradients, _device)
+torch.library.register_fake(
+    "mase::expert_products",
+    lambda x, weight, ends: x.new_empty((x.shape[0], weight.shape[1])),
+    lib=_operators,
+)
+torch.library.register_fake(
+    "mase::expert_gradients",
+    lambda gradient, x, weight, ends: (torch.empty_like(x), torch.empty_like(weight)),
+    lib=_operators,
+)
+torch.library.register_autograd(
+    "mase::expert_products", _backward, setup_context=_keep, lib=_operators
+)
 
 
 class Experts(nn.Module):
@@ -42,6 +101,9 @@ class Experts(nn.Module):
     def multiply(self, x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
         """The product with `weight` in the place of the layer's own."""
         matrices = weight.view(self.experts, self.out_features, self.in_features)
+        if torch.compiler.is_compiling() and x.dtype != torch.bfloat16:
+            product: Tensor = torch.ops.mase.expert_products(x, matrices, ends)
+            return product
         return GROUPED_PRODUCTS[0](x, matrices.transpose(-2, -1), offs=ends)
 
     def extra_repr(self) -> str:

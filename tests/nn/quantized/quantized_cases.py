@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chop.ir.experts import Experts
+
 SETTINGS: dict[str, dict[str, Any]] = {
     "integer": {"width": 8, "frac_width": 4},
     "scale_integer": {"width": 8},
@@ -73,6 +75,10 @@ LAYER_CASES: dict[str, LayerCase] = {
     ),
     "embedding": LayerCase(
         lambda: nn.Embedding(7, 5, padding_idx=0), lambda: (torch.tensor([[0, 3], [6, 3]]),)
+    ),
+    "experts": LayerCase(
+        lambda: Experts(nn.Parameter(random(3 * 4, 8).detach()), experts=3),
+        lambda: (random(4, 8), torch.tensor([1, 1, 4], dtype=torch.int32)),
     ),
     "layer_norm": LayerCase(lambda: nn.LayerNorm(6), lambda: (random(3, 6),)),
     "rms_norm": LayerCase(lambda: nn.RMSNorm(6), lambda: (random(3, 6),)),

@@ -112,3 +112,15 @@ def test_quantised_experts_are_saved_and_train(tmp_path):
     layer = next(m for m in graph.model.modules() if isinstance(m, Experts))
     graph.model(**inputs).logits.sum().backward()
     assert layer.weight.grad is not None and layer.weight.grad.abs().sum() > 0
+
+
+def test_experts_compile_in_float32_with_their_gradients():
+    layer = Experts(torch.nn.Parameter(torch.randn(3 * 4, 8)), experts=3)
+    x, ends = torch.randn(5, 8, requires_grad=True), torch.tensor([2, 2, 5], dtype=torch.int32)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    found = []
+    for each in (layer, compiled):
+        y = each(x, ends)
+        found.append((y, *torch.autograd.grad(y.square().sum(), (x, layer.weight))))
+    for mine, theirs in zip(*found, strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-5)

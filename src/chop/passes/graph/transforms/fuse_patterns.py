@@ -9,7 +9,7 @@ import dataclasses
 import operator
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import fx, nn
@@ -49,15 +49,7 @@ PatternName = Literal[
 class FusePatternsArgs:
     """Which patterns to look for, in order."""
 
-    patterns: tuple[PatternName, ...] = (
-        "attention",
-        "grouped_attention",
-        "rms_norm",
-        "rotary",
-        "merge_projections",
-        "linear_activation",
-        "add_layer_norm",
-    )
+    patterns: tuple[PatternName, ...] = get_args(PatternName)
 
 
 @graph_pass("fuse_patterns_transform_pass", FusePatternsArgs, rewrites=True)

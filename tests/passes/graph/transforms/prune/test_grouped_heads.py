@@ -97,7 +97,7 @@ def silence(graph: MaseGraph, dead: list[list[int]]) -> None:
 SLOW = pytest.mark.slow
 CASES = [
     ("qwen3", "sdpa"),
-    ("phi3", "sdpa"),
+    pytest.param("phi3", "sdpa", marks=SLOW),
     pytest.param("llama", "sdpa", marks=SLOW),
     pytest.param("llama", "eager", marks=SLOW),
 ]
@@ -187,6 +187,7 @@ def test_a_pruned_folder_is_plain_and_says_its_heads(
         torch.testing.assert_close(model(IDS).logits, logits(graph), rtol=1e-5, atol=1e-6)
 
 
+@SLOW
 @pytest.mark.parametrize("method", ["sparsegpt", pytest.param("wanda", marks=SLOW)])
 def test_zeros_survive_adapters_formats_and_folders(method: str, tmp_path: Path) -> None:
     graph = graph_of("qwen3")
