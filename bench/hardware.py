@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from loading import load
 from record import save
 
 from chop.actions import simulate
@@ -46,17 +46,8 @@ from chop.passes.graph.transforms import (
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def _load(path: str) -> Any:
-    """A module of another folder, by its file."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
-    assert spec is not None and spec.loader is not None, f"{path} is not there"
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-digits_hardware = _load("examples/digits_hardware.py")
-designs = _load("tests/hw/designs.py")
+digits_hardware = load("examples/digits_hardware.py")
+designs = load("tests/hw/designs.py")
 BYTE = Fixed(8, 4)
 MLPS = {
     "16-32-8": ((16, 32, 8), (4, 4, 4)),

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import importlib.util
 import resource
 import tempfile
 import time
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from loading import load
 from record import save_section
 from torch import Tensor, nn
 from transformer_formats import fixed_rules
@@ -47,18 +47,6 @@ from chop.passes.graph.analysis import (
     init_metadata_analysis_pass,
 )
 from chop.passes.graph.transforms import quantize_transform_pass
-
-ROOT = Path(__file__).resolve().parents[1]
-
-
-def _load(path: str) -> Any:
-    """A module of another folder, by its file."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
-    assert spec is not None and spec.loader is not None, f"{path} is not there"
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 # -- digits ----------------------------------------------------------------------------------------
 
@@ -101,7 +89,7 @@ def quantized_graph(model: nn.Module, inputs: tuple[Tensor, ...], widths: Any) -
 def trained_vit(folder: Path) -> tuple[MaseGraph, Any, dict[str, Any]]:
     """The quantised graph, the digits, and what training reached; kept in `folder`."""
     torch.manual_seed(0)
-    data = _load("examples/digits_hardware.py").load()
+    data = load("examples/digits_hardware.py").load()
     model, file = DigitsVit(), folder / "vit.pt"
     kept = torch.load(file) if file.exists() else None
     if kept is None:

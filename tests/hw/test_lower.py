@@ -158,7 +158,7 @@ REFUSED = {
     "padding": (nn.Conv2d(2, 2, 3, padding="same"), IMAGE, "padding = same. Allowed: a number"),
     "ceil_mode": (nn.MaxPool2d(4, ceil_mode=True), IMAGE, "ceil_mode = True. Allowed"),
     "adaptive": (nn.AdaptiveAvgPool2d(2), IMAGE, "output_size = 2. Allowed: output_size = 1"),
-    "constant": (functional(lambda m, x: x + 0.1), VECTOR, "a constant of 53 bits"),
+    "constant": (functional(lambda m, x: x + 0.1), VECTOR, "24 bits; no format applies to a plain"),
     "quotient": (functional(lambda m, x: x / 3), VECTOR, "a quotient. Allowed: over"),
     "indexing": (functional(lambda m, x: x[0]), ROWS, "a part of the batch. Allowed: other"),
 }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import warnings
@@ -16,8 +15,9 @@ import torch
 from torch import Tensor
 
 from chop.arguments import MAPPING, NONE, PATH, takes
-from chop.errors import ExportError, MissingDependencyError
+from chop.errors import ExportError
 from chop.export.lowered import GRAPH, Lowered, example_of, export_lowered
+from chop.export.onnx_package import onnx_package
 from chop.export.report import ExportReport, TensorRecord
 from chop.export.weights import Weight, weights_of
 from chop.files import whole_file
@@ -33,15 +33,6 @@ SIZES = "mase.example_sizes"
 EXTERNAL_FROM = 1 << 30
 """Bytes from which tensors go into a file of their own, beside the model."""
 _BITS_OF_TYPE = {4: ("INT4", "UINT4"), 8: ("INT8", "UINT8"), 16: ("INT16", "UINT16")}
-
-
-def _package(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"ONNX needs the package {name}: pip install 'mase[export]'."
-        ) from error
 
 
 @takes(ExportError, mg=GRAPH, path=PATH, inputs=MAPPING | NONE)
@@ -102,8 +93,8 @@ def _write(
     fallback = plan.fallback
     if fallback not in (None, "float"):
         raise ExportError(f"to_{plan.target}: fallback is {fallback!r}. Allowed: None, 'float'.")
-    onnx = _package("onnx")
-    _package("onnxscript")
+    onnx = onnx_package("onnx")
+    onnx_package("onnxscript")
     example = example_of(mg, inputs, plan.target)
     weights = weights_of(mg)
     lowered = Lowered(mg, plan.target, fallback)
@@ -211,7 +202,7 @@ def _save(onnx: Any, proto: Any, path: Path) -> None:
 
 
 def _qdq_translation() -> dict[Any, Any]:
-    op = _package("onnxscript").opset21
+    op = onnx_package("onnxscript").opset21
 
     def translate(x, scale, zero_point, low, high, axis):  # type: ignore[no-untyped-def]
         bits = next((b for b in (8, 16) if _fits(low, high, b)), None)
@@ -236,11 +227,11 @@ def _fits(low: int, high: int, bits: int) -> bool:
 
 
 def _onnx_scalar(value: int, kind: str) -> Any:
-    return _package("onnx").numpy_helper.from_array(np.array(value, dtype=kind))
+    return onnx_package("onnx").numpy_helper.from_array(np.array(value, dtype=kind))
 
 
 def _quant_translation() -> dict[Any, Any]:
-    op, quant = _package("onnxscript").opset21, _quant_op()
+    op, quant = onnx_package("onnxscript").opset21, _quant_op()
 
     def translate(x, scale, zero_point, low, high, axis):  # type: ignore[no-untyped-def]
         is_signed = low < 0
@@ -256,7 +247,7 @@ def _quant_translation() -> dict[Any, Any]:
 
 def _quant_op() -> Any:
     """`Quant` as an operator that can be called; onnx has no schema for it."""
-    onnx, values = _package("onnx"), _package("onnxscript").values
+    onnx, values = onnx_package("onnx"), onnx_package("onnxscript").values
     defs = onnx.defs
     kinds = defs.OpSchema.AttrType
     operands = ("x", "scale", "zeropt", "bitwidth")
@@ -406,7 +397,7 @@ def _two_in_a_byte(whole: Tensor) -> np.ndarray:
 def _behind_scale(
     name: str, shape: Any, kind: str, codes: np.ndarray, scale: Tensor, where: dict[str, int]
 ) -> _Rewritten:
-    onnx = _package("onnx")
+    onnx = onnx_package("onnx")
     number = getattr(onnx.TensorProto, kind)
     data = onnx.helper.make_tensor(f"{name}:codes", number, list(shape), codes.tobytes(), raw=True)
     scales = onnx.numpy_helper.from_array(scale.float().numpy(), f"{name}:scale")
@@ -424,7 +415,7 @@ def _quant_node(name: str, weight: Weight) -> _Rewritten | None:
     if found is None:
         return None
     whole, steps = found
-    onnx = _package("onnx")
+    onnx = onnx_package("onnx")
     low, high = int(whole.min()), int(whole.max())
     form = weight.format
     bits = form.element_bits if hasattr(form, "element_bits") else int(form.bits)  # type: ignore[union-attr]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chop.errors import ExportError, MissingDependencyError
+from chop.errors import ExportError
+from chop.export.onnx_package import onnx_package
 from chop.files import shown
 
 LARGEST_FILE = (1 << 31) - 1
@@ -42,16 +42,6 @@ TYPES: dict[str, torch.dtype] = {
     "FLOAT8E5M2": torch.float8_e5m2,
 }
 """What holds the values of a type; torch lacks some, which a wider one holds."""
-
-
-def package(name: str) -> Any:
-    """A package that reading ONNX needs."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"ONNX needs the package {name}: pip install 'mase[export]'."
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -93,7 +83,7 @@ class OnnxFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._onnx = package("onnx")
+        self._onnx = onnx_package("onnx")
         proto = self._parsed()
         self.versions = {o.domain: int(o.version) for o in proto.opset_import}
         self.metadata = {p.key: p.value for p in proto.metadata_props}
@@ -122,7 +112,7 @@ class OnnxFile:
         except OSError as error:
             raise self.fail(f"cannot be read ({error.strerror}).", error) from error
         proto = self._onnx.ModelProto()
-        decode_error = package("google.protobuf.message").DecodeError
+        decode_error = onnx_package("google.protobuf.message").DecodeError
         try:
             proto.ParseFromString(data)
         except (decode_error, RuntimeError, ValueError) as error:
@@ -143,7 +133,7 @@ class OnnxFile:
         if not proto.functions:
             return proto
         try:
-            return package("onnx.inliner").inline_local_functions(proto)
+            return onnx_package("onnx.inliner").inline_local_functions(proto)
         except (RuntimeError, ValueError) as error:
             raise self.fail(f"its functions cannot be inlined ({error}).", error) from error
 

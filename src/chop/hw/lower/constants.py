@@ -60,7 +60,8 @@ def scalar_operand(low: Lowerer, node: fx.Node) -> tuple[Constant, bool] | None:
     given = [value for _, value in named_arguments(node)][:2]
     for k, value in enumerate(given):
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return _constant(low, node, np.asarray(float(value)), None), k == 0
+            hint = "no format applies to a plain number: make it a parameter"
+            return _constant(low, node, np.asarray(float(value)), None, hint), k == 0
     return None
 
 
@@ -86,7 +87,11 @@ def _parameter(low: Lowerer, node: fx.Node) -> Tensor | None:
 
 
 def _constant(
-    low: Lowerer, node: fx.Node, values: npt.NDArray[np.float64], wanted: Fixed | None
+    low: Lowerer,
+    node: fx.Node,
+    values: npt.NDArray[np.float64],
+    wanted: Fixed | None,
+    otherwise: str = "quantise the node for others",
 ) -> Constant:
     if wanted is not None:
         return Constant(values, wanted)
@@ -98,6 +103,6 @@ def _constant(
         raise low.refuse(
             node,
             f"a constant of {span.width} bits",
-            f"Allowed: binary fractions of up to {WIDEST} bits; quantise the node for others",
+            f"Allowed: binary fractions of up to {WIDEST} bits; {otherwise}",
         )
     return Constant(values, span.format)
