@@ -103,6 +103,11 @@ class Component(ABC):
         """Products of a tensor with constants: what may be folded; 0 where nothing may be."""
         return 0
 
+    @property
+    def in_unit(self) -> int:
+        """What the lanes of the first input must divide."""
+        return self.inputs[0].shape[-1]
+
     def cost(self) -> Cost:
         """Resources of one instance."""
         return Cost(memory_bits=sum(m.bits for m in self.memories()))

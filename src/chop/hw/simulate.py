@@ -20,6 +20,7 @@ from chop.hw.control import Wire, signal_name
 from chop.hw.cycles import NO_STALLS, Stalls, Timing, patience, simulate_control
 from chop.hw.design import Design, Interface
 from chop.hw.golden import Ints
+from chop.hw.mxint import Mxint
 from chop.hw.sim_top import sim_top
 from chop.hw.stream import Stream, from_bytes, storage_bytes, to_bytes
 from chop.hw.verdict import UNPACED, Pace, compare, compare_pace
@@ -206,6 +207,9 @@ def random_inputs(design: Design, tensors: int, seed: int = 0) -> dict[str, Ints
     found = {}
     for name, stream in design.inputs.items():
         number = stream.format
+        if isinstance(number, Mxint):
+            found[name] = number.draw(rng, (tensors, *stream.shape))
+            continue
         codes = rng.integers(number.low, number.high, (tensors, *stream.shape), endpoint=True)
         extreme = rng.random(codes.shape) < 0.05
         ends = rng.choice([number.low, number.high, 0], codes.shape)
