@@ -202,8 +202,12 @@ class _Reader:
 
 
 def random_inputs(design: Design, tensors: int, seed: int = 0) -> dict[str, Ints]:
-    """Codes over the whole range of each input, the extremes among them."""
+    """Codes over the whole range of each input, the extremes among them.
+
+    Where what reads an input does other things with small numbers, rows of every scale.
+    """
     rng = np.random.default_rng(seed)
+    small = {w.stage for s in design.stages if s.component.has_scales for w in s.sources}
     found = {}
     for name, stream in design.inputs.items():
         number = stream.format
@@ -213,5 +217,9 @@ def random_inputs(design: Design, tensors: int, seed: int = 0) -> dict[str, Ints
         codes = rng.integers(number.low, number.high, (tensors, *stream.shape), endpoint=True)
         extreme = rng.random(codes.shape) < 0.05
         ends = rng.choice([number.low, number.high, 0], codes.shape)
+        if name in small:
+            rows = (*codes.shape[:-1], 1)
+            codes >>= rng.integers(0, number.width, rows) * rng.integers(0, 1, rows, endpoint=True)
+            extreme &= rng.random(rows) < 0.3
         found[name] = np.where(extreme, ends, codes).astype(np.int64)
     return found

@@ -58,6 +58,7 @@ class ToMxint(Component):
     source: Stream
     number: MXInt
     module = "fixed_to_mxint"
+    has_scales = True
 
     def __post_init__(self) -> None:
         wire = on_wire(self.number, self.source.format, self.source.shape[-1])
