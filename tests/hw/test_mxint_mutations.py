@@ -13,7 +13,7 @@ from chop.hw.simulate import Simulator, random_inputs
 
 pytestmark = pytest.mark.slow
 NAMES = [mutant.what for mutant in MXINT_MUTANTS]
-TENSORS = 8
+TENSORS = 32
 
 
 @pytest.fixture(scope="module")

@@ -220,6 +220,5 @@ def random_inputs(design: Design, tensors: int, seed: int = 0) -> dict[str, Ints
         if name in small:
             rows = (*codes.shape[:-1], 1)
             codes >>= rng.integers(0, number.width, rows) * rng.integers(0, 1, rows, endpoint=True)
-            extreme &= rng.random(rows) < 0.3
         found[name] = np.where(extreme, ends, codes).astype(np.int64)
     return found
