@@ -11,7 +11,7 @@ from chop.hw.component import Component, Cost, Parameter, register, sign_paramet
 from chop.hw.golden import ROUNDINGS, Fixed, Ints
 from chop.hw.mxint import Mxint, Places, on_wire, places
 from chop.hw.process import Phase, Process
-from chop.hw.samples import BIT, BYTE, COUNT, NARROW, WIDE, stream
+from chop.hw.samples import BIT, BYTE, COUNT, stream
 from chop.hw.stream import Stream
 from chop.hw.twin import Twin
 from chop.nn.quantizers.mxint import MXInt
@@ -113,19 +113,18 @@ class ToMxint(Component):
     def cases(cls) -> Sequence[Component]:
         wide, deep = Fixed(20, 9), Fixed(40, 30)
         return [
-            cls(stream(8, lanes=2, number=WIDE), MXInt(8, block_size=4)),
             cls(stream(2, 12, lanes=2, number=wide), MXInt(8, block_size=4)),
             cls(stream(14, lanes=2, number=wide), MXInt(6, block_size=4)),  # a tail of one beat
-            cls(stream(3, 10, lanes=1, number=wide), MXInt(4, block_size=4)),
-            cls(stream(2, 6, lanes=3, number=wide), MXInt(8, block_size=3)),  # a block of one beat
-            cls(stream(6, lanes=6, number=deep), MXInt(8, block_size=-1)),
+            cls(stream(3, 5, number=wide), MXInt(4, block_size=2, rounding="toward_zero")),
+            # a block is a beat
+            cls(
+                stream(2, 6, lanes=3, number=wide), MXInt(4, block_size=3, rounding="nearest_away")
+            ),
+            cls(stream(4, lanes=4, number=deep), MXInt(8, block_size=-1)),
             cls(stream(5, number=wide), MXInt(5, exponent_width=3, block_size=32)),  # both ends
             cls(stream(4, number=wide), MXInt(2, exponent_width=1, block_size=2)),
-            cls(stream(6, number=BYTE), MXInt(16, block_size=3)),  # the mantissa holds everything
+            cls(stream(3, number=BYTE), MXInt(16, block_size=3)),  # the mantissa holds everything
             cls(stream(4, 4, lanes=2, number=COUNT), MXInt(4, block_size=2, rounding="floor")),
-            cls(stream(8, number=wide), MXInt(4, block_size=2, rounding="toward_zero")),
-            cls(stream(8, number=wide), MXInt(4, block_size=3, rounding="nearest_away")),
-            cls(stream(8, number=NARROW), MXInt(2, block_size=2)),
             cls(stream(4, number=BIT), MXInt(3, block_size=2)),
             cls(stream(4, number=Fixed(8, 20)), MXInt(4, exponent_width=4, block_size=2)),
             cls(stream(4, number=Fixed(8, -20)), MXInt(4, exponent_width=4, block_size=2)),

@@ -152,13 +152,10 @@ class BlockMatmul(Component):
     def cases(cls) -> Sequence[Component]:
         eight, four = MXInt(8, block_size=4), MXInt(4, block_size=2)
         return [  # rows, inner, columns; lanes
-            _sample((3, 4, 6), (2, 2), eight, eight),
-            _sample((2, 8, 4), (4, 4), eight, eight, heads=2),
-            _sample((3, 6, 4), (2, 1), eight, four, z=WIDE),  # a tail
-            _sample((1, 4, 2), (1, 1), four, four, z=DOWN),
-            _sample((5, 1, 1), (1, 1), MXInt(3, block_size=1), eight),
-            _sample((2, 6, 2), (3, 2), MXInt(8, block_size=-1), MXInt(5, block_size=3), heads=3),
-            _sample((2, 10, 4), (2, 2), eight, eight, z=Fixed(40, 22)),
+            _sample((2, 8, 4), (4, 2), eight, eight, heads=2),
+            _sample((3, 6, 4), (2, 1), eight, four, z=WIDE),  # the last block is shorter
+            _sample((5, 1, 1), (1, 1), MXInt(3, block_size=1), eight, z=DOWN),
+            _sample((2, 6, 2), (3, 2), MXInt(8, block_size=-1), MXInt(5, block_size=3)),
         ]
 
 
