@@ -90,16 +90,6 @@ def quantized_graph(model: nn.Module, inputs: tuple[Tensor, ...], widths: Any) -
     return graph
 
 
-def in_mxint(model: nn.Module, inputs: Tensor, widths: Any) -> MaseGraph:
-    """The graph of `model` with products in MXINT and the rest in fixed point."""
-    graph = MaseGraph(model.eval(), dummy_in=inputs)
-    init_metadata_analysis_pass(graph)
-    add_common_metadata_analysis_pass(graph)
-    rules = mxint_rules(graph, fixed_rules(graph, (inputs,), widths))
-    graph, _ = quantize_transform_pass(graph, rules)
-    return graph
-
-
 def trained_vit(folder: Path) -> tuple[MaseGraph, Any, dict[str, Any]]:
     """The quantised graph, the digits, and what training reached; kept in `folder`."""
     torch.manual_seed(0)
@@ -231,6 +221,16 @@ def measure_vit(args: argparse.Namespace, scratch: Path, lanes: int = 2) -> dict
 
 
 # -- MXINT -----------------------------------------------------------------------------------------
+
+
+def in_mxint(model: nn.Module, inputs: Tensor, widths: Any) -> MaseGraph:
+    """The graph of `model` with products in MXINT and the rest in fixed point."""
+    graph = MaseGraph(model.eval(), dummy_in=inputs)
+    init_metadata_analysis_pass(graph)
+    add_common_metadata_analysis_pass(graph)
+    rules = mxint_rules(graph, fixed_rules(graph, (inputs,), widths))
+    graph, _ = quantize_transform_pass(graph, rules)
+    return graph
 
 
 def equal_in_doubles(graph: MaseGraph, lowered: Lowered, inputs: Tensor) -> int:

@@ -71,10 +71,10 @@ class Component(ABC):
     name: ClassVar[str] = ""
     """What the component is known by, where it is not the name of its module."""
     is_clocked: ClassVar[bool] = True
-    has_scales: ClassVar[bool] = False
-    """Whether it does other things with rows of small numbers: tests then bring some."""
     inputs: tuple[Stream, ...]
     outputs: tuple[Stream, ...]
+    has_scales: ClassVar[bool] = False
+    """Whether it does other things with rows of small numbers: tests then bring some."""
 
     @abstractmethod
     def golden(self, *data: Ints) -> Ints:

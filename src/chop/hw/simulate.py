@@ -202,23 +202,23 @@ class _Reader:
 
 
 def random_inputs(design: Design, tensors: int, seed: int = 0) -> dict[str, Ints]:
-    """Codes over the whole range of each input, the extremes among them.
-
-    Where what reads an input does other things with small numbers, rows of every scale.
-    """
+    """Codes over the whole range of each input, the extremes among them."""
     rng = np.random.default_rng(seed)
-    small = {w.stage for s in design.stages if s.component.has_scales for w in s.sources}
     found = {}
     for name, stream in design.inputs.items():
         number = stream.format
-        if isinstance(number, Mxint):
-            found[name] = number.draw(rng, (tensors, *stream.shape))
-            continue
         codes = rng.integers(number.low, number.high, (tensors, *stream.shape), endpoint=True)
         extreme = rng.random(codes.shape) < 0.05
         ends = rng.choice([number.low, number.high, 0], codes.shape)
-        if name in small:
+        if name in _scaled(design):
             rows = (*codes.shape[:-1], 1)
             codes >>= rng.integers(0, number.width, rows) * rng.integers(0, 1, rows, endpoint=True)
         found[name] = np.where(extreme, ends, codes).astype(np.int64)
+        if isinstance(number, Mxint):
+            found[name] = number.draw(rng, codes.shape)
     return found
+
+
+def _scaled(design: Design) -> set[str]:
+    """The inputs whose readers do other things with rows of small numbers."""
+    return {w.stage for s in design.stages if s.component.has_scales for w in s.sources}
