@@ -18,7 +18,7 @@ from chop.kernels.layers import unpacked_weight
 from chop.passes.graph.transforms.fuse_patterns import PATTERNS, FusePatternsArgs
 
 BERT, GROUPED = "BERT classification", "grouped_attention"
-DECODERS = {GROUPED, "rms_norm", "rotary"}
+DECODERS = {"rounded_norm", GROUPED, "rms_norm", "rotary"}
 
 
 def fuse(graph, *patterns):
