@@ -71,6 +71,8 @@ class Component(ABC):
     name: ClassVar[str] = ""
     """What the component is known by, where it is not the name of its module."""
     is_clocked: ClassVar[bool] = True
+    pins: ClassVar[tuple[str, ...]] = ()
+    """The module's ports for `inputs`, where they are not data_in_0, data_in_1 …"""
     inputs: tuple[Stream, ...]
     outputs: tuple[Stream, ...]
 
@@ -106,6 +108,10 @@ class Component(ABC):
     def cost(self) -> Cost:
         """Resources of one instance."""
         return Cost(memory_bits=sum(m.bits for m in self.memories()))
+
+    def pin(self, number: int) -> str:
+        """The module's port for an input."""
+        return self.pins[number] if self.pins else f"data_in_{number}"
 
     @property
     def kind(self) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from chop.errors import HardwareError
 from chop.hw.component import Component, Cost
@@ -39,6 +41,8 @@ class Interface:
     """Folding bound: least cycles between tensors."""
     control: Control | None = None
     """What the cycle model needs; None where a stage has a twin of somebody's own."""
+    sent: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Inputs that carry weights: the shape of what each is sent again and again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +53,16 @@ class Design:
     inputs: Mapping[str, Stream]
     stages: tuple[Stage, ...]
     outputs: Mapping[str, Wire]
+    sent: Mapping[str, Ints] = field(default_factory=dict)
+    """Weights that come from outside: by input, the codes that it is sent; they have the shape of
+    its stream, or 1 where they are repeated."""
+
+    def weights(self, tensors: int) -> dict[str, Ints]:
+        """Codes of the inputs that carry weights, as for any input: views that repeat them."""
+        return {
+            name: np.broadcast_to(codes, (tensors, *self.inputs[name].shape))
+            for name, codes in self.sent.items()
+        }
 
     def stage(self, name: str) -> Stage:
         """The stage called `name`."""
@@ -70,7 +84,8 @@ class Design:
     def interface(self) -> Interface:
         """Ports and pace."""
         streams = self.output_streams()
-        return Interface(self.name, self.inputs, streams, self.cycles(), self.control())
+        sizes = {name: codes.shape for name, codes in self.sent.items()}
+        return Interface(self.name, self.inputs, streams, self.cycles(), self.control(), sizes)
 
     def control(self) -> Control | None:
         """Stages and twins without data; None where a stage has a twin of somebody's own."""
@@ -152,10 +167,13 @@ class Builder:
         self._inputs: dict[str, Stream] = {}
         self._stages: list[Stage] = []
         self._outputs: dict[str, Wire] = {}
+        self._sent: dict[str, Ints] = {}
 
-    def input(self, name: str, stream: Stream) -> Wire:
-        """An input port."""
+    def input(self, name: str, stream: Stream, sent: Ints | None = None) -> Wire:
+        """An input port; `sent` are the codes of one that carries weights."""
         self._inputs[self._fresh(name)] = stream
+        if sent is not None:
+            self._sent[name] = sent
         return Wire(name)
 
     def output(self, name: str, wire: Wire) -> None:
@@ -182,7 +200,7 @@ class Builder:
         return design
 
     def _design(self) -> Design:
-        return Design(self.name, self._inputs, tuple(self._stages), self._outputs)
+        return Design(self.name, self._inputs, tuple(self._stages), self._outputs, self._sent)
 
     def fresh(self, name: str) -> str:
         """`name`, with a number where it is taken."""

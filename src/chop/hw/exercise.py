@@ -69,9 +69,15 @@ def _repeated(codes: Mapping[str, Ints]) -> dict[str, Ints]:
 
 def check_memories(directory: Path) -> None:
     """Raise unless every memory file is the one that `design.json` speaks of."""
-    for stage in json.loads((directory / "design.json").read_text())["stages"]:
-        for name, told in stage["memories"].items():
-            path = directory / "mem" / f"{stage['name']}_{name}.mem"
-            found = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "no file"
-            if found != told["sha256"]:
-                raise HardwareError(f"{path}: not the memory of design.json. Emit it again.")
+    design = json.loads((directory / "design.json").read_text())
+    listed = {
+        f"{stage['name']}_{name}": told
+        for stage in design["stages"]
+        for name, told in stage["memories"].items()
+    }
+    listed |= {name: told["sent"] for name, told in design["inputs"].items() if "sent" in told}
+    for name, told in listed.items():
+        path = directory / "mem" / f"{name}.mem"
+        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "no file"
+        if found != told["sha256"]:
+            raise HardwareError(f"{path}: not the memory of design.json. Emit it again.")

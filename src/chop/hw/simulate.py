@@ -201,10 +201,12 @@ class _Reader:
 
 
 def random_inputs(design: Design, tensors: int, seed: int = 0) -> dict[str, Ints]:
-    """Codes over the whole range of each input, the extremes among them."""
+    """Codes over the whole range of each input, the extremes among them; weights as they are."""
     rng = np.random.default_rng(seed)
-    found = {}
+    found = design.weights(tensors)
     for name, stream in design.inputs.items():
+        if name in found:
+            continue
         number = stream.format
         codes = rng.integers(number.low, number.high, (tensors, *stream.shape), endpoint=True)
         extreme = rng.random(codes.shape) < 0.05

@@ -81,7 +81,20 @@ def storage_bytes(bits: int) -> int:
 
 
 def to_bytes(codes: Ints, stream: Stream) -> npt.NDArray[np.uint8]:
-    """Beats of `codes` as rows of bytes, in the layout of a Verilator port."""
+    """Beats of `codes` as rows of bytes, in the layout of a Verilator port.
+
+    What `codes` repeats (a view along which it does not move) is made once.
+    """
+    axes = tuple(slice(None) if step else slice(1) for step in codes.strides[:-1])
+    once = codes[axes]
+    if once.size == codes.size:
+        return _beat_bytes(codes, stream)
+    rows = _beat_bytes(once, stream)
+    beats = rows.reshape(*once.shape[:-1], codes.shape[-1] // stream.lanes, rows.shape[1])
+    return np.broadcast_to(beats, (*codes.shape[:-1], *beats.shape[-2:])).reshape(-1, rows.shape[1])
+
+
+def _beat_bytes(codes: Ints, stream: Stream) -> npt.NDArray[np.uint8]:
     rows = codes.reshape(-1, stream.lanes, 1)
     bits = (rows >> np.arange(stream.format.width)) & 1
     flat = bits.reshape(len(rows), stream.beat_width).astype(np.uint8)

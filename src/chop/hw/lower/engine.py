@@ -20,6 +20,7 @@ from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.lower import formats
 from chop.hw.lower.calls import gives_tensor
 from chop.hw.lower.registry import LOWERINGS, Lowering
+from chop.hw.lower.storage import MEMORY, Storage
 from chop.hw.rtl.stream_cast import Cast
 from chop.hw.rtl.stream_reorder import Reorder, moves_beats
 from chop.hw.stream import Stream, divisors
@@ -72,19 +73,23 @@ class Lowered:
     """Of the FIFOs."""
 
     def encode(self, *tensors: Tensor) -> dict[str, Ints]:
-        """Input codes for batches of torch tensors, in the order of the design's inputs."""
+        """Input codes for batches of torch tensors, in the order of the design's inputs.
+
+        Weights that come from outside are among them.
+        """
         if len(tensors) != len(self.inputs):
             raise HardwareError(
                 f"inputs: got {len(tensors)} tensors. The design has {len(self.inputs)} inputs: "
                 f"{', '.join(self.inputs)}."
             )
         pairs = zip(self.inputs.items(), tensors, strict=True)
-        return {
+        data = {
             name: value.encode(x, self.design.inputs[name].format).reshape(
                 len(x), *self.design.inputs[name].shape
             )
             for (name, value), x in pairs
         }
+        return {**data, **self.design.weights(len(tensors[0]))}
 
     def decode(self, codes: Mapping[str, Ints]) -> list[Tensor]:
         """Torch tensors for output codes."""
@@ -115,9 +120,14 @@ def lower(
     *,
     depths: Mapping[Wire, int] | None = None,
     name: str = "top",
+    weights: str | Mapping[str, str] = MEMORY,
 ) -> Lowered:
-    """The design of `graph`, with FIFOs of the given depths, or of those it needs."""
-    lowered = Lowerer(graph, parallelism, name).run()
+    """The design of `graph`, with FIFOs of the given depths, or of those it needs.
+
+    `weights`: "memory", or "external" for layers whose weights the outside streams in, by a port
+    of each; a mapping says it by node, and 'default' in it for the others.
+    """
+    lowered = Lowerer(graph, parallelism, name, weights).run()
     if depths is None:
         depths = size_fifos(lowered.design)
     return replace(lowered, design=with_fifos(lowered.design, depths), depths=depths)
@@ -181,9 +191,17 @@ def pixel_shape(shape: Shape) -> Shape:
 class Lowerer:
     """Walks the graph once and builds the design."""
 
-    def __init__(self, graph: MaseGraph, parallelism: Parallelism, name: str) -> None:
+    def __init__(
+        self,
+        graph: MaseGraph,
+        parallelism: Parallelism,
+        name: str,
+        weights: str | Mapping[str, str] = MEMORY,
+    ) -> None:
         check_supported(graph)
         self.graph = graph
+        self.storage = Storage.of(weights)
+        self.external: set[str] = set()
         self.parallelism = parallelism
         self.builder = Builder(name)
         self.needed = self._needed()
@@ -207,9 +225,15 @@ class Lowerer:
                 self._output(node)
             else:
                 self._call(node)
+        self.storage.check(self._ops(), self.external)
         values = {node.name: value for node, value in self.values.items()}
         design = self.builder.build()
         return Lowered(design, self.inputs, self.outputs, self.components, values)
+
+    def _ops(self) -> dict[str, str]:
+        """The op of each node, by name."""
+        found = {n: find_op(n, self.graph.custom_ops) for n in self.graph.fx_graph.nodes}
+        return {node.name: op.name if op else node.op for node, op in found.items()}
 
     def _call(self, node: fx.Node) -> None:
         self._check_in_place(node)
@@ -361,10 +385,20 @@ class Lowerer:
         """An image, streamed pixel by pixel."""
         return self.arrange(node, value, pixel_order(value.shape), pixel_shape(value.shape))
 
-    def add(self, node: fx.Node, component: Component, *values: Value) -> Wire:
+    def takes_weights(self, node: fx.Node) -> bool:
+        """Whether the weights of `node` come from outside."""
+        return self.storage.is_external(node.name)
+
+    def weight_port(self, node: fx.Node, stream: Stream, codes: Ints) -> Wire:
+        """An input by which the outside sends the weights of `node`, `codes` for each vector."""
+        self.external.add(node.name)
+        return self.builder.input(f"{node.name}_weight", stream, codes[None])
+
+    def add(self, node: fx.Node, component: Component, *values: Value | Wire) -> Wire:
         """A stage named after the node, and a cast where the result is wanted in another format."""
         self.components[node.name] = component
-        wire = self.builder.add(node.name, component, *(v.wire for v in values))
+        wires = [v.wire if isinstance(v, Value) else v for v in values]
+        wire = self.builder.add(node.name, component, *wires)
         wanted = self.wanted_format(node)
         if wanted is not None and not wanted.holds(component.output.format):
             cast = Cast(component.output, wanted)
