@@ -32,7 +32,8 @@ class Memory:
     """Constant words of a component, one integer per address.
 
     A streamed memory becomes a `rom_source` named `<stage>_<name>_source`; another is read by the
-    component itself, from the file that its parameter `parameter` names.
+    component itself, from the file that its parameter `parameter` names. Streamed `banks` are read
+    in turn, each `repeats` times.
     """
 
     name: str
@@ -40,6 +41,8 @@ class Memory:
     width: int
     is_streamed: bool = True
     parameter: str = "INIT_FILE"
+    banks: int = 1
+    repeats: int = 1
 
     @property
     def bits(self) -> int:
@@ -87,6 +90,14 @@ class Component(ABC):
     def memories(self) -> tuple[Memory, ...]:
         """Constant memories."""
         return ()
+
+    def reads(self, memory: Memory) -> int:
+        """How often a tensor takes all words of a streamed memory."""
+        return self.outputs[0].beats // len(memory.words)
+
+    def in_pass(self, number: int) -> Component:
+        """What it is in a pass through a block that layers share: itself."""
+        return self
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

@@ -172,7 +172,10 @@ def _needed(pace: _Pace, wires: list[Wire], kept: list[Wire], best: float) -> li
 def _candidates(design: Design) -> tuple[list[Wire], list[Wire]]:
     """Wires where a FIFO may help: behind the forks, and all inside the design."""
     forks, wires = [], []
+    returning = (design.loop.exit, design.loop.back) if design.loop else ()  # has its queue
     for stage in design.stages:
+        if stage.name in returning:
+            continue
         ends = [Wire(stage.name, p) for p in range(len(stage.component.outputs))]
         inside = [w for w in ends if w not in design.outputs.values()]
         wires += inside

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -31,6 +32,19 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Loop:
+    """A block that each tensor passes several times: from the stage `entry` to `exit`, from where
+    the queue `back` leads to the second input of `entry`. Streams in it are those of one pass; what
+    else enters it comes for all passes.
+    """
+
+    entry: str
+    exit: str
+    back: str
+    passes: int
+
+
+@dataclass(frozen=True)
 class Interface:
     """What a test bench knows of a design: its ports and its pace."""
 
@@ -43,6 +57,8 @@ class Interface:
     """What the cycle model needs; None where a stage has a twin of somebody's own."""
     sent: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Inputs that carry weights: the shape of what each is sent again and again."""
+    passes: int = 1
+    """Through a block that layers share."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +72,20 @@ class Design:
     sent: Mapping[str, Ints] = field(default_factory=dict)
     """Weights that come from outside: by input, the codes that it is sent; they have the shape of
     its stream, or 1 where they are repeated."""
+    loop: Loop | None = None
+
+    @property
+    def passes(self) -> int:
+        """Through the block that layers share; 1 where there is none."""
+        return self.loop.passes if self.loop else 1
+
+    @cached_property
+    def looped(self) -> tuple[Stage, ...]:
+        """The stages of the block that layers share, from its entry to the way back."""
+        if self.loop is None:
+            return ()
+        names = [stage.name for stage in self.stages]
+        return self.stages[names.index(self.loop.entry) : names.index(self.loop.back) + 1]
 
     def weights(self, tensors: int) -> dict[str, Ints]:
         """Codes of the inputs that carry weights, as for any input: views that repeat them."""
@@ -85,7 +115,8 @@ class Design:
         """Ports and pace."""
         streams = self.output_streams()
         sizes = {name: codes.shape for name, codes in self.sent.items()}
-        return Interface(self.name, self.inputs, streams, self.cycles(), self.control(), sizes)
+        names = (self.name, self.inputs, streams)
+        return Interface(*names, self.cycles(), self.control(), sizes, self.passes)
 
     def control(self) -> Control | None:
         """Stages and twins without data; None where a stage has a twin of somebody's own."""
@@ -101,19 +132,48 @@ class Design:
 
     def golden(self, data: Mapping[str, Ints]) -> dict[str, Ints]:
         """Output codes for input codes, each of shape (tensors, *stream.shape)."""
-        values: dict[str, Ints] = dict(data)
-        for stage in self.stages:
-            operands = [
-                values[wire.stage].reshape(-1, *taken.shape)
-                for wire, taken in zip(stage.sources, stage.component.inputs, strict=True)
-            ]
-            values[stage.name] = stage.component.golden(*operands)
+        values = self.values(data)
         return {name: values[wire.stage] for name, wire in self.outputs.items()}
+
+    def values(self, data: Mapping[str, Ints]) -> dict[str, Ints]:
+        """The codes that every stage gives; in a block that layers share, those of the last."""
+        values: dict[str, Ints] = dict(data)
+        looped = self.looped
+        for stage in self.stages:
+            if stage not in looped:
+                operands = [
+                    values[wire.stage].reshape(-1, *taken.shape)
+                    for wire, taken in zip(stage.sources, stage.component.inputs, strict=True)
+                ]
+                values[stage.name] = stage.component.golden(*operands)
+            elif stage is looped[0]:
+                self._run_loop(looped, values)
+        return values
+
+    def _run_loop(self, looped: tuple[Stage, ...], values: dict[str, Ints]) -> None:
+        """All passes, of all tensors."""
+        entry, inside = looped[0], {stage.name for stage in looped}
+        carried = values[entry.sources[0].stage].reshape(-1, *entry.component.inputs[0].shape)
+        for number in range(self.passes):
+            values[entry.name] = carried
+            for stage in looped[1:]:
+                operands = [
+                    values[wire.stage].reshape(-1, *taken.shape)
+                    if wire.stage in inside
+                    else values[wire.stage].reshape(-1, self.passes, *taken.shape)[:, number]
+                    for wire, taken in zip(stage.sources, stage.component.inputs, strict=True)
+                ]
+                values[stage.name] = stage.component.in_pass(number).golden(*operands)
+            carried = values[looped[-1].name].reshape(carried.shape)
 
     def cycles(self) -> int:
         """Folding bound of the design: the slowest stage's."""
         of_ports = [s.beats for s in (*self.inputs.values(), *self.output_streams().values())]
-        return max([s.component.cycles() for s in self.stages] + of_ports)
+        return max([self.stage_cycles(s) for s in self.stages] + of_ports)
+
+    def stage_cycles(self, stage: Stage) -> int:
+        """Folding bound of a stage: for all passes that a tensor makes."""
+        return stage.component.cycles() * (self.passes if stage in self.looped else 1)
 
     def cost(self) -> Cost:
         """Resources of all stages."""
@@ -123,11 +183,15 @@ class Design:
         """Raise unless every stream has one producer, one consumer and one description."""
         used: set[Wire] = set()
         known = {Wire(name) for name in self.inputs}
+        known |= {Wire(self.loop.back)} if self.loop else set()
+        inside = {stage.name for stage in self.looped}
         for stage in self.stages:
+            is_inside = stage.name in inside and stage is not self.looped[0]
             for wire, wanted in zip(stage.sources, stage.component.inputs, strict=True):
                 self._check_wire(wire, stage.name, known, used)
+                passes = self.passes if is_inside and wire.stage not in inside else 1
                 if (
-                    self.stream(wire).beats != wanted.beats
+                    self.stream(wire).beats != passes * wanted.beats
                     or self.stream(wire).lanes != wanted.lanes
                 ):
                     raise HardwareError(
@@ -195,9 +259,11 @@ class Builder:
 
     def build(self) -> Design:
         """The design, with a fork where a stream has several users."""
-        design = _with_forks(self._design())
-        design.check()
-        return design
+        return with_forks(self.plain())
+
+    def plain(self) -> Design:
+        """The stages as they are, without forks."""
+        return self._design()
 
     def _design(self) -> Design:
         return Design(self.name, self._inputs, tuple(self._stages), self._outputs, self._sent)
@@ -233,8 +299,8 @@ class Builder:
         return wire
 
 
-def _with_forks(design: Design) -> Design:
-    """`design` with a fork after each stream that has several users, in order of their use."""
+def with_forks(design: Design) -> Design:
+    """`design`, checked, with a fork after each stream that has several users, in their order."""
     users: dict[Wire, int] = {}
     for wire in _uses(design):
         users[wire] = users.get(wire, 0) + 1
@@ -254,10 +320,12 @@ def _with_forks(design: Design) -> Design:
     stages = [forks[Wire(name)] for name in design.inputs if Wire(name) in forks]
     for stage in design.stages:
         stages.append(replace(stage, sources=tuple(branch(w) for w in stage.sources)))
-        if Wire(stage.name) in forks:
-            stages.append(forks[Wire(stage.name)])
+        ends = [Wire(stage.name, port) for port in range(len(stage.component.outputs))]
+        stages += [forks[wire] for wire in ends if wire in forks]
     outputs = {name: branch(wire) for name, wire in design.outputs.items()}
-    return replace(design, stages=tuple(stages), outputs=outputs)
+    forked = replace(design, stages=tuple(stages), outputs=outputs)
+    forked.check()
+    return forked
 
 
 def _uses(design: Design) -> list[Wire]:

@@ -147,7 +147,7 @@ def read_interface(directory: Path) -> Interface:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise HardwareError(f"{path}: not the streams of a design ({error!r}).") from error
     names = (told["name"], ports["inputs"], ports["outputs"])
-    return Interface(*names, told["cycles"], control, sizes)
+    return Interface(*names, told["cycles"], control, sizes, told.get("passes", 1))
 
 
 def _read_stream(told: Mapping[str, Any]) -> Stream:
@@ -161,6 +161,7 @@ def describe(design: Design) -> dict[str, object]:
     return {
         "name": design.name,
         "cycles": design.cycles(),
+        **({"passes": design.passes} if design.loop else {}),
         "inputs": {
             name: {**_describe_stream(s), **_describe_sent(design, name)}
             for name, s in design.inputs.items()
@@ -368,14 +369,17 @@ def _stream_pins(pin: str, signals: list[str]) -> dict[str, str]:
 
 
 def _rom_text(stage: str, memory: Memory, file: str) -> str:
+    banks: dict[str, Parameter] = {"BANKS": memory.banks, "REPEATS": memory.repeats}
     parameters: dict[str, Parameter] = {
         "DATA_WIDTH": memory.width,
-        "DEPTH": len(memory.words),
+        "DEPTH": len(memory.words) // memory.banks,
+        **(banks if memory.banks > 1 else {}),
         "INIT_FILE": file,
     }
     name = f"{stage}_{memory.name}"
     pins = {"clk": "clk", "rst": "rst", **_stream_pins("data_out_0", [name])}
-    return _instance("rom_source", f"{name}_source", parameters, pins)
+    module = "rom_bank_source" if memory.banks > 1 else "rom_source"
+    return _instance(module, f"{name}_source", parameters, pins)
 
 
 def _instance(

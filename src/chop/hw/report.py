@@ -64,12 +64,11 @@ class Summary:
 
 def stage_rows(design: Design) -> list[StageRow]:
     """One row for each stage, in order."""
-    bound = design.cycles()
-    return [_row(stage, bound) for stage in design.stages]
+    return [_row(design, stage) for stage in design.stages]
 
 
-def _row(stage: Stage, bound: int) -> StageRow:
-    component = stage.component
+def _row(design: Design, stage: Stage) -> StageRow:
+    component, cycles = stage.component, design.stage_cycles(stage)
     source, out = component.inputs[0], component.outputs[0]
     cost = component.cost()
     return StageRow(
@@ -79,8 +78,8 @@ def _row(stage: Stage, bound: int) -> StageRow:
         str(out.format),
         source.lanes,
         out.lanes,
-        component.cycles(),
-        component.cycles() / bound,
+        cycles,
+        cycles / design.cycles(),
         cost.multipliers,
         cost.memory_bits,
     )
@@ -88,7 +87,7 @@ def _row(stage: Stage, bound: int) -> StageRow:
 
 def bottleneck(design: Design) -> str:
     """The stage with the most cycles; the first of them."""
-    return max(design.stages, key=lambda s: s.component.cycles()).name
+    return max(design.stages, key=design.stage_cycles).name
 
 
 def summary(design: Design, verdict: Verdict) -> Summary:
@@ -200,7 +199,7 @@ def pipeline_records(
             for name, stream in design.inputs.items()
         },
         "outputs": list(design.outputs),
-        "stages": [{**asdict(_row(s, design.cycles())), **_depth(s)} for s in design.stages],
+        "stages": [{**asdict(_row(design, s)), **_depth(s)} for s in design.stages],
         "streams": _streams(design),
         "bottleneck": bottleneck(design),
         "interval": design.cycles(),

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError, HardwareError
+from chop.hw import sharing
 from chop.hw.component import Component
 from chop.hw.cycles import size_fifos, with_fifos
-from chop.hw.design import Builder, Design, Wire
+from chop.hw.design import Builder, Design, Wire, with_forks
 from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.lower import formats
 from chop.hw.lower.calls import gives_tensor
@@ -121,13 +122,15 @@ def lower(
     depths: Mapping[Wire, int] | None = None,
     name: str = "top",
     weights: str | Mapping[str, str] = MEMORY,
+    share_layers: bool = False,
 ) -> Lowered:
     """The design of `graph`, with FIFOs of the given depths, or of those it needs.
 
     `weights`: "memory", or "external" for layers whose weights the outside streams in, by a port
-    of each; a mapping says it by node, and 'default' in it for the others.
+    of each; a mapping says it by node, and 'default' in it for the others. `share_layers`: repeated
+    layers are one block, which a tensor passes once for each of them.
     """
-    lowered = Lowerer(graph, parallelism, name, weights).run()
+    lowered = Lowerer(graph, parallelism, name, weights).run(share_layers=share_layers)
     if depths is None:
         depths = size_fifos(lowered.design)
     return replace(lowered, design=with_fifos(lowered.design, depths), depths=depths)
@@ -211,7 +214,7 @@ class Lowerer:
         self.outputs: dict[str, Value] = {}
         self._gathered: dict[tuple[Wire, Component], Wire] = {}
 
-    def run(self) -> Lowered:
+    def run(self, *, share_layers: bool = False) -> Lowered:
         """Every node that the outputs need, in turn."""
         numbers = {n: k for k, n in enumerate(self.graph.fx_graph.find_nodes(op="placeholder"))}
         for node in self.graph.fx_graph.nodes:
@@ -227,8 +230,17 @@ class Lowerer:
                 self._call(node)
         self.storage.check(self._ops(), self.external)
         values = {node.name: value for node, value in self.values.items()}
-        design = self.builder.build()
-        return Lowered(design, self.inputs, self.outputs, self.components, values)
+        if not share_layers:
+            design = self.builder.build()
+            return Lowered(design, self.inputs, self.outputs, self.components, values)
+        shared = sharing.share_layers(self.builder.plain())
+        return Lowered(
+            with_forks(shared.design),
+            self.inputs,
+            _moved(self.outputs, shared.streams),
+            {**self.components, **shared.components},
+            _moved(values, shared.streams),
+        )
 
     def _ops(self) -> dict[str, str]:
         """The op of each node, by name."""
@@ -454,6 +466,12 @@ class Lowerer:
         """An error that names node, op, what was given and what is allowed."""
         op = find_op(node, self.graph.custom_ops)
         return HardwareError(f"node '{node.name}' ({op.name if op else '?'}): {what}. {allowed}.")
+
+
+def _moved(values: Mapping[str, Value], streams: Mapping[str, Wire | None]) -> dict[str, Value]:
+    """Values whose streams are elsewhere; without those of which nothing is kept."""
+    wires = {name: streams.get(value.wire.stage, value.wire) for name, value in values.items()}
+    return {name: replace(values[name], wire=wire) for name, wire in wires.items() if wire}
 
 
 def _table_rows(node: fx.Node) -> int:

@@ -86,6 +86,9 @@ class Conv(Windowed):
     def memories(self) -> tuple[Memory, ...]:
         return self.product.memories()
 
+    def reads(self, memory: Memory) -> int:
+        return self.product.vectors
+
     def twins(self) -> list[Twin]:
         return [WindowTwin(self.geometry), *self.product.twins()]
 

@@ -147,6 +147,9 @@ class Linear(Component):
     def memories(self) -> tuple[Memory, ...]:
         return self.weights.memories(self.source.lanes, self.lanes)
 
+    def reads(self, memory: Memory) -> int:
+        return self.vectors
+
     def twins(self) -> list[Twin]:
         return [LinearTwin(self.folds, self.source.lanes)]
 
