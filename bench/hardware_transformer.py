@@ -78,12 +78,14 @@ VIT_WIDTHS: dict[str, dict[str, int]] = {
 }
 
 
-def quantized_graph(model: nn.Module, inputs: tuple[Tensor, ...], widths: Any) -> MaseGraph:
+def quantized_graph(
+    model: nn.Module, inputs: tuple[Tensor, ...], widths: Any, repeated: str = ""
+) -> MaseGraph:
     """The graph of `model` in fixed point whose places come from `inputs`."""
     graph = MaseGraph(model.eval(), dummy_in=inputs if len(inputs) > 1 else inputs[0])
     init_metadata_analysis_pass(graph)
     add_common_metadata_analysis_pass(graph)
-    graph, _ = quantize_transform_pass(graph, fixed_rules(graph, inputs, widths))
+    graph, _ = quantize_transform_pass(graph, fixed_rules(graph, inputs, widths, repeated))
     return graph
 
 
@@ -240,13 +242,13 @@ def reviews(data: Path, part: str, chosen: str, count: int, length: int) -> tupl
     return ids, torch.arange(length) >= lengths[:, None], labels
 
 
-def tiny_bert(args: argparse.Namespace) -> tuple[Bert, MaseGraph]:
+def tiny_bert(args: argparse.Namespace, repeated: str = "") -> tuple[Bert, MaseGraph]:
     """The classifier, and its graph in fixed point whose places come from training reviews."""
     torch.manual_seed(0)  # of a head that is not in the folder
     found = AutoModelForSequenceClassification.from_pretrained(args.model).eval()
     model = Bert(found, args.length).eval()
     calibration = reviews(args.data, "train", "even", 64, args.length)[:2]
-    return model, quantized_graph(copy.deepcopy(model), calibration, BERT_WIDTHS)
+    return model, quantized_graph(copy.deepcopy(model), calibration, BERT_WIDTHS, repeated)
 
 
 def review_accuracy(model: Any, rows: tuple[Tensor, ...]) -> float:

@@ -35,13 +35,14 @@ class Stage:
 class Loop:
     """A block that each tensor passes several times: from the stage `entry` to `exit`, from where
     the queue `back` leads to the second input of `entry`. Streams in it are those of one pass; what
-    else enters it comes for all passes.
+    else enters it comes for all passes. `in_flight` tensors go through it together.
     """
 
     entry: str
     exit: str
     back: str
     passes: int
+    in_flight: int = 1
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Interface:
     """Inputs that carry weights: the shape of what each is sent again and again."""
     passes: int = 1
     """Through a block that layers share."""
+    in_flight: int = 1
+    """Tensors that go through it together: their number must be a multiple of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +81,11 @@ class Design:
     def passes(self) -> int:
         """Through the block that layers share; 1 where there is none."""
         return self.loop.passes if self.loop else 1
+
+    @property
+    def in_flight(self) -> int:
+        """Tensors that go through that block together; 1 where there is none."""
+        return self.loop.in_flight if self.loop else 1
 
     @cached_property
     def looped(self) -> tuple[Stage, ...]:
@@ -116,7 +124,8 @@ class Design:
         streams = self.output_streams()
         sizes = {name: codes.shape for name, codes in self.sent.items()}
         names = (self.name, self.inputs, streams)
-        return Interface(*names, self.cycles(), self.control(), sizes, self.passes)
+        loop = (self.passes, self.in_flight)
+        return Interface(*names, self.cycles(), self.control(), sizes, *loop)
 
     def control(self) -> Control | None:
         """Stages and twins without data; None where a stage has a twin of somebody's own."""
@@ -211,6 +220,16 @@ class Design:
         if wire in used:
             raise HardwareError(f"'{user}' uses '{wire.stage}' a second time: it needs a fork.")
         used.add(wire)
+
+
+def whole_flights(codes: Mapping[str, Ints], in_flight: int) -> dict[str, Ints]:
+    """Tensors, again from the first until they are a multiple of those that go together."""
+    found = {}
+    for name, each in codes.items():
+        missing = -len(each) % in_flight if len(each) else 0
+        rows = np.arange(len(each) + missing) % max(len(each), 1)
+        found[name] = each[rows] if missing else each
+    return found
 
 
 class Builder:

@@ -147,7 +147,8 @@ def read_interface(directory: Path) -> Interface:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise HardwareError(f"{path}: not the streams of a design ({error!r}).") from error
     names = (told["name"], ports["inputs"], ports["outputs"])
-    return Interface(*names, told["cycles"], control, sizes, told.get("passes", 1))
+    loop = (told.get("passes", 1), told.get("in_flight", 1))
+    return Interface(*names, told["cycles"], control, sizes, *loop)
 
 
 def _read_stream(told: Mapping[str, Any]) -> Stream:
@@ -161,7 +162,7 @@ def describe(design: Design) -> dict[str, object]:
     return {
         "name": design.name,
         "cycles": design.cycles(),
-        **({"passes": design.passes} if design.loop else {}),
+        **({"passes": design.passes, "in_flight": design.in_flight} if design.loop else {}),
         "inputs": {
             name: {**_describe_stream(s), **_describe_sent(design, name)}
             for name, s in design.inputs.items()

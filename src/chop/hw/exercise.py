@@ -11,6 +11,7 @@ import numpy as np
 
 from chop.errors import HardwareError
 from chop.hw.cycles import Stalls
+from chop.hw.design import whole_flights
 from chop.hw.golden import Ints
 from chop.hw.simulate import Simulator
 from chop.hw.verdict import Verdict
@@ -53,7 +54,9 @@ def exercise(
     if expected is None:
         assert simulator.design is not None, "an interface cannot tell the expected outputs"
         expected = simulator.design.golden(inputs)
-    more, wanted = _repeated(inputs), _repeated(expected)
+    together = simulator.interface.in_flight
+    inputs, expected = (whole_flights(codes, together) for codes in (inputs, expected))
+    more, wanted = (whole_flights(_repeated(codes), together) for codes in (inputs, expected))
     for each in profiles(simulator.interface.cycles, stalls):
         simulator.run(more, each, expected=wanted).require_exact()
     verdict = simulator.run(inputs, expected=expected, trace=trace).require_exact()
@@ -64,7 +67,8 @@ def exercise(
 def _repeated(codes: Mapping[str, Ints]) -> dict[str, Ints]:
     """The tensors, again from the first where they are few."""
     count = max(LEAST_TENSORS, *(len(each) for each in codes.values()))
-    return {n: v[np.arange(count) % len(v)] if len(v) else v for n, v in codes.items()}
+    is_few = {n: 0 < len(v) < count for n, v in codes.items()}
+    return {n: v[np.arange(count) % len(v)] if is_few[n] else v for n, v in codes.items()}
 
 
 def check_memories(directory: Path) -> None:

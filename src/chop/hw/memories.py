@@ -10,7 +10,7 @@ import numpy as np
 from chop.errors import HardwareError
 from chop.files import read_text
 from chop.hw.component import Memory
-from chop.hw.design import Design, Interface
+from chop.hw.design import Design, Interface, whole_flights
 from chop.hw.golden import Ints
 from chop.hw.stream import Stream
 
@@ -54,7 +54,7 @@ def vector_files(design: Design, inputs: Mapping[str, Ints]) -> Files:
     """
     data = {name: stream for name, stream in design.inputs.items() if name not in design.sent}
     streams = {**data, **design.output_streams()}
-    codes = {**inputs, **design.golden(inputs)}
+    codes = whole_flights({**inputs, **design.golden(inputs)}, design.in_flight)
     return {
         f"test/{name}.mem": memory_text(Memory(name, tuple(s.words(codes[name])), s.beat_width))
         for name, s in streams.items()

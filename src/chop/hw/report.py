@@ -93,6 +93,7 @@ def bottleneck(design: Design) -> str:
 def summary(design: Design, verdict: Verdict) -> Summary:
     """Predicted against simulated pace, at full rate."""
     tensors = min(verdict.tensors, max(4, PREDICTED_CYCLES // design.cycles()))
+    tensors = -(-tensors // design.in_flight) * design.in_flight
     predicted = simulate_control(design, tensors, NO_STALLS)
     compared = matching = 0
     for name, times in predicted.outputs.items():
@@ -119,9 +120,10 @@ def _latency(timing: Timing) -> int:
 def _interval(design: Design, timing: Timing) -> float | None:
     """Mean cycles between tensors after the second."""
     ends = [timing.tensor_ends(n, s.beats) for n, s in design.output_streams().items()]
-    if len(ends[0]) < 3:
+    first = 2 * design.in_flight - 1  # tensors that go together leave together
+    if len(ends[0]) < first + 2:
         return None
-    return max((e[-1] - e[1]) / (len(e) - 2) for e in ends)
+    return max((e[-1] - e[first]) / (len(e) - 1 - first) for e in ends)
 
 
 def report_text(design: Design, verdict: Verdict, area: Area | None = None) -> str:

@@ -80,21 +80,39 @@ class Shared:
         return cls(design, streams, components)
 
 
-def share_layers(design: Design) -> Shared:
-    """`design`, without forks, with its repeated layers in one block; raises where none are."""
-    found = max(_repeats(design), key=_worth, default=None)
-    if found is None:
+def share_layers(design: Design, in_flight: int = 1) -> Shared:
+    """`design`, without forks, with its repeated layers in one block; raises where none are.
+
+    `in_flight` tensors go through the block together: all make a pass before any makes the next.
+    """
+    if in_flight < 1 or (in_flight > 1 and design.sent):
+        allowed = "1, where weights come from outside" if design.sent else "1 or more"
+        raise HardwareError(f"in_flight is {in_flight}. Allowed: {allowed}.")
+    repeats = sorted(_repeats(design), key=_worth, reverse=True)
+    if not repeats:
         raise HardwareError(
             f"design '{design.name}': no layers are repeated, so none can share a block. Layers "
             f"are alike where they have the same ops, shapes, parallelism and number formats."
         )
-    told = found.differences()
-    if told:
-        raise HardwareError(
-            f"design '{design.name}': repeated layers differ, so they cannot share a block: "
-            f"{'. '.join(told[:4])}{' …' if len(told) > 4 else ''}. Give them the same formats."
-        )
-    return Shared.of(_looped(design, found), found)
+    told: list[str] = []
+    for repeat in repeats:
+        unlike = _unlike(design, repeat)
+        if not unlike:
+            return Shared.of(_looped(design, repeat, in_flight), repeat)
+        told = told or unlike
+    more = " …" if len(told) > 4 else ""
+    raise HardwareError(
+        f"design '{design.name}': repeated layers differ, so they cannot share a block: "
+        f"{'. '.join(told[:4])}{more}. Give them the same formats and parallelism."
+    )
+
+
+def _unlike(design: Design, repeat: Repeat) -> list[str]:
+    """What keeps the runs apart: their stages, or what the first gets and gives."""
+    stream, given = design.stream(repeat.entry), design.stream(repeat.result_of(0))
+    ends = (repeat.entry.stage, repeat.result_of(0).stage)
+    told = [f"'{ends[0]}' gives {stream} to the first, '{ends[1]}' {given} to the next"]
+    return repeat.differences() + (told if stream != given else [])
 
 
 def _worth(repeat: Repeat) -> tuple[int, int, int]:
@@ -198,24 +216,18 @@ def _is_closed(design: Design, repeat: Repeat, places: Sequence[Mapping[str, int
 # -- the loop --------------------------------------------------------------------------------------
 
 
-def _looped(design: Design, repeat: Repeat) -> Design:
+def _looped(design: Design, repeat: Repeat, in_flight: int) -> Design:
     """The first run, between entry and exit, with what it reads from outside for every pass."""
     passes = len(repeat.runs)
-    stream, given = design.stream(repeat.entry), design.stream(repeat.result_of(0))
-    if stream != given:
-        raise HardwareError(
-            f"design '{design.name}': '{repeat.entry.stage}' gives {stream} to the first of the "
-            f"layers that are to share a block, '{repeat.result_of(0).stage}' {given} to the next. "
-            f"Give them one format and parallelism."
-        )
+    stream = design.stream(repeat.entry)
     entry, leave, back = (f"{repeat.runs[0][0].name}_{part}" for part in ("entry", "exit", "back"))
     gone = {stage.name for run in repeat.runs for stage in run}
-    block, kept = _block(design, repeat, entry)
+    block, kept = _block(design, repeat, entry, in_flight)
     loop = [
-        Stage(entry, LoopEntry(stream, passes), (repeat.entry, Wire(back))),
+        Stage(entry, LoopEntry(stream, passes, in_flight), (repeat.entry, Wire(back))),
         *block,
-        Stage(leave, LoopExit(stream, passes), (repeat.result_of(0),)),
-        Stage(back, Fifo(stream, stream.beats), (Wire(leave),)),
+        Stage(leave, LoopExit(stream, passes, in_flight), (repeat.result_of(0),)),
+        Stage(back, Fifo(stream, in_flight * stream.beats), (Wire(leave),)),
     ]
     moved = {repeat.result_of(passes - 1): Wire(leave, 1)}
     before, behind = _around(design, repeat, gone)
@@ -227,7 +239,7 @@ def _looped(design: Design, repeat: Repeat) -> Design:
         (*before, *kept, *loop, *behind),
         {name: moved.get(wire, wire) for name, wire in design.outputs.items()},
         sent,
-        Loop(entry, leave, back, passes),
+        Loop(entry, leave, back, passes, in_flight),
     )
 
 
@@ -239,7 +251,9 @@ def _around(design: Design, repeat: Repeat, gone: set[str]) -> tuple[list[Stage]
     return before, [stage for stage in rest if stage.name in late]
 
 
-def _block(design: Design, repeat: Repeat, entry: str) -> tuple[list[Stage], list[Stage]]:
+def _block(
+    design: Design, repeat: Repeat, entry: str, in_flight: int
+) -> tuple[list[Stage], list[Stage]]:
     """The stages of the block, and those before it that keep what all passes read."""
     inside = {stage.name for stage in repeat.runs[0]}
     kept: dict[Wire, Stage] = {}
@@ -251,13 +265,14 @@ def _block(design: Design, repeat: Repeat, entry: str) -> tuple[list[Stage], lis
             return wire
         if wire not in kept:
             name = f"{wire.stage}_{wire.port}_replay" if wire.port else f"{wire.stage}_replay"
-            kept[wire] = Stage(name, Replay(design.stream(wire), len(repeat.runs)), (wire,))
+            replay = Replay(design.stream(wire), len(repeat.runs), in_flight)
+            kept[wire] = Stage(name, replay, (wire,))
         return Wire(kept[wire].name)
 
     block = [
         Stage(
             same[0].name,
-            _one_for_all([stage.component for stage in same]),
+            _one_for_all([stage.component for stage in same], in_flight),
             tuple(source(wire) for wire in same[0].sources),
         )
         for same in zip(*repeat.runs, strict=True)
@@ -265,12 +280,12 @@ def _block(design: Design, repeat: Repeat, entry: str) -> tuple[list[Stage], lis
     return block, list(kept.values())
 
 
-def _one_for_all(components: Sequence[Component]) -> Component:
+def _one_for_all(components: Sequence[Component], in_flight: int) -> Component:
     """A component that does for all passes; switched only where it has constants or sums."""
     first = components[0]
     is_plain = not any(memory.is_streamed for memory in first.memories())
     widths = {each.parameters().get("ACC_WIDTH") for each in components}
-    return first if is_plain and len(widths) == 1 else Switched(tuple(components))
+    return first if is_plain and len(widths) == 1 else Switched(tuple(components), in_flight)
 
 
 def _ports(design: Design, repeat: Repeat) -> tuple[dict[str, Stream], dict[str, Ints]]:

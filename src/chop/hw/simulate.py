@@ -80,8 +80,13 @@ class Simulator:
         if expected is None:
             assert self.design is not None, "an interface cannot tell the expected outputs"
             expected = self.design.golden(inputs)
+        tensors, together = len(next(iter(inputs.values()))), self.interface.in_flight
+        if tensors % together:
+            raise HardwareError(
+                f"inputs: {tensors} tensors, of which {together} go through the design together. "
+                f"Allowed: multiples of {together}."
+            )
         told = self._drive(inputs, expected, stalls, trace)
-        tensors = len(next(iter(inputs.values())))
         verdict = self._verdict(told, expected)
         return replace(verdict, pace=self._pace(verdict.timing, tensors, stalls))
 

@@ -18,9 +18,10 @@ WIDEST = "ACC_WIDTH"
 
 @dataclass(frozen=True, eq=False)
 class Switched(Component):
-    """`layers` in turn, one for each tensor: parameters, streams and cycles alike."""
+    """`layers` in turn, each for `in_flight` tensors: parameters, streams and cycles alike."""
 
     layers: tuple[Component, ...]
+    in_flight: int = 1
 
     def __post_init__(self) -> None:
         first = self.layers[0]
@@ -31,10 +32,10 @@ class Switched(Component):
             object.__setattr__(self, name, getattr(first, name))
 
     def golden(self, *data: Ints) -> Ints:
-        count = len(self.layers)
         out: Ints = np.empty((len(data[0]), *self.output.shape), dtype=np.int64)
+        turns = np.arange(len(out)) // self.in_flight % len(self.layers)
         for number, layer in enumerate(self.layers):
-            out[number::count] = layer.golden(*(x[number::count] for x in data))
+            out[turns == number] = layer.golden(*(x[turns == number] for x in data))
         return out
 
     def in_pass(self, number: int) -> Component:
@@ -55,7 +56,7 @@ class Switched(Component):
         if all(each.words == first.words for each in same):
             return first
         words = tuple(word for each in same for word in each.words)
-        repeats = self.layers[0].reads(first)
+        repeats = self.in_flight * self.layers[0].reads(first)
         return replace(first, words=words, banks=len(same), repeats=repeats)
 
     def twins(self) -> list[Twin]:

@@ -122,13 +122,14 @@ def lower(
     depths: Mapping[Wire, int] | None = None,
     name: str = "top",
     weights: str | Mapping[str, str] = MEMORY,
-    share_layers: bool = False,
+    share_layers: int | bool = False,
 ) -> Lowered:
     """The design of `graph`, with FIFOs of the given depths, or of those it needs.
 
     `weights`: "memory", or "external" for layers whose weights the outside streams in, by a port
     of each; a mapping says it by node, and 'default' in it for the others. `share_layers`: repeated
-    layers are one block, which a tensor passes once for each of them.
+    layers are one block, which a tensor passes once for each of them; a number: so many tensors go
+    through it together.
     """
     lowered = Lowerer(graph, parallelism, name, weights).run(share_layers=share_layers)
     if depths is None:
@@ -214,7 +215,7 @@ class Lowerer:
         self.outputs: dict[str, Value] = {}
         self._gathered: dict[tuple[Wire, Component], Wire] = {}
 
-    def run(self, *, share_layers: bool = False) -> Lowered:
+    def run(self, *, share_layers: int | bool = False) -> Lowered:
         """Every node that the outputs need, in turn."""
         numbers = {n: k for k, n in enumerate(self.graph.fx_graph.find_nodes(op="placeholder"))}
         for node in self.graph.fx_graph.nodes:
@@ -233,7 +234,7 @@ class Lowerer:
         if not share_layers:
             design = self.builder.build()
             return Lowered(design, self.inputs, self.outputs, self.components, values)
-        shared = sharing.share_layers(self.builder.plain())
+        shared = sharing.share_layers(self.builder.plain(), int(share_layers))
         return Lowered(
             with_forks(shared.design),
             self.inputs,

@@ -1,8 +1,8 @@
 """A block that tensors pass several times: its way in, its way out, and what is read in each pass.
 
-`LoopEntry` takes a tensor from outside and then, pass by pass, what came back; `LoopExit` sends
-tensors back and the last of them on. One tensor is in the block at a time: the next one enters
-behind its last pass.
+`LoopEntry` takes tensors from outside and then, pass by pass, what came back; `LoopExit` sends
+tensors back, and on after the last pass. `in_flight` tensors make each pass one behind the other;
+the next ones enter behind the last pass of these.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ class ReplayTwin(Twin):
 
 @dataclass(frozen=True)
 class LoopEntry(Mover):
-    """A tensor from outside, then `passes` - 1 that come back; streams are those of one pass."""
+    """Tensors from outside, then `passes` - 1 times what comes back; streams are of one pass."""
 
     passes: int = 2
+    in_flight: int = 1
     module, name = "stream_concat", "loop_entry"
 
     def __post_init__(self) -> None:
@@ -76,14 +77,14 @@ class LoopEntry(Mover):
     def parameters(self) -> Mapping[str, Parameter]:
         return {
             "DATA_WIDTH": self.stream.beat_width,
-            "DATA_IN_0_BEATS": self.stream.beats,
-            "DATA_IN_1_BEATS": (self.passes - 1) * self.stream.beats,
+            "DATA_IN_0_BEATS": self.in_flight * self.stream.beats,
+            "DATA_IN_1_BEATS": (self.passes - 1) * self.in_flight * self.stream.beats,
             "IS_SWAPPED": False,
             "WAITS": False,
         }
 
     def twins(self) -> list[Twin]:
-        beats = self.stream.beats
+        beats = self.in_flight * self.stream.beats
         return [EntryTwin(beats, (self.passes - 1) * beats)]
 
     def cost(self) -> Cost:
@@ -92,9 +93,10 @@ class LoopEntry(Mover):
 
 @dataclass(frozen=True)
 class LoopExit(Mover):
-    """Of `passes` tensors all but the last go back, by port 0; the last goes on, by port 1."""
+    """Tensors go back, by port 0, and after the last of `passes` on, by port 1."""
 
     passes: int = 2
+    in_flight: int = 1
     module, name = "stream_route", "loop_exit"
 
     def __post_init__(self) -> None:
@@ -104,12 +106,13 @@ class LoopExit(Mover):
     def parameters(self) -> Mapping[str, Parameter]:
         return {
             "DATA_WIDTH": self.stream.beat_width,
-            "FIRST_BEATS": (self.passes - 1) * self.stream.beats,
-            "SECOND_BEATS": self.stream.beats,
+            "FIRST_BEATS": (self.passes - 1) * self.in_flight * self.stream.beats,
+            "SECOND_BEATS": self.in_flight * self.stream.beats,
         }
 
     def twins(self) -> list[Twin]:
-        return [RouteTwin((self.passes - 1) * self.stream.beats, self.stream.beats)]
+        beats = self.in_flight * self.stream.beats
+        return [RouteTwin((self.passes - 1) * beats, beats)]
 
     def cost(self) -> Cost:
         return Cost(register_bits=4 * self.stream.beat_width)
@@ -118,10 +121,11 @@ class LoopExit(Mover):
 @register
 @dataclass(frozen=True)
 class Replay(Component):
-    """A tensor that every pass reads: kept in block RAM, two of them, and given `passes` times."""
+    """Tensors that every pass reads: kept in block RAM, twice, and given `passes` times."""
 
     stream: Stream
     passes: int
+    in_flight: int = 1
     module, name = "tile_buffer", "stream_replay"
 
     def __post_init__(self) -> None:
@@ -135,7 +139,7 @@ class Replay(Component):
     def parameters(self) -> Mapping[str, Parameter]:
         return {
             "DATA_WIDTH": self.stream.beat_width,
-            "ROWS": self.stream.beats,
+            "ROWS": self.in_flight * self.stream.beats,
             "ROW_BEATS": 1,
             "GROUP": 1,
             "REPEATS": self.passes,
@@ -143,10 +147,11 @@ class Replay(Component):
         }
 
     def twins(self) -> list[Twin]:
-        return [ReplayTwin(self.stream.beats, self.passes)]
+        return [ReplayTwin(self.in_flight * self.stream.beats, self.passes)]
 
     def cost(self) -> Cost:
-        return Cost(memory_bits=2 * self.stream.elements * self.stream.format.width)
+        kept = 2 * self.in_flight * self.stream.elements
+        return Cost(memory_bits=kept * self.stream.format.width)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:
