@@ -2,14 +2,15 @@
 
     python bench/hardware_transformer.py vit
     python bench/hardware_transformer.py layer --model out/ptq/bert --data DATA/imdb
+    python bench/hardware_transformer.py external --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py bert --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py accuracy --model out/ptq/bert --data DATA/imdb --length 128
 
 `vit`: a vision transformer of two layers on scikit-learn's 8 x 8 digits, trained in floating point,
 then with the hardware's own arithmetic; all 360 test images through PyTorch, the integers of the
 design and its RTL. `bert`: bert-tiny as `bench/ptq/fine_tune.py` writes it, from the ids of tokens
-to the classes of reviews; `layer`: its first layer on the embeddings of reviews; `accuracy`: in
-PyTorch, on the test set.
+to the classes of reviews; `layer`: its first layer on the embeddings of reviews; `external`: the
+same with its weights from outside; `accuracy`: in PyTorch, on the test set.
 """
 
 from __future__ import annotations
@@ -77,12 +78,14 @@ VIT_WIDTHS: dict[str, dict[str, int]] = {
 }
 
 
-def quantized_graph(model: nn.Module, inputs: tuple[Tensor, ...], widths: Any) -> MaseGraph:
+def quantized_graph(
+    model: nn.Module, inputs: tuple[Tensor, ...], widths: Any, repeated: str = ""
+) -> MaseGraph:
     """The graph of `model` in fixed point whose places come from `inputs`."""
     graph = MaseGraph(model.eval(), dummy_in=inputs if len(inputs) > 1 else inputs[0])
     init_metadata_analysis_pass(graph)
     add_common_metadata_analysis_pass(graph)
-    graph, _ = quantize_transform_pass(graph, fixed_rules(graph, inputs, widths))
+    graph, _ = quantize_transform_pass(graph, fixed_rules(graph, inputs, widths, repeated))
     return graph
 
 
@@ -239,13 +242,13 @@ def reviews(data: Path, part: str, chosen: str, count: int, length: int) -> tupl
     return ids, torch.arange(length) >= lengths[:, None], labels
 
 
-def tiny_bert(args: argparse.Namespace) -> tuple[Bert, MaseGraph]:
+def tiny_bert(args: argparse.Namespace, repeated: str = "") -> tuple[Bert, MaseGraph]:
     """The classifier, and its graph in fixed point whose places come from training reviews."""
     torch.manual_seed(0)  # of a head that is not in the folder
     found = AutoModelForSequenceClassification.from_pretrained(args.model).eval()
     model = Bert(found, args.length).eval()
     calibration = reviews(args.data, "train", "even", 64, args.length)[:2]
-    return model, quantized_graph(copy.deepcopy(model), calibration, BERT_WIDTHS)
+    return model, quantized_graph(copy.deepcopy(model), calibration, BERT_WIDTHS, repeated)
 
 
 def review_accuracy(model: Any, rows: tuple[Tensor, ...]) -> float:
@@ -272,14 +275,21 @@ def some_reviews(args: argparse.Namespace) -> tuple[Tensor, Tensor]:
     return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
 
-def measure_layer(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+def measure_layer(
+    args: argparse.Namespace, scratch: Path, weights: str = "memory"
+) -> dict[str, Any]:
     """The first encoder layer, on the embeddings of reviews."""
     model, _ = tiny_bert(args)
     ids, padding = some_reviews(args)
     with torch.no_grad():
         rows = model.norm(model.words(ids) + model.positions)
     graph = quantized_graph(model.layers[0], (rows, padding), BERT_WIDTHS)
-    return _measured(graph, (rows, padding), scratch)
+    return _measured(graph, (rows, padding), scratch, weights)
+
+
+def measure_external(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """The same with the weights of its linear layers from outside."""
+    return measure_layer(args, scratch, "external")
 
 
 def measure_bert(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
@@ -288,15 +298,18 @@ def measure_bert(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     return _measured(graph, some_reviews(args), scratch)
 
 
-def _measured(graph: MaseGraph, inputs: tuple[Tensor, ...], scratch: Path) -> dict[str, Any]:
+def _measured(
+    graph: MaseGraph, inputs: tuple[Tensor, ...], scratch: Path, weights: str = "memory"
+) -> dict[str, Any]:
     started = time.perf_counter()
-    lowered = lower(graph, folding(graph, cycles=512, most=32))
+    lowered = lower(graph, folding(graph, cycles=512, most=32), weights=weights)
     lowering = time.perf_counter() - started
     few = tuple(x[:4] for x in inputs)
     agreement = verify(graph, lowered, few, is_generated=False)
     return {
         "length": inputs[0].shape[1],
         "padding_tokens": int(inputs[1].sum()),
+        "weight_ports": {n: lowered.design.inputs[n].beat_width for n in lowered.design.sent},
         "lower_seconds": lowering,
         "verified_values": agreement.values,
         **measure_design(graph, lowered, inputs, scratch),
@@ -307,6 +320,7 @@ SECTIONS = {
     "vit": measure_vit,
     "accuracy": measure_accuracy,
     "layer": measure_layer,
+    "external": measure_external,
     "bert": measure_bert,
 }
 

@@ -25,6 +25,7 @@ from chop.hw.rtl import (
     stream_concat,
     stream_fork,
     stream_reorder,
+    stream_route,
     stream_slice,
 )
 
@@ -53,6 +54,7 @@ __all__ = [
     "stream_concat",
     "stream_fork",
     "stream_reorder",
+    "stream_route",
     "stream_slice",
     "wiring",
 ]

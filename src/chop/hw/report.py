@@ -64,12 +64,11 @@ class Summary:
 
 def stage_rows(design: Design) -> list[StageRow]:
     """One row for each stage, in order."""
-    bound = design.cycles()
-    return [_row(stage, bound) for stage in design.stages]
+    return [_row(design, stage) for stage in design.stages]
 
 
-def _row(stage: Stage, bound: int) -> StageRow:
-    component = stage.component
+def _row(design: Design, stage: Stage) -> StageRow:
+    component, cycles = stage.component, design.stage_cycles(stage)
     source, out = component.inputs[0], component.outputs[0]
     cost = component.cost()
     return StageRow(
@@ -79,8 +78,8 @@ def _row(stage: Stage, bound: int) -> StageRow:
         str(out.format),
         source.lanes,
         out.lanes,
-        component.cycles(),
-        component.cycles() / bound,
+        cycles,
+        cycles / design.cycles(),
         cost.multipliers,
         cost.memory_bits,
     )
@@ -88,12 +87,13 @@ def _row(stage: Stage, bound: int) -> StageRow:
 
 def bottleneck(design: Design) -> str:
     """The stage with the most cycles; the first of them."""
-    return max(design.stages, key=lambda s: s.component.cycles()).name
+    return max(design.stages, key=design.stage_cycles).name
 
 
 def summary(design: Design, verdict: Verdict) -> Summary:
     """Predicted against simulated pace, at full rate."""
     tensors = min(verdict.tensors, max(4, PREDICTED_CYCLES // design.cycles()))
+    tensors = -(-tensors // design.in_flight) * design.in_flight
     predicted = simulate_control(design, tensors, NO_STALLS)
     compared = matching = 0
     for name, times in predicted.outputs.items():
@@ -120,9 +120,10 @@ def _latency(timing: Timing) -> int:
 def _interval(design: Design, timing: Timing) -> float | None:
     """Mean cycles between tensors after the second."""
     ends = [timing.tensor_ends(n, s.beats) for n, s in design.output_streams().items()]
-    if len(ends[0]) < 3:
+    first = 2 * design.in_flight - 1  # tensors that go together leave together
+    if len(ends[0]) < first + 2:
         return None
-    return max((e[-1] - e[1]) / (len(e) - 2) for e in ends)
+    return max((e[-1] - e[first]) / (len(e) - 1 - first) for e in ends)
 
 
 def report_text(design: Design, verdict: Verdict, area: Area | None = None) -> str:
@@ -200,7 +201,7 @@ def pipeline_records(
             for name, stream in design.inputs.items()
         },
         "outputs": list(design.outputs),
-        "stages": [{**asdict(_row(s, design.cycles())), **_depth(s)} for s in design.stages],
+        "stages": [{**asdict(_row(design, s)), **_depth(s)} for s in design.stages],
         "streams": _streams(design),
         "bottleneck": bottleneck(design),
         "interval": design.cycles(),

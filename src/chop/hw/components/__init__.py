@@ -4,11 +4,11 @@ from chop.hw.component import Mover, Unary
 from chop.hw.rtl.fifo import Fifo
 from chop.hw.rtl.fixed_arithmetic import Add, Binary, Mul, Sub, WithConstant
 from chop.hw.rtl.fixed_batch_norm import BatchNorm
-from chop.hw.rtl.fixed_conv import Conv, Conv1d, Conv2d
+from chop.hw.rtl.fixed_conv import Conv, Conv1d, Conv2d, ExternalConv1d, ExternalConv2d
 from chop.hw.rtl.fixed_embedding import Embedding
 from chop.hw.rtl.fixed_hard_activation import HardSigmoid, HardSwish
 from chop.hw.rtl.fixed_leaky_relu import LeakyRelu
-from chop.hw.rtl.fixed_linear import Linear, Weights
+from chop.hw.rtl.fixed_linear import ExternalLinear, ExternalWeights, Linear, Weights
 from chop.hw.rtl.fixed_lut import Lut
 from chop.hw.rtl.fixed_matmul import Matmul
 from chop.hw.rtl.fixed_norm import LayerNorm, Norm, RmsNorm
@@ -36,6 +36,10 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "Embedding",
+    "ExternalConv1d",
+    "ExternalConv2d",
+    "ExternalLinear",
+    "ExternalWeights",
     "Fifo",
     "Fork",
     "Gearbox",

@@ -14,6 +14,7 @@ from chop.hw.component import Component
 from chop.hw.emit import used_components
 from chop.hw.explore import for_budget, for_target
 from chop.hw.lower import Lowered, Parallelism, lower
+from chop.hw.lower.storage import MEMORY, Storage
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import HardwareMeta, mase_meta
 from chop.passes.base import PassResult, graph_pass
@@ -27,18 +28,28 @@ class AddHardwareMetadataArgs:
     per dimension, DIM_0 first; streams are parallel in DIM_0). `parallelism`: input and output
     lanes of nodes, by hand. `target_interval`: choose them instead: the cheapest design with so
     many cycles between tensors. `max_multipliers`: or the fastest with so many multipliers.
+    `weights`: "memory" of the design, or "external": linear layers and convolutions have a port
+    each by which the outside streams their weights. `node_weights`: the same for nodes, by hand.
     """
 
     max_parallelism: int | list[int] = 4
     parallelism: dict[str, tuple[int, int]] = field(default_factory=dict)
     target_interval: int | None = None
     max_multipliers: int | None = None
+    weights: str = MEMORY
+    node_weights: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.target_interval is not None and self.max_multipliers is not None:
             raise ConfigError("target_interval and max_multipliers exclude each other; set one.")
         if not self.max_parallelism or self.most < 1:
             raise ConfigError(f"max_parallelism must be 1 or more, got {self.max_parallelism}.")
+        Storage.of(self.places)
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Of the weights, by node."""
+        return {"default": self.weights, **self.node_weights}
 
     @property
     def most(self) -> int:
@@ -58,7 +69,9 @@ def add_hardware_metadata_analysis_pass(
     with its FIFOs, stays with the graph for the emit passes. Says in `info` the folding bound in
     cycles and the multipliers.
     """
-    lowered = lower(graph, _parallelism(graph, args))
+    lowered = lower(
+        graph, _parallelism(graph, args), weights={"default": args.weights, **args.node_weights}
+    )
     for node in graph.fx_graph.nodes:
         mase_meta(node).hardware = _describe(lowered, node, args)
     attach_design(graph, lowered)
@@ -103,7 +116,15 @@ def _describe(lowered: Lowered, node: fx.Node, args: AddHardwareMetadataArgs) ->
 
 
 def _interface(component: Component) -> dict[str, Any]:
-    """Where constants are stored and how: BRAM, element 0 of a word in the low bits."""
+    """Where constants are stored and how: BRAM, element 0 of a word in the low bits.
+
+    EXTERNAL: they come from outside, so many words for a tensor.
+    """
+    outside = {
+        component.pin(k): {"storage": "EXTERNAL", "words": stream.beats, "width": stream.beat_width}
+        for k, stream in enumerate(component.inputs)
+        if component.pin(k) == "weight"
+    }
     return {
         memory.name: {
             "storage": "BRAM",
@@ -112,7 +133,7 @@ def _interface(component: Component) -> dict[str, Any]:
             "width": memory.width,
         }
         for memory in component.memories()
-    }
+    } | outside
 
 
 def _files(module: str) -> list[str]:
