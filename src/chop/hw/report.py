@@ -223,7 +223,7 @@ def _streams(design: Design) -> list[dict[str, Any]]:
             "source": wire.stage,
             "target": target,
             "lanes": design.stream(wire).lanes,
-            "width": design.stream(wire).format.width,
+            "width": design.stream(wire).format.lane_width,
             "beats": design.stream(wire).beats,
         }
         for wire, target in ends
@@ -270,7 +270,7 @@ def _box(stage: Stage, is_slowest: bool) -> Box:
 
 def _label(design: Design, wire: Wire) -> str:
     stream = design.stream(wire)
-    return f"{stream.lanes} x {stream.format.width} bit"
+    return f"{stream.lanes} x {stream.format.lane_width} bit"
 
 
 def write_report(
