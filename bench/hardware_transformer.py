@@ -12,9 +12,9 @@
 then with the hardware's own arithmetic; all 360 test images through PyTorch, the integers of the
 design and its RTL. `bert`: bert-tiny as `bench/ptq/fine_tune.py` writes it, from the ids of tokens
 to the classes of reviews; `layer`: its first layer on the embeddings of reviews; `external`: the
-same with its weights from outside; `accuracy`: in PyTorch, on the test set. `mxint_mlp`: 64-32-10 on
-the digits in MXINT8, beside the same in fixed point; `mxint_vit`: the vision transformer with its
-linear layers and both products of attention in MXINT8, the rest in fixed point.
+same with its weights from outside; `accuracy`: in PyTorch, on the test set. `mxint_mlp`: 64-32-10
+on the digits in MXINT8, beside the same in fixed point; `mxint_vit`: the vision transformer with
+its linear layers and both products of attention in MXINT8, the rest in fixed point.
 """
 
 from __future__ import annotations
