@@ -183,7 +183,6 @@ sweep sparsity mlp --dataset digits --values 0.5 --seeds x
 sweep sparsity mlp --dataset digits --epochs -2
 sweep sparsty mlp --dataset digits
 sweep sparsity --dataset digits
-search mlp --dataset digits
 search mlp --formats integer
 search mlp --dataset digits --formats intger
 search mlp --dataset digits --formats integer --trials 0

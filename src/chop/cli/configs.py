@@ -33,24 +33,29 @@ class ModelOptions:
 
     `model`: a hub name, a Hugging Face folder, module:function or file.py:function that builds a
     model (or a pair of model and inputs), a MaseGraph checkpoint, or a reference model (`mase list
-    models`). `task`: what a Hugging Face model is for. `inputs`: names of the inputs a Hugging Face
-    model is traced with. `input_shape`: shape of the example input of a plain model. `classes`:
-    module:Class of your own that a checkpoint holds. `seed`: of random weights, the order of data
-    and every other choice. `plugins`: modules or files of your own that register formats, passes,
-    ops, datasets …; they are imported first. `model_options`: arguments of the builder.
+    models`). `task`: what a Hugging Face model is for; by default what its config says, and of one
+    that was only pre-trained classification or, on running text, causal-lm. `inputs`: names of
+    the inputs a Hugging Face model is traced with. `input_shape`: shape of the example input of a
+    plain model. `classes`: module:Class of your own that a checkpoint holds. `seed`: of random
+    weights, the order of data and every other choice. `plugins`: modules or files of your own
+    that register formats, passes, ops, datasets …; they are imported first. `model_options`:
+    arguments of the builder.
     """
 
     model: str | None = field(default=None, metadata=names("models", **POSITIONAL))
-    task: Literal[
-        "sequence-classification",
-        "token-classification",
-        "question-answering",
-        "image-classification",
-        "causal-lm",
-        "seq2seq-lm",
-        "masked-lm",
-        "base",
-    ] = "sequence-classification"
+    task: (
+        Literal[
+            "sequence-classification",
+            "token-classification",
+            "question-answering",
+            "image-classification",
+            "causal-lm",
+            "seq2seq-lm",
+            "masked-lm",
+            "base",
+        ]
+        | None
+    ) = None
     inputs: tuple[str, ...] | None = None
     input_shape: tuple[int, ...] | None = None
     classes: tuple[str, ...] = ()
@@ -63,35 +68,40 @@ class ModelOptions:
 class DataOptions:
     """What the model learns and is measured on.
 
-    `dataset`: a built-in one (`mase list datasets`), a hub name or a local folder of text, or of
-    tokens (train.npz, test.npz with one array `ids`).
+    `dataset`: a built-in one (`mase list datasets`), a hub name, a file or a folder of text (txt,
+    parquet, JSON, CSV), or a folder of tokens (train.npz, test.npz with one array `ids`).
     `tokenizer`: hub name or folder; by default the model's own. `max_token_len`: longer texts are
-    cut. `train_rows`: train on so many rows, drawn at random with every class in its share.
+    cut, and running text is cut into rows of so many; by default what the model takes, 512 at most.
+    `train_rows`: train on so many rows, drawn at random with every class in its share.
     `test_rows`: measure on so many rows, drawn likewise. `data_seed`: of that draw.
     `validation_share`: of the training rows, held out to choose by where the dataset has no
-    validation split; the same rows for every command. `metric`: what is measured.
-    `eval_batch_size`: rows at a time when measuring.
+    validation split; the same rows for every command. `metric`: what is measured; by
+    default perplexity of language models, mse of regressions, accuracy of the rest.
+    `eval_batch_size`: rows at a time when measuring; by default 8 of running text, 64 of others.
     """
 
     dataset: str | None = field(default=None, metadata=names("datasets"))
     tokenizer: str | None = None
-    max_token_len: int = 512
+    max_token_len: int | None = None
     train_rows: int | None = None
     test_rows: int | None = None
     data_seed: int = 0
     validation_share: float = 0.1
-    metric: Literal[
-        "accuracy",
-        "precision",
-        "recall",
-        "f1",
-        "matthews_correlation",
-        "mse",
-        "mae",
-        "perplexity",
-        "token_agreement",
-    ] = "accuracy"
-    eval_batch_size: int = 64
+    metric: (
+        Literal[
+            "accuracy",
+            "precision",
+            "recall",
+            "f1",
+            "matthews_correlation",
+            "mse",
+            "mae",
+            "perplexity",
+            "token_agreement",
+        ]
+        | None
+    ) = None
+    eval_batch_size: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("train_rows", "test_rows"):
@@ -109,13 +119,14 @@ class TrainingOptions:
     """How to train.
 
     `learning_rate`: by default 5e-5 for a Hugging Face model and 1e-3 for any other.
-    `batch_size`: rows at a time when training. `save_steps`: steps between checkpoints.
+    `batch_size`: rows at a time when training; by default 8 of running text, 32 of others.
+    `save_steps`: steps between checkpoints.
     `resume`: go on from the checkpoint of an interrupted run; otherwise start afresh.
     `training`: further arguments of transformers' TrainingArguments.
     """
 
     learning_rate: float | None = None
-    batch_size: int = 32
+    batch_size: int | None = None
     save_steps: int = 200
     resume: bool = True
     training: dict[str, Any] = field(default_factory=dict)
@@ -136,8 +147,10 @@ class TraceConfig(ModelOptions, DataOptions, OutputOptions):
 class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     """Number formats.
 
-    `format`: the number format of every operand. `width`: bits of every operand. `frac_width`: of
-    them, bits behind the point. `type`: ops to quantise. `fit`: choose the bits behind the point
+    `format`: the number format of every operand; with nothing said, mxint of 8 bits, and with
+    --width alone integer. `width`: bits of every operand. `frac_width`: of them, bits behind the
+    point. `type`: ops to quantise; by default those with weights: linear, conv1d, conv2d,
+    embedding … `fit`: choose the bits behind the point
     for each operand of each linear layer, from values seen on the dataset. `bits`: choose the width
     of each layer's weight so that a weight takes so many on average (formats mxint, block_fp).
     `method`: what keeps accuracy, one or several (`mase list methods`); by default weights go to
@@ -154,7 +167,7 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     format: str | None = field(default=None, metadata=names("formats"))
     width: int | None = None
     frac_width: int | None = None
-    type: tuple[str, ...] = ("linear",)
+    type: tuple[str, ...] | None = None
     fit: bool = False
     bits: float | None = None
     method: tuple[str, ...] | str = field(
@@ -178,11 +191,6 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
         if short and self.rules:
             raise ConfigError(
                 "format, width and frac_width exclude 'rules'; give one or the other."
-            )
-        if not (short or self.rules or self.bits is not None):
-            raise ConfigError(
-                "nothing to quantise: give --format (integer, mxint, fp8 …) with its settings, or "
-                "rules in a table or by --set rules.linear.config.name=integer."
             )
         if self.fit and (self.width is None or self.rules):
             raise ConfigError("fit chooses fixed point of a given width: give --width alone.")
@@ -349,9 +357,10 @@ class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     them. `pruner`: who stops those that go badly. `workers`: processes that share the work.
     `engine`: processes of this machine, or ray. `storage`: where the study is kept: a file, or a
     postgresql:// URL that machines share. `name`: of the study there. `timeout`: seconds after
-    which no trial is started. `formats`: number formats to choose from, layer by layer.
-    `sparsities`: shares of weights to prune to choose from. `by`: choose for each layer (name) or
-    for all layers of a type. `ops`: the ops whose formats are chosen. `costs`: what to minimise
+    which no trial is started. `formats`: number formats to choose from, layer by layer; where
+    nothing is said about the space, mxint. `sparsities`: shares of weights to prune to choose from.
+    `by`: choose for each layer (name) or for all layers of a type. `ops`: the ops whose formats are
+    chosen; by default those with weights: linear, conv2d, embedding … `costs`: what to minimise
     beside the metric: average_bits, model_bytes, cycles, multipliers, latency, flops … `mode`: what
     happens to a model before it is measured. `epochs`: of each training. `apply`: then save the
     model of this trial: its number, an objective for the best by it, or best. `tolerance`: with
@@ -370,7 +379,7 @@ class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     formats: tuple[str, ...] = field(default=(), metadata=names("formats"))
     sparsities: tuple[float, ...] = ()
     by: Literal["name", "type"] = "name"
-    ops: tuple[str, ...] = ("linear",)
+    ops: tuple[str, ...] | None = None
     costs: tuple[str, ...] = field(default=("average_bits",), metadata=names("costs", closed=True))
     mode: SearchMode = "compress"
     epochs: float = 1.0
@@ -384,11 +393,6 @@ class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
         short = bool(self.formats or self.sparsities)
         if short and self.space:
             raise ConfigError("formats and sparsities exclude 'space'; give one or the other.")
-        if not (short or self.space):
-            raise ConfigError(
-                "nothing to search: give --formats integer,mxint or --sparsities 0,0.5,0.9, or "
-                "tables such as [search.space.precision]."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

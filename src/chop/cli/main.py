@@ -30,6 +30,7 @@ from chop.log import get_report_logger, set_logging_verbosity
 from chop.registry import suggest
 
 RESULT, CONFIG = "result.json", "config.toml"
+KNOWN_DEFAULTS = "chop.cli.known_defaults:with_known_defaults"
 
 
 class Parser(argparse.ArgumentParser):
@@ -228,6 +229,8 @@ def _show_config(command: Command, config: Any, console: Console) -> None:
 
 def _work(command: Command, config: Any, console: Console) -> Mapping[str, Any]:
     run = load_name(command.run)
+    if hasattr(config, "dataset"):  # by its name: what knows more needs torch
+        config = load_name(KNOWN_DEFAULTS)(config, console)
     if not hasattr(config, "out"):
         found: Mapping[str, Any] = run(config, Session(console, Path(), Path()))
         return found
