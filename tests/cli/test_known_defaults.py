@@ -11,6 +11,7 @@ from chop.cli.configs import EvalConfig, ModelOptions
 from chop.cli.console import Console
 from chop.cli.glimpse import glimpse, known_task
 from chop.cli.known_defaults import with_known_defaults
+from chop.cli.source import find_source
 from chop.errors import ConfigError
 from chop.models import tiny_bert, tiny_vit
 from chop.models.tasks import ENDINGS, TASKS, possible_tasks, task_of_class
@@ -168,3 +169,15 @@ def test_a_model_without_weights_says_what_to_name(mase, tmp_path):
     ran = mase("quantize own.py:build")
     assert ran.code == 2
     assert "ReLU has no layer with weights to quantise" in ran.err
+
+
+def test_a_model_in_narrow_floats_is_measured_in_wide_ones_on_a_cpu(gpt2, text, tmp_path):
+    narrow = transformers.GPT2LMHeadModel.from_pretrained(gpt2).to(torch.bfloat16)
+    narrow.save_pretrained(tmp_path / "narrow")
+    options = {"model": str(tmp_path / "narrow")}
+    types = [
+        find_source(EvalConfig(**options, **more)).model.dtype
+        for more in ({"dataset": str(text)}, {}, {"model_options": {"dtype": "bfloat16"}})
+    ]
+    wide = torch.bfloat16 if torch.cuda.is_available() else torch.float32
+    assert types == [wide, torch.bfloat16, torch.bfloat16]
