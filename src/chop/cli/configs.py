@@ -15,6 +15,8 @@ from chop.errors import ConfigError
 from chop.registry import suggest
 
 POSITIONAL = {"positional": True}
+STUDY_NAMES = "mase studies --names"
+"""The command that completes studies: there are more of them every day."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +169,7 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     format: str | None = field(default=None, metadata=names("formats"))
     width: int | None = None
     frac_width: int | None = None
-    type: tuple[str, ...] | None = None
+    type: tuple[str, ...] | None = field(default=None, metadata=names("ops"))
     fit: bool = False
     bits: float | None = None
     method: tuple[str, ...] | str = field(
@@ -276,6 +278,40 @@ class ListConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StudiesConfig:
+    """Which studies.
+
+    `study`: one of them, by its folder or name; by default all are listed. `root`: the folder to
+    look below. `names`: print the folders alone. `dashboard`: serve the study to a browser until
+    Ctrl-C. `port`: where. `browser`: open it there.
+    """
+
+    study: str | None = field(default=None, metadata={**POSITIONAL, "lister": STUDY_NAMES})
+    root: Path = Path("out")
+    names: bool = False
+    dashboard: bool = False
+    port: int = 8080
+    browser: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.port < 2**16:
+            raise ConfigError(f"port: {self.port} is none. Allowed: 1 to 65535.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanConfig:
+    """What to delete.
+
+    `folders`: output folders of commands, or folders of such folders; by default out. `yes`: do not
+    ask. `unfinished`: delete only what interrupted runs keep to go on.
+    """
+
+    folders: tuple[str, ...] = field(default=("out",), metadata=POSITIONAL)
+    yes: bool = False
+    unfinished: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class PassConfig(ModelOptions, DataOptions, OutputOptions):
     """The pass.
 
@@ -324,14 +360,16 @@ class SweepConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig(ModelOptions, DataOptions, OutputOptions):
-    """Latency.
+    """The comparison.
 
-    `against`: further models to time on the same inputs; the first one is the baseline.
+    `others` and `against`: further models to measure on the same rows and to time on the same
+    inputs, in turns; the first one is the baseline. With --dataset each is measured, too.
     `compile`: also time each through torch.compile. `iterations`: calls to time, each number anew.
     `devices`: cpu, cuda; by default those there are. `batch`: rows of the input, by default as the
     model was traced.
     """
 
+    others: tuple[str, ...] = field(default=(), metadata=names("models", **POSITIONAL))
     against: tuple[str, ...] = ()
     compile: bool = False
     iterations: tuple[int, ...] = (5, 50)
@@ -379,7 +417,7 @@ class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     formats: tuple[str, ...] = field(default=(), metadata=names("formats"))
     sparsities: tuple[float, ...] = ()
     by: Literal["name", "type"] = "name"
-    ops: tuple[str, ...] | None = None
+    ops: tuple[str, ...] | None = field(default=None, metadata=names("ops"))
     costs: tuple[str, ...] = field(default=("average_bits",), metadata=names("costs", closed=True))
     mode: SearchMode = "compress"
     epochs: float = 1.0
@@ -406,7 +444,7 @@ class ReportConfig(ModelOptions, DataOptions, OutputOptions):
 
     title: str | None = None
     before: str | None = None
-    studies: tuple[str, ...] = ()
+    studies: tuple[str, ...] = field(default=(), metadata={"lister": STUDY_NAMES})
     sweeps: tuple[str, ...] = ()
     hardware: str | None = None
     out: Path = Path("out/report")

@@ -20,8 +20,15 @@ from typing import Any, NoReturn
 from chop.cli.commands import COMMANDS, Command
 from chop.cli.console import Console
 from chop.cli.failures import FAILED, OK, UsageError, exit_code, explain
-from chop.cli.option import Option, add_options, given_values, options_of, tables_of
-from chop.cli.output import staged
+from chop.cli.option import (
+    Option,
+    add_options,
+    given_values,
+    options_of,
+    tables_of,
+    takes_the_rest,
+)
+from chop.cli.output import FILES, staged
 from chop.cli.places import load_name
 from chop.cli.session import Session
 from chop.cli.settings import resolve, to_table, to_toml
@@ -136,7 +143,11 @@ def version() -> str:
 def build_parser(command: Command) -> Parser:
     """The parser of a command, from the fields of its configuration."""
     options = options_of(command.load_config())
-    words = [option.path[-1].upper() for option in options if option.is_positional]
+    words = [
+        option.path[-1].upper() + " …" * option.is_list
+        for option in sorted(options, key=takes_the_rest)
+        if option.is_positional
+    ]
     parser = Parser(
         prog=f"mase {command.name}",
         usage=" ".join(["mase", command.name, *(f"[{word}]" for word in words), "[options]"]),
@@ -194,7 +205,10 @@ class Request:
 def read_request(command: Command, words: Sequence[str]) -> Request:
     """The configuration that a command line, with the file it names, asks for."""
     options: list[Option] = options_of(command.load_config())
-    given = build_parser(command).parse_args(list(words))
+    parser = build_parser(command)
+    several = any(takes_the_rest(option) for option in options)
+    read = parser.parse_intermixed_args if several else parser.parse_args
+    given = read(list(words))
     flags = given_values(options, given)
     cls = command.load_config()
     config: Any = resolve(cls, command.name, given.config, given.set, flags)
@@ -239,8 +253,9 @@ def _work(command: Command, config: Any, console: Console) -> Mapping[str, Any]:
         session = Session(console, folder, config.out, obsolete)
         result: Mapping[str, Any] = run(config, session)
         write_whole(folder / CONFIG, to_toml(command.name, config))
+        written = sorted({*(entry.name for entry in folder.iterdir()), RESULT})
         with (folder / RESULT).open("w") as opened:
-            Console(out=opened).document(result)
+            Console(out=opened).document({**result, FILES: written})
     return result
 
 
