@@ -32,6 +32,7 @@ def test_trace_writes_graph_picture_table_and_config(mase, tmp_path):
         "graph.json",
         "graph.safetensors",
         "graph.svg",
+        "logs",
         "nodes.csv",
         "result.json",
     }

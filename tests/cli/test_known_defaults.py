@@ -181,3 +181,14 @@ def test_a_model_in_narrow_floats_is_measured_in_wide_ones_on_a_cpu(gpt2, text, 
     ]
     wide = torch.bfloat16 if torch.cuda.is_available() else torch.float32
     assert types == [wide, torch.bfloat16, torch.bfloat16]
+
+
+@pytest.mark.slow
+def test_a_search_ends_trainings_by_the_metric_and_the_costs_together(mase, trained):
+    line = f"search {trained} --dataset digits --train-rows 64 --test-rows 64 --trials 8 --json"
+    more = "--mode compress->train --epochs 3 --pruner hypervolume --sampler random"
+    ran = mase(f"{line} {more} --learning-rate 1e-2")
+    assert ran.code == 0, ran.err
+    assert ran.document["finished"] == 8
+    assert ran.document["energy"]["carbon_intensity"] == 473.0
+    assert "--pruner stops trainings" in mase(f"{line} --trials 1 --pruner median").err

@@ -203,7 +203,7 @@ def test_an_interruption_ends_with_code_130_and_leaves_nothing_half_written(tmp_
     assert process.returncode == 130
     assert "interrupted. Run the same command again" in err
     assert out == ""
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["checkpoints"]
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"checkpoints", "logs"}
 
 
 def test_json_is_the_only_thing_on_stdout(tmp_path, monkeypatch, capfd):

@@ -38,7 +38,7 @@ def compress(config: Any, session: Session, plan: Compression) -> tuple[MaseGrap
     if data is None and (plan.epochs or plan.is_measured):
         raise UsageError(f"{plan.name}: to measure or train give --dataset.")
     graph = load_graph(config, source, data)
-    reference = copy.deepcopy(graph) if config.metric == AGREEMENT else None
+    reference = copy.deepcopy(graph) if config.measure == AGREEMENT else None
     facts = functools.partial(
         _facts, graph, data=data, config=config, plan=plan, reference=reference
     )

@@ -105,6 +105,16 @@ class DataOptions:
     ) = None
     eval_batch_size: int | None = None
 
+    @property
+    def measure(self) -> str:
+        """The metric; accuracy where neither anybody nor the model has said."""
+        return self.metric or "accuracy"
+
+    @property
+    def rows_measured_at_once(self) -> int:
+        """Rows at a time when measuring."""
+        return self.eval_batch_size or 64
+
     def __post_init__(self) -> None:
         for name in ("train_rows", "test_rows"):
             count = getattr(self, name)
@@ -132,6 +142,11 @@ class TrainingOptions:
     save_steps: int = 200
     resume: bool = True
     training: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows_trained_at_once(self) -> int:
+        """Rows at a time when training."""
+        return self.batch_size or 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -392,9 +407,10 @@ class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     """The search.
 
     `trials`: how many points to evaluate, those of earlier runs included. `sampler`: who proposes
-    them. `pruner`: who stops those that go badly. `workers`: processes that share the work.
-    `engine`: processes of this machine, or ray. `storage`: where the study is kept: a file, or a
-    postgresql:// URL that machines share. `name`: of the study there. `timeout`: seconds after
+    them. `pruner`: who stops trainings that go badly: by the metric, or with hypervolume by the
+    metric and the costs together. `workers`: processes that share the work. `engine`: processes of
+    this machine, or ray. `storage`: where the study is kept: a file, or a postgresql:// URL that
+    machines share. `name`: of the study there. `timeout`: seconds after
     which no trial is started. `formats`: number formats to choose from, layer by layer; where
     nothing is said about the space, mxint. `sparsities`: shares of weights to prune to choose from.
     `by`: choose for each layer (name) or for all layers of a type. `ops`: the ops whose formats are
@@ -403,7 +419,9 @@ class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     happens to a model before it is measured. `epochs`: of each training. `apply`: then save the
     model of this trial: its number, an objective for the best by it, or best. `tolerance`: with
     several objectives, best is the cheapest trial that loses no more than this.
-    `space`: tables of the space, which formats and sparsities are short for.
+    `carbon_intensity`: grams of CO2 for a kWh of this machine's electricity, where it tells what it
+    takes; by default the world's average of 2024 (Ember). `space`: tables of the space, which
+    formats and sparsities are short for.
     """
 
     trials: int = 20
@@ -423,6 +441,7 @@ class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     epochs: float = 1.0
     apply: str | None = None
     tolerance: float = 0.01
+    carbon_intensity: float = 473.0
     space: dict[str, Any] = field(default_factory=dict)
     out: Path = Path("out/search")
 

@@ -30,6 +30,7 @@ from chop.cli.option import (
 )
 from chop.cli.output import FILES, staged
 from chop.cli.places import load_name
+from chop.cli.run_log import run_log
 from chop.cli.session import Session
 from chop.cli.settings import resolve, to_table, to_toml
 from chop.files import write_whole
@@ -224,7 +225,7 @@ def _run(command: Command, words: Sequence[str], console: Console) -> int:
     set_logging_verbosity("info" if request.switches.verbose else "warning")
     start = time.monotonic()
     with _quiet_libraries(console, verbose=request.switches.verbose), _terminable():
-        result = _work(command, config, console)
+        result = _work(command, config, console, [command.name, *words])
     if console.is_json:
         seconds = round(time.monotonic() - start, 3)
         out = {"out": str(config.out)} if hasattr(config, "out") else {}
@@ -241,16 +242,23 @@ def _show_config(command: Command, config: Any, console: Console) -> None:
         console.say(to_toml(command.name, config).rstrip())
 
 
-def _work(command: Command, config: Any, console: Console) -> Mapping[str, Any]:
+def _work(
+    command: Command, config: Any, console: Console, words: Sequence[str]
+) -> Mapping[str, Any]:
     run = load_name(command.run)
-    if hasattr(config, "dataset"):  # by its name: what knows more needs torch
-        config = load_name(KNOWN_DEFAULTS)(config, console)
     if not hasattr(config, "out"):
         found: Mapping[str, Any] = run(config, Session(console, Path(), Path()))
         return found
     obsolete: list[Path] = []
-    with _imports_left_alone(), staged(config.out, obsolete) as folder:
-        session = Session(console, folder, config.out, obsolete)
+    asked = to_toml(command.name, config)
+    with (
+        _imports_left_alone(),
+        staged(config.out, obsolete) as folder,
+        run_log(config.out, words, asked, console) as logged,
+    ):
+        if hasattr(config, "dataset"):  # by its name: what knows more needs torch
+            config = load_name(KNOWN_DEFAULTS)(config, logged)
+        session = Session(logged, folder, config.out, obsolete)
         result: Mapping[str, Any] = run(config, session)
         write_whole(folder / CONFIG, to_toml(command.name, config))
         written = sorted({*(entry.name for entry in folder.iterdir()), RESULT})

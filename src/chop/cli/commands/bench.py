@@ -88,7 +88,7 @@ def _compare(
         row: dict[str, Any] = {"model": name}
         if data is not None:
             with session.console.progress(f"measure {name} on {len(data.test)} rows"):
-                row[str(config.metric)] = measure(graph, data, config, reference)[config.metric]
+                row[config.measure] = measure(graph, data, config, reference)[config.measure]
         row |= {key: sizes[key] for key in SIZES}
         rows.append({**row, "latency": last[name].median, "speed-up": last[name].speedup})
     return rows

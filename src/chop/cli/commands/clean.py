@@ -17,6 +17,7 @@ from typing import Any
 from chop.cli.configs import CleanConfig
 from chop.cli.failures import UsageError
 from chop.cli.output import FILES, SCRATCH, alone_in
+from chop.cli.run_log import LOGS
 from chop.cli.session import Session
 from chop.cli.stages import STAMP
 from chop.errors import ChopError
@@ -26,7 +27,6 @@ RECORDS = ("result.json", STAMP)
 """Files that list what a run wrote."""
 KEPT = {"checkpoints": "*/*/run.json", "study": "*/run.json", "records": "*/run.json"}
 """What an interrupted run goes on with -> the file by which it is known."""
-LOGS = "logs"
 DEPTH = 3
 """How far below a folder that is named output folders are looked for."""
 

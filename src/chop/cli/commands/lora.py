@@ -47,7 +47,7 @@ def run(config: LoraConfig, session: Session) -> dict[str, Any]:
         fuse_lora_weights_transform_pass(graph)
     found["after"] = measure(graph, data, config)
     save_model(graph, session.folder, tokenizer_of(config, source))
-    metric = config.metric
+    metric = config.measure
     session.console.say(
         f"{adapters['trainable']:,} of {adapters['total']:,} parameters trained "
         f"({adapters['share']:.2%}); {metric} {found['before'][metric]:.4f} -> "

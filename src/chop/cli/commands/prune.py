@@ -80,7 +80,7 @@ def pass_arguments(config: PruneConfig, graph: MaseGraph, data: Data | None) -> 
     if data is None:
         what = "gradients" if method.product else "data to calibrate on"
         raise UsageError(f"method '{config.weight.method}' needs {what}: give --dataset.")
-    batches = data.batches(graph.model, config.batch_size, SCORED_BATCHES)
+    batches = data.batches(graph.model, config.rows_trained_at_once, SCORED_BATCHES)
     if method.product:
         args["scores"] = gradient_scores(graph.model, batches, config.weight.method)
     else:

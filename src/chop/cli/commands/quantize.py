@@ -126,8 +126,8 @@ def calibration(config: QuantizeConfig, graph: MaseGraph, data: Data | None) -> 
     if data is None:
         told = f"{' and '.join(asks)} look{'s' * (len(asks) == 1)} at values of the dataset"
         raise UsageError(f"{told}: give --dataset.")
-    most = -(-config.calibration_rows // config.eval_batch_size)
-    rows = min(config.eval_batch_size, config.calibration_rows)
+    most = -(-config.calibration_rows // config.rows_measured_at_once)
+    rows = min(config.rows_measured_at_once, config.calibration_rows)
     return data.batches(graph.model, rows, most)
 
 
@@ -140,7 +140,7 @@ def pass_arguments(config: QuantizeConfig, graph: MaseGraph, data: Data | None) 
             raise UsageError("--fit looks at values of the dataset: give --dataset.")
         if config.format not in (None, "integer"):
             raise ConfigError(f"quantize.fit: fits format integer, not '{config.format}'.")
-        batches = data.batches(graph.model, config.eval_batch_size, OBSERVED_BATCHES)
+        batches = data.batches(graph.model, config.rows_measured_at_once, OBSERVED_BATCHES)
         assert config.width is not None, "checked by the configuration"
         return fitted_fixed_point(observe_ranges(graph, batches), config.width)
     layer = {"config": layer_config(config)}

@@ -22,6 +22,7 @@ from chop.report.search import draw_best_so_far, draw_pareto
 from chop.search import SearchPlan
 from chop.search import search as run_search
 from chop.search.apply import apply, choose_trial
+from chop.search.energy import energy_in_words, measure_energy
 from chop.search.evaluate import EVALUATORS, ModelEvaluator
 from chop.search.loop import INTERRUPTED
 from chop.search.space import Space
@@ -30,7 +31,10 @@ from chop.search.study import SearchResult, save_study
 STUDY = "study"
 DEFAULT_FORMATS = ("mxint",)
 """What is searched where nothing is said: one format that hardware and kernels have, by width."""
-EFFORT = ("trials", "workers", "engine", "timeout", "apply", "tolerance", "storage", "name")
+EFFORT = (
+    *("trials", "workers", "engine", "timeout", "apply", "tolerance", "storage", "name"),
+    "carbon_intensity",
+)
 """Settings that say how much is searched, not what."""
 
 
@@ -44,9 +48,12 @@ def run(config: SearchConfig, session: Session) -> dict[str, Any]:
         loaded.subject if config.workers == 1 else SubjectMaker.of(config),
         space,
         costs=config.costs,
-        objective=config.metric,
+        objective=config.measure,
     )
-    result = _search(config, session, loaded, space, evaluator)
+    if config.pruner != "none" and "train" not in config.mode:
+        session.console.note(f"--pruner stops trainings, and --mode {config.mode} has none")
+    with measure_energy() as energy:
+        result = _search(config, session, loaded, space, evaluator)
     if result.stopped == INTERRUPTED:
         raise KeyboardInterrupt
     front = pareto_front(result.trials, result.objectives)
@@ -57,6 +64,8 @@ def run(config: SearchConfig, session: Session) -> dict[str, Any]:
         study["applied"] = applied["number"]
     save_study(study, session.folder)
     _draw(result, session)
+    spent = energy.record(config.carbon_intensity)
+    session.console.say(f"\n{energy_in_words(spent)}")
     return {
         **describe(loaded.graph, loaded.source),
         "objectives": dict(result.objectives),
@@ -64,6 +73,7 @@ def run(config: SearchConfig, session: Session) -> dict[str, Any]:
         "stopped": result.stopped,
         "front": front,
         "applied": applied,
+        "energy": spent,
     }
 
 
@@ -79,7 +89,7 @@ def _search(
     plan = SearchPlan(
         space,
         evaluator,
-        {config.metric: direction_of(config.metric), **dict.fromkeys(config.costs, "minimize")},
+        {config.measure: direction_of(config.measure), **dict.fromkeys(config.costs, "minimize")},
         trials=config.trials,
         name=config.name,
         sampler=config.sampler,
@@ -148,7 +158,9 @@ def _show(console: Console, result: SearchResult, front: list[Any]) -> None:
         for trial in sorted(front, key=lambda t: list(t["values"].values())[-1])
     ]
     own, failed = evaluated(result.trials), failures(result.trials)
-    console.say(f"{len(own)} trials, {len(failed)} failed; not beaten by any other:")
+    ended = sum(trial["state"] == "pruned" for trial in own)
+    pruned = f", {ended} ended early" if ended else ""
+    console.say(f"{len(own)} trials, {len(failed)} failed{pruned}; not beaten by any other:")
     console.table(rows, floatfmt=".4g")
     if failed:
         console.say(f"the last failure: {failed[-1]['reason']}")
@@ -172,13 +184,13 @@ def _apply(
     save_model(graph, session.folder, tokenizer_of(config, loaded.source))
     test = {
         "rows": len(loaded.data.test),
-        "uncompressed": measure(loaded.graph, loaded.data, config, loaded.graph)[config.metric],
-        "applied": measure(graph, loaded.data, config, loaded.graph)[config.metric],
+        "uncompressed": measure(loaded.graph, loaded.data, config, loaded.graph)[config.measure],
+        "applied": measure(graph, loaded.data, config, loaded.graph)[config.measure],
     }
     told = ", ".join(f"{name} {value:.4g}" for name, value in trial["values"].items())
     session.console.say(
         f"\napplied trial {trial['number']}: {told} (validation rows)\n"
-        f"on {test['rows']} test rows: {config.metric} {test['applied']:.4f}, "
+        f"on {test['rows']} test rows: {config.measure} {test['applied']:.4f}, "
         f"uncompressed {test['uncompressed']:.4f}"
     )
     return {**trial, "test": test}
