@@ -172,10 +172,11 @@ for _name, _summary, _config, _examples in (
     ),
     (
         "bench",
-        "time models side by side: table and figure",
+        "models side by side: accuracy or perplexity, bytes, bits, latency",
         f"{CONFIGS}:BenchConfig",
         (
-            "mase bench out/train --against out/prune --batch 64",
+            "mase bench out/train out/quantize --dataset digits",
+            "mase bench ./llama out/quantize --dataset ./text --test-rows 64 --batch 1",
             "mase bench prajjwal1/bert-tiny --compile --iterations 5,50,200",
         ),
     ),
@@ -236,6 +237,18 @@ for _name, _summary, _config, _examples in (
         "what is registered: formats, passes, datasets, models, sweeps, samplers …",
         f"{CONFIGS}:ListConfig",
         ("mase list", "mase list formats", "mase list passes --json"),
+    ),
+    (
+        "studies",
+        "the searches below out/: trials, best values; a dashboard in the browser",
+        f"{CONFIGS}:StudiesConfig",
+        ("mase studies", "mase studies out/search", "mase studies out/search --dashboard"),
+    ),
+    (
+        "clean",
+        "delete what commands wrote, after saying what and asking",
+        f"{CONFIGS}:CleanConfig",
+        ("mase clean", "mase clean out/train out/search --yes", "mase clean --unfinished"),
     ),
     (
         "doctor",
