@@ -355,11 +355,16 @@ def measure_bert_shared(args: argparse.Namespace, scratch: Path) -> dict[str, An
         rows = model.words(ids) + model.positions
     graph = quantized_graph(BertLayers(model), (rows, padding), BERT_WIDTHS, "layers_")
     lanes = folding(graph, cycles=512, most=32)
-    return {"length": args.length, **_compared(graph, lanes, (rows, padding), scratch)}
+    found = _compared(graph, lanes, (rows, padding), scratch, has_cells=args.cells)
+    return {"length": args.length, **found}
 
 
 def _compared(
-    graph: MaseGraph, lanes: Parallelism, inputs: tuple[Tensor, ...], scratch: Path
+    graph: MaseGraph,
+    lanes: Parallelism,
+    inputs: tuple[Tensor, ...],
+    scratch: Path,
+    has_cells: bool = True,
 ) -> dict[str, Any]:
     """Pace and cells of a design apart and shared, by one tensor and by as many as keep it busy;
     the values of the last, through RTL."""
@@ -371,11 +376,11 @@ def _compared(
     some = tuple(x[:count] for x in inputs)
     found = measure_design(graph, many, some, scratch / "many", tensors=8 * together)
     designs = {"apart": apart, "one_tensor": one, "several_tensors": many}
-    sizes = {name: _size(each, scratch / name) for name, each in designs.items()}
+    sizes = {name: _size(each, scratch / name, has_cells) for name, each in designs.items()}
     return {"together": together, **found, **sizes}
 
 
-def _size(lowered: Lowered, directory: Path) -> dict[str, Any]:
+def _size(lowered: Lowered, directory: Path, has_cells: bool) -> dict[str, Any]:
     design = lowered.design
     emit(design, directory)
     return {
@@ -383,7 +388,7 @@ def _size(lowered: Lowered, directory: Path) -> dict[str, Any]:
         "interval": interval(design),
         "multipliers": design.cost().multipliers,
         "memory_kbit": design.cost().memory_bits // 1024,
-        "xc7": cells(directory),
+        **({"xc7": cells(directory)} if has_cells else {}),
     }
 
 
@@ -408,6 +413,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=32, help="tokens of a review")
     parser.add_argument("--reviews", type=int, default=2000, help="for the accuracy")
     parser.add_argument("--simulated", type=int, default=32, help="reviews through the RTL")
+    parser.add_argument("--cells", action="store_true", help="synthesise bert_shared: an hour")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         results = SECTIONS[args.section](args, Path(scratch))
