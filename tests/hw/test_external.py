@@ -165,6 +165,7 @@ def test_weights_in_another_order_are_noticed(lowered, simulator):
     assert simulator[0].run(wrong, expected=wanted).mismatches
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_files_alone_are_enough_to_simulate(graph, tmp_path):
     args = {"max_parallelism": 2, "node_weights": {"fc1": "external"}}

@@ -62,7 +62,8 @@ def _current(graph: MaseGraph) -> _Attached:
     state = _state(graph)
     found = _DESIGNS.get(graph)
     if found is None or found.state != state:
-        lowered = lower(graph, Parallelism(1, _lanes(graph)), weights=_storage(graph))
+        lanes, places = Parallelism(1, _lanes(graph)), _storage(graph)
+        lowered = lower(graph, lanes, weights=places, share_layers=_in_flight(graph))
         found = _Attached(lowered, state)
         _DESIGNS[graph] = found
     return found
@@ -79,6 +80,12 @@ def _storage(graph: MaseGraph) -> dict[str, str]:
     told = {node.name: mase_meta(node).hardware.interface for node in graph.fx_graph.nodes}
     storage = {name: (each or {}).get("weight", {}).get("storage") for name, each in told.items()}
     return {name: EXTERNAL for name, place in storage.items() if place == "EXTERNAL"}
+
+
+def _in_flight(graph: MaseGraph) -> int:
+    """How many tensors go together through a block that layers share; 0 where none does."""
+    told = [mase_meta(node).hardware.interface or {} for node in graph.fx_graph.nodes]
+    return max(each.get("shared", {}).get("in_flight", 0) for each in told)
 
 
 # -- whether the graph changed ---------------------------------------------------------------------
@@ -102,8 +109,9 @@ def _told(node: fx.Node) -> tuple[Any, ...]:
     values = {**(meta.common.args or {}), **(meta.common.results or {})}
     formats = {name: (v.get("shape"), v.format, v.is_applied) for name, v in values.items()}
     call = (node.name, node.op, node.target, node.args, node.kwargs)
-    storage = ((meta.hardware.interface or {}).get("weight") or {}).get("storage")
-    return (*call, formats, meta.hardware.parallelism, storage)
+    interface = meta.hardware.interface or {}
+    places = (interface.get("weight", {}).get("storage"), interface.get("shared"))
+    return (*call, formats, meta.hardware.parallelism, *places)
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:

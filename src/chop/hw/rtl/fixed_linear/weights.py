@@ -92,6 +92,13 @@ class Weights:
         words = tuple(pack_words(rows, width))
         return (Memory("weight", words, width * rows.shape[1]), *self.bias_memories(out_lanes))
 
+    def memory_bits(self) -> int:
+        """Of all memories."""
+        return self.weight.size * self.weight_format.width + self._bias_bits()
+
+    def _bias_bits(self) -> int:
+        return 0 if self.bias is None else self.bias.size * self.bias_format.width
+
     def bias_memories(self, out_lanes: int) -> tuple[Memory, ...]:
         """Bias words by output fold; none where there is no bias."""
         if self.bias is None:
@@ -125,6 +132,9 @@ class ExternalWeights(Weights):
 
     def memories(self, in_lanes: int, out_lanes: int) -> tuple[Memory, ...]:
         return self.bias_memories(out_lanes)
+
+    def memory_bits(self) -> int:
+        return self._bias_bits()
 
     def stream(self, vectors: int, in_lanes: int, out_lanes: int) -> Stream:
         """What the outside sends for a tensor of so many vectors: all weights for each of them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +11,7 @@ from chop.errors import ConfigError
 from chop.hw.attached import attach_design
 from chop.hw.component import Component
 from chop.hw.emit import used_components
-from chop.hw.explore import for_budget, for_target
+from chop.hw.explore import Folding, for_budget, for_target
 from chop.hw.lower import Lowered, Parallelism, lower
 from chop.hw.lower.storage import MEMORY, Storage
 from chop.ir.graph import MaseGraph
@@ -30,6 +29,8 @@ class AddHardwareMetadataArgs:
     many cycles between tensors. `max_multipliers`: or the fastest with so many multipliers.
     `weights`: "memory" of the design, or "external": linear layers and convolutions have a port
     each by which the outside streams their weights. `node_weights`: the same for nodes, by hand.
+    `share_layers`: repeated layers are one block, and so many tensors go through it together; 0:
+    only where `max_multipliers` cannot be kept otherwise.
     """
 
     max_parallelism: int | list[int] = 4
@@ -38,12 +39,15 @@ class AddHardwareMetadataArgs:
     max_multipliers: int | None = None
     weights: str = MEMORY
     node_weights: dict[str, str] = field(default_factory=dict)
+    share_layers: int = 0
 
     def __post_init__(self) -> None:
         if self.target_interval is not None and self.max_multipliers is not None:
             raise ConfigError("target_interval and max_multipliers exclude each other; set one.")
         if not self.max_parallelism or self.most < 1:
             raise ConfigError(f"max_parallelism must be 1 or more, got {self.max_parallelism}.")
+        if self.share_layers < 0:
+            raise ConfigError(f"share_layers must be 0 or more, got {self.share_layers}.")
         Storage.of(self.places)
 
     @property
@@ -69,25 +73,28 @@ def add_hardware_metadata_analysis_pass(
     with its FIFOs, stays with the graph for the emit passes. Says in `info` the folding bound in
     cycles and the multipliers.
     """
-    lowered = lower(
-        graph, _parallelism(graph, args), weights={"default": args.weights, **args.node_weights}
-    )
+    lanes, share_layers = _parallelism(graph, args)
+    lowered = lower(graph, lanes, weights=args.places, share_layers=share_layers)
     for node in graph.fx_graph.nodes:
         mase_meta(node).hardware = _describe(lowered, node, args)
+        _note_loop(lowered, node)
     attach_design(graph, lowered)
     design = lowered.design
     return graph, {"cycles": design.cycles(), "multipliers": design.cost().multipliers}
 
 
-def _parallelism(graph: MaseGraph, args: AddHardwareMetadataArgs) -> Parallelism:
-    chosen: Mapping[str, tuple[int, int]] = {}
+def _parallelism(graph: MaseGraph, args: AddHardwareMetadataArgs) -> tuple[Parallelism, int]:
+    """Lanes, and how many tensors go together through a block that layers share; 0: none does."""
+    shares = bool(args.share_layers)
+    chosen: Folding | None = None
     if args.target_interval is not None:
-        chosen = for_target(graph, args.target_interval).lanes
+        chosen = for_target(graph, args.target_interval, share_layers=shares)
     if args.max_multipliers is not None:
-        chosen = for_budget(graph, args.max_multipliers).lanes
-    if chosen:
-        return Parallelism(1, {**chosen, **args.parallelism})
-    return Parallelism(args.most, {**chosen, **args.parallelism})
+        chosen = for_budget(graph, args.max_multipliers, share_layers=shares)
+    if chosen is None:
+        return Parallelism(args.most, args.parallelism), args.share_layers
+    lanes = Parallelism(1, {**chosen.lanes, **args.parallelism})
+    return lanes, args.share_layers or int(chosen.share_layers)
 
 
 def _describe(lowered: Lowered, node: fx.Node, args: AddHardwareMetadataArgs) -> HardwareMeta:
@@ -113,6 +120,15 @@ def _describe(lowered: Lowered, node: fx.Node, args: AddHardwareMetadataArgs) ->
         parallelism=lanes,
         cost={"cycles": component.cycles(), "multipliers": component.cost().multipliers},
     )
+
+
+def _note_loop(lowered: Lowered, node: fx.Node) -> None:
+    """Say of a node in a block that layers share how many tensors go through it together."""
+    component = lowered.components.get(node.name)
+    if any(stage.component is component for stage in lowered.design.looped):
+        found = mase_meta(node).hardware
+        assert found.interface is not None, "every node with a component has an interface"
+        found.interface["shared"] = {"in_flight": lowered.design.in_flight}
 
 
 def _interface(component: Component) -> dict[str, Any]:
