@@ -11,7 +11,7 @@ from mxint_reference import dot, fixed, row_of
 from torch import nn
 
 from chop.errors import ConfigError, HardwareError
-from chop.hw.check import check_components
+from chop.hw.check import bench_design, check_components
 from chop.hw.components import BlockLinear, BlockMatmul, BlockWeights, FromMxint, ToMxint
 from chop.hw.cycles import interval
 from chop.hw.emit import emit, read_interface
@@ -307,6 +307,28 @@ def test_an_input_that_only_blocks_are_made_of_needs_a_format():
         HardwareError, match=r"set type 'fixed' and precision \[width, frac_width\]"
     ):
         lower(graph, Parallelism(2))
+
+
+def test_an_input_in_blocks_and_blocks_of_a_function_are_refused():
+    layers = nn.Sequential(nn.Hardswish())
+    config = {"name": "mxint", "data_in_width": 8, "data_out_width": 8}
+    graph = graph_of(layers, draw(2, 4), {"0": config})
+    with pytest.raises(HardwareError, match=r"'_0' .* of which MXINT could be made. Allowed: its"):
+        lower(graph, Parallelism(2))
+    for node in graph.fx_graph.find_nodes(op="placeholder"):
+        value = node.meta["mase"].common.results["data_out_0"]
+        value.set_format(MXInt(8), is_applied=True)
+    with pytest.raises(HardwareError, match=r"an input in MXINT. Allowed: 'fixed'"):
+        lower(graph, Parallelism(2))
+
+
+def test_ports_of_blocks_are_read_from_the_files_of_a_design(tmp_path):
+    design = bench_design(BlockLinear.cases()[2:4])
+    told = read_interface(emit(design, tmp_path)).inputs
+    assert {n: s.beat_width for n, s in told.items()} == {
+        name: stream.beat_width for name, stream in design.inputs.items()
+    }
+    assert all(told[name].format.holds(s.format) for name, s in design.inputs.items())
 
 
 def test_elementwise_layers_take_numbers_that_were_brought_to_blocks():

@@ -242,18 +242,18 @@ def _block_exponents(x: Exact, form: Any) -> Codes:
         largest = np.repeat(largest, step, axis=axis)
         largest = np.take(largest, range(rows.shape[axis]), axis=axis)
     most = 2 ** (form.exponent_width - 1) - 1
-    places = {int(m): _floor_log2(int(m), x, most) for m in np.unique(largest)}
-    found = np.vectorize(lambda m: places[int(m)], otypes=[np.int64])(largest)
-    found = found.reshape(last.shape)
+    values, which = np.unique(largest, return_inverse=True)
+    places = np.array([_floor_log2(int(m), x, most) for m in values], dtype=np.int64)
+    found = places[which.reshape(-1)].reshape(last.shape)
     return np.asarray(np.moveaxis(found, -1, form.axis) if len(x.shape) > 1 else found)
 
 
 def _floor_log2(code: int, x: Exact, most: int) -> int:
     """The largest e, from -most to most, with 2**e at most code / (divisor * 2**frac_width)."""
-    e = -most
-    while e < most and Fraction(2) ** (e + 1 + x.frac_width) * x.divisor <= code:
-        e += 1
-    return e
+    unit = x.divisor << x.frac_width
+    e = code.bit_length() - unit.bit_length()  # or one less
+    is_above = unit << max(e, 0) > code << max(-e, 0)
+    return min(max(e - is_above, -most), most) if code else -most
 
 
 def coded(codes: Codes, frac_width: int, was_rounded: bool = False) -> Exact:

@@ -454,6 +454,9 @@ class Lowerer:
         wanted = self.wanted_format(node)
         if wanted is not None:
             return wanted
+        if exact is None and blocks.result_blocks(node) is not None:
+            told = f"{why or 'its result is no binary fraction'}, of which MXINT could be made"
+            raise self.refuse(node, told, "Allowed: its result in 'integer'")
         if exact is None:
             raise self.refuse(
                 node,
