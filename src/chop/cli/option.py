@@ -156,8 +156,9 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
 def _add(group: Any, option: Option) -> None:
     told = {"default": argparse.SUPPRESS, "help": _help(option)}
     if option.is_positional:
+        count = "*" if any(_origin(h) in LISTS for h in _without_none(option.hint)) else "?"
         name = option.path[-1]
-        group.add_argument(option.dest, nargs="?", metavar=name.upper(), **told)
+        group.add_argument(option.dest, nargs=count, metavar=name.upper(), **told)
     elif option.is_switch:
         action = argparse.BooleanOptionalAction
         group.add_argument(option.flag, dest=option.dest, action=action, **told)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from chop.actions.readers import check_sweep
-from chop.actions.sweeps import AFTER, BEFORE, SWEEPS, Sweep
+from chop.actions.sweeps import AFTER, BASELINE, BEFORE, SWEEPS, Sweep
 from chop.errors import ConfigError
 from chop.report.curves import Axes, Curve, draw_curves, make_curve
 
@@ -33,6 +34,12 @@ def sweep_curves(name: str, records: Sequence[Mapping[str, Any]]) -> list[Curve]
             label = " ".join([*map(str, variant.values()), called])
             curves.append(make_curve(label, chosen, sweep.axis, stage))
     return curves
+
+
+def baseline_levels(name: str, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The accuracy before compression, where the records have it: their mean over the seeds."""
+    found = {r["seed"]: r[BASELINE] for r in records if r["sweep"] == name and BASELINE in r}
+    return {"uncompressed": statistics.fmean(found.values())} if found else {}
 
 
 def _variants(sweep: Sweep, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
