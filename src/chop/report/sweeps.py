@@ -55,22 +55,16 @@ def draw_sweep(
     title: str | None = None,
     levels: Mapping[str, float] | None = None,
 ) -> list[Path]:
-    """Draw a sweep's records; `levels` are accuracies to compare with, such as the float model's.
+    """Draw a sweep's records; `levels` are accuracies to compare with, such as another model's.
 
-    Without a title the figure's states the best result and where it is.
+    Without levels the accuracy before compression is one, where the records have it.
     """
     sweep = SWEEPS[name]
     check_sweep(list(records), f"draw_sweep '{name}'", ConfigError)
     curves = sweep_curves(name, records)
     if not any(curve.x for curve in curves):
         raise ConfigError(f"draw_sweep '{name}': none of {len(records)} records is of this sweep.")
-    finding = title or _finding(curves, sweep)
-    axes = Axes(finding, sweep.label, "accuracy", levels, log_x=name == "lora_rank")
+    shown = title or f"Accuracy over {sweep.label}"
+    compared = levels if levels is not None else baseline_levels(name, records)
+    axes = Axes(shown, sweep.label, "accuracy", compared, log_x=name == "lora_rank")
     return draw_curves(path, curves, axes)
-
-
-def _finding(curves: Sequence[Curve], sweep: Sweep) -> str:
-    rows = [row for curve in curves for row in curve.rows]
-    best = max(rows, key=lambda row: row["mean"])
-    place = f"{sweep.axis.replace('_', ' ')} {best['x']:g}"
-    return f"{best['curve']} is best: {best['mean']:.4f} at {place}"
