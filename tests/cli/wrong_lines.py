@@ -320,6 +320,11 @@ shard mlp --memory 0
 shard mlp --memory 10 --mesh-shape 2
 shard mlp --batch 0
 shard mlp --mesh-shape 2 --batch -1
+compare
+compare nowhere
+compare nowhere empty
+compare text.txt text.txt
+report mlp --runs nowhere
 report nowhere
 report mlp --before nowhere
 report mlp --studies nowhere

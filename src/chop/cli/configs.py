@@ -458,7 +458,8 @@ class ReportConfig(ModelOptions, DataOptions, OutputOptions):
 
     `title`: at the top of the page. `before`: the model to compare with. `studies`: folders of
     searches. `sweeps`: folders of sweeps. `hardware`: a folder that `mase simulate` wrote for a
-    model.
+    model. `runs`: folders of `mase generate` and `mase shard`, shown too. What is not measured
+    anew is taken from the results of the runs that made the models.
     """
 
     title: str | None = None
@@ -466,6 +467,7 @@ class ReportConfig(ModelOptions, DataOptions, OutputOptions):
     studies: tuple[str, ...] = field(default=(), metadata={"lister": STUDY_NAMES})
     sweeps: tuple[str, ...] = ()
     hardware: str | None = None
+    runs: tuple[str, ...] = ()
     out: Path = Path("out/report")
 
 

@@ -64,6 +64,15 @@ for _name, _summary, _config, _examples in (
         ),
     ),
     (
+        "compare",
+        "saved reports side by side: accuracy, bytes, bits, latency, cycles, area, clock",
+        f"{HERE}.compare:CompareConfig",
+        (
+            "mase compare out/report out/other_report",
+            "mase compare out/a out/b out/c --out out/abc",
+        ),
+    ),
+    (
         "quantize",
         "put layers into number formats, after training or while training",
         f"{CONFIGS}:QuantizeConfig",
