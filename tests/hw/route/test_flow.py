@@ -15,7 +15,7 @@ from chop.hw.emit import emit
 from chop.hw.golden import Fixed
 from chop.hw.route.flow import RouteOptions, read_routed, route
 from chop.hw.route.parts import PARTS, get_part
-from chop.hw.route.place import stage_of
+from chop.hw.route.place import Step, condensed, stage_of
 from chop.hw.simulate import random_inputs
 from chop.hw.stream import Stream
 
@@ -119,3 +119,18 @@ def test_the_stage_of_a_net_is_the_longest_that_fits():
     assert stage_of("u_top.u_fc1_relu.out_q[0]", stages) == "fc1_relu"
     assert stage_of("u_top.u_fc2_bias_source.address_q", stages) == "fc2"
     assert stage_of("u_top.u_other.x", stages) == "other"
+
+
+def test_a_carry_chain_is_one_step_of_a_path():
+    path = [
+        Step("clk-to-q", 0.5, "a", "fc1"),
+        Step("routing", 1.0, "a", "fc1"),
+        Step("logic", 0.4, "b", "fc1"),
+        Step("routing", 0.0, "b", "fc1"),
+        Step("logic", 0.1, "c", "fc1"),
+        Step("setup", 0.0, "d", "fc1"),
+    ]
+    told = [(step.kind, step.nanoseconds, step.where) for step in condensed(path)]
+    assert told == [
+        ("clk-to-q", 0.5, "a"), ("routing", 1.0, "a"), ("logic", 0.5, "c"), ("setup", 0.0, "d"),
+    ]  # fmt: skip

@@ -59,6 +59,8 @@ WRONG = {
     "gearbox": ({"UNIT": 3}, {"DATA_IN_0_PRECISION_0": 0}),
     "rom_source": ({"DEPTH": 0},),
     "row_buffer": ({"SCALAR_WIDTH": 0},),
+    "serial_in": ({"DATA_WIDTH": 0},),
+    "serial_out": ({"DATA_WIDTH": 0},),
     "skid_buffer": ({"DATA_WIDTH": 0},),
     "sliding_window": (
         {"PADDING_DIM_0": 3},

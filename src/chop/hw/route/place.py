@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ class Step:
     kind: str
     nanoseconds: float
     where: str
-    """The net, or the cell and its port."""
+    """The net, or the cell; as far as the name is the design's."""
     stage: str
 
 
@@ -120,13 +120,37 @@ def slowest_path(report: Mapping[str, Any], stages: Sequence[str]) -> tuple[Step
     if not clocked:
         return ()
     longest = max(clocked, key=lambda path: sum(step["delay"] for step in path["path"]))
-    return tuple(_step(step, stages) for step in longest["path"])
+    return condensed([_step(step, stages) for step in longest["path"]])
+
+
+def condensed(path: Sequence[Step]) -> tuple[Step, ...]:
+    """The path with cells that follow each other without a wire, as in a carry chain, as one."""
+    found: list[Step] = []
+    for step in path:
+        if step.kind == "routing" and not step.nanoseconds:
+            continue
+        if found and step.kind == found[-1].kind == "logic":
+            total = round(found[-1].nanoseconds + step.nanoseconds, 3)
+            found[-1] = replace(step, nanoseconds=total)
+        else:
+            found.append(step)
+    return tuple(found)
 
 
 def _step(told: Mapping[str, Any], stages: Sequence[str]) -> Step:
     end = told["to"]
-    where = told.get("net") or f"{end['cell']}.{end['port']}"
-    return Step(told["type"], round(float(told["delay"]), 3), where, stage_of(where, stages))
+    where = told.get("net") or end["cell"]
+    stage = stage_of(where, stages)
+    return Step(told["type"], round(float(told["delay"]), 3), readable(where), stage)
+
+
+def readable(name: str) -> str:
+    """The part of a name that is the design's, without what Yosys and nextpnr hang on it.
+
+    >>> readable("u_top.u_fc1.level_q_TRELLIS_FF_Q_DI_LUT4_Z")
+    'u_top.u_fc1.level_q'
+    """
+    return re.sub(r"[_$](LUT4|TRELLIS|CCU2|PFUMX|L6MUX21|MULT18X18D|DP16KD|SB_).*", "", name)
 
 
 def stage_of(name: str, stages: Sequence[str]) -> str:
