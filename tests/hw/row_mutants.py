@@ -100,9 +100,7 @@ NORM = [
         "1'b0",
         "        WEIGHT_IS_SIGNED",
     ),
-    Mutant(
-        "the bias is left out", "fixed_norm", "b", "EXACT_WIDTH'(0)", "bias_q    <= b"
-    ),
+    Mutant("the bias is left out", "fixed_norm", "b", "EXACT_WIDTH'(0)", "bias_q    <= b"),
     Mutant("squares go on", "fixed_norm", "first_q[1]", "1'b0", "squares_q <= first_q[1]"),
     Mutant("sums go on", "fixed_norm", "first_q[1]", "1'b0", "sum_q     <= first_q[1]"),
     Mutant(
