@@ -45,7 +45,9 @@ class Circuit:
         return found
 
     def pack(self):
-        pack_dsp_registers({"modules": {"top": self.module}}, "top")
+        before = self.flip_flops()
+        gone = pack_dsp_registers({"modules": {"top": self.module}}, "top")
+        assert gone == before - self.flip_flops()
         told = self.cells["m"]["parameters"]
         return {at for at in ("INPUTA", "INPUTB", "OUTPUT") if f"REG_{at}_CLK" in told}
 

@@ -33,10 +33,12 @@ def pack_dsp_registers(netlist: Mapping[str, Any], top: str) -> int:
     """Change the module `top` of a JSON netlist in place; the number of flip-flops that went."""
     module = netlist["modules"][top]
     packer = _Packer(module)
+    before = len(packer.flip_flops)
     for name, cell in list(module["cells"].items()):
         if cell["type"] == MULTIPLIER:
             packer.pack(name, cell)
-    return packer.remove_unread()
+    packer.remove_unread()
+    return before - len(packer.flip_flops)
 
 
 class _Packer:
@@ -117,9 +119,8 @@ class _Packer:
                 self.readers[bits[0]].discard((reader, pin))
         return shared.clock
 
-    def remove_unread(self) -> int:
-        """Remove flip-flops that nothing reads, and those that only they read; how many."""
-        before = len(self.flip_flops)
+    def remove_unread(self) -> None:
+        """Remove flip-flops that nothing reads, and those that only they read."""
         queue = [bit for bit in self.flip_flops if not self.readers[bit]]
         while queue:
             name = self.flip_flops.pop(queue.pop())
@@ -127,7 +128,6 @@ class _Packer:
                 self.readers[bits[0]].discard((name, port))
                 if port == "DI" and bits[0] in self.flip_flops and not self.readers[bits[0]]:
                     queue.append(bits[0])
-        return before - len(self.flip_flops)
 
 
 def _is_output(cell: Cell, port: str) -> bool:
