@@ -33,6 +33,7 @@ REGISTRIES: Mapping[str, str] = {
     "costs": "chop.search:COSTS",
     "spaces": "chop.search:SPACES",
     "components": "chop.hw.component:COMPONENTS",
+    "parts": "chop.hw.route.parts:PARTS",
 }
 """What is registered by name -> where, as module:name, so that help imports none of it."""
 

@@ -74,6 +74,8 @@ WRONG = {
     "rom_bank_source": ({"DEPTH": 0}, {"BANKS": 0}, {"REPEATS": 0}),
     "rom_source": ({"DEPTH": 0},),
     "row_buffer": ({"SCALAR_WIDTH": 0},),
+    "serial_in": ({"DATA_WIDTH": 0},),
+    "serial_out": ({"DATA_WIDTH": 0},),
     "skid_buffer": ({"DATA_WIDTH": 0},),
     "sliding_window": (
         {"PADDING_DIM_0": 3},

@@ -227,6 +227,15 @@ for _name, _summary, _config, _examples in (
         ("mase synth out/emit", "mase synth out/quantize --family ecp5"),
     ),
     (
+        "hw",
+        "a quantised model down to a part: simulation, routed clock, bitstream",
+        f"{HERE}.hw:HwConfig",
+        (
+            "mase hw out/quantize --dataset digits --device ecp5-85k",
+            "mase hw out/quantize --device ice40-hx8k --max-multipliers 4 --seeds 1,2,3,4,5",
+        ),
+    ),
+    (
         "shard",
         "plan how a model is split over devices, and check the plan",
         f"{HERE}.shard:ShardConfig",
