@@ -61,9 +61,17 @@ def _current(graph: MaseGraph) -> _Attached:
     state = _state(graph)
     found = _DESIGNS.get(graph)
     if found is None or found.state != state:
-        found = _Attached(lower(graph, Parallelism(1, _lanes(graph))), state)
+        found = _Attached(lower(graph, _parallelism(graph)), state)
         _DESIGNS[graph] = found
     return found
+
+
+def _parallelism(graph: MaseGraph) -> Parallelism:
+    """What the metadata tells: lanes, and which layers have no multipliers."""
+    told = {node.name: mase_meta(node).hardware for node in graph.fx_graph.nodes}
+    added = {name: each for name, each in told.items() if each.module == "fixed_shift_add"}
+    steps = [int((each.cost or {}).get("adders_per_stage", 2)) for each in added.values()]
+    return Parallelism(1, _lanes(graph), dict.fromkeys(added, "shift_add"), *steps[:1])
 
 
 def _lanes(graph: MaseGraph) -> dict[str, tuple[int, int]]:

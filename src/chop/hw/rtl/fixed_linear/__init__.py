@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -34,6 +34,7 @@ from chop.hw.twin import Twin
 from chop.ir.arguments import named_arguments
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
+from chop.registry import Registry, suggest
 
 NO_BIAS = Fixed(2, 0)
 """What the parameters of an unused bias port say."""
@@ -317,6 +318,24 @@ def attribute(graph: MaseGraph, node: fx.Node) -> Tensor:
     return found
 
 
+MakeProduct = Callable[[Lowerer, str, Stream, Weights, Fixed], Component]
+"""From the name of a node, its operand (one lane), weights and the format of its result."""
+PRODUCTS: Registry[MakeProduct] = Registry("multiplier")
+"""How products with constants may be formed."""
+
+
+def _make_array(
+    low: Lowerer, name: str, source: Stream, weights: Weights, number: Fixed
+) -> Component:
+    """A folded array of multipliers."""
+    outputs, inputs = weights.weight.shape
+    in_lanes, out_lanes = low.parallelism.of(name, inputs, outputs)
+    return Linear(replace(source, lanes=in_lanes), weights, number, out_lanes)
+
+
+PRODUCTS.register("array", _make_array)
+
+
 @lowers("fixed_linear")
 def lower_linear(low: Lowerer, node: fx.Node) -> Value:
     """A folded product; the order of a flat operand is that of the weights."""
@@ -326,11 +345,13 @@ def lower_linear(low: Lowerer, node: fx.Node) -> Value:
         value = low.arrange(node, value, row_major(value.shape), value.shape)
     else:
         weight = weight[:, torch.from_numpy(value.order)]  # the stream's order, not torch's
-    in_lanes, out_lanes = low.parallelism.of(node.name, weight.shape[1], weight.shape[0])
-    source = Stream(value.shape, in_lanes, low.stream(value).format)
+    source = Stream(value.shape, 1, low.stream(value).format)
     weights = weights_of(node, weight, bias)
     number = low.result_format(node, weights.span(source.format))
-    layer = Linear(source, weights, number, out_lanes)
+    how = low.parallelism.multiplier_of(node.name)
+    if how not in PRODUCTS:
+        raise low.refuse(node, f"multiplier '{how}'", suggest(how, PRODUCTS).rstrip("."))
+    layer = PRODUCTS[how](low, node.name, source, weights, number)
     wire = low.add(node, layer, value)
     shape = (*value.shape[:-1], weight.shape[0])
     return Value(wire, shape, row_major(shape))

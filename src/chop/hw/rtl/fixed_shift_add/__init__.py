@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from chop.errors import ConfigError
@@ -12,13 +12,13 @@ from chop.hw.component import (
     Component,
     Cost,
     Parameter,
-    precision,
     register,
     result_precision,
     sign_parameter,
 )
 from chop.hw.golden import Fixed, Ints
-from chop.hw.rtl.fixed_linear import Weights, sample_weights
+from chop.hw.lower import Lowerer
+from chop.hw.rtl.fixed_linear import PRODUCTS, Weights, sample_weights
 from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
 from chop.hw.shift_add import Network, build
 from chop.hw.stream import Stream
@@ -230,3 +230,17 @@ def _sample(
 ) -> ShiftAdd:
     source = stream(2, inputs, lanes=inputs, number=x)
     return ShiftAdd(source, sample_weights(outputs, inputs, w, b), y, step)
+
+
+# -- from a node -----------------------------------------------------------------------------------
+
+
+def _make_shift_add(
+    low: Lowerer, name: str, source: Stream, weights: Weights, number: Fixed
+) -> Component:
+    """A whole vector at once."""
+    whole = replace(source, lanes=source.shape[-1])
+    return ShiftAdd(whole, weights, number, low.parallelism.adders_per_stage)
+
+
+PRODUCTS.register("shift_add", _make_shift_add)

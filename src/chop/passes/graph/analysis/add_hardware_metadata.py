@@ -11,6 +11,7 @@ from torch import fx
 from chop.errors import ConfigError
 from chop.hw.attached import attach_design
 from chop.hw.component import Component
+from chop.hw.components import ShiftAdd
 from chop.hw.emit import used_components
 from chop.hw.explore import for_budget, for_target
 from chop.hw.lower import Lowered, Parallelism, lower
@@ -27,16 +28,23 @@ class AddHardwareMetadataArgs:
     per dimension, DIM_0 first; streams are parallel in DIM_0). `parallelism`: input and output
     lanes of nodes, by hand. `target_interval`: choose them instead: the cheapest design with so
     many cycles between tensors. `max_multipliers`: or the fastest with so many multipliers.
+    `multiplier`: how linear layers form their products, by node, "*" for all others: "array", a
+    folded array of multipliers, or "shift_add", additions alone and a whole vector in each cycle.
+    `adders_per_stage`: of these between two registers.
     """
 
     max_parallelism: int | list[int] = 4
     parallelism: dict[str, tuple[int, int]] = field(default_factory=dict)
     target_interval: int | None = None
     max_multipliers: int | None = None
+    multiplier: dict[str, str] = field(default_factory=dict)
+    adders_per_stage: int = 2
 
     def __post_init__(self) -> None:
         if self.target_interval is not None and self.max_multipliers is not None:
             raise ConfigError("target_interval and max_multipliers exclude each other; set one.")
+        if self.adders_per_stage < 1:
+            raise ConfigError(f"adders_per_stage must be 1 or more, got {self.adders_per_stage}.")
         if not self.max_parallelism or self.most < 1:
             raise ConfigError(f"max_parallelism must be 1 or more, got {self.max_parallelism}.")
 
@@ -72,9 +80,9 @@ def _parallelism(graph: MaseGraph, args: AddHardwareMetadataArgs) -> Parallelism
         chosen = for_target(graph, args.target_interval).lanes
     if args.max_multipliers is not None:
         chosen = for_budget(graph, args.max_multipliers).lanes
-    if chosen:
-        return Parallelism(1, {**chosen, **args.parallelism})
-    return Parallelism(args.most, {**chosen, **args.parallelism})
+    lanes = {**chosen, **args.parallelism}
+    most = 1 if chosen else args.most
+    return Parallelism(most, lanes, args.multiplier, args.adders_per_stage)
 
 
 def _describe(lowered: Lowered, node: fx.Node, args: AddHardwareMetadataArgs) -> HardwareMeta:
@@ -98,8 +106,15 @@ def _describe(lowered: Lowered, node: fx.Node, args: AddHardwareMetadataArgs) ->
         verilog_param=dict(component.parameters()),
         max_parallelism=args.max_parallelism,
         parallelism=lanes,
-        cost={"cycles": component.cycles(), "multipliers": component.cost().multipliers},
+        cost=_cost(component),
     )
+
+
+def _cost(component: Component) -> dict[str, int]:
+    told = {"cycles": component.cycles(), "multipliers": component.cost().multipliers}
+    if isinstance(component, ShiftAdd):
+        told |= {"adders_per_stage": component.adders_per_stage}
+    return told
 
 
 def _interface(component: Component) -> dict[str, Any]:
