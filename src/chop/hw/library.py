@@ -17,6 +17,7 @@ from chop.hw.rtl import (
     fixed_piecewise,
     fixed_pool,
     fixed_relu,
+    fixed_shift_add,
     fixed_softmax,
     fixed_to_mxint,
     gearbox,
@@ -29,6 +30,7 @@ from chop.hw.rtl import (
     stream_concat,
     stream_fork,
     stream_reorder,
+    stream_route,
     stream_slice,
 )
 
@@ -48,6 +50,7 @@ __all__ = [
     "fixed_piecewise",
     "fixed_pool",
     "fixed_relu",
+    "fixed_shift_add",
     "fixed_softmax",
     "fixed_to_mxint",
     "gearbox",
@@ -61,6 +64,7 @@ __all__ = [
     "stream_concat",
     "stream_fork",
     "stream_reorder",
+    "stream_route",
     "stream_slice",
     "wiring",
 ]

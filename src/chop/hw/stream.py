@@ -74,8 +74,28 @@ def pack_words(codes: Ints, width: int) -> list[int]:
     >>> [hex(w) for w in pack_words(np.array([[1, -1], [2, 3]]), 4)]
     ['0xf1', '0x32']
     """
-    mask = (1 << width) - 1
-    return [sum((int(c) & mask) << (i * width) for i, c in enumerate(row)) for row in codes]
+    rows = np.asarray(codes)
+    if rows.dtype != np.int64 or not rows.size:  # numbers of any length
+        mask = (1 << width) - 1
+        return [sum((int(c) & mask) << (i * width) for i, c in enumerate(row)) for row in rows]
+    words: list[int] = []
+    for start in range(0, len(rows), _ROWS):
+        packed = _packed(rows[start : start + _ROWS], width)
+        size, flat = packed.shape[1], packed.tobytes()
+        words += [int.from_bytes(flat[k : k + size], "little") for k in range(0, len(flat), size)]
+    return words
+
+
+_ROWS = 4096
+"""Of codes that are packed at once, for memory."""
+
+
+def _packed(rows: Ints, width: int) -> npt.NDArray[np.uint8]:
+    """Rows of codes as rows of bytes, lowest first."""
+    if width in (8, 16, 32):
+        return np.ascontiguousarray(rows).astype(f"<u{width // 8}").view(np.uint8)
+    bits = (rows[..., None] >> np.minimum(np.arange(width), 63)) & 1
+    return np.packbits(bits.astype(np.uint8).reshape(len(rows), -1), axis=1, bitorder="little")
 
 
 def storage_bytes(bits: int) -> int:
@@ -85,7 +105,20 @@ def storage_bytes(bits: int) -> int:
 
 
 def to_bytes(codes: Ints, stream: Stream) -> npt.NDArray[np.uint8]:
-    """Beats of `codes` as rows of bytes, in the layout of a Verilator port."""
+    """Beats of `codes` as rows of bytes, in the layout of a Verilator port.
+
+    What `codes` repeats (a view along which it does not move) is made once.
+    """
+    axes = tuple(slice(None) if step else slice(1) for step in codes.strides[:-1])
+    once = codes[axes]
+    if once.size == codes.size:
+        return _beat_bytes(codes, stream)
+    rows = _beat_bytes(once, stream)
+    beats = rows.reshape(*once.shape[:-1], codes.shape[-1] // stream.lanes, rows.shape[1])
+    return np.broadcast_to(beats, (*codes.shape[:-1], *beats.shape[-2:])).reshape(-1, rows.shape[1])
+
+
+def _beat_bytes(codes: Ints, stream: Stream) -> npt.NDArray[np.uint8]:
     elements, shared = stream.format.to_wire(codes, stream.lanes)
     flat = _bits(elements, stream.format.lane_width)
     if shared is not None:

@@ -19,7 +19,6 @@ from torch import Tensor, fx
 
 from chop.arguments import an, check
 from chop.errors import HardwareError
-from chop.hw.design import Design
 from chop.hw.double_model import check_doubles
 from chop.hw.exact import Codes, Exact, coded, quantized
 from chop.hw.exact_model import (
@@ -283,7 +282,7 @@ def _difference(
     wrong = _first_wrong(graph, lowered, lowered.design.golden(codes), exact)
     if wrong is None:
         return _unlike_port(graph, lowered, rows, numbers)
-    stages = _stage_values(lowered.design, codes)
+    stages = lowered.design.values(codes)
     for node in graph.fx_graph.nodes:
         value = lowered.values.get(node.name)
         if value is None or not isinstance(exact[node], Exact):
@@ -319,18 +318,6 @@ def _unlike_port(
                 f" It is read as {format_text(forms[0])}.",
             )
     return HardwareError("inputs: the input ports make other numbers of them than the model does.")
-
-
-def _stage_values(design: Design, data: Mapping[str, Ints]) -> dict[str, Ints]:
-    """The codes that every stage gives."""
-    values: dict[str, Ints] = dict(data)
-    for stage in design.stages:
-        operands = [
-            values[wire.stage].reshape(-1, *taken.shape)
-            for wire, taken in zip(stage.sources, stage.component.inputs, strict=True)
-        ]
-        values[stage.name] = stage.component.golden(*operands)
-    return values
 
 
 def _settings(node: fx.Node) -> str:

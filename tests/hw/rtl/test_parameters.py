@@ -71,8 +71,11 @@ WRONG = {
     ),
     "mxint_matmul": ({"DATA_IN_0_TENSOR_SIZE_DIM_1": 0},),
     "mxint_to_fixed": ({"DATA_IN_0_TOP": 8}, {"DATA_OUT_0_PRECISION_0": 0}),
+    "rom_bank_source": ({"DEPTH": 0}, {"BANKS": 0}, {"REPEATS": 0}),
     "rom_source": ({"DEPTH": 0},),
     "row_buffer": ({"SCALAR_WIDTH": 0},),
+    "serial_in": ({"DATA_WIDTH": 0},),
+    "serial_out": ({"DATA_WIDTH": 0},),
     "skid_buffer": ({"DATA_WIDTH": 0},),
     "sliding_window": (
         {"PADDING_DIM_0": 3},
@@ -85,6 +88,7 @@ WRONG = {
     "stream_fork": ({"BRANCHES": 0},),
     "stream_join": ({"DATA_IN_1_WIDTH": 0},),
     "stream_reorder": ({"DATA_IN_0_PARALLELISM_DIM_0": 3}, {"DATA_IN_0_PRECISION_0": 0}),
+    "stream_route": ({"FIRST_BEATS": 0}, {"SECOND_BEATS": 0}),
     "stream_slice": ({"FIRST": 3},),
     "tile_buffer": ({"GROUP": 3}, {"REPEATS": 0}),
 }

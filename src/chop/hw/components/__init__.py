@@ -4,17 +4,18 @@ from chop.hw.component import Mover, Unary
 from chop.hw.rtl.fifo import Fifo
 from chop.hw.rtl.fixed_arithmetic import Add, Binary, Mul, Sub, WithConstant
 from chop.hw.rtl.fixed_batch_norm import BatchNorm
-from chop.hw.rtl.fixed_conv import Conv, Conv1d, Conv2d
+from chop.hw.rtl.fixed_conv import Conv, Conv1d, Conv2d, ExternalConv1d, ExternalConv2d
 from chop.hw.rtl.fixed_embedding import Embedding
 from chop.hw.rtl.fixed_hard_activation import HardSigmoid, HardSwish
 from chop.hw.rtl.fixed_leaky_relu import LeakyRelu
-from chop.hw.rtl.fixed_linear import Linear, Weights
+from chop.hw.rtl.fixed_linear import ExternalLinear, ExternalWeights, Linear, Weights
 from chop.hw.rtl.fixed_lut import Lut
 from chop.hw.rtl.fixed_matmul import Matmul
 from chop.hw.rtl.fixed_norm import LayerNorm, Norm, RmsNorm
 from chop.hw.rtl.fixed_piecewise import Piecewise
 from chop.hw.rtl.fixed_pool import AvgPool, MaxPool, Pool
 from chop.hw.rtl.fixed_relu import Relu
+from chop.hw.rtl.fixed_shift_add import ShiftAdd
 from chop.hw.rtl.fixed_softmax import Softmax
 from chop.hw.rtl.fixed_to_mxint import ToMxint
 from chop.hw.rtl.gearbox import Gearbox
@@ -43,6 +44,10 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "Embedding",
+    "ExternalConv1d",
+    "ExternalConv2d",
+    "ExternalLinear",
+    "ExternalWeights",
     "Fifo",
     "Fork",
     "FromMxint",
@@ -63,6 +68,7 @@ __all__ = [
     "Relu",
     "Reorder",
     "RmsNorm",
+    "ShiftAdd",
     "Skid",
     "Slice",
     "SlidingWindow",

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError, HardwareError
+from chop.hw import sharing
 from chop.hw.component import Component
 from chop.hw.cycles import size_fifos, with_fifos
-from chop.hw.design import Builder, Design, Wire
+from chop.hw.design import Builder, Design, Wire, with_forks
 from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.lower import blocks, formats
 from chop.hw.lower.calls import gives_tensor
 from chop.hw.lower.registry import LOWERINGS, Lowering
+from chop.hw.lower.storage import MEMORY, Storage
 from chop.hw.rtl.stream_cast import Cast
 from chop.hw.rtl.stream_reorder import Reorder, moves_beats
 from chop.hw.stream import Stream, divisors
@@ -72,19 +74,23 @@ class Lowered:
     """Of the FIFOs."""
 
     def encode(self, *tensors: Tensor) -> dict[str, Ints]:
-        """Input codes for batches of torch tensors, in the order of the design's inputs."""
+        """Input codes for batches of torch tensors, in the order of the design's inputs.
+
+        Weights that come from outside are among them.
+        """
         if len(tensors) != len(self.inputs):
             raise HardwareError(
                 f"inputs: got {len(tensors)} tensors. The design has {len(self.inputs)} inputs: "
                 f"{', '.join(self.inputs)}."
             )
         pairs = zip(self.inputs.items(), tensors, strict=True)
-        return {
+        data = {
             name: value.encode(x, self.design.inputs[name].format).reshape(
                 len(x), *self.design.inputs[name].shape
             )
             for (name, value), x in pairs
         }
+        return {**data, **self.design.weights(len(tensors[0]))}
 
     def decode(self, codes: Mapping[str, Ints]) -> list[Tensor]:
         """Torch tensors for output codes."""
@@ -94,16 +100,26 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Parallelism:
-    """Elements per beat: at most `most`, or as given for a node as (input, output)."""
+    """Elements per beat: at most `most`, or as given for a node as (input, output).
+
+    `multiplier`: how products with constants are formed, by node; "*" is for all others.
+    """
 
     most: int = 4
     by_node: Mapping[str, tuple[int, int]] | None = None
+    multiplier: Mapping[str, str] = field(default_factory=dict)
+    adders_per_stage: int = 2
+    """Additions between registers, where there are no multipliers."""
 
     def of(self, name: str, inputs: int, outputs: int) -> tuple[int, int]:
         """Lanes on both sides of node `name` with so many input and output channels."""
         if self.by_node and name in self.by_node:
             return self.by_node[name]
         return self._fit(inputs), self._fit(outputs)
+
+    def multiplier_of(self, name: str) -> str:
+        """How node `name` forms its products."""
+        return self.multiplier.get(name, self.multiplier.get("*", "array"))
 
     def _fit(self, channels: int) -> int:
         return max(d for d in divisors(channels) if d <= max(self.most, 1))
@@ -115,9 +131,17 @@ def lower(
     *,
     depths: Mapping[Wire, int] | None = None,
     name: str = "top",
+    weights: str | Mapping[str, str] = MEMORY,
+    share_layers: int | bool = False,
 ) -> Lowered:
-    """The design of `graph`, with FIFOs of the given depths, or of those it needs."""
-    lowered = Lowerer(graph, parallelism, name).run()
+    """The design of `graph`, with FIFOs of the given depths, or of those it needs.
+
+    `weights`: "memory", or "external" for layers whose weights the outside streams in, by a port
+    of each; a mapping says it by node, and 'default' in it for the others. `share_layers`: repeated
+    layers are one block, which a tensor passes once for each of them; a number: so many tensors go
+    through it together.
+    """
+    lowered = Lowerer(graph, parallelism, name, weights).run(share_layers=share_layers)
     if depths is None:
         depths = size_fifos(lowered.design)
     return replace(lowered, design=with_fifos(lowered.design, depths), depths=depths)
@@ -181,9 +205,17 @@ def pixel_shape(shape: Shape) -> Shape:
 class Lowerer:
     """Walks the graph once and builds the design."""
 
-    def __init__(self, graph: MaseGraph, parallelism: Parallelism, name: str) -> None:
+    def __init__(
+        self,
+        graph: MaseGraph,
+        parallelism: Parallelism,
+        name: str,
+        weights: str | Mapping[str, str] = MEMORY,
+    ) -> None:
         check_supported(graph)
         self.graph = graph
+        self.storage = Storage.of(weights)
+        self.external: set[str] = set()
         self.parallelism = parallelism
         self.builder = Builder(name)
         self.needed = self._needed()
@@ -193,7 +225,7 @@ class Lowerer:
         self.outputs: dict[str, Value] = {}
         self._made: dict[tuple[Wire, Component], Wire] = {}
 
-    def run(self) -> Lowered:
+    def run(self, *, share_layers: int | bool = False) -> Lowered:
         """Every node that the outputs need, in turn."""
         numbers = {n: k for k, n in enumerate(self.graph.fx_graph.find_nodes(op="placeholder"))}
         for node in self.graph.fx_graph.nodes:
@@ -207,9 +239,24 @@ class Lowerer:
                 self._output(node)
             else:
                 self._call(node)
+        self.storage.check(self._ops(), self.external)
         values = {node.name: value for node, value in self.values.items()}
-        design = self.builder.build()
-        return Lowered(design, self.inputs, self.outputs, self.components, values)
+        if not share_layers:
+            design = self.builder.build()
+            return Lowered(design, self.inputs, self.outputs, self.components, values)
+        shared = sharing.share_layers(self.builder.plain(), int(share_layers))
+        return Lowered(
+            with_forks(shared.design),
+            self.inputs,
+            _moved(self.outputs, shared.streams),
+            {**self.components, **shared.components},
+            _moved(values, shared.streams),
+        )
+
+    def _ops(self) -> dict[str, str]:
+        """The op of each node, by name."""
+        found = {n: find_op(n, self.graph.custom_ops) for n in self.graph.fx_graph.nodes}
+        return {node.name: op.name if op else node.op for node, op in found.items()}
 
     def _call(self, node: fx.Node) -> None:
         self._check_in_place(node)
@@ -379,10 +426,20 @@ class Lowerer:
         """An image, streamed pixel by pixel."""
         return self.arrange(node, value, pixel_order(value.shape), pixel_shape(value.shape))
 
-    def add(self, node: fx.Node, component: Component, *values: Value) -> Wire:
+    def takes_weights(self, node: fx.Node) -> bool:
+        """Whether the weights of `node` come from outside."""
+        return self.storage.is_external(node.name)
+
+    def weight_port(self, node: fx.Node, stream: Stream, codes: Ints) -> Wire:
+        """An input by which the outside sends the weights of `node`, `codes` for each vector."""
+        self.external.add(node.name)
+        return self.builder.input(f"{node.name}_weight", stream, codes[None])
+
+    def add(self, node: fx.Node, component: Component, *values: Value | Wire) -> Wire:
         """A stage named after the node, and a cast where the result is wanted in another format."""
         self.components[node.name] = component
-        wire = self.builder.add(node.name, component, *(v.wire for v in values))
+        wires = [v.wire if isinstance(v, Value) else v for v in values]
+        wire = self.builder.add(node.name, component, *wires)
         wanted = self.wanted_format(node)
         if wanted is not None and not wanted.holds(component.output.format):
             cast = Cast(component.output, wanted)
@@ -443,6 +500,12 @@ class Lowerer:
         """An error that names node, op, what was given and what is allowed."""
         op = find_op(node, self.graph.custom_ops)
         return HardwareError(f"node '{node.name}' ({op.name if op else '?'}): {what}. {allowed}.")
+
+
+def _moved(values: Mapping[str, Value], streams: Mapping[str, Wire | None]) -> dict[str, Value]:
+    """Values whose streams are elsewhere; without those of which nothing is kept."""
+    wires = {name: streams.get(value.wire.stage, value.wire) for name, value in values.items()}
+    return {name: replace(values[name], wire=wire) for name, wire in wires.items() if wire}
 
 
 def _table_rows(node: fx.Node) -> int:
