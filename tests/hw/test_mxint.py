@@ -298,6 +298,15 @@ def test_what_is_not_there_is_refused_with_what_is():
         wrong({"fc3": {"name": "mxfp"}})
 
 
+def test_ways_of_fixed_point_alone_are_refused_for_blocks(mixed):
+    with pytest.raises(HardwareError, match=r"'fc1' .*weights = 'external' of a layer in MXINT"):
+        lower(mixed, Parallelism(2), weights={"fc1": "external"})
+    with pytest.raises(HardwareError, match=r"'fc1' .*multiplier 'shift_add' of a layer in MXINT"):
+        lower(mixed, Parallelism(2, multiplier={"fc1": "shift_add"}))
+    lowered = lower(mixed, Parallelism(2), weights="external")  # of the layers that can
+    assert verify(mixed, lowered).values and "fc3_weight" in lowered.design.inputs
+
+
 def test_an_input_that_only_blocks_are_made_of_needs_a_format():
     graph = graph_of(nn.Sequential(nn.Linear(4, 4)), draw(2, 4), {"0": mxint()})
     for node in graph.fx_graph.find_nodes(op="placeholder"):

@@ -36,6 +36,7 @@ from chop.hw.component import (
 from chop.hw.golden import Fixed, Ints, Span
 from chop.hw.lower import Lowerer, Value, blocks, lowers
 from chop.hw.lower.engine import row_major
+from chop.hw.lower.storage import EXTERNAL
 from chop.hw.mxint import Mxint, block_of, of_values, on_wire
 from chop.hw.process import Process
 from chop.hw.rtl.fixed_linear import (
@@ -246,9 +247,21 @@ def _numbers(tensor: Tensor) -> Any:
     return tensor.detach().double().cpu().numpy()
 
 
+def _check_ways(low: Lowerer, node: fx.Node) -> None:
+    """Refuse what was asked for this node and is there for fixed point alone."""
+    if low.storage.by_node.get(node.name) == EXTERNAL:
+        told = "weights = 'external' of a layer in MXINT"
+        raise low.refuse(node, told, "Allowed: 'memory', or the layer in 'integer'")
+    how = low.parallelism.multiplier.get(node.name, "array")
+    if how != "array":
+        told = f"multiplier '{how}' of a layer in MXINT"
+        raise low.refuse(node, told, "Allowed: 'array', or the layer in 'integer'")
+
+
 @lowers("mxint_linear")
 def lower_linear(low: Lowerer, node: fx.Node) -> Value:
     """A folded product of blocks; lanes divide the blocks of both operands."""
+    _check_ways(low, node)
     weight, bias = parameters_of(low, node)
     outputs, inputs = weight.shape
     number = blocks.needed_blocks(low, node, "data_in_0")
