@@ -10,18 +10,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from chop.errors import ConfigError, HardwareError
 from chop.hw import sharing
 from chop.hw.component import Component
 from chop.hw.cycles import size_fifos, with_fifos
-from chop.hw.design import Builder, Design, Wire, with_forks
+from chop.hw.design import Builder, Wire, with_forks
 from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.lower import blocks, formats
 from chop.hw.lower.calls import gives_tensor
 from chop.hw.lower.registry import LOWERINGS, Lowering
 from chop.hw.lower.storage import MEMORY, Storage
+from chop.hw.lower.values import Lowered as Lowered
+from chop.hw.lower.values import Shape as Shape
+from chop.hw.lower.values import Value as Value
 from chop.hw.rtl.stream_cast import Cast
 from chop.hw.rtl.stream_reorder import Reorder, moves_beats
 from chop.hw.stream import Stream, divisors
@@ -31,71 +34,10 @@ from chop.ir.meta import mase_meta
 from chop.ir.ops import OPS, Op, find_op, node_module
 from chop.ir.trace.effects import is_in_place
 
-Shape = tuple[int, ...]
 TRUTH = Fixed(1, 0, is_signed=False)
 """The format of truth values."""
 EXACT_WIDTH = 53
 """Bits of the widest output: a double holds its numbers."""
-
-
-@dataclass(frozen=True, eq=False)
-class Value:
-    """A tensor on its way: element i of the stream is element order[i] of the torch tensor."""
-
-    wire: Wire
-    shape: Shape
-    order: Ints
-
-    def encode(self, x: Tensor, number: Fixed) -> Ints:
-        """Codes of a batch of torch tensors, in the order of the stream."""
-        flat = x.detach().double().cpu().numpy().reshape(len(x), -1)
-        return number.encode(flat[:, self.order])
-
-    def decode(self, codes: Ints, number: Fixed) -> Tensor:
-        """A batch of torch tensors from the codes of the stream."""
-        flat = np.empty((len(codes), len(self.order)))
-        flat[:, self.order] = number.decode(codes.reshape(len(codes), -1))
-        return torch.from_numpy(flat).reshape(len(codes), *self.shape)
-
-
-@dataclass(frozen=True, eq=False)
-class Lowered:
-    """A design and how the tensors of its graph map to its ports."""
-
-    design: Design
-    inputs: Mapping[str, Value]
-    """By port: `data_in_2` is the graph's third input. An input that nothing reads has no port."""
-    outputs: Mapping[str, Value]
-    components: Mapping[str, Component]
-    """By the name of the graph's node."""
-    values: Mapping[str, Value] = field(default_factory=dict)
-    """What each node of the graph gives, by its name: where it flows, in which order."""
-    depths: Mapping[Wire, int] = field(default_factory=dict)
-    """Of the FIFOs."""
-
-    def encode(self, *tensors: Tensor) -> dict[str, Ints]:
-        """Input codes for batches of torch tensors, in the order of the design's inputs.
-
-        Weights that come from outside are among them.
-        """
-        if len(tensors) != len(self.inputs):
-            raise HardwareError(
-                f"inputs: got {len(tensors)} tensors. The design has {len(self.inputs)} inputs: "
-                f"{', '.join(self.inputs)}."
-            )
-        pairs = zip(self.inputs.items(), tensors, strict=True)
-        data = {
-            name: value.encode(x, self.design.inputs[name].format).reshape(
-                len(x), *self.design.inputs[name].shape
-            )
-            for (name, value), x in pairs
-        }
-        return {**data, **self.design.weights(len(tensors[0]))}
-
-    def decode(self, codes: Mapping[str, Ints]) -> list[Tensor]:
-        """Torch tensors for output codes."""
-        streams = self.design.output_streams()
-        return [v.decode(codes[name], streams[name].format) for name, v in self.outputs.items()]
 
 
 @dataclass(frozen=True)
