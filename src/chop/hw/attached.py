@@ -85,7 +85,7 @@ def _storage(graph: MaseGraph) -> dict[str, str]:
 def _in_flight(graph: MaseGraph) -> int:
     """How many tensors go together through a block that layers share; 0 where none does."""
     told = [mase_meta(node).hardware.interface or {} for node in graph.fx_graph.nodes]
-    return max(each.get("shared", {}).get("in_flight", 0) for each in told)
+    return max(int(each.get("shared", {}).get("in_flight", 0)) for each in told)
 
 
 # -- whether the graph changed ---------------------------------------------------------------------
