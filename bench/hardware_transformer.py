@@ -8,14 +8,18 @@
     python bench/hardware_transformer.py vit_shared
     python bench/hardware_transformer.py bert_shared --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py accuracy --model out/ptq/bert --data DATA/imdb --length 128
+    python bench/hardware_transformer.py mxint_mlp
+    python bench/hardware_transformer.py mxint_vit
 
 `vit`: a vision transformer of two layers on scikit-learn's 8 x 8 digits, trained in floating point,
 then with the hardware's own arithmetic; all 360 test images through PyTorch, the integers of the
 design and its RTL. `bert`: bert-tiny as `bench/ptq/fine_tune.py` writes it, from the ids of tokens
 to the classes of reviews; `layer`: its first layer on the embeddings of reviews; `external`: the
-same with its weights from outside; `accuracy`: in PyTorch, on the test set. `vit_shared` and
-`bert_shared`: two encoder layers in one block, beside two blocks. `folding`: parallelism of
-bert-tiny chosen for budgets.
+same with its weights from outside; `accuracy`: in PyTorch, on the test set. `mxint_mlp`: 64-32-10
+on the digits in MXINT8, beside the same in fixed point; `mxint_vit`: the vision transformer with
+its linear layers and both products of attention in MXINT8, the rest in fixed point.
+`vit_shared` and `bert_shared`: two encoder layers in one block, beside two blocks. `folding`:
+parallelism of bert-tiny chosen for budgets.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ import torch.nn.functional as F
 from loading import load
 from record import save_section
 from torch import Tensor, nn
-from transformer_formats import fixed_rules
+from transformer_formats import fixed_rules, mxint_rules
 from transformer_models import Bert, DigitsVit
 from transformers import AutoModelForSequenceClassification
 
@@ -93,6 +97,16 @@ def quantized_graph(
     init_metadata_analysis_pass(graph)
     add_common_metadata_analysis_pass(graph)
     graph, _ = quantize_transform_pass(graph, fixed_rules(graph, inputs, widths, repeated))
+    return graph
+
+
+def in_mxint(model: nn.Module, inputs: Tensor, widths: Any) -> MaseGraph:
+    """The graph of `model` with products in MXINT and the rest in fixed point."""
+    graph = MaseGraph(model.eval(), dummy_in=inputs)
+    init_metadata_analysis_pass(graph)
+    add_common_metadata_analysis_pass(graph)
+    rules = mxint_rules(graph, fixed_rules(graph, (inputs,), widths))
+    graph, _ = quantize_transform_pass(graph, rules)
     return graph
 
 
@@ -227,6 +241,68 @@ def measure_vit(args: argparse.Namespace, scratch: Path, lanes: int = 2) -> dict
         **found,
         "xc7": cells(scratch),
     }
+
+
+# -- MXINT -----------------------------------------------------------------------------------------
+
+
+def equal_in_doubles(graph: MaseGraph, lowered: Lowered, inputs: Tensor) -> int:
+    """Values of the design that are PyTorch's, whose sums a double holds."""
+    (found,) = lowered.decode(lowered.design.golden(lowered.encode(inputs)))
+    with torch.no_grad():
+        return int((copy.deepcopy(graph.model).double()(inputs.double()) == found).sum())
+
+
+def measure_mxint(graph: MaseGraph, data: Any, lanes: int, scratch: Path) -> dict[str, Any]:
+    """The test images through PyTorch, integers and RTL, and cells."""
+    lowered = lower(graph, Parallelism(lanes))
+    images = data.test_images
+    agreement = verify(graph, lowered, images)
+    found = measure_design(graph, lowered, (images,), scratch)
+    kinds = [stage.component.kind for stage in lowered.design.stages]
+    return {
+        "accuracy": accuracy(graph.model, images, data.test_labels),
+        "verified_values": agreement.values,
+        "values_equal_to_pytorch_in_doubles": equal_in_doubles(graph, lowered, images),
+        **found,
+        "stages": {kind: kinds.count(kind) for kind in sorted(set(kinds)) if "mxint" in kind},
+        "xc7": cells(scratch),
+    }
+
+
+def measure_mxint_mlp(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """64-32-10 on the digits, in MXINT8 and in fixed point of 8 bits, four lanes each."""
+    torch.manual_seed(0)
+    example = load("examples/digits_hardware.py")
+    data = example.load()
+    model = example.train(example.DigitsMlp(), data, epochs=20)
+    graph = in_mxint(copy.deepcopy(model), data.train_images[:128], {})
+    for node in graph.fx_graph.find_nodes(op="placeholder"):  # sixteenths from 0 to 1
+        value = node.meta["mase"]["common"]["results"]["data_out_0"]
+        value["type"], value["precision"] = "fixed", [6, 4]
+    fixed = quantized_graph(model, (data.train_images[:128],), {"linear": {}})
+    return {
+        "float_accuracy": accuracy(model, data.test_images, data.test_labels),
+        "mxint": measure_mxint(graph, data, 4, scratch / "mxint"),
+        "fixed": measure_mxint(fixed, data, 4, scratch / "fixed"),
+    }
+
+
+def measure_mxint_vit(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """The vision transformer: linear layers and attention in MXINT8, norms and softmax fixed."""
+    torch.manual_seed(0)
+    data = load("examples/digits_hardware.py").load()
+    model = DigitsVit()
+    file = args.trained / "vit.pt"
+    if file.exists():
+        model.load_state_dict(torch.load(file)["float"])
+    else:
+        train(model, data, epochs=30, rate=4e-3)
+    told = {"float": accuracy(model, data.test_images, data.test_labels)}
+    graph = in_mxint(model, data.train_images[:128], VIT_WIDTHS)
+    told["rounded"] = accuracy(graph.model, data.test_images, data.test_labels)
+    train(graph.model, data, epochs=4, rate=5e-4)
+    return {"before": told, **measure_mxint(graph, data, 2, scratch)}
 
 
 # -- reviews ---------------------------------------------------------------------------------------
@@ -422,6 +498,8 @@ SECTIONS = {
     "layer": measure_layer,
     "external": measure_external,
     "bert": measure_bert,
+    "mxint_mlp": measure_mxint_mlp,
+    "mxint_vit": measure_mxint_vit,
 }
 
 

@@ -1,4 +1,4 @@
-"""Fixed-point formats for a transformer: widths by op, fractional bits by the data of each node."""
+"""Formats for a transformer: fixed point by the data of each node, and products in MXINT."""
 
 from __future__ import annotations
 
@@ -124,3 +124,19 @@ def _config(
     if op in IN_INTEGERS:
         config["arithmetic"] = "integer"
     return config | (PROBABILITY if op == "softmax" else {})
+
+
+MXINT = {"width": 8, "block_size": 16, "exponent_width": 4}
+"""MXINT8 with exponents from -7 to 7: one for 16 elements."""
+
+
+def mxint_rules(graph: MaseGraph, rules: Mapping[str, Any]) -> dict[str, Any]:
+    """`rules` with every linear layer and matmul in MXINT, in blocks along what is summed over."""
+    found = dict(rules)
+    for node in graph.fx_graph.nodes:
+        op = node.meta["mase"].common.mase_op
+        if op in ("linear", "matmul"):
+            config = {f"{role}_{k}": v for role in ("data_in", "weight") for k, v in MXINT.items()}
+            more = {"weight_axis": -2} if op == "matmul" else {"bias_width": WIDTHS["bias"]}
+            found[node.name] = {"config": {"name": "mxint", **config, **more}}
+    return found

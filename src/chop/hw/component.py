@@ -76,6 +76,8 @@ class Component(ABC):
     is_clocked: ClassVar[bool] = True
     pins: ClassVar[tuple[str, ...]] = ()
     """The module's ports for `inputs`, where they are not data_in_0, data_in_1 …"""
+    has_scales: ClassVar[bool] = False
+    """Whether it does other things with rows of small numbers: tests then bring some."""
     inputs: tuple[Stream, ...]
     outputs: tuple[Stream, ...]
 
@@ -115,6 +117,11 @@ class Component(ABC):
     def products(self) -> int:
         """Products of a tensor with constants: what may be folded; 0 where nothing may be."""
         return 0
+
+    @property
+    def in_unit(self) -> int:
+        """What the lanes of the first input must divide."""
+        return self.inputs[0].shape[-1]
 
     def cost(self) -> Cost:
         """Resources of one instance."""

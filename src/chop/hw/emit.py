@@ -27,6 +27,7 @@ from chop.hw.memories import memory_files as memory_files
 from chop.hw.memories import read_inputs as read_inputs
 from chop.hw.memories import read_vectors as read_vectors
 from chop.hw.memories import vector_files as vector_files
+from chop.hw.mxint import Mxint
 from chop.hw.stream import Stream
 from chop.hw.twin import TwinRecord, record
 
@@ -154,6 +155,10 @@ def read_interface(directory: Path) -> Interface:
 def _read_stream(told: Mapping[str, Any]) -> Stream:
     width, frac_width = told["precision"]
     number = Fixed(width, frac_width, told.get("is_signed", True))
+    if "block_size" in told:
+        top, row = told["exponents"] - 1, told["shape"][-1]
+        blocks = {"mantissa": width, "top": top, "block": told["block_size"], "row": row}
+        number = Mxint(width + top, frac_width, **blocks)
     return Stream(tuple(told["shape"]), told["parallelism"], number)
 
 
@@ -175,12 +180,15 @@ def describe(design: Design) -> dict[str, object]:
 
 def _describe_stream(stream: Stream) -> dict[str, object]:
     number = stream.format
-    return {
+    told: dict[str, object] = {
         "shape": list(stream.shape),
         "parallelism": stream.lanes,
-        "precision": [number.width, number.frac_width],
+        "precision": [number.lane_width, number.frac_width],
         "is_signed": number.is_signed,
     }
+    if isinstance(number, Mxint):
+        told |= {"exponents": number.top + 1, "block_size": number.block}
+    return told
 
 
 def _describe_sent(design: Design, name: str) -> dict[str, object]:
@@ -268,7 +276,7 @@ def _port_parameters(design: Design) -> list[tuple[str, int, str]]:
     rows: list[tuple[str, int, str]] = []
     for port, stream in _port_streams(design).items():
         name = port.upper()
-        rows.append((f"{name}_PRECISION_0", stream.format.width, "width of an element, bits"))
+        rows.append((f"{name}_PRECISION_0", stream.format.lane_width, "width of an element, bits"))
         rows.append((f"{name}_PRECISION_1", stream.format.frac_width, "its fractional bits"))
         for dim, size in enumerate(reversed(stream.shape)):
             rows.append((f"{name}_TENSOR_SIZE_DIM_{dim}", size, "elements"))
@@ -283,8 +291,11 @@ def _module_line(design: Design) -> str:
         (f"    parameter int {name:<{width}} = {value}", note) for name, value, note in rows
     )
     ports = ["    input  wire logic clk", "    input  wire logic rst"]
+    streams = _port_streams(design)
     for name, into in [(n, True) for n in design.inputs] + [(n, False) for n in design.outputs]:
         bits = f"[{name.upper()}_PARALLELISM_DIM_0*{name.upper()}_PRECISION_0-1:0]"
+        if shared := streams[name].format.shared_width:
+            bits = bits.replace("-1:0", f"+{shared}-1:0")
         given, taken = ("input  wire", "output     ") if into else ("output     ", "input  wire")
         ports += [
             f"    {given} logic {bits} {name}",

@@ -158,7 +158,7 @@ def _layers(lowered: Lowered) -> dict[str, Component]:
 
 
 def _channels(component: Component) -> tuple[int, int]:
-    return component.inputs[0].shape[-1], component.outputs[0].shape[-1]
+    return component.in_unit, component.outputs[0].shape[-1]
 
 
 def _cheapest(name: str, component: Component, cycles: int, least_out: int) -> tuple[int, int]:

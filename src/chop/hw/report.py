@@ -16,6 +16,7 @@ from tabulate import tabulate
 from chop.hw.cycles import NO_STALLS, Timing, interval, simulate_control, size_fifos
 from chop.hw.design import Design, Stage, Wire
 from chop.hw.emit import write_files
+from chop.hw.route.flow import Routed, records
 from chop.hw.rtl.fifo import Fifo
 from chop.hw.simulate import Verdict
 from chop.hw.synth import Area
@@ -126,7 +127,9 @@ def _interval(design: Design, timing: Timing) -> float | None:
     return max((e[-1] - e[first]) / (len(e) - 1 - first) for e in ends)
 
 
-def report_text(design: Design, verdict: Verdict, area: Area | None = None) -> str:
+def report_text(
+    design: Design, verdict: Verdict, area: Area | None = None, routed: Routed | None = None
+) -> str:
     """The report, as Markdown."""
     told = summary(design, verdict)
     above = told.predicted_interval - told.bound
@@ -144,8 +147,42 @@ def report_text(design: Design, verdict: Verdict, area: Area | None = None) -> s
         "",
         _stage_table(stage_rows(design)),
         "",
+        *([_routed_text(routed, told)] if routed else []),
     ]
     return "\n".join(lines)
+
+
+def tensors_per_second(mhz: float, interval: float) -> float:
+    """Of a design that takes a tensor every `interval` cycles."""
+    return mhz * 1e6 / interval
+
+
+def _routed_text(routed: Routed, told: Summary) -> str:
+    pace = told.simulated_interval or told.predicted_interval
+    clocks = ", ".join(f"{mhz:.1f} (seed {seed})" for seed, mhz in routed.clocks.items())
+    cells = [
+        (kind.upper(), count, routed.available[kind], f"{count / routed.available[kind]:.1%}")
+        for kind, count in routed.used.items()
+        if routed.available[kind]
+    ]
+    path = [(s.stage, s.kind, f"{s.nanoseconds:.2f}", s.where) for s in routed.path]
+    return "\n".join(
+        [
+            f"## On {routed.part} ({routed.device})",
+            "",
+            f"Routed clock: {routed.mhz:.1f} MHz; by seed: {clocks}. "
+            f"{tensors_per_second(routed.mhz, pace):,.0f} tensors per second.",
+            f"Bitstream: {routed.bitstream.name}, with the streams on serial pins.",
+            f"Netlist simulated: {routed.simulated or 'no'}.",
+            "",
+            tabulate(cells, ("", "used", "of", "share"), tablefmt="github"),
+            "",
+            "The slowest path:",
+            "",
+            tabulate(path, ("stage", "", "ns", "net or cell"), tablefmt="github"),
+            "",
+        ]
+    )
 
 
 def _pace_table(told: Summary) -> str:
@@ -187,12 +224,16 @@ def _explain_stalls(design: Design, above: float) -> str:
 
 
 def pipeline_records(
-    design: Design, verdict: Verdict | None = None, area: Area | None = None
+    design: Design,
+    verdict: Verdict | None = None,
+    area: Area | None = None,
+    routed: Routed | None = None,
 ) -> dict[str, Any]:
     """The design as plain data: ports, stages, the streams between them, pace and verdict.
 
     `stages` have a row each, with `depth` where it is a FIFO; `streams` say who feeds whom and
-    how wide. `summary`, `verdict` and `area` are None where nothing was simulated or synthesised.
+    how wide. `summary`, `verdict`, `area` and `routed` are None where nothing was simulated,
+    synthesised or routed.
     """
     return {
         "name": design.name,
@@ -208,7 +249,14 @@ def pipeline_records(
         "summary": asdict(summary(design, verdict)) if verdict else None,
         "verdict": _verdict(verdict) if verdict else None,
         "area": asdict(area) if area else None,
+        "routed": _routed(design, routed) if routed else None,
     }
+
+
+def _routed(design: Design, routed: Routed) -> dict[str, Any]:
+    told = records(routed)
+    rate = tensors_per_second(routed.mhz, interval(design))
+    return {**told, "bitstream": routed.bitstream.name, "tensors_per_second": rate}
 
 
 def _depth(stage: Stage) -> dict[str, int]:
@@ -223,7 +271,7 @@ def _streams(design: Design) -> list[dict[str, Any]]:
             "source": wire.stage,
             "target": target,
             "lanes": design.stream(wire).lanes,
-            "width": design.stream(wire).format.width,
+            "width": design.stream(wire).format.lane_width,
             "beats": design.stream(wire).beats,
         }
         for wire, target in ends
@@ -270,16 +318,20 @@ def _box(stage: Stage, is_slowest: bool) -> Box:
 
 def _label(design: Design, wire: Wire) -> str:
     stream = design.stream(wire)
-    return f"{stream.lanes} x {stream.format.width} bit"
+    return f"{stream.lanes} x {stream.format.lane_width} bit"
 
 
 def write_report(
-    design: Design, directory: Path, verdict: Verdict, area: Area | None = None
+    design: Design,
+    directory: Path,
+    verdict: Verdict,
+    area: Area | None = None,
+    routed: Routed | None = None,
 ) -> Path:
     """Write `report.md`, `report.json` and `dataflow.svg` to the hardware directory."""
     files = {
-        "report.md": report_text(design, verdict, area),
-        "report.json": json.dumps(pipeline_records(design, verdict, area), indent=2) + "\n",
+        "report.md": report_text(design, verdict, area, routed),
+        "report.json": json.dumps(pipeline_records(design, verdict, area, routed), indent=2) + "\n",
         "dataflow.svg": diagram(design),
     }
     write_files(directory, files)

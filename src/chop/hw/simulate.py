@@ -20,6 +20,7 @@ from chop.hw.control import Wire, signal_name
 from chop.hw.cycles import NO_STALLS, Stalls, Timing, patience, simulate_control
 from chop.hw.design import Design, Interface
 from chop.hw.golden import Ints
+from chop.hw.mxint import Mxint
 from chop.hw.sim_top import sim_top
 from chop.hw.stream import Stream, from_bytes, storage_bytes, to_bytes
 from chop.hw.verdict import UNPACED, Pace, compare, compare_pace
@@ -207,15 +208,25 @@ class _Reader:
 
 
 def random_inputs(design: Design, tensors: int, seed: int = 0) -> dict[str, Ints]:
-    """Codes over the whole range of each input, the extremes among them; weights as they are."""
+    """Codes over the whole range of each input, the extremes among them; weights as they are.
+
+    Where what reads an input does other things with small numbers, rows of every scale.
+    """
     rng = np.random.default_rng(seed)
+    small = {w.stage for s in design.stages if s.component.has_scales for w in s.sources}
     found = design.weights(tensors)
     for name, stream in design.inputs.items():
         if name in found:
             continue
         number = stream.format
+        if isinstance(number, Mxint):
+            found[name] = number.draw(rng, (tensors, *stream.shape))
+            continue
         codes = rng.integers(number.low, number.high, (tensors, *stream.shape), endpoint=True)
         extreme = rng.random(codes.shape) < 0.05
         ends = rng.choice([number.low, number.high, 0], codes.shape)
+        if name in small:
+            rows = (*codes.shape[:-1], 1)
+            codes >>= rng.integers(0, number.width, rows) * rng.integers(0, 1, rows, endpoint=True)
         found[name] = np.where(extreme, ends, codes).astype(np.int64)
     return found

@@ -23,6 +23,7 @@ from chop.hw.double_model import check_doubles
 from chop.hw.exact import Codes, Exact, coded, quantized
 from chop.hw.exact_model import (
     Environment,
+    Form,
     argument_names,
     op_name,
     operand_formats,
@@ -36,7 +37,6 @@ from chop.hw.lower import Lowered, Value
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
 from chop.nn.quantized.operands import format_text
-from chop.nn.quantizers import Integer
 
 GENERATED = 32
 """Tensors of each input that are made where none, or only some, are given."""
@@ -202,9 +202,9 @@ def _has_one_format(graph: MaseGraph, node: fx.Node) -> bool:
     return len(formats) == 1 and None not in formats
 
 
-def _reading_formats(graph: MaseGraph, node: fx.Node) -> set[Integer | None]:
+def _reading_formats(graph: MaseGraph, node: fx.Node) -> set[Form | None]:
     """The formats that readers of `node`, also behind views, bring it to; None: as it is."""
-    found: set[Integer | None] = set()
+    found: set[Form | None] = set()
     for user in node.users:
         op = op_name(graph, user)
         if op in MOVES | UNCHANGED and not quantizers_of(user):

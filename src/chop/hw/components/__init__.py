@@ -16,7 +16,11 @@ from chop.hw.rtl.fixed_piecewise import Piecewise
 from chop.hw.rtl.fixed_pool import AvgPool, MaxPool, Pool
 from chop.hw.rtl.fixed_relu import Relu
 from chop.hw.rtl.fixed_softmax import Softmax
+from chop.hw.rtl.fixed_to_mxint import ToMxint
 from chop.hw.rtl.gearbox import Gearbox
+from chop.hw.rtl.mxint_linear import BlockLinear, BlockWeights
+from chop.hw.rtl.mxint_matmul import BlockMatmul
+from chop.hw.rtl.mxint_to_fixed import FromMxint
 from chop.hw.rtl.skid_buffer import Skid
 from chop.hw.rtl.sliding_window import SlidingWindow
 from chop.hw.rtl.stream_cast import Cast
@@ -30,6 +34,9 @@ __all__ = [
     "AvgPool",
     "BatchNorm",
     "Binary",
+    "BlockLinear",
+    "BlockMatmul",
+    "BlockWeights",
     "Cast",
     "Concat",
     "Conv",
@@ -42,6 +49,7 @@ __all__ = [
     "ExternalWeights",
     "Fifo",
     "Fork",
+    "FromMxint",
     "Gearbox",
     "HardSigmoid",
     "HardSwish",
@@ -64,6 +72,7 @@ __all__ = [
     "SlidingWindow",
     "Softmax",
     "Sub",
+    "ToMxint",
     "Unary",
     "Weights",
     "WithConstant",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,17 +17,18 @@ from chop.hw.component import Component
 from chop.hw.cycles import size_fifos, with_fifos
 from chop.hw.design import Builder, Design, Wire, with_forks
 from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
-from chop.hw.lower import formats
+from chop.hw.lower import blocks, formats
 from chop.hw.lower.calls import gives_tensor
 from chop.hw.lower.registry import LOWERINGS, Lowering
 from chop.hw.lower.storage import MEMORY, Storage
+from chop.hw.lower.supported import check_supported
 from chop.hw.rtl.stream_cast import Cast
 from chop.hw.rtl.stream_reorder import Reorder, moves_beats
 from chop.hw.stream import Stream, divisors
 from chop.ir.arguments import operand_nodes
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
-from chop.ir.ops import OPS, Op, find_op, node_module
+from chop.ir.ops import Op, find_op, node_module
 from chop.ir.trace.effects import is_in_place
 
 Shape = tuple[int, ...]
@@ -137,39 +137,6 @@ def lower(
     return replace(lowered, design=with_fifos(lowered.design, depths), depths=depths)
 
 
-def check_supported(graph: MaseGraph) -> None:
-    """Raise, before anything is made, where a node has no realisation in hardware."""
-    for node in graph.fx_graph.nodes:
-        op = find_op(node, graph.custom_ops)
-        if node.op in ("placeholder", "get_attr", "output") or (op and op.rtl in LOWERINGS):
-            continue
-        nearest = _nearest(op.name if op else str(node.target))
-        raise HardwareError(
-            f"node '{node.name}' ({op.name if op else node.target}): no hardware component "
-            f"realises it. Nearest supported: {nearest}. Supported: {', '.join(supported_ops())}."
-        )
-
-
-def supported_ops() -> list[str]:
-    """Ops of the table that hardware realises."""
-    return sorted(op.name for op in OPS.values() if op.rtl in LOWERINGS)
-
-
-_NEAREST = {
-    "matmul": "linear",
-    "div": "mul by the reciprocal",
-    "adaptive_max_pool2d": "max_pool2d",
-    "relu6": "hardsigmoid",
-    "elu": "leaky_relu",
-    "conv3d": "conv2d",
-}
-
-
-def _nearest(name: str) -> str:
-    close = difflib.get_close_matches(name, supported_ops(), n=1, cutoff=0.3)
-    return _NEAREST.get(name) or (close[0] if close else "linear")
-
-
 def unary(low: Lowerer, node: fx.Node, make: Callable[[Stream], Component]) -> Value:
     """The component that `make` gives for the stream of the only operand of `node`."""
     value = low.operand(node)
@@ -213,7 +180,7 @@ class Lowerer:
         self.components: dict[str, Component] = {}
         self.inputs: dict[str, Value] = {}
         self.outputs: dict[str, Value] = {}
-        self._gathered: dict[tuple[Wire, Component], Wire] = {}
+        self._made: dict[tuple[Wire, Component], Wire] = {}
 
     def run(self, *, share_layers: int | bool = False) -> Lowered:
         """Every node that the outputs need, in turn."""
@@ -252,6 +219,11 @@ class Lowerer:
         self._check_in_place(node)
         try:
             value = self.lowering(node).lower(self, node)
+            wanted = blocks.result_blocks(node)
+            if value is not None and wanted is not None:
+                lanes = blocks.block_lanes(self, node, value, wanted)
+                name = f"{node.name}_mxint"
+                value = blocks.to_blocks(self, node, name, value, wanted, lanes)
         except ConfigError as error:  # of a component, which does not know the node
             raise HardwareError(f"node '{node.name}' ({self.op(node).name}): {error}") from error
         if value is not None:
@@ -264,8 +236,11 @@ class Lowerer:
         return found
 
     def lowering(self, node: fx.Node) -> Lowering:
-        """How the op of `node` becomes hardware."""
-        return LOWERINGS[self.op(node).rtl]
+        """How the op of `node` becomes hardware; an op may have a way of its own for MXINT."""
+        name = self.op(node).rtl
+        for_blocks = name.replace("fixed_", "mxint_")
+        is_other = for_blocks in LOWERINGS and blocks.takes_blocks(node)
+        return LOWERINGS[for_blocks if is_other else name]
 
     def _needed(self) -> set[fx.Node]:
         """The nodes that the outputs depend on; where only the size is read, nothing is."""
@@ -314,6 +289,8 @@ class Lowerer:
         own = formats.result_format(node)
         if own is not None:
             return own
+        if blocks.result_blocks(node) is not None:
+            raise self.refuse(node, "an input in MXINT", "Allowed: 'fixed'; what reads it may be")
         if mase_meta(node).common["results"]["data_out_0"].torch_dtype is torch.bool:
             return TRUTH
         rows = [_table_rows(user) for user in node.users if user in self.needed]
@@ -333,7 +310,7 @@ class Lowerer:
         for number, result in enumerate(_results(node.args[0])):
             if not isinstance(result, fx.Node) or result not in self.values:
                 raise HardwareError(f"node 'output': result {number} is no tensor of the graph.")
-            value = self.values[result]
+            value = blocks.plainly(self, f"data_out_{number}_plain", self.values[result])
             width = self.stream(value).format.width
             if width > EXACT_WIDTH:
                 raise self.refuse(
@@ -355,8 +332,13 @@ class Lowerer:
         if number >= len(sources) or sources[number] not in self.values:
             raise self.refuse(node, "a constant operand", "Allowed: tensors that are computed")
         value = self.values[sources[number]]
-        wanted = formats.operand_format(node, f"data_in_{number}")
-        return value if wanted is None else self.cast(f"{node.name}_cast_{number}", value, wanted)
+        name = f"{node.name}_cast_{number}"
+        shared = blocks.operand_blocks(node, f"data_in_{number}")
+        wanted = None if shared else formats.operand_format(node, f"data_in_{number}")
+        value = blocks.plainly(self, f"{name}_plain", value, wanted)
+        if shared is not None:
+            return blocks.there_and_back(self, node, name, value, shared)
+        return value if wanted is None else self.cast(name, value, wanted)
 
     def cast(self, name: str, value: Value, wanted: Fixed) -> Value:
         """`value` in the format `wanted`, by a stage `name` where it is in another."""
@@ -388,11 +370,14 @@ class Lowerer:
             lanes = 1  # a beat apart and again: one element at a time
         source = Stream((stream.elements,), lanes, stream.format)
         component = Reorder(source, tuple(int(i) for i in places), shape)
-        key = (value.wire, component)
-        if key not in self._gathered:
-            name = self.builder.fresh(f"{node.name}_reorder_{value.wire.stage}")
-            self._gathered[key] = self.builder.add(name, component, value.wire)
-        return self._gathered[key]
+        return self.once(f"{node.name}_reorder_{value.wire.stage}", component, value.wire)
+
+    def once(self, name: str, component: Component, wire: Wire) -> Wire:
+        """A stage `name`, or the one that does the same with `wire` already."""
+        key = (wire, component)
+        if key not in self._made:
+            self._made[key] = self.builder.add(self.builder.fresh(name), component, wire)
+        return self._made[key]
 
     def pixels(self, node: fx.Node, value: Value) -> Value:
         """An image, streamed pixel by pixel."""
@@ -423,6 +408,8 @@ class Lowerer:
 
         None where the result goes on exactly.
         """
+        if blocks.result_blocks(node) is not None:
+            return None  # blocks are made of exact numbers
         own = formats.result_format(node)
         return own or formats.one_format(formats.formats_read(node, self._needed_op))
 
@@ -434,6 +421,9 @@ class Lowerer:
         wanted = self.wanted_format(node)
         if wanted is not None:
             return wanted
+        if exact is None and blocks.result_blocks(node) is not None:
+            told = f"{why or 'its result is no binary fraction'}, of which MXINT could be made"
+            raise self.refuse(node, told, "Allowed: its result in 'integer'")
         if exact is None:
             raise self.refuse(
                 node,

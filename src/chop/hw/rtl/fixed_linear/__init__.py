@@ -62,8 +62,13 @@ class ExternalLinearTwin(LinearTwin):
 
 
 def dot_latency(lanes: int) -> int:
-    """Cycles of `fixed_dot_product`: operand, product and sum registers."""
-    return 1 + min(lanes, 4) + (lanes > 4)
+    """Cycles of `fixed_dot_product`: operand, product and sum registers, and a tree of chains.
+
+    >>> [dot_latency(lanes) for lanes in (1, 4, 8, 12, 16, 64)]
+    [2, 5, 6, 7, 7, 9]
+    """
+    chains = -(-lanes // 4)
+    return 1 + min(lanes, 4) + (chains - 1).bit_length()
 
 
 @lru_cache(maxsize=256)
@@ -182,6 +187,7 @@ class Linear(Component):
             _sample(12, 3, 6, 3, b=WIDE, y=WIDE),
             _sample(10, 6, 5, 2, b=Fixed(12, 11)),
             _sample(8, 2, 8, 1, x=WIDE, w=WIDE, y=Fixed(6, 1)),
+            _sample(18, 2, 18, 1),
             _sample(5, 3, 1, 3, y=Fixed(16, 10)),
             _sample(6, 4, 2, 2, w=BIT, b=BIT, y=Fixed(12, 4)),
             _sample(6, 4, 3, 2, x=COUNT, w=COUNT, b=COUNT, y=DOWN),
