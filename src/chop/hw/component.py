@@ -22,7 +22,8 @@ from chop.hw.stream import Stream
 from chop.hw.twin import Queue, Twin
 from chop.registry import Registry
 
-Parameter = int | bool | str
+Parameter = int | bool | str | tuple[int, ...]
+"""What a module is told; several numbers are words of 64 bits, the first in the low ones."""
 RTL = Path(__file__).parent / "rtl"
 """The library: one folder per component."""
 

@@ -409,6 +409,8 @@ def _literal(value: Parameter) -> str:
         return f"1'b{int(value)}"
     if isinstance(value, str):
         return f'"{value}"'
+    if isinstance(value, tuple):
+        return "{" + ", ".join(f"64'h{word:x}" for word in reversed(value)) + "}"
     return str(value) if abs(value) < 1 << 31 else f"64'sd{value}"
 
 

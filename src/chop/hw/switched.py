@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
@@ -43,7 +44,7 @@ class Switched(Component):
 
     def parameters(self) -> Mapping[str, Parameter]:
         told = [layer.parameters() for layer in self.layers]
-        widest = [int(each[WIDEST]) for each in told if WIDEST in each]
+        widest = [cast(int, each[WIDEST]) for each in told if WIDEST in each]
         return {**told[0], **({WIDEST: max(widest)} if widest else {})}
 
     def memories(self) -> tuple[Memory, ...]:

@@ -236,6 +236,12 @@ for _name, _summary, _config, _examples in (
         ),
     ),
     (
+        "prove",
+        "prove the laws of hardware components for all inputs and all times",
+        f"{HERE}.prove:ProveConfig",
+        ("mase prove", "mase prove fifo", "mase prove fixed_cast --limit 600"),
+    ),
+    (
         "shard",
         "plan how a model is split over devices, and check the plan",
         f"{HERE}.shard:ShardConfig",

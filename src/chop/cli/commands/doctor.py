@@ -214,6 +214,12 @@ def _nextpnr() -> str:
     return f"nextpnr {', '.join(told)}"
 
 
+def _abc() -> str:
+    from chop.hw.proofs.engine import find_abc
+
+    return str(find_abc())
+
+
 def _postgres() -> str:
     found = shutil.which("postgres") or next(
         (str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))), None
@@ -237,6 +243,7 @@ MACHINE_CHECKS: tuple[tuple[str, Callable[[], str], str], ...] = (
     ("Icarus Verilog", _program("iverilog"), "for cocotb: apt-get install iverilog"),
     ("Yosys", _yosys, "for synthesis: pip install 'mase[hardware]'"),
     ("place and route", _nextpnr, "for a clock and a bitstream: pip install 'mase[route]'"),
+    ("ABC", _abc, "for proofs: pip install 'mase[hardware]'"),
     ("PostgreSQL", _postgres, "for searches over many machines: apt-get install postgresql"),
     (
         "Chromium",

@@ -15,6 +15,7 @@ from chop.hw.rtl.fixed_norm import LayerNorm, Norm, RmsNorm
 from chop.hw.rtl.fixed_piecewise import Piecewise
 from chop.hw.rtl.fixed_pool import AvgPool, MaxPool, Pool
 from chop.hw.rtl.fixed_relu import Relu
+from chop.hw.rtl.fixed_shift_add import ShiftAdd
 from chop.hw.rtl.fixed_softmax import Softmax
 from chop.hw.rtl.fixed_to_mxint import ToMxint
 from chop.hw.rtl.gearbox import Gearbox
@@ -67,6 +68,7 @@ __all__ = [
     "Relu",
     "Reorder",
     "RmsNorm",
+    "ShiftAdd",
     "Skid",
     "Slice",
     "SlidingWindow",

@@ -100,16 +100,26 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Parallelism:
-    """Elements per beat: at most `most`, or as given for a node as (input, output)."""
+    """Elements per beat: at most `most`, or as given for a node as (input, output).
+
+    `multiplier`: how products with constants are formed, by node; "*" is for all others.
+    """
 
     most: int = 4
     by_node: Mapping[str, tuple[int, int]] | None = None
+    multiplier: Mapping[str, str] = field(default_factory=dict)
+    adders_per_stage: int = 2
+    """Additions between registers, where there are no multipliers."""
 
     def of(self, name: str, inputs: int, outputs: int) -> tuple[int, int]:
         """Lanes on both sides of node `name` with so many input and output channels."""
         if self.by_node and name in self.by_node:
             return self.by_node[name]
         return self._fit(inputs), self._fit(outputs)
+
+    def multiplier_of(self, name: str) -> str:
+        """How node `name` forms its products."""
+        return self.multiplier.get(name, self.multiplier.get("*", "array"))
 
     def _fit(self, channels: int) -> int:
         return max(d for d in divisors(channels) if d <= max(self.most, 1))

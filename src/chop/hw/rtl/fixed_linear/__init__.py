@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -21,6 +21,7 @@ from chop.hw.component import (
     register,
     result_precision,
 )
+from chop.hw.design import Wire
 from chop.hw.exact import Exact, product
 from chop.hw.exact_ops import Arguments, exact_op, with_bias
 from chop.hw.golden import Fixed, Ints
@@ -37,6 +38,7 @@ from chop.hw.twin import Twin
 from chop.ir.arguments import named_arguments
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
+from chop.registry import Registry, suggest
 
 
 class LinearTwin(Twin):
@@ -298,6 +300,40 @@ def attribute(graph: MaseGraph, node: fx.Node) -> Tensor:
     return found
 
 
+MakeProduct = Callable[[Lowerer, str, Stream, Weights, Fixed], Component]
+"""From the name of a node, its operand (one lane), weights and the format of its result."""
+PRODUCTS: Registry[MakeProduct] = Registry("multiplier")
+"""How products with constants may be formed."""
+
+
+def _make_array(
+    low: Lowerer, name: str, source: Stream, weights: Weights, number: Fixed
+) -> Component:
+    """A folded array of multipliers."""
+    outputs, inputs = weights.weight.shape
+    in_lanes, out_lanes = low.parallelism.of(name, inputs, outputs)
+    return Linear(replace(source, lanes=in_lanes), weights, number, out_lanes)
+
+
+PRODUCTS.register("array", _make_array)
+
+
+def _add_external(
+    low: Lowerer, node: fx.Node, value: Value, weights: ExternalWeights, number: Fixed
+) -> Wire:
+    """A folded array of multipliers whose weights come by a port."""
+    how = low.parallelism.multiplier_of(node.name)
+    if how != "array":
+        told = "weights from outside are multiplied by an array: multiplier 'array'"
+        raise low.refuse(node, f"multiplier '{how}' with external weights", told)
+    outputs, inputs = weights.weight.shape
+    in_lanes, out_lanes = low.parallelism.of(node.name, inputs, outputs)
+    source = Stream(value.shape, in_lanes, low.stream(value).format)
+    layer = ExternalLinear(source, weights, number, out_lanes)
+    codes = weights.tiles(in_lanes, out_lanes)
+    return low.add(node, layer, value, low.weight_port(node, layer.inputs[1], codes))
+
+
 @lowers("fixed_linear")
 def lower_linear(low: Lowerer, node: fx.Node) -> Value:
     """A folded product; the order of a flat operand is that of the weights."""
@@ -307,16 +343,16 @@ def lower_linear(low: Lowerer, node: fx.Node) -> Value:
         value = low.arrange(node, value, row_major(value.shape), value.shape)
     else:
         weight = weight[:, torch.from_numpy(value.order)]  # the stream's order, not torch's
-    in_lanes, out_lanes = low.parallelism.of(node.name, weight.shape[1], weight.shape[0])
-    source = Stream(value.shape, in_lanes, low.stream(value).format)
+    source = Stream(value.shape, 1, low.stream(value).format)
     weights = weights_of(node, weight, bias, is_external=low.takes_weights(node))
     number = low.result_format(node, weights.span(source.format))
+    how = low.parallelism.multiplier_of(node.name)
+    if how not in PRODUCTS:
+        raise low.refuse(node, f"multiplier '{how}'", suggest(how, PRODUCTS).rstrip("."))
     if isinstance(weights, ExternalWeights):
-        outer = ExternalLinear(source, weights, number, out_lanes)
-        codes = weights.tiles(in_lanes, out_lanes)
-        wire = low.add(node, outer, value, low.weight_port(node, outer.inputs[1], codes))
+        wire = _add_external(low, node, value, weights, number)
     else:
-        wire = low.add(node, Linear(source, weights, number, out_lanes), value)
+        wire = low.add(node, PRODUCTS[how](low, node.name, source, weights, number), value)
     shape = (*value.shape[:-1], weight.shape[0])
     return Value(wire, shape, row_major(shape))
 

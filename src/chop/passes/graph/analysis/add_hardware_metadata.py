@@ -10,6 +10,7 @@ from torch import fx
 from chop.errors import ConfigError
 from chop.hw.attached import attach_design
 from chop.hw.component import Component
+from chop.hw.components import ShiftAdd
 from chop.hw.emit import used_components
 from chop.hw.explore import Folding, for_budget, for_target
 from chop.hw.lower import Lowered, Parallelism, lower
@@ -31,6 +32,9 @@ class AddHardwareMetadataArgs:
     each by which the outside streams their weights. `node_weights`: the same for nodes, by hand.
     `share_layers`: repeated layers are one block, and so many tensors go through it together; 0:
     only where `max_multipliers` cannot be kept otherwise.
+    `multiplier`: how linear layers form their products, by node, "*" for all others: "array", a
+    folded array of multipliers, or "shift_add", additions alone and a whole vector in each cycle.
+    `adders_per_stage`: of these between two registers.
     """
 
     max_parallelism: int | list[int] = 4
@@ -40,10 +44,14 @@ class AddHardwareMetadataArgs:
     weights: str = MEMORY
     node_weights: dict[str, str] = field(default_factory=dict)
     share_layers: int = 0
+    multiplier: dict[str, str] = field(default_factory=dict)
+    adders_per_stage: int = 2
 
     def __post_init__(self) -> None:
         if self.target_interval is not None and self.max_multipliers is not None:
             raise ConfigError("target_interval and max_multipliers exclude each other; set one.")
+        if self.adders_per_stage < 1:
+            raise ConfigError(f"adders_per_stage must be 1 or more, got {self.adders_per_stage}.")
         if not self.max_parallelism or self.most < 1:
             raise ConfigError(f"max_parallelism must be 1 or more, got {self.max_parallelism}.")
         if self.share_layers < 0:
@@ -91,10 +99,10 @@ def _parallelism(graph: MaseGraph, args: AddHardwareMetadataArgs) -> tuple[Paral
         chosen = for_target(graph, args.target_interval, share_layers=shares)
     if args.max_multipliers is not None:
         chosen = for_budget(graph, args.max_multipliers, share_layers=shares)
-    if chosen is None:
-        return Parallelism(args.most, args.parallelism), args.share_layers
-    lanes = Parallelism(1, {**chosen.lanes, **args.parallelism})
-    return lanes, args.share_layers or int(chosen.share_layers)
+    most = args.most if chosen is None else 1
+    lanes = {**(chosen.lanes if chosen else {}), **args.parallelism}
+    products = Parallelism(most, lanes, args.multiplier, args.adders_per_stage)
+    return products, args.share_layers or int(chosen.share_layers if chosen else 0)
 
 
 def _describe(lowered: Lowered, node: fx.Node, args: AddHardwareMetadataArgs) -> HardwareMeta:
@@ -118,7 +126,7 @@ def _describe(lowered: Lowered, node: fx.Node, args: AddHardwareMetadataArgs) ->
         verilog_param=dict(component.parameters()),
         max_parallelism=args.max_parallelism,
         parallelism=lanes,
-        cost={"cycles": component.cycles(), "multipliers": component.cost().multipliers},
+        cost=_cost(component),
     )
 
 
@@ -129,6 +137,13 @@ def _note_loop(lowered: Lowered, node: fx.Node) -> None:
         found = mase_meta(node).hardware
         assert found.interface is not None, "every node with a component has an interface"
         found.interface["shared"] = {"in_flight": lowered.design.in_flight}
+
+
+def _cost(component: Component) -> dict[str, int]:
+    told = {"cycles": component.cycles(), "multipliers": component.cost().multipliers}
+    if isinstance(component, ShiftAdd):
+        told |= {"adders_per_stage": component.adders_per_stage}
+    return told
 
 
 def _interface(component: Component) -> dict[str, Any]:
