@@ -4,6 +4,7 @@
     python bench/hardware_transformer.py layer --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py external --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py bert --model out/ptq/bert --data DATA/imdb
+    python bench/hardware_transformer.py folding --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py vit_shared
     python bench/hardware_transformer.py bert_shared --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py accuracy --model out/ptq/bert --data DATA/imdb --length 128
@@ -17,7 +18,8 @@ to the classes of reviews; `layer`: its first layer on the embeddings of reviews
 same with its weights from outside; `accuracy`: in PyTorch, on the test set. `mxint_mlp`: 64-32-10
 on the digits in MXINT8, beside the same in fixed point; `mxint_vit`: the vision transformer with
 its linear layers and both products of attention in MXINT8, the rest in fixed point.
-`vit_shared` and `bert_shared`: two encoder layers in one block, beside two blocks.
+`vit_shared` and `bert_shared`: two encoder layers in one block, beside two blocks. `folding`:
+parallelism of bert-tiny chosen for budgets.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ from chop import MaseGraph
 from chop.dataset import load_token_arrays
 from chop.hw.cycles import NO_STALLS, Stalls, interval, simulate_control
 from chop.hw.emit import emit
+from chop.hw.explore import for_budget, for_target
 from chop.hw.lower import Lowered, Parallelism, lower
 from chop.hw.simulate import Simulator, lint
 from chop.hw.stream import divisors
@@ -157,6 +160,8 @@ def measure_design(
     software = software["logits"] if isinstance(software, dict) else software
     beats = design.output_streams()["data_out_0"].beats
     ends = verdict.timing.tensor_ends("data_out_0", beats)
+    together = design.in_flight  # tensors that go together leave together
+    behind = max(len(ends) // 2 // together, 1) * together
     return {
         "tensors": len(outputs),
         "values_compared": verdict.compared,
@@ -166,7 +171,7 @@ def measure_design(
         "cycles": verdict.cycles,
         "bound": design.cycles(),
         "interval": interval(design),
-        "interval_in_rtl": (ends[-1] - ends[len(ends) // 2]) / (len(ends) - 1 - len(ends) // 2),
+        "interval_in_rtl": (ends[-1] - ends[-1 - behind]) / behind,
         "latency": ends[0] + 1,
         "multipliers": design.cost().multipliers,
         "memory_kbit": design.cost().memory_bits // 1024,
@@ -468,7 +473,26 @@ def _size(lowered: Lowered, directory: Path, has_cells: bool) -> dict[str, Any]:
     }
 
 
+def measure_folding(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """Parallelism of bert-tiny chosen for budgets and for a pace, and the time that takes."""
+    _, graph = tiny_bert(args, "layers_")
+    asked = [(for_budget, multipliers) for multipliers in (1000, 400, 100, 60)]
+    found = {}
+    for choose, number in (*asked, (for_target, 16384)):
+        started, by_clock = time.process_time(), time.perf_counter()
+        chosen = choose(graph, number)
+        found[f"{choose.__name__}_{number}"] = {
+            "cycles": chosen.cycles,
+            "multipliers": chosen.multipliers,
+            "share_layers": chosen.share_layers,
+            "cpu_seconds": time.process_time() - started,
+            "seconds": time.perf_counter() - by_clock,
+        }
+    return found
+
+
 SECTIONS = {
+    "folding": measure_folding,
     "vit_shared": measure_vit_shared,
     "bert_shared": measure_bert_shared,
     "vit": measure_vit,

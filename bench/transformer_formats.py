@@ -89,10 +89,11 @@ def _make_alike(rules: dict[str, Any], repeated: str, watched: _Watched) -> None
         config.setdefault("data_out_width", WIDTHS["data_out"])
         places = best_frac_width([result], config["data_out_width"])
         config.setdefault("data_out_frac_width", places)
-    _same_places([rules[name]["config"] for name in carried], "data_out_frac_width")
+    for key in ("data_out_width", "data_out_frac_width"):
+        _same_places([rules[name]["config"] for name in carried], key)
 
 
-def _same_places(configs: Sequence[dict[str, Any]], only: str = "frac_width") -> None:
+def _same_places(configs: Sequence[dict[str, Any]], only: str = "width") -> None:
     keys = {key for config in configs for key in config if key.endswith(only)}
     for key in keys:
         least = min(config[key] for config in configs)

@@ -14,6 +14,7 @@ from chop.actions.hardware import emit_hardware
 from chop.errors import ConfigError, HardwareError
 from chop.hw.attached import attached_design
 from chop.hw.check import check_components
+from chop.hw.component import COMPONENTS
 from chop.hw.cycles import Stalls, interval, patience, simulate_control
 from chop.hw.emit import emit
 from chop.hw.exercise import exercise
@@ -258,3 +259,20 @@ def test_unlike_components_are_not_one():
     layers = [Linear(source, weights, Fixed(width, 4), 1) for width in (8, 9)]
     with pytest.raises(ConfigError, match="fixed_linear: DATA_OUT_0_PRECISION_0 is 8 and 9"):
         Switched(tuple(layers))
+
+
+STREAMED = [
+    (case, memory)
+    for cls in COMPONENTS.values()
+    if cls.__module__.startswith("chop.")
+    for case in cls.cases()[:2]
+    for memory in case.memories()
+    if memory.is_streamed
+]
+
+
+@pytest.mark.parametrize(("case", "memory"), STREAMED)
+def test_a_tensor_takes_whole_memories(case, memory):
+    """Whose words come as often as a step, an output beat or a tensor does."""
+    taken = case.reads(memory) * len(memory.words)
+    assert taken in (case.cycles(), case.output.beats, len(memory.words)) and taken

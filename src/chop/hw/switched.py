@@ -86,7 +86,7 @@ def differences(one: Component, other: Component) -> list[str]:
     for name in mine.keys() | theirs.keys():
         a, b = mine.get(name), theirs.get(name)
         if name != WIDEST and a != b:
-            found.append(f"{name} is {a} and {b}")
+            found.append(f"{name} is {a!s:.40} and {b!s:.40}")
     if not found and [record(t) for t in one.twins()] != [record(t) for t in other.twins()]:
         found.append("other cycles")
     return sorted(found) or _unlike_memories(one, other)

@@ -13,12 +13,11 @@ from chop.hw.lower.engine import (
     Lowerer,
     Parallelism,
     Value,
-    check_supported,
     lower,
-    supported_ops,
     unary,
 )
 from chop.hw.lower.registry import LOWERINGS, Lowering, lowers
+from chop.hw.lower.supported import check_supported, supported_ops
 
 __all__ = [
     "LOWERINGS",

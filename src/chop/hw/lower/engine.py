@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from chop.hw.lower import blocks, formats
 from chop.hw.lower.calls import gives_tensor
 from chop.hw.lower.registry import LOWERINGS, Lowering
 from chop.hw.lower.storage import MEMORY, Storage
+from chop.hw.lower.supported import check_supported
 from chop.hw.lower.values import Lowered as Lowered
 from chop.hw.lower.values import Shape as Shape
 from chop.hw.lower.values import Value as Value
@@ -31,7 +31,7 @@ from chop.hw.stream import Stream, divisors
 from chop.ir.arguments import operand_nodes
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
-from chop.ir.ops import OPS, Op, find_op, node_module
+from chop.ir.ops import Op, find_op, node_module
 from chop.ir.trace.effects import is_in_place
 
 TRUTH = Fixed(1, 0, is_signed=False)
@@ -87,39 +87,6 @@ def lower(
     if depths is None:
         depths = size_fifos(lowered.design)
     return replace(lowered, design=with_fifos(lowered.design, depths), depths=depths)
-
-
-def check_supported(graph: MaseGraph) -> None:
-    """Raise, before anything is made, where a node has no realisation in hardware."""
-    for node in graph.fx_graph.nodes:
-        op = find_op(node, graph.custom_ops)
-        if node.op in ("placeholder", "get_attr", "output") or (op and op.rtl in LOWERINGS):
-            continue
-        nearest = _nearest(op.name if op else str(node.target))
-        raise HardwareError(
-            f"node '{node.name}' ({op.name if op else node.target}): no hardware component "
-            f"realises it. Nearest supported: {nearest}. Supported: {', '.join(supported_ops())}."
-        )
-
-
-def supported_ops() -> list[str]:
-    """Ops of the table that hardware realises."""
-    return sorted(op.name for op in OPS.values() if op.rtl in LOWERINGS)
-
-
-_NEAREST = {
-    "matmul": "linear",
-    "div": "mul by the reciprocal",
-    "adaptive_max_pool2d": "max_pool2d",
-    "relu6": "hardsigmoid",
-    "elu": "leaky_relu",
-    "conv3d": "conv2d",
-}
-
-
-def _nearest(name: str) -> str:
-    close = difflib.get_close_matches(name, supported_ops(), n=1, cutoff=0.3)
-    return _NEAREST.get(name) or (close[0] if close else "linear")
 
 
 def unary(low: Lowerer, node: fx.Node, make: Callable[[Stream], Component]) -> Value:

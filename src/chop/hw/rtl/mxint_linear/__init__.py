@@ -161,6 +161,9 @@ class BlockLinear(Component):
     def twins(self) -> list[Twin]:
         return [BlockLinearTwin(self.folds, self.source.lanes)]
 
+    def reads(self, memory: Memory) -> int:
+        return self.source.elements // self.source.shape[-1]
+
     def cycles(self) -> int:
         vectors = self.source.elements // self.source.shape[-1]
         return vectors * self.folds[0] * self.folds[1]
