@@ -33,6 +33,7 @@ FAULTS = {
     "fixed_lut": ("read_valid_q <= data_in_0_valid;", "read_valid_q <= 1'b1;"),
     "fixed_piecewise": ("base + slope * along", "base + (slope << along)"),
     "fixed_dot_product": ("product_q <= x * w;", "product_q <= x * $unsigned(w);"),
+    "fixed_shift_add": ("assign sum = high - b;", "assign sum = high + b;"),
     "fixed_linear": ("if (free && !load)", "if (free)"),
 }
 """One fault for each module: a text and what it becomes."""
@@ -136,3 +137,23 @@ def test_a_counterexample_is_a_table_and_waves():
     assert "data_out_0_valid" in trace.table().splitlines()[0]
     assert len(trace.table().splitlines()) == len(trace.cycles) + 1
     assert "$enddefinitions" in trace.vcd()
+
+
+SHIFT_ADD_FAULTS = (
+    ("late_q <= (KEPT * WIDTH)'({late_q, now});", "late_q <= {KEPT{now}};"),
+    ("{sum, a[SHIFT-1:0]}", "{sum, {SHIFT{1'b0}}}"),
+    ("TOLD[22] ? HIGH - a", "TOLD[22] ? HIGH + a"),
+    ("{sum, START[SHIFT-1:0]}", "{sum, {SHIFT{1'b0}}}"),
+    ("data_in_0_valid (valid_q[STAGES])", "data_in_0_valid (valid_q[STAGES-1])"),
+    ("if (rst) valid_q <= '0;", ""),
+    ("if (enable) now <= value;", "now <= value;"),
+)
+
+
+@needs_yosys
+@pytest.mark.sim
+@pytest.mark.parametrize("old, new", SHIFT_ADD_FAULTS)
+def test_faults_of_a_network_of_additions_are_refuted(old, new):
+    fault = Edit("fixed_shift_add", old, new)
+    proofs = [proof for proof in PROOFS if proof.module == "fixed_shift_add"]
+    assert any(broken(proof.with_fault(fault)) for proof in proofs)

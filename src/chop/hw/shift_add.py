@@ -1,9 +1,9 @@
 """Products with constants as networks of shifted additions, which share what they have in common.
 
-Each weight is written in canonical signed digits: few of them, no two beside each other. A row of a
-matrix is then a sum of shifted inputs; a pair of terms that occurs most often, in whatever row and at
-whatever shift, becomes a node, and is put in place of its pairs, until none occurs twice. What is
-left of each row is added from the shallowest terms on.
+Each weight is written in canonical signed digits: few of them, no two beside each other. A row of
+a matrix is then a sum of shifted inputs; the pair of terms that occurs most often, in whatever rows
+and at whatever shifts, becomes a node, which takes the place of its pairs, until none occurs twice.
+What is left of each row is added from the shallowest terms on.
 
 >>> signed_digits(7)  # 8 - 1
 [(0, -1), (3, 1)]
@@ -199,7 +199,9 @@ def _add_up(row: dict[Term, int], network: Network) -> Result:
     heapq.heapify(heap)
     while len(heap) > 1:
         (_, s, m, g), (_, t, n, h) = heapq.heappop(heap), heapq.heappop(heap)
-        ((first, low), sign), _ = sorted([((m, s), g), ((n, t), h)], key=lambda x: (x[0][1], x[0][0]))
+        ((first, low), sign), _ = sorted(
+            [((m, s), g), ((n, t), h)], key=lambda x: (x[0][1], x[0][0])
+        )
         node = network.node(pair_of(((m, s), g), ((n, t), h)))
         assert first in (m, n), f"{first} is none of {m} and {n}"
         heapq.heappush(heap, (network.levels[node], low, node, sign))

@@ -144,9 +144,7 @@ class ShiftAdd(Component):
         timing, first = self.timing, self.network.inputs
         number = self.source.format
         spans, kept = self.network.spans(number.low, number.high), timing.kept()
-        words = [
-            _fields((0, 40), (spans[k].width, 7), (0, 10), (kept[k], 5)) for k in range(first)
-        ]
+        words = [_fields((0, 40), (spans[k].width, 7), (0, 10), (kept[k], 5)) for k in range(first)]
         for k, node in enumerate(self.network.nodes, first):
             late = [timing.before(k) - timing.at(n) for n in (node.left, node.right)]
             is_register = timing.at(k) > timing.before(k)
@@ -186,7 +184,11 @@ class ShiftAdd(Component):
 
     def cost(self) -> Cost:
         number = self.source.format
-        spans, kept, timing = self.network.spans(number.low, number.high), self.timing.kept(), self.timing
+        spans, kept, timing = (
+            self.network.spans(number.low, number.high),
+            self.timing.kept(),
+            self.timing,
+        )
         held = sum(
             span.width * (kept[k] + (k >= self.network.inputs and timing.at(k) > timing.before(k)))
             for k, span in enumerate(spans)
