@@ -114,6 +114,7 @@ def _shift_add(weight: list[list[int]], bias: list[int], step: int, number: Fixe
 SHIFT_ADD = ("ACC_WIDTH", "ACC_FRAC", "IS_HALF_ADDED", "STAGES", "NODES")
 ADDITIONS = (
     _shift_add([[-6, 4]], [3], 1, Fixed(2, 1)),
+    _shift_add([[-6, 4], [-2, 0]], [3, 2], 1, Fixed(1, 1)),
     _shift_add([[5, 2], [0, 0]], [-1, 2], 2, Fixed(1, 1, is_signed=False)),
 )
 
