@@ -17,7 +17,6 @@ from chop.hw.rtl.fixed_shift_add import Timing
 from chop.hw.shift_add import build, signed_digits
 from chop.hw.simulate import lint
 from chop.hw.stream import Stream
-from chop.hw.toolchain import missing
 from chop.hw.verify import verify
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,
@@ -25,8 +24,6 @@ from chop.passes.graph.analysis import (
     init_metadata_analysis_pass,
 )
 
-TOLD = missing("verilator", "g++")
-needs_verilator = pytest.mark.skipif(bool(TOLD), reason=TOLD)
 BYTE = Fixed(8, 4)
 
 
@@ -151,7 +148,6 @@ def random_layer(seed):
     )
 
 
-@needs_verilator
 @pytest.mark.sim
 def test_random_layers_are_exact_in_rtl_in_the_cycles_of_the_model(tmp_path):
     verdicts = check_components([random_layer(seed) for seed in range(12)], tmp_path)
