@@ -103,15 +103,19 @@ def _shift_add(weight: list[list[int]], bias: list[int], step: int, number: Fixe
         "X_SIGNED": int(number.is_signed),
         "X_WIDTH": number.width,
     }
-    given |= {name: int(told[name]) for name in SHIFT_ADD}
-    words = {name: told[name] for name in ("NETWORK", "SUMS", "STARTS")}
-    given |= {name: packed(w, 64) for name, w in words.items() if isinstance(w, tuple)}
+    for name in SHIFT_ADD:
+        value = told[name]
+        given[name] = packed(value, 64) if isinstance(value, tuple) else int(value)
     given["WEIGHT"] = packed(tuple(w % 16 for row in weight for w in row), bits)
     given["BIAS"] = packed(tuple(b % 16 for b in bias), bits)
     return Proof("fixed_shift_add", given)
 
 
-SHIFT_ADD = ("ACC_WIDTH", "ACC_FRAC", "IS_HALF_ADDED", "STAGES", "NODES")
+SHIFT_ADD = (
+    *("ACC_WIDTH", "ACC_FRAC", "IS_HALF_ADDED", "STAGES", "NODES"),
+    *("NETWORK", "SUMS", "STARTS"),
+)
+"""What the harness is told of the network."""
 ADDITIONS = (
     _shift_add([[-6, 4]], [3], 1, Fixed(2, 1)),
     _shift_add([[-6, 4], [-2, 0]], [3, 2], 1, Fixed(1, 1)),
