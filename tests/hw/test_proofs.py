@@ -8,10 +8,6 @@ from chop.cli.main import main
 from chop.errors import HardwareError
 from chop.hw.proofs import LAWS, PROOFS, Edit, Proof, Trace, prove
 from chop.hw.proofs.aiger import Aig
-from chop.hw.toolchain import missing
-
-TOLD = missing("pyosys")
-needs_yosys = pytest.mark.skipif(bool(TOLD), reason=TOLD)
 
 FAULTS = {
     "skid_buffer": ("held_valid_q ? held_q : data_in_0;", "data_in_0;"),
@@ -33,6 +29,7 @@ FAULTS = {
     "fixed_lut": ("read_valid_q <= data_in_0_valid;", "read_valid_q <= 1'b1;"),
     "fixed_piecewise": ("base + slope * along", "base + (slope << along)"),
     "fixed_dot_product": ("product_q <= x * w;", "product_q <= x * $unsigned(w);"),
+    "fixed_shift_add": ("assign sum = high - b;", "assign sum = high + b;"),
     "fixed_linear": ("if (free && !load)", "if (free)"),
 }
 """One fault for each module: a text and what it becomes."""
@@ -53,14 +50,13 @@ def broken(proof: Proof) -> dict[str, Trace]:
     return {v.law: v.trace for v in prove(proof) if not v.is_proved}
 
 
-@needs_yosys
-@pytest.mark.sim
+@pytest.mark.sim("pyosys")
 @pytest.mark.parametrize("proof", FAST, ids=str)
 def test_the_laws_are_proved(proof):
     assert [(v.law, v.is_proved) for v in prove(proof)] == [(law, True) for law in proof.laws]
 
 
-@needs_yosys
+@pytest.mark.sim("pyosys")
 @pytest.mark.slow
 @pytest.mark.parametrize("proof", SLOW, ids=str)
 def test_the_laws_are_proved_where_it_takes_longer(proof):
@@ -71,8 +67,7 @@ def test_every_proof_has_a_fault_that_it_is_tried_with():
     assert set(FAULTS) == {proof.module for proof in PROOFS}
 
 
-@needs_yosys
-@pytest.mark.sim
+@pytest.mark.sim("pyosys")
 @pytest.mark.parametrize("module", sorted(FAULTS))
 def test_a_fault_is_refuted(module):
     traces = broken(FIRST[module].with_fault(Edit(module, *FAULTS[module])))
@@ -81,8 +76,7 @@ def test_a_fault_is_refuted(module):
         assert trace.cycles[-1]["broken"] >> LAWS.index(law) & 1
 
 
-@needs_yosys
-@pytest.mark.sim
+@pytest.mark.sim("pyosys")
 def test_each_law_finds_its_own_kind_of_fault():
     proof = FIRST["skid_buffer"]
     assert "order" in broken(proof.with_fault(LOST))
@@ -95,8 +89,7 @@ def test_each_law_finds_its_own_kind_of_fault():
     assert "stable" in broken(proof.with_fault(flicker))
 
 
-@needs_yosys
-@pytest.mark.sim
+@pytest.mark.sim("pyosys")
 def test_a_register_that_reset_forgets_is_found():
     assert "order" in broken(FIRST["fifo"].with_fault(Edit("fifo", "      count_q <= '0;\n", "")))
 
@@ -115,8 +108,7 @@ def test_a_graph_is_read_run_and_written():
     assert [state for state, _ in aig.run([[1], [0]])][:1] == [[0]]
 
 
-@needs_yosys
-@pytest.mark.sim
+@pytest.mark.sim("pyosys")
 def test_the_command_tells_and_writes(tmp_path, capsys):
     assert main(["prove", "skid_buffer", "--out", str(tmp_path / "out"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -129,10 +121,28 @@ def test_the_command_knows_the_modules(capsys, tmp_path):
     assert "Did you mean 'skid_buffer'" in capsys.readouterr().err
 
 
-@needs_yosys
-@pytest.mark.sim
+@pytest.mark.sim("pyosys")
 def test_a_counterexample_is_a_table_and_waves():
     trace = broken(FIRST["skid_buffer"].with_fault(LOST))["order"]
     assert "data_out_0_valid" in trace.table().splitlines()[0]
     assert len(trace.table().splitlines()) == len(trace.cycles) + 1
     assert "$enddefinitions" in trace.vcd()
+
+
+SHIFT_ADD_FAULTS = (
+    ("late_q <= (KEPT * WIDTH)'({late_q, now});", "late_q <= {KEPT{now}};"),
+    ("{sum, a[SHIFT-1:0]}", "{sum, {SHIFT{1'b0}}}"),
+    ("TOLD[22] ? HIGH - a", "TOLD[22] ? HIGH + a"),
+    ("{sum, START[SHIFT-1:0]}", "{sum, {SHIFT{1'b0}}}"),
+    ("data_in_0_valid (valid_q[STAGES])", "data_in_0_valid (valid_q[STAGES-1])"),
+    ("if (rst) valid_q <= '0;", ""),
+    ("if (enable) now <= value;", "now <= value;"),
+)
+
+
+@pytest.mark.sim("pyosys")
+@pytest.mark.parametrize("old, new", SHIFT_ADD_FAULTS)
+def test_faults_of_a_network_of_additions_are_refuted(old, new):
+    fault = Edit("fixed_shift_add", old, new)
+    proofs = [proof for proof in PROOFS if proof.module == "fixed_shift_add"]
+    assert any(broken(proof.with_fault(fault)) for proof in proofs)

@@ -1,9 +1,9 @@
 """Products with constants as networks of shifted additions, which share what they have in common.
 
-Each weight is written in canonical signed digits: few of them, no two beside each other. A row of a
-matrix is then a sum of shifted inputs; a pair of terms that occurs most often, in whatever row and at
-whatever shift, becomes a node, and is put in place of its pairs, until none occurs twice. What is
-left of each row is added from the shallowest terms on.
+Each weight is written in canonical signed digits: few of them, no two beside each other. A row of
+a matrix is then a sum of shifted inputs; the pair of terms that occurs most often, in whatever rows
+and at whatever shifts, becomes a node, which takes the place of its pairs, until none occurs twice.
+What is left of each row is added from the shallowest terms on.
 
 >>> signed_digits(7)  # 8 - 1
 [(0, -1), (3, 1)]

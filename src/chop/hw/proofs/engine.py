@@ -93,7 +93,7 @@ class Proof:
     is_slow: bool = False
 
     def __str__(self) -> str:
-        shown = [f"{k}={v}" for k, v in self.parameters.items() if k not in ("TABLE", "ORDER")]
+        shown = [f"{k}={v}" for k, v in self.parameters.items() if len(str(v)) < 8]
         return " ".join([self.module, *shown])
 
     def with_fault(self, fault: Edit) -> Proof:
