@@ -4,7 +4,7 @@ from designs import mlp, random_weights
 
 from chop.errors import HardwareError
 from chop.hw.check import bench_design
-from chop.hw.components import Fifo, Linear, Relu, Reorder
+from chop.hw.components import AvgPool, Fifo, HardSwish, Linear, Relu, Reorder
 from chop.hw.cycles import interval
 from chop.hw.design import Builder
 from chop.hw.emit import emit
@@ -75,3 +75,19 @@ def test_slang_tells_what_is_missing(tmp_path):
 def test_an_unknown_family_is_refused_with_the_known_ones(tmp_path):
     with pytest.raises(HardwareError, match=r"unknown family 'xc8'. Did you mean 'xc7'"):
         synthesize(tmp_path, family="xc8")
+
+
+@pytest.mark.slow
+@pytest.mark.sim("pyosys")
+@pytest.mark.parametrize(
+    "component",
+    [
+        HardSwish(Stream((64,), 2, BYTE), BYTE),
+        AvgPool(Stream((6, 6, 2), 1, BYTE), (3, 3), (3, 3), format=BYTE),
+        AvgPool(Stream((4, 4, 2), 1, BYTE), (2, 2), (2, 2), format=BYTE),
+    ],
+    ids=["hardswish", "a ninth", "a quarter"],
+)
+def test_divisions_cost_the_multipliers_that_are_synthesised(component, tmp_path):
+    area = synthesize(emit(bench_design([component]), tmp_path), family="ecp5")
+    assert component.cost().multipliers == area.dsp

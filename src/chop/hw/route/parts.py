@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from chop.errors import HardwareError
-from chop.registry import suggest
+from chop.registry import Registry, suggest
 
 
 @dataclass(frozen=True)
@@ -92,22 +92,28 @@ def _ecp5(size: str, lut: int, dsp: int, bram: int) -> Part:
     return Part(f"ecp5-{size}", ECP5, f"LFE5U-{size[:-1]}F-6BG381", lut, dsp, bram, 18, options)
 
 
-PARTS: dict[str, Part] = {
-    part.name: part
-    for part in (
-        _ecp5("12k", 12_144, 28, 32),
-        _ecp5("25k", 24_288, 28, 56),
-        _ecp5("45k", 43_848, 72, 108),
-        _ecp5("85k", 83_640, 156, 208),
-        Part("ice40-hx1k", ICE40, "iCE40HX1K-TQ144", 1280, 0, 16, 4,
-             ("--hx1k", "--package", "tq144")),
-        Part("ice40-hx8k", ICE40, "iCE40HX8K-CT256", 7680, 0, 32, 4,
-             ("--hx8k", "--package", "ct256")),
-        Part("ice40-up5k", ICE40, "iCE40UP5K-SG48", 5280, 8, 30, 4,
-             ("--up5k", "--package", "sg48"), " -dsp -device u"),
-    )
-}  # fmt: skip
+PARTS: Registry[Part] = Registry("part")
 """By the name that `--device` takes."""
+for _part in (
+    _ecp5("12k", 12_144, 28, 32),
+    _ecp5("25k", 24_288, 28, 56),
+    _ecp5("45k", 43_848, 72, 108),
+    _ecp5("85k", 83_640, 156, 208),
+    Part("ice40-hx1k", ICE40, "iCE40HX1K-TQ144", 1280, 0, 16, 4, ("--hx1k", "--package", "tq144")),
+    Part("ice40-hx8k", ICE40, "iCE40HX8K-CT256", 7680, 0, 32, 4, ("--hx8k", "--package", "ct256")),
+    Part(
+        "ice40-up5k",
+        ICE40,
+        "iCE40UP5K-SG48",
+        5280,
+        8,
+        30,
+        4,
+        ("--up5k", "--package", "sg48"),
+        " -dsp -device u",
+    ),
+):
+    PARTS.register(_part.name, _part)
 
 
 def get_part(name: str) -> Part:

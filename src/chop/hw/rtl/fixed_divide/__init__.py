@@ -16,13 +16,17 @@ def divide_multipliers(width: int, frac_width: int, divisors: Sequence[int], out
     """Multiplier blocks of one lane of `fixed_divide`; none where all it does is to shift.
 
     >>> divide_multipliers(12, 4, [9], Fixed(8, 4)), divide_multipliers(12, 4, [4], Fixed(8, 4))
-    (2, 0)
+    (1, 0)
     """
     if len(divisors) == 1 and not divisors[0] & (divisors[0] - 1):
         return 0
     shift = out.frac_width + 1 - frac_width
     bits = max(divisors).bit_length()
     raised = max(width + shift, 1) + bits + 1
-    reciprocal = raised + bits + 1 - min(divisors).bit_length()
+    top = 1 << (raised + bits)
+    reciprocals = [-(-top // each) for each in divisors]
+    reciprocal = max(reciprocals).bit_length()
+    if len(divisors) == 1:  # a constant: the zeros below cost nothing
+        reciprocal -= (reciprocals[0] & -reciprocals[0]).bit_length() - 1
     blocks = [-(-size // MULTIPLIER_BITS) for size in (raised, reciprocal)]
     return blocks[0] * blocks[1]
