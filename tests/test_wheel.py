@@ -18,7 +18,7 @@ BUILT_FROM = ("src", "pyproject.toml", "README.md", "LICENSE")
 NOT_SHIPPED = ("__pycache__", "*.pyc", "*.egg-info")
 
 PROGRAM = """
-import torch, chop, graph
+import torch, chop, graph, mase.passes
 from chop import MaseGraph
 from chop.hw.emit import RTL
 import chop.passes as passes
@@ -72,7 +72,7 @@ def installed(wheel, tmp_path_factory) -> Path:
 def test_the_wheel_holds_every_file_of_the_packages(wheel):
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     source = ROOT / "src"
-    ours = [p for package in ("chop", "drawing", "graph") for p in (source / package).rglob("*")]
+    ours = [p for package in ("chop", "drawing", "graph", "mase") for p in (source / package).rglob("*")]
     wanted = {str(p.relative_to(source)) for p in ours if p.is_file() and p.suffix != ".pyc"}
     assert held == wanted
     assert {Path(name).suffix for name in held} >= {".py", ".sv", ".cpp", ".typed"}

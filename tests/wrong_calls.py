@@ -193,7 +193,7 @@ models.get_model("cnn", checkpoint="nowhere") | get_model: 'cnn' takes no checkp
 models.get_model(folder, "no-such-task") | get_model: unknown task 'no-such-task'. Known: base, causal-lm,
 models.get_model(folder) | model '
 dataset.get_dataset("digit") | Unknown dataset 'digit'. Did you mean 'digits'? Known: digits,
-dataset.get_dataset(None) | Unknown dataset 'None'. Known: digits, sequences.
+dataset.get_dataset(None) | Unknown dataset 'None'. Known: digits, markov, sequences.
 dataset.get_dataset("digits", test_size=0) | digits: test_size is 0. Allowed: 1 to 1796 rows.
 dataset.get_dataset("digits", test_size=10**6) | digits: test_size is 1000000. Allowed: 1 to 1796 rows.
 dataset.get_dataset("digits", test_rows=3) | digits() got an unexpected keyword argument 'test_rows'

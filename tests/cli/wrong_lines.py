@@ -286,7 +286,6 @@ eval mlp --dataset markov
 eval mlp --dataset long.txt
 eval tiny_bert --dataset markov
 eval tiny_bert --dataset long.txt
-eval tiny_llama --dataset sequences
 train tiny_llama --dataset markov --metric accuracy
 train tiny_llama --task base --dataset markov
 train tiny_llama --dataset markov --set model_options.vocab_size=4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import fx
+from torch import fx, nn
 
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
@@ -12,6 +12,9 @@ from chop.ir.ops import Op, find_op, node_module
 from chop.nn.quantized.convert import float_class_of, own_class
 from chop.nn.quantizers import Bypass
 from chop.passes.graph.number_formats import node_quantizers
+
+NO_LAYER = "parameters of no layer"
+"""Those that the graph reads by themselves, such as the factors of a norm that is written out."""
 
 
 def weighted_ops(graph: MaseGraph) -> tuple[str, ...]:
@@ -43,18 +46,32 @@ def left_in_float(graph: MaseGraph) -> list[dict[str, Any]]:
     total = sum(p.numel() for p in graph.model.parameters()) or 1
     rows: dict[str, dict[str, Any]] = {}
     seen: set[int] = set()
-    for node in _layers(graph):
-        own = [p for p in node_module(node).parameters() if id(p) not in seen]
+    for node in graph.nodes:
+        own = [p for p in _parameters(graph, node) if id(p) not in seen]
         seen |= {id(p) for p in own}
         if not own or _has_format(node):
             continue
         op = find_op(node, graph.custom_ops)
-        name = own_class(type(node_module(node))).__name__ if op is None else op.name
+        if node.op == "get_attr":
+            name = NO_LAYER
+        else:
+            name = own_class(type(node_module(node))).__name__ if op is None else op.name
         row = rows.setdefault(name, {"op": name, "layers": 0, "parameters": 0})
         row["layers"] += 1
         row["parameters"] += sum(p.numel() for p in own)
     found = sorted(rows.values(), key=lambda row: -row["parameters"])
     return [{**row, "share": row["parameters"] / total} for row in found]
+
+
+def _parameters(graph: MaseGraph, node: fx.Node) -> list[nn.Parameter]:
+    """The parameters of the layer that a node calls, or the one that it reads."""
+    if node.op == "call_module":
+        return list(node_module(node).parameters())
+    if node.op != "get_attr":
+        return []
+    owner, _, name = str(node.target).rpartition(".")
+    found = getattr(graph.model.get_submodule(owner), name, None)
+    return [found] if isinstance(found, nn.Parameter) else []
 
 
 def _layers(graph: MaseGraph) -> list[fx.Node]:

@@ -28,11 +28,30 @@ def with_known_defaults(config: Any, console: Console) -> Any:
     seen = Glimpse() if config.model is None else glimpse(config)
     metric = config.metric or _metric(config, seen)
     is_language = metric in LANGUAGE_METRICS
+    _check_match(config, seen, metric)
     changes: dict[str, Any] = {"metric": metric, **_sizes(config, seen, is_language)}
     if not is_language and config.dataset is not None:
         changes["model_options"] = _with_labels(config, seen)
     _note(config, seen, metric, console)
     return dataclasses.replace(config, **changes)
+
+
+def _check_match(config: Any, seen: Glimpse, metric: str) -> None:
+    """Refuse a metric that the model gives no scores for, and text without labels to classify."""
+    if config.dataset is None or metric in LANGUAGE_METRICS:
+        return
+    task = config.task or seen.task
+    if task == PREDICTS_TEXT:
+        allowed = ", ".join(LANGUAGE_METRICS)
+        raise ConfigError(
+            f"metric: '{config.model}' is for {task}, and {metric} is of classes. Allowed: "
+            f"{allowed}; or another --task."
+        )
+    if task in CLASSIFIERS and is_language_data(config.dataset):
+        raise ConfigError(
+            f"dataset: '{config.dataset}' is running text, without labels, and '{config.model}' is "
+            f"for {task}. Give labelled rows, or a model for {PREDICTS_TEXT}."
+        )
 
 
 ROWS = {"eval_batch_size": (64, 8), "batch_size": (32, 8)}

@@ -192,10 +192,29 @@ def load_graph(options: ModelOptions, source: Source, data: Data | None = None) 
     if graph is None:
         assert source.model is not None, "a source has a model or a graph"
         graph = _trace(options, source, source.model.eval(), data)
+    if data is not None:
+        _check_tokens(graph.model, data)
     if any("mase" not in node.meta for node in graph.nodes):
         graph, _ = init_metadata_analysis_pass(graph)
     graph, _ = add_common_metadata_analysis_pass(graph)
     return graph
+
+
+LOOKED_AT = 64
+"""Rows whose tokens are looked at."""
+
+
+def _check_tokens(model: nn.Module, data: Data) -> None:
+    """Refuse tokens that the model has no embedding of: they are another model's."""
+    size = getattr(getattr(model, "config", None), "vocab_size", None)
+    rows = [data.test[i] for i in range(min(LOOKED_AT, len(data.test)))]
+    tokens = [torch.as_tensor(row["input_ids"]) for row in rows if "input_ids" in row]
+    largest = max((int(ids.max()) for ids in tokens if ids.numel()), default=0)
+    if isinstance(size, int) and largest >= size:
+        raise ConfigError(
+            f"dataset: it has the token {largest}, and {type(model).__name__} knows {size}, from 0 "
+            f"to {size - 1}. Give the tokenizer that the model was trained with."
+        )
 
 
 def _trace(options: ModelOptions, source: Source, model: nn.Module, data: Data | None) -> MaseGraph:

@@ -18,6 +18,7 @@ from chop.dataset.tokenized import (
     SPLITS,
     datasets_package,
     load_text,
+    reading,
     recipe_of,
     split_files,
     text_columns_of,
@@ -59,7 +60,8 @@ def load_running_text(
     """
     place = _local(dataset)
     plain = _plain_files(place)
-    documents = _read(plain, cache_dir) if plain else _documents(place, str(dataset), cache_dir)
+    with reading(dataset):
+        documents = _read(plain, cache_dir) if plain else _documents(place, str(dataset), cache_dir)
     # a piece of a file begins no text
     start = None if plain or tokenizer is None else _first_token(tokenizer)
     found = {

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer
 
-from chop.errors import DataError, MissingDependencyError
+from chop.errors import ChopError, DataError, MissingDependencyError
 from chop.hub import Place, locate
 
 TEXT_COLUMNS = ("text", "sentence", "review", "content")
@@ -63,8 +64,23 @@ def load_text(dataset: str | Path, cache_dir: str | Path | None = None) -> Any:
     place = locate(dataset, "dataset")
     cache = None if cache_dir is None else str(cache_dir)
     if place.is_folder:
-        return _load_folder(package, Path(place.name), cache)
+        with reading(dataset):
+            return _load_folder(package, Path(place.name), cache)
     return package.load_dataset(place.name, cache_dir=cache, **_hub_options(package, place))
+
+
+@contextlib.contextmanager
+def reading(dataset: str | Path) -> Iterator[None]:
+    """Say in words of ours what `datasets` finds wrong with files while it reads them."""
+    package = datasets_package()
+    try:
+        yield
+    except (package.exceptions.DatasetsError, ValueError, UnicodeDecodeError) as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, ChopError):
+            raise cause from error
+        told = str(cause).strip().split("\n")[0]
+        raise DataError(f"dataset '{dataset}': its files cannot be read ({told}).") from error
 
 
 def datasets_package() -> Any:

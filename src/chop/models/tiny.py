@@ -49,6 +49,10 @@ def tiny_vit(
 @reference_model("tiny_llama", reads="text")
 def tiny_llama(vocab_size: int = 256, **config: Any) -> nn.Module:
     """Llama, which predicts the next token: 2 layers of width 32; a token may be a byte."""
+    if "num_labels" in config:
+        raise ConfigError(
+            "tiny_llama: unknown option 'num_labels': it predicts tokens, no classes."
+        )
     tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     sizes = {"vocab_size": vocab_size, "max_position_embeddings": 512}
     settings = _config("tiny_llama", "llama", {**WIDTH, **tokens, **sizes, **config})

@@ -25,6 +25,7 @@ from chop.cli.training import CHECKPOINTS, forget_checkpoints
 from chop.errors import ConfigError
 from chop.files import remove_whole, write_whole
 from chop.ir.graph import MaseGraph
+from chop.ir.ops import OPS
 from chop.passes import learn_scales_transform_pass, summarize_quantization_analysis_pass
 
 OBSERVED_BATCHES = 4
@@ -57,11 +58,11 @@ def _say_left(left: list[dict[str, Any]], config: QuantizeConfig, session: Sessi
     if not left:
         return
     rows = [
-        f"{row['op']} ({row['layers']} layer{'s' * (row['layers'] != 1)}, "
-        f"{row['parameters']:,} parameters, {row['share']:.1%})"
+        f"{row['op']} ({row['layers']} of them, {row['parameters']:,} numbers, {row['share']:.1%})"
         for row in left
     ]
-    how = "" if config.rules else f" --type {','.join(row['op'] for row in left)} names them."
+    ops = [row["op"] for row in left if row["op"] in OPS]
+    how = f" --type {','.join(ops)} names them." if ops and not config.rules else ""
     session.console.say(f"\nleft as floats: {'; '.join(rows)}.{how}")
 
 

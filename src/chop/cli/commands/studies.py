@@ -47,6 +47,8 @@ class StudyFolder:
 
 def run(config: StudiesConfig, session: Session) -> dict[str, Any]:
     """List studies, show one, or serve it."""
+    if config.root.exists() and not config.root.is_dir():
+        raise UsageError(f"studies.root: '{config.root}' is no folder.")
     found = list(find_studies(config.root))
     if config.names:
         for each in found:
