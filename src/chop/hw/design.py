@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -49,6 +50,12 @@ class Design:
     inputs: Mapping[str, Stream]
     stages: tuple[Stage, ...]
     outputs: Mapping[str, Wire]
+
+    def _repr_html_(self) -> str:
+        """The pipeline as a notebook shows it."""
+        # by name: what is shown of a design is made of designs
+        made: str = importlib.import_module("chop.hw.notebook").design_html(self)
+        return made
 
     def stage(self, name: str) -> Stage:
         """The stage called `name`."""
