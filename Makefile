@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 LIGHT  := $(VENV)/.installed-demo
 EXTRAS := cluster,dashboard,demo,docs,examples,export,hardware,route,search,test,train
 
-.PHONY: install tools demo-tools test fast slow lint demo bench coverage docs figures clean FORCE
+.PHONY: install tools demo-tools test fast slow lint demo bench coverage docs figures screenshots clean FORCE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -83,7 +83,13 @@ coverage: install
 docs: install
 	$(BIN)/mkdocs build --strict --quiet
 
+screenshots: install
+	$(BIN)/python docs/make_gallery.py
+
 figures: install
+	$(BIN)/python docs/make_results.py
+	$(BIN)/python docs/make_how.py
+	$(BIN)/python docs/make_notebooks.py
 	$(BIN)/python docs/make_formats.py
 	$(BIN)/python docs/make_passes.py
 	$(BIN)/python docs/make_names.py

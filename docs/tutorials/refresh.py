@@ -1,7 +1,8 @@
 """Run the tutorials in the small setting and bring their pages up to date: `make figures`.
 
 A page shows printed text in blocks marked `<!-- printed: NAME -->`, and figures from
-`images/TUTORIAL/`. Both are what the script of the same name made.
+`images/TUTORIAL/`. Both are what the script of the same name made. Some tutorials are a part of the
+page of their topic, between `<!-- tutorial: NAME -->` and `<!-- end of tutorial: NAME -->`.
 
     python docs/tutorials/refresh.py [NAME …]
 """
@@ -21,12 +22,36 @@ sys.path.insert(0, str(HERE))
 from lesson import Setting, run  # noqa: E402
 
 PRINTED = re.compile(r"<!-- printed: (?P<name>\w+) -->\n\n```text\n(?P<text>.*?)```", re.S)
-FIGURE = re.compile(r"\]\((?P<path>images/[^)]+)\)")
+FIGURE = re.compile(r"\]\((?:tutorials/)?(?P<path>images/[^)]+)\)")
+PARTS = {
+    "lora": "lora.md",
+    "mixed_precision": "search.md",
+    "nas": "search.md",
+    "pruning": "prune.md",
+}
+"""Tutorials that are a part of another page, and that page."""
 
 
 def names() -> list[str]:
-    """The tutorials: every page that has a script."""
-    return [page.stem for page in sorted(HERE.glob("*.md")) if page.with_suffix(".py").is_file()]
+    """The tutorials: every page that has a script, and the parts of other pages."""
+    own = [page.stem for page in HERE.glob("*.md") if page.with_suffix(".py").is_file()]
+    return sorted([*own, *PARTS])
+
+
+def page_of(name: str) -> Path:
+    """The file that a tutorial is in."""
+    return HERE.parent / PARTS[name] if name in PARTS else HERE / f"{name}.md"
+
+
+def text_of(name: str) -> str:
+    """The Markdown of a tutorial alone."""
+    text = page_of(name).read_text(encoding="utf-8")
+    if name not in PARTS:
+        return text
+    _, start, rest = text.partition(f"<!-- tutorial: {name} -->\n\n")
+    part, end, _ = rest.partition(f"\n\n<!-- end of tutorial: {name} -->")
+    assert start and end, f"{page_of(name)} has no part for {name}"
+    return part
 
 
 def refreshed(page: str, printed: Mapping[str, str]) -> str:
@@ -46,10 +71,11 @@ def printed_in(out: Path) -> dict[str, str]:
 
 def refresh(name: str) -> None:
     """Run one tutorial, rewrite its page and copy its figures."""
-    out, page = Path("out/tutorials") / name, HERE / f"{name}.md"
+    out, page = Path("out/tutorials") / name, page_of(name)
     run(importlib.import_module(name).main, Setting(out))
-    text = refreshed(page.read_text(encoding="utf-8"), printed_in(out))
-    page.write_text(text, encoding="utf-8")
+    before = text_of(name)
+    text = refreshed(before, printed_in(out))
+    page.write_text(page.read_text(encoding="utf-8").replace(before, text), encoding="utf-8")
     for figure in FIGURE.findall(text):
         target = HERE / figure
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,8 @@ import torch
 
 from chop import MaseGraph
 from chop.cli.commands import COMMANDS
+from chop.cli.commands.run_results import other_runs
+from chop.cli.failures import UsageError
 from chop.cli.main import read_request
 from chop.cli.training import StepReport
 from chop.search.apply import choose_trial
@@ -416,6 +418,20 @@ def test_a_report_is_one_page_about_all_that_was_done(mase, trained, searched, t
     page = (tmp_path / "r" / "report.html").read_text()
     assert found["page"] == "r/report.html" and set(found["metrics"]) == {"before", "after"}
     assert "<title>Mine" in page and "integer bits" in page
+
+
+def test_a_report_takes_accuracy_from_the_runs_and_reports_are_compared(mase, trained, tmp_path):
+    made = mase(f"quantize {trained} {DIGITS} --width 6 --frac-width 4 --evaluate --out q --json")
+    reached = made.document["stages"]["after"]["accuracy"]
+    told = mase(f"report q --before {trained} --out r --json").document["stored_metrics"]
+    assert told["accuracy"][-1] == reached
+    assert mase(f"report {trained} --out s").code == 0
+    found = mase("compare r s --json").document
+    assert (tmp_path / found["page"]).is_file()
+    accuracy = next(m for m in found["measures"] if m["name"] == "accuracy")
+    assert accuracy["values"][0] == reached and len(found["reports"]) == 2
+    with pytest.raises(UsageError, match=r"--runs .*: no result of `mase generate`"):
+        other_runs([str(tmp_path / "q")])
 
 
 @pytest.mark.parametrize(

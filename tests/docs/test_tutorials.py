@@ -66,7 +66,7 @@ def test_a_tutorial_prints_and_draws_what_its_page_shows(name, shared, registrie
     out = shared / name
     lesson.run(importlib.import_module(name).main, lesson.Setting(out))
     printed = refresh.printed_in(out)
-    page = (TUTORIALS / f"{name}.md").read_text()
+    page = refresh.text_of(name)
     shown = {match["name"]: match["text"] for match in refresh.PRINTED.finditer(page)}
     assert set(shown) == set(printed)
     assert {k: shape(v) for k, v in shown.items()} == {k: shape(v) for k, v in printed.items()}
@@ -83,8 +83,8 @@ def shape(text: str) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_code_of_a_page_is_in_its_script(name):
     script = "\n".join(line.strip() for line in (TUTORIALS / f"{name}.py").read_text().splitlines())
-    page = (TUTORIALS / f"{name}.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    page = refresh.text_of(name)
+    blocks = re.findall(r"```py(?:thon)?\n(.*?)```", page, flags=re.DOTALL)
     assert blocks
     for block in blocks:
         lines = [line.strip() for line in textwrap.dedent(block).strip().splitlines()]
@@ -93,7 +93,7 @@ def test_the_code_of_a_page_is_in_its_script(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_figures_of_a_page_are_small(name):
-    page = (TUTORIALS / f"{name}.md").read_text()
+    page = refresh.text_of(name)
     for figure in refresh.FIGURE.findall(page):
         assert (TUTORIALS / figure).stat().st_size < 150_000
 

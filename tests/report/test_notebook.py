@@ -1,17 +1,20 @@
 """What notebooks show: whole, escaped, self-contained, and of bounded size."""
 
 import html
+import json
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import torch
-from report_data import STUDY, annotated, compressed
+from report_data import STUDY, annotated, compressed, with_hardware
 
 import chop.passes as passes
 from chop import MaseGraph, notebook
 from chop.export import ExportReport
 from chop.export.report import TensorRecord
+from chop.passes.graph.hardware import lowered_design
+from chop.passes.info import PassInfo
 from chop.report import Report
 from chop.report.weights import weight_record
 from chop.search import SearchResult
@@ -127,3 +130,20 @@ def test_the_inspector_answers_in_a_browser(visit, tmp_path, look):
     inside.locator("svg.canvas").wait_for()
     inside.locator("text=fc1").first.click(force=True)
     inside.locator(".inspector").get_by_text("weight").first.wait_for()
+
+
+def test_what_a_pass_found_is_a_dict_that_shows_its_tables():
+    _, info = passes.summarize_graph_analysis_pass(annotated())
+    assert isinstance(info, dict) and dict(info) == info
+    page = Page(info._repr_html_())
+    assert page.tags.count("table") >= 1 and "parameters" in " ".join(page.words)
+    assert json.loads(json.dumps({"a": 1})) == PassInfo({"a": 1})
+
+
+def test_a_design_is_drawn_with_its_stages():
+    graph, _ = with_hardware(compressed(annotated()))
+    made = lowered_design(graph).design._repr_html_()
+    page = Page(made)
+    assert "svg" in page.tags and page.tags.count("table") == 1
+    words = " ".join(page.words)
+    assert "fixed_linear" in words and "a tensor every" in words

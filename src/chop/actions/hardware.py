@@ -16,6 +16,7 @@ from chop.hw.emit import emit, vector_files, write_files
 from chop.hw.exercise import exercise
 from chop.hw.golden import Ints
 from chop.hw.lower import Lowered
+from chop.hw.notebook import design_html
 from chop.hw.project import DEFAULT_PROJECT, remember_project
 from chop.hw.report import write_report
 from chop.hw.route.flow import DEFAULTS, Routed, RouteOptions, require_tools, route
@@ -43,6 +44,10 @@ class HardwareBuild:
     area: Area | None
     report: Path
     routed: Routed | None = None
+
+    def _repr_html_(self) -> str:
+        """The design, with what the simulation said of it, as a notebook shows it."""
+        return design_html(self.lowered.design, self.verdict, self.area)
 
 
 @takes(HardwareError, project_dir=PATH, parallelism=MAPPING | NONE)

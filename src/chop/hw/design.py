@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -101,6 +102,12 @@ class Design:
             name: np.broadcast_to(codes, (tensors, *self.inputs[name].shape))
             for name, codes in self.sent.items()
         }
+
+    def _repr_html_(self) -> str:
+        """The pipeline as a notebook shows it."""
+        # by name: what is shown of a design is made of designs
+        made: str = importlib.import_module("chop.hw.notebook").design_html(self)
+        return made
 
     def stage(self, name: str) -> Stage:
         """The stage called `name`."""

@@ -30,6 +30,7 @@ from chop.errors import PassError, RegistryError
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata
 from chop.log import warn_once
+from chop.passes.info import PassInfo
 from chop.registry import Registry, suggest
 
 PassResult = tuple[MaseGraph, dict[str, Any]]
@@ -185,7 +186,7 @@ def _run(
     result, info = function(graph, args)
     if spec.rewrites:
         result.recompile()
-    return result, info
+    return result, PassInfo(info) if type(info) is dict else info
 
 
 def check_needs(graph: MaseGraph, spec: PassSpec) -> None:

@@ -34,7 +34,9 @@ def gather_provenance(**more: Any) -> dict[str, Any]:
 
 
 def _command() -> str:
-    program = Path(sys.argv[0]).name or "python"
+    script = Path(sys.argv[0])
+    is_module = script.parts[-3:] == ("chop", "cli", "__main__.py")  # python -m chop.cli
+    program = "mase" if is_module else script.name or "python"
     return shlex.join([program, *sys.argv[1:]])
 
 

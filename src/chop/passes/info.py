@@ -1,0 +1,44 @@
+"""What a pass found, which shows itself in notebooks: numbers, and tables of records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chop import notebook
+
+
+class PassInfo(dict[str, Any]):
+    """The information that a pass gives beside the graph: a plain dict, with tables to look at."""
+
+    def _repr_html_(self) -> str:
+        """Facts first, then a table for each list of records."""
+        facts = {key: value for key, value in self.items() if _is_plain(value)}
+        tables = {key: rows for key, value in self.items() if (rows := records_of(value))}
+        shown = [notebook.table([{"": k, "value": v} for k, v in facts.items()])] if facts else []
+        for key, rows in tables.items():
+            shown += [notebook.heading(str(key).replace("_", " ")), notebook.table(rows)]
+        rest = [str(key) for key in self if key not in facts and key not in tables]
+        told = [notebook.note(f"and: {', '.join(rest)}")] if rest else []
+        return notebook.shown(*shown, *told)
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float | bool)
+
+
+def records_of(value: Any) -> list[dict[str, Any]]:
+    """Rows of a table, where a value is a list of records or a mapping of numbers; else none."""
+    if isinstance(value, list | tuple):
+        rows = [dict(row) for row in value if isinstance(row, Mapping)]
+        return rows if rows and len(rows) == len(value) else []
+    if isinstance(value, Mapping) and value:
+        if all(_is_plain(v) for v in value.values()):
+            return [{"": name, "value": v} for name, v in value.items()]
+        if all(isinstance(v, Mapping) for v in value.values()):
+            return [{"": name, **_plain_items(v)} for name, v in value.items()]
+    return []
+
+
+def _plain_items(row: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(key): value for key, value in row.items() if _is_plain(value)}
