@@ -13,6 +13,8 @@ from chop.hw import toolchain
 from chop.log import get_logger, warn_once
 
 sys.path.insert(0, str(Path(__file__).parent))
+from browsing import browser, visit  # noqa: F401
+
 torch.set_num_threads(1)  # two workers share two cores
 # No test may depend on the machine's speed.
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -120,7 +120,8 @@ def report(found: dict, name: str, title: str, setting: Setting) -> None:
     rows = [[label, result.best["values"]["accuracy"]] for label, result in found.items()]
     setting.show(name, table(rows, [name, "best accuracy"]))
     curves = [best_so_far(label, result) for label, result in found.items()]
-    draw_curves(setting.out / name, curves, Axes(title, "trials", "best accuracy so far"))
+    axes = Axes(title, "trials", "best accuracy so far", is_stepped=True)
+    draw_curves(setting.out / name, curves, axes)
 
 
 def main(setting: Setting) -> None:

@@ -16,6 +16,7 @@ WORDS = {
     "sweep": "sparsity mlp --values 0.5,0.9",
     "pass": "report_graph_analysis_pass mlp --set args.file_name=graph.txt",
     "list": "formats",
+    "compare": "out/a out/b --title Both",
     "generate": "gpt2 --prompt Once --sample --top-k 5",
     "search": "mlp --formats integer,mxint --set training.weight_decay=0.1",
     "shard": "mlp --mesh-shape 2,2 --verify",

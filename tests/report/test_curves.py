@@ -1,10 +1,12 @@
 import csv
 import sys
+from importlib import resources
 
 import pytest
 
 from chop.errors import DataError, MissingDependencyError
-from chop.report import Axes, draw_curves, draw_sweep, make_curve, sweep_curves
+from chop.report import Axes, curves, draw_curves, draw_sweep, make_curve, sweep_curves
+from chop.report.search import draw_best_so_far
 
 pytest.importorskip("matplotlib", reason="needs the extra 'train': pip install 'mase[train]'")
 
@@ -52,17 +54,51 @@ def test_a_figure_is_saved_in_both_formats_with_the_numbers_it_shows(tmp_path):
     )
 
 
-def test_the_title_states_the_finding(tmp_path):
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are drawn, in place of their files."""
+    kept = []
+    monkeypatch.setattr(curves, "save_figure", lambda path, figure, rows: kept.append(figure) or [])
+    return kept
+
+
+def test_the_title_says_what_is_shown(tmp_path, figures):
     draw_sweep("sparsity", RECORDS, tmp_path / "figure")
-    text = (tmp_path / "figure.svg").read_text()
-    assert "random pruned and fine-tuned is best: 0.9000 at sparsity 0.1" in text
-    assert "accuracy" in text
+    assert figures[0].axes[0].get_title() == "Accuracy over share of weights pruned"
+
+
+def test_the_legend_is_off_the_data_and_colours_are_the_reports(tmp_path, figures):
+    draw_sweep("sparsity", RECORDS, tmp_path / "figure")
+    (plane,) = figures[0].axes
+    assert plane.get_legend() is None and len(figures[0].legends) == 1
+    assert [line.get_color() for line in plane.get_lines()] == list(curves.COLOURS[:4])
+    tokens = resources.files("chop.report").joinpath("assets/tokens.css").read_text()
+    for i, colour in enumerate(curves.COLOURS):
+        assert f"--c{i}: light-dark({colour}," in tokens
+
+
+def test_a_sweep_shows_the_model_before_compression_and_ends_at_one(tmp_path, figures):
+    records = [{**r, "baseline": 0.97, "after": 1.0} for r in RECORDS]
+    draw_sweep("sparsity", records, tmp_path / "figure")
+    (plane,) = figures[0].axes
+    assert plane.get_ylim()[1] == 1.0
+    assert plane.get_lines()[-1].get_label() == "uncompressed"
+    assert plane.get_lines()[-1].get_ydata()[0] == 0.97
+
+
+def test_the_best_so_far_is_drawn_in_steps(tmp_path, figures):
+    study = {"name": "s", "objectives": {"accuracy": "maximize"}, "trials": []}
+    for number, value in enumerate((0.5, 0.4, 0.8)):
+        trial = {"number": number, "state": "complete", "values": {"accuracy": value}}
+        study["trials"].append({**trial, "params": {}, "attributes": {}})
+    draw_best_so_far(tmp_path / "best", {"tpe": study})
+    assert figures[0].axes[0].get_lines()[0].get_drawstyle() == "steps-post"
+    assert not figures[0].legends  # one curve needs none
 
 
 def test_the_same_records_give_the_same_file(tmp_path):
-    curves = sweep_curves("sparsity", RECORDS)
     for name in ("a", "b"):
-        draw_curves(tmp_path / name, curves, AXES)
+        draw_curves(tmp_path / name, sweep_curves("sparsity", RECORDS), AXES)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 

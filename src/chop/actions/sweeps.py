@@ -5,6 +5,7 @@ To add one: a function that changes a graph as a point says, under `@declare_swe
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from chop.registry import Registry
 
 BEFORE, AFTER = "before", "after"
 """Fields of a record: the accuracy once compressed, and once trained after that."""
+BASELINE = "baseline"
+"""Field of a record: the accuracy of the model that the sweep starts from."""
 Change = Callable[[MaseGraph, Subject, Point], Mapping[str, Any]]
 
 
@@ -110,8 +113,13 @@ def sweep(
     Records that are there are not measured again. `chop.report.draw_sweep` draws them.
     """
     points = SWEEPS[name].points(seeds, values)
+    baseline = functools.cache(lambda seed: subject.evaluate(subject.graph(seed)))
     path = Path(directory) / f"{SWEEPS.canonical(name)}.jsonl"
-    return run_sweep(points, lambda point: measure(subject, point), path, on_progress)
+
+    def measured(point: Point) -> dict[str, Any]:
+        return {**measure(subject, point), BASELINE: baseline(point["seed"])}
+
+    return run_sweep(points, measured, path, on_progress)
 
 
 # -- what a point does to a graph ---------------------------------------------------------------

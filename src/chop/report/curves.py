@@ -13,8 +13,17 @@ from chop.errors import DataError, MissingDependencyError
 from chop.files import whole_file
 
 FORMATS = (".png", ".svg")
-MANY_CURVES = 8
-"""More than these have more colours, and their legend beside the plane."""
+COLOURS = (
+    "#2b68d9",
+    "#17855a",
+    "#cf5f0a",
+    "#7a4bd3",
+    "#c2347a",
+    "#0a8190",
+    "#8f6c00",
+    "#66717f",
+)
+"""Of curves, in order: those of the report's page on a light ground."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +48,15 @@ class Curve:
 
 @dataclass(frozen=True)
 class Axes:
-    """What a figure says beside its curves; `title` states the finding."""
+    """What a figure says beside its curves; `title` says what is shown."""
 
     title: str
     x: str
     y: str
     levels: Mapping[str, float] | None = None
     log_x: bool = False
+    is_stepped: bool = False
+    """Whether a value holds until the next one, as the best so far does."""
 
 
 def make_curve(label: str, records: Iterable[Mapping[str, Any]], x: str, y: str) -> Curve:
@@ -70,20 +81,48 @@ def draw_curves(path: str | Path, curves: Sequence[Curve], axes: Axes) -> list[P
         raise DataError(f"draw_curves: there is nothing to draw in '{path}'.")
     plot = pyplot()
     figure, plane = plot.subplots(figsize=(7.0, 4.4), layout="constrained")
-    many = len(curves) > MANY_CURVES
-    if many:
-        plane.set_prop_cycle(color=plot.get_cmap("tab20").colors)
-    for curve in curves:
-        (line,) = plane.plot(curve.x, curve.mean, marker="o", markersize=4, label=curve.label)
-        plane.fill_between(curve.x, curve.low, curve.high, alpha=0.2, color=line.get_color())
+    _draw(plane, [curve for curve in curves if curve.x], is_stepped=axes.is_stepped)
     for name, level in (axes.levels or {}).items():
         plane.axhline(level, linestyle="--", linewidth=1, color="grey", label=name)
     plane.set(title=axes.title, xlabel=axes.x, ylabel=axes.y)
     if axes.log_x:
         plane.set_xscale("log", base=2)
+    end_at_one(plane, axes.y)
     plane.grid(alpha=0.3)
-    _ = figure.legend(loc="outside right upper") if many else plane.legend()
+    legend_below(figure, plane)
     return save_figure(path, figure, [row for curve in curves for row in curve.rows])
+
+
+def _draw(plane: Any, curves: Sequence[Curve], *, is_stepped: bool) -> None:
+    """The lines with their bands; a second dash pattern where the colours begin again."""
+    how = {"drawstyle": "steps-post"} if is_stepped else {}
+    for i, curve in enumerate(curves):
+        colour = COLOURS[i % len(COLOURS)]
+        dash = ("-", "--", ":")[i // len(COLOURS) % 3]
+        plane.plot(
+            *(curve.x, curve.mean),
+            **{"marker": "o", "markersize": 4, "color": colour, "linestyle": dash, **how},
+            label=curve.label,
+        )
+        step = {"step": "post"} if is_stepped else {}
+        plane.fill_between(curve.x, curve.low, curve.high, alpha=0.15, color=colour, **step)
+
+
+def end_at_one(plane: Any, quantity: str) -> None:
+    """End the axis of a share where shares end."""
+    low, high = plane.get_ylim()
+    if quantity.endswith("accuracy") or "accuracy" in quantity.split():
+        plane.set_ylim(max(low, 0.0), min(high, 1.0))
+
+
+def legend_below(figure: Any, plane: Any) -> None:
+    """What the colours mean, off the data; nothing where there is one curve without a level."""
+    handles, labels = plane.get_legend_handles_labels()
+    if len(labels) > 1:
+        columns = 1 if max(map(len, labels)) > 34 else 2 if len(labels) < 5 else 3
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
+        )
 
 
 def save_figure(path: str | Path, figure: Any, rows: Sequence[Mapping[str, Any]]) -> list[Path]:

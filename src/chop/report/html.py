@@ -45,6 +45,9 @@ SCRIPTS = (
     "sweeps.js",
     "sensitivity.js",
     "hardware.js",
+    "routing.js",
+    "runs.js",
+    "comparison.js",
     "provenance.js",
     "main.js",
 )

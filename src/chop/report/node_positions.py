@@ -11,6 +11,8 @@ from drawing import Box, Edge, layout
 
 LABEL = 24
 """Characters of a label."""
+WORDS = {"placeholder": "input", "get_attr": "parameter"}
+"""What people call an op of the IR."""
 FEWEST_BLOCKS = 3
 """With fewer blocks than this, or hardly fewer blocks than nodes, blocks tell nothing."""
 
@@ -42,7 +44,8 @@ def place(lines: Sequence[tuple[str, ...]], edges: Iterable[tuple[int, int]]) ->
 def lines_of(node: Mapping[str, Any]) -> tuple[str, str]:
     """What is written in the box of a node: its label, then op and shape."""
     label, shape = _label(node), _shape(node)
-    told = [] if node["op"] == label else [shorten(node["op"])]
+    op = WORDS.get(node["op"], node["op"])
+    told = [] if op == label else [shorten(op)]
     return label, " ".join([*told, shape])
 
 

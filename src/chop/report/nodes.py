@@ -13,6 +13,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.meta import HardwareMeta, MaseMetadata, ValueMeta
 from chop.ir.ops import find_op
 from chop.passes.graph.analysis.summarize_graph import node_cost
+from chop.report.notation import format_text
 from chop.report.page_record import PageRecord
 from chop.report.weights import Stored, stored_tensors, weight_record
 
@@ -63,7 +64,7 @@ def node_record(graph: MaseGraph, node: fx.Node, stored: list[Stored]) -> PageRe
         **_storage(node, stored),
         "hardware": _hardware(meta.hardware),
     }
-    record["format"] = _own_format(record)
+    record["format"], record["format_bits"] = _own_format(record)
     return {key: value for key, value in record.items() if value not in (None, "", [], {})}
 
 
@@ -89,7 +90,8 @@ def _value(name: str, value: ValueMeta) -> PageRecord:
         "name": name,
         "shape": list(value.shape or []),
         "dtype": str(value.torch_dtype).removeprefix("torch."),
-        "format": format_name(value),
+        "format": format_text(format_name(value)),
+        "format_bits": format_bits(value),
     }
     return record | ({"from": value.source.name} if value.source is not None else {})
 
@@ -102,6 +104,16 @@ def format_name(value: ValueMeta) -> str:
     return f"{value.type}({', '.join(map(str, sizes))})" if sizes else str(value.type or "")
 
 
+def format_bits(value: ValueMeta) -> float | None:
+    """Bits of an element that is computed with; None of an index, a mask or what is not known."""
+    told = getattr(value.format, "bits", None)
+    if told is not None:
+        return float(told)
+    sizes = value.precision or []
+    is_number = value.type == "float" and len(sizes) == 1
+    return float(sizes[0]) if is_number else None
+
+
 def brief(value: Any) -> str:
     """A value in one short line; of a tensor, its shape."""
     if isinstance(value, Tensor):
@@ -110,11 +122,11 @@ def brief(value: Any) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def _own_format(record: Mapping[str, Any]) -> str:
-    """What a node is said to be in: the format of its weight, else of its first result."""
+def _own_format(record: Mapping[str, Any]) -> tuple[str, float | None]:
+    """What a node is said to be in, and its bits: that of its weight, else of its first result."""
     weights = [v for v in record["args"] if v["name"] == "weight"]
     told = [*weights, *record["results"]]
-    return str(told[0]["format"]) if told else ""
+    return (str(told[0]["format"]), told[0]["format_bits"]) if told else ("", None)
 
 
 # -- cost and storage -----------------------------------------------------------------------------

@@ -16,10 +16,12 @@ from chop.ir.graph import MaseGraph
 from chop.report.comparison import layer_rows
 from chop.report.node_positions import block_of, lines_of, place, place_blocks, place_nodes
 from chop.report.nodes import graph_record, plain
+from chop.report.notation import format_text, shape_text
 from chop.report.page_record import PageRecord
 from chop.report.provenance import gather_provenance
+from chop.report.runs import calibration_record, routing_record, sharding_record
 from chop.report.studies import study_record
-from chop.report.sweeps import sweep_curves
+from chop.report.sweeps import baseline_levels, sweep_curves
 
 if TYPE_CHECKING:
     from chop.actions.hardware import HardwareBuild
@@ -52,6 +54,9 @@ class Report:
     `studies`: plain study records. `sweeps`: lists of records as `chop.actions.sweep` gives them.
     `sensitivity`: the losses of formats in layers, as `mase quantize --bits` writes them.
     `hardware`: what `build_hardware` gave, or the content of its `report.json`.
+    `calibration`: rows by the title of their table, as `mase quantize` writes them.
+    `generation`: results of `mase generate`. `sharding`: the content of a `plan.json`.
+    `routing`: the content of a `route.json`, what place and route reached.
     `provenance`: gathered from this process where it is None.
     """
 
@@ -63,6 +68,10 @@ class Report:
     hardware: Mapping[str, Any] | HardwareBuild | None = None
     provenance: Mapping[str, Any] | None = None
     sensitivity: Mapping[str, Any] | None = None
+    calibration: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    generation: Sequence[Mapping[str, Any]] = ()
+    sharding: Mapping[str, Any] | None = None
+    routing: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         check("Report.title", TEXT, self.title)
@@ -94,7 +103,11 @@ def report_records(report: Report) -> PageRecord:
         "cards": [*_metric_cards(report.metrics), *_total_cards(graphs)],
         "layers": layer_rows(graphs),
         **_placed(graphs),
+        "calibration": calibration_record(report.calibration),
         "sensitivity": report.sensitivity,
+        "generation": list(report.generation),
+        "sharding": sharding_record(report.sharding),
+        "routing": routing_record(report.routing),
         "studies": [study_record(study) for study in report.studies],
         "figures": [figure for records in report.sweeps for figure in sweep_figures(records)],
         "hardware": _hardware(report.hardware),
@@ -154,10 +167,11 @@ def _figure(name: str, records: Sequence[Mapping[str, Any]]) -> PageRecord:
     sweep = SWEEPS[name]
     curves = [curve for curve in sweep_curves(name, records) if curve.x]
     return {
-        "title": name.replace("_", " "),
+        "title": f"Accuracy over {sweep.label}",
         "x": sweep.label,
         "y": "accuracy",
         "is_log": name == "lora_rank",
+        "levels": baseline_levels(name, records),
         "curves": [
             {"label": c.label, "points": list(zip(c.x, c.mean, c.low, c.high, strict=True))}
             for c in curves
@@ -173,7 +187,7 @@ def _hardware(given: Mapping[str, Any] | HardwareBuild | None) -> PageRecord | N
     if given is None:
         return None
     if not isinstance(given, Mapping):
-        given = pipeline_records(given.lowered.design, given.verdict, given.area)
+        given = pipeline_records(given.lowered.design, given.verdict, given.area, given.routed)
     stages, streams = given.get("stages", ()), given.get("streams", ())
     names = [*given.get("inputs", ()), *(s["stage"] for s in stages), *given.get("outputs", ())]
     number = {name: i for i, name in enumerate(names)}
@@ -181,7 +195,20 @@ def _hardware(given: Mapping[str, Any] | HardwareBuild | None) -> PageRecord | N
     edges = [(number[s["source"]], number[s["target"]]) for s in streams]
     slowest = given.get("bottleneck")
     lines = [_stage_lines(name, rows.get(name), is_slowest=name == slowest) for name in names]
-    return {**given, "boxes": names, "layout": place(lines, edges)}
+    told = {"stages": [_written(s) for s in stages], "inputs": _ports(given.get("inputs", {}))}
+    return {**given, **told, "boxes": names, "layout": place(lines, edges)}
+
+
+def _written(stage: Mapping[str, Any]) -> PageRecord:
+    """A stage, its format and shape in the notation of the page."""
+    ways = {"format": format_text, "shape": shape_text}
+    return {**stage, **{key: way(str(stage[key])) for key, way in ways.items() if key in stage}}
+
+
+def _ports(inputs: Any) -> Any:
+    if not isinstance(inputs, Mapping):
+        return inputs
+    return {n: {**p, "format": format_text(str(p.get("format", "")))} for n, p in inputs.items()}
 
 
 def _stage_lines(
@@ -190,7 +217,7 @@ def _stage_lines(
     if stage is None:
         return (name,)
     if "depth" in stage:
-        return (name, stage["module"], f"{stage['depth']} beats deep")
+        return (name, stage["module"], f"{stage['depth']:,} beats deep")
     multipliers = stage["multipliers"]
-    pace = f"{stage['cycles']} cycles" + (f" · {multipliers} mult" if multipliers else "")
+    pace = f"{stage['cycles']:,} cycles" + (f" · {multipliers:,} mult" if multipliers else "")
     return (name, stage["module"], pace, *(["bottleneck"] if is_slowest else []))

@@ -24,7 +24,17 @@ from chop.actions.trials import (
 from chop.errors import DataError, MissingDependencyError
 from chop.nn.quantizers.formats import FORMATS
 from chop.registry import suggest
-from chop.report.curves import Axes, Curve, draw_curves, make_curve, pyplot, save_figure
+from chop.report.curves import (
+    COLOURS,
+    Axes,
+    Curve,
+    draw_curves,
+    end_at_one,
+    legend_below,
+    make_curve,
+    pyplot,
+    save_figure,
+)
 
 Study = Mapping[str, Any]
 FLOAT = "float"
@@ -74,23 +84,17 @@ def draw_best_so_far(
 ) -> list[Path]:
     """Draw a curve for each label (a sampler, a precision): the best so far over the trials.
 
-    Without an objective it is the first of the first study; without a title the best is stated.
+    Without an objective it is the first of the first study.
     """
     first = next((_several(given)[0] for given in studies.values()), None)
     if first is None:
         raise DataError(f"draw_best_so_far: there is no study to draw in '{path}'.")
     chosen = objective or next(iter(first["objectives"]))
     curves = [curve for curve in best_curves(studies, chosen) if curve.x]
-    finding = title or _finding(curves, chosen, _direction(first, chosen))
-    return draw_curves(path, curves, Axes(finding, "trials", f"best {chosen} so far", levels))
-
-
-def _finding(curves: Sequence[Curve], objective: str, direction: str) -> str:
-    if not curves:
-        return f"no trial has a value of {objective}"
-    choose = max if direction == "maximize" else min
-    best = choose(curves, key=lambda curve: curve.mean[-1])
-    return f"{best.label} is best: {objective} {best.mean[-1]:.4f} after {best.x[-1]:g} trials"
+    way = "higher" if _direction(first, chosen) == "maximize" else "lower"
+    shown = title or f"Best {chosen} so far ({way} is better)"
+    axes = Axes(shown, "trials", f"best {chosen} so far", levels, is_stepped=True)
+    return draw_curves(path, curves, axes)
 
 
 def draw_compression(
@@ -123,9 +127,9 @@ def front_rows(study: Study, x: str, y: str) -> list[dict[str, Any]]:
 
 
 _PLACES: dict[str, dict[str, Any]] = {
-    "infeasible": {"marker": "x", "color": "tab:red", "alpha": 0.6},
-    "beaten": {"marker": "o", "color": "tab:grey", "alpha": 0.5},
-    "front": {"marker": "o", "color": "tab:blue"},
+    "infeasible": {"marker": "x", "color": COLOURS[4], "alpha": 0.6},
+    "beaten": {"marker": "o", "color": COLOURS[7], "alpha": 0.5},
+    "front": {"marker": "o", "color": COLOURS[0]},
 }
 
 
@@ -152,15 +156,18 @@ def draw_pareto(
     figure, plane = pyplot().subplots(figsize=(7.0, 4.4), layout="constrained")
     for place, style in _PLACES.items():
         own = sorted((r[x], r[y]) for r in rows if r["place"] == place)
-        line = "-" if place == "front" else ""
+        corners = "steps-post" if study["objectives"].get(x) == "minimize" else "steps-pre"
+        line = {"linestyle": "-", "drawstyle": corners} if place == "front" else {"linestyle": ""}
         if own:
-            plane.plot(*zip(*own, strict=True), linestyle=line, label=place, **style)
+            plane.plot(*zip(*own, strict=True), label=place, **line, **style)
     for name, where in (points or {}).items():
         plane.plot(*where, marker="*", markersize=12, linestyle="", label=name)
     found = sum(r["place"] == "front" for r in rows)
-    plane.set(title=title or f"{found} of {len(rows)} trials are on the front", xlabel=x, ylabel=y)
+    shown = title or f"Pareto front of {y} and {x}: {found} of {len(rows)} trials"
+    plane.set(title=shown, xlabel=x, ylabel=y)
+    end_at_one(plane, y)
     plane.grid(alpha=0.3)
-    plane.legend()
+    legend_below(figure, plane)
     return save_figure(path, figure, rows)
 
 
@@ -229,12 +236,10 @@ def draw_importance(
     rows = importance(study, chosen)
     shown = rows[:most][::-1]
     figure, plane = _bars(len(shown))
-    plane.barh([r["parameter"] for r in shown], [r["importance"] for r in shown])
-    first = rows[0]
-    plane.set(
-        title=f"{first['parameter']} explains {first['importance']:.0%} of the spread of {chosen}",
-        xlabel="share of the spread",
-    )
+    shares = [r["importance"] for r in shown]
+    plane.barh([r["parameter"] for r in shown], shares, color=COLOURS[0])
+    figure.suptitle(f"How much of the spread of {chosen} each parameter explains")
+    plane.set(xlabel="share of the spread")
     return save_figure(path, figure, rows)
 
 
@@ -302,7 +307,7 @@ def draw_precision_map(
         plane.set_yticks(list(places), [row["layer"] for row in rows])
     plane.invert_yaxis()
     most, count = Counter(row["format"] for row in rows).most_common(1)[0]
-    finding = f"trial {trial['number']}: {most} in {count} of {len(rows)} layers"
+    finding = f"Formats of trial {trial['number']}: {most} in {count} of {len(rows)} layers"
     plane.set(xlabel="width of the weight, bits")
     figure.suptitle(title or finding)  # over the names of the layers too, which can be long
     figure.legend(loc="outside lower center", ncols=4)
@@ -342,14 +347,17 @@ def draw_format_counts(path: str | Path, study: Study, *, best: int = 10) -> lis
         raise DataError(f"study '{study['name']}': no trial names the format of a layer.")
     figure, plane = _bars(len(rows))
     places = range(len(rows))
-    plane.barh([i - 0.2 for i in places], [r["all"] for r in rows], 0.4, label="all trials")
-    plane.barh([i + 0.2 for i in places], [r["best"] for r in rows], 0.4, label=f"best {best}")
+    for shift, key, label, colour in (
+        (-0.2, "all", "all trials", COLOURS[7]),
+        (0.2, "best", f"best {best}", COLOURS[0]),
+    ):
+        plane.barh(
+            [i + shift for i in places], [r[key] for r in rows], 0.4, label=label, color=colour
+        )
     plane.set_yticks(list(places), [row["format"] for row in rows])
     plane.invert_yaxis()
-    first = max(rows, key=lambda row: row["best"])
-    finding = f"{first['format']} is in {first['best']:.0%} of the layers of the best {best} trials"
-    plane.set(title=finding, xlabel="share of layers")
-    plane.legend()
+    plane.set(title="Formats that layers were given", xlabel="share of layers")
+    legend_below(figure, plane)
     return save_figure(path, figure, rows)
 
 
@@ -362,5 +370,4 @@ def _bars(count: int) -> tuple[Any, Any]:
 
 def _colours(names: Sequence[str]) -> dict[str, Any]:
     """A colour for each format, the same in every figure that has the same formats."""
-    palette = pyplot().get_cmap("tab20").colors
-    return {name: palette[i % len(palette)] for i, name in enumerate(sorted(set(names)))}
+    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(sorted(set(names)))}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from chop.actions.readers import check_sweep
-from chop.actions.sweeps import AFTER, BEFORE, SWEEPS, Sweep
+from chop.actions.sweeps import AFTER, BASELINE, BEFORE, SWEEPS, Sweep
 from chop.errors import ConfigError
 from chop.report.curves import Axes, Curve, draw_curves, make_curve
 
@@ -35,6 +36,12 @@ def sweep_curves(name: str, records: Sequence[Mapping[str, Any]]) -> list[Curve]
     return curves
 
 
+def baseline_levels(name: str, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The accuracy before compression, where the records have it: their mean over the seeds."""
+    found = {r["seed"]: r[BASELINE] for r in records if r["sweep"] == name and BASELINE in r}
+    return {"uncompressed": statistics.fmean(found.values())} if found else {}
+
+
 def _variants(sweep: Sweep, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     combined = itertools.product(*sweep.variants.values())
     named = [dict(zip(sweep.variants, each, strict=True)) for each in combined]
@@ -48,22 +55,16 @@ def draw_sweep(
     title: str | None = None,
     levels: Mapping[str, float] | None = None,
 ) -> list[Path]:
-    """Draw a sweep's records; `levels` are accuracies to compare with, such as the float model's.
+    """Draw a sweep's records; `levels` are accuracies to compare with, such as another model's.
 
-    Without a title the figure's states the best result and where it is.
+    Without levels the accuracy before compression is one, where the records have it.
     """
     sweep = SWEEPS[name]
     check_sweep(list(records), f"draw_sweep '{name}'", ConfigError)
     curves = sweep_curves(name, records)
     if not any(curve.x for curve in curves):
         raise ConfigError(f"draw_sweep '{name}': none of {len(records)} records is of this sweep.")
-    finding = title or _finding(curves, sweep)
-    axes = Axes(finding, sweep.label, "accuracy", levels, log_x=name == "lora_rank")
+    shown = title or f"Accuracy over {sweep.label}"
+    compared = levels if levels is not None else baseline_levels(name, records)
+    axes = Axes(shown, sweep.label, "accuracy", compared, log_x=name == "lora_rank")
     return draw_curves(path, curves, axes)
-
-
-def _finding(curves: Sequence[Curve], sweep: Sweep) -> str:
-    rows = [row for curve in curves for row in curve.rows]
-    best = max(rows, key=lambda row: row["mean"])
-    place = f"{sweep.axis.replace('_', ' ')} {best['x']:g}"
-    return f"{best['curve']} is best: {best['mean']:.4f} at {place}"

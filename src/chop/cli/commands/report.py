@@ -11,6 +11,7 @@ from chop import files
 from chop.actions.readers import check_hardware, check_sensitivity, check_study, check_sweep
 from chop.actions.records import read_records
 from chop.cli.commands.quantize import SENSITIVITY
+from chop.cli.commands.run_results import calibration_tables, other_runs, stored_metrics
 from chop.cli.configs import ReportConfig
 from chop.cli.data import load_data
 from chop.cli.failures import UsageError
@@ -28,6 +29,7 @@ def run(config: ReportConfig, session: Session) -> dict[str, Any]:
     names = {"before": config.before, "after": config.model}
     given = {label: name for label, name in names.items() if name is not None}
     graphs, metrics = {}, {}
+    stored = stored_metrics(config.before, config.model)
     with session.console.progress("report"):
         for label, name in given.items():
             chosen = dataclasses.replace(config, model=name)
@@ -36,22 +38,30 @@ def run(config: ReportConfig, session: Session) -> dict[str, Any]:
             graphs[label if len(given) > 1 else "model"] = load_graph(chosen, source, data)
             if data is not None:
                 first, last = (list(graphs.values())[i] for i in (0, -1))
-                metrics[label] = measure(last, data, chosen, first)[config.metric]
+                metrics[label] = measure(last, data, chosen, first)[config.measure]
         if not graphs:
             raise UsageError("report: give a model, and --before to compare it with another.")
         report = Report(
             title=config.title or f"MASE report: {config.model}",
             graphs=graphs,
-            metrics={config.metric: list(metrics.values())} if metrics else {},
+            metrics={**stored, **_measured(config.measure, metrics)},
             studies=[_study(Path(name)) for name in config.studies],
             sweeps=[_sweep(Path(name)) for name in config.sweeps],
             hardware=_hardware(config.hardware),
             sensitivity=_sensitivity(config.model),
+            calibration=calibration_tables(config.model),
+            routing=_routing(config.hardware),
+            **other_runs(config.runs),
         )
         page = write_report(session.folder / PAGE, report)
     size = page.stat().st_size
     session.console.say(f"{config.out / PAGE}: {size / 1e6:.2f} MB, opens without a network")
-    return {"page": str(config.out / PAGE), "bytes": size, "metrics": metrics}
+    told = {"metrics": metrics} if metrics or not stored else {"stored_metrics": stored}
+    return {"page": str(config.out / PAGE), "bytes": size, **told}
+
+
+def _measured(metric: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {metric: list(values.values())} if values else {}
 
 
 def read_json(folder: Path, name: str) -> Mapping[str, Any]:
@@ -82,6 +92,14 @@ def _sensitivity(name: str | None) -> Mapping[str, Any] | None:
         return None
     told = read_json(Path(name), SENSITIVITY)
     return check_sensitivity(told, f"{name}/{SENSITIVITY}", UsageError)
+
+
+def _routing(name: str | None) -> Mapping[str, Any] | None:
+    """Of the parts that the design was routed for, the one that reached the highest clock."""
+    if name is None:
+        return None
+    found = [read_json(f, "") for f in sorted(Path(name).glob("hardware/route/*/route.json"))]
+    return max(found, key=lambda told: told.get("mhz", 0), default=None)
 
 
 def _hardware(name: str | None) -> Mapping[str, Any] | None:

@@ -12,8 +12,8 @@ export function niceTicks(low, high, wanted = WANTED) {
   return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
 }
 
-/** A scale from values to pixels; `isLog` for one that doubles. */
-export function scale(values, from, to, { isLog = false, pad = 0.05, ticks = WANTED } = {}) {
+/** A scale from values to pixels; `isLog` for one that doubles. It ends at `limits` where values do. */
+export function scale(values, from, to, { isLog = false, pad = 0.05, ticks = WANTED, limits = null } = {}) {
   const forward = isLog ? Math.log2 : (v) => v;
   let low = Math.min(...values);
   let high = Math.max(...values);
@@ -21,7 +21,9 @@ export function scale(values, from, to, { isLog = false, pad = 0.05, ticks = WAN
   let [a, b] = [forward(low), forward(high)];
   const room = (b - a) * pad;
   [a, b] = [a - room, b + room];
+  if (limits) [a, b] = [Math.max(a, limits[0]), Math.min(b, limits[1])];
   const at = (value) => from + ((forward(value) - a) / (b - a)) * (to - from);
+  at.ends = [a, b];
   at.ticks = isLog
     ? niceTicks(a, b, ticks).filter(Number.isInteger).map((v) => 2 ** v)
     : niceTicks(a, b, ticks);

@@ -2,16 +2,16 @@
 
 import { scale } from "./axes.js";
 import { h, s } from "./dom.js";
-import { digits } from "./format.js";
+import { digits, isShare, named } from "./format.js";
 import { hideTip, showTip } from "./tooltip.js";
 
-const MARGIN = { left: 62, right: 14, top: 10, bottom: 44 };
+const MARGIN = { left: 70, right: 14, top: 10, bottom: 44 };
 const REACH = 40; // pixels from the pointer at which a point answers
 const HEIGHT = 300;
 
 /**
  * A chart. A series has `label`, `colour`, `points` ({x, y, low, high, title, facts, isFaint}), and
- * `shape`: "line", "steps" or "points". `levels` are dashed horizontals, by name.
+ * `shape`: "line", "steps" (across, then up), "risers" (up, then across) or "points". `levels` are dashed horizontals, by name.
  */
 export class Chart {
   constructor({ title, x, y, series, levels = {}, isLog = false, onpick }) {
@@ -41,9 +41,11 @@ export class Chart {
       h("li", {}, h("span", { class: "swatch", style: { "--c": colour } }), label)));
     if (!points.length) return;
     const wide = Math.max(3, Math.floor(width / 90));
-    this.toX = scale(points.map((p) => p.x), MARGIN.left, width - MARGIN.right, { isLog: this.isLog, pad: 0.03, ticks: wide });
+    const across = points.map((p) => p.x);
     const heights = [...points.flatMap((p) => [p.y, p.low ?? p.y, p.high ?? p.y]), ...Object.values(this.levels)];
-    this.toY = scale(heights, HEIGHT - MARGIN.bottom, MARGIN.top, { pad: 0.06 });
+    const limits = (name, values) => (isShare(name, values) ? [0, 1] : null);
+    this.toX = scale(across, MARGIN.left, width - MARGIN.right, { isLog: this.isLog, pad: 0.03, ticks: wide, limits: limits(this.x, across) });
+    this.toY = scale(heights, HEIGHT - MARGIN.bottom, MARGIN.top, { pad: 0.06, limits: limits(this.y, heights) });
     this.cursor = s("circle", { class: "cursor", r: 7, visibility: "hidden" });
     this.svg.replaceChildren(this.axes(width), this.lines(width), ...drawn.map((each) => this.one(each)), this.cursor);
     this.places = drawn.flatMap((each) => each.points.map((p) => ({ ...p, label: each.label, px: this.toX(p.x), py: this.toY(p.y) })));
@@ -55,16 +57,21 @@ export class Chart {
     return s("g", {},
       this.toY.ticks.map((v) => s("g", {},
         s("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: this.toY(v), y2: this.toY(v) }),
-        s("text", { x: MARGIN.left - 8, y: this.toY(v) + 4, "text-anchor": "end" }, digits(v, 5)))),
-      this.toX.ticks.map((v) => s("text", { x: this.toX(v), y: bottom + 18, "text-anchor": "middle" }, digits(v, 5))),
+        s("text", { x: MARGIN.left - 8, y: this.toY(v) + 4, "text-anchor": "end" }, this.tick(this.y, v)))),
+      this.toX.ticks.map((v) => s("text", { x: this.toX(v), y: bottom + 18, "text-anchor": "middle" }, this.tick(this.x, v))),
       s("text", { class: "title", x: (MARGIN.left + width - MARGIN.right) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, this.x),
       s("text", { class: "title", transform: `translate(13 ${(MARGIN.top + bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, this.y));
+  }
+
+  /** A number at an axis: per cent where the quantity is a share. */
+  tick(name, value) {
+    return isShare(name, [value]) ? `${digits(100 * value, 4)}\u202f%` : digits(value, 5);
   }
 
   lines(width) {
     return s("g", { style: { "--c": "var(--muted)" } }, Object.entries(this.levels).map(([name, value]) => s("g", {},
       s("line", { class: "line dashed", x1: MARGIN.left, x2: width - MARGIN.right, y1: this.toY(value), y2: this.toY(value) }),
-      s("text", { x: width - MARGIN.right, y: this.toY(value) - 5, "text-anchor": "end" }, name))));
+      s("text", { class: "level", x: MARGIN.left + 6, y: this.toY(value) + (this.toY(value) < MARGIN.top + 16 ? 14 : -5) }, `${name} ${this.say(this.y, value)}`))));
   }
 
   one({ colour, points, shape = "line", size = 4 }) {
@@ -73,6 +80,7 @@ export class Chart {
     if (points.some((p) => p.low !== undefined && p.low !== p.high)) parts.push(s("path", { class: "band", d: this.band(points) }));
     if (shape === "line") parts.push(s("path", { class: "line", d: `M${at.map((p) => p.join(" ")).join("L")}` }));
     if (shape === "steps") parts.push(s("path", { class: "line", d: at.map(([x, y], i) => (i ? `H${x}V${y}` : `M${x} ${y}`)).join("") }));
+    if (shape === "risers") parts.push(s("path", { class: "line", d: at.map(([x, y], i) => (i ? `V${y}H${x}` : `M${x} ${y}`)).join("") }));
     const dots = points.map((p, i) => s("circle", {
       class: `dot${p.isFaint ? " faint" : ""}${p.key !== undefined && p.key === this.marked ? " marked" : ""}`,
       cx: at[i][0], cy: at[i][1], r: p.isFaint ? size - 0.6 : size,
@@ -105,12 +113,16 @@ export class Chart {
     this.cursor.setAttribute("cy", place.py);
     this.cursor.setAttribute("visibility", "visible");
     const frame = this.svg.getBoundingClientRect();
-    const facts = place.facts ?? [[this.x, digits(place.x, 5)], [this.y, digits(place.y, 5)], ...this.spread(place)];
+    const facts = place.facts ?? [[this.x, this.say(this.x, place.x)], [this.y, this.say(this.y, place.y)], ...this.spread(place)];
     showTip(frame.left + place.px, frame.top + place.py, place.title ?? place.label, facts);
   }
 
+  say(name, value) {
+    return isShare(name, [value]) ? named(name, value) : digits(value, 5);
+  }
+
   spread({ low, high }) {
-    return low !== undefined && low !== high ? [["lowest, highest", `${digits(low, 4)}, ${digits(high, 4)}`]] : [];
+    return low !== undefined && low !== high ? [["lowest, highest", `${this.say(this.y, low)}, ${this.say(this.y, high)}`]] : [];
   }
 
   leave() {

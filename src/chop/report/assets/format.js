@@ -25,6 +25,9 @@ export function compact(value, unit = "") {
   return prefix || unit ? `${text}${NARROW}${prefix}${unit}` : text;
 }
 
+/** A count: with separators up to a million, in words of size from there. */
+export const count = (value) => (Number.isInteger(value) && Math.abs(value) >= 1e6 ? compact(value) : number(value));
+
 export const bytes = (value) => compact(value, "B");
 
 /** A share as per cent, with as many decimals as it needs near the ends. */
@@ -39,12 +42,42 @@ export const seconds = (value) =>
 
 export const shape = (sizes) => (sizes && sizes.length ? sizes.join("×") : "scalar");
 
+/** A width: `8 bits`, `4.25 bits`. */
+export const bitsText = (bits) => `${digits(bits, 4)}${NARROW}${bits === 1 ? "bit" : "bits"}`;
+
+/** Counts of four digits and more in a sentence, with separators. */
+export const separated = (words) => words.replace(/\d{4,}/g, (found) => number(Number(found)));
+
+const KIND_WORDS = {
+  placeholder: "input",
+  module_related_func: "layer",
+  module: "layer with state",
+  builtin_func: "arithmetic",
+  implicit_func: "shape and indexing",
+  get_attr: "parameter",
+  output: "output",
+};
+
+/** What people call a type of the IR. */
+export const kindWord = (type) => KIND_WORDS[type] ?? type;
+
+const SHARES = /(accuracy|sparsity|utilisation|agreement|share|f1)$/;
+
+/** Whether a quantity of this name is a share of one, as all these values are. */
+export const isShare = (name, values) => SHARES.test(name) && values.every((v) => typeof v !== "number" || (v >= 0 && v <= 1));
+
+/** A value of the named quantity: shares as per cent with two decimals, so that they align. */
+export function named(name, value) {
+  if (typeof value !== "number") return value === null || value === undefined ? "–" : String(value);
+  return isShare(name, [value]) ? `${(100 * value).toFixed(2)}${NARROW}%` : number(value);
+}
+
 /** How to write a value of a unit, as `UNITS` in records.py names them. */
 export const UNIT = {
   bytes,
   share,
   seconds,
-  number: (value) => (Number.isInteger(value) && Math.abs(value) >= 1e6 ? compact(value) : number(value)),
+  number: (value) => count(value),
 };
 
 /** Any value of a parameter or a setting. */

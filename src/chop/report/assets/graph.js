@@ -1,8 +1,9 @@
 // The graph: drawing, search, colours, selection and details brought together.
 
-import { COLOURINGS } from "./colour.js";
+import { COLOURINGS, bitsScale } from "./colour.js";
 import { choice, dropdown, h, s, section } from "./dom.js";
 import { Drawing, READABLE, arrowHead } from "./drawing.js";
+import { kindWord } from "./format.js";
 import { blockDetails, graphDetails, nodeDetails } from "./inspector.js";
 import { Minimap } from "./minimap.js";
 import { Viewport } from "./viewport.js";
@@ -19,15 +20,21 @@ function blockNodes(blocks, nodes) {
     const zeros = weights.reduce((total, n) => total + (n.sparsity ?? 0) * n.parameters, 0);
     return {
       name, type: { placeholders: "placeholder", outputs: "output" }[name] ?? "module",
-      format: weights[0]?.format, sparsity: stored ? zeros / stored : undefined,
+      format: weights[0]?.format, format_bits: weights[0]?.format_bits, sparsity: stored ? zeros / stored : undefined,
       parameters: sum(members, "parameters"), bytes: sum(members, "bytes"), flops: sum(members, "flops"),
     };
   });
 }
 
+/** By precision, unless every node of every graph has the same. */
+function firstColouring(graphs) {
+  const widths = new Set(graphs.flatMap((graph) => graph.nodes.map((n) => n.format_bits).filter(Boolean)));
+  return widths.size > 1 ? "precision" : "kind";
+}
+
 export class GraphView {
   constructor(data, selection) {
-    Object.assign(this, { data, selection, which: data.graphs.length - 1, level: "nodes", colouring: "type", query: "", hit: -1 });
+    Object.assign(this, { data, selection, which: data.graphs.length - 1, level: "nodes", colouring: firstColouring(data.graphs), query: "", hit: -1 });
     this.canvas = s("svg", { class: "canvas", tabindex: "0", role: "application", "aria-label": "Graph of the model. Arrow keys go from node to node." });
     this.view = new Viewport(this.canvas, () => this.moved());
     this.minimap = new Minimap(this.view);
@@ -67,8 +74,8 @@ export class GraphView {
       zoomButton("Zoom out", "−", () => this.view.zoom(1 / 1.4)),
       zoomButton("Fit the whole graph", "⤢", () => this.view.fit()));
     const hint = h("span", { class: "hint" }, "click, then scroll to zoom");
-    this.stage = h("div", { class: "stage" }, this.canvas, zoom, this.legend, this.minimap.element, hint, this.said);
-    return h("div", { class: "workbench" }, this.stage, this.details);
+    this.stage = h("div", { class: "stage" }, this.canvas, zoom, this.minimap.element, hint, this.said);
+    return h("div", { class: "workbench" }, h("div", { class: "board" }, this.stage, this.legend), this.details);
   }
 
   listen() {
@@ -129,7 +136,8 @@ export class GraphView {
     this.colours = this.items.map(meaning.colourOf);
     this.drawing.colour(this.colours);
     this.drawMap();
-    this.legend.replaceChildren(h("strong", {}, title), meaning.ends ? this.rampLegend(meaning.ends) : this.keyLegend(meaning.keys));
+    const scale = meaning.hasBits ? bitsScale() : null;
+    this.legend.replaceChildren(...[h("strong", {}, title), scale, meaning.ends ? this.rampLegend(meaning.ends) : this.keyLegend(meaning.keys)].filter(Boolean));
   }
 
   rampLegend(ends) {
@@ -180,7 +188,7 @@ export class GraphView {
   find(query) {
     this.query = query;
     const words = query.toLowerCase().split(/\s+/).filter(Boolean);
-    const about = (item) => [item.name, item.target, item.op, item.type, item.format, item.hardware?.module].join(" ").toLowerCase();
+    const about = (item) => [item.name, item.target, item.op, kindWord(item.type), item.type, item.format, item.hardware?.module].join(" ").toLowerCase();
     this.found = words.length ? this.items.flatMap((item, i) => (words.every((w) => about(item).includes(w)) ? [i] : [])) : [];
     this.hit = -1;
     this.canvas.classList.toggle("searching", words.length > 0);

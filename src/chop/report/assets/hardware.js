@@ -2,7 +2,7 @@
 
 import { factList, h, s, section } from "./dom.js";
 import { arrowHead, boxElement, columnPath, routePath } from "./drawing.js";
-import { digits, number, shape, share } from "./format.js";
+import { digits, number, separated, shape, share } from "./format.js";
 import { Table } from "./table.js";
 import { hideTip, showTip } from "./tooltip.js";
 
@@ -14,7 +14,7 @@ function tellStage(stage) {
     ["cycles per tensor", number(stage.cycles)], ["busy", share(stage.utilisation)],
     ["multipliers", stage.multipliers ? number(stage.multipliers) : undefined],
     ["memory", stage.memory_bits ? `${number(stage.memory_bits)} bits` : undefined],
-    ["depth", stage.depth ? `${stage.depth} beats` : undefined],
+    ["depth", stage.depth ? `${number(stage.depth)} beats` : undefined],
   ];
 }
 
@@ -44,9 +44,9 @@ function diagram({ boxes, layout, stages, streams, bottleneck }) {
     arrowHead(ARROW), arrows, widths, drawn);
 }
 
-function pace({ summary, bottleneck, interval, stages, area }) {
+function pace({ summary, bottleneck, interval, stages, area, routed }) {
   const multipliers = stages.reduce((sum, stage) => sum + stage.multipliers, 0);
-  const cells = area ? ["lut", "ff", "dsp", "lutram", "bram"].map((name) => [name.toUpperCase(), number(area[name])]) : [];
+  const cells = area ? ["lut", "ff", "dsp", "lutram", "bram"].map((name) => [name.toUpperCase(), area[name] ? number(area[name]) : undefined]) : [];
   return factList([
     ["bottleneck", h("strong", {}, bottleneck)],
     ["folding bound", `${number(interval)} cycles per tensor`],
@@ -57,7 +57,25 @@ function pace({ summary, bottleneck, interval, stages, area }) {
     ["multipliers", number(multipliers)],
     ...cells,
     ["device family", area?.family],
+    ...onThePart(routed),
   ]);
+}
+
+/** What place and route found: clock, cells in use, the stages of the slowest path. */
+function onThePart(routed) {
+  if (!routed) return [];
+  const used = Object.entries(routed.used).map(([kind, count]) => [`${kind.toUpperCase()} in use`, `${number(count)} of ${number(routed.available[kind])}`]);
+  const stages = [...new Set(routed.path.map((step) => step.stage))].join(" → ");
+  const slowest = routed.path.reduce((a, b) => (b.nanoseconds > a.nanoseconds ? b : a), { nanoseconds: 0 });
+  return [
+    ["part", `${routed.part} (${routed.device})`],
+    ["routed clock", `${digits(routed.mhz)} MHz (${Object.values(routed.clocks).map(digits).join(", ")} by seed)`],
+    ["tensors per second", number(Math.round(routed.tensors_per_second))],
+    ...used,
+    ["slowest path", stages ? `${stages}; most of it ${slowest.where}` : undefined],
+    ["netlist", routed.simulated || "not simulated"],
+    ["bitstream", routed.bitstream],
+  ];
 }
 
 function stageTable(stages, bottleneck) {
@@ -72,8 +90,8 @@ function stageTable(stages, bottleneck) {
       { title: "Cycles", kind: "num", value: (r) => r.cycles, cell: (r) => number(r.cycles) },
       { title: "Busy", kind: "num", value: (r) => r.utilisation, cell: (r) => share(r.utilisation) },
       { title: "FIFO", kind: "num", value: (r) => r.depth, cell: (r) => (r.depth ? number(r.depth) : "") },
-      { title: "Multipliers", kind: "num", value: (r) => r.multipliers, cell: (r) => number(r.multipliers) },
-      { title: "Memory bits", kind: "num", value: (r) => r.memory_bits, cell: (r) => number(r.memory_bits) },
+      { title: "Multipliers", kind: "num", value: (r) => r.multipliers || undefined, cell: (r) => (r.multipliers ? number(r.multipliers) : "") },
+      { title: "Memory bits", kind: "num", value: (r) => r.memory_bits || undefined, cell: (r) => (r.memory_bits ? number(r.memory_bits) : "") },
     ],
   }).element;
 }
@@ -83,7 +101,7 @@ export function hardwareSection(hardware) {
   const { verdict, stages, bottleneck, inputs } = hardware;
   const ports = Object.entries(inputs ?? {}).map(([name, { shape: sizes, format }]) => `${name} ${shape(sizes)} ${format}`);
   const told = verdict
-    ? h("p", { class: verdict.is_exact ? "verdict" : "verdict wrong" }, verdict.text)
+    ? h("p", { class: verdict.is_exact ? "verdict" : "verdict wrong" }, separated(verdict.text))
     : h("p", { class: "note" }, "Not simulated.");
   const picture = h("div", { class: "panel blocks", tabindex: "0", role: "region", "aria-label": "Block diagram" }, diagram(hardware));
   const side = h("div", { class: "panel pad stack" }, told, pace(hardware), h("p", { class: "note" }, ports.join("; ")));

@@ -2,7 +2,7 @@
 
 import { histogramOf } from "./bars.js";
 import { factList, h } from "./dom.js";
-import { bytes, compact, digits, number, shape, share, text } from "./format.js";
+import { bytes, count, digits, kindWord, number, shape, share, text } from "./format.js";
 
 function valueTable(title, values) {
   if (!values?.length) return [];
@@ -66,18 +66,17 @@ function changes(node, other, labels) {
 
 /** The details of a node: `links` are its neighbours, `other` the same node of the other graph. */
 export function nodeDetails(node, links, other, labels, go) {
-  const chips = [node.op, node.type, node.format].filter(Boolean);
+  const chips = [node.op, kindWord(node.type), node.format].filter(Boolean);
   return [
     h("h2", { tabindex: "-1" }, node.name),
     h("div", { class: "chips" }, [...new Set(chips)].map((chip) => h("span", { class: "chip" }, chip))),
     factList([
-      ["kind", node.kind],
-      ["target", node.target !== node.name ? h("code", {}, node.target) : undefined],
+      ["path", node.target !== node.name ? h("code", {}, node.target) : undefined],
       ["in module", node.module ? h("code", {}, node.module) : undefined],
       ["parameters", node.parameters && number(node.parameters)],
       ["stored", node.bytes && `${bytes(node.bytes)} (${digits(node.bits, 4)} bits each)`],
-      ["FLOPs", node.flops && compact(node.flops)],
-      ["MACs", node.macs && compact(node.macs)],
+      ["FLOPs", node.flops && count(node.flops)],
+      ["MACs", node.macs && count(node.macs)],
       ["bytes moved", node.bytes_moved && bytes(node.bytes_moved)],
     ]),
     ...changes(node, other, labels),
@@ -88,6 +87,8 @@ export function nodeDetails(node, links, other, labels, go) {
     ...pairs("Settings", node.settings),
     ...linkList("Reads from", links.inputs, go),
     ...linkList("Read by", links.users, go),
+    h("h3", {}, "In the IR"),
+    factList([["MASE type", h("code", {}, node.type)], ["FX node", h("code", {}, node.kind)]]),
   ];
 }
 
@@ -100,7 +101,7 @@ export function blockDetails(block, members, show, go) {
       ["nodes", number(members.length)],
       ["parameters", block.parameters && number(block.parameters)],
       ["stored", block.bytes && bytes(block.bytes)],
-      ["FLOPs", block.flops && compact(block.flops)],
+      ["FLOPs", block.flops && count(block.flops)],
       ["sparsity", block.sparsity !== undefined ? share(block.sparsity) : undefined],
     ]),
     h("p", {}, h("button", { class: "button", type: "button", onclick: show, style: { "margin-top": "12px" } }, "Show its nodes")),
@@ -121,7 +122,7 @@ export function graphDetails(graph) {
       ["stored", totals.parameters ? bytes(totals.bytes) : undefined],
       ["bits per weight", totals.bits ? digits(totals.bits) : undefined],
       ["weight sparsity", totals.sparsity !== null ? share(totals.sparsity) : undefined],
-      ["FLOPs", totals.flops ? compact(totals.flops) : undefined],
+      ["FLOPs", totals.flops ? count(totals.flops) : undefined],
     ]),
     h("h3", {}, "Getting around"),
     factList([

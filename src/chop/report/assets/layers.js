@@ -1,7 +1,7 @@
 // The table of layers: one graph, or two side by side.
 
 import { h, section } from "./dom.js";
-import { bytes, compact, digits, number, share } from "./format.js";
+import { bytes, count, digits, number, share } from "./format.js";
 import { Table } from "./table.js";
 
 const FACT_COLUMNS = [
@@ -10,10 +10,13 @@ const FACT_COLUMNS = [
   ["bytes", "Stored", "num", bytes],
   ["sparsity", "Sparsity", "num", share],
   ["parameters", "Parameters", "num", number],
-  ["flops", "FLOPs", "num", compact],
+  ["flops", "FLOPs", "num", count],
 ];
 
 const factOf = (row, key) => (row.after ?? row.before)[key];
+
+/** Whether a fact tells something: that no weight is zero, of every layer, does not. */
+const tells = (layers, key) => layers.some((row) => [row.before, row.after].some((side) => (key === "sparsity" ? side?.[key] : side?.[key] !== undefined)));
 
 function factColumn([key, title, kind, show]) {
   const cell = (row) => {
@@ -37,12 +40,13 @@ export function layersSection(data, selection) {
   const columns = [
     { title: "Layer", kind: "mono", value: (row) => row.name },
     { title: "Op", kind: "mono", value: (row) => row.op },
-    ...FACT_COLUMNS.filter(([key]) => layers.some((row) => factOf(row, key) !== undefined)).map(factColumn),
+    ...FACT_COLUMNS.filter(([key]) => tells(layers, key)).map(factColumn),
     ...(isPair ? [{ title: "State", value: stateOf }] : []),
   ];
   const only = h("input", { type: "checkbox", onchange: () => { table.keep = (row) => !only.checked || row.is_changed; table.draw(); } });
   const table = new Table({
     label: "layers", columns, rows: layers, nameOf: (row) => row.name,
+    isEmpty: (row) => factOf(row, "parameters") === undefined, emptyWords: "more that store no weights",
     extra: isPair ? [h("label", { class: "label" }, only, "changed only")] : [],
     onpick: (row) => {
       selection.set(row.name, { isMoving: true });

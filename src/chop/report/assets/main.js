@@ -1,11 +1,14 @@
 // Builds the page from its records.
 
 import { cardsRow } from "./cards.js";
+import { comparisonSection } from "./comparison.js";
 import { h } from "./dom.js";
 import { GraphView } from "./graph.js";
 import { hardwareSection } from "./hardware.js";
 import { layersSection } from "./layers.js";
 import { provenanceSection } from "./provenance.js";
+import { routingSection } from "./routing.js";
+import { calibrationSection, generationSection, shardingSection } from "./runs.js";
 import { Selection } from "./selection.js";
 import { sensitivitySection } from "./sensitivity.js";
 import { studiesSection } from "./studies.js";
@@ -18,12 +21,17 @@ const selection = new Selection();
 const graphView = data.graphs ? new GraphView(data, selection) : null;
 
 const SECTIONS = [
+  data.comparison && comparisonSection(data.comparison),
   graphView?.element,
   data.layers && layersSection(data, selection),
+  data.calibration && calibrationSection(data.calibration),
   data.sensitivity && sensitivitySection(data.sensitivity),
   data.studies && studiesSection(data.studies),
   data.figures && sweepsSection(data.figures),
+  data.generation && generationSection(data.generation),
+  data.sharding && shardingSection(data.sharding),
   data.hardware && hardwareSection(data.hardware),
+  data.routing && routingSection(data.routing),
   data.provenance && provenanceSection(data.provenance),
 ].filter(Boolean);
 

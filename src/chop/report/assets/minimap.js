@@ -3,6 +3,7 @@
 import { s } from "./dom.js";
 
 const MOST_WIDE = 190;
+const NARROW = 600; // pixels of the stage, below which the map is small
 const LEAST_BOX = 1.2; // pixels
 
 /** A map of `view`; `place` scales it to the height there is. */
@@ -18,7 +19,8 @@ export class Minimap {
 
   /** Draw the boxes of a layout in their colours. */
   draw(layout, colours, high) {
-    this.k = Math.min(MOST_WIDE / layout.width, (0.36 * high) / layout.height);
+    const isNarrow = this.view.frame.width < NARROW;
+    this.k = Math.min((isNarrow ? 0.45 : 1) * MOST_WIDE / layout.width, ((isNarrow ? 0.2 : 0.36) * high) / layout.height);
     const [width, height] = [layout.width * this.k, layout.height * this.k];
     this.element.setAttribute("width", width);
     this.element.setAttribute("height", height);

@@ -3,11 +3,11 @@
 import { Chart } from "./chart.js";
 import { series } from "./colour.js";
 import { dropdown, factList, h } from "./dom.js";
-import { number, seconds, text } from "./format.js";
+import { named, seconds, text } from "./format.js";
 
 const MOST = 12; // parameters in a tooltip
 
-const valueFacts = (trial) => Object.entries(trial.values ?? {}).map(([name, value]) => [name, number(value)]);
+const valueFacts = (trial) => Object.entries(trial.values ?? {}).map(([name, value]) => [name, named(name, value)]);
 
 function tipFacts(trial) {
   const parameters = Object.entries(trial.params ?? {});
@@ -59,7 +59,8 @@ export class ParetoChart {
     const done = trials.filter((t) => t.state === "complete" && typeof t.values?.[this.x] === "number" && typeof t.values?.[this.y] === "number");
     const point = (t) => trialPoint(t, t.values[this.x], t.values[this.y], !isBest.has(t.number));
     const best = done.filter((t) => isBest.has(t.number)).map(point).sort((a, b) => a.x - b.x);
-    const shape = this.names.length > 2 ? "points" : "line"; // a front of three objectives is no line in two
+    const corners = this.study.objectives[this.x] === "minimize" ? "steps" : "risers";
+    const shape = this.names.length > 2 ? "points" : corners; // a front of three objectives is no line in two
     const applied = done.filter((t) => t.number === this.study.applied).map(point);
     this.chart = new Chart({
       title: `Pareto front: ${best.length} of ${done.length} trials`, x: this.x, y: this.y,

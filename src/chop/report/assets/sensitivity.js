@@ -3,6 +3,7 @@
 import { ramp } from "./colour.js";
 import { h, section } from "./dom.js";
 import { digits, number } from "./format.js";
+import { scroller } from "./table.js";
 import { hideTip, showTip } from "./tooltip.js";
 
 const LIGHT_TEXT = 0.55; // beyond this part of the scale dark text is hard to read
@@ -43,5 +44,5 @@ export function sensitivitySection({ table, assignment = {}, bits, loss }) {
   const chosen = bits === undefined ? null : `Chosen: ${digits(bits)} bits a weight on average, predicted loss ${digits(loss, 3)} nats a row. `;
   return section("sensitivity", "Sensitivity",
     `${chosen ?? ""}What each format in each layer alone adds to the divergence from the float model, in nats a row; redder is worse, the outlined format is the chosen one.`,
-    h("div", { class: "panel scroll", tabindex: "0", role: "region", "aria-label": "Predicted loss of each layer in each format" }, map));
+    h("div", { class: "panel" }, scroller("Predicted loss of each layer in each format", map)));
 }

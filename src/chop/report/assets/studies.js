@@ -2,9 +2,9 @@
 
 import { shareBars } from "./bars.js";
 import { Chart } from "./chart.js";
-import { series } from "./colour.js";
+import { bitsColour, series } from "./colour.js";
 import { h, section } from "./dom.js";
-import { number, seconds, text } from "./format.js";
+import { bitsText, isShare, named, seconds, text } from "./format.js";
 import { ParetoChart, trialDetails, trialPoint } from "./pareto.js";
 import { Table } from "./table.js";
 
@@ -34,13 +34,17 @@ function precisionMap(study) {
   const values = [...new Set(shown.flatMap((t) => names.map((n) => t.params?.[n])))].filter((v) => v !== undefined);
   if (values.length > 24) return null; // continuous parameters make no map
   values.sort((a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b))));
-  const colour = new Map(values.map((value, i) => [value, series(i)]));
+  const areWidths = values.every((v) => typeof v === "number" && v > 0 && v <= 64) && names.every((n) => /width|bits|weight|data_in|bias/.test(n));
+  const colour = new Map(values.map((value, i) => [value, areWidths ? bitsColour(value) : series(i)]));
   const first = Object.keys(study.objectives)[0];
-  const head = shown.map((t) => h("th", { scope: "col", title: `${first} ${number(t.values[first])}` }, `#${t.number}`));
+  const head = shown.map((t) => h("th", { scope: "col", title: `${first} ${named(first, t.values[first])}` },
+    t.number === study.applied ? h("span", { class: "badge" }, `#${t.number} applied`) : `#${t.number}`));
+  const keys = areWidths ? h("ul", { class: "keys", "aria-label": "Bits" }, values.map((v) =>
+    h("li", {}, h("span", { class: "swatch", style: { "--c": colour.get(v) } }), bitsText(v)))) : null;
   const cell = (t, name) => (t.params?.[name] === undefined ? h("td", {}) : h("td", {}, h("span", { style: { "--c": colour.get(t.params[name]) } }, text(t.params[name]))));
   const rows = names.map((name) => h("tr", {}, h("th", { scope: "row" }, name), shown.map((t) => cell(t, name))));
   return h("div", { class: "panel pad" },
-    h("h3", {}, `Precision map of the front, ${first} first`),
+    h("h3", {}, `Precision along the front, ${first} first`), keys,
     h("div", { class: "map", tabindex: "0", role: "region", "aria-label": "Precision map" },
       h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, ""), head)), h("tbody", {}, rows))));
 }
@@ -48,18 +52,29 @@ function precisionMap(study) {
 /** Whether the model of one trial was kept. */
 const hasApplied = (study) => study.applied !== null && study.applied !== undefined;
 
+/** Where a trial stands: applied, on the front, or neither. */
+const placeOf = (trial, study, isBest) =>
+  [trial.number === study.applied && "applied", isBest.has(trial.number) && "front"].filter(Boolean).join(" ");
+const badges = (place) => h("span", {}, place.split(" ").filter(Boolean).map((word) => h("span", { class: word === "applied" ? "badge strong" : "badge" }, word)));
+
+/** The trial that was applied, then the front, then the rest as they came. */
+function ranked(study) {
+  const isBest = new Set(study.front);
+  const rank = (t) => (t.number === study.applied ? 0 : isBest.has(t.number) ? 1 : 2);
+  return [...study.trials].sort((a, b) => rank(a) - rank(b) || a.number - b.number);
+}
+
 function trialTable(study, onpick) {
   const names = Object.keys(study.objectives);
   const isBest = new Set(study.front);
   return new Table({
-    label: `trials of ${study.name}`, rows: study.trials, nameOf: (t) => t.number, onpick,
+    label: `trials of ${study.name}`, rows: ranked(study), nameOf: (t) => t.number, onpick,
     columns: [
       { title: "Trial", kind: "num", value: (t) => t.number },
-      { title: "State", value: (t) => t.state },
+      ...(isBest.size || hasApplied(study) ? [{ title: "Place", value: (t) => placeOf(t, study, isBest), cell: (t) => badges(placeOf(t, study, isBest)) }] : []),
       ...names.map((name) => valueColumn(study, name)),
-      { title: "Front", value: (t) => (isBest.has(t.number) ? "yes" : "") },
-      ...(hasApplied(study) ? [{ title: "Applied", value: (t) => (t.number === study.applied ? "yes" : "") }] : []),
       { title: "Time", kind: "num", value: (t) => t.seconds, cell: (t) => seconds(t.seconds) },
+      ...(study.trials.some((t) => t.state !== "complete") ? [{ title: "State", value: (t) => t.state }] : []),
       { title: "Parameters", kind: "mono", value: (t) => brief(t.params) },
       ...(study.trials.some((t) => t.reason) ? [{ title: "Reason", value: (t) => t.reason ?? "" }] : []),
     ],
@@ -70,8 +85,8 @@ function trialTable(study, onpick) {
 function valueColumn({ trials }, name) {
   const value = (t) => t.values?.[name];
   const given = trials.map(value).filter((v) => typeof v === "number");
-  const isAligned = given.some((v) => !Number.isInteger(v)) && given.every((v) => Math.abs(v) < 1e4);
-  const show = (v) => (isAligned && typeof v === "number" ? v.toFixed(4) : number(v));
+  const isAligned = given.some((v) => !Number.isInteger(v)) && given.every((v) => Math.abs(v) < 1e4) && !isShare(name, given);
+  const show = (v) => (isAligned && typeof v === "number" ? v.toFixed(4) : named(name, v));
   return { title: name, kind: "num", value, cell: (t) => show(value(t)) };
 }
 
@@ -106,6 +121,7 @@ function oneStudy(study) {
 export function studiesSection(studies) {
   const objectives = [...new Set(studies.flatMap((study) => Object.keys(study.objectives)))];
   const having = (name) => studies.filter((study) => study.objectives[name] && study.best[name].length);
-  const curves = objectives.filter((name) => having(name).length).map((name) => bestChart(name, having(name)));
-  return section("search", "Search", null, h("div", { class: "stack" }, h("div", { class: "columns" }, curves), studies.map(oneStudy)));
+  const rises = (name) => having(name).filter((study) => study.best[name].length > 1); // one that never improves says nothing
+  const curves = objectives.filter((name) => rises(name).length).map((name) => bestChart(name, rises(name)));
+  return section("search", "Search", null, h("div", { class: "stack" }, studies.map(oneStudy), curves.length ? h("div", { class: "columns" }, curves) : null));
 }

@@ -50,11 +50,13 @@ export class Viewport {
     const { width, height } = this.frame;
     const whole = Math.min(width / this.size.width, height / this.size.height);
     if (whole > 0.55) return this.fit();
-    this.k = 0.8;
+    const top = [...boxes].sort((a, b) => a[0] + a[1] - b[0] - b[1])[0];
+    this.k = width < 600 ? 0.7 : 0.8;
     this.x = 56;
     const first = boxes.filter(([x, y]) => x < (width - 56) / this.k && y < height / this.k).map(([x]) => x);
     const middle = first.reduce((sum, x) => sum + x, 0) / (first.length || 1);
     if (this.size.width * this.k < width) this.x = width / 2 - middle * this.k;
+    else if (width < 600 && top) this.x = width / 2 - top[0] * this.k; // on the graph, not on the room beside it
     this.y = 0;
     return this.changed();
   }
