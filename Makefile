@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 LIGHT  := $(VENV)/.installed-demo
-EXTRAS := cluster,dashboard,demo,docs,examples,export,hardware,search,test,train
+EXTRAS := cluster,dashboard,demo,docs,examples,export,hardware,route,search,test,train
 
 .PHONY: install tools demo-tools test fast slow lint demo bench coverage docs figures screenshots clean FORCE
 .DELETE_ON_ERROR:

@@ -8,6 +8,7 @@ tokens  greedy tokens of llama-imdb after every step that should not change them
 cache   the same model with its cache in other number formats: capacity, agreement, perplexity
 decode  the time of one token of a Llama with random weights, batch 1, static cache: bfloat16 and
         packed weights, eager and compiled (on a GPU as CUDA graphs), and ratios to bfloat16
+rounded the same where layers round what they read to MXINT8, with and without the norms' help
 
 To add a section, add a module there and a row to SECTIONS. Results go to
 bench/results/generate_<device>.json, by section.
@@ -29,7 +30,7 @@ import transformers
 from record import save_section
 
 sys.path.append(str(Path(__file__).parent / "generation"))
-SECTIONS = {"tokens": "tokens", "cache": "caches", "decode": "decode"}
+SECTIONS = {"tokens": "tokens", "cache": "caches", "decode": "decode", "rounded": "rounded"}
 """Sections, and the module of each: its `measure(options)` gives records."""
 FORMATS = ("bfloat16", "mxint8", "mxint4", "mxfp8", "mxfp4")
 """Of weights; each as it is and fused."""

@@ -2,20 +2,29 @@
 
     python bench/hardware_transformer.py vit
     python bench/hardware_transformer.py layer --model out/ptq/bert --data DATA/imdb
+    python bench/hardware_transformer.py external --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py bert --model out/ptq/bert --data DATA/imdb
+    python bench/hardware_transformer.py vit_shared
+    python bench/hardware_transformer.py bert_shared --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py accuracy --model out/ptq/bert --data DATA/imdb --length 128
+    python bench/hardware_transformer.py mxint_mlp
+    python bench/hardware_transformer.py mxint_vit
 
 `vit`: a vision transformer of two layers on scikit-learn's 8 x 8 digits, trained in floating point,
 then with the hardware's own arithmetic; all 360 test images through PyTorch, the integers of the
 design and its RTL. `bert`: bert-tiny as `bench/ptq/fine_tune.py` writes it, from the ids of tokens
-to the classes of reviews; `layer`: its first layer on the embeddings of reviews; `accuracy`: in
-PyTorch, on the test set.
+to the classes of reviews; `layer`: its first layer on the embeddings of reviews; `external`: the
+same with its weights from outside; `accuracy`: in PyTorch, on the test set. `mxint_mlp`: 64-32-10
+on the digits in MXINT8, beside the same in fixed point; `mxint_vit`: the vision transformer with
+its linear layers and both products of attention in MXINT8, the rest in fixed point.
+`vit_shared` and `bert_shared`: two encoder layers in one block, beside two blocks.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import math
 import resource
 import tempfile
 import time
@@ -28,7 +37,7 @@ import torch.nn.functional as F
 from loading import load
 from record import save_section
 from torch import Tensor, nn
-from transformer_formats import fixed_rules
+from transformer_formats import fixed_rules, mxint_rules
 from transformer_models import Bert, DigitsVit
 from transformers import AutoModelForSequenceClassification
 
@@ -77,20 +86,32 @@ VIT_WIDTHS: dict[str, dict[str, int]] = {
 }
 
 
-def quantized_graph(model: nn.Module, inputs: tuple[Tensor, ...], widths: Any) -> MaseGraph:
+def quantized_graph(
+    model: nn.Module, inputs: tuple[Tensor, ...], widths: Any, repeated: str = ""
+) -> MaseGraph:
     """The graph of `model` in fixed point whose places come from `inputs`."""
     graph = MaseGraph(model.eval(), dummy_in=inputs if len(inputs) > 1 else inputs[0])
     init_metadata_analysis_pass(graph)
     add_common_metadata_analysis_pass(graph)
-    graph, _ = quantize_transform_pass(graph, fixed_rules(graph, inputs, widths))
+    graph, _ = quantize_transform_pass(graph, fixed_rules(graph, inputs, widths, repeated))
     return graph
 
 
-def trained_vit(folder: Path) -> tuple[MaseGraph, Any, dict[str, Any]]:
+def in_mxint(model: nn.Module, inputs: Tensor, widths: Any) -> MaseGraph:
+    """The graph of `model` with products in MXINT and the rest in fixed point."""
+    graph = MaseGraph(model.eval(), dummy_in=inputs)
+    init_metadata_analysis_pass(graph)
+    add_common_metadata_analysis_pass(graph)
+    rules = mxint_rules(graph, fixed_rules(graph, (inputs,), widths))
+    graph, _ = quantize_transform_pass(graph, rules)
+    return graph
+
+
+def trained_vit(folder: Path, repeated: str = "") -> tuple[MaseGraph, Any, dict[str, Any]]:
     """The quantised graph, the digits, and what training reached; kept in `folder`."""
     torch.manual_seed(0)
     data = load("examples/digits_hardware.py").load()
-    model, file = DigitsVit(), folder / "vit.pt"
+    model, file = DigitsVit(), folder / ("vit_alike.pt" if repeated else "vit.pt")
     kept = torch.load(file) if file.exists() else None
     if kept is None:
         train(model, data, epochs=30, rate=4e-3)
@@ -98,7 +119,7 @@ def trained_vit(folder: Path) -> tuple[MaseGraph, Any, dict[str, Any]]:
         model.load_state_dict(kept["float"])
     state = copy.deepcopy(model.state_dict())
     told = {"float": accuracy(model, data.test_images, data.test_labels)}
-    graph = quantized_graph(model, (data.train_images[:128],), VIT_WIDTHS)
+    graph = quantized_graph(model, (data.train_images[:128],), VIT_WIDTHS, repeated)
     told["rounded"] = accuracy(graph.model, data.test_images, data.test_labels)
     if kept is None:
         train(graph.model, data, epochs=4, rate=5e-4)
@@ -114,7 +135,11 @@ def trained_vit(folder: Path) -> tuple[MaseGraph, Any, dict[str, Any]]:
 
 
 def measure_design(
-    graph: MaseGraph, lowered: Lowered, inputs: tuple[Tensor, ...], directory: Path
+    graph: MaseGraph,
+    lowered: Lowered,
+    inputs: tuple[Tensor, ...],
+    directory: Path,
+    tensors: int = 8,
 ) -> dict[str, Any]:
     """All inputs through golden integers and RTL, and the cycles of both models."""
     design = lowered.design
@@ -147,7 +172,7 @@ def measure_design(
         "memory_kbit": design.cost().memory_bits // 1024,
         "fifos": {f"{w.stage}.{w.port}": d for w, d in lowered.depths.items()},
         "as_predicted": [
-            _as_predicted(simulator, lowered, codes, stalls)
+            _as_predicted(simulator, lowered, {n: c[:tensors] for n, c in codes.items()}, stalls)
             for stalls in (NO_STALLS, Stalls(0.7, 0.6, 5))
         ],
         "emit_seconds": emitted - started,
@@ -157,9 +182,8 @@ def measure_design(
     }
 
 
-def _as_predicted(simulator: Simulator, lowered: Lowered, codes: Any, stalls: Stalls) -> Any:
+def _as_predicted(simulator: Simulator, lowered: Lowered, few: Any, stalls: Stalls) -> Any:
     """Beats of the first tensors that leave in the cycle that the cycle model says."""
-    few = {name: each[:8] for name, each in codes.items()}
     verdict = simulator.run(few, stalls).require_exact()
     told = simulate_control(lowered.design, len(next(iter(few.values()))), stalls)
     found = [int(t) for t in verdict.timing.outputs["data_out_0"]]
@@ -216,6 +240,68 @@ def measure_vit(args: argparse.Namespace, scratch: Path, lanes: int = 2) -> dict
     }
 
 
+# -- MXINT -----------------------------------------------------------------------------------------
+
+
+def equal_in_doubles(graph: MaseGraph, lowered: Lowered, inputs: Tensor) -> int:
+    """Values of the design that are PyTorch's, whose sums a double holds."""
+    (found,) = lowered.decode(lowered.design.golden(lowered.encode(inputs)))
+    with torch.no_grad():
+        return int((copy.deepcopy(graph.model).double()(inputs.double()) == found).sum())
+
+
+def measure_mxint(graph: MaseGraph, data: Any, lanes: int, scratch: Path) -> dict[str, Any]:
+    """The test images through PyTorch, integers and RTL, and cells."""
+    lowered = lower(graph, Parallelism(lanes))
+    images = data.test_images
+    agreement = verify(graph, lowered, images)
+    found = measure_design(graph, lowered, (images,), scratch)
+    kinds = [stage.component.kind for stage in lowered.design.stages]
+    return {
+        "accuracy": accuracy(graph.model, images, data.test_labels),
+        "verified_values": agreement.values,
+        "values_equal_to_pytorch_in_doubles": equal_in_doubles(graph, lowered, images),
+        **found,
+        "stages": {kind: kinds.count(kind) for kind in sorted(set(kinds)) if "mxint" in kind},
+        "xc7": cells(scratch),
+    }
+
+
+def measure_mxint_mlp(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """64-32-10 on the digits, in MXINT8 and in fixed point of 8 bits, four lanes each."""
+    torch.manual_seed(0)
+    example = load("examples/digits_hardware.py")
+    data = example.load()
+    model = example.train(example.DigitsMlp(), data, epochs=20)
+    graph = in_mxint(copy.deepcopy(model), data.train_images[:128], {})
+    for node in graph.fx_graph.find_nodes(op="placeholder"):  # sixteenths from 0 to 1
+        value = node.meta["mase"]["common"]["results"]["data_out_0"]
+        value["type"], value["precision"] = "fixed", [6, 4]
+    fixed = quantized_graph(model, (data.train_images[:128],), {"linear": {}})
+    return {
+        "float_accuracy": accuracy(model, data.test_images, data.test_labels),
+        "mxint": measure_mxint(graph, data, 4, scratch / "mxint"),
+        "fixed": measure_mxint(fixed, data, 4, scratch / "fixed"),
+    }
+
+
+def measure_mxint_vit(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """The vision transformer: linear layers and attention in MXINT8, norms and softmax fixed."""
+    torch.manual_seed(0)
+    data = load("examples/digits_hardware.py").load()
+    model = DigitsVit()
+    file = args.trained / "vit.pt"
+    if file.exists():
+        model.load_state_dict(torch.load(file)["float"])
+    else:
+        train(model, data, epochs=30, rate=4e-3)
+    told = {"float": accuracy(model, data.test_images, data.test_labels)}
+    graph = in_mxint(model, data.train_images[:128], VIT_WIDTHS)
+    told["rounded"] = accuracy(graph.model, data.test_images, data.test_labels)
+    train(graph.model, data, epochs=4, rate=5e-4)
+    return {"before": told, **measure_mxint(graph, data, 2, scratch)}
+
+
 # -- reviews ---------------------------------------------------------------------------------------
 
 BERT_WIDTHS: dict[str, dict[str, int]] = {
@@ -239,13 +325,13 @@ def reviews(data: Path, part: str, chosen: str, count: int, length: int) -> tupl
     return ids, torch.arange(length) >= lengths[:, None], labels
 
 
-def tiny_bert(args: argparse.Namespace) -> tuple[Bert, MaseGraph]:
+def tiny_bert(args: argparse.Namespace, repeated: str = "") -> tuple[Bert, MaseGraph]:
     """The classifier, and its graph in fixed point whose places come from training reviews."""
     torch.manual_seed(0)  # of a head that is not in the folder
     found = AutoModelForSequenceClassification.from_pretrained(args.model).eval()
     model = Bert(found, args.length).eval()
     calibration = reviews(args.data, "train", "even", 64, args.length)[:2]
-    return model, quantized_graph(copy.deepcopy(model), calibration, BERT_WIDTHS)
+    return model, quantized_graph(copy.deepcopy(model), calibration, BERT_WIDTHS, repeated)
 
 
 def review_accuracy(model: Any, rows: tuple[Tensor, ...]) -> float:
@@ -272,14 +358,21 @@ def some_reviews(args: argparse.Namespace) -> tuple[Tensor, Tensor]:
     return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
 
-def measure_layer(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+def measure_layer(
+    args: argparse.Namespace, scratch: Path, weights: str = "memory"
+) -> dict[str, Any]:
     """The first encoder layer, on the embeddings of reviews."""
     model, _ = tiny_bert(args)
     ids, padding = some_reviews(args)
     with torch.no_grad():
         rows = model.norm(model.words(ids) + model.positions)
     graph = quantized_graph(model.layers[0], (rows, padding), BERT_WIDTHS)
-    return _measured(graph, (rows, padding), scratch)
+    return _measured(graph, (rows, padding), scratch, weights)
+
+
+def measure_external(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """The same with the weights of its linear layers from outside."""
+    return measure_layer(args, scratch, "external")
 
 
 def measure_bert(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
@@ -288,26 +381,103 @@ def measure_bert(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     return _measured(graph, some_reviews(args), scratch)
 
 
-def _measured(graph: MaseGraph, inputs: tuple[Tensor, ...], scratch: Path) -> dict[str, Any]:
+def _measured(
+    graph: MaseGraph, inputs: tuple[Tensor, ...], scratch: Path, weights: str = "memory"
+) -> dict[str, Any]:
     started = time.perf_counter()
-    lowered = lower(graph, folding(graph, cycles=512, most=32))
+    lowered = lower(graph, folding(graph, cycles=512, most=32), weights=weights)
     lowering = time.perf_counter() - started
     few = tuple(x[:4] for x in inputs)
     agreement = verify(graph, lowered, few, is_generated=False)
     return {
         "length": inputs[0].shape[1],
         "padding_tokens": int(inputs[1].sum()),
+        "weight_ports": {n: lowered.design.inputs[n].beat_width for n in lowered.design.sent},
         "lower_seconds": lowering,
         "verified_values": agreement.values,
         **measure_design(graph, lowered, inputs, scratch),
     }
 
 
+# -- layers that share a block ---------------------------------------------------------------------
+
+
+def measure_vit_shared(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """Both layers of the vision transformer in one block, beside two blocks."""
+    graph, data, told = trained_vit(args.trained, "layers_")
+    images = (data.test_images,)
+    return {"accuracy": told, **_compared(graph, Parallelism(2), images, scratch)}
+
+
+class BertLayers(nn.Module):
+    """The encoder of bert-tiny."""
+
+    def __init__(self, model: Bert) -> None:
+        super().__init__()
+        self.norm, self.layers = model.norm, model.layers
+
+    def forward(self, x: Tensor, is_padding: Tensor) -> Tensor:
+        x = self.norm(x)
+        for layer in self.layers:
+            x = layer(x, is_padding)
+        return x
+
+
+def measure_bert_shared(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """Both layers of bert-tiny, on the embeddings of reviews, in one block, beside two blocks."""
+    model, _ = tiny_bert(args)
+    ids, padding = some_reviews(args)
+    with torch.no_grad():
+        rows = model.words(ids) + model.positions
+    graph = quantized_graph(BertLayers(model), (rows, padding), BERT_WIDTHS, "layers_")
+    lanes = folding(graph, cycles=512, most=32)
+    found = _compared(graph, lanes, (rows, padding), scratch, has_cells=args.cells)
+    return {"length": args.length, **found}
+
+
+def _compared(
+    graph: MaseGraph,
+    lanes: Parallelism,
+    inputs: tuple[Tensor, ...],
+    scratch: Path,
+    has_cells: bool = True,
+) -> dict[str, Any]:
+    """Pace and cells of a design apart and shared, by one tensor and by as many as keep it busy;
+    the values of the last, through RTL."""
+    apart, one = lower(graph, lanes), lower(graph, lanes, share_layers=1)
+    together = math.ceil(interval(one.design) / one.design.cycles())
+    many = lower(graph, lanes, share_layers=together)
+    verify(graph, many, tuple(x[:4] for x in inputs), is_generated=False)
+    count = len(inputs[0]) // together * together
+    some = tuple(x[:count] for x in inputs)
+    found = measure_design(graph, many, some, scratch / "many", tensors=8 * together)
+    designs = {"apart": apart, "one_tensor": one, "several_tensors": many}
+    sizes = {name: _size(each, scratch / name, has_cells) for name, each in designs.items()}
+    return {"together": together, **found, **sizes}
+
+
+def _size(lowered: Lowered, directory: Path, has_cells: bool) -> dict[str, Any]:
+    design = lowered.design
+    emit(design, directory)
+    return {
+        "bound": design.cycles(),
+        "interval": interval(design),
+        "multipliers": design.cost().multipliers,
+        "memory_kbit": design.cost().memory_bits // 1024,
+        **({"xc7": cells(directory)} if has_cells else {}),
+    }
+
+
 SECTIONS = {
+    "vit_shared": measure_vit_shared,
+    "bert_shared": measure_bert_shared,
     "vit": measure_vit,
     "accuracy": measure_accuracy,
     "layer": measure_layer,
+    "external": measure_external,
     "bert": measure_bert,
+    "mxint_mlp": measure_mxint_mlp,
+    "mxint_vit": measure_mxint_vit,
 }
 
 
@@ -321,6 +491,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=32, help="tokens of a review")
     parser.add_argument("--reviews", type=int, default=2000, help="for the accuracy")
     parser.add_argument("--simulated", type=int, default=32, help="reviews through the RTL")
+    parser.add_argument("--cells", action="store_true", help="synthesise bert_shared: an hour")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         results = SECTIONS[args.section](args, Path(scratch))

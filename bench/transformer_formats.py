@@ -1,4 +1,4 @@
-"""Fixed-point formats for a transformer: widths by op, fractional bits by the data of each node."""
+"""Formats for a transformer: fixed point by the data of each node, and products in MXINT."""
 
 from __future__ import annotations
 
@@ -47,9 +47,16 @@ def best_frac_width(tensors: Sequence[Tensor], width: int) -> int:
 
 
 def fixed_rules(
-    graph: MaseGraph, inputs: Sequence[Tensor], widths: Mapping[str, Mapping[str, int]]
+    graph: MaseGraph,
+    inputs: Sequence[Tensor],
+    widths: Mapping[str, Mapping[str, int]],
+    repeated: str = "",
 ) -> dict[str, Any]:
-    """A config for `quantize_transform_pass`, by name; `widths` has bits by op and role."""
+    """A config for `quantize_transform_pass`, by name; `widths` has bits by op and role.
+
+    `repeated`: how the names of the parts of repeated layers begin, before their number; all layers
+    then have the same formats, and what goes from one to the next has one too.
+    """
     watched = _Watched(graph)
     with torch.no_grad():
         watched.run(*inputs)
@@ -62,7 +69,35 @@ def fixed_rules(
             if node is last:
                 config |= {"data_out_width": 16, "data_out_frac_width": 8}
             rules[node.name] = {"config": config}
+    if repeated:
+        _make_alike(rules, repeated, watched)
     return rules
+
+
+def _make_alike(rules: dict[str, Any], repeated: str, watched: _Watched) -> None:
+    """Layers with the fewest fractional bits that any of them has, in the same place."""
+    names = [name for name in rules if name not in ("by", "default")]
+    starts = {n[len(repeated)]: k for k, n in reversed([*enumerate(names)]) if repeated in n}
+    firsts = sorted(starts.values())
+    size = firsts[1] - firsts[0]
+    layers = [names[k : k + size] for k in firsts]
+    for same in zip(*layers, strict=True):
+        _same_places([rules[name]["config"] for name in same])
+    carried = [names[firsts[0] - 1], *(layer[-1] for layer in layers)]
+    for name in carried:
+        config, result = rules[name]["config"], watched.seen[name][1]
+        config.setdefault("data_out_width", WIDTHS["data_out"])
+        places = best_frac_width([result], config["data_out_width"])
+        config.setdefault("data_out_frac_width", places)
+    _same_places([rules[name]["config"] for name in carried], "data_out_frac_width")
+
+
+def _same_places(configs: Sequence[dict[str, Any]], only: str = "frac_width") -> None:
+    keys = {key for config in configs for key in config if key.endswith(only)}
+    for key in keys:
+        least = min(config[key] for config in configs)
+        for config in configs:
+            config[key] = least
 
 
 def _config(
@@ -88,3 +123,19 @@ def _config(
     if op in IN_INTEGERS:
         config["arithmetic"] = "integer"
     return config | (PROBABILITY if op == "softmax" else {})
+
+
+MXINT = {"width": 8, "block_size": 16, "exponent_width": 4}
+"""MXINT8 with exponents from -7 to 7: one for 16 elements."""
+
+
+def mxint_rules(graph: MaseGraph, rules: Mapping[str, Any]) -> dict[str, Any]:
+    """`rules` with every linear layer and matmul in MXINT, in blocks along what is summed over."""
+    found = dict(rules)
+    for node in graph.fx_graph.nodes:
+        op = node.meta["mase"].common.mase_op
+        if op in ("linear", "matmul"):
+            config = {f"{role}_{k}": v for role in ("data_in", "weight") for k, v in MXINT.items()}
+            more = {"weight_axis": -2} if op == "matmul" else {"bias_width": WIDTHS["bias"]}
+            found[node.name] = {"config": {"name": "mxint", **config, **more}}
+    return found

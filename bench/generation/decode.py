@@ -4,7 +4,8 @@ Programs are steps of decoding on one cache, launches included, and take turns; 
 mean of a stretch of steps, and the record has the median of stretches. `kind` eager runs the graph
 as it is; compiled runs torch.compile with the whole graph in one piece, on a GPU as CUDA graphs
 (mode reduce-overhead). `transformers` is the model as transformers runs it, to compare with; a name
-with `+fused` has its projections merged and its attention grouped.
+with `+fused` has its projections merged and its attention grouped, one with `+norms` has also norms
+that round their results. `+inputs` rounds what each packed layer reads to MXINT8.
 """
 
 from __future__ import annotations
@@ -50,8 +51,14 @@ SHAPES = {
     },
 }
 PROMPT, LENGTH, STEPS, STRETCHES = 16, 256, 64, 9
-BASE, FUSED = "bfloat16", "+fused"
+BASE, INPUTS = "bfloat16", "+inputs"
 PATTERNS = ("grouped_attention", "merge_projections")
+FUSED = {
+    "+fused": PATTERNS,
+    "+norms": ("grouped_attention", "rms_norm", "merge_projections", "rounded_norm"),
+}
+WIDTHS = {"mxint8": 8, "mxint4": 4}
+"""Of weights whose layers round what they read."""
 
 
 def measure(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -87,13 +94,16 @@ def captured(model: Any) -> MaseGraph:
 
 
 def changed(base: MaseGraph, name: str) -> MaseGraph:
-    """A copy of the graph with its weights packed in a format, fused if `name` ends so."""
-    form = name.removesuffix(FUSED)
-    graph = copy.deepcopy(base)
+    """A copy of the graph with its weights packed in a format, and what else `name` says."""
+    form, graph = name.split("+")[0], copy.deepcopy(base)
+    if INPUTS in name:
+        config = {"name": "mxint", "weight_width": WIDTHS[form], "data_in_width": 8}
+        passes.quantize_transform_pass(graph, {"by": "type", "linear": {"config": config}})
     if form != BASE:
         passes.pack_weights_transform_pass(graph, {"format": form})
-    if name.endswith(FUSED):
-        passes.fuse_patterns_transform_pass(graph, {"patterns": PATTERNS})
+    for ending, patterns in FUSED.items():
+        if name.endswith(ending):
+            passes.fuse_patterns_transform_pass(graph, {"patterns": patterns})
     return graph
 
 

@@ -39,7 +39,7 @@ class Place:
 def locate(name: str | Path, kind: Kind) -> Place:
     """Where `name` is, tried in order: a folder, one in $MASE_MODELS or $MASE_DATA, the hub."""
     check(f"{kind}", PATH, name, HubError)
-    folder = _local_folder(name, kind)
+    folder = local_folder(name, kind)
     if folder is not None:
         return Place(str(folder), is_local=True)
     if Path(name).is_absolute():
@@ -55,7 +55,8 @@ def locate(name: str | Path, kind: Kind) -> Place:
     return Place(str(name), is_local=False)
 
 
-def _local_folder(name: str | Path, kind: Kind) -> Path | None:
+def local_folder(name: str | Path, kind: Kind) -> Path | None:
+    """The folder that `name` is, here or in $MASE_MODELS or $MASE_DATA; None where it is none."""
     shelf = os.environ.get(VARIABLES[kind])
     short = Path(name).name  # "prajjwal1/bert-tiny" may be kept as "bert-tiny"
     candidates = [Path(name), *(Path(shelf) / each for each in (name, short) if shelf)]

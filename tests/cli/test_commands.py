@@ -34,6 +34,7 @@ def test_trace_writes_graph_picture_table_and_config(mase, tmp_path):
         "graph.json",
         "graph.safetensors",
         "graph.svg",
+        "logs",
         "nodes.csv",
         "result.json",
     }
@@ -439,7 +440,6 @@ def test_a_report_takes_accuracy_from_the_runs_and_reports_are_compared(mase, tr
         ("report", "report: give a model, and --before"),
         ("report mlp --studies nowhere", "nowhere: no such file."),
         ("report mlp --sweeps nowhere", "nowhere: no records of a sweep"),
-        ("search mlp --dataset digits", "nothing to search: give --formats integer,mxint"),
         ("search mlp --formats integer --set space.values.x=[1]", "exclude 'space'"),
         ("search mlp --dataset digits --formats intger", "Unknown format 'intger'"),
         ("search mlp --dataset digits --formats integer --costs byts", "unknown cost 'byts'"),

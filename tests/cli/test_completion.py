@@ -39,6 +39,20 @@ def test_bash_completes_commands_flags_and_values(known):
     assert complete(script, "mase", "prune", "--spars") == ["--sparsity"]
     assert complete(script, "mase", "train", "--metric", "f") == ["f1"]
     assert complete(script, "mase", "sweep", "lora") == ["lora_rank"]
+    assert complete(script, "mase", "bench", "mlp", "tiny_l") == ["tiny_llama"]
+    assert complete(script, "mase", "quantize", "m", "--type", "embedding_") == ["embedding_bag"]
+
+
+def test_studies_and_folders_of_the_user_are_completed(known, tmp_path, monkeypatch):
+    (tmp_path / "mase").write_text("#!/bin/sh\n[ \"$*\" = 'studies --names' ] && echo out/mine\n")
+    (tmp_path / "mase").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    script = WRITERS["bash"](known)
+    assert complete(script, "mase", "studies", "out/m") == ["out/mine"]
+    assert complete(script, "mase", "report", "mlp", "--studies", "") == ["out/mine"]
+    (tmp_path / "shelf" / "my-llama").mkdir(parents=True)
+    monkeypatch.setenv("MASE_MODELS", str(tmp_path / "shelf"))
+    assert complete(WRITERS["bash"](known_options()), "mase", "eval", "my-l") == ["my-llama"]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -116,7 +116,6 @@ def test_version_is_told(mase):
         ("trace mlp --set seed", "--set seed: expected KEY.PATH=VALUE."),
         ("trace mlp --config nowhere.toml", "nowhere.toml: no such file."),
         ("trace", "no model given. A model is a reference model, a MaseGraph checkpoint,"),
-        ("quantize mlp", "quantize: nothing to quantise: give --format"),
         ("quantize mlp --width 8 --set rules.linear.config.name=fp8", "exclude 'rules'"),
         ("quantize mlp --fit --format integer", "fit chooses fixed point of a given width"),
         ("quantize mlp --fit --width 8", "--fit looks at values of the dataset: give --dataset."),
@@ -129,7 +128,11 @@ def test_version_is_told(mase):
         ("prune mlp", "nothing to prune: give --sparsity or --granularity N:M"),
         ("prune mlp --sparsity 1.2", "sparsity must be at least 0 and below 1, got 1.2."),
         ("prune mlp --sparsity 0.5 --method taylor", "needs gradients: give --dataset."),
-        ("train mlp", "train needs --dataset: digits, sequences, a hub name or folder."),
+        ("search mlp", "search needs --dataset: digits, markov, sequences, a hub name, a file"),
+        (
+            "train mlp",
+            "train needs --dataset: digits, markov, sequences, a hub name, a file or a folder.",
+        ),
         ("lora mlp --rank 0", "rank must be at least 1, got 0."),
         ("sweep", "no sweep given. Known: fixed_point_width"),
         ("sweep widths mlp --dataset digits", "Unknown sweep 'widths'."),
@@ -200,7 +203,7 @@ def test_an_interruption_ends_with_code_130_and_leaves_nothing_half_written(tmp_
     assert process.returncode == 130
     assert "interrupted. Run the same command again" in err
     assert out == ""
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["checkpoints"]
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"checkpoints", "logs"}
 
 
 def test_json_is_the_only_thing_on_stdout(tmp_path, monkeypatch, capfd):

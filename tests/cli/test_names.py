@@ -28,7 +28,10 @@ def test_an_option_offers_what_is_registered_now():
     assert option_of("search", "--sampler").values == tuple(SAMPLERS)  # nsga3 and brute among them
     with DATASETS.restored():
         DATASETS.register("mine", dict)
-        assert option_of("train", "--dataset").values == ("digits", "sequences", "mine")
+        assert option_of("train", "--dataset").values == (
+            *("digits", "markov", "sequences"),
+            "mine",
+        )
 
 
 @pytest.mark.parametrize(
@@ -81,8 +84,10 @@ def values(cls, field):
 
 
 def test_choices_that_are_types_are_those_of_the_tables():
-    assert set(values(DataOptions, "metric")) == set(METRICS)
-    assert set(values(ModelOptions, "task")) == set(TASKS)
+    for cls, field, table in ((DataOptions, "metric", METRICS), (ModelOptions, "task", TASKS)):
+        names, nothing = values(cls, field)
+        assert set(typing.get_args(names)) == set(table)
+        assert nothing is type(None)
     assert set(typing.get_args(SearchMode)) == set(EVALUATORS)
 
 

@@ -21,6 +21,10 @@ FILES = {
     "scalar.toml": "train = 3\n",
     "latin.toml": b"[train]\nmodel = '\xe9'\n",
     "text.txt": "this is no checkpoint\n",
+    "long.txt": "a line of text that is long enough to be cut into rows\n" * 40,
+    "latin.txt": b"caf\xe9 " * 400,
+    "table.csv": "a,b\n1,2\n",
+    "broken.parquet": b"PAR1 and no more",
     "half.json": '{"format": "mase',
     "own.py": (
         "import torch\n"
@@ -28,6 +32,7 @@ FILES = {
         "def model(): return torch.nn.Linear(4, 2)\n"
         "def wants(size): return torch.nn.Linear(size, 2)\n"
         "def number(): return 3\n"
+        "def relu(): return torch.nn.ReLU(), torch.zeros(2, 4)\n"
         "def nothing(): return None\n"
         "def three(): return model(), 1, 2\n"
         "def branches():\n"
@@ -65,7 +70,11 @@ def is_clear(code: int, told: str) -> bool:
 def misspelt_options() -> Iterator[str]:
     """Every command with a number that is none, a name that is not allowed, a flag misspelt."""
     for name, command in COMMANDS.items():
-        start = f"{name} mlp" if name not in ("demo", "doctor", "completion", "sweep") else name
+        start = (
+            f"{name} mlp"
+            if name not in ("demo", "doctor", "completion", "sweep", "clean")
+            else name
+        )
         start = "sweep sparsity mlp" if name == "sweep" else start
         yield f"{start} --no-such-flag"
         yield f"{start} --set nothing=1"
@@ -183,7 +192,6 @@ sweep sparsity mlp --dataset digits --values 0.5 --seeds x
 sweep sparsity mlp --dataset digits --epochs -2
 sweep sparsty mlp --dataset digits
 sweep sparsity --dataset digits
-search mlp --dataset digits
 search mlp --formats integer
 search mlp --dataset digits --formats intger
 search mlp --dataset digits --formats integer --trials 0
@@ -230,6 +238,59 @@ bench mlp --devices cuda:99
 bench mlp --against nowhere
 bench mlp --against text.txt
 bench mlp --against tiny_bert
+bench mlp nowhere
+bench mlp text.txt
+bench mlp tiny_bert
+bench mlp cnn --dataset sequences
+bench mlp cnn --against nowhere
+bench --dataset digits
+studies nowhere
+studies --root text.txt
+studies --port 0
+studies --port 99999
+studies --port x
+studies --dashboard
+studies mlp --dashboard
+studies a b
+clean nowhere
+clean text.txt
+clean nowhere --yes
+clean --yes nowhere
+clean trained
+clean --folders out
+clean --out x
+search mlp --dataset digits --carbon-intensity -1
+search mlp --dataset digits --carbon-intensity nan
+search mlp --dataset digits --pruner hypervolum
+search own.py:relu --dataset digits
+quantize own.py:relu
+quantize mlp --type embedding
+eval tiny_llama
+eval tiny_llama --dataset digits
+eval tiny_llama --dataset empty
+eval tiny_llama --dataset text.txt
+eval tiny_llama --dataset latin.txt
+eval tiny_llama --dataset own.py
+eval tiny_llama --dataset nowhere.txt
+eval tiny_llama --dataset half.json
+eval tiny_llama --dataset table.csv
+eval tiny_llama --dataset nowhere.parquet
+eval tiny_llama --dataset broken.parquet
+eval tiny_llama --dataset long.txt --max-token-len 0
+eval tiny_llama --dataset long.txt --max-token-len 1
+eval tiny_llama --dataset long.txt --max-token-len 100000
+eval tiny_llama --dataset long.txt --metric accuracy
+eval tiny_llama --dataset long.txt --tokenizer nowhere
+eval tiny_llama --dataset long.txt --tokenizer empty
+eval mlp --dataset markov
+eval mlp --dataset long.txt
+eval tiny_bert --dataset markov
+eval tiny_bert --dataset long.txt
+eval tiny_llama --dataset sequences
+train tiny_llama --dataset markov --metric accuracy
+train tiny_llama --task base --dataset markov
+train tiny_llama --dataset markov --set model_options.vocab_size=4
+train tiny_llama --dataset markov --set model_options.num_labels=4
 compile mlp --iterations 0
 compile mlp --batch 0
 compile mlp --mode fastest

@@ -117,7 +117,7 @@ VALUES = [
     Mutant("bias is left out", "fixed_linear", "start", "HALF", "(sum_first ? start :"),
     Mutant("relu keeps the sign", "fixed_relu", "is_negative", "1'b0", "is_negative ?"),
     Mutant("add subtracts", "fixed_arithmetic", "a + b", "a - b", "= a + b;"),
-    Mutant("the bias is not added", "fixed_batch_norm", "b <<< BIAS_SHIFT", "'0 & b"),
+    Mutant("the bias is not added", "fixed_batch_norm", "bias_q <<< BIAS_SHIFT", "'0 & bias_q"),
     Mutant("the first of a window is compared", "fixed_pool", "is_first || is_larger", "is_larger"),
     Mutant(
         "the first of a window is added",
@@ -141,7 +141,7 @@ VALUES = [
     Mutant(
         "the quotient has no remainder",
         "fixed_divide",
-        "has_remainder || has_lost",
+        "has_remainder || has_lost_q[1]",
         "1'b0",
     ),
     Mutant("mul adds", "fixed_arithmetic", "a * b", "a + b", "= a * b;"),
@@ -268,19 +268,37 @@ ORDER = [
     Mutant(
         "the lines turn one early",
         "sliding_window",
-        "write_line_q == LINE_WIDTH'(LINES - 1)",
-        "write_line_q == LINE_WIDTH'(LINES - 2)",
+        "write_q == PLACE_WIDTH'(SLOTS - 1)",
+        "write_q == PLACE_WIDTH'(SLOTS - 2)",
     ),
     Mutant(
         "the padding on the right begins late",
         "sliding_window",
-        "column >= POSITION_WIDTH'(COLUMNS)",
-        "column > POSITION_WIDTH'(COLUMNS)",
+        "column_q >= POSITION_WIDTH'(COLUMNS)",
+        "column_q > POSITION_WIDTH'(COLUMNS)",
     ),
     Mutant(
         "rows are freed before they have come",
         "sliding_window",
-        "if (ends_window_row && held_q < freed) is_here = 1'b0;",
+        "ends_window_row && level_q < freed_q",
+        "1'b0",
+    ),
+    Mutant(
+        "the ring of lines is a slot short",
+        "sliding_window",
+        "(PLACE_WIDTH + 1)'(step - SLOTS)",
+        "(PLACE_WIDTH + 1)'(step - SLOTS + 1)",
+    ),
+    Mutant(
+        "a window row above the image frees a whole stride",
+        "sliding_window",
+        "LEVEL_WIDTH'(CROSSED * ROW_BEATS)",
+        "LEVEL_WIDTH'(STRIDE_DIM_1 * ROW_BEATS)",
+    ),
+    Mutant(
+        "the next image begins where the last one did",
+        "sliding_window",
+        "if (last_top) first_place_q <= next_first_place;",
         "",
     ),
     Mutant(
@@ -436,7 +454,10 @@ HANDSHAKES = [
     Mutant("a full bank is overwritten", "stream_reorder", "full_q != 2'd2", "1'b1"),
     Mutant("the last tensor stays", "stream_reorder", "full_q != 2'd0", "full_q == 2'd2"),
     Mutant(
-        "a full window buffer takes more", "sliding_window", "held_q != LINE_WIDTH'(LINES)", "1'b1"
+        "a full window buffer takes more",
+        "sliding_window",
+        "level_q != LEVEL_WIDTH'(SLOTS)",
+        "1'b1",
     ),
     Mutant(
         "constants are not taken together",
@@ -490,14 +511,15 @@ PACE = [
     Mutant(
         "the last line is not used",
         "sliding_window",
-        "held_q != LINE_WIDTH'(LINES)",
-        "held_q != LINE_WIDTH'(LINES - 1)",
+        "level_q != LEVEL_WIDTH'(SLOTS)",
+        "level_q != LEVEL_WIDTH'(SLOTS - 1)",
     ),
     Mutant(
         "padding comes before the image has begun",
         "sliding_window",
-        "if (is_pad) is_here = held_q != '0 || beat_q != '0;",
-        "if (is_pad) is_here = 1'b1;",
+        "level_q != '0",
+        "1'b1",
+        "is_pad ? level_q != '0",
     ),
 ]
 
@@ -534,12 +556,14 @@ RESETS = [
     *no_reset("fixed_dot_product", ("tags_q", "if (rst) tags_q <= '0;", "")),
     *no_reset(
         "sliding_window",
-        zeroed("beat_q", "          "),
-        zeroed("write_line_q", "    "),
-        zeroed("base_line_q", "     "),
-        zeroed("held_q", "          "),
+        zeroed("level_q", "         "),
+        zeroed("freed_q", "         ", "freed_at(-POSITION_WIDTH'(PADDING_DIM_1))"),
+        zeroed("row_q", "           ", "-POSITION_WIDTH'(PADDING_DIM_1)"),
         zeroed("top_q", "           ", "-POSITION_WIDTH'(PADDING_DIM_1)"),
+        zeroed("column_q", "        ", "-POSITION_WIDTH'(PADDING_DIM_0)"),
         zeroed("left_q", "          ", "-POSITION_WIDTH'(PADDING_DIM_0)"),
+        zeroed("place_q", "         ", "PLACE_WIDTH'(FIRST_PLACE)"),
+        zeroed("offset_q", "        ", "OFFSET_WIDTH'(FIRST_OFFSET)"),
         zeroed("kernel_row_q", "    "),
         zeroed("kernel_column_q", " "),
         zeroed("channel_q", "       "),

@@ -54,7 +54,7 @@ SOFTMAX = [
     Mutant(
         "no Newton step of the reciprocal",
         "fixed_softmax",
-        "18'((34'h2_0000_0000 - 34'(mantissa_1_q) * 34'(r_1_q)) >> 15)",
+        "18'((34'h2_0000_0000 - near_one_q) >> 15)",
         "18'h20000",
     ),
     Mutant("a mask is taken alone", "fixed_softmax", "max_enable && data_in_0_valid", "max_enable"),
@@ -81,7 +81,7 @@ NORM = [
     Mutant(
         "no Newton step of the root",
         "fixed_norm",
-        "20'((36'hC_0000_0000 - 36'(mantissa_2_q) * 36'(root_squared_q)) >> 16)",
+        "20'((36'hC_0000_0000 - near_one_q) >> 16)",
         "20'h80000",
     ),
     Mutant("the shift is one too few", "fixed_norm", "product_q >>> 2", "product_q >>> 1"),
@@ -100,9 +100,7 @@ NORM = [
         "1'b0",
         "        WEIGHT_IS_SIGNED",
     ),
-    Mutant(
-        "the bias is left out", "fixed_norm", "b", "EXACT_WIDTH'(0)", "(FRAC - PRODUCT_FRAC)) + b"
-    ),
+    Mutant("the bias is left out", "fixed_norm", "b", "EXACT_WIDTH'(0)", "bias_q    <= b"),
     Mutant("squares go on", "fixed_norm", "first_q[1]", "1'b0", "squares_q <= first_q[1]"),
     Mutant("sums go on", "fixed_norm", "first_q[1]", "1'b0", "sum_q     <= first_q[1]"),
     Mutant(
@@ -114,7 +112,7 @@ NORM = [
     Mutant(
         "the sum is of a row before",
         "fixed_norm",
-        "sums_q[7*SUM_WIDTH+:SUM_WIDTH]",
+        "sums_q[8*SUM_WIDTH+:SUM_WIDTH]",
         "SUM_WIDTH'(sum_q)",
     ),
 ]
@@ -241,7 +239,7 @@ CONTROL = [
         "fixed_softmax",
         "exp_enable",
         "1'b1",
-        "if (exp_enable) begin\n      place_0_q",
+        "if (exp_enable) begin\n      places_q",
     ),
     *no_reset(
         "fixed_softmax",
@@ -262,6 +260,7 @@ CONTROL = [
         zeroed("c_valid_q", "       ", "1'b0"),
         zeroed("product_valid_q", " ", "1'b0"),
         zeroed("z_valid_q", "       ", "1'b0"),
+        zeroed("weighed_valid_q", " ", "1'b0"),
         zeroed("exact_valid_q", "   ", "1'b0"),
     ),
 ]

@@ -31,7 +31,9 @@ EMITTERS = (
 def lowerings(monkeypatch):
     """The graphs that were lowered, one entry each time."""
     found, run = [], Lowerer.run
-    monkeypatch.setattr(Lowerer, "run", lambda self: found.append(self.graph) or run(self))
+    monkeypatch.setattr(
+        Lowerer, "run", lambda self, **more: found.append(self.graph) or run(self, **more)
+    )
     return found
 
 

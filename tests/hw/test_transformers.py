@@ -152,6 +152,70 @@ def test_one_call_of_attention_is_exact_in_rtl(attention, tmp_path):
     assert exercise(simulator, lowered.encode(*words(8, seed=2))).is_exact
 
 
+class GroupedCausal(nn.Module):
+    """Causal self-attention whose four heads share the keys and values of two."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.out = nn.Linear(SIZE, 2 * SIZE), nn.Linear(2 * SIZE, SIZE)
+        self.key, self.value = (nn.Linear(SIZE, SIZE) for _ in range(2))
+
+    def forward(self, x):
+        q, k, v = (
+            f(x).view(x.shape[0], TOKENS, -1, SIZE // HEADS).transpose(1, 2)
+            for f in (self.query, self.key, self.value)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+@pytest.fixture(scope="module")
+def causal():
+    torch.manual_seed(0)
+    graph = MaseGraph(GroupedCausal().eval(), dummy_in=words(2)[0])
+    init_metadata_analysis_pass(graph)
+    add_common_metadata_analysis_pass(graph)
+    before = graph.model(words(4)[0])
+    graph, info = decompose_attention_transform_pass(graph)
+    assert info["decomposed"] == 1
+    torch.testing.assert_close(graph.model(words(4)[0]), before)
+    present = ("by", "linear", "matmul", "softmax")
+    return quantize_transform_pass(graph, {op: RULES[op] for op in present})[0]
+
+
+def test_causal_attention_of_grouped_heads_is_the_models(causal):
+    lowered = lower(causal, Parallelism(2))
+    assert verify(causal, lowered, words(8, seed=1)[0]).values == 72 * TOKENS * SIZE
+    assert interval(lowered.design) == lowered.design.cycles()
+    softmax = lowered.components["softmax"]
+    assert softmax.constant == tuple(torch.ones(TOKENS, TOKENS).tril().int().flatten().tolist())
+    products = [c for name, c in lowered.components.items() if name.startswith("matmul")]
+    assert [(c.heads, c.rows) for c in products] == [(2, 2 * TOKENS)] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.sim
+def test_causal_attention_of_grouped_heads_is_exact_in_rtl(causal, tmp_path):
+    lowered = lower(causal, Parallelism(2))
+    simulator = Simulator(lowered.design, emit(lowered.design, tmp_path))
+    assert lint(tmp_path) == ""
+    assert exercise(simulator, lowered.encode(words(8, seed=2)[0])).is_exact
+
+
+def test_a_constant_mask_that_differs_within_a_batch_is_refused():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mask", torch.eye(3, dtype=torch.bool)[:2, None].repeat(1, 3, 1))
+
+        def forward(self, x):
+            return F.softmax(x.masked_fill(self.mask, -math.inf), dim=-1)
+
+    graph = quantised(Masked(), torch.randn(2, 3, 3), {"by": "type", "softmax": RULES["softmax"]})
+    with pytest.raises(HardwareError, match=r"\(masked_fill\): shapes .* for all of a batch"):
+        lower(graph, Parallelism(1))
+
+
 def test_other_choices_than_minus_infinity_are_refused():
     class Chosen(nn.Module):
         def forward(self, x, is_word):

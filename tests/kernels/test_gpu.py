@@ -18,6 +18,8 @@ def run_checks(program: str, device: str) -> str:
     environment = {**os.environ, "PYTHONPATH": ":".join(p for p in sys.path if p)}
     command = [sys.executable, str(Path(__file__).with_name(program)), device]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if "InterpreterError" in done.stderr and "0-dimensional arrays" in done.stderr:
+        pytest.skip("this version of Triton cannot interpret with this version of NumPy")
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 

@@ -19,6 +19,9 @@ from chop.hw.lower import Lowered
 from chop.hw.notebook import design_html
 from chop.hw.project import DEFAULT_PROJECT, remember_project
 from chop.hw.report import write_report
+from chop.hw.route.flow import DEFAULTS, Routed, RouteOptions, require_tools, route
+from chop.hw.route.parts import get_part
+from chop.hw.route.place import Progress
 from chop.hw.simulate import Simulator, Verdict, lint, random_inputs
 from chop.hw.synth import Area
 from chop.hw.verify import encoded
@@ -40,6 +43,7 @@ class HardwareBuild:
     verdict: Verdict
     area: Area | None
     report: Path
+    routed: Routed | None = None
 
     def _repr_html_(self) -> str:
         """The design, with what the simulation said of it, as a notebook shows it."""
@@ -56,6 +60,9 @@ def build_hardware(
     family: str | None = "xc7",
     waves: bool = False,
     check: bool = True,
+    device: str | None = None,
+    routing: RouteOptions = DEFAULTS,
+    progress: Progress | None = None,
 ) -> HardwareBuild:
     """Emit, lint, simulate on `inputs` (random ones where None) and synthesise; write the report.
 
@@ -65,8 +72,11 @@ def build_hardware(
     `chop.hw.exercise`.
 
     `parallelism` are arguments of add_hardware_metadata_analysis_pass; `family` None leaves out
-    synthesis. Raises unless every output bit is right.
+    synthesis. With a `device`, one of `chop.hw.route.parts.PARTS`, the design is also placed and
+    routed, `progress` gets words about that. Raises unless every output bit is right.
     """
+    if device is not None:
+        require_tools(get_part(device))  # before the long work
     graph, _ = add_hardware_metadata_analysis_pass(graph, parallelism)
     lowered, codes = emit_hardware(graph, project_dir, inputs=inputs, check=check)
     hardware = EmitArgs(Path(project_dir)).hardware
@@ -76,8 +86,36 @@ def build_hardware(
     if waves:
         draw_handshakes(verdict, simulator.interface, hardware / "sim" / "handshakes.png")
     area = synth.synthesize(hardware, family=family) if family else None
-    report = write_report(lowered.design, hardware, verdict, area)
-    return HardwareBuild(hardware, lowered, verdict, area, report)
+    routed = None
+    if device is not None:
+        routed = _routed(lowered, hardware, device, routing, codes, progress)
+    report = write_report(lowered.design, hardware, verdict, area, routed)
+    return HardwareBuild(hardware, lowered, verdict, area, report, routed)
+
+
+NETLIST_VECTORS = 4
+"""Tensors that go through a netlist, which is slow to simulate."""
+
+
+def _routed(
+    lowered: Lowered,
+    hardware: Path,
+    device: str,
+    routing: RouteOptions,
+    codes: Mapping[str, Ints],
+    progress: Progress | None,
+) -> Routed:
+    design = lowered.design
+    few = {name: each[:NETLIST_VECTORS] for name, each in codes.items()}
+    return route(
+        hardware,
+        design.interface(),
+        device,
+        routing,
+        stages=[stage.name for stage in design.stages],
+        vectors=(few, design.golden(few)),
+        progress=progress,
+    )
 
 
 def emit_hardware(

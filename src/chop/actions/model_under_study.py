@@ -67,7 +67,8 @@ def trained_subject(
     ) -> None:
         trains = trainer(changed, seed, **chosen)
         if on_epoch is not None:
-            trains.add_callback(_EpochReport(trains, f"eval_{evaluate_metric}", on_epoch))
+            name = f"eval_{evaluate_metric}"
+            trains.add_callback(EpochReport(lambda: float(trains.evaluate()[name]), on_epoch))
         trains.train()
 
     def evaluate(changed: MaseGraph) -> float:
@@ -85,14 +86,14 @@ def trained_subject(
     )
 
 
-class _EpochReport(TrainerCallback):
-    """Evaluates after each epoch and tells; the random numbers of training stay as they were."""
+class EpochReport(TrainerCallback):
+    """Measures after each epoch and tells; the random numbers of training stay as they were."""
 
-    def __init__(self, trainer: Any, metric: str, on_epoch: OnEpoch) -> None:
-        self.trainer, self.metric, self.on_epoch = trainer, metric, on_epoch
+    def __init__(self, measure: Callable[[], float], on_epoch: OnEpoch) -> None:
+        self.measure, self.on_epoch = measure, on_epoch
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the trainer."""
         with torch.random.fork_rng():
-            reached = float(self.trainer.evaluate()[self.metric])
+            reached = self.measure()
         self.on_epoch(round(state.epoch), reached)

@@ -9,7 +9,7 @@ from chop.errors import HardwareError
 from chop.hw import synth
 from chop.hw.cocotb_run import CocotbResult, run_cocotb
 from chop.hw.cycles import Stalls
-from chop.hw.emit import read_interface, read_vectors, require_ours
+from chop.hw.emit import read_inputs, read_interface, read_vectors, require_ours
 from chop.hw.exercise import STALLS, exercise
 from chop.hw.project import latest_project
 from chop.hw.simulate import Simulator, Verdict
@@ -61,7 +61,7 @@ def simulate(
     built = Simulator(interface, hardware, waves=waves)
     if skip_test:
         return None
-    inputs = read_vectors(hardware, interface.inputs)
+    inputs = read_inputs(hardware, interface)
     expected = read_vectors(hardware, interface.outputs)
     trace = TRACED_CYCLES if waves else 0
     verdict = exercise(built, inputs, expected=expected, stalls=stalls, trace=trace)

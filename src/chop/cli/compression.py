@@ -10,10 +10,11 @@ from typing import Any
 
 from chop.actions.language import AGREEMENT
 from chop.actions.model_size import model_size
+from chop.cli.checkpoints import save_model
 from chop.cli.data import Data, load_data
 from chop.cli.failures import UsageError
 from chop.cli.session import Session
-from chop.cli.source import describe, find_source, load_graph
+from chop.cli.source import describe, find_source, load_graph, tokenizer_of
 from chop.cli.training import fit, forget_checkpoints, measure
 from chop.cli.units import with_units
 from chop.ir.graph import MaseGraph
@@ -31,13 +32,13 @@ class Compression:
 
 
 def compress(config: Any, session: Session, plan: Compression) -> tuple[MaseGraph, dict[str, Any]]:
-    """The compressed graph and the record of what was done to it."""
+    """The compressed graph, which is saved, and the record of what was done to it."""
     source = find_source(config)
     data = load_data(config, source.place)
     if data is None and (plan.epochs or plan.is_measured):
         raise UsageError(f"{plan.name}: to measure or train give --dataset.")
     graph = load_graph(config, source, data)
-    reference = copy.deepcopy(graph) if config.metric == AGREEMENT else None
+    reference = copy.deepcopy(graph) if config.measure == AGREEMENT else None
     facts = functools.partial(
         _facts, graph, data=data, config=config, plan=plan, reference=reference
     )
@@ -52,6 +53,7 @@ def compress(config: Any, session: Session, plan: Compression) -> tuple[MaseGrap
     last = list(stages)[-1]
     rows = with_units(before_and_after(before, stages[last]))
     session.console.table(rows, disable_numparse=True)
+    save_model(graph, session.folder, tokenizer_of(config, source))
     return graph, {**describe(graph, source), **info, "stages": stages}
 
 

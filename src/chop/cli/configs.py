@@ -15,6 +15,8 @@ from chop.errors import ConfigError
 from chop.registry import suggest
 
 POSITIONAL = {"positional": True}
+STUDY_NAMES = "mase studies --names"
+"""The command that completes studies: there are more of them every day."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,24 +35,29 @@ class ModelOptions:
 
     `model`: a hub name, a Hugging Face folder, module:function or file.py:function that builds a
     model (or a pair of model and inputs), a MaseGraph checkpoint, or a reference model (`mase list
-    models`). `task`: what a Hugging Face model is for. `inputs`: names of the inputs a Hugging Face
-    model is traced with. `input_shape`: shape of the example input of a plain model. `classes`:
-    module:Class of your own that a checkpoint holds. `seed`: of random weights, the order of data
-    and every other choice. `plugins`: modules or files of your own that register formats, passes,
-    ops, datasets …; they are imported first. `model_options`: arguments of the builder.
+    models`). `task`: what a Hugging Face model is for; by default what its config says, and of one
+    that was only pre-trained classification or, on running text, causal-lm. `inputs`: names of
+    the inputs a Hugging Face model is traced with. `input_shape`: shape of the example input of a
+    plain model. `classes`: module:Class of your own that a checkpoint holds. `seed`: of random
+    weights, the order of data and every other choice. `plugins`: modules or files of your own
+    that register formats, passes, ops, datasets …; they are imported first. `model_options`:
+    arguments of the builder.
     """
 
     model: str | None = field(default=None, metadata=names("models", **POSITIONAL))
-    task: Literal[
-        "sequence-classification",
-        "token-classification",
-        "question-answering",
-        "image-classification",
-        "causal-lm",
-        "seq2seq-lm",
-        "masked-lm",
-        "base",
-    ] = "sequence-classification"
+    task: (
+        Literal[
+            "sequence-classification",
+            "token-classification",
+            "question-answering",
+            "image-classification",
+            "causal-lm",
+            "seq2seq-lm",
+            "masked-lm",
+            "base",
+        ]
+        | None
+    ) = None
     inputs: tuple[str, ...] | None = None
     input_shape: tuple[int, ...] | None = None
     classes: tuple[str, ...] = ()
@@ -63,35 +70,50 @@ class ModelOptions:
 class DataOptions:
     """What the model learns and is measured on.
 
-    `dataset`: a built-in one (`mase list datasets`), a hub name or a local folder of text, or of
-    tokens (train.npz, test.npz with one array `ids`).
+    `dataset`: a built-in one (`mase list datasets`), a hub name, a file or a folder of text (txt,
+    parquet, JSON, CSV), or a folder of tokens (train.npz, test.npz with one array `ids`).
     `tokenizer`: hub name or folder; by default the model's own. `max_token_len`: longer texts are
-    cut. `train_rows`: train on so many rows, drawn at random with every class in its share.
+    cut, and running text is cut into rows of so many; by default what the model takes, 512 at most.
+    `train_rows`: train on so many rows, drawn at random with every class in its share.
     `test_rows`: measure on so many rows, drawn likewise. `data_seed`: of that draw.
     `validation_share`: of the training rows, held out to choose by where the dataset has no
-    validation split; the same rows for every command. `metric`: what is measured.
-    `eval_batch_size`: rows at a time when measuring.
+    validation split; the same rows for every command. `metric`: what is measured; by
+    default perplexity of language models, mse of regressions, accuracy of the rest.
+    `eval_batch_size`: rows at a time when measuring; by default 8 of running text, 64 of others.
     """
 
     dataset: str | None = field(default=None, metadata=names("datasets"))
     tokenizer: str | None = None
-    max_token_len: int = 512
+    max_token_len: int | None = None
     train_rows: int | None = None
     test_rows: int | None = None
     data_seed: int = 0
     validation_share: float = 0.1
-    metric: Literal[
-        "accuracy",
-        "precision",
-        "recall",
-        "f1",
-        "matthews_correlation",
-        "mse",
-        "mae",
-        "perplexity",
-        "token_agreement",
-    ] = "accuracy"
-    eval_batch_size: int = 64
+    metric: (
+        Literal[
+            "accuracy",
+            "precision",
+            "recall",
+            "f1",
+            "matthews_correlation",
+            "mse",
+            "mae",
+            "perplexity",
+            "token_agreement",
+        ]
+        | None
+    ) = None
+    eval_batch_size: int | None = None
+
+    @property
+    def measure(self) -> str:
+        """The metric; accuracy where neither anybody nor the model has said."""
+        return self.metric or "accuracy"
+
+    @property
+    def rows_measured_at_once(self) -> int:
+        """Rows at a time when measuring."""
+        return self.eval_batch_size or 64
 
     def __post_init__(self) -> None:
         for name in ("train_rows", "test_rows"):
@@ -109,16 +131,22 @@ class TrainingOptions:
     """How to train.
 
     `learning_rate`: by default 5e-5 for a Hugging Face model and 1e-3 for any other.
-    `batch_size`: rows at a time when training. `save_steps`: steps between checkpoints.
+    `batch_size`: rows at a time when training; by default 8 of running text, 32 of others.
+    `save_steps`: steps between checkpoints.
     `resume`: go on from the checkpoint of an interrupted run; otherwise start afresh.
     `training`: further arguments of transformers' TrainingArguments.
     """
 
     learning_rate: float | None = None
-    batch_size: int = 32
+    batch_size: int | None = None
     save_steps: int = 200
     resume: bool = True
     training: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows_trained_at_once(self) -> int:
+        """Rows at a time when training."""
+        return self.batch_size or 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +164,10 @@ class TraceConfig(ModelOptions, DataOptions, OutputOptions):
 class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     """Number formats.
 
-    `format`: the number format of every operand. `width`: bits of every operand. `frac_width`: of
-    them, bits behind the point. `type`: ops to quantise. `fit`: choose the bits behind the point
+    `format`: the number format of every operand; with nothing said, mxint of 8 bits, and with
+    --width alone integer. `width`: bits of every operand. `frac_width`: of them, bits behind the
+    point. `type`: ops to quantise; by default those with weights: linear, conv1d, conv2d,
+    embedding … `fit`: choose the bits behind the point
     for each operand of each linear layer, from values seen on the dataset. `bits`: choose the width
     of each layer's weight so that a weight takes so many on average (formats mxint, block_fp).
     `method`: what keeps accuracy, one or several (`mase list methods`); by default weights go to
@@ -154,7 +184,7 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     format: str | None = field(default=None, metadata=names("formats"))
     width: int | None = None
     frac_width: int | None = None
-    type: tuple[str, ...] = ("linear",)
+    type: tuple[str, ...] | None = field(default=None, metadata=names("ops"))
     fit: bool = False
     bits: float | None = None
     method: tuple[str, ...] | str = field(
@@ -178,11 +208,6 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
         if short and self.rules:
             raise ConfigError(
                 "format, width and frac_width exclude 'rules'; give one or the other."
-            )
-        if not (short or self.rules or self.bits is not None):
-            raise ConfigError(
-                "nothing to quantise: give --format (integer, mxint, fp8 …) with its settings, or "
-                "rules in a table or by --set rules.linear.config.name=integer."
             )
         if self.fit and (self.width is None or self.rules):
             raise ConfigError("fit chooses fixed point of a given width: give --width alone.")
@@ -268,6 +293,40 @@ class ListConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StudiesConfig:
+    """Which studies.
+
+    `study`: one of them, by its folder or name; by default all are listed. `root`: the folder to
+    look below. `names`: print the folders alone. `dashboard`: serve the study to a browser until
+    Ctrl-C. `port`: where. `browser`: open it there.
+    """
+
+    study: str | None = field(default=None, metadata={**POSITIONAL, "lister": STUDY_NAMES})
+    root: Path = Path("out")
+    names: bool = False
+    dashboard: bool = False
+    port: int = 8080
+    browser: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.port < 2**16:
+            raise ConfigError(f"port: {self.port} is none. Allowed: 1 to 65535.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanConfig:
+    """What to delete.
+
+    `folders`: output folders of commands, or folders of such folders; by default out. `yes`: do not
+    ask. `unfinished`: delete only what interrupted runs keep to go on.
+    """
+
+    folders: tuple[str, ...] = field(default=("out",), metadata=POSITIONAL)
+    yes: bool = False
+    unfinished: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class PassConfig(ModelOptions, DataOptions, OutputOptions):
     """The pass.
 
@@ -316,14 +375,16 @@ class SweepConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig(ModelOptions, DataOptions, OutputOptions):
-    """Latency.
+    """The comparison.
 
-    `against`: further models to time on the same inputs; the first one is the baseline.
+    `others` and `against`: further models to measure on the same rows and to time on the same
+    inputs, in turns; the first one is the baseline. With --dataset each is measured, too.
     `compile`: also time each through torch.compile. `iterations`: calls to time, each number anew.
     `devices`: cpu, cuda; by default those there are. `batch`: rows of the input, by default as the
     model was traced.
     """
 
+    others: tuple[str, ...] = field(default=(), metadata=names("models", **POSITIONAL))
     against: tuple[str, ...] = ()
     compile: bool = False
     iterations: tuple[int, ...] = (5, 50)
@@ -346,17 +407,21 @@ class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     """The search.
 
     `trials`: how many points to evaluate, those of earlier runs included. `sampler`: who proposes
-    them. `pruner`: who stops those that go badly. `workers`: processes that share the work.
-    `engine`: processes of this machine, or ray. `storage`: where the study is kept: a file, or a
-    postgresql:// URL that machines share. `name`: of the study there. `timeout`: seconds after
-    which no trial is started. `formats`: number formats to choose from, layer by layer.
-    `sparsities`: shares of weights to prune to choose from. `by`: choose for each layer (name) or
-    for all layers of a type. `ops`: the ops whose formats are chosen. `costs`: what to minimise
+    them. `pruner`: who stops trainings that go badly: by the metric, or with hypervolume by the
+    metric and the costs together. `workers`: processes that share the work. `engine`: processes of
+    this machine, or ray. `storage`: where the study is kept: a file, or a postgresql:// URL that
+    machines share. `name`: of the study there. `timeout`: seconds after
+    which no trial is started. `formats`: number formats to choose from, layer by layer; where
+    nothing is said about the space, mxint. `sparsities`: shares of weights to prune to choose from.
+    `by`: choose for each layer (name) or for all layers of a type. `ops`: the ops whose formats are
+    chosen; by default those with weights: linear, conv2d, embedding … `costs`: what to minimise
     beside the metric: average_bits, model_bytes, cycles, multipliers, latency, flops … `mode`: what
     happens to a model before it is measured. `epochs`: of each training. `apply`: then save the
     model of this trial: its number, an objective for the best by it, or best. `tolerance`: with
     several objectives, best is the cheapest trial that loses no more than this.
-    `space`: tables of the space, which formats and sparsities are short for.
+    `carbon_intensity`: grams of CO2 for a kWh of this machine's electricity, where it tells what it
+    takes; by default the world's average of 2024 (Ember). `space`: tables of the space, which
+    formats and sparsities are short for.
     """
 
     trials: int = 20
@@ -370,12 +435,13 @@ class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     formats: tuple[str, ...] = field(default=(), metadata=names("formats"))
     sparsities: tuple[float, ...] = ()
     by: Literal["name", "type"] = "name"
-    ops: tuple[str, ...] = ("linear",)
+    ops: tuple[str, ...] | None = field(default=None, metadata=names("ops"))
     costs: tuple[str, ...] = field(default=("average_bits",), metadata=names("costs", closed=True))
     mode: SearchMode = "compress"
     epochs: float = 1.0
     apply: str | None = None
     tolerance: float = 0.01
+    carbon_intensity: float = 473.0
     space: dict[str, Any] = field(default_factory=dict)
     out: Path = Path("out/search")
 
@@ -384,11 +450,6 @@ class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
         short = bool(self.formats or self.sparsities)
         if short and self.space:
             raise ConfigError("formats and sparsities exclude 'space'; give one or the other.")
-        if not (short or self.space):
-            raise ConfigError(
-                "nothing to search: give --formats integer,mxint or --sparsities 0,0.5,0.9, or "
-                "tables such as [search.space.precision]."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -403,7 +464,7 @@ class ReportConfig(ModelOptions, DataOptions, OutputOptions):
 
     title: str | None = None
     before: str | None = None
-    studies: tuple[str, ...] = ()
+    studies: tuple[str, ...] = field(default=(), metadata={"lister": STUDY_NAMES})
     sweeps: tuple[str, ...] = ()
     hardware: str | None = None
     runs: tuple[str, ...] = ()

@@ -19,15 +19,22 @@ SECONDS_BETWEEN_LINES = 10.0
 class ProgressDisplay:
     """Steps done of a total: a bar on a terminal, elsewhere a line now and then."""
 
-    def __init__(self, stream: TextIO, text: str, total: float | None, quiet: bool) -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        text: str,
+        total: float | None,
+        quiet: bool,
+        log: TextIO | None = None,
+    ) -> None:
         self.stream, self.text, self.total, self.quiet = stream, text, total, quiet
+        self.log = log
         self.done, self.started = 0.0, time.monotonic()
         self.told = self.started
         self.bar = None
         if not quiet and stream.isatty():
             self.bar = tqdm(total=total, desc=text, file=stream, leave=False, dynamic_ncols=True)
-        else:
-            self._line(f"{text} …")
+        self._line(f"{text} …")
 
     def expect(self, total: float) -> None:
         """Say how many steps there are, where that is known late."""
@@ -42,14 +49,16 @@ class ProgressDisplay:
             self.bar.update(done - self.done)
         self.done = done
         now = time.monotonic()
-        if self.bar is None and now - self.told >= SECONDS_BETWEEN_LINES:
+        if now - self.told >= SECONDS_BETWEEN_LINES:
             self.told = now
             of = f" of {self.total:g}" if self.total else ""
             self._line(f"{self.text}: {done:g}{of}{', ' if note else ''}{note}")
 
     def _line(self, text: str) -> None:
-        if not self.quiet:
+        if not self.quiet and self.bar is None:
             print(text, file=self.stream, flush=True)
+        if self.log is not None:
+            self.log.write(f"{text}\n")
 
     def __enter__(self) -> ProgressDisplay:
         return self
@@ -57,6 +66,7 @@ class ProgressDisplay:
     def __exit__(self, *error: object) -> None:
         if self.bar is not None:
             self.bar.close()
+            self.bar = None
         if error[0] is None:
             self._line(f"{self.text}: done in {time.monotonic() - self.started:.1f} s")
 
@@ -69,11 +79,18 @@ class Console:
     is_quiet: bool = False
     out: TextIO = field(default_factory=lambda: sys.stdout)
     err: TextIO = field(default_factory=lambda: sys.stderr)
+    log: TextIO | None = None
+    """Gets a copy of all that is said."""
 
     def say(self, text: str = "") -> None:
         """A line of the result, for people."""
         if not self.is_json:
             print(text, file=self.out, flush=True)
+        self._note_down(text)
+
+    def _note_down(self, text: str) -> None:
+        if self.log is not None:
+            self.log.write(f"{text}\n")
 
     def table(self, rows: Sequence[Mapping[str, Any]], **style: Any) -> None:
         """Records as a table, for people."""
@@ -84,10 +101,11 @@ class Console:
         """Something to know that is no result, on stderr."""
         if not self.is_quiet:
             print(text, file=self.err, flush=True)
+        self._note_down(text)
 
     def progress(self, text: str, total: float | None = None) -> ProgressDisplay:
         """Long work: `with console.progress("train", steps) as progress: progress.to(3)`."""
-        return ProgressDisplay(self.err, text, total, self.is_quiet)
+        return ProgressDisplay(self.err, text, total, self.is_quiet, self.log)
 
     def document(self, content: Mapping[str, Any]) -> None:
         """The one JSON document on stdout."""

@@ -9,15 +9,20 @@ from typing import Any
 from torch import nn
 
 from chop.actions.batch_columns import LABELS, Collate, match_columns
+from chop.actions.language import LANGUAGE_METRICS
 from chop.cli.configs import DataOptions
 from chop.cli.failures import UsageError
 from chop.dataset import DATASETS, get_dataset, get_tokenized_dataset
 from chop.dataset.rows import draw_rows, hold_out
+from chop.dataset.running_text import load_running_text
 from chop.dataset.token_streams import is_token_stream, load_token_streams
+from chop.dataset.tokenized import load_tokenizer
 
 SPLITS = {"train": "train_rows", "test": "test_rows", "validation": "test_rows"}
 """Split -> the option that limits its rows."""
 TRAIN, TEST, VALIDATION = SPLITS
+LONGEST = 512
+"""Tokens of a row where nothing says how many."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +84,13 @@ def load_data(options: DataOptions, model_place: str | None) -> Data | None:
 
     if options.dataset in DATASETS:
         return Data(choose(get_dataset(options.dataset)))
+    length = options.max_token_len or LONGEST
     if is_token_stream(options.dataset):
-        return Data(choose(load_token_streams(options.dataset, options.max_token_len)))
+        return Data(choose(load_token_streams(options.dataset, length)))
     tokenizer_place = options.tokenizer or model_place
+    if options.metric in LANGUAGE_METRICS:
+        tokenizer = None if tokenizer_place is None else load_tokenizer(tokenizer_place)
+        return Data(choose(load_running_text(options.dataset, tokenizer, length)))
     if tokenizer_place is None:
         raise UsageError(
             f"dataset '{options.dataset}' is text: give --tokenizer, a hub name or a folder. "
@@ -91,7 +100,7 @@ def load_data(options: DataOptions, model_place: str | None) -> Data | None:
         options.dataset,
         tokenizer_place,
         return_tokenizer=True,
-        max_token_len=options.max_token_len,
+        max_token_len=length,
         choose=choose,
     )
     return Data(splits, tokenizer)
@@ -101,7 +110,8 @@ def require_data(options: DataOptions, model_place: str | None, purpose: str) ->
     """The dataset of `options`, which must name one."""
     data = load_data(options, model_place)
     if data is None:
-        raise UsageError(f"{purpose} needs --dataset: {', '.join(DATASETS)}, a hub name or folder.")
+        known = ", ".join(DATASETS)
+        raise UsageError(f"{purpose} needs --dataset: {known}, a hub name, a file or a folder.")
     return data
 
 

@@ -18,7 +18,7 @@ SEED: Limit = ("from 0 to 2**32 - 1", lambda value: 0 <= value < 2**32)
 SHARE: Limit = ("at least 0 and below 1", lambda value: 0 <= value < 1)
 LIMITS: Mapping[str, Limit] = {
     **dict.fromkeys(("epochs", "qat_epochs", "finetune_epochs", "tune_epochs"), NOT_NEGATIVE),
-    **dict.fromkeys(("timeout", "tolerance"), NOT_NEGATIVE),
+    **dict.fromkeys(("timeout", "tolerance", "carbon_intensity"), NOT_NEGATIVE),
     **dict.fromkeys(("train_rows", "test_rows", "max_token_len", "batch", "trials"), COUNT),
     **dict.fromkeys(("batch_size", "eval_batch_size", "save_steps", "workers"), COUNT),
     **dict.fromkeys(("iterations", "input_shape"), COUNT),

@@ -20,9 +20,17 @@ from typing import Any, NoReturn
 from chop.cli.commands import COMMANDS, Command
 from chop.cli.console import Console
 from chop.cli.failures import FAILED, OK, UsageError, exit_code, explain
-from chop.cli.option import Option, add_options, given_values, options_of, tables_of
-from chop.cli.output import staged
+from chop.cli.option import (
+    Option,
+    add_options,
+    given_values,
+    options_of,
+    tables_of,
+    takes_the_rest,
+)
+from chop.cli.output import FILES, staged
 from chop.cli.places import load_name
+from chop.cli.run_log import run_log
 from chop.cli.session import Session
 from chop.cli.settings import resolve, to_table, to_toml
 from chop.files import write_whole
@@ -30,6 +38,7 @@ from chop.log import get_report_logger, set_logging_verbosity
 from chop.registry import suggest
 
 RESULT, CONFIG = "result.json", "config.toml"
+KNOWN_DEFAULTS = "chop.cli.known_defaults:with_known_defaults"
 
 
 class Parser(argparse.ArgumentParser):
@@ -135,7 +144,11 @@ def version() -> str:
 def build_parser(command: Command) -> Parser:
     """The parser of a command, from the fields of its configuration."""
     options = options_of(command.load_config())
-    words = [option.path[-1].upper() for option in options if option.is_positional]
+    words = [
+        option.path[-1].upper() + " …" * option.is_list
+        for option in sorted(options, key=takes_the_rest)
+        if option.is_positional
+    ]
     parser = Parser(
         prog=f"mase {command.name}",
         usage=" ".join(["mase", command.name, *(f"[{word}]" for word in words), "[options]"]),
@@ -193,7 +206,10 @@ class Request:
 def read_request(command: Command, words: Sequence[str]) -> Request:
     """The configuration that a command line, with the file it names, asks for."""
     options: list[Option] = options_of(command.load_config())
-    given = build_parser(command).parse_args(list(words))
+    parser = build_parser(command)
+    several = any(takes_the_rest(option) for option in options)
+    read = parser.parse_intermixed_args if several else parser.parse_args
+    given = read(list(words))
     flags = given_values(options, given)
     cls = command.load_config()
     config: Any = resolve(cls, command.name, given.config, given.set, flags)
@@ -209,7 +225,7 @@ def _run(command: Command, words: Sequence[str], console: Console) -> int:
     set_logging_verbosity("info" if request.switches.verbose else "warning")
     start = time.monotonic()
     with _quiet_libraries(console, verbose=request.switches.verbose), _terminable():
-        result = _work(command, config, console)
+        result = _work(command, config, console, [command.name, *words])
     if console.is_json:
         seconds = round(time.monotonic() - start, 3)
         out = {"out": str(config.out)} if hasattr(config, "out") else {}
@@ -226,18 +242,28 @@ def _show_config(command: Command, config: Any, console: Console) -> None:
         console.say(to_toml(command.name, config).rstrip())
 
 
-def _work(command: Command, config: Any, console: Console) -> Mapping[str, Any]:
+def _work(
+    command: Command, config: Any, console: Console, words: Sequence[str]
+) -> Mapping[str, Any]:
     run = load_name(command.run)
     if not hasattr(config, "out"):
         found: Mapping[str, Any] = run(config, Session(console, Path(), Path()))
         return found
     obsolete: list[Path] = []
-    with _imports_left_alone(), staged(config.out, obsolete) as folder:
-        session = Session(console, folder, config.out, obsolete)
+    asked = to_toml(command.name, config)
+    with (
+        _imports_left_alone(),
+        staged(config.out, obsolete) as folder,
+        run_log(config.out, words, asked, console) as logged,
+    ):
+        if hasattr(config, "dataset"):  # by its name: what knows more needs torch
+            config = load_name(KNOWN_DEFAULTS)(config, logged)
+        session = Session(logged, folder, config.out, obsolete)
         result: Mapping[str, Any] = run(config, session)
         write_whole(folder / CONFIG, to_toml(command.name, config))
+        written = sorted({*(entry.name for entry in folder.iterdir()), RESULT})
         with (folder / RESULT).open("w") as opened:
-            Console(out=opened).document(result)
+            Console(out=opened).document({**result, FILES: written})
     return result
 
 

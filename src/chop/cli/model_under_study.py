@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chop.actions.language import LANGUAGE_METRICS
-from chop.actions.model_under_study import Subject
+from chop.actions.model_under_study import EpochReport, OnEpoch, Subject
 from chop.cli.configs import SearchConfig
 from chop.cli.data import Data, require_data
 from chop.cli.settings import read_settings, to_toml
@@ -27,20 +27,25 @@ def make_subject(graph: MaseGraph, data: Data, config: Any) -> Subject:
         arguments = {**training_arguments(changed, config), "seed": seed, **chosen}
         return make_trainer(changed, data, config, epochs, arguments)
 
-    def train(changed: MaseGraph, seed: int, **chosen: Any) -> None:
-        trainer(changed, seed, **chosen).train()
+    def train(
+        changed: MaseGraph, seed: int, on_epoch: OnEpoch | None = None, **chosen: Any
+    ) -> None:
+        trains = trainer(changed, seed, **chosen)
+        if on_epoch is not None:
+            trains.add_callback(EpochReport(lambda: evaluate(changed), on_epoch))
+        trains.train()
         changed.model.to("cpu").eval()
 
     def evaluate(changed: MaseGraph) -> float:
-        if config.metric in LANGUAGE_METRICS:
-            return measure(changed, data, config, graph)[config.metric]
-        return float(trainer(changed, 0).evaluate()[f"eval_{config.metric}"])
+        if config.measure in LANGUAGE_METRICS:
+            return measure(changed, data, config, graph)[config.measure]
+        return float(trainer(changed, 0).evaluate()[f"eval_{config.measure}"])
 
     return Subject(
         graph=lambda seed: copy.deepcopy(graph),
         train=train,
         evaluate=evaluate,
-        batches=lambda: data.batches(graph.model, config.eval_batch_size, OBSERVED_BATCHES),
+        batches=lambda: data.batches(graph.model, config.rows_measured_at_once, OBSERVED_BATCHES),
     )
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from chop.cli.places import load_name
@@ -31,6 +33,7 @@ REGISTRIES: Mapping[str, str] = {
     "costs": "chop.search:COSTS",
     "spaces": "chop.search:SPACES",
     "components": "chop.hw.component:COMPONENTS",
+    "parts": "chop.hw.route.parts:PARTS",
 }
 """What is registered by name -> where, as module:name, so that help imports none of it."""
 
@@ -46,11 +49,23 @@ def known_names(kind: str) -> tuple[str, ...]:
     return tuple(registry(kind))
 
 
+SHELVES: Mapping[str, str] = {"models": "MASE_MODELS", "datasets": "MASE_DATA"}
+"""What is looked for in a folder of the user's -> the variable that names it."""
+
+
 def _completions(kind: str) -> tuple[str, ...]:
     try:
-        return known_names(kind)
+        return (*known_names(kind), *_on_shelf(kind))
     except MissingDependencyError:  # without the search's packages there is nothing to complete
         return ()
+
+
+def _on_shelf(kind: str) -> list[str]:
+    shelf = os.environ.get(SHELVES.get(kind, ""))
+    folder = Path(shelf) if shelf else None
+    if folder is None or not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
 
 
 def names(kind: str, *, closed: bool = False, **more: Any) -> dict[str, Any]:

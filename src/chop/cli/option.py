@@ -2,7 +2,8 @@
 
 A docstring explains fields as in "`rank`: columns of A. `low` and `high`: bounds." Metadata of a
 field may say `positional` (no dashes), `prefix` (of the flags of a nested dataclass, instead of the
-field's name) and `choices` (a function that gives names to complete).
+field's name), `choices` (a function that gives names to complete) and `lister` (a command that
+prints them when they are asked for, because they change).
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Option:
     default: Any
     is_positional: bool = False
     choices: Callable[[], Iterable[str]] | None = None
+    lister: str = ""
 
     @property
     def dest(self) -> str:
@@ -57,6 +59,11 @@ class Option:
         if self.choices is not None:
             return tuple(self.choices())
         return tuple(v for v in _literals(self.hint) if isinstance(v, str))
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it is several values."""
+        return any(_origin(hint) in LISTS for hint in _without_none(self.hint))
 
     @property
     def is_switch(self) -> bool:
@@ -99,6 +106,7 @@ def _option(
         default_of(field),
         bool(field.metadata.get("positional")),
         field.metadata.get("choices"),
+        field.metadata.get("lister", ""),
     )
 
 
@@ -146,18 +154,23 @@ def tables_of(cls: type) -> list[str]:
 
 def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
     """Give `parser` the options, in groups by the dataclass that declares them."""
-    groups: dict[str, Any] = {}
-    for option in options:
-        if option.group not in groups:
-            groups[option.group] = parser.add_argument_group(option.group)
+    given = list(options)
+    titles = dict.fromkeys(option.group for option in given)
+    groups = {title: parser.add_argument_group(title) for title in titles}
+    for option in sorted(given, key=takes_the_rest):
         _add(groups[option.group], option)
+
+
+def takes_the_rest(option: Option) -> bool:
+    """Whether it is all words that stand alone, behind those that others take."""
+    return option.is_positional and option.is_list
 
 
 def _add(group: Any, option: Option) -> None:
     told = {"default": argparse.SUPPRESS, "help": _help(option)}
     if option.is_positional:
-        count = "*" if any(_origin(h) in LISTS for h in _without_none(option.hint)) else "?"
         name = option.path[-1]
+        count = "*" if option.is_list else "?"
         group.add_argument(option.dest, nargs=count, metavar=name.upper(), **told)
     elif option.is_switch:
         action = argparse.BooleanOptionalAction

@@ -16,6 +16,8 @@ SCRATCH = ".staged."
 COMPLETE = ".complete"
 """In a scratch folder: all of it is written, and moving it has begun."""
 ASIDE = ".old."
+FILES = "files"
+"""In the record of a run: the names of what it wrote into its folder, for `mase clean`."""
 LOCK = ".writing"
 """Held while a command runs."""
 

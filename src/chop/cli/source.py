@@ -10,15 +10,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from chop.cli.configs import ModelOptions
+from chop.cli.checkpoints import checkpoint_path, tokenizer_beside
+from chop.cli.configs import DataOptions, ModelOptions
 from chop.cli.data import Data
 from chop.cli.failures import SourceError
+from chop.cli.glimpse import known_task
 from chop.cli.output import settle
 from chop.cli.places import import_name
 from chop.errors import ChopError, ConfigError, HubError, TraceError
 from chop.hub import locate
 from chop.ir.graph import MaseGraph
-from chop.ir.store.checkpoint import is_checkpoint
 from chop.ir.trace.inputs import Signature, is_hugging_face
 from chop.models import MODELS, get_model
 from chop.models.named import DEFAULT_TASK, build_model, check_task
@@ -46,17 +47,15 @@ TAKEN = dict(
     )
 )
 """The options about a model that say something of each form (`input_shape` is checked later)."""
-UNSET: dict[str, Any] = {"task": DEFAULT_TASK, "model_options": {}, "inputs": None, "classes": ()}
+UNSET: dict[str, Any] = {"task": None, "model_options": {}, "inputs": None, "classes": ()}
 LABELS = "labels"
-LANGUAGE_TASK = "causal-lm"
-LANGUAGE_METRICS = ("perplexity", "token_agreement")
 
 
 @dataclass(frozen=True)
 class Source:
     """A model found: `graph` where it was saved as one, else `model` with what inputs it came with.
 
-    `kind` is one of `FORMS`; `place` the folder or hub name of a Hugging Face model.
+    `kind` is one of `FORMS`; `place` the folder or hub name of its tokenizer, where it has one.
     """
 
     name: str
@@ -88,13 +87,20 @@ def find_source(options: ModelOptions, *, is_alone: bool = True) -> Source:
     raise SourceError(f"no model '{name}'. Tried:{listed}")
 
 
+def tokenizer_of(options: Any, source: Source) -> str | None:
+    """Where the tokenizer of a model is: as asked for, or the model's own; None where unknown."""
+    return getattr(options, "tokenizer", None) or source.place
+
+
 def _check_taken(options: ModelOptions, source: Source) -> None:
     """Refuse what a model of this form would ignore."""
     if source.kind == FORMS[0]:
         check_task(source.name, options.task)
     for name, unset in UNSET.items():
         given = getattr(options, name)
-        if given != unset and name not in TAKEN[source.kind]:
+        # releases where it was the default wrote the second one
+        says_nothing = given in (unset, DEFAULT_TASK)
+        if not says_nothing and name not in TAKEN[source.kind]:
             raise ConfigError(
                 f"{name}: '{source.name}' is {source.kind}, which takes none; got {given!r}. "
                 f"It takes: {', '.join(TAKEN[source.kind])}."
@@ -109,25 +115,15 @@ def _reference(name: str, options: ModelOptions, tried: list[str]) -> Source | N
 
 
 def _checkpoint(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
-    path = _checkpoint_path(Path(name))
+    path = checkpoint_path(Path(name))
     if path is None:
         tried.append(f"{FORMS[1]} ({name}.json, or in the folder {name})")
         return None
     if options.input_shape is not None:
         raise ConfigError(f"input_shape: {name} is a checkpoint, which has its example inputs.")
     classes = [_import_class(each) for each in options.classes]
-    return Source(name, FORMS[1], graph=MaseGraph.from_checkpoint(path, classes))
-
-
-def _checkpoint_path(path: Path) -> Path | None:
-    """The checkpoint that `path` is, or that the folder `path` holds."""
-    file = path.with_name(path.name.removesuffix(".json").removesuffix(".safetensors") + ".json")
-    inside = sorted(path.glob("*.json")) if path.is_dir() else []
-    found = [each for each in (file, *inside) if is_checkpoint(each)]
-    if len(found) > 1 and path.is_dir():
-        names = ", ".join(each.stem for each in found)
-        raise SourceError(f"{path}: several checkpoints ({names}). Name one: {found[0]}.")
-    return found[0] if found else None
+    graph = MaseGraph.from_checkpoint(path, classes)
+    return Source(name, FORMS[1], graph=graph, place=tokenizer_beside(path))
 
 
 def _function(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
@@ -164,15 +160,19 @@ def _hugging_face(name: str, options: ModelOptions, tried: list[str]) -> Source 
     if place.is_folder and not Path(place.name, "config.json").is_file():
         tried.append(f"{FORMS[3]} ({place.name} has no config.json)")
         return None
-    model = get_model(name, _task(options), **options.model_options)
+    model = get_model(name, known_task(options), **_loading(options))
     kind = FORMS[3] if place.is_folder else FORMS[4]
     return Source(name, kind, model=model, place=place.name)
 
 
-def _task(options: ModelOptions) -> str:
-    """The task asked for; where none is, metrics of text are of language models."""
-    of_text = getattr(options, "metric", "perplexity") in LANGUAGE_METRICS
-    return LANGUAGE_TASK if of_text and options.task == DEFAULT_TASK else options.task
+def _loading(options: ModelOptions) -> dict[str, Any]:
+    """How a Hugging Face model is loaded: to be measured or trained on a CPU, in float32.
+
+    Most CPUs multiply narrow floats some thirty times slower than wide ones.
+    """
+    is_computed = isinstance(options, DataOptions) and options.dataset is not None
+    on_cpu = is_computed and not torch.cuda.is_available()
+    return {**({"dtype": torch.float32} if on_cpu else {}), **options.model_options}
 
 
 FINDERS: tuple[Callable[[str, ModelOptions, list[str]], Source | None], ...] = (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.cli.console import Console
-from chop.cli.output import settle, staged
+from chop.cli.output import FILES, settle, staged
 from chop.errors import CheckpointError
 from chop.files import read_json, remove_whole, write_whole
 
@@ -61,7 +61,9 @@ def _perform(
     with console.progress(place), staged(folder) as scratch:
         record = stage.run(scratch, results)
         record["seconds"] = round(time.monotonic() - start, 1)
-        write_whole(scratch / STAMP, json.dumps({"chain": chain, "record": record}, indent=1))
+        written = sorted({*(entry.name for entry in scratch.iterdir()), STAMP})
+        stamp = {"chain": chain, "record": record, FILES: written}
+        write_whole(scratch / STAMP, json.dumps(stamp, indent=1))
     return record
 
 

@@ -25,9 +25,9 @@ class MeasureSettings(Protocol):
     """The options that measuring reads."""
 
     @property
-    def metric(self) -> str: ...
+    def measure(self) -> str: ...
     @property
-    def eval_batch_size(self) -> int: ...
+    def rows_measured_at_once(self) -> int: ...
     @property
     def seed(self) -> int: ...
 
@@ -38,7 +38,7 @@ class TrainSettings(MeasureSettings, Protocol):
     @property
     def learning_rate(self) -> float | None: ...
     @property
-    def batch_size(self) -> int: ...
+    def rows_trained_at_once(self) -> int: ...
     @property
     def save_steps(self) -> int: ...
     @property
@@ -75,19 +75,19 @@ def measure(
     graph: MaseGraph, data: Data, settings: MeasureSettings, reference: MaseGraph | None = None
 ) -> dict[str, float]:
     """The loss and the metric of a graph on the test rows; `reference` is a model to agree with."""
-    if settings.metric in LANGUAGE_METRICS:
+    if settings.measure in LANGUAGE_METRICS:
         other = None if reference is None else reference.model
         found = measure_language(
             graph.model,
             data.test,
-            batch_size=settings.eval_batch_size,
+            batch_size=settings.rows_measured_at_once,
             reference=other,
-            metric=settings.metric,
+            metric=settings.measure,
         )
-        return {settings.metric: found.pop(settings.metric), **found}
+        return {settings.measure: found.pop(settings.measure), **found}
     trainer = make_trainer(graph, data, settings, 1, {})
     told = trainer.evaluate()
-    keys = (settings.metric, "loss")
+    keys = (settings.measure, "loss")
     return {key: float(told[f"eval_{key}"]) for key in keys if f"eval_{key}" in told}
 
 
@@ -120,7 +120,7 @@ def training_arguments(graph: MaseGraph, settings: TrainSettings) -> dict[str, A
     rate = settings.learning_rate
     return {
         "learning_rate": LEARNING_RATES[is_hugging_face(graph.model)] if rate is None else rate,
-        "per_device_train_batch_size": settings.batch_size,
+        "per_device_train_batch_size": settings.rows_trained_at_once,
         **settings.training,
     }
 
@@ -141,11 +141,11 @@ def make_trainer(
     defaults = {
         "seed": settings.seed,
         "disable_tqdm": True,
-        "per_device_eval_batch_size": settings.eval_batch_size,
+        "per_device_eval_batch_size": settings.rows_measured_at_once,
     }
     chosen = defaults | dict(arguments)
     trainer = get_trainer(
-        graph.model, data.splits, data.tokenizer, settings.metric, epochs, **chosen
+        graph.model, data.splits, data.tokenizer, settings.measure, epochs, **chosen
     )
     for noisy in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(noisy)

@@ -2,7 +2,9 @@
 
 from chop.dataset.arrays import ArrayDataset
 from chop.dataset.digits import digits
+from chop.dataset.markov import markov
 from chop.dataset.named import DATASETS, get_dataset
+from chop.dataset.running_text import is_language_data, load_running_text
 from chop.dataset.sequences import sequences
 from chop.dataset.token_arrays import TokenArrays, load_token_arrays
 from chop.dataset.tokenized import get_tokenized_dataset
@@ -15,7 +17,10 @@ __all__ = [
     "digits",
     "get_dataset",
     "get_tokenized_dataset",
+    "is_language_data",
+    "load_running_text",
     "load_token_arrays",
+    "markov",
     "sequences",
 ]
 

@@ -12,6 +12,8 @@ Splits = dict[str, ArrayDataset]
 
 DATASETS: Registry[Callable[..., Splits]] = Registry("dataset")
 """Functions that give {"train": …, "test": …} without a network."""
+OF_LANGUAGE = ("markov",)
+"""Built-in datasets whose labels are the tokens themselves: each next one is to be predicted."""
 
 
 def get_dataset(name: str, **options: Any) -> Splits:

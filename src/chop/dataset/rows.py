@@ -83,4 +83,7 @@ def labels_of(split: Any) -> Any:
         return split.labels
     names = getattr(split, "column_names", ())
     name = next((n for n in LABEL_NAMES if n in names), None)
-    return None if name is None or not hasattr(split, "select") else split[name]
+    if name is None or not hasattr(split, "select"):
+        return None
+    is_list = hasattr(getattr(split, "features", {}).get(name), "feature")
+    return None if is_list else split[name]  # the tokens of running text are no classes

@@ -42,7 +42,7 @@ def get_tokenized_dataset(
     tokenizer = load_tokenizer(checkpoint)
     raw = load_text(dataset, cache_dir)
     raw = raw if choose is None else type(raw)(choose(raw))
-    columns = _text_columns(raw, text_columns, str(dataset))
+    columns = text_columns_of(raw, text_columns, str(dataset))
     tokens = _tokenize(raw, tokenizer, columns, max_token_len)
     return (tokens, tokenizer) if return_tokenizer else tokens
 
@@ -59,7 +59,7 @@ def load_tokenizer(checkpoint: str | Path) -> Any:
 
 def load_text(dataset: str | Path, cache_dir: str | Path | None = None) -> Any:
     """The splits of a dataset as they are stored, memory-mapped."""
-    package = _datasets()
+    package = datasets_package()
     place = locate(dataset, "dataset")
     cache = None if cache_dir is None else str(cache_dir)
     if place.is_folder:
@@ -67,7 +67,8 @@ def load_text(dataset: str | Path, cache_dir: str | Path | None = None) -> Any:
     return package.load_dataset(place.name, cache_dir=cache, **_hub_options(package, place))
 
 
-def _datasets() -> Any:
+def datasets_package() -> Any:
+    """Hugging Face's `datasets`; an error says how to install it."""
     try:
         import datasets
     except ImportError as error:
@@ -88,7 +89,7 @@ def _load_folder(package: Any, folder: Path, cache: str | None) -> Any:
     if (folder / "dataset_dict.json").is_file():
         return package.load_from_disk(str(folder))
     for suffix, reader in READERS.items():
-        files = {split: _split_files(folder, split, suffix) for split in SPLITS}
+        files = {split: split_files(folder, split, suffix) for split in SPLITS}
         files = {split: found for split, found in files.items() if found}
         if files:
             return package.load_dataset(reader, data_files=files, cache_dir=cache)
@@ -98,13 +99,14 @@ def _load_folder(package: Any, folder: Path, cache: str | None) -> Any:
     )
 
 
-def _split_files(folder: Path, split: str, suffix: str) -> list[str]:
+def split_files(folder: Path, split: str, suffix: str) -> list[str]:
     """`train.parquet`, `train-00000-of-00001.parquet`, in the folder or below it."""
     found = [*folder.rglob(f"{split}{suffix}"), *folder.rglob(f"{split}-*{suffix}")]
     return sorted(str(file) for file in found)
 
 
-def _text_columns(raw: Any, given: Sequence[str] | None, where: str) -> list[str]:
+def text_columns_of(raw: Any, given: Sequence[str] | None, where: str) -> list[str]:
+    """The columns of text in splits: those given, or the one that it is likely to be."""
     features = next(iter(raw.values())).features
     strings = [name for name, kind in features.items() if "string" in getattr(kind, "dtype", "")]
     wanted = [given] if isinstance(given, str) else list(given or _likely_columns(strings))
@@ -122,7 +124,7 @@ def _likely_columns(strings: list[str]) -> list[str]:
 
 
 def _tokenize(raw: Any, tokenizer: Any, columns: list[str], max_token_len: int) -> Any:
-    recipe = _recipe(tokenizer, columns, max_token_len)
+    recipe = recipe_of(tokenizer, columns, max_token_len)
     longest = min(max_token_len, tokenizer.model_max_length)
 
     def encode(rows: dict[str, list[str]]) -> Any:
@@ -144,7 +146,7 @@ def _tokenize(raw: Any, tokenizer: Any, columns: list[str], max_token_len: int) 
     )
 
 
-def _recipe(tokenizer: Any, columns: list[str], max_token_len: int) -> str:
+def recipe_of(tokenizer: Any, columns: list[str], max_token_len: int) -> str:
     """Everything that decides the tokens of a text, as one string."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     rules = (

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.hw.lower import Lowered, Parallelism, lower
+from chop.hw.lower.storage import EXTERNAL
 from chop.hw.verify import verify
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
@@ -61,15 +62,38 @@ def _current(graph: MaseGraph) -> _Attached:
     state = _state(graph)
     found = _DESIGNS.get(graph)
     if found is None or found.state != state:
-        found = _Attached(lower(graph, Parallelism(1, _lanes(graph))), state)
+        lanes, places = _parallelism(graph), _storage(graph)
+        lowered = lower(graph, lanes, weights=places, share_layers=_in_flight(graph))
+        found = _Attached(lowered, state)
         _DESIGNS[graph] = found
     return found
+
+
+def _parallelism(graph: MaseGraph) -> Parallelism:
+    """What the metadata tells: lanes, and which layers have no multipliers."""
+    told = {node.name: mase_meta(node).hardware for node in graph.fx_graph.nodes}
+    added = {name: each for name, each in told.items() if each.module == "fixed_shift_add"}
+    steps = [int((each.cost or {}).get("adders_per_stage", 2)) for each in added.values()]
+    return Parallelism(1, _lanes(graph), dict.fromkeys(added, "shift_add"), *steps[:1])
 
 
 def _lanes(graph: MaseGraph) -> dict[str, tuple[int, int]]:
     """The parallelism that the metadata tells, by node."""
     told = {node.name: mase_meta(node).hardware.parallelism for node in graph.fx_graph.nodes}
     return {name: (lanes[0], lanes[1]) for name, lanes in told.items() if lanes is not None}
+
+
+def _storage(graph: MaseGraph) -> dict[str, str]:
+    """Where the metadata says that weights lie, by node."""
+    told = {node.name: mase_meta(node).hardware.interface for node in graph.fx_graph.nodes}
+    storage = {name: (each or {}).get("weight", {}).get("storage") for name, each in told.items()}
+    return {name: EXTERNAL for name, place in storage.items() if place == "EXTERNAL"}
+
+
+def _in_flight(graph: MaseGraph) -> int:
+    """How many tensors go together through a block that layers share; 0 where none does."""
+    told = [mase_meta(node).hardware.interface or {} for node in graph.fx_graph.nodes]
+    return max(int(each.get("shared", {}).get("in_flight", 0)) for each in told)
 
 
 # -- whether the graph changed ---------------------------------------------------------------------
@@ -93,7 +117,9 @@ def _told(node: fx.Node) -> tuple[Any, ...]:
     values = {**(meta.common.args or {}), **(meta.common.results or {})}
     formats = {name: (v.get("shape"), v.format, v.is_applied) for name, v in values.items()}
     call = (node.name, node.op, node.target, node.args, node.kwargs)
-    return (*call, formats, meta.hardware.parallelism)
+    interface = meta.hardware.interface or {}
+    places = (interface.get("weight", {}).get("storage"), interface.get("shared"))
+    return (*call, formats, meta.hardware.parallelism, *places)
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:

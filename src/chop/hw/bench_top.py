@@ -6,6 +6,7 @@ every output beat.
 
 import json
 import os
+from math import prod
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,6 +21,30 @@ PROFILES = {"full_rate": (1.0, 1.0), "random_stalls": (0.6, 0.5)}
 
 def _words(port: str) -> list[int]:
     return [int(line, 16) for line in (HARDWARE / "test" / f"{port}.mem").read_text().split()]
+
+
+def _inputs(told: dict[str, Any]) -> dict[str, list[int]]:
+    """The words of every input; weights, which lie with the memories, are repeated."""
+    ports = told["inputs"]
+    data = {port: _words(port) for port in ports if "sent" not in ports[port]}
+    name, first = next(iter(data.items()))
+    tensors = len(first) * ports[name]["parallelism"] // prod(ports[name]["shape"])
+    for port in ports.keys() - data.keys():
+        text = (HARDWARE / "mem" / f"{port}.mem").read_text()
+        words = [int(line, 16) for line in text.split()]
+        data[port] = _repeated(words, ports[port]["sent"]["shape"][:-1], ports[port]["shape"][:-1])
+        data[port] *= tensors
+    return data
+
+
+def _repeated(words: list[int], shape: list[int], wanted: list[int]) -> list[int]:
+    """`words` of `shape` as those of the shape `wanted`: again where there is a 1 instead."""
+    if not shape:
+        return words
+    size = len(words) // shape[0]
+    parts = [words[k * size : (k + 1) * size] for k in range(shape[0])]
+    parts *= wanted[0] // shape[0]
+    return [word for part in parts for word in _repeated(part, shape[1:], wanted[1:])]
 
 
 async def _offer(dut: Any, port: str, words: list[int], rate: float, rng: Random) -> None:
@@ -68,8 +93,8 @@ async def _run(dut: Any, profile: str) -> None:
     for _ in range(4):
         await RisingEdge(dut.clk)
     dut.rst.value = 0
-    for port in told["inputs"]:
-        cocotb.start_soon(_offer(dut, port, _words(port), rates[0], rng))
+    for port, words in _inputs(told).items():
+        cocotb.start_soon(_offer(dut, port, words, rates[0], rng))
     takers = [
         cocotb.start_soon(_take(dut, port, _words(port), rates[1], rng)) for port in told["outputs"]
     ]

@@ -22,7 +22,8 @@ from chop.hw.stream import Stream
 from chop.hw.twin import Queue, Twin
 from chop.registry import Registry
 
-Parameter = int | bool | str
+Parameter = int | bool | str | tuple[int, ...]
+"""What a module is told; several numbers are words of 64 bits, the first in the low ones."""
 RTL = Path(__file__).parent / "rtl"
 """The library: one folder per component."""
 
@@ -32,7 +33,8 @@ class Memory:
     """Constant words of a component, one integer per address.
 
     A streamed memory becomes a `rom_source` named `<stage>_<name>_source`; another is read by the
-    component itself, from the file that its parameter `parameter` names.
+    component itself, from the file that its parameter `parameter` names. Streamed `banks` are read
+    in turn, each `repeats` times.
     """
 
     name: str
@@ -40,6 +42,8 @@ class Memory:
     width: int
     is_streamed: bool = True
     parameter: str = "INIT_FILE"
+    banks: int = 1
+    repeats: int = 1
 
     @property
     def bits(self) -> int:
@@ -71,6 +75,10 @@ class Component(ABC):
     name: ClassVar[str] = ""
     """What the component is known by, where it is not the name of its module."""
     is_clocked: ClassVar[bool] = True
+    pins: ClassVar[tuple[str, ...]] = ()
+    """The module's ports for `inputs`, where they are not data_in_0, data_in_1 …"""
+    has_scales: ClassVar[bool] = False
+    """Whether it does other things with rows of small numbers: tests then bring some."""
     inputs: tuple[Stream, ...]
     outputs: tuple[Stream, ...]
 
@@ -85,6 +93,14 @@ class Component(ABC):
     def memories(self) -> tuple[Memory, ...]:
         """Constant memories."""
         return ()
+
+    def reads(self, memory: Memory) -> int:
+        """How often a tensor takes all words of a streamed memory."""
+        return self.outputs[0].beats // len(memory.words)
+
+    def in_pass(self, number: int) -> Component:
+        """What it is in a pass through a block that layers share: itself."""
+        return self
 
     @classmethod
     def cases(cls) -> Sequence[Component]:
@@ -103,9 +119,18 @@ class Component(ABC):
         """Products of a tensor with constants: what may be folded; 0 where nothing may be."""
         return 0
 
+    @property
+    def in_unit(self) -> int:
+        """What the lanes of the first input must divide."""
+        return self.inputs[0].shape[-1]
+
     def cost(self) -> Cost:
         """Resources of one instance."""
         return Cost(memory_bits=sum(m.bits for m in self.memories()))
+
+    def pin(self, number: int) -> str:
+        """The module's port for an input."""
+        return self.pins[number] if self.pins else f"data_in_{number}"
 
     @property
     def kind(self) -> str:

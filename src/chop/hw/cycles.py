@@ -101,11 +101,12 @@ class _Pace:
 
     def interval(self, queues: Mapping[Wire, Twin], best: float = float("inf")) -> float:
         """Cycles between tensors; infinite for a deadlock. Above `best` a first look will do."""
+        together = self.design.in_flight
         try:
-            found, first = self._look(queues, _TENSORS)
+            found, first = self._look(queues, _TENSORS * together)
             held = first // self.bound
-            if held > _TENSORS - 2 and found <= best:
-                found, _ = self._look(queues, 2 * held + _TENSORS)
+            if held > (_TENSORS - 2) * together and found <= best:
+                found, _ = self._look(queues, (-(-2 * held // together) + _TENSORS) * together)
         except HardwareError:
             return float("inf")
         return found
@@ -119,7 +120,8 @@ class _Pace:
         timing = simulate_control(self.design, tensors, queues=queues)
         streams = self.design.output_streams()
         ends = [timing.tensor_ends(name, stream.beats) for name, stream in streams.items()]
-        return max((e[-1] - e[-3]) / 2 for e in ends), max(e[0] for e in ends)
+        last = 2 * self.design.in_flight
+        return max((e[-1] - e[-1 - last]) / last for e in ends), max(e[0] for e in ends)
 
 
 _DEEP = 1 << 30
@@ -172,7 +174,10 @@ def _needed(pace: _Pace, wires: list[Wire], kept: list[Wire], best: float) -> li
 def _candidates(design: Design) -> tuple[list[Wire], list[Wire]]:
     """Wires where a FIFO may help: behind the forks, and all inside the design."""
     forks, wires = [], []
+    returning = (design.loop.exit, design.loop.back) if design.loop else ()  # has its queue
     for stage in design.stages:
+        if stage.name in returning:
+            continue
         ends = [Wire(stage.name, p) for p in range(len(stage.component.outputs))]
         inside = [w for w in ends if w not in design.outputs.values()]
         wires += inside

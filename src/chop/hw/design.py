@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
 
 from chop.errors import HardwareError
 from chop.hw.component import Component, Cost
@@ -30,6 +33,20 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Loop:
+    """A block that each tensor passes several times: from the stage `entry` to `exit`, from where
+    the queue `back` leads to the second input of `entry`. Streams in it are those of one pass; what
+    else enters it comes for all passes. `in_flight` tensors go through it together.
+    """
+
+    entry: str
+    exit: str
+    back: str
+    passes: int
+    in_flight: int = 1
+
+
+@dataclass(frozen=True)
 class Interface:
     """What a test bench knows of a design: its ports and its pace."""
 
@@ -40,6 +57,12 @@ class Interface:
     """Folding bound: least cycles between tensors."""
     control: Control | None = None
     """What the cycle model needs; None where a stage has a twin of somebody's own."""
+    sent: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Inputs that carry weights: the shape of what each is sent again and again."""
+    passes: int = 1
+    """Through a block that layers share."""
+    in_flight: int = 1
+    """Tensors that go through it together: their number must be a multiple of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +73,35 @@ class Design:
     inputs: Mapping[str, Stream]
     stages: tuple[Stage, ...]
     outputs: Mapping[str, Wire]
+    sent: Mapping[str, Ints] = field(default_factory=dict)
+    """Weights that come from outside: by input, the codes that it is sent; they have the shape of
+    its stream, or 1 where they are repeated."""
+    loop: Loop | None = None
+
+    @property
+    def passes(self) -> int:
+        """Through the block that layers share; 1 where there is none."""
+        return self.loop.passes if self.loop else 1
+
+    @property
+    def in_flight(self) -> int:
+        """Tensors that go through that block together; 1 where there is none."""
+        return self.loop.in_flight if self.loop else 1
+
+    @cached_property
+    def looped(self) -> tuple[Stage, ...]:
+        """The stages of the block that layers share, from its entry to the way back."""
+        if self.loop is None:
+            return ()
+        names = [stage.name for stage in self.stages]
+        return self.stages[names.index(self.loop.entry) : names.index(self.loop.back) + 1]
+
+    def weights(self, tensors: int) -> dict[str, Ints]:
+        """Codes of the inputs that carry weights, as for any input: views that repeat them."""
+        return {
+            name: np.broadcast_to(codes, (tensors, *self.inputs[name].shape))
+            for name, codes in self.sent.items()
+        }
 
     def _repr_html_(self) -> str:
         """The pipeline as a notebook shows it."""
@@ -77,7 +129,10 @@ class Design:
     def interface(self) -> Interface:
         """Ports and pace."""
         streams = self.output_streams()
-        return Interface(self.name, self.inputs, streams, self.cycles(), self.control())
+        sizes = {name: codes.shape for name, codes in self.sent.items()}
+        names = (self.name, self.inputs, streams)
+        loop = (self.passes, self.in_flight)
+        return Interface(*names, self.cycles(), self.control(), sizes, *loop)
 
     def control(self) -> Control | None:
         """Stages and twins without data; None where a stage has a twin of somebody's own."""
@@ -93,19 +148,48 @@ class Design:
 
     def golden(self, data: Mapping[str, Ints]) -> dict[str, Ints]:
         """Output codes for input codes, each of shape (tensors, *stream.shape)."""
-        values: dict[str, Ints] = dict(data)
-        for stage in self.stages:
-            operands = [
-                values[wire.stage].reshape(-1, *taken.shape)
-                for wire, taken in zip(stage.sources, stage.component.inputs, strict=True)
-            ]
-            values[stage.name] = stage.component.golden(*operands)
+        values = self.values(data)
         return {name: values[wire.stage] for name, wire in self.outputs.items()}
+
+    def values(self, data: Mapping[str, Ints]) -> dict[str, Ints]:
+        """The codes that every stage gives; in a block that layers share, those of the last."""
+        values: dict[str, Ints] = dict(data)
+        looped = self.looped
+        for stage in self.stages:
+            if stage not in looped:
+                operands = [
+                    values[wire.stage].reshape(-1, *taken.shape)
+                    for wire, taken in zip(stage.sources, stage.component.inputs, strict=True)
+                ]
+                values[stage.name] = stage.component.golden(*operands)
+            elif stage is looped[0]:
+                self._run_loop(looped, values)
+        return values
+
+    def _run_loop(self, looped: tuple[Stage, ...], values: dict[str, Ints]) -> None:
+        """All passes, of all tensors."""
+        entry, inside = looped[0], {stage.name for stage in looped}
+        carried = values[entry.sources[0].stage].reshape(-1, *entry.component.inputs[0].shape)
+        for number in range(self.passes):
+            values[entry.name] = carried
+            for stage in looped[1:]:
+                operands = [
+                    values[wire.stage].reshape(-1, *taken.shape)
+                    if wire.stage in inside
+                    else values[wire.stage].reshape(-1, self.passes, *taken.shape)[:, number]
+                    for wire, taken in zip(stage.sources, stage.component.inputs, strict=True)
+                ]
+                values[stage.name] = stage.component.in_pass(number).golden(*operands)
+            carried = values[looped[-1].name].reshape(carried.shape)
 
     def cycles(self) -> int:
         """Folding bound of the design: the slowest stage's."""
         of_ports = [s.beats for s in (*self.inputs.values(), *self.output_streams().values())]
-        return max([s.component.cycles() for s in self.stages] + of_ports)
+        return max([self.stage_cycles(s) for s in self.stages] + of_ports)
+
+    def stage_cycles(self, stage: Stage) -> int:
+        """Folding bound of a stage: for all passes that a tensor makes."""
+        return stage.component.cycles() * (self.passes if stage in self.looped else 1)
 
     def cost(self) -> Cost:
         """Resources of all stages."""
@@ -115,11 +199,15 @@ class Design:
         """Raise unless every stream has one producer, one consumer and one description."""
         used: set[Wire] = set()
         known = {Wire(name) for name in self.inputs}
+        known |= {Wire(self.loop.back)} if self.loop else set()
+        inside = {stage.name for stage in self.looped}
         for stage in self.stages:
+            is_inside = stage.name in inside and stage is not self.looped[0]
             for wire, wanted in zip(stage.sources, stage.component.inputs, strict=True):
                 self._check_wire(wire, stage.name, known, used)
+                passes = self.passes if is_inside and wire.stage not in inside else 1
                 if (
-                    self.stream(wire).beats != wanted.beats
+                    self.stream(wire).beats != passes * wanted.beats
                     or self.stream(wire).lanes != wanted.lanes
                 ):
                     raise HardwareError(
@@ -141,6 +229,16 @@ class Design:
         used.add(wire)
 
 
+def whole_flights(codes: Mapping[str, Ints], in_flight: int) -> dict[str, Ints]:
+    """Tensors, again from the first until they are a multiple of those that go together."""
+    found = {}
+    for name, each in codes.items():
+        missing = -len(each) % in_flight if len(each) else 0
+        rows = np.arange(len(each) + missing) % max(len(each), 1)
+        found[name] = each[rows] if missing else each
+    return found
+
+
 class Builder:
     """Collects stages and adds what lies between them: casts, gearboxes and forks.
 
@@ -159,10 +257,13 @@ class Builder:
         self._inputs: dict[str, Stream] = {}
         self._stages: list[Stage] = []
         self._outputs: dict[str, Wire] = {}
+        self._sent: dict[str, Ints] = {}
 
-    def input(self, name: str, stream: Stream) -> Wire:
-        """An input port."""
+    def input(self, name: str, stream: Stream, sent: Ints | None = None) -> Wire:
+        """An input port; `sent` are the codes of one that carries weights."""
         self._inputs[self._fresh(name)] = stream
+        if sent is not None:
+            self._sent[name] = sent
         return Wire(name)
 
     def output(self, name: str, wire: Wire) -> None:
@@ -184,12 +285,14 @@ class Builder:
 
     def build(self) -> Design:
         """The design, with a fork where a stream has several users."""
-        design = _with_forks(self._design())
-        design.check()
-        return design
+        return with_forks(self.plain())
+
+    def plain(self) -> Design:
+        """The stages as they are, without forks."""
+        return self._design()
 
     def _design(self) -> Design:
-        return Design(self.name, self._inputs, tuple(self._stages), self._outputs)
+        return Design(self.name, self._inputs, tuple(self._stages), self._outputs, self._sent)
 
     def fresh(self, name: str) -> str:
         """`name`, with a number where it is taken."""
@@ -222,8 +325,8 @@ class Builder:
         return wire
 
 
-def _with_forks(design: Design) -> Design:
-    """`design` with a fork after each stream that has several users, in order of their use."""
+def with_forks(design: Design) -> Design:
+    """`design`, checked, with a fork after each stream that has several users, in their order."""
     users: dict[Wire, int] = {}
     for wire in _uses(design):
         users[wire] = users.get(wire, 0) + 1
@@ -243,10 +346,12 @@ def _with_forks(design: Design) -> Design:
     stages = [forks[Wire(name)] for name in design.inputs if Wire(name) in forks]
     for stage in design.stages:
         stages.append(replace(stage, sources=tuple(branch(w) for w in stage.sources)))
-        if Wire(stage.name) in forks:
-            stages.append(forks[Wire(stage.name)])
+        ends = [Wire(stage.name, port) for port in range(len(stage.component.outputs))]
+        stages += [forks[wire] for wire in ends if wire in forks]
     outputs = {name: branch(wire) for name, wire in design.outputs.items()}
-    return replace(design, stages=tuple(stages), outputs=outputs)
+    forked = replace(design, stages=tuple(stages), outputs=outputs)
+    forked.check()
+    return forked
 
 
 def _uses(design: Design) -> list[Wire]:

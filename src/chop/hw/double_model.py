@@ -19,6 +19,7 @@ from chop.errors import HardwareError
 from chop.hw.exact import Exact
 from chop.hw.exact_model import (
     Environment,
+    Form,
     op_name,
     operand_formats,
     quantizers_of,
@@ -78,7 +79,7 @@ def _dtype(node: fx.Node) -> torch.dtype:
     return given if is_whole and given is not None else torch.float64
 
 
-def _brought(value: Any, form: Integer | None) -> Any:
+def _brought(value: Any, form: Form | None) -> Any:
     is_operand = isinstance(value, Tensor) and value.is_floating_point()
     return form.quantize(value) if form is not None and is_operand else value
 
@@ -88,7 +89,7 @@ def _call(
     node: fx.Node,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    formats: Mapping[str, Integer | None],
+    formats: Mapping[str, Form | None],
 ) -> Any:
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
@@ -110,7 +111,7 @@ def _same(graph: MaseGraph, node: fx.Node, value: Any, exact: Any) -> Any:
         return value
     away = np.abs(given - wanted)
     form = result_format(node)
-    step = 0.0 if form is None else 2.0**-form.frac_width  # a rounding that went the other way
+    step = 2.0**-form.frac_width if isinstance(form, Integer) else 0.0  # rounded the other way
     allowed = step + ROUNDING * float(np.abs(wanted).max(initial=0.0))
     may_round = exact.is_rounded or not exact.is_double or _rounds_within(node, exact)
     if may_round and bool((away <= allowed).all()):

@@ -15,21 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from chop.errors import HardwareError
-from chop.files import read_json, read_text
+from chop.files import read_json
 from chop.hw import trust
 from chop.hw.component import OWN_SOURCES, Component, Memory, Parameter
 from chop.hw.component import RTL as RTL
 from chop.hw.control import read_control, signal_name
 from chop.hw.design import Design, Interface, Stage, Wire
-from chop.hw.golden import Fixed, Ints
+from chop.hw.golden import Fixed
+from chop.hw.memories import Files, memory_text, sent
+from chop.hw.memories import memory_files as memory_files
+from chop.hw.memories import read_inputs as read_inputs
+from chop.hw.memories import read_vectors as read_vectors
+from chop.hw.memories import vector_files as vector_files
+from chop.hw.mxint import Mxint
 from chop.hw.stream import Stream
 from chop.hw.twin import TwinRecord, record
 
 BENCH = Path(__file__).parent / "bench_top.py"
 _LIBRARIES: list[Path] = [RTL]
-
-Files = dict[str, str]
-"""Text by path relative to the hardware directory."""
 
 
 def emit(design: Design, directory: Path) -> Path:
@@ -53,15 +56,6 @@ def top_files(design: Design) -> Files:
 def component_files(design: Design) -> Files:
     """Exactly the components the top module uses, found by reading the sources."""
     return {f"rtl/{n}.sv": _source(n) for n in used_components(top_text(design))}
-
-
-def memory_files(design: Design) -> Files:
-    """One memory file for each constant memory."""
-    return {
-        f"mem/{stage.name}_{memory.name}.mem": memory_text(memory)
-        for stage in design.stages
-        for memory in stage.component.memories()
-    }
 
 
 def write_files(directory: Path, files: Mapping[str, str]) -> None:
@@ -89,16 +83,6 @@ def remove_stale(directory: Path, pattern: str, kept: Iterable[str]) -> None:
 def require_ours(directory: Path, top: str) -> None:
     """Raises unless `directory` holds what this package emitted; RTL is a program."""
     trust.require_ours(directory, top, _known(), BENCH)
-
-
-def memory_text(memory: Memory) -> str:
-    """Hexadecimal words for $readmemh, one line each.
-
-    >>> memory_text(Memory("weight", (1, 255), 9))
-    '001\\n0ff\\n'
-    """
-    digits = (memory.width + 3) // 4
-    return "".join(f"{word:0{digits}x}\n" for word in memory.words)
 
 
 def add_library(folder: str | Path) -> None:
@@ -160,40 +144,22 @@ def read_interface(directory: Path) -> Interface:
             for side in ("inputs", "outputs")
         }
         control = read_control(told)
+        sizes = {n: tuple(s["sent"]["shape"]) for n, s in told["inputs"].items() if "sent" in s}
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise HardwareError(f"{path}: not the streams of a design ({error!r}).") from error
-    return Interface(told["name"], ports["inputs"], ports["outputs"], told["cycles"], control)
+    names = (told["name"], ports["inputs"], ports["outputs"])
+    loop = (told.get("passes", 1), told.get("in_flight", 1))
+    return Interface(*names, told["cycles"], control, sizes, *loop)
 
 
 def _read_stream(told: Mapping[str, Any]) -> Stream:
     width, frac_width = told["precision"]
     number = Fixed(width, frac_width, told.get("is_signed", True))
+    if "block_size" in told:
+        top, row = told["exponents"] - 1, told["shape"][-1]
+        blocks = {"mantissa": width, "top": top, "block": told["block_size"], "row": row}
+        number = Mxint(width + top, frac_width, **blocks)
     return Stream(tuple(told["shape"]), told["parallelism"], number)
-
-
-def vector_files(design: Design, inputs: Mapping[str, Ints]) -> Files:
-    """Test vectors: one hexadecimal word per beat, for each input and for each expected output."""
-    streams = {**design.inputs, **design.output_streams()}
-    codes = {**inputs, **design.golden(inputs)}
-    return {
-        f"test/{name}.mem": memory_text(Memory(name, tuple(s.words(codes[name])), s.beat_width))
-        for name, s in streams.items()
-    }
-
-
-def read_vectors(directory: Path, streams: Mapping[str, Stream]) -> dict[str, Ints]:
-    """The codes in the test vectors of `streams`."""
-    found = {}
-    for name, stream in streams.items():
-        path = directory / "test" / f"{name}.mem"
-        if not path.exists():
-            raise HardwareError(f"{path}: no such file. Run emit_cocotb_transform_pass first.")
-        try:
-            words = [int(line, 16) for line in read_text(path, HardwareError).split()]
-            found[name] = stream.codes(words).reshape(-1, *stream.shape)
-        except (ValueError, OverflowError) as error:
-            raise HardwareError(f"{path}: not the words of '{name}' ({error}).") from error
-    return found
 
 
 def describe(design: Design) -> dict[str, object]:
@@ -201,7 +167,11 @@ def describe(design: Design) -> dict[str, object]:
     return {
         "name": design.name,
         "cycles": design.cycles(),
-        "inputs": {name: _describe_stream(s) for name, s in design.inputs.items()},
+        **({"passes": design.passes, "in_flight": design.in_flight} if design.loop else {}),
+        "inputs": {
+            name: {**_describe_stream(s), **_describe_sent(design, name)}
+            for name, s in design.inputs.items()
+        },
         "outputs": {name: _describe_stream(s) for name, s in design.output_streams().items()},
         "stages": [_describe_stage(stage) for stage in design.stages],
         "connections": {name: _signal(design, wire) for name, wire in design.outputs.items()},
@@ -210,11 +180,31 @@ def describe(design: Design) -> dict[str, object]:
 
 def _describe_stream(stream: Stream) -> dict[str, object]:
     number = stream.format
-    return {
+    told: dict[str, object] = {
         "shape": list(stream.shape),
         "parallelism": stream.lanes,
-        "precision": [number.width, number.frac_width],
+        "precision": [number.lane_width, number.frac_width],
         "is_signed": number.is_signed,
+    }
+    if isinstance(number, Mxint):
+        told |= {"exponents": number.top + 1, "block_size": number.block}
+    return told
+
+
+def _describe_sent(design: Design, name: str) -> dict[str, object]:
+    """Of a port with weights: the shape of what it is sent, which is repeated where it has a 1."""
+    if name not in design.sent:
+        return {}
+    return {
+        "sent": {"shape": list(design.sent[name].shape), **_describe_memory(sent(design, name))}
+    }
+
+
+def _describe_memory(memory: Memory) -> dict[str, object]:
+    return {
+        "words": len(memory.words),
+        "width": memory.width,
+        "sha256": hashlib.sha256(memory_text(memory).encode()).hexdigest(),
     }
 
 
@@ -228,14 +218,7 @@ def _describe_stage(stage: Stage) -> dict[str, object]:
         "parameters": dict(component.parameters()),
         "cycles": component.cycles(),
         "twins": _describe_twins(component),
-        "memories": {
-            m.name: {
-                "words": len(m.words),
-                "width": m.width,
-                "sha256": hashlib.sha256(memory_text(m).encode()).hexdigest(),
-            }
-            for m in component.memories()
-        },
+        "memories": {m.name: _describe_memory(m) for m in component.memories()},
     }
 
 
@@ -293,7 +276,7 @@ def _port_parameters(design: Design) -> list[tuple[str, int, str]]:
     rows: list[tuple[str, int, str]] = []
     for port, stream in _port_streams(design).items():
         name = port.upper()
-        rows.append((f"{name}_PRECISION_0", stream.format.width, "width of an element, bits"))
+        rows.append((f"{name}_PRECISION_0", stream.format.lane_width, "width of an element, bits"))
         rows.append((f"{name}_PRECISION_1", stream.format.frac_width, "its fractional bits"))
         for dim, size in enumerate(reversed(stream.shape)):
             rows.append((f"{name}_TENSOR_SIZE_DIM_{dim}", size, "elements"))
@@ -308,8 +291,11 @@ def _module_line(design: Design) -> str:
         (f"    parameter int {name:<{width}} = {value}", note) for name, value, note in rows
     )
     ports = ["    input  wire logic clk", "    input  wire logic rst"]
+    streams = _port_streams(design)
     for name, into in [(n, True) for n in design.inputs] + [(n, False) for n in design.outputs]:
         bits = f"[{name.upper()}_PARALLELISM_DIM_0*{name.upper()}_PRECISION_0-1:0]"
+        if shared := streams[name].format.shared_width:
+            bits = bits.replace("-1:0", f"+{shared}-1:0")
         given, taken = ("input  wire", "output     ") if into else ("output     ", "input  wire")
         ports += [
             f"    {given} logic {bits} {name}",
@@ -366,7 +352,7 @@ def _stage_text(design: Design, stage: Stage) -> str:
     parameters = dict(component.parameters())
     pins = {"clk": "clk", "rst": "rst"}
     for k, wire in enumerate(stage.sources):
-        pins |= _stream_pins(f"data_in_{k}", [_signal(design, wire)])
+        pins |= _stream_pins(component.pin(k), [_signal(design, wire)])
     sources = []
     for memory in component.memories():
         file = f"mem/{stage.name}_{memory.name}.mem"
@@ -395,14 +381,17 @@ def _stream_pins(pin: str, signals: list[str]) -> dict[str, str]:
 
 
 def _rom_text(stage: str, memory: Memory, file: str) -> str:
+    banks: dict[str, Parameter] = {"BANKS": memory.banks, "REPEATS": memory.repeats}
     parameters: dict[str, Parameter] = {
         "DATA_WIDTH": memory.width,
-        "DEPTH": len(memory.words),
+        "DEPTH": len(memory.words) // memory.banks,
+        **(banks if memory.banks > 1 else {}),
         "INIT_FILE": file,
     }
     name = f"{stage}_{memory.name}"
     pins = {"clk": "clk", "rst": "rst", **_stream_pins("data_out_0", [name])}
-    return _instance("rom_source", f"{name}_source", parameters, pins)
+    module = "rom_bank_source" if memory.banks > 1 else "rom_source"
+    return _instance(module, f"{name}_source", parameters, pins)
 
 
 def _instance(
@@ -420,6 +409,8 @@ def _literal(value: Parameter) -> str:
         return f"1'b{int(value)}"
     if isinstance(value, str):
         return f'"{value}"'
+    if isinstance(value, tuple):
+        return "{" + ", ".join(f"64'h{word:x}" for word in reversed(value)) + "}"
     return str(value) if abs(value) < 1 << 31 else f"64'sd{value}"
 
 

@@ -198,7 +198,9 @@ def code_range(width: int, is_signed: bool, narrow: bool) -> tuple[int, int]:
 
 
 def quantized(x: Exact, form: Any) -> Exact:
-    """`x` in a fixed-point format, read from its fields: rounded, then saturated or wrapped."""
+    """`x` in a number format, read from its fields: rounded, then saturated or wrapped."""
+    if hasattr(form, "block_size"):
+        return _in_blocks(x, form)
     low, high = code_range(form.width, form.is_signed, form.narrow)
     codes = rounded(x, form.frac_width, form.rounding)
     if form.overflow == "wrap":
@@ -207,6 +209,51 @@ def quantized(x: Exact, form: Any) -> Exact:
         codes = np.minimum(np.maximum(codes, low), high)
     whole = np.asarray(codes).astype(np.int64).reshape(x.shape)
     return coded(whole, form.frac_width, was_rounded=x.is_rounded or not x.is_double)
+
+
+def _in_blocks(x: Exact, form: Any) -> Exact:
+    """`x` in MXINT: each block in multiples of a power of two that its largest magnitude chooses.
+
+    With |x| from 2**e to 2**(e + 1) in the block, e brought into the range of the exponent, an
+    element is a multiple of 2**(e - width + 2), of at most 2**(width - 1) - 1 of them.
+    """
+    exponents = _block_exponents(x, form)
+    limit, finest = (1 << (form.width - 1)) - 1, form.width - 2 - int(exponents.min())
+    codes = np.zeros(x.shape, dtype=object)
+    for e in np.unique(exponents):
+        whole = rounded(x, form.width - 2 - int(e), form.rounding).reshape(x.shape)
+        held = np.minimum(np.maximum(whole, -limit), limit).astype(object)
+        here = exponents == e
+        codes[here] = held[here] * (1 << int(e - exponents.min()))
+    found = coded(fitted(codes, reach(codes)), finest)
+    return Exact(found.codes, found.frac_width, was_rounded=x.is_rounded or not x.is_double)
+
+
+def _block_exponents(x: Exact, form: Any) -> Codes:
+    """The shared exponent of each element."""
+    last = np.moveaxis(np.abs(x.codes), form.axis, -1) if len(x.shape) > 1 else np.abs(x.codes)
+    rows = np.atleast_2d(last)
+    sizes = form.block_size if isinstance(form.block_size, tuple) else (1, form.block_size)
+    steps = [n if size == -1 else size for n, size in zip(rows.shape[-2:], sizes, strict=True)]
+    largest = rows
+    for axis, step in zip((-2, -1), steps, strict=True):
+        starts = range(0, rows.shape[axis], step)
+        largest = np.maximum.reduceat(largest, list(starts), axis=axis)
+        largest = np.repeat(largest, step, axis=axis)
+        largest = np.take(largest, range(rows.shape[axis]), axis=axis)
+    most = 2 ** (form.exponent_width - 1) - 1
+    values, which = np.unique(largest, return_inverse=True)
+    places = np.array([_floor_log2(int(m), x, most) for m in values], dtype=np.int64)
+    found = places[which.reshape(-1)].reshape(last.shape)
+    return np.asarray(np.moveaxis(found, -1, form.axis) if len(x.shape) > 1 else found)
+
+
+def _floor_log2(code: int, x: Exact, most: int) -> int:
+    """The largest e, from -most to most, with 2**e at most code / (divisor * 2**frac_width)."""
+    unit = x.divisor << x.frac_width
+    e = code.bit_length() - unit.bit_length()  # or one less
+    is_above = unit << max(e, 0) > code << max(-e, 0)
+    return min(max(e - is_above, -most), most) if code else -most
 
 
 def coded(codes: Codes, frac_width: int, was_rounded: bool = False) -> Exact:

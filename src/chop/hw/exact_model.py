@@ -24,9 +24,11 @@ from chop.ir.ops import find_op, node_module
 from chop.nn.quantized.function import call_quantizers, is_quantized_function
 from chop.nn.quantized.integer import node_arithmetic
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantizers import Bypass, Integer, Quantizer
+from chop.nn.quantizers import Bypass, Integer, MXInt, Quantizer
 
 ROUNDINGS = ("nearest_even", "nearest_away", "floor", "toward_zero")
+Form = Integer | MXInt
+"""The formats that hardware has."""
 Environment = dict[fx.Node, Any]
 """What each node gives: an `Exact`, or a plain value such as a size."""
 
@@ -94,7 +96,7 @@ def _exact(value: Any) -> Any:
     return value
 
 
-def _brought(value: Any, form: Integer | None) -> Any:
+def _brought(value: Any, form: Form | None) -> Any:
     return quantized(value, form) if form is not None and isinstance(value, Exact) else value
 
 
@@ -111,7 +113,7 @@ def quantizers_of(node: fx.Node) -> Mapping[str, Quantizer]:
     return {}
 
 
-def operand_formats(node: fx.Node, op: str) -> dict[str, Integer | None]:
+def operand_formats(node: fx.Node, op: str) -> dict[str, Form | None]:
     """The format that each argument of `node` is brought to, by name; None where it is not."""
     own = quantizers_of(node)
     if own:
@@ -119,7 +121,7 @@ def operand_formats(node: fx.Node, op: str) -> dict[str, Integer | None]:
         names = (*roles, "weight", "bias")
         return {n: _checked(node, roles.get(n, n), own.get(roles.get(n, n))) for n in names}
     args = mase_meta(node).common.args or {}
-    found: dict[str, Integer | None] = {}
+    found: dict[str, Form | None] = {}
     operands = [n for n in argument_names(node, op) if n not in ("weight", "bias")]
     for number, name in enumerate(operands):
         found[name] = _by_hand(node, args.get(f"data_in_{number}"))
@@ -144,7 +146,7 @@ def argument_names(node: fx.Node, op: str, value: fx.Node | None = None) -> list
     return [name for name, each in nodes if value is None or each is value]
 
 
-def result_format(node: fx.Node) -> Integer | None:
+def result_format(node: fx.Node) -> Form | None:
     """The format that `node` brings its result to; None where it does not."""
     own = quantizers_of(node)
     if own:
@@ -152,21 +154,21 @@ def result_format(node: fx.Node) -> Integer | None:
     return _by_hand(node, (mase_meta(node).common.results or {}).get("data_out_0"))
 
 
-def _by_hand(node: fx.Node, meta: ValueMeta | None) -> Integer | None:
+def _by_hand(node: fx.Node, meta: ValueMeta | None) -> Form | None:
     """A format in the metadata of a node that has no quantisers: one set by hand."""
     if meta is None or not meta.is_applied:
         return None
     return _checked(node, "format", meta.format)
 
 
-def _checked(node: fx.Node, role: str, form: Quantizer | None) -> Integer | None:
-    """`form`, refused where it is no fixed point or not the same at each run."""
+def _checked(node: fx.Node, role: str, form: Quantizer | None) -> Form | None:
+    """`form`, refused where hardware has it not or it is not the same at each run."""
     if form is None or isinstance(form, Bypass):
         return None
-    if not isinstance(form, Integer):
+    if not isinstance(form, Integer | MXInt):
         raise HardwareError(
-            f"node '{node.name}': {role} is in the format '{form.name}'. Hardware has fixed point: "
-            f"quantise it to 'integer'."
+            f"node '{node.name}': {role} is in the format '{form.name}'. Hardware has fixed point "
+            f"and MXINT: quantise it to 'integer' or 'mxint'."
         )
     if form.rounding not in ROUNDINGS:
         raise HardwareError(
@@ -184,7 +186,7 @@ def _arguments(
     op: str,
     given: Sequence[Any],
     named: Mapping[str, Any],
-    formats: Mapping[str, Integer | None],
+    formats: Mapping[str, Form | None],
 ) -> dict[str, Any]:
     """The arguments of a call by name: settings of the layer, operands in their formats."""
     found: dict[str, Any] = {}
@@ -230,7 +232,7 @@ def _called(
     node: fx.Node,
     given: Sequence[Any],
     named: Mapping[str, Any],
-    formats: Mapping[str, Integer | None],
+    formats: Mapping[str, Form | None],
 ) -> Any:
     """An op without a definition here (sizes, ops of the user's own): torch's, in doubles."""
     if isinstance(given[0], Exact) and op_of_size(node):

@@ -11,6 +11,7 @@ import numpy as np
 
 from chop.errors import HardwareError
 from chop.hw.cycles import Stalls
+from chop.hw.design import whole_flights
 from chop.hw.golden import Ints
 from chop.hw.simulate import Simulator
 from chop.hw.verdict import Verdict
@@ -53,7 +54,9 @@ def exercise(
     if expected is None:
         assert simulator.design is not None, "an interface cannot tell the expected outputs"
         expected = simulator.design.golden(inputs)
-    more, wanted = _repeated(inputs), _repeated(expected)
+    together = simulator.interface.in_flight
+    inputs, expected = (whole_flights(codes, together) for codes in (inputs, expected))
+    more, wanted = (whole_flights(_repeated(codes), together) for codes in (inputs, expected))
     for each in profiles(simulator.interface.cycles, stalls):
         simulator.run(more, each, expected=wanted).require_exact()
     verdict = simulator.run(inputs, expected=expected, trace=trace).require_exact()
@@ -64,14 +67,21 @@ def exercise(
 def _repeated(codes: Mapping[str, Ints]) -> dict[str, Ints]:
     """The tensors, again from the first where they are few."""
     count = max(LEAST_TENSORS, *(len(each) for each in codes.values()))
-    return {n: v[np.arange(count) % len(v)] if len(v) else v for n, v in codes.items()}
+    is_few = {n: 0 < len(v) < count for n, v in codes.items()}
+    return {n: v[np.arange(count) % len(v)] if is_few[n] else v for n, v in codes.items()}
 
 
 def check_memories(directory: Path) -> None:
     """Raise unless every memory file is the one that `design.json` speaks of."""
-    for stage in json.loads((directory / "design.json").read_text())["stages"]:
-        for name, told in stage["memories"].items():
-            path = directory / "mem" / f"{stage['name']}_{name}.mem"
-            found = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "no file"
-            if found != told["sha256"]:
-                raise HardwareError(f"{path}: not the memory of design.json. Emit it again.")
+    design = json.loads((directory / "design.json").read_text())
+    listed = {
+        f"{stage['name']}_{name}": told
+        for stage in design["stages"]
+        for name, told in stage["memories"].items()
+    }
+    listed |= {name: told["sent"] for name, told in design["inputs"].items() if "sent" in told}
+    for name, told in listed.items():
+        path = directory / "mem" / f"{name}.mem"
+        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "no file"
+        if found != told["sha256"]:
+            raise HardwareError(f"{path}: not the memory of design.json. Emit it again.")

@@ -27,72 +27,130 @@ class Folding:
     lanes: Mapping[str, tuple[int, int]]
     cycles: int
     multipliers: int
+    share_layers: bool = False
+    """Whether repeated layers are one block."""
 
 
-def for_target(graph: MaseGraph, cycles: int) -> Folding:
+def for_target(graph: MaseGraph, cycles: int, *, share_layers: bool = False) -> Folding:
     """The cheapest parallelism with at most `cycles` cycles between tensors."""
-    layers = _layers(_lower(graph, {}))
-    least_out = dict.fromkeys(layers, 1)
-    while True:
-        lanes = {name: _cheapest(name, c, cycles, least_out[name]) for name, c in layers.items()}
-        lanes |= _input_lanes(graph, lanes, cycles)
-        lowered = _lower(graph, lanes)
-        slow = _slow_stage(lowered.design, cycles)
-        if slow is None:
-            return _folding(lowered, lanes)
-        name = _layer_before(lowered.design, slow, layers)
-        least_out[name] = _next_divisor(name, layers[name], lanes[name][1], cycles)
+    return _Explorer(graph, share_layers).for_target(cycles)
 
 
-def for_budget(graph: MaseGraph, multipliers: int) -> Folding:
-    """The fastest parallelism with at most `multipliers` multipliers."""
-    slowest = _folding(_lower(graph, {}), {})
-    if slowest.multipliers > multipliers:
-        raise HardwareError(
-            f"parallelism: {multipliers} multipliers are not enough; one lane everywhere needs "
-            f"{slowest.multipliers}."
-        )
-    low, high, best = 0, slowest.cycles, slowest
-    while high - low > 1:  # fewer cycles never cost fewer multipliers
-        middle = (low + high) // 2
+def for_budget(graph: MaseGraph, multipliers: int, *, share_layers: bool = False) -> Folding:
+    """The fastest parallelism with at most `multipliers` multipliers.
+
+    Where they are too few for one lane everywhere, repeated layers become one block.
+    """
+    apart = _Explorer(graph, share_layers)
+    least = apart.slowest.multipliers
+    if least <= multipliers:
+        return apart.for_budget(multipliers)
+    told = f"{multipliers} multipliers are not enough; one lane everywhere needs {least}"
+    if not share_layers:
         try:
-            found = for_target(graph, middle)
-        except HardwareError:
-            low = middle
-            continue
-        if found.multipliers <= multipliers:
-            high, best = min(middle, found.cycles), found
-        else:
-            low = middle
-    return best
+            shared = _Explorer(graph, True)
+        except HardwareError as error:
+            raise HardwareError(f"parallelism: {told}. In one block: {error}") from error
+        if shared.slowest.multipliers <= multipliers:
+            return shared.for_budget(multipliers)
+        told += f", and {shared.slowest.multipliers} with repeated layers in one block"
+    raise HardwareError(f"parallelism: {told}.")
 
 
-def _lower(graph: MaseGraph, lanes: Lanes) -> Lowered:
-    """Without FIFOs; one lane where nothing is said."""
-    return Lowerer(graph, Parallelism(1, lanes), "top").run()
+class _Explorer:
+    """Foldings of one graph; what one lane everywhere gives is found once."""
 
+    def __init__(self, graph: MaseGraph, share_layers: bool) -> None:
+        self.graph, self.share_layers = graph, share_layers
+        self.base = self._lower({})
+        self.layers = _layers(self.base)
+        self.slowest = self._folding(self.base, {})
 
-def _input_lanes(graph: MaseGraph, lanes: Lanes, cycles: int) -> Lanes:
-    """Lanes of the inputs: those of the first layer where that is enough, else the fewest."""
-    names = [n.name for n in graph.fx_graph.nodes if n.op == "placeholder"]
-    first = next(iter(lanes.values()), (1, 1))[0]
-    ports = _lower(graph, {}).design.inputs
-    found = {}
-    for number, name in enumerate(names):
-        stream = ports.get(f"data_in_{number}")
-        if stream is None:  # nothing reads it
-            continue
-        enough = [d for d in divisors(stream.shape[-1]) if stream.elements <= cycles * d]
-        if not enough:
-            raise HardwareError(f"input '{name}': {stream.shape} cannot enter in {cycles} cycles.")
-        chosen = first if first in enough else enough[0]
-        found[name] = (chosen, chosen)
-    return found
+    def for_target(self, cycles: int) -> Folding:
+        """The cheapest with at most so many cycles."""
+        least_out = dict.fromkeys(self.layers, 1)
+        while True:
+            lanes = {
+                name: _cheapest(name, component, cycles // self._passes(name), least_out[name])
+                for name, component in self.layers.items()
+            }
+            lanes |= self._input_lanes(lanes, cycles)
+            lowered = self._lower(lanes)
+            slow = _slow_stage(lowered.design, cycles)
+            if slow is None:
+                return self._folding(lowered, lanes)
+            name = _layer_before(lowered.design, slow, self.layers)
+            more = _next_divisor(name, self.layers[name], lanes[name][1], cycles)
+            alike = lowered.components[name]  # layers that share a block are folded alike
+            least_out |= {n: more for n in self.layers if lowered.components[n] is alike}
 
+    def for_budget(self, multipliers: int) -> Folding:
+        """The fastest with at most so many multipliers: fewer cycles never cost fewer of them."""
+        best, targets = self.slowest, self._targets()
+        low, high = -1, len(targets) - 1  # the last target is what one lane everywhere takes
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                found = self.for_target(targets[middle])
+            except HardwareError:
+                low = middle
+                continue
+            if found.multipliers <= multipliers:
+                high, best = middle, found
+            else:
+                low = middle
+        return best
 
-def _folding(lowered: Lowered, lanes: Lanes) -> Folding:
-    design = lowered.design
-    return Folding(lanes, design.cycles(), design.cost().multipliers)
+    def _targets(self) -> list[int]:
+        """All cycles that a stage may take, in rising order: folds by divisors of its channels."""
+        found = {self.slowest.cycles}
+        for name, component in self.layers.items():
+            inputs, outputs = _channels(component)
+            whole = component.products() * self._passes(name)
+            found |= {whole // (i * o) for i in divisors(inputs) for o in divisors(outputs)}
+        design = self.base.design
+        streams = [(s, 1) for s in (*design.inputs.values(), *design.output_streams().values())]
+        for stage in design.stages:
+            times = design.passes if stage in design.looped else 1
+            component = stage.component
+            streams += [(s, times) for s in (*component.inputs, *component.outputs)]
+            found.add(design.stage_cycles(stage))
+        for stream, times in streams:
+            found |= {times * stream.elements // d for d in divisors(stream.shape[-1])}
+        return sorted(cycles for cycles in found if 0 < cycles <= self.slowest.cycles)
+
+    def _passes(self, name: str) -> int:
+        """How often a tensor passes the layer `name`."""
+        component, design = self.base.components[name], self.base.design
+        is_looped = any(stage.component is component for stage in design.looped)
+        return design.passes if is_looped else 1
+
+    def _lower(self, lanes: Lanes) -> Lowered:
+        """Without FIFOs; one lane where nothing is said."""
+        lowerer = Lowerer(self.graph, Parallelism(1, lanes), "top")
+        return lowerer.run(share_layers=self.share_layers)
+
+    def _folding(self, lowered: Lowered, lanes: Lanes) -> Folding:
+        design = lowered.design
+        return Folding(lanes, design.cycles(), design.cost().multipliers, self.share_layers)
+
+    def _input_lanes(self, lanes: Lanes, cycles: int) -> Lanes:
+        """Lanes of the inputs: those of the first layer where that is enough, else the fewest."""
+        names = [n.name for n in self.graph.fx_graph.nodes if n.op == "placeholder"]
+        first = next(iter(lanes.values()), (1, 1))[0]
+        found = {}
+        for number, name in enumerate(names):
+            stream = self.base.design.inputs.get(f"data_in_{number}")
+            if stream is None:  # nothing reads it
+                continue
+            enough = [d for d in divisors(stream.shape[-1]) if stream.elements <= cycles * d]
+            if not enough:
+                raise HardwareError(
+                    f"input '{name}': {stream.shape} cannot enter in {cycles} cycles."
+                )
+            chosen = first if first in enough else enough[0]
+            found[name] = (chosen, chosen)
+        return found
 
 
 def _layers(lowered: Lowered) -> dict[str, Component]:
@@ -100,7 +158,7 @@ def _layers(lowered: Lowered) -> dict[str, Component]:
 
 
 def _channels(component: Component) -> tuple[int, int]:
-    return component.inputs[0].shape[-1], component.outputs[0].shape[-1]
+    return component.in_unit, component.outputs[0].shape[-1]
 
 
 def _cheapest(name: str, component: Component, cycles: int, least_out: int) -> tuple[int, int]:
@@ -126,7 +184,7 @@ def _cheapest(name: str, component: Component, cycles: int, least_out: int) -> t
 
 def _slow_stage(design: Design, cycles: int) -> str | None:
     for stage in design.stages:
-        if stage.component.cycles() > cycles:
+        if design.stage_cycles(stage) > cycles:
             return stage.name
     return None
 

@@ -79,10 +79,28 @@ class Fixed:
         """Bits of a signed number that holds every code."""
         return self.width + (not self.is_signed)
 
+    @property
+    def lane_width(self) -> int:
+        """Bits of one element on a wire."""
+        return self.width
+
+    @property
+    def shared_width(self) -> int:
+        """Bits of a beat besides its elements."""
+        return 0
+
+    def to_wire(self, codes: Ints, lanes: int) -> tuple[Ints, Ints | None]:
+        """The elements of each beat, and what they share."""
+        return codes.reshape(-1, lanes), None
+
+    def from_wire(self, elements: Ints, shared: Ints | None) -> Ints:
+        """Codes of the elements of beats: the inverse of `to_wire`."""
+        return elements
+
     def holds(self, other: Fixed) -> bool:
         """Whether codes of `other` are codes of this format, for the same numbers, as they are."""
-        same = (self.width, self.frac_width, self.is_signed)
-        is_laid_out = same == (other.width, other.frac_width, other.is_signed)
+        same = (type(self), self.width, self.frac_width, self.is_signed)
+        is_laid_out = same == (type(other), other.width, other.frac_width, other.is_signed)
         return is_laid_out and self.low <= other.low and other.high <= self.high
 
     def encode(self, values: npt.ArrayLike) -> Ints:

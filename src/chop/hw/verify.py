@@ -19,11 +19,11 @@ from torch import Tensor, fx
 
 from chop.arguments import an, check
 from chop.errors import HardwareError
-from chop.hw.design import Design
 from chop.hw.double_model import check_doubles
 from chop.hw.exact import Codes, Exact, coded, quantized
 from chop.hw.exact_model import (
     Environment,
+    Form,
     argument_names,
     op_name,
     operand_formats,
@@ -37,7 +37,6 @@ from chop.hw.lower import Lowered, Value
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
 from chop.nn.quantized.operands import format_text
-from chop.nn.quantizers import Integer
 
 GENERATED = 32
 """Tensors of each input that are made where none, or only some, are given."""
@@ -203,9 +202,9 @@ def _has_one_format(graph: MaseGraph, node: fx.Node) -> bool:
     return len(formats) == 1 and None not in formats
 
 
-def _reading_formats(graph: MaseGraph, node: fx.Node) -> set[Integer | None]:
+def _reading_formats(graph: MaseGraph, node: fx.Node) -> set[Form | None]:
     """The formats that readers of `node`, also behind views, bring it to; None: as it is."""
-    found: set[Integer | None] = set()
+    found: set[Form | None] = set()
     for user in node.users:
         op = op_name(graph, user)
         if op in MOVES | UNCHANGED and not quantizers_of(user):
@@ -283,7 +282,7 @@ def _difference(
     wrong = _first_wrong(graph, lowered, lowered.design.golden(codes), exact)
     if wrong is None:
         return _unlike_port(graph, lowered, rows, numbers)
-    stages = _stage_values(lowered.design, codes)
+    stages = lowered.design.values(codes)
     for node in graph.fx_graph.nodes:
         value = lowered.values.get(node.name)
         if value is None or not isinstance(exact[node], Exact):
@@ -319,18 +318,6 @@ def _unlike_port(
                 f" It is read as {format_text(forms[0])}.",
             )
     return HardwareError("inputs: the input ports make other numbers of them than the model does.")
-
-
-def _stage_values(design: Design, data: Mapping[str, Ints]) -> dict[str, Ints]:
-    """The codes that every stage gives."""
-    values: dict[str, Ints] = dict(data)
-    for stage in design.stages:
-        operands = [
-            values[wire.stage].reshape(-1, *taken.shape)
-            for wire, taken in zip(stage.sources, stage.component.inputs, strict=True)
-        ]
-        values[stage.name] = stage.component.golden(*operands)
-    return values
 
 
 def _settings(node: fx.Node) -> str:

@@ -2,9 +2,10 @@
 
 from chop.models.cnn import CNN, ResidualBlock, ResidualCNN
 from chop.models.mlp import MLP
-from chop.models.named import TASKS, get_model
+from chop.models.named import get_model
 from chop.models.reference import MODELS, reference_model
-from chop.models.tiny import tiny_bert, tiny_vit
+from chop.models.tasks import TASKS
+from chop.models.tiny import tiny_bert, tiny_llama, tiny_vit
 from chop.old_names import lazy_names
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "get_model",
     "reference_model",
     "tiny_bert",
+    "tiny_llama",
     "tiny_vit",
 ]
 

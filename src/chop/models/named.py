@@ -6,11 +6,11 @@ To add a reference model: a function or class that builds it, under `@reference_
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import transformers
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import AutoConfig, PretrainedConfig
@@ -20,22 +20,21 @@ from chop.hub import locate
 from chop.log import warn_once
 from chop.models.old import OLD_HUB_NAMES, OLD_MODELS
 from chop.models.reference import MODELS
+from chop.models.tasks import (
+    CLASSIFIES_IMAGES,
+    CLASSIFIES_TEXT,
+    PREDICTS_TEXT,
+    TASKS,
+    auto_class,
+    possible_tasks,
+)
 from chop.registry import suggest
 
-TASKS = {
-    "sequence-classification": "AutoModelForSequenceClassification",
-    "token-classification": "AutoModelForTokenClassification",
-    "question-answering": "AutoModelForQuestionAnswering",
-    "image-classification": "AutoModelForImageClassification",
-    "causal-lm": "AutoModelForCausalLM",
-    "seq2seq-lm": "AutoModelForSeq2SeqLM",
-    "masked-lm": "AutoModelForMaskedLM",
-    "base": "AutoModel",
+DEFAULT_TASK = CLASSIFIES_TEXT
+OWN_TASKS = {
+    **dict.fromkeys(("mlp", "cnn", "residual_cnn", "tiny_vit"), CLASSIFIES_IMAGES),
+    "tiny_llama": PREDICTS_TEXT,
 }
-"""Task -> the class of transformers that knows its models."""
-
-DEFAULT_TASK = "sequence-classification"
-OWN_TASKS = dict.fromkeys(("mlp", "cnn", "residual_cnn", "tiny_vit"), "image-classification")
 """Reference models -> what they are for; the others are for the default task."""
 
 OLD_TASKS = {
@@ -76,7 +75,7 @@ def get_model(
             name, task = OLD_HUB_NAMES[name], "image-classification"
     if task not in TASKS:
         raise ConfigError(f"get_model: unknown task '{task}'. {suggest(task, TASKS)}")
-    family = getattr(transformers, TASKS[task])
+    family = auto_class(task)
     model: nn.Module
     if isinstance(name, PretrainedConfig):
         model = family.from_config(name, **options)
@@ -84,18 +83,42 @@ def get_model(
     place = locate(checkpoint or name, "model")
     if place.is_folder and not Path(place.name, "config.json").is_file():
         raise HubError(f"model '{place.name}': the folder has no config.json.")
-    if pretrained is False:
-        config = AutoConfig.from_pretrained(place.name, local_files_only=place.is_local, **options)
-        model = family.from_config(config)
-    else:
-        model = family.from_pretrained(place.name, local_files_only=place.is_local, **options)
+    try:
+        if pretrained is False:
+            local = place.is_local
+            config = AutoConfig.from_pretrained(place.name, local_files_only=local, **options)
+            model = family.from_config(config)
+        else:
+            model = family.from_pretrained(place.name, local_files_only=place.is_local, **options)
+    except ValueError as error:
+        _refuse_task(place.name, task, error)
+        raise
     return model
 
 
-def check_task(name: str, task: str) -> None:
-    """Refuse a task that a reference model is not for; the default says nothing."""
+def _refuse_task(name: str, task: str, error: ValueError) -> None:
+    """Say in a line what transformers says in a list of hundreds of classes."""
+    if "Unrecognized configuration class" not in str(error):
+        return
+    found = re.search(r"<class '[\w.]*\.(\w+)Config'>", str(error))
+    kind = found.group(1) if found else "such"
+    known = possible_tasks(_model_type(str(error)))
+    allowed = ", ".join([*known, "base"])
+    raise ConfigError(
+        f"task: '{name}' is a {kind} model, and there are none for {task}. Allowed: {allowed}."
+    ) from error
+
+
+def _model_type(told: str) -> str | None:
+    """The type of model that transformers' error is about: the name of its package."""
+    found = re.search(r"transformers\.models\.(\w+)\.", told)
+    return found.group(1) if found else None
+
+
+def check_task(name: str, task: str | None) -> None:
+    """Refuse a task that a reference model is not for; none and the default say nothing."""
     own = OWN_TASKS.get(name, DEFAULT_TASK)
-    if task not in (DEFAULT_TASK, own):
+    if task not in (None, DEFAULT_TASK, own):
         raise ConfigError(
             f"task: '{name}' is for {own}, got '{task}'. Other tasks are of Hugging Face models."
         )

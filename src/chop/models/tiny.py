@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 from transformers import (
     AutoConfig,
+    AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForSequenceClassification,
 )
@@ -42,6 +43,16 @@ def tiny_vit(
     sizes = {"image_size": image_size, "num_channels": in_channels, "num_labels": num_labels}
     settings = _config("tiny_vit", "vit", {**WIDTH, **sizes, "patch_size": 2, **config})
     model: nn.Module = AutoModelForImageClassification.from_config(settings)  # type: ignore[no-untyped-call]
+    return model
+
+
+@reference_model("tiny_llama", reads="text")
+def tiny_llama(vocab_size: int = 256, **config: Any) -> nn.Module:
+    """Llama, which predicts the next token: 2 layers of width 32; a token may be a byte."""
+    tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    sizes = {"vocab_size": vocab_size, "max_position_embeddings": 512}
+    settings = _config("tiny_llama", "llama", {**WIDTH, **tokens, **sizes, **config})
+    model: nn.Module = AutoModelForCausalLM.from_config(settings)  # type: ignore[no-untyped-call]
     return model
 
 

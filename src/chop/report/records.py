@@ -187,7 +187,7 @@ def _hardware(given: Mapping[str, Any] | HardwareBuild | None) -> PageRecord | N
     if given is None:
         return None
     if not isinstance(given, Mapping):
-        given = pipeline_records(given.lowered.design, given.verdict, given.area)
+        given = pipeline_records(given.lowered.design, given.verdict, given.area, given.routed)
     stages, streams = given.get("stages", ()), given.get("streams", ())
     names = [*given.get("inputs", ()), *(s["stage"] for s in stages), *given.get("outputs", ())]
     number = {name: i for i, name in enumerate(names)}

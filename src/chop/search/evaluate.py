@@ -95,6 +95,8 @@ class ModelEvaluator:
                 graph = _compress(self, graph, params, context)
             else:
                 is_recovery = "compress" in self.stages[:number]
+                if context.weighs_expected and "compress" not in self.stages[number:]:
+                    context.expect(compute_costs(graph, self.costs))
                 _train(self, graph, params, context, steps, self.recovery if is_recovery else {})
         return graph
 

@@ -38,12 +38,22 @@ class StudyTrial(TrialContext):
     """A trial's context that passes on to its study what the pruner needs at once."""
 
     trial: Trial | None = field(default=None, repr=False)
+    queue: TrialQueue | None = field(default=None, repr=False)
+
+    @property
+    def weighs_expected(self) -> bool:
+        """Whether a rule compares trials by several objectives."""
+        return self.queue is not None and self.queue.rule is not None
 
     def report(self, step: int, value: float) -> None:
         """Keep the value, and raise `Pruned` when the pruner has seen enough."""
         super().report(step, value)
         trial = self.trial
-        if trial is None or len(trial.study.directions) > 1:  # there is no pruner for several
+        if trial is None:
+            return
+        if len(trial.study.directions) > 1:
+            if self.queue is not None and self.queue.ends_early(trial, self.reports, self.expected):
+                raise Pruned(f"trial {self.number}: pruned at step {step} with {value}.")
             return
         if step not in reported_values(trial):  # kept from before a retry
             trial.report(float(value), step)
@@ -114,7 +124,7 @@ def _run(queue: TrialQueue, trial: Trial, evaluate: Evaluate) -> None:
     folder = queue.plan.directory / f"trial-{trial.number:05d}"
     folder.mkdir(parents=True, exist_ok=True)
     seed = trial_seed(queue.plan.name, trial.number)
-    context = StudyTrial(trial.number, seed, folder, trial=trial)
+    context = StudyTrial(trial.number, seed, folder, trial=trial, queue=queue)
     seed_everything(seed)
     start = time.perf_counter()
     outcome = _evaluate(evaluate, point, context, list(queue.plan.objectives))

@@ -25,6 +25,7 @@ from optuna.trial import FrozenTrial, TrialState
 from chop.errors import ConfigError, MissingDependencyError
 from chop.registry import Registry
 from chop.search.optuna_private import CmaEsSampler, TPESampler, reseed
+from chop.search.pruning import RULES, Rule
 from chop.search.space import Choice, Dimension, Integer, Space, Value
 from chop.search.trial import trial_seed
 
@@ -250,6 +251,8 @@ PRUNERS.register("none", optuna.pruners.NopPruner)
 PRUNERS.register("median", optuna.pruners.MedianPruner)
 PRUNERS.register("hyperband", optuna.pruners.HyperbandPruner)
 PRUNERS.register("successive_halving", optuna.pruners.SuccessiveHalvingPruner)
+PRUNERS.register("hypervolume", optuna.pruners.HyperbandPruner)
+PRUNERS.check(RULES, "pruning.RULES")
 
 
 def make_sampler(
@@ -301,14 +304,26 @@ def _check_sampler(name: str, kind: SamplerKind, space: Space, objectives: int) 
 
 
 def make_pruner(pruner: str | BasePruner, objectives: int) -> BasePruner:
-    """The pruner called `pruner`, or `pruner` itself when it is one of Optuna's."""
+    """The pruner called `pruner`, or `pruner` itself when it is one of Optuna's.
+
+    With several objectives those called by name are rules of ours, and Optuna prunes nothing.
+    """
     made = pruner if isinstance(pruner, BasePruner) else PRUNERS[pruner]()
-    if objectives > 1 and not isinstance(made, optuna.pruners.NopPruner):
-        shown = pruner if isinstance(pruner, str) else type(pruner).__name__
-        raise ConfigError(
-            f"pruner '{shown}': there are {objectives} objectives. Allowed: one. Take 'none'."
-        )
-    return made
+    if objectives == 1 or isinstance(made, optuna.pruners.NopPruner):
+        return made
+    if isinstance(pruner, str) and PRUNERS.canonical(pruner) in RULES:
+        return optuna.pruners.NopPruner()
+    shown = pruner if isinstance(pruner, str) else type(pruner).__name__
+    raise ConfigError(
+        f"pruner '{shown}': there are {objectives} objectives, and Optuna's pruners take one. "
+        f"Allowed by name: none, {', '.join(RULES)}."
+    )
+
+
+def pruning_rule(pruner: str | BasePruner, objectives: int) -> Rule | None:
+    """The rule of ours by which a search with several objectives prunes; None where none does."""
+    is_ours = objectives > 1 and isinstance(pruner, str)
+    return RULES.get(PRUNERS.canonical(str(pruner))) if is_ours else None
 
 
 class RandomTrial:

@@ -33,10 +33,23 @@ class TrialContext:
     attributes: dict[str, Any] = field(default_factory=dict)
     constraints: dict[str, float] = field(default_factory=dict)
     reports: dict[int, float] = field(default_factory=dict)
+    expected: dict[str, float] = field(default_factory=dict)
 
     def report(self, step: int, value: float) -> None:
-        """Tell how well it goes; raises `Pruned` when the pruner says that this is enough."""
+        """Tell how well it goes; raises `Pruned` when the pruner says that this is enough.
+
+        With several objectives `value` is of the first.
+        """
         self.reports[step] = value
+
+    @property
+    def weighs_expected(self) -> bool:
+        """Whether what `expect` is told may end the trial: finding it out may take time."""
+        return False
+
+    def expect(self, values: Mapping[str, float]) -> None:
+        """Tell objectives that are known before the end, such as bytes: pruning may weigh them."""
+        self.expected |= {name: float(value) for name, value in values.items()}
 
     def attribute(self, key: str, value: Any) -> None:
         """Keep `value`, which JSON can write, with the trial."""

@@ -18,12 +18,18 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from chop.actions.trials import COPIED_FROM
+from chop.actions.trials import COPIED_FROM, DIRECTIONS
 from chop.errors import SearchError
 from chop.log import get_logger
 from chop.search.optuna_private import AskTellStudy, study_id, trial_id
 from chop.search.plan import WorkerPlan
-from chop.search.samplers import RandomTrial, distribution, make_pruner, make_sampler
+from chop.search.samplers import (
+    RandomTrial,
+    distribution,
+    make_pruner,
+    make_sampler,
+    pruning_rule,
+)
 from chop.search.space import Value
 from chop.search.storage import HEARTBEAT, Parameter, Store, open_store, quiet
 from chop.search.trial import trial_seed
@@ -32,7 +38,9 @@ from chop.search.worker_identity import OPEN_TOKENS, WorkerIdentity
 WORKER, RETRIES, RESTARTS = "worker", "retries", "restarts"
 REASON, SECONDS = "reason", "seconds"
 """Attributes that the queue keeps with a trial."""
-OWN_ATTRIBUTES = (WORKER, RETRIES, RESTARTS, REASON, SECONDS, HEARTBEAT)
+REPORTED = "reported"
+"""Of a search with several objectives: what a trial reported, step -> scores."""
+OWN_ATTRIBUTES = (WORKER, RETRIES, RESTARTS, REASON, SECONDS, HEARTBEAT, REPORTED)
 OBJECTIVES, DIMENSIONS, ABOUT = "objectives", "dimensions", "about"
 """Attributes of a study: what it is for."""
 MOST_RESTARTS = 10
@@ -88,6 +96,7 @@ class TrialQueue:
     def __init__(self, plan: WorkerPlan, store: Store, study: AskTellStudy) -> None:
         self.plan, self.store, self.study = plan, store, study
         self.me = WorkerIdentity.mine(plan.run)
+        self.rule = pruning_rule(plan.pruner, len(plan.objectives))
         OPEN_TOKENS.add(self.me.token)
         self._keys: dict[int, str] = {}
         self._copies = 0
@@ -132,6 +141,25 @@ class TrialQueue:
     def trials(self) -> list[FrozenTrial]:
         """Every trial, by number."""
         return self.store.storage.get_all_trials(study_id(self.study), deepcopy=False)
+
+    def ends_early(
+        self, trial: Trial, reports: Mapping[int, float], expected: Mapping[str, float]
+    ) -> bool:
+        """Whether a trial with several objectives ends at the step that it reported last.
+
+        What it reported is kept for the trials that come after it.
+        """
+        if self.rule is None:
+            return False
+        first, *rest = self.plan.objectives.items()
+        known = [DIRECTIONS[way] * expected[name] for name, way in rest if name in expected]
+        more = known if len(known) == len(rest) else []
+        sign = DIRECTIONS[first[1]]
+        own = {step: (sign * float(value), *more) for step, value in reports.items()}
+        kept = {str(step): list(scores) for step, scores in own.items()}
+        self.store.write_attributes(trial_id(trial), {REPORTED: kept})
+        others = [_reported(other) for other in self.trials() if other.number != trial.number]
+        return self.rule.ends(trial.number, max(reports), own, others)
 
     def count(self) -> Count:
         """What is in the study now."""
@@ -296,6 +324,18 @@ class TrialQueue:
             if point_key(drawn.params) not in points:
                 return drawn.params
         return None
+
+
+def _reported(trial: FrozenTrial) -> dict[int, tuple[float, ...]]:
+    """What a trial reported; nothing where its attribute is not ours."""
+    kept = trial.user_attrs.get(REPORTED)
+    if not isinstance(kept, Mapping):
+        return {}
+    return {
+        int(step): tuple(map(float, scores))
+        for step, scores in kept.items()
+        if str(step).isdecimal() and isinstance(scores, list) and scores
+    }
 
 
 def _worker(trial: FrozenTrial) -> WorkerIdentity | None:

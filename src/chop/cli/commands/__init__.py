@@ -181,10 +181,11 @@ for _name, _summary, _config, _examples in (
     ),
     (
         "bench",
-        "time models side by side: table and figure",
+        "models side by side: accuracy or perplexity, bytes, bits, latency",
         f"{CONFIGS}:BenchConfig",
         (
-            "mase bench out/train --against out/prune --batch 64",
+            "mase bench out/train out/quantize --dataset digits",
+            "mase bench ./llama out/quantize --dataset ./text --test-rows 64 --batch 1",
             "mase bench prajjwal1/bert-tiny --compile --iterations 5,50,200",
         ),
     ),
@@ -226,6 +227,21 @@ for _name, _summary, _config, _examples in (
         ("mase synth out/emit", "mase synth out/quantize --family ecp5"),
     ),
     (
+        "hw",
+        "a quantised model down to a part: simulation, routed clock, bitstream",
+        f"{HERE}.hw:HwConfig",
+        (
+            "mase hw out/quantize --dataset digits --device ecp5-85k",
+            "mase hw out/quantize --device ice40-hx8k --max-multipliers 4 --seeds 1,2,3,4,5",
+        ),
+    ),
+    (
+        "prove",
+        "prove the laws of hardware components for all inputs and all times",
+        f"{HERE}.prove:ProveConfig",
+        ("mase prove", "mase prove fifo", "mase prove fixed_cast --limit 600"),
+    ),
+    (
         "shard",
         "plan how a model is split over devices, and check the plan",
         f"{HERE}.shard:ShardConfig",
@@ -245,6 +261,18 @@ for _name, _summary, _config, _examples in (
         "what is registered: formats, passes, datasets, models, sweeps, samplers …",
         f"{CONFIGS}:ListConfig",
         ("mase list", "mase list formats", "mase list passes --json"),
+    ),
+    (
+        "studies",
+        "the searches below out/: trials, best values; a dashboard in the browser",
+        f"{CONFIGS}:StudiesConfig",
+        ("mase studies", "mase studies out/search", "mase studies out/search --dashboard"),
+    ),
+    (
+        "clean",
+        "delete what commands wrote, after saying what and asking",
+        f"{CONFIGS}:CleanConfig",
+        ("mase clean", "mase clean out/train out/search --yes", "mase clean --unfinished"),
     ),
     (
         "doctor",

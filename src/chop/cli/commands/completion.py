@@ -10,7 +10,7 @@ from typing import Any
 from chop.cli.commands import COMMANDS
 from chop.cli.configs import CompletionConfig
 from chop.cli.main import SWITCHES
-from chop.cli.option import Option, options_of
+from chop.cli.option import Option, options_of, takes_the_rest
 from chop.cli.session import Session
 
 VALUED = ("--config", "--set")
@@ -43,6 +43,16 @@ def _values(options: list[Option]) -> dict[str, tuple[str, ...]]:
     return {flag: values for flag, values in flags.items() if values}
 
 
+def _listers(options: list[Option]) -> dict[str, str]:
+    """Flag -> the command that lists its values when they are asked for."""
+    return {o.flag: o.lister for o in options if o.lister and not o.is_positional}
+
+
+def _first_lister(options: list[Option]) -> str:
+    """The command that lists values of the first word after the command, if there is one."""
+    return next((o.lister for o in options if o.is_positional), "")
+
+
 def _first(options: list[Option]) -> tuple[str, ...]:
     """The values of the first word after the command."""
     return next((o.values for o in options if o.is_positional), ())
@@ -56,8 +66,13 @@ def bash(known: Mapping[str, list[Option]]) -> str:
             f"\n        {flag}) {_bash_reply(shlex.quote(' '.join(values)))}; return;;"
             for flag, values in _values(options).items()
         )
+        replies += "".join(
+            f"\n        {flag}) {_bash_reply(_asked(lister))}; return;;"
+            for flag, lister in _listers(options).items()
+        )
         flags = shlex.quote(" ".join(flags_of(options)))
-        words = shlex.quote(" ".join(_first(options)))
+        lister = _first_lister(options)
+        words = _asked(lister) if lister else shlex.quote(" ".join(_first(options)))
         inner = f'\n      case "$prev" in{replies}\n      esac' if replies else ""
         cases.append(f"    {name}){inner}\n      flags={flags}; words={words};;")
     commands = shlex.quote(" ".join([*known, "--help", "--version"]))
@@ -84,6 +99,11 @@ def bash(known: Mapping[str, list[Option]]) -> str:
     )
 
 
+def _asked(lister: str) -> str:
+    """The output of a command, as a word of bash."""
+    return f'"$({lister} 2>/dev/null)"'
+
+
 def _bash_reply(words: str) -> str:
     return f'COMPREPLY=($(compgen -W {words} -- "$cur"))'
 
@@ -97,7 +117,10 @@ def zsh(known: Mapping[str, list[Option]]) -> str:
         specs += ["'--config[configuration file]:file:_files'", "'*--set[set a value]:key=value:'"]
         specs.append("'--help[options and examples]'")
         words = " ".join(_first(options))
-        specs.append(f'\'1:{name}:_alternative "words:word:({words})" "files:file:_files"\'')
+        count = "*" if any(takes_the_rest(o) for o in options) else "1"
+        lister = _first_lister(options)
+        action = f'_alternative "words:word:({words})" "files:file:_files"'
+        specs.append(f"'{count}:{name}:{_zsh_asked(lister) if lister else action}'")
         cases.append(f"    {name}) _arguments {' '.join(specs)};;")
     described = " ".join(
         shlex.quote(f"{name}:{_bare(command.summary)}") for name, command in COMMANDS.items()
@@ -127,7 +150,12 @@ def _zsh_spec(option: Option) -> str:
     if option.is_switch:
         return f"'{option.flag}{told}' '--no-{option.flag.removeprefix('--')}{told}'"
     action = f"({' '.join(option.values)})" if option.values else "_files"
+    action = _zsh_asked(option.lister) if option.lister else action
     return f"'{option.flag}{told}:value:{action}'"
+
+
+def _zsh_asked(lister: str) -> str:
+    return f"{{compadd -- $({lister} 2>/dev/null); _files}}"
 
 
 def _bare(text: str) -> str:
@@ -152,7 +180,7 @@ def fish(known: Mapping[str, list[Option]]) -> str:
 
 def _fish_rows(options: list[Option]) -> list[tuple[str, str, tuple[str, ...]]]:
     told = {o.flag: o.help for o in options} | SWITCHES
-    values = _values(options)
+    values = _values(options) | {f: (f"({c})",) for f, c in _listers(options).items()}
     return [(flag, told.get(flag, ""), values.get(flag, ())) for flag in flags_of(options)]
 
 

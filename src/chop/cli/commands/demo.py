@@ -21,7 +21,7 @@ from chop.actions.model_size import model_size
 from chop.actions.model_under_study import Subject
 from chop.actions.sweeps import sweep
 from chop.actions.trials import candidates
-from chop.cli.commands.trace import GRAPH
+from chop.cli.checkpoints import GRAPH
 from chop.cli.configs import DemoConfig, TrainConfig
 from chop.cli.data import Data
 from chop.cli.model_under_study import make_subject

@@ -204,6 +204,22 @@ def _yosys() -> str:
     return f"pyosys {_version('pyosys')}"
 
 
+def _nextpnr() -> str:
+    from chop.hw.route.parts import FAMILIES
+    from chop.hw.toolchain import require_package
+
+    for family in FAMILIES:
+        require_package(family.package)
+    told = (f"{f.name} {_version(f.package.replace('_', '-'))}" for f in FAMILIES)
+    return f"nextpnr {', '.join(told)}"
+
+
+def _abc() -> str:
+    from chop.hw.proofs.engine import find_abc
+
+    return str(find_abc())
+
+
 def _postgres() -> str:
     found = shutil.which("postgres") or next(
         (str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))), None
@@ -226,6 +242,8 @@ MACHINE_CHECKS: tuple[tuple[str, Callable[[], str], str], ...] = (
     ("Verilator", _verilator, "for simulation: apt-get install verilator"),
     ("Icarus Verilog", _program("iverilog"), "for cocotb: apt-get install iverilog"),
     ("Yosys", _yosys, "for synthesis: pip install 'mase[hardware]'"),
+    ("place and route", _nextpnr, "for a clock and a bitstream: pip install 'mase[route]'"),
+    ("ABC", _abc, "for proofs: pip install 'mase[hardware]'"),
     ("PostgreSQL", _postgres, "for searches over many machines: apt-get install postgresql"),
     (
         "Chromium",

@@ -31,10 +31,10 @@ def run(config: EvalConfig, session: Session) -> dict[str, Any]:
 def _reference(config: EvalConfig, data: Data) -> MaseGraph | None:
     """The model to agree with."""
     if config.against is None:
-        if config.metric == AGREEMENT:
+        if config.measure == AGREEMENT:
             raise UsageError(f"--metric {AGREEMENT} compares with another model: give --against.")
         return None
-    if config.metric != AGREEMENT:
-        raise UsageError(f"--against is for --metric {AGREEMENT}, got --metric {config.metric}.")
+    if config.measure != AGREEMENT:
+        raise UsageError(f"--against is for --metric {AGREEMENT}, got --metric {config.measure}.")
     other = dataclasses.replace(config, model=config.against)
     return load_graph(other, find_source(other, is_alone=False), data)

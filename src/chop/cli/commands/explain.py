@@ -23,7 +23,7 @@ def run(config: ExplainConfig, session: Session) -> dict[str, Any]:
     if config.against is not None:
         other = dataclasses.replace(config, model=config.against)
         reference = load_graph(other, find_source(other), data)
-    rows = min(config.eval_batch_size, config.rows)
+    rows = min(config.rows_measured_at_once, config.rows)
     batches = data.batches(graph.model, rows, -(-config.rows // rows))
     settings = {"reference": reference, "share": config.share, "most": config.most}
     with session.console.progress(f"explain on {config.rows} rows"):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chop.cli.commands.trace import GRAPH
+from chop.cli.checkpoints import GRAPH
 from chop.cli.export_configs import ImportConfig
 from chop.cli.session import Session
 from chop.cli.source import Source, describe

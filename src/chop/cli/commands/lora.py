@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chop.cli.commands.trace import GRAPH
+from chop.cli.checkpoints import save_model
 from chop.cli.configs import DataOptions, ModelOptions, OutputOptions, TrainingOptions
 from chop.cli.data import require_data
 from chop.cli.session import Session
 from chop.cli.settings import to_table
-from chop.cli.source import describe, find_source, load_graph
+from chop.cli.source import describe, find_source, load_graph, tokenizer_of
 from chop.cli.training import fit, forget_checkpoints, measure
 from chop.passes import (
     fuse_lora_weights_transform_pass,
@@ -46,8 +46,8 @@ def run(config: LoraConfig, session: Session) -> dict[str, Any]:
     if config.fuse:
         fuse_lora_weights_transform_pass(graph)
     found["after"] = measure(graph, data, config)
-    graph.export(session.folder / GRAPH)
-    metric = config.metric
+    save_model(graph, session.folder, tokenizer_of(config, source))
+    metric = config.measure
     session.console.say(
         f"{adapters['trainable']:,} of {adapters['total']:,} parameters trained "
         f"({adapters['share']:.2%}); {metric} {found['before'][metric]:.4f} -> "

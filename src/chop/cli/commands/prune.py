@@ -8,7 +8,6 @@ from typing import Any
 
 from chop.actions.gradient_scores import gradient_scores
 from chop.actions.records import write_csv
-from chop.cli.commands.trace import GRAPH
 from chop.cli.compression import Compression, compress
 from chop.cli.configs import DataOptions, ModelOptions, OutputOptions, TrainingOptions
 from chop.cli.data import Data
@@ -55,7 +54,7 @@ def run(config: PruneConfig, session: Session) -> dict[str, Any]:
         return info
 
     plan = Compression("prune", change, config.finetune_epochs, "fine-tuning", config.evaluate)
-    graph, result = compress(config, session, plan)
+    _, result = compress(config, session, plan)
     rows = [{"layer": path, "sparsity": share} for path, share in result["layers"].items()]
     write_csv(session.folder / "layers.csv", rows)
     session.console.say()
@@ -65,7 +64,6 @@ def run(config: PruneConfig, session: Session) -> dict[str, Any]:
         session.console.say(
             f"{removed['kind']} {removed['before']} -> {removed['after']}: {layers}"
         )
-    graph.export(session.folder / GRAPH)
     return result
 
 
@@ -82,7 +80,7 @@ def pass_arguments(config: PruneConfig, graph: MaseGraph, data: Data | None) -> 
     if data is None:
         what = "gradients" if method.product else "data to calibrate on"
         raise UsageError(f"method '{config.weight.method}' needs {what}: give --dataset.")
-    batches = data.batches(graph.model, config.batch_size, SCORED_BATCHES)
+    batches = data.batches(graph.model, config.rows_trained_at_once, SCORED_BATCHES)
     if method.product:
         args["scores"] = gradient_scores(graph.model, batches, config.weight.method)
     else:

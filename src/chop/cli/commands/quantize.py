@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from chop.actions.post_training import (
     rules_for_bits,
 )
 from chop.actions.records import write_csv
-from chop.cli.commands.trace import GRAPH
+from chop.actions.weighted_layers import left_in_float, weighted_ops
 from chop.cli.compression import Compression, compress
 from chop.cli.configs import QuantizeConfig
 from chop.cli.data import Data
@@ -27,6 +28,8 @@ from chop.ir.graph import MaseGraph
 from chop.passes import learn_scales_transform_pass, summarize_quantization_analysis_pass
 
 OBSERVED_BATCHES = 4
+DEFAULT_FORMAT, DEFAULT_WIDTH = "mxint", 8
+"""What weights and inputs are put into where nothing is said: within a hair of floats."""
 SENSITIVITY = "sensitivity.json"
 """What was chosen from, for the report."""
 DEFAULT = BUDGET_FORMATS[0]
@@ -44,8 +47,22 @@ def run(config: QuantizeConfig, session: Session) -> dict[str, Any]:
     write_csv(session.folder / "layers.csv", told["table"])
     session.console.say("\nnodes by op:")
     session.console.table(told["ops"])
-    graph.export(session.folder / GRAPH)
-    return {**result, "ops": told["ops"]}
+    left = left_in_float(graph)
+    _say_left(left, config, session)
+    return {**result, "ops": told["ops"], "left_in_float": left}
+
+
+def _say_left(left: list[dict[str, Any]], config: QuantizeConfig, session: Session) -> None:
+    """What has parameters and no format: that is seldom meant, and shows in the bytes."""
+    if not left:
+        return
+    rows = [
+        f"{row['op']} ({row['layers']} layer{'s' * (row['layers'] != 1)}, "
+        f"{row['parameters']:,} parameters, {row['share']:.1%})"
+        for row in left
+    ]
+    how = "" if config.rules else f" --type {','.join(row['op'] for row in left)} names them."
+    session.console.say(f"\nleft as floats: {'; '.join(rows)}.{how}")
 
 
 def _quantize(
@@ -56,6 +73,10 @@ def _quantize(
     told: dict[str, Any] = {}
     if config.bits is None:
         rules = pass_arguments(config, graph, data)
+        if not config.rules and _is_default(config):
+            ops = ", ".join(key for key in rules if key != "by")
+            chosen = f"{DEFAULT_FORMAT} of {DEFAULT_WIDTH} bits for {ops}"
+            session.console.note(f"nothing was said about formats: {chosen}")
     else:
         rules, allocation = rules_for_bits(graph, batches, config.bits, config.format or DEFAULT)
         record = json.dumps(allocation.pop("sensitivity"), indent=1)
@@ -105,8 +126,8 @@ def calibration(config: QuantizeConfig, graph: MaseGraph, data: Data | None) -> 
     if data is None:
         told = f"{' and '.join(asks)} look{'s' * (len(asks) == 1)} at values of the dataset"
         raise UsageError(f"{told}: give --dataset.")
-    most = -(-config.calibration_rows // config.eval_batch_size)
-    rows = min(config.eval_batch_size, config.calibration_rows)
+    most = -(-config.calibration_rows // config.rows_measured_at_once)
+    rows = min(config.rows_measured_at_once, config.calibration_rows)
     return data.batches(graph.model, rows, most)
 
 
@@ -119,15 +140,22 @@ def pass_arguments(config: QuantizeConfig, graph: MaseGraph, data: Data | None) 
             raise UsageError("--fit looks at values of the dataset: give --dataset.")
         if config.format not in (None, "integer"):
             raise ConfigError(f"quantize.fit: fits format integer, not '{config.format}'.")
-        batches = data.batches(graph.model, config.eval_batch_size, OBSERVED_BATCHES)
+        batches = data.batches(graph.model, config.rows_measured_at_once, OBSERVED_BATCHES)
         assert config.width is not None, "checked by the configuration"
         return fitted_fixed_point(observe_ranges(graph, batches), config.width)
     layer = {"config": layer_config(config)}
-    return {"by": "type", **dict.fromkeys(config.type, layer)}
+    return {"by": "type", **dict.fromkeys(config.type or weighted_ops(graph), layer)}
+
+
+def _is_default(config: QuantizeConfig) -> bool:
+    """Whether nothing is said about formats."""
+    return config.format is None and config.width is None and config.frac_width is None
 
 
 def layer_config(config: QuantizeConfig) -> dict[str, Any]:
     """The flags' format and settings, for every operand."""
+    if _is_default(config):
+        config = dataclasses.replace(config, format=DEFAULT_FORMAT, width=DEFAULT_WIDTH)
     given = {"width": config.width, "frac_width": config.frac_width}
     settings = {
         f"{operand}_{name}": value

@@ -38,13 +38,13 @@ def run(config: ReportConfig, session: Session) -> dict[str, Any]:
             graphs[label if len(given) > 1 else "model"] = load_graph(chosen, source, data)
             if data is not None:
                 first, last = (list(graphs.values())[i] for i in (0, -1))
-                metrics[label] = measure(last, data, chosen, first)[config.metric]
+                metrics[label] = measure(last, data, chosen, first)[config.measure]
         if not graphs:
             raise UsageError("report: give a model, and --before to compare it with another.")
         report = Report(
             title=config.title or f"MASE report: {config.model}",
             graphs=graphs,
-            metrics={**stored, **_measured(config.metric, metrics)},
+            metrics={**stored, **_measured(config.measure, metrics)},
             studies=[_study(Path(name)) for name in config.studies],
             sweeps=[_sweep(Path(name)) for name in config.sweeps],
             hardware=_hardware(config.hardware),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from chop.cli.commands.trace import GRAPH
+from chop.cli.checkpoints import save_model
 from chop.cli.configs import PassConfig
 from chop.cli.data import load_data
 from chop.cli.session import Session
-from chop.cli.source import describe, find_source, load_graph
+from chop.cli.source import describe, find_source, load_graph, tokenizer_of
 from chop.passes import PASSES
 
 
@@ -23,7 +23,7 @@ def run(config: PassConfig, session: Session) -> dict[str, Any]:
     session.console.table([{"found": key, "value": value} for key, value in plain.items()])
     is_analysis = str(config.name).endswith("_analysis_pass")
     if not is_analysis:
-        graph.export(session.folder / GRAPH)
+        save_model(graph, session.folder, tokenizer_of(config, source))
     return {**describe(graph, source), "pass": config.name, "info": info}
 
 

@@ -7,40 +7,53 @@ from typing import Any
 
 from chop.actions.metrics import direction_of
 from chop.actions.trials import candidates, evaluated, failures, pareto_front
-from chop.cli.commands.trace import GRAPH
+from chop.actions.weighted_layers import weighted_ops
+from chop.cli.checkpoints import save_model
 from chop.cli.configs import SearchConfig
 from chop.cli.console import Console
 from chop.cli.model_under_study import ModelAndData, SubjectMaker, load_subject
 from chop.cli.runs import question, run_folder
 from chop.cli.session import Session
-from chop.cli.source import describe
+from chop.cli.source import describe, tokenizer_of
 from chop.cli.training import measure
 from chop.cli.units import titled
+from chop.ir.graph import MaseGraph
 from chop.report.search import draw_best_so_far, draw_pareto
 from chop.search import SearchPlan
 from chop.search import search as run_search
 from chop.search.apply import apply, choose_trial
+from chop.search.energy import energy_in_words, measure_energy
 from chop.search.evaluate import EVALUATORS, ModelEvaluator
 from chop.search.loop import INTERRUPTED
 from chop.search.space import Space
 from chop.search.study import SearchResult, save_study
 
 STUDY = "study"
-EFFORT = ("trials", "workers", "engine", "timeout", "apply", "tolerance", "storage", "name")
+DEFAULT_FORMATS = ("mxint",)
+"""What is searched where nothing is said: one format that hardware and kernels have, by width."""
+EFFORT = (
+    *("trials", "workers", "engine", "timeout", "apply", "tolerance", "storage", "name"),
+    "carbon_intensity",
+)
 """Settings that say how much is searched, not what."""
 
 
 def run(config: SearchConfig, session: Session) -> dict[str, Any]:
     """Search up to the number of trials, show the front, save the model chosen."""
     loaded = load_subject(config, "search")
-    space = Space.from_config(space_tables(config), "search.space", loaded.graph)
+    tables = space_tables(config, loaded.graph)
+    space = Space.from_config(tables, "search.space", loaded.graph)
+    session.console.note(f"space: {space_in_words(tables)}, {len(space.dimensions)} dimensions")
     evaluator = EVALUATORS[config.mode](
         loaded.subject if config.workers == 1 else SubjectMaker.of(config),
         space,
         costs=config.costs,
-        objective=config.metric,
+        objective=config.measure,
     )
-    result = _search(config, session, loaded, space, evaluator)
+    if config.pruner != "none" and "train" not in config.mode:
+        session.console.note(f"--pruner stops trainings, and --mode {config.mode} has none")
+    with measure_energy() as energy:
+        result = _search(config, session, loaded, space, evaluator)
     if result.stopped == INTERRUPTED:
         raise KeyboardInterrupt
     front = pareto_front(result.trials, result.objectives)
@@ -51,6 +64,8 @@ def run(config: SearchConfig, session: Session) -> dict[str, Any]:
         study["applied"] = applied["number"]
     save_study(study, session.folder)
     _draw(result, session)
+    spent = energy.record(config.carbon_intensity)
+    session.console.say(f"\n{energy_in_words(spent)}")
     return {
         **describe(loaded.graph, loaded.source),
         "objectives": dict(result.objectives),
@@ -58,6 +73,7 @@ def run(config: SearchConfig, session: Session) -> dict[str, Any]:
         "stopped": result.stopped,
         "front": front,
         "applied": applied,
+        "energy": spent,
     }
 
 
@@ -73,7 +89,7 @@ def _search(
     plan = SearchPlan(
         space,
         evaluator,
-        {config.metric: direction_of(config.metric), **dict.fromkeys(config.costs, "minimize")},
+        {config.measure: direction_of(config.measure), **dict.fromkeys(config.costs, "minimize")},
         trials=config.trials,
         name=config.name,
         sampler=config.sampler,
@@ -98,17 +114,34 @@ def _search(
     return result
 
 
-def space_tables(config: SearchConfig) -> Mapping[str, Any]:
-    """The tables of the space, as the file gives them or as the flags ask for."""
+def space_tables(config: SearchConfig, graph: MaseGraph) -> Mapping[str, Any]:
+    """The tables of the space, as the file gives them, as the flags ask for, or the default."""
     if config.space:
         return config.space
     parts: dict[str, Any] = {}
-    if config.formats:
-        formats = list(config.formats)
-        parts["quantize"] = {"formats": formats, "by": config.by, "ops": list(config.ops)}
+    if config.formats or not config.sparsities:
+        formats, ops = list(config.formats or DEFAULT_FORMATS), config.ops or weighted_ops(graph)
+        parts["quantize"] = {"formats": formats, "by": config.by, "ops": list(ops)}
     if config.sparsities:
         parts["prune"] = {"sparsity": list(config.sparsities)}
     return {"compression": parts}
+
+
+def space_in_words(tables: Mapping[str, Any]) -> str:
+    """What is searched, for people."""
+    parts = tables.get("compression")
+    if not isinstance(parts, Mapping):
+        return ", ".join(tables)
+    told = []
+    if isinstance(parts.get("quantize"), Mapping):
+        rules = parts["quantize"]
+        told.append(
+            f"formats {', '.join(map(str, rules.get('formats', ())))} for "
+            f"{', '.join(map(str, rules.get('ops', ('linear',))))} by {rules.get('by', 'name')}"
+        )
+    if isinstance(parts.get("prune"), Mapping):
+        told.append(f"sparsity {parts['prune'].get('sparsity')}")
+    return "; ".join(told) or "compression"
 
 
 def _draw(result: SearchResult, session: Session) -> None:
@@ -125,7 +158,9 @@ def _show(console: Console, result: SearchResult, front: list[Any]) -> None:
         for trial in sorted(front, key=lambda t: list(t["values"].values())[-1])
     ]
     own, failed = evaluated(result.trials), failures(result.trials)
-    console.say(f"{len(own)} trials, {len(failed)} failed; not beaten by any other:")
+    ended = sum(trial["state"] == "pruned" for trial in own)
+    pruned = f", {ended} ended early" if ended else ""
+    console.say(f"{len(own)} trials, {len(failed)} failed{pruned}; not beaten by any other:")
     console.table(rows, floatfmt=".4g")
     if failed:
         console.say(f"the last failure: {failed[-1]['reason']}")
@@ -146,16 +181,16 @@ def _apply(
         return None
     trial = choose_trial(study, config.apply, config.tolerance)
     graph = apply(study, int(trial["number"]), evaluator)
-    graph.export(session.folder / GRAPH)
+    save_model(graph, session.folder, tokenizer_of(config, loaded.source))
     test = {
         "rows": len(loaded.data.test),
-        "uncompressed": measure(loaded.graph, loaded.data, config, loaded.graph)[config.metric],
-        "applied": measure(graph, loaded.data, config, loaded.graph)[config.metric],
+        "uncompressed": measure(loaded.graph, loaded.data, config, loaded.graph)[config.measure],
+        "applied": measure(graph, loaded.data, config, loaded.graph)[config.measure],
     }
     told = ", ".join(f"{name} {value:.4g}" for name, value in trial["values"].items())
     session.console.say(
         f"\napplied trial {trial['number']}: {told} (validation rows)\n"
-        f"on {test['rows']} test rows: {config.metric} {test['applied']:.4f}, "
+        f"on {test['rows']} test rows: {config.measure} {test['applied']:.4f}, "
         f"uncompressed {test['uncompressed']:.4f}"
     )
     return {**trial, "test": test}

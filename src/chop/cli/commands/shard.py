@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.sharding import ShardArgs, shard
-from chop.cli.commands.trace import GRAPH
+from chop.cli.checkpoints import save_model
 from chop.cli.configs import DataOptions, ModelOptions, OutputOptions
 from chop.cli.data import load_data
 from chop.cli.session import Session
-from chop.cli.source import describe, example_of, find_source, load_graph
+from chop.cli.source import describe, example_of, find_source, load_graph, tokenizer_of
 from chop.files import write_whole
 
 PLAN = "plan.json"
@@ -38,7 +38,7 @@ def run(config: ShardConfig, session: Session) -> dict[str, Any]:
         found = shard(graph, config.shard, example_of(graph, config.batch))
     record = found.record()
     write_whole(session.folder / PLAN, json.dumps(record, indent=1))
-    graph.export(session.folder / GRAPH)
+    save_model(graph, session.folder, tokenizer_of(config, source))
     session.console.say(found.table())
     told = {name: record[name] for name in ("cost", "verification")}
     return {**describe(graph, source), "mesh": list(config.shard.mesh_shape), **told}

@@ -34,13 +34,13 @@ def run(config: SweepConfig, session: Session) -> dict[str, Any]:
         )
     levels = {"uncompressed": baseline}
     figures = draw_sweep(name, records, session.folder / name, levels=levels)
-    told = dict.fromkeys(("before", "after"), f"{config.metric}, {unit_of(config.metric)}")
+    told = dict.fromkeys(("before", "after"), f"{config.measure}, {unit_of(config.measure)}")
     session.console.table([titled(record, told) for record in records], floatfmt=".4f")
     rows = len(loaded.data.for_choosing().test)
     session.console.say(
-        f"\nuncompressed: {baseline:.4f} ({config.metric} on {rows} validation rows, as above)"
+        f"\nuncompressed: {baseline:.4f} ({config.measure} on {rows} validation rows, as above)"
     )
-    facts = {"sweep": name, config.metric: baseline, "figures": [f.name for f in figures]}
+    facts = {"sweep": name, config.measure: baseline, "figures": [f.name for f in figures]}
     return {**describe(loaded.graph, loaded.source), **facts, "records": records}
 
 

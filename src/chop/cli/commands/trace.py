@@ -6,16 +6,14 @@ from collections import Counter
 from typing import Any
 
 from chop.actions.records import write_csv
+from chop.cli.checkpoints import save_model
 from chop.cli.configs import TraceConfig
 from chop.cli.data import load_data
 from chop.cli.session import Session
-from chop.cli.source import describe, find_source, load_graph
+from chop.cli.source import describe, find_source, load_graph, tokenizer_of
 from chop.cli.units import with_units
 from chop.ir.meta import mase_meta
 from chop.passes import summarize_graph_analysis_pass, verify_metadata_analysis_pass
-
-GRAPH = "graph"
-"""The name of a checkpoint in a command's output folder."""
 
 
 def run(config: TraceConfig, session: Session) -> dict[str, Any]:
@@ -27,7 +25,7 @@ def run(config: TraceConfig, session: Session) -> dict[str, Any]:
         verify_metadata_analysis_pass(graph)
     _, summary = summarize_graph_analysis_pass(graph)
     types = Counter(str(mase_meta(node).common.mase_type) for node in graph.nodes)
-    graph.export(session.folder / GRAPH)
+    save_model(graph, session.folder, tokenizer_of(config, source))
     write_csv(session.folder / "nodes.csv", summary["table"])
     if config.draw:
         graph.draw(session.folder / "graph.svg")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from chop.cli.commands.trace import GRAPH
+from chop.cli.checkpoints import save_model
 from chop.cli.configs import TrainConfig
 from chop.cli.data import require_data
 from chop.cli.session import Session
-from chop.cli.source import describe, find_source, load_graph
+from chop.cli.source import describe, find_source, load_graph, tokenizer_of
 from chop.cli.training import fit, forget_checkpoints, measure
 
 
@@ -19,7 +19,7 @@ def run(config: TrainConfig, session: Session) -> dict[str, Any]:
     graph = load_graph(config, source, data)
     trained = fit(graph, data, config, config.epochs, session)
     found = measure(graph, data, config)
-    graph.export(session.folder / GRAPH)
+    save_model(graph, session.folder, tokenizer_of(config, source))
     told = ", ".join(f"{name} {value:.4f}" for name, value in found.items())
     session.console.say(f"trained {config.model} on {config.dataset}: {told}")
     forget_checkpoints(session)

@@ -43,7 +43,7 @@ def constant_operand(low: Lowerer, node: fx.Node, number: int) -> Constant | Non
     source = operand_nodes(node, low.op(node)).get(f"data_in_{number}")
     if source is None or source in low.values:
         return None
-    tensor = _parameter(low, source)
+    tensor = parameter(low, source)
     dims = len(mase_meta(node).common["results"]["data_out_0"]["shape"])
     if tensor is None or (tensor.dim() == dims and len(tensor) != 1):
         raise low.refuse(
@@ -69,7 +69,7 @@ MOVED = ("expand", "view", "reshape", "unsqueeze", "squeeze", "to", "getitem", "
 """What may stand between a parameter and who reads it."""
 
 
-def _parameter(low: Lowerer, node: fx.Node) -> Tensor | None:
+def parameter(low: Lowerer, node: fx.Node) -> Tensor | None:
     """The tensor of a `get_attr`, also behind views of it; expanded to a batch it stays one."""
     if node.op == "get_attr":
         found = low.graph.model
@@ -79,7 +79,7 @@ def _parameter(low: Lowerer, node: fx.Node) -> Tensor | None:
     is_moved = node.op.startswith("call") and low.op(node).name in MOVED
     if not is_moved or not node.args or not isinstance(node.args[0], fx.Node):
         return None
-    inner = _parameter(low, node.args[0])
+    inner = parameter(low, node.args[0])
     if inner is None:
         return None
     moved: Tensor = called(node, inner)

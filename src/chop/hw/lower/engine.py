@@ -10,16 +10,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from chop.errors import ConfigError, HardwareError
+from chop.hw import sharing
 from chop.hw.component import Component
 from chop.hw.cycles import size_fifos, with_fifos
-from chop.hw.design import Builder, Design, Wire
+from chop.hw.design import Builder, Wire, with_forks
 from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
-from chop.hw.lower import formats
+from chop.hw.lower import blocks, formats
 from chop.hw.lower.calls import gives_tensor
 from chop.hw.lower.registry import LOWERINGS, Lowering
+from chop.hw.lower.storage import MEMORY, Storage
+from chop.hw.lower.values import Lowered as Lowered
+from chop.hw.lower.values import Shape as Shape
+from chop.hw.lower.values import Value as Value
 from chop.hw.rtl.stream_cast import Cast
 from chop.hw.rtl.stream_reorder import Reorder, moves_beats
 from chop.hw.stream import Stream, divisors
@@ -29,81 +34,34 @@ from chop.ir.meta import mase_meta
 from chop.ir.ops import OPS, Op, find_op, node_module
 from chop.ir.trace.effects import is_in_place
 
-Shape = tuple[int, ...]
 TRUTH = Fixed(1, 0, is_signed=False)
 """The format of truth values."""
 EXACT_WIDTH = 53
 """Bits of the widest output: a double holds its numbers."""
 
 
-@dataclass(frozen=True, eq=False)
-class Value:
-    """A tensor on its way: element i of the stream is element order[i] of the torch tensor."""
-
-    wire: Wire
-    shape: Shape
-    order: Ints
-
-    def encode(self, x: Tensor, number: Fixed) -> Ints:
-        """Codes of a batch of torch tensors, in the order of the stream."""
-        flat = x.detach().double().cpu().numpy().reshape(len(x), -1)
-        return number.encode(flat[:, self.order])
-
-    def decode(self, codes: Ints, number: Fixed) -> Tensor:
-        """A batch of torch tensors from the codes of the stream."""
-        flat = np.empty((len(codes), len(self.order)))
-        flat[:, self.order] = number.decode(codes.reshape(len(codes), -1))
-        return torch.from_numpy(flat).reshape(len(codes), *self.shape)
-
-
-@dataclass(frozen=True, eq=False)
-class Lowered:
-    """A design and how the tensors of its graph map to its ports."""
-
-    design: Design
-    inputs: Mapping[str, Value]
-    """By port: `data_in_2` is the graph's third input. An input that nothing reads has no port."""
-    outputs: Mapping[str, Value]
-    components: Mapping[str, Component]
-    """By the name of the graph's node."""
-    values: Mapping[str, Value] = field(default_factory=dict)
-    """What each node of the graph gives, by its name: where it flows, in which order."""
-    depths: Mapping[Wire, int] = field(default_factory=dict)
-    """Of the FIFOs."""
-
-    def encode(self, *tensors: Tensor) -> dict[str, Ints]:
-        """Input codes for batches of torch tensors, in the order of the design's inputs."""
-        if len(tensors) != len(self.inputs):
-            raise HardwareError(
-                f"inputs: got {len(tensors)} tensors. The design has {len(self.inputs)} inputs: "
-                f"{', '.join(self.inputs)}."
-            )
-        pairs = zip(self.inputs.items(), tensors, strict=True)
-        return {
-            name: value.encode(x, self.design.inputs[name].format).reshape(
-                len(x), *self.design.inputs[name].shape
-            )
-            for (name, value), x in pairs
-        }
-
-    def decode(self, codes: Mapping[str, Ints]) -> list[Tensor]:
-        """Torch tensors for output codes."""
-        streams = self.design.output_streams()
-        return [v.decode(codes[name], streams[name].format) for name, v in self.outputs.items()]
-
-
 @dataclass(frozen=True)
 class Parallelism:
-    """Elements per beat: at most `most`, or as given for a node as (input, output)."""
+    """Elements per beat: at most `most`, or as given for a node as (input, output).
+
+    `multiplier`: how products with constants are formed, by node; "*" is for all others.
+    """
 
     most: int = 4
     by_node: Mapping[str, tuple[int, int]] | None = None
+    multiplier: Mapping[str, str] = field(default_factory=dict)
+    adders_per_stage: int = 2
+    """Additions between registers, where there are no multipliers."""
 
     def of(self, name: str, inputs: int, outputs: int) -> tuple[int, int]:
         """Lanes on both sides of node `name` with so many input and output channels."""
         if self.by_node and name in self.by_node:
             return self.by_node[name]
         return self._fit(inputs), self._fit(outputs)
+
+    def multiplier_of(self, name: str) -> str:
+        """How node `name` forms its products."""
+        return self.multiplier.get(name, self.multiplier.get("*", "array"))
 
     def _fit(self, channels: int) -> int:
         return max(d for d in divisors(channels) if d <= max(self.most, 1))
@@ -115,9 +73,17 @@ def lower(
     *,
     depths: Mapping[Wire, int] | None = None,
     name: str = "top",
+    weights: str | Mapping[str, str] = MEMORY,
+    share_layers: int | bool = False,
 ) -> Lowered:
-    """The design of `graph`, with FIFOs of the given depths, or of those it needs."""
-    lowered = Lowerer(graph, parallelism, name).run()
+    """The design of `graph`, with FIFOs of the given depths, or of those it needs.
+
+    `weights`: "memory", or "external" for layers whose weights the outside streams in, by a port
+    of each; a mapping says it by node, and 'default' in it for the others. `share_layers`: repeated
+    layers are one block, which a tensor passes once for each of them; a number: so many tensors go
+    through it together.
+    """
+    lowered = Lowerer(graph, parallelism, name, weights).run(share_layers=share_layers)
     if depths is None:
         depths = size_fifos(lowered.design)
     return replace(lowered, design=with_fifos(lowered.design, depths), depths=depths)
@@ -181,9 +147,17 @@ def pixel_shape(shape: Shape) -> Shape:
 class Lowerer:
     """Walks the graph once and builds the design."""
 
-    def __init__(self, graph: MaseGraph, parallelism: Parallelism, name: str) -> None:
+    def __init__(
+        self,
+        graph: MaseGraph,
+        parallelism: Parallelism,
+        name: str,
+        weights: str | Mapping[str, str] = MEMORY,
+    ) -> None:
         check_supported(graph)
         self.graph = graph
+        self.storage = Storage.of(weights)
+        self.external: set[str] = set()
         self.parallelism = parallelism
         self.builder = Builder(name)
         self.needed = self._needed()
@@ -191,9 +165,9 @@ class Lowerer:
         self.components: dict[str, Component] = {}
         self.inputs: dict[str, Value] = {}
         self.outputs: dict[str, Value] = {}
-        self._gathered: dict[tuple[Wire, Component], Wire] = {}
+        self._made: dict[tuple[Wire, Component], Wire] = {}
 
-    def run(self) -> Lowered:
+    def run(self, *, share_layers: int | bool = False) -> Lowered:
         """Every node that the outputs need, in turn."""
         numbers = {n: k for k, n in enumerate(self.graph.fx_graph.find_nodes(op="placeholder"))}
         for node in self.graph.fx_graph.nodes:
@@ -207,14 +181,34 @@ class Lowerer:
                 self._output(node)
             else:
                 self._call(node)
+        self.storage.check(self._ops(), self.external)
         values = {node.name: value for node, value in self.values.items()}
-        design = self.builder.build()
-        return Lowered(design, self.inputs, self.outputs, self.components, values)
+        if not share_layers:
+            design = self.builder.build()
+            return Lowered(design, self.inputs, self.outputs, self.components, values)
+        shared = sharing.share_layers(self.builder.plain(), int(share_layers))
+        return Lowered(
+            with_forks(shared.design),
+            self.inputs,
+            _moved(self.outputs, shared.streams),
+            {**self.components, **shared.components},
+            _moved(values, shared.streams),
+        )
+
+    def _ops(self) -> dict[str, str]:
+        """The op of each node, by name."""
+        found = {n: find_op(n, self.graph.custom_ops) for n in self.graph.fx_graph.nodes}
+        return {node.name: op.name if op else node.op for node, op in found.items()}
 
     def _call(self, node: fx.Node) -> None:
         self._check_in_place(node)
         try:
             value = self.lowering(node).lower(self, node)
+            wanted = blocks.result_blocks(node)
+            if value is not None and wanted is not None:
+                lanes = blocks.block_lanes(self, node, value, wanted)
+                name = f"{node.name}_mxint"
+                value = blocks.to_blocks(self, node, name, value, wanted, lanes)
         except ConfigError as error:  # of a component, which does not know the node
             raise HardwareError(f"node '{node.name}' ({self.op(node).name}): {error}") from error
         if value is not None:
@@ -227,8 +221,11 @@ class Lowerer:
         return found
 
     def lowering(self, node: fx.Node) -> Lowering:
-        """How the op of `node` becomes hardware."""
-        return LOWERINGS[self.op(node).rtl]
+        """How the op of `node` becomes hardware; an op may have a way of its own for MXINT."""
+        name = self.op(node).rtl
+        for_blocks = name.replace("fixed_", "mxint_")
+        is_other = for_blocks in LOWERINGS and blocks.takes_blocks(node)
+        return LOWERINGS[for_blocks if is_other else name]
 
     def _needed(self) -> set[fx.Node]:
         """The nodes that the outputs depend on; where only the size is read, nothing is."""
@@ -277,6 +274,8 @@ class Lowerer:
         own = formats.result_format(node)
         if own is not None:
             return own
+        if blocks.result_blocks(node) is not None:
+            raise self.refuse(node, "an input in MXINT", "Allowed: 'fixed'; what reads it may be")
         if mase_meta(node).common["results"]["data_out_0"].torch_dtype is torch.bool:
             return TRUTH
         rows = [_table_rows(user) for user in node.users if user in self.needed]
@@ -296,7 +295,7 @@ class Lowerer:
         for number, result in enumerate(_results(node.args[0])):
             if not isinstance(result, fx.Node) or result not in self.values:
                 raise HardwareError(f"node 'output': result {number} is no tensor of the graph.")
-            value = self.values[result]
+            value = blocks.plainly(self, f"data_out_{number}_plain", self.values[result])
             width = self.stream(value).format.width
             if width > EXACT_WIDTH:
                 raise self.refuse(
@@ -318,8 +317,13 @@ class Lowerer:
         if number >= len(sources) or sources[number] not in self.values:
             raise self.refuse(node, "a constant operand", "Allowed: tensors that are computed")
         value = self.values[sources[number]]
-        wanted = formats.operand_format(node, f"data_in_{number}")
-        return value if wanted is None else self.cast(f"{node.name}_cast_{number}", value, wanted)
+        name = f"{node.name}_cast_{number}"
+        shared = blocks.operand_blocks(node, f"data_in_{number}")
+        wanted = None if shared else formats.operand_format(node, f"data_in_{number}")
+        value = blocks.plainly(self, f"{name}_plain", value, wanted)
+        if shared is not None:
+            return blocks.there_and_back(self, node, name, value, shared)
+        return value if wanted is None else self.cast(name, value, wanted)
 
     def cast(self, name: str, value: Value, wanted: Fixed) -> Value:
         """`value` in the format `wanted`, by a stage `name` where it is in another."""
@@ -351,20 +355,33 @@ class Lowerer:
             lanes = 1  # a beat apart and again: one element at a time
         source = Stream((stream.elements,), lanes, stream.format)
         component = Reorder(source, tuple(int(i) for i in places), shape)
-        key = (value.wire, component)
-        if key not in self._gathered:
-            name = self.builder.fresh(f"{node.name}_reorder_{value.wire.stage}")
-            self._gathered[key] = self.builder.add(name, component, value.wire)
-        return self._gathered[key]
+        return self.once(f"{node.name}_reorder_{value.wire.stage}", component, value.wire)
+
+    def once(self, name: str, component: Component, wire: Wire) -> Wire:
+        """A stage `name`, or the one that does the same with `wire` already."""
+        key = (wire, component)
+        if key not in self._made:
+            self._made[key] = self.builder.add(self.builder.fresh(name), component, wire)
+        return self._made[key]
 
     def pixels(self, node: fx.Node, value: Value) -> Value:
         """An image, streamed pixel by pixel."""
         return self.arrange(node, value, pixel_order(value.shape), pixel_shape(value.shape))
 
-    def add(self, node: fx.Node, component: Component, *values: Value) -> Wire:
+    def takes_weights(self, node: fx.Node) -> bool:
+        """Whether the weights of `node` come from outside."""
+        return self.storage.is_external(node.name)
+
+    def weight_port(self, node: fx.Node, stream: Stream, codes: Ints) -> Wire:
+        """An input by which the outside sends the weights of `node`, `codes` for each vector."""
+        self.external.add(node.name)
+        return self.builder.input(f"{node.name}_weight", stream, codes[None])
+
+    def add(self, node: fx.Node, component: Component, *values: Value | Wire) -> Wire:
         """A stage named after the node, and a cast where the result is wanted in another format."""
         self.components[node.name] = component
-        wire = self.builder.add(node.name, component, *(v.wire for v in values))
+        wires = [v.wire if isinstance(v, Value) else v for v in values]
+        wire = self.builder.add(node.name, component, *wires)
         wanted = self.wanted_format(node)
         if wanted is not None and not wanted.holds(component.output.format):
             cast = Cast(component.output, wanted)
@@ -376,6 +393,8 @@ class Lowerer:
 
         None where the result goes on exactly.
         """
+        if blocks.result_blocks(node) is not None:
+            return None  # blocks are made of exact numbers
         own = formats.result_format(node)
         return own or formats.one_format(formats.formats_read(node, self._needed_op))
 
@@ -387,6 +406,9 @@ class Lowerer:
         wanted = self.wanted_format(node)
         if wanted is not None:
             return wanted
+        if exact is None and blocks.result_blocks(node) is not None:
+            told = f"{why or 'its result is no binary fraction'}, of which MXINT could be made"
+            raise self.refuse(node, told, "Allowed: its result in 'integer'")
         if exact is None:
             raise self.refuse(
                 node,
@@ -420,6 +442,12 @@ class Lowerer:
         """An error that names node, op, what was given and what is allowed."""
         op = find_op(node, self.graph.custom_ops)
         return HardwareError(f"node '{node.name}' ({op.name if op else '?'}): {what}. {allowed}.")
+
+
+def _moved(values: Mapping[str, Value], streams: Mapping[str, Wire | None]) -> dict[str, Value]:
+    """Values whose streams are elsewhere; without those of which nothing is kept."""
+    wires = {name: streams.get(value.wire.stage, value.wire) for name, value in values.items()}
+    return {name: replace(values[name], wire=wire) for name, wire in wires.items() if wire}
 
 
 def _table_rows(node: fx.Node) -> int:

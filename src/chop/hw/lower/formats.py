@@ -13,6 +13,7 @@ from torch import fx
 
 from chop.errors import HardwareError
 from chop.hw.golden import ROUNDINGS, Fixed, Span
+from chop.hw.lower.blocks import operand_blocks, result_blocks
 from chop.hw.lower.calls import gives_tensor
 from chop.hw.lower.registry import LOWERINGS
 from chop.ir.arguments import operand_nodes
@@ -30,7 +31,9 @@ def operand_format(node: fx.Node, name: str) -> Fixed | None:
 
 
 def result_format(node: fx.Node) -> Fixed | None:
-    """The format that `node` brings its result to; None: it gives it as it is."""
+    """The format that `node` brings its result to; None: it gives it as it is, or as MXINT."""
+    if result_blocks(node) is not None:
+        return None
     results = mase_meta(node).common.results or {}
     return _applied(node, "results.data_out_0", results.get("data_out_0"))
 
@@ -57,7 +60,8 @@ def _fixed(node: fx.Node, where: str, number: Quantizer) -> Fixed:
     if type(number) is not Integer:
         raise HardwareError(
             f"node '{node.name}': {where} is in the format '{number.name}'. Allowed in hardware: "
-            f"'integer' (fixed point)."
+            f"'integer' (fixed point), and 'mxint' for tensors that are computed and for the "
+            f"parameters of linear."
         )
     if number.rounding not in ROUNDINGS:
         raise HardwareError(
@@ -81,9 +85,13 @@ def _read_by(user: fx.Node, node: fx.Node, find: FindOp) -> set[Fixed | None]:
         return set()  # sizes are no numbers
     lowering = LOWERINGS[op.rtl]
     names = [name for name, source in operand_nodes(user, op).items() if source is node]
+    if any(operand_blocks(user, name) for name in names):
+        return {None}  # blocks are made of exact numbers
     own = {operand_format(user, name) for name in names}
     if own != {None} or not (lowering.is_wiring or lowering.is_monotone):
         return own or {None}
+    if result_blocks(user) is not None:
+        return {None}
     behind = {result_format(user)} - {None} or formats_read(user, find)
     keeps_order = all(f is not None and f.overflow == "saturate" for f in behind)
     return behind if lowering.is_wiring or keeps_order else {None}

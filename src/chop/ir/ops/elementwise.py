@@ -86,4 +86,6 @@ ROWS = (
     _elementwise("where", rtl="mask"),
     _elementwise("masked_fill", "masked_fill masked_fill_", rtl="mask"),
     Op("rotary", IMPLICIT_FUNC, flops_per_output=3),
+    Op("rounded_rms_norm", IMPLICIT_FUNC, flops_per_output=6),
+    Op("add_rounded_rms_norm", IMPLICIT_FUNC, flops_per_output=4),  # of two results
 )

@@ -229,6 +229,21 @@ def is_checkpoint(file: Path) -> bool:
         return f'"format": "{FORMAT}"'.encode() in opened.read(200)
 
 
+def outline(file: Path) -> tuple[str, dict[str, Any]]:
+    """The class that a checkpoint's `.json` is of, and its Hugging Face config; no tensor is read.
+
+    Both are empty where the file does not tell, or is damaged: loading it says so.
+    """
+    try:
+        found = read_json(file, CheckpointError)
+    except CheckpointError:
+        return "", {}
+    told = found if isinstance(found, dict) else {}
+    name, config = told.get("class_name"), told.get("config")
+    fields = config.get("fields") if isinstance(config, dict) else None
+    return (name if isinstance(name, str) else ""), (fields if isinstance(fields, dict) else {})
+
+
 def load_graph(path: str | Path, classes: Iterable[Any] = ()) -> Loaded:
     """The graph that `save_graph` wrote; a damaged or foreign file is a CheckpointError."""
     file, weights = with_suffix(Path(path), ".json"), with_suffix(Path(path), ".safetensors")

@@ -44,7 +44,7 @@ function diagram({ boxes, layout, stages, streams, bottleneck }) {
     arrowHead(ARROW), arrows, widths, drawn);
 }
 
-function pace({ summary, bottleneck, interval, stages, area }) {
+function pace({ summary, bottleneck, interval, stages, area, routed }) {
   const multipliers = stages.reduce((sum, stage) => sum + stage.multipliers, 0);
   const cells = area ? ["lut", "ff", "dsp", "lutram", "bram"].map((name) => [name.toUpperCase(), area[name] ? number(area[name]) : undefined]) : [];
   return factList([
@@ -57,7 +57,25 @@ function pace({ summary, bottleneck, interval, stages, area }) {
     ["multipliers", number(multipliers)],
     ...cells,
     ["device family", area?.family],
+    ...onThePart(routed),
   ]);
+}
+
+/** What place and route found: clock, cells in use, the stages of the slowest path. */
+function onThePart(routed) {
+  if (!routed) return [];
+  const used = Object.entries(routed.used).map(([kind, count]) => [`${kind.toUpperCase()} in use`, `${number(count)} of ${number(routed.available[kind])}`]);
+  const stages = [...new Set(routed.path.map((step) => step.stage))].join(" → ");
+  const slowest = routed.path.reduce((a, b) => (b.nanoseconds > a.nanoseconds ? b : a), { nanoseconds: 0 });
+  return [
+    ["part", `${routed.part} (${routed.device})`],
+    ["routed clock", `${digits(routed.mhz)} MHz (${Object.values(routed.clocks).map(digits).join(", ")} by seed)`],
+    ["tensors per second", number(Math.round(routed.tensors_per_second))],
+    ...used,
+    ["slowest path", stages ? `${stages}; most of it ${slowest.where}` : undefined],
+    ["netlist", routed.simulated || "not simulated"],
+    ["bitstream", routed.bitstream],
+  ];
 }
 
 function stageTable(stages, bottleneck) {

@@ -18,7 +18,7 @@ from chop.kernels.layers import unpacked_weight
 from chop.passes.graph.transforms.fuse_patterns import PATTERNS, FusePatternsArgs
 
 BERT, GROUPED = "BERT classification", "grouped_attention"
-DECODERS = {GROUPED, "rms_norm", "rotary"}
+DECODERS = {"rounded_norm", GROUPED, "rms_norm", "rotary"}
 
 
 def fuse(graph, *patterns):
@@ -206,7 +206,11 @@ def test_packed_projections_of_one_input_are_one_product(config, tmp_path):
     layers = [m for m in graph.model.modules() if isinstance(m, QLinearPacked)]
     depth = case("Llama").model.config.num_hidden_layers
     assert info["fused"] == 2 * depth and len(layers) == 4 * depth + 1
-    assert torch.equal(y, expected) and torch.equal(again, y)
+    assert torch.equal(again, y)
+    if config:  # a kernel of ours adds up what a row has, whatever rows lie beside it
+        assert torch.equal(y, expected)
+    else:  # many rows of x are multiplied by torch, whose sums depend on the sizes of a product
+        assert torch.allclose(y, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_packed_projections_in_different_formats_stay_apart():

@@ -34,7 +34,7 @@ from chop.hw.twin import ConstantsTwin, Queue, Twin
 
 
 class JoinTwin(Queue):
-    """Two operands taken together into a skid buffer."""
+    """Two operands taken together, into a skid buffer at last."""
 
     name = "Join"
     inputs = 2
@@ -83,7 +83,7 @@ class Binary(Component):
         """The codes of exact results for operands of these formats."""
 
     def twins(self) -> list[Twin]:
-        return [JoinTwin(2)]
+        return [JoinTwin(2, latency=1)]
 
     def cost(self) -> Cost:
         return Cost(register_bits=2 * self.outputs[0].beat_width)
@@ -214,7 +214,7 @@ class WithConstant(Component):
         return (Memory("data_in_1", words, self.binary.right.beat_width),)
 
     def twins(self) -> list[Twin]:
-        return [ConstantsTwin()]
+        return [ConstantsTwin(latency=1)]
 
     def cost(self) -> Cost:
         return super().cost() + self.binary.cost()

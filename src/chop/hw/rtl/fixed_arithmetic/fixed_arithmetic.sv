@@ -1,5 +1,5 @@
 // Sum data_in_0 + ALPHA * data_in_1, the difference, or the product, element by element.
-// Latency 1 cycle, throughput 1 pair of beats per cycle.
+// Latency 2 cycles, throughput 1 pair of beats per cycle.
 `default_nettype none
 
 module fixed_arithmetic #(
@@ -68,9 +68,17 @@ module fixed_arithmetic #(
   localparam logic signed [WIDE-1:0] FACTOR = WIDE'(ALPHA);
 
   logic [LANES*(A_WIDTH+B_WIDTH)-1:0] pair;
-  logic [LANES*WIDE-1:0] exact;
+  logic [LANES*WIDE-1:0] exact, exact_q;
   logic [LANES*OUT_WIDTH-1:0] result;
-  logic pair_valid, pair_ready;
+  logic pair_valid, pair_ready, valid_q;
+
+  always_ff @(posedge clk) begin  // between the operation and the cast
+    if (pair_ready) begin
+      exact_q <= exact;
+      valid_q <= pair_valid;
+    end
+    if (rst) valid_q <= 1'b0;
+  end
 
   stream_join #(
       .DATA_IN_0_WIDTH(LANES * A_WIDTH),
@@ -115,7 +123,7 @@ module fixed_arithmetic #(
       .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
       .DATA_IN_0_PARALLELISM_DIM_0(LANES)
   ) u_fixed_cast (
-      .data_in_0 (exact),
+      .data_in_0 (exact_q),
       .data_out_0(result)
   );
 
@@ -125,7 +133,7 @@ module fixed_arithmetic #(
       .clk             (clk),
       .rst             (rst),
       .data_in_0       (result),
-      .data_in_0_valid (pair_valid),
+      .data_in_0_valid (valid_q),
       .data_in_0_ready (pair_ready),
       .data_out_0      (data_out_0),
       .data_out_0_valid(data_out_0_valid),

@@ -1,6 +1,6 @@
 // Batch normalisation with its statistics folded in: data_out_0 = cast(weight * data_in_0 + bias),
 // one weight and one bias per channel. Both come as streams in the order of the channels.
-// Latency 1 cycle, throughput 1 beat per cycle.
+// Latency 2 cycles, throughput 1 beat per cycle.
 `default_nettype none
 
 module fixed_batch_norm #(
@@ -61,7 +61,7 @@ module fixed_batch_norm #(
 
   logic [LANES*WIDE-1:0] exact;
   logic [LANES*OUT_WIDTH-1:0] result;
-  logic skid_ready, constants_valid;
+  logic skid_ready, constants_valid, valid_q;
 
   assign constants_valid = weight_valid && bias_valid;
   assign data_in_0_ready = skid_ready && constants_valid;
@@ -69,13 +69,24 @@ module fixed_batch_norm #(
   assign bias_ready      = skid_ready && data_in_0_valid && weight_valid;
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
-    logic signed [WIDE-1:0] x, w, b;
+    logic signed [WIDE-1:0] x, w, b, product_q, bias_q;
     logic sign;
     assign sign = DATA_IN_0_IS_SIGNED && data_in_0[lane*IN_WIDTH+IN_WIDTH-1];
     assign x = WIDE'($signed({sign, data_in_0[lane*IN_WIDTH+:IN_WIDTH]}));
     assign w = WIDE'($signed(weight[lane*WEIGHT_PRECISION_0+:WEIGHT_PRECISION_0]));
     assign b = WIDE'($signed(bias[lane*BIAS_PRECISION_0+:BIAS_PRECISION_0]));
-    assign exact[lane*WIDE+:WIDE] = ((x * w) <<< PRODUCT_SHIFT) + (b <<< BIAS_SHIFT);
+    assign exact[lane*WIDE+:WIDE] = (product_q <<< PRODUCT_SHIFT) + (bias_q <<< BIAS_SHIFT);
+    always_ff @(posedge clk) begin
+      if (skid_ready) begin
+        product_q <= x * w;
+        bias_q    <= b;
+      end
+    end
+  end
+
+  always_ff @(posedge clk) begin
+    if (skid_ready) valid_q <= data_in_0_valid && constants_valid;
+    if (rst) valid_q <= 1'b0;
   end
 
   fixed_cast #(
@@ -98,7 +109,7 @@ module fixed_batch_norm #(
       .clk             (clk),
       .rst             (rst),
       .data_in_0       (result),
-      .data_in_0_valid (data_in_0_valid && constants_valid),
+      .data_in_0_valid (valid_q),
       .data_in_0_ready (skid_ready),
       .data_out_0      (data_out_0),
       .data_out_0_valid(data_out_0_valid),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +24,9 @@ from chop.hw.golden import Fixed, Ints
 from chop.hw.lower import Lowerer, Value, lowers
 from chop.hw.lower.engine import pixel_shape
 from chop.hw.rtl.fixed_linear import (
+    ExternalLinear,
+    ExternalLinearTwin,
+    ExternalWeights,
     Linear,
     Weights,
     check_lanes,
@@ -82,6 +85,9 @@ class Conv(Windowed):
 
     def memories(self) -> tuple[Memory, ...]:
         return self.product.memories()
+
+    def reads(self, memory: Memory) -> int:
+        return self.product.vectors
 
     def twins(self) -> list[Twin]:
         return [WindowTwin(self.geometry), *self.product.twins()]
@@ -147,6 +153,76 @@ class Conv1d(Conv):
         ]
 
 
+class ExternalWindowTwin(WindowTwin):
+    """The line buffer of a convolution whose second input are its weights."""
+
+    name = "External window"
+    sources = (0,)
+
+
+class ExternalConvTwin(ExternalLinearTwin):
+    """What it feeds; the weights are the component's second input and may be late."""
+
+    name = "External convolution"
+    sources = (-1, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class ExternalConv(Conv):
+    """A convolution whose weights come from outside: all of them again for each pixel."""
+
+    weights: ExternalWeights = field(kw_only=True)
+    pins = ("data_in_0", "weight")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "inputs", (self.source, self.product.inputs[1]))
+
+    @property
+    def product(self) -> ExternalLinear:
+        window = SlidingWindow(self.source, self.kernel, self.stride, self.padding).output
+        return ExternalLinear(window, self.weights, self.format, self.lanes)
+
+    def golden(self, *data: Ints) -> Ints:
+        found = windows(data[0], self.geometry, 0)
+        vectors = found.reshape(len(data[0]), -1, self.weights.weight.shape[1])
+        return self.product.golden(vectors, data[1]).reshape(-1, *self.outputs[0].shape)
+
+    def twins(self) -> list[Twin]:
+        product = self.product
+        second = ExternalConvTwin(product.folds, product.source.lanes)
+        return [ExternalWindowTwin(self.geometry), second]
+
+    @classmethod
+    def cases(cls) -> Sequence[Component]:
+        inside = [case for case in INSIDE[cls].cases() if isinstance(case, Conv)]
+        return [
+            cls(
+                case.source, case.kernel, case.stride, case.padding,
+                weights=case.weights.external(), format=case.format, lanes=case.lanes,
+            )
+            for case in inside
+        ]  # fmt: skip
+
+
+@register
+class ExternalConv2d(ExternalConv):
+    """Over images."""
+
+    name = "fixed_conv2d_external"
+
+
+@register
+class ExternalConv1d(ExternalConv):
+    """Over sequences."""
+
+    name = "fixed_conv1d_external"
+
+
+OUTSIDE: dict[type[Conv], type[ExternalConv]] = {Conv2d: ExternalConv2d, Conv1d: ExternalConv1d}
+"""What takes its weights from outside, by what has them in a memory."""
+INSIDE = {outside: inside for inside, outside in OUTSIDE.items()}
+
 # -- from a node -----------------------------------------------------------------------------------
 
 
@@ -162,8 +238,11 @@ def _convolution(
     in_lanes, out_lanes = low.parallelism.of(node.name, weight.shape[1], weight.shape[0])
     source = Stream(pixel_shape(value.shape), in_lanes, low.stream(value).format)
     # (out, in, rows, columns) -> (out, rows, columns, in): the order of a window
-    weights = weights_of(node, weight.movedim(1, -1).reshape(weight.shape[0], -1), bias)
-    layer = kind(
+    matrix = weight.movedim(1, -1).reshape(weight.shape[0], -1)
+    weights = weights_of(node, matrix, bias, is_external=low.takes_weights(node))
+    is_external = isinstance(weights, ExternalWeights)
+    make: Callable[..., Conv] = OUTSIDE[kind] if is_external else kind
+    layer = make(
         source,
         pair(tuple(weight.shape[2:]), dims),
         pair(low.setting(node, "stride", 1), dims),
@@ -172,7 +251,9 @@ def _convolution(
         format=low.result_format(node, weights.span(source.format)),
         lanes=out_lanes,
     )
-    return pixels_of(low.add(node, layer, value), layer)
+    codes = weights.tiles(in_lanes, out_lanes)
+    ports = [low.weight_port(node, layer.inputs[1], codes)] if is_external else []
+    return pixels_of(low.add(node, layer, value, *ports), layer)
 
 
 def _checked_padding(low: Lowerer, node: fx.Node) -> tuple[int, int]:

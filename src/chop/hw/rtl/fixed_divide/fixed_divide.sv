@@ -1,6 +1,7 @@
 // Divides every lane by a positive constant, or by one of a few that is chosen while it runs, and
-// casts the exact quotient to the output format. Combinational. The quotient goes to fixed_cast with one bit below the half-step and a sticky bit
-// that says "and a remainder": rounding needs to know no more.
+// casts the exact quotient to the output format. Enable-gated pipeline, latency 2 enabled cycles: the
+// dividend and its product with a reciprocal are registers. The quotient goes to fixed_cast with one
+// bit below the half-step and a sticky bit that says "and a remainder": rounding needs no more.
 `default_nettype none
 
 module fixed_divide #(
@@ -15,6 +16,8 @@ module fixed_divide #(
     parameter int DATA_OUT_0_OVERFLOW         = 0,     // as in fixed_cast
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1      // elements per beat, 1 or more
 ) (
+    input  wire logic clk,
+    input  wire logic enable,
     input  wire logic [$clog2(DIVISOR+1)-1:0] divisor,  // where it is chosen
     input  wire logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_IN_0_PRECISION_0-1:0] data_in_0,
     output logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_OUT_0_PRECISION_0-1:0] data_out_0
@@ -68,10 +71,11 @@ module fixed_divide #(
   for (genvar lane = 0; lane < DATA_IN_0_PARALLELISM_DIM_0; lane++) begin : g_lane
     logic signed [IN_WIDTH+GAINED-1:0] shifted;
     logic signed [SCALED_WIDTH-1:0] scaled;
-    logic [RAISED_WIDTH-1:0] raised;
-    logic [PRODUCT_WIDTH-1:0] product;
+    logic [RAISED_WIDTH-1:0] raised_q;
+    logic [PRODUCT_WIDTH-1:0] product_q;
     logic [RAISED_WIDTH-1:0] floor_raised;
     logic has_lost, has_remainder;
+    logic [1:0] has_lost_q;
 
     assign shifted = (IN_WIDTH + GAINED)'($signed(data_in_0[lane*IN_WIDTH+:IN_WIDTH])) <<< GAINED;
     if (DROPPED > 0) begin : g_lost
@@ -80,20 +84,32 @@ module fixed_divide #(
       assign has_lost = 1'b0;
     end
     assign scaled = SCALED_WIDTH'(shifted >>> DROPPED);
-    assign floor_raised = RAISED_WIDTH'(product >> K);
     if (IS_CHOSEN) begin : g_chosen
-      logic [RECIPROCAL_WIDTH-1:0] reciprocal;
-      assign reciprocal = reciprocals[32'(divisor)*RECIPROCAL_WIDTH+:RECIPROCAL_WIDTH];
-      assign raised = RAISED_WIDTH'(scaled) + (RAISED_WIDTH'(divisor) << OFFSET_BITS);
-      assign product = PRODUCT_WIDTH'(raised) * PRODUCT_WIDTH'(reciprocal);
-      assign has_remainder = raised != RAISED_WIDTH'(floor_raised * RAISED_WIDTH'(divisor));
+      logic [RECIPROCAL_WIDTH-1:0] reciprocal_q;
+      always_ff @(posedge clk) begin
+        if (enable) begin
+          reciprocal_q <= reciprocals[32'(divisor)*RECIPROCAL_WIDTH+:RECIPROCAL_WIDTH];
+          raised_q     <= RAISED_WIDTH'(scaled) + (RAISED_WIDTH'(divisor) << OFFSET_BITS);
+          product_q    <= PRODUCT_WIDTH'(raised_q) * PRODUCT_WIDTH'(reciprocal_q);
+        end
+      end
     end else begin : g_constant
-      assign raised = RAISED_WIDTH'(scaled) + OFFSET;
-      assign product = PRODUCT_WIDTH'(raised) * PRODUCT_WIDTH'(RECIPROCAL);
-      assign has_remainder = raised != RAISED_WIDTH'(floor_raised * RAISED_WIDTH'(DIVISOR));
+      always_ff @(posedge clk) begin
+        if (enable) begin
+          raised_q  <= RAISED_WIDTH'(scaled) + OFFSET;
+          product_q <= PRODUCT_WIDTH'(raised_q) * PRODUCT_WIDTH'(RECIPROCAL);
+        end
+      end
     end
+    always_ff @(posedge clk) if (enable) has_lost_q <= {has_lost_q[0], has_lost};
+
+    // Of n = q d + r the product is q 2**K + r 2**K / d + n e / d with e below d: the part below 2**K
+    // is below n where r = 0, else above 2**K / d, so its highest bits tell the two apart.
+    assign floor_raised  = RAISED_WIDTH'(product_q >> K);
+    assign has_remainder = product_q[K-1-:DIVISOR_BITS] != '0;
     assign quotients[lane*(QUOTIENT_WIDTH+1)+:QUOTIENT_WIDTH+1] = {
-      QUOTIENT_WIDTH'(floor_raised - (RAISED_WIDTH'(1) << OFFSET_BITS)), has_remainder || has_lost
+      QUOTIENT_WIDTH'(floor_raised - (RAISED_WIDTH'(1) << OFFSET_BITS)),
+      has_remainder || has_lost_q[1]
     };
   end
 

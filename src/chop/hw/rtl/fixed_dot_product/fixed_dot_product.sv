@@ -1,6 +1,6 @@
 // Exact dot products of one data vector with OUTPUTS weight vectors; a tag travels along.
-// Enable-gated pipeline. Latency 1 + min(LANES, 4) enabled cycles, one more above four lanes;
-// throughput one vector per enabled cycle.
+// Enable-gated pipeline. Latency 1 + min(LANES, 4) enabled cycles, and one for each level of the
+// tree that adds the chains; throughput one vector per enabled cycle.
 //
 // Lanes are summed in chains of four: each adds its product to the sum of the lane before, one
 // cycle later, which is what a DSP block does. The operands of a lane wait for its turn.
@@ -50,7 +50,9 @@ module fixed_dot_product #(
   localparam int CHAIN = LANES < 4 ? LANES : 4;
   localparam int CHAINS = (LANES + CHAIN - 1) / CHAIN;
   localparam int PADDED = CHAINS * CHAIN;  // the lanes that fill the last chain multiply zeros
-  localparam int LATENCY = 1 + CHAIN + (CHAINS > 1 ? 1 : 0);
+  localparam int LEVELS = $clog2(CHAINS);
+  localparam int LEAVES = 1 << LEVELS;
+  localparam int LATENCY = 1 + CHAIN + LEVELS;
 
   logic [LATENCY*TAG_WIDTH-1:0] tags_q;
   assign tag_out = tags_q[(LATENCY-1)*TAG_WIDTH+:TAG_WIDTH];
@@ -114,16 +116,28 @@ module fixed_dot_product #(
       assign data_out_0[out*SUM_WIDTH+:SUM_WIDTH] =
           sums[(out*PADDED+PADDED-1)*SUM_WIDTH+:SUM_WIDTH];
     end else begin : g_many
-      logic signed [SUM_WIDTH-1:0] total, total_q;
-      always_comb begin
-        total = '0;
-        for (int chain = 0; chain < CHAINS; chain++) begin
-          total = total
-              + $signed(sums[(out*PADDED+chain*CHAIN+CHAIN-1)*SUM_WIDTH+:SUM_WIDTH]);
+      // A tree: node i is the sum of nodes 2 i and 2 i + 1, and the chains are its leaves.
+      logic [2*LEAVES*SUM_WIDTH-1:0] nodes;
+      assign nodes[0+:SUM_WIDTH] = '0;
+      for (genvar leaf = 0; leaf < LEAVES; leaf++) begin : g_leaf
+        if (leaf < CHAINS) begin : g_chain
+          assign nodes[(LEAVES+leaf)*SUM_WIDTH+:SUM_WIDTH] =
+              sums[(out*PADDED+leaf*CHAIN+CHAIN-1)*SUM_WIDTH+:SUM_WIDTH];
+        end else begin : g_nothing
+          assign nodes[(LEAVES+leaf)*SUM_WIDTH+:SUM_WIDTH] = '0;
         end
       end
-      always_ff @(posedge clk) if (enable) total_q <= total;
-      assign data_out_0[out*SUM_WIDTH+:SUM_WIDTH] = total_q;
+      for (genvar node = 1; node < LEAVES; node++) begin : g_node
+        logic [SUM_WIDTH-1:0] sum_q;
+        assign nodes[node*SUM_WIDTH+:SUM_WIDTH] = sum_q;
+        always_ff @(posedge clk) begin
+          if (enable) begin
+            sum_q <= nodes[2*node*SUM_WIDTH+:SUM_WIDTH] + nodes[(2*node+1)*SUM_WIDTH+:SUM_WIDTH];
+          end
+        end
+      end
+      wire logic unused_ok = &{1'b0, nodes[0+:SUM_WIDTH]};
+      assign data_out_0[out*SUM_WIDTH+:SUM_WIDTH] = nodes[SUM_WIDTH+:SUM_WIDTH];
     end
   end
 

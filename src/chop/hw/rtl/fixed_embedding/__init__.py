@@ -88,7 +88,8 @@ class Embedding(Component):
         return [EmbeddingTwin(self.table.shape[1] // self.lanes)]
 
     def cost(self) -> Cost:
-        return super().cost() + Cost(register_bits=3 * self.output.beat_width)
+        bits = self.table.size * self.format.width
+        return Cost(memory_bits=bits, register_bits=3 * self.output.beat_width)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

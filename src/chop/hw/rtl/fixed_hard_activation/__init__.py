@@ -11,12 +11,14 @@ from torch import fx
 
 from chop.errors import ConfigError
 from chop.hw import golden
-from chop.hw.component import Component, Parameter, Unary, register
+from chop.hw.component import Component, Cost, Parameter, Unary, register
 from chop.hw.exact import Exact, constant
 from chop.hw.exact_ops import Arguments, exact_op
 from chop.hw.golden import Fixed, Ints
 from chop.hw.lower import Lowerer, Value, lowers
+from chop.hw.rtl.fixed_divide import DIVIDE_LATENCY, divide_multipliers
 from chop.hw.samples import BYTE, COUNT, DOWN, NARROW, WIDE, stream
+from chop.hw.twin import Bracket, Twin
 
 
 class HardUnary(Unary):
@@ -32,6 +34,18 @@ class HardUnary(Unary):
 
     def parameters(self) -> Mapping[str, Parameter]:
         return {**super().parameters(), "IS_SWISH": self.is_swish}
+
+    def twins(self) -> list[Twin]:
+        return [Bracket((2 if self.is_swish else 1) + DIVIDE_LATENCY)]
+
+    def cost(self) -> Cost:
+        width = max(self.source.format.signed_width, self.frac_width + 4) + 1
+        frac, own = self.frac_width, 0
+        if self.is_swish:
+            width = self.source.format.signed_width + self.frac_width + 4
+            frac, own = 2 * frac, 1
+        each = own + divide_multipliers(width, frac, [6], self.format)
+        return super().cost() + Cost(multipliers=each * self.source.lanes)
 
     def operand(self, x: Ints) -> Any:
         """Wide enough for a product with six."""

@@ -1,5 +1,5 @@
 // Piecewise sigmoid min(max(x + 3, 0), 6) / 6, or swish: x times that.
-// Latency 1 cycle, throughput 1 beat per cycle.
+// Latency 4 cycles, of swish 5; throughput 1 beat per cycle.
 `default_nettype none
 
 module fixed_hard_activation #(
@@ -47,8 +47,19 @@ module fixed_hard_activation #(
   localparam logic signed [CLIP_WIDTH-1:0] SIX = CLIP_WIDTH'(6) <<< DATA_IN_0_PRECISION_1;
   localparam int DIVIDEND_WIDTH = IS_SWISH ? X_WIDTH + SIX_WIDTH : CLIP_WIDTH;
 
-  logic [LANES*DIVIDEND_WIDTH-1:0] dividend;
+  localparam int LATENCY = (IS_SWISH ? 2 : 1) + 2;  // 2: of fixed_divide
+
+  logic [LANES*DIVIDEND_WIDTH-1:0] dividend_q;
   logic [LANES*OUT_WIDTH-1:0] result;
+  logic [LATENCY-1:0] valid_q;
+  logic enable;
+
+  assign data_in_0_ready = enable;
+
+  always_ff @(posedge clk) begin
+    if (enable) valid_q <= LATENCY'({valid_q, data_in_0_valid});
+    if (rst) valid_q <= '0;
+  end
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
     logic signed [CLIP_WIDTH-1:0] x, raised, clipped;
@@ -59,10 +70,19 @@ module fixed_hard_activation #(
     assign raised = x + THREE;
     assign clipped = raised < 0 ? '0 : raised > SIX ? SIX : raised;
     if (IS_SWISH) begin : g_swish
-      assign dividend[lane*DIVIDEND_WIDTH+:DIVIDEND_WIDTH] =
-          DIVIDEND_WIDTH'(x) * DIVIDEND_WIDTH'(clipped);
+      logic signed [CLIP_WIDTH-1:0] x_q, clipped_q;
+      always_ff @(posedge clk) begin
+        if (enable) begin
+          x_q       <= x;
+          clipped_q <= clipped;
+          dividend_q[lane*DIVIDEND_WIDTH+:DIVIDEND_WIDTH] <=
+              DIVIDEND_WIDTH'(x_q) * DIVIDEND_WIDTH'(clipped_q);
+        end
+      end
     end else begin : g_sigmoid
-      assign dividend[lane*DIVIDEND_WIDTH+:DIVIDEND_WIDTH] = clipped;
+      always_ff @(posedge clk) begin
+        if (enable) dividend_q[lane*DIVIDEND_WIDTH+:DIVIDEND_WIDTH] <= clipped;
+      end
     end
   end
 
@@ -77,8 +97,10 @@ module fixed_hard_activation #(
       .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
       .DATA_IN_0_PARALLELISM_DIM_0(LANES)
   ) u_fixed_divide (
+      .clk       (clk),
+      .enable    (enable),
       .divisor   (3'd6),
-      .data_in_0 (dividend),
+      .data_in_0 (dividend_q),
       .data_out_0(result)
   );
 
@@ -88,8 +110,8 @@ module fixed_hard_activation #(
       .clk             (clk),
       .rst             (rst),
       .data_in_0       (result),
-      .data_in_0_valid (data_in_0_valid),
-      .data_in_0_ready (data_in_0_ready),
+      .data_in_0_valid (valid_q[LATENCY-1]),
+      .data_in_0_ready (enable),
       .data_out_0      (data_out_0),
       .data_out_0_valid(data_out_0_valid),
       .data_out_0_ready(data_out_0_ready)

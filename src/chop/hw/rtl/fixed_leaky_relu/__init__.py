@@ -19,6 +19,7 @@ from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.lower import Lowerer, Value, lowers, unary
 from chop.hw.samples import BYTE, COUNT, DOWN, NARROW, WIDE, stream
 from chop.hw.stream import Stream
+from chop.hw.twin import Bracket, Twin
 
 
 @register
@@ -47,6 +48,9 @@ class LeakyRelu(Unary):
     def parameters(self) -> Mapping[str, Parameter]:
         slope = {"NEGATIVE_SLOPE": self.slope, "NEGATIVE_SLOPE_FRAC": self.slope_frac}
         return {**super().parameters(), **slope}
+
+    def twins(self) -> list[Twin]:
+        return [Bracket(1)]
 
     @staticmethod
     def span(number: Fixed, slope: int, slope_frac: int) -> Span:

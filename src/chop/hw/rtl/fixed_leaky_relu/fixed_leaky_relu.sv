@@ -1,5 +1,5 @@
 // Leaky rectifier: x where x >= 0, NEGATIVE_SLOPE * x elsewhere.
-// Latency 1 cycle, throughput 1 beat per cycle.
+// Latency 2 cycles, throughput 1 beat per cycle.
 `default_nettype none
 
 module fixed_leaky_relu #(
@@ -47,8 +47,19 @@ module fixed_leaky_relu #(
   localparam int WIDE = X_WIDTH + GROWTH;
   localparam logic signed [WIDE-1:0] SLOPE = WIDE'(NEGATIVE_SLOPE);
 
-  logic [LANES*WIDE-1:0] scaled;
+  logic [LANES*WIDE-1:0] scaled, scaled_q;
   logic [LANES*OUT_WIDTH-1:0] result;
+  logic valid_q, enable;
+
+  assign data_in_0_ready = enable;
+
+  always_ff @(posedge clk) begin  // between the product and the cast
+    if (enable) begin
+      scaled_q <= scaled;
+      valid_q  <= data_in_0_valid;
+    end
+    if (rst) valid_q <= 1'b0;
+  end
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
     logic signed [WIDE-1:0] x;
@@ -68,7 +79,7 @@ module fixed_leaky_relu #(
       .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
       .DATA_IN_0_PARALLELISM_DIM_0(LANES)
   ) u_fixed_cast (
-      .data_in_0 (scaled),
+      .data_in_0 (scaled_q),
       .data_out_0(result)
   );
 
@@ -78,8 +89,8 @@ module fixed_leaky_relu #(
       .clk             (clk),
       .rst             (rst),
       .data_in_0       (result),
-      .data_in_0_valid (data_in_0_valid),
-      .data_in_0_ready (data_in_0_ready),
+      .data_in_0_valid (valid_q),
+      .data_in_0_ready (enable),
       .data_out_0      (data_out_0),
       .data_out_0_valid(data_out_0_valid),
       .data_out_0_ready(data_out_0_ready)

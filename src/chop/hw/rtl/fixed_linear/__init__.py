@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, fx
 
@@ -22,93 +21,24 @@ from chop.hw.component import (
     register,
     result_precision,
 )
+from chop.hw.design import Wire
 from chop.hw.exact import Exact, product
 from chop.hw.exact_ops import Arguments, exact_op, with_bias
-from chop.hw.golden import Fixed, Ints, Span
+from chop.hw.golden import Fixed, Ints
 from chop.hw.lower import Lowerer, Value, formats, lowers
 from chop.hw.lower.engine import row_major
 from chop.hw.process import Phase, Process
-from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, codes, stream
-from chop.hw.stream import Stream, pack_words
+from chop.hw.rtl.fixed_linear.weights import NO_BIAS as NO_BIAS
+from chop.hw.rtl.fixed_linear.weights import ExternalWeights as ExternalWeights
+from chop.hw.rtl.fixed_linear.weights import Weights as Weights
+from chop.hw.rtl.fixed_linear.weights import sample_weights as sample_weights
+from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
+from chop.hw.stream import Stream
 from chop.hw.twin import Twin
 from chop.ir.arguments import named_arguments
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
-
-NO_BIAS = Fixed(2, 0)
-"""What the parameters of an unused bias port say."""
-
-
-@dataclass(frozen=True, eq=False)
-class Weights:
-    """Codes of a weight matrix (outputs, inputs) and, where there is one, a bias (outputs,)."""
-
-    weight: Ints
-    weight_format: Fixed
-    bias: Ints | None = None
-    bias_format: Fixed = NO_BIAS
-
-    def parameters(self) -> dict[str, Parameter]:
-        """The parameters that speak of weight and bias."""
-        return {
-            **precision("WEIGHT", self.weight_format),
-            "HAS_BIAS": self.bias is not None,
-            **precision("BIAS", self.bias_format),
-        }
-
-    def frac(self, data: Fixed) -> int:
-        """Fractional bits of the accumulator."""
-        product = data.frac_width + self.weight_format.frac_width
-        return product if self.bias is None else max(product, self.bias_format.frac_width)
-
-    def accumulate(self, x: Ints, data: Fixed) -> Any:
-        """Exact sums for vectors `x` (…, inputs), with `frac(data)` fractional bits."""
-        frac = self.frac(data)
-        vectors = golden.wide(x, self.acc_width(data, frac))
-        shift = frac - data.frac_width - self.weight_format.frac_width
-        sums = (vectors @ self.weight.T.astype(vectors.dtype)) << shift
-        return sums if self.bias is None else sums + self._bias(frac)
-
-    def _bias(self, frac: int) -> Any:
-        """The bias in steps of the accumulator."""
-        if self.bias is None:
-            return np.zeros(1, dtype=np.int64)
-        shift = frac - self.bias_format.frac_width
-        return golden.wide(self.bias, self.bias_format.signed_width + shift) << shift
-
-    def span(self, data: Fixed) -> Span:
-        """The codes that exact sums may have, whatever the data: from the real weights."""
-        frac = self.frac(data)
-        shift = frac - data.frac_width - self.weight_format.frac_width
-        bits = data.signed_width + self.weight_format.signed_width + shift
-        weight = golden.wide(self.weight, bits + self.weight.shape[1].bit_length() + 1)
-        corners = (weight * data.low, weight * data.high)
-        low = (np.minimum(*corners).sum(axis=1) << shift) + self._bias(frac)
-        high = (np.maximum(*corners).sum(axis=1) << shift) + self._bias(frac)
-        return Span(int(low.min()), int(high.max()), frac)
-
-    def acc_width(self, data: Fixed, out_frac: int) -> int:
-        """Bits that hold every partial sum of the accumulator: from the range of the weights."""
-        frac = self.frac(data)
-        shift = frac - data.frac_width - self.weight_format.frac_width
-        start = 1 << (frac - out_frac - 1) if frac > out_frac else 0  # half a step rides in
-        bias = max(abs(int(b)) for b in self._bias(frac))
-        rows = np.abs(self.weight).sum(axis=1)  # below 2**62: a weight has 32 bits
-        reach = int(rows.max()) * max(-data.low, data.high) << shift
-        return max((reach + bias + start).bit_length() + 1, 3)
-
-    def memories(self, in_lanes: int, out_lanes: int) -> tuple[Memory, ...]:
-        """Weight words by output fold, then input fold; bias words by output fold."""
-        outputs, inputs = self.weight.shape
-        tiles = self.weight.reshape(outputs // out_lanes, out_lanes, inputs // in_lanes, in_lanes)
-        rows = tiles.transpose(0, 2, 1, 3).reshape(-1, out_lanes * in_lanes)
-        width = self.weight_format.width
-        found = [Memory("weight", tuple(pack_words(rows, width)), width * rows.shape[1])]
-        if self.bias is not None:
-            width = self.bias_format.width
-            words = pack_words(self.bias.reshape(-1, out_lanes), width)
-            found.append(Memory("bias", tuple(words), width * out_lanes))
-        return tuple(found)
+from chop.registry import Registry, suggest
 
 
 class LinearTwin(Twin):
@@ -124,9 +54,23 @@ class LinearTwin(Twin):
         return linear_process(*self.folds, dot_latency(self.lanes) + 1)
 
 
+class ExternalLinearTwin(LinearTwin):
+    """The same, whose weights are the second input and may be late."""
+
+    name = "External linear"
+
+    def process(self) -> Process:
+        return linear_process(*self.folds, dot_latency(self.lanes) + 1, True)
+
+
 def dot_latency(lanes: int) -> int:
-    """Cycles of `fixed_dot_product`: operand, product and sum registers."""
-    return 1 + min(lanes, 4) + (lanes > 4)
+    """Cycles of `fixed_dot_product`: operand, product and sum registers, and a tree of chains.
+
+    >>> [dot_latency(lanes) for lanes in (1, 4, 8, 12, 16, 64)]
+    [2, 5, 6, 7, 7, 9]
+    """
+    chains = -(-lanes // 4)
+    return 1 + min(lanes, 4) + (chains - 1).bit_length()
 
 
 @lru_cache(maxsize=256)
@@ -210,21 +154,28 @@ class Linear(Component):
     def memories(self) -> tuple[Memory, ...]:
         return self.weights.memories(self.source.lanes, self.lanes)
 
+    def reads(self, memory: Memory) -> int:
+        return self.vectors
+
     def twins(self) -> list[Twin]:
         return [LinearTwin(self.folds, self.source.lanes)]
 
     def cycles(self) -> int:
-        vectors = self.source.elements // self.source.shape[-1]
-        return vectors * self.folds[0] * self.folds[1]
+        return self.vectors * self.folds[0] * self.folds[1]
 
     def products(self) -> int:
         return self.source.elements * self.outputs[0].shape[-1]
 
+    @property
+    def vectors(self) -> int:
+        """Of a tensor: as often are all the weights read."""
+        return self.source.elements // self.source.shape[-1]
+
     def cost(self) -> Cost:
         registers = self.lanes * (self.acc_width + 2 * self.format.width)
         operands = self.source.lanes * (self.lanes + 1) * self.source.format.width
-        multipliers = Cost(self.source.lanes * self.lanes, register_bits=registers + operands)
-        return super().cost() + multipliers
+        bits = self.weights.memory_bits()  # packing all words to count them takes long
+        return Cost(self.source.lanes * self.lanes, bits, registers + operands)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:
@@ -238,6 +189,7 @@ class Linear(Component):
             _sample(12, 3, 6, 3, b=WIDE, y=WIDE),
             _sample(10, 6, 5, 2, b=Fixed(12, 11)),
             _sample(8, 2, 8, 1, x=WIDE, w=WIDE, y=Fixed(6, 1)),
+            _sample(18, 2, 18, 1),
             _sample(5, 3, 1, 3, y=Fixed(16, 10)),
             _sample(6, 4, 2, 2, w=BIT, b=BIT, y=Fixed(12, 4)),
             _sample(6, 4, 3, 2, x=COUNT, w=COUNT, b=COUNT, y=DOWN),
@@ -251,14 +203,42 @@ class Linear(Component):
         ]
 
 
-def sample_weights(
-    outputs: int, inputs: int, weight: Fixed = BYTE, bias: Fixed | None = BYTE
-) -> Weights:
-    """Weights to test with."""
-    matrix = codes(weight, outputs, inputs)
-    if bias is None:
-        return Weights(matrix, weight)
-    return Weights(matrix, weight, codes(bias, outputs, seed=8), bias)
+@register
+@dataclass(frozen=True, eq=False)
+class ExternalLinear(Linear):
+    """The same, whose weights come from outside: all of them again for each vector.
+
+    A beat has the weights of one step, as a word of the memory of `Linear`: by output fold, then
+    input fold, and in a beat element (output lane * input lanes + input lane).
+    """
+
+    weights: ExternalWeights
+    name, pins = "fixed_linear_external", ("data_in_0", "weight")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        taken = self.weights.stream(self.vectors, self.source.lanes, self.lanes)
+        object.__setattr__(self, "inputs", (self.source, taken))
+
+    def golden(self, *data: Ints) -> Ints:
+        number = self.source.format
+        x = data[0].reshape(len(data[0]), self.vectors, -1)
+        sums = self.weights.accumulate_given(x, data[1], number, self.source.lanes)
+        codes = golden.cast(sums, self.weights.frac(number), self.format)
+        return codes.reshape(-1, *self.output.shape)
+
+    def twins(self) -> list[Twin]:
+        return [ExternalLinearTwin(self.folds, self.source.lanes)]
+
+    @classmethod
+    def cases(cls) -> Sequence[Component]:
+        return [_external(case, 3) for case in Linear.cases()[::2] if isinstance(case, Linear)]
+
+
+def _external(layer: Linear, vectors: int) -> ExternalLinear:
+    """`layer` for several vectors, with its weights from outside."""
+    source = Stream((vectors, *layer.source.shape), layer.source.lanes, layer.source.format)
+    return ExternalLinear(source, layer.weights.external(), layer.format, layer.lanes)
 
 
 def _sample(
@@ -284,14 +264,17 @@ def encoded(tensor: Tensor, number: Fixed) -> Ints:
     return number.encode(tensor.detach().double().cpu().numpy())
 
 
-def weights_of(node: fx.Node, weight: Tensor, bias: Tensor | None) -> Weights:
+def weights_of(
+    node: fx.Node, weight: Tensor, bias: Tensor | None, *, is_external: bool = False
+) -> Weights:
     """Weight and bias in the formats that the node brings them to."""
+    kind = ExternalWeights if is_external else Weights
     weight_format = formats.parameter_format(node, "weight")
     codes = encoded(weight, weight_format)
     if bias is None:
-        return Weights(codes, weight_format)
+        return kind(codes, weight_format)
     bias_format = formats.parameter_format(node, "bias")
-    return Weights(codes, weight_format, encoded(bias, bias_format), bias_format)
+    return kind(codes, weight_format, encoded(bias, bias_format), bias_format)
 
 
 def parameters_of(low: Lowerer, node: fx.Node) -> tuple[Tensor, Tensor | None]:
@@ -317,6 +300,40 @@ def attribute(graph: MaseGraph, node: fx.Node) -> Tensor:
     return found
 
 
+MakeProduct = Callable[[Lowerer, str, Stream, Weights, Fixed], Component]
+"""From the name of a node, its operand (one lane), weights and the format of its result."""
+PRODUCTS: Registry[MakeProduct] = Registry("multiplier")
+"""How products with constants may be formed."""
+
+
+def _make_array(
+    low: Lowerer, name: str, source: Stream, weights: Weights, number: Fixed
+) -> Component:
+    """A folded array of multipliers."""
+    outputs, inputs = weights.weight.shape
+    in_lanes, out_lanes = low.parallelism.of(name, inputs, outputs)
+    return Linear(replace(source, lanes=in_lanes), weights, number, out_lanes)
+
+
+PRODUCTS.register("array", _make_array)
+
+
+def _add_external(
+    low: Lowerer, node: fx.Node, value: Value, weights: ExternalWeights, number: Fixed
+) -> Wire:
+    """A folded array of multipliers whose weights come by a port."""
+    how = low.parallelism.multiplier_of(node.name)
+    if how != "array":
+        told = "weights from outside are multiplied by an array: multiplier 'array'"
+        raise low.refuse(node, f"multiplier '{how}' with external weights", told)
+    outputs, inputs = weights.weight.shape
+    in_lanes, out_lanes = low.parallelism.of(node.name, inputs, outputs)
+    source = Stream(value.shape, in_lanes, low.stream(value).format)
+    layer = ExternalLinear(source, weights, number, out_lanes)
+    codes = weights.tiles(in_lanes, out_lanes)
+    return low.add(node, layer, value, low.weight_port(node, layer.inputs[1], codes))
+
+
 @lowers("fixed_linear")
 def lower_linear(low: Lowerer, node: fx.Node) -> Value:
     """A folded product; the order of a flat operand is that of the weights."""
@@ -326,12 +343,16 @@ def lower_linear(low: Lowerer, node: fx.Node) -> Value:
         value = low.arrange(node, value, row_major(value.shape), value.shape)
     else:
         weight = weight[:, torch.from_numpy(value.order)]  # the stream's order, not torch's
-    in_lanes, out_lanes = low.parallelism.of(node.name, weight.shape[1], weight.shape[0])
-    source = Stream(value.shape, in_lanes, low.stream(value).format)
-    weights = weights_of(node, weight, bias)
+    source = Stream(value.shape, 1, low.stream(value).format)
+    weights = weights_of(node, weight, bias, is_external=low.takes_weights(node))
     number = low.result_format(node, weights.span(source.format))
-    layer = Linear(source, weights, number, out_lanes)
-    wire = low.add(node, layer, value)
+    how = low.parallelism.multiplier_of(node.name)
+    if how not in PRODUCTS:
+        raise low.refuse(node, f"multiplier '{how}'", suggest(how, PRODUCTS).rstrip("."))
+    if isinstance(weights, ExternalWeights):
+        wire = _add_external(low, node, value, weights, number)
+    else:
+        wire = low.add(node, PRODUCTS[how](low, node.name, source, weights, number), value)
     shape = (*value.shape[:-1], weight.shape[0])
     return Value(wire, shape, row_major(shape))
 

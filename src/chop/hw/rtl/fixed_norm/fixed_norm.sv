@@ -3,7 +3,7 @@
 // With N elements, S their sum (0 where not centred) and G = GUARD:
 //   U = (N * sum(x * x) - S * S) * 2**G + EPS, r * 2**(-18 - k) = 1 / sqrt(U) by table and Newton,
 //   z = (N * x - S) * r >> (k - G/2 + 2), data_out_0 = cast(z * 2**-16 * weight + bias).
-// Rows overlap: N / lanes cycles for each. Latency: a row and 18 cycles.
+// Rows overlap: N / lanes cycles for each. Latency: a row and 20 cycles.
 `default_nettype none
 
 module fixed_norm #(
@@ -83,7 +83,7 @@ module fixed_norm #(
   localparam int C_WIDTH = X_WIDTH + GROWTH + 1;
   localparam int PRODUCT_WIDTH = C_WIDTH + R_WIDTH + 1;
   localparam int Z_WIDTH = 17 + ($clog2(SIZE + 1) + 1) / 2;  // |z| is below sqrt(SIZE)
-  localparam int DELAY = 11;  // registers from an element to the inverse root
+  localparam int DELAY = 12;  // registers from an element to the inverse root
 
   // -- sums of the elements and of their squares --------------------------------------------------
 
@@ -151,22 +151,25 @@ module fixed_norm #(
   logic [PLACE_WIDTH-1:0] place, place_q;
   logic [EVEN_WIDTH-1:0] normal;
   logic [17:0] mantissa_0_q, mantissa_1_q, mantissa_2_q;
-  logic [15:0] root_0_q, root_1_q, root_2_q;
+  logic [15:0] root_0_q, root_1_q, root_2_q, root_3_q;
   logic [17:0] root_squared_q;
+  logic [35:0] near_one_q;
+  logic [(1<<PLACE_WIDTH)-1:0] rest;
   logic [19:0] correction_q;
   logic [R_WIDTH-1:0] r_q;
   logic [PLACE_WIDTH-2:0] half, shift;
-  logic [5*(PLACE_WIDTH-1)-1:0] shift_q;
-  logic [8*SUM_WIDTH-1:0] sums_q;
+  logic [6*(PLACE_WIDTH-1)-1:0] shift_q;
+  logic [9*SUM_WIDTH-1:0] sums_q;
   logic is_odd_q;
   logic [15:0] roots[256];
 
   initial $readmemh(INIT_FILE, roots);
 
   always_comb begin
-    place = '0;
-    for (int bit_place = 0; bit_place < U_WIDTH; bit_place++) begin
-      if (u_0_q[bit_place]) place = PLACE_WIDTH'(bit_place);
+    rest = (1 << PLACE_WIDTH)'(u_0_q);
+    for (int level = PLACE_WIDTH - 1; level >= 0; level--) begin  // the highest bit, by halves
+      place[level] = (rest >> (1 << level)) != '0;
+      if (place[level]) rest = rest >> (1 << level);
     end
   end
 
@@ -191,10 +194,12 @@ module fixed_norm #(
       root_1_q       <= root_0_q;
       root_squared_q <= 18'((32'(root_0_q) * 32'(root_0_q)) >> 14);
       root_2_q       <= root_1_q;
-      correction_q   <= 20'((36'hC_0000_0000 - 36'(mantissa_2_q) * 36'(root_squared_q)) >> 16);
-      r_q            <= R_WIDTH'((36'(root_2_q) * 36'(correction_q)) >> 17);
-      shift_q        <= {shift_q[4*(PLACE_WIDTH-1)-1:0], shift};
-      sums_q         <= {sums_q[7*SUM_WIDTH-1:0], sum_q};
+      near_one_q     <= 36'(mantissa_2_q) * 36'(root_squared_q);
+      root_3_q       <= root_2_q;
+      correction_q   <= 20'((36'hC_0000_0000 - near_one_q) >> 16);
+      r_q            <= R_WIDTH'((36'(root_3_q) * 36'(correction_q)) >> 17);
+      shift_q        <= {shift_q[5*(PLACE_WIDTH-1)-1:0], shift};
+      sums_q         <= {sums_q[8*SUM_WIDTH-1:0], sum_q};
     end
   end
 
@@ -208,13 +213,14 @@ module fixed_norm #(
   logic [SUM_WIDTH-1:0] held_sum;
   logic [R_WIDTH-1:0] held_r, c_r_q;
   logic [SHIFT_WIDTH-1:0] held_shift, c_shift_q, product_shift_q;
-  logic row_valid, row_ready, held_valid, c_valid_q, product_valid_q, z_valid_q, exact_valid_q;
+  logic row_valid, row_ready, held_valid, c_valid_q, product_valid_q, z_valid_q;
+  logic weighed_valid_q, exact_valid_q;
   logic enable, skid_ready, constants_valid, is_waiting;
   logic [SUM_WIDTH-1:0] late_sum;
   logic [SHIFT_WIDTH-1:0] late_shift;
 
-  assign late_sum   = sums_q[7*SUM_WIDTH+:SUM_WIDTH];
-  assign late_shift = shift_q[4*SHIFT_WIDTH+:SHIFT_WIDTH];
+  assign late_sum   = sums_q[8*SUM_WIDTH+:SUM_WIDTH];
+  assign late_shift = shift_q[5*SHIFT_WIDTH+:SHIFT_WIDTH];
 
   skid_buffer #(
       .DATA_WIDTH(SCALAR_WIDTH + LANES * WIDTH)
@@ -268,7 +274,7 @@ module fixed_norm #(
     logic signed [C_WIDTH-1:0] x, c_q;
     logic signed [PRODUCT_WIDTH-1:0] product_q;
     logic signed [Z_WIDTH-1:0] z_q;
-    logic signed [EXACT_WIDTH-1:0] w, b;
+    logic signed [EXACT_WIDTH-1:0] w, b, weighed_q, bias_q;
     logic sign, w_sign;
     assign sign = DATA_IN_0_IS_SIGNED && held[lane*WIDTH+WIDTH-1];
     assign x = C_WIDTH'($signed({sign, held[lane*WIDTH+:WIDTH]}));
@@ -288,8 +294,9 @@ module fixed_norm #(
         c_q       <= x * $signed(C_WIDTH'(SIZE)) - C_WIDTH'($signed(held_sum));
         product_q <= PRODUCT_WIDTH'(c_q) * PRODUCT_WIDTH'($signed({1'b0, c_r_q}));
         z_q       <= Z_WIDTH'((product_q >>> 2) >>> product_shift_q);
-        exact_q[lane*EXACT_WIDTH+:EXACT_WIDTH] <=
-            ((EXACT_WIDTH'(z_q) * w) <<< (FRAC - PRODUCT_FRAC)) + b;
+        weighed_q <= EXACT_WIDTH'(z_q) * w;
+        bias_q    <= b;
+        exact_q[lane*EXACT_WIDTH+:EXACT_WIDTH] <= (weighed_q <<< (FRAC - PRODUCT_FRAC)) + bias_q;
       end
     end
   end
@@ -302,12 +309,14 @@ module fixed_norm #(
       c_valid_q       <= held_valid;
       product_valid_q <= c_valid_q;
       z_valid_q       <= product_valid_q;
-      exact_valid_q   <= z_valid_q;
+      weighed_valid_q <= z_valid_q;
+      exact_valid_q   <= weighed_valid_q;
     end
     if (rst) begin
       c_valid_q       <= 1'b0;
       product_valid_q <= 1'b0;
       z_valid_q       <= 1'b0;
+      weighed_valid_q <= 1'b0;
       exact_valid_q   <= 1'b0;
     end
   end

@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from torch import fx
@@ -27,6 +28,7 @@ from chop.hw.golden import Fixed, Ints, Span
 from chop.hw.lower import Lowerer, Value, lowers
 from chop.hw.lower.engine import pixel_shape
 from chop.hw.process import Process, take
+from chop.hw.rtl.fixed_divide import DIVIDE_LATENCY, divide_multipliers
 from chop.hw.rtl.sliding_window import (
     Pair,
     Windowed,
@@ -45,16 +47,17 @@ SETTINGS = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
 
 
 class ReduceTwin(Twin):
-    """The reduction of pooling: `area` beats per channel beat in, one out."""
+    """The reduction of pooling: `area` beats in for one out, which comes `latency` later."""
 
     name = "Reduce"
 
-    def __init__(self, area: int, beats: int) -> None:
-        self.arguments = (area, beats)
-        self.area, self.beats = area, beats
+    def __init__(self, area: int, beats: int, latency: int = 0) -> None:
+        self.arguments = (area, beats, latency)
+        self.area, self.beats, self.latency = area, beats, latency
 
     def process(self) -> Process:
-        return Process((take((self.area - 1) * self.beats, gives=()), take(self.beats)))
+        phases = (take((self.area - 1) * self.beats, gives=()), take(self.beats))
+        return Process(phases, latency=self.latency)
 
 
 @dataclass(frozen=True)
@@ -75,11 +78,15 @@ class Pool(Windowed):
         """Pixels of a window."""
         return self.kernel[0] * self.kernel[1]
 
+    latency: ClassVar[int] = 0
+    """Cycles from the last pixel of a window to the output's register."""
+
     @abstractmethod
     def golden(self, *data: Ints) -> Ints: ...
 
     def twins(self) -> list[Twin]:
-        return [WindowTwin(self.geometry), ReduceTwin(self.area, self.geometry.beats)]
+        reduce = ReduceTwin(self.area, self.geometry.beats, self.latency)
+        return [WindowTwin(self.geometry), reduce]
 
     def cost(self) -> Cost:
         kept = self.source.shape[-1] * (self.source.format.width + self.area.bit_length())
@@ -135,6 +142,7 @@ class AvgPool(Pool):
     divisor: int = field(default=0, kw_only=True)
     counts_padding: bool = field(default=True, kw_only=True)
     name = "fixed_avg_pool"
+    latency = DIVIDE_LATENCY
 
     def __post_init__(self) -> None:
         if self.divisor and not self.counts_padding:
@@ -154,6 +162,12 @@ class AvgPool(Pool):
                 sums[:, where], self.source.format.frac_width, int(each), self.format
             )
         return means
+
+    def cost(self) -> Cost:
+        sums = self.source.format.signed_width + (self.area - 1).bit_length()
+        divisors = sorted({int(each) for each in self.divisors().flat})
+        each = divide_multipliers(sums, self.source.format.frac_width, divisors, self.format)
+        return super().cost() + Cost(multipliers=each * self.source.lanes)
 
     def divisors(self) -> Ints:
         """What the sums are divided by, for each output row and column."""

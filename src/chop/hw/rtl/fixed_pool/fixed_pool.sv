@@ -103,6 +103,7 @@ module fixed_pool #(
   logic [LANES*DATA_OUT_0_PRECISION_0-1:0] result;
   logic [BEAT_WIDTH-1:0] beat_q;
   logic [AREA_WIDTH-1:0] pixel_q;
+  logic result_valid;
   logic take, is_first, is_last;
 
   assign take     = window_valid && window_ready;
@@ -189,8 +190,15 @@ module fixed_pool #(
 
   if (IS_MAXIMUM) begin : g_as_it_is
     wire logic unused_ok = &{1'b0, counted};
-    assign result = reduced;
+    assign result       = reduced;
+    assign result_valid = window_valid && is_last;
   end else begin : g_divided
+    logic [1:0] valid_q;
+    assign result_valid = valid_q[1];
+    always_ff @(posedge clk) begin
+      if (window_ready) valid_q <= {valid_q[0], window_valid && is_last};
+      if (rst) valid_q <= '0;
+    end
     fixed_divide #(
         .DATA_IN_0_PRECISION_0      (KEPT_WIDTH),
         .DATA_IN_0_PRECISION_1      (DATA_IN_0_PRECISION_1),
@@ -203,6 +211,8 @@ module fixed_pool #(
         .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
         .DATA_IN_0_PARALLELISM_DIM_0(LANES)
     ) u_fixed_divide (
+        .clk       (clk),
+        .enable    (window_ready),
         .divisor   (counted),
         .data_in_0 (reduced),
         .data_out_0(result)
@@ -215,7 +225,7 @@ module fixed_pool #(
       .clk             (clk),
       .rst             (rst),
       .data_in_0       (result),
-      .data_in_0_valid (window_valid && is_last),
+      .data_in_0_valid (result_valid),
       .data_in_0_ready (window_ready),
       .data_out_0      (data_out_0),
       .data_out_0_valid(data_out_0_valid),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import decimal
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import fx
+from torch import Tensor, fx
 
 from chop.errors import ConfigError
 from chop.hw import golden
@@ -19,11 +20,13 @@ from chop.hw.exact import Exact, rounded
 from chop.hw.exact_ops import LEAST, Arguments, exact_op, is_kept, refuse_setting
 from chop.hw.golden import Fixed, Ints
 from chop.hw.lower import Lowerer, Value, lowers
+from chop.hw.lower.constants import parameter
 from chop.hw.lower.engine import TRUTH
 from chop.hw.lower.rows import add_rows, made, require_integers, row_operand
+from chop.hw.process import Phase, Process
 from chop.hw.rtl.row_buffer import FrontTwin, RowTwin, row_cost
 from chop.hw.samples import BIT, BYTE, COUNT, WIDE, stream
-from chop.hw.stream import Stream
+from chop.hw.stream import Stream, pack_words
 from chop.hw.twin import Twin
 from chop.ir.arguments import named_arguments
 from chop.ir.ops import OPS
@@ -32,10 +35,23 @@ from chop.nn.quantizers.arithmetic.softmax import LONGEST_ROW, MASKED, exponenti
 from chop.nn.quantizers.arithmetic.tables import RECIPROCAL_FRAC, reciprocal_table
 
 WIDEST = 16
-MAX_LATENCY, R_LATENCY, OUT_LATENCY = 2, 6, 2
+MAX_LATENCY, R_LATENCY, OUT_LATENCY = 2, 9, 2
 """Registers from an element to the maximum, from the exponentials to the reciprocal of their sum,
 and behind the second buffer."""
 EXP_WIDTH, R_WIDTH = 16, 18
+
+
+class MaskedFrontTwin(FrontTwin):
+    """A `FrontTwin` whose mask comes from `rom_source`: valid from the second cycle on."""
+
+    name = "Masked front"
+
+    def __init__(self, latency: int) -> None:
+        super().__init__(latency)
+        self.arguments = (latency,)
+
+    def process(self) -> Process:
+        return replace(super().process(), once=(Phase(),))
 
 
 @register
@@ -48,6 +64,9 @@ class Softmax(Component):
     has_mask: bool = False
     is_mask_kept: bool = True
     """Whether 1 in the mask says that an element takes part, or that it does not."""
+    constant: tuple[int, ...] = ()
+    """A mask that is the same for all tensors: a bit for each element, or for each of a part of
+    them after which it begins again."""
     module = "fixed_softmax"
 
     def __post_init__(self) -> None:
@@ -56,7 +75,8 @@ class Softmax(Component):
                 f"fixed_softmax: an operand has up to {WIDEST} bits and rows of up to "
                 f"{LONGEST_ROW}, got {self.source.format} and {self.source.shape[-1]}."
             )
-        mask = (replace(self.source, format=TRUTH),) if self.has_mask else ()
+        is_streamed = self.has_mask and not self.constant
+        mask = (replace(self.source, format=TRUTH),) if is_streamed else ()
         object.__setattr__(self, "inputs", (self.source, *mask))
         object.__setattr__(self, "outputs", (replace(self.source, format=self.format),))
 
@@ -74,7 +94,8 @@ class Softmax(Component):
     def golden(self, *data: Ints) -> Ints:
         keep = np.ones(data[0].shape, dtype=bool)
         if self.has_mask:
-            keep = data[1].astype(bool) == self.is_mask_kept
+            given = np.resize(self.constant, self.source.shape) if self.constant else data[1]
+            keep = np.broadcast_to(given.astype(bool) == self.is_mask_kept, keep.shape)
         largest = np.where(keep, data[0], -(1 << WIDEST)).max(axis=-1, keepdims=True)
         e = np.where(keep, self._exponentials(np.maximum(largest - data[0], 0)), 0)
         return golden.cast(e * _reciprocals(e.sum(axis=-1, keepdims=True)), 33, self.format)
@@ -101,12 +122,15 @@ class Softmax(Component):
     def memories(self) -> tuple[Memory, ...]:
         names = zip(("exp", "fine"), (16, 17), self.tables, strict=False)
         tables = [_table(name, words, width) for name, width, words in names]
-        return (*tables, _table("reciprocal", reciprocal_table(), 16))
+        bits = np.array(self.constant, dtype=np.int64).reshape(-1, self.source.lanes)
+        mask = [Memory("data_in_1", tuple(pack_words(bits, 1)), self.source.lanes)]
+        return (*tables, _table("reciprocal", reciprocal_table(), 16), *mask[: len(bits)])
 
     def twins(self) -> list[Twin]:
         exp_latency = 2 + len(self.tables)
+        front = FrontTwin(MAX_LATENCY, len(self.inputs))
         return [
-            FrontTwin(MAX_LATENCY, len(self.inputs)),
+            MaskedFrontTwin(MAX_LATENCY) if self.constant else front,
             RowTwin(self.beats, exp_latency + R_LATENCY),
             RowTwin(self.beats, OUT_LATENCY),
         ]
@@ -132,6 +156,7 @@ class Softmax(Component):
             cls(stream(2, 3, number=Fixed(16, 9)), part),
             cls(stream(2, 4, lanes=4, number=BIT), part, has_mask=True, is_mask_kept=False),
             cls(stream(3, 1, number=BYTE), part, has_mask=True),
+            cls(stream(2, 4, lanes=2), part, has_mask=True, constant=(1, 0, 0, 0, 0, 1, 1, 1)),
         ]
 
 
@@ -166,6 +191,12 @@ def lower_softmax(low: Lowerer, node: fx.Node) -> Value:
     kind = MASKS.get(low.op(filled).name)
     if kind is None:
         return add_rows(low, node, value, made(low, node, Softmax, stream, number))
+    source = low.operands(filled)[kind.mask]
+    tensor = parameter(low, source) if source not in low.values else None
+    if tensor is not None:
+        bits = _constant(low, filled, tensor, value)
+        component = made(low, node, Softmax, stream, number, True, kind.is_kept, bits)
+        return add_rows(low, node, value, component)
     component = made(low, node, Softmax, stream, number, True, kind.is_kept)
     mask = _mask(low, filled, low.operand(filled, kind.mask), value)
     return replace(value, wire=low.add(node, component, value, mask))
@@ -185,6 +216,23 @@ def _mask(low: Lowerer, filled: fx.Node, mask: Value, value: Value) -> Value:
         return mask
     wire = low.gather(filled, mask, places, value.shape)
     return Value(wire, value.shape, np.arange(len(places)))
+
+
+def _constant(low: Lowerer, filled: fx.Node, mask: Tensor, value: Value) -> tuple[int, ...]:
+    """A mask that is a constant of the model: a bit for each element of the first rows of `value`
+    after which it begins again."""
+    dims = len(value.shape)
+    whole = mask[0] if mask.dim() > dims and len(mask) == 1 else mask
+    try:
+        bits = np.broadcast_to(whole.bool().cpu().numpy(), value.shape).reshape(-1)
+    except ValueError:
+        told = f"shapes {value.shape} and {tuple(mask.shape)}"
+        raise low.refuse(
+            filled, told, "Allowed: a mask that broadcasts, for all of a batch"
+        ) from None
+    sizes = (math.prod(value.shape[k:]) for k in range(dims - 1, -1, -1))
+    period = next(n for n in sizes if np.array_equal(np.resize(bits[:n], bits.shape), bits))
+    return tuple(int(bit) for bit in bits[:period])
 
 
 class Masking(NamedTuple):
@@ -210,7 +258,7 @@ def lower_mask(low: Lowerer, node: fx.Node) -> Value:
     if wrong:
         raise low.refuse(node, f"'{wrong[0]}' reads what is masked", "Allowed: softmax")
     if len(low.operands(node)) < 2:
-        raise low.refuse(node, "a constant mask", "Allowed: an input of the model")
+        raise low.refuse(node, "a mask that is no tensor", "Allowed: an input, or a buffer")
     return low.operand(node, kind.numbers)
 
 

@@ -1,6 +1,6 @@
 // Softmax of rows: e = 65535 * exp(x - max(x)) by table, then e * (2**33 / sum(e)), cast.
 // Masked elements take no part and give 0; so does a row that is masked whole.
-// Rows overlap: SIZE / lanes cycles for each. Latency: two rows and 16 cycles (17 with two tables).
+// Rows overlap: SIZE / lanes cycles for each. Latency: two rows and 19 cycles (20 with two tables).
 `default_nettype none
 
 module fixed_softmax #(
@@ -215,7 +215,7 @@ module fixed_softmax #(
 
   // -- the reciprocal of each row's sum: with the last beat of a row it is right ------------------
 
-  localparam int DELAY = 6;  // registers from the exponentials to the reciprocal
+  localparam int DELAY = 9;  // registers from the exponentials to the reciprocal
 
   logic [SUM_WIDTH-1:0] beat_sum, beat_sum_q, sum_q;
   logic [BEAT_WIDTH-1:0] sum_beat_q;
@@ -249,9 +249,13 @@ module fixed_softmax #(
 
   // sum = m * 2**place, m from 1 to 2 with 16 fractional bits; r = 1 / m by table, then Newton.
   // A sum of 0 has no reciprocal, and no element that asks for it: all of the row is 0.
-  logic [PLACE_WIDTH-1:0] place, place_0_q, place_1_q, place_2_q;
+  logic [PLACE_WIDTH-1:0] place;
+  logic [6*PLACE_WIDTH-1:0] places_q;
+  logic [SUM_WIDTH-1:0] late_sum_q;
+  logic [(1<<PLACE_WIDTH)-1:0] rest;
   logic [16:0] mantissa_0_q, mantissa_1_q;
-  logic [15:0] r_1_q, r_2_q;
+  logic [15:0] r_1_q, r_2_q, r_3_q;
+  logic [33:0] near_one_q, unshifted_q;
   logic [17:0] correction_q;
   logic [R_WIDTH-1:0] reciprocal_q;
   logic [15:0] reciprocals[256];
@@ -259,23 +263,26 @@ module fixed_softmax #(
   initial $readmemh(RECIPROCAL_INIT_FILE, reciprocals);
 
   always_comb begin
-    place = '0;
-    for (int bit_place = 0; bit_place < SUM_WIDTH; bit_place++) begin
-      if (sum_q[bit_place]) place = PLACE_WIDTH'(bit_place);
+    rest = (1 << PLACE_WIDTH)'(sum_q);
+    for (int level = PLACE_WIDTH - 1; level >= 0; level--) begin  // the highest bit, by halves
+      place[level] = (rest >> (1 << level)) != '0;
+      if (place[level]) rest = rest >> (1 << level);
     end
   end
 
   always_ff @(posedge clk) begin
     if (exp_enable) begin
-      place_0_q    <= place;
-      mantissa_0_q <= 17'({sum_q, 16'd0} >> place);
-      place_1_q    <= place_0_q;
+      places_q     <= {places_q[5*PLACE_WIDTH-1:0], place};
+      late_sum_q   <= sum_q;
+      mantissa_0_q <= 17'({late_sum_q, 16'd0} >> places_q[PLACE_WIDTH-1:0]);
       mantissa_1_q <= mantissa_0_q;
       r_1_q        <= reciprocals[mantissa_0_q[15:8]];
-      place_2_q    <= place_1_q;
+      near_one_q   <= 34'(mantissa_1_q) * 34'(r_1_q);
       r_2_q        <= r_1_q;
-      correction_q <= 18'((34'h2_0000_0000 - 34'(mantissa_1_q) * 34'(r_1_q)) >> 15);
-      reciprocal_q <= R_WIDTH'((34'(r_2_q) * 34'(correction_q)) >> place_2_q);
+      correction_q <= 18'((34'h2_0000_0000 - near_one_q) >> 15);
+      r_3_q        <= r_2_q;
+      unshifted_q  <= 34'(r_3_q) * 34'(correction_q);
+      reciprocal_q <= R_WIDTH'(unshifted_q >> places_q[5*PLACE_WIDTH+:PLACE_WIDTH]);
     end
   end
 

@@ -65,106 +65,178 @@ module sliding_window #(
   localparam int NEEDED = NEEDED_0 > LAST_FREED ? NEEDED_0 : LAST_FREED;
   localparam int LINES = NEEDED + STRIDE_DIM_1;
 
-  localparam int SPAN_0 = ROWS > COLUMNS ? ROWS : COLUMNS;
-  localparam int SPAN_1 = LINES > SPAN_0 ? LINES : SPAN_0;
+  localparam int SLOTS = LINES * ROW_BEATS;  // LINES is 2 or more
+
+  localparam int SPAN = ROWS > COLUMNS ? ROWS : COLUMNS;
   // Signed positions: from -padding to the end of the last window and one stride beyond.
   localparam int POSITION_WIDTH =
-      $clog2(SPAN_1 + KERNEL_SIZE_DIM_0 + KERNEL_SIZE_DIM_1 + STRIDE_DIM_0 + STRIDE_DIM_1) + 2;
-  localparam int LINE_WIDTH = $clog2(LINES + 1);
-  localparam int BEAT_WIDTH = $clog2(ROW_BEATS + 1);
+      $clog2(SPAN + KERNEL_SIZE_DIM_0 + KERNEL_SIZE_DIM_1 + STRIDE_DIM_0 + STRIDE_DIM_1) + 2;
+  localparam int COLUMN_WIDTH = $clog2(KERNEL_SIZE_DIM_0 + 1);
+  localparam int ROW_WIDTH = $clog2(KERNEL_SIZE_DIM_1 + 1);
   localparam int CHANNEL_WIDTH = $clog2(BEATS + 1);
-  localparam int ADDRESS_WIDTH = $clog2(LINES * ROW_BEATS);  // LINES is 2 or more
+  localparam int LEVEL_WIDTH = $clog2(SLOTS + 1);
+  localparam int PLACE_WIDTH = $clog2(SLOTS);
+  // Beats from the first one kept: before it and behind the last one in the padding.
+  localparam int OFFSET_WIDTH =
+      $clog2(SLOTS + (KERNEL_SIZE_DIM_1 + 1) * ROW_BEATS + KERNEL_SIZE_DIM_0 * BEATS) + 2;
+  localparam int FIRST_OFFSET = -(PADDING_DIM_1 * ROW_BEATS + PADDING_DIM_0 * BEATS);
+  localparam int FIRST_PLACE = (FIRST_OFFSET % SLOTS + SLOTS) % SLOTS;
+  // Rows that are freed where a window row begins above the image and the next one does not.
+  localparam int CROSSED = (STRIDE_DIM_1 - PADDING_DIM_1 % STRIDE_DIM_1) % STRIDE_DIM_1;
 
-  logic [DATA_WIDTH-1:0] lines_q[LINES*ROW_BEATS];
+  typedef logic [PLACE_WIDTH-1:0] place_t;
+  typedef logic signed [OFFSET_WIDTH-1:0] offset_t;
+  typedef logic signed [POSITION_WIDTH-1:0] position_t;
 
-  // Write side: beat `beat_q` of line `write_line_q`; `held_q` complete rows are kept.
-  logic [BEAT_WIDTH-1:0] beat_q;
-  logic [LINE_WIDTH-1:0] write_line_q, base_line_q, held_q, freed;
-  logic load, row_done;
+  // A place `step` further in the ring of slots; both sums at once, so that none waits.
+  function automatic place_t further(input place_t place, input int step);
+    place_t ahead;
+    logic [PLACE_WIDTH:0] round;  // negative where the end is not reached
+    ahead = place + PLACE_WIDTH'(step);
+    round = (PLACE_WIDTH + 1)'(place) + (PLACE_WIDTH + 1)'(step - SLOTS);
+    further = round[PLACE_WIDTH] ? ahead : round[PLACE_WIDTH-1:0];
+  endfunction
 
-  // Read side: window at (top, left), row, column and beat inside it.
-  logic signed [POSITION_WIDTH-1:0] top_q, left_q, kernel_row_q, kernel_column_q;
-  logic signed [POSITION_WIDTH-1:0] row, column, first_row, line_offset, line, next_first_row;
+  // Beats that are freed with the last window of the row that begins at `at`.
+  function automatic logic [LEVEL_WIDTH-1:0] freed_at(input position_t at);
+    freed_at = LEVEL_WIDTH'(STRIDE_DIM_1 * ROW_BEATS);
+    if (at < 0) freed_at = '0;
+    if (at < 0 && at + POSITION_WIDTH'(STRIDE_DIM_1) >= 0) begin
+      freed_at = LEVEL_WIDTH'(CROSSED * ROW_BEATS);
+    end
+    if (at == POSITION_WIDTH'(LAST_TOP)) freed_at = LEVEL_WIDTH'(LAST_FREED * ROW_BEATS);
+  endfunction
+
+  logic [DATA_WIDTH-1:0] lines_q[SLOTS];
+
+  // Write side: `level_q` beats are kept.
+  place_t write_q;
+  logic [LEVEL_WIDTH-1:0] level_q, level_more, level_less, freed_q;
+  logic load;
+
+  // Read side: where the next beat lies, and where the row of its window, its window, the first
+  // window of its row and of its image begin; as places in the ring, and as offsets from the
+  // first beat kept. All are counted: nothing is multiplied.
+  place_t place_q, line_place_q, window_place_q, band_place_q, first_place_q;
+  place_t next_line_place, next_window_place, next_band_place, next_first_place;
+  offset_t offset_q, line_offset_q, window_offset_q, band_offset_q;
+  offset_t next_line_offset, next_window_offset, next_band_offset;
+  position_t row_q, column_q, top_q, left_q, next_top, next_left;
   logic [CHANNEL_WIDTH-1:0] channel_q;
-  logic [ADDRESS_WIDTH-1:0] address;
+  logic [COLUMN_WIDTH-1:0] kernel_column_q;
+  logic [ROW_WIDTH-1:0] kernel_row_q;
   logic is_pad, is_here, enable, issue;
   logic last_channel, last_kernel_column, last_kernel_row, last_left, last_top;
   logic ends_kernel_row, ends_window, ends_window_row;
 
-  assign data_in_0_ready = held_q != LINE_WIDTH'(LINES);
+  assign data_in_0_ready = level_q != LEVEL_WIDTH'(SLOTS);
   assign load            = data_in_0_valid && data_in_0_ready;
-  assign row_done        = load && beat_q == BEAT_WIDTH'(ROW_BEATS - 1);
 
   assign last_channel       = channel_q == CHANNEL_WIDTH'(BEATS - 1);
-  assign last_kernel_column = kernel_column_q == POSITION_WIDTH'(KERNEL_SIZE_DIM_0 - 1);
-  assign last_kernel_row    = kernel_row_q == POSITION_WIDTH'(KERNEL_SIZE_DIM_1 - 1);
+  assign last_kernel_column = kernel_column_q == COLUMN_WIDTH'(KERNEL_SIZE_DIM_0 - 1);
+  assign last_kernel_row    = kernel_row_q == ROW_WIDTH'(KERNEL_SIZE_DIM_1 - 1);
   assign last_left          = left_q == POSITION_WIDTH'(LAST_LEFT);
   assign last_top           = top_q == POSITION_WIDTH'(LAST_TOP);
   assign ends_kernel_row    = last_channel && last_kernel_column;
   assign ends_window        = ends_kernel_row && last_kernel_row;
   assign ends_window_row    = ends_window && last_left;
 
-  assign row       = top_q + kernel_row_q;
-  assign column    = left_q + kernel_column_q;
-  assign first_row = top_q < 0 ? '0 : top_q;
-  assign is_pad    = row < 0 || row >= POSITION_WIDTH'(ROWS) || column < 0
-      || column >= POSITION_WIDTH'(COLUMNS);
+  assign is_pad = row_q < 0 || row_q >= POSITION_WIDTH'(ROWS) || column_q < 0
+      || column_q >= POSITION_WIDTH'(COLUMNS);
 
   // The rows that the next row of windows does not use are freed with the last beat of this one,
-  // which waits until all of them have come.
-  assign next_first_row = top_q + POSITION_WIDTH'(STRIDE_DIM_1);
-  assign freed = last_top ? LINE_WIDTH'(LAST_FREED)
-      : next_first_row < 0 ? '0 : LINE_WIDTH'(next_first_row - first_row);
-
-  assign line_offset = row - first_row;
-  assign line = line_offset + POSITION_WIDTH'(base_line_q) >= POSITION_WIDTH'(LINES)
-      ? line_offset + POSITION_WIDTH'(base_line_q) - POSITION_WIDTH'(LINES)
-      : line_offset + POSITION_WIDTH'(base_line_q);
-  assign address = ADDRESS_WIDTH'(32'(line) * ROW_BEATS + 32'(column) * BEATS + 32'(channel_q));
-
-  always_comb begin
-    is_here = line_offset < POSITION_WIDTH'(held_q);
-    if (line_offset == POSITION_WIDTH'(held_q)) begin  // the row that is coming in
-      is_here = 32'(column) * BEATS + 32'(channel_q) < 32'(beat_q);
-    end
-    if (is_pad) is_here = held_q != '0 || beat_q != '0;  // not before the image has begun
-    if (ends_window_row && held_q < freed) is_here = 1'b0;
-  end
+  // which waits until all of them have come. Padding waits until the image has begun.
+  assign is_here = (is_pad ? level_q != '0 : offset_t'(level_q) > offset_q)
+      && !(ends_window_row && level_q < freed_q);
   assign issue = is_here && enable;
+
+  assign next_left = last_left ? -POSITION_WIDTH'(PADDING_DIM_0)
+      : left_q + POSITION_WIDTH'(STRIDE_DIM_0);
+  assign next_top = last_top ? -POSITION_WIDTH'(PADDING_DIM_1)
+      : top_q + POSITION_WIDTH'(STRIDE_DIM_1);
+  assign next_line_place   = further(line_place_q, ROW_BEATS);
+  assign next_window_place = further(window_place_q, STRIDE_DIM_0 * BEATS % SLOTS);
+  assign next_first_place  = further(first_place_q, ROWS * ROW_BEATS % SLOTS);
+  assign next_band_place   = last_top ? next_first_place
+      : further(band_place_q, STRIDE_DIM_1 * ROW_BEATS);
+  assign next_line_offset   = line_offset_q + OFFSET_WIDTH'(ROW_BEATS);
+  assign next_window_offset = window_offset_q + OFFSET_WIDTH'(STRIDE_DIM_0 * BEATS);
+  assign next_band_offset   = last_top ? OFFSET_WIDTH'(FIRST_OFFSET)
+      : next_top < 0 ? band_offset_q + OFFSET_WIDTH'(STRIDE_DIM_1 * ROW_BEATS)
+      : -OFFSET_WIDTH'(PADDING_DIM_0 * BEATS);
+
+  assign level_more = level_q + LEVEL_WIDTH'(load);
+  assign level_less = level_q + LEVEL_WIDTH'(load) - freed_q;
 
   always_ff @(posedge clk) begin
     if (load) begin
-      lines_q[ADDRESS_WIDTH'(32'(write_line_q)*ROW_BEATS+32'(beat_q))] <= data_in_0;
-      beat_q <= row_done ? '0 : beat_q + 1'b1;
+      lines_q[write_q] <= data_in_0;
+      write_q          <= write_q == PLACE_WIDTH'(SLOTS - 1) ? '0 : write_q + 1'b1;
     end
-    if (row_done) begin
-      write_line_q <= write_line_q == LINE_WIDTH'(LINES - 1) ? '0 : write_line_q + 1'b1;
-    end
+    level_q <= issue && ends_window_row ? level_less : level_more;
     if (issue) begin
       channel_q <= last_channel ? '0 : channel_q + 1'b1;
-      if (last_channel) kernel_column_q <= last_kernel_column ? '0 : kernel_column_q + 1'b1;
-      if (ends_kernel_row) kernel_row_q <= last_kernel_row ? '0 : kernel_row_q + 1'b1;
-      if (ends_window) begin
-        left_q <= last_left ? -POSITION_WIDTH'(PADDING_DIM_0)
-            : left_q + POSITION_WIDTH'(STRIDE_DIM_0);
-      end
-      if (ends_window_row) begin
-        top_q <= last_top ? -POSITION_WIDTH'(PADDING_DIM_1) : next_first_row;
-        base_line_q <= 32'(base_line_q) + 32'(freed) >= LINES
-            ? LINE_WIDTH'(32'(base_line_q) + 32'(freed) - LINES) : base_line_q + freed;
+      place_q   <= further(place_q, 1);
+      offset_q  <= offset_q + 1'b1;
+      if (last_channel) begin
+        kernel_column_q <= last_kernel_column ? '0 : kernel_column_q + 1'b1;
+        column_q        <= column_q + 1'b1;
       end
     end
-    held_q <= held_q + LINE_WIDTH'(row_done) - (issue && ends_window_row ? freed : '0);
+    if (issue && ends_kernel_row) begin
+      kernel_row_q  <= last_kernel_row ? '0 : kernel_row_q + 1'b1;
+      row_q         <= row_q + 1'b1;
+      column_q      <= left_q;
+      place_q       <= next_line_place;
+      line_place_q  <= next_line_place;
+      offset_q      <= next_line_offset;
+      line_offset_q <= next_line_offset;
+    end
+    if (issue && ends_window) begin
+      row_q           <= top_q;
+      column_q        <= next_left;
+      left_q          <= next_left;
+      place_q         <= next_window_place;
+      line_place_q    <= next_window_place;
+      window_place_q  <= next_window_place;
+      offset_q        <= next_window_offset;
+      line_offset_q   <= next_window_offset;
+      window_offset_q <= next_window_offset;
+    end
+    if (issue && ends_window_row) begin
+      row_q           <= next_top;
+      top_q           <= next_top;
+      freed_q         <= freed_at(next_top);
+      place_q         <= next_band_place;
+      line_place_q    <= next_band_place;
+      window_place_q  <= next_band_place;
+      band_place_q    <= next_band_place;
+      offset_q        <= next_band_offset;
+      line_offset_q   <= next_band_offset;
+      window_offset_q <= next_band_offset;
+      band_offset_q   <= next_band_offset;
+      if (last_top) first_place_q <= next_first_place;
+    end
     if (rst) begin
-      beat_q          <= '0;
-      write_line_q    <= '0;
-      base_line_q     <= '0;
-      held_q          <= '0;
-      top_q           <= -POSITION_WIDTH'(PADDING_DIM_1);
-      left_q          <= -POSITION_WIDTH'(PADDING_DIM_0);
-      kernel_row_q    <= '0;
-      kernel_column_q <= '0;
+      write_q         <= '0;
+      level_q         <= '0;
+      freed_q         <= freed_at(-POSITION_WIDTH'(PADDING_DIM_1));
       channel_q       <= '0;
+      kernel_column_q <= '0;
+      kernel_row_q    <= '0;
+      row_q           <= -POSITION_WIDTH'(PADDING_DIM_1);
+      top_q           <= -POSITION_WIDTH'(PADDING_DIM_1);
+      column_q        <= -POSITION_WIDTH'(PADDING_DIM_0);
+      left_q          <= -POSITION_WIDTH'(PADDING_DIM_0);
+      place_q         <= PLACE_WIDTH'(FIRST_PLACE);
+      line_place_q    <= PLACE_WIDTH'(FIRST_PLACE);
+      window_place_q  <= PLACE_WIDTH'(FIRST_PLACE);
+      band_place_q    <= PLACE_WIDTH'(FIRST_PLACE);
+      first_place_q   <= PLACE_WIDTH'(FIRST_PLACE);
+      offset_q        <= OFFSET_WIDTH'(FIRST_OFFSET);
+      line_offset_q   <= OFFSET_WIDTH'(FIRST_OFFSET);
+      window_offset_q <= OFFSET_WIDTH'(FIRST_OFFSET);
+      band_offset_q   <= OFFSET_WIDTH'(FIRST_OFFSET);
     end
   end
 
@@ -173,7 +245,7 @@ module sliding_window #(
 
   always_ff @(posedge clk) begin
     if (enable) begin
-      read_q       <= lines_q[address];
+      read_q       <= lines_q[place_q];
       read_pad_q   <= is_pad;
       read_valid_q <= issue;
     end

@@ -102,6 +102,9 @@ class Concat(Component):
         words = tuple(pack_words(rows, self.right.format.width))
         return (Memory("data_in_1", words, self.right.beat_width),)
 
+    def reads(self, memory: Memory) -> int:
+        return 1
+
     def twins(self) -> list[Twin]:
         lanes = self.left.lanes
         beats = (self.blocks[0] // lanes, self.blocks[1] // lanes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +10,11 @@ from torch import fx
 from chop.errors import ConfigError
 from chop.hw.attached import attach_design
 from chop.hw.component import Component
+from chop.hw.components import ShiftAdd
 from chop.hw.emit import used_components
-from chop.hw.explore import for_budget, for_target
+from chop.hw.explore import Folding, for_budget, for_target
 from chop.hw.lower import Lowered, Parallelism, lower
+from chop.hw.lower.storage import MEMORY, Storage
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import HardwareMeta, mase_meta
 from chop.passes.base import PassResult, graph_pass
@@ -27,18 +28,40 @@ class AddHardwareMetadataArgs:
     per dimension, DIM_0 first; streams are parallel in DIM_0). `parallelism`: input and output
     lanes of nodes, by hand. `target_interval`: choose them instead: the cheapest design with so
     many cycles between tensors. `max_multipliers`: or the fastest with so many multipliers.
+    `weights`: "memory" of the design, or "external": linear layers and convolutions have a port
+    each by which the outside streams their weights. `node_weights`: the same for nodes, by hand.
+    `share_layers`: repeated layers are one block, and so many tensors go through it together; 0:
+    only where `max_multipliers` cannot be kept otherwise.
+    `multiplier`: how linear layers form their products, by node, "*" for all others: "array", a
+    folded array of multipliers, or "shift_add", additions alone and a whole vector in each cycle.
+    `adders_per_stage`: of these between two registers.
     """
 
     max_parallelism: int | list[int] = 4
     parallelism: dict[str, tuple[int, int]] = field(default_factory=dict)
     target_interval: int | None = None
     max_multipliers: int | None = None
+    weights: str = MEMORY
+    node_weights: dict[str, str] = field(default_factory=dict)
+    share_layers: int = 0
+    multiplier: dict[str, str] = field(default_factory=dict)
+    adders_per_stage: int = 2
 
     def __post_init__(self) -> None:
         if self.target_interval is not None and self.max_multipliers is not None:
             raise ConfigError("target_interval and max_multipliers exclude each other; set one.")
+        if self.adders_per_stage < 1:
+            raise ConfigError(f"adders_per_stage must be 1 or more, got {self.adders_per_stage}.")
         if not self.max_parallelism or self.most < 1:
             raise ConfigError(f"max_parallelism must be 1 or more, got {self.max_parallelism}.")
+        if self.share_layers < 0:
+            raise ConfigError(f"share_layers must be 0 or more, got {self.share_layers}.")
+        Storage.of(self.places)
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Of the weights, by node."""
+        return {"default": self.weights, **self.node_weights}
 
     @property
     def most(self) -> int:
@@ -58,23 +81,28 @@ def add_hardware_metadata_analysis_pass(
     with its FIFOs, stays with the graph for the emit passes. Says in `info` the folding bound in
     cycles and the multipliers.
     """
-    lowered = lower(graph, _parallelism(graph, args))
+    lanes, share_layers = _parallelism(graph, args)
+    lowered = lower(graph, lanes, weights=args.places, share_layers=share_layers)
     for node in graph.fx_graph.nodes:
         mase_meta(node).hardware = _describe(lowered, node, args)
+        _note_loop(lowered, node)
     attach_design(graph, lowered)
     design = lowered.design
     return graph, {"cycles": design.cycles(), "multipliers": design.cost().multipliers}
 
 
-def _parallelism(graph: MaseGraph, args: AddHardwareMetadataArgs) -> Parallelism:
-    chosen: Mapping[str, tuple[int, int]] = {}
+def _parallelism(graph: MaseGraph, args: AddHardwareMetadataArgs) -> tuple[Parallelism, int]:
+    """Lanes, and how many tensors go together through a block that layers share; 0: none does."""
+    shares = bool(args.share_layers)
+    chosen: Folding | None = None
     if args.target_interval is not None:
-        chosen = for_target(graph, args.target_interval).lanes
+        chosen = for_target(graph, args.target_interval, share_layers=shares)
     if args.max_multipliers is not None:
-        chosen = for_budget(graph, args.max_multipliers).lanes
-    if chosen:
-        return Parallelism(1, {**chosen, **args.parallelism})
-    return Parallelism(args.most, {**chosen, **args.parallelism})
+        chosen = for_budget(graph, args.max_multipliers, share_layers=shares)
+    most = args.most if chosen is None else 1
+    lanes = {**(chosen.lanes if chosen else {}), **args.parallelism}
+    products = Parallelism(most, lanes, args.multiplier, args.adders_per_stage)
+    return products, args.share_layers or int(chosen.share_layers if chosen else 0)
 
 
 def _describe(lowered: Lowered, node: fx.Node, args: AddHardwareMetadataArgs) -> HardwareMeta:
@@ -98,12 +126,36 @@ def _describe(lowered: Lowered, node: fx.Node, args: AddHardwareMetadataArgs) ->
         verilog_param=dict(component.parameters()),
         max_parallelism=args.max_parallelism,
         parallelism=lanes,
-        cost={"cycles": component.cycles(), "multipliers": component.cost().multipliers},
+        cost=_cost(component),
     )
 
 
+def _note_loop(lowered: Lowered, node: fx.Node) -> None:
+    """Say of a node in a block that layers share how many tensors go through it together."""
+    component = lowered.components.get(node.name)
+    if any(stage.component is component for stage in lowered.design.looped):
+        found = mase_meta(node).hardware
+        assert found.interface is not None, "every node with a component has an interface"
+        found.interface["shared"] = {"in_flight": lowered.design.in_flight}
+
+
+def _cost(component: Component) -> dict[str, int]:
+    told = {"cycles": component.cycles(), "multipliers": component.cost().multipliers}
+    if isinstance(component, ShiftAdd):
+        told |= {"adders_per_stage": component.adders_per_stage}
+    return told
+
+
 def _interface(component: Component) -> dict[str, Any]:
-    """Where constants are stored and how: BRAM, element 0 of a word in the low bits."""
+    """Where constants are stored and how: BRAM, element 0 of a word in the low bits.
+
+    EXTERNAL: they come from outside, so many words for a tensor.
+    """
+    outside = {
+        component.pin(k): {"storage": "EXTERNAL", "words": stream.beats, "width": stream.beat_width}
+        for k, stream in enumerate(component.inputs)
+        if component.pin(k) == "weight"
+    }
     return {
         memory.name: {
             "storage": "BRAM",
@@ -112,7 +164,7 @@ def _interface(component: Component) -> dict[str, Any]:
             "width": memory.width,
         }
         for memory in component.memories()
-    }
+    } | outside
 
 
 def _files(module: str) -> list[str]:

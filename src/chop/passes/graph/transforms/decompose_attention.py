@@ -14,8 +14,10 @@ from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.nn.quantized.function import is_quantized_function
 from chop.passes.base import NoArgs, PassResult, graph_pass
-from chop.passes.graph.annotate import refresh
+from chop.passes.graph.annotate import ensure_meta, refresh
+from chop.passes.graph.propagate import device_of
 from chop.passes.graph.transforms.patterns import op_name
+from chop.passes.graph.transforms.surgery import add_constant
 
 ATTENTION = "scaled_dot_product_attention"
 
@@ -26,7 +28,8 @@ def decompose_attention_transform_pass(graph: MaseGraph, args: NoArgs) -> PassRe
 
     For what has these and not the call, as hardware; before quantising, so that each gets formats
     of its own. A mask of truth values becomes `where` with minus infinity, one of numbers is added.
-    Calls with dropout, `is_causal` or grouped heads, and quantised ones, stay as they are;
+    `is_causal` becomes such a mask, a constant of the captured length; heads that share keys are
+    the rows of one product. Calls with dropout, and quantised ones, stay as they are;
     `info["sites"]` has a record for each call: decomposed, or the reason why not. The output stays
     equal up to rounding.
     """
@@ -48,31 +51,67 @@ def _obstacle(node: fx.Node) -> str:
     if is_quantized_function(node.target):
         return "it is quantised as one call"
     given = dict(named_arguments(node))
-    for name in ("dropout_p", "is_causal", "enable_gqa"):
-        if given.get(name, 0) not in (0, False):
-            return f"{name} = {given[name]}"
+    if given.get("dropout_p", 0) not in (0, False):
+        return f"dropout_p = {given['dropout_p']}"
+    if given.get("enable_gqa") and len(_shape(given["query"])) != 4:
+        return f"grouped heads of shape {_shape(given['query'])}"
     return ""
+
+
+def _shape(node: fx.Node) -> list[int]:
+    found: list[int] = mase_meta(node).common["results"]["data_out_0"]["shape"]
+    return found
 
 
 def _write_out(graph: MaseGraph, node: fx.Node) -> None:
     """Put the parts of the call in its place."""
     given = dict(named_arguments(node))
     query, key, value = (given[name] for name in ("query", "key", "value"))
+    groups = _shape(key)[1] if given.get("enable_gqa") else None
     with graph.fx_graph.inserting_before(node):
         turned = graph.fx_graph.call_method("transpose", (key, -1, -2))
-        scores = graph.fx_graph.call_function(torch.matmul, (query, turned))
+        scores = _product(graph, query, turned, [*_shape(query), _shape(key)[-2]], groups)
         scaled = graph.fx_graph.call_function(torch.mul, (scores, _scale(query, given)))
-        masked = _masked(graph, scaled, given.get("attn_mask"))
+        if given.get("is_causal"):
+            seen = _causal(graph, node, (_shape(query)[-2], _shape(key)[-2]))
+            masked = graph.fx_graph.call_function(torch.where, (seen, scaled, -math.inf))
+        else:
+            masked = _masked(graph, scaled, given.get("attn_mask"))
         weights = graph.fx_graph.call_function(torch.softmax, (masked,), {"dim": -1})
-        output = graph.fx_graph.call_function(torch.matmul, (weights, value))
+        sizes = [*_shape(query)[:-1], _shape(key)[-2], _shape(value)[-1]]
+        output = _product(graph, weights, value, sizes, groups)
     node.replace_all_uses_with(output)
     graph.fx_graph.erase_node(node)
 
 
+def _causal(graph: MaseGraph, node: fx.Node, sizes: tuple[int, int]) -> fx.Node:
+    """A constant: each query sees the keys up to its own place."""
+    seen = torch.ones(sizes, dtype=torch.bool, device=device_of(graph.model)).tril()
+    constant = graph.fx_graph.get_attr(add_constant(graph, f"{node.name}_seen", seen))
+    ensure_meta(constant)
+    return constant
+
+
+def _product(
+    graph: MaseGraph, left: fx.Node, right: fx.Node, sizes: list[int], groups: int | None
+) -> fx.Node:
+    """left @ right with `sizes` (batch, heads, rows, inner, columns).
+
+    Where heads share one of `groups` matrices `right`, the rows of those that do are one matrix.
+    """
+    if groups is None or groups == sizes[1]:
+        return graph.fx_graph.call_function(torch.matmul, (left, right))
+    _, heads, rows, inner, columns = sizes
+    merged = graph.fx_graph.call_method(
+        "reshape", (left, -1, groups, heads // groups * rows, inner)
+    )
+    product = graph.fx_graph.call_function(torch.matmul, (merged, right))
+    return graph.fx_graph.call_method("reshape", (product, -1, heads, rows, columns))
+
+
 def _scale(query: fx.Node, given: Mapping[str, Any]) -> float:
     scale = given.get("scale")
-    size = mase_meta(query).common["results"]["data_out_0"]["shape"][-1]
-    return 1 / math.sqrt(size) if scale is None else float(scale)
+    return 1 / math.sqrt(_shape(query)[-1]) if scale is None else float(scale)
 
 
 def _masked(graph: MaseGraph, scores: fx.Node, mask: Any) -> fx.Node:

@@ -21,7 +21,7 @@ from chop.kernels.fused import ACTIVATIONS, AddLayerNorm, LinearActivation
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.annotate import refresh
 from chop.passes.graph.transforms.fuse_attention import ATTENTION, GROUPED_ATTENTION
-from chop.passes.graph.transforms.fuse_rows import RMS_NORM, ROTARY
+from chop.passes.graph.transforms.fuse_rows import RMS_NORM, ROTARY, ROUNDED_NORM
 from chop.passes.graph.transforms.patterns import (
     Match,
     NoMatchError,
@@ -40,6 +40,7 @@ PatternName = Literal[
     "rms_norm",
     "rotary",
     "merge_projections",
+    "rounded_norm",
     "linear_activation",
     "add_layer_norm",
 ]
@@ -57,7 +58,8 @@ def fuse_patterns_transform_pass(graph: MaseGraph, args: FusePatternsArgs) -> Pa
     """Fuse attention, linear + activation, add + layer norm, projections of one input, and the
     norms and rotations that decoders write out.
 
-    Attention on heads that are repeated for groups of query heads reads each of them once.
+    Attention on heads that are repeated for groups of query heads reads each of them once. On a GPU
+    a norm rounds its result where the packed layers that read it would, with the sum before it.
 
     `info["sites"]` has a record for each place a pattern was looked for: fused, or the reason why
     not. Parameters are shared with the layers before, but for merged projections, whose weights
@@ -241,6 +243,7 @@ PATTERNS: dict[str, Pattern] = {
     "grouped_attention": GROUPED_ATTENTION,
     "rms_norm": RMS_NORM,
     "rotary": ROTARY,
+    "rounded_norm": ROUNDED_NORM,
     "linear_activation": Pattern(
         "linear_activation",
         site=tuple(name for name in ACTIVATIONS if not name.endswith("_tanh")),

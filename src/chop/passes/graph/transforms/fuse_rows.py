@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
 
 from chop.ir.graph import MaseGraph
+from chop.ir.ops import node_module
+from chop.kernels import QLinearPacked
+from chop.kernels.ops import ROUNDED
+from chop.kernels.rounded_norm import add_rounded_rms_norm, rounded_rms_norm
 from chop.kernels.rows import rms_norm, rotate
 from chop.passes.graph.transforms.patterns import (
     Match,
@@ -99,6 +103,56 @@ def _tensor(graph: MaseGraph, path: str) -> torch.Tensor:
     return found
 
 
+# -- a norm whose readers round it ---------------------------------------------------------------
+
+
+def find_rounded_norm(graph: MaseGraph, site: fx.Node) -> Match:
+    """A norm that packed layers read, all of which round it to the kernels' own format."""
+    if site.target is not rms_norm:
+        raise NoMatchError(f"'{site.name}' is not the norm that pattern 'rms_norm' makes")
+    readers = [u for u in site.users if u.target is not getattr or u.args[1] != "shape"]
+    for user in readers:
+        layer = node_module(user) if user.op == "call_module" else None
+        if not isinstance(layer, QLinearPacked) or layer.quantizers.get("data_in") != ROUNDED:
+            raise NoMatchError(f"'{user.name}' does not round '{site.name}' to {ROUNDED}")
+        if not is_on_gpu(layer):
+            raise NoMatchError(f"'{user.name}' is not on a GPU: its product rounds by itself")
+    return Match({"site": [site], "reader": readers})
+
+
+def is_on_gpu(layer: QLinearPacked) -> bool:
+    """Whether it takes a launch of its own to round what the layer reads."""
+    return layer.codes.is_cuda
+
+
+def rewrite_rounded_norm(graph: MaseGraph, match: Match) -> fx.Node:
+    """The norm rounds its result, and its readers no longer do; a sum before it goes along."""
+    site = match.one("site")
+    for reader in match.all("reader"):
+        layer = cast(QLinearPacked, node_module(reader))
+        layer.quantizers = {k: v for k, v in layer.quantizers.items() if k != "data_in"}
+    total, _, weight, eps = site.args
+    if not isinstance(total, fx.Node) or not _is_sum(graph, total):
+        site.target = rounded_rms_norm
+        return site
+    with graph.fx_graph.inserting_before(total):
+        row = graph.fx_graph.get_attr(str(cast(fx.Node, weight).target))
+        given = (*total.args, site.args[1], row, eps)
+        new = graph.fx_graph.call_function(add_rounded_rms_norm, given)
+        parts = [graph.fx_graph.call_function(operator.getitem, (new, i)) for i in range(2)]
+    for old, part in zip((total, site), parts, strict=True):
+        old.replace_all_uses_with(part)
+    erase_unused(site)
+    erase_unused(total)
+    return new
+
+
+def _is_sum(graph: MaseGraph, node: fx.Node) -> bool:
+    """Whether `node` is the sum of two nodes, and nothing else is asked of it."""
+    is_add = op_name(graph, node) == "add" and len(node.args) == 2 and not node.kwargs
+    return is_add and all(isinstance(a, fx.Node) for a in node.args)
+
+
 # -- rotation ----------------------------------------------------------------------------------
 
 
@@ -164,4 +218,7 @@ def rewrite_rotation(graph: MaseGraph, match: Match) -> fx.Node:
 
 
 RMS_NORM = Pattern("rms_norm", site=("rsqrt",), find=find_rms_norm, rewrite=rewrite_rms_norm)
+ROUNDED_NORM = Pattern(
+    "rounded_norm", site=("rms_norm",), find=find_rounded_norm, rewrite=rewrite_rounded_norm
+)
 ROTARY = Pattern("rotary", site=("cat",), find=find_rotation, rewrite=rewrite_rotation)

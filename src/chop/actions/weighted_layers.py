@@ -1,0 +1,66 @@
+"""The layers of a graph that hold most of its numbers, and which of them are still floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from chop.errors import ConfigError
+from chop.ir.graph import MaseGraph
+from chop.ir.ops import Op, find_op, node_module
+from chop.nn.quantized.convert import float_class_of, own_class
+from chop.nn.quantizers import Bypass
+from chop.passes.graph.number_formats import node_quantizers
+
+
+def weighted_ops(graph: MaseGraph) -> tuple[str, ...]:
+    """The ops of `graph` that multiply by weights or look them up, and that formats exist for."""
+    found = []
+    for node in _layers(graph):
+        op = find_op(node, graph.custom_ops)
+        if op is not None and is_weighted(op) and float_class_of(node_module(node)) is not None:
+            found.append(op.name)
+    if not found:
+        kind = type(graph.model).__name__
+        raise ConfigError(
+            f"{kind} has no layer with weights to quantise (linear, conv2d, embedding …). Name the "
+            "ops to quantise: --type relu, or --ops in a search."
+        )
+    return tuple(dict.fromkeys(found))
+
+
+def is_weighted(op: Op) -> bool:
+    """Whether an op's parameters are a matrix or a table; those of a norm are neither."""
+    return bool(op.parameters) and (op.macs is not None or op.reads_rows)
+
+
+def left_in_float(graph: MaseGraph) -> list[dict[str, Any]]:
+    """Op by op, the layers with parameters that no number format was put on, the largest first.
+
+    `share` is of the parameters of the model.
+    """
+    total = sum(p.numel() for p in graph.model.parameters()) or 1
+    rows: dict[str, dict[str, Any]] = {}
+    seen: set[int] = set()
+    for node in _layers(graph):
+        own = [p for p in node_module(node).parameters() if id(p) not in seen]
+        seen |= {id(p) for p in own}
+        if not own or _has_format(node):
+            continue
+        op = find_op(node, graph.custom_ops)
+        name = own_class(type(node_module(node))).__name__ if op is None else op.name
+        row = rows.setdefault(name, {"op": name, "layers": 0, "parameters": 0})
+        row["layers"] += 1
+        row["parameters"] += sum(p.numel() for p in own)
+    found = sorted(rows.values(), key=lambda row: -row["parameters"])
+    return [{**row, "share": row["parameters"] / total} for row in found]
+
+
+def _layers(graph: MaseGraph) -> list[fx.Node]:
+    return [node for node in graph.nodes if node.op == "call_module"]
+
+
+def _has_format(node: fx.Node) -> bool:
+    found = node_quantizers(node) or {}
+    return any(not isinstance(quantizer, Bypass) for quantizer in found.values())

@@ -1,0 +1,70 @@
+"""`mase hw`: a quantised model down to a part: RTL, simulation, routed clock, bitstream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chop.actions.hardware import HardwareBuild, build_hardware
+from chop.cli.commands.emit import HARDWARE, EmitConfig, test_inputs
+from chop.cli.data import load_data
+from chop.cli.names import names
+from chop.cli.session import Session
+from chop.cli.settings import to_table
+from chop.cli.source import describe, find_source, load_graph
+from chop.hw.report import tensors_per_second
+from chop.hw.route.flow import RouteOptions, records
+
+
+@dataclass(frozen=True, kw_only=True)
+class HwConfig(EmitConfig):
+    """Hardware on a part.
+
+    `device`: the part, such as ecp5-85k; `mase list parts` has all.
+    """
+
+    device: str = field(default="ecp5-85k", metadata=names("parts", closed=True))
+    routing: RouteOptions = field(default_factory=RouteOptions, metadata={"prefix": ""})
+    out: Path = Path("out/hw")
+
+
+def run(config: HwConfig, session: Session) -> dict[str, Any]:
+    """Emit, simulate, synthesise, place and route; raises unless every bit is right."""
+    source = find_source(config)
+    data = load_data(config, source.place)
+    graph = load_graph(config, source, data)
+    with session.console.progress("build and simulate") as progress:
+        steps = iter(range(1, 1 << 30))
+        built = build_hardware(
+            graph,
+            session.folder,
+            inputs=test_inputs(graph, data),
+            parallelism=to_table(config.design),
+            family=None,
+            device=config.device,
+            routing=config.routing,
+            progress=lambda text: progress.to(next(steps), text),
+        )
+    told = describe_routed(built)
+    session.console.say(f"{built.verdict}")
+    session.console.say(f"{built.routed}")
+    session.console.say(f"{told['tensors_per_second']:,.0f} tensors per second")
+    session.console.say(f"slowest path: {' -> '.join(told['path_stages'])}")
+    session.console.say(f"bitstream: {config.out / told['bitstream']}")
+    report = f"{HARDWARE}/{built.report.name}"
+    return {**describe(graph, source), "verdict": str(built.verdict), **told, "report": report}
+
+
+def describe_routed(built: HardwareBuild) -> dict[str, Any]:
+    """What was reached on the part, in plain data."""
+    routed = built.routed
+    assert routed is not None, "a device was given"
+    pace = built.lowered.design.cycles()
+    return {
+        **records(routed),
+        "interval": pace,
+        "tensors_per_second": tensors_per_second(routed.mhz, pace),
+        "path_stages": list(dict.fromkeys(step.stage for step in routed.path)),
+        "bitstream": f"{HARDWARE}/route/{routed.part}/{routed.bitstream.name}",
+    }

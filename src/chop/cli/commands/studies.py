@@ -1,0 +1,167 @@
+"""`mase studies`: the searches there are, one of them, and its dashboard.
+
+The list reads the files that searches write; neither torch nor Optuna is needed for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import tomllib
+import webbrowser
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chop.cli.configs import StudiesConfig
+from chop.cli.failures import UsageError
+from chop.cli.session import Session
+from chop.errors import MissingDependencyError
+from chop.files import read_json
+from chop.registry import suggest
+
+RECORD = "study.json"
+STORAGES = "study/*/study.db"
+"""Where a search keeps its trials, unless it was told another storage."""
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """The folder a search wrote, and the study in it as plain data; none where it did not end."""
+
+    folder: Path
+    record: Mapping[str, Any] | None
+
+    @property
+    def storage(self) -> str | Path | None:
+        """Where its trials are kept."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            told = tomllib.loads((self.folder / "config.toml").read_text())["search"]["storage"]
+            if told != "NA":
+                return str(told)
+        kept = sorted(self.folder.glob(STORAGES), key=lambda file: file.stat().st_mtime)
+        return kept[-1] if kept else None
+
+
+def run(config: StudiesConfig, session: Session) -> dict[str, Any]:
+    """List studies, show one, or serve it."""
+    found = list(find_studies(config.root))
+    if config.names:
+        for each in found:
+            session.console.say(str(each.folder))
+        return {"studies": [str(each.folder) for each in found]}
+    if config.study is None and not config.dashboard:
+        rows = [summary(each) for each in found]
+        session.console.table(rows)
+        if not rows:
+            session.console.say(f"no study below {config.root}/: `mase search MODEL` makes one.")
+        return {"studies": rows}
+    chosen = _choose(config, found)
+    if config.dashboard:
+        return _serve(config, chosen, session)
+    return _show(chosen, session)
+
+
+def find_studies(root: Path) -> Iterator[StudyFolder]:
+    """The folders below `root`, and `root` itself, that hold a study or an unfinished one."""
+    folders = {file.parent for file in root.rglob(RECORD) if file.is_file()}
+    folders |= {file.parents[2] for file in root.rglob(STORAGES) if file.is_file()}
+    for folder in sorted(folders):
+        yield StudyFolder(folder, _read(folder / RECORD))
+
+
+def _read(file: Path) -> Mapping[str, Any] | None:
+    if not file.is_file():
+        return None
+    found = read_json(file, UsageError)
+    is_study = isinstance(found, dict) and isinstance(found.get("trials"), list)
+    if not is_study or not isinstance(found.get("objectives"), dict):
+        return None
+    return dict(found)
+
+
+def summary(study: StudyFolder) -> dict[str, Any]:
+    """A row of the list."""
+    if study.record is None:
+        return {"study": str(study.folder), "name": "", "trials": "unfinished", "best": ""}
+    trials, objectives = study.record["trials"], study.record["objectives"]
+    done = [t["values"] for t in trials if t.get("state") == "complete" and t.get("values")]
+    best = ", ".join(
+        f"{name} {_best(name, way, done):.4g}" for name, way in objectives.items() if done
+    )
+    applied = study.record.get("applied")
+    return {
+        "study": str(study.folder),
+        "name": study.record.get("name", ""),
+        "trials": f"{len(done)} of {len(trials)}",
+        "best": best,
+        "sampler": study.record.get("sampler", ""),
+        "applied": "" if applied is None else f"trial {applied}",
+    }
+
+
+def _best(name: str, way: str, done: list[Mapping[str, float]]) -> float:
+    values = [row[name] for row in done if name in row]
+    return (max if way == "maximize" else min)(values, default=float("nan"))
+
+
+def _choose(config: StudiesConfig, found: list[StudyFolder]) -> StudyFolder:
+    """The study asked for; the newest where none is."""
+    wanted = (config.study or "").rstrip("/")
+    elsewhere = list(find_studies(Path(wanted))) if wanted else []
+    if len(elsewhere) == 1:
+        return elsewhere[0]
+    if not found:
+        raise UsageError(f"studies: no study below '{config.root}'. `mase search` makes one.")
+    if config.study is None:
+        return max(found, key=lambda each: each.folder.stat().st_mtime)
+    by_folder = {str(each.folder): each for each in found}
+    by_name = {str(each.record["name"]): each for each in found if each.record is not None}
+    known = {**by_name, **by_folder}
+    if wanted in known:
+        return known[wanted]
+    raise UsageError(f"studies: no study '{wanted}'. {suggest(wanted, known)}")
+
+
+def _show(study: StudyFolder, session: Session) -> dict[str, Any]:
+    from chop.actions.trials import pareto_front
+    from chop.cli.units import titled
+
+    if study.record is None:
+        raise UsageError(
+            f"studies: the search in '{study.folder}' did not end. Run it again to go on, or give "
+            "--dashboard to look at its trials."
+        )
+    front = pareto_front(study.record["trials"], study.record["objectives"])
+    session.console.say(f"{study.folder}: {study.record.get('name')}, not beaten by any other:")
+    rows = [{"trial": trial["number"], **trial["values"]} for trial in front]
+    session.console.table([titled(row) for row in rows], floatfmt=".4g")
+    return {"study": str(study.folder), "front": front}
+
+
+def _serve(config: StudiesConfig, study: StudyFolder, session: Session) -> dict[str, Any]:
+    """The dashboard, until Ctrl-C."""
+    storage = study.storage
+    if storage is None:
+        raise UsageError(
+            f"studies: '{study.folder}' has its results, and no longer the storage of its trials. "
+            f"`mase report --studies {study.folder} MODEL` draws them."
+        )
+    try:
+        import optuna_dashboard
+    except ImportError as error:
+        raise MissingDependencyError(
+            "studies: optuna-dashboard is not installed. Install it: pip install 'mase[dashboard]'."
+        ) from error
+    from chop.search.storage import open_store
+
+    address = f"http://{HOST}:{config.port}/"
+    session.console.say(f"{study.folder}: {address} (Ctrl-C ends it)")
+    if config.browser:
+        threading.Timer(1.0, webbrowser.open, [address]).start()
+    backend = open_store(storage).storage
+    with contextlib.suppress(KeyboardInterrupt):
+        optuna_dashboard.run_server(backend, host=HOST, port=config.port)
+    return {"study": str(study.folder), "address": address}

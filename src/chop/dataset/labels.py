@@ -1,0 +1,46 @@
+"""How many classes the labels of a dataset tell apart, read before a model is built for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from chop.dataset.named import DATASETS, get_dataset
+from chop.dataset.rows import LABEL_NAMES, MOST_CLASSES, labels_of
+from chop.dataset.running_text import is_language_data
+from chop.dataset.tokenized import load_text
+from chop.errors import ChopError
+
+
+def count_classes(dataset: str) -> int | None:
+    """The number of classes in the training rows of `dataset`; None where rows have none.
+
+    A dataset that cannot be read has none either: who loads it says why.
+    """
+    if dataset in DATASETS:
+        return _count(labels_of(get_dataset(dataset)["train"]))
+    if is_language_data(dataset):
+        return None
+    try:
+        splits = load_text(dataset)
+    except (ChopError, OSError, ValueError):
+        return None
+    return _of_text(splits.get("train", next(iter(splits.values()))))
+
+
+def _of_text(split: Any) -> int | None:
+    name = next((n for n in LABEL_NAMES if n in split.column_names), None)
+    if name is None:
+        return None
+    stated = getattr(split.features[name], "num_classes", None)
+    return int(stated) if stated is not None else _count(split[name])
+
+
+def _count(labels: Any) -> int | None:
+    """Classes are numbered from 0, so the last one tells how many there are."""
+    values = np.asarray([] if labels is None else labels)
+    if values.ndim != 1 or not len(values) or values.dtype.kind not in "iu":
+        return None
+    count = int(values.max()) + 1
+    return count if 0 < count <= MOST_CLASSES and values.min() >= 0 else None

@@ -1,0 +1,77 @@
+"""What a lowering gives: tensors on their way, and a design with the ports of its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chop.errors import HardwareError
+from chop.hw.component import Component
+from chop.hw.design import Design, Wire
+from chop.hw.golden import Fixed, Ints
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor on its way: element i of the stream is element order[i] of the torch tensor."""
+
+    wire: Wire
+    shape: Shape
+    order: Ints
+
+    def encode(self, x: Tensor, number: Fixed) -> Ints:
+        """Codes of a batch of torch tensors, in the order of the stream."""
+        flat = x.detach().double().cpu().numpy().reshape(len(x), -1)
+        return number.encode(flat[:, self.order])
+
+    def decode(self, codes: Ints, number: Fixed) -> Tensor:
+        """A batch of torch tensors from the codes of the stream."""
+        flat = np.empty((len(codes), len(self.order)))
+        flat[:, self.order] = number.decode(codes.reshape(len(codes), -1))
+        return torch.from_numpy(flat).reshape(len(codes), *self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A design and how the tensors of its graph map to its ports."""
+
+    design: Design
+    inputs: Mapping[str, Value]
+    """By port: `data_in_2` is the graph's third input. An input that nothing reads has no port."""
+    outputs: Mapping[str, Value]
+    components: Mapping[str, Component]
+    """By the name of the graph's node."""
+    values: Mapping[str, Value] = field(default_factory=dict)
+    """What each node of the graph gives, by its name: where it flows, in which order."""
+    depths: Mapping[Wire, int] = field(default_factory=dict)
+    """Of the FIFOs."""
+
+    def encode(self, *tensors: Tensor) -> dict[str, Ints]:
+        """Input codes for batches of torch tensors, in the order of the design's inputs.
+
+        Weights that come from outside are among them.
+        """
+        if len(tensors) != len(self.inputs):
+            raise HardwareError(
+                f"inputs: got {len(tensors)} tensors. The design has {len(self.inputs)} inputs: "
+                f"{', '.join(self.inputs)}."
+            )
+        pairs = zip(self.inputs.items(), tensors, strict=True)
+        data = {
+            name: value.encode(x, self.design.inputs[name].format).reshape(
+                len(x), *self.design.inputs[name].shape
+            )
+            for (name, value), x in pairs
+        }
+        return {**data, **self.design.weights(len(tensors[0]))}
+
+    def decode(self, codes: Mapping[str, Ints]) -> list[Tensor]:
+        """Torch tensors for output codes."""
+        streams = self.design.output_streams()
+        return [v.decode(codes[name], streams[name].format) for name, v in self.outputs.items()]

@@ -1,0 +1,88 @@
+"""What is proved. To add a module: `harness/prove_<module>.sv` and its rows here.
+
+A harness has the module's free inputs as ports and gives `broken`, one bit for each law. Sizes are
+small; the laws hold for every input, in every cycle, whatever the other side of each stream does.
+"""
+
+from __future__ import annotations
+
+from chop.hw.proofs.engine import Edit, Proof
+
+VALUE = ("order",)
+"""Of what has no register: the value alone."""
+TABLE = (3, 1, 5, 7, 2, 0, 4, 6)
+
+
+def packed(words: tuple[int, ...], width: int) -> str:
+    """A table as a constant of SystemVerilog, the first word in the low bits."""
+    value = sum(word << k * width for k, word in enumerate(words))
+    return f"{width * len(words)}'d{value}"
+
+
+STREAMS = (
+    Proof("skid_buffer"),
+    *(Proof("fifo", {"DEPTH": depth}) for depth in (1, 2, 3, 4)),
+    Proof(
+        "fifo",
+        {"DEPTH": 3},
+        edits=(Edit("fifo", "DEPTH > 32 && DEPTH * DATA_WIDTH >= 4096", "1'b1"),),  # block RAM
+    ),
+    Proof("stream_fork"),
+    Proof("stream_fork", {"BRANCHES": 3, "WIDTH": 1}),
+    Proof("stream_join"),
+    *(
+        Proof("gearbox", {"IN_LANES": a, "OUT_LANES": b, "UNIT": unit, "WIDTH": 1})
+        for a, b, unit in ((2, 3, 1), (1, 3, 1), (3, 1, 1), (4, 2, 2), (3, 2, 1))
+    ),
+    Proof("stream_slice"),
+    Proof("stream_slice", {"BEATS": 3, "FIRST": 0, "KEPT": 3}),
+)
+
+CASTS = (
+    Proof("fixed_cast", {}, VALUE),
+    Proof("stream_cast"),
+    Proof("stream_cast", {"IN_SIGNED": 0, "OUT_SIGNED": 0, "ROUNDING": 1, "OVERFLOW": 2}),
+)
+
+ARITHMETIC = (
+    Proof("fixed_relu"),
+    Proof("fixed_relu", {"IN_SIGNED": 0}),
+    *(Proof("fixed_arithmetic", {"OPERATION": k}) for k in range(3)),
+    Proof("fixed_arithmetic", {"OPERATION": 2, "A_SIGNED": 0, "B_WIDTH": 4, "ROUNDING": 3}),
+    Proof("fixed_arithmetic", {"ALPHA": 3, "ALPHA_FRAC": 1, "B_SIGNED": 0}),
+    Proof("fixed_leaky_relu"),
+    Proof("fixed_leaky_relu", {"ROUNDING": 1, "SLOPE": 5, "IN_SIGNED": 1}),
+    Proof("fixed_hard_activation", {"IN_FRAC": 1}),
+    Proof("fixed_hard_activation", {"IN_FRAC": 1, "IS_SWISH": 1}),
+    *(Proof("fixed_divide", {"DIVISOR": d, "ROUNDING": r}, VALUE) for d, r in ((3, 0), (6, 3))),
+    Proof("fixed_divide", {"DIVISOR": 4, "IS_CHOSEN": 1}, VALUE),
+    Proof("fixed_lut", {"TABLE": packed(TABLE, 3)}, files={"table.mem": TABLE}),
+    Proof(
+        "fixed_piecewise",
+        {"TABLE": packed((105, 18, 77, 3), 7)},
+        files={"table.mem": (105, 18, 77, 3)},
+    ),
+    Proof("fixed_dot_product", {"OUTPUTS": 1}),
+    Proof("fixed_dot_product", {"OUTPUTS": 1, "LANES": 1, "X_SIGNED": 0}),
+    Proof(
+        "fixed_linear",
+        {
+            "IN": 2,
+            "OUT": 1,
+            "X_WIDTH": 1,
+            "X_SIGNED": 0,
+            "X_FRAC": 0,
+            "W_WIDTH": 1,
+            "W_SIGNED": 0,
+            "W_FRAC": 0,
+            "HAS_BIAS": 0,
+            "B_FRAC": 0,
+            "OUT_WIDTH": 2,
+            "OUT_FRAC": 0,
+            "BOUND": 8,
+        },
+        is_slow=True,
+    ),
+)
+
+PROOFS: tuple[Proof, ...] = (*STREAMS, *CASTS, *ARITHMETIC)

@@ -1,0 +1,204 @@
+"""Proofs of RTL for all inputs and all times: Yosys makes the question, ABC answers it.
+
+A harness beside this file drives a module of the library with free inputs and says in each cycle
+which law is broken. Property-directed reachability (IC3) looks for a state in which one is; where
+there is none it finds an invariant, which holds at the start, is kept by every step and excludes
+all such states, and checks it. Both tools come with the package `pyosys`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from chop.errors import HardwareError, MissingDependencyError
+from chop.hw import toolchain
+from chop.hw.component import RTL
+from chop.hw.proofs.aiger import Aig
+from chop.hw.proofs.trace import Trace
+
+HARNESS = Path(__file__).parent / "harness"
+LAWS = ("order", "stable", "progress")
+"""The bits of `broken`."""
+SEEN = (
+    "data_in_0_ready",
+    "data_in_1_ready",
+    "weight_ready",
+    "data_out_0",
+    "data_out_0_valid",
+    "due",
+)
+"""Signals of a harness that a trace shows beside its ports and registers, where they are there."""
+_SCRIPT = (
+    "prep -flatten",
+    "memory_map",
+    "async2sync",
+    "formalff -clk2ff -ff2anyinit",
+    "opt -fast",
+    "dffunmap",
+    "opt -fast",
+    "techmap",
+    "opt -fast",
+    "setundef -undriven -anyseq",  # what is not defined may be anything
+    "aigmap",
+    "opt_clean",
+    "write_aiger -I -zinit -no-startoffset -map question.aim question.aig",
+)
+_CHILD = """
+import json, sys
+from pyosys import libyosys as ys
+design = ys.Design()
+for command in json.loads(sys.argv[1]):
+    ys.run_pass("tee -q " + command if not command.startswith("read") else command, design)
+"""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Another text at one place of a module: a variant that only large sizes have, or a fault."""
+
+    module: str
+    old: str
+    new: str
+
+    def apply(self, text: str) -> str:
+        """The edited text; an error where the place is not there."""
+        if text.count(self.old) != 1:
+            raise HardwareError(
+                f"{self.module}: {self.old!r} is there {text.count(self.old)} times, expected once."
+            )
+        return text.replace(self.old, self.new)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A module of the library with sizes chosen, and the laws to prove of it."""
+
+    module: str
+    parameters: Mapping[str, int | str] = field(default_factory=dict)
+    laws: tuple[str, ...] = LAWS
+    files: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Memories, by their name."""
+    edits: tuple[Edit, ...] = ()
+    is_slow: bool = False
+
+    def __str__(self) -> str:
+        shown = [f"{k}={v}" for k, v in self.parameters.items() if k not in ("TABLE", "ORDER")]
+        return " ".join([self.module, *shown])
+
+    def with_fault(self, fault: Edit) -> Proof:
+        """The same question about a module that has a fault."""
+        return replace(self, edits=(*self.edits, fault))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer for one law; `trace` shows how it is broken."""
+
+    proof: Proof
+    law: str
+    is_proved: bool
+    depth: int
+    """Frames after which the invariant closed, or cycles of the counterexample."""
+    clauses: int
+    seconds: float
+    trace: Trace | None = None
+
+    def row(self) -> tuple[str, ...]:
+        """A line of the table."""
+        method = f"IC3, {self.clauses} clauses" if self.is_proved else "IC3"
+        told = "proved" if self.is_proved else "REFUTED"
+        depth, seconds = str(self.depth), f"{self.seconds:.2f}"
+        return str(self.proof), self.law, method, depth, seconds, told
+
+
+def prove(proof: Proof, limit: int = 120) -> list[Verdict]:
+    """The verdict on each law of `proof`; an error where the tools fail or take `limit` seconds."""
+    abc = find_abc()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        _pose(proof, folder)
+        aig = Aig.read((folder / "question.aig").read_bytes())
+        return [_answer(proof, law, aig, folder, abc, limit) for law in proof.laws]
+
+
+def prove_all(proofs: Sequence[Proof], workers: int = 2, limit: int = 120) -> Iterator[Verdict]:
+    """The verdicts on all of `proofs` in their order, as they come; some at a time."""
+    with ThreadPoolExecutor(workers) as pool:
+        for verdicts in pool.map(lambda proof: prove(proof, limit), proofs):
+            yield from verdicts
+
+
+def find_abc() -> Path:
+    """The program ABC: that of the package `pyosys`, else one on the PATH."""
+    toolchain.require_package("pyosys")
+    spec = importlib.util.find_spec("pyosys")
+    folder = Path(spec.origin).parent if spec is not None and spec.origin else Path()
+    if (folder / "yosys-abc").is_file():
+        return folder / "yosys-abc"
+    if found := shutil.which("yosys-abc"):
+        return Path(found)
+    raise MissingDependencyError(
+        f"'yosys-abc' is not beside {folder}. Install it: {toolchain.INSTALL['pyosys']}."
+    )
+
+
+def _pose(proof: Proof, folder: Path) -> None:
+    """Write the question as an and-inverter graph."""
+    sources = {path.stem: path for path in sorted(RTL.glob("*/*.sv"))}
+    for edit in proof.edits:
+        changed = folder / f"{edit.module}.sv"
+        changed.write_text(edit.apply(sources[edit.module].read_text()))
+        sources[edit.module] = changed
+    for name, words in proof.files.items():
+        (folder / name).write_text("".join(f"{word:x}\n" for word in words))
+    harness = [str(path) for path in sorted(HARNESS.glob("*.sv"))]
+    given = " ".join(f"-G {name}={value}" for name, value in proof.parameters.items())
+    files = " ".join([*harness, *map(str, sources.values())])
+    read = f"read_slang --top prove_{proof.module} {given} {files}"
+    seen = " ".join(f"w:{name}" for name in SEEN)
+    commands = [read, _SCRIPT[0], f"expose {seen}", *_SCRIPT[1:]]
+    child = [sys.executable, "-c", _CHILD, json.dumps(commands)]
+    done = subprocess.run(child, cwd=folder, capture_output=True, text=True)
+    if done.returncode or not (folder / "question.aig").exists():
+        told = (done.stdout + done.stderr).strip()
+        raise HardwareError(f"{proof}: yosys failed ({done.returncode}): {told[-2000:]}")
+
+
+def _answer(proof: Proof, law: str, aig: Aig, folder: Path, abc: Path, limit: int) -> Verdict:
+    names = (folder / "question.aim").read_text()
+    place = re.search(rf"^output (\d+) {LAWS.index(law)} broken$", names, re.M)
+    assert place is not None, f"{proof}: no output for {law}"
+    output = int(place[1])
+    start = time.monotonic()
+    question, witness = folder / f"{law}.aig", folder / f"{law}.aiw"
+    question.write_bytes(aig.only(output).write())
+    reduced = folder / "reduced.aig"
+    script = (
+        f"read_aiger {question.name}; write_aiger {reduced.name}; pdr -T {limit}; "
+        f"write_cex -a {witness.name}"
+    )
+    done = subprocess.run([abc, "-q", script], cwd=folder, capture_output=True, text=True)
+    seconds = time.monotonic() - start
+    if witness.exists():
+        trace = Trace.of(aig, names, witness.read_text())
+        return Verdict(proof, law, False, len(trace.cycles), 0, seconds, trace)
+    if Aig.read(reduced.read_bytes()).outputs == (0,):  # both sides are the same gates
+        return Verdict(proof, law, True, 0, 0, seconds)
+    found = re.search(r"Invariant F\[(\d+)\] : (\d+) clauses", done.stdout)
+    is_checked = found is None or "Verification of invariant" in done.stdout
+    if "Property proved" not in done.stdout or not is_checked:
+        told = (done.stdout + done.stderr).strip()[-500:]
+        raise HardwareError(f"{proof}: {law} is neither proved nor refuted: {told}")
+    depth, clauses = (int(found[1]), int(found[2])) if found else (0, 0)
+    return Verdict(proof, law, True, depth, clauses, seconds)

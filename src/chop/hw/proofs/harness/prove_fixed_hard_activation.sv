@@ -1,0 +1,77 @@
+// `fixed_hard_activation`: min(max(x + 3, 0), 6) / 6, or x times that.
+`default_nettype none
+
+module prove_fixed_hard_activation #(
+    parameter int IN_WIDTH = 5,
+    parameter int IN_FRAC = 3,
+    parameter bit IN_SIGNED = 1'b1,
+    parameter int OUT_WIDTH = 4,
+    parameter int OUT_FRAC = 1,
+    parameter bit OUT_SIGNED = 1'b1,
+    parameter int ROUNDING = 0,
+    parameter int OVERFLOW = 0,
+    parameter bit IS_SWISH = 1'b0
+) (
+    input  wire logic clk,
+    input  wire logic rst,
+    input  wire logic [IN_WIDTH-1:0] data_in_0,
+    input  wire logic data_in_0_valid,
+    input  wire logic data_out_0_ready,
+    output      logic [2:0] broken
+);
+
+  logic data_in_0_ready, data_out_0_valid;
+  logic [OUT_WIDTH-1:0] data_out_0, expected;
+
+  logic signed [23:0] x;
+  assign x = 24'($signed({IN_SIGNED && data_in_0[IN_WIDTH-1], data_in_0}));
+  // In steps of 2**-IN_FRAC; the swish in their squares.
+  localparam logic signed [23:0] ONE = 24'(2 ** IN_FRAC);
+  logic signed [23:0] clipped, exact;
+  assign clipped = x < -3 * ONE ? '0 : x > 3 * ONE ? 6 * ONE : x + 3 * ONE;
+  assign exact   = IS_SWISH ? x * clipped : clipped;
+
+  fixed_hard_activation #(
+      .DATA_IN_0_PRECISION_0 (IN_WIDTH),
+      .DATA_IN_0_PRECISION_1 (IN_FRAC),
+      .DATA_IN_0_IS_SIGNED   (IN_SIGNED),
+      .DATA_OUT_0_PRECISION_0(OUT_WIDTH),
+      .DATA_OUT_0_PRECISION_1(OUT_FRAC),
+      .DATA_OUT_0_IS_SIGNED  (OUT_SIGNED),
+      .DATA_OUT_0_ROUNDING   (ROUNDING),
+      .DATA_OUT_0_OVERFLOW   (OVERFLOW),
+      .IS_SWISH              (IS_SWISH)
+  ) dut (
+      .*
+  );
+
+  spec_cast #(
+      .IN_FRAC((IS_SWISH ? 2 : 1) * IN_FRAC), .OUT_WIDTH(OUT_WIDTH), .OUT_FRAC(OUT_FRAC), .OUT_SIGNED(OUT_SIGNED),
+      .ROUNDING(ROUNDING), .OVERFLOW(OVERFLOW), .DIVISOR(6), .WORK(12)
+  ) u_spec (
+      .x(12'(exact)),
+      .y(expected)
+  );
+
+  logic [$bits(data_out_0)-1:0] head;
+
+  stream_laws #(.WIDTH(OUT_WIDTH), .SLOTS(8), .LATENCY(6), .GAP(7)) u_laws (
+      .clk      (clk),
+      .rst      (rst),
+      .is_lawful(1'b1),
+      .is_fed   (data_in_0_valid),
+      .is_moving(1'b1),
+      .push     (data_in_0_valid && data_in_0_ready),
+      .expected (expected),
+      .head     (head),
+      .due      (head),
+      .ends     (1'b1),
+      .data     (data_out_0),
+      .valid    (data_out_0_valid),
+      .ready    (data_out_0_ready),
+      .broken   (broken)
+  );
+
+endmodule
+
+`default_nettype wire

@@ -1,0 +1,167 @@
+"""Moves flip-flops into the multipliers of ECP5, which have registers that Yosys leaves unused.
+
+A multiplier `MULT18X18D` can register either operand and its product. Where all bits of an operand
+come from flip-flops that share clock and enable and are never reset, the multiplier takes what they
+take; where all bits of a product go to such flip-flops and nowhere else, it gives what they give.
+The netlist keeps its function, cycle by cycle, and loses the flip-flops that nothing reads.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+MULTIPLIER, FLIP_FLOP = "MULT18X18D", "TRELLIS_FF"
+OPERAND_BITS, PRODUCT_BITS = 18, 36
+ENABLES = 4
+"""Enable signals that a multiplier may tell apart."""
+
+Bit = int | str
+"""A net by its number, or a constant."""
+Cell = dict[str, Any]
+
+
+class Control(NamedTuple):
+    """What flip-flops must share to be one register."""
+
+    clock: Bit
+    enable: Bit
+
+
+def pack_dsp_registers(netlist: Mapping[str, Any], top: str) -> int:
+    """Change the module `top` of a JSON netlist in place; the number of flip-flops that went."""
+    module = netlist["modules"][top]
+    packer = _Packer(module)
+    before = len(packer.flip_flops)
+    for name, cell in list(module["cells"].items()):
+        if cell["type"] == MULTIPLIER:
+            packer.pack(name, cell)
+    packer.remove_unread()
+    return before - len(packer.flip_flops)
+
+
+class _Packer:
+    """The cells of a module, with who drives and who reads each net."""
+
+    def __init__(self, module: Mapping[str, Any]) -> None:
+        self.cells: dict[str, Cell] = module["cells"]
+        self.flip_flops: dict[Bit, str] = {}  # by the net they drive
+        self.readers: dict[Bit, set[tuple[str, str]]] = defaultdict(set)
+        for port, told in module["ports"].items():
+            for bit in told["bits"]:
+                self.readers[bit].add(("", port))
+        for name, cell in self.cells.items():
+            if cell["type"] == FLIP_FLOP:
+                self.flip_flops[cell["connections"]["Q"][0]] = name
+            for port, bits in cell["connections"].items():
+                for bit in bits:
+                    if not _is_output(cell, port):
+                        self.readers[bit].add((name, port))
+
+    def pack(self, name: str, cell: Cell) -> None:
+        """Give a multiplier the registers that lie around it."""
+        enables: list[Bit] = []
+        packed = self._pack_operand(name, cell, "A", enables)
+        packed = self._pack_operand(name, cell, "B", enables) or packed
+        packed = self._pack_product(name, cell, enables) or packed
+        if not packed:
+            return
+        cell["parameters"]["GSR"] = "DISABLED"
+        for number, bit in enumerate(enables):
+            self._connect(name, cell, f"CE{number}", bit)
+        self._connect(name, cell, "CLK0", packed)
+        self._connect(name, cell, "RST0", "0")
+
+    def _connect(self, name: str, cell: Cell, port: str, bit: Bit) -> None:
+        cell["connections"][port] = [bit]
+        cell["port_directions"][port] = "input"
+        self.readers[bit].add((name, port))
+
+    def _pack_operand(self, name: str, cell: Cell, operand: str, enables: list[Bit]) -> Bit:
+        """The clock of the register that an operand got; "" for none."""
+        ports = [f"{operand}{k}" for k in range(OPERAND_BITS)]
+        bits = {port: cell["connections"][port][0] for port in ports}
+        variable = {bit for bit in bits.values() if bit not in ("0", "x")}
+        if not variable <= self.flip_flops.keys() or not variable:
+            return ""
+        registers = {bit: self.cells[self.flip_flops[bit]] for bit in variable}
+        shared = _shared_control(list(registers.values()))
+        if shared is None or not _note(cell, f"INPUT{operand}", shared, enables):
+            return ""
+        for port, bit in bits.items():
+            if bit in registers:
+                self.readers[bit].discard((name, port))
+                self._connect(name, cell, port, registers[bit]["connections"]["DI"][0])
+        return shared.clock
+
+    def _pack_product(self, name: str, cell: Cell, enables: list[Bit]) -> Bit:
+        """The clock of the register that the product got; "" for none."""
+        behind: dict[str, str] = {}
+        for port in (f"P{k}" for k in range(PRODUCT_BITS)):
+            bit = cell["connections"].get(port, [""])[0]
+            readers = self.readers[bit] if bit else set()
+            if not readers:
+                continue
+            (reader, into), *others = readers
+            if others or into != "DI" or self.cells[reader]["type"] != FLIP_FLOP:
+                return ""
+            behind[port] = reader
+        shared = _shared_control([self.cells[reader] for reader in behind.values()])
+        if shared is None or not _note(cell, "OUTPUT", shared, enables):
+            return ""
+        for port, reader in behind.items():
+            register = self.cells.pop(reader)
+            driven = register["connections"]["Q"][0]
+            del self.flip_flops[driven]
+            cell["connections"][port] = [driven]
+            for pin, bits in register["connections"].items():
+                self.readers[bits[0]].discard((reader, pin))
+        return shared.clock
+
+    def remove_unread(self) -> None:
+        """Remove flip-flops that nothing reads, and those that only they read."""
+        queue = [bit for bit in self.flip_flops if not self.readers[bit]]
+        while queue:
+            name = self.flip_flops.pop(queue.pop())
+            for port, bits in self.cells.pop(name)["connections"].items():
+                self.readers[bits[0]].discard((name, port))
+                if port == "DI" and bits[0] in self.flip_flops and not self.readers[bits[0]]:
+                    queue.append(bits[0])
+
+
+def _is_output(cell: Cell, port: str) -> bool:
+    return bool(cell["port_directions"].get(port) == "output")
+
+
+def _control(cell: Cell) -> Control | None:
+    """Clock and enable of a flip-flop that is never reset; None for another."""
+    told, pins = cell["parameters"], cell["connections"]
+    is_plain = (
+        told.get("CLKMUX", "CLK") == "CLK"
+        and told.get("REGSET", "RESET") == "RESET"
+        and told.get("LSRMUX", "LSR") == "LSR"
+        and pins.get("LSR", ["0"])[0] == "0"
+    )
+    enables = {"CE": pins.get("CE", ["1"])[0], "1": "1"}
+    enable = enables.get(str(told.get("CEMUX", "CE")).strip())
+    return None if enable is None or not is_plain else Control(pins["CLK"][0], enable)
+
+
+def _shared_control(registers: list[Cell]) -> Control | None:
+    found = {_control(register) for register in registers}
+    return found.pop() if len(found) == 1 else None
+
+
+def _note(cell: Cell, place: str, control: Control, enables: list[Bit]) -> bool:
+    """Say in a multiplier's parameters that it has a register; False where enables run out."""
+    if control.enable not in enables:
+        if len(enables) == ENABLES:
+            return False
+        enables.append(control.enable)
+    cell["parameters"] |= {
+        f"REG_{place}_CLK": "CLK0",
+        f"REG_{place}_CE": f"CE{enables.index(control.enable)}",
+        f"REG_{place}_RST": "RST0",
+    }
+    return True

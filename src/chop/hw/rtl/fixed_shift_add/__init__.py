@@ -1,0 +1,248 @@
+"""The matrix-vector product of constant weights without multipliers: shifted additions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from chop.errors import ConfigError
+from chop.hw import golden
+from chop.hw.component import (
+    Component,
+    Cost,
+    Parameter,
+    register,
+    result_precision,
+    sign_parameter,
+)
+from chop.hw.golden import Fixed, Ints
+from chop.hw.lower import Lowerer
+from chop.hw.rtl.fixed_linear import PRODUCTS, Weights, sample_weights
+from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
+from chop.hw.shift_add import Network, build
+from chop.hw.stream import Stream
+from chop.hw.twin import Bracket, Twin
+
+MOST_NODES, MOST_LATE, MOST_BITS = 1 << 16, 31, 64
+"""What the fields of a node hold."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When each node of a network is there, where every `step`-th addition is a register."""
+
+    network: Network
+    step: int
+
+    def at(self, node: int) -> int:
+        """Cycles after its inputs that a node is there."""
+        return self.network.levels[node] // self.step
+
+    def before(self, node: int) -> int:
+        """Cycles after which the operands of a node are added."""
+        return (self.network.levels[node] - 1) // self.step
+
+    @property
+    def stages(self) -> int:
+        """Cycles until every row is there."""
+        return max((self.at(r.node) for r in self.network.results if r.node >= 0), default=0)
+
+    def kept(self) -> list[int]:
+        """For how many cycles each node keeps its value for later ones."""
+        kept, first = [0] * len(self.network.levels), self.network.inputs
+        for number, node in enumerate(self.network.nodes, first):
+            for operand in (node.left, node.right):
+                kept[operand] = max(kept[operand], self.before(number) - self.at(operand))
+        for result in self.network.results:
+            if result.node >= 0:
+                kept[result.node] = max(kept[result.node], self.stages - self.at(result.node))
+        return kept
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class ShiftAdd(Component):
+    """weight @ x + bias over the last dimension, cast to `format`; a vector per cycle."""
+
+    source: Stream
+    weights: Weights
+    format: Fixed
+    adders_per_stage: int = 2
+    """Additions between registers."""
+    module = "fixed_shift_add"
+
+    def __post_init__(self) -> None:
+        outputs, inputs = self.weights.weight.shape
+        if self.adders_per_stage < 1:
+            raise ConfigError(
+                f"fixed_shift_add: adders_per_stage must be 1 or more, got {self.adders_per_stage}."
+            )
+        if inputs != self.source.shape[-1] or self.source.lanes != inputs:
+            raise ConfigError(
+                f"fixed_shift_add: weights take {inputs} inputs in one beat, the stream has "
+                f"{self.source.lanes} of {self.source.shape}."
+            )
+        object.__setattr__(self, "inputs", (self.source,))
+        out = Stream((*self.source.shape[:-1], outputs), outputs, self.format)
+        object.__setattr__(self, "outputs", (out,))
+        if self.acc_width > MOST_BITS or len(self.network.levels) >= MOST_NODES:
+            raise ConfigError(
+                f"fixed_shift_add: {len(self.network.levels)} nodes and results of "
+                f"{self.acc_width} bits. Allowed: below {MOST_NODES}, up to {MOST_BITS}."
+            )
+
+    def golden(self, *data: Ints) -> Ints:
+        sums = self.weights.accumulate(data[0], self.source.format)
+        return golden.cast(sums, self.frac, self.format)
+
+    @property
+    def frac(self) -> int:
+        """Fractional bits of an exact result."""
+        return self.weights.frac(self.source.format)
+
+    @cached_property
+    def network(self) -> Network:
+        """The additions."""
+        return build(self.weights.weight)
+
+    @cached_property
+    def timing(self) -> Timing:
+        """Its pipeline."""
+        return Timing(self.network, self.adders_per_stage)
+
+    @cached_property
+    def acc_width(self) -> int:
+        """Bits of an exact result."""
+        return self.weights.acc_width(self.source.format, self.format.frac_width)
+
+    @property
+    def half(self) -> int:
+        """Half an output step, which rides in with the bias where results are rounded to even."""
+        dropped = self.frac - self.format.frac_width
+        return 1 << dropped - 1 if dropped > 0 and self.format.rounding == "nearest_even" else 0
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            "DATA_IN_0_PRECISION_0": self.source.format.width,
+            **sign_parameter(self.source.format),
+            "DATA_IN_0_TENSOR_SIZE_DIM_0": self.source.shape[-1],
+            **result_precision(self.format),
+            "DATA_OUT_0_TENSOR_SIZE_DIM_0": self.outputs[0].shape[-1],
+            "ACC_WIDTH": self.acc_width,
+            "ACC_FRAC": self.frac,
+            "IS_HALF_ADDED": self.half > 0,
+            "STAGES": self.timing.stages,
+            "NODES": len(self.network.levels),
+            "NETWORK": self.node_words(),
+            "SUMS": self.sum_words(),
+            "STARTS": self.start_words(),
+        }
+
+    def node_words(self) -> tuple[int, ...]:
+        """The nodes as the module reads them."""
+        timing, first = self.timing, self.network.inputs
+        number = self.source.format
+        spans, kept = self.network.spans(number.low, number.high), timing.kept()
+        words = [_fields((0, 40), (spans[k].width, 7), (0, 10), (kept[k], 5)) for k in range(first)]
+        for k, node in enumerate(self.network.nodes, first):
+            late = [timing.before(k) - timing.at(n) for n in (node.left, node.right)]
+            is_register = timing.at(k) > timing.before(k)
+            words.append(
+                _fields(
+                    *((node.left, 16), (node.right, 16), (node.shift, 6), (node.sign < 0, 1)),
+                    *((is_register, 1), (spans[k].width, 7), (late[0], 5), (late[1], 5)),
+                    (kept[k], 5),
+                )
+            )
+        return tuple(words)
+
+    def sum_words(self) -> tuple[int, ...]:
+        """The outputs as the module reads them."""
+        extra = self.frac - self.source.format.frac_width - self.weights.weight_format.frac_width
+        words = []
+        for r in self.network.results:
+            if r.node < 0:
+                words.append(_fields((0, 23), (1, 1)))
+                continue
+            late = self.timing.stages - self.timing.at(r.node)
+            words.append(
+                _fields((r.node, 16), (r.shift + extra, 6), (r.sign < 0, 1), (0, 1), (late, 5))
+            )
+        return tuple(words)
+
+    def start_words(self) -> tuple[int, ...]:
+        """Bias and half a step of each output, in two's complement."""
+        zero = [0] * len(self.network.results)
+        bias = self.weights.bias
+        shift = self.frac - self.weights.bias_format.frac_width
+        given = zero if bias is None else [int(b) << shift for b in bias]
+        return tuple((b + self.half) % (1 << MOST_BITS) for b in given)
+
+    def twins(self) -> list[Twin]:
+        return [Bracket(self.timing.stages + 1)]
+
+    def cost(self) -> Cost:
+        number = self.source.format
+        spans, kept, timing = (
+            self.network.spans(number.low, number.high),
+            self.timing.kept(),
+            self.timing,
+        )
+        held = sum(
+            span.width * (kept[k] + (k >= self.network.inputs and timing.at(k) > timing.before(k)))
+            for k, span in enumerate(spans)
+        )
+        outputs = self.outputs[0].elements
+        return Cost(register_bits=held + outputs * (self.acc_width + 2 * self.format.width))
+
+    @classmethod
+    def cases(cls) -> Sequence[Component]:
+        return [
+            _sample(4, 8),
+            _sample(6, 4, step=1, b=Fixed(12, 11)),
+            _sample(8, 3, step=3, x=NARROW, w=NARROW, b=NARROW),
+            _sample(5, 6, x=COUNT, w=COUNT, b=COUNT, y=DOWN),
+            _sample(3, 2, x=WIDE, w=WIDE, b=None, y=Fixed(6, 1)),
+            _sample(4, 4, step=8, y=Fixed(5, 1, overflow="wrap", rounding="nearest_away")),
+            _sample(1, 2, x=BIT, w=BIT, b=BIT, y=Fixed(5, 0)),
+            _sample(2, 3, w=BIT, b=None, y=Fixed(12, 4, is_signed=False)),
+            _sample(4, 2, step=1, x=Fixed(16, 8), w=Fixed(16, 12), y=Fixed(16, 6)),
+        ]
+
+
+def _fields(*values: tuple[int, int]) -> int:
+    """Numbers with their widths as one word, the first in the low bits."""
+    word = place = 0
+    for value, width in values:
+        assert 0 <= value < 1 << width, f"{value} does not fit {width} bits"
+        word, place = word | int(value) << place, place + width
+    return word
+
+
+def _sample(
+    inputs: int,
+    outputs: int,
+    *,
+    step: int = 2,
+    x: Fixed = BYTE,
+    w: Fixed = BYTE,
+    b: Fixed | None = BYTE,
+    y: Fixed = BYTE,
+) -> ShiftAdd:
+    source = stream(2, inputs, lanes=inputs, number=x)
+    return ShiftAdd(source, sample_weights(outputs, inputs, w, b), y, step)
+
+
+# -- from a node -----------------------------------------------------------------------------------
+
+
+def _make_shift_add(
+    low: Lowerer, name: str, source: Stream, weights: Weights, number: Fixed
+) -> Component:
+    """A whole vector at once."""
+    whole = replace(source, lanes=source.shape[-1])
+    return ShiftAdd(whole, weights, number, low.parallelism.adders_per_stage)
+
+
+PRODUCTS.register("shift_add", _make_shift_add)

@@ -1,0 +1,138 @@
+"""The proofs hold, and each of them can fail: faults in the RTL are refuted with a trace."""
+
+import json
+
+import pytest
+
+from chop.cli.main import main
+from chop.errors import HardwareError
+from chop.hw.proofs import LAWS, PROOFS, Edit, Proof, Trace, prove
+from chop.hw.proofs.aiger import Aig
+from chop.hw.toolchain import missing
+
+TOLD = missing("pyosys")
+needs_yosys = pytest.mark.skipif(bool(TOLD), reason=TOLD)
+
+FAULTS = {
+    "skid_buffer": ("held_valid_q ? held_q : data_in_0;", "data_in_0;"),
+    "fifo": ("= count_q != COUNT_WIDTH'(DEPTH)", "= 1'b1"),
+    "stream_fork": ("data_in_0_ready = &branch_ready", "data_in_0_ready = |branch_ready"),
+    "stream_join": ("{data_in_1, data_in_0}", "{data_in_0, data_in_1}"),
+    "gearbox": ("CAPACITY - IN_UNITS);", "CAPACITY - IN_UNITS + 1);"),
+    "stream_slice": ("32'(beat_q) < FIRST + KEPT", "32'(beat_q) <= FIRST + KEPT"),
+    "fixed_cast": ("floored[0] && !is_tie", "floored[0]"),
+    "stream_cast": ("data_out_0_valid = data_in_0_valid", "data_out_0_valid = data_out_0_ready"),
+    "fixed_relu": ("is_negative ?", "1'b0 ?"),
+    "fixed_arithmetic": (
+        "localparam int SUM_WIDTH =\n      (A_SIGNED + A_SHIFT > B_SIGNED + B_SHIFT ?",
+        "localparam int SUM_WIDTH = -1 +\n      (A_SIGNED + A_SHIFT > B_SIGNED + B_SHIFT ?",
+    ),
+    "fixed_leaky_relu": ("x <<< NEGATIVE_SLOPE_FRAC", "x <<< (NEGATIVE_SLOPE_FRAC - 1)"),
+    "fixed_hard_activation": ("raised < 0 ? '0", "raised < 0 ? raised"),
+    "fixed_divide": ("has_remainder || has_lost", "1'b0"),
+    "fixed_lut": ("read_valid_q <= data_in_0_valid;", "read_valid_q <= 1'b1;"),
+    "fixed_piecewise": ("base + slope * along", "base + (slope << along)"),
+    "fixed_dot_product": ("product_q <= x * w;", "product_q <= x * $unsigned(w);"),
+    "fixed_linear": ("if (free && !load)", "if (free)"),
+}
+"""One fault for each module: a text and what it becomes."""
+LOST = Edit(
+    "skid_buffer", "assign data_in_0_ready  = !held_valid_q;", "assign data_in_0_ready = 1'b1;"
+)
+STUCK = Edit(
+    "skid_buffer",
+    "out_valid_q  <= held_valid_q || data_in_0_valid;",
+    "out_valid_q <= held_valid_q;",
+)
+FIRST = {p.module: p for p in reversed(PROOFS)}
+FAST = [p for p in PROOFS if not p.is_slow]
+SLOW = [p for p in PROOFS if p.is_slow]
+
+
+def broken(proof: Proof) -> dict[str, Trace]:
+    return {v.law: v.trace for v in prove(proof) if not v.is_proved}
+
+
+@needs_yosys
+@pytest.mark.sim
+@pytest.mark.parametrize("proof", FAST, ids=str)
+def test_the_laws_are_proved(proof):
+    assert [(v.law, v.is_proved) for v in prove(proof)] == [(law, True) for law in proof.laws]
+
+
+@needs_yosys
+@pytest.mark.slow
+@pytest.mark.parametrize("proof", SLOW, ids=str)
+def test_the_laws_are_proved_where_it_takes_longer(proof):
+    test_the_laws_are_proved(proof)
+
+
+def test_every_proof_has_a_fault_that_it_is_tried_with():
+    assert set(FAULTS) == {proof.module for proof in PROOFS}
+
+
+@needs_yosys
+@pytest.mark.sim
+@pytest.mark.parametrize("module", sorted(FAULTS))
+def test_a_fault_is_refuted(module):
+    traces = broken(FIRST[module].with_fault(Edit(module, *FAULTS[module])))
+    assert traces
+    for law, trace in traces.items():
+        assert trace.cycles[-1]["broken"] >> LAWS.index(law) & 1
+
+
+@needs_yosys
+@pytest.mark.sim
+def test_each_law_finds_its_own_kind_of_fault():
+    proof = FIRST["skid_buffer"]
+    assert "order" in broken(proof.with_fault(LOST))
+    assert set(broken(proof.with_fault(STUCK))) == {"progress", "order"}
+    flicker = Edit(
+        "skid_buffer",
+        "data_out_0_valid = out_valid_q",
+        "data_out_0_valid = out_valid_q && !data_in_0_valid",
+    )
+    assert "stable" in broken(proof.with_fault(flicker))
+
+
+@needs_yosys
+@pytest.mark.sim
+def test_a_register_that_reset_forgets_is_found():
+    assert "order" in broken(FIRST["fifo"].with_fault(Edit("fifo", "      count_q <= '0;\n", "")))
+
+
+def test_a_fault_whose_place_is_gone_is_an_error():
+    with pytest.raises(HardwareError, match="is there 0 times, expected once"):
+        Edit("fifo", "no such text", "").apply("module fifo; endmodule")
+
+
+def test_a_graph_is_read_run_and_written():
+    # one input, one latch that toggles with it, and the output: both at once
+    data = b"aig 5 1 1 1 3\n11\n6\n" + bytes([2, 2, 5, 2, 1, 2])
+    aig = Aig.read(data)
+    assert aig.write() == data
+    assert len(list(aig.gates())) == 3
+    assert [state for state, _ in aig.run([[1], [0]])][:1] == [[0]]
+
+
+@needs_yosys
+@pytest.mark.sim
+def test_the_command_tells_and_writes(tmp_path, capsys):
+    assert main(["prove", "skid_buffer", "--out", str(tmp_path / "out"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [row["law"] for row in told["verdicts"]] == list(LAWS)
+    assert all(row["verdict"] == "proved" for row in told["verdicts"])
+
+
+def test_the_command_knows_the_modules(capsys, tmp_path):
+    assert main(["prove", "skid_bufer", "--out", str(tmp_path / "out")]) != 0
+    assert "Did you mean 'skid_buffer'" in capsys.readouterr().err
+
+
+@needs_yosys
+@pytest.mark.sim
+def test_a_counterexample_is_a_table_and_waves():
+    trace = broken(FIRST["skid_buffer"].with_fault(LOST))["order"]
+    assert "data_out_0_valid" in trace.table().splitlines()[0]
+    assert len(trace.table().splitlines()) == len(trace.cycles) + 1
+    assert "$enddefinitions" in trace.vcd()
