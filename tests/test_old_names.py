@@ -169,7 +169,7 @@ def test_a_data_module_gives_pairs_or_mappings():
 
 
 def test_data_that_is_not_there_says_what_is(tmp_path):
-    with pytest.raises(DataError, match=r"no .npz file in .*Built in: digits, sequences"):
+    with pytest.raises(DataError, match=r"no .npz file in .*Built in: digits, markov, sequences"):
         MaseDataModule(str(tmp_path)).setup()
     with pytest.raises(
         DataError, match=r"unknown which_dataloader 'valid'. Allowed: train, val, test"

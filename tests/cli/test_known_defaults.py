@@ -127,6 +127,7 @@ def test_quantize_takes_a_language_model_as_it_is_and_says_what_it_left(mase, gp
     assert [row["op"] for row in found["left_in_float"]] == ["layer_norm"]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_remembers_its_tokenizer(mase, gpt2, text, tmp_path):
     assert mase(f"quantize {gpt2} --type linear --out q").code == 0
     assert mase("prune q --sparsity 0.5 --out p").code == 0, "and hands it on"
@@ -154,6 +155,7 @@ def test_a_language_model_learns_from_a_file_of_bytes(mase, text):
     assert found["eval"]["perplexity"] < 20, "of 256 before"
 
 
+@pytest.mark.slow
 def test_a_search_has_a_space_of_its_own(mase, trained):
     line = f"search {trained} --dataset digits --train-rows 64 --test-rows 64 --trials 2 --json"
     ran = mase(line)

@@ -86,6 +86,7 @@ def test_ids_to_classes_are_the_models(classifier):
         assert torch.equal(found.float(), classifier.model(*x))
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_ids_to_classes_are_exact_in_rtl(classifier, tmp_path):
     lowered = lower(classifier, Parallelism(4))

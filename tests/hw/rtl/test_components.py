@@ -5,6 +5,8 @@ import pytest
 from chop.hw.check import check_components
 from chop.hw.component import COMPONENTS
 
+LONG = ("_external",)
+"""Ends of the names of variants that share their RTL with another component."""
 NAMES = sorted(name for name, cls in COMPONENTS.items() if cls.__module__.startswith("chop."))
 
 
@@ -14,8 +16,12 @@ def test_every_component_has_cases_of_its_own_kind(name):
     assert cases and {type(case) for case in cases} == {COMPONENTS[name]}
 
 
+def _marked(name):
+    return pytest.param(name, marks=pytest.mark.slow) if name.endswith(LONG) else name
+
+
 @pytest.mark.sim
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [_marked(name) for name in NAMES])
 def test_component_is_exact_in_values_and_cycles(name, tmp_path):
     for verdict in check_components(COMPONENTS[name].cases(), tmp_path):
         assert verdict.is_exact

@@ -14,8 +14,12 @@ from chop.hw.proofs.engine import Edit, Proof
 from chop.hw.stream import Stream
 
 VALUE = ("order",)
-"""Of what has no register: the value alone."""
+"""Of what is no stream: the value alone."""
 TABLE = (3, 1, 5, 7, 2, 0, 4, 6)
+_DATA = {"IN": 2, "X_WIDTH": 1, "X_SIGNED": 0, "X_FRAC": 0}
+_WEIGHT = {"W_WIDTH": 1, "W_SIGNED": 0, "W_FRAC": 0, "HAS_BIAS": 0, "B_FRAC": 0}
+ONE_BIT = {**_DATA, **_WEIGHT, "OUT": 1, "OUT_WIDTH": 2, "OUT_FRAC": 0, "BOUND": 8}
+"""A linear layer of two inputs and one output, each of one bit."""
 
 
 def packed(words: tuple[int, ...], width: int) -> str:
@@ -58,7 +62,7 @@ ARITHMETIC = (
     Proof("fixed_leaky_relu"),
     Proof("fixed_leaky_relu", {"ROUNDING": 1, "SLOPE": 5, "IN_SIGNED": 1}),
     Proof("fixed_hard_activation", {"IN_FRAC": 1}),
-    Proof("fixed_hard_activation", {"IN_FRAC": 1, "IS_SWISH": 1}),
+    Proof("fixed_hard_activation", {"IN_FRAC": 1, "IS_SWISH": 1}, is_slow=True),
     *(Proof("fixed_divide", {"DIVISOR": d, "ROUNDING": r}, VALUE) for d, r in ((3, 0), (6, 3))),
     Proof("fixed_divide", {"DIVISOR": 4, "IS_CHOSEN": 1}, VALUE),
     Proof("fixed_lut", {"TABLE": packed(TABLE, 3)}, files={"table.mem": TABLE}),
@@ -69,25 +73,8 @@ ARITHMETIC = (
     ),
     Proof("fixed_dot_product", {"OUTPUTS": 1}),
     Proof("fixed_dot_product", {"OUTPUTS": 1, "LANES": 1, "X_SIGNED": 0}),
-    Proof(
-        "fixed_linear",
-        {
-            "IN": 2,
-            "OUT": 1,
-            "X_WIDTH": 1,
-            "X_SIGNED": 0,
-            "X_FRAC": 0,
-            "W_WIDTH": 1,
-            "W_SIGNED": 0,
-            "W_FRAC": 0,
-            "HAS_BIAS": 0,
-            "B_FRAC": 0,
-            "OUT_WIDTH": 2,
-            "OUT_FRAC": 0,
-            "BOUND": 8,
-        },
-        is_slow=True,
-    ),
+    Proof("fixed_linear", ONE_BIT, is_slow=True),
+    Proof("fixed_linear", {**ONE_BIT, "IN_LANES": 2, "SLOTS": 12}, is_slow=True),
 )
 
 

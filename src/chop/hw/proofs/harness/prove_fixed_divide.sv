@@ -1,4 +1,5 @@
-// `fixed_divide`: the exact quotient, cast by the definition, for every divisor that may be chosen.
+// `fixed_divide`: the exact quotient, cast by the definition, for every divisor that may be chosen,
+// two enabled cycles after the dividend.
 `default_nettype none
 
 module prove_fixed_divide #(
@@ -14,6 +15,7 @@ module prove_fixed_divide #(
 ) (
     input  wire logic clk,
     input  wire logic rst,
+    input  wire logic enable,
     input  wire logic [IN_WIDTH-1:0] data_in_0,
     input  wire logic [$clog2(DIVISOR+1)-1:0] divisor,
     output      logic [2:0] broken
@@ -36,19 +38,33 @@ module prove_fixed_divide #(
       .*
   );
 
+  // What went in two enabled cycles ago, if there were two so far.
+  logic [1:0][IN_WIDTH-1:0] given_q;
+  logic [1:0][$clog2(DIVISOR+1)-1:0] by_q;
+  logic [1:0] is_given_q = '0;
+
+  always_ff @(posedge clk) begin
+    if (enable) begin
+      given_q    <= {given_q[0], data_in_0};
+      by_q       <= {by_q[0], divisor};
+      is_given_q <= {is_given_q[0], 1'b1};
+    end
+    if (rst) is_given_q <= '0;
+  end
+
   for (genvar by = IS_CHOSEN ? 1 : DIVISOR; by <= DIVISOR; by++) begin : g_by
     logic [OUT_WIDTH-1:0] expected;
     spec_cast #(
         .WORK(9), .IN_FRAC(IN_FRAC), .DIVISOR(by), .OUT_WIDTH(OUT_WIDTH), .OUT_FRAC(OUT_FRAC),
         .OUT_SIGNED(OUT_SIGNED), .ROUNDING(ROUNDING), .OVERFLOW(OVERFLOW)
     ) u_spec (
-        .x(9'($signed(data_in_0))),
+        .x(9'($signed(given_q[1]))),
         .y(expected)
     );
-    assign is_wrong[by] = data_out_0 != expected && (!IS_CHOSEN || 32'(divisor) == by);
+    assign is_wrong[by] = data_out_0 != expected && (!IS_CHOSEN || 32'(by_q[1]) == by);
   end
 
-  assign broken = {2'b00, |is_wrong && !rst};  // without a register: there are no other laws
+  assign broken = {2'b00, |is_wrong && is_given_q[1] && !rst};  // no stream: there are no other laws
 
 endmodule
 

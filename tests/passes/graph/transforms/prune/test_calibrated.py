@@ -175,7 +175,9 @@ def slowly_damped(hessian: Tensor) -> np.ndarray:
     return hessian.numpy() + 0.01 * hessian.diagonal().mean().item() * np.eye(len(hessian))
 
 
-@pytest.mark.parametrize("columns", [24, 150])  # within one block of columns, and over two
+@pytest.mark.parametrize(  # within one block of columns, and over two
+    "columns", [24, pytest.param(150, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("share", [0.5, 0.3])
 def test_sparsegpt_equals_the_surgeon_with_every_inverse_made_anew(
     columns: int, share: float
