@@ -79,6 +79,7 @@ def test_the_wheel_holds_every_file_of_the_packages(wheel):
     assert {Path(name).suffix for name in held} >= {".py", ".sv", ".cpp", ".typed"}
 
 
+@pytest.mark.slow
 def test_the_installed_package_traces_and_quantises(installed):
     program = PROGRAM.format(venv=installed)
     printed = run(installed / "bin" / "python", "-c", program, cwd=installed)

@@ -240,6 +240,7 @@ def test_a_killed_run_resumes_and_reaches_the_same_weights(tmp_path, moment):
     assert trainer.state.global_step == 8
 
 
+@pytest.mark.slow
 def test_a_finished_run_resumes_to_its_result_at_once(tmp_path):
     first, again = bert_graph(), bert_graph()
     get_trainer(first.model, small(), output_dir=tmp_path, **RESUMABLE).train()

@@ -12,6 +12,7 @@ from chop.cli.commands import studies
 ROWS = "--dataset digits --test-rows 64"
 
 
+@pytest.mark.slow
 def test_bench_puts_worth_and_cost_of_models_side_by_side(mase, trained, tmp_path):
     assert mase(f"quantize {trained} --out q").code == 0
     ran = mase(f"bench {trained} --iterations 3 q {ROWS} --batch 4 --out b --json")

@@ -28,6 +28,7 @@ def test_linear_16_with_four_lanes_takes_16_cycles_per_vector():
     assert interval(linear_relu()) == 16
 
 
+@pytest.mark.slow
 @pytest.mark.sim("pyosys")
 def test_linear_16_with_four_lanes_fits_its_area(tmp_path):
     area = synthesize(emit(linear_relu(), tmp_path))

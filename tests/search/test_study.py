@@ -86,7 +86,9 @@ def fails(error):
     ("error", "reason"),
     [
         (ValueError("first\nbad width"), r"ValueError: bad width \(test_study\.py:\d+ in evaluate"),
-        (MemoryError(), r"MemoryError \(test_study\.py"),
+        pytest.param(
+            MemoryError(), r"MemoryError \(test_study\.py", marks=pytest.mark.slow, id="MemoryError"
+        ),
         (torch.OutOfMemoryError("CUDA out of memory."), "OutOfMemoryError: CUDA out of memory"),
         (SystemExit(3), "SystemExit: 3"),
     ],
