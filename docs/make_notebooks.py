@@ -52,11 +52,24 @@ def source(text: str, node: ast.stmt) -> str:
 
 
 def is_plain(node: ast.stmt) -> bool:
-    """Whether a statement is part of the notebook: no docstring, no import of the shared file."""
+    """Whether a statement is part of the notebook: no docstring, no import of a file beside it."""
     if isinstance(node, ast.ImportFrom):
-        return node.module not in ("lesson", "__future__")
+        return node.module != "__future__" and not is_beside(node)
     is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    return not is_text and not isinstance(node, ast.If) and getattr(node, "name", "") not in UNUSED
+    return not is_text and not isinstance(node, ast.If)
+
+
+def is_beside(node: ast.stmt) -> bool:
+    """Whether a statement imports from another script of the folder."""
+    return isinstance(node, ast.ImportFrom) and (TUTORIALS / f"{node.module}.py").exists()
+
+
+def borrowed(script: str) -> list[str]:
+    """What other tutorials that a script imports from define, each in a cell."""
+    imports = [n for n in ast.parse(script).body if is_beside(n)]
+    names = [n.module for n in imports if isinstance(n, ast.ImportFrom) and n.module != "lesson"]
+    texts = [(TUTORIALS / f"{name}.py").read_text(encoding="utf-8") for name in names]
+    return ["\n\n\n".join(statements(text)[:-1]) for text in texts]
 
 
 def statements(text: str) -> list[str]:
@@ -77,7 +90,8 @@ def statements(text: str) -> list[str]:
 def shared_cell() -> str:
     """Everything of the shared file but its command line."""
     text = (TUTORIALS / "lesson.py").read_text(encoding="utf-8")
-    parts = [source(text, n) for n in ast.parse(text).body if is_plain(n)]
+    nodes = [n for n in ast.parse(text).body if getattr(n, "name", "") not in UNUSED]
+    parts = [source(text, n) for n in nodes if is_plain(n)]
     parts = [part for part in parts if not part.startswith("import argparse")]
     imports = [part for part in parts if part.startswith(("import ", "from "))]
     rest = [part for part in parts if part not in imports]
@@ -121,6 +135,7 @@ def notebook(name: str) -> dict[str, Any]:
     cells: list[tuple[str, str]] = [("markdown", first), ("code", shared_cell())]
     if needs_files:
         cells.append(("code", files_cell(TUTORIALS / "rtl")))
+    cells += [("code", text) for text in borrowed(script)]
     *parts, main = statements(script)
     for part in parts:
         cells.append(("code", part))
