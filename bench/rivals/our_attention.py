@@ -23,7 +23,7 @@ from chop.passes.graph.number_formats import node_quantizers
 OPS = ("linear", "softmax", "matmul")
 WHOLE = -99
 """In the place of places: the result is not rounded."""
-LANES = (1, 2, 4, 8)
+LANES = (1, 2, 4)
 """Foldings of our design."""
 
 
