@@ -1,4 +1,4 @@
-"""What a design will take of a part, before any tool has run: LUTs, flip-flops, DSPs, memories, MHz.
+"""What a design will take of a part before any tool has run: LUTs, flip-flops, DSPs, RAMs, MHz.
 
 Everything here is predicted. `chop.hw.synth` measures cells, `chop.hw.route` the clock.
 """
