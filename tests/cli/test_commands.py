@@ -474,3 +474,21 @@ def test_names_of_inputs_are_refused_for_a_model_whose_inputs_have_none(mase, tm
     ran = mase("trace", "mlp", "--inputs", "nope", "--out", str(tmp_path / "out"))
     assert ran.code == 2
     assert "MLP is not a Hugging Face model" in ran.err and "nope" in ran.err
+
+
+def test_a_search_for_hardware_emits_any_trial_of_its_front(mase, trained, tmp_path):
+    rows = "--dataset digits --train-rows 128 --test-rows 64 --space hardware --trials 4"
+    few = '--set space.hardware.widths=[4,8] --set space.hardware.multipliers=["array"]'
+    found = mase(f"search {trained} {rows} {few} --out s --json").document
+    assert list(found["objectives"]) == [
+        "accuracy",
+        "frames_per_second",
+        "predicted_lut",
+        "predicted_dsp",
+    ]
+    number = found["front"][-1]["number"]
+    told = mase(f"emit s --trial {number} --out e --json").document
+    assert told["cycles"] == found["front"][-1]["attributes"]["hardware"]["interval"]
+    assert (tmp_path / "e/hardware/rtl/top.sv").is_file()
+    assert "leave these options out" in mase(f"emit s --trial {number} --max-parallelism 2").err
+    assert "has no study" in mase(f"emit {trained} --trial 1").err

@@ -26,13 +26,16 @@ class Subject:
     `graph(seed)` gives a graph of its own to change; `train(graph, seed)` fine-tunes it in place,
     with further settings by keyword where it takes them;
     `evaluate(graph)` gives its accuracy (more is better); `batches()` gives a few inputs to
-    observe activations on.
+    observe activations on. Where it can be measured row by row, `rows` says how many there are and
+    `evaluate_rows(graph, first, last)` gives the accuracy on some.
     """
 
     graph: Callable[[int], MaseGraph]
     train: Callable[..., None]
     evaluate: Callable[[MaseGraph], float]
     batches: Callable[[], Batches]
+    rows: int = 0
+    evaluate_rows: Callable[[MaseGraph, int, int], float] | None = None
 
 
 @takes(graph=an(MaseGraph), dataset=MAPPING)

@@ -420,8 +420,9 @@ class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     model of this trial: its number, an objective for the best by it, or best. `tolerance`: with
     several objectives, best is the cheapest trial that loses no more than this.
     `carbon_intensity`: grams of CO2 for a kWh of this machine's electricity, where it tells what it
-    takes; by default the world's average of 2024 (Ember). `space`: tables of the space, which
-    formats and sparsities are short for.
+    takes; by default the world's average of 2024 (Ember). `space`: kinds of space to search (`mase
+    list spaces`), such as hardware; their tables come from a file, and formats and sparsities are
+    short for one.
     """
 
     trials: int = 20
@@ -442,7 +443,7 @@ class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     apply: str | None = None
     tolerance: float = 0.01
     carbon_intensity: float = 473.0
-    space: dict[str, Any] = field(default_factory=dict)
+    space: dict[str, Any] = field(default_factory=dict, metadata=names("spaces", tables=True))
     out: Path = Path("out/search")
 
     def __post_init__(self) -> None:

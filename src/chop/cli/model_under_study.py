@@ -41,11 +41,17 @@ def make_subject(graph: MaseGraph, data: Data, config: Any) -> Subject:
             return measure(changed, data, config, graph)[config.measure]
         return float(trainer(changed, 0).evaluate()[f"eval_{config.measure}"])
 
+    def evaluate_rows(changed: MaseGraph, first: int, last: int) -> float:
+        some = data.test.select(range(first, last))
+        return float(trainer(changed, 0).evaluate(some)[f"eval_{config.measure}"])
+
     return Subject(
         graph=lambda seed: copy.deepcopy(graph),
         train=train,
         evaluate=evaluate,
         batches=lambda: data.batches(graph.model, config.rows_measured_at_once, OBSERVED_BATCHES),
+        rows=len(data.test),
+        evaluate_rows=evaluate_rows if hasattr(data.test, "select") else None,
     )
 
 

@@ -3,7 +3,8 @@
 A docstring explains fields as in "`rank`: columns of A. `low` and `high`: bounds." Metadata of a
 field may say `positional` (no dashes), `prefix` (of the flags of a nested dataclass, instead of the
 field's name), `choices` (a function that gives names to complete) and `lister` (a command that
-prints them when they are asked for, because they change).
+prints them when they are asked for, because they change), and `tables` (a field of tables whose
+flag names some of them, as they are by default).
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def options_of(cls: type, path: tuple[str, ...] = (), prefix: str = "") -> list[
         if nested is not None:
             inner = field.metadata.get("prefix", field.name)
             found += options_of(nested, here, f"{prefix}{inner}-" if inner else prefix)
-        elif _is_readable(hint) and "rest" not in field.metadata:
+        elif "rest" not in field.metadata and (_is_readable(hint) or "tables" in field.metadata):
             found.append(_option(cls, field, hint, here, prefix))
     # the class's own options first, then those of what it is made of, as its bases are listed
     ranks = {_title(base): rank for rank, base in enumerate(cls.__mro__)}
@@ -186,7 +187,7 @@ def _help(option: Option) -> str:
     values = _literals(option.hint)
     if len(values) > SHOWN_VALUES:
         told += f": {', '.join(map(str, values))}"
-    if option.default not in (None, (), dataclasses.MISSING) and not option.is_positional:
+    if option.default not in (None, (), {}, dataclasses.MISSING) and not option.is_positional:
         told += f" (default: {_show(option.default)})"
     return told.replace("%", "%%")
 
@@ -224,6 +225,8 @@ def read_text(text: str, hint: Any) -> Any:
 
 
 def _read(text: str, hint: Any) -> Any:
+    if _origin(hint) in TABLES:
+        return {name.strip(): {} for name in text.split(",") if name.strip()}
     if _origin(hint) in LISTS:
         element = typing.get_args(hint)[0]
         return [read_text(part.strip(), element) for part in text.split(",") if part.strip()]
@@ -242,6 +245,8 @@ def _metavar(hint: Any) -> str:
     if literals:
         return "{" + ",".join(map(str, literals)) + "}"
     choice = _without_none(hint)[-1]
+    if _origin(choice) in TABLES:
+        return "NAME,…"
     if _origin(choice) in LISTS:
         return f"{_metavar(typing.get_args(choice)[0])},…"
     return PLAIN[choice][1] if choice in PLAIN else "ON|OFF"

@@ -1,12 +1,14 @@
 """What a compressed model costs: objectives beside accuracy, computed from its graph.
 
-To add one: a function from a graph to a number, and a row of `COSTS`. Less is better in each.
+To add one: a function from a graph to a number, and a row of `COSTS`. Less is better in each but
+those that `MAXIMISED` names.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from chop.hw.cycles import interval
 from chop.hw.design import Design
 from chop.hw.emit import emit
 from chop.hw.lower import Parallelism, lower
+from chop.hw.predict import Prediction, predict
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.passes import calculate_avg_bits_mg_analysis_pass
@@ -29,6 +32,9 @@ from chop.registry import Registry, suggest
 Cost = Callable[[MaseGraph], float]
 COSTS: Registry[Cost] = Registry("cost")
 """Name -> cost of a graph whose nodes carry common metadata."""
+
+MAXIMISED = ("frames_per_second", "predicted_mhz")
+"""Costs that are gains: more is better."""
 
 LATENCY_CALLS = 20
 """Calls of which the median is taken."""
@@ -48,6 +54,11 @@ def check_costs(names: Iterable[str], where: str) -> None:
     for name in names:
         if name not in COSTS:
             raise ConfigError(f"{where}: unknown cost '{name}'. {suggest(name, COSTS)}")
+
+
+def direction_of_cost(name: str) -> str:
+    """Whether a search minimises or maximises the cost `name`."""
+    return "maximize" if name in MAXIMISED else "minimize"
 
 
 def compute_costs(graph: MaseGraph, names: Iterable[str]) -> dict[str, float]:
@@ -169,3 +180,51 @@ def lut(graph: MaseGraph) -> float:
     with tempfile.TemporaryDirectory() as scratch:
         directory = emit(design, Path(scratch))
         return float(synth.synthesize(directory, design.name).lut)
+
+
+# -- hardware, predicted: no tool runs ----------------------------------------------------------
+
+
+PART = "ecp5-85k"
+"""Whose cells and clock are predicted where no part is named."""
+
+
+@dataclass(frozen=True)
+class HardwareScore:
+    """What a design is predicted to take of a part, and the cycles that its model counts."""
+
+    prediction: Prediction
+    interval: float
+    """Cycles between two tensors."""
+
+    @property
+    def frames_per_second(self) -> float:
+        """Tensors in a second at the predicted clock."""
+        return self.prediction.mhz * 1e6 / self.interval
+
+
+def score_design(design: Design, part: str = PART) -> HardwareScore:
+    """The cells and the clock that are predicted for `part`, and the cycles of the cycle model."""
+    return HardwareScore(predict(design, part), interval(design))
+
+
+PREDICTED: Mapping[str, Callable[[HardwareScore], float]] = {
+    "frames_per_second": lambda score: score.frames_per_second,
+    "predicted_mhz": lambda score: score.prediction.mhz,
+    **{
+        f"predicted_{kind}": lambda score, kind=kind: float(getattr(score.prediction, kind))
+        for kind in ("lut", "ff", "dsp", "bram")
+    },
+}
+"""Costs that a score tells; of a graph alone, on `PART`."""
+
+
+def _predicted(name: str) -> Cost:
+    def of_graph(graph: MaseGraph) -> float:
+        return PREDICTED[name](score_design(_design(graph, name)))
+
+    return of_graph
+
+
+for _name in PREDICTED:
+    COSTS.register(_name, _predicted(_name))

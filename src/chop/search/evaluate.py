@@ -78,11 +78,10 @@ class ModelEvaluator:
     def __call__(self, params: Params, context: TrialContext) -> dict[str, float]:
         """The objectives of a point."""
         graph = self.build(params, context)
-        value = float(_subject(self.subject).evaluate(graph))
+        value = float(made(self.subject).evaluate(graph))
         costs = compute_costs(graph, self.costs)
         if self.keep:
-            graph.export(context.directory / CHECKPOINT)
-            context.attribute("checkpoint", str(context.directory / CHECKPOINT))
+            keep_graph(graph, context)
         return {self.objective: value, **costs}
 
     def build(self, params: Params, context: TrialContext) -> MaseGraph:
@@ -97,7 +96,7 @@ class ModelEvaluator:
                 is_recovery = "compress" in self.stages[:number]
                 if context.weighs_expected and "compress" not in self.stages[number:]:
                     context.expect(compute_costs(graph, self.costs))
-                _train(self, graph, params, context, steps, self.recovery if is_recovery else {})
+                train(self, graph, params, context, steps, self.recovery if is_recovery else {})
         return graph
 
     def describe(self, params: Params, seed: int = 0) -> dict[str, Any]:
@@ -112,7 +111,7 @@ class ModelEvaluator:
         return {**tables, **pass_args(self.space, params, seed)}
 
     def _start(self, params: Params, context: TrialContext) -> MaseGraph:
-        base = _subject(self.subject).graph(context.seed)
+        base = made(self.subject).graph(context.seed)
         architecture = factor(self.space, ArchitectureSpace)
         if architecture is None:
             return copy.deepcopy(base)  # a user's function may give the same graph every time
@@ -125,7 +124,13 @@ class ModelEvaluator:
         return MaseGraph(model, dummy_in=base.dummy_in, custom_ops=base.custom_ops)
 
 
-def _train(
+def keep_graph(graph: MaseGraph, context: TrialContext) -> None:
+    """Export a trial's model to its folder."""
+    graph.export(context.directory / CHECKPOINT)
+    context.attribute("checkpoint", str(context.directory / CHECKPOINT))
+
+
+def train(
     evaluator: ModelEvaluator,
     graph: MaseGraph,
     params: Params,
@@ -133,7 +138,8 @@ def _train(
     steps: Iterator[int],
     more: Mapping[str, Any],
 ) -> None:
-    subject = _subject(evaluator.subject)
+    """Train a model in place as the point says; each epoch is reported."""
+    subject = made(evaluator.subject)
     space = factor(evaluator.space, TrainingSpace)
     chosen = {**({} if space is None else space.training_arguments(params)), **more}
     if "on_epoch" in inspect.signature(subject.train).parameters:
@@ -163,7 +169,8 @@ def _present(rules: Mapping[str, Any], graph: MaseGraph) -> dict[str, Any]:
     return {key: rule for key, rule in rules.items() if key in kept}
 
 
-def _subject(given: Subject | Callable[[], Subject]) -> Subject:
+def made(given: Subject | Callable[[], Subject]) -> Subject:
+    """The subject itself, or the one that its function makes."""
     return given if isinstance(given, Subject) else _made(given)
 
 

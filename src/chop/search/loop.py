@@ -45,6 +45,10 @@ class StudyTrial(TrialContext):
         """Whether a rule compares trials by several objectives."""
         return self.queue is not None and self.queue.rule is not None
 
+    def beaten_by(self, values: Mapping[str, float]) -> int | None:
+        """The number of a trial that is no worse than `values` in any objective."""
+        return None if self.queue is None else self.queue.beaten_by(values)
+
     def report(self, step: int, value: float) -> None:
         """Keep the value, and raise `Pruned` when the pruner has seen enough."""
         super().report(step, value)
@@ -154,8 +158,8 @@ def _evaluate(
 ) -> Outcome:
     try:
         return _check_result(evaluate(dict(point), context), context, objectives)
-    except (Pruned, optuna.TrialPruned):
-        return Outcome(TrialState.PRUNED)
+    except (Pruned, optuna.TrialPruned) as ended:
+        return Outcome(TrialState.PRUNED, reason=str(ended) or None)
     except (Exception, SystemExit) as error:  # one bad trial must not end the search
         reason = describe(error)
     gc.collect()  # what the failed evaluation held goes before the next one starts

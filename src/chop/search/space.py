@@ -279,5 +279,5 @@ def _model_space(kind: str) -> SpaceBuilder:
 
 
 SPACES.register("values", read_values)
-for _kind in ("architecture", "precision", "compression", "training"):
+for _kind in ("architecture", "precision", "compression", "training", "hardware"):
     SPACES.register(_kind, _model_space(_kind))

@@ -14,7 +14,10 @@ from chop.search.space import Value
 
 
 class Pruned(ChopError):  # noqa: N818 - an outcome, not a mistake
-    """Raised out of `report` when the trial is not worth finishing."""
+    """Raised, out of `report` or by the evaluation, when the trial is not worth finishing.
+
+    What it says is kept as the reason.
+    """
 
 
 @dataclass
@@ -50,6 +53,12 @@ class TrialContext:
     def expect(self, values: Mapping[str, float]) -> None:
         """Tell objectives that are known before the end, such as bytes: pruning may weigh them."""
         self.expected |= {name: float(value) for name, value in values.items()}
+
+    def beaten_by(self, values: Mapping[str, float]) -> int | None:
+        """The number of a trial that is no worse than `values` in any objective; None: there is
+        none. With the best that an objective can still become, that trial makes this one hopeless.
+        """
+        return None
 
     def attribute(self, key: str, value: Any) -> None:
         """Keep `value`, which JSON can write, with the trial."""

@@ -161,6 +161,19 @@ class TrialQueue:
         others = [_reported(other) for other in self.trials() if other.number != trial.number]
         return self.rule.ends(trial.number, max(reports), own, others)
 
+    def beaten_by(self, values: Mapping[str, float]) -> int | None:
+        """The number of a complete, feasible trial that is no worse than `values` anywhere."""
+        objectives = self.plan.objectives.items()
+        wanted = [DIRECTIONS[way] * float(values[name]) for name, way in objectives]
+        for trial in self.trials():
+            if trial.state != TrialState.COMPLETE or any(v > 0 for v in trial.constraints.values()):
+                continue
+            reached = zip(objectives, trial.values, strict=True)
+            own = [DIRECTIONS[way] * value for (_, way), value in reached]
+            if all(a >= b for a, b in zip(own, wanted, strict=True)):
+                return trial.number
+        return None
+
     def count(self) -> Count:
         """What is in the study now."""
         count = Count(0, [], [], {}, self.trials())

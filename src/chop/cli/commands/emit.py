@@ -11,9 +11,11 @@ from torch import Tensor
 from chop.actions.hardware import emit_hardware
 from chop.cli.configs import DataOptions, ModelOptions, OutputOptions
 from chop.cli.data import Data, load_data
+from chop.cli.hardware_trials import load_trial
 from chop.cli.session import Session
 from chop.cli.settings import to_table
 from chop.cli.source import describe, find_source, load_graph
+from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.passes.graph.analysis.add_hardware_metadata import AddHardwareMetadataArgs
@@ -25,31 +27,64 @@ TESTED_ROWS = 360
 
 @dataclass(frozen=True, kw_only=True)
 class EmitConfig(ModelOptions, DataOptions, OutputOptions):
-    """Hardware."""
+    """Hardware.
 
+    `trial`: of the folder of a `mase search --space hardware`, emit the design of this trial: its
+    number, or an objective for the best by it.
+    """
+
+    trial: str | None = None
     design: AddHardwareMetadataArgs = field(
         default_factory=AddHardwareMetadataArgs, metadata={"prefix": ""}
     )
     out: Path = Path("out/emit")
 
 
+@dataclass(frozen=True)
+class Emitted:
+    """What becomes hardware: a graph, data to test it on, and how it is folded.
+
+    `facts` are for the record.
+    """
+
+    graph: MaseGraph
+    data: Data | None
+    args: dict[str, Any]
+    facts: dict[str, Any]
+
+
+def load_emitted(config: EmitConfig, session: Session) -> Emitted:
+    """The graph of the model, or the design of the trial, that a command line asks for."""
+    if config.trial is None:
+        source = find_source(config)
+        data = load_data(config, source.place)
+        graph = load_graph(config, source, data)
+        return Emitted(graph, data, to_table(config.design), describe(graph, source))
+    if config.design != AddHardwareMetadataArgs():
+        raise ConfigError("trial: a trial says how its design is folded; leave these options out.")
+    found = load_trial(config.model, config.trial)
+    session.console.say(found.in_words())
+    facts = {**describe(found.graph, found.loaded.source), "trial": dict(found.trial)}
+    return Emitted(found.graph, found.data, found.args, facts)
+
+
 def run(config: EmitConfig, session: Session) -> dict[str, Any]:
     """Choose the parallelism, write RTL, memories and test bench."""
-    source = find_source(config)
-    data = load_data(config, source.place)
-    graph = load_graph(config, source, data)
-    told = emit(graph, data, config, session.folder)
+    given = load_emitted(config, session)
+    told = emit(given.graph, given.data, given.args, session.folder)
     session.console.say(
         f"{len(told['files'])} files: a tensor every {told['cycles']} cycles, "
         f"{told['multipliers']} multipliers"
     )
     session.console.say(f"next: mase simulate {config.out}")
-    return {**describe(graph, source), **told}
+    return {**given.facts, **told}
 
 
-def emit(graph: MaseGraph, data: Data | None, config: EmitConfig, project: Path) -> dict[str, Any]:
+def emit(
+    graph: MaseGraph, data: Data | None, args: dict[str, Any], project: Path
+) -> dict[str, Any]:
     """Write `project`/hardware; the pace of the design and its files."""
-    _, info = add_hardware_metadata_analysis_pass(graph, to_table(config.design))
+    _, info = add_hardware_metadata_analysis_pass(graph, args)
     emit_hardware(graph, project, inputs=test_inputs(graph, data))
     written = (project / HARDWARE).rglob("*")
     files = sorted(str(p.relative_to(project)) for p in written if p.is_file())

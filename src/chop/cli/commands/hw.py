@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.hardware import HardwareBuild, build_hardware
-from chop.cli.commands.emit import HARDWARE, EmitConfig, test_inputs
-from chop.cli.data import load_data
+from chop.cli.commands.emit import HARDWARE, EmitConfig, load_emitted, test_inputs
 from chop.cli.names import names
 from chop.cli.session import Session
-from chop.cli.settings import to_table
-from chop.cli.source import describe, find_source, load_graph
 from chop.hw.report import tensors_per_second
 from chop.hw.route.flow import RouteOptions, records
 
@@ -31,16 +28,14 @@ class HwConfig(EmitConfig):
 
 def run(config: HwConfig, session: Session) -> dict[str, Any]:
     """Emit, simulate, synthesise, place and route; raises unless every bit is right."""
-    source = find_source(config)
-    data = load_data(config, source.place)
-    graph = load_graph(config, source, data)
+    given = load_emitted(config, session)
     with session.console.progress("build and simulate") as progress:
         steps = iter(range(1, 1 << 30))
         built = build_hardware(
-            graph,
+            given.graph,
             session.folder,
-            inputs=test_inputs(graph, data),
-            parallelism=to_table(config.design),
+            inputs=test_inputs(given.graph, given.data),
+            parallelism=given.args,
             family=None,
             device=config.device,
             routing=config.routing,
@@ -53,7 +48,7 @@ def run(config: HwConfig, session: Session) -> dict[str, Any]:
     session.console.say(f"slowest path: {' -> '.join(told['path_stages'])}")
     session.console.say(f"bitstream: {config.out / told['bitstream']}")
     report = f"{HARDWARE}/{built.report.name}"
-    return {**describe(graph, source), "verdict": str(built.verdict), **told, "report": report}
+    return {**given.facts, "verdict": str(built.verdict), **told, "report": report}
 
 
 def describe_routed(built: HardwareBuild) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from chop.actions.weighted_layers import weighted_ops
 from chop.cli.checkpoints import save_model
 from chop.cli.configs import SearchConfig
 from chop.cli.console import Console
+from chop.cli.hardware_trials import make_evaluator
 from chop.cli.model_under_study import ModelAndData, SubjectMaker, load_subject
 from chop.cli.runs import question, run_folder
 from chop.cli.session import Session
@@ -22,10 +23,14 @@ from chop.report.search import draw_best_so_far, draw_pareto
 from chop.search import SearchPlan
 from chop.search import search as run_search
 from chop.search.apply import apply, choose_trial
+from chop.search.compression import factor
+from chop.search.costs import direction_of_cost
 from chop.search.energy import energy_in_words, measure_energy
 from chop.search.evaluate import EVALUATORS, ModelEvaluator
+from chop.search.hardware import HardwareSpace
+from chop.search.hardware_evaluate import HardwareEvaluator
 from chop.search.loop import INTERRUPTED
-from chop.search.space import Space
+from chop.search.space import Space, Value
 from chop.search.study import SearchResult, save_study
 
 STUDY = "study"
@@ -44,13 +49,9 @@ def run(config: SearchConfig, session: Session) -> dict[str, Any]:
     tables = space_tables(config, loaded.graph)
     space = Space.from_config(tables, "search.space", loaded.graph)
     session.console.note(f"space: {space_in_words(tables)}, {len(space.dimensions)} dimensions")
-    evaluator = EVALUATORS[config.mode](
-        loaded.subject if config.workers == 1 else SubjectMaker.of(config),
-        space,
-        costs=config.costs,
-        objective=config.measure,
-    )
-    if config.pruner != "none" and "train" not in config.mode:
+    evaluator = _evaluator(config, loaded, space)
+    is_partial = isinstance(evaluator, HardwareEvaluator)
+    if config.pruner != "none" and "train" not in config.mode and not is_partial:
         session.console.note(f"--pruner stops trainings, and --mode {config.mode} has none")
     with measure_energy() as energy:
         result = _search(config, session, loaded, space, evaluator)
@@ -58,6 +59,8 @@ def run(config: SearchConfig, session: Session) -> dict[str, Any]:
         raise KeyboardInterrupt
     front = pareto_front(result.trials, result.objectives)
     _show(session.console, result, front)
+    if front and factor(space, HardwareSpace) is not None:
+        session.console.say(f"\nemit one of them: mase emit {config.out} --trial NUMBER")
     study = dict(result.record)
     applied = _apply(config, study, evaluator, loaded, session)
     if applied is not None:
@@ -77,6 +80,18 @@ def run(config: SearchConfig, session: Session) -> dict[str, Any]:
     }
 
 
+def _evaluator(config: SearchConfig, loaded: ModelAndData, space: Space) -> ModelEvaluator:
+    """What a point is worth: as a model, or as a design where the space is one of hardware."""
+    if factor(space, HardwareSpace) is not None:
+        return make_evaluator(config, loaded, space)
+    return EVALUATORS[config.mode](
+        loaded.subject if config.workers == 1 else SubjectMaker.of(config),
+        space,
+        costs=config.costs,
+        objective=config.measure,
+    )
+
+
 def _search(
     config: SearchConfig,
     session: Session,
@@ -89,7 +104,10 @@ def _search(
     plan = SearchPlan(
         space,
         evaluator,
-        {config.measure: direction_of(config.measure), **dict.fromkeys(config.costs, "minimize")},
+        {
+            config.measure: direction_of(config.measure),
+            **{name: direction_of_cost(name) for name in evaluator.costs},
+        },
         trials=config.trials,
         name=config.name,
         sampler=config.sampler,
@@ -100,6 +118,7 @@ def _search(
         workers=config.workers,
         engine=config.engine,
         timeout=config.timeout,
+        initial=_initial(space, config.trials),
         about=asked,
     )
     with session.console.progress("search", config.trials) as progress:
@@ -112,6 +131,14 @@ def _search(
             on_progress=lambda told: progress.to(told.finished, told.describe()),
         )
     return result
+
+
+def _initial(space: Space, trials: int) -> list[dict[str, Value]]:
+    """Designs to begin with, at most half of the trials."""
+    found = factor(space, HardwareSpace)
+    if found is None or found is not space:
+        return []  # a point has to name every dimension
+    return found.initial()[: max(1, trials // 2)]
 
 
 def space_tables(config: SearchConfig, graph: MaseGraph) -> Mapping[str, Any]:
@@ -148,8 +175,10 @@ def _draw(result: SearchResult, session: Session) -> None:
     """The figures of a study that has something to draw."""
     if candidates(result.trials):
         draw_best_so_far(session.folder / "best", {result.sampler: result.record})
-        if len(result.objectives) > 1:
-            draw_pareto(session.folder / "pareto", result.record)
+        first, *rest = result.objectives
+        for number, cost in enumerate(rest):
+            name = f"pareto_{cost}" if number else "pareto"
+            draw_pareto(session.folder / name, result.record, cost, first)
 
 
 def _show(console: Console, result: SearchResult, front: list[Any]) -> None:
@@ -164,6 +193,10 @@ def _show(console: Console, result: SearchResult, front: list[Any]) -> None:
     console.table(rows, floatfmt=".4g")
     if failed:
         console.say(f"the last failure: {failed[-1]['reason']}")
+    hopeless = [t for t in own if t["state"] == "pruned" and t["reason"]]
+    if hopeless:
+        last = hopeless[-1]
+        console.say(f"the last that ended early, trial {last['number']}: {last['reason']}")
 
 
 # -- the trial to keep -----------------------------------------------------------------------------

@@ -8,12 +8,9 @@ from typing import Any, Literal
 
 from chop.actions.hardware import build_hardware
 from chop.actions.simulation import simulate
-from chop.cli.commands.emit import HARDWARE, EmitConfig, test_inputs
-from chop.cli.data import load_data
+from chop.cli.commands.emit import HARDWARE, EmitConfig, load_emitted, test_inputs
 from chop.cli.output import settle
 from chop.cli.session import Session
-from chop.cli.settings import to_table
-from chop.cli.source import describe, find_source, load_graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,16 +32,14 @@ def run(config: SimulateConfig, session: Session) -> dict[str, Any]:
     """Raises unless every bit is right."""
     if is_project(config.model):
         return _simulate_project(Path(str(config.model)), config, session)
-    source = find_source(config)
-    data = load_data(config, source.place)
-    graph = load_graph(config, source, data)
-    inputs = test_inputs(graph, data)
+    given = load_emitted(config, session)
+    inputs = test_inputs(given.graph, given.data)
     with session.console.progress("emit, build and simulate"):
         built = build_hardware(
-            graph,
+            given.graph,
             session.folder,
             inputs=inputs,
-            parallelism=to_table(config.design),
+            parallelism=given.args,
             family=None,
             waves=config.waves,
         )
@@ -52,7 +47,7 @@ def run(config: SimulateConfig, session: Session) -> dict[str, Any]:
             simulate(session.folder, simulator="cocotb", waves=config.waves)
     session.console.say(f"{built.verdict}")
     report = f"{HARDWARE}/{built.report.name}"
-    return {**describe(graph, source), **_verdict(built.verdict), "report": report}
+    return {**given.facts, **_verdict(built.verdict), "report": report}
 
 
 def is_project(model: str | None) -> bool:

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from chop.actions.simulation import synthesize
-from chop.cli.commands.emit import EmitConfig, emit
+from chop.cli.commands.emit import EmitConfig, emit, load_emitted
 from chop.cli.commands.simulate import is_project
-from chop.cli.data import load_data
 from chop.cli.session import Session
-from chop.cli.source import find_source, load_graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +29,8 @@ def run(config: SynthConfig, session: Session) -> dict[str, Any]:
     """Cells of the design, from Yosys."""
     project = Path(str(config.model))
     if not is_project(config.model):
-        source = find_source(config)
-        data = load_data(config, source.place)
-        emit(load_graph(config, source, data), data, config, session.folder)
+        given = load_emitted(config, session)
+        emit(given.graph, given.data, given.args, session.folder)
         project = session.folder
     with session.console.progress("synthesise"):
         area = synthesize(project, family=config.family, trust=config.trust)

@@ -1,0 +1,215 @@
+"""Fixed point for whole models on their way to hardware: a width each, the point placed by values.
+
+`observe_values` runs a float model once and keeps what its nodes read and give; `fixed_point_rules`
+makes arguments of quantize_transform_pass from it, in any widths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, fx
+
+from chop.errors import HardwareError
+from chop.hw.lower import LOWERINGS
+from chop.ir.arguments import tensors_in
+from chop.ir.graph import MaseGraph
+from chop.ir.ops import Op, Operand, find_op, node_module, parameter_role
+from chop.ir.ops.integer import undefined
+
+DATA_IN, WEIGHT, BIAS, DATA_OUT = "data_in", "weight", "bias", "data_out"
+OUTPUT_WIDTH = 16
+"""Bits of what leaves the model: wide enough that no two scores are rounded to the same."""
+SAMPLES = 1 << 14
+"""The most values of an operand that are kept, evenly from all."""
+MASKED = 2.0**20
+"""Values from here on are what masks put in, not numbers to place the point by."""
+EXTRA_PLACES = 4
+"""Places of the point that are tried beyond the one that clips nothing."""
+WEIGHTED_OPS = ("linear", "conv1d", "conv2d")
+"""Ops whose weights and inputs are worth widths of their own."""
+EXACT_OPS = (*WEIGHTED_OPS, "add", "sub", "mul", "embedding")
+"""Ops whose results are binary fractions: whoever reads them rounds them."""
+
+
+class Widths(Protocol):
+    """Bits of an operand."""
+
+    def __call__(self, node: str, role: str) -> int:
+        """Bits of the operand `role` of a node."""
+        ...
+
+
+@dataclass(frozen=True)
+class ObservedNode:
+    """A node that rounds: the values of its operands by role, and of its result."""
+
+    op: Op
+    values: Mapping[str, Tensor]
+    places: dict[tuple[str, int], int] = field(default_factory=dict, compare=False)
+    """Where the point was put, by role and width: every trial of a search asks again."""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """What is brought to a format: the operands, and a result that is no binary fraction."""
+        is_exact = self.op.name in EXACT_OPS
+        return tuple(role for role in self.values if role != DATA_OUT or not is_exact)
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether it multiplies by constants: these are worth widths of their own."""
+        return WEIGHT in self.values and self.op.name in WEIGHTED_OPS
+
+    def frac_width(self, role: str, width: int) -> int:
+        """The bits behind the point of an operand, for the least square error."""
+        if (role, width) not in self.places:
+            self.places[role, width] = best_frac_width(self.values[role], width)
+        return self.places[role, width]
+
+
+Observed = Mapping[str, ObservedNode]
+"""By node, in the order of execution."""
+
+
+def observe_values(graph: MaseGraph, batches: Iterable[Any]) -> dict[str, ObservedNode]:
+    """What the nodes that round read and give while `batches` pass.
+
+    A batch is a tensor, a tuple with one for each input, or a mapping by name.
+    """
+    watched = _Watched(graph)
+    was_training = graph.model.training
+    graph.model.eval()
+    for batch in batches:
+        with torch.no_grad():
+            watched.run(*_arguments(graph, batch))
+    graph.model.train(was_training)
+    if not watched.seen:
+        raise HardwareError("the model has no node whose operands could be put in fixed point.")
+    return {
+        name: ObservedNode(
+            op, {role: torch.cat(found) for role, found in watched.seen[name].items()}
+        )
+        for name, op in watched.ops.items()
+        if name in watched.seen
+    }
+
+
+def _arguments(graph: MaseGraph, batch: Any) -> Sequence[Any]:
+    if isinstance(batch, Mapping):
+        names = [str(n.target) for n in graph.fx_graph.find_nodes(op="placeholder")]
+        return [batch.get(name) for name in names]
+    return batch if isinstance(batch, tuple | list) else (batch,)
+
+
+class _Watched(fx.Interpreter):
+    """Runs a graph and keeps values of the nodes that round, by role."""
+
+    def __init__(self, graph: MaseGraph) -> None:
+        super().__init__(graph.model)
+        found = {node.name: find_op(node, graph.custom_ops) for node in graph.fx_graph.nodes}
+        self.ops = {name: op for name, op in found.items() if op is not None and _rounds(op)}
+        self.seen: dict[str, dict[str, list[Tensor]]] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        given = super().run_node(n)
+        if n.name in self.ops:
+            is_first = n.name not in self.seen
+            seen = self.seen.setdefault(n.name, {})
+            for role, value in self._operands(n, args, kwargs, is_first):
+                seen.setdefault(role, []).append(_some(value))
+            for value in [v for v in tensors_in(given) if v.is_floating_point()][:1]:
+                seen.setdefault(DATA_OUT, []).append(_some(value))
+        return given
+
+    def _operands(
+        self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any], is_first: bool
+    ) -> Iterator[tuple[str, Tensor]]:
+        """The operands of a call, and once the parameters of a layer."""
+        compute = self.ops[node.name].compute
+        assert compute is not None, "an op that rounds computes"
+        is_layer = node.op == "call_module"
+        for operand in compute.inputs if is_layer else compute.operands:
+            has = operand.position < len(args)
+            value = args[operand.position] if has else kwargs.get(operand.argument)
+            if isinstance(value, Tensor) and value.is_floating_point():
+                yield _role(operand), value
+        if is_layer and is_first:
+            for name, value in node_module(node).named_parameters(recurse=False):
+                yield parameter_role(name), value
+
+
+def _rounds(op: Op) -> bool:
+    """A rectifier or a maximum picks a value that it is given: there is nothing to round."""
+    is_monotone = op.rtl in LOWERINGS and LOWERINGS[op.rtl].is_monotone
+    return op.compute is not None and not is_monotone
+
+
+def _role(operand: Operand) -> str:
+    """The operands of a sum share a format; the second of a product is its weight."""
+    if operand.argument in (WEIGHT, BIAS):
+        return operand.argument
+    return operand.prefer or DATA_IN
+
+
+def _some(values: Tensor) -> Tensor:
+    """At most `SAMPLES` of the values, evenly from all, with the largest and the smallest."""
+    flat = values.detach().double().reshape(-1).cpu()
+    flat = flat[flat.abs() < MASKED]
+    if len(flat) <= SAMPLES:
+        return flat
+    return torch.cat([flat[:: -(-len(flat) // SAMPLES)], flat.max()[None], flat.min()[None]])
+
+
+def best_frac_width(values: Tensor, width: int) -> int:
+    """Bits behind the point with the least mean square error for signed numbers of `width` bits.
+
+    >>> best_frac_width(torch.tensor([0.5, -0.25, 0.75]), 8)
+    7
+    """
+    top = max(float(values.abs().max()), 2.0**-12) if values.numel() else 1.0
+    whole = math.ceil(math.log2(top))
+    most = 2.0 ** (width - 1)
+    errors = {}
+    for frac in range(width - 1 - whole, width - 1 - whole + EXTRA_PLACES):
+        codes = (values * 2.0**frac).round().clamp(-most, most - 1)
+        errors[frac] = float((codes * 2.0**-frac - values).square().mean())
+    return min(errors, key=lambda frac: (errors[frac], frac))
+
+
+def fixed_point_rules(graph: MaseGraph, observed: Observed, widths: Widths) -> dict[str, Any]:
+    """Arguments of quantize_transform_pass, by name: every node that rounds, in `widths`.
+
+    Ops with integer arithmetic of their own (softmax, norms, tables) compute in it, as hardware
+    does. What leaves the model has `OUTPUT_WIDTH` bits.
+    """
+    output = next(iter(graph.fx_graph.find_nodes(op="output")))
+    leaving = {node.name for node in output.all_input_nodes}
+    rules: dict[str, Any] = {"by": "name", "default": {"config": {"name": None}}}
+    for name, node in observed.items():
+        config = _config(node, {role: widths(name, role) for role in node.roles})
+        if name in leaving:
+            config |= _setting(node, DATA_OUT, OUTPUT_WIDTH)
+        rules[name] = {"config": config}
+    return rules
+
+
+def _config(node: ObservedNode, widths: Mapping[str, int]) -> dict[str, Any]:
+    config: dict[str, Any] = {"name": "integer"}
+    for role, width in widths.items():
+        config |= _setting(node, role, width)
+    compute = node.op.compute
+    if compute is not None and compute.integer not in (None, undefined):
+        config["arithmetic"] = "integer"
+    if node.op.name == "softmax":  # from 0 to just below 1
+        width = config[f"{DATA_OUT}_width"]
+        config |= {f"{DATA_OUT}_frac_width": width, f"{DATA_OUT}_is_signed": False}
+    return config
+
+
+def _setting(node: ObservedNode, role: str, width: int) -> dict[str, int]:
+    return {f"{role}_width": width, f"{role}_frac_width": node.frac_width(role, width)}

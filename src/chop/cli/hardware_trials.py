@@ -1,0 +1,110 @@
+"""The design of a trial of `mase search --space hardware`, as it was scored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chop.cli.configs import SearchConfig
+from chop.cli.data import Data
+from chop.cli.failures import UsageError
+from chop.cli.model_under_study import ModelAndData, SubjectMaker, load_subject
+from chop.cli.settings import read_settings, read_table
+from chop.errors import ConfigError, HardwareError
+from chop.hw.attached import attached_design
+from chop.hw.fingerprint import design_fingerprint
+from chop.ir.graph import MaseGraph
+from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
+from chop.registry import suggest
+from chop.search.apply import apply, find_trial, read_study
+from chop.search.hardware_evaluate import HARDWARE, OBJECTIVES, HardwareEvaluator
+from chop.search.space import Space
+
+KIND = "hardware"
+MODES = {"compress": False, "compress->train": True}
+"""Modes of a search for hardware -> whether its trials train."""
+DEFAULT_COSTS = SearchConfig.__dataclass_fields__["costs"].default
+
+
+@dataclass(frozen=True)
+class TrialDesign:
+    """The model of a trial, annotated with its design, and what the trial told of it."""
+
+    graph: MaseGraph
+    data: Data
+    loaded: ModelAndData
+    trial: Mapping[str, Any]
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """Arguments of add_hardware_metadata_analysis_pass."""
+        return dict(self.trial["attributes"][HARDWARE]["args"])
+
+    @property
+    def part(self) -> str:
+        """What it was scored for."""
+        return str(self.trial["attributes"][HARDWARE]["part"])
+
+    def in_words(self) -> str:
+        """The trial and what it is worth."""
+        told = ", ".join(f"{name} {value:.6g}" for name, value in self.trial["values"].items())
+        return f"trial {self.trial['number']}: {told} (predicted for {self.part})"
+
+
+def make_evaluator(config: SearchConfig, loaded: ModelAndData, space: Space) -> HardwareEvaluator:
+    """The evaluation of a search for hardware."""
+    if config.mode not in MODES:
+        raise ConfigError(
+            f"search.mode: '{config.mode}' has no meaning for the space hardware. "
+            f"{suggest(config.mode, MODES)}"
+        )
+    return HardwareEvaluator(
+        loaded.subject if config.workers == 1 else SubjectMaker.of(config),
+        space,
+        costs=OBJECTIVES if config.costs == DEFAULT_COSTS else config.costs,
+        objective=config.measure,
+        train_after=MODES[config.mode],
+        keep=MODES[config.mode],  # what was trained is not trained again to be emitted
+    )
+
+
+def load_trial(folder: str | None, wanted: str) -> TrialDesign:
+    """The design of trial `wanted` of the search that wrote `folder`, checked to be the scored one.
+
+    `wanted`: its number, or an objective for the best by it.
+    """
+    if folder is None or not (Path(folder) / "study.json").is_file():
+        raise UsageError(
+            f"trial: '{folder}' has no study. Give a folder that `mase search --space {KIND}` "
+            "wrote."
+        )
+    config = read_settings(
+        SearchConfig, read_table(Path(folder) / "config.toml", "search"), "search"
+    )
+    if KIND not in config.space:
+        raise UsageError(
+            f"trial: the search in '{folder}' chose no hardware, which `mase search MODEL --space "
+            f"{KIND}` does. Save the model of another search with its --apply."
+        )
+    record, _ = read_study(folder)
+    trial = find_trial(record, wanted)
+    loaded = load_subject(config, "search")
+    space = Space.from_config(config.space, "search.space", loaded.graph)
+    graph = apply({**record}, int(trial["number"]), make_evaluator(config, loaded, space))
+    found = TrialDesign(graph, loaded.data, loaded, trial)
+    add_hardware_metadata_analysis_pass(graph, found.args)
+    require_scored(graph, trial)
+    return found
+
+
+def require_scored(graph: MaseGraph, trial: Mapping[str, Any]) -> None:
+    """An error unless the graph's design is, byte for byte, the one that the trial scored."""
+    made = design_fingerprint(attached_design(graph).design)
+    scored = trial["attributes"][HARDWARE]["design"]
+    if made != scored:
+        raise HardwareError(
+            f"trial {trial['number']}: its design is {made} now and was {scored} when it was "
+            f"scored: the model, the data or this program changed. Run the search again."
+        )

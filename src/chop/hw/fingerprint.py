@@ -1,0 +1,31 @@
+"""A design as a short text that changes with every byte that would be emitted."""
+
+from __future__ import annotations
+
+import hashlib
+
+from chop.hw.design import Design
+from chop.hw.emit import component_files, top_files
+from chop.hw.memories import memory_files
+
+LENGTH = 16
+
+
+def design_fingerprint(design: Design) -> str:
+    """The same for the same RTL and memories, whatever machine emits them.
+
+    >>> from chop.hw.components import Relu
+    >>> from chop.hw.design import Builder
+    >>> from chop.hw.golden import Fixed
+    >>> from chop.hw.stream import Stream
+    >>> builder = Builder("top")
+    >>> x = builder.input("data_in_0", Stream((4,), 2, Fixed(8, 4)))
+    >>> builder.output("data_out_0", builder.add("relu", Relu(builder.stream(x), Fixed(8, 4)), x))
+    >>> len(design_fingerprint(builder.build()))
+    16
+    """
+    files = {**top_files(design), **component_files(design), **memory_files(design)}
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name}\n{files[name]}\n".encode())
+    return digest.hexdigest()[:LENGTH]

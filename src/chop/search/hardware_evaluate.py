@@ -1,0 +1,216 @@
+"""What a point of a hardware space is worth: the metric, and the design's predicted cells and pace.
+
+The design is known before the model is measured, and its cost with it: a trial that does not fit
+the part, or that another one beats however well it does, ends there.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from chop.actions.hardware_formats import Observed, observe_values
+from chop.actions.metrics import direction_of
+from chop.actions.model_under_study import Subject
+from chop.errors import ConfigError
+from chop.hw.attached import attached_design
+from chop.hw.design import Design
+from chop.hw.fingerprint import design_fingerprint
+from chop.hw.route.parts import get_part
+from chop.ir.graph import MaseGraph
+from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
+from chop.pipelines import CompressionPipeline
+from chop.search.compression import factor
+from chop.search.costs import PREDICTED, HardwareScore, compute_costs, score_design
+from chop.search.evaluate import QUANTIZE, ModelEvaluator, Params, Stage, keep_graph, made, train
+from chop.search.hardware import HardwareSpace
+from chop.search.trial import Pruned, TrialContext
+
+OBJECTIVES = ("frames_per_second", "predicted_lut", "predicted_dsp")
+"""What is weighed beside the metric where nothing else is asked for."""
+PRUNE = "prune_transform_pass"
+HARDWARE = "hardware"
+"""The attribute of a trial that tells its design."""
+SHARES = ((1, 1 / 9), (3, 1 / 3), (9, 1.0))
+"""Steps of measuring, as pruners have their rungs, and the share of rows measured by then."""
+FEWEST_ROWS = 64
+"""Of fewer rows, all are measured at once."""
+BEST = {"maximize": 1.0, "minimize": 0.0}
+"""Direction -> what no metric surpasses."""
+
+
+class Scored(NamedTuple):
+    """A design with its score, and the costs among the objectives."""
+
+    design: Design
+    score: HardwareScore
+    costs: dict[str, float]
+
+
+@dataclass(frozen=True)
+class HardwareEvaluator(ModelEvaluator):
+    """Prunes, quantises and folds a copy of a trained model as a point of a `HardwareSpace` says;
+    with `train_after`, trains it in its formats.
+
+    A trial keeps the attribute `hardware`: arguments of add_hardware_metadata_analysis_pass, what
+    is predicted of the design, and its fingerprint, which the design that is emitted later has too.
+    """
+
+    costs: tuple[str, ...] = OBJECTIVES
+    train_after: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if factor(self.space, HardwareSpace) is None:
+            raise ConfigError(
+                f"HardwareEvaluator.space: no HardwareSpace in {type(self.space).__name__}."
+            )
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return ("compress", "train") if self.train_after else ("compress",)
+
+    @property
+    def hardware(self) -> HardwareSpace:
+        """The part of the space that says what the design is."""
+        found = factor(self.space, HardwareSpace)
+        assert found is not None, "checked when it was made"
+        return found
+
+    def __call__(self, params: Params, context: TrialContext) -> dict[str, float]:
+        """The objectives of a point; raises `Pruned` where it is hopeless."""
+        graph = self._compressed(params, context)
+        scored = self._scored(graph, params)
+        self._require_room(scored.score)
+        if self._is_settled(params):
+            self._require_hope(context, self.ceiling, scored.costs, "before it is measured")
+        context.expect(scored.costs)
+        if self.train_after:
+            train(self, graph, params, context, itertools.count(1), self.recovery)
+            scored = self._scored(graph, params)
+            self._require_room(scored.score)
+        context.attribute(HARDWARE, self._told(scored, params))
+        value = self._measure(graph, context, scored.costs)
+        if self.keep:
+            keep_graph(graph, context)
+        return {self.objective: value, **scored.costs}
+
+    def build(self, params: Params, context: TrialContext) -> MaseGraph:
+        """The finished model of a point, annotated: the same for the same point and seed."""
+        graph = self._compressed(params, context)
+        if self.train_after:
+            train(self, graph, params, context, itertools.count(1), self.recovery)
+        add_hardware_metadata_analysis_pass(graph, self.hardware.design_args(params))
+        return graph
+
+    def describe(self, params: Params, seed: int = 0) -> dict[str, Any]:
+        """What a point means, as plain tables."""
+        graph, observed = made(self.subject).graph(seed), _observed(made(self.subject))
+        quantize = self.hardware.quantize_args(graph, observed, params)
+        pruned = self.hardware.prune_args(params, seed)
+        return {
+            "stages": list(self.stages),
+            "seed": seed,
+            QUANTIZE: quantize,
+            **({} if pruned is None else {PRUNE: pruned}),
+            "add_hardware_metadata_analysis_pass": self.hardware.design_args(params),
+        }
+
+    @property
+    def ceiling(self) -> float:
+        """The best that the metric is taken to become."""
+        told = self.hardware.table.ceiling
+        if told is not None:
+            return told
+        if self.train_after:
+            return BEST[direction_of(self.objective)]
+        return _uncompressed(made(self.subject))
+
+    def _compressed(self, params: Params, context: TrialContext) -> MaseGraph:
+        context.attribute("seed", context.seed)
+        graph = self._start(params, context)
+        rules = self.hardware.quantize_args(graph, _observed(made(self.subject)), params)
+        pruned = self.hardware.prune_args(params, context.seed)
+        arguments = {QUANTIZE: rules, **({} if pruned is None else {PRUNE: pruned})}
+        graph, info = CompressionPipeline()(graph, arguments)
+        layers = self.hardware.layers
+        context.attribute("formats", {n: r["config"] for n, r in rules.items() if n in layers})
+        if PRUNE in info:
+            context.attribute("sparsity", info[PRUNE]["sparsity"])
+        return graph
+
+    def _scored(self, graph: MaseGraph, params: Params) -> Scored:
+        add_hardware_metadata_analysis_pass(graph, self.hardware.design_args(params))
+        design = attached_design(graph).design
+        score = score_design(design, self.hardware.table.part)
+        rest = [name for name in self.costs if name not in PREDICTED]
+        found = compute_costs(graph, rest) | {n: PREDICTED[n](score) for n in PREDICTED}
+        return Scored(design, score, {name: found[name] for name in self.costs})
+
+    def _is_settled(self, params: Params) -> bool:
+        """Whether training leaves the cost as it is: sums of shifts depend on the weights."""
+        return not self.train_after or "multiplier" not in self.hardware.design_args(params)
+
+    def _told(self, scored: Scored, params: Params) -> dict[str, Any]:
+        prediction = scored.score.prediction
+        return {
+            "part": self.hardware.table.part,
+            "design": design_fingerprint(scored.design),
+            "interval": scored.score.interval,
+            "predicted": {**prediction.takes(), "mhz": prediction.mhz},
+            "args": self.hardware.design_args(params),
+        }
+
+    def _require_room(self, score: HardwareScore) -> None:
+        part = get_part(self.hardware.table.part)
+        has = part.has()
+        over = {k: n for k, n in score.prediction.takes().items() if n > has.get(k, n)}
+        if over:
+            told = ", ".join(f"{n} {kind.upper()} of {has[kind]}" for kind, n in over.items())
+            raise Pruned(f"it does not fit {part.name}: {told} predicted.")
+
+    def _require_hope(
+        self, context: TrialContext, best: float, costs: Mapping[str, float], when: str
+    ) -> None:
+        better = context.beaten_by({self.objective: best, **costs})
+        if better is not None:
+            raise Pruned(
+                f"trial {better} is no worse in any objective even if {self.objective} becomes "
+                f"{best:.4g}: ended {when}."
+            )
+
+    def _measure(
+        self, graph: MaseGraph, context: TrialContext, costs: Mapping[str, float]
+    ) -> float:
+        """The metric; accuracy row by row, as long as there is hope."""
+        subject = made(self.subject)
+        rows, part = subject.rows, subject.evaluate_rows
+        if self.objective != "accuracy" or part is None or rows < FEWEST_ROWS or self.train_after:
+            return float(subject.evaluate(graph))
+        right = done = 0
+        for step, share in SHARES:
+            upto = math.ceil(rows * share)
+            right += round(part(graph, done, upto) * (upto - done))
+            done = upto
+            if done < rows:
+                context.report(step, right / done)
+                best = min(self.ceiling, (right + rows - done) / rows)
+                self._require_hope(context, best, costs, f"after {done} of {rows} rows")
+        return right / rows
+
+
+@functools.lru_cache(maxsize=4)
+def _observed(subject: Subject) -> Observed:
+    """Once in each process: what the values of the uncompressed model are."""
+    graph, _ = CompressionPipeline()(subject.graph(0))
+    return observe_values(graph, subject.batches())
+
+
+@functools.lru_cache(maxsize=4)
+def _uncompressed(subject: Subject) -> float:
+    """Once in each process: what the uncompressed model reaches."""
+    return float(subject.evaluate(subject.graph(0)))
