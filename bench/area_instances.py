@@ -206,7 +206,9 @@ def _lut(d: Draw) -> Component:
 def _piecewise(d: Draw) -> Component:
     number, out = d.format(12, 13, 14, 16), d.format(6, 8, 10, 12, 16)
     function = d.one(torch.nn.functional.gelu, torch.tanh, torch.sigmoid)
-    return parts.Piecewise(d.stream(24, number=number, most=4), out, lines_of(function, number, out))
+    return parts.Piecewise(
+        d.stream(24, number=number, most=4), out, lines_of(function, number, out)
+    )
 
 
 def _embedding(d: Draw) -> Component:
@@ -254,7 +256,7 @@ def _fork(d: Draw) -> Component:
 
 
 def _fifo(d: Draw) -> Component:
-    return parts.Fifo(d.stream(24), d.number(2, 400))
+    return parts.Fifo(d.stream(24), d.number(2, 400), d.chance(0.3))
 
 
 def _replay(d: Draw) -> Component:

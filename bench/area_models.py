@@ -25,10 +25,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from area_fit import errors, fit, held_out
 from area_instances import GRID, make
+from record import RESULTS, save
 
 from chop.hw.check import bench_design
 from chop.hw.emit import emit
+from chop.hw.predict.count import inventory_of
+from chop.hw.predict.inventory import Inventory
+from chop.hw.predict.model import (
+    ANY,
+    COEFFICIENTS,
+    StagePrediction,
+    coefficients,
+    predict_stage,
+)
 from chop.hw.route.netlist import make_netlist
 from chop.hw.route.parts import get_part
 from chop.hw.route.place import place
@@ -134,17 +145,149 @@ def measure(args: argparse.Namespace) -> None:
                 print(f"{count} {time.perf_counter() - started:.0f} s: {told}", flush=True)
 
 
+def amounts_of(rows: list[dict[str, Any]]) -> dict[tuple[str, int, str], Inventory]:
+    """What the instance of each row is made of, on the family of the row."""
+    found = {}
+    for row in rows:
+        family = "ecp5" if row["on"] == ROUTED_ON else row["on"]
+        component = make(row["kind"], row["number"])
+        found[row["kind"], row["number"], row["on"]] = inventory_of(component, family)
+    return found
+
+
+def fit_kinds(
+    rows: list[dict[str, Any]], amounts: list[dict[str, float]], measured: list[float]
+) -> dict[str, dict[str, float]]:
+    """Coefficients of all kinds together, and of each kind, drawn to those."""
+    tagged = [
+        {(f"one {row['kind']}" if name == "one" else name): n for name, n in each.items()}
+        for row, each in zip(rows, amounts, strict=True)
+    ]
+    common = fit(tagged, measured)
+    found = {ANY: {n: c for n, c in common.items() if not n.startswith("one ")}}
+    for kind in sorted({row["kind"] for row in rows}):
+        mine = [k for k, row in enumerate(rows) if row["kind"] == kind]
+        towards = {**found[ANY], "one": common.get(f"one {kind}", 0.0)}
+        own = fit([amounts[k] for k in mine], [measured[k] for k in mine], towards)
+        found[kind] = {name: own.get(name, 0.0) for name in own}
+    return found
+
+
+LUT_ONLY = ("ff", "ff_dsp", "dsp", "bram")
+"""What takes no LUT."""
+FF_ONLY = ("one", "ff", "ff_dsp")
+
+
+def fit_family(rows: list[dict[str, Any]], clocks: list[dict[str, Any]]) -> dict[str, Any]:
+    """The models of one family."""
+    inventories = amounts_of(rows)
+    amounts = [inventories[r["kind"], r["number"], r["on"]].amounts for r in rows]
+    luts = [{n: v for n, v in each.items() if n not in LUT_ONLY} for each in amounts]
+    ffs = [{n: v for n, v in each.items() if n in FF_ONLY} for each in amounts]
+    paths = amounts_of(clocks)
+    longest = [paths[r["kind"], r["number"], r["on"]].longest for r in clocks]
+    return {
+        "lut": fit_kinds(rows, luts, [r["lut"] for r in rows]),
+        "ff": fit_kinds(rows, ffs, [r["ff"] for r in rows]),
+        "ns": fit_kinds(clocks, longest, [1000 / r["mhz"] for r in clocks]),
+        "whole": {},
+    }
+
+
+def is_held_out(row: dict[str, Any]) -> bool:
+    """Whether the models never see it."""
+    return row["number"] in held_out(row["kind"], GRID[row["kind"]][0])
+
+
+def fit_all(args: argparse.Namespace) -> None:
+    """Write the rows as the project keeps them, and the coefficients."""
+    rows, clocks = read_rows(args.rows, "grid"), read_rows(args.rows, "route")
+    kept = [r for r in clocks if not is_held_out(r)]
+    models = {}
+    for family in FAMILIES:
+        mine = [r for r in rows if r["on"] == family and not is_held_out(r)]
+        if mine:
+            models[family] = rounded(fit_family(mine, kept))
+    COEFFICIENTS.write_text(json.dumps(models, indent=1, sort_keys=True) + "\n")
+    coefficients.cache_clear()
+    save("area_grid", {"area": compact(rows), "clock": compact(clocks)})
+    check_rows(rows, clocks)
+
+
+def rounded(thing: Any) -> Any:
+    """Numbers to five digits."""
+    if isinstance(thing, dict):
+        return {key: rounded(value) for key, value in thing.items()}
+    return float(f"{thing:.5g}")
+
+
+def compact(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows as they are kept, in order."""
+    keys = ("kind", "number", "on", "lut", "ff", "dsp", "bram", "mhz", "used")
+    ordered = sorted(rows, key=lambda r: (r["on"], r["kind"], r["number"]))
+    return [{k: row[k] for k in keys if k in row} for row in ordered]
+
+
+def check(args: argparse.Namespace) -> None:
+    """The errors of the committed coefficients on the committed rows."""
+    told = json.loads((RESULTS / "area_grid.json").read_text())["results"]
+    check_rows(told["area"], told["clock"])
+
+
+def check_rows(rows: list[dict[str, Any]], clocks: list[dict[str, Any]]) -> None:
+    """A table for each family: by kind, on instances that were and were not held out."""
+    for family in FAMILIES:
+        mine = [row for row in rows if row["on"] == family]
+        if mine:
+            print_errors(family, mine)
+    stages = {(r["kind"], r["number"]): _predicted(r, "ecp5") for r in clocks}
+    for name, chosen in (("fitted", False), ("held out", True)):
+        part = [r for r in clocks if is_held_out(r) == chosen]
+        told = errors([stages[r["kind"], r["number"]].mhz for r in part], [r["mhz"] for r in part])
+        print(f"mhz {name}: {told['count']} median {told['median']:.1%} worst {told['worst']:.1%}")
+
+
+def _predicted(row: dict[str, Any], family: str) -> StagePrediction:
+    return predict_stage(row["kind"], make(row["kind"], row["number"]), family)
+
+
+def print_errors(family: str, rows: list[dict[str, Any]]) -> None:
+    """By kind: LUTs of fitted and held-out instances, then what is counted."""
+    stages = {(r["kind"], r["number"]): _predicted(r, family) for r in rows}
+    print(f"{family}: LUT by kind (count median worst), fitted | held out")
+    for kind in [*GRID, ""]:
+        told = []
+        for chosen in (False, True):
+            part = [
+                r for r in rows if r["kind"] == (kind or r["kind"]) and is_held_out(r) == chosen
+            ]
+            found = [stages[r["kind"], r["number"]].lut for r in part]
+            e = errors(found, [r["lut"] for r in part])
+            told.append(f"{e['count']:4d} {e['median']:6.1%} {e['worst']:6.1%}")
+        print(f"  {kind or 'all':26s} {' | '.join(told)}")
+    for what in ("ff", "dsp", "bram"):
+        held = [r for r in rows if is_held_out(r)]
+        found = [getattr(stages[r["kind"], r["number"]], what) for r in held]
+        e = errors(found, [r[what] for r in held])
+        exact = sum(p == r[what] for p, r in zip(found, held, strict=True))
+        print(f"  {what} held out: {e['count']} median {e['median']:.1%} worst {e['worst']:.1%}, "
+              f"{exact} exact")  # fmt: skip
+
+
+COMMANDS = {"grid": measure, "route": measure, "fit": fit_all, "check": check}
+
+
 def main() -> None:
     """Run a command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("command", choices=["grid", "route"])
+    parser.add_argument("command", choices=[*COMMANDS])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--rows", type=Path, default=Path("out/area"))
     parser.add_argument("--families", nargs="+", default=[])
     parser.add_argument("--kinds", nargs="+", default=[])
     parser.add_argument("--most", type=int, default=None, help="rows of this run")
     args = parser.parse_args()
-    measure(args)
+    COMMANDS[args.command](args)
 
 
 if __name__ == "__main__":

@@ -167,12 +167,12 @@ class Search:
 
     def run(self) -> Choice:
         """The best state that is found; an error where none fits."""
-        starts = sorted(
-            (state for state in self._starts() if self.choice(state)), key=self._rank
-        )
+        starts = sorted((state for state in self._starts() if self.choice(state)), key=self._rank)
         found = [self._climb(state) for state in starts[:3]]
         if not found:
-            raise HardwareError(f"explore: no design of the graph can be made for {self.part.name}.")
+            raise HardwareError(
+                f"explore: no design of the graph can be made for {self.part.name}."
+            )
         chosen = self.choice(min(found, key=self._rank))
         assert chosen is not None, "only states that can be made are ranked"
         self._require(chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,11 +17,16 @@ COUNTS: Mapping[type[Component], Callable[[Inventory, Any], None]] = {
 }
 
 
-def inventory_of(component: Component, family: str) -> dict[str, float]:
+def inventory_of(component: Component, family: str) -> Inventory:
     """Amounts by name; always one of the kind itself."""
     inventory = Inventory(family)
+    inventory.add("one")
+    inventory.path("one", 1.0)
     count(inventory, component)
-    return {"one": 1.0, **inventory.amounts}
+    size = inventory.amounts.get("ff", 0.0) + inventory.amounts.get("ff_dsp", 0.0)
+    inventory.path("size", math.log2(size + 16))
+    inventory.path("lanes", math.log2(max(s.lanes for s in component.inputs)) + 1)
+    return inventory
 
 
 def count(inventory: Inventory, component: Component) -> None:

@@ -53,6 +53,12 @@ class Inventory:
     def __init__(self, family: str) -> None:
         self.fabric = FABRICS[family]
         self.amounts: dict[str, float] = {}
+        self.longest: dict[str, float] = {}
+        """What a path between two registers leads through, the most of each."""
+
+    def path(self, name: str, amount: float) -> None:
+        """Something that a path leads through."""
+        self.longest[name] = max(self.longest.get(name, 0.0), amount)
 
     def add(self, name: str, amount: float = 1.0) -> None:
         """More of something."""
@@ -75,6 +81,7 @@ class Inventory:
         if size > 1:
             self.add("count", bits)
             self.registers(bits)
+            self.path("count", bits)
         return bits
 
     def multiplier(self, a: int, b: int, count: int = 1) -> None:
@@ -86,7 +93,9 @@ class Inventory:
         wide, narrow = max(a, b), min(a, b)
         blocks = _pieces(wide, large) * _pieces(narrow, small)
         self.add("dsp", blocks * count)
+        self.path("product", 1.0)
         if blocks > 1:
+            self.path("product_parts", blocks - 1)
             self.add("product_parts", (blocks - 1) * (a + b) * count)
 
     def cast(
@@ -103,6 +112,7 @@ class Inventory:
                 kept += 1
         elif dropped > 0 and out.rounding != "floor":
             self.add("cast_round", (x + 1) * lanes)
+        self.path("cast", max(kept, 1))
         above = kept - out.width - (not out.is_signed) + 1
         may_be_negative = is_signed and not out.is_signed
         if out.overflow != "wrap" and (above > 1 or may_be_negative):
@@ -118,26 +128,35 @@ class Inventory:
         luts = banks * -(-width // self.fabric.ram_width) * self.fabric.ram_luts
         if is_sync and luts > BLOCK_COST * blocks_of(depth, width):
             self.add("bram", blocks_of(depth, width))
+            self.path("block", 1.0)
             return
+        self.path("banks", banks)
         self.add(f"{name}_luts", luts)
         self.add(f"{name}_mux", (banks - 1) * width)
         self.add(f"{name}_banks", banks - 1)
         if is_sync:
             self.registers(width)
 
-    def rom(self, words: Sequence[int], width: int, copies: int = 1) -> None:
-        """A table with a register behind it; `copies` read it, each at a place of its own."""
+    def rom(self, words: Sequence[int], width: int, copies: int = 1) -> float:
+        """A table with a register behind it; `copies` read it, each at a place of its own.
+
+        Returns the share of its bits that are neither constant nor equal to others.
+        """
         depth = len(words)
         if depth < 2:
-            return
+            return 0.0
         if is_block_rom(depth, width):
             self.add("bram", blocks_of(depth, width) * -(-copies // 2))
             self.add("rom_blocks")
-            return
-        leaves, muxes = table_luts(bit_columns(words, width), self.fabric.lut_inputs)
+            self.path("block", 1.0)
+            return 1.0
+        self.path("table", max(bits_for(depth) - self.fabric.lut_inputs, 0))
+        columns = bit_columns(words, width)
+        leaves, muxes = table_luts(columns, self.fabric.lut_inputs)
         self.add("rom_leaves", leaves * copies)
         self.add("rom_muxes", muxes * copies)
-        self.registers(width * copies)
+        self.registers(len(columns) * copies)
+        return len(columns) / width
 
 
 def _pieces(width: int, most: int) -> int:

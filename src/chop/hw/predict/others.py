@@ -61,14 +61,18 @@ def count_fork(inventory: Inventory, component: Fork) -> None:
 def count_fifo(inventory: Inventory, component: Fifo) -> None:
     """A memory between two counters; block RAM from 4096 bits on, as its RTL says."""
     depth, width = component.depth, component.stream.beat_width
-    for extra in (0, 0, 1):
-        inventory.counter(depth, extra=extra)
-    if depth > 32 and depth * width >= 4096:
-        inventory.ram(depth, width, is_sync=True, name="fifo")
+    is_block = depth > 32 and depth * width >= 4096
+    slots = depth - (depth > 1 and (is_block or component.has_head))
+    inventory.counter(slots)
+    inventory.counter(slots)
+    inventory.counter(depth, extra=1)
+    if slots < depth:
+        inventory.add("fifo_head", width)
+        inventory.registers(width)
+    inventory.ram(slots, width, is_sync=is_block, name="fifo")
+    if is_block:
         inventory.add("fifo_round", width)
         inventory.registers(width + 1)
-    else:
-        inventory.ram(depth, width, is_sync=False, name="fifo")
 
 
 def count_gearbox(inventory: Inventory, component: Gearbox) -> None:
@@ -79,6 +83,7 @@ def count_gearbox(inventory: Inventory, component: Gearbox) -> None:
     places = into + out + (0 if is_even else into)
     width = unit * component.stream.format.lane_width
     inventory.registers(places * width + bits_for(places + 1))
+    inventory.path("gear", places)
     inventory.add("gear_count", bits_for(places + 1))
     inventory.add("gear_shift", max(places - out, 0) * width)
     inventory.add("gear_choice", sum(min(into, k + 1) for k in range(places)) * width)
@@ -172,6 +177,7 @@ def count_binary(inventory: Inventory, component: Binary) -> None:
         inventory.registers(wide * lanes, by_multiplier=True)
     else:
         wide = exact.width
+        inventory.path("sum", wide)
         inventory.add("sum", (wide - abs(left.frac_width - right.frac_width)) * lanes)
         inventory.registers(wide * lanes)
         assert isinstance(component, Add), component.kind
@@ -234,6 +240,7 @@ def count_divide(
     raised = scaled + divisor.bit_length() + 1
     product = 2 * raised + divisor.bit_length() + 2
     inventory.add("dsp", component.cost().multipliers)
+    inventory.path("divide", raised)
     inventory.add("divide_products", component.cost().multipliers * 18)
     inventory.add("divide_raise", (divisor.bit_length() + 1) * lanes)
     inventory.add("divide_rest", divisor.bit_length() * lanes)
@@ -318,6 +325,7 @@ def count_norm(inventory: Inventory, component: Norm) -> None:
     place = (even - 1).bit_length()
     inventory.add(component.kind)
     inventory.add("norm_sum", (lanes + 1) * sums + (lanes + 1) * (2 * x + growth))
+    inventory.path("root", u)
     inventory.add("norm_root", u)
     inventory.add("norm_shift", even * place)
     inventory.multiplier(x, x, lanes)
@@ -350,6 +358,7 @@ def count_softmax(inventory: Inventory, component: Softmax) -> None:
     total = 16 + (size - 1).bit_length()
     place = (total - 1).bit_length()
     has_two = len(component.tables) == 2
+    inventory.path("maximum", lanes * width)
     inventory.add("softmax_max", (2 * lanes + 1) * width)
     inventory.add("softmax_far", lanes * min(width, 16))
     inventory.add("softmax_sum", (lanes + 1) * total)

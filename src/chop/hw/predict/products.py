@@ -25,8 +25,8 @@ def count_sources(inventory: Inventory, memories: Sequence[Memory]) -> None:
             count_source(inventory, memory)
 
 
-def count_source(inventory: Inventory, memory: Memory) -> None:
-    """One of them."""
+def count_source(inventory: Inventory, memory: Memory) -> float:
+    """One of them; the share of its bits that are registers."""
     depth = len(memory.words)
     inventory.add("sources")
     inventory.registers(1)
@@ -36,20 +36,22 @@ def count_source(inventory: Inventory, memory: Memory) -> None:
         inventory.counter(memory.repeats)
         inventory.add("bank_base", bits_for(depth))
         inventory.registers(bits_for(depth))
-    inventory.rom(memory.words, memory.width)
+    return inventory.rom(memory.words, memory.width)
 
 
 def count_dot_product(
-    inventory: Inventory, x: int, w: int, lanes: int, outputs: int, *, is_constant: bool = False
-) -> int:
-    """`fixed_dot_product` of signed numbers of `x` and `w` bits; the width of a sum."""
+    inventory: Inventory, x: int, w: int, lanes: int, outputs: int, *, told: float = 1.0
+) -> None:
+    """`fixed_dot_product` of signed numbers of `x` and `w` bits.
+
+    `told`: the share of the bits of weights that are registers; the others equal some of them.
+    """
     chain = min(lanes, 4)
     chains = -(-lanes // chain)
     width = x + w + (lanes - 1).bit_length()
     waits = sum(max(lane % chain, 1) for lane in range(lanes))
     inventory.registers(waits * x, by_multiplier=True)
-    if not is_constant:
-        inventory.registers(waits * w * outputs, by_multiplier=True)
+    inventory.registers(round(waits * w * outputs * told), by_multiplier=True)
     inventory.registers(lanes * (x + w) * outputs, by_multiplier=True)
     links = (lanes - chains) * outputs
     inventory.add("chain_sum", links * width)
@@ -58,7 +60,6 @@ def count_dot_product(
     inventory.add("tree_sum", nodes * width)
     inventory.registers(nodes * width)
     inventory.registers(3 * (1 + chain + (chains - 1).bit_length()))
-    return width
 
 
 def count_array(
@@ -73,8 +74,12 @@ def count_array(
     out: Fixed,
     bias: Fixed | None,
     constants: Sequence[int] = (),
+    told: float = 1.0,
 ) -> None:
-    """`fixed_linear` without its memories; `constants`: weights that never change."""
+    """`fixed_linear` without its memories.
+
+    `constants`: weights that never change. `told`: as of `count_dot_product`.
+    """
     in_folds, out_folds = folds
     in_lanes, out_lanes = lanes
     slots = 2 if out_folds == 1 or in_folds < 2 else in_folds
@@ -82,14 +87,14 @@ def count_array(
     inventory.ram(slots, beat, is_sync=False, name="slots")
     count_steps(inventory, slots, in_folds, out_folds)
     x_width, w_width = x.lane_width + (not x.is_signed), w.lane_width + (not w.is_signed)
-    is_constant = bool(constants)
-    count_dot_product(inventory, x_width, w_width, in_lanes, out_lanes, is_constant=is_constant)
-    if is_constant:
+    count_dot_product(inventory, x_width, w_width, in_lanes, out_lanes, told=told)
+    if constants:
         products = sum(len(signed_digits(c)) > 1 for c in constants)
         inventory.multiplier(x_width, w_width, products)
     else:
         inventory.multiplier(x_width, w_width, in_lanes * out_lanes)
     inventory.add("acc", out_lanes * acc_width)
+    inventory.path("sum", acc_width)
     inventory.registers(out_lanes * acc_width + 1)
     if bias is not None:
         inventory.add("bias", out_lanes * bias.width)
@@ -125,20 +130,23 @@ def count_linear(inventory: Inventory, layer: Linear) -> None:
         out=layer.format,
         bias=weights.bias_format if weights.bias is not None else None,
         constants=[int(c) for c in weights.weight.reshape(-1)] if is_fixed else (),
+        told=count_weights(inventory, layer),
     )
-    count_weights(inventory, layer)
 
 
-def count_weights(inventory: Inventory, layer: Linear) -> None:
-    """The memories of a layer; words are packed only where their bits matter."""
+def count_weights(inventory: Inventory, layer: Linear) -> float:
+    """The memories of a layer; words are packed only where their bits matter.
+
+    Returns the share of the bits of a word that are registers.
+    """
     weights, (in_folds, out_folds) = layer.weights, layer.folds
     depth = in_folds * out_folds
     width = layer.source.lanes * layer.lanes * weights.weight_format.width
-    if isinstance(layer, ExternalLinear) or not is_block_rom(depth, width):
-        count_sources(inventory, layer.memories())
-        return
-    count_source(inventory, Memory("weight", (0,) * depth, width))
     count_sources(inventory, weights.bias_memories(layer.lanes))
+    if isinstance(layer, ExternalLinear):
+        return 1.0
+    words = (0,) * depth if is_block_rom(depth, width) else layer.memories()[0].words
+    return count_source(inventory, Memory("weight", words, width))
 
 
 def count_window(inventory: Inventory, geometry: Geometry, width: int) -> None:
@@ -154,6 +162,7 @@ def count_window(inventory: Inventory, geometry: Geometry, width: int) -> None:
     for size in (geometry.beats, *kernel):
         inventory.counter(size, extra=1)
     inventory.add("windows")
+    inventory.path("window", place)
     inventory.add("window_place", place)
     inventory.add("window_offset", (offset - 1).bit_length() + 2)
     inventory.add("window_position", position)
@@ -241,9 +250,7 @@ def count_block_linear(inventory: Inventory, layer: BlockLinear) -> None:
 def count_block_matmul(inventory: Inventory, layer: BlockMatmul) -> None:
     """A tile buffer and a folded product of blocks."""
     in_folds = layer.folds[0]
-    count_tiles(
-        inventory, layer.right.beat_width, layer.columns, in_folds, layer.lanes, layer.rows
-    )
+    count_tiles(inventory, layer.right.beat_width, layer.columns, in_folds, layer.lanes, layer.rows)
     count_array(
         inventory,
         x=layer.left.format,
@@ -266,6 +273,7 @@ def count_shift_add(inventory: Inventory, layer: ShiftAdd) -> None:
         inventory.add("network_sum", spans[k].width - node.shift)
         inventory.add("network_minus", (spans[k].width - node.shift) * (node.sign < 0))
         inventory.add("network_nodes")
+        inventory.path("sum", spans[k].width * layer.adders_per_stage)
     for result in network.results:
         if result.node >= 0:
             inventory.add("network_out", layer.acc_width - result.shift)
