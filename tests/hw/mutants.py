@@ -200,9 +200,11 @@ ORDER = [
         "read_q == SLOT_WIDTH'(SLOTS - 1)",
         "1'b0",
     ),
-    Mutant("no beat goes round the memory", "fifo", "push && write_q == ahead", "1'b0"),
+    Mutant("no beat goes round the memory", "fifo", "store && write_q == ahead", "1'b0"),
+    Mutant("a beat overtakes those in the slots", "fifo", "has_more ? slot : data_in_0", "data_in_0"),
+    Mutant("a beat that finds no other waits", "fifo", "count_q == '0 || (pop", "(pop"),
     Mutant("the slot is not read ahead", "fifo", "slots[ahead]", "slots[read_q]"),
-    Mutant("a beat is repeated", "fifo", "pop", "1'b0", "if (pop) read_q"),
+    Mutant("a beat is repeated", "fifo", "fetch", "1'b0", "if (fetch) read_q"),
     Mutant("the queue is written past its end", "fifo", "write_q == LAST_SLOT", "1'b0"),
     Mutant(
         "the queue turns one slot early",

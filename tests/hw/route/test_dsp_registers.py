@@ -88,3 +88,18 @@ def test_a_product_that_something_else_reads_keeps_its_flip_flops(port):
     bit = circuit.cells["m"]["connections"][port]
     circuit.module["ports"]["seen"] = {"bits": bit}
     assert circuit.pack() == {"INPUTA", "INPUTB"} and circuit.flip_flops() == 4
+
+
+def test_an_operand_alone_stays_outside():  # nextpnr would time both as if they had no register
+    circuit = Circuit()
+    circuit.cells["b0"]["connections"]["LSR"] = [OTHER]
+    assert circuit.pack() == {"OUTPUT"} and circuit.flip_flops() == 4
+
+
+def test_a_constant_is_registered_with_the_other_operand():
+    circuit = Circuit()
+    for k in range(18):
+        circuit.cells["m"]["connections"][f"B{k}"] = ["1" if k == 1 else "0"]
+    assert circuit.pack() == {"INPUTA", "INPUTB", "OUTPUT"} and circuit.flip_flops() == 0
+    pins = circuit.cells["m"]["connections"]
+    assert (pins["B0"], pins["B1"]) == (["0"], ["1"]) and pins["CE0"] == [ENABLE]

@@ -76,6 +76,8 @@ def run(config: EmitConfig, session: Session) -> dict[str, Any]:
         f"{len(told['files'])} files: a tensor every {told['cycles']} cycles, "
         f"{told['multipliers']} multipliers"
     )
+    if "predicted" in told:
+        session.console.say(told["predicted"])
     session.console.say(f"next: mase simulate {config.out}")
     return {**given.facts, **told}
 

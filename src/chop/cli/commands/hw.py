@@ -10,6 +10,7 @@ from chop.actions.hardware import HardwareBuild, build_hardware
 from chop.cli.commands.emit import HARDWARE, EmitConfig, load_emitted, test_inputs
 from chop.cli.names import names
 from chop.cli.session import Session
+from chop.hw.predict import predict
 from chop.hw.report import tensors_per_second
 from chop.hw.route.flow import RouteOptions, records
 
@@ -43,7 +44,8 @@ def run(config: HwConfig, session: Session) -> dict[str, Any]:
         )
     told = describe_routed(built)
     session.console.say(f"{built.verdict}")
-    session.console.say(f"{built.routed}")
+    session.console.say(told["predicted"])
+    session.console.say(f"routed: {built.routed}")
     session.console.say(f"{told['tensors_per_second']:,.0f} tensors per second")
     session.console.say(f"slowest path: {' -> '.join(told['path_stages'])}")
     session.console.say(f"bitstream: {config.out / told['bitstream']}")
@@ -55,9 +57,11 @@ def describe_routed(built: HardwareBuild) -> dict[str, Any]:
     """What was reached on the part, in plain data."""
     routed = built.routed
     assert routed is not None, "a device was given"
-    pace = built.lowered.design.cycles()
+    design = built.lowered.design
+    pace = design.cycles()
     return {
         **records(routed),
+        "predicted": str(predict(design, routed.part)),
         "interval": pace,
         "tensors_per_second": tensors_per_second(routed.mhz, pace),
         "path_stages": list(dict.fromkeys(step.stage for step in routed.path)),

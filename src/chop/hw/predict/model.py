@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from chop.errors import HardwareError
 from chop.hw.component import Component
 from chop.hw.design import Design
+from chop.hw.predict.count import inventory_of
 from chop.hw.route.parts import PARTS, get_part
 from chop.registry import suggest
 
 FAMILIES = ("ecp5", "xc7")
 """Device families that there are models of."""
 KINDS = ("lut", "ff", "dsp", "bram")
+COEFFICIENTS = Path(__file__).parent / "coefficients.json"
+"""Written by bench/area_models.py."""
+ANY = "*"
+"""Stands for the kinds that have no coefficients of their own."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,8 @@ class Prediction:
 def predict(design: Design, family: str = "ecp5") -> Prediction:
     """What `design` will take on a device family, or on the family of a part.
 
+    LUTs are those of logic, carry chains and LUT memories together. The clock is that of ECP5.
+
     >>> from chop.hw.components import Relu
     >>> from chop.hw.design import Builder
     >>> from chop.hw.golden import Fixed
@@ -70,10 +81,18 @@ def predict(design: Design, family: str = "ecp5") -> Prediction:
     'predicted'
     """
     known = family_of(family)
-    rows = tuple(_stage(stage.name, stage.component, known) for stage in design.stages)
-    totals = {kind: sum(getattr(row, kind) for row in rows) for kind in KINDS}
-    mhz = min((row.mhz for row in rows), default=200.0)
-    return Prediction(known, **totals, mhz=mhz, stages=rows)
+    rows = tuple(predict_stage(stage.name, stage.component, known) for stage in design.stages)
+    whole = coefficients()[known]["whole"]
+    totals = {
+        kind: round(whole.get(kind, 1.0) * sum(getattr(row, kind) for row in rows))
+        for kind in KINDS
+    }
+    mhz = min((row.mhz for row in rows), default=FASTEST)
+    return Prediction(known, **totals, mhz=round(mhz * whole.get("mhz", 1.0), 1), stages=rows)
+
+
+FASTEST = 250.0
+"""MHz of nothing."""
 
 
 def family_of(name: str) -> str:
@@ -86,12 +105,32 @@ def family_of(name: str) -> str:
     raise HardwareError(f"predict: unknown family or part '{name}'. {suggest(name, FAMILIES)}")
 
 
-def _stage(name: str, component: Component, family: str) -> StagePrediction:
-    """A crude rule, from what the component itself counts."""
-    cost = component.cost()
-    bits = [memory.bits for memory in component.memories()]
-    bram = sum(-(-each // 16384) for each in bits if each > 4096)
-    lut = 20 + cost.register_bits + sum(each // 32 for each in bits if each <= 4096)
+@functools.cache
+def coefficients() -> dict[str, Any]:
+    """Of all models: by family, what is predicted, and the component's kind."""
+    found: dict[str, Any] = json.loads(COEFFICIENTS.read_text())
+    return found
+
+
+def predict_stage(name: str, component: Component, family: str) -> StagePrediction:
+    """One component alone."""
+    inventory = inventory_of(component, family)
+    models, amounts = coefficients()[family], inventory.amounts
+    nanoseconds = weigh(models["ns"], component.kind, inventory.longest)
     return StagePrediction(
-        name, component.kind, lut, cost.register_bits + 10, cost.multipliers, bram, 110.0
+        name,
+        component.kind,
+        round(weigh(models["lut"], component.kind, amounts)),
+        round(weigh(models["ff"], component.kind, amounts)),
+        round(amounts.get("dsp", 0.0)),
+        round(amounts.get("bram", 0.0)),
+        round(1000 / max(nanoseconds, 1000 / FASTEST), 1),
     )
+
+
+def weigh(
+    model: Mapping[str, Mapping[str, float]], kind: str, amounts: Mapping[str, float]
+) -> float:
+    """Amounts, each times the coefficient that it has for a kind of component."""
+    weights = model.get(kind) or model[ANY]
+    return sum(weights.get(name, 0.0) * amount for name, amount in amounts.items())

@@ -36,6 +36,7 @@ STREAMS = (
         {"DEPTH": 3},
         edits=(Edit("fifo", "DEPTH > 32 && DEPTH * DATA_WIDTH >= 4096", "1'b1"),),  # block RAM
     ),
+    *(Proof("fifo", {"DEPTH": depth, "HAS_HEAD": 1}) for depth in (2, 3)),
     Proof("stream_fork"),
     Proof("stream_fork", {"BRANCHES": 3, "WIDTH": 1}),
     Proof("stream_join"),

@@ -1,8 +1,8 @@
 """Moves flip-flops into the multipliers of ECP5, which have registers that Yosys leaves unused.
 
-A multiplier `MULT18X18D` can register either operand and its product. Where all bits of an operand
+A multiplier `MULT18X18D` can register its operands and its product. Where all bits of each operand
 come from flip-flops that share clock and enable and are never reset, the multiplier takes what they
-take; where all bits of a product go to such flip-flops and nowhere else, it gives what they give.
+take (an operand that is a constant is registered with the other); where all bits of a product go to such flip-flops and nowhere else, it gives what they give.
 The netlist keeps its function, cycle by cycle, and loses the flip-flops that nothing reads.
 """
 
@@ -16,6 +16,7 @@ MULTIPLIER, FLIP_FLOP = "MULT18X18D", "TRELLIS_FF"
 OPERAND_BITS, PRODUCT_BITS = 18, 36
 ENABLES = 4
 """Enable signals that a multiplier may tell apart."""
+CONSTANTS = ("0", "1", "x")
 
 Bit = int | str
 """A net by its number, or a constant."""
@@ -62,8 +63,7 @@ class _Packer:
     def pack(self, name: str, cell: Cell) -> None:
         """Give a multiplier the registers that lie around it."""
         enables: list[Bit] = []
-        packed = self._pack_operand(name, cell, "A", enables)
-        packed = self._pack_operand(name, cell, "B", enables) or packed
+        packed = self._pack_operands(name, cell, enables)
         packed = self._pack_product(name, cell, enables) or packed
         if not packed:
             return
@@ -78,22 +78,33 @@ class _Packer:
         cell["port_directions"][port] = "input"
         self.readers[bit].add((name, port))
 
-    def _pack_operand(self, name: str, cell: Cell, operand: str, enables: list[Bit]) -> Bit:
-        """The clock of the register that an operand got; "" for none."""
+    def _pack_operands(self, name: str, cell: Cell, enables: list[Bit]) -> Bit:
+        """The clock of the registers that the operands got; "" for none.
+
+        Both or neither: nextpnr times a multiplier with one of them as if it had none.
+        """
+        found = {operand: self._registers(cell, operand) for operand in "AB"}
+        controls = {o: _shared_control(list(r.values())) for o, r in found.items() if r}
+        if None in found.values() or None in controls.values() or not controls:
+            return ""
+        for operand, registers in found.items():
+            control = controls.get(operand) or next(iter(controls.values()))  # of a constant
+            assert registers is not None and control is not None, "looked at above"
+            if not _note(cell, f"INPUT{operand}", control, enables):
+                return ""
+            for port, register in registers.items():
+                self.readers[cell["connections"][port][0]].discard((name, port))
+                self._connect(name, cell, port, register["connections"]["DI"][0])
+        return control.clock
+
+    def _registers(self, cell: Cell, operand: str) -> dict[str, Cell] | None:
+        """By port, the flip-flop before each bit that is no constant; None unless all have one."""
         ports = [f"{operand}{k}" for k in range(OPERAND_BITS)]
         bits = {port: cell["connections"][port][0] for port in ports}
-        variable = {bit for bit in bits.values() if bit not in ("0", "x")}
-        if not variable <= self.flip_flops.keys() or not variable:
-            return ""
-        registers = {bit: self.cells[self.flip_flops[bit]] for bit in variable}
-        shared = _shared_control(list(registers.values()))
-        if shared is None or not _note(cell, f"INPUT{operand}", shared, enables):
-            return ""
-        for port, bit in bits.items():
-            if bit in registers:
-                self.readers[bit].discard((name, port))
-                self._connect(name, cell, port, registers[bit]["connections"]["DI"][0])
-        return shared.clock
+        variable = {port: bit for port, bit in bits.items() if bit not in CONSTANTS}
+        if not set(variable.values()) <= self.flip_flops.keys():
+            return None
+        return {port: self.cells[self.flip_flops[bit]] for port, bit in variable.items()}
 
     def _pack_product(self, name: str, cell: Cell, enables: list[Bit]) -> Bit:
         """The clock of the register that the product got; "" for none."""

@@ -3,7 +3,8 @@
 
 module prove_fifo #(
     parameter int WIDTH = 2,
-    parameter int DEPTH = 3
+    parameter int DEPTH = 3,
+    parameter bit HAS_HEAD = 1'b0
 ) (
     input  wire logic clk,
     input  wire logic rst,
@@ -16,7 +17,7 @@ module prove_fifo #(
   logic data_in_0_ready, data_out_0_valid;
   logic [WIDTH-1:0] data_out_0;
 
-  fifo #(.DATA_WIDTH(WIDTH), .DEPTH(DEPTH)) dut (.*);
+  fifo #(.DATA_WIDTH(WIDTH), .DEPTH(DEPTH), .HAS_HEAD(HAS_HEAD)) dut (.*);
 
   logic [$bits(data_out_0)-1:0] head;
 

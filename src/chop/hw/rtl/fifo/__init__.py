@@ -17,10 +17,13 @@ class Fifo(Mover):
     """Queue of `depth` beats."""
 
     depth: int = 4
+    has_head: bool = False
+    """Whether the oldest beat is a register also where the queue is small."""
     module = "fifo"
 
     def parameters(self) -> Mapping[str, Parameter]:
-        return {"DATA_WIDTH": self.stream.beat_width, "DEPTH": self.depth}
+        sizes = {"DATA_WIDTH": self.stream.beat_width, "DEPTH": self.depth}
+        return sizes | ({"HAS_HEAD": True} if self.has_head else {})
 
     def twins(self) -> list[Twin]:
         return [Queue(self.depth)]
@@ -34,5 +37,7 @@ class Fifo(Mover):
             cls(stream(12), 2),
             cls(stream(12, lanes=3), 5),
             cls(stream(6, number=NARROW), 8),
+            cls(stream(12), 2, has_head=True),
+            cls(stream(12, lanes=3), 5, has_head=True),
             cls(stream(96, lanes=2, number=Fixed(60, 4)), 37),  # block RAM
         ]

@@ -78,7 +78,7 @@ class Pool(Windowed):
         """Pixels of a window."""
         return self.kernel[0] * self.kernel[1]
 
-    latency: ClassVar[int] = 0
+    latency: ClassVar[int] = 1
     """Cycles from the last pixel of a window to the output's register."""
 
     @abstractmethod

@@ -190,8 +190,13 @@ module fixed_pool #(
 
   if (IS_MAXIMUM) begin : g_as_it_is
     wire logic unused_ok = &{1'b0, counted};
-    assign result       = reduced;
-    assign result_valid = window_valid && is_last;
+    always_ff @(posedge clk) begin
+      if (window_ready) begin
+        result       <= reduced;
+        result_valid <= window_valid && is_last;
+      end
+      if (rst) result_valid <= 1'b0;
+    end
   end else begin : g_divided
     logic [1:0] valid_q;
     assign result_valid = valid_q[1];

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+
+import numpy as np
 
 from chop.errors import ConfigError
 from chop.hw import golden
@@ -104,7 +106,8 @@ class ShiftAdd(Component):
     @cached_property
     def network(self) -> Network:
         """The additions."""
-        return build(self.weights.weight)
+        weight = self.weights.weight
+        return _network(weight.tobytes(), weight.shape)
 
     @cached_property
     def timing(self) -> Timing:
@@ -209,6 +212,12 @@ class ShiftAdd(Component):
             _sample(2, 3, w=BIT, b=None, y=Fixed(12, 4, is_signed=False)),
             _sample(4, 2, step=1, x=Fixed(16, 8), w=Fixed(16, 12), y=Fixed(16, 6)),
         ]
+
+
+@lru_cache(maxsize=64)
+def _network(codes: bytes, shape: tuple[int, int]) -> Network:
+    """The additions of a matrix, found once: a search makes its layer again and again."""
+    return build(np.frombuffer(codes, np.int64).reshape(shape))
 
 
 def _fields(*values: tuple[int, int]) -> int:

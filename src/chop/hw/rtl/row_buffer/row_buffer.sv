@@ -36,6 +36,7 @@ module row_buffer #(
   localparam int LEVEL_WIDTH = $clog2(SLOTS + 1);
   localparam int BEAT_WIDTH = BEATS > 1 ? $clog2(BEATS) : 1;
 
+  (* no_rw_check *)  // what is read has been written before, and its slot is not free
   logic [DATA_WIDTH-1:0] beats_q[SLOTS];
   logic [SCALAR_WIDTH-1:0] scalars_q[2];
   logic [SLOT_WIDTH-1:0] write_q, read_q;

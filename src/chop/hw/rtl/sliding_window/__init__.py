@@ -25,6 +25,8 @@ from chop.hw.stream import Stream
 from chop.hw.twin import Twin
 
 Pair = tuple[int, int]
+READ_LATENCY = 2
+"""Registers behind the address of a window's beat: the memory's and one more."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def _window_process(geometry: Geometry) -> Process:
     for line, beat, freed in _window_schedule(geometry):
         here = line * row + beat + 1 if line >= 0 else 1  # padding, once the image has begun
         phases.append(Phase(needs={0: max(here, freed * row)}, frees={0: freed * row}, gives=(0,)))
-    return Process(phases, slots=(geometry.lines * row,), latency=1)
+    return Process(phases, slots=(geometry.lines * row,), latency=READ_LATENCY)
 
 
 def _window_schedule(g: Geometry) -> list[tuple[int, int, int]]:

@@ -1,6 +1,6 @@
 // Line buffer: turns an image stream (row, column, channel) into the windows of a convolution or
 // pooling, one window per output pixel, each streamed by kernel row, kernel column, channel.
-// Latency 2 cycles after the last pixel of a window has come, throughput 1 beat per cycle.
+// Latency 3 cycles after the last pixel of a window has come, throughput 1 beat per cycle.
 `default_nettype none
 
 module sliding_window #(
@@ -107,6 +107,7 @@ module sliding_window #(
     if (at == POSITION_WIDTH'(LAST_TOP)) freed_at = LEVEL_WIDTH'(LAST_FREED * ROW_BEATS);
   endfunction
 
+  (* no_rw_check *)  // what is read has been written before, and its slot is not free
   logic [DATA_WIDTH-1:0] lines_q[SLOTS];
 
   // Write side: `level_q` beats are kept.
@@ -118,9 +119,9 @@ module sliding_window #(
   // window of its row and of its image begin; as places in the ring, and as offsets from the
   // first beat kept. All are counted: nothing is multiplied.
   place_t place_q, line_place_q, window_place_q, band_place_q, first_place_q;
-  place_t next_line_place, next_window_place, next_band_place, next_first_place;
+  place_t line_place, window_place, next_band_place, next_first_place;
   offset_t offset_q, line_offset_q, window_offset_q, band_offset_q;
-  offset_t next_line_offset, next_window_offset, next_band_offset;
+  offset_t line_offset, window_offset, next_band_offset;
   position_t row_q, column_q, top_q, left_q, next_top, next_left;
   logic [CHANNEL_WIDTH-1:0] channel_q;
   logic [COLUMN_WIDTH-1:0] kernel_column_q;
@@ -154,14 +155,19 @@ module sliding_window #(
       : left_q + POSITION_WIDTH'(STRIDE_DIM_0);
   assign next_top = last_top ? -POSITION_WIDTH'(PADDING_DIM_1)
       : top_q + POSITION_WIDTH'(STRIDE_DIM_1);
-  assign next_line_place   = further(line_place_q, ROW_BEATS);
-  assign next_window_place = further(window_place_q, STRIDE_DIM_0 * BEATS % SLOTS);
-  assign next_first_place  = further(first_place_q, ROWS * ROW_BEATS % SLOTS);
-  assign next_band_place   = last_top ? next_first_place
+  // Where the next row of a window begins, which may be that of another window, and where the next
+  // window begins, which may be in another row.
+  assign line_place    = last_kernel_row ? window_place : further(line_place_q, ROW_BEATS);
+  assign line_offset   = last_kernel_row ? window_offset
+      : line_offset_q + OFFSET_WIDTH'(ROW_BEATS);
+  assign window_place  = last_left ? next_band_place
+      : further(window_place_q, STRIDE_DIM_0 * BEATS % SLOTS);
+  assign window_offset = last_left ? next_band_offset
+      : window_offset_q + OFFSET_WIDTH'(STRIDE_DIM_0 * BEATS);
+  assign next_first_place = further(first_place_q, ROWS * ROW_BEATS % SLOTS);
+  assign next_band_place  = last_top ? next_first_place
       : further(band_place_q, STRIDE_DIM_1 * ROW_BEATS);
-  assign next_line_offset   = line_offset_q + OFFSET_WIDTH'(ROW_BEATS);
-  assign next_window_offset = window_offset_q + OFFSET_WIDTH'(STRIDE_DIM_0 * BEATS);
-  assign next_band_offset   = last_top ? OFFSET_WIDTH'(FIRST_OFFSET)
+  assign next_band_offset = last_top ? OFFSET_WIDTH'(FIRST_OFFSET)
       : next_top < 0 ? band_offset_q + OFFSET_WIDTH'(STRIDE_DIM_1 * ROW_BEATS)
       : -OFFSET_WIDTH'(PADDING_DIM_0 * BEATS);
 
@@ -174,47 +180,33 @@ module sliding_window #(
       write_q          <= write_q == PLACE_WIDTH'(SLOTS - 1) ? '0 : write_q + 1'b1;
     end
     level_q <= issue && ends_window_row ? level_less : level_more;
+    // `issue` comes late in a cycle: it only enables, and what comes next is chosen without it.
     if (issue) begin
       channel_q <= last_channel ? '0 : channel_q + 1'b1;
-      place_q   <= further(place_q, 1);
-      offset_q  <= offset_q + 1'b1;
-      if (last_channel) begin
-        kernel_column_q <= last_kernel_column ? '0 : kernel_column_q + 1'b1;
-        column_q        <= column_q + 1'b1;
-      end
+      place_q   <= ends_kernel_row ? line_place : further(place_q, 1);
+      offset_q  <= ends_kernel_row ? line_offset : offset_q + 1'b1;
+    end
+    if (issue && last_channel) begin
+      kernel_column_q <= last_kernel_column ? '0 : kernel_column_q + 1'b1;
+      column_q        <= !last_kernel_column ? column_q + 1'b1
+          : last_kernel_row ? next_left : left_q;
     end
     if (issue && ends_kernel_row) begin
       kernel_row_q  <= last_kernel_row ? '0 : kernel_row_q + 1'b1;
-      row_q         <= row_q + 1'b1;
-      column_q      <= left_q;
-      place_q       <= next_line_place;
-      line_place_q  <= next_line_place;
-      offset_q      <= next_line_offset;
-      line_offset_q <= next_line_offset;
+      row_q         <= !last_kernel_row ? row_q + 1'b1 : last_left ? next_top : top_q;
+      line_place_q  <= line_place;
+      line_offset_q <= line_offset;
     end
     if (issue && ends_window) begin
-      row_q           <= top_q;
-      column_q        <= next_left;
       left_q          <= next_left;
-      place_q         <= next_window_place;
-      line_place_q    <= next_window_place;
-      window_place_q  <= next_window_place;
-      offset_q        <= next_window_offset;
-      line_offset_q   <= next_window_offset;
-      window_offset_q <= next_window_offset;
+      window_place_q  <= window_place;
+      window_offset_q <= window_offset;
     end
     if (issue && ends_window_row) begin
-      row_q           <= next_top;
-      top_q           <= next_top;
-      freed_q         <= freed_at(next_top);
-      place_q         <= next_band_place;
-      line_place_q    <= next_band_place;
-      window_place_q  <= next_band_place;
-      band_place_q    <= next_band_place;
-      offset_q        <= next_band_offset;
-      line_offset_q   <= next_band_offset;
-      window_offset_q <= next_band_offset;
-      band_offset_q   <= next_band_offset;
+      top_q         <= next_top;
+      freed_q       <= freed_at(next_top);
+      band_place_q  <= next_band_place;
+      band_offset_q <= next_band_offset;
       if (last_top) first_place_q <= next_first_place;
     end
     if (rst) begin
@@ -240,16 +232,22 @@ module sliding_window #(
     end
   end
 
-  logic [DATA_WIDTH-1:0] read_q;
-  logic read_valid_q, read_pad_q;
+  // A register behind the memory, which gives its word late in a cycle.
+  logic [DATA_WIDTH-1:0] read_q, beat_q;
+  logic read_valid_q, read_pad_q, beat_valid_q;
 
   always_ff @(posedge clk) begin
     if (enable) begin
       read_q       <= lines_q[place_q];
       read_pad_q   <= is_pad;
       read_valid_q <= issue;
+      beat_q       <= read_pad_q ? PAD : read_q;
+      beat_valid_q <= read_valid_q;
     end
-    if (rst) read_valid_q <= 1'b0;
+    if (rst) begin
+      read_valid_q <= 1'b0;
+      beat_valid_q <= 1'b0;
+    end
   end
 
   skid_buffer #(
@@ -257,8 +255,8 @@ module sliding_window #(
   ) u_skid_buffer (
       .clk             (clk),
       .rst             (rst),
-      .data_in_0       (read_pad_q ? PAD : read_q),
-      .data_in_0_valid (read_valid_q),
+      .data_in_0       (beat_q),
+      .data_in_0_valid (beat_valid_q),
       .data_in_0_ready (enable),
       .data_out_0      (data_out_0),
       .data_out_0_valid(data_out_0_valid),

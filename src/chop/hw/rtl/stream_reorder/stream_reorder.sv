@@ -5,7 +5,7 @@
 //
 // Both tensors lie in block RAM. Where whole beats move, a word is a beat. Else there is one bank
 // for each lane, and the files say for every beat which bank takes and gives which lane: no bank is
-// wanted twice in a beat.
+// wanted twice in a beat. What is read is never what is written: one half is full, the other loads.
 `default_nettype none
 
 module stream_reorder #(
@@ -98,7 +98,7 @@ module stream_reorder #(
   end
 
   if (MOVES_BEATS) begin : g_beats
-    logic [LANES*WIDTH-1:0] beats[2**(ADDRESS_WIDTH+1)];
+    (* no_rw_check *) logic [LANES*WIDTH-1:0] beats[2**(ADDRESS_WIDTH+1)];
     always_ff @(posedge clk) begin
       if (push) beats[{write_half_q, write_q}] <= data_in_0;
       if (enable) beat <= beats[{read_half_q, order_q}];
@@ -117,7 +117,7 @@ module stream_reorder #(
 
     for (genvar bank = 0; bank < LANES; bank++) begin : g_bank
       localparam int AT = LANES * BANK_WIDTH + bank * ADDRESS_WIDTH;
-      logic [WIDTH-1:0] elements[2**(ADDRESS_WIDTH+1)];
+      (* no_rw_check *) logic [WIDTH-1:0] elements[2**(ADDRESS_WIDTH+1)];
       logic [WIDTH-1:0] element;
       assign element = data_in_0[32'(lanes_q[bank*BANK_WIDTH+:BANK_WIDTH])*WIDTH+:WIDTH];
       always_ff @(posedge clk) begin

@@ -103,7 +103,8 @@ module tile_buffer #(
   end
 
   for (genvar bank = 0; bank < GROUP; bank++) begin : g_bank
-    logic [DATA_WIDTH-1:0] tiles[2**(TILE_WIDTH+1)];
+    // What is read is never what is written: one half is full, the other loads.
+    (* no_rw_check *) logic [DATA_WIDTH-1:0] tiles[2**(TILE_WIDTH+1)];
     always_ff @(posedge clk) begin
       if (push && bank_q == BANK_WIDTH'(bank)) tiles[{write_half_q, write_q}] <= data_in_0;
       if (enable) data_out_0[bank*DATA_WIDTH+:DATA_WIDTH] <= tiles[{read_half_q, read_q}];

@@ -12,9 +12,10 @@ from chop.hw.attached import attach_design
 from chop.hw.component import Component
 from chop.hw.components import ShiftAdd
 from chop.hw.emit import used_components
-from chop.hw.explore import Folding, for_budget, for_target
+from chop.hw.explore import Folding, Wish, best, for_budget, for_target
 from chop.hw.lower import Lowered, Parallelism, lower
 from chop.hw.lower.storage import MEMORY, Storage
+from chop.hw.predict import predict
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import HardwareMeta, mase_meta
 from chop.passes.base import PassResult, graph_pass
@@ -27,7 +28,10 @@ class AddHardwareMetadataArgs:
     `max_parallelism`: the most elements per beat, for the last dimension (a list gives one number
     per dimension, DIM_0 first; streams are parallel in DIM_0). `parallelism`: input and output
     lanes of nodes, by hand. `target_interval`: choose them instead: the cheapest design with so
-    many cycles between tensors. `max_multipliers`: or the fastest with so many multipliers.
+    many cycles between tensors. `max_multipliers`: or the fastest with so many multipliers. `fit`:
+    or the best for a part, by predicted LUTs, flip-flops, DSPs, memories and clock; `goal`: the
+    most frames per second ("fps"), the fewest LUTs ("lut") or the least energy of a frame
+    ("energy"); `least_fps`: frames per second that are kept.
     `weights`: "memory" of the design, or "external": linear layers and convolutions have a port
     each by which the outside streams their weights. `node_weights`: the same for nodes, by hand.
     `share_layers`: repeated layers are one block, and so many tensors go through it together; 0:
@@ -41,6 +45,9 @@ class AddHardwareMetadataArgs:
     parallelism: dict[str, tuple[int, int]] = field(default_factory=dict)
     target_interval: int | None = None
     max_multipliers: int | None = None
+    fit: str | None = None
+    goal: str = "fps"
+    least_fps: float = 0.0
     weights: str = MEMORY
     node_weights: dict[str, str] = field(default_factory=dict)
     share_layers: int = 0
@@ -48,8 +55,12 @@ class AddHardwareMetadataArgs:
     adders_per_stage: int = 2
 
     def __post_init__(self) -> None:
-        if self.target_interval is not None and self.max_multipliers is not None:
-            raise ConfigError("target_interval and max_multipliers exclude each other; set one.")
+        given = (self.target_interval, self.max_multipliers, self.fit)
+        if sum(each is not None for each in given) > 1:
+            raise ConfigError(
+                "target_interval, max_multipliers and fit exclude each other; set one."
+            )
+        Wish(self.goal, self.least_fps)
         if self.adders_per_stage < 1:
             raise ConfigError(f"adders_per_stage must be 1 or more, got {self.adders_per_stage}.")
         if not self.max_parallelism or self.most < 1:
@@ -79,7 +90,7 @@ def add_hardware_metadata_analysis_pass(
     Needs number formats in fixed point: those of the inputs and parameters, and of every result
     that is no binary fraction. Nodes that are wiring only are `is_implicit`. The design itself,
     with its FIFOs, stays with the graph for the emit passes. Says in `info` the folding bound in
-    cycles and the multipliers.
+    cycles and the multipliers, and with `fit` what is predicted of the part.
     """
     lanes, share_layers = _parallelism(graph, args)
     lowered = lower(graph, lanes, weights=args.places, share_layers=share_layers)
@@ -88,11 +99,16 @@ def add_hardware_metadata_analysis_pass(
         _note_loop(lowered, node)
     attach_design(graph, lowered)
     design = lowered.design
-    return graph, {"cycles": design.cycles(), "multipliers": design.cost().multipliers}
+    told: dict[str, Any] = {"cycles": design.cycles(), "multipliers": design.cost().multipliers}
+    if args.fit is not None:
+        told |= {"predicted": str(predict(design, args.fit))}
+    return graph, told
 
 
 def _parallelism(graph: MaseGraph, args: AddHardwareMetadataArgs) -> tuple[Parallelism, int]:
     """Lanes, and how many tensors go together through a block that layers share; 0: none does."""
+    if args.fit is not None:
+        return _fitted(graph, args, args.fit)
     shares = bool(args.share_layers)
     chosen: Folding | None = None
     if args.target_interval is not None:
@@ -103,6 +119,17 @@ def _parallelism(graph: MaseGraph, args: AddHardwareMetadataArgs) -> tuple[Paral
     lanes = {**(chosen.lanes if chosen else {}), **args.parallelism}
     products = Parallelism(most, lanes, args.multiplier, args.adders_per_stage)
     return products, args.share_layers or int(chosen.share_layers if chosen else 0)
+
+
+def _fitted(graph: MaseGraph, args: AddHardwareMetadataArgs, part: str) -> tuple[Parallelism, int]:
+    """What is best for a part; what is given by hand stays."""
+    ways = (args.multiplier["*"],) if "*" in args.multiplier else Wish().multipliers
+    wish = Wish(args.goal, args.least_fps, ways, True if args.share_layers else None)
+    choice = best(graph, part, wish)
+    lanes = {**(choice.parallelism.by_node or {}), **args.parallelism}
+    how = {**choice.parallelism.multiplier, **args.multiplier}
+    products = Parallelism(1, lanes, how, args.adders_per_stage)
+    return products, args.share_layers or int(choice.share_layers)
 
 
 def _describe(lowered: Lowered, node: fx.Node, args: AddHardwareMetadataArgs) -> HardwareMeta:
@@ -140,7 +167,10 @@ def _note_loop(lowered: Lowered, node: fx.Node) -> None:
 
 
 def _cost(component: Component) -> dict[str, int]:
-    told = {"cycles": component.cycles(), "multipliers": component.cost().multipliers}
+    told: dict[str, Any] = {
+        "cycles": component.cycles(),
+        "multipliers": component.cost().multipliers,
+    }
     if isinstance(component, ShiftAdd):
         told |= {"adders_per_stage": component.adders_per_stage}
     return told

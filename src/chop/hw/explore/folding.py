@@ -33,7 +33,7 @@ class Folding:
 
 def for_target(graph: MaseGraph, cycles: int, *, share_layers: bool = False) -> Folding:
     """The cheapest parallelism with at most `cycles` cycles between tensors."""
-    return _Explorer(graph, share_layers).for_target(cycles)
+    return FoldingExplorer(graph, share_layers).for_target(cycles)
 
 
 def for_budget(graph: MaseGraph, multipliers: int, *, share_layers: bool = False) -> Folding:
@@ -41,14 +41,14 @@ def for_budget(graph: MaseGraph, multipliers: int, *, share_layers: bool = False
 
     Where they are too few for one lane everywhere, repeated layers become one block.
     """
-    apart = _Explorer(graph, share_layers)
+    apart = FoldingExplorer(graph, share_layers)
     least = apart.slowest.multipliers
     if least <= multipliers:
         return apart.for_budget(multipliers)
     told = f"{multipliers} multipliers are not enough; one lane everywhere needs {least}"
     if not share_layers:
         try:
-            shared = _Explorer(graph, True)
+            shared = FoldingExplorer(graph, True)
         except HardwareError as error:
             raise HardwareError(f"parallelism: {told}. In one block: {error}") from error
         if shared.slowest.multipliers <= multipliers:
@@ -57,7 +57,7 @@ def for_budget(graph: MaseGraph, multipliers: int, *, share_layers: bool = False
     raise HardwareError(f"parallelism: {told}.")
 
 
-class _Explorer:
+class FoldingExplorer:
     """Foldings of one graph; what one lane everywhere gives is found once."""
 
     def __init__(self, graph: MaseGraph, share_layers: bool) -> None:
@@ -71,10 +71,10 @@ class _Explorer:
         least_out = dict.fromkeys(self.layers, 1)
         while True:
             lanes = {
-                name: _cheapest(name, component, cycles // self._passes(name), least_out[name])
+                name: _cheapest(name, component, cycles // self.passes(name), least_out[name])
                 for name, component in self.layers.items()
             }
-            lanes |= self._input_lanes(lanes, cycles)
+            lanes |= self.input_lanes(lanes, cycles)
             lowered = self._lower(lanes)
             slow = _slow_stage(lowered.design, cycles)
             if slow is None:
@@ -86,7 +86,7 @@ class _Explorer:
 
     def for_budget(self, multipliers: int) -> Folding:
         """The fastest with at most so many multipliers: fewer cycles never cost fewer of them."""
-        best, targets = self.slowest, self._targets()
+        best, targets = self.slowest, self.targets()
         low, high = -1, len(targets) - 1  # the last target is what one lane everywhere takes
         while high - low > 1:
             middle = (low + high) // 2
@@ -101,12 +101,12 @@ class _Explorer:
                 low = middle
         return best
 
-    def _targets(self) -> list[int]:
+    def targets(self) -> list[int]:
         """All cycles that a stage may take, in rising order: folds by divisors of its channels."""
         found = {self.slowest.cycles}
         for name, component in self.layers.items():
-            inputs, outputs = _channels(component)
-            whole = component.products() * self._passes(name)
+            inputs, outputs = channels(component)
+            whole = component.products() * self.passes(name)
             found |= {whole // (i * o) for i in divisors(inputs) for o in divisors(outputs)}
         design = self.base.design
         streams = [(s, 1) for s in (*design.inputs.values(), *design.output_streams().values())]
@@ -119,7 +119,7 @@ class _Explorer:
             found |= {times * stream.elements // d for d in divisors(stream.shape[-1])}
         return sorted(cycles for cycles in found if 0 < cycles <= self.slowest.cycles)
 
-    def _passes(self, name: str) -> int:
+    def passes(self, name: str) -> int:
         """How often a tensor passes the layer `name`."""
         component, design = self.base.components[name], self.base.design
         is_looped = any(stage.component is component for stage in design.looped)
@@ -134,7 +134,7 @@ class _Explorer:
         design = lowered.design
         return Folding(lanes, design.cycles(), design.cost().multipliers, self.share_layers)
 
-    def _input_lanes(self, lanes: Lanes, cycles: int) -> Lanes:
+    def input_lanes(self, lanes: Lanes, cycles: int) -> Lanes:
         """Lanes of the inputs: those of the first layer where that is enough, else the fewest."""
         names = [n.name for n in self.graph.fx_graph.nodes if n.op == "placeholder"]
         first = next(iter(lanes.values()), (1, 1))[0]
@@ -157,13 +157,14 @@ def _layers(lowered: Lowered) -> dict[str, Component]:
     return {name: c for name, c in lowered.components.items() if c.products()}
 
 
-def _channels(component: Component) -> tuple[int, int]:
+def channels(component: Component) -> tuple[int, int]:
+    """What the lanes of both sides of a layer must divide."""
     return component.in_unit, component.outputs[0].shape[-1]
 
 
 def _cheapest(name: str, component: Component, cycles: int, least_out: int) -> tuple[int, int]:
     """The pair of lanes with the fewest multipliers that meets `cycles`."""
-    inputs, outputs = _channels(component)
+    inputs, outputs = channels(component)
     whole = component.products()
     pairs = [
         (i, o)
@@ -200,7 +201,7 @@ def _layer_before(design: Design, name: str, layers: Mapping[str, Component]) ->
 
 
 def _next_divisor(name: str, component: Component, lanes: int, cycles: int) -> int:
-    more = [d for d in divisors(_channels(component)[1]) if d > lanes]
+    more = [d for d in divisors(channels(component)[1]) if d > lanes]
     if not more:
         raise HardwareError(f"node '{name}': what follows it cannot reach {cycles} cycles.")
     return more[0]

@@ -1,0 +1,204 @@
+"""What a component is made of, counted: adders, multiplexers, memories, registers, in bits.
+
+Counts are those of the RTL's declarations and of the mapper's own rules for multipliers and
+memories. The coefficients of the models say how many LUTs of a family each of them takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from chop.hw.golden import Fixed
+
+BLOCK_DEPTHS = {36: 512, 18: 1024, 9: 2048, 4: 4096, 2: 8192, 1: 16384}
+"""Words of a block RAM, by their width: the 18 kbit blocks of both families."""
+BLOCK_COST, ROM_BIT_COST = 128, 1 / 16
+"""Yosys weighs blocks against LUTs: a block is as dear as so many, a bit of a table as dear as so
+much of one."""
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """What a mapper has to work with."""
+
+    lut_inputs: int
+    ram_words: int
+    """Of a LUT RAM."""
+    ram_width: int
+    ram_luts: int
+    multiplier: tuple[int, int]
+    """The widest operands of one DSP, signed."""
+    least_product: int
+    """Bits of the narrowest product that is given a DSP."""
+
+
+FABRICS: Mapping[str, Fabric] = {
+    "ecp5": Fabric(4, 16, 4, 4, (18, 18), 0),
+    "xc7": Fabric(6, 32, 6, 4, (25, 18), 9),
+}
+
+
+def bits_for(count: int) -> int:
+    """Bits that number so many things; at least one."""
+    return max((count - 1).bit_length(), 1)
+
+
+class Inventory:
+    """Amounts by name, for one family."""
+
+    def __init__(self, family: str) -> None:
+        self.fabric = FABRICS[family]
+        self.amounts: dict[str, float] = {}
+        self.longest: dict[str, float] = {}
+        """What a path between two registers leads through, the most of each."""
+
+    def path(self, name: str, amount: float) -> None:
+        """Something that a path leads through."""
+        self.longest[name] = max(self.longest.get(name, 0.0), amount)
+
+    def add(self, name: str, amount: float = 1.0) -> None:
+        """More of something."""
+        if amount:
+            self.amounts[name] = self.amounts.get(name, 0.0) + amount
+
+    def registers(self, bits: int, *, by_multiplier: bool = False) -> None:
+        """Flip-flops; those beside a multiplier may become part of it."""
+        self.add("ff_dsp" if by_multiplier else "ff", bits)
+
+    def skid(self, width: int, count: int = 1) -> None:
+        """Skid buffers."""
+        self.add("skid", width * count)
+        self.add("skids", count)
+        self.registers((2 * width + 2) * count)
+
+    def counter(self, size: int, *, extra: int = 0) -> int:
+        """A count from 0 to `size` - 1; its bits."""
+        bits = bits_for(size + extra)
+        if size > 1:
+            self.add("count", bits)
+            self.registers(bits)
+            self.path("count", bits)
+        return bits
+
+    def multiplier(self, a: int, b: int, count: int = 1) -> None:
+        """Products of signed numbers of `a` and `b` bits."""
+        if min(a, b) < 2 or a + b < self.fabric.least_product:
+            self.add("soft_product", a * b * count)
+            return
+        large, small = self.fabric.multiplier
+        wide, narrow = max(a, b), min(a, b)
+        blocks = _pieces(wide, large) * _pieces(narrow, small)
+        self.add("dsp", blocks * count)
+        self.path("product", 1.0)
+        if blocks > 1:
+            self.path("product_parts", blocks - 1)
+            self.add("product_parts", (blocks - 1) * (a + b) * count)
+
+    def cast(
+        self, width: int, frac: int, is_signed: bool, out: Fixed, lanes: int, *, half: bool = False
+    ) -> None:
+        """`fixed_cast` of numbers of so many bits; `half`: what rounds is added before."""
+        x = width + (not is_signed)
+        dropped = min(frac - out.frac_width, x + 1)
+        kept = x - dropped
+        if dropped > 0 and out.rounding == "nearest_even":
+            self.add("cast_tie", dropped * lanes)
+            if not half:
+                self.add("cast_round", max(kept + 1, 1) * lanes)
+                kept += 1
+        elif dropped > 0 and out.rounding != "floor":
+            self.add("cast_round", (x + 1) * lanes)
+        self.path("cast", max(kept, 1))
+        above = kept - out.width - (not out.is_signed) + 1
+        may_be_negative = is_signed and not out.is_signed
+        if out.overflow != "wrap" and (above > 1 or may_be_negative):
+            self.add("cast_range", max(above, 1) * lanes)
+            self.add("cast_clip", out.width * lanes)
+
+    def ram(self, depth: int, width: int, *, is_sync: bool, name: str = "ram") -> None:
+        """A memory that is written and read, at once or a cycle later."""
+        if depth < 2:
+            self.registers(depth * width)
+            return
+        banks = -(-depth // self.fabric.ram_words)
+        luts = banks * -(-width // self.fabric.ram_width) * self.fabric.ram_luts
+        if is_sync and luts > BLOCK_COST * blocks_of(depth, width):
+            self.add("bram", blocks_of(depth, width))
+            self.path("block", 1.0)
+            return
+        self.path("banks", banks)
+        self.add(f"{name}_luts", luts)
+        self.add(f"{name}_mux", (banks - 1) * width)
+        self.add(f"{name}_banks", banks - 1)
+        if is_sync:
+            self.registers(width)
+
+    def rom(self, words: Sequence[int], width: int, copies: int = 1) -> float:
+        """A table with a register behind it; `copies` read it, each at a place of its own.
+
+        Returns the share of its bits that are neither constant nor equal to others.
+        """
+        depth = len(words)
+        if depth < 2:
+            return 0.0
+        if is_block_rom(depth, width):
+            self.add("bram", blocks_of(depth, width) * -(-copies // 2))
+            self.add("rom_blocks")
+            self.path("block", 1.0)
+            return 1.0
+        self.path("table", max(bits_for(depth) - self.fabric.lut_inputs, 0))
+        columns = bit_columns(words, width)
+        leaves, muxes = table_luts(columns, self.fabric.lut_inputs)
+        self.add("rom_leaves", leaves * copies)
+        self.add("rom_muxes", muxes * copies)
+        self.registers(len(columns) * copies)
+        return len(columns) / width
+
+
+def _pieces(width: int, most: int) -> int:
+    return 1 if width <= most else -(-(width - 1) // (most - 1))
+
+
+def blocks_of(depth: int, width: int) -> int:
+    """Block RAMs of a memory."""
+    return min(-(-width // w) * -(-depth // d) for w, d in BLOCK_DEPTHS.items())
+
+
+def is_block_rom(depth: int, width: int) -> bool:
+    """Whether a table becomes block RAM."""
+    return depth * width * ROM_BIT_COST > BLOCK_COST * blocks_of(depth, width)
+
+
+Bits = npt.NDArray[np.uint8]
+
+
+def bit_columns(words: Sequence[int], width: int) -> Bits:
+    """The columns of a table that differ and are not constant, as rows of bits."""
+    size = -(-width // 8)
+    packed = b"".join(word.to_bytes(size, "little") for word in words)
+    rows = np.frombuffer(packed, np.uint8).reshape(len(words), size)
+    columns = np.unpackbits(rows, axis=1, bitorder="little")[:, :width].T
+    is_varied = columns.min(axis=1) != columns.max(axis=1)
+    return np.unique(columns[is_varied], axis=0)
+
+
+def table_luts(columns: Bits, inputs: int) -> tuple[int, int]:
+    """LUTs of `inputs` inputs that tables of one bit take: leaves, and multiplexers above them.
+
+    >>> table_luts(bit_columns([0, 1, 1, 0], 1), 4)
+    (1, 0)
+    """
+    if not columns.size:
+        return 0, 0
+    leaf = 1 << inputs
+    chunks = -(-columns.shape[1] // leaf)
+    padded = np.zeros((len(columns), chunks * leaf), np.uint8)
+    padded[:, : columns.shape[1]] = columns
+    leaves = padded.reshape(-1, leaf)
+    is_varied = leaves.min(axis=1) != leaves.max(axis=1)
+    distinct = len(np.unique(leaves[is_varied], axis=0))
+    return distinct, len(columns) * (chunks - 1)

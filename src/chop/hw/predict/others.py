@@ -1,0 +1,486 @@
+"""What the components that do not multiply by weights are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from chop.hw.component import Component
+from chop.hw.predict.inventory import Inventory, bits_for
+from chop.hw.predict.products import count_sources, count_tiles, count_window
+from chop.hw.rtl.fifo import Fifo
+from chop.hw.rtl.fixed_arithmetic import Add, Binary, Mul, WithConstant
+from chop.hw.rtl.fixed_batch_norm import BatchNorm
+from chop.hw.rtl.fixed_embedding import Embedding
+from chop.hw.rtl.fixed_hard_activation import HardUnary
+from chop.hw.rtl.fixed_leaky_relu import LeakyRelu
+from chop.hw.rtl.fixed_lut import Lut
+from chop.hw.rtl.fixed_norm import Norm
+from chop.hw.rtl.fixed_piecewise import Piecewise
+from chop.hw.rtl.fixed_pool import AvgPool, MaxPool
+from chop.hw.rtl.fixed_relu import Relu
+from chop.hw.rtl.fixed_softmax import Softmax
+from chop.hw.rtl.fixed_to_mxint import ToMxint
+from chop.hw.rtl.gearbox import Gearbox
+from chop.hw.rtl.mxint_to_fixed import FromMxint
+from chop.hw.rtl.skid_buffer import Skid
+from chop.hw.rtl.sliding_window import SlidingWindow
+from chop.hw.rtl.stream_cast import Cast
+from chop.hw.rtl.stream_concat import Concat
+from chop.hw.rtl.stream_fork import Fork
+from chop.hw.rtl.stream_reorder import Reorder
+from chop.hw.rtl.stream_route import LoopEntry, LoopExit, Replay
+from chop.hw.rtl.stream_slice import Slice
+from chop.hw.shift_add import signed_digits
+
+
+def count_nothing(inventory: Inventory, component: Component) -> None:
+    """Wires."""
+
+
+def count_default(inventory: Inventory, component: Component) -> None:
+    """A component that nobody counted: what it says of itself."""
+    cost = component.cost()
+    inventory.registers(cost.register_bits)
+    inventory.add("unknown", cost.register_bits)
+    inventory.add("dsp", cost.multipliers)
+    for memory in component.memories():
+        inventory.rom(memory.words, memory.width)
+
+
+def count_skid(inventory: Inventory, component: Skid) -> None:
+    """Two registers."""
+    inventory.skid(component.stream.beat_width)
+
+
+def count_fork(inventory: Inventory, component: Fork) -> None:
+    """A skid buffer for each branch."""
+    inventory.skid(component.stream.beat_width, component.branches)
+
+
+def count_fifo(inventory: Inventory, component: Fifo) -> None:
+    """A memory between two counters; block RAM from 4096 bits on, as its RTL says."""
+    depth, width = component.depth, component.stream.beat_width
+    is_block = depth > 32 and depth * width >= 4096
+    slots = depth - (depth > 1 and (is_block or component.has_head))
+    inventory.counter(slots)
+    inventory.counter(slots)
+    inventory.counter(depth, extra=1)
+    if slots < depth:
+        inventory.add("fifo_head", width)
+        inventory.registers(width)
+    inventory.ram(slots, width, is_sync=is_block, name="fifo")
+    if is_block:
+        inventory.add("fifo_round", width)
+        inventory.registers(width + 1)
+
+
+def count_gearbox(inventory: Inventory, component: Gearbox) -> None:
+    """Places for the elements of both beats; each takes any of those that come."""
+    unit = component.unit
+    into, out = component.stream.lanes // unit, component.lanes // unit
+    is_even = into % out == 0 or out % into == 0
+    places = into + out + (0 if is_even else into)
+    width = unit * component.stream.format.lane_width
+    inventory.registers(places * width + bits_for(places + 1))
+    inventory.path("gear", places)
+    inventory.add("gear_count", bits_for(places + 1))
+    inventory.add("gear_shift", max(places - out, 0) * width)
+    inventory.add("gear_choice", sum(min(into, k + 1) for k in range(places)) * width)
+    inventory.add("gear_places", places)
+    inventory.add("gear_bits", places * width)
+
+
+def count_cast(inventory: Inventory, component: Cast) -> None:
+    """Rounding and range."""
+    number = component.source.format
+    inventory.cast(
+        number.width, number.frac_width, number.is_signed, component.format, component.source.lanes
+    )
+
+
+def count_relu(inventory: Inventory, component: Relu) -> None:
+    """Half a LUT for each bit but the sign."""
+    number = component.source.format
+    inventory.add("relu", component.source.lanes * (number.width - 1) * number.is_signed)
+
+
+def count_slice(inventory: Inventory, component: Slice) -> None:
+    """A count of beats, compared with both ends."""
+    bits = inventory.counter(component.source.beats, extra=1)
+    inventory.add("slice_ends", 2 * bits)
+    inventory.skid(component.source.beat_width)
+
+
+def count_concat(inventory: Inventory, component: Concat) -> None:
+    """A count of beats and a choice between two."""
+    width = component.left.beat_width
+    beats = [block // component.left.lanes for block in component.blocks]
+    inventory.counter(max(beats), extra=1)
+    inventory.add("choice", width)
+    inventory.registers(1)
+    inventory.skid(width)
+    if component.is_swapped and component.constant is not None:
+        inventory.skid(width)
+    count_sources(inventory, component.memories())
+
+
+def count_reorder(inventory: Inventory, component: Reorder) -> None:
+    """Memories of two tensors, and tables of where to read and write."""
+    stream = component.source
+    lanes, width = stream.lanes, stream.format.lane_width
+    address = inventory.counter(stream.beats)
+    inventory.counter(component.output.beats)
+    for memory in component.memories():
+        inventory.rom(memory.words, memory.width)
+    inventory.add("reorders")
+    inventory.registers(5)
+    depth = 2 << address
+    if component.moves_beats:
+        inventory.ram(depth, stream.beat_width, is_sync=True, name="reorder")
+    else:
+        for _ in range(lanes):
+            inventory.ram(depth, width, is_sync=True, name="reorder")
+        inventory.add("crossbar", 2 * lanes * (lanes - 1) * width)
+        inventory.registers(lanes * bits_for(lanes))
+    inventory.skid(stream.beat_width)
+
+
+def count_replay(inventory: Inventory, component: Replay) -> None:
+    """A tile buffer that is read several times."""
+    beats = component.in_flight * component.stream.beats
+    count_tiles(inventory, component.stream.beat_width, beats, 1, 1, component.passes)
+
+
+def count_exit(inventory: Inventory, component: LoopExit) -> None:
+    """A count of beats and a skid buffer on either way out."""
+    bits = inventory.counter(component.passes * component.in_flight * component.stream.beats)
+    inventory.add("slice_ends", bits)
+    inventory.skid(component.stream.beat_width, 2)
+
+
+def count_entry(inventory: Inventory, component: LoopEntry) -> None:
+    """A count of beats and a choice between two."""
+    inventory.counter(component.passes * component.in_flight * component.stream.beats)
+    inventory.add("choice", component.stream.beat_width)
+    inventory.skid(component.stream.beat_width)
+
+
+def count_binary(inventory: Inventory, component: Binary) -> None:
+    """A sum, difference or product, a register, and a cast."""
+    left, right, lanes = component.left.format, component.right.format, component.left.lanes
+    exact = component.span(left, right)
+    a, b = left.signed_width, right.signed_width
+    if isinstance(component, Mul):
+        wide = a + b
+        inventory.multiplier(a, b, lanes)
+        inventory.registers(wide * lanes, by_multiplier=True)
+    else:
+        wide = exact.width
+        inventory.path("sum", wide)
+        inventory.add("sum", (wide - abs(left.frac_width - right.frac_width)) * lanes)
+        inventory.registers(wide * lanes)
+        assert isinstance(component, Add), component.kind
+        if component.alpha != 1 and component.alpha:
+            adders = len(signed_digits(component.alpha)) - 1
+            inventory.add("sum", adders * (b + component.alpha.bit_length()) * lanes)
+    inventory.cast(wide, exact.frac_width, True, component.format, lanes)
+    inventory.registers(1)
+    inventory.skid(component.outputs[0].beat_width)
+
+
+def count_with_constant(inventory: Inventory, component: WithConstant) -> None:
+    """The same with a table; one word is a constant."""
+    count_binary(inventory, component.binary)
+    count_sources(inventory, component.memories())
+    memory = component.memories()[0]
+    if len(memory.words) == 1:
+        inventory.add("constant_operand", component.binary.left.beat_width)
+
+
+def count_batch_norm(inventory: Inventory, component: BatchNorm) -> None:
+    """A product, a sum and a cast for each lane."""
+    number, lanes = component.source.format, component.source.lanes
+    w, b = component.weight_format, component.bias_format
+    product = number.signed_width + w.width
+    frac = max(number.frac_width + w.frac_width, b.frac_width)
+    wide = max(product + frac - number.frac_width - w.frac_width, b.width + frac - b.frac_width) + 1
+    inventory.multiplier(number.signed_width, w.width, lanes)
+    inventory.registers((product + b.width) * lanes, by_multiplier=True)
+    inventory.add("sum", wide * lanes)
+    inventory.cast(wide, frac, True, component.format, lanes)
+    inventory.registers(1)
+    inventory.skid(component.outputs[0].beat_width)
+    count_sources(inventory, component.memories())
+
+
+def count_leaky(inventory: Inventory, component: LeakyRelu) -> None:
+    """A product with a constant, a choice and a cast."""
+    number, lanes = component.source.format, component.source.lanes
+    x = number.signed_width
+    slope = component.slope.bit_length() + 1
+    wide = x + max(slope, component.slope_frac + 1)
+    digits = len(signed_digits(component.slope))
+    if digits > 1 and number.is_signed:
+        inventory.multiplier(x, slope, lanes)
+    inventory.add("choice", wide * lanes * number.is_signed)
+    inventory.registers(wide * lanes + 1)
+    frac = number.frac_width + component.slope_frac
+    inventory.cast(wide, frac, True, component.format, lanes)
+    inventory.skid(component.outputs[0].beat_width)
+
+
+def count_divide(
+    inventory: Inventory, width: int, frac: int, divisor: int, component: Any, *, chosen: bool
+) -> None:
+    """`fixed_divide`: a product with a reciprocal, a difference and a cast."""
+    lanes, out = component.source.lanes, component.format
+    shift = out.frac_width + 1 - frac
+    scaled = max(width + shift, 1) if shift < 0 else width + shift
+    raised = scaled + divisor.bit_length() + 1
+    product = 2 * raised + divisor.bit_length() + 2
+    inventory.add("dsp", component.cost().multipliers)
+    inventory.path("divide", raised)
+    inventory.add("divide_products", component.cost().multipliers * 18)
+    inventory.add("divide_raise", (divisor.bit_length() + 1) * lanes)
+    inventory.add("divide_rest", divisor.bit_length() * lanes)
+    inventory.add("divide_quotient", (scaled + 2) * lanes)
+    inventory.registers((raised + 2) * lanes)
+    inventory.registers(product * lanes, by_multiplier=True)
+    if chosen:
+        inventory.add("divide_table", divisor * (raised + divisor.bit_length() + 2))
+    inventory.cast(scaled + 3, out.frac_width + 2, True, out, lanes)
+
+
+def count_hard(inventory: Inventory, component: HardUnary) -> None:
+    """Raised, clipped, multiplied, divided by six."""
+    number, lanes = component.source.format, component.source.lanes
+    six = number.frac_width + 4
+    clip = max(number.signed_width, six) + 1
+    inventory.add("hard_clip", clip * lanes)
+    dividend, frac = clip, number.frac_width
+    if component.is_swish:
+        dividend, frac = number.signed_width + six, 2 * number.frac_width
+        inventory.registers(2 * clip * lanes, by_multiplier=True)
+        inventory.add("swish", clip * lanes)
+    inventory.registers(dividend * lanes + 4)
+    count_divide(inventory, dividend, frac, 6, component, chosen=False)
+    inventory.skid(component.outputs[0].beat_width)
+
+
+def count_lut(inventory: Inventory, component: Lut) -> None:
+    """A table that every lane reads."""
+    memory = component.memories()[0]
+    inventory.rom(memory.words, memory.width, component.source.lanes)
+    inventory.registers(1)
+    inventory.skid(component.outputs[0].beat_width)
+
+
+def count_piecewise(inventory: Inventory, component: Piecewise) -> None:
+    """A table of lines, a product and a sum."""
+    memory, lanes = component.memories()[0], component.source.lanes
+    base, slope = component.widths
+    low = component.lines.low_bits
+    wide = max(slope + low + 1, base) + 1
+    inventory.rom(memory.words, memory.width, lanes)
+    inventory.multiplier(slope, low + 1, lanes)
+    inventory.add("sum", wide * lanes)
+    inventory.registers((low + wide) * lanes + 2, by_multiplier=True)
+    inventory.cast(wide, component.lines.frac_width, True, component.format, lanes)
+    inventory.skid(component.outputs[0].beat_width)
+
+
+def count_embedding(inventory: Inventory, component: Embedding) -> None:
+    """A table and an address."""
+    memory = component.memories()[0]
+    beats = component.table.shape[1] // component.lanes
+    inventory.skid(component.source.beat_width)
+    inventory.rom(memory.words, memory.width)
+    inventory.counter(beats, extra=1)
+    if beats & (beats - 1):
+        inventory.add("embedding_address", bits_for(len(memory.words)))
+    inventory.registers(1)
+    inventory.skid(component.output.beat_width)
+
+
+def count_row(inventory: Inventory, beats: int, width: int, scalar: int) -> None:
+    """`row_buffer`, with the skid buffer before it."""
+    inventory.skid(width + scalar)
+    inventory.ram(beats + 1, width, is_sync=True, name="row")
+    inventory.ram(2, scalar, is_sync=True, name="row")
+    for size in (beats + 1, beats + 1, beats, beats):
+        inventory.counter(size)
+    inventory.counter(beats + 1, extra=1)
+    inventory.add("row_buffers")
+    inventory.registers(5)
+
+
+def count_norm(inventory: Inventory, component: Norm) -> None:
+    """Sums of elements and squares, an inverse root, and a product for each lane."""
+    told: Mapping[str, Any] = component.parameters()
+    number, lanes, size = component.source.format, component.source.lanes, component.size
+    x, growth, u = number.signed_width, size.bit_length(), told["U_WIDTH"]
+    sums = (x + growth) * component.is_centred
+    even = u + u % 2
+    place = (even - 1).bit_length()
+    inventory.add(component.kind)
+    inventory.add("norm_sum", (lanes + 1) * sums + (lanes + 1) * (2 * x + growth))
+    inventory.path("root", u)
+    inventory.add("norm_root", u)
+    inventory.add("norm_shift", even * place)
+    inventory.multiplier(x, x, lanes)
+    inventory.multiplier(x + growth + 1, 19, lanes)
+    z = 17 + (growth + 1) // 2
+    w, bias = component.affine.weight_format, component.affine.bias_format
+    inventory.multiplier(z, w.signed_width, lanes)
+    inventory.add("dsp", 3 + component.is_centred)
+    inventory.add("norm_centre", (x + growth + 1) * lanes)
+    inventory.add("norm_place", z * place * lanes)
+    frac = 16 + w.frac_width
+    weighed = z + w.signed_width
+    if component.affine.bias is not None:
+        inventory.add("norm_bias", weighed * lanes)
+        weighed, frac = weighed + 1, max(frac, bias.frac_width)
+    inventory.cast(weighed, frac, True, component.format, lanes)
+    inventory.registers(12 * lanes * number.width + 9 * sums + 2 * u + 6 * (place - 1) + 250)
+    inventory.registers(lanes * (4 * x + 60 + weighed), by_multiplier=True)
+    count_row(inventory, component.beats, lanes * number.width, sums + 18 + place - 1)
+    count_sources(inventory, component.memories())
+    inventory.rom(component.memories()[0].words, 16)
+    inventory.counter(component.beats)
+    inventory.skid(component.output.beat_width)
+
+
+def count_softmax(inventory: Inventory, component: Softmax) -> None:
+    """The largest, exponentials by table, their sum, its reciprocal, and a product each."""
+    width, lanes = component.source.format.width, component.source.lanes
+    size = component.source.shape[-1]
+    total = 16 + (size - 1).bit_length()
+    place = (total - 1).bit_length()
+    has_two = len(component.tables) == 2
+    inventory.path("maximum", lanes * width)
+    inventory.add("softmax_max", (2 * lanes + 1) * width)
+    inventory.add("softmax_far", lanes * min(width, 16))
+    inventory.add("softmax_sum", (lanes + 1) * total)
+    inventory.add("softmax_shift", total * place)
+    inventory.add("softmax_lanes", lanes)
+    inventory.add("softmax_mask", lanes * 16 if component.has_mask else 0)
+    inventory.add("softmaxes")
+    tables = [memory for memory in component.memories() if not memory.is_streamed]
+    for memory in tables[:-1]:
+        inventory.rom(memory.words, memory.width, lanes)
+    inventory.rom(tables[-1].words, tables[-1].width)
+    inventory.add("dsp", lanes * (1 + has_two) + 2)
+    inventory.registers(lanes * (2 * width + 9 * 16) + 2 * width + 6 * place + 2 * total + 240)
+    inventory.registers(lanes * (34 + 33 * has_two + 16), by_multiplier=True)
+    count_row(inventory, component.beats, lanes * (width + component.has_mask), width)
+    count_row(inventory, component.beats, lanes * 16, 18)
+    for _ in range(2):
+        inventory.counter(component.beats)
+    count_sources(inventory, component.memories())
+    inventory.cast(34, 33, False, component.format, lanes)
+    inventory.skid(component.output.beat_width)
+
+
+def count_max_pool(inventory: Inventory, component: MaxPool) -> None:
+    """A window and the larger of two."""
+    stream, geometry = component.source, component.geometry
+    count_window(inventory, geometry, stream.beat_width)
+    count_kept(inventory, geometry.beats, stream.beat_width, component.area)
+    inventory.add("maximum", stream.beat_width)
+    inventory.skid(component.outputs[0].beat_width)
+
+
+def count_kept(inventory: Inventory, beats: int, width: int, area: int) -> None:
+    """What a pool keeps of each channel while a window passes."""
+    inventory.ram(beats, width, is_sync=False, name="kept")
+    inventory.counter(beats)
+    inventory.counter(area, extra=1)
+
+
+def count_avg_pool(inventory: Inventory, component: AvgPool) -> None:
+    """A window, a sum, and a division."""
+    stream, geometry = component.source, component.geometry
+    kept = stream.format.signed_width + (component.area - 1).bit_length()
+    count_window(inventory, geometry, stream.beat_width)
+    count_kept(inventory, geometry.beats, kept * stream.lanes, component.area)
+    inventory.add("pool_sum", kept * stream.lanes)
+    if not component.counts_padding:
+        position = (sum(geometry.size) + sum(geometry.kernel)).bit_length() + 2
+        inventory.add("pool_inside", position)
+        inventory.registers(2 * position)
+    divisor = component.divisor or component.area
+    frac = stream.format.frac_width
+    chosen = not component.counts_padding
+    count_divide(inventory, kept, frac, divisor, component, chosen=chosen)
+    inventory.registers(2)
+    inventory.skid(component.outputs[0].beat_width)
+
+
+def count_sliding_window(inventory: Inventory, component: SlidingWindow) -> None:
+    """The windows alone."""
+    count_window(inventory, component.geometry, component.source.beat_width)
+
+
+def count_to_mxint(inventory: Inventory, component: ToMxint) -> None:
+    """The highest bit of a block, and shifts by it."""
+    stream, number = component.source, component.format
+    width, lanes = stream.format.width, stream.lanes
+    beats, blocks, _ = component.block_beats
+    shifted = max(stream.format.signed_width, component.places.highest + 2)
+    inventory.ram(beats + 1, stream.beat_width, is_sync=True, name="row")
+    inventory.ram(2, width, is_sync=True, name="row")
+    for size in (beats + 1, beats + 1, beats, beats, blocks, blocks):
+        inventory.counter(size)
+    inventory.counter(beats + 1, extra=1)
+    inventory.add("block_seen", width * (lanes + 1))
+    inventory.add("block_place", width)
+    inventory.add("shift", shifted * lanes * max(number.top, 1).bit_length())
+    inventory.registers(width + 2 * stream.beat_width + 2 * number.shared_width + 8)
+    inventory.registers(shifted * lanes)
+    dropped = max(component.places.highest + 2 - number.mantissa, 0)
+    result = type(stream.format)(number.mantissa, 0, narrow=True, rounding=number.rounding)
+    inventory.cast(shifted, dropped, True, result, lanes)
+    inventory.skid(component.output.beat_width)
+
+
+def count_from_mxint(inventory: Inventory, component: FromMxint) -> None:
+    """A shift and a cast."""
+    number, lanes = component.number, component.source.lanes
+    shifted = number.mantissa + number.top
+    inventory.add("shift", shifted * lanes * max(number.top, 1).bit_length())
+    inventory.registers(shifted * lanes + 1)
+    inventory.cast(shifted, number.frac_width, True, component.format, lanes)
+    inventory.skid(component.output.beat_width)
+
+
+COUNTS: dict[type[Component], Callable[[Inventory, Any], None]] = {
+    Skid: count_skid,
+    Fork: count_fork,
+    Fifo: count_fifo,
+    Gearbox: count_gearbox,
+    Cast: count_cast,
+    Relu: count_relu,
+    Slice: count_slice,
+    Concat: count_concat,
+    Reorder: count_reorder,
+    Replay: count_replay,
+    LoopEntry: count_entry,
+    LoopExit: count_exit,
+    Binary: count_binary,
+    WithConstant: count_with_constant,
+    BatchNorm: count_batch_norm,
+    LeakyRelu: count_leaky,
+    HardUnary: count_hard,
+    Lut: count_lut,
+    Piecewise: count_piecewise,
+    Embedding: count_embedding,
+    Norm: count_norm,
+    Softmax: count_softmax,
+    MaxPool: count_max_pool,
+    AvgPool: count_avg_pool,
+    SlidingWindow: count_sliding_window,
+    ToMxint: count_to_mxint,
+    FromMxint: count_from_mxint,
+}
+"""How each class and its children are counted."""
