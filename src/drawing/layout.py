@@ -40,12 +40,15 @@ Link = tuple[int, int]
 
 @dataclass(frozen=True)
 class Box:
-    """One node of the drawing: its text lines, its colour and the text shown on hover."""
+    """One node of the drawing: its text lines, its colour, the text shown on hover, and where a
+    click leads, relative to the drawing.
+    """
 
     name: str
     lines: tuple[str, ...]
     fill: str = "#ffffff"
     tooltip: str = ""
+    link: str = ""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ STYLE = """
 .layered-graph .ground { fill: #fcfcfd }
 .layered-graph .box rect { stroke: #64748b; stroke-width: 1.1 }
 .layered-graph .head { font-weight: bold }
+.layered-graph a:hover .head, .layered-graph a:focus-visible .head { text-decoration: underline }
+.layered-graph a:focus-visible rect { stroke-width: 2.4 }
 .layered-graph .edge { fill: none; stroke: #64748b; stroke-width: 1.3 }
 .layered-graph .far { stroke-dasharray: 5 4; stroke-opacity: .55 }
 .layered-graph .arrow { fill: #64748b }
@@ -122,12 +124,13 @@ def _svg_box(box: Box, placed: Placed) -> str:
         f'text-anchor="middle" fill="{ink}">{escape(line)}</text>'
         for number, line in enumerate(box.lines)
     )
-    return (
+    drawn = (
         f'<g class="box" id="box-{quote(box.name, safe="._-")}" data-name="{escape(box.name)}">'
         f"<title>{escape(box.tooltip or box.name)}</title>"
         f'<rect x="{left:.1f}" y="{top:.1f}" width="{placed.width:.1f}" '
         f'height="{placed.height:.1f}" rx="6" fill="{escape(box.fill)}"/>{lines}</g>'
     )
+    return f'<a href="{escape(quote(box.link, safe="/._-"))}">{drawn}</a>' if box.link else drawn
 
 
 def _svg_label(edge: Edge, route: Sequence[Point]) -> str:

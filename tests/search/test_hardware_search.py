@@ -69,7 +69,7 @@ def evaluator(counted=None, **settings):
 
 @functools.cache
 def found(folder):
-    made = evaluator()
+    made = evaluator(paces=(4, 64))
     result = search(
         made.space, made, WAYS, trials=10, storage=folder / "s.db", initial=made.hardware.initial()
     )
@@ -85,9 +85,9 @@ def test_the_space_has_widths_and_arithmetic_of_layers_sparsity_and_pace():
     space = HardwareSpace(graph())
     per_layer = {f"{n}.{e}" for n in space.layers for e in ("data_in", "weight", "multiplier")}
     assert set(space.dimensions) == per_layer | {"pace", "prune.sparsity"}
-    assert space.paces == (1, 4, 16, 64)  # 8 x 8 products by one lane, and quarters of it
+    assert space.paces == (1, 2, 4, 8, 16, 32, 64)  # 8 x 8 products by one lane, then more
     assert (
-        Space.from_config({"hardware": {"by": "model"}}, "here", graph()).size == 3 * 3 * 2 * 4 * 2
+        Space.from_config({"hardware": {"by": "model"}}, "here", graph()).size == 3 * 3 * 2 * 7 * 2
     )
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from tabulate import tabulate
 from chop.hw.cycles import NO_STALLS, Timing, interval, simulate_control, size_fifos
 from chop.hw.design import Design, Stage, Wire
 from chop.hw.emit import write_files
+from chop.hw.roofline import roofline
 from chop.hw.route.flow import Routed, records
+from chop.hw.route.parts import get_part
 from chop.hw.rtl.fifo import Fifo
 from chop.hw.simulate import Verdict
 from chop.hw.synth import Area
@@ -64,11 +66,18 @@ class Summary:
 
 
 def stage_rows(design: Design) -> list[StageRow]:
-    """One row for each stage, in order."""
-    return [_row(design, stage) for stage in design.stages]
+    """One row for each stage, in order; `utilisation` is its share of the cycles of a tensor."""
+    pace = _pace(design)
+    return [_row(design, stage, pace) for stage in design.stages]
 
 
-def _row(design: Design, stage: Stage) -> StageRow:
+def _pace(design: Design) -> float:
+    """Cycles between tensors, by the cycle model; the folding bound where that has none."""
+    found = interval(design)
+    return found if math.isfinite(found) else float(design.cycles())
+
+
+def _row(design: Design, stage: Stage, pace: float) -> StageRow:
     component, cycles = stage.component, design.stage_cycles(stage)
     source, out = component.inputs[0], component.outputs[0]
     cost = component.cost()
@@ -80,7 +89,7 @@ def _row(design: Design, stage: Stage) -> StageRow:
         source.lanes,
         out.lanes,
         cycles,
-        cycles / design.cycles(),
+        cycles / pace,
         cost.multipliers,
         cost.memory_bits,
     )
@@ -147,7 +156,7 @@ def report_text(
         "",
         _stage_table(stage_rows(design)),
         "",
-        *([_routed_text(routed, told)] if routed else []),
+        *([_routed_text(design, routed, told)] if routed else []),
     ]
     return "\n".join(lines)
 
@@ -157,7 +166,8 @@ def tensors_per_second(mhz: float, interval: float) -> float:
     return mhz * 1e6 / interval
 
 
-def _routed_text(routed: Routed, told: Summary) -> str:
+def _routed_text(design: Design, routed: Routed, told: Summary) -> str:
+    roof = roofline(design, get_part(routed.part), routed.mhz)
     pace = told.simulated_interval or told.predicted_interval
     clocks = ", ".join(f"{mhz:.1f} (seed {seed})" for seed, mhz in routed.clocks.items())
     cells = [
@@ -174,6 +184,7 @@ def _routed_text(routed: Routed, told: Summary) -> str:
             f"{tensors_per_second(routed.mhz, pace):,.0f} tensors per second.",
             f"Bitstream: {routed.bitstream.name}, with the streams on serial pins.",
             f"Netlist simulated: {routed.simulated or 'no'}.",
+            *([f"Roofline: {roof}."] if roof else []),
             "",
             tabulate(cells, ("", "used", "of", "share"), tablefmt="github"),
             "",
@@ -231,9 +242,9 @@ def pipeline_records(
 ) -> dict[str, Any]:
     """The design as plain data: ports, stages, the streams between them, pace and verdict.
 
-    `stages` have a row each, with `depth` where it is a FIFO; `streams` say who feeds whom and
-    how wide. `summary`, `verdict`, `area` and `routed` are None where nothing was simulated,
-    synthesised or routed.
+    `stages` have a row each, with the `file` of its RTL and `depth` where it is a FIFO; `streams`
+    say who feeds whom and how wide. `summary`, `verdict`, `area`, `routed` and `roofline` are None where nothing was
+    simulated, synthesised or routed.
     """
     return {
         "name": design.name,
@@ -242,7 +253,10 @@ def pipeline_records(
             for name, stream in design.inputs.items()
         },
         "outputs": list(design.outputs),
-        "stages": [{**asdict(_row(design, s)), **_depth(s)} for s in design.stages],
+        "stages": [
+            {**asdict(row), **_depth(stage), "file": rtl_file(stage)}
+            for row, stage in zip(stage_rows(design), design.stages, strict=True)
+        ],
         "streams": _streams(design),
         "bottleneck": bottleneck(design),
         "interval": design.cycles(),
@@ -250,7 +264,18 @@ def pipeline_records(
         "verdict": _verdict(verdict) if verdict else None,
         "area": asdict(area) if area else None,
         "routed": _routed(design, routed) if routed else None,
+        "roofline": _roofline(design, routed),
     }
+
+
+def rtl_file(stage: Stage) -> str:
+    """The file of a stage's module, relative to the hardware directory."""
+    return f"rtl/{stage.component.module}.sv"
+
+
+def _roofline(design: Design, routed: Routed | None) -> dict[str, Any] | None:
+    found = None if routed is None else roofline(design, get_part(routed.part), routed.mhz)
+    return None if found is None else found.records()
 
 
 def _routed(design: Design, routed: Routed) -> dict[str, Any]:
@@ -285,11 +310,17 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     return {"text": str(verdict), **told}
 
 
-def diagram(design: Design) -> str:
-    """The pipeline as SVG: stream widths on the edges, cycles per stage, the bottleneck marked."""
+def diagram(design: Design, mhz: float | None = None, *, is_linked: bool = False) -> str:
+    """The pipeline as SVG: stream widths on the edges, cycles and how busy each stage is, the
+    bottleneck marked, and the clock where it is known.
+
+    `is_linked`: boxes lead to the RTL of their stage, which lies beside the picture.
+    """
     slowest = bottleneck(design)
     boxes = [Box(name, (name, f"{s.shape} {s.format}"), PORT) for name, s in design.inputs.items()]
-    boxes += [_box(stage, stage.name == slowest) for stage in design.stages]
+    for stage, row in zip(design.stages, stage_rows(design), strict=True):
+        link = rtl_file(stage) if is_linked else ""
+        boxes.append(_box(stage, row, link, is_slowest=stage.name == slowest))
     boxes += [Box(name, (name,), PORT) for name in design.outputs]
     edges = [
         Edge(wire.stage, stage.name, _label(design, wire))
@@ -297,23 +328,26 @@ def diagram(design: Design) -> str:
         for wire in stage.sources
     ]
     edges += [Edge(wire.stage, name, _label(design, wire)) for name, wire in design.outputs.items()]
-    title = f"{design.name}: one tensor every {design.cycles()} cycles, held by {slowest}"
+    clock = "" if mhz is None else f" at {mhz:.1f} MHz"
+    title = f"{design.name}: one tensor every {design.cycles()} cycles{clock}, held by {slowest}"
     return to_svg(boxes, edges, title)
 
 
-def _box(stage: Stage, is_slowest: bool) -> Box:
+def _box(stage: Stage, row: StageRow, link: str, *, is_slowest: bool) -> Box:
     component = stage.component
     multipliers = component.cost().multipliers
-    lines: Sequence[str] = (
+    pace = f"{component.cycles()} cycles, {row.utilisation:.0%} busy"
+    lines: tuple[str, ...] = (
         stage.name,
         component.kind,
         f"{component.inputs[0].shape} -> {component.outputs[0].shape}",
-        f"{component.cycles()} cycles" + (f", {multipliers} multipliers" if multipliers else ""),
+        pace + (f", {multipliers} multipliers" if multipliers else ""),
     )
     if isinstance(component, Fifo):
         lines = (*lines[:3], f"{component.depth} beats deep")
     fill = BOTTLENECK if is_slowest else LAYER if multipliers else PLUMBING
-    return Box(stage.name, (*lines, "bottleneck") if is_slowest else tuple(lines), fill)
+    told = f"{stage.name}: {link}" if link else ""
+    return Box(stage.name, (*lines, "bottleneck") if is_slowest else lines, fill, told, link)
 
 
 def _label(design: Design, wire: Wire) -> str:
@@ -332,7 +366,7 @@ def write_report(
     files = {
         "report.md": report_text(design, verdict, area, routed),
         "report.json": json.dumps(pipeline_records(design, verdict, area, routed), indent=2) + "\n",
-        "dataflow.svg": diagram(design),
+        "dataflow.svg": diagram(design, routed.mhz if routed else None, is_linked=True),
     }
     write_files(directory, files)
     return directory / "report.md"

@@ -220,4 +220,6 @@ def _stage_lines(
         return (name, stage["module"], f"{stage['depth']:,} beats deep")
     multipliers = stage["multipliers"]
     pace = f"{stage['cycles']:,} cycles" + (f" · {multipliers:,} mult" if multipliers else "")
-    return (name, stage["module"], pace, *(["bottleneck"] if is_slowest else []))
+    busy = stage.get("utilisation")
+    told = [] if busy is None else [f"{busy:.0%} busy"]
+    return (name, stage["module"], pace, *told, *(["bottleneck"] if is_slowest else []))

@@ -208,13 +208,14 @@ def score_design(design: Design, part: str = PART) -> HardwareScore:
     return HardwareScore(predict(design, part), interval(design))
 
 
+def _cells(kind: str) -> Callable[[HardwareScore], float]:
+    return lambda score: float(getattr(score.prediction, kind))
+
+
 PREDICTED: Mapping[str, Callable[[HardwareScore], float]] = {
     "frames_per_second": lambda score: score.frames_per_second,
     "predicted_mhz": lambda score: score.prediction.mhz,
-    **{
-        f"predicted_{kind}": lambda score, kind=kind: float(getattr(score.prediction, kind))
-        for kind in ("lut", "ff", "dsp", "bram")
-    },
+    **{f"predicted_{kind}": _cells(kind) for kind in ("lut", "ff", "dsp", "bram")},
 }
 """Costs that a score tells; of a graph alone, on `PART`."""
 

@@ -18,7 +18,7 @@ from chop.errors import ChopError, ConfigError, HardwareError
 from chop.hw.component import Component
 from chop.hw.explore import for_target
 from chop.hw.lower import Lowered, Lowerer, Parallelism
-from chop.hw.route.parts import PARTS
+from chop.hw.route.parts import PARTS, get_part
 from chop.hw.rtl.fixed_linear import PRODUCTS
 from chop.hw.stream import divisors
 from chop.ir.graph import MaseGraph
@@ -34,9 +34,8 @@ PACE, SPARSITY, OTHERS, ALL = "pace", "prune.sparsity", "others.width", "all"
 """Dimensions of the whole design, and the group of all layers."""
 MULTIPLIER, LANES = "multiplier", "lanes"
 """Ends of the dimensions of a layer."""
-PACES = 5
-"""Paces to choose from where none are given: each a quarter of the cycles of the one before."""
-SLOWER = 4
+PACES = 8
+"""The most paces to choose from where none are given: each takes half the cycles of the next."""
 TRIED_WIDTH = 8
 """Of the design that tells, before any trial, whether the model lowers and how it folds."""
 
@@ -50,7 +49,8 @@ class HardwareTable:
     `by`: widths and arithmetic are chosen for each layer ("name"), for all of a type, or for all
     ("model"). `sparsities`: shares of weights to prune. `folding`: "pace", one number of cycles
     between tensors that every layer is folded for, or "lanes", elements per beat of each layer.
-    `paces`: those cycles; by default what the model can do, in steps of four. `lanes`: to choose
+    `paces`: those cycles; by default what the model can do and the part has multipliers for,
+    halved again and again. `lanes`: to choose
     from. `multipliers`: how linear layers form products with their constants, "array" or
     "shift_add"; the latter for layers of at most `shift_add_weights` weights. `ceiling`: the best
     that the metric can become, where that is known; by default what the uncompressed model reaches
@@ -119,7 +119,7 @@ class HardwareSpace(Space):
         except ChopError as error:
             raise HardwareError(f"{where}: the model cannot become hardware: {error}") from error
         self.layers = _layers(observed, lowered, self.table.by, subject)
-        self.paces = self.table.paces or _paces(graph, lowered)
+        self.paces = self.table.paces or _paces(graph, lowered, get_part(self.table.part).dsp)
         has_others = any(not node.is_weighted for node in observed.values())
         super().__init__(self._named(has_others))
 
@@ -164,8 +164,8 @@ class HardwareSpace(Space):
             return BIAS_WIDTH
         layer = self.layers.get(node)
         if layer is None:
-            return int(params.get(OTHERS, self.table.others[0]))
-        return int(params[f"{layer.group}.{'weight' if role == WEIGHT else 'data_in'}"])
+            return _whole(params.get(OTHERS, self.table.others[0]))
+        return _whole(params[f"{layer.group}.{'weight' if role == WEIGHT else 'data_in'}"])
 
     def quantize_args(
         self, graph: MaseGraph, observed: Observed, params: Mapping[str, Value]
@@ -175,7 +175,7 @@ class HardwareSpace(Space):
 
     def prune_args(self, params: Mapping[str, Value], seed: int = 0) -> dict[str, Any] | None:
         """The arguments of prune_transform_pass for a point; None where nothing is pruned."""
-        share = float(params.get(SPARSITY, self.table.sparsities[0]))
+        share = params.get(SPARSITY, self.table.sparsities[0])
         return {"weight": {"sparsity": share}, "seed": seed} if share else None
 
     def design_args(self, params: Mapping[str, Value]) -> dict[str, Any]:
@@ -191,8 +191,17 @@ class HardwareSpace(Space):
             lanes = {name: (int(i), int(o)) for name, (i, o) in pairs.items()}
             folded = {"max_parallelism": 1, "parallelism": lanes}
         else:
-            folded = {"target_interval": int(params[PACE])}
+            folded = {"target_interval": _whole(params[PACE])}
         return folded | ({MULTIPLIER: added} if added else {})
+
+    def folded_args(self, graph: MaseGraph, params: Mapping[str, Value]) -> dict[str, Any]:
+        """The same for one graph, its pace turned into the lanes of each layer."""
+        args = self.design_args(params)
+        cycles = args.pop("target_interval", None)
+        if cycles is None:
+            return args
+        lanes = {name: list(pair) for name, pair in for_target(graph, cycles).lanes.items()}
+        return {"max_parallelism": 1, "parallelism": lanes, **args}
 
     def _multiplier(self, layer: Layer, params: Mapping[str, Value]) -> str:
         return str(params.get(f"{layer.group}.{MULTIPLIER}", self.table.multipliers[0]))
@@ -228,6 +237,11 @@ class HardwareSpace(Space):
             else:
                 point[name] = min(options) if name == SPARSITY else choose(options)
         return point
+
+
+def _whole(value: Value) -> int:
+    assert isinstance(value, int), f"a number of bits or cycles is {value!r}"
+    return value
 
 
 def _points(dimension: Dimension) -> list[Any]:
@@ -276,17 +290,23 @@ def _channels(component: Component) -> tuple[int, int]:
     return component.in_unit, component.outputs[0].shape[-1]
 
 
-def _paces(graph: MaseGraph, lowered: Lowered) -> tuple[int, ...]:
-    """Cycles between tensors that the model can be folded for, from the fewest to the most."""
+def _paces(graph: MaseGraph, lowered: Lowered, multipliers: int) -> tuple[int, ...]:
+    """Cycles between tensors that the model can be folded for, from the fewest to the most.
+
+    The first that takes more multipliers than there are is one of them: arithmetic without
+    multipliers may still reach it.
+    """
     found: list[int] = []
     cycles = lowered.design.cycles()
     while len(found) < PACES and cycles >= 1:
         try:
-            for_target(graph, cycles)
+            folding = for_target(graph, cycles)
         except HardwareError:
             break
         found.append(cycles)
-        cycles //= SLOWER
+        if folding.multipliers > multipliers:
+            break
+        cycles //= 2
     return tuple(sorted(found))
 
 

@@ -20,6 +20,8 @@ from chop.errors import ConfigError
 from chop.hw.attached import attached_design
 from chop.hw.design import Design
 from chop.hw.fingerprint import design_fingerprint
+from chop.hw.lower import Lowerer, Parallelism
+from chop.hw.predict import Prediction, predict
 from chop.hw.route.parts import get_part
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
@@ -44,8 +46,9 @@ BEST = {"maximize": 1.0, "minimize": 0.0}
 
 
 class Scored(NamedTuple):
-    """A design with its score, and the costs among the objectives."""
+    """A design with its score, the costs among the objectives, and how it is folded."""
 
+    args: dict[str, Any]
     design: Design
     score: HardwareScore
     costs: dict[str, float]
@@ -85,15 +88,13 @@ class HardwareEvaluator(ModelEvaluator):
         """The objectives of a point; raises `Pruned` where it is hopeless."""
         graph = self._compressed(params, context)
         scored = self._scored(graph, params)
-        self._require_room(scored.score)
         if self._is_settled(params):
             self._require_hope(context, self.ceiling, scored.costs, "before it is measured")
         context.expect(scored.costs)
         if self.train_after:
             train(self, graph, params, context, itertools.count(1), self.recovery)
             scored = self._scored(graph, params)
-            self._require_room(scored.score)
-        context.attribute(HARDWARE, self._told(scored, params))
+        context.attribute(HARDWARE, self._told(scored))
         value = self._measure(graph, context, scored.costs)
         if self.keep:
             keep_graph(graph, context)
@@ -104,7 +105,7 @@ class HardwareEvaluator(ModelEvaluator):
         graph = self._compressed(params, context)
         if self.train_after:
             train(self, graph, params, context, itertools.count(1), self.recovery)
-        add_hardware_metadata_analysis_pass(graph, self.hardware.design_args(params))
+        add_hardware_metadata_analysis_pass(graph, self.hardware.folded_args(graph, params))
         return graph
 
     def describe(self, params: Params, seed: int = 0) -> dict[str, Any]:
@@ -144,31 +145,40 @@ class HardwareEvaluator(ModelEvaluator):
         return graph
 
     def _scored(self, graph: MaseGraph, params: Params) -> Scored:
-        add_hardware_metadata_analysis_pass(graph, self.hardware.design_args(params))
+        """The design of a graph, which is annotated; raises `Pruned` where it does not fit.
+
+        What does not fit without its FIFOs does not fit with them: sizing these takes most time.
+        """
+        args, part = self.hardware.folded_args(graph, params), self.hardware.table.part
+        lanes = {name: (pair[0], pair[1]) for name, pair in args["parallelism"].items()}
+        folded = Parallelism(1, lanes, args.get("multiplier", {}))
+        self._require_room(predict(Lowerer(graph, folded, "top").run().design, part))
+        add_hardware_metadata_analysis_pass(graph, args)
         design = attached_design(graph).design
-        score = score_design(design, self.hardware.table.part)
+        score = score_design(design, part)
+        self._require_room(score.prediction)
         rest = [name for name in self.costs if name not in PREDICTED]
         found = compute_costs(graph, rest) | {n: PREDICTED[n](score) for n in PREDICTED}
-        return Scored(design, score, {name: found[name] for name in self.costs})
+        return Scored(args, design, score, {name: found[name] for name in self.costs})
 
     def _is_settled(self, params: Params) -> bool:
         """Whether training leaves the cost as it is: sums of shifts depend on the weights."""
         return not self.train_after or "multiplier" not in self.hardware.design_args(params)
 
-    def _told(self, scored: Scored, params: Params) -> dict[str, Any]:
+    def _told(self, scored: Scored) -> dict[str, Any]:
         prediction = scored.score.prediction
         return {
             "part": self.hardware.table.part,
             "design": design_fingerprint(scored.design),
             "interval": scored.score.interval,
             "predicted": {**prediction.takes(), "mhz": prediction.mhz},
-            "args": self.hardware.design_args(params),
+            "args": scored.args,
         }
 
-    def _require_room(self, score: HardwareScore) -> None:
+    def _require_room(self, prediction: Prediction) -> None:
         part = get_part(self.hardware.table.part)
         has = part.has()
-        over = {k: n for k, n in score.prediction.takes().items() if n > has.get(k, n)}
+        over = {k: n for k, n in prediction.takes().items() if n > has.get(k, n)}
         if over:
             told = ", ".join(f"{n} {kind.upper()} of {has[kind]}" for kind, n in over.items())
             raise Pruned(f"it does not fit {part.name}: {told} predicted.")

@@ -14,8 +14,8 @@ const HEIGHT = 300;
  * `shape`: "line", "steps" (across, then up), "risers" (up, then across) or "points". `levels` are dashed horizontals, by name.
  */
 export class Chart {
-  constructor({ title, x, y, series, levels = {}, isLog = false, onpick }) {
-    Object.assign(this, { title, x, y, series, levels, isLog, onpick, at: -1, marked: null });
+  constructor({ title, x, y, series, levels = {}, isLog = false, isLogUp = false, onpick }) {
+    Object.assign(this, { title, x, y, series, levels, isLog, isLogUp, onpick, at: -1, marked: null });
     this.svg = s("svg", { tabindex: "0", role: "img", "aria-label": `${title}. ${y} over ${x}. Arrow keys go from point to point.` });
     this.keys = h("ul", { class: "keys" });
     this.element = h("figure", { class: "chart panel", style: { margin: 0 } }, h("h3", {}, title), this.keys, this.svg);
@@ -45,7 +45,7 @@ export class Chart {
     const heights = [...points.flatMap((p) => [p.y, p.low ?? p.y, p.high ?? p.y]), ...Object.values(this.levels)];
     const limits = (name, values) => (isShare(name, values) ? [0, 1] : null);
     this.toX = scale(across, MARGIN.left, width - MARGIN.right, { isLog: this.isLog, pad: 0.03, ticks: wide, limits: limits(this.x, across) });
-    this.toY = scale(heights, HEIGHT - MARGIN.bottom, MARGIN.top, { pad: 0.06, limits: limits(this.y, heights) });
+    this.toY = scale(heights, HEIGHT - MARGIN.bottom, MARGIN.top, { isLog: this.isLogUp, pad: 0.06, limits: limits(this.y, heights) });
     this.cursor = s("circle", { class: "cursor", r: 7, visibility: "hidden" });
     this.svg.replaceChildren(this.axes(width), this.lines(width), ...drawn.map((each) => this.one(each)), this.cursor);
     this.places = drawn.flatMap((each) => each.points.map((p) => ({ ...p, label: each.label, px: this.toX(p.x), py: this.toY(p.y) })));

@@ -1,5 +1,7 @@
 // The hardware: verdict, pace, block diagram with the bottleneck, and a table of stages.
 
+import { Chart } from "./chart.js";
+import { series } from "./colour.js";
 import { factList, h, s, section } from "./dom.js";
 import { arrowHead, boxElement, columnPath, routePath } from "./drawing.js";
 import { digits, number, separated, shape, share } from "./format.js";
@@ -78,6 +80,26 @@ function onThePart(routed) {
   ];
 }
 
+const GIGA = 1e9;
+const REACH = 8; // how far, as a factor, the roofs are drawn to both sides
+
+/** What the part and the ports allow, and where the design is: products per second over products per byte. */
+function roofs({ part, mhz, reached, intensity, part_roof: top, design_roof: own, bandwidth }) {
+  const ridge = top / bandwidth;
+  const [low, high] = [Math.min(intensity, ridge) / REACH, Math.max(intensity, ridge) * REACH];
+  const point = (x, y, title) => ({ x, y: y / GIGA, title, facts: [["products per byte", digits(x, 3)], ["G products/s", digits(y / GIGA, 3)]] });
+  const flat = (y, from, title) => [point(from, y, title), point(high, y, title)];
+  const curves = [
+    { label: `streams of the design, ${digits(bandwidth / GIGA, 3)} GB/s`, colour: series(1), points: [point(low, low * bandwidth, "streams"), point(ridge, top, "streams")], size: 2 },
+    { label: `all multipliers of ${part}`, colour: series(2), points: flat(top, ridge, `all multipliers of ${part}`), size: 2 },
+    ...(own ? [{ label: "multipliers of the design", colour: "var(--c7)", points: flat(own, own / bandwidth, "multipliers of the design"), size: 2 }] : []),
+    { label: "this design", colour: series(0), points: [point(intensity, reached, "this design")], shape: "points", size: 6, isNamed: true },
+  ];
+  const of = (share_) => `${digits(100 * share_, 2)} %`;
+  const told = own ? `${of(reached / top)} of the part, ${of(reached / own)} of its own multipliers` : "without multipliers";
+  return new Chart({ title: `Roofline at ${digits(mhz, 4)} MHz: ${told}`, x: "products per byte streamed", y: "G products/s", series: curves, isLog: true, isLogUp: true }).element;
+}
+
 function stageTable(stages, bottleneck) {
   return new Table({
     label: "stages", rows: stages, nameOf: (stage) => stage.stage,
@@ -98,12 +120,12 @@ function stageTable(stages, bottleneck) {
 
 /** The section about a design. */
 export function hardwareSection(hardware) {
-  const { verdict, stages, bottleneck, inputs } = hardware;
+  const { verdict, stages, bottleneck, inputs, roofline } = hardware;
   const ports = Object.entries(inputs ?? {}).map(([name, { shape: sizes, format }]) => `${name} ${shape(sizes)} ${format}`);
   const told = verdict
     ? h("p", { class: verdict.is_exact ? "verdict" : "verdict wrong" }, separated(verdict.text))
     : h("p", { class: "note" }, "Not simulated.");
   const picture = h("div", { class: "panel blocks", tabindex: "0", role: "region", "aria-label": "Block diagram" }, diagram(hardware));
   const side = h("div", { class: "panel pad stack" }, told, pace(hardware), h("p", { class: "note" }, ports.join("; ")));
-  return section("hardware", "Hardware", null, h("div", { class: "stack" }, h("div", { class: "columns" }, picture, side), stageTable(stages, bottleneck)));
+  return section("hardware", "Hardware", null, h("div", { class: "stack" }, h("div", { class: "columns" }, picture, side), roofline ? roofs(roofline) : null, stageTable(stages, bottleneck)));
 }

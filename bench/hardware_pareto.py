@@ -1,0 +1,350 @@
+"""Fronts of accuracy, frames per second, LUTs and DSPs: three points of each routed on a part.
+
+    python bench/hardware_pareto.py search [cnn vit] [--folder out/pareto]
+    python bench/hardware_pareto.py emit [cnn vit]
+    python bench/hardware_pareto.py route [cnn vit] --jobs 16 --limit 500
+    python bench/hardware_pareto.py table
+    python bench/hardware_pareto.py all
+
+`search`: the digits CNN of examples/digits_hardware.py and the vision transformer of
+hardware_transformer.py, trained on the digits but for 144 images that the search measures on; one
+study of each over widths, sparsity, pace and arithmetic. `emit`: three points of each front (fast,
+middle, small) in RTL, simulated on test images, every bit right; all 360 images in the integers of
+the design. `route`: synthesised, placed and routed on ecp5-85k, a process for each design and seed;
+needs only the folder. `table`: predicted against routed, to bench/results/hardware_pareto.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import multiprocessing
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from loading import load
+from record import provenance, save
+from tabulate import tabulate
+from torch import Tensor, nn
+
+from chop.hw.emit import emit, read_interface
+from chop.hw.route.flow import RouteOptions, records, route
+
+PART, TARGET_MHZ = "ecp5-85k", 120.0
+HELD_OUT = 144
+"""Training images that the search measures on."""
+TOLERANCE = 0.02
+"""Of accuracy: points of the front that lose more are not looked at."""
+POINTS = ("fast", "middle", "small")
+SIMULATED = {"cnn": 128, "vit": 16}
+"""Test images that go through the RTL; all go through its integers."""
+SEEDS = {"cnn": (1, 2, 3), "vit": (1,)}
+SPACES: Mapping[str, Mapping[str, Any]] = {
+    "cnn": {"widths": (4, 5, 6, 8), "part": PART, "shift_add_weights": 1280},
+    "vit": {
+        "widths": (6, 8),
+        "others": (8,),
+        "part": PART,
+        "by": "type",
+        "multipliers": ("array",),
+        "paces": (8192, 16384, 32768),
+    },
+}
+TRIALS = {"cnn": 40, "vit": 16}
+
+
+# -- the models ------------------------------------------------------------------------------------
+
+
+@functools.cache
+def digits() -> Any:
+    """Images and labels; the last of the training rows are held out."""
+    return load("examples/digits_hardware.py").load()
+
+
+def trained(name: str, folder: Path) -> nn.Module:
+    """The float model, trained without the rows that are held out; kept in `folder`."""
+    from hardware_transformer import train as train_transformer
+    from transformer_models import DigitsVit
+
+    example, data = load("examples/digits_hardware.py"), digits()
+    rows = data._replace(
+        train_images=data.train_images[:-HELD_OUT], train_labels=data.train_labels[:-HELD_OUT]
+    )
+    torch.manual_seed(0)
+    model: nn.Module = DigitsVit() if name == "vit" else example.MODELS[name]()
+    file = folder / f"{name}.pt"
+    if file.exists():
+        model.load_state_dict(torch.load(file))
+    elif name == "vit":
+        train_transformer(model, rows, epochs=30, rate=4e-3)
+    else:
+        example.train(model, rows, epochs=20)
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(model.state_dict(), file)
+    return model.eval()
+
+
+@torch.no_grad()
+def accuracy(model: Any, images: Tensor, labels: Tensor) -> float:
+    """The part of the images that the model names rightly."""
+    return float((model(images).argmax(1) == labels).double().mean())
+
+
+def make_evaluator(name: str, folder: Path) -> Any:
+    """The evaluation of a search."""
+    from chop import MaseGraph
+    from chop.actions import Subject
+    from chop.search import HardwareEvaluator, HardwareSpace, HardwareTable
+
+    data = digits()
+    graph = MaseGraph(trained(name, folder), dummy_in={"x": data.train_images[:128]})
+    held = data.train_images[-HELD_OUT:], data.train_labels[-HELD_OUT:]
+
+    def on_rows(changed: MaseGraph, first: int, last: int) -> float:
+        return accuracy(changed.model, held[0][first:last], held[1][first:last])
+
+    subject = Subject(
+        graph=lambda seed: graph,
+        train=lambda changed, seed: None,
+        evaluate=lambda changed: on_rows(changed, 0, HELD_OUT),
+        batches=lambda: [{"x": data.train_images[:128]}],
+        rows=HELD_OUT,
+        evaluate_rows=on_rows,
+    )
+    return HardwareEvaluator(subject, HardwareSpace(graph, HardwareTable(**SPACES[name])))
+
+
+# -- search, emit ----------------------------------------------------------------------------------
+
+
+def run_search(name: str, args: argparse.Namespace) -> None:
+    """One study; a search that was interrupted goes on."""
+    from chop.search import ProgressBar, search
+    from chop.search.costs import direction_of_cost
+
+    made = make_evaluator(name, args.folder)
+    started = time.perf_counter()
+    result = search(
+        made.space,
+        made,
+        {"accuracy": "maximize", **{cost: direction_of_cost(cost) for cost in made.costs}},
+        trials=args.trials or TRIALS[name],
+        name=name,
+        seed=0,
+        storage=args.folder / f"{name}.db",
+        initial=made.hardware.initial(),
+        on_progress=ProgressBar(),
+    )
+    result.save(args.folder / name)
+    told = {"seconds": time.perf_counter() - started, "size": made.space.size}
+    (args.folder / name / "search.json").write_text(json.dumps(told))
+
+
+def choose(trials: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The fastest, the smallest, and the one that lies between them in pace, of a front."""
+    top = max(t["values"]["accuracy"] for t in trials)
+    near = [t for t in trials if t["values"]["accuracy"] >= top - TOLERANCE]
+    fast = max(near, key=lambda t: (_rate(t), -t["values"]["predicted_lut"]))
+    small = min(near, key=lambda t: (t["values"]["predicted_lut"], -_rate(t)))
+    wanted = (_rate(fast) * _rate(small)) ** 0.5
+    rest = [t for t in near if t["number"] not in (fast["number"], small["number"])]
+    middle = min(rest, key=lambda t: max(_rate(t) / wanted, wanted / _rate(t)))
+    return dict(zip(POINTS, (fast, middle, small), strict=True))
+
+
+def _rate(trial: Mapping[str, Any]) -> float:
+    return float(trial["values"]["frames_per_second"])
+
+
+def run_emit(name: str, args: argparse.Namespace) -> None:
+    """RTL of three points, simulated; what was predicted of each beside it."""
+    from chop.actions.trials import pareto_front
+    from chop.search.apply import apply, read_study
+
+    record, _ = read_study(args.folder / name)
+    made = make_evaluator(name, args.folder)
+    front = pareto_front(record["trials"], record["objectives"])
+    for point, trial in choose(front).items():
+        place = args.folder / name / point
+        shutil.rmtree(place, ignore_errors=True)
+        graph = apply(record, trial["number"], made)
+        told = _simulated(name, graph, place / "hardware")
+        told |= {"trial": trial, "front": len(front), "source": provenance().get("commit")}
+        (place / "point.json").write_text(json.dumps(told, indent=1))
+        print(name, point, trial["values"], told["values_exact"], told["accuracy_test"], flush=True)
+
+
+def _simulated(name: str, graph: Any, hardware: Path) -> dict[str, Any]:
+    from chop.hw.attached import attached_design
+    from chop.hw.fingerprint import design_fingerprint
+    from chop.hw.simulate import Simulator
+    from chop.hw.verify import verify
+
+    lowered, data = attached_design(graph), digits()
+    design = lowered.design
+    verify(graph, lowered, data.test_images[:32])
+    emit(design, hardware)
+    codes = lowered.encode(data.test_images)
+    few = {port: each[: SIMULATED[name]] for port, each in codes.items()}
+    verdict = Simulator(design, hardware).run(few).require_exact()
+    (outputs,) = lowered.decode(design.golden(codes))
+    ends = verdict.timing.tensor_ends("data_out_0", design.output_streams()["data_out_0"].beats)
+    return {
+        "design": design_fingerprint(design),
+        "images_in_rtl": SIMULATED[name],
+        "values_compared": verdict.compared,
+        "values_exact": verdict.compared - verdict.mismatches,
+        "interval_in_rtl": (ends[-1] - ends[1]) / (len(ends) - 2),
+        "accuracy_test": float((outputs.argmax(1) == data.test_labels).double().mean()),
+        "accuracy_float": accuracy(
+            trained(name, hardware.parents[2]), data.test_images, data.test_labels
+        ),
+        "stages": [stage.name for stage in design.stages],
+    }
+
+
+# -- route: needs only what was emitted ------------------------------------------------------------
+
+
+def route_one(job: tuple[Path, int]) -> dict[str, Any]:
+    """One design with one seed, in a copy of its folder."""
+    place, seed = job
+    copy = place / f"seed{seed}"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(place / "hardware", copy)
+    stages = json.loads((place / "point.json").read_text())["stages"]
+    started = time.perf_counter()
+    options = RouteOptions((seed,), TARGET_MHZ, False)
+    told = records(route(copy, read_interface(copy), PART, options, stages=stages))
+    told |= {"seconds": time.perf_counter() - started, "bitstream": Path(told["bitstream"]).name}
+    (place / f"routed{seed}.json").write_text(json.dumps(told, indent=1))
+    shutil.rmtree(copy)
+    print(place.parent.name, place.name, seed, told["mhz"], told["used"], flush=True)
+    return told
+
+
+def run_route(names: Sequence[str], args: argparse.Namespace) -> None:
+    """All designs and seeds at once; those that take too long are given up."""
+    jobs = [(args.folder / n / p, s) for n in reversed(names) for p in POINTS for s in SEEDS[n]]
+    jobs = [(place, seed) for place, seed in jobs if (place / "point.json").exists()]
+    with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
+        waiting = [pool.apply_async(route_one, (job,)) for job in jobs]
+        deadline = time.monotonic() + args.limit
+        for job, each in zip(jobs, waiting, strict=True):
+            try:
+                each.get(max(deadline - time.monotonic(), 0.1))
+            except multiprocessing.TimeoutError:
+                print(f"{job[0]} seed {job[1]}: not within {args.limit} s", flush=True)
+            except Exception as error:  # the other designs are worth their rows
+                print(f"{job[0]} seed {job[1]}: {error}", flush=True)
+        pool.terminate()
+
+
+# -- the table -------------------------------------------------------------------------------------
+
+
+def row(name: str, point: str, place: Path) -> dict[str, Any] | None:
+    """Predicted against routed, of one point; None where nothing is routed."""
+    told = json.loads((place / "point.json").read_text())
+    runs = [json.loads(f.read_text()) for f in sorted(place.glob("routed*.json"))]
+    if not runs:
+        return None
+    best = max(runs, key=lambda run: float(run["mhz"]))
+    hardware = told["trial"]["attributes"]["hardware"]
+    predicted = {**hardware["predicted"], "frames_per_second": _rate(told["trial"])}
+    actual = {**best["used"], "mhz": best["mhz"]}
+    actual["frames_per_second"] = best["mhz"] * 1e6 / told["interval_in_rtl"]
+    return {
+        "model": name,
+        "point": point,
+        "trial": told["trial"]["number"],
+        "params": told["trial"]["params"],
+        "accuracy": {
+            "searched": told["trial"]["values"]["accuracy"],
+            "test": told["accuracy_test"],
+            "float": told["accuracy_float"],
+        },
+        "interval": {"predicted": hardware["interval"], "rtl": told["interval_in_rtl"]},
+        "predicted": predicted,
+        "routed": actual,
+        "cells": best["cells"],
+        "clocks": {str(run["seed"]): run["mhz"] for run in runs},
+        "bitstream": best["bitstream"],
+        **{k: told[k] for k in ("design", "images_in_rtl", "values_compared", "values_exact")},
+        "source": told["source"],
+    }
+
+
+KINDS = ("lut", "ff", "dsp", "bram", "mhz", "frames_per_second")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown, predicted -> routed."""
+    cells = [
+        {
+            "design": f"{r['model']}, {r['point']} (trial {r['trial']})",
+            "accuracy": f"{r['accuracy']['searched']:.3f} -> {r['accuracy']['test']:.3f}",
+            **{k: f"{r['predicted'][k]:,.0f} -> {r['routed'][k]:,.0f}" for k in KINDS},
+        }
+        for r in rows
+    ]
+    return tabulate(cells, headers="keys", tablefmt="github")
+
+
+def run_table(args: argparse.Namespace) -> None:
+    """Gather all rows, print and write them."""
+    found = []
+    for name in args.models:
+        for point in POINTS:
+            place = args.folder / name / point
+            made = row(name, point, place) if (place / "point.json").exists() else None
+            found += [] if made is None else [made]
+    print(table(found))
+    searches = {n: _search_told(args.folder / n) for n in args.models}
+    results = {"part": PART, "target_mhz": TARGET_MHZ, "searches": searches, "rows": found}
+    print(save("hardware_pareto", results))
+
+
+def _search_told(folder: Path) -> dict[str, Any]:
+    study = json.loads((folder / "study.json").read_text())
+    states = [trial["state"] for trial in study["trials"]]
+    ended = [t["reason"] or "" for t in study["trials"] if t["state"] == "pruned"]
+    return {
+        **json.loads((folder / "search.json").read_text()),
+        **{state: states.count(state) for state in sorted(set(states))},
+        "did_not_fit": sum("does not fit" in reason for reason in ended),
+        "beaten_before_measuring": sum("before it is measured" in reason for reason in ended),
+        "beaten_while_measuring": sum("rows." in reason for reason in ended),
+    }
+
+
+def main() -> None:
+    """Run a step, or all of them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("step", choices=["search", "emit", "route", "table", "all"])
+    parser.add_argument("models", nargs="*", default=list(SPACES))
+    parser.add_argument("--folder", type=Path, default=Path("out/pareto"))
+    parser.add_argument("--trials", type=int)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--limit", type=float, default=3600.0, help="seconds for all routing")
+    args = parser.parse_args()
+    args.folder = args.folder.resolve()
+    steps = ("search", "emit", "route", "table") if args.step == "all" else (args.step,)
+    for step in steps:
+        if step == "route":
+            run_route(args.models, args)
+        elif step == "table":
+            run_table(args)
+        else:
+            for name in args.models:
+                (run_search if step == "search" else run_emit)(name, args)
+
+
+if __name__ == "__main__":
+    main()
