@@ -44,7 +44,7 @@ class Draw:
 
     def number(self, low: int, high: int) -> int:
         """A whole number between two, small ones as often as large ones."""
-        return int(round(np.exp(self.rng.uniform(np.log(low), np.log(high)))))
+        return round(float(np.exp(self.rng.uniform(np.log(low), np.log(high)))))
 
     def format(self, *widths: int, is_signed: bool | None = None) -> Fixed:
         """A fixed-point format."""

@@ -5,9 +5,9 @@
     python bench/area_models.py fit --rows out/area
     python bench/area_models.py check
 
-`grid`: each instance of area_instances.py alone, synthesised by Yosys for each family. `route`: some
-of them placed and routed on ecp5-85k. Both leave a row per instance in the folder `--rows` as it is
-done, and take up from there. `fit`: the coefficients, which `chop.hw.predict` reads, from the
+`grid`: each instance of area_instances.py alone, synthesised by Yosys for each family. `designs`:
+those of area_designs.py. `route`: some of the instances placed and routed on ecp5-85k. All leave a
+row per instance in the folder `--rows` as it is done, and take up from there. `fit`: the coefficients, which `chop.hw.predict` reads, from the
 instances that are not held out, and bench/results/area_grid.json from all rows. `check`: the errors
 that the committed coefficients have on the committed rows.
 """
@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from area_designs import DESIGNS
 from area_fit import errors, fit, held_out
 from area_instances import GRID, make
 from record import RESULTS, save
@@ -65,9 +66,9 @@ Key = tuple[str, int, str]
 def measure_area(key: Key) -> dict[str, Any]:
     """One instance, alone, synthesised."""
     kind, number, family = key
+    design = DESIGNS[kind]() if kind in DESIGNS else bench_design([make(kind, number)])
     with tempfile.TemporaryDirectory() as scratch:
-        hardware = emit(bench_design([make(kind, number)]), Path(scratch))
-        area = synthesize(hardware, family=family)
+        area = synthesize(emit(design, Path(scratch)), family=family)
     lut = sum(n * area.cells.get(cell, 0) for cell, n in LUTS[family].items())
     return {"lut": lut, "ff": area.ff, "dsp": area.dsp, "bram": area.bram, "cells": area.cells}
 
@@ -92,6 +93,11 @@ def area_keys() -> Iterator[Key]:
         yield from ((kind, number, family) for number in range(count) for family in FAMILIES)
 
 
+def design_keys() -> Iterator[Key]:
+    """Whole designs, on all families."""
+    yield from ((name, 0, family) for family in FAMILIES for name in DESIGNS)
+
+
 def clock_keys() -> Iterator[Key]:
     """Those that are routed."""
     for kind, (count, _) in GRID.items():
@@ -104,7 +110,7 @@ def _row(task: tuple[str, Key, Path]) -> str:
     started = time.perf_counter()
     told: dict[str, Any] = {"kind": key[0], "number": key[1], "on": key[2]}
     try:
-        told |= measure_area(key) if what == "grid" else measure_clock(key)
+        told |= measure_clock(key) if what == "route" else measure_area(key)
     except Exception as error:  # a row that says so; the rest goes on
         told["error"] = f"{type(error).__name__}: {error}"[-300:]
     told["seconds"] = round(time.perf_counter() - started, 1)
@@ -127,7 +133,7 @@ def read_rows(folder: Path, what: str) -> list[dict[str, Any]]:
 def measure(args: argparse.Namespace) -> None:
     """All rows that are missing."""
     args.rows.mkdir(parents=True, exist_ok=True)
-    keys = list(area_keys() if args.command == "grid" else clock_keys())
+    keys = list(KEYS[args.command]())
     done = {(r["kind"], r["number"], r["on"]) for r in read_rows(args.rows, args.command)}
     chosen = [
         key
@@ -163,14 +169,48 @@ def fit_kinds(
         {(f"one {row['kind']}" if name == "one" else name): n for name, n in each.items()}
         for row, each in zip(rows, amounts, strict=True)
     ]
-    common = fit(tagged, measured)
-    found = {ANY: {n: c for n, c in common.items() if not n.startswith("one ")}}
+    found = {ANY: _common(rows, tagged, measured, {row["kind"] for row in rows})}
     for kind in sorted({row["kind"] for row in rows}):
         mine = [k for k, row in enumerate(rows) if row["kind"] == kind]
-        towards = {**found[ANY], "one": common.get(f"one {kind}", 0.0)}
+        alike = next((group for group in ALIKE if kind in group), {row["kind"] for row in rows})
+        towards = _common(rows, tagged, measured, alike)
+        towards["one"] = towards.get(f"one {kind}", 0.0)
         own = fit([amounts[k] for k in mine], [measured[k] for k in mine], towards)
-        found[kind] = {name: own.get(name, 0.0) for name in own}
-    return found
+        found[kind] = {**towards, **own}
+    return {kind: _kept(of_kind, found[ANY]) for kind, of_kind in found.items()}
+
+
+def _kept(weights: dict[str, float], common: dict[str, float]) -> dict[str, float]:
+    """Without the constants of other kinds, and what is as for all kinds."""
+    named = {n: c if c > 1e-6 else 0.0 for n, c in weights.items() if not n.startswith("one ")}
+    return {n: c for n, c in named.items() if weights is common or c or common.get(n)}
+
+
+def _common(
+    rows: list[dict[str, Any]],
+    amounts: list[dict[str, float]],
+    measured: list[float],
+    kinds: set[str] | frozenset[str],
+) -> dict[str, float]:
+    """Coefficients of several kinds together, each with a constant of its own."""
+    mine = [k for k, row in enumerate(rows) if row["kind"] in kinds]
+    return fit([amounts[k] for k in mine], [measured[k] for k in mine])
+
+
+ALIKE = (
+    frozenset(kind for kind in GRID if any(w in kind for w in ("linear", "conv", "matmul"))),
+    frozenset({"sliding_window", "fixed_max_pool", "fixed_avg_pool"}),
+    frozenset({"gearbox", "fifo", "skid_buffer", "stream_fork", "stream_slice", "stream_concat"}),
+    frozenset(
+        {
+            "fixed_add", "fixed_sub", "fixed_mul", "fixed_constant_arithmetic", "fixed_batch_norm",
+            "fixed_leaky_relu", "fixed_hardsigmoid", "fixed_hardswish", "fixed_piecewise",
+            "mxint_to_fixed", "fixed_to_mxint", "fixed_softmax", "fixed_lut", "fixed_embedding",
+        }
+    ),
+)  # fmt: skip
+"""Kinds that are made of the same things: what one of them has too few instances of, another
+tells."""
 
 
 LUT_ONLY = ("ff", "ff_dsp", "dsp", "bram")
@@ -215,10 +255,10 @@ def fit_all(args: argparse.Namespace) -> None:
 
 
 def rounded(thing: Any) -> Any:
-    """Numbers to five digits."""
+    """Numbers to four digits."""
     if isinstance(thing, dict):
         return {key: rounded(value) for key, value in thing.items()}
-    return float(f"{thing:.5g}")
+    return float(f"{thing:.4g}")
 
 
 def compact(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -274,7 +314,8 @@ def print_errors(family: str, rows: list[dict[str, Any]]) -> None:
               f"{exact} exact")  # fmt: skip
 
 
-COMMANDS = {"grid": measure, "route": measure, "fit": fit_all, "check": check}
+KEYS = {"grid": area_keys, "route": clock_keys, "designs": design_keys}
+COMMANDS = {"grid": measure, "route": measure, "designs": measure, "fit": fit_all, "check": check}
 
 
 def main() -> None:

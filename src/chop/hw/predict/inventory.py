@@ -16,9 +16,9 @@ from chop.hw.golden import Fixed
 
 BLOCK_DEPTHS = {36: 512, 18: 1024, 9: 2048, 4: 4096, 2: 8192, 1: 16384}
 """Words of a block RAM, by their width: the 18 kbit blocks of both families."""
-BLOCK_COST, ROM_BIT_COST = 128, 1 / 16
-"""Yosys weighs blocks against LUTs: a block is as dear as so many, a bit of a table as dear as so
-much of one."""
+BLOCK_COST, ROM_BIT_COST, MUX_COST = 128, 1 / 16, 0.4
+"""Yosys weighs blocks against LUTs: a block is as dear as so many, a bit of a table and of what
+chooses between banks as dear as so much of one."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,21 @@ class Fabric:
     """The widest operands of one DSP, signed."""
     least_product: int
     """Bits of the narrowest product that is given a DSP."""
+    widest: int
+    """Inputs of the widest function that multiplexers behind LUTs make."""
+
+    def wide_lut(self, inputs: int) -> int:
+        """LUTs of one function of so many inputs; 0 where it is none.
+
+        >>> [FABRICS["ecp5"].wide_lut(n) for n in (3, 4, 5, 7, 8)]
+        [1, 1, 2, 8, 0]
+        """
+        return 0 if inputs > self.widest else 1 << max(inputs - self.lut_inputs, 0)
 
 
 FABRICS: Mapping[str, Fabric] = {
-    "ecp5": Fabric(4, 16, 4, 4, (18, 18), 0),
-    "xc7": Fabric(6, 32, 6, 4, (25, 18), 9),
+    "ecp5": Fabric(4, 16, 4, 4, (18, 18), 0, 7),
+    "xc7": Fabric(6, 32, 6, 4, (25, 18), 9, 8),
 }
 
 
@@ -99,7 +109,15 @@ class Inventory:
             self.add("product_parts", (blocks - 1) * (a + b) * count)
 
     def cast(
-        self, width: int, frac: int, is_signed: bool, out: Fixed, lanes: int, *, half: bool = False
+        self,
+        width: int,
+        frac: int,
+        is_signed: bool,
+        out: Fixed,
+        lanes: int,
+        *,
+        half: bool = False,
+        into_skid: bool = True,
     ) -> None:
         """`fixed_cast` of numbers of so many bits; `half`: what rounds is added before."""
         x = width + (not is_signed)
@@ -116,25 +134,40 @@ class Inventory:
         above = kept - out.width - (not out.is_signed) + 1
         may_be_negative = is_signed and not out.is_signed
         if out.overflow != "wrap" and (above > 1 or may_be_negative):
-            self.add("cast_range", max(above, 1) * lanes)
-            self.add("cast_clip", out.width * lanes)
+            is_late = dropped > 0 and out.rounding != "floor" and not half
+            behind = f"{'sum' if is_late else 'wire'}{'_skid' if into_skid else ''}"
+            self._clip(max(above, 1) + 1, out.width - out.is_signed, lanes, behind)
 
-    def ram(self, depth: int, width: int, *, is_sync: bool, name: str = "ram") -> None:
-        """A memory that is written and read, at once or a cycle later."""
+    def _clip(self, inputs: int, bits: int, lanes: int, behind: str) -> None:
+        """Bits that are chosen by what lies above them: functions of so many inputs.
+
+        A mapper makes them one wide LUT each where that can be, and shares what they have in
+        common where it cannot; `behind`: what they come from and go to decides which.
+        """
+        most = self.fabric.widest + 1
+        self.add(f"clip_{min(inputs, most)}_{behind}", bits * lanes)
+        if inputs >= most:
+            self.add(f"clip_range_{behind}", inputs * lanes)
+
+    def ram(self, depth: int, width: int, *, name: str = "ram", is_late: bool = False) -> None:
+        """A memory that is written and read; `is_late`: its address is a register, not its word."""
         if depth < 2:
             self.registers(depth * width)
             return
         banks = -(-depth // self.fabric.ram_words)
         luts = banks * -(-width // self.fabric.ram_width) * self.fabric.ram_luts
-        if is_sync and luts > BLOCK_COST * blocks_of(depth, width):
+        if luts + MUX_COST * (banks - 1) * width > BLOCK_COST * blocks_of(depth, width):
             self.add("bram", blocks_of(depth, width))
             self.path("block", 1.0)
+            if is_late:
+                self.add(f"{name}_round", width)
+                self.registers(width + 1)
             return
         self.path("banks", banks)
         self.add(f"{name}_luts", luts)
         self.add(f"{name}_mux", (banks - 1) * width)
         self.add(f"{name}_banks", banks - 1)
-        if is_sync:
+        if not is_late:
             self.registers(width)
 
     def rom(self, words: Sequence[int], width: int, copies: int = 1) -> float:
@@ -145,8 +178,8 @@ class Inventory:
         depth = len(words)
         if depth < 2:
             return 0.0
-        if is_block_rom(depth, width):
-            self.add("bram", blocks_of(depth, width) * -(-copies // 2))
+        if is_block_rom(depth, width, copies):
+            self.add("bram", rom_blocks(depth, width, copies))
             self.add("rom_blocks")
             self.path("block", 1.0)
             return 1.0
@@ -168,9 +201,17 @@ def blocks_of(depth: int, width: int) -> int:
     return min(-(-width // w) * -(-depth // d) for w, d in BLOCK_DEPTHS.items())
 
 
-def is_block_rom(depth: int, width: int) -> bool:
+def rom_blocks(depth: int, width: int, copies: int = 1) -> int:
+    """Block RAMs of a table that is read at so many places; two of them share a narrow block."""
+    both = min(
+        -(-width // w) * -(-depth // d) for w, d in BLOCK_DEPTHS.items() if w < max(BLOCK_DEPTHS)
+    )
+    return min(copies * blocks_of(depth, width), -(-copies // 2) * both)
+
+
+def is_block_rom(depth: int, width: int, copies: int = 1) -> bool:
     """Whether a table becomes block RAM."""
-    return depth * width * ROM_BIT_COST > BLOCK_COST * blocks_of(depth, width)
+    return depth * width * ROM_BIT_COST > BLOCK_COST * rom_blocks(depth, width, copies)
 
 
 Bits = npt.NDArray[np.uint8]

@@ -132,5 +132,7 @@ def weigh(
     model: Mapping[str, Mapping[str, float]], kind: str, amounts: Mapping[str, float]
 ) -> float:
     """Amounts, each times the coefficient that it has for a kind of component."""
-    weights = model.get(kind) or model[ANY]
-    return sum(weights.get(name, 0.0) * amount for name, amount in amounts.items())
+    weights, common = model.get(kind, {}), model[ANY]
+    return sum(
+        weights.get(name, common.get(name, 0.0)) * amount for name, amount in amounts.items()
+    )

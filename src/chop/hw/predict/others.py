@@ -69,7 +69,7 @@ def count_fifo(inventory: Inventory, component: Fifo) -> None:
     if slots < depth:
         inventory.add("fifo_head", width)
         inventory.registers(width)
-    inventory.ram(slots, width, is_sync=is_block, name="fifo")
+    inventory.ram(slots, width, name="fifo", is_late=not is_block)
     if is_block:
         inventory.add("fifo_round", width)
         inventory.registers(width + 1)
@@ -84,18 +84,26 @@ def count_gearbox(inventory: Inventory, component: Gearbox) -> None:
     width = unit * component.stream.format.lane_width
     inventory.registers(places * width + bits_for(places + 1))
     inventory.path("gear", places)
-    inventory.add("gear_count", bits_for(places + 1))
-    inventory.add("gear_shift", max(places - out, 0) * width)
-    inventory.add("gear_choice", sum(min(into, k + 1) for k in range(places)) * width)
-    inventory.add("gear_places", places)
-    inventory.add("gear_bits", places * width)
+    control = bits_for(places + 1) + 1
+    inventory.add("gear_count", control)
+    for place in range(places):
+        sources = min(into, place + 1) + (place + out < places)
+        if sources > 1:
+            luts = inventory.fabric.wide_lut(sources + control)
+            inventory.add(f"gear_{luts}", width * (luts or sources))
+            inventory.add("gear_wide", 0 if luts else width)
 
 
 def count_cast(inventory: Inventory, component: Cast) -> None:
     """Rounding and range."""
     number = component.source.format
     inventory.cast(
-        number.width, number.frac_width, number.is_signed, component.format, component.source.lanes
+        number.width,
+        number.frac_width,
+        number.is_signed,
+        component.format,
+        component.source.lanes,
+        into_skid=False,
     )
 
 
@@ -137,10 +145,10 @@ def count_reorder(inventory: Inventory, component: Reorder) -> None:
     inventory.registers(5)
     depth = 2 << address
     if component.moves_beats:
-        inventory.ram(depth, stream.beat_width, is_sync=True, name="reorder")
+        inventory.ram(depth, stream.beat_width, name="reorder")
     else:
         for _ in range(lanes):
-            inventory.ram(depth, width, is_sync=True, name="reorder")
+            inventory.ram(depth, width, name="reorder")
         inventory.add("crossbar", 2 * lanes * (lanes - 1) * width)
         inventory.registers(lanes * bits_for(lanes))
     inventory.skid(stream.beat_width)
@@ -306,8 +314,8 @@ def count_embedding(inventory: Inventory, component: Embedding) -> None:
 def count_row(inventory: Inventory, beats: int, width: int, scalar: int) -> None:
     """`row_buffer`, with the skid buffer before it."""
     inventory.skid(width + scalar)
-    inventory.ram(beats + 1, width, is_sync=True, name="row")
-    inventory.ram(2, scalar, is_sync=True, name="row")
+    inventory.ram(beats + 1, width, name="row")
+    inventory.ram(2, scalar, name="row")
     for size in (beats + 1, beats + 1, beats, beats):
         inventory.counter(size)
     inventory.counter(beats + 1, extra=1)
@@ -393,7 +401,7 @@ def count_max_pool(inventory: Inventory, component: MaxPool) -> None:
 
 def count_kept(inventory: Inventory, beats: int, width: int, area: int) -> None:
     """What a pool keeps of each channel while a window passes."""
-    inventory.ram(beats, width, is_sync=False, name="kept")
+    inventory.ram(beats, width, name="kept", is_late=True)
     inventory.counter(beats)
     inventory.counter(area, extra=1)
 
@@ -428,8 +436,8 @@ def count_to_mxint(inventory: Inventory, component: ToMxint) -> None:
     width, lanes = stream.format.width, stream.lanes
     beats, blocks, _ = component.block_beats
     shifted = max(stream.format.signed_width, component.places.highest + 2)
-    inventory.ram(beats + 1, stream.beat_width, is_sync=True, name="row")
-    inventory.ram(2, width, is_sync=True, name="row")
+    inventory.ram(beats + 1, stream.beat_width, name="row")
+    inventory.ram(2, width, name="row")
     for size in (beats + 1, beats + 1, beats, beats, blocks, blocks):
         inventory.counter(size)
     inventory.counter(beats + 1, extra=1)

@@ -84,7 +84,7 @@ def count_array(
     in_lanes, out_lanes = lanes
     slots = 2 if out_folds == 1 or in_folds < 2 else in_folds
     beat = in_lanes * x.lane_width + x.shared_width
-    inventory.ram(slots, beat, is_sync=False, name="slots")
+    inventory.ram(slots, beat, name="slots", is_late=True)
     count_steps(inventory, slots, in_folds, out_folds)
     x_width, w_width = x.lane_width + (not x.is_signed), w.lane_width + (not w.is_signed)
     count_dot_product(inventory, x_width, w_width, in_lanes, out_lanes, told=told)
@@ -156,7 +156,7 @@ def count_window(inventory: Inventory, geometry: Geometry, width: int) -> None:
     kernel, stride = geometry.kernel, geometry.stride
     position = (max(geometry.size) + sum(kernel) + sum(stride) - 1).bit_length() + 2
     offset = slots + (kernel[1] + 1) * row_beats + kernel[0] * geometry.beats
-    inventory.ram(slots, width, is_sync=True)
+    inventory.ram(slots, width)
     place = inventory.counter(slots)
     inventory.counter(slots, extra=1)
     for size in (geometry.beats, *kernel):
@@ -184,7 +184,7 @@ def count_tiles(
     """`tile_buffer`."""
     tiles = max(rows // group * row_beats, 1)
     for _ in range(group):
-        inventory.ram(2 << bits_for(tiles), width, is_sync=True, name="tiles")
+        inventory.ram(2 << bits_for(tiles), width, name="tiles")
     place = inventory.counter(tiles)
     inventory.counter(tiles)
     inventory.add("tile_buffers")
