@@ -5,7 +5,7 @@ import pytest
 from designs import mlp, residual
 
 from chop.hw.cycles import balanced, interval, simulate_control
-from chop.hw.emit import emit
+from chop.hw.emit import emit, top_text, used_components
 from chop.hw.report import (
     bottleneck,
     diagram,
@@ -15,6 +15,8 @@ from chop.hw.report import (
     summary,
     write_report,
 )
+from chop.hw.roofline import roofline
+from chop.hw.route.parts import get_part
 from chop.hw.simulate import Simulator, random_inputs
 
 
@@ -87,3 +89,25 @@ def test_a_stall_above_the_bound_is_explained_with_its_remedy(tmp_path):
     assert list(verdict.timing.outputs["data_out_0"]) == list(predicted)
     assert "cycles above the folding bound" in (text := report_text(design, verdict))
     assert "FIFOs of" in text
+
+
+def test_the_diagram_leads_to_the_rtl_and_tells_clock_and_load():
+    design = balanced(residual())
+    text = diagram(design, 123.4, is_linked=True)
+    assert "at 123.4 MHz" in text and "100% busy" in text
+    files = {row["file"] for row in pipeline_records(design)["stages"]}
+    assert files <= {f"rtl/{name}.sv" for name in used_components(top_text(design))}
+    assert all(f'<a href="{file}">' in text for file in files)
+    assert "<a " not in diagram(design)
+
+
+def test_the_roofline_counts_products_bytes_and_multipliers():
+    design, part = mlp((16, 8, 4), (2, 2, 2)), get_part("ecp5-25k")
+    found = roofline(design, part, 100.0)
+    assert found.products == sum(s.component.products() for s in design.stages)
+    assert found.reached == found.products / interval(design) * 1e8
+    assert found.reached <= found.design_roof <= design.cost().multipliers * 1e8
+    assert found.reached <= found.bandwidth * found.intensity * 1.0001
+    assert found.part_roof == 28 * 1e8
+    assert "of the 28 of ecp5-25k" in str(found)
+    assert roofline(design, get_part("ice40-hx8k"), 50.0) is None  # it has no multipliers

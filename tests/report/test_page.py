@@ -214,6 +214,15 @@ def test_the_bottleneck_is_marked(visit, report):
     assert "cycles per tensor" in page.locator("#tooltip").inner_text()
 
 
+def test_a_routed_design_tells_its_clock_its_load_and_its_roofs(visit, report):
+    page = visit(report)
+    told = page.locator("#hardware").inner_text()
+    assert "135.8 MHz (135.8, 120.3, 131 by seed)" in told and "265,293" in told
+    assert "Roofline at 135.8 MHz" in told and "4,066 cycles" in told
+    assert "% busy" in page.locator("#hardware .node.bottleneck").text_content()
+    assert page.locator("#hardware .chart .dot").count() >= 5
+
+
 def test_dark_and_light_follow_the_system_and_the_button(visit, report):
     def ground(page):
         text = page.evaluate("getComputedStyle(document.body).backgroundColor")

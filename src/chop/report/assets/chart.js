@@ -8,6 +8,8 @@ import { hideTip, showTip } from "./tooltip.js";
 const MARGIN = { left: 70, right: 14, top: 10, bottom: 44 };
 const REACH = 40; // pixels from the pointer at which a point answers
 const HEIGHT = 300;
+const LARGE = 1e5; // from here on ticks are written as 200k, 3M: there is no room for more
+const COMPACT = new Intl.NumberFormat("en-GB", { notation: "compact", maximumFractionDigits: 2 });
 
 /**
  * A chart. A series has `label`, `colour`, `points` ({x, y, low, high, title, facts, isFaint}), and
@@ -46,6 +48,7 @@ export class Chart {
     const limits = (name, values) => (isShare(name, values) ? [0, 1] : null);
     this.toX = scale(across, MARGIN.left, width - MARGIN.right, { isLog: this.isLog, pad: 0.03, ticks: wide, limits: limits(this.x, across) });
     this.toY = scale(heights, HEIGHT - MARGIN.bottom, MARGIN.top, { isLog: this.isLogUp, pad: 0.06, limits: limits(this.y, heights) });
+    if (across.every(Number.isInteger)) this.toX.ticks = this.toX.ticks.filter(Number.isInteger); // there is no trial 1.5
     this.cursor = s("circle", { class: "cursor", r: 7, visibility: "hidden" });
     this.svg.replaceChildren(this.axes(width), this.lines(width), ...drawn.map((each) => this.one(each)), this.cursor);
     this.places = drawn.flatMap((each) => each.points.map((p) => ({ ...p, label: each.label, px: this.toX(p.x), py: this.toY(p.y) })));
@@ -65,7 +68,8 @@ export class Chart {
 
   /** A number at an axis: per cent where the quantity is a share. */
   tick(name, value) {
-    return isShare(name, [value]) ? `${digits(100 * value, 4)}\u202f%` : digits(value, 5);
+    if (isShare(name, [value])) return `${digits(100 * value, 4)}\u202f%`;
+    return Math.abs(value) >= LARGE ? COMPACT.format(value) : digits(value, 5);
   }
 
   lines(width) {

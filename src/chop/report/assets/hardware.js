@@ -71,11 +71,11 @@ function onThePart(routed) {
   const slowest = routed.path.reduce((a, b) => (b.nanoseconds > a.nanoseconds ? b : a), { nanoseconds: 0 });
   return [
     ["part", `${routed.part} (${routed.device})`],
-    ["routed clock", `${digits(routed.mhz)} MHz (${Object.values(routed.clocks).map(digits).join(", ")} by seed)`],
+    ["routed clock", `${digits(routed.mhz, 4)} MHz (${Object.values(routed.clocks).map((mhz) => digits(mhz, 4)).join(", ")} by seed)`],
     ["tensors per second", number(Math.round(routed.tensors_per_second))],
     ...used,
     ["slowest path", stages ? `${stages}; most of it ${slowest.where}` : undefined],
-    ["netlist", routed.simulated || "not simulated"],
+    ["netlist", routed.simulated ? separated(routed.simulated) : "not simulated"],
     ["bitstream", routed.bitstream],
   ];
 }

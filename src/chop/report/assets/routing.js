@@ -3,7 +3,7 @@
 import { Chart } from "./chart.js";
 import { series } from "./colour.js";
 import { h, section } from "./dom.js";
-import { digits, number, share } from "./format.js";
+import { digits, number, separated, share } from "./format.js";
 import { Table } from "./table.js";
 
 /** Cells used of those there are, as bars. */
@@ -38,7 +38,7 @@ function criticalPath(path) {
 
 /** The section about a routed design. */
 export function routingSection({ device, fmax_mhz: best, seeds, utilisation: used, critical_path: path, simulated }) {
-  const about = [device, `${digits(best, 4)} MHz`, simulated].filter(Boolean).join(", ");
+  const about = [device, `${digits(best, 4)} MHz`, simulated && separated(simulated)].filter(Boolean).join(", ");
   return section("routing", "Place and route", about, h("div", { class: "stack" },
     h("div", { class: "columns level" }, clocks(seeds), used && Object.keys(used).length ? utilisation(used) : null),
     path.length ? criticalPath(path) : null));
