@@ -207,8 +207,27 @@ def test_wrong_settings_are_told(settings, words):
 def test_the_point_goes_where_the_error_is_least():
     values = torch.tensor([0.1, -0.2, 0.15, 0.6])
     assert best_frac_width(values, 8) == 7
+    assert best_frac_width(torch.tensor([0.25]), 8) == 8  # one place more would clip it
     assert best_frac_width(values, 2) in (1, 2)
     assert best_frac_width(torch.zeros(3), 8) > 8
+
+
+def test_a_number_that_a_product_takes_has_a_format_of_its_own():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return torch.softmax(self.fc(x) * 0.25, -1)
+
+    torch.manual_seed(0)
+    x = 200 * torch.randn(8, 4)
+    whole = MaseGraph(Scaled(), dummy_in={"x": x})
+    subject = Subject(lambda seed: whole, None, lambda changed: 1.0, lambda: [{"x": x}])
+    made = HardwareEvaluator(subject, HardwareSpace(whole, HardwareTable(widths=(8,))))
+    built = made.build(made.hardware.initial()[0], TrialContext())
+    assert verify(built, attached_design(built), x).values  # every bit as in PyTorch
 
 
 def test_the_evaluator_wants_a_space_of_hardware():

@@ -29,7 +29,7 @@ SAMPLES = 1 << 14
 MASKED = 2.0**20
 """Values from here on are what masks put in, not numbers to place the point by."""
 EXTRA_PLACES = 4
-"""Places of the point that are tried beyond the one that clips nothing."""
+"""Places of the point that are tried beyond the one that clips next to nothing."""
 WEIGHTED_OPS = ("linear", "conv1d", "conv2d")
 """Ops whose weights and inputs are worth widths of their own."""
 EXACT_OPS = (*WEIGHTED_OPS, "add", "sub", "mul", "embedding")
@@ -133,11 +133,18 @@ class _Watched(fx.Interpreter):
         compute = self.ops[node.name].compute
         assert compute is not None, "an op that rounds computes"
         is_layer = node.op == "call_module"
-        for operand in compute.inputs if is_layer else compute.operands:
-            has = operand.position < len(args)
-            value = args[operand.position] if has else kwargs.get(operand.argument)
-            if isinstance(value, Tensor) and value.is_floating_point():
-                yield _role(operand), value
+        found = {
+            operand: args[operand.position]
+            if operand.position < len(args)
+            else kwargs.get(operand.argument)
+            for operand in (compute.inputs if is_layer else compute.operands)
+        }
+        has_number = any(type(value) in (int, float) for value in found.values())
+        for operand, value in found.items():
+            if has_number and type(value) in (int, float):  # of a size of its own
+                yield operand.role, torch.tensor([float(value)])
+            elif isinstance(value, Tensor) and value.is_floating_point():
+                yield operand.role if has_number else _role(operand), value
         if is_layer and is_first:
             for name, value in node_module(node).named_parameters(recurse=False):
                 yield parameter_role(name), value
@@ -175,7 +182,7 @@ def best_frac_width(values: Tensor, width: int) -> int:
     whole = math.ceil(math.log2(top))
     most = 2.0 ** (width - 1)
     errors = {}
-    for frac in range(width - 1 - whole, width - 1 - whole + EXTRA_PLACES):
+    for frac in range(width - 2 - whole, width - 1 - whole + EXTRA_PLACES):
         codes = (values * 2.0**frac).round().clamp(-most, most - 1)
         errors[frac] = float((codes * 2.0**-frac - values).square().mean())
     return min(errors, key=lambda frac: (errors[frac], frac))
