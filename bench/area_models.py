@@ -7,9 +7,10 @@
 
 `grid`: each instance of area_instances.py alone, synthesised by Yosys for each family. `designs`:
 those of area_designs.py. `route`: some of the instances placed and routed on ecp5-85k. All leave a
-row per instance in the folder `--rows` as it is done, and take up from there. `fit`: the coefficients, which `chop.hw.predict` reads, from the
-instances that are not held out, and bench/results/area_grid.json from all rows. `check`: the errors
-that the committed coefficients have on the committed rows.
+row per instance in the folder `--rows` as it is done, and take up from there. `fit`: the
+coefficients, which `chop.hw.predict` reads, from the instances that are not held out, and
+bench/results/area_grid.json from all rows. `check`: the errors that the committed coefficients have
+on the committed rows.
 """
 
 from __future__ import annotations

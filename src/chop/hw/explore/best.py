@@ -187,8 +187,8 @@ class Search:
             )
         if too_slow:
             raise HardwareError(
-                f"{self.part.name}: the fastest design found is predicted to give {choice.fps:,.0f} "
-                f"frames per second, {self.wish.least_fps:,.0f} are wanted."
+                f"{self.part.name}: the fastest design found is predicted to give "
+                f"{choice.fps:,.0f} frames per second, {self.wish.least_fps:,.0f} are wanted."
             )
 
     def _options(self, name: str) -> list[Option]:
