@@ -22,9 +22,9 @@ SOFTMAX = [
     Mutant(
         "a masked element has a part",
         "fixed_softmax",
-        "read_keep_q[lane]",
+        "late_keep_q[lane]",
         "1'b1",
-        "= read_keep_q[lane]",
+        "= late_keep_q[lane]",
     ),
     Mutant(
         "a masked product has a part",
@@ -74,7 +74,9 @@ NORM = [
     ),
     Mutant("no eps", "fixed_norm", "EPS", "64'd0", "<< GUARD) + EPS"),
     Mutant("no guard bits", "fixed_norm", "64'(q) << GUARD", "64'(q)"),
-    Mutant("the root of an even place", "fixed_norm", "is_odd_q", "1'b0", "roots[{is_odd_q"),
+    Mutant(
+        "the root of an even place", "fixed_norm", "mantissa_0_q[17]", "1'b0", "roots[{mantissa_0_q[17]"
+    ),
     Mutant(
         "other bits of an odd mantissa", "fixed_norm", "mantissa_0_q[16:10]", "mantissa_0_q[15:9]"
     ),
@@ -100,19 +102,25 @@ NORM = [
         "1'b0",
         "        WEIGHT_IS_SIGNED",
     ),
-    Mutant("the bias is left out", "fixed_norm", "b", "EXACT_WIDTH'(0)", "bias_q    <= b"),
+    Mutant("the bias is left out", "fixed_norm", "b", "EXACT_WIDTH'(0)", "z_bias_q     <= b"),
+    Mutant("the bias of the next beat", "fixed_norm", "parts_bias_q", "z_bias_q", "<= parts_bias_q"),
+    Mutant("no upper part of a product", "fixed_norm", "high_q <<< LOW_WIDTH", "EXACT_WIDTH'(0)"),
+    Mutant("no upper part of a root", "fixed_norm", "r_high_q", "19'd0", "R_WIDTH'(r_high_q"),
+    Mutant("a coarse shift is not counted", "fixed_norm", "coarse_up_q", "'0", "middle_up = coarse_up_q"),
+    Mutant("a middle shift is not done", "fixed_norm", "middle << (2 << level)", "middle"),
+    Mutant("a fine shift is not done", "fixed_norm", "fine << (2 << level)", "fine"),
     Mutant("squares go on", "fixed_norm", "first_q[1]", "1'b0", "squares_q <= first_q[1]"),
     Mutant("sums go on", "fixed_norm", "first_q[1]", "1'b0", "sum_q     <= first_q[1]"),
     Mutant(
         "constants run ahead",
         "fixed_norm",
-        "z_valid_q && skid_ready && (!HAS_BIAS || bias_valid)",
+        "product_valid_q && skid_ready && (!HAS_BIAS || bias_valid)",
         "skid_ready && (!HAS_BIAS || bias_valid)",
     ),
     Mutant(
         "the sum is of a row before",
         "fixed_norm",
-        "sums_q[8*SUM_WIDTH+:SUM_WIDTH]",
+        "sums_q[11*SUM_WIDTH+:SUM_WIDTH]",
         "SUM_WIDTH'(sum_q)",
     ),
 ]
@@ -250,6 +258,7 @@ CONTROL = [
         zeroed("exps_valid_q"),
         zeroed("far_valid_q", "  ", "1'b0"),
         zeroed("read_valid_q", " ", "1'b0"),
+        zeroed("late_valid_q", " ", "1'b0"),
         ("product_valid_q", "if (rst) product_valid_q <= 1'b0;", ""),
         ("products_valid_q", "if (rst) products_valid_q <= 1'b0;", ""),
     ),
@@ -260,6 +269,7 @@ CONTROL = [
         zeroed("c_valid_q", "       ", "1'b0"),
         zeroed("product_valid_q", " ", "1'b0"),
         zeroed("z_valid_q", "       ", "1'b0"),
+        zeroed("parts_valid_q", "   ", "1'b0"),
         zeroed("weighed_valid_q", " ", "1'b0"),
         zeroed("exact_valid_q", "   ", "1'b0"),
     ),
