@@ -219,7 +219,7 @@ def with_fifos(design: Design, depths: Mapping[Wire, int]) -> Design:
             if wire in depths:
                 suffix = f"_{wire.port}" if wire.port else ""
                 name = f"{wire.stage}_fifo{suffix}"
-                fifo = Fifo(stream_of(wire), depths[wire])  # type: ignore[arg-type]
+                fifo = Fifo(stream_of(wire), depths[wire], has_head=True)  # type: ignore[arg-type]
                 stages.append(Stage(name, fifo, (wire,)))
                 moved[wire] = Wire(name)
 

@@ -15,6 +15,7 @@ from torch import fx
 from chop.errors import ConfigError
 from chop.hw import golden
 from chop.hw.component import (
+    LARGEST_IN_LOGIC,
     Component,
     Cost,
     Memory,
@@ -82,8 +83,13 @@ class Binary(Component):
     def span(self, left: Fixed, right: Fixed) -> Span:
         """The codes of exact results for operands of these formats."""
 
+    @property
+    def latency(self) -> int:
+        """Registers before the skid buffer: the exact result, and the operands of a product."""
+        return 2 if self.operation == 2 else 1
+
     def twins(self) -> list[Twin]:
-        return [JoinTwin(2, latency=1)]
+        return [JoinTwin(2, latency=self.latency)]
 
     def cost(self) -> Cost:
         return Cost(register_bits=2 * self.outputs[0].beat_width)
@@ -201,8 +207,14 @@ class WithConstant(Component):
         right = np.broadcast_to(self.constant.reshape(-1), flat.shape)
         return self.binary.golden(flat, right).reshape(-1, *self.output.shape)
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the constants lie in block RAM: then both operands are registered."""
+        return self.constant.size * self.binary.right.format.width > LARGEST_IN_LOGIC
+
     def parameters(self) -> Mapping[str, Parameter]:
-        return self.binary.parameters()
+        late = {"HAS_OPERAND_REGISTER": True} if self.is_late else {}
+        return {**self.binary.parameters(), **late}
 
     def memories(self) -> tuple[Memory, ...]:
         lanes = self.binary.left.lanes
@@ -214,7 +226,7 @@ class WithConstant(Component):
         return (Memory("data_in_1", words, self.binary.right.beat_width),)
 
     def twins(self) -> list[Twin]:
-        return [ConstantsTwin(latency=1)]
+        return [ConstantsTwin(latency=max(self.binary.latency, 1 + self.is_late))]
 
     def cost(self) -> Cost:
         return super().cost() + self.binary.cost()
@@ -228,6 +240,7 @@ class WithConstant(Component):
             cls(Sub(rows, small, WIDE), np.tile(codes(NARROW, 4), 3)),
             cls(Mul(rows, small, DOWN), np.array([3])),
             cls(Mul(stream(5), stream(5, number=COUNT), BYTE), codes(COUNT, 5)),
+            cls(Add(stream(260), stream(260), BYTE), codes(BYTE, 260)),  # block RAM
         ]
 
 

@@ -190,7 +190,7 @@ class ExternalConv(Conv):
 
     def twins(self) -> list[Twin]:
         product = self.product
-        second = ExternalConvTwin(product.folds, product.source.lanes)
+        second = ExternalConvTwin(product.folds, product.source.lanes, product.operand_registers)
         return [ExternalWindowTwin(self.geometry), second]
 
     @classmethod

@@ -1,6 +1,6 @@
 // Exact dot products of one data vector with OUTPUTS weight vectors; a tag travels along.
-// Enable-gated pipeline. Latency 1 + min(LANES, 4) enabled cycles, and one for each level of the
-// tree that adds the chains; throughput one vector per enabled cycle.
+// Enable-gated pipeline. Latency OPERAND_REGISTERS + min(LANES, 4) enabled cycles, and one for each
+// level of the tree that adds the chains; throughput one vector per enabled cycle.
 //
 // Lanes are summed in chains of four: each adds its product to the sum of the lane before, one
 // cycle later, which is what a DSP block does. The operands of a lane wait for its turn.
@@ -14,6 +14,8 @@ module fixed_dot_product #(
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 4,  // lanes: elements per vector, 1 or more
     parameter int OUTPUTS                     = 1,  // dot products, 1 or more
     parameter int TAG_WIDTH                   = 1,  // bits of the tag, 1 or more; reset to 0
+    // Registers of an operand, 1 or more: the last lies in the multiplier, which may be far away.
+    parameter int OPERAND_REGISTERS           = 1,
     // Width of a dot product: the product grows by the bits of the lane count, so it is exact.
     parameter int SUM_WIDTH =
         DATA_IN_0_PRECISION_0 + (DATA_IN_0_IS_SIGNED ? 0 : 1)
@@ -35,9 +37,9 @@ module fixed_dot_product #(
     $error("fixed_dot_product: widths and lanes must be 1 or more, got %0d, %0d and %0d",
            DATA_IN_0_PRECISION_0, WEIGHT_PRECISION_0, DATA_IN_0_PARALLELISM_DIM_0);
   end
-  if (OUTPUTS < 1 || TAG_WIDTH < 1) begin : g_refuse_pipeline
-    $error("fixed_dot_product: OUTPUTS and TAG_WIDTH must be 1 or more, got %0d and %0d",
-           OUTPUTS, TAG_WIDTH);
+  if (OUTPUTS < 1 || TAG_WIDTH < 1 || OPERAND_REGISTERS < 1) begin : g_refuse_pipeline
+    $error("fixed_dot_product: OUTPUTS, TAG_WIDTH and registers must be 1 or more, got %0d, %0d, %0d",
+           OUTPUTS, TAG_WIDTH, OPERAND_REGISTERS);
   end
 `endif
 
@@ -52,7 +54,7 @@ module fixed_dot_product #(
   localparam int PADDED = CHAINS * CHAIN;  // the lanes that fill the last chain multiply zeros
   localparam int LEVELS = $clog2(CHAINS);
   localparam int LEAVES = 1 << LEVELS;
-  localparam int LATENCY = 1 + CHAIN + LEVELS;
+  localparam int LATENCY = OPERAND_REGISTERS + CHAIN + LEVELS;
 
   logic [LATENCY*TAG_WIDTH-1:0] tags_q;
   assign tag_out = tags_q[(LATENCY-1)*TAG_WIDTH+:TAG_WIDTH];
@@ -66,7 +68,7 @@ module fixed_dot_product #(
 
   for (genvar lane = 0; lane < PADDED; lane++) begin : g_lane
     // Lanes 0 and 1 start together: the sum register of lane 1 follows both product registers.
-    localparam int WAIT = lane % CHAIN < 2 ? 1 : lane % CHAIN;
+    localparam int WAIT = OPERAND_REGISTERS - 1 + (lane % CHAIN < 2 ? 1 : lane % CHAIN);
 
     if (lane < LANES) begin : g_data
       logic [WAIT*DATA_WIDTH-1:0] data_q;

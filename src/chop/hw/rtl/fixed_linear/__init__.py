@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from chop.errors import ConfigError
 from chop.hw import golden
 from chop.hw.component import (
+    LARGEST_IN_LOGIC,
     Component,
     Cost,
     Memory,
@@ -46,12 +47,12 @@ class LinearTwin(Twin):
 
     name = "Linear"
 
-    def __init__(self, folds: tuple[int, int], lanes: int) -> None:
-        self.arguments = (folds, lanes)
-        self.folds, self.lanes = folds, lanes
+    def __init__(self, folds: tuple[int, int], lanes: int, registers: int = 1) -> None:
+        self.arguments = (folds, lanes, registers)
+        self.folds, self.lanes, self.registers = folds, lanes, registers
 
     def process(self) -> Process:
-        return linear_process(*self.folds, dot_latency(self.lanes) + 1)
+        return linear_process(*self.folds, dot_latency(self.lanes, self.registers) + 1)
 
 
 class ExternalLinearTwin(LinearTwin):
@@ -60,17 +61,17 @@ class ExternalLinearTwin(LinearTwin):
     name = "External linear"
 
     def process(self) -> Process:
-        return linear_process(*self.folds, dot_latency(self.lanes) + 1, True)
+        return linear_process(*self.folds, dot_latency(self.lanes, self.registers) + 1, True)
 
 
-def dot_latency(lanes: int) -> int:
+def dot_latency(lanes: int, operand_registers: int = 1) -> int:
     """Cycles of `fixed_dot_product`: operand, product and sum registers, and a tree of chains.
 
     >>> [dot_latency(lanes) for lanes in (1, 4, 8, 12, 16, 64)]
     [2, 5, 6, 7, 7, 9]
     """
     chains = -(-lanes // 4)
-    return 1 + min(lanes, 4) + (chains - 1).bit_length()
+    return operand_registers + min(lanes, 4) + (chains - 1).bit_length()
 
 
 @lru_cache(maxsize=256)
@@ -149,7 +150,14 @@ class Linear(Component):
             "DATA_OUT_0_TENSOR_SIZE_DIM_0": self.outputs[0].shape[-1],
             "DATA_OUT_0_PARALLELISM_DIM_0": self.lanes,
             "ACC_WIDTH": self.acc_width,
+            **({"OPERAND_REGISTERS": registers} if (registers := self.operand_registers) > 1 else {}),
         }
+
+    @property
+    def operand_registers(self) -> int:
+        """Before each multiplier: one more where its weights come from block RAM."""
+        bits = self.weights.weight.size * self.weights.weight_format.width
+        return 2 if bits > LARGEST_IN_LOGIC else 1
 
     def memories(self) -> tuple[Memory, ...]:
         return self.weights.memories(self.source.lanes, self.lanes)
@@ -158,7 +166,7 @@ class Linear(Component):
         return self.vectors
 
     def twins(self) -> list[Twin]:
-        return [LinearTwin(self.folds, self.source.lanes)]
+        return [LinearTwin(self.folds, self.source.lanes, self.operand_registers)]
 
     def cycles(self) -> int:
         return self.vectors * self.folds[0] * self.folds[1]
@@ -200,6 +208,7 @@ class Linear(Component):
             _sample(4, 2, 2, 1, x=NARROW, w=NARROW, b=None, y=Fixed(3, -12)),
             _sample(4, 2, 2, 1, x=NARROW, w=NARROW, b=None, y=Fixed(3, -12, rounding="floor")),
             _sample(4, 2, 2, 1, x=BIT, w=BIT, b=None, y=Fixed(5, 0)),
+            _sample(32, 10, 4, 2),  # weights in block RAM
         ]
 
 
@@ -214,6 +223,7 @@ class ExternalLinear(Linear):
 
     weights: ExternalWeights
     name, pins = "fixed_linear_external", ("data_in_0", "weight")
+    operand_registers = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -228,7 +238,7 @@ class ExternalLinear(Linear):
         return codes.reshape(-1, *self.output.shape)
 
     def twins(self) -> list[Twin]:
-        return [ExternalLinearTwin(self.folds, self.source.lanes)]
+        return [ExternalLinearTwin(self.folds, self.source.lanes, self.operand_registers)]
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

@@ -32,6 +32,10 @@ from chop.hw.stream import Stream
 from chop.hw.twin import Twin
 
 
+OPERAND_REGISTERS = 2
+"""Before each multiplier: one operand comes from block RAM, late in a cycle."""
+
+
 class TileTwin(Twin):
     """A double buffer in block RAM: `beats` in, then `tiles` out, through one register."""
 
@@ -60,7 +64,7 @@ class MatmulTwin(Twin):
         self.folds, self.lanes = folds, lanes
 
     def process(self) -> Process:
-        return linear_process(*self.folds, dot_latency(self.lanes) + 1, True)
+        return linear_process(*self.folds, dot_latency(self.lanes, OPERAND_REGISTERS) + 1, True)
 
 
 @register

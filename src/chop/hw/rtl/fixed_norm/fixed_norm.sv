@@ -3,7 +3,7 @@
 // With N elements, S their sum (0 where not centred) and G = GUARD:
 //   U = (N * sum(x * x) - S * S) * 2**G + EPS, r * 2**(-18 - k) = 1 / sqrt(U) by table and Newton,
 //   z = (N * x - S) * r >> (k - G/2 + 2), data_out_0 = cast(z * 2**-16 * weight + bias).
-// Rows overlap: N / lanes cycles for each. Latency: a row and 24 cycles.
+// Rows overlap: N / lanes cycles for each. Latency: a row and 25 cycles.
 `default_nettype none
 
 module fixed_norm #(
@@ -163,7 +163,7 @@ module fixed_norm #(
   logic [35:0] near_one_q;
   logic [19:0] correction_q;
   logic [32:0] r_low_q;
-  logic [18:0] r_high_q;
+  logic [18:0] r_high, r_high_q;
   logic [R_WIDTH-1:0] r_q;
   logic [SHIFT_WIDTH-1:0] half, shift;
   logic [7*SHIFT_WIDTH-1:0] shift_q;
@@ -197,6 +197,14 @@ module fixed_norm #(
     end
   end
 
+  // What has few bits is added, not multiplied.
+  always_comb begin
+    r_high = '0;
+    for (int k = 0; k < 3; k++) begin
+      if (correction_q[17+k]) r_high = r_high + (19'(root_4_q) << k);
+    end
+  end
+
   // U = m * 4**half with m from 1 to 4, which is 2 or more where its highest bit is set.
   assign q     = size_squares_q - squared_sum_q;
   assign half  = TOP_HALF - fine_up_q;
@@ -226,7 +234,7 @@ module fixed_norm #(
       root_4_q       <= root_3_q;
       correction_q   <= 20'((36'hC_0000_0000 - near_one_q) >> 16);
       r_low_q        <= 33'(root_4_q) * 33'(correction_q[16:0]);
-      r_high_q       <= 19'(root_4_q) * 19'(correction_q[19:17]);
+      r_high_q       <= r_high;
       r_q            <= R_WIDTH'(r_high_q + 19'(r_low_q >> 17));
       shift_q        <= {shift_q[6*SHIFT_WIDTH-1:0], shift};
       sums_q         <= {sums_q[11*SUM_WIDTH-1:0], sum_q};
@@ -241,8 +249,8 @@ module fixed_norm #(
   logic [SCALAR_WIDTH-1:0] row_scalar;
   logic [SUM_WIDTH-1:0] held_sum;
   logic [R_WIDTH-1:0] held_r, c_r_q;
-  logic [SHIFT_WIDTH-1:0] held_shift, c_shift_q, product_shift_q;
-  logic row_valid, row_ready, held_valid, c_valid_q, product_valid_q, z_valid_q;
+  logic [SHIFT_WIDTH-1:0] held_shift, c_shift_q, part_shift_q, product_shift_q;
+  logic row_valid, row_ready, held_valid, c_valid_q, part_valid_q, product_valid_q, z_valid_q;
   logic parts_valid_q, weighed_valid_q, exact_valid_q;
   logic enable, skid_ready, constants_valid, is_waiting;
   logic [SUM_WIDTH-1:0] late_sum;
@@ -302,16 +310,21 @@ module fixed_norm #(
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_element
     logic signed [C_WIDTH-1:0] x, c_q;
-    logic signed [PRODUCT_WIDTH-1:0] product_q;
+    logic signed [PRODUCT_WIDTH-1:0] part_q, top_q, product_q;
     logic signed [Z_WIDTH-1:0] z_q;
     logic signed [W_WIDTH-1:0] w_q;
     // z in two parts that each fit a multiplier of 18 bits; the lower one has no sign.
-    logic signed [EXACT_WIDTH-1:0] low_q, high_q, b, z_bias_q, parts_bias_q, bias_q, weighed_q;
-    logic sign, w_sign;
+    logic signed [EXACT_WIDTH-1:0] w, high, low_q, high_q, b, z_bias_q, parts_bias_q, bias_q, weighed_q;
+    logic sign;
     assign sign = DATA_IN_0_IS_SIGNED && held[lane*WIDTH+WIDTH-1];
     assign x = C_WIDTH'($signed({sign, held[lane*WIDTH+:WIDTH]}));
-    assign w_sign =
-        WEIGHT_IS_SIGNED && weight[lane*WEIGHT_PRECISION_0+WEIGHT_PRECISION_0-1];
+    assign w = EXACT_WIDTH'(w_q);
+    always_comb begin  // of the upper bits of z the last one counts -1
+      high = z_q[Z_WIDTH-1] ? -(w <<< (Z_WIDTH - 1 - LOW_WIDTH)) : '0;
+      for (int k = LOW_WIDTH; k < Z_WIDTH - 1; k++) begin
+        if (z_q[k]) high = high + (w <<< (k - LOW_WIDTH));
+      end
+    end
     if (HAS_BIAS) begin : g_bias
       logic b_sign;
       assign b_sign = BIAS_IS_SIGNED && bias[lane*BIAS_PRECISION_0+BIAS_PRECISION_0-1];
@@ -323,11 +336,13 @@ module fixed_norm #(
     always_ff @(posedge clk) begin
       if (enable) begin
         c_q       <= x * $signed(C_WIDTH'(SIZE)) - C_WIDTH'($signed(held_sum));
-        product_q <= PRODUCT_WIDTH'(c_q) * PRODUCT_WIDTH'($signed({1'b0, c_r_q}));
+        part_q    <= PRODUCT_WIDTH'(c_q) * PRODUCT_WIDTH'($signed({1'b0, c_r_q[R_WIDTH-2:0]}));
+        top_q     <= c_r_q[R_WIDTH-1] ? PRODUCT_WIDTH'(c_q) : '0;
+        product_q <= part_q + (top_q <<< (R_WIDTH - 1));
         z_q       <= Z_WIDTH'((product_q >>> 2) >>> product_shift_q);
-        w_q       <= W_WIDTH'($signed({w_sign, weight[lane*WEIGHT_PRECISION_0+:WEIGHT_PRECISION_0]}));
-        low_q     <= EXACT_WIDTH'($signed({1'b0, z_q[LOW_WIDTH-1:0]})) * EXACT_WIDTH'(w_q);
-        high_q    <= EXACT_WIDTH'($signed(z_q[Z_WIDTH-1:LOW_WIDTH])) * EXACT_WIDTH'(w_q);
+        w_q       <= W_WIDTH'(weight[lane*WEIGHT_PRECISION_0+:WEIGHT_PRECISION_0]);
+        low_q     <= EXACT_WIDTH'($signed({1'b0, z_q[LOW_WIDTH-1:0]})) * w;
+        high_q    <= high;
         weighed_q <= (high_q <<< LOW_WIDTH) + low_q;
         z_bias_q     <= b;
         parts_bias_q <= z_bias_q;
@@ -341,9 +356,11 @@ module fixed_norm #(
     if (enable) begin
       c_r_q           <= held_r;
       c_shift_q       <= held_shift;
-      product_shift_q <= c_shift_q;
+      part_shift_q    <= c_shift_q;
+      product_shift_q <= part_shift_q;
       c_valid_q       <= held_valid;
-      product_valid_q <= c_valid_q;
+      part_valid_q    <= c_valid_q;
+      product_valid_q <= part_valid_q;
       z_valid_q       <= product_valid_q;
       parts_valid_q   <= z_valid_q;
       weighed_valid_q <= parts_valid_q;
@@ -351,6 +368,7 @@ module fixed_norm #(
     end
     if (rst) begin
       c_valid_q       <= 1'b0;
+      part_valid_q    <= 1'b0;
       product_valid_q <= 1'b0;
       z_valid_q       <= 1'b0;
       parts_valid_q   <= 1'b0;
