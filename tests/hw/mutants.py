@@ -201,7 +201,9 @@ ORDER = [
         "1'b0",
     ),
     Mutant("no beat goes round the memory", "fifo", "store && write_q == ahead", "1'b0"),
-    Mutant("a beat overtakes those in the slots", "fifo", "has_more ? slot : data_in_0", "data_in_0"),
+    Mutant(
+        "a beat overtakes those in the slots", "fifo", "has_more ? slot : data_in_0", "data_in_0"
+    ),
     Mutant("a beat that finds no other waits", "fifo", "count_q == '0 || (pop", "(pop"),
     Mutant("the slot is not read ahead", "fifo", "slots[ahead]", "slots[read_q]"),
     Mutant("a beat is repeated", "fifo", "fetch", "1'b0", "if (fetch) read_q"),
@@ -372,12 +374,8 @@ HANDSHAKES = [
         "1'b1",
         "data_in_0_ready  = ready_q",
     ),
-    Mutant(
-        "a held beat is overtaken", "skid_buffer", "ready_q ? data_in_0 : held_q", "data_in_0"
-    ),
-    Mutant(
-        "a held beat is lost", "skid_buffer", "!ready_q || data_in_0_valid", "data_in_0_valid"
-    ),
+    Mutant("a held beat is overtaken", "skid_buffer", "ready_q ? data_in_0 : held_q", "data_in_0"),
+    Mutant("a held beat is lost", "skid_buffer", "!ready_q || data_in_0_valid", "data_in_0_valid"),
     Mutant(
         "an offer is withdrawn",
         "skid_buffer",

@@ -75,7 +75,11 @@ NORM = [
     Mutant("no eps", "fixed_norm", "EPS", "64'd0", "<< GUARD) + EPS"),
     Mutant("no guard bits", "fixed_norm", "64'(q) << GUARD", "64'(q)"),
     Mutant(
-        "the root of an even place", "fixed_norm", "mantissa_0_q[17]", "1'b0", "roots[{mantissa_0_q[17]"
+        "the root of an even place",
+        "fixed_norm",
+        "mantissa_0_q[17]",
+        "1'b0",
+        "roots[{mantissa_0_q[17]",
     ),
     Mutant(
         "other bits of an odd mantissa", "fixed_norm", "mantissa_0_q[16:10]", "mantissa_0_q[15:9]"
@@ -94,9 +98,14 @@ NORM = [
         "held_shift",
         "part_shift_q    <= c_shift_q",
     ),
-    Mutant("the root of the next row", "fixed_norm", "c_r_q", "held_r", "{1'b0, c_r_q"),
+    Mutant("the root of the next row", "fixed_norm", "c_r_q[R_WIDTH-2:0]", "held_r[R_WIDTH-2:0]"),
     Mutant("the highest bit of a root is left out", "fixed_norm", "c_r_q[R_WIDTH-1]", "1'b0"),
-    Mutant("the upper part of z has no sign", "fixed_norm", "-(w <<<", "(w <<<"),
+    Mutant(
+        "the upper part of z has no sign",
+        "fixed_norm",
+        "high - ((W_WIDTH + HIGH_WIDTH)'(w_q) <<< (HIGH_WIDTH - 1))",
+        "high",
+    ),
     Mutant(
         "the weight has no sign",
         "fixed_norm",
@@ -104,10 +113,11 @@ NORM = [
         "EXACT_WIDTH'($unsigned(w_q))",
     ),
     Mutant("the bias is left out", "fixed_norm", "b", "EXACT_WIDTH'(0)", "z_bias_q     <= b"),
-    Mutant("the bias of the next beat", "fixed_norm", "parts_bias_q", "z_bias_q", "<= parts_bias_q"),
-    Mutant("no upper part of a product", "fixed_norm", "high_q <<< LOW_WIDTH", "EXACT_WIDTH'(0)"),
+    Mutant(
+        "the bias of the next beat", "fixed_norm", "parts_bias_q", "z_bias_q", "<= parts_bias_q"
+    ),
+    Mutant("no upper part of a product", "fixed_norm", "EXACT_WIDTH'(high_q)", "EXACT_WIDTH'(0)"),
     Mutant("no upper part of a root", "fixed_norm", "r_high_q", "19'd0", "R_WIDTH'(r_high_q"),
-    Mutant("a coarse shift is not counted", "fixed_norm", "coarse_up_q", "'0", "middle_up = coarse_up_q"),
     Mutant("a middle shift is not done", "fixed_norm", "middle << (2 << level)", "middle"),
     Mutant("a fine shift is not done", "fixed_norm", "fine << (2 << level)", "fine"),
     Mutant("squares go on", "fixed_norm", "first_q[1]", "1'b0", "squares_q <= first_q[1]"),

@@ -33,9 +33,7 @@ FAULTS = {
     "fixed_linear": ("if (free && !load)", "if (free)"),
 }
 """One fault for each module: a text and what it becomes."""
-LOST = Edit(
-    "skid_buffer", "assign data_in_0_ready  = ready_q;", "assign data_in_0_ready = 1'b1;"
-)
+LOST = Edit("skid_buffer", "assign data_in_0_ready  = ready_q;", "assign data_in_0_ready = 1'b1;")
 STUCK = Edit(
     "skid_buffer",
     "out_valid_q <= !ready_q || data_in_0_valid;",

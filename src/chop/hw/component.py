@@ -104,6 +104,10 @@ class Component(ABC):
         """What it is in a pass through a block that layers share: itself."""
         return self
 
+    def for_clock(self, clock_mhz: float) -> Component:
+        """The same with the registers that a clock asks for; itself where it has no choice."""
+        return self
+
     @classmethod
     def cases(cls) -> Sequence[Component]:
         """Components to test: sizes, formats and parallelisms that differ in kind."""

@@ -154,7 +154,7 @@ def _say_nothing(text: str) -> None:
 
 
 def _run(job: Job) -> Routed:
-    part, options, work = job.part, job.options, job.draft
+    part, work = job.part, job.draft
     job.tell("synthesise")
     netlist = make_netlist(job.hardware, job.interface, part, work)
     require_room(netlist, part)

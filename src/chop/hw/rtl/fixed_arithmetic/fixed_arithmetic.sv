@@ -19,7 +19,7 @@ module fixed_arithmetic #(
     parameter longint ALPHA                   = 1,  // factor of data_in_1, steps of 2**-ALPHA_FRAC
     parameter int ALPHA_FRAC                  = 0,  // its fractional bits, 0 or more
     // 1: operands are registered, as multipliers may be far away and block RAM gives its word late
-    parameter bit HAS_OPERAND_REGISTER        = OPERATION == 2
+    parameter bit HAS_OPERAND_REGISTER        = 1'b0
 ) (
     input  wire logic clk,
     input  wire logic rst,

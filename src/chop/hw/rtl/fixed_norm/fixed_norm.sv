@@ -290,6 +290,7 @@ module fixed_norm #(
   );
 
   localparam int LOW_WIDTH = 17;
+  localparam int HIGH_WIDTH = Z_WIDTH - LOW_WIDTH;
   localparam int PRODUCT_FRAC = 16 + WEIGHT_PRECISION_1;
   localparam bit BIAS_IS_FINER = HAS_BIAS && BIAS_PRECISION_1 > PRODUCT_FRAC;
   localparam int FRAC = BIAS_IS_FINER ? BIAS_PRECISION_1 : PRODUCT_FRAC;
@@ -314,16 +315,18 @@ module fixed_norm #(
     logic signed [Z_WIDTH-1:0] z_q;
     logic signed [W_WIDTH-1:0] w_q;
     // z in two parts that each fit a multiplier of 18 bits; the lower one has no sign.
-    logic signed [EXACT_WIDTH-1:0] w, high, low_q, high_q, b, z_bias_q, parts_bias_q, bias_q, weighed_q;
+    logic signed [W_WIDTH+HIGH_WIDTH-1:0] high, high_q;
+    logic signed [EXACT_WIDTH-1:0] w, low_q, b, z_bias_q, parts_bias_q, bias_q, weighed_q;
     logic sign;
     assign sign = DATA_IN_0_IS_SIGNED && held[lane*WIDTH+WIDTH-1];
     assign x = C_WIDTH'($signed({sign, held[lane*WIDTH+:WIDTH]}));
     assign w = EXACT_WIDTH'(w_q);
-    always_comb begin  // of the upper bits of z the last one counts -1
-      high = z_q[Z_WIDTH-1] ? -(w <<< (Z_WIDTH - 1 - LOW_WIDTH)) : '0;
-      for (int k = LOW_WIDTH; k < Z_WIDTH - 1; k++) begin
-        if (z_q[k]) high = high + (w <<< (k - LOW_WIDTH));
+    always_comb begin  // few bits are added, not multiplied; the highest one counts -1
+      high = '0;
+      for (int k = 0; k < HIGH_WIDTH - 1; k++) begin
+        if (z_q[LOW_WIDTH+k]) high = high + ((W_WIDTH + HIGH_WIDTH)'(w_q) <<< k);
       end
+      if (z_q[Z_WIDTH-1]) high = high - ((W_WIDTH + HIGH_WIDTH)'(w_q) <<< (HIGH_WIDTH - 1));
     end
     if (HAS_BIAS) begin : g_bias
       logic b_sign;
@@ -343,7 +346,7 @@ module fixed_norm #(
         w_q       <= W_WIDTH'(weight[lane*WEIGHT_PRECISION_0+:WEIGHT_PRECISION_0]);
         low_q     <= EXACT_WIDTH'($signed({1'b0, z_q[LOW_WIDTH-1:0]})) * w;
         high_q    <= high;
-        weighed_q <= (high_q <<< LOW_WIDTH) + low_q;
+        weighed_q <= (EXACT_WIDTH'(high_q) <<< LOW_WIDTH) + low_q;
         z_bias_q     <= b;
         parts_bias_q <= z_bias_q;
         bias_q       <= parts_bias_q;
