@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from chop.errors import ConfigError, HardwareError
+from chop.hw.clock import DEFAULT_MHZ
 from chop.hw.component import Component
 from chop.hw.design import Design
 from chop.hw.explore.folding import FoldingExplorer, channels
@@ -45,7 +46,8 @@ class Wish:
     `goal`: "fps", "lut" or "energy". `least_fps`: frames per second that are kept whatever the
     goal. `multipliers`: the ways of forming products that may be used. `share_layers`: whether
     repeated layers are one block; None: whichever is better. `room`: the share of the part's LUTs
-    and flip-flops that may be used; nextpnr needs the rest.
+    and flip-flops that may be used; nextpnr needs the rest. `clock_mhz`: what registers are
+    chosen for, see `chop.hw.clock`.
     """
 
     goal: str = "fps"
@@ -53,6 +55,7 @@ class Wish:
     multipliers: tuple[str, ...] = ("array", "shift_add")
     share_layers: bool | None = None
     room: float = 0.9
+    clock_mhz: float = DEFAULT_MHZ
 
     def __post_init__(self) -> None:
         if self.goal not in GOALS:
@@ -284,7 +287,7 @@ class Search:
         predicted = predict(design, self.part.name)
         return Choice(
             self.part.name,
-            Parallelism(1, lanes, how),
+            Parallelism(1, lanes, how, clock_mhz=self.wish.clock_mhz),
             self.share_layers,
             design.cycles(),
             predicted,
@@ -301,7 +304,8 @@ class Search:
         return self.explorer.input_lanes(dict(lanes), max(slowest, 1))
 
     def _lower(self, lanes: Mapping[str, tuple[int, int]], how: Mapping[str, str]) -> Design:
-        lowerer = Lowerer(self.graph, Parallelism(1, dict(lanes), dict(how)), "top")
+        chosen = Parallelism(1, dict(lanes), dict(how), clock_mhz=self.wish.clock_mhz)
+        lowerer = Lowerer(self.graph, chosen, "top")
         return lowerer.run(share_layers=self.share_layers).design
 
 

@@ -129,7 +129,8 @@ def _parallelism(graph: MaseGraph, args: AddHardwareMetadataArgs) -> tuple[Paral
 def _fitted(graph: MaseGraph, args: AddHardwareMetadataArgs, part: str) -> tuple[Parallelism, int]:
     """What is best for a part; what is given by hand stays."""
     ways = (args.multiplier["*"],) if "*" in args.multiplier else Wish().multipliers
-    wish = Wish(args.goal, args.least_fps, ways, True if args.share_layers else None)
+    shares = True if args.share_layers else None
+    wish = Wish(args.goal, args.least_fps, ways, shares, clock_mhz=args.clock_mhz)
     choice = best(graph, part, wish)
     lanes = {**(choice.parallelism.by_node or {}), **args.parallelism}
     how = {**choice.parallelism.multiplier, **args.multiplier}
