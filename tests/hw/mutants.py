@@ -204,7 +204,13 @@ ORDER = [
     Mutant(
         "a beat overtakes those in the slots", "fifo", "has_more ? slot : data_in_0", "data_in_0"
     ),
-    Mutant("a beat that finds no other waits", "fifo", "count_q == '0 || (pop", "(pop"),
+    Mutant(
+        "a beat that finds no other waits",
+        "fifo",
+        "count_q == '0",
+        "1'b0",
+        "is_alone   = count_q == '0",
+    ),
     Mutant("the slot is not read ahead", "fifo", "slots[ahead]", "slots[read_q]"),
     Mutant("a beat is repeated", "fifo", "fetch", "1'b0", "if (fetch) read_q"),
     Mutant("the queue is written past its end", "fifo", "write_q == LAST_SLOT", "1'b0"),
@@ -567,7 +573,8 @@ RESETS = [
         zeroed("kernel_row_q", "    "),
         zeroed("kernel_column_q", " "),
         zeroed("channel_q", "       "),
-        ("read_valid_q", "if (rst) read_valid_q <= 1'b0;", ""),
+        zeroed("read_valid_q", " ", "1'b0"),
+        zeroed("beat_valid_q", " ", "1'b0"),
     ),
     *no_reset(
         "fixed_pool",
