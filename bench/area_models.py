@@ -49,7 +49,7 @@ from chop.hw.synth import synthesize
 
 FAMILIES = ("ecp5", "xc7")
 ROUTED_ON, SEED, TARGET_MHZ = "ecp5-85k", 1, 200.0
-ROUTED_SHARE = 4
+ROUTED_SHARE = 6
 """One in so many instances of a kind is routed."""
 LUTS: Mapping[str, Mapping[str, int]] = {
     "ecp5": {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 4},
@@ -142,6 +142,7 @@ def measure(args: argparse.Namespace) -> None:
         if key not in done
         and (not args.families or key[2] in args.families)
         and (not args.kinds or key[0] in args.kinds)
+        and key[1] % args.every == 0
     ]
     tasks = [(args.command, key, args.rows) for key in chosen[: args.most]]
     print(f"{len(done)} of {len(keys)} rows are there, {len(tasks)} to do", flush=True)
@@ -327,6 +328,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, default=Path("out/area"))
     parser.add_argument("--families", nargs="+", default=[])
     parser.add_argument("--kinds", nargs="+", default=[])
+    parser.add_argument("--every", type=int, default=1, help="one in so many instances of a kind")
     parser.add_argument("--most", type=int, default=None, help="rows of this run")
     args = parser.parse_args()
     COMMANDS[args.command](args)
