@@ -5,12 +5,11 @@
     python bench/area_models.py fit --rows out/area
     python bench/area_models.py check
 
-`grid`: each instance of area_instances.py alone, synthesised by Yosys for each family. `designs`:
-those of area_designs.py. `route`: some of the instances placed and routed on ecp5-85k. All leave a
-row per instance in the folder `--rows` as it is done, and take up from there. `fit`: the
-coefficients, which `chop.hw.predict` reads, from the instances that are not held out, and
-bench/results/area_grid.json from all rows. `check`: the errors that the committed coefficients have
-on the committed rows.
+`grid`: each instance of area_instances.py alone, synthesised by Yosys for each family. `route`:
+some of the instances placed and routed on ecp5-85k. Both leave a row per instance in the folder
+`--rows` as it is done, and take up from there. `fit`: the coefficients, which `chop.hw.predict`
+reads, from the instances that are not held out, and bench/results/area_grid.json from all rows.
+`check`: the errors that the committed coefficients have on the committed rows.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from area_designs import DESIGNS
 from area_fit import errors, fit, held_out
 from area_instances import GRID, make
 from record import RESULTS, save
@@ -67,9 +65,14 @@ Key = tuple[str, int, str]
 def measure_area(key: Key) -> dict[str, Any]:
     """One instance, alone, synthesised."""
     kind, number, family = key
-    design = DESIGNS[kind]() if kind in DESIGNS else bench_design([make(kind, number)])
     with tempfile.TemporaryDirectory() as scratch:
-        area = synthesize(emit(design, Path(scratch)), family=family)
+        hardware = emit(bench_design([make(kind, number)]), Path(scratch))
+        return cells(hardware, family)
+
+
+def cells(hardware: Path, family: str) -> dict[str, Any]:
+    """Of emitted RTL; LUTs as nextpnr and Vivado count them."""
+    area = synthesize(hardware, family=family)
     lut = sum(n * area.cells.get(cell, 0) for cell, n in LUTS[family].items())
     return {"lut": lut, "ff": area.ff, "dsp": area.dsp, "bram": area.bram, "cells": area.cells}
 
@@ -92,11 +95,6 @@ def area_keys() -> Iterator[Key]:
     """All instances, on all families."""
     for kind, (count, _) in GRID.items():
         yield from ((kind, number, family) for number in range(count) for family in FAMILIES)
-
-
-def design_keys() -> Iterator[Key]:
-    """Whole designs, on all families."""
-    yield from ((name, 0, family) for family in FAMILIES for name in DESIGNS)
 
 
 def clock_keys() -> Iterator[Key]:
@@ -316,8 +314,8 @@ def print_errors(family: str, rows: list[dict[str, Any]]) -> None:
               f"{exact} exact")  # fmt: skip
 
 
-KEYS = {"grid": area_keys, "route": clock_keys, "designs": design_keys}
-COMMANDS = {"grid": measure, "route": measure, "designs": measure, "fit": fit_all, "check": check}
+KEYS = {"grid": area_keys, "route": clock_keys}
+COMMANDS = {"grid": measure, "route": measure, "fit": fit_all, "check": check}
 
 
 def main() -> None:
