@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 from area_fit import errors, fit, held_out
 from area_instances import GRID, make
 from record import RESULTS, save
@@ -46,6 +47,7 @@ from chop.hw.route.place import place
 from chop.hw.synth import synthesize
 
 FAMILIES = ("ecp5", "xc7")
+ROOT = Path(__file__).parents[1]
 ROUTED_ON, SEED, TARGET_MHZ = "ecp5-85k", 1, 200.0
 ROUTED_SHARE = 6
 """One in so many instances of a kind is routed."""
@@ -314,8 +316,54 @@ def print_errors(family: str, rows: list[dict[str, Any]]) -> None:
               f"{exact} exact")  # fmt: skip
 
 
+def markdown(args: argparse.Namespace) -> None:
+    """The table and the figure of docs/hardware.md."""
+    told = json.loads((RESULTS / "area_grid.json").read_text())["results"]
+    lines = [
+        "| family | what | held out | median error | worst | within 15 % | exact |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for family in FAMILIES:
+        rows = [r for r in told["area"] if r["on"] == family and is_held_out(r)]
+        stages = [_predicted(r, family) for r in rows]
+        for what in ("lut", "ff", "dsp", "bram") if rows else ():
+            pairs = [(getattr(s, what), r[what]) for s, r in zip(stages, rows, strict=True)]
+            lines.append(f"| {family} | {what.upper()} {_told(pairs)} |")
+        if family == "ecp5":
+            draw([(r["lut"], s.lut) for s, r in zip(stages, rows, strict=True)])
+    clocks = [r for r in told["clock"] if is_held_out(r)]
+    pairs = [(_predicted(r, "ecp5").mhz, r["mhz"]) for r in clocks]
+    lines.append(f"| ecp5 | MHz {_told(pairs)} |")
+    page = ROOT / "docs" / "hardware.md"
+    start, end = "<!-- predicted -->", "<!-- end of predicted -->"
+    before, _, rest = page.read_text().partition(start)
+    table = "\n".join(lines)
+    page.write_text(f"{before}{start}\n{table}\n{end}{rest.partition(end)[2]}")
+    print(table)
+
+
+def _told(pairs: list[tuple[float, float]]) -> str:
+    """Count, median, worst, near and exact of pairs of predicted and measured."""
+    e = errors([p for p, _ in pairs], [m for _, m in pairs])
+    near = sum(abs(p - m) <= 0.15 * max(m, 1) for p, m in pairs)
+    exact = sum(p == m for p, m in pairs)
+    return f"| {e['count']} | {e['median']:.1%} | {e['worst']:.1%} | {near} | {exact}"
+
+
+def draw(pairs: list[tuple[float, float]]) -> None:
+    """Predicted against measured LUTs, on logarithmic axes, as a picture of the docs."""
+    figure, axes = plt.subplots(figsize=(4.5, 4.2), layout="constrained")
+    ends = (8, 1.2 * max(max(pair) for pair in pairs))
+    axes.plot(ends, ends, color="grey", linewidth=0.8)
+    axes.fill_between(ends, [0.85 * e for e in ends], [1.15 * e for e in ends], alpha=0.15)
+    axes.scatter([m for m, _ in pairs], [p for _, p in pairs], s=9)
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    axes.set(xlabel="LUTs measured (ECP5)", ylabel="LUTs predicted; the band is 15 %")
+    figure.savefig(ROOT / "docs" / "images" / "predicted.svg", metadata={"Date": None})
+
+
 KEYS = {"grid": area_keys, "route": clock_keys}
-COMMANDS = {"grid": measure, "route": measure, "fit": fit_all, "check": check}
+COMMANDS = {"grid": measure, "route": measure, "fit": fit_all, "check": check, "markdown": markdown}
 
 
 def main() -> None:
