@@ -131,7 +131,7 @@ NORM = [
     Mutant(
         "the sum is of a row before",
         "fixed_norm",
-        "sums_q[11*SUM_WIDTH+:SUM_WIDTH]",
+        "sums_q[12*SUM_WIDTH+:SUM_WIDTH]",
         "SUM_WIDTH'(sum_q)",
     ),
 ]

@@ -3,7 +3,7 @@
 // With N elements, S their sum (0 where not centred) and G = GUARD:
 //   U = (N * sum(x * x) - S * S) * 2**G + EPS, r * 2**(-18 - k) = 1 / sqrt(U) by table and Newton,
 //   z = (N * x - S) * r >> (k - G/2 + 2), data_out_0 = cast(z * 2**-16 * weight + bias).
-// Rows overlap: N / lanes cycles for each. Latency: a row and 25 cycles.
+// Rows overlap: N / lanes cycles for each. Latency: a row and 26 cycles.
 `default_nettype none
 
 module fixed_norm #(
@@ -83,7 +83,7 @@ module fixed_norm #(
   localparam int C_WIDTH = X_WIDTH + GROWTH + 1;
   localparam int PRODUCT_WIDTH = C_WIDTH + R_WIDTH + 1;
   localparam int Z_WIDTH = 17 + ($clog2(SIZE + 1) + 1) / 2;  // |z| is below sqrt(SIZE)
-  localparam int DELAY = 15;  // registers from an element to the inverse root
+  localparam int DELAY = 16;  // registers from an element to the inverse root
 
   // -- sums of the elements and of their squares --------------------------------------------------
 
@@ -157,17 +157,17 @@ module fixed_norm #(
   logic [U_WIDTH-1:0] u_q;
   logic [EVEN_WIDTH-1:0] coarse, middle, fine, coarse_q, middle_q;
   logic [SHIFT_WIDTH-1:0] coarse_up, middle_up, fine_up, coarse_up_q, middle_up_q, fine_up_q;
-  logic [17:0] mantissa_0_q, mantissa_1_q, mantissa_2_q, mantissa_3_q;
-  logic [15:0] root_0_q, root_1_q, root_2_q, root_3_q, root_4_q;
-  logic [17:0] root_squared_q;
+  logic [17:0] mantissa_0_q, mantissa_1_q, mantissa_2_q, mantissa_3_q, mantissa_4_q;
+  logic [15:0] root_0_q, root_1_q, root_2_q, root_3_q, root_4_q, root_5_q;
+  logic [17:0] root_squared_q, squared_q;
   logic [35:0] near_one_q;
   logic [19:0] correction_q;
   logic [32:0] r_low_q;
   logic [18:0] r_high, r_high_q;
   logic [R_WIDTH-1:0] r_q;
   logic [SHIFT_WIDTH-1:0] half, shift;
-  logic [7*SHIFT_WIDTH-1:0] shift_q;
-  logic [12*SUM_WIDTH-1:0] sums_q;
+  logic [8*SHIFT_WIDTH-1:0] shift_q;
+  logic [13*SUM_WIDTH-1:0] sums_q;
   logic [15:0] roots[256];
 
   initial $readmemh(INIT_FILE, roots);
@@ -201,7 +201,7 @@ module fixed_norm #(
   always_comb begin
     r_high = '0;
     for (int k = 0; k < 3; k++) begin
-      if (correction_q[17+k]) r_high = r_high + (19'(root_4_q) << k);
+      if (correction_q[17+k]) r_high = r_high + (19'(root_5_q) << k);
     end
   end
 
@@ -229,15 +229,18 @@ module fixed_norm #(
       mantissa_3_q   <= mantissa_2_q;
       root_2_q       <= root_1_q;
       root_squared_q <= 18'((32'(root_1_q) * 32'(root_1_q)) >> 14);
+      mantissa_4_q   <= mantissa_3_q;
       root_3_q       <= root_2_q;
-      near_one_q     <= 36'(mantissa_3_q) * 36'(root_squared_q);
+      squared_q      <= root_squared_q;  // on its way from one multiplier to another
       root_4_q       <= root_3_q;
+      near_one_q     <= 36'(mantissa_4_q) * 36'(squared_q);
+      root_5_q       <= root_4_q;
       correction_q   <= 20'((36'hC_0000_0000 - near_one_q) >> 16);
-      r_low_q        <= 33'(root_4_q) * 33'(correction_q[16:0]);
+      r_low_q        <= 33'(root_5_q) * 33'(correction_q[16:0]);
       r_high_q       <= r_high;
       r_q            <= R_WIDTH'(r_high_q + 19'(r_low_q >> 17));
-      shift_q        <= {shift_q[6*SHIFT_WIDTH-1:0], shift};
-      sums_q         <= {sums_q[11*SUM_WIDTH-1:0], sum_q};
+      shift_q        <= {shift_q[7*SHIFT_WIDTH-1:0], shift};
+      sums_q         <= {sums_q[12*SUM_WIDTH-1:0], sum_q};
     end
   end
 
@@ -256,8 +259,8 @@ module fixed_norm #(
   logic [SUM_WIDTH-1:0] late_sum;
   logic [SHIFT_WIDTH-1:0] late_shift;
 
-  assign late_sum   = sums_q[11*SUM_WIDTH+:SUM_WIDTH];
-  assign late_shift = shift_q[6*SHIFT_WIDTH+:SHIFT_WIDTH];
+  assign late_sum   = sums_q[12*SUM_WIDTH+:SUM_WIDTH];
+  assign late_shift = shift_q[7*SHIFT_WIDTH+:SHIFT_WIDTH];
 
   skid_buffer #(
       .DATA_WIDTH(SCALAR_WIDTH + LANES * WIDTH)
