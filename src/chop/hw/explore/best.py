@@ -3,7 +3,7 @@
 A state says for each layer how it multiplies and how many lanes it has. Every state is lowered and
 predicted as a whole, so that gearboxes, casts and what lies between layers count. The search starts
 from the cheapest state of each pace and of each preference, and changes one layer, or two that
-follow each other, as long as that is better.
+follow each other, as long as that is better. Of large graphs fewer states are tried.
 """
 
 from __future__ import annotations
@@ -167,6 +167,7 @@ class Search:
         self.explorer = FoldingExplorer(self.graph, self.share_layers)
         self.layers = self.explorer.layers
         self.options = {name: self._options(name) for name in self.layers}
+        self.most = max(LEAST_TRIES, MOST_STAGES // max(len(self.explorer.base.design.stages), 1))
 
     def run(self) -> Choice:
         """The best state that is found; an error where none fits."""
@@ -271,8 +272,10 @@ class Search:
         return [o for o in options if o[0] != now[0] or _is_beside(o, now)]
 
     def choice(self, state: State) -> Choice | None:
-        """The design of a state, predicted; None where it cannot be made."""
+        """The design of a state, predicted; None where it cannot be made or enough were tried."""
         if state not in self.tried:
+            if len(self.tried) >= self.most:
+                return None
             self.tried[state] = self._make(state)
         return self.tried[state]
 
@@ -309,6 +312,8 @@ class Search:
         return lowerer.run(share_layers=self.share_layers).design
 
 
+LEAST_TRIES, MOST_STAGES = 200, 20_000
+"""Designs that a search makes: fewer of large ones, of which this many stages in all."""
 SMALL = 24
 """Options of a layer up to which all are tried at once."""
 MOST_PAIRS = 600
