@@ -54,7 +54,7 @@ class Wish:
     least_fps: float = 0.0
     multipliers: tuple[str, ...] = ("array", "shift_add")
     share_layers: bool | None = None
-    room: float = 0.9
+    room: float = 0.8
     clock_mhz: float = DEFAULT_MHZ
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class Choice:
 def energy_of(design: Design, predicted: Prediction) -> float:
     """Of a frame: busy cells of every stage in its busy cycles, and the clock of the others."""
     total, cycles = 0.0, design.cycles()
-    for stage, row in zip(design.stages, predicted.stages, strict=False):
+    for stage, row in zip(design.stages, predicted.stages, strict=True):
         busy = min(design.stage_cycles(stage), cycles)
         cells = sum(weight * getattr(row, kind) for kind, weight in ENERGY.items())
         total += busy * cells + (cycles - busy) * IDLE * row.ff
