@@ -25,6 +25,8 @@ from chop.hw.stream import Stream, divisors
 from chop.nn.quantizers.mxint import MXInt
 
 WIDTHS = (4, 5, 6, 7, 8, 8, 8, 10, 12, 16)
+CLOCKS = (100.0, 100.0, 100.0, 100.0, 150.0, 50.0)
+"""That registers are chosen for."""
 Make = Callable[["Draw"], Component]
 
 
@@ -338,43 +340,43 @@ def _block_matmul(d: Draw) -> Component:
 
 
 GRID: dict[str, tuple[int, Make]] = {
-    "fixed_linear": (70, _linear),
-    "fixed_linear_external": (20, _external),
+    "fixed_linear": (75, _linear),
+    "fixed_linear_external": (25, _external),
     "fixed_shift_add": (45, _shift_add),
-    "fixed_conv2d": (50, _conv2d),
-    "fixed_conv1d": (20, _conv1d),
-    "fixed_matmul": (40, _matmul),
-    "fixed_max_pool": (25, _max_pool),
-    "fixed_avg_pool": (30, _avg_pool),
-    "sliding_window": (25, _sliding_window),
-    "fixed_add": (20, _binary(parts.Add)),
-    "fixed_sub": (12, _binary(parts.Sub)),
-    "fixed_mul": (20, _binary(parts.Mul)),
-    "fixed_constant_arithmetic": (25, _constant),
-    "fixed_batch_norm": (20, _batch_norm),
+    "fixed_conv2d": (55, _conv2d),
+    "fixed_conv1d": (25, _conv1d),
+    "fixed_matmul": (45, _matmul),
+    "fixed_max_pool": (40, _max_pool),
+    "fixed_avg_pool": (45, _avg_pool),
+    "sliding_window": (45, _sliding_window),
+    "fixed_add": (60, _binary(parts.Add)),
+    "fixed_sub": (40, _binary(parts.Sub)),
+    "fixed_mul": (50, _binary(parts.Mul)),
+    "fixed_constant_arithmetic": (55, _constant),
+    "fixed_batch_norm": (45, _batch_norm),
     "fixed_relu": (10, _relu),
-    "fixed_leaky_relu": (20, _leaky),
-    "fixed_hardsigmoid": (20, _unary(parts.HardSigmoid)),
-    "fixed_hardswish": (20, _unary(parts.HardSwish)),
-    "fixed_lut": (30, _lut),
-    "fixed_piecewise": (20, _piecewise),
-    "fixed_embedding": (20, _embedding),
+    "fixed_leaky_relu": (50, _leaky),
+    "fixed_hardsigmoid": (45, _unary(parts.HardSigmoid)),
+    "fixed_hardswish": (45, _unary(parts.HardSwish)),
+    "fixed_lut": (50, _lut),
+    "fixed_piecewise": (35, _piecewise),
+    "fixed_embedding": (40, _embedding),
     "fixed_layer_norm": (30, _norm(parts.LayerNorm)),
-    "fixed_rms_norm": (15, _norm(parts.RmsNorm)),
-    "fixed_softmax": (30, _softmax),
-    "gearbox": (40, _gearbox),
-    "stream_cast": (30, _cast),
+    "fixed_rms_norm": (18, _norm(parts.RmsNorm)),
+    "fixed_softmax": (35, _softmax),
+    "gearbox": (80, _gearbox),
+    "stream_cast": (70, _cast),
     "stream_fork": (15, _fork),
-    "fifo": (35, _fifo),
-    "stream_replay": (15, _replay),
+    "fifo": (60, _fifo),
+    "stream_replay": (30, _replay),
     "skid_buffer": (8, _skid),
-    "stream_reorder": (25, _reorder),
-    "stream_slice": (15, _slice),
-    "stream_concat": (20, _concat),
-    "fixed_to_mxint": (20, _to_mxint),
-    "mxint_to_fixed": (15, _from_mxint),
-    "mxint_linear": (25, _block_linear),
-    "mxint_matmul": (15, _block_matmul),
+    "stream_reorder": (45, _reorder),
+    "stream_slice": (25, _slice),
+    "stream_concat": (30, _concat),
+    "fixed_to_mxint": (35, _to_mxint),
+    "mxint_to_fixed": (45, _from_mxint),
+    "mxint_linear": (30, _block_linear),
+    "mxint_matmul": (25, _block_matmul),
 }
 """How many instances of each kind there are, and how one is drawn."""
 
@@ -382,7 +384,7 @@ GRID: dict[str, tuple[int, Make]] = {
 def make(kind: str, number: int) -> Component:
     """Instance `number` of a kind."""
     draw = Draw([zlib.crc32(kind.encode()), number])
-    component = GRID[kind][1](draw)
+    component = GRID[kind][1](draw).for_clock(draw.one(*CLOCKS))
     assert component.kind == kind, (component.kind, kind)
     return component
 

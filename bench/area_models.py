@@ -5,11 +5,11 @@
     python bench/area_models.py fit --rows out/area
     python bench/area_models.py check
 
-`grid`: each instance of area_instances.py alone, synthesised by Yosys for each family. `designs`:
-those of area_designs.py. `route`: some of the instances placed and routed on ecp5-85k. All leave a
-row per instance in the folder `--rows` as it is done, and take up from there. `fit`: the coefficients, which `chop.hw.predict` reads, from the
-instances that are not held out, and bench/results/area_grid.json from all rows. `check`: the errors
-that the committed coefficients have on the committed rows.
+`grid`: each instance of area_instances.py alone, synthesised by Yosys for each family. `route`:
+some of the instances placed and routed on ecp5-85k. Both leave a row per instance in the folder
+`--rows` as it is done, and take up from there. `fit`: the coefficients, which `chop.hw.predict`
+reads, from the instances that are not held out, and bench/results/area_grid.json from all rows.
+`check`: the errors that the committed coefficients have on the committed rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from area_designs import DESIGNS
+import matplotlib.pyplot as plt
 from area_fit import errors, fit, held_out
 from area_instances import GRID, make
 from record import RESULTS, save
@@ -47,8 +47,9 @@ from chop.hw.route.place import place
 from chop.hw.synth import synthesize
 
 FAMILIES = ("ecp5", "xc7")
+ROOT = Path(__file__).parents[1]
 ROUTED_ON, SEED, TARGET_MHZ = "ecp5-85k", 1, 200.0
-ROUTED_SHARE = 4
+ROUTED_SHARE = 6
 """One in so many instances of a kind is routed."""
 LUTS: Mapping[str, Mapping[str, int]] = {
     "ecp5": {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 4},
@@ -66,9 +67,14 @@ Key = tuple[str, int, str]
 def measure_area(key: Key) -> dict[str, Any]:
     """One instance, alone, synthesised."""
     kind, number, family = key
-    design = DESIGNS[kind]() if kind in DESIGNS else bench_design([make(kind, number)])
     with tempfile.TemporaryDirectory() as scratch:
-        area = synthesize(emit(design, Path(scratch)), family=family)
+        hardware = emit(bench_design([make(kind, number)]), Path(scratch))
+        return cells(hardware, family)
+
+
+def cells(hardware: Path, family: str) -> dict[str, Any]:
+    """Of emitted RTL; LUTs as nextpnr and Vivado count them."""
+    area = synthesize(hardware, family=family)
     lut = sum(n * area.cells.get(cell, 0) for cell, n in LUTS[family].items())
     return {"lut": lut, "ff": area.ff, "dsp": area.dsp, "bram": area.bram, "cells": area.cells}
 
@@ -91,11 +97,6 @@ def area_keys() -> Iterator[Key]:
     """All instances, on all families."""
     for kind, (count, _) in GRID.items():
         yield from ((kind, number, family) for number in range(count) for family in FAMILIES)
-
-
-def design_keys() -> Iterator[Key]:
-    """Whole designs, on all families."""
-    yield from ((name, 0, family) for family in FAMILIES for name in DESIGNS)
 
 
 def clock_keys() -> Iterator[Key]:
@@ -141,6 +142,7 @@ def measure(args: argparse.Namespace) -> None:
         if key not in done
         and (not args.families or key[2] in args.families)
         and (not args.kinds or key[0] in args.kinds)
+        and key[1] % args.every == 0
     ]
     tasks = [(args.command, key, args.rows) for key in chosen[: args.most]]
     print(f"{len(done)} of {len(keys)} rows are there, {len(tasks)} to do", flush=True)
@@ -314,8 +316,54 @@ def print_errors(family: str, rows: list[dict[str, Any]]) -> None:
               f"{exact} exact")  # fmt: skip
 
 
-KEYS = {"grid": area_keys, "route": clock_keys, "designs": design_keys}
-COMMANDS = {"grid": measure, "route": measure, "designs": measure, "fit": fit_all, "check": check}
+def markdown(args: argparse.Namespace) -> None:
+    """The table and the figure of docs/hardware.md."""
+    told = json.loads((RESULTS / "area_grid.json").read_text())["results"]
+    lines = [
+        "| family | what | held out | median error | worst | within 15 % | exact |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for family in FAMILIES:
+        rows = [r for r in told["area"] if r["on"] == family and is_held_out(r)]
+        stages = [_predicted(r, family) for r in rows]
+        for what in ("lut", "ff", "dsp", "bram") if rows else ():
+            pairs = [(getattr(s, what), r[what]) for s, r in zip(stages, rows, strict=True)]
+            lines.append(f"| {family} | {what.upper()} {_told(pairs)} |")
+        if family == "ecp5":
+            draw([(r["lut"], s.lut) for s, r in zip(stages, rows, strict=True)])
+    clocks = [r for r in told["clock"] if is_held_out(r)]
+    pairs = [(_predicted(r, "ecp5").mhz, r["mhz"]) for r in clocks]
+    lines.append(f"| ecp5 | MHz {_told(pairs)} |")
+    page = ROOT / "docs" / "hardware.md"
+    start, end = "<!-- predicted -->", "<!-- end of predicted -->"
+    before, _, rest = page.read_text().partition(start)
+    table = "\n".join(lines)
+    page.write_text(f"{before}{start}\n{table}\n{end}{rest.partition(end)[2]}")
+    print(table)
+
+
+def _told(pairs: list[tuple[float, float]]) -> str:
+    """Count, median, worst, near and exact of pairs of predicted and measured."""
+    e = errors([p for p, _ in pairs], [m for _, m in pairs])
+    near = sum(abs(p - m) <= 0.15 * max(m, 1) for p, m in pairs)
+    exact = sum(p == m for p, m in pairs)
+    return f"| {e['count']} | {e['median']:.1%} | {e['worst']:.1%} | {near} | {exact}"
+
+
+def draw(pairs: list[tuple[float, float]]) -> None:
+    """Predicted against measured LUTs, on logarithmic axes, as a picture of the docs."""
+    figure, axes = plt.subplots(figsize=(4.5, 4.2), layout="constrained")
+    ends = (8, 1.2 * max(max(pair) for pair in pairs))
+    axes.plot(ends, ends, color="grey", linewidth=0.8)
+    axes.fill_between(ends, [0.85 * e for e in ends], [1.15 * e for e in ends], alpha=0.15)
+    axes.scatter([m for m, _ in pairs], [p for _, p in pairs], s=9)
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    axes.set(xlabel="LUTs measured (ECP5)", ylabel="LUTs predicted; the band is 15 %")
+    figure.savefig(ROOT / "docs" / "images" / "predicted.svg", metadata={"Date": None})
+
+
+KEYS = {"grid": area_keys, "route": clock_keys}
+COMMANDS = {"grid": measure, "route": measure, "fit": fit_all, "check": check, "markdown": markdown}
 
 
 def main() -> None:
@@ -326,6 +374,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, default=Path("out/area"))
     parser.add_argument("--families", nargs="+", default=[])
     parser.add_argument("--kinds", nargs="+", default=[])
+    parser.add_argument("--every", type=int, default=1, help="one in so many instances of a kind")
     parser.add_argument("--most", type=int, default=None, help="rows of this run")
     args = parser.parse_args()
     COMMANDS[args.command](args)

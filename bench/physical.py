@@ -30,7 +30,20 @@ from loading import load
 from record import save_section
 
 from chop.hw.check import bench_design
-from chop.hw.components import AvgPool, BatchNorm, Conv2d, HardSwish, LeakyRelu, Linear, Mul
+from chop.hw.components import (
+    AvgPool,
+    BatchNorm,
+    Conv2d,
+    Fifo,
+    HardSwish,
+    LayerNorm,
+    LeakyRelu,
+    Linear,
+    Matmul,
+    MaxPool,
+    Mul,
+    Softmax,
+)
 from chop.hw.cycles import interval
 from chop.hw.design import Design
 from chop.hw.emit import emit
@@ -38,6 +51,7 @@ from chop.hw.golden import Fixed, Ints
 from chop.hw.lower import Lowered, Parallelism, lower
 from chop.hw.route.flow import Routed, RouteOptions, records, route
 from chop.hw.rtl.fixed_linear import sample_weights
+from chop.hw.rtl.fixed_norm import Affine
 from chop.hw.samples import codes
 from chop.hw.simulate import random_inputs
 from chop.hw.stream import Stream
@@ -123,7 +137,7 @@ def _route(
         hardware,
         design.interface(),
         part,
-        RouteOptions(tuple(args.seeds), args.target_mhz, args.simulate),
+        RouteOptions(tuple(args.seeds), args.target_mhz, args.simulate, args.jobs),
         stages=[stage.name for stage in design.stages],
         vectors=None if inputs is None else (inputs, design.golden(inputs)),
         progress=lambda text: print(f"    {text}", flush=True),
@@ -159,6 +173,18 @@ def components() -> dict[str, Any]:
         "product": Mul(eight, eight, BYTE),
         "batch norm": BatchNorm(rows(8, 8, lanes=2), BYTE, *norm),
         "leaky ReLU": LeakyRelu(eight, BYTE),
+        "maximum pooling 2x2": MaxPool(rows(8, 8, 8, lanes=4), (2, 2), (2, 2), format=BYTE),
+        "Linear, weights in block RAM": Linear(rows(32, lanes=2), sample_weights(32, 32), BYTE, 2),
+        "layer norm, rows of 32": LayerNorm(
+            rows(16, 32, lanes=2),
+            Affine(codes(BYTE, 32), BYTE, codes(BYTE, 32, seed=8), BYTE),
+            BYTE,
+        ),
+        "softmax, rows of 16": Softmax(rows(16, 16, lanes=2), Fixed(8, 7, is_signed=False)),
+        "matrix product 16x16x16": Matmul(
+            rows(16, 16, lanes=2), rows(16, 16, lanes=2), BYTE, lanes=2
+        ),
+        "FIFO of 256 beats": Fifo(rows(64, lanes=2), 256),
     }
 
 
@@ -186,6 +212,7 @@ def main() -> None:
     parser.add_argument("--device", help="another part: see `mase list parts`")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--target-mhz", type=float, default=200.0)
+    parser.add_argument("--jobs", type=int, default=1, help="seeds placed at a time")
     parser.add_argument("--simulate", action=argparse.BooleanOptionalAction, default=None)
     parser.add_argument("--trained", type=Path, default=Path("out/transformer"))
     parser.add_argument("--keep", type=Path, help="a folder for the bitstream")

@@ -201,8 +201,16 @@ ORDER = [
         "1'b0",
     ),
     Mutant("no beat goes round the memory", "fifo", "store && write_q == ahead", "1'b0"),
-    Mutant("a beat overtakes those in the slots", "fifo", "has_more ? slot : data_in_0", "data_in_0"),
-    Mutant("a beat that finds no other waits", "fifo", "count_q == '0 || (pop", "(pop"),
+    Mutant(
+        "a beat overtakes those in the slots", "fifo", "has_more ? slot : data_in_0", "data_in_0"
+    ),
+    Mutant(
+        "a beat that finds no other waits",
+        "fifo",
+        "count_q == '0",
+        "1'b0",
+        "is_alone   = count_q == '0",
+    ),
     Mutant("the slot is not read ahead", "fifo", "slots[ahead]", "slots[read_q]"),
     Mutant("a beat is repeated", "fifo", "fetch", "1'b0", "if (fetch) read_q"),
     Mutant("the queue is written past its end", "fifo", "write_q == LAST_SLOT", "1'b0"),
@@ -361,23 +369,19 @@ HANDSHAKES = [
     Mutant(
         "ready is stuck at zero",
         "skid_buffer",
-        "!held_valid_q",
+        "ready_q",
         "1'b0",
-        "data_in_0_ready  = !held_valid_q",
+        "data_in_0_ready  = ready_q",
     ),
     Mutant(
         "ready is stuck at one",
         "skid_buffer",
-        "!held_valid_q",
+        "ready_q",
         "1'b1",
-        "data_in_0_ready  = !held_valid_q",
+        "data_in_0_ready  = ready_q",
     ),
-    Mutant(
-        "a held beat is overtaken", "skid_buffer", "held_valid_q ? held_q : data_in_0", "data_in_0"
-    ),
-    Mutant(
-        "a held beat is lost", "skid_buffer", "held_valid_q || data_in_0_valid", "data_in_0_valid"
-    ),
+    Mutant("a held beat is overtaken", "skid_buffer", "ready_q ? data_in_0 : held_q", "data_in_0"),
+    Mutant("a held beat is lost", "skid_buffer", "!ready_q || data_in_0_valid", "data_in_0_valid"),
     Mutant(
         "an offer is withdrawn",
         "skid_buffer",
@@ -389,14 +393,14 @@ HANDSHAKES = [
         "an offer is withdrawn under a stall",
         "skid_buffer",
         "out_valid_q",
-        "out_valid_q && !held_valid_q",
+        "out_valid_q && ready_q",
         "data_out_0_valid = out_valid_q",
     ),
     Mutant(
         "an offer changes under a stall",
         "skid_buffer",
         "out_q",
-        "held_valid_q ? held_q : out_q",
+        "ready_q ? out_q : held_q",
         "data_out_0       = out_q",
     ),
     Mutant(
@@ -479,9 +483,9 @@ PACE = [
     Mutant(
         "every second cycle is lost",
         "skid_buffer",
-        "!held_valid_q",
-        "!held_valid_q && !out_valid_q",
-        "data_in_0_ready  = !held_valid_q",
+        "ready_q",
+        "ready_q && !out_valid_q",
+        "data_in_0_ready  = ready_q",
     ),
     Mutant(
         "the last slot of the queue is not used",
@@ -529,8 +533,8 @@ RESETS = [
     *no_reset("fifo", zeroed("write_q"), zeroed("read_q", "  "), zeroed("count_q")),
     *no_reset(
         "skid_buffer",
-        zeroed("out_valid_q", "  ", "1'b0"),
-        zeroed("held_valid_q", " ", "1'b0", "out_valid_q  <= 1'b0;\n      "),
+        zeroed("out_valid_q", " ", "1'b0"),
+        zeroed("ready_q", "     ", "1'b1", "out_valid_q <= 1'b0;\n      "),
     ),
     *no_reset("gearbox", ("count_q", "if (rst) count_q <= '0;", "")),
     *no_reset(
@@ -569,7 +573,8 @@ RESETS = [
         zeroed("kernel_row_q", "    "),
         zeroed("kernel_column_q", " "),
         zeroed("channel_q", "       "),
-        ("read_valid_q", "if (rst) read_valid_q <= 1'b0;", ""),
+        zeroed("read_valid_q", " ", "1'b0"),
+        zeroed("beat_valid_q", " ", "1'b0"),
     ),
     *no_reset(
         "fixed_pool",

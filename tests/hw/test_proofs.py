@@ -10,7 +10,7 @@ from chop.hw.proofs import LAWS, PROOFS, Edit, Proof, Trace, prove
 from chop.hw.proofs.aiger import Aig
 
 FAULTS = {
-    "skid_buffer": ("held_valid_q ? held_q : data_in_0;", "data_in_0;"),
+    "skid_buffer": ("ready_q ? data_in_0 : held_q;", "data_in_0;"),
     "fifo": ("= count_q != COUNT_WIDTH'(DEPTH)", "= 1'b1"),
     "stream_fork": ("data_in_0_ready = &branch_ready", "data_in_0_ready = |branch_ready"),
     "stream_join": ("{data_in_1, data_in_0}", "{data_in_0, data_in_1}"),
@@ -33,13 +33,11 @@ FAULTS = {
     "fixed_linear": ("if (free && !load)", "if (free)"),
 }
 """One fault for each module: a text and what it becomes."""
-LOST = Edit(
-    "skid_buffer", "assign data_in_0_ready  = !held_valid_q;", "assign data_in_0_ready = 1'b1;"
-)
+LOST = Edit("skid_buffer", "assign data_in_0_ready  = ready_q;", "assign data_in_0_ready = 1'b1;")
 STUCK = Edit(
     "skid_buffer",
-    "out_valid_q  <= held_valid_q || data_in_0_valid;",
-    "out_valid_q <= held_valid_q;",
+    "out_valid_q <= !ready_q || data_in_0_valid;",
+    "out_valid_q <= !ready_q;",
 )
 FIRST = {p.module: p for p in reversed(PROOFS)}
 FAST = [p for p in PROOFS if not p.is_slow]

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, fx, nn
 
+from chop.hw.clock import DEFAULT_MHZ
 from chop.hw.lower import Lowered, Parallelism, lower
 from chop.hw.lower.storage import EXTERNAL
 from chop.hw.verify import verify
@@ -70,11 +71,20 @@ def _current(graph: MaseGraph) -> _Attached:
 
 
 def _parallelism(graph: MaseGraph) -> Parallelism:
-    """What the metadata tells: lanes, and which layers have no multipliers."""
+    """What the metadata tells: lanes, the clock, and which layers have no multipliers."""
     told = {node.name: mase_meta(node).hardware for node in graph.fx_graph.nodes}
     added = {name: each for name, each in told.items() if each.module == "fixed_shift_add"}
     steps = [int((each.cost or {}).get("adders_per_stage", 2)) for each in added.values()]
-    return Parallelism(1, _lanes(graph), dict.fromkeys(added, "shift_add"), *steps[:1])
+    clocks = [
+        each.cost["clock_khz"] / 1000 for each in told.values() if "clock_khz" in (each.cost or {})
+    ]
+    return Parallelism(
+        1,
+        _lanes(graph),
+        dict.fromkeys(added, "shift_add"),
+        steps[0] if steps else 2,
+        clocks[0] if clocks else DEFAULT_MHZ,
+    )
 
 
 def _lanes(graph: MaseGraph) -> dict[str, tuple[int, int]]:

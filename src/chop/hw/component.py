@@ -24,6 +24,8 @@ from chop.registry import Registry
 
 Parameter = int | bool | str | tuple[int, ...]
 """What a module is told; several numbers are words of 64 bits, the first in the low ones."""
+LARGEST_IN_LOGIC = 2048
+"""Bits of a constant memory above which it becomes block RAM, whose words come late in a cycle."""
 RTL = Path(__file__).parent / "rtl"
 """The library: one folder per component."""
 
@@ -100,6 +102,10 @@ class Component(ABC):
 
     def in_pass(self, number: int) -> Component:
         """What it is in a pass through a block that layers share: itself."""
+        return self
+
+    def for_clock(self, clock_mhz: float) -> Component:
+        """The same with the registers that a clock asks for; itself where it has no choice."""
         return self
 
     @classmethod

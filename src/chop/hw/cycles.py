@@ -209,8 +209,8 @@ def _queues(depths: Mapping[Wire, int]) -> dict[Wire, Twin]:
     return {wire: Queue(depth) for wire, depth in depths.items()}
 
 
-def with_fifos(design: Design, depths: Mapping[Wire, int]) -> Design:
-    """`design` with a FIFO of the given depth behind each wire."""
+def with_fifos(design: Design, depths: Mapping[Wire, int], has_head: bool = True) -> Design:
+    """`design` with a FIFO of the given depth behind each wire; `has_head`: see `Fifo`."""
     stages: list[Stage] = []
     moved: dict[Wire, Wire] = {}
 
@@ -219,7 +219,7 @@ def with_fifos(design: Design, depths: Mapping[Wire, int]) -> Design:
             if wire in depths:
                 suffix = f"_{wire.port}" if wire.port else ""
                 name = f"{wire.stage}_fifo{suffix}"
-                fifo = Fifo(stream_of(wire), depths[wire])  # type: ignore[arg-type]
+                fifo = Fifo(stream_of(wire), depths[wire], has_head)  # type: ignore[arg-type]
                 stages.append(Stage(name, fifo, (wire,)))
                 moved[wire] = Wire(name)
 

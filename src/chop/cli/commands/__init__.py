@@ -212,6 +212,7 @@ for _name, _summary, _config, _examples in (
         (
             "mase emit out/quantize --dataset digits --max-parallelism 8",
             "mase emit out/quantize --target-interval 64",
+            "mase emit out/quantize --fit ecp5-25k --goal fps",
         ),
     ),
     (

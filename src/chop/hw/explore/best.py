@@ -3,7 +3,7 @@
 A state says for each layer how it multiplies and how many lanes it has. Every state is lowered and
 predicted as a whole, so that gearboxes, casts and what lies between layers count. The search starts
 from the cheapest state of each pace and of each preference, and changes one layer, or two that
-follow each other, as long as that is better.
+follow each other, as long as that is better. Of large graphs fewer states are tried.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from chop.errors import ConfigError, HardwareError
+from chop.hw.clock import DEFAULT_MHZ
 from chop.hw.component import Component
 from chop.hw.design import Design
 from chop.hw.explore.folding import FoldingExplorer, channels
@@ -45,14 +46,16 @@ class Wish:
     `goal`: "fps", "lut" or "energy". `least_fps`: frames per second that are kept whatever the
     goal. `multipliers`: the ways of forming products that may be used. `share_layers`: whether
     repeated layers are one block; None: whichever is better. `room`: the share of the part's LUTs
-    and flip-flops that may be used; nextpnr needs the rest.
+    and flip-flops that may be used; nextpnr needs the rest. `clock_mhz`: what registers are
+    chosen for, see `chop.hw.clock`.
     """
 
     goal: str = "fps"
     least_fps: float = 0.0
     multipliers: tuple[str, ...] = ("array", "shift_add")
     share_layers: bool | None = None
-    room: float = 0.9
+    room: float = 0.8
+    clock_mhz: float = DEFAULT_MHZ
 
     def __post_init__(self) -> None:
         if self.goal not in GOALS:
@@ -93,7 +96,7 @@ class Choice:
 def energy_of(design: Design, predicted: Prediction) -> float:
     """Of a frame: busy cells of every stage in its busy cycles, and the clock of the others."""
     total, cycles = 0.0, design.cycles()
-    for stage, row in zip(design.stages, predicted.stages, strict=False):
+    for stage, row in zip(design.stages, predicted.stages, strict=True):
         busy = min(design.stage_cycles(stage), cycles)
         cells = sum(weight * getattr(row, kind) for kind, weight in ENERGY.items())
         total += busy * cells + (cycles - busy) * IDLE * row.ff
@@ -164,6 +167,7 @@ class Search:
         self.explorer = FoldingExplorer(self.graph, self.share_layers)
         self.layers = self.explorer.layers
         self.options = {name: self._options(name) for name in self.layers}
+        self.most = max(LEAST_TRIES, MOST_STAGES // max(len(self.explorer.base.design.stages), 1))
 
     def run(self) -> Choice:
         """The best state that is found; an error where none fits."""
@@ -187,8 +191,8 @@ class Search:
             )
         if too_slow:
             raise HardwareError(
-                f"{self.part.name}: the fastest design found is predicted to give {choice.fps:,.0f} "
-                f"frames per second, {self.wish.least_fps:,.0f} are wanted."
+                f"{self.part.name}: the fastest design found is predicted to give "
+                f"{choice.fps:,.0f} frames per second, {self.wish.least_fps:,.0f} are wanted."
             )
 
     def _options(self, name: str) -> list[Option]:
@@ -268,8 +272,10 @@ class Search:
         return [o for o in options if o[0] != now[0] or _is_beside(o, now)]
 
     def choice(self, state: State) -> Choice | None:
-        """The design of a state, predicted; None where it cannot be made."""
+        """The design of a state, predicted; None where it cannot be made or enough were tried."""
         if state not in self.tried:
+            if len(self.tried) >= self.most:
+                return None
             self.tried[state] = self._make(state)
         return self.tried[state]
 
@@ -284,7 +290,7 @@ class Search:
         predicted = predict(design, self.part.name)
         return Choice(
             self.part.name,
-            Parallelism(1, lanes, how),
+            Parallelism(1, lanes, how, clock_mhz=self.wish.clock_mhz),
             self.share_layers,
             design.cycles(),
             predicted,
@@ -301,10 +307,13 @@ class Search:
         return self.explorer.input_lanes(dict(lanes), max(slowest, 1))
 
     def _lower(self, lanes: Mapping[str, tuple[int, int]], how: Mapping[str, str]) -> Design:
-        lowerer = Lowerer(self.graph, Parallelism(1, dict(lanes), dict(how)), "top")
+        chosen = Parallelism(1, dict(lanes), dict(how), clock_mhz=self.wish.clock_mhz)
+        lowerer = Lowerer(self.graph, chosen, "top")
         return lowerer.run(share_layers=self.share_layers).design
 
 
+LEAST_TRIES, MOST_STAGES = 200, 20_000
+"""Designs that a search makes: fewer of large ones, of which this many stages in all."""
 SMALL = 24
 """Options of a layer up to which all are tried at once."""
 MOST_PAIRS = 600

@@ -13,6 +13,7 @@ from torch import fx, nn
 
 from chop.errors import ConfigError, HardwareError
 from chop.hw import sharing
+from chop.hw.clock import DEFAULT_MHZ, has_head
 from chop.hw.component import Component
 from chop.hw.cycles import size_fifos, with_fifos
 from chop.hw.design import Builder, Wire, with_forks
@@ -52,6 +53,8 @@ class Parallelism:
     multiplier: Mapping[str, str] = field(default_factory=dict)
     adders_per_stage: int = 2
     """Additions between registers, where there are no multipliers."""
+    clock_mhz: float = DEFAULT_MHZ
+    """The clock that registers are chosen for: see `chop.hw.clock`."""
 
     def of(self, name: str, inputs: int, outputs: int) -> tuple[int, int]:
         """Lanes on both sides of node `name` with so many input and output channels."""
@@ -86,7 +89,8 @@ def lower(
     lowered = Lowerer(graph, parallelism, name, weights).run(share_layers=share_layers)
     if depths is None:
         depths = size_fifos(lowered.design)
-    return replace(lowered, design=with_fifos(lowered.design, depths), depths=depths)
+    design = with_fifos(lowered.design, depths, has_head(parallelism.clock_mhz))
+    return replace(lowered, design=design, depths=depths)
 
 
 def unary(low: Lowerer, node: fx.Node, make: Callable[[Stream], Component]) -> Value:
@@ -346,6 +350,7 @@ class Lowerer:
 
     def add(self, node: fx.Node, component: Component, *values: Value | Wire) -> Wire:
         """A stage named after the node, and a cast where the result is wanted in another format."""
+        component = component.for_clock(self.parallelism.clock_mhz)
         self.components[node.name] = component
         wires = [v.wire if isinstance(v, Value) else v for v in values]
         wire = self.builder.add(node.name, component, *wires)

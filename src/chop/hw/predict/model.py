@@ -16,8 +16,6 @@ from chop.hw.predict.count import inventory_of
 from chop.hw.route.parts import PARTS, get_part
 from chop.registry import suggest
 
-FAMILIES = ("ecp5", "xc7")
-"""Device families that there are models of."""
 KINDS = ("lut", "ff", "dsp", "bram")
 COEFFICIENTS = Path(__file__).parent / "coefficients.json"
 """Written by bench/area_models.py."""
@@ -97,12 +95,16 @@ FASTEST = 250.0
 
 def family_of(name: str) -> str:
     """The device family called `name`, or that of the part called so."""
-    if name in FAMILIES:
+    known = [*coefficients()]
+    if name in known:
         return name
-    if name in PARTS:
-        family = get_part(name).family.name
-        return family if family in FAMILIES else "ecp5"
-    raise HardwareError(f"predict: unknown family or part '{name}'. {suggest(name, FAMILIES)}")
+    family = get_part(name).family.name if name in PARTS else name
+    if family not in known:
+        raise HardwareError(
+            f"predict: no models of '{name}'. {suggest(name, [*known, *PARTS])} Families with "
+            f"models: {', '.join(known)}."
+        )
+    return family
 
 
 @functools.cache

@@ -174,8 +174,12 @@ def count_entry(inventory: Inventory, component: LoopEntry) -> None:
     inventory.skid(component.stream.beat_width)
 
 
-def count_binary(inventory: Inventory, component: Binary) -> None:
-    """A sum, difference or product, a register, and a cast."""
+def count_binary(inventory: Inventory, component: Binary, is_registered: bool = False) -> None:
+    """A sum, difference or product, a register, and a cast; operands may be registered too."""
+    if is_registered or component.has_operand_register():
+        operands = component.left.beat_width + component.right.beat_width
+        inventory.registers(operands + 1, by_multiplier=isinstance(component, Mul))
+        inventory.path("operand", 0.5)
     left, right, lanes = component.left.format, component.right.format, component.left.lanes
     exact = component.span(left, right)
     a, b = left.signed_width, right.signed_width
@@ -199,7 +203,7 @@ def count_binary(inventory: Inventory, component: Binary) -> None:
 
 def count_with_constant(inventory: Inventory, component: WithConstant) -> None:
     """The same with a table; one word is a constant."""
-    count_binary(inventory, component.binary)
+    count_binary(inventory, component.binary, component.has_operand_register)
     count_sources(inventory, component.memories())
     memory = component.memories()[0]
     if len(memory.words) == 1:
@@ -337,11 +341,17 @@ def count_norm(inventory: Inventory, component: Norm) -> None:
     inventory.add("norm_root", u)
     inventory.add("norm_shift", even * place)
     inventory.multiplier(x, x, lanes)
-    inventory.multiplier(x + growth + 1, 19, lanes)
+    inventory.multiplier(x + growth + 1, 18, lanes)
     z = 17 + (growth + 1) // 2
     w, bias = component.affine.weight_format, component.affine.bias_format
-    inventory.multiplier(z, w.signed_width, lanes)
-    inventory.add("dsp", 3 + component.is_centred)
+    inventory.multiplier(18, w.signed_width, lanes)
+    inventory.add("norm_high", (z - 17) * w.signed_width * lanes)
+    inventory.add("dsp", 3)
+    if component.is_centred:
+        inventory.multiplier(x + growth, x + growth)
+    if size & (size - 1):
+        inventory.multiplier(2 * x + growth, growth)
+        inventory.multiplier(x, growth + 1, lanes)
     inventory.add("norm_centre", (x + growth + 1) * lanes)
     inventory.add("norm_place", z * place * lanes)
     frac = 16 + w.frac_width
@@ -350,8 +360,8 @@ def count_norm(inventory: Inventory, component: Norm) -> None:
         inventory.add("norm_bias", weighed * lanes)
         weighed, frac = weighed + 1, max(frac, bias.frac_width)
     inventory.cast(weighed, frac, True, component.format, lanes)
-    inventory.registers(12 * lanes * number.width + 9 * sums + 2 * u + 6 * (place - 1) + 250)
-    inventory.registers(lanes * (4 * x + 60 + weighed), by_multiplier=True)
+    inventory.registers(15 * lanes * number.width + 12 * sums + 3 * u + 10 * (place - 1) + 300)
+    inventory.registers(lanes * (5 * (x + growth) + 100 + 3 * weighed), by_multiplier=True)
     count_row(inventory, component.beats, lanes * number.width, sums + 18 + place - 1)
     count_sources(inventory, component.memories())
     inventory.rom(component.memories()[0].words, 16)

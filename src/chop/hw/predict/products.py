@@ -40,26 +40,37 @@ def count_source(inventory: Inventory, memory: Memory) -> float:
 
 
 def count_dot_product(
-    inventory: Inventory, x: int, w: int, lanes: int, outputs: int, *, told: float = 1.0
+    inventory: Inventory,
+    x: int,
+    w: int,
+    lanes: int,
+    outputs: int,
+    *,
+    told: float = 1.0,
+    registers: tuple[int, int] = (1, 1),
 ) -> None:
     """`fixed_dot_product` of signed numbers of `x` and `w` bits.
 
     `told`: the share of the bits of weights that are registers; the others equal some of them.
+    `registers`: of an operand, and the levels of the tree between two.
     """
     chain = min(lanes, 4)
     chains = -(-lanes // chain)
     width = x + w + (lanes - 1).bit_length()
-    waits = sum(max(lane % chain, 1) for lane in range(lanes))
+    operand, step = registers
+    waits = sum(operand - 1 + max(lane % chain, 1) for lane in range(lanes))
     inventory.registers(waits * x, by_multiplier=True)
     inventory.registers(round(waits * w * outputs * told), by_multiplier=True)
     inventory.registers(lanes * (x + w) * outputs, by_multiplier=True)
     links = (lanes - chains) * outputs
     inventory.add("chain_sum", links * width)
     inventory.registers(links * width, by_multiplier=True)
-    nodes = (chains - 1) * outputs
+    nodes, levels = (chains - 1) * outputs, (chains - 1).bit_length()
     inventory.add("tree_sum", nodes * width)
-    inventory.registers(nodes * width)
-    inventory.registers(3 * (1 + chain + (chains - 1).bit_length()))
+    inventory.path("tree", width * min(step, levels))
+    inventory.registers((nodes if step == 1 else nodes // 2) * width)
+    inventory.path("operand", 1 / operand)
+    inventory.registers(3 * (operand + chain + -(-levels // step)))
 
 
 def count_array(
@@ -75,10 +86,11 @@ def count_array(
     bias: Fixed | None,
     constants: Sequence[int] = (),
     told: float = 1.0,
+    registers: tuple[int, int] = (1, 1),
 ) -> None:
     """`fixed_linear` without its memories.
 
-    `constants`: weights that never change. `told`: as of `count_dot_product`.
+    `constants`: weights that never change. `told`, `registers`: as of `count_dot_product`.
     """
     in_folds, out_folds = folds
     in_lanes, out_lanes = lanes
@@ -87,7 +99,9 @@ def count_array(
     inventory.ram(slots, beat, name="slots", is_late=True)
     count_steps(inventory, slots, in_folds, out_folds)
     x_width, w_width = x.lane_width + (not x.is_signed), w.lane_width + (not w.is_signed)
-    count_dot_product(inventory, x_width, w_width, in_lanes, out_lanes, told=told)
+    count_dot_product(
+        inventory, x_width, w_width, in_lanes, out_lanes, told=told, registers=registers
+    )
     if constants:
         products = sum(len(signed_digits(c)) > 1 for c in constants)
         inventory.multiplier(x_width, w_width, products)
@@ -131,6 +145,7 @@ def count_linear(inventory: Inventory, layer: Linear) -> None:
         bias=weights.bias_format if weights.bias is not None else None,
         constants=[int(c) for c in weights.weight.reshape(-1)] if is_fixed else (),
         told=count_weights(inventory, layer),
+        registers=layer.registers,
     )
 
 
@@ -214,6 +229,7 @@ def count_matmul(inventory: Inventory, layer: Matmul) -> None:
         frac=layer.frac_width,
         out=layer.format,
         bias=None,
+        registers=layer.registers,
     )
 
 

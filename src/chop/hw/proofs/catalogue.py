@@ -59,6 +59,7 @@ ARITHMETIC = (
     Proof("fixed_relu", {"IN_SIGNED": 0}),
     *(Proof("fixed_arithmetic", {"OPERATION": k}) for k in range(3)),
     Proof("fixed_arithmetic", {"OPERATION": 2, "A_SIGNED": 0, "B_WIDTH": 4, "ROUNDING": 3}),
+    Proof("fixed_arithmetic", {"OPERATION": 2, "HAS_OPERAND_REGISTER": 1, "B_WIDTH": 2}),
     Proof("fixed_arithmetic", {"ALPHA": 3, "ALPHA_FRAC": 1, "B_SIGNED": 0}),
     Proof("fixed_leaky_relu"),
     Proof("fixed_leaky_relu", {"ROUNDING": 1, "SLOPE": 5, "IN_SIGNED": 1}),

@@ -2,8 +2,9 @@
 
 A multiplier `MULT18X18D` can register its operands and its product. Where all bits of each operand
 come from flip-flops that share clock and enable and are never reset, the multiplier takes what they
-take (an operand that is a constant is registered with the other); where all bits of a product go to such flip-flops and nowhere else, it gives what they give.
-The netlist keeps its function, cycle by cycle, and loses the flip-flops that nothing reads.
+take (an operand that is a constant is registered with the other); where all bits of a product go to
+such flip-flops and nowhere else, it gives what they give. The netlist keeps its function, cycle by
+cycle, and loses the flip-flops that nothing reads.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import os
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -73,12 +74,14 @@ class RouteOptions:
     """How to route.
 
     `seeds`: a run each; the fastest is kept. `target_mhz`: the clock that placement works for.
-    `simulate`: whether the netlist is simulated; None: where it is small.
+    `simulate`: whether the netlist is simulated; None: where it is small. `jobs`: seeds that are
+    placed at a time.
     """
 
     seeds: tuple[int, ...] = SEEDS
     target_mhz: float = TARGET_MHZ
     simulate: bool | None = None
+    jobs: int = 1
 
     def __post_init__(self) -> None:
         if not self.seeds:
@@ -87,6 +90,8 @@ class RouteOptions:
             raise HardwareError(
                 f"route: 'target_mhz' must be above 0 MHz, got {self.target_mhz:g}."
             )
+        if self.jobs < 1:
+            raise HardwareError(f"route: 'jobs' must be 1 or more, got {self.jobs}.")
 
 
 @dataclass(frozen=True)
@@ -149,15 +154,12 @@ def _say_nothing(text: str) -> None:
 
 
 def _run(job: Job) -> Routed:
-    part, options, work = job.part, job.options, job.draft
+    part, work = job.part, job.draft
     job.tell("synthesise")
     netlist = make_netlist(job.hardware, job.interface, part, work)
     require_room(netlist, part)
     simulated = _simulate(job, netlist)
-    placements = [
-        place(netlist, part, seed, options.target_mhz, job.stages, job.tell)
-        for seed in options.seeds
-    ]
+    placements = _place(job, netlist)
     best = max(placements, key=lambda placement: placement.mhz)
     job.tell("bitstream")
     bitstream = _pack(best, part, work / f"{job.interface.name}{part.family.bitstream_suffix}")
@@ -176,6 +178,17 @@ def _run(job: Job) -> Routed:
     )
     _keep(work, routed)
     return routed
+
+
+def _place(job: Job, netlist: Netlist) -> list[Placement]:
+    """A placement for each seed, in their order."""
+    target = job.options.target_mhz
+    with ThreadPoolExecutor(job.options.jobs) as pool:  # each waits for a child process
+        runs = [
+            pool.submit(place, netlist, job.part, seed, target, job.stages, job.tell)
+            for seed in job.options.seeds
+        ]
+        return [run.result() for run in runs]
 
 
 def _simulate(job: Job, netlist: Netlist) -> str:

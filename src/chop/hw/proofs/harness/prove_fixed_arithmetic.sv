@@ -15,7 +15,8 @@ module prove_fixed_arithmetic #(
     parameter int OVERFLOW = 0,
     parameter int OPERATION = 0,
     parameter int ALPHA = 1,
-    parameter int ALPHA_FRAC = 0
+    parameter int ALPHA_FRAC = 0,
+    parameter bit HAS_OPERAND_REGISTER = 1'b0
 ) (
     input  wire logic clk,
     input  wire logic rst,
@@ -53,7 +54,8 @@ module prove_fixed_arithmetic #(
       .DATA_OUT_0_OVERFLOW   (OVERFLOW),
       .OPERATION             (OPERATION),
       .ALPHA                 (ALPHA),
-      .ALPHA_FRAC            (ALPHA_FRAC)
+      .ALPHA_FRAC            (ALPHA_FRAC),
+      .HAS_OPERAND_REGISTER  (HAS_OPERAND_REGISTER)
   ) dut (
       .*
   );

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -14,7 +14,9 @@ from torch import fx
 
 from chop.errors import ConfigError
 from chop.hw import golden
+from chop.hw.clock import DEFAULT_MHZ, operand_registers
 from chop.hw.component import (
+    LARGEST_IN_LOGIC,
     Component,
     Cost,
     Memory,
@@ -47,6 +49,7 @@ class Binary(Component):
     left: Stream
     right: Stream
     format: Fixed
+    clock_mhz: float = field(default=DEFAULT_MHZ, kw_only=True)
     module = "fixed_arithmetic"
     operation: ClassVar[int]
     """At this number of the module's parameter OPERATION."""
@@ -67,6 +70,7 @@ class Binary(Component):
             **result_precision(self.format),
             "DATA_IN_0_PARALLELISM_DIM_0": self.left.lanes,
             "OPERATION": self.operation,
+            **({"HAS_OPERAND_REGISTER": True} if self.has_operand_register() else {}),
         }
 
     def golden(self, *data: Ints) -> Ints:
@@ -82,8 +86,16 @@ class Binary(Component):
     def span(self, left: Fixed, right: Fixed) -> Span:
         """The codes of exact results for operands of these formats."""
 
+    def has_operand_register(self, *, is_late: bool = False) -> bool:
+        """Whether operands are registered: those of a product, and those that come late."""
+        is_late = is_late or self.operation == 2
+        return operand_registers(self.clock_mhz, is_late=is_late) > 1
+
+    def for_clock(self, clock_mhz: float) -> Component:
+        return replace(self, clock_mhz=clock_mhz)
+
     def twins(self) -> list[Twin]:
-        return [JoinTwin(2, latency=1)]
+        return [JoinTwin(2, latency=1 + self.has_operand_register())]
 
     def cost(self) -> Cost:
         return Cost(register_bits=2 * self.outputs[0].beat_width)
@@ -174,6 +186,7 @@ class Mul(Binary):
             cls(stream(32, number=COUNT), stream(32, number=COUNT), Fixed(13, 6)),
             cls(stream(32, number=Fixed(40, 20)), stream(32, number=Fixed(40, 20)), DOWN),
             cls(stream(32, number=NARROW), stream(32, number=WIDE), BYTE),
+            cls(stream(32), stream(32), BYTE, clock_mhz=50),
         ]
 
 
@@ -201,8 +214,18 @@ class WithConstant(Component):
         right = np.broadcast_to(self.constant.reshape(-1), flat.shape)
         return self.binary.golden(flat, right).reshape(-1, *self.output.shape)
 
+    @property
+    def has_operand_register(self) -> bool:
+        """Whether both operands are registered: constants may lie in block RAM."""
+        bits = self.constant.size * self.binary.right.format.width
+        return self.binary.has_operand_register(is_late=bits > LARGEST_IN_LOGIC)
+
     def parameters(self) -> Mapping[str, Parameter]:
-        return self.binary.parameters()
+        late = {"HAS_OPERAND_REGISTER": True} if self.has_operand_register else {}
+        return {**self.binary.parameters(), **late}
+
+    def for_clock(self, clock_mhz: float) -> Component:
+        return replace(self, binary=replace(self.binary, clock_mhz=clock_mhz))
 
     def memories(self) -> tuple[Memory, ...]:
         lanes = self.binary.left.lanes
@@ -214,7 +237,7 @@ class WithConstant(Component):
         return (Memory("data_in_1", words, self.binary.right.beat_width),)
 
     def twins(self) -> list[Twin]:
-        return [ConstantsTwin(latency=1)]
+        return [ConstantsTwin(latency=1 + self.has_operand_register)]
 
     def cost(self) -> Cost:
         return super().cost() + self.binary.cost()
@@ -228,6 +251,7 @@ class WithConstant(Component):
             cls(Sub(rows, small, WIDE), np.tile(codes(NARROW, 4), 3)),
             cls(Mul(rows, small, DOWN), np.array([3])),
             cls(Mul(stream(5), stream(5, number=COUNT), BYTE), codes(COUNT, 5)),
+            cls(Add(stream(260), stream(260), BYTE), codes(BYTE, 260)),  # block RAM
         ]
 
 

@@ -1,5 +1,5 @@
 // Sum data_in_0 + ALPHA * data_in_1, the difference, or the product, element by element.
-// Latency 2 cycles, throughput 1 pair of beats per cycle.
+// Latency 2 cycles, 3 with registered operands; throughput 1 pair of beats per cycle.
 `default_nettype none
 
 module fixed_arithmetic #(
@@ -17,7 +17,9 @@ module fixed_arithmetic #(
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1,  // elements per beat of each stream, 1 or more
     parameter int OPERATION                   = 0,  // 0 sum, 1 difference, 2 product
     parameter longint ALPHA                   = 1,  // factor of data_in_1, steps of 2**-ALPHA_FRAC
-    parameter int ALPHA_FRAC                  = 0   // its fractional bits, 0 or more
+    parameter int ALPHA_FRAC                  = 0,  // its fractional bits, 0 or more
+    // 1: operands are registered, as multipliers may be far away and block RAM gives its word late
+    parameter bit HAS_OPERAND_REGISTER        = 1'b0
 ) (
     input  wire logic clk,
     input  wire logic rst,
@@ -67,10 +69,10 @@ module fixed_arithmetic #(
   localparam int FRAC = IS_PRODUCT ? DATA_IN_0_PRECISION_1 + B_FRAC : FINER;
   localparam logic signed [WIDE-1:0] FACTOR = WIDE'(ALPHA);
 
-  logic [LANES*(A_WIDTH+B_WIDTH)-1:0] pair;
+  logic [LANES*(A_WIDTH+B_WIDTH)-1:0] joined, pair;
   logic [LANES*WIDE-1:0] exact, exact_q;
   logic [LANES*OUT_WIDTH-1:0] result;
-  logic pair_valid, pair_ready, valid_q;
+  logic joined_valid, pair_valid, pair_ready, valid_q;
 
   always_ff @(posedge clk) begin  // between the operation and the cast
     if (pair_ready) begin
@@ -90,10 +92,23 @@ module fixed_arithmetic #(
       .data_in_1       (data_in_1),
       .data_in_1_valid (data_in_1_valid),
       .data_in_1_ready (data_in_1_ready),
-      .data_out_0      (pair),
-      .data_out_0_valid(pair_valid),
+      .data_out_0      (joined),
+      .data_out_0_valid(joined_valid),
       .data_out_0_ready(pair_ready)
   );
+
+  if (HAS_OPERAND_REGISTER) begin : g_register
+    always_ff @(posedge clk) begin
+      if (pair_ready) begin
+        pair       <= joined;
+        pair_valid <= joined_valid;
+      end
+      if (rst) pair_valid <= 1'b0;
+    end
+  end else begin : g_no_register
+    assign pair       = joined;
+    assign pair_valid = joined_valid;
+  end
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
     logic [A_WIDTH-1:0] a_code;

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import fx
 
 from chop.errors import ConfigError
+from chop.hw.clock import DEFAULT_MHZ
 from chop.hw.component import Component, Cost, Memory, Parameter, register
 from chop.hw.exact import Exact, product
 from chop.hw.exact_ops import (
@@ -55,6 +56,7 @@ class Conv(Windowed):
     weights: Weights = field(kw_only=True)
     format: Fixed = field(kw_only=True)
     lanes: int = field(default=1, kw_only=True)
+    clock_mhz: float = field(default=DEFAULT_MHZ, kw_only=True)
     module = "fixed_conv"
 
     def __post_init__(self) -> None:
@@ -71,7 +73,7 @@ class Conv(Windowed):
     def product(self) -> Linear:
         """The linear layer that the windows are fed to."""
         window = SlidingWindow(self.source, self.kernel, self.stride, self.padding).output
-        return Linear(window, self.weights, self.format, self.lanes)
+        return Linear(window, self.weights, self.format, self.lanes, clock_mhz=self.clock_mhz)
 
     def golden(self, *data: Ints) -> Ints:
         found = windows(data[0], self.geometry, 0)
@@ -82,6 +84,9 @@ class Conv(Windowed):
         of_product = dict(self.product.parameters())
         del of_product["DATA_IN_0_TENSOR_SIZE_DIM_0"]
         return {**of_product, **geometry_parameters(self.source, self.geometry)}
+
+    def for_clock(self, clock_mhz: float) -> Component:
+        return replace(self, clock_mhz=clock_mhz)
 
     def memories(self) -> tuple[Memory, ...]:
         return self.product.memories()
@@ -181,7 +186,8 @@ class ExternalConv(Conv):
     @property
     def product(self) -> ExternalLinear:
         window = SlidingWindow(self.source, self.kernel, self.stride, self.padding).output
-        return ExternalLinear(window, self.weights, self.format, self.lanes)
+        clock = self.clock_mhz
+        return ExternalLinear(window, self.weights, self.format, self.lanes, clock_mhz=clock)
 
     def golden(self, *data: Ints) -> Ints:
         found = windows(data[0], self.geometry, 0)
@@ -190,7 +196,7 @@ class ExternalConv(Conv):
 
     def twins(self) -> list[Twin]:
         product = self.product
-        second = ExternalConvTwin(product.folds, product.source.lanes)
+        second = ExternalConvTwin(product.folds, product.source.lanes, *product.registers)
         return [ExternalWindowTwin(self.geometry), second]
 
     @classmethod

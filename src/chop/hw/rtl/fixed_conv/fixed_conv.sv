@@ -33,7 +33,9 @@ module fixed_conv #(
     parameter int DATA_OUT_0_OVERFLOW          = 0,  // as in fixed_cast
     parameter int DATA_OUT_0_TENSOR_SIZE_DIM_0 = 4,  // output channels
     parameter int DATA_OUT_0_PARALLELISM_DIM_0 = 1,  // output channels per beat; divides them
-    parameter int ACC_WIDTH                    = 24  // accumulator, bits: holds every partial sum
+    parameter int ACC_WIDTH                    = 24, // accumulator, bits: holds every partial sum
+    parameter int OPERAND_REGISTERS            = 1,  // as in fixed_dot_product
+    parameter int TREE_STEP                    = 1   // as in fixed_dot_product
 ) (
     input  wire logic clk,
     input  wire logic rst,
@@ -124,6 +126,8 @@ module fixed_conv #(
       .DATA_OUT_0_TENSOR_SIZE_DIM_0(DATA_OUT_0_TENSOR_SIZE_DIM_0),
       .DATA_OUT_0_PARALLELISM_DIM_0(DATA_OUT_0_PARALLELISM_DIM_0),
       .ACC_WIDTH                   (ACC_WIDTH),
+      .OPERAND_REGISTERS           (OPERAND_REGISTERS),
+      .TREE_STEP                   (TREE_STEP),
       .DATA_IN_0_TENSOR_SIZE_DIM_0 (WINDOW_SIZE)
   ) u_fixed_linear (
       .clk             (clk),

@@ -1,6 +1,6 @@
 // Exact dot products of one data vector with OUTPUTS weight vectors; a tag travels along.
-// Enable-gated pipeline. Latency 1 + min(LANES, 4) enabled cycles, and one for each level of the
-// tree that adds the chains; throughput one vector per enabled cycle.
+// Enable-gated pipeline. Latency OPERAND_REGISTERS + min(LANES, 4) enabled cycles, and one for each
+// TREE_STEP levels of the tree that adds the chains; throughput one vector per enabled cycle.
 //
 // Lanes are summed in chains of four: each adds its product to the sum of the lane before, one
 // cycle later, which is what a DSP block does. The operands of a lane wait for its turn.
@@ -14,6 +14,9 @@ module fixed_dot_product #(
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 4,  // lanes: elements per vector, 1 or more
     parameter int OUTPUTS                     = 1,  // dot products, 1 or more
     parameter int TAG_WIDTH                   = 1,  // bits of the tag, 1 or more; reset to 0
+    // Registers of an operand, 1 or more: the last lies in the multiplier, which may be far away.
+    parameter int OPERAND_REGISTERS           = 1,
+    parameter int TREE_STEP                   = 1,  // levels of the tree between registers, 1 or more
     // Width of a dot product: the product grows by the bits of the lane count, so it is exact.
     parameter int SUM_WIDTH =
         DATA_IN_0_PRECISION_0 + (DATA_IN_0_IS_SIGNED ? 0 : 1)
@@ -35,9 +38,10 @@ module fixed_dot_product #(
     $error("fixed_dot_product: widths and lanes must be 1 or more, got %0d, %0d and %0d",
            DATA_IN_0_PRECISION_0, WEIGHT_PRECISION_0, DATA_IN_0_PARALLELISM_DIM_0);
   end
-  if (OUTPUTS < 1 || TAG_WIDTH < 1) begin : g_refuse_pipeline
-    $error("fixed_dot_product: OUTPUTS and TAG_WIDTH must be 1 or more, got %0d and %0d",
-           OUTPUTS, TAG_WIDTH);
+  if (OUTPUTS < 1 || TAG_WIDTH < 1 || OPERAND_REGISTERS < 1
+      || TREE_STEP < 1) begin : g_refuse_pipeline
+    $error("fixed_dot_product: OUTPUTS, TAG_WIDTH and registers must be 1 or more, got %0d, %0d, %0d",
+           OUTPUTS, TAG_WIDTH, OPERAND_REGISTERS);
   end
 `endif
 
@@ -52,7 +56,7 @@ module fixed_dot_product #(
   localparam int PADDED = CHAINS * CHAIN;  // the lanes that fill the last chain multiply zeros
   localparam int LEVELS = $clog2(CHAINS);
   localparam int LEAVES = 1 << LEVELS;
-  localparam int LATENCY = 1 + CHAIN + LEVELS;
+  localparam int LATENCY = OPERAND_REGISTERS + CHAIN + (LEVELS + TREE_STEP - 1) / TREE_STEP;
 
   logic [LATENCY*TAG_WIDTH-1:0] tags_q;
   assign tag_out = tags_q[(LATENCY-1)*TAG_WIDTH+:TAG_WIDTH];
@@ -66,7 +70,7 @@ module fixed_dot_product #(
 
   for (genvar lane = 0; lane < PADDED; lane++) begin : g_lane
     // Lanes 0 and 1 start together: the sum register of lane 1 follows both product registers.
-    localparam int WAIT = lane % CHAIN < 2 ? 1 : lane % CHAIN;
+    localparam int WAIT = OPERAND_REGISTERS - 1 + (lane % CHAIN < 2 ? 1 : lane % CHAIN);
 
     if (lane < LANES) begin : g_data
       logic [WAIT*DATA_WIDTH-1:0] data_q;
@@ -117,7 +121,7 @@ module fixed_dot_product #(
           sums[(out*PADDED+PADDED-1)*SUM_WIDTH+:SUM_WIDTH];
     end else begin : g_many
       // A tree: node i is the sum of nodes 2 i and 2 i + 1, and the chains are its leaves.
-      logic [2*LEAVES*SUM_WIDTH-1:0] nodes;
+      logic [2*LEAVES*SUM_WIDTH-1:0] nodes  /*verilator split_var*/;  // node by node
       assign nodes[0+:SUM_WIDTH] = '0;
       for (genvar leaf = 0; leaf < LEAVES; leaf++) begin : g_leaf
         if (leaf < CHAINS) begin : g_chain
@@ -128,12 +132,15 @@ module fixed_dot_product #(
         end
       end
       for (genvar node = 1; node < LEAVES; node++) begin : g_node
-        logic [SUM_WIDTH-1:0] sum_q;
-        assign nodes[node*SUM_WIDTH+:SUM_WIDTH] = sum_q;
-        always_ff @(posedge clk) begin
-          if (enable) begin
-            sum_q <= nodes[2*node*SUM_WIDTH+:SUM_WIDTH] + nodes[(2*node+1)*SUM_WIDTH+:SUM_WIDTH];
-          end
+        localparam int LEVEL = LEVELS + 1 - $clog2(node + 1);  // 1 above the leaves
+        logic [SUM_WIDTH-1:0] sum;
+        assign sum = nodes[2*node*SUM_WIDTH+:SUM_WIDTH] + nodes[(2*node+1)*SUM_WIDTH+:SUM_WIDTH];
+        if (LEVEL % TREE_STEP == 0 || LEVEL == LEVELS) begin : g_register
+          logic [SUM_WIDTH-1:0] sum_q;
+          assign nodes[node*SUM_WIDTH+:SUM_WIDTH] = sum_q;
+          always_ff @(posedge clk) if (enable) sum_q <= sum;
+        end else begin : g_no_register
+          assign nodes[node*SUM_WIDTH+:SUM_WIDTH] = sum;
         end
       end
       wire logic unused_ok = &{1'b0, nodes[0+:SUM_WIDTH]};

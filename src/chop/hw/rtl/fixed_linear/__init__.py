@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -12,7 +12,9 @@ from torch import Tensor, fx
 
 from chop.errors import ConfigError
 from chop.hw import golden
+from chop.hw.clock import DEFAULT_MHZ, adders_per_register, operand_registers
 from chop.hw.component import (
+    LARGEST_IN_LOGIC,
     Component,
     Cost,
     Memory,
@@ -46,12 +48,14 @@ class LinearTwin(Twin):
 
     name = "Linear"
 
-    def __init__(self, folds: tuple[int, int], lanes: int) -> None:
-        self.arguments = (folds, lanes)
-        self.folds, self.lanes = folds, lanes
+    def __init__(
+        self, folds: tuple[int, int], lanes: int, registers: int = 1, step: int = 1
+    ) -> None:
+        self.arguments = (folds, lanes, registers, step)
+        self.folds, self.latency = folds, dot_latency(lanes, registers, step) + 1
 
     def process(self) -> Process:
-        return linear_process(*self.folds, dot_latency(self.lanes) + 1)
+        return linear_process(*self.folds, self.latency)
 
 
 class ExternalLinearTwin(LinearTwin):
@@ -60,17 +64,19 @@ class ExternalLinearTwin(LinearTwin):
     name = "External linear"
 
     def process(self) -> Process:
-        return linear_process(*self.folds, dot_latency(self.lanes) + 1, True)
+        return linear_process(*self.folds, self.latency, True)
 
 
-def dot_latency(lanes: int) -> int:
+def dot_latency(lanes: int, registers: int = 1, step: int = 1) -> int:
     """Cycles of `fixed_dot_product`: operand, product and sum registers, and a tree of chains.
+
+    `registers` of an operand; `step`: levels of the tree between registers.
 
     >>> [dot_latency(lanes) for lanes in (1, 4, 8, 12, 16, 64)]
     [2, 5, 6, 7, 7, 9]
     """
     chains = -(-lanes // 4)
-    return 1 + min(lanes, 4) + (chains - 1).bit_length()
+    return registers + min(lanes, 4) + -(-(chains - 1).bit_length() // step)
 
 
 @lru_cache(maxsize=256)
@@ -95,6 +101,12 @@ def linear_process(
     return Process((*again * (out_folds - 1), *last), inputs, latency)
 
 
+def register_parameters(operand: int, tree_step: int) -> dict[str, Parameter]:
+    """What the modules are told of their registers, where it is not one everywhere."""
+    told: dict[str, Parameter] = {"OPERAND_REGISTERS": operand, "TREE_STEP": tree_step}
+    return {name: value for name, value in told.items() if value != 1}
+
+
 def check_lanes(where: str, channels: int, lanes: int) -> None:
     """An error unless `lanes` divides `channels`."""
     if lanes < 1 or channels % lanes:
@@ -111,6 +123,7 @@ class Linear(Component):
     format: Fixed
     lanes: int = 1
     """Of the output."""
+    clock_mhz: float = field(default=DEFAULT_MHZ, kw_only=True)
     module = "fixed_linear"
 
     def __post_init__(self) -> None:
@@ -149,7 +162,22 @@ class Linear(Component):
             "DATA_OUT_0_TENSOR_SIZE_DIM_0": self.outputs[0].shape[-1],
             "DATA_OUT_0_PARALLELISM_DIM_0": self.lanes,
             "ACC_WIDTH": self.acc_width,
+            **register_parameters(*self.registers),
         }
+
+    @property
+    def has_late_weights(self) -> bool:
+        """Whether they come from block RAM."""
+        return self.weights.weight.size * self.weights.weight_format.width > LARGEST_IN_LOGIC
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Of an operand, and the levels of the adder tree between two."""
+        operand = operand_registers(self.clock_mhz, is_late=self.has_late_weights)
+        return operand, adders_per_register(self.clock_mhz)
+
+    def for_clock(self, clock_mhz: float) -> Component:
+        return replace(self, clock_mhz=clock_mhz)
 
     def memories(self) -> tuple[Memory, ...]:
         return self.weights.memories(self.source.lanes, self.lanes)
@@ -158,7 +186,7 @@ class Linear(Component):
         return self.vectors
 
     def twins(self) -> list[Twin]:
-        return [LinearTwin(self.folds, self.source.lanes)]
+        return [LinearTwin(self.folds, self.source.lanes, *self.registers)]
 
     def cycles(self) -> int:
         return self.vectors * self.folds[0] * self.folds[1]
@@ -200,6 +228,8 @@ class Linear(Component):
             _sample(4, 2, 2, 1, x=NARROW, w=NARROW, b=None, y=Fixed(3, -12)),
             _sample(4, 2, 2, 1, x=NARROW, w=NARROW, b=None, y=Fixed(3, -12, rounding="floor")),
             _sample(4, 2, 2, 1, x=BIT, w=BIT, b=None, y=Fixed(5, 0)),
+            _sample(32, 10, 4, 2),  # weights in block RAM
+            *(_sample(18, 2, 18, 1).for_clock(mhz) for mhz in (50, 150)),
         ]
 
 
@@ -214,6 +244,7 @@ class ExternalLinear(Linear):
 
     weights: ExternalWeights
     name, pins = "fixed_linear_external", ("data_in_0", "weight")
+    has_late_weights = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -228,7 +259,7 @@ class ExternalLinear(Linear):
         return codes.reshape(-1, *self.output.shape)
 
     def twins(self) -> list[Twin]:
-        return [ExternalLinearTwin(self.folds, self.source.lanes)]
+        return [ExternalLinearTwin(self.folds, self.source.lanes, *self.registers)]
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

@@ -26,7 +26,9 @@ module fixed_linear #(
     parameter int DATA_OUT_0_OVERFLOW          = 0,  // as in fixed_cast
     parameter int DATA_OUT_0_TENSOR_SIZE_DIM_0 = 8,  // elements of an output vector
     parameter int DATA_OUT_0_PARALLELISM_DIM_0 = 2,  // output lanes; divides the size
-    parameter int ACC_WIDTH                    = 24  // accumulator, bits: holds every partial sum
+    parameter int ACC_WIDTH                    = 24, // accumulator, bits: holds every partial sum
+    parameter int OPERAND_REGISTERS            = 1,  // as in fixed_dot_product
+    parameter int TREE_STEP                    = 1   // as in fixed_dot_product
 ) (
     input  wire logic clk,
     input  wire logic rst,
@@ -144,7 +146,9 @@ module fixed_linear #(
       .WEIGHT_IS_SIGNED           (WEIGHT_IS_SIGNED),
       .DATA_IN_0_PARALLELISM_DIM_0(IN_LANES),
       .OUTPUTS                    (OUT_LANES),
-      .TAG_WIDTH                  (3)
+      .TAG_WIDTH                  (3),
+      .OPERAND_REGISTERS          (OPERAND_REGISTERS),
+      .TREE_STEP                  (TREE_STEP)
   ) u_fixed_dot_product (
       .clk       (clk),
       .rst       (rst),

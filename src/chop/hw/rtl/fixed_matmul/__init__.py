@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import fx
 
 from chop.errors import ConfigError
 from chop.hw import golden
+from chop.hw.clock import DEFAULT_MHZ, adders_per_register, operand_registers
 from chop.hw.component import (
     Component,
     Cost,
@@ -26,7 +27,12 @@ from chop.hw.golden import Fixed, Ints, Span
 from chop.hw.lower import Lowerer, Value, lowers
 from chop.hw.lower.engine import row_major
 from chop.hw.process import Phase, Process
-from chop.hw.rtl.fixed_linear import check_lanes, dot_latency, linear_process
+from chop.hw.rtl.fixed_linear import (
+    check_lanes,
+    dot_latency,
+    linear_process,
+    register_parameters,
+)
 from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
 from chop.hw.stream import Stream
 from chop.hw.twin import Twin
@@ -55,12 +61,14 @@ class MatmulTwin(Twin):
     name = "Streamed linear"
     sources = (0, -1)
 
-    def __init__(self, folds: tuple[int, int], lanes: int) -> None:
-        self.arguments = (folds, lanes)
-        self.folds, self.lanes = folds, lanes
+    def __init__(
+        self, folds: tuple[int, int], lanes: int, registers: int = 1, step: int = 1
+    ) -> None:
+        self.arguments = (folds, lanes, registers, step)
+        self.folds, self.latency = folds, dot_latency(lanes, registers, step) + 1
 
     def process(self) -> Process:
-        return linear_process(*self.folds, dot_latency(self.lanes) + 1, True)
+        return linear_process(*self.folds, self.latency, True)
 
 
 @register
@@ -75,6 +83,7 @@ class Matmul(Component):
     """Whether `right` comes as (…, columns, inner)."""
     lanes: int = 1
     """Of the output."""
+    clock_mhz: float = field(default=DEFAULT_MHZ, kw_only=True)
     module = "fixed_matmul"
 
     def __post_init__(self) -> None:
@@ -157,12 +166,22 @@ class Matmul(Component):
             "DATA_OUT_0_TENSOR_SIZE_DIM_0": self.columns,
             "DATA_OUT_0_PARALLELISM_DIM_0": self.lanes,
             "ACC_WIDTH": self.acc_width,
+            **register_parameters(*self.registers),
         }
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Of an operand, one of which comes from block RAM, and levels of the tree between two."""
+        clock = self.clock_mhz
+        return operand_registers(clock, is_late=True), adders_per_register(clock)
+
+    def for_clock(self, clock_mhz: float) -> Component:
+        return replace(self, clock_mhz=clock_mhz)
 
     def twins(self) -> list[Twin]:
         tiles = self.rows * self.folds[0] * self.folds[1]
         beats = self.right.beats // self.heads
-        return [TileTwin(beats, tiles), MatmulTwin(self.folds, self.left.lanes)]
+        return [TileTwin(beats, tiles), MatmulTwin(self.folds, self.left.lanes, *self.registers)]
 
     def cycles(self) -> int:
         steps = self.heads * self.rows * self.folds[0] * self.folds[1]

@@ -26,6 +26,8 @@ module fixed_matmul #(
     parameter int DATA_OUT_0_TENSOR_SIZE_DIM_0 = 8,  // columns
     parameter int DATA_OUT_0_PARALLELISM_DIM_0 = 2,  // lanes of the columns; divides them
     parameter int ACC_WIDTH                    = 24,  // accumulator, bits: holds every partial sum
+    parameter int OPERAND_REGISTERS            = 1,  // as in fixed_dot_product
+    parameter int TREE_STEP                    = 1,  // as in fixed_dot_product
     // Elements per beat of data_in_1: the lanes of what its rows run along.
     parameter int DATA_IN_1_PARALLELISM_DIM_0 =
         DATA_IN_1_IS_TRANSPOSED ? DATA_IN_0_PARALLELISM_DIM_0 : DATA_OUT_0_PARALLELISM_DIM_0
@@ -107,7 +109,9 @@ module fixed_matmul #(
       .DATA_OUT_0_OVERFLOW         (DATA_OUT_0_OVERFLOW),
       .DATA_OUT_0_TENSOR_SIZE_DIM_0(DATA_OUT_0_TENSOR_SIZE_DIM_0),
       .DATA_OUT_0_PARALLELISM_DIM_0(OUT_LANES),
-      .ACC_WIDTH                   (ACC_WIDTH)
+      .ACC_WIDTH                   (ACC_WIDTH),
+      .OPERAND_REGISTERS           (OPERAND_REGISTERS),
+      .TREE_STEP                   (TREE_STEP)
   ) u_fixed_linear (
       .clk             (clk),
       .rst             (rst),

@@ -48,7 +48,7 @@ from chop.nn.quantizers.arithmetic.norm import (
 from chop.nn.quantizers.arithmetic.tables import root_table
 
 WIDEST, MOST_BITS = 16, 62
-ROOT_LATENCY, OUT_LATENCY = 12, 6
+ROOT_LATENCY, OUT_LATENCY = 16, 8
 """Registers from an element to the inverse root, and behind the row's buffer."""
 R_WIDTH = 18
 ONE = Fixed(2, 0)
@@ -80,6 +80,7 @@ class Norm(Component):
     eps: float = 1e-5
     module = "fixed_norm"
     is_centred = True
+    has_scales = True
 
     def __post_init__(self) -> None:
         if self.source.format.width > WIDEST or self._u_width > MOST_BITS:

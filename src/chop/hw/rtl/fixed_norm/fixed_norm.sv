@@ -3,7 +3,7 @@
 // With N elements, S their sum (0 where not centred) and G = GUARD:
 //   U = (N * sum(x * x) - S * S) * 2**G + EPS, r * 2**(-18 - k) = 1 / sqrt(U) by table and Newton,
 //   z = (N * x - S) * r >> (k - G/2 + 2), data_out_0 = cast(z * 2**-16 * weight + bias).
-// Rows overlap: N / lanes cycles for each. Latency: a row and 20 cycles.
+// Rows overlap: N / lanes cycles for each. Latency: a row and 26 cycles.
 `default_nettype none
 
 module fixed_norm #(
@@ -83,7 +83,7 @@ module fixed_norm #(
   localparam int C_WIDTH = X_WIDTH + GROWTH + 1;
   localparam int PRODUCT_WIDTH = C_WIDTH + R_WIDTH + 1;
   localparam int Z_WIDTH = 17 + ($clog2(SIZE + 1) + 1) / 2;  // |z| is below sqrt(SIZE)
-  localparam int DELAY = 12;  // registers from an element to the inverse root
+  localparam int DELAY = 16;  // registers from an element to the inverse root
 
   // -- sums of the elements and of their squares --------------------------------------------------
 
@@ -146,81 +146,121 @@ module fixed_norm #(
 
   // -- the inverse root: with the last beat of a row it is right ----------------------------------
 
+  // U times the largest power of 4 that keeps it below 2**EVEN_WIDTH: by halves, in three stages.
+  // Where U is 0, or below 2**GUARD, all of c is 0.
+  localparam int SHIFT_WIDTH = PLACE_WIDTH - 1;
+  localparam int LARGEST = 1 << SHIFT_WIDTH;
+  localparam logic [SHIFT_WIDTH-1:0] TOP_HALF = SHIFT_WIDTH'((EVEN_WIDTH - 2) / 2);
+  localparam logic [SHIFT_WIDTH-1:0] GUARD_HALF = SHIFT_WIDTH'(GUARD / 2);
+
   logic [Q_WIDTH-1:0] size_squares_q, squared_sum_q, q;
-  logic [U_WIDTH-1:0] u_0_q, u_1_q;
-  logic [PLACE_WIDTH-1:0] place, place_q;
-  logic [EVEN_WIDTH-1:0] normal;
-  logic [17:0] mantissa_0_q, mantissa_1_q, mantissa_2_q;
-  logic [15:0] root_0_q, root_1_q, root_2_q, root_3_q;
-  logic [17:0] root_squared_q;
+  logic [U_WIDTH-1:0] u_q;
+  logic [EVEN_WIDTH-1:0] coarse, middle, fine, coarse_q, middle_q;
+  logic [SHIFT_WIDTH-1:0] coarse_up, middle_up, fine_up, coarse_up_q, middle_up_q, fine_up_q;
+  logic [17:0] mantissa_0_q, mantissa_1_q, mantissa_2_q, mantissa_3_q, mantissa_4_q;
+  logic [15:0] root_0_q, root_1_q, root_2_q, root_3_q, root_4_q, root_5_q;
+  logic [17:0] root_squared_q, squared_q;
   logic [35:0] near_one_q;
-  logic [(1<<PLACE_WIDTH)-1:0] rest;
   logic [19:0] correction_q;
+  logic [32:0] r_low_q;
+  logic [18:0] r_high, r_high_q;
   logic [R_WIDTH-1:0] r_q;
-  logic [PLACE_WIDTH-2:0] half, shift;
-  logic [6*(PLACE_WIDTH-1)-1:0] shift_q;
-  logic [9*SUM_WIDTH-1:0] sums_q;
-  logic is_odd_q;
+  logic [SHIFT_WIDTH-1:0] half, shift;
+  logic [8*SHIFT_WIDTH-1:0] shift_q;
+  logic [13*SUM_WIDTH-1:0] sums_q;
   logic [15:0] roots[256];
 
   initial $readmemh(INIT_FILE, roots);
 
   always_comb begin
-    rest = (1 << PLACE_WIDTH)'(u_0_q);
-    for (int level = PLACE_WIDTH - 1; level >= 0; level--) begin  // the highest bit, by halves
-      place[level] = (rest >> (1 << level)) != '0;
-      if (place[level]) rest = rest >> (1 << level);
+    coarse    = EVEN_WIDTH'(u_q);
+    coarse_up = '0;
+    if (coarse[EVEN_WIDTH-1-:LARGEST] == '0) begin
+      coarse                   = coarse << LARGEST;
+      coarse_up[SHIFT_WIDTH-1] = 1'b1;
+    end
+    middle    = coarse_q;
+    middle_up = coarse_up_q;
+    for (int level = SHIFT_WIDTH - 2; level > 1; level--) begin
+      if ((middle >> (EVEN_WIDTH - (2 << level))) == '0) begin
+        middle           = middle << (2 << level);
+        middle_up[level] = 1'b1;
+      end
+    end
+    fine    = middle_q;
+    fine_up = middle_up_q;
+    for (int level = 1; level >= 0; level--) begin
+      if ((fine >> (EVEN_WIDTH - (2 << level))) == '0) begin
+        fine           = fine << (2 << level);
+        fine_up[level] = 1'b1;
+      end
     end
   end
 
-  // U = m * 4**half with m from 1 to 4. Where U is 0, or below 2**GUARD, all of c is 0.
-  assign q      = size_squares_q - squared_sum_q;
-  assign half   = place_q[PLACE_WIDTH-1:1];
-  assign shift  = 32'(half) >= GUARD / 2 ? half - (PLACE_WIDTH - 1)'(GUARD / 2) : '0;
-  assign normal = EVEN_WIDTH'(u_1_q) << (EVEN_WIDTH - 2 - 2 * 32'(half));
+  // What has few bits is added, not multiplied.
+  always_comb begin
+    r_high = '0;
+    for (int k = 0; k < 3; k++) begin
+      if (correction_q[17+k]) r_high = r_high + (19'(root_5_q) << k);
+    end
+  end
+
+  // U = m * 4**half with m from 1 to 4, which is 2 or more where its highest bit is set.
+  assign q     = size_squares_q - squared_sum_q;
+  assign half  = TOP_HALF - fine_up_q;
+  assign shift = half >= GUARD_HALF ? half - GUARD_HALF : '0;
 
   always_ff @(posedge clk) begin
     if (sum_enable) begin
       size_squares_q <= Q_WIDTH'(squares_q) * Q_WIDTH'(SIZE);
       squared_sum_q  <= Q_WIDTH'(sum_q) * Q_WIDTH'(sum_q);
-      u_0_q          <= U_WIDTH'((64'(q) << GUARD) + EPS);
-      u_1_q          <= u_0_q;
-      place_q        <= place;
-      mantissa_0_q   <= normal[EVEN_WIDTH-1-:18];
-      is_odd_q       <= place_q[0];
+      u_q            <= U_WIDTH'((64'(q) << GUARD) + EPS);
+      coarse_q       <= coarse;
+      coarse_up_q    <= coarse_up;
+      middle_q       <= middle;
+      middle_up_q    <= middle_up;
+      mantissa_0_q   <= fine[EVEN_WIDTH-1-:18];
+      fine_up_q      <= fine_up;
       mantissa_1_q   <= mantissa_0_q;
-      root_0_q       <= roots[{is_odd_q, is_odd_q ? mantissa_0_q[16:10] : mantissa_0_q[15:9]}];
+      root_0_q       <=
+          roots[{mantissa_0_q[17], mantissa_0_q[17] ? mantissa_0_q[16:10] : mantissa_0_q[15:9]}];
       mantissa_2_q   <= mantissa_1_q;
-      root_1_q       <= root_0_q;
-      root_squared_q <= 18'((32'(root_0_q) * 32'(root_0_q)) >> 14);
+      root_1_q       <= root_0_q;  // block RAM gives its word late in a cycle
+      mantissa_3_q   <= mantissa_2_q;
       root_2_q       <= root_1_q;
-      near_one_q     <= 36'(mantissa_2_q) * 36'(root_squared_q);
+      root_squared_q <= 18'((32'(root_1_q) * 32'(root_1_q)) >> 14);
+      mantissa_4_q   <= mantissa_3_q;
       root_3_q       <= root_2_q;
+      squared_q      <= root_squared_q;  // on its way from one multiplier to another
+      root_4_q       <= root_3_q;
+      near_one_q     <= 36'(mantissa_4_q) * 36'(squared_q);
+      root_5_q       <= root_4_q;
       correction_q   <= 20'((36'hC_0000_0000 - near_one_q) >> 16);
-      r_q            <= R_WIDTH'((36'(root_3_q) * 36'(correction_q)) >> 17);
-      shift_q        <= {shift_q[5*(PLACE_WIDTH-1)-1:0], shift};
-      sums_q         <= {sums_q[8*SUM_WIDTH-1:0], sum_q};
+      r_low_q        <= 33'(root_5_q) * 33'(correction_q[16:0]);
+      r_high_q       <= r_high;
+      r_q            <= R_WIDTH'(r_high_q + 19'(r_low_q >> 17));
+      shift_q        <= {shift_q[7*SHIFT_WIDTH-1:0], shift};
+      sums_q         <= {sums_q[12*SUM_WIDTH-1:0], sum_q};
     end
   end
 
   // -- each element -------------------------------------------------------------------------------
 
-  localparam int SHIFT_WIDTH = PLACE_WIDTH - 1;
   localparam int SCALAR_WIDTH = SUM_WIDTH + R_WIDTH + SHIFT_WIDTH;
 
   logic [LANES*WIDTH-1:0] row, held;
   logic [SCALAR_WIDTH-1:0] row_scalar;
   logic [SUM_WIDTH-1:0] held_sum;
   logic [R_WIDTH-1:0] held_r, c_r_q;
-  logic [SHIFT_WIDTH-1:0] held_shift, c_shift_q, product_shift_q;
-  logic row_valid, row_ready, held_valid, c_valid_q, product_valid_q, z_valid_q;
-  logic weighed_valid_q, exact_valid_q;
+  logic [SHIFT_WIDTH-1:0] held_shift, c_shift_q, part_shift_q, product_shift_q;
+  logic row_valid, row_ready, held_valid, c_valid_q, part_valid_q, product_valid_q, z_valid_q;
+  logic parts_valid_q, weighed_valid_q, exact_valid_q;
   logic enable, skid_ready, constants_valid, is_waiting;
   logic [SUM_WIDTH-1:0] late_sum;
   logic [SHIFT_WIDTH-1:0] late_shift;
 
-  assign late_sum   = sums_q[8*SUM_WIDTH+:SUM_WIDTH];
-  assign late_shift = shift_q[5*SHIFT_WIDTH+:SHIFT_WIDTH];
+  assign late_sum   = sums_q[12*SUM_WIDTH+:SUM_WIDTH];
+  assign late_shift = shift_q[7*SHIFT_WIDTH+:SHIFT_WIDTH];
 
   skid_buffer #(
       .DATA_WIDTH(SCALAR_WIDTH + LANES * WIDTH)
@@ -252,6 +292,8 @@ module fixed_norm #(
       .data_out_0_valid(held_valid)
   );
 
+  localparam int LOW_WIDTH = 17;
+  localparam int HIGH_WIDTH = Z_WIDTH - LOW_WIDTH;
   localparam int PRODUCT_FRAC = 16 + WEIGHT_PRECISION_1;
   localparam bit BIAS_IS_FINER = HAS_BIAS && BIAS_PRECISION_1 > PRODUCT_FRAC;
   localparam int FRAC = BIAS_IS_FINER ? BIAS_PRECISION_1 : PRODUCT_FRAC;
@@ -265,22 +307,30 @@ module fixed_norm #(
   logic [LANES*DATA_OUT_0_PRECISION_0-1:0] cast;
 
   assign constants_valid = weight_valid && (!HAS_BIAS || bias_valid);
-  assign is_waiting      = z_valid_q && !constants_valid;
+  assign is_waiting      = product_valid_q && !constants_valid;
   assign enable          = skid_ready && !is_waiting;
-  assign weight_ready    = z_valid_q && skid_ready && (!HAS_BIAS || bias_valid);
-  assign bias_ready      = z_valid_q && skid_ready && weight_valid;
+  assign weight_ready    = product_valid_q && skid_ready && (!HAS_BIAS || bias_valid);
+  assign bias_ready      = product_valid_q && skid_ready && weight_valid;
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_element
     logic signed [C_WIDTH-1:0] x, c_q;
-    logic signed [PRODUCT_WIDTH-1:0] product_q;
+    logic signed [PRODUCT_WIDTH-1:0] part_q, top_q, product_q;
     logic signed [Z_WIDTH-1:0] z_q;
-    logic signed [EXACT_WIDTH-1:0] w, b, weighed_q, bias_q;
-    logic sign, w_sign;
+    logic signed [W_WIDTH-1:0] w_q;
+    // z in two parts that each fit a multiplier of 18 bits; the lower one has no sign.
+    logic signed [W_WIDTH+HIGH_WIDTH-1:0] high, high_q;
+    logic signed [EXACT_WIDTH-1:0] w, low_q, b, z_bias_q, parts_bias_q, bias_q, weighed_q;
+    logic sign;
     assign sign = DATA_IN_0_IS_SIGNED && held[lane*WIDTH+WIDTH-1];
     assign x = C_WIDTH'($signed({sign, held[lane*WIDTH+:WIDTH]}));
-    assign w_sign =
-        WEIGHT_IS_SIGNED && weight[lane*WEIGHT_PRECISION_0+WEIGHT_PRECISION_0-1];
-    assign w = EXACT_WIDTH'($signed({w_sign, weight[lane*WEIGHT_PRECISION_0+:WEIGHT_PRECISION_0]}));
+    assign w = EXACT_WIDTH'(w_q);
+    always_comb begin  // few bits are added, not multiplied; the highest one counts -1
+      high = '0;
+      for (int k = 0; k < HIGH_WIDTH - 1; k++) begin
+        if (z_q[LOW_WIDTH+k]) high = high + ((W_WIDTH + HIGH_WIDTH)'(w_q) <<< k);
+      end
+      if (z_q[Z_WIDTH-1]) high = high - ((W_WIDTH + HIGH_WIDTH)'(w_q) <<< (HIGH_WIDTH - 1));
+    end
     if (HAS_BIAS) begin : g_bias
       logic b_sign;
       assign b_sign = BIAS_IS_SIGNED && bias[lane*BIAS_PRECISION_0+BIAS_PRECISION_0-1];
@@ -292,10 +342,17 @@ module fixed_norm #(
     always_ff @(posedge clk) begin
       if (enable) begin
         c_q       <= x * $signed(C_WIDTH'(SIZE)) - C_WIDTH'($signed(held_sum));
-        product_q <= PRODUCT_WIDTH'(c_q) * PRODUCT_WIDTH'($signed({1'b0, c_r_q}));
+        part_q    <= PRODUCT_WIDTH'(c_q) * PRODUCT_WIDTH'($signed({1'b0, c_r_q[R_WIDTH-2:0]}));
+        top_q     <= c_r_q[R_WIDTH-1] ? PRODUCT_WIDTH'(c_q) : '0;
+        product_q <= part_q + (top_q <<< (R_WIDTH - 1));
         z_q       <= Z_WIDTH'((product_q >>> 2) >>> product_shift_q);
-        weighed_q <= EXACT_WIDTH'(z_q) * w;
-        bias_q    <= b;
+        w_q       <= W_WIDTH'(weight[lane*WEIGHT_PRECISION_0+:WEIGHT_PRECISION_0]);
+        low_q     <= EXACT_WIDTH'($signed({1'b0, z_q[LOW_WIDTH-1:0]})) * w;
+        high_q    <= high;
+        weighed_q <= (EXACT_WIDTH'(high_q) <<< LOW_WIDTH) + low_q;
+        z_bias_q     <= b;
+        parts_bias_q <= z_bias_q;
+        bias_q       <= parts_bias_q;
         exact_q[lane*EXACT_WIDTH+:EXACT_WIDTH] <= (weighed_q <<< (FRAC - PRODUCT_FRAC)) + bias_q;
       end
     end
@@ -305,17 +362,22 @@ module fixed_norm #(
     if (enable) begin
       c_r_q           <= held_r;
       c_shift_q       <= held_shift;
-      product_shift_q <= c_shift_q;
+      part_shift_q    <= c_shift_q;
+      product_shift_q <= part_shift_q;
       c_valid_q       <= held_valid;
-      product_valid_q <= c_valid_q;
+      part_valid_q    <= c_valid_q;
+      product_valid_q <= part_valid_q;
       z_valid_q       <= product_valid_q;
-      weighed_valid_q <= z_valid_q;
+      parts_valid_q   <= z_valid_q;
+      weighed_valid_q <= parts_valid_q;
       exact_valid_q   <= weighed_valid_q;
     end
     if (rst) begin
       c_valid_q       <= 1'b0;
+      part_valid_q    <= 1'b0;
       product_valid_q <= 1'b0;
       z_valid_q       <= 1'b0;
+      parts_valid_q   <= 1'b0;
       weighed_valid_q <= 1'b0;
       exact_valid_q   <= 1'b0;
     end
@@ -348,7 +410,7 @@ module fixed_norm #(
       .data_out_0_ready(data_out_0_ready)
   );
 
-  wire logic unused_ok = &{1'b0, normal};
+  wire logic unused_ok = &{1'b0, fine, r_low_q};
   if (!HAS_BIAS) begin : g_unused_bias
     wire logic unused_bias = &{1'b0, bias, bias_valid, 32'(BIAS_PRECISION_1), BIAS_IS_SIGNED};
   end

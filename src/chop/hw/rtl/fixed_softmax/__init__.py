@@ -35,7 +35,7 @@ from chop.nn.quantizers.arithmetic.softmax import LONGEST_ROW, MASKED, exponenti
 from chop.nn.quantizers.arithmetic.tables import RECIPROCAL_FRAC, reciprocal_table
 
 WIDEST = 16
-MAX_LATENCY, R_LATENCY, OUT_LATENCY = 2, 9, 2
+MAX_LATENCY, R_LATENCY, OUT_LATENCY = 2, 10, 2
 """Registers from an element to the maximum, from the exponentials to the reciprocal of their sum,
 and behind the second buffer."""
 EXP_WIDTH, R_WIDTH = 16, 18
@@ -127,7 +127,7 @@ class Softmax(Component):
         return (*tables, _table("reciprocal", reciprocal_table(), 16), *mask[: len(bits)])
 
     def twins(self) -> list[Twin]:
-        exp_latency = 2 + len(self.tables)
+        exp_latency = 3 + len(self.tables)
         front = FrontTwin(MAX_LATENCY, len(self.inputs))
         return [
             MaskedFrontTwin(MAX_LATENCY) if self.constant else front,

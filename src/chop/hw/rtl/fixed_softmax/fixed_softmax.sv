@@ -1,6 +1,7 @@
 // Softmax of rows: e = 65535 * exp(x - max(x)) by table, then e * (2**33 / sum(e)), cast.
 // Masked elements take no part and give 0; so does a row that is masked whole.
-// Rows overlap: SIZE / lanes cycles for each. Latency: two rows and 19 cycles (20 with two tables).
+// Rows overlap: SIZE / lanes cycles for each. Latency: two rows and 21 cycles (22 with two tables).
+// Block RAM gives its word late in a cycle: tables are registered once more.
 `default_nettype none
 
 module fixed_softmax #(
@@ -147,8 +148,8 @@ module fixed_softmax #(
   // -- exponentials -------------------------------------------------------------------------------
 
   logic [LANES*EXP_WIDTH-1:0] exps;
-  logic [LANES-1:0] far_keep_q, read_keep_q;
-  logic far_valid_q, read_valid_q, exps_valid;
+  logic [LANES-1:0] far_keep_q, read_keep_q, late_keep_q;
+  logic far_valid_q, read_valid_q, late_valid_q, exps_valid;
   logic [15:0] entries[256];
 
   initial $readmemh(EXP_INIT_FILE, entries);
@@ -157,12 +158,15 @@ module fixed_softmax #(
     if (exp_enable) begin
       far_keep_q   <= held_keep;
       read_keep_q  <= far_keep_q;
+      late_keep_q  <= read_keep_q;
       far_valid_q  <= held_valid;
       read_valid_q <= far_valid_q;
+      late_valid_q <= read_valid_q;
     end
     if (rst) begin
       far_valid_q  <= 1'b0;
       read_valid_q <= 1'b0;
+      late_valid_q <= 1'b0;
     end
   end
 
@@ -173,15 +177,17 @@ module fixed_softmax #(
     initial $readmemh(FINE_INIT_FILE, fine_entries);
     for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
       logic [15:0] far_q;
-      logic [15:0] coarse_q;
-      logic [16:0] fine_q;
+      logic [15:0] coarse_q, late_coarse_q;
+      logic [16:0] fine_q, late_fine_q;
       logic [32:0] product_q;
       always_ff @(posedge clk) begin
         if (exp_enable) begin
-          far_q     <= 16'(held_max) - 16'(held_keys[lane*WIDTH+:WIDTH]);
-          coarse_q  <= entries[far_q[15:8]];
-          fine_q    <= fine_entries[far_q[7:0]];
-          product_q <= 33'(coarse_q) * 33'(fine_q) + 33'h8000;
+          far_q         <= 16'(held_max) - 16'(held_keys[lane*WIDTH+:WIDTH]);
+          coarse_q      <= entries[far_q[15:8]];
+          fine_q        <= fine_entries[far_q[7:0]];
+          late_coarse_q <= coarse_q;
+          late_fine_q   <= fine_q;
+          product_q     <= 33'(late_coarse_q) * 33'(late_fine_q) + 33'h8000;
         end
       end
       assign exps[lane*EXP_WIDTH+:EXP_WIDTH] = product_keep_q[lane] ? product_q[31:16] : '0;
@@ -189,8 +195,8 @@ module fixed_softmax #(
     end
     always_ff @(posedge clk) begin
       if (exp_enable) begin
-        product_keep_q  <= read_keep_q;
-        product_valid_q <= read_valid_q;
+        product_keep_q  <= late_keep_q;
+        product_valid_q <= late_valid_q;
       end
       if (rst) product_valid_q <= 1'b0;
     end
@@ -199,23 +205,24 @@ module fixed_softmax #(
     for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
       logic [15:0] far;
       logic [7:0] far_q;
-      logic [15:0] entry_q;
+      logic [15:0] entry_q, late_entry_q;
       assign far = 16'(held_max) - 16'(held_keys[lane*WIDTH+:WIDTH]);
       always_ff @(posedge clk) begin
         if (exp_enable) begin
-          far_q   <= far[15:8] == '0 ? far[7:0] : '1;
-          entry_q <= entries[far_q];
+          far_q        <= far[15:8] == '0 ? far[7:0] : '1;
+          entry_q      <= entries[far_q];
+          late_entry_q <= entry_q;
         end
       end
-      assign exps[lane*EXP_WIDTH+:EXP_WIDTH] = read_keep_q[lane] ? entry_q : '0;
+      assign exps[lane*EXP_WIDTH+:EXP_WIDTH] = late_keep_q[lane] ? late_entry_q : '0;
     end
-    assign exps_valid = read_valid_q;
+    assign exps_valid = late_valid_q;
     wire logic unused_ok = &{1'b0, FINE_INIT_FILE == ""};
   end
 
   // -- the reciprocal of each row's sum: with the last beat of a row it is right ------------------
 
-  localparam int DELAY = 9;  // registers from the exponentials to the reciprocal
+  localparam int DELAY = 10;  // registers from the exponentials to the reciprocal
 
   logic [SUM_WIDTH-1:0] beat_sum, beat_sum_q, sum_q;
   logic [BEAT_WIDTH-1:0] sum_beat_q;
@@ -250,11 +257,11 @@ module fixed_softmax #(
   // sum = m * 2**place, m from 1 to 2 with 16 fractional bits; r = 1 / m by table, then Newton.
   // A sum of 0 has no reciprocal, and no element that asks for it: all of the row is 0.
   logic [PLACE_WIDTH-1:0] place;
-  logic [6*PLACE_WIDTH-1:0] places_q;
+  logic [7*PLACE_WIDTH-1:0] places_q;
   logic [SUM_WIDTH-1:0] late_sum_q;
   logic [(1<<PLACE_WIDTH)-1:0] rest;
-  logic [16:0] mantissa_0_q, mantissa_1_q;
-  logic [15:0] r_1_q, r_2_q, r_3_q;
+  logic [16:0] mantissa_0_q, mantissa_1_q, mantissa_2_q;
+  logic [15:0] r_0_q, r_1_q, r_2_q, r_3_q;
   logic [33:0] near_one_q, unshifted_q;
   logic [17:0] correction_q;
   logic [R_WIDTH-1:0] reciprocal_q;
@@ -272,17 +279,19 @@ module fixed_softmax #(
 
   always_ff @(posedge clk) begin
     if (exp_enable) begin
-      places_q     <= {places_q[5*PLACE_WIDTH-1:0], place};
+      places_q     <= {places_q[6*PLACE_WIDTH-1:0], place};
       late_sum_q   <= sum_q;
       mantissa_0_q <= 17'({late_sum_q, 16'd0} >> places_q[PLACE_WIDTH-1:0]);
       mantissa_1_q <= mantissa_0_q;
-      r_1_q        <= reciprocals[mantissa_0_q[15:8]];
-      near_one_q   <= 34'(mantissa_1_q) * 34'(r_1_q);
+      r_0_q        <= reciprocals[mantissa_0_q[15:8]];
+      mantissa_2_q <= mantissa_1_q;
+      r_1_q        <= r_0_q;
+      near_one_q   <= 34'(mantissa_2_q) * 34'(r_1_q);
       r_2_q        <= r_1_q;
       correction_q <= 18'((34'h2_0000_0000 - near_one_q) >> 15);
       r_3_q        <= r_2_q;
       unshifted_q  <= 34'(r_3_q) * 34'(correction_q);
-      reciprocal_q <= R_WIDTH'(unshifted_q >> places_q[5*PLACE_WIDTH+:PLACE_WIDTH]);
+      reciprocal_q <= R_WIDTH'(unshifted_q >> places_q[6*PLACE_WIDTH+:PLACE_WIDTH]);
     end
   end
 

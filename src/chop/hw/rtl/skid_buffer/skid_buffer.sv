@@ -22,24 +22,24 @@ module skid_buffer #(
 `endif
 
   logic [DATA_WIDTH-1:0] out_q, held_q;
-  logic out_valid_q, held_valid_q;
+  logic out_valid_q, ready_q;  // not ready: `held_q` counts
 
-  assign data_in_0_ready  = !held_valid_q;
+  assign data_in_0_ready  = ready_q;
   assign data_out_0       = out_q;
   assign data_out_0_valid = out_valid_q;
 
   always_ff @(posedge clk) begin
     if (data_out_0_ready || !out_valid_q) begin
-      out_q        <= held_valid_q ? held_q : data_in_0;
-      out_valid_q  <= held_valid_q || data_in_0_valid;
-      held_valid_q <= 1'b0;
-    end else if (data_in_0_valid && !held_valid_q) begin
-      held_valid_q <= 1'b1;
+      out_q       <= ready_q ? data_in_0 : held_q;
+      out_valid_q <= !ready_q || data_in_0_valid;
+      ready_q     <= 1'b1;
+    end else if (data_in_0_valid) begin
+      ready_q <= 1'b0;
     end
-    if (!held_valid_q) held_q <= data_in_0;  // no wider enable: only `held_valid_q` says it counts
+    if (ready_q) held_q <= data_in_0;  // no wider enable: only `ready_q` says that it counts
     if (rst) begin  // control only: data needs no reset
-      out_valid_q  <= 1'b0;
-      held_valid_q <= 1'b0;
+      out_valid_q <= 1'b0;
+      ready_q     <= 1'b1;
     end
   end
 

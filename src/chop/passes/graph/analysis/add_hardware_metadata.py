@@ -9,6 +9,7 @@ from torch import fx
 
 from chop.errors import ConfigError
 from chop.hw.attached import attach_design
+from chop.hw.clock import DEFAULT_MHZ, check_clock
 from chop.hw.component import Component
 from chop.hw.components import ShiftAdd
 from chop.hw.emit import used_components
@@ -39,6 +40,8 @@ class AddHardwareMetadataArgs:
     `multiplier`: how linear layers form their products, by node, "*" for all others: "array", a
     folded array of multipliers, or "shift_add", additions alone and a whole vector in each cycle.
     `adders_per_stage`: of these between two registers.
+    `clock_mhz`: the clock that registers are chosen for: a lower one has fewer flip-flops and
+    cycles of latency.
     """
 
     max_parallelism: int | list[int] = 4
@@ -53,6 +56,7 @@ class AddHardwareMetadataArgs:
     share_layers: int = 0
     multiplier: dict[str, str] = field(default_factory=dict)
     adders_per_stage: int = 2
+    clock_mhz: float = DEFAULT_MHZ
 
     def __post_init__(self) -> None:
         given = (self.target_interval, self.max_multipliers, self.fit)
@@ -67,6 +71,7 @@ class AddHardwareMetadataArgs:
             raise ConfigError(f"max_parallelism must be 1 or more, got {self.max_parallelism}.")
         if self.share_layers < 0:
             raise ConfigError(f"share_layers must be 0 or more, got {self.share_layers}.")
+        check_clock(self.clock_mhz)
         Storage.of(self.places)
 
     @property
@@ -117,18 +122,19 @@ def _parallelism(graph: MaseGraph, args: AddHardwareMetadataArgs) -> tuple[Paral
         chosen = for_budget(graph, args.max_multipliers, share_layers=shares)
     most = args.most if chosen is None else 1
     lanes = {**(chosen.lanes if chosen else {}), **args.parallelism}
-    products = Parallelism(most, lanes, args.multiplier, args.adders_per_stage)
+    products = Parallelism(most, lanes, args.multiplier, args.adders_per_stage, args.clock_mhz)
     return products, args.share_layers or int(chosen.share_layers if chosen else 0)
 
 
 def _fitted(graph: MaseGraph, args: AddHardwareMetadataArgs, part: str) -> tuple[Parallelism, int]:
     """What is best for a part; what is given by hand stays."""
     ways = (args.multiplier["*"],) if "*" in args.multiplier else Wish().multipliers
-    wish = Wish(args.goal, args.least_fps, ways, True if args.share_layers else None)
+    shares = True if args.share_layers else None
+    wish = Wish(args.goal, args.least_fps, ways, shares, clock_mhz=args.clock_mhz)
     choice = best(graph, part, wish)
     lanes = {**(choice.parallelism.by_node or {}), **args.parallelism}
     how = {**choice.parallelism.multiplier, **args.multiplier}
-    products = Parallelism(1, lanes, how, args.adders_per_stage)
+    products = Parallelism(1, lanes, how, args.adders_per_stage, args.clock_mhz)
     return products, args.share_layers or int(choice.share_layers)
 
 
@@ -153,7 +159,7 @@ def _describe(lowered: Lowered, node: fx.Node, args: AddHardwareMetadataArgs) ->
         verilog_param=dict(component.parameters()),
         max_parallelism=args.max_parallelism,
         parallelism=lanes,
-        cost=_cost(component),
+        cost=_cost(component, args.clock_mhz),
     )
 
 
@@ -166,13 +172,12 @@ def _note_loop(lowered: Lowered, node: fx.Node) -> None:
         found.interface["shared"] = {"in_flight": lowered.design.in_flight}
 
 
-def _cost(component: Component) -> dict[str, int]:
-    told: dict[str, Any] = {
-        "cycles": component.cycles(),
-        "multipliers": component.cost().multipliers,
-    }
+def _cost(component: Component, clock_mhz: float) -> dict[str, int]:
+    told = {"cycles": component.cycles(), "multipliers": component.cost().multipliers}
     if isinstance(component, ShiftAdd):
         told |= {"adders_per_stage": component.adders_per_stage}
+    if clock_mhz != DEFAULT_MHZ:
+        told |= {"clock_khz": round(1000 * clock_mhz)}
     return told
 
 

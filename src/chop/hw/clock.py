@@ -1,0 +1,41 @@
+"""How many registers lie between operations, by the clock that a design is made for.
+
+A register more lets the clock be faster, and costs flip-flops and a cycle of latency. `lower`
+brings every component to the clock of its `Parallelism` by `Component.for_clock`; RTL, cycle model
+and FIFO depths follow from the component.
+"""
+
+from __future__ import annotations
+
+from chop.errors import ConfigError
+
+DEFAULT_MHZ = 100.0
+SLOW_MHZ, FAST_MHZ = 60.0, 120.0
+"""Up to the first the fewest registers are taken, from the second on the most."""
+
+
+def check_clock(clock_mhz: float) -> None:
+    """An error unless a clock has a positive frequency."""
+    if not clock_mhz > 0:
+        raise ConfigError(f"clock_mhz must be above 0 MHz, got {clock_mhz:g}.")
+
+
+def operand_registers(clock_mhz: float, *, is_late: bool) -> int:
+    """Registers before a multiplier; `is_late`: an operand comes from block RAM.
+
+    >>> [operand_registers(mhz, is_late=late) for mhz in (50, 100, 150) for late in (False, True)]
+    [1, 1, 1, 2, 2, 2]
+    """
+    if clock_mhz <= SLOW_MHZ:
+        return 1
+    return 2 if is_late or clock_mhz >= FAST_MHZ else 1
+
+
+def adders_per_register(clock_mhz: float) -> int:
+    """Levels of an adder tree between registers."""
+    return 2 if clock_mhz <= SLOW_MHZ else 1
+
+
+def has_head(clock_mhz: float) -> bool:
+    """Whether the oldest beat of a small FIFO is a register."""
+    return clock_mhz > SLOW_MHZ

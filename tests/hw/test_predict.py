@@ -1,0 +1,122 @@
+"""Predicted cells and clock against what was measured and is kept in bench/results."""
+
+import json
+import statistics
+import sys
+from pathlib import Path
+
+import pytest
+
+from chop.errors import HardwareError
+from chop.hw.component import COMPONENTS
+from chop.hw.components import Fifo, Linear, Relu
+from chop.hw.design import Builder
+from chop.hw.golden import Fixed
+from chop.hw.predict import predict
+from chop.hw.predict.inventory import FABRICS
+from chop.hw.predict.model import coefficients, predict_stage
+from chop.hw.route.parts import get_part
+from chop.hw.rtl.fixed_linear import sample_weights
+from chop.hw.stream import Stream
+
+BENCH = Path(__file__).parents[2] / "bench"
+BYTE = Fixed(8, 4)
+
+
+@pytest.fixture(scope="module")
+def models():
+    sys.path.insert(0, str(BENCH))
+    try:
+        import area_models
+    finally:
+        sys.path.remove(str(BENCH))
+    return area_models
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return json.loads((BENCH / "results" / "area_grid.json").read_text())["results"]
+
+
+def held_out(models, rows, family):
+    return [row for row in rows if row["on"] == family and models.is_held_out(row)]
+
+
+def relative_errors(models, rows, family, what):
+    stages = [predict_stage("", models.make(r["kind"], r["number"]), family) for r in rows]
+    pairs = zip(stages, rows, strict=True)
+    return [abs(getattr(s, what) - r[what]) / max(r[what], 1) for s, r in pairs]
+
+
+def test_luts_of_components_that_were_held_out_are_near(models, measured):
+    rows = held_out(models, measured["area"], "ecp5")
+    errors = relative_errors(models, rows, "ecp5", "lut")
+    assert len(rows) >= 60
+    assert statistics.median(errors) <= 0.05
+    assert sum(error <= 0.15 for error in errors) >= 0.85 * len(errors)
+
+
+@pytest.mark.parametrize(("what", "share"), [("dsp", 0.9), ("bram", 0.95)])
+def test_what_is_counted_is_exact_but_for_few(models, measured, what, share):
+    rows = held_out(models, measured["area"], "ecp5")
+    errors = relative_errors(models, rows, "ecp5", what)
+    assert sum(error == 0 for error in errors) >= share * len(errors)
+
+
+def test_flip_flops_and_clock_are_near(models, measured):
+    rows = held_out(models, measured["area"], "ecp5")
+    assert statistics.median(relative_errors(models, rows, "ecp5", "ff")) <= 0.05
+    routed = [row for row in measured["clock"] if models.is_held_out(row)]
+    assert statistics.median(relative_errors(models, routed, "ecp5", "mhz")) <= 0.10
+
+
+def test_every_component_of_the_library_is_in_the_grid(models):
+    assert models.GRID.keys() <= {*COMPONENTS}
+    assert not sys.modules["area_instances"].unlisted()
+
+
+def linear_design():
+    builder = Builder("top")
+    x = builder.input("data_in_0", Stream((16,), 4, BYTE))
+    layer = Linear(builder.stream(x), sample_weights(16, 16), BYTE, 4)
+    y = builder.add("fc", layer, x)
+    z = builder.add("relu", Relu(builder.stream(y), BYTE), y)
+    builder.output("data_out_0", builder.add("queue", Fifo(builder.stream(z), 16), z))
+    return builder.build()
+
+
+def test_a_design_is_the_sum_of_its_stages():
+    design = linear_design()
+    told = predict(design, "ecp5-25k")
+    assert told == predict(design)
+    assert [row.name for row in told.stages] == ["fc", "relu", "queue"]
+    assert told.dsp == sum(row.dsp for row in told.stages) == 16
+    factor = coefficients()["ecp5"]["whole"].get("lut", 1.0)
+    assert told.lut == round(factor * sum(row.lut for row in told.stages))
+    assert str(told).startswith("predicted: ")
+    assert told.fits(get_part("ecp5-25k").has())
+    assert not told.fits({"dsp": 15})
+
+
+def test_families_without_a_model_are_refused():
+    with pytest.raises(HardwareError, match=r"no models of 'ice40-hx8k'"):
+        predict(linear_design(), "ice40-hx8k")
+    with pytest.raises(HardwareError, match=r"no models of 'ecp4'. Did you mean 'ecp5'"):
+        predict(linear_design(), "ecp4")
+
+
+def test_the_file_of_coefficients_has_all_that_is_predicted():
+    assert coefficients().keys() <= FABRICS.keys()
+    for family in coefficients().values():
+        assert family.keys() == {"lut", "ff", "ns", "whole"}
+        assert all(c >= 0 for kind in family["lut"].values() for c in kind.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fixed_linear", "fifo", "fixed_softmax", "gearbox"])
+def test_what_is_measured_anew_is_what_is_kept(models, measured, kind):
+    pytest.importorskip("pyosys")
+    row = next(r for r in held_out(models, measured["area"], "ecp5") if r["kind"] == kind)
+    anew = models.measure_area((kind, row["number"], "ecp5"))
+    assert {k: anew[k] for k in ("dsp", "bram", "ff")} == {k: row[k] for k in ("dsp", "bram", "ff")}
+    assert anew["lut"] == pytest.approx(row["lut"], rel=0.02)
