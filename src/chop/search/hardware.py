@@ -18,6 +18,7 @@ from chop.errors import ChopError, ConfigError, HardwareError
 from chop.hw.component import Component
 from chop.hw.explore import for_target
 from chop.hw.lower import Lowered, Lowerer, Parallelism
+from chop.hw.predict.model import family_of
 from chop.hw.route.parts import PARTS, get_part
 from chop.hw.rtl.fixed_linear import PRODUCTS
 from chop.hw.stream import divisors
@@ -32,7 +33,7 @@ BIAS_WIDTH = 12
 """Biases are few, and added to sums that are wide."""
 PACE, SPARSITY, OTHERS, ALL = "pace", "prune.sparsity", "others.width", "all"
 """Dimensions of the whole design, and the group of all layers."""
-MULTIPLIER, LANES = "multiplier", "lanes"
+MULTIPLIER, LANES, ARRAY = "multiplier", "lanes", "array"
 """Ends of the dimensions of a layer."""
 PACES = 8
 """The most paces to choose from where none are given: each takes half the cycles of the next."""
@@ -51,8 +52,8 @@ class HardwareTable:
     between tensors that every layer is folded for, or "lanes", elements per beat of each layer.
     `paces`: those cycles; by default what the model can do and the part has multipliers for,
     halved again and again. `lanes`: to choose
-    from. `multipliers`: how linear layers form products with their constants, "array" or
-    "shift_add"; the latter for layers of at most `shift_add_weights` weights. `ceiling`: the best
+    from. `multipliers`: how linear layers form products with their constants: "array", and others
+    such as "shift_add" for layers of at most `shift_add_weights` weights. `ceiling`: the best
     that the metric can become, where that is known; by default what the uncompressed model reaches
     and, where trials train, the best that there is.
     """
@@ -72,6 +73,10 @@ class HardwareTable:
     def __post_init__(self) -> None:
         if self.part not in PARTS:
             raise ConfigError(f"part: unknown part '{self.part}'. {suggest(self.part, PARTS)}")
+        try:
+            family_of(self.part)
+        except HardwareError as error:
+            raise ConfigError(f"part: {error}") from error
         for name in ("widths", "others", "sparsities", "multipliers", "lanes"):
             if not getattr(self, name):
                 raise ConfigError(f"{name}: nothing to choose from. Give one or more.")
@@ -180,10 +185,11 @@ class HardwareSpace(Space):
 
     def design_args(self, params: Mapping[str, Value]) -> dict[str, Any]:
         """The arguments of add_hardware_metadata_analysis_pass for a point."""
-        added = {
-            name: "shift_add"
-            for name, layer in self.layers.items()
-            if self._multiplier(layer, params) == "shift_add" and self._is_small(layer)
+        chosen = {name: self._multiplier(layer, params) for name, layer in self.layers.items()}
+        others = {
+            name: how
+            for name, how in chosen.items()
+            if how != ARRAY and self._is_small(self.layers[name])
         }
         folded: dict[str, Any] = {}
         if self.table.folding == LANES:
@@ -192,7 +198,7 @@ class HardwareSpace(Space):
             folded = {"max_parallelism": 1, "parallelism": lanes}
         else:
             folded = {"target_interval": _whole(params[PACE])}
-        return folded | ({MULTIPLIER: added} if added else {})
+        return folded | ({MULTIPLIER: others} if others else {})
 
     def folded_args(self, graph: MaseGraph, params: Mapping[str, Value]) -> dict[str, Any]:
         """The same for one graph, its pace turned into the lanes of each layer."""
