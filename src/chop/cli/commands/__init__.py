@@ -161,6 +161,7 @@ for _name, _summary, _config, _examples in (
             "mase search out/train --dataset digits --formats integer --sparsities 0,0.5,0.9 \\\n"
             "    --costs model_bytes --workers 2 --apply best",
             "mase search --config search.toml --storage postgresql://host/studies",
+            "mase search out/train --dataset digits --space hardware --trials 40",
         ),
     ),
     (
@@ -213,6 +214,7 @@ for _name, _summary, _config, _examples in (
             "mase emit out/quantize --dataset digits --max-parallelism 8",
             "mase emit out/quantize --target-interval 64",
             "mase emit out/quantize --fit ecp5-25k --goal fps",
+            "mase emit out/search --trial 7",
         ),
     ),
     (
