@@ -23,6 +23,7 @@ import functools
 import json
 import multiprocessing
 import shutil
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -180,9 +181,15 @@ def run_emit(name: str, args: argparse.Namespace) -> None:
         told = _emitted(name, apply(record, trial["number"], made), place / "hardware")
         if told["design"] != trial["attributes"]["hardware"]["design"]:
             raise SystemExit(f"{name}, trial {trial['number']}: not the design that was scored")
-        told |= {"trial": trial, "front": len(front)}
+        told |= {"trial": trial, "front": len(front), "commit": _commit()}
         (place / "point.json").write_text(json.dumps(told, indent=1))
         print(name, point, trial["values"], told["accuracy_test"], flush=True)
+
+
+def _commit() -> str:
+    """Of the sources that emit; empty where they are no checkout."""
+    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(asked, capture_output=True, text=True).stdout.strip()
 
 
 def _emitted(name: str, graph: Any, hardware: Path) -> dict[str, Any]:
@@ -306,6 +313,7 @@ def row(name: str, point: str, place: Path) -> dict[str, Any] | None:
         "bitstream": best["bitstream"],
         "design": told["design"],
         "front": told["front"],
+        "commit": told["commit"],
         **{k: seen[k] for k in ("images_in_rtl", "values_compared", "values_exact")},
     }
 
