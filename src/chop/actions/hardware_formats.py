@@ -139,9 +139,9 @@ class _Watched(fx.Interpreter):
             else kwargs.get(operand.argument)
             for operand in (compute.inputs if is_layer else compute.operands)
         }
-        has_number = any(type(value) in (int, float) for value in found.values())
+        has_number = any(isinstance(value, int | float) for value in found.values())
         for operand, value in found.items():
-            if has_number and type(value) in (int, float):  # of a size of its own
+            if isinstance(value, int | float):  # of a size of its own
                 yield operand.role, torch.tensor([float(value)])
             elif isinstance(value, Tensor) and value.is_floating_point():
                 yield operand.role if has_number else _role(operand), value
