@@ -283,18 +283,15 @@ def run_route(names: Sequence[str], args: argparse.Namespace) -> None:
 # -- the table -------------------------------------------------------------------------------------
 
 
-def row(name: str, point: str, place: Path) -> dict[str, Any] | None:
-    """Predicted against routed, of one point; None where nothing is routed."""
+def row(name: str, point: str, place: Path) -> dict[str, Any]:
+    """Predicted against routed, of one point; `routed` is None where that was not done."""
     told = json.loads((place / "point.json").read_text())
     seen = json.loads((place / "simulated.json").read_text())
     runs = [json.loads(f.read_text()) for f in sorted(place.glob("routed*.json"))]
-    if not runs:
-        return None
-    best = max(runs, key=lambda run: float(run["mhz"]))
+    best = max(runs, key=lambda run: float(run["mhz"]), default=None)
     hardware = told["trial"]["attributes"]["hardware"]
     predicted = {**hardware["predicted"], "frames_per_second": _rate(told["trial"])}
-    actual = {**best["used"], "mhz": best["mhz"]}
-    actual["frames_per_second"] = best["mhz"] * 1e6 / seen["interval_in_rtl"]
+    routed = None if best is None else _routed(best, seen["interval_in_rtl"])
     return {
         "model": name,
         "point": point,
@@ -307,15 +304,19 @@ def row(name: str, point: str, place: Path) -> dict[str, Any] | None:
         },
         "interval": {"predicted": hardware["interval"], "rtl": seen["interval_in_rtl"]},
         "predicted": predicted,
-        "routed": actual,
-        "cells": best["cells"],
+        "routed": routed,
         "clocks": {str(run["seed"]): run["mhz"] for run in runs},
-        "bitstream": best["bitstream"],
         "design": told["design"],
         "front": told["front"],
         "commit": told["commit"],
         **{k: seen[k] for k in ("images_in_rtl", "values_compared", "values_exact")},
     }
+
+
+def _routed(best: Mapping[str, Any], interval: float) -> dict[str, Any]:
+    rate = best["mhz"] * 1e6 / interval
+    kept = {name: best[name] for name in ("mhz", "seed", "cells", "path", "bitstream", "seconds")}
+    return {**best["used"], **kept, "frames_per_second": rate}
 
 
 KINDS = ("lut", "ff", "dsp", "bram", "mhz", "frames_per_second")
@@ -327,11 +328,15 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         {
             "design": f"{r['model']}, {r['point']} (trial {r['trial']})",
             "accuracy": f"{r['accuracy']['searched']:.3f} -> {r['accuracy']['test']:.3f}",
-            **{k: f"{r['predicted'][k]:,.0f} -> {r['routed'][k]:,.0f}" for k in KINDS},
+            **{k: _pair(r["predicted"][k], (r["routed"] or {}).get(k)) for k in KINDS},
         }
         for r in rows
     ]
     return tabulate(cells, headers="keys", tablefmt="github")
+
+
+def _pair(predicted: float, routed: float | None) -> str:
+    return f"{predicted:,.0f} -> {'not routed' if routed is None else f'{routed:,.0f}'}"
 
 
 def run_table(args: argparse.Namespace) -> None:
@@ -340,8 +345,7 @@ def run_table(args: argparse.Namespace) -> None:
     for name in args.models:
         for point in POINTS:
             place = args.folder / name / point
-            made = row(name, point, place) if (place / "point.json").exists() else None
-            found += [] if made is None else [made]
+            found += [row(name, point, place)] if (place / "simulated.json").exists() else []
     print(table(found))
     searches = {n: _search_told(args.folder / n) for n in args.models}
     results = {"part": PART, "target_mhz": TARGET_MHZ, "searches": searches, "rows": found}
