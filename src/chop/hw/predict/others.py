@@ -486,7 +486,7 @@ def count_from_mxint(inventory: Inventory, component: FromMxint) -> None:
     inventory.skid(component.output.beat_width)
 
 
-COUNTS: dict[type[Component], Callable[[Inventory, Any], None]] = {
+COUNTS: dict[type, Callable[[Inventory, Any], None]] = {
     Skid: count_skid,
     Fork: count_fork,
     Fifo: count_fifo,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from chop.hw.component import Component, Memory
+from chop.hw.component import Memory
 from chop.hw.golden import Fixed
 from chop.hw.mxint import Mxint
 from chop.hw.predict.inventory import Inventory, bits_for, is_block_rom
@@ -289,7 +290,7 @@ def count_shift_add(inventory: Inventory, layer: ShiftAdd) -> None:
     inventory.registers(-2 * layer.output.beat_width)
 
 
-COUNTS = {
+COUNTS: dict[type, Callable[[Inventory, Any], None]] = {
     Linear: count_linear,
     Conv: count_conv,
     Matmul: count_matmul,
