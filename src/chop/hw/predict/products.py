@@ -299,8 +299,3 @@ COUNTS: dict[type, Callable[[Inventory, Any], None]] = {
     ShiftAdd: count_shift_add,
 }
 """How each class and its children are counted."""
-
-
-def is_product(component: Component) -> bool:
-    """Whether one of `COUNTS` counts it."""
-    return isinstance(component, tuple(COUNTS))
