@@ -11,7 +11,7 @@ from chop.hw.predict import others, products
 from chop.hw.predict.inventory import Inventory
 from chop.hw.switched import Switched
 
-COUNTS: Mapping[type[Component], Callable[[Inventory, Any], None]] = {
+COUNTS: Mapping[type, Callable[[Inventory, Any], None]] = {
     **products.COUNTS,
     **others.COUNTS,
 }

@@ -251,9 +251,10 @@ def count_divide(
     scaled = max(width + shift, 1) if shift < 0 else width + shift
     raised = scaled + divisor.bit_length() + 1
     product = 2 * raised + divisor.bit_length() + 2
-    inventory.add("dsp", component.cost().multipliers)
+    blocks = _divide_blocks(raised, divisor, chosen)
+    inventory.add("dsp", blocks * lanes + chosen)
     inventory.path("divide", raised)
-    inventory.add("divide_products", component.cost().multipliers * 18)
+    inventory.add("divide_products", blocks * lanes * 18)
     inventory.add("divide_raise", (divisor.bit_length() + 1) * lanes)
     inventory.add("divide_rest", divisor.bit_length() * lanes)
     inventory.add("divide_quotient", (scaled + 2) * lanes)
@@ -262,6 +263,18 @@ def count_divide(
     if chosen:
         inventory.add("divide_table", divisor * (raised + divisor.bit_length() + 2))
     inventory.cast(scaled + 3, out.frac_width + 2, True, out, lanes)
+
+
+def _divide_blocks(raised: int, divisor: int, chosen: bool) -> int:
+    """DSPs of the product with a reciprocal; zeros at the end of a constant cost nothing."""
+    top = 1 << (raised + divisor.bit_length())
+    reciprocal = -(-top // divisor)
+    bits = reciprocal.bit_length() - ((reciprocal & -reciprocal).bit_length() - 1)
+    if not chosen and bits == 1:
+        return 0
+    if chosen:  # by any divisor, 1 among them
+        bits = top.bit_length()
+    return -(-(raised - 1) // 18) * -(-bits // 18)
 
 
 def count_hard(inventory: Inventory, component: HardUnary) -> None:
@@ -275,6 +288,7 @@ def count_hard(inventory: Inventory, component: HardUnary) -> None:
         dividend, frac = number.signed_width + six, 2 * number.frac_width
         inventory.registers(2 * clip * lanes, by_multiplier=True)
         inventory.add("swish", clip * lanes)
+        inventory.multiplier(number.signed_width, six, lanes)
     inventory.registers(dividend * lanes + 4)
     count_divide(inventory, dividend, frac, 6, component, chosen=False)
     inventory.skid(component.outputs[0].beat_width)
@@ -472,7 +486,7 @@ def count_from_mxint(inventory: Inventory, component: FromMxint) -> None:
     inventory.skid(component.output.beat_width)
 
 
-COUNTS: dict[type[Component], Callable[[Inventory, Any], None]] = {
+COUNTS: dict[type, Callable[[Inventory, Any], None]] = {
     Skid: count_skid,
     Fork: count_fork,
     Fifo: count_fifo,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from chop.hw.component import Component, Memory
+from chop.hw.component import Memory
 from chop.hw.golden import Fixed
 from chop.hw.mxint import Mxint
 from chop.hw.predict.inventory import Inventory, bits_for, is_block_rom
@@ -15,7 +16,6 @@ from chop.hw.rtl.fixed_shift_add import ShiftAdd
 from chop.hw.rtl.mxint_linear import BlockLinear
 from chop.hw.rtl.mxint_matmul import BlockMatmul
 from chop.hw.rtl.sliding_window import Geometry
-from chop.hw.shift_add import signed_digits
 
 
 def count_sources(inventory: Inventory, memories: Sequence[Memory]) -> None:
@@ -84,14 +84,10 @@ def count_array(
     frac: int,
     out: Fixed,
     bias: Fixed | None,
-    constants: Sequence[int] = (),
     told: float = 1.0,
     registers: tuple[int, int] = (1, 1),
 ) -> None:
-    """`fixed_linear` without its memories.
-
-    `constants`: weights that never change. `told`, `registers`: as of `count_dot_product`.
-    """
+    """`fixed_linear` without its memories; `told`, `registers`: as of `count_dot_product`."""
     in_folds, out_folds = folds
     in_lanes, out_lanes = lanes
     slots = 2 if out_folds == 1 or in_folds < 2 else in_folds
@@ -102,11 +98,7 @@ def count_array(
     count_dot_product(
         inventory, x_width, w_width, in_lanes, out_lanes, told=told, registers=registers
     )
-    if constants:
-        products = sum(len(signed_digits(c)) > 1 for c in constants)
-        inventory.multiplier(x_width, w_width, products)
-    else:
-        inventory.multiplier(x_width, w_width, in_lanes * out_lanes)
+    inventory.multiplier(x_width, w_width, in_lanes * out_lanes)
     inventory.add("acc", out_lanes * acc_width)
     inventory.path("sum", acc_width)
     inventory.registers(out_lanes * acc_width + 1)
@@ -132,7 +124,6 @@ def count_steps(inventory: Inventory, slots: int, in_folds: int, out_folds: int)
 def count_linear(inventory: Inventory, layer: Linear) -> None:
     """A folded product with constant weights, or with weights from outside."""
     weights, folds = layer.weights, layer.folds
-    is_fixed = folds == (1, 1) and not isinstance(layer, ExternalLinear)
     count_array(
         inventory,
         x=layer.source.format,
@@ -143,7 +134,6 @@ def count_linear(inventory: Inventory, layer: Linear) -> None:
         frac=weights.frac(layer.source.format),
         out=layer.format,
         bias=weights.bias_format if weights.bias is not None else None,
-        constants=[int(c) for c in weights.weight.reshape(-1)] if is_fixed else (),
         told=count_weights(inventory, layer),
         registers=layer.registers,
     )
@@ -300,7 +290,7 @@ def count_shift_add(inventory: Inventory, layer: ShiftAdd) -> None:
     inventory.registers(-2 * layer.output.beat_width)
 
 
-COUNTS = {
+COUNTS: dict[type, Callable[[Inventory, Any], None]] = {
     Linear: count_linear,
     Conv: count_conv,
     Matmul: count_matmul,
@@ -309,8 +299,3 @@ COUNTS = {
     ShiftAdd: count_shift_add,
 }
 """How each class and its children are counted."""
-
-
-def is_product(component: Component) -> bool:
-    """Whether one of `COUNTS` counts it."""
-    return isinstance(component, tuple(COUNTS))
