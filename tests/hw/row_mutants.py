@@ -245,7 +245,7 @@ CONTROL = [
         "fixed_norm",
         "sum_enable",
         "1'b1",
-        "if (sum_enable) begin\n      size_squares_q",
+        "if (sum_enable) begin\n      late_sum_q",
     ),
     Mutant(
         "exponentials are one beat late",
