@@ -73,7 +73,7 @@ NORM = [
         "the squared sum stays", "fixed_norm", "size_squares_q - squared_sum_q", "size_squares_q"
     ),
     Mutant("no eps", "fixed_norm", "EPS", "64'd0", "<< GUARD) + EPS"),
-    Mutant("no guard bits", "fixed_norm", "64'(q) << GUARD", "64'(q)"),
+    Mutant("no guard bits", "fixed_norm", "64'(q_q) << GUARD", "64'(q_q)"),
     Mutant(
         "the root of an even place",
         "fixed_norm",
@@ -112,12 +112,12 @@ NORM = [
         "EXACT_WIDTH'(w_q)",
         "EXACT_WIDTH'($unsigned(w_q))",
     ),
-    Mutant("the bias is left out", "fixed_norm", "b", "EXACT_WIDTH'(0)", "z_bias_q     <= b"),
+    Mutant("the bias is left out", "fixed_norm", "b", "EXACT_WIDTH'(0)", "taken_bias_q <= b"),
     Mutant(
         "the bias of the next beat", "fixed_norm", "parts_bias_q", "z_bias_q", "<= parts_bias_q"
     ),
     Mutant("no upper part of a product", "fixed_norm", "EXACT_WIDTH'(high_q)", "EXACT_WIDTH'(0)"),
-    Mutant("no upper part of a root", "fixed_norm", "r_high_q", "19'd0", "R_WIDTH'(r_high_q"),
+    Mutant("no upper part of a root", "fixed_norm", "r_top_q", "19'd0", "R_WIDTH'(r_top_q"),
     Mutant("a middle shift is not done", "fixed_norm", "middle << (2 << level)", "middle"),
     Mutant("a fine shift is not done", "fixed_norm", "fine << (2 << level)", "fine"),
     Mutant("squares go on", "fixed_norm", "first_q[1]", "1'b0", "squares_q <= first_q[1]"),
@@ -131,7 +131,7 @@ NORM = [
     Mutant(
         "the sum is of a row before",
         "fixed_norm",
-        "sums_q[12*SUM_WIDTH+:SUM_WIDTH]",
+        "sums_q[14*SUM_WIDTH+:SUM_WIDTH]",
         "SUM_WIDTH'(sum_q)",
     ),
 ]
@@ -245,7 +245,7 @@ CONTROL = [
         "fixed_norm",
         "sum_enable",
         "1'b1",
-        "if (sum_enable) begin\n      size_squares_q",
+        "if (sum_enable) begin\n      late_sum_q",
     ),
     Mutant(
         "exponentials are one beat late",
@@ -280,6 +280,7 @@ CONTROL = [
         zeroed("c_valid_q", "       ", "1'b0"),
         zeroed("part_valid_q", "    ", "1'b0"),
         zeroed("product_valid_q", " ", "1'b0"),
+        zeroed("shifted_valid_q", " ", "1'b0"),
         zeroed("z_valid_q", "       ", "1'b0"),
         zeroed("parts_valid_q", "   ", "1'b0"),
         zeroed("weighed_valid_q", " ", "1'b0"),

@@ -86,17 +86,18 @@ class _Packer:
         """
         found = {operand: self._registers(cell, operand) for operand in "AB"}
         controls = {o: _shared_control(list(r.values())) for o, r in found.items() if r}
-        if None in found.values() or None in controls.values() or not controls:
+        known = [control for control in controls.values() if control is not None]
+        if None in found.values() or len(known) < len(controls) or not known:
             return ""
         for operand, registers in found.items():
-            control = controls.get(operand) or next(iter(controls.values()))  # of a constant
-            assert registers is not None and control is not None, "looked at above"
+            assert registers is not None, "looked at above"
+            control = controls.get(operand) or known[0]  # a constant has none
             if not _note(cell, f"INPUT{operand}", control, enables):
                 return ""
             for port, register in registers.items():
                 self.readers[cell["connections"][port][0]].discard((name, port))
                 self._connect(name, cell, port, register["connections"]["DI"][0])
-        return control.clock
+        return known[0].clock
 
     def _registers(self, cell: Cell, operand: str) -> dict[str, Cell] | None:
         """By port, the flip-flop before each bit that is no constant; None unless all have one."""

@@ -3,7 +3,7 @@
 // With N elements, S their sum (0 where not centred) and G = GUARD:
 //   U = (N * sum(x * x) - S * S) * 2**G + EPS, r * 2**(-18 - k) = 1 / sqrt(U) by table and Newton,
 //   z = (N * x - S) * r >> (k - G/2 + 2), data_out_0 = cast(z * 2**-16 * weight + bias).
-// Rows overlap: N / lanes cycles for each. Latency: a row and 26 cycles.
+// Rows overlap: N / lanes cycles for each. Latency: a row and 29 cycles.
 `default_nettype none
 
 module fixed_norm #(
@@ -83,7 +83,7 @@ module fixed_norm #(
   localparam int C_WIDTH = X_WIDTH + GROWTH + 1;
   localparam int PRODUCT_WIDTH = C_WIDTH + R_WIDTH + 1;
   localparam int Z_WIDTH = 17 + ($clog2(SIZE + 1) + 1) / 2;  // |z| is below sqrt(SIZE)
-  localparam int DELAY = 16;  // registers from an element to the inverse root
+  localparam int DELAY = 18;  // registers from an element to the inverse root
 
   // -- sums of the elements and of their squares --------------------------------------------------
 
@@ -153,7 +153,9 @@ module fixed_norm #(
   localparam logic [SHIFT_WIDTH-1:0] TOP_HALF = SHIFT_WIDTH'((EVEN_WIDTH - 2) / 2);
   localparam logic [SHIFT_WIDTH-1:0] GUARD_HALF = SHIFT_WIDTH'(GUARD / 2);
 
-  logic [Q_WIDTH-1:0] size_squares_q, squared_sum_q, q;
+  logic signed [SUM_WIDTH-1:0] late_sum_q;  // on its way from the accumulator to a multiplier
+  logic [SQUARES_WIDTH-1:0] late_squares_q;
+  logic [Q_WIDTH-1:0] size_squares_q, squared_sum_q, q_q;
   logic [U_WIDTH-1:0] u_q;
   logic [EVEN_WIDTH-1:0] coarse, middle, fine, coarse_q, middle_q;
   logic [SHIFT_WIDTH-1:0] coarse_up, middle_up, fine_up, coarse_up_q, middle_up_q, fine_up_q;
@@ -163,11 +165,11 @@ module fixed_norm #(
   logic [35:0] near_one_q;
   logic [19:0] correction_q;
   logic [32:0] r_low_q;
-  logic [18:0] r_high, r_high_q;
+  logic [18:0] r_high_q, r_top_q;
   logic [R_WIDTH-1:0] r_q;
   logic [SHIFT_WIDTH-1:0] half, shift;
   logic [8*SHIFT_WIDTH-1:0] shift_q;
-  logic [13*SUM_WIDTH-1:0] sums_q;
+  logic [15*SUM_WIDTH-1:0] sums_q;
   logic [15:0] roots[256];
 
   initial $readmemh(INIT_FILE, roots);
@@ -197,24 +199,18 @@ module fixed_norm #(
     end
   end
 
-  // What has few bits is added, not multiplied.
-  always_comb begin
-    r_high = '0;
-    for (int k = 0; k < 3; k++) begin
-      if (correction_q[17+k]) r_high = r_high + (19'(root_5_q) << k);
-    end
-  end
-
   // U = m * 4**half with m from 1 to 4, which is 2 or more where its highest bit is set.
-  assign q     = size_squares_q - squared_sum_q;
   assign half  = TOP_HALF - fine_up_q;
   assign shift = half >= GUARD_HALF ? half - GUARD_HALF : '0;
 
   always_ff @(posedge clk) begin
     if (sum_enable) begin
-      size_squares_q <= Q_WIDTH'(squares_q) * Q_WIDTH'(SIZE);
-      squared_sum_q  <= Q_WIDTH'(sum_q) * Q_WIDTH'(sum_q);
-      u_q            <= U_WIDTH'((64'(q) << GUARD) + EPS);
+      late_sum_q     <= sum_q;
+      late_squares_q <= squares_q;
+      size_squares_q <= Q_WIDTH'(late_squares_q) * Q_WIDTH'(SIZE);
+      squared_sum_q  <= Q_WIDTH'(late_sum_q) * Q_WIDTH'(late_sum_q);
+      q_q            <= size_squares_q - squared_sum_q;
+      u_q            <= U_WIDTH'((64'(q_q) << GUARD) + EPS);
       coarse_q       <= coarse;
       coarse_up_q    <= coarse_up;
       middle_q       <= middle;
@@ -237,10 +233,12 @@ module fixed_norm #(
       root_5_q       <= root_4_q;
       correction_q   <= 20'((36'hC_0000_0000 - near_one_q) >> 16);
       r_low_q        <= 33'(root_5_q) * 33'(correction_q[16:0]);
-      r_high_q       <= r_high;
-      r_q            <= R_WIDTH'(r_high_q + 19'(r_low_q >> 17));
+      r_high_q       <= (correction_q[17] ? 19'(root_5_q) : '0)  // few bits: added, not multiplied
+          + (correction_q[18] ? 19'(root_5_q) << 1 : '0);
+      r_top_q        <= correction_q[19] ? 19'(root_5_q) << 2 : '0;
+      r_q            <= R_WIDTH'(r_top_q + r_high_q + 19'(r_low_q >> 17));
       shift_q        <= {shift_q[7*SHIFT_WIDTH-1:0], shift};
-      sums_q         <= {sums_q[12*SUM_WIDTH-1:0], sum_q};
+      sums_q         <= {sums_q[14*SUM_WIDTH-1:0], sum_q};
     end
   end
 
@@ -253,13 +251,13 @@ module fixed_norm #(
   logic [SUM_WIDTH-1:0] held_sum;
   logic [R_WIDTH-1:0] held_r, c_r_q;
   logic [SHIFT_WIDTH-1:0] held_shift, c_shift_q, part_shift_q, product_shift_q;
-  logic row_valid, row_ready, held_valid, c_valid_q, part_valid_q, product_valid_q, z_valid_q;
+  logic row_valid, row_ready, held_valid, c_valid_q, part_valid_q, product_valid_q, shifted_valid_q, z_valid_q;
   logic parts_valid_q, weighed_valid_q, exact_valid_q;
   logic enable, skid_ready, constants_valid, is_waiting;
   logic [SUM_WIDTH-1:0] late_sum;
   logic [SHIFT_WIDTH-1:0] late_shift;
 
-  assign late_sum   = sums_q[12*SUM_WIDTH+:SUM_WIDTH];
+  assign late_sum   = sums_q[14*SUM_WIDTH+:SUM_WIDTH];
   assign late_shift = shift_q[7*SHIFT_WIDTH+:SHIFT_WIDTH];
 
   skid_buffer #(
@@ -315,11 +313,11 @@ module fixed_norm #(
   for (genvar lane = 0; lane < LANES; lane++) begin : g_element
     logic signed [C_WIDTH-1:0] x, c_q;
     logic signed [PRODUCT_WIDTH-1:0] part_q, top_q, product_q;
-    logic signed [Z_WIDTH-1:0] z_q;
-    logic signed [W_WIDTH-1:0] w_q;
+    logic signed [Z_WIDTH-1:0] shifted_q, z_q;  // one more, as the multiplier may be far away
+    logic signed [W_WIDTH-1:0] taken_q, w_q;
     // z in two parts that each fit a multiplier of 18 bits; the lower one has no sign.
     logic signed [W_WIDTH+HIGH_WIDTH-1:0] high, high_q;
-    logic signed [EXACT_WIDTH-1:0] w, low_q, b, z_bias_q, parts_bias_q, bias_q, weighed_q;
+    logic signed [EXACT_WIDTH-1:0] w, low_q, b, taken_bias_q, z_bias_q, parts_bias_q, bias_q, weighed_q;
     logic sign;
     assign sign = DATA_IN_0_IS_SIGNED && held[lane*WIDTH+WIDTH-1];
     assign x = C_WIDTH'($signed({sign, held[lane*WIDTH+:WIDTH]}));
@@ -345,12 +343,15 @@ module fixed_norm #(
         part_q    <= PRODUCT_WIDTH'(c_q) * PRODUCT_WIDTH'($signed({1'b0, c_r_q[R_WIDTH-2:0]}));
         top_q     <= c_r_q[R_WIDTH-1] ? PRODUCT_WIDTH'(c_q) : '0;
         product_q <= part_q + (top_q <<< (R_WIDTH - 1));
-        z_q       <= Z_WIDTH'((product_q >>> 2) >>> product_shift_q);
-        w_q       <= W_WIDTH'(weight[lane*WEIGHT_PRECISION_0+:WEIGHT_PRECISION_0]);
+        shifted_q <= Z_WIDTH'((product_q >>> 2) >>> product_shift_q);
+        z_q       <= shifted_q;
+        taken_q   <= W_WIDTH'(weight[lane*WEIGHT_PRECISION_0+:WEIGHT_PRECISION_0]);
+        w_q       <= taken_q;
         low_q     <= EXACT_WIDTH'($signed({1'b0, z_q[LOW_WIDTH-1:0]})) * w;
         high_q    <= high;
         weighed_q <= (EXACT_WIDTH'(high_q) <<< LOW_WIDTH) + low_q;
-        z_bias_q     <= b;
+        taken_bias_q <= b;
+        z_bias_q     <= taken_bias_q;
         parts_bias_q <= z_bias_q;
         bias_q       <= parts_bias_q;
         exact_q[lane*EXACT_WIDTH+:EXACT_WIDTH] <= (weighed_q <<< (FRAC - PRODUCT_FRAC)) + bias_q;
@@ -367,7 +368,8 @@ module fixed_norm #(
       c_valid_q       <= held_valid;
       part_valid_q    <= c_valid_q;
       product_valid_q <= part_valid_q;
-      z_valid_q       <= product_valid_q;
+      shifted_valid_q <= product_valid_q;
+      z_valid_q       <= shifted_valid_q;
       parts_valid_q   <= z_valid_q;
       weighed_valid_q <= parts_valid_q;
       exact_valid_q   <= weighed_valid_q;
@@ -376,6 +378,7 @@ module fixed_norm #(
       c_valid_q       <= 1'b0;
       part_valid_q    <= 1'b0;
       product_valid_q <= 1'b0;
+      shifted_valid_q <= 1'b0;
       z_valid_q       <= 1'b0;
       parts_valid_q   <= 1'b0;
       weighed_valid_q <= 1'b0;
