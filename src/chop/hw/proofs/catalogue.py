@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from chop.hw.components import ShiftAdd, Weights
+from chop.hw.components import Reorder, ShiftAdd, Weights
 from chop.hw.golden import Fixed
 from chop.hw.proofs.engine import Edit, Proof
 from chop.hw.stream import Stream
@@ -20,6 +20,7 @@ _DATA = {"IN": 2, "X_WIDTH": 1, "X_SIGNED": 0, "X_FRAC": 0}
 _WEIGHT = {"W_WIDTH": 1, "W_SIGNED": 0, "W_FRAC": 0, "HAS_BIAS": 0, "B_FRAC": 0}
 ONE_BIT = {**_DATA, **_WEIGHT, "OUT": 1, "OUT_WIDTH": 2, "OUT_FRAC": 0, "BOUND": 8}
 """A linear layer of two inputs and one output, each of one bit."""
+BIT = {"WIDTH": 1, "OUT_WIDTH": 1, "IS_SIGNED": 0}
 
 
 def packed(words: tuple[int, ...], width: int) -> str:
@@ -46,6 +47,37 @@ STREAMS = (
     ),
     Proof("stream_slice"),
     Proof("stream_slice", {"BEATS": 3, "FIRST": 0, "KEPT": 3}),
+    *(Proof("stream_concat", {"IS_SWAPPED": swapped}) for swapped in (0, 1)),
+    Proof("stream_concat", {"BEATS_0": 1, "BEATS_1": 3, "WIDTH": 2}, is_slow=True),
+    Proof("stream_route"),
+)
+
+
+def _reorder(order: tuple[int, ...], size: int, lanes: int, *, is_slow: bool = False) -> Proof:
+    """Elements in another order, against that order."""
+    moved = Reorder(Stream((size,), lanes, Fixed(1, 0)), order, (len(order),))
+    given: dict[str, int | str] = {
+        "LANES": lanes,
+        "IN": size,
+        "OUT": len(order),
+        "MOVES_BEATS": int(moved.moves_beats),
+        "ORDER": packed(order, 4),
+    }
+    files = {f"{memory.name}.mem": memory.words for memory in moved.memories()}
+    return Proof("stream_reorder", given, files=files, is_slow=is_slow)
+
+
+BUFFERS = (
+    _reorder((2, 0, 1, 3), 4, 2),
+    _reorder((2, 3, 0, 1), 4, 2, is_slow=True),
+    _reorder((2, 1, 0), 3, 1, is_slow=True),
+    Proof("row_buffer"),
+    Proof("row_buffer", {"BEATS": 1}, is_slow=True),
+    Proof("tile_buffer", {"GROUP": 2}),
+    Proof("tile_buffer", is_slow=True),
+    Proof("tile_buffer", {"GROUPS_FIRST": 1}, is_slow=True),
+    Proof("sliding_window", {"ROWS": 1, "KERNEL_ROWS": 1, "PAD_COLUMNS": 1}, is_slow=True),
+    Proof("sliding_window", is_slow=True),
 )
 
 CASTS = (
@@ -58,7 +90,11 @@ ARITHMETIC = (
     Proof("fixed_relu"),
     Proof("fixed_relu", {"IN_SIGNED": 0}),
     *(Proof("fixed_arithmetic", {"OPERATION": k}) for k in range(3)),
-    Proof("fixed_arithmetic", {"OPERATION": 2, "A_SIGNED": 0, "B_WIDTH": 4, "ROUNDING": 3}),
+    Proof(
+        "fixed_arithmetic",
+        {"OPERATION": 2, "A_SIGNED": 0, "B_WIDTH": 4, "ROUNDING": 3},
+        is_slow=True,
+    ),
     Proof("fixed_arithmetic", {"OPERATION": 2, "HAS_OPERAND_REGISTER": 1, "B_WIDTH": 2}),
     Proof("fixed_arithmetic", {"ALPHA": 3, "ALPHA_FRAC": 1, "B_SIGNED": 0}),
     Proof("fixed_leaky_relu"),
@@ -77,6 +113,12 @@ ARITHMETIC = (
     Proof("fixed_dot_product", {"OUTPUTS": 1, "LANES": 1, "X_SIGNED": 0}),
     Proof("fixed_linear", ONE_BIT, is_slow=True),
     Proof("fixed_linear", {**ONE_BIT, "IN_LANES": 2, "SLOTS": 12}, is_slow=True),
+    Proof("fixed_matmul", is_slow=True),
+    Proof("fixed_batch_norm"),
+    Proof("fixed_pool", BIT, is_slow=True),
+    Proof("fixed_pool", {**BIT, "IS_MAXIMUM": 0}, is_slow=True),
+    Proof("mxint_to_fixed"),
+    Proof("fixed_to_mxint", is_slow=True),
 )
 
 
@@ -111,4 +153,4 @@ ADDITIONS = (
     _shift_add([[5, 2], [0, 0]], [-1, 2], 2, Fixed(1, 1, is_signed=False)),
 )
 
-PROOFS: tuple[Proof, ...] = (*STREAMS, *CASTS, *ARITHMETIC, *ADDITIONS)
+PROOFS: tuple[Proof, ...] = (*STREAMS, *BUFFERS, *CASTS, *ARITHMETIC, *ADDITIONS)
