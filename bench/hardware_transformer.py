@@ -4,6 +4,7 @@
     python bench/hardware_transformer.py layer --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py external --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py bert --model out/ptq/bert --data DATA/imdb
+    python bench/hardware_transformer.py bert_captured --model MODELS/bert-tiny --data DATA/imdb
     python bench/hardware_transformer.py folding --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py vit_shared
     python bench/hardware_transformer.py bert_shared --model out/ptq/bert --data DATA/imdb
@@ -15,7 +16,8 @@
 then with the hardware's own arithmetic; all 360 test images through PyTorch, the integers of the
 design and its RTL. `bert`: bert-tiny as `bench/ptq/fine_tune.py` writes it, from the ids of tokens
 to the classes of reviews; `layer`: its first layer on the embeddings of reviews; `external`: the
-same with its weights from outside; `accuracy`: in PyTorch, on the test set. `mxint_mlp`: 64-32-10
+same with its weights from outside; `bert_captured`: transformers' own graph of the model, as it is
+loaded, with ids and attention mask; `accuracy`: in PyTorch, on the test set. `mxint_mlp`: 64-32-10
 on the digits in MXINT8, beside the same in fixed point; `mxint_vit`: the vision transformer with
 its linear layers and both products of attention in MXINT8, the rest in fixed point.
 `vit_shared` and `bert_shared`: two encoder layers in one block, beside two blocks. `folding`:
@@ -58,7 +60,12 @@ from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
 )
-from chop.passes.graph.transforms import quantize_transform_pass
+from chop.passes.graph.transforms import (
+    decompose_attention_transform_pass,
+    fix_sizes_transform_pass,
+    quantize_transform_pass,
+    remove_dropout_transform_pass,
+)
 
 # -- digits ----------------------------------------------------------------------------------------
 
@@ -152,7 +159,7 @@ def measure_design(
     simulator = Simulator(design, directory)
     built = time.perf_counter()
     codes = lowered.encode(*inputs)
-    verdict = simulator.run(codes).require_exact()
+    verdict = simulator.run(codes, jobs=1).require_exact()
     simulated = time.perf_counter()
     (outputs,) = lowered.decode(verdict.outputs)
     with torch.no_grad():
@@ -386,6 +393,32 @@ def measure_bert(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     return _measured(graph, some_reviews(args), scratch)
 
 
+def captured_bert(args: argparse.Namespace) -> MaseGraph:
+    """transformers' own model as captured, prepared for hardware, in fixed point."""
+    torch.manual_seed(0)  # of a head that is not in the folder
+    model = AutoModelForSequenceClassification.from_pretrained(args.model).eval()
+    ids, padding, _ = reviews(args.data, "train", "even", 64, args.length)
+    graph = MaseGraph(model, dummy_in={"input_ids": ids, "attention_mask": (~padding).long()})
+    init_metadata_analysis_pass(graph)
+    add_common_metadata_analysis_pass(graph)
+    for prepare in (
+        remove_dropout_transform_pass,
+        fix_sizes_transform_pass,
+        decompose_attention_transform_pass,
+    ):
+        graph, _ = prepare(graph)
+    rules = fixed_rules(graph, (ids, (~padding).long()), BERT_WIDTHS)
+    graph, _ = quantize_transform_pass(graph, rules)
+    return graph
+
+
+def measure_bert_captured(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """From ids and attention mask of reviews to their classes, in the graph that was captured."""
+    ids, padding = some_reviews(args)
+    found = _measured(captured_bert(args), (ids, (~padding).long()), scratch)
+    return {**found, "padding_tokens": int(padding.sum())}
+
+
 def _measured(
     graph: MaseGraph, inputs: tuple[Tensor, ...], scratch: Path, weights: str = "memory"
 ) -> dict[str, Any]:
@@ -500,6 +533,7 @@ SECTIONS = {
     "layer": measure_layer,
     "external": measure_external,
     "bert": measure_bert,
+    "bert_captured": measure_bert_captured,
     "mxint_mlp": measure_mxint_mlp,
     "mxint_vit": measure_mxint_vit,
 }
