@@ -149,6 +149,7 @@ class Lowerer:
             else:
                 self._call(node)
         self.storage.check(self._ops(), self.external)
+        self.storage.tell_of_kept(n for n, c in self.components.items() if c.kind == "mxint_linear")
         values = {node.name: value for node, value in self.values.items()}
         if not share_layers:
             design = self.builder.build()

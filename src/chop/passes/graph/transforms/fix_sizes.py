@@ -143,13 +143,20 @@ def _simplify(graph: MaseGraph, node: fx.Node, run: _Run, fixed: set[fx.Node]) -
         return _pick_all(graph, node, run, fixed)
     if op == "to" and not run.whole[node.all_input_nodes[0]].is_floating_point():
         return _bypass_or_compare(graph, node, run)
-    if any(op_name(graph, user) not in BROADCASTS for user in node.users):
+    if not all(_may_have_less(graph, user) for user in node.users):
         return False
     source = {"logical": _beside_truth, "expand": _as_it_is}.get(op, _nothing)(node, run, fixed)
     if source is None:
         return False
     bypass(node, source)
     return True
+
+
+def _may_have_less(graph: MaseGraph, user: fx.Node) -> bool:
+    """Whether it is one to `user` if the rows of a mask are copied or not."""
+    if op_name(graph, user) == "getattr":
+        return user.args[1] in ("device", "dtype")
+    return op_name(graph, user) in BROADCASTS
 
 
 def _pick_all(graph: MaseGraph, node: fx.Node, run: _Run, fixed: set[fx.Node]) -> bool:
