@@ -9,6 +9,7 @@
     python bench/hardware_transformer.py vit_shared
     python bench/hardware_transformer.py bert_shared --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py accuracy --model out/ptq/bert --data DATA/imdb --length 128
+    python bench/hardware_transformer.py cells --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py mxint_mlp
     python bench/hardware_transformer.py mxint_vit
 
@@ -20,6 +21,7 @@ same with its weights from outside; `bert_captured`: transformers' own graph of 
 loaded, with ids and attention mask; `accuracy`: in PyTorch, on the test set. `mxint_mlp`: 64-32-10
 on the digits in MXINT8, beside the same in fixed point; `mxint_vit`: the vision transformer with
 its linear layers and both products of attention in MXINT8, the rest in fixed point.
+`cells`: area alone, of the vision transformer and of one layer of bert-tiny.
 `vit_shared` and `bert_shared`: two encoder layers in one block, beside two blocks. `folding`:
 parallelism of bert-tiny chosen for budgets.
 """
@@ -524,7 +526,21 @@ def measure_folding(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     return found
 
 
+def measure_cells(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """Cells of the vision transformer and of one encoder layer of bert-tiny, without simulation."""
+    vit, _, _ = trained_vit(args.trained)
+    emit(lower(vit, Parallelism(2)).design, scratch / "vit")
+    model, _ = tiny_bert(args)
+    ids, padding = some_reviews(args)
+    with torch.no_grad():
+        rows = model.norm(model.words(ids) + model.positions)
+    layer = quantized_graph(model.layers[0], (rows, padding), BERT_WIDTHS)
+    emit(lower(layer, folding(layer, cycles=512, most=32)).design, scratch / "layer")
+    return {name: cells(scratch / name) for name in ("vit", "layer")}
+
+
 SECTIONS = {
+    "cells": measure_cells,
     "folding": measure_folding,
     "vit_shared": measure_vit_shared,
     "bert_shared": measure_bert_shared,
