@@ -73,8 +73,10 @@ def main() -> None:
     """Measure and write down."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--trained", type=Path, default=Path("out/transformer"))
+    parser.add_argument("--folder", type=Path, help="keep the RTL and the programs here")
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        results = measure(parser.parse_args(), Path(scratch))
+        results = measure(args, args.folder or Path(scratch))
     print(results)
     print(save_section("hardware_transformer", "simulation_speed", results))
 
