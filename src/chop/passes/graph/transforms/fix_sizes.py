@@ -21,8 +21,6 @@ from chop.passes.graph.transforms.surgery import add_constant, bypass, drop_unus
 
 FACTS = ("shape", "device", "dtype", "ndim")
 """Attributes of a tensor that its numbers do not change."""
-BROADCASTS = ("where", "logical", "expand", "to", "scaled_dot_product_attention")
-"""Ops that take a mask of fewer rows as they take one that is written out."""
 
 
 @dataclass(frozen=True)
@@ -143,28 +141,41 @@ def _simplify(graph: MaseGraph, node: fx.Node, run: _Run, fixed: set[fx.Node]) -
         return _pick_all(graph, node, run, fixed)
     if op == "to" and not run.whole[node.all_input_nodes[0]].is_floating_point():
         return _bypass_or_compare(graph, node, run)
-    if not all(_may_have_less(graph, user) for user in node.users):
+    if not all(_may_have_less(graph, user, run) for user in node.users):
         return False
-    source = {"logical": _beside_truth, "expand": _as_it_is}.get(op, _nothing)(node, run, fixed)
+    source = {"logical": _beside_truth, "expand": _as_it_is}.get(str(op), _nothing)(
+        node, run, fixed
+    )
     if source is None:
         return False
     bypass(node, source)
     return True
 
 
-def _may_have_less(graph: MaseGraph, user: fx.Node) -> bool:
-    """Whether it is one to `user` if the rows of a mask are copied or not."""
-    if op_name(graph, user) == "getattr":
+def _may_have_less(graph: MaseGraph, user: fx.Node, run: _Run) -> bool:
+    """Whether it is one to `user`, and all behind it, if the rows of a mask are copied or not."""
+    op = op_name(graph, user)
+    if op == "getattr":
         return user.args[1] in ("device", "dtype")
-    return op_name(graph, user) in BROADCASTS
+    if op in ("logical", "expand", "to"):
+        return all(_may_have_less(graph, each, run) for each in user.users)
+    if op == "where":  # the numbers alone have all rows
+        numbers = [run.whole[n] for n in user.all_input_nodes[1:]]
+        shapes = [x.shape for x in numbers if isinstance(x, Tensor)]
+        rows = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+        return bool(rows == run.whole[user].shape)
+    return op == "scaled_dot_product_attention"
 
 
 def _pick_all(graph: MaseGraph, node: fx.Node, run: _Run, fixed: set[fx.Node]) -> bool:
     """x[rows, columns] with every row and every column, in turn, is x with dimensions between."""
     source, chosen = node.args
-    if not isinstance(chosen, tuple) or len(chosen) != 2 or not set(chosen) <= fixed:
+    if not isinstance(chosen, tuple) or len(chosen) != 2:
         return False
-    x, (rows, columns) = run.whole[source], (run.whole[each] for each in chosen)
+    found = [run.whole[n] for n in chosen if isinstance(n, fx.Node) and n in fixed]
+    if len(found) != 2 or not all(map(torch.is_tensor, found)):
+        return False
+    x, (rows, columns) = run.whole[node.all_input_nodes[0]], found
     dims = rows.dim()
     shapes = ((len(x), *[1] * (dims - 1)), (*[1] * (dims - 1), x.shape[-1]))
     if x.dim() != 2 or dims < 2 or (tuple(rows.shape), tuple(columns.shape)) != shapes:
