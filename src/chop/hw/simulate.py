@@ -253,9 +253,10 @@ class Simulator:
         """What the program answers; a port without codes gets none and gives none."""
         sides = ((inputs, self._inputs(program.top)), (expected, self._outputs(program.top)))
         lull = 4 if self.interface.passes > 1 else 1  # ports are idle while a tensor goes round
-        wait = patience(lull * self.interface.cycles, stalls)
+        stages = lull + len(self.top.gates)  # one tensor alone is in each of them in turn
+        wait = patience(stages * self.interface.cycles, stalls)
         head = (stalls.seed, *stalls.thresholds(), stalls.burst, stalls.resets)
-        extra = max(_EXTRA_CYCLES, wait // 4)
+        extra = max(_EXTRA_CYCLES, patience(lull * self.interface.cycles, stalls) // 4)
         span = min(_EXTRA_CYCLES + 4 * self.interface.cycles, _RESET_SPAN)
         request_parts = [struct.pack("<6I4Q", *head, wait, extra, trace, span)]
         for codes, streams in sides:
