@@ -58,10 +58,8 @@ def measure(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         ("ordinary", False, (1,)),
         ("long_runs", True, (1, usable_cores())),
     ):
-        before = processor_seconds()
         simulator = Simulator(lowered.design, scratch, long_runs=is_long)
         simulator.run(few[0], expected=few[1])  # the program is built when it is first needed
-        found[f"{name}_build_processor_seconds"] = processor_seconds() - before
         for jobs in dict.fromkeys(runs):
             before = processor_seconds()
             verdict = simulator.run(codes, NO_STALLS, expected=expected, jobs=jobs).require_exact()
