@@ -4,10 +4,12 @@
     python bench/hardware_transformer.py layer --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py external --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py bert --model out/ptq/bert --data DATA/imdb
+    python bench/hardware_transformer.py bert_captured --model MODELS/bert-tiny --data DATA/imdb
     python bench/hardware_transformer.py folding --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py vit_shared
     python bench/hardware_transformer.py bert_shared --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py accuracy --model out/ptq/bert --data DATA/imdb --length 128
+    python bench/hardware_transformer.py cells --model out/ptq/bert --data DATA/imdb
     python bench/hardware_transformer.py mxint_mlp
     python bench/hardware_transformer.py mxint_vit
 
@@ -15,9 +17,11 @@
 then with the hardware's own arithmetic; all 360 test images through PyTorch, the integers of the
 design and its RTL. `bert`: bert-tiny as `bench/ptq/fine_tune.py` writes it, from the ids of tokens
 to the classes of reviews; `layer`: its first layer on the embeddings of reviews; `external`: the
-same with its weights from outside; `accuracy`: in PyTorch, on the test set. `mxint_mlp`: 64-32-10
+same with its weights from outside; `bert_captured`: transformers' own graph of the model, as it is
+loaded, with ids and attention mask; `accuracy`: in PyTorch, on the test set. `mxint_mlp`: 64-32-10
 on the digits in MXINT8, beside the same in fixed point; `mxint_vit`: the vision transformer with
 its linear layers and both products of attention in MXINT8, the rest in fixed point.
+`cells`: area alone, of the vision transformer and of one layer of bert-tiny.
 `vit_shared` and `bert_shared`: two encoder layers in one block, beside two blocks. `folding`:
 parallelism of bert-tiny chosen for budgets.
 """
@@ -58,7 +62,12 @@ from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
 )
-from chop.passes.graph.transforms import quantize_transform_pass
+from chop.passes.graph.transforms import (
+    decompose_attention_transform_pass,
+    fix_sizes_transform_pass,
+    quantize_transform_pass,
+    remove_dropout_transform_pass,
+)
 
 # -- digits ----------------------------------------------------------------------------------------
 
@@ -152,7 +161,7 @@ def measure_design(
     simulator = Simulator(design, directory)
     built = time.perf_counter()
     codes = lowered.encode(*inputs)
-    verdict = simulator.run(codes).require_exact()
+    verdict = simulator.run(codes, jobs=1).require_exact()
     simulated = time.perf_counter()
     (outputs,) = lowered.decode(verdict.outputs)
     with torch.no_grad():
@@ -386,11 +395,42 @@ def measure_bert(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     return _measured(graph, some_reviews(args), scratch)
 
 
+def captured_bert(args: argparse.Namespace) -> MaseGraph:
+    """transformers' own model as captured, prepared for hardware, in fixed point."""
+    torch.manual_seed(0)  # of a head that is not in the folder
+    model = AutoModelForSequenceClassification.from_pretrained(args.model).eval()
+    ids, padding, _ = reviews(args.data, "train", "even", 64, args.length)
+    graph = MaseGraph(model, dummy_in={"input_ids": ids, "attention_mask": (~padding).long()})
+    init_metadata_analysis_pass(graph)
+    add_common_metadata_analysis_pass(graph)
+    for prepare in (
+        remove_dropout_transform_pass,
+        fix_sizes_transform_pass,
+        decompose_attention_transform_pass,
+    ):
+        graph, _ = prepare(graph)
+    rules = fixed_rules(graph, (ids, (~padding).long()), BERT_WIDTHS)
+    graph, _ = quantize_transform_pass(graph, rules)
+    return graph
+
+
+def measure_bert_captured(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """From ids and attention mask of reviews to their classes, in the graph that was captured."""
+    ids, padding = some_reviews(args)
+    graph, inputs = captured_bert(args), (ids, (~padding).long())
+    found = _measured(graph, inputs, scratch, lanes=folding(graph, cycles=4096, most=8))
+    return {**found, "padding_tokens": int(padding.sum())}
+
+
 def _measured(
-    graph: MaseGraph, inputs: tuple[Tensor, ...], scratch: Path, weights: str = "memory"
+    graph: MaseGraph,
+    inputs: tuple[Tensor, ...],
+    scratch: Path,
+    weights: str = "memory",
+    lanes: Parallelism | None = None,
 ) -> dict[str, Any]:
     started = time.perf_counter()
-    lowered = lower(graph, folding(graph, cycles=512, most=32), weights=weights)
+    lowered = lower(graph, lanes or folding(graph, cycles=512, most=32), weights=weights)
     lowering = time.perf_counter() - started
     few = tuple(x[:4] for x in inputs)
     agreement = verify(graph, lowered, few, is_generated=False)
@@ -491,7 +531,21 @@ def measure_folding(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     return found
 
 
+def measure_cells(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """Cells of the vision transformer and of one encoder layer of bert-tiny, without simulation."""
+    vit, _, _ = trained_vit(args.trained)
+    emit(lower(vit, Parallelism(2)).design, scratch / "vit")
+    model, _ = tiny_bert(args)
+    ids, padding = some_reviews(args)
+    with torch.no_grad():
+        rows = model.norm(model.words(ids) + model.positions)
+    layer = quantized_graph(model.layers[0], (rows, padding), BERT_WIDTHS)
+    emit(lower(layer, folding(layer, cycles=512, most=32)).design, scratch / "layer")
+    return {name: cells(scratch / name) for name in ("vit", "layer")}
+
+
 SECTIONS = {
+    "cells": measure_cells,
     "folding": measure_folding,
     "vit_shared": measure_vit_shared,
     "bert_shared": measure_bert_shared,
@@ -500,6 +554,7 @@ SECTIONS = {
     "layer": measure_layer,
     "external": measure_external,
     "bert": measure_bert,
+    "bert_captured": measure_bert_captured,
     "mxint_mlp": measure_mxint_mlp,
     "mxint_vit": measure_mxint_vit,
 }

@@ -298,12 +298,14 @@ def test_what_is_not_there_is_refused_with_what_is():
         wrong({"fc3": {"name": "mxfp"}})
 
 
-def test_ways_of_fixed_point_alone_are_refused_for_blocks(mixed):
+def test_ways_of_fixed_point_alone_are_refused_for_blocks(mixed, caplog):
     with pytest.raises(HardwareError, match=r"'fc1' .*weights = 'external' of a layer in MXINT"):
         lower(mixed, Parallelism(2), weights={"fc1": "external"})
     with pytest.raises(HardwareError, match=r"'fc1' .*multiplier 'shift_add' of a layer in MXINT"):
         lower(mixed, Parallelism(2, multiplier={"fc1": "shift_add"}))
+    assert "stay in memories" not in caplog.text
     lowered = lower(mixed, Parallelism(2), weights="external")  # of the layers that can
+    assert "layers in MXINT take none from outside; those of 'fc1', 'fc2' stay" in caplog.text
     assert verify(mixed, lowered).values and "fc3_weight" in lowered.design.inputs
 
 

@@ -137,6 +137,14 @@ def test_too_few_outputs_are_an_error(built):
 
 
 @pytest.mark.sim
+@pytest.mark.slow
+def test_one_tensor_alone_may_take_longer_than_many_intervals(tmp_path):
+    design = mlp((16,) * 9, (1,) * 9)
+    verdict = Simulator(design, emit(design, tmp_path)).run(random_inputs(design, 1))
+    assert verdict.is_exact and verdict.cycles > 3 * design.cycles()
+
+
+@pytest.mark.sim
 def test_beats_nobody_expected_are_counted(built):
     inputs = random_inputs(built.design, 3)
     fewer = {"data_out_0": built.design.golden(inputs)["data_out_0"][:2]}

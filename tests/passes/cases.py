@@ -146,6 +146,7 @@ CASES: dict[str, PassCase] = {
     "extract_subgraph_transform_pass": PassCase(
         lambda graph: {"inputs": ["relu"], "outputs": ["fc2"]}, models=(MLP,), is_idempotent=False
     ),
+    "fix_sizes_transform_pass": PassCase(),
     "fold_constants_transform_pass": PassCase(),
     "decompose_attention_transform_pass": PassCase(),
     "fuse_attention_transform_pass": PassCase(),

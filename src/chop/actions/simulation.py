@@ -66,6 +66,7 @@ def simulate(
     trace = TRACED_CYCLES if waves else 0
     verdict = exercise(built, inputs, expected=expected, stalls=stalls, trace=trace)
     logger.info("simulate: %s", verdict)
+    logger.info("simulate: %s", verdict.rate)
     if waves:
         draw_handshakes(verdict, interface, hardware / "sim" / "handshakes.png")
     return verdict

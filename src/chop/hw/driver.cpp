@@ -4,6 +4,7 @@
 // It knows no design: the code written for each defines `make_model`.
 #include "driver.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -65,12 +66,85 @@ void put_lane(FILE* file, const Lane& lane, bool with_bytes) {
 }
 
 constexpr uint64_t kProbedCycles = 256;
+constexpr uint64_t kWatchPeriod = 8;  // cycles
+
+class Copy {  // of memory that lies in pieces
+ public:
+  explicit Copy(const std::vector<Span>& spans) : spans_(spans) {
+    size_t total = 0;
+    for (const Span& span : spans_) total += span.bytes;
+    bytes_.resize(total);
+  }
+
+  void take() {
+    uint8_t* to = bytes_.data();
+    for (const Span& span : spans_) {
+      memcpy(to, span.at, span.bytes);
+      to += span.bytes;
+    }
+  }
+
+  bool is_same() const {
+    const uint8_t* from = bytes_.data();
+    for (const Span& span : spans_) {
+      if (memcmp(from, span.at, span.bytes)) return false;
+      from += span.bytes;
+    }
+    return true;
+  }
+
+ private:
+  std::vector<Span> spans_;
+  std::vector<uint8_t> bytes_;
+};
+
+// Finds out whether an edge leaves a domain as it was; then every further edge does, for as long as
+// the inputs stay as they were at that edge.
+class Watch {
+ public:
+  explicit Watch(const Domain& domain) : state_(domain.state), memories_(domain.memories) {}
+
+  bool is_due() {  // a domain that moved is looked at less often
+    if (rest_ == 0) return true;
+    rest_--;
+    return false;
+  }
+
+  void before_edge() {
+    is_watching_ = true;
+    state_.take();
+    if (is_still_) memories_.take();
+  }
+
+  bool is_same_after_edge() {
+    if (!is_watching_) return false;
+    is_watching_ = false;
+    if (!state_.is_same() || (is_still_ && !memories_.is_same())) {
+      is_still_ = false;
+      wait_ = wait_ < kLongestWait ? wait_ + 1 : wait_;
+      rest_ = wait_;
+      return false;
+    }
+    const bool is_all_same = is_still_;
+    is_still_ = !is_still_;  // memories are long: they are looked at once all else stands still
+    wait_ = 0;
+    return is_all_same;
+  }
+
+ private:
+  static constexpr uint32_t kLongestWait = 4;
+  Copy state_, memories_;
+  bool is_watching_ = false, is_still_ = false;
+  uint32_t rest_ = 0, wait_ = 0;
+};
 
 class Bench {
  public:
   Bench(VerilatedContext& context, Model& model, const char* request, const char* waves)
       : context_(context), model_(model), gates_(model.gates) {
     read(request);
+    for (const Domain& domain : model.domains) watches_.emplace_back(domain);
+    is_asleep_.resize(watches_.size());
 #if VM_TRACE
     context.traceEverOn(true);
     model.trace(waves_);
@@ -159,13 +233,30 @@ class Bench {
 #endif
   }
 
+  // The rising edge, left out for the domains in which it would change nothing.
+  void edge() {
+    model_.raise(is_asleep_.data());
+    const bool is_watching = cycle_ % kWatchPeriod == 0;
+    for (size_t k = 0; is_watching && k < watches_.size(); k++)
+      if (!is_asleep_[k] && watches_[k].is_due()) {
+        model_.keep_inputs(k);
+        watches_[k].before_edge();
+      }
+    settle(1);
+    for (size_t k = 0; is_watching && k < watches_.size(); k++)
+      is_asleep_[k] |= watches_[k].is_same_after_edge();
+    model_.lower();
+  }
+
   void reset(int cycles) {
     *model_.rst = 1;
     for (int cycle = 0; cycle < cycles; cycle++) {
+      std::fill(is_asleep_.begin(), is_asleep_.end(), 0);
       settle(0);
-      settle(1);
+      edge();
     }
     *model_.rst = 0;
+    std::fill(is_asleep_.begin(), is_asleep_.end(), 0);
   }
 
   // Begins the run and cuts it off in the middle of a tensor: state that reset leaves alone shows.
@@ -210,7 +301,7 @@ class Bench {
     for (const Gate& gate : gates_) violations_ += *gate.broken;
     for (Lane& lane : sources_) send(lane);
     for (Lane& lane : sinks_) receive(lane);
-    settle(1);
+    edge();
   }
 
   void drive() {
@@ -269,6 +360,8 @@ class Bench {
   std::vector<Lane> sources_, sinks_;
   const std::vector<Gate>& gates_;
   std::vector<Random> gate_random_;
+  std::vector<Watch> watches_;
+  std::vector<uint8_t> is_asleep_;
   std::vector<uint8_t> handshakes_;  // per traced cycle: bit 0 valid, bit 1 ready, for each port
   uint64_t cycle_ = 0, done_at_ = 0, last_progress_ = 0, violations_ = 0;
   uint64_t spoilt_ = 0;  // wrong beats in the runs that a reset cut off

@@ -6,8 +6,10 @@ from __future__ import annotations
 import copy
 import struct
 import tempfile
+import time
 from collections.abc import Mapping
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +17,23 @@ import numpy as np
 import numpy.typing as npt
 
 from chop.errors import HardwareError
-from chop.hw import compiled, toolchain
+from chop.hw import compiled, parts, toolchain
+from chop.hw.activity import clocked_top
 from chop.hw.control import Wire, signal_name
 from chop.hw.cycles import NO_STALLS, Stalls, Timing, patience, simulate_control
 from chop.hw.design import Design, Interface
 from chop.hw.golden import Ints
 from chop.hw.mxint import Mxint
-from chop.hw.sim_top import sim_top
+from chop.hw.parts import Part
+from chop.hw.sim_top import SimTop, sim_top
 from chop.hw.stream import Stream, from_bytes, storage_bytes, to_bytes
 from chop.hw.verdict import UNPACED, Pace, compare, compare_pace
 from chop.hw.verdict import Verdict as Verdict
 from chop.hw.verilate import build, call
 from chop.hw.verilate import lint as lint
+from chop.log import get_logger
+
+logger = get_logger(__name__)
 
 PREDICTED_CYCLES = 10_000
 """For how long at least the cycle model follows a simulation."""
@@ -37,13 +44,33 @@ _RESET_SPAN = 10_000
 cycles."""
 _EXTRA_CYCLES = 64
 """How long to look for beats that should not come after the last expected one."""
+LONG_RUN = 8_000_000
+"""Cycles from which on a run gains more by a program made for it than building that takes."""
+
+
+@dataclass(frozen=True)
+class _Program:
+    path: Path
+    top: SimTop
 
 
 class Simulator:
     """A verilated design, ready to run on any inputs."""
 
-    def __init__(self, design: Design | Interface, directory: Path, *, waves: bool = False) -> None:
-        """Build the RTL emitted in the hardware directory `directory`; `lint` it on its own."""
+    def __init__(
+        self,
+        design: Design | Interface,
+        directory: Path,
+        *,
+        waves: bool = False,
+        long_runs: bool | None = None,
+    ) -> None:
+        """Build the RTL emitted in the hardware directory `directory`; `lint` it on its own.
+
+        `long_runs`: whether runs that nothing holds up inside get a program of their own, in which
+        stages sleep while nothing changes in them; None: those of LONG_RUN cycles or more do. It
+        is built when it is first needed.
+        """
         self.design = design if isinstance(design, Design) else None
         self.interface = design.interface() if isinstance(design, Design) else design
         self.directory = Path(directory).resolve()  # tools run in other directories
@@ -55,6 +82,8 @@ class Simulator:
             raise HardwareError(f"{top}: no such file. Emit the design first.")
         self.top = sim_top(top.read_text())
         self.program = build(self.interface, self.directory, self.top, waves=waves)
+        self.long_runs = long_runs
+        self._long_program: _Program | None = None
         self._predictions: dict[tuple[int, Stalls], Timing] = {}
 
     def at(self, directory: Path) -> Simulator:
@@ -70,13 +99,15 @@ class Simulator:
         *,
         expected: Mapping[str, Ints] | None = None,
         trace: int = 0,
+        jobs: int | None = None,
     ) -> Verdict:
         """Stream `inputs` (codes, one array of tensors per port) through; compare everything.
 
         Compared are the values, the handshakes, and for PREDICTED_CYCLES or more the cycle of
         every beat. `expected` is needed where only the interface of the design is known. `trace`
         cycles of the handshakes at the ports, and of all signals where the simulator was built
-        with waves, are kept.
+        with waves, are kept. Many tensors without stalls are spread over `jobs` processes, by
+        default as many as there are cores and it is worth; the verdict is that of one process.
         """
         if expected is None:
             assert self.design is not None, "an interface cannot tell the expected outputs"
@@ -87,9 +118,86 @@ class Simulator:
                 f"inputs: {tensors} tensors, of which {together} go through the design together. "
                 f"Allowed: multiples of {together}."
             )
-        told = self._drive(inputs, expected, stalls, trace)
-        verdict = self._verdict(told, expected)
+        if jobs is not None and jobs < 1:
+            raise HardwareError(f"jobs: {jobs}. Allowed: 1 or more processes, or None.")
+        program = self._program_for(tensors, stalls, trace)
+        verdict = None
+        if not (stalls.is_drawn or trace or self.waves):
+            cycles = tensors * self.interface.cycles
+            jobs = parts.worthwhile_jobs(cycles) if jobs is None else jobs
+            verdict = self._run_parts(program, inputs, expected, jobs)
+        if verdict is None:
+            verdict = self._run_whole(program, inputs, expected, stalls, trace)
         return replace(verdict, pace=self._pace(verdict.timing, tensors, stalls))
+
+    def _program_for(self, tensors: int, stalls: Stalls, trace: int) -> _Program:
+        """The program for long runs where one is wanted and nothing is held up inside."""
+        wants = self.long_runs
+        if wants is None:
+            wants = tensors * self.interface.cycles >= LONG_RUN
+        if not wants or stalls.inside < 1 or trace or self.waves:
+            return self._ordinary
+        if self._long_program is None:
+            text = (self.directory / "rtl" / f"{self.interface.name}.sv").read_text()
+            top = clocked_top(text)
+            try:
+                path = build(self.interface, self.directory, top)
+                self._long_program = _Program(path, top)
+            except HardwareError as error:  # the other one does the same, and slower
+                logger.warning("no program for long runs: %s", error)
+                self._long_program = self._ordinary
+        return self._long_program
+
+    @property
+    def _ordinary(self) -> _Program:
+        return _Program(self.program, self.top)
+
+    def _run_whole(
+        self,
+        program: _Program,
+        inputs: Mapping[str, Ints],
+        expected: Mapping[str, Ints],
+        stalls: Stalls,
+        trace: int,
+    ) -> Verdict:
+        started = time.perf_counter()
+        told = self._drive(program, inputs, expected, stalls, trace)
+        seconds = time.perf_counter() - started
+        return replace(self._verdict(program, told, expected), seconds=seconds)
+
+    def _run_parts(
+        self,
+        program: _Program,
+        inputs: Mapping[str, Ints],
+        expected: Mapping[str, Ints],
+        jobs: int,
+    ) -> Verdict | None:
+        """None where there is but one part, or where the whole must tell what is wrong."""
+        tensors = len(next(iter(inputs.values())))
+        found = parts.split(tensors, self.interface.in_flight, jobs)
+        if len(found) < 2:
+            return None
+
+        def run(part: Part) -> Verdict:
+            some = [
+                {name: codes[part.start : part.stop] for name, codes in each.items()}
+                for each in (inputs, expected)
+            ]
+            return self._run_whole(program, some[0], some[1], NO_STALLS, 0)
+
+        started = time.perf_counter()
+        with ThreadPoolExecutor(len(found)) as pool:
+            try:
+                verdicts = list(pool.map(run, found))
+            except HardwareError:
+                return None
+        seconds = time.perf_counter() - started
+        streams = {**self._inputs(program.top), **self._outputs(program.top)}
+        verdict = parts.joined(found, verdicts, streams)
+        if verdict is None:
+            logger.info("simulate: the parts of the run do not join, it runs in one process")
+            return None
+        return replace(verdict, seconds=seconds)
 
     def run_tables(self) -> Verdict | None:
         """Every entry of every table, in each lane, against its file; None without tables."""
@@ -98,7 +206,8 @@ class Simulator:
             return None
         inputs = {probe.ports[0]: probe.codes() for probe in probes}
         expected = {probe.ports[1]: probe.entries(self.directory) for probe in probes}
-        return self._verdict(self._drive(inputs, expected, NO_STALLS, 0), expected)
+        told = self._drive(self._ordinary, inputs, expected, NO_STALLS, 0)
+        return self._verdict(self._ordinary, told, expected)
 
     def _pace(self, timing: Timing, tensors: int, stalls: Stalls) -> Pace:
         """The cycles of the beats against the model's; nothing where there is no model."""
@@ -127,42 +236,49 @@ class Simulator:
         known = {signal_name(wire, counts[wire.stage]): wire for wire in wires}
         return [known[name] for name in self.top.gates]
 
-    def _inputs(self) -> dict[str, Stream]:
-        return {**self.interface.inputs, **{p.ports[0]: p.streams[0] for p in self.top.probes}}
+    def _inputs(self, top: SimTop) -> dict[str, Stream]:
+        return {**self.interface.inputs, **{p.ports[0]: p.streams[0] for p in top.probes}}
 
-    def _outputs(self) -> dict[str, Stream]:
-        return {**self.interface.outputs, **{p.ports[1]: p.streams[1] for p in self.top.probes}}
+    def _outputs(self, top: SimTop) -> dict[str, Stream]:
+        return {**self.interface.outputs, **{p.ports[1]: p.streams[1] for p in top.probes}}
 
     def _drive(
-        self, inputs: Mapping[str, Ints], expected: Mapping[str, Ints], stalls: Stalls, trace: int
+        self,
+        program: _Program,
+        inputs: Mapping[str, Ints],
+        expected: Mapping[str, Ints],
+        stalls: Stalls,
+        trace: int,
     ) -> bytes:
         """What the program answers; a port without codes gets none and gives none."""
+        sides = ((inputs, self._inputs(program.top)), (expected, self._outputs(program.top)))
         lull = 4 if self.interface.passes > 1 else 1  # ports are idle while a tensor goes round
-        wait = patience(lull * self.interface.cycles, stalls)
+        stages = lull + len(self.top.gates)  # one tensor alone is in each of them in turn
+        wait = patience(stages * self.interface.cycles, stalls)
         head = (stalls.seed, *stalls.thresholds(), stalls.burst, stalls.resets)
-        extra = max(_EXTRA_CYCLES, wait // 4)
+        extra = max(_EXTRA_CYCLES, patience(lull * self.interface.cycles, stalls) // 4)
         span = min(_EXTRA_CYCLES + 4 * self.interface.cycles, _RESET_SPAN)
-        parts = [struct.pack("<6I4Q", *head, wait, extra, trace, span)]
-        for codes, streams in ((inputs, self._inputs()), (expected, self._outputs())):
+        request_parts = [struct.pack("<6I4Q", *head, wait, extra, trace, span)]
+        for codes, streams in sides:
             for name, stream in streams.items():
                 beats = to_bytes(codes[name], stream) if name in codes else b""
-                parts += [struct.pack("<Q", len(beats)), bytes(beats)]
+                request_parts += [struct.pack("<Q", len(beats)), bytes(beats)]
         with tempfile.TemporaryDirectory() as scratch:
             request, response = Path(scratch, "request"), Path(scratch, "response")
-            request.write_bytes(b"".join(parts))
-            command = [str(self.program), str(request), str(response)]
+            request.write_bytes(b"".join(request_parts))
+            command = [str(program.path), str(request), str(response)]
             command += [str(self.directory / "sim" / "waves.fst")] if self.waves else []
             call(command, cwd=self.directory)
             return response.read_bytes()
 
-    def _verdict(self, told: bytes, expected: Mapping[str, Ints]) -> Verdict:
+    def _verdict(self, program: _Program, told: bytes, expected: Mapping[str, Ints]) -> Verdict:
         is_done, cycles, violations, spoilt, traced = struct.unpack_from("<5Q", told)
         reader = _Reader(told, 40)
-        ports = len(self._inputs()) + len(self._outputs())
-        handshakes = reader.array(np.uint8, traced).reshape(-1, ports)
-        times_in = {name: reader.array(np.uint32, reader.count()) for name in self._inputs()}
+        into, out = self._inputs(program.top), self._outputs(program.top)
+        handshakes = reader.array(np.uint8, traced).reshape(-1, len(into) + len(out))
+        times_in = {name: reader.array(np.uint32, reader.count()) for name in into}
         times_out, outputs = {}, {}
-        for name, stream in self._outputs().items():
+        for name, stream in out.items():
             beats = reader.count()
             size = storage_bytes(stream.beat_width)
             rows = reader.array(np.uint8, beats * size).reshape(beats, size)
@@ -173,19 +289,13 @@ class Simulator:
             endless = any(outputs[n].size > v.size for n, v in expected.items())
             what = "beats come without end" if endless else "no beat moved any more"
             raise HardwareError(f"simulation: {what} after cycle {cycles}; values out: {counts}.")
-        compared, wrong, first, surplus, kept = compare(expected, outputs, self._outputs())
+        compared, wrong, first, surplus, kept = compare(expected, outputs, out)
         timing = Timing(times_in, {name: times_out[name] for name in expected})
         tensors = len(next(iter(expected.values())))
-        shown = self._shown(handshakes)
-        return Verdict(
-            tensors, compared, wrong, first, violations, surplus, timing, kept, shown, spoilt
-        )
-
-    def _shown(self, handshakes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """The columns of the design's own ports."""
-        names = (*self._inputs(), *self._outputs())
         own = {*self.interface.inputs, *self.interface.outputs}
-        return handshakes[:, [k for k, name in enumerate(names) if name in own]]
+        shown = handshakes[:, [k for k, name in enumerate((*into, *out)) if name in own]]
+        found = (tensors, compared, wrong, first, violations, surplus, timing, kept, shown, spoilt)
+        return Verdict(*found, simulated_cycles=cycles)
 
 
 def _beats(expected: Mapping[str, Ints], name: str, stream: Stream) -> int:

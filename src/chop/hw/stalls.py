@@ -30,6 +30,11 @@ class Stalls:
         """The probabilities as 24-bit integers."""
         return round(self.valid * _FULL), round(self.ready * _FULL), round(self.inside * _FULL)
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether any decision falls by a draw, so that a part of the run is not like the whole."""
+        return min(self.valid, self.ready, self.inside) < 1 or self.resets > 0
+
 
 NO_STALLS = Stalls()
 Times = Sequence[int] | npt.NDArray[np.uint32]

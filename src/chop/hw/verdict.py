@@ -44,6 +44,12 @@ class Verdict:
     spoilt_beats: int = 0
     """Wrong beats in the runs that a reset cut off."""
     pace: Pace = UNPACED
+    simulated_cycles: int = 0
+    """Of all processes together, until the last output beat of each."""
+    seconds: float = 0.0
+    """By the clock, while they ran."""
+    jobs: int = 1
+    """Processes that the run was spread over."""
 
     @property
     def is_exact(self) -> bool:
@@ -60,6 +66,15 @@ class Verdict:
     def cycles(self) -> int:
         """Cycles until the last output beat."""
         return self.timing.cycles
+
+    @property
+    def rate(self) -> str:
+        """How fast the simulation was, in words; empty where it was too short to tell."""
+        if self.seconds <= 0:
+            return ""
+        by = "1 process" if self.jobs == 1 else f"{self.jobs} processes"
+        pace = f"{self.simulated_cycles / self.seconds:,.0f} cycles a second"
+        return f"{self.simulated_cycles:,} cycles in {self.seconds:.1f} s by {by}: {pace}"
 
     def require_exact(self) -> Verdict:
         """Itself; raises unless exact."""

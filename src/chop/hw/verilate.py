@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,8 @@ from pathlib import Path
 
 from chop.errors import HardwareError
 from chop.files import cache_dir
-from chop.hw import toolchain, trust
+from chop.hw import activity, toolchain, trust
+from chop.hw.activity import ClockedTop
 from chop.hw.design import Interface
 from chop.hw.emit import write_files
 from chop.hw.sim_top import GATE, SimTop
@@ -21,13 +23,16 @@ logger = get_logger(__name__)
 
 DRIVER = Path(__file__).parent / "driver.cpp"
 HEADER = DRIVER.with_suffix(".h")
+TRIGGERS = DRIVER.with_name("triggers.h")
 _CXX_FLAGS = ("-std=gnu++17", "-O1", "-pthread", "-fno-strict-aliasing")
+_LONG_FLAGS = ("-O2",)
+"""For a program that runs for longer than it is compiled."""
 _RUNTIME = {
     False: ("verilated", "verilated_threads"),
     True: ("verilated", "verilated_threads", "verilated_fst_c"),
 }
 _PRELUDE = ("verilated.h", "cstdint", "cstdio", "cstring", "memory", "vector")
-_TRACE = {False: (), True: ("--trace-fst",)}
+_OPTIONS = {"fast": (), "waves": ("--trace-fst",), "long": ("--flatten",)}
 
 
 def lint(directory: Path, top: str = "top") -> str:
@@ -39,29 +44,42 @@ def lint(directory: Path, top: str = "top") -> str:
     return toolchain.complaints(done)
 
 
-def build(interface: Interface, directory: Path, top: SimTop, *, waves: bool) -> Path:
+def build(interface: Interface, directory: Path, top: SimTop, *, waves: bool = False) -> Path:
     """The simulator program of the RTL in `directory`; built again only when a source changed."""
     name = f"{interface.name}.sv"
     sources = [p for p in sorted((directory / "rtl").glob("*.sv")) if p.name != name]
-    model = _model_text(interface, top)
     key = hashlib.sha256()
-    for text in (top.text, model, toolchain.verilator().version(), str(waves)):
+    version = toolchain.verilator().version()
+    for text in (top.text, _model_text(interface, top), version, str(waves)):
         key.update(text.encode())
-    for source in (*sources, GATE, DRIVER, HEADER):
+    for source in (*sources, GATE, DRIVER, HEADER, TRIGGERS, Path(activity.__file__)):
         key.update(source.read_bytes())
-    work = directory / "sim" / f"{'waves' if waves else 'fast'}-{key.hexdigest()[:16]}"
+    kind = "waves" if waves else "long" if isinstance(top, ClockedTop) else "fast"
+    work = directory / "sim" / f"{kind}-{key.hexdigest()[:16]}"
     program = work / "simulator"
     if not trust.is_built_here(program):
         shutil.rmtree(work, ignore_errors=True)  # a file that came with the folder is not compiled
-        write_files(work, {"model.cpp": model, name: top.text})
-        _verilate(interface.name, [*sources, GATE, work / name], work, _TRACE[waves])
-        _compile(work, waves)
+        write_files(work, {name: top.text})
+        _verilate(interface.name, [*sources, GATE, work / name], work, _OPTIONS[kind])
+        domains = _domains(top, work, sources) if isinstance(top, ClockedTop) else ("", "")
+        write_files(work, {"model.cpp": _model_text(interface, top, *domains)})
+        _put_resets_aside(work)
+        _compile(work, waves, kind == "long")
         trust.note_built(program)
     return program
 
 
-def _model_text(interface: Interface, top: SimTop) -> str:
-    """The code that tells the driver the ports of the verilated module."""
+def _domains(top: ClockedTop, work: Path, sources: Sequence[Path]) -> tuple[str, str]:
+    """What the driver must know of the clocks of `top`."""
+    root = work / "Vtop___024root.h"
+    others = [p.name for p in work.glob("Vtop_[!_]*.h")]
+    if others:  # where the state of a stage lies elsewhere nobody would see it change
+        raise HardwareError(f"verilator left modules apart from the design: {', '.join(others)}.")
+    return activity.model_members(top, root.read_text(), [p.read_text() for p in sources])
+
+
+def _model_text(interface: Interface, top: SimTop, domains: str = "", members: str = "") -> str:
+    """The code that tells the driver the ports, and the clocks, of the verilated module."""
 
     def port(name: str) -> str:
         return f"&top.{name}, sizeof(top.{name}), &top.{name}_valid, &top.{name}_ready"
@@ -75,17 +93,18 @@ def _model_text(interface: Interface, top: SimTop) -> str:
         f"    {name} = {{\n" + "".join(f"        {{{row}}},\n" for row in listed) + "    };\n"
         for name, listed in rows.items()
     )
-    return _MODEL.replace("TABLES", tables)
+    return _MODEL.replace("TABLES", tables + domains).replace("MEMBERS", members)
 
 
 _MODEL = """#include "Vtop.h"
+#include "Vtop___024root.h"
 
 #include "driver.h"
 
 namespace {
 struct VerilatedTop final : Model {
   Vtop top;
-  explicit VerilatedTop(VerilatedContext& context) : top{&context} {
+MEMBERS  explicit VerilatedTop(VerilatedContext& context) : top{&context} {
     clk = &top.clk;
     rst = &top.rst;
 TABLES  }
@@ -112,19 +131,39 @@ def _verilate(top: str, sources: Sequence[Path], work: Path, options: Sequence[s
     call(command, work, tool.environment())
 
 
-def _compile(work: Path, waves: bool) -> None:
+def _compile(work: Path, waves: bool, is_long: bool) -> None:
     """One translation unit for the whole design: small designs compile in a second or two."""
     unit = work / "unit.cpp"
     parts = [*(p.name for p in sorted(work.glob("Vtop*.cpp"))), "model.cpp"]
-    unit.write_text("".join(_included(part) for part in parts))
+    parts += [str(DRIVER)] if is_long else []
+    unit.write_text(_triggers(work) + "".join(_included(part) for part in parts))
     draft = work / f"simulator.{os.getpid()}"
     runtime = _runtime(waves)
-    prelude = ["-include", str(runtime / "prelude.h")]
-    objects = [str(runtime / f"{name}.o") for name in (*_RUNTIME[waves], "driver")]
+    # What was compiled before for all designs is not optimised as a program for long runs is.
+    shared = _RUNTIME[waves] if is_long else (*_RUNTIME[waves], "driver")
+    more = _LONG_FLAGS if is_long else ("-include", str(runtime / "prelude.h"))
+    objects = [str(runtime / f"{name}.o") for name in shared]
     libraries = ["-lz", "-llz4"] if waves else []
-    flags = [*_flags(waves), "-I", str(work), "-I", str(HEADER.parent), *prelude]
+    flags = [*_flags(waves), *more, "-I", str(work), "-I", str(HEADER.parent)]
     call([_compiler(), *flags, str(unit), *objects, *libraries, "-o", str(draft)], cwd=work)
     draft.replace(work / "simulator")
+
+
+def _put_resets_aside(work: Path) -> None:
+    """Tell the compiler that resets are rare: what runs in every cycle lies closer together."""
+    for file in work.glob("Vtop*DepSet*.cpp"):
+        text = file.read_text()
+        file.write_text(re.sub(r"if \((vlSelf(?:->|Ref\.)rst)\)", r"if (VL_UNLIKELY(\1))", text))
+
+
+def _triggers(work: Path) -> str:
+    """Lines that replace Verilator's list of clocks, where it is slow and there are many."""
+    slow = "std::array<bool, T_size> m_flags"
+    types = toolchain.verilator().include / "verilated_types.h"
+    found = re.search(r"VlTriggerVec<(\d+)> __Vnba", (work / "Vtop___024root.h").read_text())
+    if found is None or int(found[1]) < 8 or slow not in types.read_text():
+        return ""
+    return f'#define TRIGGERS {found[1]}\n#include "{TRIGGERS.name}"\n'
 
 
 def _included(part: str) -> str:

@@ -153,6 +153,7 @@ class Lowerer:
             else:
                 self._call(node)
         self.storage.check(self._ops(), self.external)
+        self.storage.tell_of_kept(n for n, c in self.components.items() if c.kind == "mxint_linear")
         values = {node.name: value for node, value in self.values.items()}
         if not share_layers:
             design = self.builder.build()
@@ -247,7 +248,9 @@ class Lowerer:
             return own
         if blocks.result_blocks(node) is not None:
             raise self.refuse(node, "an input in MXINT", "Allowed: 'fixed'; what reads it may be")
-        if mase_meta(node).common["results"]["data_out_0"].torch_dtype is torch.bool:
+        dtype = mase_meta(node).common["results"]["data_out_0"].torch_dtype
+        is_whole = dtype is not None and not dtype.is_floating_point
+        if dtype is torch.bool or (is_whole and self._is_mask(node)):
             return TRUTH
         rows = [_table_rows(user) for user in node.users if user in self.needed]
         if rows and all(rows):  # numbers of the rows of tables
@@ -261,6 +264,13 @@ class Lowerer:
                 f"of its results.data_out_0 by hand."
             )
         return listed[0] if len(listed) == 1 else formats.union(listed)
+
+    def _is_mask(self, node: fx.Node) -> bool:
+        """Whether all that is asked of an input is where it is 0."""
+        users = [user for user in node.users if user in self.needed]
+        return bool(users) and all(
+            user.target in (torch.ne, torch.eq) and user.args == (node, 0) for user in users
+        )
 
     def _output(self, node: fx.Node) -> None:
         for number, result in enumerate(_results(node.args[0])):

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from chop.errors import HardwareError
+from chop.log import get_logger
 from chop.registry import suggest
+
+logger = get_logger(__name__)
 
 MEMORY, EXTERNAL = "memory", "external"
 PLACES = (MEMORY, EXTERNAL)
@@ -50,4 +53,15 @@ class Storage:
         if self.default == EXTERNAL and not found:
             raise HardwareError(
                 f"weights = '{EXTERNAL}': no layer takes weights from outside. {ALLOWED}."
+            )
+
+    def tell_of_kept(self, names: Iterable[str]) -> None:
+        """Warn of the nodes `names`, which have weights in MXINT and for which nothing was said."""
+        kept = sorted(name for name in names if self.is_external(name))
+        if kept:
+            logger.warning(
+                "weights = '%s': layers in MXINT take none from outside; those of %s stay in "
+                "memories of the design",
+                EXTERNAL,
+                ", ".join(f"'{name}'" for name in kept),
             )

@@ -18,6 +18,7 @@ from chop.passes.graph.transforms.emit_internal_rtl import emit_internal_rtl_tra
 from chop.passes.graph.transforms.emit_verilog_top import emit_verilog_top_transform_pass
 from chop.passes.graph.transforms.equalize import equalize_transform_pass
 from chop.passes.graph.transforms.extract_subgraph import extract_subgraph_transform_pass
+from chop.passes.graph.transforms.fix_sizes import fix_sizes_transform_pass
 from chop.passes.graph.transforms.fold_constants import fold_constants_transform_pass
 from chop.passes.graph.transforms.fuse_attention import fuse_attention_transform_pass
 from chop.passes.graph.transforms.fuse_conv_bn import fuse_conv_bn_transform_pass
@@ -54,6 +55,7 @@ __all__ = [
     "emit_verilog_top_transform_pass",
     "equalize_transform_pass",
     "extract_subgraph_transform_pass",
+    "fix_sizes_transform_pass",
     "fold_constants_transform_pass",
     "fuse_attention_transform_pass",
     "fuse_conv_bn_transform_pass",
