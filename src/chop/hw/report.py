@@ -243,8 +243,8 @@ def pipeline_records(
     """The design as plain data: ports, stages, the streams between them, pace and verdict.
 
     `stages` have a row each, with the `file` of its RTL and `depth` where it is a FIFO; `streams`
-    say who feeds whom and how wide. `summary`, `verdict`, `area`, `routed` and `roofline` are None where nothing was
-    simulated, synthesised or routed.
+    say who feeds whom and how wide. `summary`, `verdict`, `area`, `routed` and `roofline` are None
+    where nothing was simulated, synthesised or routed.
     """
     return {
         "name": design.name,

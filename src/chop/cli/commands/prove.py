@@ -27,7 +27,7 @@ class ProveConfig(OutputOptions):
     """
 
     component: str | None = field(default=None, metadata=POSITIONAL)
-    limit: int = 120
+    limit: int = 600
     out: Path = Path("out/prove")
 
 
