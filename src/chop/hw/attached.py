@@ -69,12 +69,17 @@ def _current(graph: MaseGraph) -> _Attached:
     return found
 
 
+WITHOUT_MULTIPLIERS = {"fixed_shift_add": "shift_add", "fixed_table_sum": "tables"}
+"""The `multiplier` that each of these modules comes from."""
+
+
 def _parallelism(graph: MaseGraph) -> Parallelism:
     """What the metadata tells: lanes, and which layers have no multipliers."""
     told = {node.name: mase_meta(node).hardware for node in graph.fx_graph.nodes}
-    added = {name: each for name, each in told.items() if each.module == "fixed_shift_add"}
-    steps = [int((each.cost or {}).get("adders_per_stage", 2)) for each in added.values()]
-    return Parallelism(1, _lanes(graph), dict.fromkeys(added, "shift_add"), *steps[:1])
+    ways = {name: WITHOUT_MULTIPLIERS.get(each.module or "") for name, each in told.items()}
+    added = {name: way for name, way in ways.items() if way is not None}
+    steps = [int((told[name].cost or {}).get("adders_per_stage", 2)) for name in added]
+    return Parallelism(1, _lanes(graph), added, *steps[:1])
 
 
 def _lanes(graph: MaseGraph) -> dict[str, tuple[int, int]]:

@@ -57,6 +57,7 @@ WRONG = {
     "fixed_relu": ({"DATA_IN_0_PARALLELISM_DIM_0": 0},),
     "fixed_shift_add": ({"ACC_WIDTH": 65}, {"DATA_IN_0_TENSOR_SIZE_DIM_0": 2}),
     "fixed_softmax": ({"DATA_IN_0_PRECISION_0": 17}, {"DATA_IN_0_PARALLELISM_DIM_0": 3}),
+    "fixed_table_sum": ({"ACC_WIDTH": 65}, {"TABLES": 0}),
     "fixed_to_mxint": (
         {"DATA_OUT_0_PRECISION_0": 1},
         {"BLOCK_SIZE": 3},

@@ -10,7 +10,7 @@ from torch import fx
 from chop.errors import ConfigError
 from chop.hw.attached import attach_design
 from chop.hw.component import Component
-from chop.hw.components import ShiftAdd
+from chop.hw.constant_product import ConstantProduct
 from chop.hw.emit import used_components
 from chop.hw.explore import Folding, for_budget, for_target
 from chop.hw.lower import Lowered, Parallelism, lower
@@ -141,7 +141,7 @@ def _note_loop(lowered: Lowered, node: fx.Node) -> None:
 
 def _cost(component: Component) -> dict[str, int]:
     told = {"cycles": component.cycles(), "multipliers": component.cost().multipliers}
-    if isinstance(component, ShiftAdd):
+    if isinstance(component, ConstantProduct):
         told |= {"adders_per_stage": component.adders_per_stage}
     return told
 
