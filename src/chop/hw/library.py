@@ -33,6 +33,7 @@ from chop.hw.rtl import (
     stream_reorder,
     stream_route,
     stream_slice,
+    whole_window,
 )
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "stream_reorder",
     "stream_route",
     "stream_slice",
+    "whole_window",
     "wiring",
 ]
 

@@ -30,6 +30,7 @@ from chop.hw.rtl.stream_concat import Concat
 from chop.hw.rtl.stream_fork import Fork
 from chop.hw.rtl.stream_reorder import Reorder
 from chop.hw.rtl.stream_slice import Slice
+from chop.hw.rtl.whole_window import WholeWindow
 
 __all__ = [
     "Add",
@@ -79,5 +80,6 @@ __all__ = [
     "ToMxint",
     "Unary",
     "Weights",
+    "WholeWindow",
     "WithConstant",
 ]
