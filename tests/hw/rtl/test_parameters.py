@@ -93,7 +93,7 @@ WRONG = {
     "stream_route": ({"FIRST_BEATS": 0}, {"SECOND_BEATS": 0}),
     "stream_slice": ({"FIRST": 3},),
     "tile_buffer": ({"GROUP": 3}, {"REPEATS": 0}),
-    "whole_window": ({"STRIDE_DIM_0": 0}, {"PADDING_DIM_0": 2}, {"KERNEL_SIZE_DIM_1": 7}),
+    "whole_window": ({"PADDING_DIM_0": 2}, {"STRIDE_DIM_0": 0}, {"KERNEL_SIZE_DIM_1": 7}),
 }
 
 

@@ -24,7 +24,7 @@ from chop.hw.twin import Bracket, Twin
 
 FIRST_BITS, ADDED_BITS = 6, 5
 """Of the first table of a row, and of one that is added: what a LUT takes besides the sum."""
-MOST_INPUT_BITS, MOST_ROWS, MOST_COEFFICIENT, MOST_LATE = 1 << 16, 1 << 16, 1 << 47, 31
+MOST_INPUT_BITS, MOST_ROWS, MOST_COLUMNS, MOST_LATE = 1 << 16, 1 << 16, 1 << 24, 31
 """What the fields of a table hold."""
 
 Term = tuple[int, int]
@@ -44,6 +44,21 @@ class Table:
     low: int
     width: int
     is_last: bool
+
+    def columns(self) -> list[int]:
+        """For each bit that is added, what it is at each address of six bits.
+
+        >>> Table(0, ((0, 1),), 0, 0, 2, True).columns()[0] == int("10" * 32, 2)
+        True
+        """
+        sums = [self.start]
+        for _, coefficient in self.terms:
+            sums += [each + coefficient for each in sums]
+        sums *= (1 << FIRST_BITS) // len(sums)
+        return [
+            sum((each >> place & 1) << address for address, each in enumerate(sums))
+            for place in range(self.low, self.width)
+        ]
 
 
 def tables_of(row: int, terms: Sequence[Term], start: int) -> list[Table]:
@@ -91,13 +106,13 @@ class TableSum(ConstantProduct):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        terms = [abs(c) for table in self.tables for _, c in table.terms]
-        is_large = self.acc_width > MOST_BITS or max(terms, default=0) >= MOST_COEFFICIENT
         bits = self.source.shape[-1] * self.source.format.width
+        is_large = self.acc_width > MOST_BITS or self.column_count > MOST_COLUMNS
         if is_large or bits > MOST_INPUT_BITS or len(self.rows) > MOST_ROWS:
             raise ConfigError(
                 f"fixed_table_sum: {bits} input bits, {len(self.rows)} results of {self.acc_width} "
-                f"bits. Allowed: {MOST_INPUT_BITS}, {MOST_ROWS} and {MOST_BITS}."
+                f"bits and tables of {self.column_count} columns. Allowed: {MOST_INPUT_BITS}, "
+                f"{MOST_ROWS}, {MOST_BITS} and {MOST_COLUMNS}."
             )
         if self.stages > MOST_LATE:
             raise ConfigError(
@@ -147,27 +162,36 @@ class TableSum(ConstantProduct):
             **self.result_parameters(),
             "STAGES": self.stages,
             "TABLES": len(self.tables),
+            "COLUMNS": self.column_count,
             "NETWORK": self.table_words(),
+            "CONTENTS": tuple(c for table in self.tables for c in table.columns()),
         }
+
+    @property
+    def column_count(self) -> int:
+        """Bits that all tables add."""
+        return sum(table.width - table.low for table in self.tables)
 
     def table_words(self) -> tuple[int, ...]:
         """The tables as the module reads them: all rows end in the same cycle."""
         words: list[int] = []
+        column = 0
         for row in self.rows:
             for k, table in enumerate(row):
                 level = self.additions - len(row) + 1 + k
-                words += self._words(table, self.late(level, k == 0), level, k == 0)
+                words += self._words(table, level, k == 0, column)
+                column += table.width - table.low
         return tuple(words)
 
-    def _words(self, table: Table, late: int, level: int, is_first: bool) -> list[int]:
+    def _words(self, table: Table, level: int, is_first: bool, column: int) -> list[int]:
         is_register = not is_first and not table.is_last and level % self.adders_per_stage == 0
         head = fields(
             *((table.width, 7), (table.low, 6), (len(table.terms), 3), (is_first, 1)),
-            *((is_register, 1), (late, 5), (table.row, 16), (table.is_last, 1)),
+            *((is_register, 1), (self.late(level, is_first), 5), (table.row, 16)),
+            *((table.is_last, 1), (column, 24)),
         )
-        terms = [fields((c % (1 << 48), 48), (bit, 16)) for bit, c in table.terms]
-        empty = [0] * (FIRST_BITS - len(terms))
-        return [head, table.start % (1 << MOST_BITS), *terms, *empty]
+        numbers = fields(*((bit, 16) for bit, _ in table.terms))
+        return [head, numbers % (1 << 64), numbers >> 64]
 
     def twins(self) -> list[Twin]:
         return [Bracket(self.stages + 1)]
@@ -187,13 +211,11 @@ class TableSum(ConstantProduct):
     @classmethod
     def cases(cls) -> Sequence[Component]:
         return [
-            _sample(4, 8),
-            _sample(6, 4, step=1, b=Fixed(12, 11)),
-            _sample(8, 3, step=3, x=NARROW, w=NARROW, b=NARROW),
-            _sample(5, 6, x=COUNT, w=COUNT, b=COUNT, y=DOWN),
-            _sample(3, 2, x=WIDE, w=WIDE, b=None, y=Fixed(6, 1)),
-            _sample(4, 4, step=8, y=Fixed(5, 1, overflow="wrap", rounding="nearest_away")),
-            _sample(1, 2, x=BIT, w=BIT, b=BIT, y=Fixed(5, 0)),
+            _sample(3, 2, b=Fixed(12, 11)),
+            _sample(6, 2, step=1, x=NARROW, w=NARROW, b=NARROW),
+            _sample(3, 2, x=COUNT, w=COUNT, b=COUNT, y=DOWN),
+            _sample(2, 1, step=8, x=WIDE, w=WIDE, b=None, y=Fixed(6, 1)),
+            _sample(1, 2, x=BIT, w=BIT, b=BIT, y=Fixed(5, 0, overflow="wrap")),
             _sample(12, 3, step=1, x=BIT, y=Fixed(3, 1, is_signed=False, rounding="floor")),
         ]
 

@@ -21,11 +21,14 @@ module fixed_table_sum #(
     parameter bit IS_HALF_ADDED                = 1'b0,  // as in fixed_cast; it is in the tables
     parameter int STAGES                       = 0,  // cycles until the last additions, 0 or more
     parameter int TABLES                       = 1,  // of all rows, 1 or more
-    // Of each table 8 words of 64 bits. The first, from the low bits on: 7 width of the sum, 6 bits
+    parameter int COLUMNS                      = 1,  // of all tables: one for each bit that is added
+    // Of each table 3 words of 64 bits. The first, from the low bits on: 7 width of the sum, 6 bits
     // below which nothing is added, 3 count of input bits, 1 first of its row, 1 sum is a register,
-    // 5 cycles that the inputs are late, 16 row, 1 last of its row. Then what the table starts from,
-    // and for each of 6 input bits: 48 what it adds, 16 its number in the beat.
-    parameter logic [TABLES*512-1:0] NETWORK = 512'h0080_0001_0001
+    // 5 cycles that the inputs are late, 16 row, 1 last of its row, 24 its first column. Then the
+    // numbers of six input bits in the beat, 16 bits each.
+    parameter logic [TABLES*192-1:0] NETWORK = 192'h0080_0001_0001,
+    // Of each column, what the table gives for each of 64 addresses.
+    parameter logic [COLUMNS*64-1:0] CONTENTS = 64'h0
 ) (
     input  wire logic clk,
     input  wire logic rst,
@@ -44,7 +47,7 @@ module fixed_table_sum #(
            DATA_IN_0_PRECISION_0, DATA_OUT_0_PRECISION_0, ACC_WIDTH);
   end
   if (DATA_IN_0_TENSOR_SIZE_DIM_0 < 1 || DATA_OUT_0_TENSOR_SIZE_DIM_0 < 1 || STAGES < 0
-      || TABLES < DATA_OUT_0_TENSOR_SIZE_DIM_0) begin : g_refuse_size
+      || TABLES < DATA_OUT_0_TENSOR_SIZE_DIM_0 || COLUMNS < TABLES) begin : g_refuse_size
     $error("fixed_table_sum: %0d tables for %0d inputs and %0d outputs in %0d stages: there are no such",
            TABLES, DATA_IN_0_TENSOR_SIZE_DIM_0, DATA_OUT_0_TENSOR_SIZE_DIM_0, STAGES);
   end
@@ -52,18 +55,6 @@ module fixed_table_sum #(
 
   localparam int OUTPUTS = DATA_OUT_0_TENSOR_SIZE_DIM_0;
   localparam int IN_BITS = DATA_IN_0_TENSOR_SIZE_DIM_0 * DATA_IN_0_PRECISION_0;
-
-  // Bit `place` of a table, for each address.
-  function automatic logic [63:0] column(input logic [511:0] told, input logic [5:0] place);
-    logic [63:0] entry;
-    for (int address = 0; address < 64; address++) begin
-      entry = told[127:64];
-      for (int k = 0; k < 6; k++) begin
-        if (address[k]) entry = entry + 64'($signed(told[128+k*64+:48]));
-      end
-      column[address] = entry[place];
-    end
-  endfunction
 
   logic enable;
   logic [STAGES:0] valid_q;  // of the inputs after each cycle, and of the sums
@@ -86,7 +77,7 @@ module fixed_table_sum #(
   end
 
   for (genvar table_ = 0; table_ < TABLES; table_++) begin : g_table
-    localparam logic [511:0] TOLD = NETWORK[table_*512+:512];
+    localparam logic [191:0] TOLD = NETWORK[table_*192+:192];
     localparam int WIDTH = 32'(TOLD[6:0]);
     localparam int LOW = 32'(TOLD[12:7]);
     localparam int BITS = 32'(TOLD[15:13]);
@@ -95,20 +86,21 @@ module fixed_table_sum #(
     localparam int LATE = 32'(TOLD[22:18]);
     localparam int ROW = 32'(TOLD[38:23]);
     localparam bit IS_LAST = TOLD[39];
+    localparam int COLUMN = 32'(TOLD[63:40]);
     logic [5:0] address;
     logic [WIDTH-LOW-1:0] term;
     logic [WIDTH-1:0] value, now;
 
     for (genvar k = 0; k < 6; k++) begin : g_bit
       if (k < BITS) begin : g_read
-        assign address[k] = inputs[LATE*IN_BITS+32'(TOLD[176+k*64+:16])];
+        assign address[k] = inputs[LATE*IN_BITS+32'(TOLD[64+k*16+:16])];
       end else begin : g_none
         assign address[k] = 1'b0;
       end
     end
     for (genvar place = LOW; place < WIDTH; place++) begin : g_column
-      localparam logic [63:0] COLUMN = column(TOLD, 6'(place));
-      assign term[place-LOW] = COLUMN[address];
+      localparam logic [63:0] GIVEN = CONTENTS[(COLUMN+place-LOW)*64+:64];
+      assign term[place-LOW] = GIVEN[address];
     end
 
     if (IS_FIRST) begin : g_first
