@@ -6,8 +6,8 @@
 
 Ours: fixed point of a few bits, trained in it; each neuron keeps its largest weights (pruning by
 row, on the cubic schedule, while it trains); `multiplier = {"*": "tables"}` in hardware. Of a run,
-the epoch with the most test images right is kept, as the rival's are. All test images go through the
-RTL and are compared bit for bit.
+the epoch with the most test images right is kept, as the rival's are. All test images go through
+the RTL and are compared bit for bit.
 """
 
 from __future__ import annotations
