@@ -30,6 +30,7 @@ FAULTS = {
     "fixed_piecewise": ("base + slope * along", "base + (slope << along)"),
     "fixed_dot_product": ("product_q <= x * w;", "product_q <= x * $unsigned(w);"),
     "fixed_shift_add": ("assign sum = high - b;", "assign sum = high + b;"),
+    "fixed_table_sum": ("so_far[WIDTH-1:LOW] + term", "so_far[WIDTH-1:LOW] - term"),
     "fixed_linear": ("if (free && !load)", "if (free)"),
 }
 """One fault for each module: a text and what it becomes."""
