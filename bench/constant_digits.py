@@ -1,8 +1,8 @@
 """The digits MLP 64-32-10 for the fewest LUTs at an image per cycle, beside HGQ2 and alkaid.
 
-    python bench/constant_digits.py train out/constant_digits   # trains, builds, simulates, counts
+    python bench/constant_digits.py search out/constant_digits  # trains
+    python bench/constant_digits.py build out/constant_digits   # the front: RTL, simulation, cells
     python bench/constant_digits.py rival out/hgq/rows.json …   # of bench/rivals/digits_hgq.py
-    python bench/constant_digits.py plot                        # docs/images/constant_digits.svg
 
 Ours: fixed point of a few bits, trained in it; each neuron keeps its largest weights (pruning by
 row, on the cubic schedule, while it trains); `multiplier = {"*": "tables"}` in hardware. Of a run,
@@ -59,25 +59,25 @@ class Setting:
     adders_per_stage: int = 3
 
 
-DATA = (((1, 0), (11, 16)), ((2, 1), (5, 8, 10, 13)), ((2, 2), (5, 8, 13)), ((3, 3), (5, 7, 12)))
-"""Numbers of an image and, with each, how many of 64 weights a neuron keeps."""
-HIDDEN = (((1, 0), (11, 16)), ((2, 0), (5, 8, 13)), ((3, 1), (5, 7, 12)))
-"""Numbers of what neurons give and, with each, how many of 32 weights a class keeps."""
-WEIGHTS = ((3, 1), (4, 2), (5, 3))
+TRAINED = {
+    "trained_with": "HGQ2 0.2.0, keras 3.15.1 (torch 2.11), alkaid 0.8.2, Python 3.12",
+    "trained_on": "x86-64, 16 cores, a run for each",
+}
+"""Where `bench/rivals/digits_hgq.py` ran; it has no record of its own."""
 
 
-def settings(count: int) -> list[Setting]:
-    """Settings to try, drawn from the grid."""
-    every = [
-        Setting(image, hidden, weight, (k1, k2))
-        for image, first in DATA
-        for k1 in first
-        for hidden, second in HIDDEN
-        for k2 in second
-        for weight in WEIGHTS
+def settings() -> list[Setting]:
+    """What is tried: widths and counts that fill tables of six and five bits, three seeds each."""
+    few, some = (4, 2), (5, 3)
+    kinds = [
+        Setting((2, 1), (2, 0), few, (5, 8)),
+        Setting((2, 1), (2, 0), few, (8, 8)),
+        Setting((3, 3), (2, 0), few, (12, 13)),
+        Setting((2, 1), (2, 0), few, (13, 13)),
+        Setting((3, 3), (3, 1), some, (17, 17)),
+        Setting((2, 2), (2, 0), few, (8, 13)),
     ]
-    drawn = torch.randperm(len(every), generator=torch.Generator().manual_seed(0))[:count]
-    return [replace(every[int(k)], seed=n) for n, k in enumerate(drawn)]
+    return [replace(kind, seed=seed) for seed in range(3) for kind in kinds]
 
 
 def prepare(setting: Setting, images: Tensor) -> MaseGraph:
@@ -174,7 +174,8 @@ def try_one(setting: Setting, folder: Path) -> dict[str, Any]:
     data = digits.load()
     graph = train(setting, data)
     graph.model.eval()
-    name = f"{setting.seed}.pt"
+    name = "_".join(str(n) for n in (*setting.image, *setting.hidden, *setting.kept, setting.seed))
+    name += ".pt"
     torch.save(graph.model.state_dict(), folder / name)
     count = right(graph.model, data.test_images.flatten(1), data.test_labels)
     return {**asdict(setting), "right": count, "estimate": estimate(graph, setting), "file": name}
@@ -206,7 +207,7 @@ def search(args: argparse.Namespace) -> None:
     args.folder.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
-        runs = [pool.submit(try_one, each, args.folder) for each in settings(args.count)]
+        runs = [pool.submit(try_one, each, args.folder) for each in settings()]
         for done in as_completed(runs):
             rows.append(done.result())
             print(json.dumps(rows[-1]), flush=True)
@@ -238,9 +239,23 @@ def build(args: argparse.Namespace) -> None:
     found = []
     for row in front(rows, "estimate"):
         setting, graph = reload(row, args.folder, data)
-        found.append(measure(setting, graph, data, args.folder / f"rtl{setting.seed}"))
+        found.append(measure(setting, graph, data, args.folder / row["file"].replace(".pt", "")))
         print(found[-1], flush=True)
     save_section("constant_digits", "mase", {"tried": len(rows), "front": found})
+
+
+def rival(args: argparse.Namespace) -> None:
+    """The front of HGQ2 and alkaid: of each model the fewest LUTs of its conversions."""
+    rows = [row for file in args.files for row in json.loads(file.read_text())]
+    models: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if "lut" in row and row["lut"] < models.get(row["model"], row | {"lut": 1 << 30})["lut"]:
+            models[row["model"]] = row
+    found = front(list(models.values()), "lut")
+    told = {"conversions": len(rows), "models": len(models), "front": found, **TRAINED}
+    save_section("constant_digits", "hgq2_alkaid", told)
+    for row in found:
+        print(row["right"], row["lut"], row["ff"], row["latency"])
 
 
 def main() -> None:
@@ -249,12 +264,14 @@ def main() -> None:
     steps = parser.add_subparsers(required=True)
     searching = steps.add_parser("search")
     searching.add_argument("folder", type=Path)
-    searching.add_argument("--jobs", type=int, default=16)
-    searching.add_argument("--count", type=int, default=160)
+    searching.add_argument("--jobs", type=int, default=2)
     searching.set_defaults(run=search)
     building = steps.add_parser("build")
     building.add_argument("folder", type=Path)
     building.set_defaults(run=build)
+    comparing = steps.add_parser("rival")
+    comparing.add_argument("files", type=Path, nargs="+")
+    comparing.set_defaults(run=rival)
     args = parser.parse_args()
     args.run(args)
 

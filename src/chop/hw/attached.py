@@ -79,7 +79,8 @@ def _parallelism(graph: MaseGraph) -> Parallelism:
     ways = {name: WITHOUT_MULTIPLIERS.get(each.module or "") for name, each in told.items()}
     added = {name: way for name, way in ways.items() if way is not None}
     steps = [int((told[name].cost or {}).get("adders_per_stage", 2)) for name in added]
-    return Parallelism(1, _lanes(graph), added, *steps[:1])
+    packed = {name: "packed" for name, each in told.items() if (each.cost or {}).get("is_packed")}
+    return Parallelism(1, _lanes(graph), added | packed, *steps[:1])
 
 
 def _lanes(graph: MaseGraph) -> dict[str, tuple[int, int]]:

@@ -1,6 +1,6 @@
 """The components of the library. Registration is this list of imports."""
 
-from chop.hw import averages, picking, wiring
+from chop.hw import averages, packed, picking, wiring
 from chop.hw.lower.registry import check_op_table
 from chop.hw.rtl import (
     fifo,
@@ -60,6 +60,7 @@ __all__ = [
     "mxint_linear",
     "mxint_matmul",
     "mxint_to_fixed",
+    "packed",
     "picking",
     "skid_buffer",
     "sliding_window",

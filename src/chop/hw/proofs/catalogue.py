@@ -76,6 +76,7 @@ ARITHMETIC = (
     ),
     Proof("fixed_dot_product", {"OUTPUTS": 1}),
     Proof("fixed_dot_product", {"OUTPUTS": 1, "LANES": 1, "X_SIGNED": 0}),
+    Proof("fixed_dot_product", {"LANES": 1, "IS_PACKED": 1}, is_slow=True),
     Proof("fixed_linear", ONE_BIT, is_slow=True),
     Proof("fixed_linear", {**ONE_BIT, "IN_LANES": 2, "SLOTS": 12}, is_slow=True),
 )

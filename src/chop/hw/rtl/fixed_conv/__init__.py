@@ -268,6 +268,10 @@ def _whole_windows(low: Lowerer, node: fx.Node, value: Value, padding: Pair) -> 
     """A product with constants for each window, which comes whole: a pixel of all channels each
     cycle."""
     weight, bias = parameters_of(low, node)
+    make, how = product_maker(low, node), low.parallelism.multiplier_of(node.name)
+    if how == "packed":
+        told = "Allowed for a convolution: 'array', 'shift_add', 'tables'"
+        raise low.refuse(node, "multiplier 'packed'", told)
     if low.takes_weights(node):
         told = "weights from outside are multiplied by an array: multiplier 'array'"
         raise low.refuse(node, "no array of multipliers with external weights", told)
@@ -281,7 +285,7 @@ def _whole_windows(low: Lowerer, node: fx.Node, value: Value, padding: Pair) -> 
     wire = low.builder.add(low.builder.fresh(f"{node.name}_window"), window, value.wire)
     weights = weights_of(node, _matrix(weight), bias)
     number = low.result_format(node, weights.span(window.output.format))
-    layer = product_maker(low, node)(low, node.name, window.output, weights, number)
+    layer = make(low, node.name, window.output, weights, number)
     return pixels_of(low.add(node, layer, wire), layer)
 
 

@@ -15,6 +15,7 @@ from chop.hw.emit import used_components
 from chop.hw.explore import Folding, for_budget, for_target
 from chop.hw.lower import Lowered, Parallelism, lower
 from chop.hw.lower.storage import MEMORY, Storage
+from chop.hw.packed import PackedLinear
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import HardwareMeta, mase_meta
 from chop.passes.base import PassResult, graph_pass
@@ -143,6 +144,8 @@ def _cost(component: Component) -> dict[str, int]:
     told = {"cycles": component.cycles(), "multipliers": component.cost().multipliers}
     if isinstance(component, ConstantProduct):
         told |= {"adders_per_stage": component.adders_per_stage}
+    if isinstance(component, PackedLinear):
+        told |= {"is_packed": True}
     return told
 
 
