@@ -235,7 +235,7 @@ def measure(setting: Setting, graph: MaseGraph, data: Any, folder: Path) -> dict
 def build(args: argparse.Namespace) -> None:
     """The front of a search, in RTL."""
     data = digits.load()
-    rows = [r for r in json.loads((args.folder / "tried.json").read_text()) if r["right"] > 330]
+    rows = [r for r in json.loads((args.folder / "tried.json").read_text()) if r["right"] > 335]
     found = []
     for row in front(rows, "estimate"):
         setting, graph = reload(row, args.folder, data)

@@ -33,9 +33,10 @@ class AddHardwareMetadataArgs:
     each by which the outside streams their weights. `node_weights`: the same for nodes, by hand.
     `share_layers`: repeated layers are one block, and so many tensors go through it together; 0:
     only where `max_multipliers` cannot be kept otherwise.
-    `multiplier`: how linear layers form their products, by node, "*" for all others: "array", a
-    folded array of multipliers, or "shift_add", additions alone and a whole vector in each cycle.
-    `adders_per_stage`: of these between two registers.
+    `multiplier`: how layers form products with their weights, by node, "*" for all others: "array",
+    a folded array of multipliers; "packed", one in which two outputs share a multiplier; or, with a
+    whole vector or window in each cycle, "shift_add", additions alone, or "tables" of input bits.
+    `adders_per_stage`: additions between two registers in these.
     """
 
     max_parallelism: int | list[int] = 4
