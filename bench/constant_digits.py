@@ -237,11 +237,10 @@ def build(args: argparse.Namespace) -> None:
     data = digits.load()
     rows = [r for r in json.loads((args.folder / "tried.json").read_text()) if r["right"] > 335]
     chosen = front(rows, "estimate")
-    alike = [row | {"adders_per_stage": 16} for row in chosen if row["right"] == 348]
     found = []
-    for row in (*chosen, *alike):
+    for row in (each | {"adders_per_stage": n} for each in chosen for n in args.adders_per_stage):
         setting, graph = reload(row, args.folder, data)
-        found.append(measure(setting, graph, data, args.folder / row["file"].replace(".pt", "")))
+        found.append(measure(setting, graph, data, args.folder / Path(row["file"]).stem))
         print(found[-1], flush=True)
     save_section("constant_digits", "mase", {"tried": len(rows), "front": found})
 
@@ -270,6 +269,7 @@ def main() -> None:
     searching.set_defaults(run=search)
     building = steps.add_parser("build")
     building.add_argument("folder", type=Path)
+    building.add_argument("--adders-per-stage", type=int, nargs="+", default=[3])
     building.set_defaults(run=build)
     comparing = steps.add_parser("rival")
     comparing.add_argument("files", type=Path, nargs="+")
