@@ -31,6 +31,7 @@ FAULTS = {
     "fixed_piecewise": ("base + slope * along", "base + (slope << along)"),
     "fixed_dot_product": ("product_q <= x * w;", "product_q <= x * $unsigned(w);"),
     "fixed_shift_add": ("assign sum = high - b;", "assign sum = high + b;"),
+    "fixed_table_sum": ("so_far[WIDTH-1:LOW] + term", "so_far[WIDTH-1:LOW] - term"),
     "fixed_linear": ("if (free && !load)", "if (free)"),
     "stream_concat": ("? DATA_IN_1_BEATS : DATA_IN_0_BEATS", "? DATA_IN_0_BEATS : DATA_IN_1_BEATS"),
     "stream_route": ("assign data_in_0_ready = &room;", "assign data_in_0_ready = |room;"),

@@ -37,7 +37,12 @@ class Mlp(torch.nn.Module):
 
 
 def graph_of(model, inputs=6):
-    graph = MaseGraph(model.eval(), dummy_in={"x": torch.randn(1, inputs)})
+    return annotated(model, torch.randn(1, inputs))
+
+
+def annotated(model, example):
+    """The graph of a model, every value in fixed point of 8 bits."""
+    graph = MaseGraph(model.eval(), dummy_in={"x": example})
     graph, _ = init_metadata_analysis_pass(graph)
     graph, _ = add_common_metadata_analysis_pass(graph)
     for node in graph.fx_graph.nodes:

@@ -70,18 +70,24 @@ def _current(graph: MaseGraph) -> _Attached:
     return found
 
 
+WITHOUT_MULTIPLIERS = {"fixed_shift_add": "shift_add", "fixed_table_sum": "tables"}
+"""The `multiplier` that each of these modules comes from."""
+
+
 def _parallelism(graph: MaseGraph) -> Parallelism:
     """What the metadata tells: lanes, the clock, and which layers have no multipliers."""
     told = {node.name: mase_meta(node).hardware for node in graph.fx_graph.nodes}
-    added = {name: each for name, each in told.items() if each.module == "fixed_shift_add"}
-    steps = [int((each.cost or {}).get("adders_per_stage", 2)) for each in added.values()]
+    ways = {name: WITHOUT_MULTIPLIERS.get(each.module or "") for name, each in told.items()}
+    added = {name: way for name, way in ways.items() if way is not None}
+    steps = [int((told[name].cost or {}).get("adders_per_stage", 2)) for name in added]
+    packed = {name: "packed" for name, each in told.items() if (each.cost or {}).get("is_packed")}
     clocks = [
         each.cost["clock_khz"] / 1000 for each in told.values() if "clock_khz" in (each.cost or {})
     ]
     return Parallelism(
         1,
         _lanes(graph),
-        dict.fromkeys(added, "shift_add"),
+        added | packed,
         steps[0] if steps else 2,
         clocks[0] if clocks else DEFAULT_MHZ,
     )

@@ -1,6 +1,6 @@
 """The components of the library. Registration is this list of imports."""
 
-from chop.hw import averages, picking, wiring
+from chop.hw import averages, packed, picking, wiring
 from chop.hw.lower.registry import check_op_table
 from chop.hw.rtl import (
     fifo,
@@ -19,6 +19,7 @@ from chop.hw.rtl import (
     fixed_relu,
     fixed_shift_add,
     fixed_softmax,
+    fixed_table_sum,
     fixed_to_mxint,
     gearbox,
     mxint_linear,
@@ -32,6 +33,7 @@ from chop.hw.rtl import (
     stream_reorder,
     stream_route,
     stream_slice,
+    whole_window,
 )
 
 __all__ = [
@@ -52,11 +54,13 @@ __all__ = [
     "fixed_relu",
     "fixed_shift_add",
     "fixed_softmax",
+    "fixed_table_sum",
     "fixed_to_mxint",
     "gearbox",
     "mxint_linear",
     "mxint_matmul",
     "mxint_to_fixed",
+    "packed",
     "picking",
     "skid_buffer",
     "sliding_window",
@@ -66,6 +70,7 @@ __all__ = [
     "stream_reorder",
     "stream_route",
     "stream_slice",
+    "whole_window",
     "wiring",
 ]
 

@@ -57,6 +57,7 @@ WRONG = {
     "fixed_relu": ({"DATA_IN_0_PARALLELISM_DIM_0": 0},),
     "fixed_shift_add": ({"ACC_WIDTH": 65}, {"DATA_IN_0_TENSOR_SIZE_DIM_0": 2}),
     "fixed_softmax": ({"DATA_IN_0_PRECISION_0": 17}, {"DATA_IN_0_PARALLELISM_DIM_0": 3}),
+    "fixed_table_sum": ({"ACC_WIDTH": 65}, {"TABLES": 0}),
     "fixed_to_mxint": (
         {"DATA_OUT_0_PRECISION_0": 1},
         {"BLOCK_SIZE": 3},
@@ -92,6 +93,7 @@ WRONG = {
     "stream_route": ({"FIRST_BEATS": 0}, {"SECOND_BEATS": 0}),
     "stream_slice": ({"FIRST": 3},),
     "tile_buffer": ({"GROUP": 3}, {"REPEATS": 0}),
+    "whole_window": ({"PADDING_DIM_0": 2}, {"STRIDE_DIM_0": 0}, {"KERNEL_SIZE_DIM_1": 7}),
 }
 
 

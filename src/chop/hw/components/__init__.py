@@ -17,6 +17,7 @@ from chop.hw.rtl.fixed_pool import AvgPool, MaxPool, Pool
 from chop.hw.rtl.fixed_relu import Relu
 from chop.hw.rtl.fixed_shift_add import ShiftAdd
 from chop.hw.rtl.fixed_softmax import Softmax
+from chop.hw.rtl.fixed_table_sum import TableSum
 from chop.hw.rtl.fixed_to_mxint import ToMxint
 from chop.hw.rtl.gearbox import Gearbox
 from chop.hw.rtl.mxint_linear import BlockLinear, BlockWeights
@@ -29,6 +30,7 @@ from chop.hw.rtl.stream_concat import Concat
 from chop.hw.rtl.stream_fork import Fork
 from chop.hw.rtl.stream_reorder import Reorder
 from chop.hw.rtl.stream_slice import Slice
+from chop.hw.rtl.whole_window import WholeWindow
 
 __all__ = [
     "Add",
@@ -74,8 +76,10 @@ __all__ = [
     "SlidingWindow",
     "Softmax",
     "Sub",
+    "TableSum",
     "ToMxint",
     "Unary",
     "Weights",
+    "WholeWindow",
     "WithConstant",
 ]

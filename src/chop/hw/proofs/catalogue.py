@@ -6,9 +6,12 @@ small; the laws hold for every input, in every cycle, whatever the other side of
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from chop.hw.components import Reorder, ShiftAdd, Weights
+from chop.hw.components import Reorder, ShiftAdd, TableSum, Weights
+from chop.hw.constant_product import ConstantProduct
 from chop.hw.golden import Fixed
 from chop.hw.proofs.engine import Edit, Proof
 from chop.hw.stream import Stream
@@ -111,6 +114,7 @@ ARITHMETIC = (
     ),
     Proof("fixed_dot_product", {"OUTPUTS": 1}),
     Proof("fixed_dot_product", {"OUTPUTS": 1, "LANES": 1, "X_SIGNED": 0}),
+    Proof("fixed_dot_product", {"LANES": 1, "IS_PACKED": 1}, is_slow=True),
     Proof("fixed_linear", ONE_BIT, is_slow=True),
     Proof("fixed_linear", {**ONE_BIT, "IN_LANES": 2, "SLOTS": 12}, is_slow=True),
     Proof("fixed_matmul", is_slow=True),
@@ -122,11 +126,17 @@ ARITHMETIC = (
 )
 
 
-def _shift_add(weight: list[list[int]], bias: list[int], step: int, number: Fixed) -> Proof:
-    """A network of additions, against the weights it was made from."""
+def _constants(
+    kind: type[ConstantProduct],
+    weight: list[list[int]],
+    bias: list[int],
+    step: int,
+    number: Fixed,
+) -> Proof:
+    """A network of additions or tables, against the weights it was made from."""
     out, codes, bits = Fixed(4, 1), Fixed(4, 1), 4
     weights = Weights(np.array(weight), codes, np.array(bias), Fixed(4, 2))
-    layer = ShiftAdd(Stream((len(weight[0]),), len(weight[0]), number), weights, out, step)
+    layer = kind(Stream((len(weight[0]),), len(weight[0]), number), weights, out, step)
     told = layer.parameters()
     given: dict[str, int | str] = {
         "IN": len(weight[0]),
@@ -134,23 +144,27 @@ def _shift_add(weight: list[list[int]], bias: list[int], step: int, number: Fixe
         "X_SIGNED": int(number.is_signed),
         "X_WIDTH": number.width,
     }
-    for name in SHIFT_ADD:
+    for name in TOLD:
+        if name not in told:
+            continue
         value = told[name]
         given[name] = packed(value, 64) if isinstance(value, tuple) else int(value)
     given["WEIGHT"] = packed(tuple(w % 16 for row in weight for w in row), bits)
     given["BIAS"] = packed(tuple(b % 16 for b in bias), bits)
-    return Proof("fixed_shift_add", given)
+    return Proof(kind.module, given)
 
 
-SHIFT_ADD = (
-    *("ACC_WIDTH", "ACC_FRAC", "IS_HALF_ADDED", "STAGES", "NODES"),
-    *("NETWORK", "SUMS", "STARTS"),
+TOLD = (
+    *("ACC_WIDTH", "ACC_FRAC", "IS_HALF_ADDED", "STAGES", "NODES", "TABLES", "COLUMNS"),
+    *("NETWORK", "SUMS", "STARTS", "CONTENTS"),
 )
-"""What the harness is told of the network."""
+"""What the harnesses are told of the network, each what it takes."""
 ADDITIONS = (
-    _shift_add([[-6, 4]], [3], 1, Fixed(2, 1)),
-    _shift_add([[-6, 4], [-2, 0]], [3, 2], 1, Fixed(1, 1)),
-    _shift_add([[5, 2], [0, 0]], [-1, 2], 2, Fixed(1, 1, is_signed=False)),
+    _constants(ShiftAdd, [[-6, 4]], [3], 1, Fixed(2, 1)),
+    _constants(ShiftAdd, [[-6, 4], [-2, 0]], [3, 2], 1, Fixed(1, 1)),
+    _constants(ShiftAdd, [[5, 2], [0, 0]], [-1, 2], 2, Fixed(1, 1, is_signed=False)),
+    replace(_constants(TableSum, [[-6, 4, 1, 7]], [3], 2, Fixed(2, 1)), is_slow=True),
+    _constants(TableSum, [[5, 2], [0, 0]], [-1, 2], 2, Fixed(1, 1, is_signed=False)),
 )
 
 PROOFS: tuple[Proof, ...] = (*STREAMS, *BUFFERS, *CASTS, *ARITHMETIC, *ADDITIONS)

@@ -8,7 +8,8 @@ module prove_fixed_dot_product #(
     parameter int X_WIDTH = 2,
     parameter bit X_SIGNED = 1'b1,
     parameter int W_WIDTH = 2,
-    parameter bit W_SIGNED = 1'b1
+    parameter bit W_SIGNED = 1'b1,
+    parameter bit IS_PACKED = 1'b0
 ) (
     input  wire logic clk,
     input  wire logic rst,
@@ -30,6 +31,7 @@ module prove_fixed_dot_product #(
       .DATA_IN_0_IS_SIGNED        (X_SIGNED),
       .WEIGHT_PRECISION_0         (W_WIDTH),
       .WEIGHT_IS_SIGNED           (W_SIGNED),
+      .IS_PACKED                  (IS_PACKED),
       .DATA_IN_0_PARALLELISM_DIM_0(LANES),
       .OUTPUTS                    (OUTPUTS)
   ) dut (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from torch import fx
+from torch import Tensor, fx
 
 from chop.errors import ConfigError
 from chop.hw.clock import DEFAULT_MHZ
@@ -32,10 +32,12 @@ from chop.hw.rtl.fixed_linear import (
     Weights,
     check_lanes,
     parameters_of,
+    product_maker,
     sample_weights,
     weights_of,
 )
 from chop.hw.rtl.sliding_window import (
+    Pair,
     SlidingWindow,
     Windowed,
     WindowTwin,
@@ -44,6 +46,7 @@ from chop.hw.rtl.sliding_window import (
     pixels_of,
     windows,
 )
+from chop.hw.rtl.whole_window import WholeWindow
 from chop.hw.samples import BYTE, stream
 from chop.hw.stream import Stream
 from chop.hw.twin import Twin
@@ -241,11 +244,11 @@ def _convolution(
     if len(value.shape) != dims + 1:
         raise low.refuse(node, f"an operand of shape {value.shape}", "Allowed: one with a batch")
     value = low.pixels(node, value)
+    if low.parallelism.multiplier_of(node.name) != "array":
+        return _whole_windows(low, node, value, padding if dims == 2 else (padding[0], 0))
     in_lanes, out_lanes = low.parallelism.of(node.name, weight.shape[1], weight.shape[0])
     source = Stream(pixel_shape(value.shape), in_lanes, low.stream(value).format)
-    # (out, in, rows, columns) -> (out, rows, columns, in): the order of a window
-    matrix = weight.movedim(1, -1).reshape(weight.shape[0], -1)
-    weights = weights_of(node, matrix, bias, is_external=low.takes_weights(node))
+    weights = weights_of(node, _matrix(weight), bias, is_external=low.takes_weights(node))
     is_external = isinstance(weights, ExternalWeights)
     make: Callable[..., Conv] = OUTSIDE[kind] if is_external else kind
     layer = make(
@@ -260,6 +263,36 @@ def _convolution(
     codes = weights.tiles(in_lanes, out_lanes)
     ports = [low.weight_port(node, layer.inputs[1], codes)] if is_external else []
     return pixels_of(low.add(node, layer, value, *ports), layer)
+
+
+def _matrix(weight: Tensor) -> Tensor:
+    """(out, in, rows, columns) -> (out, rows * columns * in): the order of a window."""
+    return weight.movedim(1, -1).reshape(weight.shape[0], -1)
+
+
+def _whole_windows(low: Lowerer, node: fx.Node, value: Value, padding: Pair) -> Value:
+    """A product with constants for each window, which comes whole: a pixel of all channels each
+    cycle."""
+    weight, bias = parameters_of(low, node)
+    make, how = product_maker(low, node), low.parallelism.multiplier_of(node.name)
+    if how == "packed":
+        told = "Allowed for a convolution: 'array', 'shift_add', 'tables'"
+        raise low.refuse(node, "multiplier 'packed'", told)
+    if low.takes_weights(node):
+        told = "weights from outside are multiplied by an array: multiplier 'array'"
+        raise low.refuse(node, "no array of multipliers with external weights", told)
+    shape, dims = pixel_shape(value.shape), weight.dim() - 2
+    window = WholeWindow(
+        Stream(shape, shape[-1], low.stream(value).format),
+        pair(tuple(weight.shape[2:]), dims),
+        pair(low.setting(node, "stride", 1), dims),
+        padding,
+    )
+    wire = low.builder.add(low.builder.fresh(f"{node.name}_window"), window, value.wire)
+    weights = weights_of(node, _matrix(weight), bias)
+    number = low.result_format(node, weights.span(window.output.format))
+    layer = make(low, node.name, window.output, weights, number)
+    return pixels_of(low.add(node, layer, wire), layer)
 
 
 def _checked_padding(low: Lowerer, node: fx.Node) -> tuple[int, int]:

@@ -11,6 +11,8 @@ module fixed_dot_product #(
     parameter bit DATA_IN_0_IS_SIGNED         = 1'b1,  // two's complement
     parameter int WEIGHT_PRECISION_0          = 8,  // width of a weight, bits, 1 or more
     parameter bit WEIGHT_IS_SIGNED            = 1'b1,  // two's complement
+    // Two outputs share a multiplier: x * (b << n | a) is both products, n bits apart.
+    parameter bit IS_PACKED                   = 1'b0,
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 4,  // lanes: elements per vector, 1 or more
     parameter int OUTPUTS                     = 1,  // dot products, 1 or more
     parameter int TAG_WIDTH                   = 1,  // bits of the tag, 1 or more; reset to 0
@@ -86,7 +88,37 @@ module fixed_dot_product #(
       localparam int HERE = (out * PADDED + lane) * SUM_WIDTH;
       logic signed [PRODUCT_WIDTH-1:0] product_q;
 
-      if (lane < LANES) begin : g_product
+      if (lane >= LANES) begin : g_no_product
+        assign product_q = '0;
+      end else if (IS_PACKED && out % 2 == 1) begin : g_second
+        // Below it is a signed number: where that is negative, it has borrowed one.
+        logic signed [PRODUCT_WIDTH-1:0] high;
+        assign high = g_output[out-1].g_pair.pair_q[2*PRODUCT_WIDTH-1:PRODUCT_WIDTH];
+        logic borrowed;
+        assign borrowed = g_output[out-1].product_q[PRODUCT_WIDTH-1];
+        assign product_q = high + PRODUCT_WIDTH'({1'b0, borrowed});
+      end else if (IS_PACKED && out + 1 < OUTPUTS) begin : g_pair
+        localparam int AT = (out * LANES + lane) * WEIGHT_WIDTH;
+        localparam int PAIR_WIDTH = PRODUCT_WIDTH + W_WIDTH + 1;
+        logic [WAIT*PAIR_WIDTH-1:0] weight_q;
+        logic signed [X_WIDTH-1:0] x;
+        logic signed [W_WIDTH-1:0] a, b;
+        logic signed [PAIR_WIDTH-1:0] w, joined;
+        logic signed [2*PRODUCT_WIDTH:0] pair_q;
+        assign x = X_WIDTH'(data_late[lane*DATA_WIDTH+:DATA_WIDTH]);
+        assign a = W_WIDTH'(weight[AT+:WEIGHT_WIDTH]);
+        assign b = W_WIDTH'(weight[AT+LANES*WEIGHT_WIDTH+:WEIGHT_WIDTH]);
+        assign joined = (PAIR_WIDTH'(b) <<< PRODUCT_WIDTH) + PAIR_WIDTH'(a);
+        assign w = weight_q[(WAIT-1)*PAIR_WIDTH+:PAIR_WIDTH];
+        assign product_q = pair_q[PRODUCT_WIDTH-1:0];
+        always_ff @(posedge clk) begin
+          if (enable) begin
+            weight_q <= (WAIT * PAIR_WIDTH)'({weight_q, joined});
+            pair_q   <= x * w;
+          end
+        end
+        wire logic unused_ok = &{1'b0, pair_q[2*PRODUCT_WIDTH]};
+      end else begin : g_product
         localparam int AT = (out * LANES + lane) * WEIGHT_WIDTH;
         logic [WAIT*WEIGHT_WIDTH-1:0] weight_q;
         logic signed [X_WIDTH-1:0] x;
@@ -99,8 +131,6 @@ module fixed_dot_product #(
             product_q <= x * w;
           end
         end
-      end else begin : g_no_product
-        assign product_q = '0;
       end
 
       if (lane % CHAIN == 0) begin : g_head

@@ -365,6 +365,14 @@ def _add_external(
     return low.add(node, layer, value, low.weight_port(node, layer.inputs[1], codes))
 
 
+def product_maker(low: Lowerer, node: fx.Node) -> MakeProduct:
+    """How `node` forms its products; refused where the name is none."""
+    how = low.parallelism.multiplier_of(node.name)
+    if how not in PRODUCTS:
+        raise low.refuse(node, f"multiplier '{how}'", suggest(how, PRODUCTS).rstrip("."))
+    return PRODUCTS[how]
+
+
 @lowers("fixed_linear")
 def lower_linear(low: Lowerer, node: fx.Node) -> Value:
     """A folded product; the order of a flat operand is that of the weights."""
@@ -377,13 +385,11 @@ def lower_linear(low: Lowerer, node: fx.Node) -> Value:
     source = Stream(value.shape, 1, low.stream(value).format)
     weights = weights_of(node, weight, bias, is_external=low.takes_weights(node))
     number = low.result_format(node, weights.span(source.format))
-    how = low.parallelism.multiplier_of(node.name)
-    if how not in PRODUCTS:
-        raise low.refuse(node, f"multiplier '{how}'", suggest(how, PRODUCTS).rstrip("."))
+    make = product_maker(low, node)
     if isinstance(weights, ExternalWeights):
         wire = _add_external(low, node, value, weights, number)
     else:
-        wire = low.add(node, PRODUCTS[how](low, node.name, source, weights, number), value)
+        wire = low.add(node, make(low, node.name, source, weights, number), value)
     shape = (*value.shape[:-1], weight.shape[0])
     return Value(wire, shape, row_major(shape))
 

@@ -15,6 +15,7 @@ module fixed_linear #(
     parameter int WEIGHT_PRECISION_0           = 8,  // width of a weight, bits, 1 or more
     parameter int WEIGHT_PRECISION_1           = 4,  // its fractional bits
     parameter bit WEIGHT_IS_SIGNED             = 1'b1,  // two's complement
+    parameter bit IS_PACKED                    = 1'b0,  // as in fixed_dot_product
     parameter bit HAS_BIAS                     = 1'b1,  // 0: the bias stream is not used
     parameter int BIAS_PRECISION_0             = 8,  // width of a bias, bits, 1 or more
     parameter int BIAS_PRECISION_1             = 4,  // its fractional bits
@@ -144,6 +145,7 @@ module fixed_linear #(
       .DATA_IN_0_IS_SIGNED        (DATA_IN_0_IS_SIGNED),
       .WEIGHT_PRECISION_0         (WEIGHT_PRECISION_0),
       .WEIGHT_IS_SIGNED           (WEIGHT_IS_SIGNED),
+      .IS_PACKED                  (IS_PACKED),
       .DATA_IN_0_PARALLELISM_DIM_0(IN_LANES),
       .OUTPUTS                    (OUT_LANES),
       .TAG_WIDTH                  (3),

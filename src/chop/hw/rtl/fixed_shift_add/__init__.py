@@ -9,16 +9,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from chop.errors import ConfigError
-from chop.hw import golden
-from chop.hw.component import (
-    Component,
-    Cost,
-    Parameter,
-    register,
-    result_precision,
-    sign_parameter,
-)
-from chop.hw.golden import Fixed, Ints
+from chop.hw.component import Component, Cost, Parameter, register, sign_parameter
+from chop.hw.constant_product import MOST_BITS, ConstantProduct, fields
+from chop.hw.golden import Fixed
 from chop.hw.lower import Lowerer
 from chop.hw.rtl.fixed_linear import PRODUCTS, Weights, sample_weights
 from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
@@ -26,7 +19,7 @@ from chop.hw.shift_add import Network, build
 from chop.hw.stream import Stream
 from chop.hw.twin import Bracket, Twin
 
-MOST_NODES, MOST_LATE, MOST_BITS = 1 << 16, 31, 64
+MOST_NODES = 1 << 16
 """What the fields of a node hold."""
 
 
@@ -64,44 +57,18 @@ class Timing:
 
 @register
 @dataclass(frozen=True, eq=False)
-class ShiftAdd(Component):
-    """weight @ x + bias over the last dimension, cast to `format`; a vector per cycle."""
+class ShiftAdd(ConstantProduct):
+    """weight @ x + bias by shifted additions that rows share."""
 
-    source: Stream
-    weights: Weights
-    format: Fixed
-    adders_per_stage: int = 2
-    """Additions between registers."""
     module = "fixed_shift_add"
 
     def __post_init__(self) -> None:
-        outputs, inputs = self.weights.weight.shape
-        if self.adders_per_stage < 1:
-            raise ConfigError(
-                f"fixed_shift_add: adders_per_stage must be 1 or more, got {self.adders_per_stage}."
-            )
-        if inputs != self.source.shape[-1] or self.source.lanes != inputs:
-            raise ConfigError(
-                f"fixed_shift_add: weights take {inputs} inputs in one beat, the stream has "
-                f"{self.source.lanes} of {self.source.shape}."
-            )
-        object.__setattr__(self, "inputs", (self.source,))
-        out = Stream((*self.source.shape[:-1], outputs), outputs, self.format)
-        object.__setattr__(self, "outputs", (out,))
+        super().__post_init__()
         if self.acc_width > MOST_BITS or len(self.network.levels) >= MOST_NODES:
             raise ConfigError(
                 f"fixed_shift_add: {len(self.network.levels)} nodes and results of "
                 f"{self.acc_width} bits. Allowed: below {MOST_NODES}, up to {MOST_BITS}."
             )
-
-    def golden(self, *data: Ints) -> Ints:
-        sums = self.weights.accumulate(data[0], self.source.format)
-        return golden.cast(sums, self.frac, self.format)
-
-    @property
-    def frac(self) -> int:
-        """Fractional bits of an exact result."""
-        return self.weights.frac(self.source.format)
 
     @cached_property
     def network(self) -> Network:
@@ -114,27 +81,12 @@ class ShiftAdd(Component):
         """Its pipeline."""
         return Timing(self.network, self.adders_per_stage)
 
-    @cached_property
-    def acc_width(self) -> int:
-        """Bits of an exact result."""
-        return self.weights.acc_width(self.source.format, self.format.frac_width)
-
-    @property
-    def half(self) -> int:
-        """Half an output step, which rides in with the bias where results are rounded to even."""
-        dropped = self.frac - self.format.frac_width
-        return 1 << dropped - 1 if dropped > 0 and self.format.rounding == "nearest_even" else 0
-
     def parameters(self) -> Mapping[str, Parameter]:
         return {
             "DATA_IN_0_PRECISION_0": self.source.format.width,
             **sign_parameter(self.source.format),
             "DATA_IN_0_TENSOR_SIZE_DIM_0": self.source.shape[-1],
-            **result_precision(self.format),
-            "DATA_OUT_0_TENSOR_SIZE_DIM_0": self.outputs[0].shape[-1],
-            "ACC_WIDTH": self.acc_width,
-            "ACC_FRAC": self.frac,
-            "IS_HALF_ADDED": self.half > 0,
+            **self.result_parameters(),
             "STAGES": self.timing.stages,
             "NODES": len(self.network.levels),
             "NETWORK": self.node_words(),
@@ -147,12 +99,12 @@ class ShiftAdd(Component):
         timing, first = self.timing, self.network.inputs
         number = self.source.format
         spans, kept = self.network.spans(number.low, number.high), timing.kept()
-        words = [_fields((0, 40), (spans[k].width, 7), (0, 10), (kept[k], 5)) for k in range(first)]
+        words = [fields((0, 40), (spans[k].width, 7), (0, 10), (kept[k], 5)) for k in range(first)]
         for k, node in enumerate(self.network.nodes, first):
             late = [timing.before(k) - timing.at(n) for n in (node.left, node.right)]
             is_register = timing.at(k) > timing.before(k)
             words.append(
-                _fields(
+                fields(
                     *((node.left, 16), (node.right, 16), (node.shift, 6), (node.sign < 0, 1)),
                     *((is_register, 1), (spans[k].width, 7), (late[0], 5), (late[1], 5)),
                     (kept[k], 5),
@@ -162,25 +114,20 @@ class ShiftAdd(Component):
 
     def sum_words(self) -> tuple[int, ...]:
         """The outputs as the module reads them."""
-        extra = self.frac - self.source.format.frac_width - self.weights.weight_format.frac_width
         words = []
         for r in self.network.results:
             if r.node < 0:
-                words.append(_fields((0, 23), (1, 1)))
+                words.append(fields((0, 23), (1, 1)))
                 continue
             late = self.timing.stages - self.timing.at(r.node)
             words.append(
-                _fields((r.node, 16), (r.shift + extra, 6), (r.sign < 0, 1), (0, 1), (late, 5))
+                fields((r.node, 16), (r.shift + self.extra, 6), (r.sign < 0, 1), (0, 1), (late, 5))
             )
         return tuple(words)
 
     def start_words(self) -> tuple[int, ...]:
         """Bias and half a step of each output, in two's complement."""
-        zero = [0] * len(self.network.results)
-        bias = self.weights.bias
-        shift = self.frac - self.weights.bias_format.frac_width
-        given = zero if bias is None else [int(b) << shift for b in bias]
-        return tuple((b + self.half) % (1 << MOST_BITS) for b in given)
+        return tuple(start % (1 << MOST_BITS) for start in self.starts())
 
     def twins(self) -> list[Twin]:
         return [Bracket(self.timing.stages + 1)]
@@ -218,15 +165,6 @@ class ShiftAdd(Component):
 def _network(codes: bytes, shape: tuple[int, int]) -> Network:
     """The additions of a matrix, found once: a search makes its layer again and again."""
     return build(np.frombuffer(codes, np.int64).reshape(shape))
-
-
-def _fields(*values: tuple[int, int]) -> int:
-    """Numbers with their widths as one word, the first in the low bits."""
-    word = place = 0
-    for value, width in values:
-        assert 0 <= value < 1 << width, f"{value} does not fit {width} bits"
-        word, place = word | int(value) << place, place + width
-    return word
 
 
 def _sample(

@@ -11,11 +11,12 @@ from chop.errors import ConfigError
 from chop.hw.attached import attach_design
 from chop.hw.clock import DEFAULT_MHZ, check_clock
 from chop.hw.component import Component
-from chop.hw.components import ShiftAdd
+from chop.hw.constant_product import ConstantProduct
 from chop.hw.emit import used_components
 from chop.hw.explore import Folding, Wish, best, for_budget, for_target
 from chop.hw.lower import Lowered, Parallelism, lower
 from chop.hw.lower.storage import MEMORY, Storage
+from chop.hw.packed import PackedLinear
 from chop.hw.predict import predict
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import HardwareMeta, mase_meta
@@ -37,9 +38,10 @@ class AddHardwareMetadataArgs:
     each by which the outside streams their weights. `node_weights`: the same for nodes, by hand.
     `share_layers`: repeated layers are one block, and so many tensors go through it together; 0:
     only where `max_multipliers` cannot be kept otherwise.
-    `multiplier`: how linear layers form their products, by node, "*" for all others: "array", a
-    folded array of multipliers, or "shift_add", additions alone and a whole vector in each cycle.
-    `adders_per_stage`: of these between two registers.
+    `multiplier`: how layers form products with their weights, by node, "*" for all others: "array",
+    a folded array of multipliers; "packed", one in which two outputs share a multiplier; or, with a
+    whole vector or window in each cycle, "shift_add", additions alone, or "tables" of input bits.
+    `adders_per_stage`: additions between two registers in these.
     `clock_mhz`: the clock that registers are chosen for: a lower one has fewer flip-flops and
     cycles of latency.
     """
@@ -174,10 +176,12 @@ def _note_loop(lowered: Lowered, node: fx.Node) -> None:
 
 def _cost(component: Component, clock_mhz: float) -> dict[str, int]:
     told = {"cycles": component.cycles(), "multipliers": component.cost().multipliers}
-    if isinstance(component, ShiftAdd):
+    if isinstance(component, ConstantProduct):
         told |= {"adders_per_stage": component.adders_per_stage}
     if clock_mhz != DEFAULT_MHZ:
         told |= {"clock_khz": round(1000 * clock_mhz)}
+    if isinstance(component, PackedLinear):
+        told |= {"is_packed": True}
     return told
 
 
