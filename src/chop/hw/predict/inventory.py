@@ -16,9 +16,10 @@ from chop.hw.golden import Fixed
 
 BLOCK_DEPTHS = {36: 512, 18: 1024, 9: 2048, 4: 4096, 2: 8192, 1: 16384}
 """Words of a block RAM, by their width: the 18 kbit blocks of both families."""
-BLOCK_COST, ROM_BIT_COST, MUX_COST = 128, 1 / 16, 0.4
+BLOCK_COST, ROM_BIT_COST, MUX_COST, AROUND_COST = 128, 1 / 16, 1 / 2, 8
 """Yosys weighs blocks against LUTs: a block is as dear as so many, a bit of a table and of what
-chooses between banks as dear as so much of one."""
+chooses between banks as dear as so much of one, and what a memory of LUTs needs for a late word, or
+a block for one at once, as dear as so many."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,9 @@ class Inventory:
             return
         banks = -(-depth // self.fabric.ram_words)
         luts = banks * -(-width // self.fabric.ram_width) * self.fabric.ram_luts
-        if luts + MUX_COST * (banks - 1) * width > BLOCK_COST * blocks_of(depth, width):
+        around = -AROUND_COST if is_late else AROUND_COST
+        in_luts = luts + MUX_COST * (banks - 1) * width + around
+        if in_luts > BLOCK_COST * blocks_of(depth, width):
             self.add("bram", blocks_of(depth, width))
             self.path("block", 1.0)
             if is_late:
