@@ -113,7 +113,7 @@ def test_the_file_of_coefficients_has_all_that_is_predicted():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fixed_linear", "fifo", "fixed_softmax", "gearbox"])
+@pytest.mark.parametrize("kind", ["fixed_linear", "fixed_add", "sliding_window", "fixed_matmul"])
 def test_what_is_measured_anew_is_what_is_kept(models, measured, kind):
     pytest.importorskip("pyosys")
     row = next(r for r in held_out(models, measured["area"], "ecp5") if r["kind"] == kind)
