@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from chop.hw.component import Component
+from chop.hw.predict import streams
 from chop.hw.predict.inventory import Inventory, bits_for
-from chop.hw.predict.products import count_sources, count_tiles, count_window
-from chop.hw.rtl.fifo import Fifo
+from chop.hw.predict.products import count_sources, count_window
 from chop.hw.rtl.fixed_arithmetic import Add, Binary, Mul, WithConstant
 from chop.hw.rtl.fixed_batch_norm import BatchNorm
 from chop.hw.rtl.fixed_embedding import Embedding
@@ -21,16 +21,9 @@ from chop.hw.rtl.fixed_pool import AvgPool, MaxPool
 from chop.hw.rtl.fixed_relu import Relu
 from chop.hw.rtl.fixed_softmax import Softmax
 from chop.hw.rtl.fixed_to_mxint import ToMxint
-from chop.hw.rtl.gearbox import Gearbox
 from chop.hw.rtl.mxint_to_fixed import FromMxint
-from chop.hw.rtl.skid_buffer import Skid
 from chop.hw.rtl.sliding_window import SlidingWindow
 from chop.hw.rtl.stream_cast import Cast
-from chop.hw.rtl.stream_concat import Concat
-from chop.hw.rtl.stream_fork import Fork
-from chop.hw.rtl.stream_reorder import Reorder
-from chop.hw.rtl.stream_route import LoopEntry, LoopExit, Replay
-from chop.hw.rtl.stream_slice import Slice
 from chop.hw.shift_add import signed_digits
 
 
@@ -46,52 +39,6 @@ def count_default(inventory: Inventory, component: Component) -> None:
     inventory.add("dsp", cost.multipliers)
     for memory in component.memories():
         inventory.rom(memory.words, memory.width)
-
-
-def count_skid(inventory: Inventory, component: Skid) -> None:
-    """Two registers."""
-    inventory.skid(component.stream.beat_width)
-
-
-def count_fork(inventory: Inventory, component: Fork) -> None:
-    """A skid buffer for each branch."""
-    inventory.skid(component.stream.beat_width, component.branches)
-
-
-def count_fifo(inventory: Inventory, component: Fifo) -> None:
-    """A memory between two counters; block RAM from 4096 bits on, as its RTL says."""
-    depth, width = component.depth, component.stream.beat_width
-    is_block = depth > 32 and depth * width >= 4096
-    slots = depth - (depth > 1 and (is_block or component.has_head))
-    inventory.counter(slots)
-    inventory.counter(slots)
-    inventory.counter(depth, extra=1)
-    if slots < depth:
-        inventory.add("fifo_head", width)
-        inventory.registers(width)
-    inventory.ram(slots, width, name="fifo", is_late=not is_block)
-    if is_block:
-        inventory.add("fifo_round", width)
-        inventory.registers(width + 1)
-
-
-def count_gearbox(inventory: Inventory, component: Gearbox) -> None:
-    """Places for the elements of both beats; each takes any of those that come."""
-    unit = component.unit
-    into, out = component.stream.lanes // unit, component.lanes // unit
-    is_even = into % out == 0 or out % into == 0
-    places = into + out + (0 if is_even else into)
-    width = unit * component.stream.format.lane_width
-    inventory.registers(places * width + bits_for(places + 1))
-    inventory.path("gear", places)
-    control = bits_for(places + 1) + 1
-    inventory.add("gear_count", control)
-    for place in range(places):
-        sources = min(into, place + 1) + (place + out < places)
-        if sources > 1:
-            luts = inventory.fabric.wide_lut(sources + control)
-            inventory.add(f"gear_{luts}", width * (luts or sources))
-            inventory.add("gear_wide", 0 if luts else width)
 
 
 def count_cast(inventory: Inventory, component: Cast) -> None:
@@ -111,67 +58,6 @@ def count_relu(inventory: Inventory, component: Relu) -> None:
     """Half a LUT for each bit but the sign."""
     number = component.source.format
     inventory.add("relu", component.source.lanes * (number.width - 1) * number.is_signed)
-
-
-def count_slice(inventory: Inventory, component: Slice) -> None:
-    """A count of beats, compared with both ends."""
-    bits = inventory.counter(component.source.beats, extra=1)
-    inventory.add("slice_ends", 2 * bits)
-    inventory.skid(component.source.beat_width)
-
-
-def count_concat(inventory: Inventory, component: Concat) -> None:
-    """A count of beats and a choice between two."""
-    width = component.left.beat_width
-    beats = [block // component.left.lanes for block in component.blocks]
-    inventory.counter(max(beats), extra=1)
-    inventory.add("choice", width)
-    inventory.registers(1)
-    inventory.skid(width)
-    if component.is_swapped and component.constant is not None:
-        inventory.skid(width)
-    count_sources(inventory, component.memories())
-
-
-def count_reorder(inventory: Inventory, component: Reorder) -> None:
-    """Memories of two tensors, and tables of where to read and write."""
-    stream = component.source
-    lanes, width = stream.lanes, stream.format.lane_width
-    address = inventory.counter(stream.beats)
-    inventory.counter(component.output.beats)
-    for memory in component.memories():
-        inventory.rom(memory.words, memory.width)
-    inventory.add("reorders")
-    inventory.registers(5)
-    depth = 2 << address
-    if component.moves_beats:
-        inventory.ram(depth, stream.beat_width, name="reorder")
-    else:
-        for _ in range(lanes):
-            inventory.ram(depth, width, name="reorder")
-        inventory.add("crossbar", 2 * lanes * (lanes - 1) * width)
-        inventory.registers(lanes * bits_for(lanes))
-    inventory.skid(stream.beat_width)
-
-
-def count_replay(inventory: Inventory, component: Replay) -> None:
-    """A tile buffer that is read several times."""
-    beats = component.in_flight * component.stream.beats
-    count_tiles(inventory, component.stream.beat_width, beats, 1, 1, component.passes)
-
-
-def count_exit(inventory: Inventory, component: LoopExit) -> None:
-    """A count of beats and a skid buffer on either way out."""
-    bits = inventory.counter(component.passes * component.in_flight * component.stream.beats)
-    inventory.add("slice_ends", bits)
-    inventory.skid(component.stream.beat_width, 2)
-
-
-def count_entry(inventory: Inventory, component: LoopEntry) -> None:
-    """A count of beats and a choice between two."""
-    inventory.counter(component.passes * component.in_flight * component.stream.beats)
-    inventory.add("choice", component.stream.beat_width)
-    inventory.skid(component.stream.beat_width)
 
 
 def count_binary(inventory: Inventory, component: Binary, is_registered: bool = False) -> None:
@@ -487,18 +373,9 @@ def count_from_mxint(inventory: Inventory, component: FromMxint) -> None:
 
 
 COUNTS: dict[type, Callable[[Inventory, Any], None]] = {
-    Skid: count_skid,
-    Fork: count_fork,
-    Fifo: count_fifo,
-    Gearbox: count_gearbox,
+    **streams.COUNTS,
     Cast: count_cast,
     Relu: count_relu,
-    Slice: count_slice,
-    Concat: count_concat,
-    Reorder: count_reorder,
-    Replay: count_replay,
-    LoopEntry: count_entry,
-    LoopExit: count_exit,
     Binary: count_binary,
     WithConstant: count_with_constant,
     BatchNorm: count_batch_norm,

@@ -57,27 +57,14 @@ module prove_fixed_table_sum #(
       .*
   );
 
-  // Signed weights, and a bias in steps of the product's.
-  for (genvar row = 0; row < OUT; row++) begin : g_row
-    logic signed [23:0] sum, x, w;
-    logic [X_WIDTH-1:0] code;
-    always_comb begin
-      sum = 24'($signed(BIAS[row*W_WIDTH+:W_WIDTH]));
-      for (int k = 0; k < IN; k++) begin
-        code = head[k*X_WIDTH+:X_WIDTH];
-        x = X_SIGNED ? 24'($signed(code)) : $signed(24'(code));
-        w = 24'($signed(WEIGHT[(row*IN+k)*W_WIDTH+:W_WIDTH]));
-        sum = sum + x * w;
-      end
-    end
-    spec_cast #(
-        .IN_FRAC(ACC_FRAC), .OUT_WIDTH(OUT_WIDTH), .OUT_FRAC(OUT_FRAC), .OUT_SIGNED(OUT_SIGNED),
-        .ROUNDING(ROUNDING), .OVERFLOW(OVERFLOW)
-    ) u_spec (
-        .x(sum),
-        .y(due[row*OUT_WIDTH+:OUT_WIDTH])
-    );
-  end
+  spec_product #(
+      .IN(IN), .OUT(OUT), .X_WIDTH(X_WIDTH), .X_SIGNED(X_SIGNED), .W_WIDTH(W_WIDTH),
+      .WEIGHT(WEIGHT), .BIAS(BIAS), .FRAC(ACC_FRAC), .OUT_WIDTH(OUT_WIDTH), .OUT_FRAC(OUT_FRAC),
+      .OUT_SIGNED(OUT_SIGNED), .ROUNDING(ROUNDING), .OVERFLOW(OVERFLOW)
+  ) u_spec (
+      .x(head),
+      .y(due)
+  );
 
   stream_laws #(.WIDTH(IN * X_WIDTH), .BEAT(OUT * OUT_WIDTH), .SLOTS(STAGES + 3), .LATENCY(STAGES + 1), .GAP(STAGES + 2)) u_laws (
       .clk      (clk),

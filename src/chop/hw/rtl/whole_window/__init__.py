@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
 
 from chop.errors import ConfigError
 from chop.hw.component import Component, Cost, Parameter, register
 from chop.hw.process import Phase, Process
-from chop.hw.rtl.sliding_window import Geometry, SlidingWindow
+from chop.hw.rtl.sliding_window import Geometry, SlidingWindow, WindowTwin
 from chop.hw.samples import stream
 from chop.hw.twin import Twin
 
@@ -27,18 +26,10 @@ def due_steps(g: Geometry) -> Iterator[int]:
             yield bottom * g.size[0] + right
 
 
-class WholeWindowTwin(Twin):
+class WholeWindowTwin(WindowTwin):
     """A pixel per step, then steps without; windows at those that are due."""
 
     name = "Whole window"
-
-    def __init__(self, geometry: Geometry) -> None:
-        self.arguments = astuple(geometry)
-        self.geometry = geometry
-
-    @classmethod
-    def made(cls, *arguments: Any) -> Twin:
-        return cls(Geometry(*arguments))
 
     def process(self) -> Process:
         return _process(self.geometry)
