@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from chop.errors import HardwareError
+from chop.hw.check import bench_design
 from chop.hw.component import COMPONENTS
 from chop.hw.components import Fifo, Linear, Relu
 from chop.hw.design import Builder
 from chop.hw.golden import Fixed
 from chop.hw.predict import predict
+from chop.hw.predict.count import UNMODELLED
 from chop.hw.predict.inventory import FABRICS
 from chop.hw.predict.model import coefficients, predict_stage
 from chop.hw.route.parts import get_part
@@ -73,6 +75,13 @@ def test_flip_flops_and_clock_are_near(models, measured):
 def test_every_component_of_the_library_is_in_the_grid(models):
     assert models.GRID.keys() <= {*COMPONENTS}
     assert not sys.modules["area_instances"].unlisted()
+
+
+@pytest.mark.parametrize("cls", UNMODELLED)
+def test_what_was_never_measured_is_refused_by_name(cls):
+    component = cls.cases()[0]
+    with pytest.raises(HardwareError, match=f"no model of '{component.kind}'"):
+        predict(bench_design([component]), "ecp5")
 
 
 def linear_design():

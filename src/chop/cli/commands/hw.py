@@ -10,6 +10,8 @@ from chop.actions.hardware import HardwareBuild, build_hardware
 from chop.cli.commands.emit import HARDWARE, EmitConfig, load_emitted, test_inputs
 from chop.cli.names import names
 from chop.cli.session import Session
+from chop.errors import HardwareError
+from chop.hw.design import Design
 from chop.hw.predict import predict
 from chop.hw.report import tensors_per_second
 from chop.hw.route.flow import RouteOptions, records
@@ -61,9 +63,17 @@ def describe_routed(built: HardwareBuild) -> dict[str, Any]:
     pace = design.cycles()
     return {
         **records(routed),
-        "predicted": str(predict(design, routed.part)),
+        "predicted": _predicted(design, routed.part),
         "interval": pace,
         "tensors_per_second": tensors_per_second(routed.mhz, pace),
         "path_stages": list(dict.fromkeys(step.stage for step in routed.path)),
         "bitstream": f"{HARDWARE}/route/{routed.part}/{routed.bitstream.name}",
     }
+
+
+def _predicted(design: Design, part: str) -> str:
+    """What was predicted; of some parts and components there is no model."""
+    try:
+        return str(predict(design, part))
+    except HardwareError as error:
+        return f"not predicted: {error}"

@@ -6,15 +6,20 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from chop.errors import HardwareError
 from chop.hw.component import Component
+from chop.hw.packed import PackedLinear
 from chop.hw.predict import others, products
 from chop.hw.predict.inventory import Inventory
+from chop.hw.rtl.fixed_table_sum import TableSum
 from chop.hw.switched import Switched
 
 COUNTS: Mapping[type, Callable[[Inventory, Any], None]] = {
     **products.COUNTS,
     **others.COUNTS,
 }
+UNMODELLED = (TableSum, PackedLinear)
+"""Components of which nothing was measured that a model could be fitted to."""
 
 
 def inventory_of(component: Component, family: str) -> Inventory:
@@ -30,7 +35,12 @@ def inventory_of(component: Component, family: str) -> Inventory:
 
 
 def count(inventory: Inventory, component: Component) -> None:
-    """Add what `component` is made of."""
+    """Add what `component` is made of; an error where that is not known."""
+    if isinstance(component, UNMODELLED):
+        raise HardwareError(
+            f"predict: no model of '{component.kind}'. Allowed: components that "
+            f"`chop.hw.predict` counts, such as those of multiplier 'array' and 'shift_add'."
+        )
     if isinstance(component, Switched):
         _count_switched(inventory, component)
         return

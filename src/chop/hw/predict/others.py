@@ -24,6 +24,7 @@ from chop.hw.rtl.fixed_to_mxint import ToMxint
 from chop.hw.rtl.mxint_to_fixed import FromMxint
 from chop.hw.rtl.sliding_window import SlidingWindow
 from chop.hw.rtl.stream_cast import Cast
+from chop.hw.rtl.whole_window import WholeWindow
 from chop.hw.shift_add import signed_digits
 
 
@@ -340,6 +341,16 @@ def count_sliding_window(inventory: Inventory, component: SlidingWindow) -> None
     count_window(inventory, component.geometry, component.source.beat_width)
 
 
+def count_whole_window(inventory: Inventory, component: WholeWindow) -> None:
+    """The pixels of a window's rows, moved on by one; what lies outside is masked."""
+    geometry, bits = component.geometry, component.output.beat_width
+    for size in geometry.size:
+        inventory.counter(size, extra=1)
+    inventory.add("window_pad", bits if any(geometry.padding) else 0)
+    inventory.registers(component.cost().register_bits - 2 * bits)
+    inventory.skid(bits)
+
+
 def count_to_mxint(inventory: Inventory, component: ToMxint) -> None:
     """The highest bit of a block, and shifts by it."""
     stream, number = component.source, component.format
@@ -389,6 +400,7 @@ COUNTS: dict[type, Callable[[Inventory, Any], None]] = {
     MaxPool: count_max_pool,
     AvgPool: count_avg_pool,
     SlidingWindow: count_sliding_window,
+    WholeWindow: count_whole_window,
     ToMxint: count_to_mxint,
     FromMxint: count_from_mxint,
 }
