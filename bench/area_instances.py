@@ -395,4 +395,5 @@ def unlisted() -> list[str]:
     same = {"fixed_conv1d_external", "fixed_conv2d_external"}  # as the ones with memories
     counted = {"whole_window"}  # by the coefficients that all kinds have in common
     missing = {cls.name or cls.module for cls in UNMODELLED}
-    return sorted({*COMPONENTS} - {*GRID} - same - counted - missing)
+    library = {name for name in COMPONENTS if COMPONENTS[name].__module__.startswith("chop.")}
+    return sorted(library - {*GRID} - same - counted - missing)

@@ -9,6 +9,9 @@ SHARE, COUNT, BITS, BYTES, SECONDS = "share", "count", "bits", "bytes", "s"
 
 UNITS = {
     **dict.fromkeys(("parameters", "macs", "flops", "multipliers", "lut", "nodes"), COUNT),
+    **dict.fromkeys(("predicted_lut", "predicted_ff", "predicted_dsp", "predicted_bram"), COUNT),
+    "predicted_mhz": "MHz",
+    "frames_per_second": "1/s",
     **dict.fromkeys(("weight_bits", "activation_bits", "width", "memory_bits"), BITS),
     **dict.fromkeys(("average_bits", "average_activation_bits", "average_linear_bits"), BITS),
     **dict.fromkeys(("integer_bits", "fraction_bits"), BITS),
