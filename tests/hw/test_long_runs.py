@@ -80,7 +80,10 @@ def test_the_top_with_clocks_is_the_emitted_one_but_for_them(tmp_path):
     names = [name for domain in top.domains for name in domain.instances]
     assert sorted(names) == sorted(re.findall(r"\bu_\w+", text))
     (fork,) = (d for d in top.domains if d.instances[0].endswith("_fork"))
-    assert sum(net.endswith("_ready") for net in fork.inputs) == 2
+    assert sum(net.endswith("_ready") for net in fork.inputs) == 2  # the port feeds it, no stage
+    fifos = [d for d in top.domains if any("fifo" in name for name in d.instances)]
+    assert fifos and all(len(d.instances) > 1 for d in fifos)
+    assert not any({*d.inputs} & {*d.outputs} for d in top.domains)
 
 
 @pytest.fixture(scope="module")

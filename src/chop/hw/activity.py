@@ -9,12 +9,13 @@ emitted module in the clocks alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from chop.hw.sim_top import SimTop
 
-_INSTANCE = re.compile(r"^  \w+ (?:#\(\n.*?\n  \) )?(u_\w+) \(\n(.*?)\n  \);\n", re.M | re.S)
+_INSTANCE = re.compile(r"^  (\w+) (?:#\(\n.*?\n  \) )?(u_\w+) \(\n(.*?)\n  \);\n", re.M | re.S)
 _PIN = re.compile(r"\.(\w+)\s*\(([^()]*)\)")
 _NET = re.compile(r"(?<!')\b[a-z_]\w*")
 _STREAM = re.compile(r"^  logic (?:\[\d+:0\] )?(\w+_stream)\b", re.M)
@@ -24,6 +25,13 @@ _FIELD = re.compile(
 )
 _TABLE_FILE = re.compile(r"\$readmemh\(\w+, (\w+)\)")
 _SHARED = ("clk", "rst")
+_FOLLOWERS = ("stream_fork", "fifo")
+"""Modules so small that a clock of their own costs more than their sleep saves: they go with what
+feeds them."""
+
+
+_Pins: TypeAlias = Mapping[str, Sequence[tuple[str, str]]]
+"""Instance -> its pins, each with a net."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ def clocked_top(text: str) -> ClockedTop:
     domains = _domains(text, ports)
     clock = {name: domain.clock for domain in domains for name in domain.instances}
     text = _INSTANCE.sub(
-        lambda found: re.sub(r"(\.clk\s*)\(clk\)", rf"\1({clock[found[1]]})", found[0]), text
+        lambda found: re.sub(r"(\.clk\s*)\(clk\)", rf"\1({clock[found[2]]})", found[0]), text
     )
     text = _DECLARED.sub(
         lambda found: re.sub(r"(?=[,;])", " /*verilator public_flat_rd*/", found[0]), text
@@ -71,16 +79,16 @@ def _pins(text: str) -> list[tuple[str, str]]:
 
 
 def _domains(text: str, ports: frozenset[str]) -> tuple[Domain, ...]:
-    """Instances that are connected by more than streams go together."""
+    """Instances that are connected by more than streams go together, and followers with a stage."""
     streams = [name + end for name in _STREAM.findall(text) for end in ("", "_valid", "_ready")]
     outer = ports.union(streams)
-    pins = {name: _pins(body) for name, body in _INSTANCE.findall(text)}
+    instances = _INSTANCE.findall(text)
+    pins = {name: _pins(body) for _, name, body in instances}
+    followers = {name for module, name, _ in instances if module in _FOLLOWERS}
     group = {name: name for name in pins}
-    owner: dict[str, str] = {}
-    for name, connected in pins.items():
-        for net in (net for _, net in connected if net not in outer):
-            before, now = group[owner.setdefault(net, name)], group[name]
-            group = {each: before if root == now else root for each, root in group.items()}
+    for one, other in [*_tied(pins, outer), *_fed(pins, followers)]:
+        before, now = group[one], group[other]
+        group = {name: before if root == now else root for name, root in group.items()}
     members: dict[str, list[str]] = {}
     for name, root in group.items():
         members.setdefault(root, []).append(name)
@@ -90,16 +98,39 @@ def _domains(text: str, ports: frozenset[str]) -> tuple[Domain, ...]:
     )
 
 
+def _tied(pins: _Pins, outer: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Pairs of instances with a net in common that is no stream."""
+    owner: dict[str, str] = {}
+    for name, connected in pins.items():
+        for net in (net for _, net in connected if net not in outer):
+            yield owner.setdefault(net, name), name
+
+
+def _fed(pins: _Pins, followers: set[str]) -> Iterator[tuple[str, str]]:
+    """Each follower with the instance that drives its data."""
+    drivers = {
+        net: name
+        for name, connected in pins.items()
+        for pin, net in connected
+        if pin.startswith("data_out") and pin.endswith("_valid")
+    }
+    for name in followers:
+        for pin, net in pins[name]:
+            if pin.startswith("data_in") and pin.endswith("_valid") and net in drivers:
+                yield drivers[net], name
+
+
 def _domain(
     clock: str, names: list[str], pins: list[tuple[str, str]], outer: frozenset[str]
 ) -> Domain:
-    """Of data_out pins `ready` comes in, of all others it goes out."""
-    inputs: list[str] = []
-    outputs: list[str] = []
+    """Of data_out pins `ready` comes in, of all others it goes out; what the domain drives itself
+    is no input of it."""
+    inputs: dict[str, None] = {}
+    outputs: dict[str, None] = {}
     for pin, net in pins:
         comes_in = net in outer and pin.startswith("data_out") == pin.endswith("_ready")
-        (inputs if comes_in else outputs).append(net)
-    return Domain(clock, tuple(names), tuple(dict.fromkeys(inputs)), tuple(dict.fromkeys(outputs)))
+        (inputs if comes_in else outputs)[net] = None
+    return Domain(clock, tuple(names), tuple(n for n in inputs if n not in outputs), (*outputs,))
 
 
 # -- C++ -------------------------------------------------------------------------------------------

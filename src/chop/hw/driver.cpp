@@ -66,7 +66,7 @@ void put_lane(FILE* file, const Lane& lane, bool with_bytes) {
 }
 
 constexpr uint64_t kProbedCycles = 256;
-constexpr uint64_t kWatchPeriod = 8;  // cycles
+constexpr uint64_t kWatchPeriod = 19;  // cycles; beats often come every 2^n of them
 
 class Copy {  // of memory that lies in pieces
  public:

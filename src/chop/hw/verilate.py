@@ -25,7 +25,7 @@ DRIVER = Path(__file__).parent / "driver.cpp"
 HEADER = DRIVER.with_suffix(".h")
 TRIGGERS = DRIVER.with_name("triggers.h")
 _CXX_FLAGS = ("-std=gnu++17", "-O1", "-pthread", "-fno-strict-aliasing")
-_LONG_FLAGS = ("-O2",)
+_LONG_FLAGS = ("-O3",)
 """For a program that runs for longer than it is compiled."""
 _RUNTIME = {
     False: ("verilated", "verilated_threads"),
