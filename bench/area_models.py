@@ -7,8 +7,9 @@
 
 `grid`: each instance of area_instances.py synthesised by Yosys for each family. `route`: some of
 the instances placed and routed on ecp5-85k. Both measure what is missing or was measured on other
-RTL, leave a row per instance in the folder `--rows` as it is done, and take up from there. `fit`: the coefficients, which `chop.hw.predict`
-reads, from the instances that are not held out, and bench/results/area_grid.json from all rows.
+RTL, leave a row per instance in the folder `--rows` as it is done, and take up from there. `fit`:
+the coefficients, which `chop.hw.predict` reads, from the instances that are not held out, and
+bench/results/area_grid.json from all rows.
 `check`: the errors that the committed coefficients have on the committed rows.
 """
 
