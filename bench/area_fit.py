@@ -12,6 +12,9 @@ HELD_OUT_SHARE = 0.15
 """Of the instances of each kind, drawn by a seed; the models never see them."""
 RIDGE = 0.003
 """How strongly the coefficients of a kind are drawn to those of all kinds."""
+FIRM: Mapping[str, float] = {"cast": 1.0, "carry": 1.0, "skid": 1.0, "counted": 1.0}
+"""What is counted in LUTs already is drawn to the count itself, so much more strongly:"""
+FIRMNESS = 0.1
 Inventory = Mapping[str, float]
 
 
@@ -54,11 +57,12 @@ def fit(
     rows: Sequence[Inventory],
     measured: Sequence[float],
     towards: Mapping[str, float] | None = None,
-    power: int = 2,
+    power: float = 2.0,
+    firm: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """Coefficients of the amounts; large relative errors count more (`power` above 2).
+    """Coefficients of the amounts, by the least sum of relative errors to the given power.
 
-    `towards`: coefficients that those of few instances are drawn to.
+    `towards`: coefficients that those of few instances are drawn to; `firm`: those that are known.
     """
     names = sorted({name for row in rows for name in row})
     goal = np.maximum(np.asarray(measured, dtype=float), 1.0)
@@ -66,13 +70,17 @@ def fit(
     scale = np.maximum(np.sqrt((relative**2).mean(axis=0)), 1e-9)
     features = relative / scale
     prior = np.array([(towards or {}).get(name, 0.0) for name in names]) * scale
-    pull = RIDGE * len(rows) if towards is not None else 1e-6
+    pull = np.full(len(names), RIDGE * len(rows) if towards is not None else 1e-6)
+    for k, name in enumerate(names):
+        if firm and name in firm:
+            prior[k], pull[k] = firm[name] * scale[k], FIRMNESS * len(rows)
     weight, x = np.ones(len(rows)), prior
     for _ in range(1 if power == 2 else 12):
-        gram = features.T @ (features * weight[:, None]) + pull * np.eye(len(names))
+        gram = features.T @ (features * weight[:, None]) + np.diag(pull)
         x = nonnegative(gram, features.T @ (weight * np.asarray(measured) / goal) + pull * prior)
         error = np.abs(features @ x - np.asarray(measured) / goal)
-        weight = np.clip((error / max(error.mean(), 1e-9)) ** (power - 2), 0.2, 10.0)
+        spread = np.maximum(error / max(error.mean(), 1e-9), 1e-3)
+        weight = np.clip(spread ** (power - 2), 0.2, 10.0)
         weight /= weight.mean()
     return {name: float(v) for name, v in zip(names, x / scale, strict=True)}
 

@@ -77,10 +77,11 @@ def synthesize(directory: Path, top: str = "top", family: str = "xc7") -> Area:
         if done.returncode or not out.exists():
             told = (done.stdout + done.stderr).strip()
             raise HardwareError(f"yosys failed ({done.returncode}): {told[-2000:]}")
-        return _area(family, json.loads(out.read_text())["design"]["num_cells_by_type"])
+        return group(family, json.loads(out.read_text())["design"]["num_cells_by_type"])
 
 
-def _area(family: str, cells: Mapping[str, int]) -> Area:
+def group(family: str, cells: Mapping[str, int]) -> Area:
+    """Cells of a family by what they are."""
     counts = {
         group: sum(n for cell, n in cells.items() if cell.startswith(starts))
         for group, starts in _GROUPS.items()

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chop.hw.golden import Fixed
+from chop.hw.predict.casts import Cast
 
 BLOCK_DEPTHS = {36: 512, 18: 1024, 9: 2048, 4: 4096, 2: 8192, 1: 16384}
 """Words of a block RAM, by their width: the 18 kbit blocks of both families."""
@@ -95,6 +96,10 @@ class Inventory:
             self.path("count", bits)
         return bits
 
+    def carry(self, bits: int, count: int = 1) -> None:
+        """Adders: their carry chains take LUTs in pairs."""
+        self.add("carry", 2 * -(-bits // 2) * count)
+
     def multiplier(self, a: int, b: int, count: int = 1) -> None:
         """Products of signed numbers of `a` and `b` bits."""
         if min(a, b) < 2 or a + b < self.fabric.least_product:
@@ -119,36 +124,29 @@ class Inventory:
         *,
         half: bool = False,
         into_skid: bool = True,
+        beside: int = 0,
+        behind_sum: bool = False,
+        is_positive: bool = False,
+        is_loose: bool = False,
     ) -> None:
-        """`fixed_cast` of numbers of so many bits; `half`: what rounds is added before."""
+        """`fixed_cast` of numbers of so many bits; `half`: what rounds is added before.
+
+        `beside`: bits of the longest other carry chain; `behind_sum`: an adder gives the numbers;
+        `is_loose`: what lies before it changes what the mapper makes of it.
+        """
         x = width + (not is_signed)
         dropped = min(frac - out.frac_width, x + 1)
-        kept = x - dropped
-        if dropped > 0 and out.rounding == "nearest_even":
-            self.add("cast_tie", dropped * lanes)
-            if not half:
-                self.add("cast_round", max(kept + 1, 1) * lanes)
-                kept += 1
-        elif dropped > 0 and out.rounding != "floor":
-            self.add("cast_round", (x + 1) * lanes)
-        self.path("cast", max(kept, 1))
-        above = kept - out.width - (not out.is_signed) + 1
-        may_be_negative = is_signed and not out.is_signed
-        if out.overflow != "wrap" and (above > 1 or may_be_negative):
-            is_late = dropped > 0 and out.rounding != "floor" and not half
-            behind = f"{'sum' if is_late else 'wire'}{'_skid' if into_skid else ''}"
-            self._clip(max(above, 1) + 1, out.width - out.is_signed, lanes, behind)
-
-    def _clip(self, inputs: int, bits: int, lanes: int, behind: str) -> None:
-        """Bits that are chosen by what lies above them: functions of so many inputs.
-
-        A mapper makes them one wide LUT each where that can be, and shares what they have in
-        common where it cannot; `behind`: what they come from and go to decides which.
-        """
-        most = self.fabric.widest + 1
-        self.add(f"clip_{min(inputs, most)}_{behind}", bits * lanes)
-        if inputs >= most:
-            self.add(f"clip_range_{behind}", inputs * lanes)
+        cast = Cast(x, dropped, out, not is_signed or is_positive, half, behind_sum)
+        self.path("cast", max(cast.kept + cast.is_rounded, 1))
+        name = "cast_half" if half else "cast_loose" if is_loose else "cast"
+        self.add(name, cast.luts(beside, into_skid=into_skid) * lanes)
+        self.add("carry", cast.carry_luts() * lanes)
+        if dropped > 0 and out.rounding == "nearest_even" and half:
+            self.add("cast_tie", -(-dropped // 3) * lanes)
+        if into_skid:
+            equal = (out.width - cast.bits) * lanes
+            self.add("skid", -equal)
+            self.registers(-2 * equal)
 
     def ram(self, depth: int, width: int, *, name: str = "ram", is_late: bool = False) -> None:
         """A memory that is written and read; `is_late`: its address is a register, not its word."""
@@ -188,8 +186,9 @@ class Inventory:
             return 1.0
         self.path("table", max(bits_for(depth) - self.fabric.lut_inputs, 0))
         columns = bit_columns(words, width)
-        leaves, muxes = table_luts(columns, self.fabric.lut_inputs)
+        leaves, wide, muxes = table_luts(columns, self.fabric.lut_inputs, self.fabric.widest)
         self.add("rom_leaves", leaves * copies)
+        self.add("rom_wide", wide * copies)
         self.add("rom_muxes", muxes * copies)
         self.registers(len(columns) * copies)
         return len(columns) / width
@@ -230,19 +229,27 @@ def bit_columns(words: Sequence[int], width: int) -> Bits:
     return np.unique(columns[is_varied], axis=0)
 
 
-def table_luts(columns: Bits, inputs: int) -> tuple[int, int]:
-    """LUTs of `inputs` inputs that tables of one bit take: leaves, and multiplexers above them.
+def table_luts(columns: Bits, inputs: int, widest: int) -> tuple[int, int, int]:
+    """What tables of one bit take: LUTs of `inputs` inputs, and multiplexers above them.
 
-    >>> table_luts(bit_columns([0, 1, 1, 0], 1), 4)
-    (1, 0)
+    Those of up to `widest` inputs, which are no LUTs, and the others. What is equal is there once.
+
+    >>> table_luts(bit_columns([0, 1, 1, 0], 1), 4, 7)
+    (1, 0, 0)
     """
     if not columns.size:
-        return 0, 0
-    leaf = 1 << inputs
-    chunks = -(-columns.shape[1] // leaf)
-    padded = np.zeros((len(columns), chunks * leaf), np.uint8)
+        return 0, 0, 0
+    places = max(bits_for(columns.shape[1]), inputs)
+    padded = np.zeros((len(columns), 1 << places), np.uint8)
     padded[:, : columns.shape[1]] = columns
-    leaves = padded.reshape(-1, leaf)
-    is_varied = leaves.min(axis=1) != leaves.max(axis=1)
-    distinct = len(np.unique(leaves[is_varied], axis=0))
-    return distinct, len(columns) * (chunks - 1)
+    functions, names = np.unique(padded.reshape(-1, 1 << inputs), axis=0, return_inverse=True)
+    leaves = int((functions.min(axis=1) != functions.max(axis=1)).sum())
+    level, wide, muxes = names.reshape(len(columns), -1), 0, 0
+    for place in range(inputs + 1, places + 1):
+        pairs = level.reshape(-1, 2)
+        is_choice = pairs[:, 0] != pairs[:, 1]
+        choices = len(np.unique(pairs[is_choice], axis=0))
+        wide, muxes = (wide + choices, muxes) if place <= widest else (wide, muxes + choices)
+        named = np.unique(pairs, axis=0, return_inverse=True)[1] + level.max() + 1
+        level = np.where(is_choice, named.reshape(-1), pairs[:, 0]).reshape(len(columns), -1)
+    return leaves, wide, muxes

@@ -27,6 +27,9 @@ from chop.hw.rtl.stream_cast import Cast
 from chop.hw.rtl.whole_window import WholeWindow
 from chop.hw.shift_add import signed_digits
 
+BESIDE_PRODUCT = 20
+"""A multiplier is as slow as a carry chain of so many bits."""
+
 
 def count_nothing(inventory: Inventory, component: Component) -> None:
     """Wires."""
@@ -70,31 +73,60 @@ def count_binary(inventory: Inventory, component: Binary, is_registered: bool = 
     left, right, lanes = component.left.format, component.right.format, component.left.lanes
     exact = component.span(left, right)
     a, b = left.signed_width, right.signed_width
+    wide, beside = exact.width, exact.width
+    is_positive = not left.is_signed and not right.is_signed
     if isinstance(component, Mul):
-        wide = a + b
+        wide, beside = a + b - is_positive, BESIDE_PRODUCT
         inventory.multiplier(a, b, lanes)
-        inventory.registers(wide * lanes, by_multiplier=True)
+        inventory.registers((a + b) * lanes, by_multiplier=True)
     else:
-        wide = exact.width
+        is_positive &= component.kind == "fixed_add"
         inventory.path("sum", wide)
-        inventory.add("sum", (wide - abs(left.frac_width - right.frac_width)) * lanes)
+        _count_sum(inventory, component, wide)
         inventory.registers(wide * lanes)
-        assert isinstance(component, Add), component.kind
-        if component.alpha != 1 and component.alpha:
-            adders = len(signed_digits(component.alpha)) - 1
-            inventory.add("sum", adders * (b + component.alpha.bit_length()) * lanes)
-    inventory.cast(wide, exact.frac_width, True, component.format, lanes)
+    inventory.cast(
+        wide,
+        exact.frac_width,
+        True,
+        component.format,
+        lanes,
+        beside=beside,
+        is_positive=is_positive,
+    )
     inventory.registers(1)
     inventory.skid(component.outputs[0].beat_width)
 
 
+def _count_sum(inventory: Inventory, component: Binary, wide: int) -> None:
+    """An addition; bits that one operand alone has below the other's are no part of it.
+
+    What is taken away counts with all its bits.
+    """
+    left, right, lanes = component.left.format, component.right.format, component.left.lanes
+    finer = left.frac_width - right.frac_width
+    inventory.carry(wide - (max(finer, 0) if component.kind == "fixed_sub" else abs(finer)), lanes)
+    assert isinstance(component, Add), component.kind
+    if component.alpha != 1 and component.alpha:
+        adders = len(signed_digits(component.alpha)) - 1
+        inventory.carry(right.signed_width + component.alpha.bit_length(), adders * lanes)
+
+
 def count_with_constant(inventory: Inventory, component: WithConstant) -> None:
     """The same with a table; one word is a constant."""
-    count_binary(inventory, component.binary, component.has_operand_register)
+    memory, binary = component.memories()[0], component.binary
+    codes = {int(code) for code in component.constant.reshape(-1)}
+    if codes == {0} and not isinstance(binary, Mul):  # nothing is added
+        left = binary.left.format
+        inventory.cast(
+            left.width, left.frac_width, left.is_signed, binary.format, binary.left.lanes
+        )
+        inventory.registers(left.width * binary.left.lanes + 1)
+        inventory.skid(component.outputs[0].beat_width)
+    else:
+        count_binary(inventory, binary, component.has_operand_register)
     count_sources(inventory, component.memories())
-    memory = component.memories()[0]
     if len(memory.words) == 1:
-        inventory.add("constant_operand", component.binary.left.beat_width)
+        inventory.add("constant_operand", binary.left.beat_width)
 
 
 def count_batch_norm(inventory: Inventory, component: BatchNorm) -> None:
@@ -106,8 +138,9 @@ def count_batch_norm(inventory: Inventory, component: BatchNorm) -> None:
     wide = max(product + frac - number.frac_width - w.frac_width, b.width + frac - b.frac_width) + 1
     inventory.multiplier(number.signed_width, w.width, lanes)
     inventory.registers((product + b.width) * lanes, by_multiplier=True)
-    inventory.add("sum", wide * lanes)
-    inventory.cast(wide, frac, True, component.format, lanes)
+    shifts = (frac - number.frac_width - w.frac_width, frac - b.frac_width)
+    inventory.carry(wide - max(shifts), lanes)
+    inventory.cast(wide, frac, True, component.format, lanes, behind_sum=True, is_loose=True)
     inventory.registers(1)
     inventory.skid(component.outputs[0].beat_width)
     count_sources(inventory, component.memories())
@@ -118,14 +151,18 @@ def count_leaky(inventory: Inventory, component: LeakyRelu) -> None:
     number, lanes = component.source.format, component.source.lanes
     x = number.signed_width
     slope = component.slope.bit_length() + 1
-    wide = x + max(slope, component.slope_frac + 1)
+    wide = x + max(slope - 1, component.slope_frac)
     digits = len(signed_digits(component.slope))
     if digits > 1 and number.is_signed:
         inventory.multiplier(x, slope, lanes)
-    inventory.add("choice", wide * lanes * number.is_signed)
-    inventory.registers(wide * lanes + 1)
+        inventory.add("choice", x * lanes)
+    inventory.add("choice_shift", x * lanes * (digits == 1) * number.is_signed)
+    inventory.registers((wide + 1) * lanes + 1)
     frac = number.frac_width + component.slope_frac
-    inventory.cast(wide, frac, True, component.format, lanes)
+    if number.is_signed:
+        inventory.cast(wide, frac, True, component.format, lanes, beside=BESIDE_PRODUCT)
+    else:  # nothing is below zero: the number itself
+        inventory.cast(number.width, number.frac_width, False, component.format, lanes)
     inventory.skid(component.outputs[0].beat_width)
 
 
@@ -149,7 +186,7 @@ def count_divide(
     inventory.registers(product * lanes, by_multiplier=True)
     if chosen:
         inventory.add("divide_table", divisor * (raised + divisor.bit_length() + 2))
-    inventory.cast(scaled + 3, out.frac_width + 2, True, out, lanes)
+    inventory.cast(scaled + 3, out.frac_width + 2, True, out, lanes, is_loose=True)
 
 
 def _divide_blocks(raised: int, divisor: int, chosen: bool) -> int:
@@ -197,9 +234,9 @@ def count_piecewise(inventory: Inventory, component: Piecewise) -> None:
     wide = max(slope + low + 1, base) + 1
     inventory.rom(memory.words, memory.width, lanes)
     inventory.multiplier(slope, low + 1, lanes)
-    inventory.add("sum", wide * lanes)
+    inventory.carry(wide, lanes)
     inventory.registers((low + wide) * lanes + 2, by_multiplier=True)
-    inventory.cast(wide, component.lines.frac_width, True, component.format, lanes)
+    inventory.cast(wide, component.lines.frac_width, True, component.format, lanes, beside=wide)
     inventory.skid(component.outputs[0].beat_width)
 
 
@@ -260,7 +297,7 @@ def count_norm(inventory: Inventory, component: Norm) -> None:
     if component.affine.bias is not None:
         inventory.add("norm_bias", weighed * lanes)
         weighed, frac = weighed + 1, max(frac, bias.frac_width)
-    inventory.cast(weighed, frac, True, component.format, lanes)
+    inventory.cast(weighed, frac, True, component.format, lanes, is_loose=True)
     inventory.registers(15 * lanes * number.width + 12 * sums + 3 * u + 10 * (place - 1) + 300)
     inventory.registers(lanes * (5 * (x + growth) + 100 + 3 * weighed), by_multiplier=True)
     count_row(inventory, component.beats, lanes * number.width, sums + 18 + place - 1)
@@ -297,7 +334,7 @@ def count_softmax(inventory: Inventory, component: Softmax) -> None:
     for _ in range(2):
         inventory.counter(component.beats)
     count_sources(inventory, component.memories())
-    inventory.cast(34, 33, False, component.format, lanes)
+    inventory.cast(34, 33, False, component.format, lanes, is_loose=True)
     inventory.skid(component.output.beat_width)
 
 
@@ -369,7 +406,7 @@ def count_to_mxint(inventory: Inventory, component: ToMxint) -> None:
     inventory.registers(shifted * lanes)
     dropped = max(component.places.highest + 2 - number.mantissa, 0)
     result = type(stream.format)(number.mantissa, 0, narrow=True, rounding=number.rounding)
-    inventory.cast(shifted, dropped, True, result, lanes)
+    inventory.cast(shifted, dropped, True, result, lanes, is_loose=True)
     inventory.skid(component.output.beat_width)
 
 
@@ -379,7 +416,7 @@ def count_from_mxint(inventory: Inventory, component: FromMxint) -> None:
     shifted = number.mantissa + number.top
     inventory.add("shift", shifted * lanes * max(number.top, 1).bit_length())
     inventory.registers(shifted * lanes + 1)
-    inventory.cast(shifted, number.frac_width, True, component.format, lanes)
+    inventory.cast(shifted, number.frac_width, True, component.format, lanes, is_loose=True)
     inventory.skid(component.output.beat_width)
 
 

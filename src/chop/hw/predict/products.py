@@ -105,7 +105,7 @@ def count_array(
     if bias is not None:
         inventory.add("bias", out_lanes * bias.width)
     has_half = out.rounding == "nearest_even" and frac > out.frac_width
-    inventory.cast(acc_width, frac, True, out, out_lanes, half=has_half)
+    inventory.cast(acc_width, frac, True, out, out_lanes, half=has_half, beside=acc_width)
     inventory.skid(out_lanes * out.width)
 
 
@@ -285,7 +285,15 @@ def count_shift_add(inventory: Inventory, layer: ShiftAdd) -> None:
             inventory.add("network_out", layer.acc_width - result.shift)
     inventory.registers(layer.cost().register_bits + layer.timing.stages + 3)
     outputs = layer.output.lanes
-    inventory.cast(layer.acc_width, layer.frac, True, layer.format, outputs, half=layer.half > 0)
+    inventory.cast(
+        layer.acc_width,
+        layer.frac,
+        True,
+        layer.format,
+        outputs,
+        half=layer.half > 0,
+        beside=layer.acc_width,
+    )
     inventory.skid(layer.output.beat_width)
     inventory.registers(-2 * layer.output.beat_width)
 

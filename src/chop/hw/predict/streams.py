@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from chop.hw.predict.inventory import Inventory, bits_for
@@ -15,6 +18,19 @@ from chop.hw.rtl.stream_fork import Fork
 from chop.hw.rtl.stream_reorder import Reorder
 from chop.hw.rtl.stream_route import LoopEntry, LoopExit, Replay
 from chop.hw.rtl.stream_slice import Slice
+
+Line = tuple[tuple[int, int], tuple[int, int]]
+GEARS = Path(__file__).parent / "gears.json"
+"""LUTs of gearboxes at two widths, measured by bench/area_casts.py."""
+
+
+@functools.cache
+def gears() -> dict[tuple[int, int], Line]:
+    """By the units that come and go: bits of a unit, and LUTs, of a narrow and a wide one."""
+    found: dict[tuple[int, int], Line] = {}
+    for into, out, (narrow, wide) in json.loads(GEARS.read_text()):
+        found[into, out] = ((narrow[0], narrow[1]), (wide[0], wide[1]))
+    return found
 
 
 def count_skid(inventory: Inventory, component: Skid) -> None:
@@ -53,6 +69,11 @@ def count_gearbox(inventory: Inventory, component: Gearbox) -> None:
     width = unit * component.stream.format.lane_width
     inventory.registers(places * width + bits_for(places + 1))
     inventory.path("gear", places)
+    known = gears().get((into, out))
+    if known:
+        (low, few), (high, many) = known
+        inventory.add("counted", few + (many - few) / (high - low) * (width - low))
+        return
     control = bits_for(places + 1) + 1
     inventory.add("gear_count", control)
     for place in range(places):
