@@ -103,8 +103,9 @@ NORM = [
     Mutant(
         "the upper part of z has no sign",
         "fixed_norm",
-        "high - ((W_WIDTH + HIGH_WIDTH)'(w_q) <<< (HIGH_WIDTH - 1))",
-        "high",
+        "z_q[Z_WIDTH-1]",
+        "1'b0",
+        "top = z_q[Z_WIDTH-1]",
     ),
     Mutant(
         "the weight has no sign",
@@ -131,7 +132,7 @@ NORM = [
     Mutant(
         "the sum is of a row before",
         "fixed_norm",
-        "sums_q[14*SUM_WIDTH+:SUM_WIDTH]",
+        "sums_q[15*SUM_WIDTH+:SUM_WIDTH]",
         "SUM_WIDTH'(sum_q)",
     ),
 ]

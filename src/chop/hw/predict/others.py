@@ -350,6 +350,7 @@ def count_max_pool(inventory: Inventory, component: MaxPool) -> None:
 def count_kept(inventory: Inventory, beats: int, width: int, area: int) -> None:
     """What a pool keeps of each channel while a window passes."""
     inventory.ram(beats, width, name="kept", is_late=True)
+    inventory.registers(width)
     inventory.counter(beats)
     inventory.counter(area, extra=1)
 

@@ -48,7 +48,7 @@ from chop.nn.quantizers.arithmetic.norm import (
 from chop.nn.quantizers.arithmetic.tables import root_table
 
 WIDEST, MOST_BITS = 16, 62
-ROOT_LATENCY, OUT_LATENCY = 18, 9
+ROOT_LATENCY, OUT_LATENCY = 19, 9
 """Registers from an element to the inverse root, and behind the row's buffer."""
 R_WIDTH = 18
 ONE = Fixed(2, 0)

@@ -3,7 +3,7 @@
 // With N elements, S their sum (0 where not centred) and G = GUARD:
 //   U = (N * sum(x * x) - S * S) * 2**G + EPS, r * 2**(-18 - k) = 1 / sqrt(U) by table and Newton,
 //   z = (N * x - S) * r >> (k - G/2 + 2), data_out_0 = cast(z * 2**-16 * weight + bias).
-// Rows overlap: N / lanes cycles for each. Latency: a row and 29 cycles.
+// Rows overlap: N / lanes cycles for each. Latency: a row and 30 cycles.
 `default_nettype none
 
 module fixed_norm #(
@@ -83,7 +83,7 @@ module fixed_norm #(
   localparam int C_WIDTH = X_WIDTH + GROWTH + 1;
   localparam int PRODUCT_WIDTH = C_WIDTH + R_WIDTH + 1;
   localparam int Z_WIDTH = 17 + ($clog2(SIZE + 1) + 1) / 2;  // |z| is below sqrt(SIZE)
-  localparam int DELAY = 18;  // registers from an element to the inverse root
+  localparam int DELAY = 19;  // registers from an element to the inverse root
 
   // -- sums of the elements and of their squares --------------------------------------------------
 
@@ -159,8 +159,8 @@ module fixed_norm #(
   logic [U_WIDTH-1:0] u_q;
   logic [EVEN_WIDTH-1:0] coarse, middle, fine, coarse_q, middle_q;
   logic [SHIFT_WIDTH-1:0] coarse_up, middle_up, fine_up, coarse_up_q, middle_up_q, fine_up_q;
-  logic [17:0] mantissa_0_q, mantissa_1_q, mantissa_2_q, mantissa_3_q, mantissa_4_q;
-  logic [15:0] root_0_q, root_1_q, root_2_q, root_3_q, root_4_q, root_5_q;
+  logic [17:0] mantissa_0_q, mantissa_1_q, mantissa_2_q, mantissa_3_q, mantissa_4_q, mantissa_5_q;
+  logic [15:0] root_0_q, root_1_q, root_2_q, root_3_q, root_4_q, root_5_q, root_6_q;
   logic [17:0] root_squared_q, squared_q;
   logic [35:0] near_one_q;
   logic [19:0] correction_q;
@@ -168,8 +168,8 @@ module fixed_norm #(
   logic [18:0] r_high_q, r_top_q;
   logic [R_WIDTH-1:0] r_q;
   logic [SHIFT_WIDTH-1:0] half, shift;
-  logic [8*SHIFT_WIDTH-1:0] shift_q;
-  logic [15*SUM_WIDTH-1:0] sums_q;
+  logic [9*SHIFT_WIDTH-1:0] shift_q;
+  logic [16*SUM_WIDTH-1:0] sums_q;
   logic [15:0] roots[256];
 
   initial $readmemh(INIT_FILE, roots);
@@ -221,24 +221,26 @@ module fixed_norm #(
       root_0_q       <=
           roots[{mantissa_0_q[17], mantissa_0_q[17] ? mantissa_0_q[16:10] : mantissa_0_q[15:9]}];
       mantissa_2_q   <= mantissa_1_q;
-      root_1_q       <= root_0_q;  // block RAM gives its word late in a cycle
+      root_1_q       <= root_0_q;  // block RAM gives its word late in a cycle,
       mantissa_3_q   <= mantissa_2_q;
-      root_2_q       <= root_1_q;
-      root_squared_q <= 18'((32'(root_1_q) * 32'(root_1_q)) >> 14);
+      root_2_q       <= root_1_q;  // and the register of a multiplier may be far from it
       mantissa_4_q   <= mantissa_3_q;
       root_3_q       <= root_2_q;
-      squared_q      <= root_squared_q;  // on its way from one multiplier to another
+      root_squared_q <= 18'((32'(root_2_q) * 32'(root_2_q)) >> 14);
+      mantissa_5_q   <= mantissa_4_q;
       root_4_q       <= root_3_q;
-      near_one_q     <= 36'(mantissa_4_q) * 36'(squared_q);
+      squared_q      <= root_squared_q;  // on its way from one multiplier to another
       root_5_q       <= root_4_q;
+      near_one_q     <= 36'(mantissa_5_q) * 36'(squared_q);
+      root_6_q       <= root_5_q;
       correction_q   <= 20'((36'hC_0000_0000 - near_one_q) >> 16);
-      r_low_q        <= 33'(root_5_q) * 33'(correction_q[16:0]);
-      r_high_q       <= (correction_q[17] ? 19'(root_5_q) : '0)  // few bits: added, not multiplied
-          + (correction_q[18] ? 19'(root_5_q) << 1 : '0);
-      r_top_q        <= correction_q[19] ? 19'(root_5_q) << 2 : '0;
+      r_low_q        <= 33'(root_6_q) * 33'(correction_q[16:0]);
+      r_high_q       <= (correction_q[17] ? 19'(root_6_q) : '0)  // few bits: added, not multiplied
+          + (correction_q[18] ? 19'(root_6_q) << 1 : '0);
+      r_top_q        <= correction_q[19] ? 19'(root_6_q) << 2 : '0;
       r_q            <= R_WIDTH'(r_top_q + r_high_q + 19'(r_low_q >> 17));
-      shift_q        <= {shift_q[7*SHIFT_WIDTH-1:0], shift};
-      sums_q         <= {sums_q[14*SUM_WIDTH-1:0], sum_q};
+      shift_q        <= {shift_q[8*SHIFT_WIDTH-1:0], shift};
+      sums_q         <= {sums_q[15*SUM_WIDTH-1:0], sum_q};
     end
   end
 
@@ -251,14 +253,14 @@ module fixed_norm #(
   logic [SUM_WIDTH-1:0] held_sum;
   logic [R_WIDTH-1:0] held_r, c_r_q;
   logic [SHIFT_WIDTH-1:0] held_shift, c_shift_q, part_shift_q, product_shift_q;
-  logic row_valid, row_ready, held_valid, c_valid_q, part_valid_q, product_valid_q, shifted_valid_q, z_valid_q;
-  logic parts_valid_q, weighed_valid_q, exact_valid_q;
+  logic row_valid, row_ready, held_valid, c_valid_q, part_valid_q, product_valid_q;
+  logic shifted_valid_q, z_valid_q, parts_valid_q, weighed_valid_q, exact_valid_q;
   logic enable, skid_ready, constants_valid, is_waiting;
   logic [SUM_WIDTH-1:0] late_sum;
   logic [SHIFT_WIDTH-1:0] late_shift;
 
-  assign late_sum   = sums_q[14*SUM_WIDTH+:SUM_WIDTH];
-  assign late_shift = shift_q[7*SHIFT_WIDTH+:SHIFT_WIDTH];
+  assign late_sum   = sums_q[15*SUM_WIDTH+:SUM_WIDTH];
+  assign late_shift = shift_q[8*SHIFT_WIDTH+:SHIFT_WIDTH];
 
   skid_buffer #(
       .DATA_WIDTH(SCALAR_WIDTH + LANES * WIDTH)
@@ -316,8 +318,9 @@ module fixed_norm #(
     logic signed [Z_WIDTH-1:0] shifted_q, z_q;  // one more, as the multiplier may be far away
     logic signed [W_WIDTH-1:0] taken_q, w_q;
     // z in two parts that each fit a multiplier of 18 bits; the lower one has no sign.
-    logic signed [W_WIDTH+HIGH_WIDTH-1:0] high, high_q;
-    logic signed [EXACT_WIDTH-1:0] w, low_q, b, taken_bias_q, z_bias_q, parts_bias_q, bias_q, weighed_q;
+    logic signed [W_WIDTH+HIGH_WIDTH-1:0] high, high_q, top, top_high_q;
+    logic signed [EXACT_WIDTH-1:0] w, low_q, weighed_q;
+    logic signed [EXACT_WIDTH-1:0] b, taken_bias_q, z_bias_q, parts_bias_q, bias_q;
     logic sign;
     assign sign = DATA_IN_0_IS_SIGNED && held[lane*WIDTH+WIDTH-1];
     assign x = C_WIDTH'($signed({sign, held[lane*WIDTH+:WIDTH]}));
@@ -327,7 +330,7 @@ module fixed_norm #(
       for (int k = 0; k < HIGH_WIDTH - 1; k++) begin
         if (z_q[LOW_WIDTH+k]) high = high + ((W_WIDTH + HIGH_WIDTH)'(w_q) <<< k);
       end
-      if (z_q[Z_WIDTH-1]) high = high - ((W_WIDTH + HIGH_WIDTH)'(w_q) <<< (HIGH_WIDTH - 1));
+      top = z_q[Z_WIDTH-1] ? (W_WIDTH + HIGH_WIDTH)'(w_q) <<< (HIGH_WIDTH - 1) : '0;
     end
     if (HAS_BIAS) begin : g_bias
       logic b_sign;
@@ -339,17 +342,18 @@ module fixed_norm #(
     end
     always_ff @(posedge clk) begin
       if (enable) begin
-        c_q       <= x * $signed(C_WIDTH'(SIZE)) - C_WIDTH'($signed(held_sum));
-        part_q    <= PRODUCT_WIDTH'(c_q) * PRODUCT_WIDTH'($signed({1'b0, c_r_q[R_WIDTH-2:0]}));
-        top_q     <= c_r_q[R_WIDTH-1] ? PRODUCT_WIDTH'(c_q) : '0;
-        product_q <= part_q + (top_q <<< (R_WIDTH - 1));
-        shifted_q <= Z_WIDTH'((product_q >>> 2) >>> product_shift_q);
-        z_q       <= shifted_q;
-        taken_q   <= W_WIDTH'(weight[lane*WEIGHT_PRECISION_0+:WEIGHT_PRECISION_0]);
-        w_q       <= taken_q;
-        low_q     <= EXACT_WIDTH'($signed({1'b0, z_q[LOW_WIDTH-1:0]})) * w;
-        high_q    <= high;
-        weighed_q <= (EXACT_WIDTH'(high_q) <<< LOW_WIDTH) + low_q;
+        c_q          <= x * $signed(C_WIDTH'(SIZE)) - C_WIDTH'($signed(held_sum));
+        part_q       <= PRODUCT_WIDTH'(c_q) * PRODUCT_WIDTH'($signed({1'b0, c_r_q[R_WIDTH-2:0]}));
+        top_q        <= c_r_q[R_WIDTH-1] ? PRODUCT_WIDTH'(c_q) : '0;
+        product_q    <= part_q + (top_q <<< (R_WIDTH - 1));
+        shifted_q    <= Z_WIDTH'((product_q >>> 2) >>> product_shift_q);
+        z_q          <= shifted_q;
+        taken_q      <= W_WIDTH'(weight[lane*WEIGHT_PRECISION_0+:WEIGHT_PRECISION_0]);
+        w_q          <= taken_q;
+        low_q        <= EXACT_WIDTH'($signed({1'b0, z_q[LOW_WIDTH-1:0]})) * w;
+        high_q       <= high;
+        top_high_q   <= top;
+        weighed_q    <= ((EXACT_WIDTH'(high_q) - EXACT_WIDTH'(top_high_q)) <<< LOW_WIDTH) + low_q;
         taken_bias_q <= b;
         z_bias_q     <= taken_bias_q;
         parts_bias_q <= z_bias_q;

@@ -97,19 +97,22 @@ module fixed_pool #(
       .data_out_0_ready(window_ready)
   );
 
-  // One running number per channel; the last pixel of a window sends it on.
+  // One running number per channel; the last pixel of a window sends it on. That of the beat to come
+  // is read a beat ahead, so that a cycle holds the reduction alone, not the reading too.
+  (* ram_style = "distributed" *)  // block RAM would give it late in the cycle
+  (* no_rw_check *)  // what is read is of another beat
   logic [LANES*KEPT_WIDTH-1:0] kept_q[BEATS];
-  logic [LANES*KEPT_WIDTH-1:0] kept, reduced;
+  logic [LANES*KEPT_WIDTH-1:0] ahead_q, reduced;
   logic [LANES*DATA_OUT_0_PRECISION_0-1:0] result;
-  logic [BEAT_WIDTH-1:0] beat_q;
+  logic [BEAT_WIDTH-1:0] beat_q, beat_next;
   logic [AREA_WIDTH-1:0] pixel_q;
   logic result_valid;
   logic take, is_first, is_last;
 
-  assign take     = window_valid && window_ready;
-  assign is_first = pixel_q == '0;
-  assign is_last  = pixel_q == AREA_WIDTH'(AREA - 1);
-  assign kept     = kept_q[beat_q];
+  assign take      = window_valid && window_ready;
+  assign is_first  = pixel_q == '0;
+  assign is_last   = pixel_q == AREA_WIDTH'(AREA - 1);
+  assign beat_next = beat_q == BEAT_WIDTH'(BEATS - 1) ? '0 : beat_q + 1'b1;
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
     logic [IN_WIDTH-1:0] code;
@@ -117,7 +120,7 @@ module fixed_pool #(
     if (IS_MAXIMUM) begin : g_maximum
       logic [IN_WIDTH-1:0] old;
       logic is_larger;
-      assign old = kept[lane*IN_WIDTH+:IN_WIDTH];
+      assign old = ahead_q[lane*IN_WIDTH+:IN_WIDTH];
       if (DATA_IN_0_IS_SIGNED) begin : g_signed
         assign is_larger = $signed(code) > $signed(old);
       end else begin : g_unsigned
@@ -127,7 +130,7 @@ module fixed_pool #(
     end else begin : g_sum
       logic signed [KEPT_WIDTH-1:0] x, old;
       assign x = KEPT_WIDTH'($signed({DATA_IN_0_IS_SIGNED && code[IN_WIDTH-1], code}));
-      assign old = kept[lane*KEPT_WIDTH+:KEPT_WIDTH];
+      assign old = ahead_q[lane*KEPT_WIDTH+:KEPT_WIDTH];
       assign reduced[lane*KEPT_WIDTH+:KEPT_WIDTH] = is_first ? x : x + old;
     end
   end
@@ -135,7 +138,8 @@ module fixed_pool #(
   always_ff @(posedge clk) begin
     if (take) begin
       kept_q[beat_q] <= reduced;
-      beat_q         <= beat_q == BEAT_WIDTH'(BEATS - 1) ? '0 : beat_q + 1'b1;
+      ahead_q        <= BEATS > 1 ? kept_q[beat_next] : reduced;
+      beat_q         <= beat_next;
       if (beat_q == BEAT_WIDTH'(BEATS - 1)) pixel_q <= is_last ? '0 : pixel_q + 1'b1;
     end
     if (rst) begin
