@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from chop import MaseGraph
-from chop.cli.commands import COMMANDS
+from chop.cli.commands import COMMANDS, hw
 from chop.cli.commands.run_results import other_runs
 from chop.cli.failures import UsageError
 from chop.cli.main import read_request
 from chop.cli.training import StepReport
+from chop.errors import HardwareError
 from chop.search.apply import choose_trial
 
 DIGITS = "--dataset digits --train-rows 128 --test-rows 64"
@@ -476,9 +477,10 @@ def test_names_of_inputs_are_refused_for_a_model_whose_inputs_have_none(mase, tm
     assert "MLP is not a Hugging Face model" in ran.err and "nope" in ran.err
 
 
-def test_a_search_for_hardware_emits_any_trial_of_its_front(mase, trained, tmp_path):
+def test_a_search_for_hardware_emits_any_trial_of_its_front(mase, trained, tmp_path, monkeypatch):
     rows = "--dataset digits --train-rows 128 --test-rows 64 --space hardware --trials 4"
     few = '--set space.hardware.widths=[4,8] --set space.hardware.multipliers=["array"]'
+    few += ' --set space.hardware.part="ecp5-25k"'
     found = mase(f"search {trained} {rows} {few} --out s --json").document
     assert list(found["objectives"]) == [
         "accuracy",
@@ -492,3 +494,10 @@ def test_a_search_for_hardware_emits_any_trial_of_its_front(mase, trained, tmp_p
     assert (tmp_path / "e/hardware/rtl/top.sv").is_file()
     assert "leave these options out" in mase(f"emit s --trial {number} --max-parallelism 2").err
     assert "has no study" in mase(f"emit {trained} --trial 1").err
+
+    def tell_part(*_given, device, **_options):
+        raise HardwareError(f"for {device}")
+
+    monkeypatch.setattr(hw, "build_hardware", tell_part)
+    assert "for ecp5-25k" in mase(f"hw s --trial {number} --out w").err
+    assert "for ecp5-45k" in mase(f"hw s --trial {number} --device ecp5-45k --out w").err

@@ -44,13 +44,14 @@ class EmitConfig(ModelOptions, DataOptions, OutputOptions):
 class Emitted:
     """What becomes hardware: a graph, data to test it on, and how it is folded.
 
-    `facts` are for the record.
+    `facts` are for the record. `part`: what a trial was scored for; None where there is no trial.
     """
 
     graph: MaseGraph
     data: Data | None
     args: dict[str, Any]
     facts: dict[str, Any]
+    part: str | None = None
 
 
 def load_emitted(config: EmitConfig, session: Session) -> Emitted:
@@ -65,7 +66,7 @@ def load_emitted(config: EmitConfig, session: Session) -> Emitted:
     found = load_trial(config.model, config.trial)
     session.console.say(found.in_words())
     facts = {**describe(found.graph, found.loaded.source), "trial": dict(found.trial)}
-    return Emitted(found.graph, found.data, found.args, facts)
+    return Emitted(found.graph, found.data, found.args, facts, found.part)
 
 
 def run(config: EmitConfig, session: Session) -> dict[str, Any]:

@@ -16,15 +16,19 @@ from chop.hw.predict import predict
 from chop.hw.report import tensors_per_second
 from chop.hw.route.flow import RouteOptions, records
 
+DEVICE = "ecp5-85k"
+"""Where neither the user nor a trial names one."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HwConfig(EmitConfig):
     """Hardware on a part.
 
-    `device`: the part, such as ecp5-85k; `mase list parts` has all.
+    `device`: the part, such as ecp5-85k; `mase list parts` has all. By default that of the trial's
+    study, else ecp5-85k.
     """
 
-    device: str = field(default="ecp5-85k", metadata=names("parts", closed=True))
+    device: str | None = field(default=None, metadata=names("parts", closed=True))
     routing: RouteOptions = field(default_factory=RouteOptions, metadata={"prefix": ""})
     out: Path = Path("out/hw")
 
@@ -40,7 +44,7 @@ def run(config: HwConfig, session: Session) -> dict[str, Any]:
             inputs=test_inputs(given.graph, given.data),
             parallelism=given.args,
             family=None,
-            device=config.device,
+            device=config.device or given.part or DEVICE,
             routing=config.routing,
             progress=lambda text: progress.to(next(steps), text),
         )
