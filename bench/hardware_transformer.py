@@ -37,18 +37,29 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from loading import load
 from record import save_section
 from torch import Tensor, nn
-from transformer_formats import fixed_rules, mxint_rules
+from transformer_digits import (
+    VIT_WIDTHS,
+    accuracy,
+    in_mxint,
+    quantized_graph,
+    train,
+    trained_vit,
+)
 from transformer_models import Bert, DigitsVit
-from transformers import AutoModelForSequenceClassification
+from transformer_reviews import (
+    BERT_WIDTHS,
+    captured_bert,
+    review_accuracy,
+    reviews,
+    some_reviews,
+    tiny_bert,
+)
 
 from chop import MaseGraph
-from chop.dataset import load_token_arrays
 from chop.hw.cycles import NO_STALLS, Stalls, interval, simulate_control
 from chop.hw.emit import emit
 from chop.hw.explore import for_budget, for_target
@@ -58,90 +69,6 @@ from chop.hw.stream import divisors
 from chop.hw.synth import synthesize
 from chop.hw.verify import verify
 from chop.ir.ops import node_module
-from chop.passes.graph.analysis import (
-    add_common_metadata_analysis_pass,
-    init_metadata_analysis_pass,
-)
-from chop.passes.graph.transforms import (
-    decompose_attention_transform_pass,
-    fix_sizes_transform_pass,
-    quantize_transform_pass,
-    remove_dropout_transform_pass,
-)
-
-# -- digits ----------------------------------------------------------------------------------------
-
-
-def train(model: nn.Module, data: Any, epochs: int, rate: float) -> None:
-    """Train in place; the rate rises and falls once."""
-    optimiser = torch.optim.AdamW(model.parameters(), rate, weight_decay=0.02)
-    steps = epochs * -(-len(data.train_images) // 64)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps)
-    model.train()
-    for _ in range(epochs):
-        for batch in torch.randperm(len(data.train_images)).split(64):
-            optimiser.zero_grad()
-            F.cross_entropy(model(data.train_images[batch]), data.train_labels[batch]).backward()
-            optimiser.step()
-            schedule.step()
-    model.eval()
-
-
-@torch.no_grad()
-def accuracy(model: Any, images: Tensor, labels: Tensor) -> float:
-    """The part of the images that the model names rightly."""
-    return float((model(images).argmax(1) == labels).double().mean())
-
-
-VIT_WIDTHS: dict[str, dict[str, int]] = {
-    op: {} for op in ("conv2d", "linear", "layer_norm", "softmax", "gelu", "matmul", "add")
-}
-
-
-def quantized_graph(
-    model: nn.Module, inputs: tuple[Tensor, ...], widths: Any, repeated: str = ""
-) -> MaseGraph:
-    """The graph of `model` in fixed point whose places come from `inputs`."""
-    graph = MaseGraph(model.eval(), dummy_in=inputs if len(inputs) > 1 else inputs[0])
-    init_metadata_analysis_pass(graph)
-    add_common_metadata_analysis_pass(graph)
-    graph, _ = quantize_transform_pass(graph, fixed_rules(graph, inputs, widths, repeated))
-    return graph
-
-
-def in_mxint(model: nn.Module, inputs: Tensor, widths: Any) -> MaseGraph:
-    """The graph of `model` with products in MXINT and the rest in fixed point."""
-    graph = MaseGraph(model.eval(), dummy_in=inputs)
-    init_metadata_analysis_pass(graph)
-    add_common_metadata_analysis_pass(graph)
-    rules = mxint_rules(graph, fixed_rules(graph, (inputs,), widths))
-    graph, _ = quantize_transform_pass(graph, rules)
-    return graph
-
-
-def trained_vit(folder: Path, repeated: str = "") -> tuple[MaseGraph, Any, dict[str, Any]]:
-    """The quantised graph, the digits, and what training reached; kept in `folder`."""
-    torch.manual_seed(0)
-    data = load("examples/digits_hardware.py").load()
-    model, file = DigitsVit(), folder / ("vit_alike.pt" if repeated else "vit.pt")
-    kept = torch.load(file) if file.exists() else None
-    if kept is None:
-        train(model, data, epochs=30, rate=4e-3)
-    else:
-        model.load_state_dict(kept["float"])
-    state = copy.deepcopy(model.state_dict())
-    told = {"float": accuracy(model, data.test_images, data.test_labels)}
-    graph = quantized_graph(model, (data.train_images[:128],), VIT_WIDTHS, repeated)
-    told["rounded"] = accuracy(graph.model, data.test_images, data.test_labels)
-    if kept is None:
-        train(graph.model, data, epochs=4, rate=5e-4)
-        folder.mkdir(parents=True, exist_ok=True)
-        torch.save({"float": state, "integers": graph.model.state_dict()}, file)
-    else:
-        graph.model.load_state_dict(kept["integers"])
-    told["trained_in_integers"] = accuracy(graph.model, data.test_images, data.test_labels)
-    return graph, data, told
-
 
 # -- designs ---------------------------------------------------------------------------------------
 
@@ -318,44 +245,6 @@ def measure_mxint_vit(args: argparse.Namespace, scratch: Path) -> dict[str, Any]
 
 # -- reviews ---------------------------------------------------------------------------------------
 
-BERT_WIDTHS: dict[str, dict[str, int]] = {
-    **{op: {} for op in ("linear", "layer_norm", "softmax", "gelu", "tanh", "matmul", "add")},
-    "embedding": {},
-}
-
-
-def reviews(data: Path, part: str, chosen: str, count: int, length: int) -> tuple[Tensor, ...]:
-    """Ids, what is padding, and classes of `count` reviews: the shortest, or evenly from all."""
-    arrays = load_token_arrays(data / "tokens", length)[part]
-    order = np.argsort(arrays.lengths, kind="stable")[:count]
-    if chosen == "even":
-        order = np.linspace(0, len(arrays) - 1, count).astype(int)
-    ids = torch.zeros(count, length, dtype=torch.long)
-    for row, place in enumerate(order):
-        tokens = arrays.tokens(int(place)).astype(np.int64)
-        ids[row, : len(tokens)] = torch.from_numpy(tokens)
-    lengths = torch.from_numpy(arrays.lengths[order].astype(np.int64))
-    labels = torch.from_numpy(np.asarray(arrays.labels)[order].astype(np.int64))
-    return ids, torch.arange(length) >= lengths[:, None], labels
-
-
-def tiny_bert(args: argparse.Namespace, repeated: str = "") -> tuple[Bert, MaseGraph]:
-    """The classifier, and its graph in fixed point whose places come from training reviews."""
-    torch.manual_seed(0)  # of a head that is not in the folder
-    found = AutoModelForSequenceClassification.from_pretrained(args.model).eval()
-    model = Bert(found, args.length).eval()
-    calibration = reviews(args.data, "train", "even", 64, args.length)[:2]
-    return model, quantized_graph(copy.deepcopy(model), calibration, BERT_WIDTHS, repeated)
-
-
-def review_accuracy(model: Any, rows: tuple[Tensor, ...]) -> float:
-    """The part of the reviews whose class the model finds."""
-    right = 0
-    with torch.no_grad():
-        for ids, padding, labels in zip(*(each.split(125) for each in rows), strict=True):
-            right += int((model(ids, padding).argmax(1) == labels).sum())
-    return right / len(rows[0])
-
 
 def measure_accuracy(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """Of float and fixed point, on reviews evenly from the test set."""
@@ -363,13 +252,6 @@ def measure_accuracy(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     rows = reviews(args.data, "test", "even", args.reviews, args.length)
     found = {"float": review_accuracy(model, rows), "integers": review_accuracy(graph.model, rows)}
     return {"length": args.length, "reviews": args.reviews, **found}
-
-
-def some_reviews(args: argparse.Namespace) -> tuple[Tensor, Tensor]:
-    """Half of them the shortest of the test set, with padding, half evenly from all."""
-    half = args.simulated // 2
-    parts = [reviews(args.data, "test", kind, half, args.length) for kind in ("short", "even")]
-    return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
 
 def measure_layer(
@@ -393,25 +275,6 @@ def measure_bert(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """From the ids of reviews to their classes."""
     _, graph = tiny_bert(args)
     return _measured(graph, some_reviews(args), scratch)
-
-
-def captured_bert(args: argparse.Namespace) -> MaseGraph:
-    """transformers' own model as captured, prepared for hardware, in fixed point."""
-    torch.manual_seed(0)  # of a head that is not in the folder
-    model = AutoModelForSequenceClassification.from_pretrained(args.model).eval()
-    ids, padding, _ = reviews(args.data, "train", "even", 64, args.length)
-    graph = MaseGraph(model, dummy_in={"input_ids": ids, "attention_mask": (~padding).long()})
-    init_metadata_analysis_pass(graph)
-    add_common_metadata_analysis_pass(graph)
-    for prepare in (
-        remove_dropout_transform_pass,
-        fix_sizes_transform_pass,
-        decompose_attention_transform_pass,
-    ):
-        graph, _ = prepare(graph)
-    rules = fixed_rules(graph, (ids, (~padding).long()), BERT_WIDTHS)
-    graph, _ = quantize_transform_pass(graph, rules)
-    return graph
 
 
 def measure_bert_captured(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:

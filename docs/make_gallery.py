@@ -79,6 +79,8 @@ def publish(place: Path, target: Path) -> None:
     machine = records.get("provenance", {}).get("machine", {})
     for name in PRIVATE:
         machine.pop(name, None)
+    for stage in records.get("hardware", {}).get("stages", ()):
+        stage.pop("link", None)  # the gallery has no RTL
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(report_page(records), encoding="utf-8")
 

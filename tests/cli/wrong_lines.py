@@ -298,6 +298,13 @@ emit mlp
 emit mlp --max-parallelism 0
 emit mlp --max-parallelism -1
 emit {trained} --target-interval 0
+emit {trained} --fit ecp5-58k
+emit {trained} --fit ice40-hx8k
+emit {trained} --fit ecp5-85k --goal speed
+emit {trained} --fit ecp5-85k --least-fps -1
+emit {trained} --goal lut
+hw {trained} --device ecp5-58k
+hw {trained} --goal energy
 emit {trained} --dataset nowhere
 emit text.txt
 simulate mlp

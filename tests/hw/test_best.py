@@ -1,5 +1,7 @@
 """The best design for a part, against all designs there are."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hardware_models import fixed_graph
@@ -12,6 +14,10 @@ from chop.hw.lower import lower
 from chop.hw.predict import predict
 from chop.hw.route.parts import get_part
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
+from chop.passes.graph.analysis.add_hardware_metadata import (
+    AddHardwareMetadataArgs,
+    fitted_args,
+)
 
 WISHES = (
     Wish("fps"),
@@ -94,6 +100,7 @@ def test_word_lengths_that_are_not_accurate_enough_are_left_out():
         ({"goal": "fp"}, r"unknown goal 'fp'. Did you mean 'fps'"),
         ({"multipliers": ("arry",)}, r"multipliers must be some of array, packed, shift_add"),
         ({"room": 0.0}, r"room must lie above 0"),
+        ({"least_fps": -3.0}, r"least_fps must be a number from 0 upwards, got -3"),
     ],
 )
 def test_wishes_that_nobody_knows_are_refused(settings, told):
@@ -111,3 +118,52 @@ def test_the_pass_takes_a_part():
     assert info["predicted"].startswith("predicted: ")
     with pytest.raises(ConfigError, match="exclude each other; set one"):
         add_hardware_metadata_analysis_pass(graph, {**settings, "target_interval": 4})
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"fit": "ecp5-58k"}, r"fit: unknown part 'ecp5-58k'. Did you mean 'ecp5-85k'"),
+        ({"fit": "ice40-hx8k"}, r"fit: nothing is predicted of 'ice40-hx8k'.* Allowed: ecp5-12k, "),
+        (
+            {"goal": "lut"},
+            r"goal 'lut' and least_fps 0 are for a part. Give it: fit is one of ecp5",
+        ),
+        ({"least_fps": 9.0}, r"goal 'fps' and least_fps 9 are for a part"),
+    ],
+)
+def test_a_goal_needs_a_part_that_something_is_predicted_of(settings, told):
+    with pytest.raises(ConfigError, match=told):
+        AddHardwareMetadataArgs(**settings)
+
+
+def test_what_was_chosen_for_a_part_can_be_said_by_hand():
+    graph = fixed_graph(two_layers(), torch.randn(1, 4))
+    args = AddHardwareMetadataArgs(fit="ecp5-25k", goal="lut", least_fps=1e6)
+    heard = []
+    by_hand = fitted_args(graph, args, "ecp5-25k", lambda *told: heard.append(told))
+    _, chosen = add_hardware_metadata_analysis_pass(graph, args)
+    _, again = add_hardware_metadata_analysis_pass(graph, by_hand)
+    assert {k: chosen[k] for k in again} == again
+    assert [tried for tried, _, _ in heard] == sorted(tried for tried, _, _ in heard)
+    assert all(tried <= most for tried, most, _ in heard) and "LUT" in heard[-1][2]
+
+
+def test_of_a_large_graph_layers_change_one_after_the_other_within_the_tries():
+    graph = fixed_graph(two_layers(), torch.randn(1, 4))
+    search = Search(graph, get_part("ecp5-25k"), Wish("fps"), share_layers=False)
+    search.most = 20
+    start = (("array", 1, 1),) * 2
+    found, slowest = search.choice(search._climb(start)), search.choice(start)
+    assert found.cycles < slowest.cycles and found.fps > slowest.fps
+    assert len(search.tried) <= 20
+
+
+def test_layers_without_multipliers_are_mixed_in_until_the_part_has_enough():
+    graph = fixed_graph(three_layers(), torch.randn(1, 4))
+    part = replace(get_part("ecp5-25k"), dsp=8)
+    search = Search(graph, part, Wish(), share_layers=False)
+    array, other = ([search._cheapest(n, 2, p) for n in search.layers] for p in ("array", "other"))
+    mixed = search._mixed(array, other)
+    lanes = sum(i * o for how, i, o in mixed if how == "array")
+    assert 0 < lanes <= 8 < sum(i * o for _, i, o in array)

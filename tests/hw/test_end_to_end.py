@@ -21,7 +21,10 @@ from chop.hw.simulate import Simulator, lint
 pytestmark = pytest.mark.sim
 
 
-@pytest.mark.parametrize("lanes", [(1, 1), (2, 4), (4, 2), (4, 8)])
+@pytest.mark.parametrize(
+    "lanes",
+    [(1, 1), (2, 4), *(pytest.param(lanes, marks=pytest.mark.slow) for lanes in ((4, 2), (4, 8)))],
+)
 def test_small_mlp_is_exact_at_every_parallelism(lanes, tmp_path):
     x = 4 * torch.randn(50, 4)
     graph = fixed_graph(SmallMlp(), x, precision=(8, 3))

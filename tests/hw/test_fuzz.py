@@ -9,7 +9,7 @@ from hardware_fuzz import counts, fuzz
 from random_models import KINDS, LAYERS, ROUNDS, ROW_LAYERS, kind_of, layer_case, row_case
 
 PART, PARTS = 20, 6
-SOME, FIRST = 5, 2
+SOME, FIRST = 5, 1
 """Rounds in which every layer meets every range and every rounding, if not every pair of them; and
 of these, those that are quick."""
 

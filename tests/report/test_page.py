@@ -1,6 +1,7 @@
 """The page in a real browser: headless Chromium, the file opened as a user opens it."""
 
 import re
+from urllib.parse import unquote
 
 import pytest
 from browsing import next_frame, too_wide, until
@@ -9,6 +10,7 @@ from report_data import SENSITIVITY, STUDY, SWEEP, annotated, compressed, many_n
 from chop.report import Report, report_records, write_report
 from chop.report.html import report_page
 from chop.report.node_positions import place_nodes
+from chop.report.rtl_links import with_links
 
 HOSTILE = "</script><script>window.broken = true</script><img src=x onerror='window.broken = true'>"
 
@@ -28,20 +30,24 @@ def visit(visit):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """A report with every section."""
+    """A report with every section; the RTL lies in a folder beside it."""
+    folder = tmp_path_factory.mktemp("report")
     before = annotated()
     after, design = with_hardware(compressed(before))
+    for stage in design["stages"]:
+        (folder / "my run" / stage["file"]).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "my run" / stage["file"]).touch()
     shown = Report(
         "Two layers",
         {"float": before, "fixed point": after},
         {"accuracy": (0.91, 0.9)},
         [STUDY],
         [SWEEP],
-        design,
+        with_links(design, folder / "my run", folder),
         {"seed": 0, "config": {"width": 8}},
         SENSITIVITY,
     )
-    return write_report(tmp_path_factory.mktemp("report") / "report.html", shown)
+    return write_report(folder / "report.html", shown)
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +218,14 @@ def test_the_bottleneck_is_marked(visit, report):
     assert "bottleneck" in marked.text_content()
     marked.hover()
     assert "cycles per tensor" in page.locator("#tooltip").inner_text()
+
+
+def test_stages_lead_to_their_rtl_in_the_diagram_and_in_the_table(visit, report):
+    page = visit(report)
+    for place in ("#hardware svg a", "#hardware td a"):
+        links = page.locator(place).evaluate_all("all => all.map(e => e.getAttribute('href'))")
+        assert len(links) >= 3
+        assert all((report.parent / unquote(link)).is_file() for link in links)
 
 
 def test_a_routed_design_tells_its_clock_its_load_and_its_roofs(visit, report):

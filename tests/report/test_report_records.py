@@ -17,6 +17,7 @@ from chop.passes.graph.analysis import (
 )
 from chop.report import Report, gather_provenance, report_records
 from chop.report.nodes import graph_record, plain
+from chop.report.rtl_links import with_links
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +161,20 @@ def test_hardware_metadata_and_the_design_are_told(after):
     assert len(told["layout"]["routes"]) == len(told["streams"])
     lines = told["layout"]["lines"][told["boxes"].index(told["bottleneck"])]
     assert lines[-1] == "bottleneck"
+
+
+def test_stages_lead_to_the_rtl_that_is_there_and_to_none_that_is_not(tmp_path):
+    told = {"stages": [{"file": "rtl/fifo.sv"}, {"file": "rtl/lost.sv"}, {"stage": "old"}]}
+    hardware = tmp_path / "hw #1" / "hardware"
+    (hardware / "rtl").mkdir(parents=True)
+    (hardware / "rtl" / "fifo.sv").touch()
+    found = with_links(told, hardware, tmp_path / "report")["stages"]
+    assert [stage.get("link") for stage in found] == [
+        "../hw%20%231/hardware/rtl/fifo.sv",
+        None,
+        None,
+    ]
+    assert told["stages"][0] == {"file": "rtl/fifo.sv"}
 
 
 def test_a_sweep_becomes_a_figure_with_a_curve_for_each_variant_and_stage():

@@ -12,13 +12,16 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from chop.arguments import PATH, an, takes
 from chop.files import write_whole
-from chop.report.records import Report, report_records
+from chop.report.records import Report, build_records, report_records
+from chop.report.rtl_links import with_links
 
 __all__ = ["Report", "report_page", "report_records", "write_report"]
 
@@ -59,8 +62,15 @@ STYLES = ("tokens.css", "page.css", "graph.css", "chart.css")
 
 @takes(path=PATH, report=an(Report))
 def write_report(path: str | Path, report: Report) -> Path:
-    """Write the report, whole or not at all, and say where."""
-    return write_whole(Path(path), report_page(report_records(report)))
+    """Write the report, whole or not at all, and say where.
+
+    The stages of a design that `build_hardware` gave lead to their RTL.
+    """
+    page, build = Path(path), report.hardware
+    if build is not None and not isinstance(build, Mapping):
+        told = with_links(build_records(build), build.directory, page.parent)
+        report = replace(report, hardware=told)
+    return write_whole(page, report_page(report_records(report)))
 
 
 def report_page(records: dict[str, Any]) -> str:

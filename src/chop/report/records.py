@@ -53,7 +53,8 @@ class Report:
     `metrics`: the numbers that matter; a pair is a value before and after.
     `studies`: plain study records. `sweeps`: lists of records as `chop.actions.sweep` gives them.
     `sensitivity`: the losses of formats in layers, as `mase quantize --bits` writes them.
-    `hardware`: what `build_hardware` gave, or the content of its `report.json`.
+    `hardware`: what `build_hardware` gave, or the content of its `report.json`; stages with a
+    `link` lead to their RTL.
     `calibration`: rows by the title of their table, as `mase quantize` writes them.
     `generation`: results of `mase generate`. `sharding`: the content of a `plan.json`.
     `routing`: the content of a `route.json`, what place and route reached.
@@ -187,7 +188,7 @@ def _hardware(given: Mapping[str, Any] | HardwareBuild | None) -> PageRecord | N
     if given is None:
         return None
     if not isinstance(given, Mapping):
-        given = pipeline_records(given.lowered.design, given.verdict, given.area, given.routed)
+        given = build_records(given)
     stages, streams = given.get("stages", ()), given.get("streams", ())
     names = [*given.get("inputs", ()), *(s["stage"] for s in stages), *given.get("outputs", ())]
     number = {name: i for i, name in enumerate(names)}
@@ -197,6 +198,11 @@ def _hardware(given: Mapping[str, Any] | HardwareBuild | None) -> PageRecord | N
     lines = [_stage_lines(name, rows.get(name), is_slowest=name == slowest) for name in names]
     told = {"stages": [_written(s) for s in stages], "inputs": _ports(given.get("inputs", {}))}
     return {**given, **told, "boxes": names, "layout": place(lines, edges)}
+
+
+def build_records(build: HardwareBuild) -> dict[str, Any]:
+    """What the `report.json` of a build holds."""
+    return pipeline_records(build.lowered.design, build.verdict, build.area, build.routed)
 
 
 def _written(stage: Mapping[str, Any]) -> PageRecord:

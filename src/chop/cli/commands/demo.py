@@ -44,6 +44,7 @@ from chop.passes import (
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.report import draw_sweep
 from chop.report.html import Report, write_report
+from chop.report.rtl_links import with_links
 from chop.search import search
 from chop.search.apply import choose_trial
 from chop.search.fixed_point_widths import WIDTHS, quantize_to_widths, width_space
@@ -285,7 +286,8 @@ class Tour:
     def report(self, folder: Path, results: Results) -> dict[str, Any]:
         """Everything above on one page."""
         numbers = headline(results)
-        told = self.out / "hardware" / "hardware" / "report.json"
+        hardware = self.out / "hardware" / "hardware"
+        told = hardware / "report.json"
         report = Report(
             title="Digits: from a trained network to checked hardware",
             graphs={"float": self.load("train"), "compressed": self.load("compress")},
@@ -296,7 +298,9 @@ class Tour:
             },
             studies=[{**results["search"]["study"], "applied": results["compress"]["trial"]}],
             sweeps=[results["quantize"]["records"], results["prune"]["records"]],
-            hardware=json.loads(told.read_text()) if told.is_file() else None,
+            hardware=with_links(json.loads(told.read_text()), hardware, self.out / "report")
+            if told.is_file()
+            else None,
         )
         page = write_report(folder / "report.html", report)
         return {"bytes": page.stat().st_size, "summary": f"{page.stat().st_size / 1e6:.2f} MB"}

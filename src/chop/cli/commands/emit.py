@@ -16,9 +16,14 @@ from chop.cli.session import Session
 from chop.cli.settings import to_table
 from chop.cli.source import describe, find_source, load_graph
 from chop.errors import ConfigError
+from chop.hw.attached import attached_design
+from chop.hw.predict import predict
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
-from chop.passes.graph.analysis.add_hardware_metadata import AddHardwareMetadataArgs
+from chop.passes.graph.analysis.add_hardware_metadata import (
+    AddHardwareMetadataArgs,
+    fitted_args,
+)
 
 HARDWARE = "hardware"
 TESTED_ROWS = 360
@@ -44,7 +49,8 @@ class EmitConfig(ModelOptions, DataOptions, OutputOptions):
 class Emitted:
     """What becomes hardware: a graph, data to test it on, and how it is folded.
 
-    `facts` are for the record. `part`: what a trial was scored for; None where there is no trial.
+    `facts` are for the record. `part`: what a trial was scored for, or the design was chosen for;
+    None where there is no such.
     """
 
     graph: MaseGraph
@@ -60,13 +66,28 @@ def load_emitted(config: EmitConfig, session: Session) -> Emitted:
         source = find_source(config)
         data = load_data(config, source.place)
         graph = load_graph(config, source, data)
-        return Emitted(graph, data, to_table(config.design), describe(graph, source))
+        facts = describe(graph, source)
+        return Emitted(graph, data, _folding(config, graph, session), facts, config.design.fit)
     if config.design != AddHardwareMetadataArgs():
         raise ConfigError("trial: a trial says how its design is folded; leave these options out.")
     found = load_trial(config.model, config.trial)
     session.console.say(found.in_words())
     facts = {**describe(found.graph, found.loaded.source), "trial": dict(found.trial)}
     return Emitted(found.graph, found.data, found.args, facts, found.part)
+
+
+def _folding(config: EmitConfig, graph: MaseGraph, session: Session) -> dict[str, Any]:
+    """Of the options, by hand: what is chosen for a part is chosen here, where it can be seen."""
+    part = config.design.fit
+    if part is None:
+        return to_table(config.design)
+    with session.console.progress(f"designs for {part}") as progress:
+
+        def tell(tried: int, most: int, text: str) -> None:
+            progress.expect(most)
+            progress.to(tried, text)
+
+        return to_table(fitted_args(graph, config.design, part, tell))
 
 
 def run(config: EmitConfig, session: Session) -> dict[str, Any]:
@@ -77,7 +98,8 @@ def run(config: EmitConfig, session: Session) -> dict[str, Any]:
         f"{len(told['files'])} files: a tensor every {told['cycles']} cycles, "
         f"{told['multipliers']} multipliers"
     )
-    if "predicted" in told:
+    if config.design.fit is not None:
+        told["predicted"] = str(predict(attached_design(given.graph).design, config.design.fit))
         session.console.say(told["predicted"])
     session.console.say(f"next: mase simulate {config.out}")
     return {**given.facts, **told}

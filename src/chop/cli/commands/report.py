@@ -20,6 +20,7 @@ from chop.cli.session import Session
 from chop.cli.source import find_source, load_graph
 from chop.cli.training import measure
 from chop.report.html import Report, write_report
+from chop.report.rtl_links import with_links
 
 PAGE = "report.html"
 
@@ -47,7 +48,7 @@ def run(config: ReportConfig, session: Session) -> dict[str, Any]:
             metrics={**stored, **_measured(config.measure, metrics)},
             studies=[_study(Path(name)) for name in config.studies],
             sweeps=[_sweep(Path(name)) for name in config.sweeps],
-            hardware=_hardware(config.hardware),
+            hardware=_hardware(config.hardware, session.out),
             sensitivity=_sensitivity(config.model),
             calibration=calibration_tables(config.model),
             routing=_routing(config.hardware),
@@ -102,8 +103,9 @@ def _routing(name: str | None) -> Mapping[str, Any] | None:
     return max(found, key=lambda told: told.get("mhz", 0), default=None)
 
 
-def _hardware(name: str | None) -> Mapping[str, Any] | None:
+def _hardware(name: str | None, page_folder: Path) -> Mapping[str, Any] | None:
     if name is None:
         return None
-    told = read_json(Path(name) / "hardware", "report.json")
-    return check_hardware(told, f"{name}/hardware/report.json", UsageError)
+    folder = Path(name) / "hardware"
+    told = check_hardware(read_json(folder, "report.json"), f"{folder}/report.json", UsageError)
+    return with_links(told, folder, page_folder)

@@ -3,7 +3,8 @@
 A state says for each layer how it multiplies and how many lanes it has. Every state is lowered and
 predicted as a whole, so that gearboxes, casts and what lies between layers count. The search starts
 from the cheapest state of each pace and of each preference, and changes one layer, or two that
-follow each other, as long as that is better. Of large graphs fewer states are tried.
+follow each other, as long as that is better. Of large graphs fewer states are tried, and layers
+change one after the other.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from chop.errors import ConfigError, HardwareError
 from chop.hw.clock import DEFAULT_MHZ
 from chop.hw.component import Component
-from chop.hw.design import Design
+from chop.hw.design import Design, Stage
 from chop.hw.explore.folding import FoldingExplorer, channels
 from chop.hw.lower import Lowerer, Parallelism
-from chop.hw.predict import Prediction, predict
-from chop.hw.route.parts import Part, get_part
+from chop.hw.predict import Prediction, StagePrediction
+from chop.hw.predict.model import coefficients, family_of, predict_stage, whole_of
+from chop.hw.route.parts import PARTS, Part, get_part
 from chop.hw.rtl.fixed_linear import PRODUCTS, Linear
 from chop.hw.stream import divisors
 from chop.ir.graph import MaseGraph
@@ -37,6 +40,8 @@ MOST_TARGETS = 48
 Option = tuple[str, int, int]
 """How a layer multiplies, and its input and output lanes."""
 State = tuple[Option, ...]
+Tell = Callable[[int, int, str], None]
+"""Hears how many designs were tried, of how many at most, and what the last one is."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,10 @@ class Wish:
             )
         if not 0 < self.room <= 1:
             raise ConfigError(f"explore: room must lie above 0 and up to 1, got {self.room:g}.")
+        if not 0 <= self.least_fps < math.inf:
+            raise ConfigError(
+                f"explore: least_fps must be a number from 0 upwards, got {self.least_fps:g}."
+            )
 
 
 @dataclass(frozen=True)
@@ -103,15 +112,38 @@ def energy_of(design: Design, predicted: Prediction) -> float:
     return total
 
 
-def best(graph: MaseGraph, part: str, wish: Wish | None = None) -> Choice:
-    """The best design of `graph` for the part called `part`, as far as can be predicted."""
-    wanted, device = wish or Wish(), get_part(part)
+def modelled_parts() -> list[str]:
+    """Parts of which something can be predicted."""
+    return [name for name, part in PARTS.items() if part.family.name in coefficients()]
+
+
+def check_part(name: str, where: str = "explore") -> Part:
+    """The part called `name`; an error where nothing can be predicted of it."""
+    known = modelled_parts()
+    if name not in PARTS:
+        raise ConfigError(f"{where}: unknown part '{name}'. {suggest(name, known)}")
+    if name not in known:
+        raise ConfigError(
+            f"{where}: nothing is predicted of '{name}', so no design can be chosen for it. "
+            f"Allowed: {', '.join(known)}."
+        )
+    return PARTS[name]
+
+
+def best(
+    graph: MaseGraph, part: str, wish: Wish | None = None, *, tell: Tell | None = None
+) -> Choice:
+    """The best design of `graph` for the part called `part`, as far as can be predicted.
+
+    `tell` hears how far it is.
+    """
+    wanted, device = wish or Wish(), check_part(part)
     shares = (False, True) if wanted.share_layers is None else (wanted.share_layers,)
     found: list[Choice] = []
     problems: list[str] = []
     for share in shares:
         try:
-            found.append(Search(graph, device, wanted, share).run())
+            found.append(Search(graph, device, wanted, share, tell).run())
         except HardwareError as error:
             problems.append(str(error))
     if not found:
@@ -161,18 +193,22 @@ class Search:
     part: Part
     wish: Wish
     share_layers: bool
+    tell: Tell | None = None
     tried: dict[State, Choice | None] = field(default_factory=dict)
+    known: dict[tuple[Any, ...], StagePrediction] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.family = family_of(self.part.name)
         self.explorer = FoldingExplorer(self.graph, self.share_layers)
         self.layers = self.explorer.layers
-        self.options = {name: self._options(name) for name in self.layers}
         self.most = max(LEAST_TRIES, MOST_STAGES // max(len(self.explorer.base.design.stages), 1))
+        self.luts: dict[tuple[str, str], int] = {}
+        self.options = {name: self._options(name) for name in self.layers}
 
     def run(self) -> Choice:
         """The best state that is found; an error where none fits."""
         starts = sorted((state for state in self._starts() if self.choice(state)), key=self._rank)
-        found = [self._climb(state) for state in starts[:3]]
+        found = [self._climb(state) for state in starts[:CLIMBS]]
         if not found:
             raise HardwareError(
                 f"explore: no design of the graph can be made for {self.part.name}."
@@ -211,21 +247,54 @@ class Search:
         return [how for how in wanted if self._is_made(name, how)] if is_constant(component) else []
 
     def _is_made(self, name: str, how: str) -> bool:
+        """Whether it can be; its LUTs are kept."""
+        self._told(f"{name}: {how}")
         try:
-            self._lower({}, {name: how})
+            design = self._lower({}, {name: how})
         except (HardwareError, ConfigError):
             return False
+        self.luts[name, how] = next(
+            (self._stage(stage).lut for stage in design.stages if stage.name == name), 0
+        )
         return True
 
     def _starts(self) -> Iterator[State]:
-        """For each pace the cheapest option of every layer, by two measures of what is cheap."""
+        """For each pace the cheapest option of every layer, by two measures of what is cheap, and
+        a mixture of both that the part has multipliers for."""
         everything = self.explorer.targets()
         step = max(1, len(everything) // MOST_TARGETS)
         for cycles in everything[::step]:
-            for prefers in ("array", "other"):
-                state = [self._cheapest(name, cycles, prefers) for name in self.layers]
+            array, other = (
+                [self._cheapest(name, cycles, prefers) for name in self.layers]
+                for prefers in ("array", "other")
+            )
+            for state in (array, self._mixed(array, other), other):
                 if all(option is not None for option in state):
                     yield tuple(option for option in state if option is not None)
+
+    def _mixed(
+        self, array: Sequence[Option | None], other: Sequence[Option | None]
+    ) -> list[Option | None]:
+        """Arrays, except where another way costs the fewest LUTs for the multipliers it saves."""
+        names, mixed = list(self.layers), list(array)
+        lanes = [option[1] * option[2] if option else 0 for option in array]
+
+        def price(k: int) -> float:
+            option = other[k]
+            return self.luts[names[k], option[0]] / max(lanes[k], 1) if option else math.inf
+
+        can = [k for k, (a, b) in enumerate(zip(array, other, strict=True)) if b and a != b]
+        left = self._multipliers(array, sum(lanes)) - self.part.has()["dsp"]
+        for k in sorted(can, key=price):
+            if left <= 0:
+                break
+            mixed[k], left = other[k], left - lanes[k]
+        return mixed
+
+    def _multipliers(self, state: Sequence[Option | None], lanes: int) -> int:
+        """Of a whole design, with those of norms and averages; `lanes` where it cannot be made."""
+        choice = self.choice(tuple(o for o in state if o)) if all(state) else None
+        return lanes if choice is None else choice.predicted.dsp
 
     def _cheapest(self, name: str, cycles: int, prefers: str) -> Option | None:
         """The option of a layer with the fewest lanes that keeps a pace."""
@@ -247,11 +316,24 @@ class Search:
 
     def _climb(self, state: State) -> State:
         """The first state from which no change makes it better."""
+        if sum(1 for _ in self._near(state)) > self.most // CLIMBS:
+            return self._descend(state)
         while True:
             better = min(self._near(state), key=self._rank, default=state)
             if self._rank(better) >= self._rank(state):
                 return state
             state = better
+
+    def _descend(self, state: State) -> State:
+        """Layer by layer the best of its ways, as long as a round makes it better."""
+        while True:
+            before = state
+            for k, name in enumerate(self.layers):
+                near = [o for o in self._moves(name, state[k]) if _is_beside(o, state[k], 2)]
+                moves = (_with(state, {k: option}) for option in near)
+                state = min((state, *moves), key=self._rank)
+            if state == before:
+                return state
 
     def _near(self, state: State) -> Iterator[State]:
         """States that differ in one layer, or, in small graphs, in two that follow each other."""
@@ -269,15 +351,20 @@ class Search:
         options = self.options[name]
         if len(options) <= SMALL:
             return options
-        return [o for o in options if o[0] != now[0] or _is_beside(o, now)]
+        return [o for o in options if _is_beside(o, now)]
 
     def choice(self, state: State) -> Choice | None:
         """The design of a state, predicted; None where it cannot be made or enough were tried."""
         if state not in self.tried:
             if len(self.tried) >= self.most:
                 return None
-            self.tried[state] = self._make(state)
+            self.tried[state] = found = self._make(state)
+            self._told(str(found or ""))
         return self.tried[state]
+
+    def _told(self, text: str) -> None:
+        if self.tell is not None:
+            self.tell(len(self.tried), self.most, text)
 
     def _make(self, state: State) -> Choice | None:
         lanes = {name: (i, o) for name, (_, i, o) in zip(self.layers, state, strict=True)}
@@ -287,7 +374,7 @@ class Search:
             design = self._lower(lanes, how)
         except (HardwareError, ConfigError):
             return None
-        predicted = predict(design, self.part.name)
+        predicted = whole_of(self.family, [self._stage(stage) for stage in design.stages])
         return Choice(
             self.part.name,
             Parallelism(1, lanes, how, clock_mhz=self.wish.clock_mhz),
@@ -296,6 +383,16 @@ class Search:
             predicted,
             energy_of(design, predicted),
         )
+
+    def _stage(self, stage: Stage) -> StagePrediction:
+        """What a stage takes. Layers are counted once for each of their ways: that takes long."""
+        part = stage.component
+        key = (stage.name, type(part), part.inputs, part.outputs)
+        if stage.name not in self.layers:
+            return predict_stage(stage.name, part, self.family)
+        if key not in self.known:
+            self.known[key] = predict_stage(stage.name, part, self.family)
+        return self.known[key]
 
     def _ports(self, lanes: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
         """Lanes of the inputs: those of the first layer, so that nothing waits at the door."""
@@ -314,6 +411,8 @@ class Search:
 
 LEAST_TRIES, MOST_STAGES = 200, 20_000
 """Designs that a search makes: fewer of large ones, of which this many stages in all."""
+CLIMBS = 3
+"""States from which a search climbs."""
 SMALL = 24
 """Options of a layer up to which all are tried at once."""
 MOST_PAIRS = 600
@@ -329,10 +428,10 @@ def _with(state: State, changes: Mapping[int, Option]) -> State:
     return tuple(changes.get(k, option) for k, option in enumerate(state))
 
 
-def _is_beside(option: Option, now: Option) -> bool:
-    """Whether lanes differ by at most two steps: a factor of four."""
+def _is_beside(option: Option, now: Option, factor: float = 4) -> bool:
+    """Whether another way is taken, or the lanes of each side differ by at most a factor."""
     ratios = (option[1] / now[1], option[2] / now[2])
-    return all(0.25 <= ratio <= 4 for ratio in ratios)
+    return option[0] != now[0] or all(1 / factor <= ratio <= factor for ratio in ratios)
 
 
 def all_states(options: Mapping[str, Sequence[Option]]) -> Iterable[State]:

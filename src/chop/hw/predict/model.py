@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,14 +79,21 @@ def predict(design: Design, family: str = "ecp5") -> Prediction:
     'predicted'
     """
     known = family_of(family)
-    rows = tuple(predict_stage(stage.name, stage.component, known) for stage in design.stages)
-    whole = coefficients()[known]["whole"]
+    return whole_of(
+        known, [predict_stage(stage.name, stage.component, known) for stage in design.stages]
+    )
+
+
+def whole_of(family: str, rows: Sequence[StagePrediction]) -> Prediction:
+    """What a design of these stages will take."""
+    whole = coefficients()[family]["whole"]
     totals = {
         kind: round(whole.get(kind, 1.0) * sum(getattr(row, kind) for row in rows))
         for kind in KINDS
     }
     mhz = min((row.mhz for row in rows), default=FASTEST)
-    return Prediction(known, **totals, mhz=round(mhz * whole.get("mhz", 1.0), 1), stages=rows)
+    mhz = round(mhz * whole.get("mhz", 1.0), 1)
+    return Prediction(family, **totals, mhz=mhz, stages=tuple(rows))
 
 
 FASTEST = 250.0

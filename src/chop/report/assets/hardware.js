@@ -31,10 +31,11 @@ function diagram({ boxes, layout, stages, streams, bottleneck }) {
     const stage = rows.get(boxes[i]);
     const tell = (event) => stage && showTip(event.clientX, event.clientY, stage.stage, tellStage(stage));
     const isSlowest = boxes[i] === bottleneck;
-    return boxElement(box, layout.lines[i], {
+    const drawnBox = boxElement(box, layout.lines[i], {
       class: isSlowest ? "node bottleneck" : "node", "data-name": boxes[i], style: { "--c": colourOf(stage) },
       onpointermove: tell, onpointerleave: hideTip,
     });
+    return stage?.link ? s("a", { href: stage.link, "aria-label": `RTL of ${stage.stage}` }, drawnBox) : drawnBox;
   });
   const far = new Set(layout.far);
   const arrows = layout.routes.map((route, i) => s("path", { class: "edge", d: (far.has(i) ? columnPath : routePath)(route), "marker-end": `url(#${ARROW})` }));
@@ -100,11 +101,17 @@ function roofs({ part, mhz, reached, intensity, part_roof: top, design_roof: own
   return new Chart({ title: `Roofline at ${digits(mhz, 4)} MHz: ${told}`, x: "products per byte streamed", y: "G products/s", series: curves, isLog: true, isLogUp: true }).element;
 }
 
+/** The name of a stage, which leads to its RTL where that is known. */
+function stageName({ stage, link }, bottleneck) {
+  const name = link ? h("a", { href: link }, stage) : stage;
+  return stage === bottleneck ? h("strong", {}, name, " (bottleneck)") : name;
+}
+
 function stageTable(stages, bottleneck) {
   return new Table({
     label: "stages", rows: stages, nameOf: (stage) => stage.stage,
     columns: [
-      { title: "Stage", kind: "mono", value: (r) => r.stage, cell: (r) => (r.stage === bottleneck ? h("strong", {}, `${r.stage} (bottleneck)`) : r.stage) },
+      { title: "Stage", kind: "mono", value: (r) => r.stage, cell: (r) => stageName(r, bottleneck) },
       { title: "Module", kind: "mono", value: (r) => r.module },
       { title: "Shape", kind: "mono", value: (r) => r.shape },
       { title: "Format", kind: "mono", value: (r) => r.format },

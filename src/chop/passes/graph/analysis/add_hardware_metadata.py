@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import fx
@@ -14,6 +14,7 @@ from chop.hw.component import Component
 from chop.hw.constant_product import ConstantProduct
 from chop.hw.emit import used_components
 from chop.hw.explore import Folding, Wish, best, for_budget, for_target
+from chop.hw.explore.best import Tell, check_part, modelled_parts
 from chop.hw.lower import Lowered, Parallelism, lower
 from chop.hw.lower.storage import MEMORY, Storage
 from chop.hw.packed import PackedLinear
@@ -31,9 +32,9 @@ class AddHardwareMetadataArgs:
     per dimension, DIM_0 first; streams are parallel in DIM_0). `parallelism`: input and output
     lanes of nodes, by hand. `target_interval`: choose them instead: the cheapest design with so
     many cycles between tensors. `max_multipliers`: or the fastest with so many multipliers. `fit`:
-    or the best for a part, by predicted LUTs, flip-flops, DSPs, memories and clock; `goal`: the
-    most frames per second ("fps"), the fewest LUTs ("lut") or the least energy of a frame
-    ("energy"); `least_fps`: frames per second that are kept.
+    or the best for a part, by predicted LUTs, flip-flops, DSPs, memories and clock. `goal`: what
+    is best there: the most frames per second ("fps"), the fewest LUTs ("lut") or the least energy
+    of a frame ("energy"). `least_fps`: frames per second that are kept whatever the goal.
     `weights`: "memory" of the design, or "external": linear layers and convolutions have a port
     each by which the outside streams their weights. `node_weights`: the same for nodes, by hand.
     `share_layers`: repeated layers are one block, and so many tensors go through it together; 0:
@@ -66,7 +67,7 @@ class AddHardwareMetadataArgs:
             raise ConfigError(
                 "target_interval, max_multipliers and fit exclude each other; set one."
             )
-        Wish(self.goal, self.least_fps)
+        self._check_wish()
         if self.adders_per_stage < 1:
             raise ConfigError(f"adders_per_stage must be 1 or more, got {self.adders_per_stage}.")
         if not self.max_parallelism or self.most < 1:
@@ -75,6 +76,17 @@ class AddHardwareMetadataArgs:
             raise ConfigError(f"share_layers must be 0 or more, got {self.share_layers}.")
         check_clock(self.clock_mhz)
         Storage.of(self.places)
+
+    def _check_wish(self) -> None:
+        """Whether part and goal can be had together."""
+        wish, default = Wish(self.goal, self.least_fps), Wish()
+        if self.fit is not None:
+            check_part(self.fit, "fit")
+        elif (wish.goal, wish.least_fps) != (default.goal, default.least_fps):
+            raise ConfigError(
+                f"goal '{self.goal}' and least_fps {self.least_fps:g} are for a part. Give it: "
+                f"fit is one of {', '.join(modelled_parts())}."
+            )
 
     @property
     def places(self) -> dict[str, str]:
@@ -130,14 +142,35 @@ def _parallelism(graph: MaseGraph, args: AddHardwareMetadataArgs) -> tuple[Paral
 
 def _fitted(graph: MaseGraph, args: AddHardwareMetadataArgs, part: str) -> tuple[Parallelism, int]:
     """What is best for a part; what is given by hand stays."""
-    ways = (args.multiplier["*"],) if "*" in args.multiplier else Wish().multipliers
+    chosen = fitted_args(graph, args, part)
+    products = Parallelism(
+        1, chosen.parallelism, chosen.multiplier, args.adders_per_stage, args.clock_mhz
+    )
+    return products, chosen.share_layers
+
+
+def fitted_args(
+    graph: MaseGraph, args: AddHardwareMetadataArgs, part: str, tell: Tell | None = None
+) -> AddHardwareMetadataArgs:
+    """The same design by hand: what `best` finds for `part`. What is given by hand stays.
+
+    `tell` hears how far the search is.
+    """
+    default = Wish()
+    ways = (args.multiplier["*"],) if "*" in args.multiplier else default.multipliers
     shares = True if args.share_layers else None
     wish = Wish(args.goal, args.least_fps, ways, shares, clock_mhz=args.clock_mhz)
-    choice = best(graph, part, wish)
-    lanes = {**(choice.parallelism.by_node or {}), **args.parallelism}
-    how = {**choice.parallelism.multiplier, **args.multiplier}
-    products = Parallelism(1, lanes, how, args.adders_per_stage, args.clock_mhz)
-    return products, args.share_layers or int(choice.share_layers)
+    choice = best(graph, part, wish, tell=tell)
+    return replace(
+        args,
+        fit=None,
+        goal=default.goal,
+        least_fps=default.least_fps,
+        max_parallelism=1,
+        parallelism={**(choice.parallelism.by_node or {}), **args.parallelism},
+        multiplier={**choice.parallelism.multiplier, **args.multiplier},
+        share_layers=args.share_layers or int(choice.share_layers),
+    )
 
 
 def _describe(lowered: Lowered, node: fx.Node, args: AddHardwareMetadataArgs) -> HardwareMeta:
