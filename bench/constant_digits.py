@@ -236,13 +236,13 @@ def build(args: argparse.Namespace) -> None:
     """The front of a search, in RTL."""
     data = digits.load()
     rows = [r for r in json.loads((args.folder / "tried.json").read_text()) if r["right"] > 335]
-    chosen = front(rows, "estimate")
+    chosen = front(rows, "estimate")[::-1]
     found = []
     for row in (each | {"adders_per_stage": n} for each in chosen for n in args.adders_per_stage):
         setting, graph = reload(row, args.folder, data)
         found.append(measure(setting, graph, data, args.folder / Path(row["file"]).stem))
         print(found[-1], flush=True)
-    save_section("constant_digits", "mase", {"tried": len(rows), "front": found})
+        save_section("constant_digits", "mase", {"tried": len(rows), "front": found[::-1]})
 
 
 def rival(args: argparse.Namespace) -> None:

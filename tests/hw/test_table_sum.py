@@ -6,11 +6,14 @@ import pytest
 from chop.errors import ChopError
 from chop.hw.check import check_components
 from chop.hw.components import TableSum
+from chop.hw.design import Builder
+from chop.hw.emit import emit
 from chop.hw.golden import Fixed
 from chop.hw.lower import Parallelism, lower
 from chop.hw.rtl.fixed_linear import Weights, sample_weights
 from chop.hw.rtl.fixed_table_sum import ADDED_BITS, FIRST_BITS, tables_of
 from chop.hw.stream import Stream
+from chop.hw.synth import synthesize
 from chop.hw.verify import verify
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from tests.hw.test_shift_add import Mlp, graph_of, random_layer
@@ -67,6 +70,18 @@ def test_settings_that_cannot_be_are_refused():
     wide = Weights(np.full((1, 128), 127), BYTE)
     with pytest.raises(ChopError, match=r"\d+ stages of 1 additions. Allowed: 31"):
         TableSum(Stream((128,), 128, BYTE), wide, BYTE, 1)
+
+
+@pytest.mark.slow
+def test_registers_between_additions_take_no_luts(tmp_path):
+    areas = []
+    for step in (1, 8):
+        layer = TableSum.sample(8, 1, step=step, x=Fixed(2, 2, is_signed=False), w=Fixed(4, 2))
+        builder = Builder("top")
+        x = builder.input("data_in_0", layer.inputs[0])
+        builder.output("data_out_0", builder.add("fc", layer, x))
+        areas.append(synthesize(emit(builder.build(), tmp_path / str(step))))
+    assert areas[0].lut <= areas[1].lut + 2  # was 38 and 29
 
 
 @pytest.mark.slow

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 from chop.errors import ConfigError
 from chop.hw import golden
 from chop.hw.component import Component, Parameter, result_precision
 from chop.hw.golden import Fixed, Ints
-from chop.hw.rtl.fixed_linear.weights import Weights
+from chop.hw.lower import Lowerer
+from chop.hw.rtl.fixed_linear import Weights, sample_weights
+from chop.hw.samples import BYTE, stream
 from chop.hw.stream import Stream
 
 MOST_BITS = 64
@@ -85,6 +87,30 @@ class ConstantProduct(Component):
             "ACC_FRAC": self.frac,
             "IS_HALF_ADDED": self.half > 0,
         }
+
+    @classmethod
+    def sample(
+        cls,
+        inputs: int,
+        outputs: int,
+        *,
+        step: int = 2,
+        x: Fixed = BYTE,
+        w: Fixed = BYTE,
+        b: Fixed | None = BYTE,
+        y: Fixed = BYTE,
+    ) -> Self:
+        """A layer to test with, of two vectors in a tensor."""
+        source = stream(2, inputs, lanes=inputs, number=x)
+        return cls(source, sample_weights(outputs, inputs, w, b), y, step)
+
+    @classmethod
+    def make(
+        cls, low: Lowerer, name: str, source: Stream, weights: Weights, number: Fixed
+    ) -> Component:
+        """The product of a node: a whole vector at once."""
+        whole = replace(source, lanes=source.shape[-1])
+        return cls(whole, weights, number, low.parallelism.adders_per_stage)
 
 
 def fields(*values: tuple[int, int]) -> int:

@@ -13,8 +13,8 @@ from chop.errors import ConfigError
 from chop.hw.component import Component, Cost, Parameter, register
 from chop.hw.golden import Fixed
 from chop.hw.lower import Lowerer
-from chop.hw.rtl.fixed_linear import PRODUCTS, Linear, Weights, sample_weights
-from chop.hw.samples import BYTE, COUNT, NARROW, stream
+from chop.hw.rtl.fixed_linear import PRODUCTS, Linear, Weights
+from chop.hw.samples import COUNT, NARROW
 from chop.hw.stream import Stream
 
 WIDEST = {"xc7": (25, 18), "ecp5": (18, 18)}
@@ -63,23 +63,10 @@ class PackedLinear(Linear):
     @classmethod
     def cases(cls) -> Sequence[Component]:
         return [
-            _sample(4, 4, 2, 4),
-            _sample(6, 3, 6, 3, x=NARROW, w=Fixed(4, 1)),
-            _sample(4, 2, 1, 2, x=COUNT, w=NARROW),
+            cls.sample(4, 4, 2, 4),
+            cls.sample(6, 3, 6, 3, x=NARROW, w=Fixed(4, 1)),
+            cls.sample(4, 2, 1, 2, x=COUNT, w=NARROW),
         ]
-
-
-def _sample(
-    inputs: int,
-    outputs: int,
-    in_lanes: int,
-    out_lanes: int,
-    *,
-    x: Fixed = BYTE,
-    w: Fixed = BYTE,
-) -> PackedLinear:
-    source = stream(inputs, lanes=in_lanes, number=x)
-    return PackedLinear(source, sample_weights(outputs, inputs, w, BYTE), BYTE, out_lanes)
 
 
 # -- from a node -----------------------------------------------------------------------------------

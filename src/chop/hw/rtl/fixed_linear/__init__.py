@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, fx
@@ -206,30 +206,49 @@ class Linear(Component):
         return Cost(self.source.lanes * self.lanes, bits, registers + operands)
 
     @classmethod
+    def sample(
+        cls,
+        inputs: int,
+        outputs: int,
+        in_lanes: int,
+        out_lanes: int,
+        *,
+        x: Fixed = BYTE,
+        w: Fixed = BYTE,
+        b: Fixed | None = BYTE,
+        y: Fixed = BYTE,
+    ) -> Self:
+        """A layer to test with."""
+        source = stream(inputs, lanes=in_lanes, number=x)
+        return cls(source, sample_weights(outputs, inputs, w, b), y, out_lanes)
+
+    @classmethod
     def cases(cls) -> Sequence[Component]:
         return [  # folds of 1, 2 and more in each direction; the corner (1, n) finds an early bias
-            _sample(4, 8, 4, 4),
-            _sample(4, 8, 4, 2),
-            _sample(4, 2, 4, 2),
-            _sample(6, 4, 3, 4),
-            _sample(8, 4, 2, 2, x=NARROW, w=NARROW, b=NARROW),
-            _sample(6, 6, 1, 1, w=NARROW, b=None),
-            _sample(12, 3, 6, 3, b=WIDE, y=WIDE),
-            _sample(10, 6, 5, 2, b=Fixed(12, 11)),
-            _sample(8, 2, 8, 1, x=WIDE, w=WIDE, y=Fixed(6, 1)),
-            _sample(18, 2, 18, 1),
-            _sample(5, 3, 1, 3, y=Fixed(16, 10)),
-            _sample(6, 4, 2, 2, w=BIT, b=BIT, y=Fixed(12, 4)),
-            _sample(6, 4, 3, 2, x=COUNT, w=COUNT, b=COUNT, y=DOWN),
-            _sample(6, 4, 6, 1, x=COUNT, y=COUNT),
-            _sample(4, 4, 2, 2, w=COUNT, y=Fixed(5, 1, narrow=True)),
-            _sample(4, 4, 2, 2, y=Fixed(5, 1, overflow="wrap", rounding="nearest_away")),
-            _sample(4, 2, 2, 1, x=Fixed(32, 16), w=Fixed(32, 20), b=Fixed(32, 30), y=Fixed(32, 12)),
-            _sample(4, 2, 2, 1, x=NARROW, w=NARROW, b=None, y=Fixed(3, -12)),
-            _sample(4, 2, 2, 1, x=NARROW, w=NARROW, b=None, y=Fixed(3, -12, rounding="floor")),
-            _sample(4, 2, 2, 1, x=BIT, w=BIT, b=None, y=Fixed(5, 0)),
-            _sample(32, 10, 4, 2),  # weights in block RAM
-            *(_sample(18, 2, 18, 1).for_clock(mhz) for mhz in (50, 150)),
+            cls.sample(4, 8, 4, 4),
+            cls.sample(4, 8, 4, 2),
+            cls.sample(4, 2, 4, 2),
+            cls.sample(6, 4, 3, 4),
+            cls.sample(8, 4, 2, 2, x=NARROW, w=NARROW, b=NARROW),
+            cls.sample(6, 6, 1, 1, w=NARROW, b=None),
+            cls.sample(12, 3, 6, 3, b=WIDE, y=WIDE),
+            cls.sample(10, 6, 5, 2, b=Fixed(12, 11)),
+            cls.sample(8, 2, 8, 1, x=WIDE, w=WIDE, y=Fixed(6, 1)),
+            cls.sample(18, 2, 18, 1),
+            cls.sample(5, 3, 1, 3, y=Fixed(16, 10)),
+            cls.sample(6, 4, 2, 2, w=BIT, b=BIT, y=Fixed(12, 4)),
+            cls.sample(6, 4, 3, 2, x=COUNT, w=COUNT, b=COUNT, y=DOWN),
+            cls.sample(6, 4, 6, 1, x=COUNT, y=COUNT),
+            cls.sample(4, 4, 2, 2, w=COUNT, y=Fixed(5, 1, narrow=True)),
+            cls.sample(4, 4, 2, 2, y=Fixed(5, 1, overflow="wrap", rounding="nearest_away")),
+            cls.sample(
+                4, 2, 2, 1, x=Fixed(32, 16), w=Fixed(32, 20), b=Fixed(32, 30), y=Fixed(32, 12)
+            ),
+            cls.sample(4, 2, 2, 1, x=NARROW, w=NARROW, b=None, y=Fixed(3, -12)),
+            cls.sample(4, 2, 2, 1, x=NARROW, w=NARROW, b=None, y=Fixed(3, -12, rounding="floor")),
+            cls.sample(4, 2, 2, 1, x=BIT, w=BIT, b=None, y=Fixed(5, 0)),
+            cls.sample(32, 10, 4, 2),  # weights in block RAM
+            *(cls.sample(18, 2, 18, 1).for_clock(mhz) for mhz in (50, 150)),
         ]
 
 
@@ -270,21 +289,6 @@ def _external(layer: Linear, vectors: int) -> ExternalLinear:
     """`layer` for several vectors, with its weights from outside."""
     source = Stream((vectors, *layer.source.shape), layer.source.lanes, layer.source.format)
     return ExternalLinear(source, layer.weights.external(), layer.format, layer.lanes)
-
-
-def _sample(
-    inputs: int,
-    outputs: int,
-    in_lanes: int,
-    out_lanes: int,
-    *,
-    x: Fixed = BYTE,
-    w: Fixed = BYTE,
-    b: Fixed | None = BYTE,
-    y: Fixed = BYTE,
-) -> Linear:
-    source = stream(inputs, lanes=in_lanes, number=x)
-    return Linear(source, sample_weights(outputs, inputs, w, b), y, out_lanes)
 
 
 # -- from a node -----------------------------------------------------------------------------------

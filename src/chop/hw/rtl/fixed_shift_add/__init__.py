@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -12,11 +12,9 @@ from chop.errors import ConfigError
 from chop.hw.component import Component, Cost, Parameter, register, sign_parameter
 from chop.hw.constant_product import MOST_BITS, ConstantProduct, fields
 from chop.hw.golden import Fixed
-from chop.hw.lower import Lowerer
-from chop.hw.rtl.fixed_linear import PRODUCTS, Weights, sample_weights
-from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
+from chop.hw.rtl.fixed_linear import PRODUCTS
+from chop.hw.samples import BIT, COUNT, DOWN, NARROW, WIDE
 from chop.hw.shift_add import Network, build
-from chop.hw.stream import Stream
 from chop.hw.twin import Bracket, Twin
 
 MOST_NODES = 1 << 16
@@ -149,15 +147,15 @@ class ShiftAdd(ConstantProduct):
     @classmethod
     def cases(cls) -> Sequence[Component]:
         return [
-            _sample(4, 8),
-            _sample(6, 4, step=1, b=Fixed(12, 11)),
-            _sample(8, 3, step=3, x=NARROW, w=NARROW, b=NARROW),
-            _sample(5, 6, x=COUNT, w=COUNT, b=COUNT, y=DOWN),
-            _sample(3, 2, x=WIDE, w=WIDE, b=None, y=Fixed(6, 1)),
-            _sample(4, 4, step=8, y=Fixed(5, 1, overflow="wrap", rounding="nearest_away")),
-            _sample(1, 2, x=BIT, w=BIT, b=BIT, y=Fixed(5, 0)),
-            _sample(2, 3, w=BIT, b=None, y=Fixed(12, 4, is_signed=False)),
-            _sample(4, 2, step=1, x=Fixed(16, 8), w=Fixed(16, 12), y=Fixed(16, 6)),
+            cls.sample(4, 8),
+            cls.sample(6, 4, step=1, b=Fixed(12, 11)),
+            cls.sample(8, 3, step=3, x=NARROW, w=NARROW, b=NARROW),
+            cls.sample(5, 6, x=COUNT, w=COUNT, b=COUNT, y=DOWN),
+            cls.sample(3, 2, x=WIDE, w=WIDE, b=None, y=Fixed(6, 1)),
+            cls.sample(4, 4, step=8, y=Fixed(5, 1, overflow="wrap", rounding="nearest_away")),
+            cls.sample(1, 2, x=BIT, w=BIT, b=BIT, y=Fixed(5, 0)),
+            cls.sample(2, 3, w=BIT, b=None, y=Fixed(12, 4, is_signed=False)),
+            cls.sample(4, 2, step=1, x=Fixed(16, 8), w=Fixed(16, 12), y=Fixed(16, 6)),
         ]
 
 
@@ -167,29 +165,4 @@ def _network(codes: bytes, shape: tuple[int, int]) -> Network:
     return build(np.frombuffer(codes, np.int64).reshape(shape))
 
 
-def _sample(
-    inputs: int,
-    outputs: int,
-    *,
-    step: int = 2,
-    x: Fixed = BYTE,
-    w: Fixed = BYTE,
-    b: Fixed | None = BYTE,
-    y: Fixed = BYTE,
-) -> ShiftAdd:
-    source = stream(2, inputs, lanes=inputs, number=x)
-    return ShiftAdd(source, sample_weights(outputs, inputs, w, b), y, step)
-
-
-# -- from a node -----------------------------------------------------------------------------------
-
-
-def _make_shift_add(
-    low: Lowerer, name: str, source: Stream, weights: Weights, number: Fixed
-) -> Component:
-    """A whole vector at once."""
-    whole = replace(source, lanes=source.shape[-1])
-    return ShiftAdd(whole, weights, number, low.parallelism.adders_per_stage)
-
-
-PRODUCTS.register("shift_add", _make_shift_add)
+PRODUCTS.register("shift_add", ShiftAdd.make)

@@ -9,17 +9,15 @@ many bits a row reads, not how many digits its weights have.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from chop.errors import ConfigError
 from chop.hw.component import Component, Cost, Parameter, register
 from chop.hw.constant_product import MOST_BITS, ConstantProduct, fields
 from chop.hw.golden import Fixed
-from chop.hw.lower import Lowerer
-from chop.hw.rtl.fixed_linear import PRODUCTS, Weights, sample_weights
-from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
-from chop.hw.stream import Stream
+from chop.hw.rtl.fixed_linear import PRODUCTS
+from chop.hw.samples import BIT, COUNT, DOWN, NARROW, WIDE
 from chop.hw.twin import Bracket, Twin
 
 FIRST_BITS, ADDED_BITS = 6, 5
@@ -211,12 +209,12 @@ class TableSum(ConstantProduct):
     @classmethod
     def cases(cls) -> Sequence[Component]:
         return [
-            _sample(3, 2, b=Fixed(12, 11)),
-            _sample(6, 2, step=1, x=NARROW, w=NARROW, b=NARROW),
-            _sample(3, 2, x=COUNT, w=COUNT, b=COUNT, y=DOWN),
-            _sample(2, 1, step=8, x=WIDE, w=WIDE, b=None, y=Fixed(6, 1)),
-            _sample(1, 2, x=BIT, w=BIT, b=BIT, y=Fixed(5, 0, overflow="wrap")),
-            _sample(12, 3, step=1, x=BIT, y=Fixed(3, 1, is_signed=False, rounding="floor")),
+            cls.sample(3, 2, b=Fixed(12, 11)),
+            cls.sample(6, 2, step=1, x=NARROW, w=NARROW, b=NARROW),
+            cls.sample(3, 2, x=COUNT, w=COUNT, b=COUNT, y=DOWN),
+            cls.sample(2, 1, step=8, x=WIDE, w=WIDE, b=None, y=Fixed(6, 1)),
+            cls.sample(1, 2, x=BIT, w=BIT, b=BIT, y=Fixed(5, 0, overflow="wrap")),
+            cls.sample(12, 3, step=1, x=BIT, y=Fixed(3, 1, is_signed=False, rounding="floor")),
         ]
 
 
@@ -226,29 +224,4 @@ def _bits(number: Fixed) -> list[int]:
     return [*places[:-1], -places[-1]] if number.is_signed else places
 
 
-def _sample(
-    inputs: int,
-    outputs: int,
-    *,
-    step: int = 2,
-    x: Fixed = BYTE,
-    w: Fixed = BYTE,
-    b: Fixed | None = BYTE,
-    y: Fixed = BYTE,
-) -> TableSum:
-    source = stream(2, inputs, lanes=inputs, number=x)
-    return TableSum(source, sample_weights(outputs, inputs, w, b), y, step)
-
-
-# -- from a node -----------------------------------------------------------------------------------
-
-
-def _make_table_sum(
-    low: Lowerer, name: str, source: Stream, weights: Weights, number: Fixed
-) -> Component:
-    """A whole vector at once."""
-    whole = replace(source, lanes=source.shape[-1])
-    return TableSum(whole, weights, number, low.parallelism.adders_per_stage)
-
-
-PRODUCTS.register("tables", _make_table_sum)
+PRODUCTS.register("tables", TableSum.make)

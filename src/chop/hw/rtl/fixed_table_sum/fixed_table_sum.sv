@@ -100,7 +100,9 @@ module fixed_table_sum #(
     end
     for (genvar place = LOW; place < WIDTH; place++) begin : g_column
       localparam logic [63:0] GIVEN = CONTENTS[(COLUMN+place-LOW)*64+:64];
-      assign term[place-LOW] = GIVEN[address];
+      // not GIVEN[address]: Yosys moves registers of an address through what it takes for a memory,
+      // and the table is then no part of the LUT before the carry chain
+      assign term[place-LOW] = 1'(GIVEN >> address);
     end
 
     if (IS_FIRST) begin : g_first
