@@ -54,7 +54,7 @@ SOFTMAX = [
     Mutant(
         "no Newton step of the reciprocal",
         "fixed_softmax",
-        "18'((34'h2_0000_0000 - near_one_q) >> 15)",
+        "18'((34'h2_0000_0000 - late_one_q) >> 15)",
         "18'h20000",
     ),
     Mutant("a mask is taken alone", "fixed_softmax", "max_enable && data_in_0_valid", "max_enable"),
