@@ -164,7 +164,7 @@ def test_hardware_metadata_and_the_design_are_told(after):
 
 
 def test_stages_lead_to_the_rtl_that_is_there_and_to_none_that_is_not(tmp_path):
-    told = {"stages": [{"file": "rtl/fifo.sv"}, {"file": "rtl/lost.sv"}, {"stage": "old"}]}
+    told = {"stages": [{"file": "rtl/fifo.sv"}, {"file": "rtl/lost.sv"}, {"link": "javascript:x"}]}
     hardware = tmp_path / "hw #1" / "hardware"
     (hardware / "rtl").mkdir(parents=True)
     (hardware / "rtl" / "fifo.sv").touch()
