@@ -31,7 +31,8 @@ PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
-    """The recipe's two files, written to a folder and imported, once for the process."""
+    """The recipe's two files, written to a folder and imported, once for the process. Other tests
+    see the library alone."""
     if "fixed_neg" not in sys.modules:
         folder = tmp_path_factory.mktemp("own")
         recipe = PAGE.read_text().partition("## Add an RTL component")[2].partition("\n## ")[0]
@@ -41,7 +42,10 @@ def own(tmp_path_factory):
         spec = importlib.util.spec_from_file_location("fixed_neg", folder / "fixed_neg.py")
         sys.modules["fixed_neg"] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules["fixed_neg"])
-    return sys.modules["fixed_neg"]
+    if "fixed_neg" not in COMPONENTS:
+        register(sys.modules["fixed_neg"].Neg)
+    yield sys.modules["fixed_neg"]
+    COMPONENTS.forget("fixed_neg")
 
 
 BYTE = {
