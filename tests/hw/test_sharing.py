@@ -67,14 +67,14 @@ class Layers(nn.Module):
         return self.last(x)
 
 
-def tokens(count, seed=0):
+def tokens(count, seed=0, length=TOKENS):
     generator = torch.Generator().manual_seed(seed)
-    return tuple(torch.randn(count, TOKENS, SIZE, generator=generator) for _ in range(2))
+    return tuple(torch.randn(count, length, SIZE, generator=generator) for _ in range(2))
 
 
-def made(count=2):
+def made(count=2, length=TOKENS):
     torch.manual_seed(0)
-    return quantised(Layers(count), tokens(1), RULES)
+    return quantised(Layers(count), tokens(1, length=length), RULES)
 
 
 @pytest.fixture(scope="module")
@@ -111,11 +111,13 @@ def test_each_number_of_layers_is_the_model(count, weights):
         assert "layers_1_up_weight" not in lowered.design.inputs
 
 
-def test_tensors_that_go_together_keep_the_block_busy(graph):
-    found = [interval(lower(graph, Parallelism(2), share_layers=n).design) for n in (1, 2, 4)]
+@pytest.mark.parametrize(("length", "enough"), [(TOKENS, 3), (2 * TOKENS, 2)])
+def test_tensors_that_go_together_keep_the_block_busy(length, enough):
+    """One alone waits for itself; as many as the block's latency is long leave no gap."""
+    graph = made(length=length)
+    found = [interval(lower(graph, Parallelism(2), share_layers=n).design) for n in (1, enough, 4)]
     bound = lower(graph, Parallelism(2), share_layers=1, depths={}).design.cycles()
-    assert found[0] > found[1] >= found[2] == bound  # two of them hide most of the latency
-    assert found[1] < 1.05 * bound
+    assert found[0] > found[1] == found[2] == bound
 
 
 def test_the_pace_of_all_passes_is_told(lowered):
