@@ -1,6 +1,6 @@
 """Tables of what the mapper makes of casts and gearboxes, each alone, for `chop.hw.predict`.
 
-    python bench/area_casts.py casts
+    python bench/area_casts.py casts --jobs 16
     python bench/area_casts.py gears
 
 Modules of one lane (casts) or with units of one element (gearboxes), synthesised for ECP5, many in
@@ -12,23 +12,23 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from area_batch import CHILD, SCRIPTS
-
 import chop.hw.predict.casts as casts
 import chop.hw.predict.streams as streams
 import chop.hw.rtl as rtl
+from chop.hw.clock import DEFAULT_MHZ
+from chop.hw.route.tools import run_yosys
+from chop.hw.synth import mapped_for
 
 RTL = Path(rtl.__file__).parent
-TOGETHER = 100
+TOGETHER = 25
 """Modules of one run."""
 CONTROL = 3
 """LUTs of a skid buffer besides those of its bits."""
@@ -89,7 +89,7 @@ endmodule
 
 def cast_cases() -> Iterator[CastCase]:
     """By what changes what the mapper does: finely where the most casts of networks are."""
-    few, some = (4, 12), (0, 1, 2, 3, 4, 5, 6, 8, 12)
+    few, some = (4, 6, 8, 12), (0, 1, 2, 3, 4, 5, 6, 8, 12)
     for above, depth in product(some, (1, 3, 8)):
         yield from (CastCase("skid", 1, 0, depth, 0, above, w) for w in (4, 6, 8, 10, 12, 16))
     for above, depth in product((7, 10, 13, 17), (1, 3, 8)):
@@ -121,10 +121,11 @@ def measure(modules: Sequence[str], parts: Sequence[str]) -> list[dict[str, int]
         commands = [
             f"read_slang {tops} {sources} {folder}/modules.sv",
             f"read_verilog {folder}/together.v",
-            SCRIPTS["ecp5"],
+            mapped_for(DEFAULT_MHZ),
+            "synth_ecp5 -top together -noflatten",
             f"-o {folder}/stat.json stat -json",
         ]
-        subprocess.run([sys.executable, "-c", CHILD, json.dumps(commands)], check=True)
+        run_yosys(commands, folder)
         found = json.loads((folder / "stat.json").read_text())["modules"]
         return [found[f"\\m_{k}"]["num_cells_by_type"] for k in range(len(modules))]
 
@@ -134,21 +135,27 @@ def write(file: Path, rows: Sequence[object]) -> None:
     file.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
 
 
-def make_casts() -> None:
+def measure_casts(cases: Sequence[CastCase]) -> list[dict[str, int]]:
+    """The cells of each."""
+    modules = [case.module(f"m_{k}") for k, case in enumerate(cases)]
+    return measure(modules, ("fixed_cast", "skid_buffer"))
+
+
+def make_casts(jobs: int) -> None:
     """The table of casts."""
     cases = [*dict.fromkeys(cast_cases())]
+    parts = [cases[start : start + TOGETHER] for start in range(0, len(cases), TOGETHER)]
     found: dict[tuple[object, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for start in range(0, len(cases), TOGETHER):
-        part = cases[start : start + TOGETHER]
-        modules = [case.module(f"m_{k}") for k, case in enumerate(part)]
-        for case, cells in zip(part, measure(modules, ("fixed_cast", "skid_buffer")), strict=True):
+    with ThreadPoolExecutor(jobs) as pool:  # each waits for a child process
+        told = [*pool.map(measure_casts, parts)]
+    for part, of_part in zip(parts, told, strict=True):
+        for case, cells in zip(part, of_part, strict=True):
             depth = case.dropped or case.beside
             if case.dropped and case.above >= CHAOTIC:
                 depth = 0
             key = (*case[:3], int(case.dropped > 0), depth, case.above)
             luts = cells.get("LUT4", 0) - CONTROL * (case.goes_to == "skid")
             found[key][case.width].append(luts)
-        print(f"{start + len(part)} of {len(cases)}", flush=True)
     rows = []
     for key in sorted(found, key=str):
         points = [[w, round(sum(n) / len(n), 1)] for w, n in sorted(found[key].items())]
@@ -156,7 +163,7 @@ def make_casts() -> None:
     write(casts.TABLE, rows)
 
 
-def make_gears() -> None:
+def make_gears(jobs: int) -> None:
     """The table of gearboxes."""
     sizes = (1, 2, 3, 4, 6, 8, 9, 12)
     pairs = [
@@ -185,7 +192,9 @@ def main() -> None:
     """Run a command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("command", choices=[*COMMANDS])
-    COMMANDS[parser.parse_args().command]()
+    parser.add_argument("--jobs", type=int, default=1)
+    args = parser.parse_args()
+    COMMANDS[args.command](args.jobs)
 
 
 if __name__ == "__main__":

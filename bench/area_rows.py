@@ -15,31 +15,29 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from area_batch import synthesize_together
 from area_instances import GRID, make
 from record import RESULTS
 
 from chop.hw.check import bench_design
+from chop.hw.clock import DEFAULT_MHZ
 from chop.hw.emit import component_files, emit, top_files
 from chop.hw.memories import memory_files
 from chop.hw.route.netlist import make_netlist
 from chop.hw.route.parts import get_part
 from chop.hw.route.place import place
-from chop.hw.synth import Area, group, synthesize
+from chop.hw.synth import Area, mapped_for, synthesize
 
 FAMILIES = ("ecp5", "xc7")
 ROUTED_ON, SEED, TARGET_MHZ = "ecp5-85k", 1, 200.0
 ROUTED_SHARE = 6
 """One in so many instances of a kind is routed."""
-HELD_OUT_FROM, HELD_OUT_COUNT = 1000, 2
+HELD_OUT_FROM, HELD_OUT_COUNT = 2000, 2
 """The first and the count of the instances of each kind that no model of area is fitted to. They
 were drawn when the rules of counting were settled."""
-TOGETHER = 12
-"""Instances that are synthesised in one run."""
 LUTS: Mapping[str, Mapping[str, int]] = {
     "ecp5": {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 4},
     "xc7": {
@@ -56,10 +54,10 @@ Row = dict[str, Any]
 
 @functools.cache
 def fingerprint(kind: str, number: int) -> str:
-    """Of the RTL and memories of an instance, but for comments and blanks."""
+    """Of the RTL and memories of an instance, but for comments and blanks, and of its mapping."""
     design = bench_design([make(kind, number)])
     files = {**top_files(design), **component_files(design), **memory_files(design)}
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(mapped_for(DEFAULT_MHZ).encode())
     for name in sorted(files):
         text = re.sub(r"//.*", "", files[name])
         digest.update(f"{name} {' '.join(text.split())}\n".encode())
@@ -72,12 +70,6 @@ def measure_area(key: Key) -> Row:
     with tempfile.TemporaryDirectory() as scratch:
         hardware = emit(bench_design([make(kind, number)]), Path(scratch))
         return cells(hardware, family)
-
-
-def measure_together(keys: Sequence[Key]) -> list[Row]:
-    """Several instances on one family."""
-    found = synthesize_together([make(*key[:2]) for key in keys], keys[0][2])
-    return [told_of(group(keys[0][2], each)) for each in found]
 
 
 def cells(hardware: Path, family: str) -> Row:
@@ -124,27 +116,20 @@ SECTIONS = {"grid": "area", "route": "clock"}
 """Of bench/results/area_grid.json."""
 
 
-def _measured(task: tuple[str, Sequence[Key], Path]) -> str:
+def _measured(task: tuple[str, Key, Path]) -> str:
     """Measure and write down; the text that says how it went."""
-    what, keys, folder = task
+    what, key, folder = task
     started = time.perf_counter()
     try:
-        found = [measure_clock(keys[0])] if what == "route" else measure_areas(keys)
+        found = measure_clock(key) if what == "route" else measure_area(key)
     except Exception as error:  # a row that says so; the rest goes on
-        found = [{"error": f"{type(error).__name__}: {error}"[-300:]}] * len(keys)
-    seconds = round((time.perf_counter() - started) / len(keys), 1)
+        found = {"error": f"{type(error).__name__}: {error}"[-300:]}
+    kind, number, on = key
+    known = {"kind": kind, "number": number, "on": on, "rtl": fingerprint(kind, number)}
+    seconds = round(time.perf_counter() - started, 1)
     with (folder / f"{what}.{os.getpid()}.jsonl").open("a") as out:
-        for (kind, number, on), each in zip(keys, found, strict=True):
-            known = {"kind": kind, "number": number, "on": on, "rtl": fingerprint(kind, number)}
-            out.write(json.dumps({**known, **each, "seconds": seconds}) + "\n")
-    return f"{keys[-1]} {seconds} s each {found[0].get('error', '')}"
-
-
-def measure_areas(keys: Sequence[Key]) -> list[Row]:
-    """Instances that are held out alone, as a design's components are; others together."""
-    if len(keys) == 1:
-        return [measure_area(keys[0])]
-    return measure_together(keys)
+        out.write(json.dumps({**known, **found, "seconds": seconds}) + "\n")
+    return f"{key} {seconds} s {found.get('error', '')}"
 
 
 def key_of(row: Row) -> Key:
@@ -193,25 +178,11 @@ def measure(args: argparse.Namespace) -> None:
         chosen.sort(key=lambda key: args.kinds.index(key[0]))
     chosen = chosen[: args.most]
     print(f"{len(done)} of {len(keys)} rows are there, {len(chosen)} to do", flush=True)
-    tasks = [(args.command, part, args.rows) for part in parts_of(chosen, args.command)]
+    tasks = [(args.command, key, args.rows) for key in chosen]
     started = time.perf_counter()
     with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
         for count, told in enumerate(pool.imap_unordered(_measured, tasks), 1):
             print(f"{count}/{len(tasks)} {time.perf_counter() - started:.0f} s: {told}", flush=True)
-
-
-def parts_of(keys: Sequence[Key], what: str) -> list[list[Key]]:
-    """What is measured in one run: instances of one kind, those that are held out alone."""
-    parts: list[list[Key]] = []
-    for key in keys:
-        is_alone = what == "route" or key[1] >= HELD_OUT_FROM
-        last = parts[-1] if parts else []
-        fits = 0 < len(last) < TOGETHER and (last[0][0], last[0][2]) == (key[0], key[2])
-        if fits and not is_alone:
-            last.append(key)
-        else:
-            parts.append([key])
-    return parts
 
 
 def compact(rows: list[Row]) -> list[Row]:

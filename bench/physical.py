@@ -137,7 +137,7 @@ def _route(
         hardware,
         design.interface(),
         part,
-        RouteOptions(tuple(args.seeds), args.target_mhz, args.simulate, args.jobs),
+        RouteOptions(tuple(args.seeds), args.target_mhz, args.simulate, args.jobs, args.logic_mhz),
         stages=[stage.name for stage in design.stages],
         vectors=None if inputs is None else (inputs, design.golden(inputs)),
         progress=lambda text: print(f"    {text}", flush=True),
@@ -212,6 +212,7 @@ def main() -> None:
     parser.add_argument("--device", help="another part: see `mase list parts`")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--target-mhz", type=float, default=200.0)
+    parser.add_argument("--logic-mhz", type=float, default=100.0, help="what logic is mapped for")
     parser.add_argument("--jobs", type=int, default=1, help="seeds placed at a time")
     parser.add_argument("--simulate", action=argparse.BooleanOptionalAction, default=None)
     parser.add_argument("--trained", type=Path, default=Path("out/transformer"))

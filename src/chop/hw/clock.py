@@ -1,4 +1,4 @@
-"""How many registers lie between operations, by the clock that a design is made for.
+"""Registers between operations and the logic between registers, by the clock of a design.
 
 A register more lets the clock be faster, and costs flip-flops and a cycle of latency. `lower`
 brings every component to the clock of its `Parallelism` by `Component.for_clock`; RTL, cycle model
@@ -34,6 +34,19 @@ def operand_registers(clock_mhz: float, *, is_late: bool) -> int:
 def adders_per_register(clock_mhz: float) -> int:
     """Levels of an adder tree between registers."""
     return 2 if clock_mhz <= SLOW_MHZ else 1
+
+
+LOGIC_SHARE = 0.3
+"""Of a period, what logic may take between two registers; wires take most of the rest."""
+
+
+def logic_picoseconds(clock_mhz: float) -> int:
+    """How long logic may take between two registers.
+
+    >>> logic_picoseconds(100.0)
+    3000
+    """
+    return round(LOGIC_SHARE * 1e6 / clock_mhz)
 
 
 def has_head(clock_mhz: float) -> bool:

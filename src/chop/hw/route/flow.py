@@ -15,6 +15,7 @@ from typing import Any
 from chop.errors import HardwareError
 from chop.files import read_json
 from chop.hw import toolchain
+from chop.hw.clock import DEFAULT_MHZ
 from chop.hw.design import Interface
 from chop.hw.golden import Ints
 from chop.hw.route.netlist import Netlist, make_netlist, simulate_netlist
@@ -74,7 +75,7 @@ class RouteOptions:
     """How to route.
 
     `seeds`: a run each; the fastest is kept. `target_mhz`: the clock that placement works for.
-    `simulate`: whether the netlist is simulated; None: where it is small. `jobs`: seeds that are
+    `logic_mhz`: the clock that logic is mapped for; a faster one takes more LUTs. `simulate`: whether the netlist is simulated; None: where it is small. `jobs`: seeds that are
     placed at a time.
     """
 
@@ -82,14 +83,16 @@ class RouteOptions:
     target_mhz: float = TARGET_MHZ
     simulate: bool | None = None
     jobs: int = 1
+    logic_mhz: float = DEFAULT_MHZ
 
     def __post_init__(self) -> None:
         if not self.seeds:
             raise HardwareError("route: 'seeds' is empty. Allowed: one number or more.")
-        if not self.target_mhz > 0:
-            raise HardwareError(
-                f"route: 'target_mhz' must be above 0 MHz, got {self.target_mhz:g}."
-            )
+        for name in ("target_mhz", "logic_mhz"):
+            if not getattr(self, name) > 0:
+                raise HardwareError(
+                    f"route: '{name}' must be above 0 MHz, got {getattr(self, name):g}."
+                )
         if self.jobs < 1:
             raise HardwareError(f"route: 'jobs' must be 1 or more, got {self.jobs}.")
 
@@ -156,7 +159,7 @@ def _say_nothing(text: str) -> None:
 def _run(job: Job) -> Routed:
     part, work = job.part, job.draft
     job.tell("synthesise")
-    netlist = make_netlist(job.hardware, job.interface, part, work)
+    netlist = make_netlist(job.hardware, job.interface, part, work, job.options.logic_mhz)
     require_room(netlist, part)
     simulated = _simulate(job, netlist)
     placements = _place(job, netlist)

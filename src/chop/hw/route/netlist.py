@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.errors import HardwareError
+from chop.hw.clock import DEFAULT_MHZ
 from chop.hw.component import RTL
 from chop.hw.design import Interface
 from chop.hw.emit import write_files
@@ -21,6 +22,7 @@ from chop.hw.route.pins import as_bits, pins_interface, pins_name, pins_text
 from chop.hw.route.tools import run_yosys
 from chop.hw.simulate import Simulator, Verdict
 from chop.hw.stalls import Stalls
+from chop.hw.synth import mapped_for
 
 CELLS = Path(__file__).parent / "cells"
 SERIAL = ("serial_in", "serial_out")
@@ -40,7 +42,13 @@ class Netlist:
     """Flip-flops that went into multipliers."""
 
 
-def make_netlist(hardware: Path, interface: Interface, part: Part, work: Path) -> Netlist:
+def make_netlist(
+    hardware: Path,
+    interface: Interface,
+    part: Part,
+    work: Path,
+    logic_mhz: float = DEFAULT_MHZ,
+) -> Netlist:
     """Synthesise the RTL emitted in `hardware`, with pins around it; files in `work`."""
     top = pins_name(interface.name)
     (work / f"{top}.sv").write_text(pins_text(interface))
@@ -49,6 +57,7 @@ def make_netlist(hardware: Path, interface: Interface, part: Part, work: Path) -
     script = part.family.synthesis.format(top=top, more=part.synthesis)
     commands = [
         f"read_slang --top {top} {' '.join(map(str, sources))}",
+        mapped_for(logic_mhz),
         f"{script} -json {(work / NETLIST).resolve()}",
     ]
     run_yosys(commands, hardware)  # memory files are named from there
