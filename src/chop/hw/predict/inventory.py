@@ -21,6 +21,8 @@ BLOCK_COST, ROM_BIT_COST, MUX_COST, AROUND_COST = 128, 1 / 16, 1 / 2, 8
 """Yosys weighs blocks against LUTs: a block is as dear as so many, a bit of a table and of what
 chooses between banks as dear as so much of one, and what a memory of LUTs needs for a late word, or
 a block for one at once, as dear as so many."""
+CHAINLESS = 4
+"""Bits of the widest addition that has no carry chain."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +93,17 @@ class Inventory:
         """A count from 0 to `size` - 1; its bits."""
         bits = bits_for(size + extra)
         if size > 1:
-            self.add("count", bits)
+            self.add("counters")
+            self.add("count" if bits <= CHAINLESS else "count_wide", bits)
+            self.chain(bits)
             self.registers(bits)
             self.path("count", bits)
         return bits
+
+    def chain(self, bits: int, count: int = 1) -> None:
+        """Additions of one: short ones are LUTs like others."""
+        if bits > CHAINLESS:
+            self.add("counted", 2 * -(-bits // 2) * count)
 
     def carry(self, bits: int, count: int = 1) -> None:
         """Adders: their carry chains take LUTs in pairs."""

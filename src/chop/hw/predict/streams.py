@@ -50,13 +50,14 @@ def count_fifo(inventory: Inventory, component: Fifo) -> None:
     slots = depth - (depth > 1 and (is_block or component.has_head))
     inventory.counter(slots)
     inventory.counter(slots)
-    inventory.counter(depth, extra=1)
+    inventory.chain(inventory.counter(depth, extra=1))  # up and down
     if slots < depth:
         inventory.add("fifo_head", width)
         inventory.registers(width)
     inventory.ram(slots, width, name="fifo", is_late=not is_block)
     if is_block:
-        inventory.add("fifo_round", width)
+        inventory.add("fifo_ahead", width)
+        inventory.add("fifo_blocks")
         inventory.registers(width + 1)
 
 
