@@ -22,10 +22,6 @@ Group = tuple[str, bool, bool, bool]
 it is rounded by an addition."""
 
 
-BEHIND_SUM = 60
-"""Behind an adder a path is so long that the mapper shares what it can."""
-
-
 @dataclass(frozen=True)
 class Measured:
     """Casts that differ in the width of the result alone."""
@@ -82,8 +78,6 @@ class Cast:
     is_positive: bool = False
     has_half: bool = False
     """What rounds is added before."""
-    is_behind_sum: bool = False
-    """The input comes from an adder, not from registers."""
 
     @property
     def is_rounded(self) -> bool:
@@ -129,14 +123,13 @@ class Cast:
         if self.above + self.is_rounded <= 0 or not self.is_clipped:
             at_zero = self.bits * self.is_clipped  # what is below zero becomes zero
             return (1.0 + into_skid) * self.is_rounded + at_zero * (not into_skid)
-        is_late = self.is_rounded and not self.is_behind_sum
         group = (
             "skid" if into_skid else "out",
             self.out.is_signed,
             self.is_positive,
-            is_late,
+            self.is_rounded,
         )
-        depth = BEHIND_SUM if self.is_behind_sum else self.dropped if is_late else other
+        depth = self.dropped if self.is_rounded else other
         width = self.bits + (self.is_positive and self.out.is_signed)
         found = look_up(group, depth, max(self.above, 0), width)
         return max(found - self.bits * into_skid, 0.0)

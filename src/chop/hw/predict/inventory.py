@@ -134,18 +134,17 @@ class Inventory:
         half: bool = False,
         into_skid: bool = True,
         beside: int = 0,
-        behind_sum: bool = False,
         is_positive: bool = False,
         is_loose: bool = False,
     ) -> None:
         """`fixed_cast` of numbers of so many bits; `half`: what rounds is added before.
 
-        `beside`: bits of the longest other carry chain; `behind_sum`: an adder gives the numbers;
-        `is_loose`: what lies before it changes what the mapper makes of it.
+        `beside`: bits of the longest other carry chain; `is_loose`: what lies before it changes
+        what the mapper makes of it.
         """
         x = width + (not is_signed)
         dropped = min(frac - out.frac_width, x + 1)
-        cast = Cast(x, dropped, out, not is_signed or is_positive, half, behind_sum)
+        cast = Cast(x, dropped, out, not is_signed or is_positive, half)
         self.path("cast", max(cast.kept + cast.is_rounded, 1))
         name = "cast_half" if half else "cast_loose" if is_loose else "cast"
         self.add(name, cast.luts(beside, into_skid=into_skid) * lanes)

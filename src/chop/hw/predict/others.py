@@ -140,8 +140,9 @@ def count_batch_norm(inventory: Inventory, component: BatchNorm) -> None:
     inventory.registers((product + b.width) * lanes, by_multiplier=True)
     shifts = (frac - number.frac_width - w.frac_width, frac - b.frac_width)
     inventory.carry(wide - max(shifts), lanes)
-    inventory.cast(wide, frac, True, component.format, lanes, behind_sum=True, is_loose=True)
-    inventory.registers(1)
+    inventory.registers(wide * lanes + 2)
+    inventory.path("sum", wide)
+    inventory.cast(wide, frac, True, component.format, lanes, beside=wide)
     inventory.skid(component.outputs[0].beat_width)
     count_sources(inventory, component.memories())
 

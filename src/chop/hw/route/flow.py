@@ -75,8 +75,8 @@ class RouteOptions:
     """How to route.
 
     `seeds`: a run each; the fastest is kept. `target_mhz`: the clock that placement works for.
-    `logic_mhz`: the clock that logic is mapped for; a faster one takes more LUTs. `simulate`: whether the netlist is simulated; None: where it is small. `jobs`: seeds that are
-    placed at a time.
+    `simulate`: whether the netlist is simulated; None: where it is small. `jobs`: seeds that are
+    placed at a time. `logic_mhz`: the clock that logic is mapped for; a faster one takes more LUTs.
     """
 
     seeds: tuple[int, ...] = SEEDS

@@ -66,7 +66,7 @@ class BatchNorm(Unary):
         )
 
     def twins(self) -> list[Twin]:
-        return [ConstantsTwin(latency=1)]
+        return [ConstantsTwin(latency=2)]
 
     def cost(self) -> Cost:
         return super().cost() + Cost(multipliers=self.source.lanes)

@@ -1,6 +1,6 @@
 // Batch normalisation with its statistics folded in: data_out_0 = cast(weight * data_in_0 + bias),
 // one weight and one bias per channel. Both come as streams in the order of the channels.
-// Latency 2 cycles, throughput 1 beat per cycle.
+// Latency 3 cycles, throughput 1 beat per cycle: product, sum and cast have a cycle each.
 `default_nettype none
 
 module fixed_batch_norm #(
@@ -59,9 +59,10 @@ module fixed_batch_norm #(
   localparam int BIAS_WIDTH = BIAS_PRECISION_0 + BIAS_SHIFT;
   localparam int WIDE = (PRODUCT_WIDTH > BIAS_WIDTH ? PRODUCT_WIDTH : BIAS_WIDTH) + 1;
 
-  logic [LANES*WIDE-1:0] exact;
+  logic [LANES*WIDE-1:0] exact_q;
   logic [LANES*OUT_WIDTH-1:0] result;
-  logic skid_ready, constants_valid, valid_q;
+  logic skid_ready, constants_valid;
+  logic [1:0] valid_q;
 
   assign constants_valid = weight_valid && bias_valid;
   assign data_in_0_ready = skid_ready && constants_valid;
@@ -75,18 +76,18 @@ module fixed_batch_norm #(
     assign x = WIDE'($signed({sign, data_in_0[lane*IN_WIDTH+:IN_WIDTH]}));
     assign w = WIDE'($signed(weight[lane*WEIGHT_PRECISION_0+:WEIGHT_PRECISION_0]));
     assign b = WIDE'($signed(bias[lane*BIAS_PRECISION_0+:BIAS_PRECISION_0]));
-    assign exact[lane*WIDE+:WIDE] = (product_q <<< PRODUCT_SHIFT) + (bias_q <<< BIAS_SHIFT);
     always_ff @(posedge clk) begin
       if (skid_ready) begin
         product_q <= x * w;
         bias_q    <= b;
+        exact_q[lane*WIDE+:WIDE] <= (product_q <<< PRODUCT_SHIFT) + (bias_q <<< BIAS_SHIFT);
       end
     end
   end
 
   always_ff @(posedge clk) begin
-    if (skid_ready) valid_q <= data_in_0_valid && constants_valid;
-    if (rst) valid_q <= 1'b0;
+    if (skid_ready) valid_q <= {valid_q[0], data_in_0_valid && constants_valid};
+    if (rst) valid_q <= '0;
   end
 
   fixed_cast #(
@@ -99,7 +100,7 @@ module fixed_batch_norm #(
       .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
       .DATA_IN_0_PARALLELISM_DIM_0(LANES)
   ) u_fixed_cast (
-      .data_in_0 (exact),
+      .data_in_0 (exact_q),
       .data_out_0(result)
   );
 
@@ -109,7 +110,7 @@ module fixed_batch_norm #(
       .clk             (clk),
       .rst             (rst),
       .data_in_0       (result),
-      .data_in_0_valid (valid_q),
+      .data_in_0_valid (valid_q[1]),
       .data_in_0_ready (skid_ready),
       .data_out_0      (data_out_0),
       .data_out_0_valid(data_out_0_valid),
