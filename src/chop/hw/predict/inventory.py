@@ -105,6 +105,11 @@ class Inventory:
         if bits > CHAINLESS:
             self.add("counted", 2 * -(-bits // 2) * count)
 
+    def constant_sum(self, bits: int, constant: int) -> None:
+        """A constant added: bits below its lowest one are as they were."""
+        if constant:
+            self.chain(bits - ((constant & -constant).bit_length() - 1))
+
     def carry(self, bits: int, count: int = 1) -> None:
         """Adders: their carry chains take LUTs in pairs."""
         self.add("carry", 2 * -(-bits // 2) * count)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from chop.hw.component import Component
+from chop.hw.golden import Fixed
 from chop.hw.predict import streams
 from chop.hw.predict.inventory import Inventory, bits_for
 from chop.hw.predict.products import count_sources, count_window
@@ -179,15 +180,15 @@ def count_divide(
     blocks = _divide_blocks(raised, divisor, chosen)
     inventory.add("dsp", blocks * lanes + chosen)
     inventory.path("divide", raised)
-    inventory.add("divide_products", blocks * lanes * 18)
-    inventory.add("divide_raise", (divisor.bit_length() + 1) * lanes)
+    inventory.add("divide_parts", blocks * lanes * (blocks > 1))
+    inventory.add("divide_lanes", lanes)
     inventory.add("divide_rest", divisor.bit_length() * lanes)
-    inventory.add("divide_quotient", (scaled + 2) * lanes)
+    inventory.add("divide_lost", -(-min(max(-shift, 0), width) // 3) * lanes)
     inventory.registers((raised + 2) * lanes)
     inventory.registers(product * lanes, by_multiplier=True)
     if chosen:
         inventory.add("divide_table", divisor * (raised + divisor.bit_length() + 2))
-    inventory.cast(scaled + 3, out.frac_width + 2, True, out, lanes, is_loose=True)
+    inventory.cast(scaled + 3, out.frac_width + 2, True, out, lanes, beside=BESIDE_PRODUCT)
 
 
 def _divide_blocks(raised: int, divisor: int, chosen: bool) -> int:
@@ -207,7 +208,7 @@ def count_hard(inventory: Inventory, component: HardUnary) -> None:
     number, lanes = component.source.format, component.source.lanes
     six = number.frac_width + 4
     clip = max(number.signed_width, six) + 1
-    inventory.add("hard_clip", clip * lanes)
+    _count_clip(inventory, number, lanes)
     dividend, frac = clip, number.frac_width
     if component.is_swish:
         dividend, frac = number.signed_width + six, 2 * number.frac_width
@@ -217,6 +218,18 @@ def count_hard(inventory: Inventory, component: HardUnary) -> None:
     inventory.registers(dividend * lanes + 4)
     count_divide(inventory, dividend, frac, 6, component, chosen=False)
     inventory.skid(component.outputs[0].beat_width)
+
+
+def _count_clip(inventory: Inventory, number: Fixed, lanes: int) -> None:
+    """x + 3 held between 0 and 6; what is in between in any case is not looked at."""
+    three = 3 << number.frac_width
+    whole = max(number.width - number.frac_width, 3) + 1
+    is_below, is_above = number.low < -three, number.high > three
+    inventory.chain(whole, lanes)
+    inventory.chain(whole - 1, lanes * is_above)
+    inventory.add("hard_raise", whole * lanes)
+    inventory.add("hard_clip", (number.frac_width + 3) * lanes * (is_below or is_above))
+    inventory.add("hard_below", (number.frac_width + 3) * lanes * (is_below and is_above))
 
 
 def count_lut(inventory: Inventory, component: Lut) -> None:
@@ -298,7 +311,7 @@ def count_norm(inventory: Inventory, component: Norm) -> None:
     if component.affine.bias is not None:
         inventory.add("norm_bias", weighed * lanes)
         weighed, frac = weighed + 1, max(frac, bias.frac_width)
-    inventory.cast(weighed, frac, True, component.format, lanes, is_loose=True)
+    inventory.cast(weighed, frac, True, component.format, lanes)
     inventory.registers(15 * lanes * number.width + 12 * sums + 3 * u + 10 * (place - 1) + 300)
     inventory.registers(lanes * (5 * (x + growth) + 100 + 3 * weighed), by_multiplier=True)
     count_row(inventory, component.beats, lanes * number.width, sums + 18 + place - 1)
@@ -335,7 +348,7 @@ def count_softmax(inventory: Inventory, component: Softmax) -> None:
     for _ in range(2):
         inventory.counter(component.beats)
     count_sources(inventory, component.memories())
-    inventory.cast(34, 33, False, component.format, lanes, is_loose=True)
+    inventory.cast(34, 33, False, component.format, lanes)
     inventory.skid(component.output.beat_width)
 
 

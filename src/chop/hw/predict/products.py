@@ -160,21 +160,44 @@ def count_window(inventory: Inventory, geometry: Geometry, width: int) -> None:
     slots = geometry.lines * row_beats
     kernel, stride = geometry.kernel, geometry.stride
     position = (max(geometry.size) + sum(kernel) + sum(stride) - 1).bit_length() + 2
-    offset = slots + (kernel[1] + 1) * row_beats + kernel[0] * geometry.beats
+    offset = (slots + (kernel[1] + 1) * row_beats + kernel[0] * geometry.beats - 1).bit_length() + 2
     inventory.ram(slots, width)
     place = inventory.counter(slots)
-    inventory.counter(slots, extra=1)
+    level = bits_for(slots + 1)
+    inventory.chain(level, 3)  # one beat more, those freed besides, and whether so many are there
+    inventory.chain(offset)  # whether the next beat has come
     for size in (geometry.beats, *kernel):
         inventory.counter(size, extra=1)
+    _count_places(inventory, geometry, slots, place, offset)
+    moves = [s for s, k in zip((1, 1, *stride), (*kernel, 2, 2), strict=True) if k > 1]
+    for step in moves:
+        inventory.constant_sum(position, step)
     inventory.add("windows")
     inventory.path("window", place)
-    inventory.add("window_place", place)
-    inventory.add("window_offset", (offset - 1).bit_length() + 2)
-    inventory.add("window_position", position)
-    inventory.add("window_rows", 0 if geometry.size[1] == 1 else place)
+    inventory.add("window_level", level)
+    inventory.add("window_position", position * len(moves))
+    inventory.add("window_outside", position * any(geometry.padding))
     inventory.add("window_pad", width if any(geometry.padding) else 0)
-    inventory.registers(5 * place + 4 * ((offset - 1).bit_length() + 2) + 4 * position + place + 3)
+    inventory.registers(5 * place + 4 * offset + 4 * position + place + 3)
     inventory.skid(width)
+
+
+def _count_places(
+    inventory: Inventory, geometry: Geometry, slots: int, place: int, offset: int
+) -> None:
+    """Where beats, rows of a window, windows and rows of windows lie in the ring, and how far."""
+    row_beats = geometry.size[0] * geometry.beats
+    across, down = geometry.stride[0] * geometry.beats, geometry.stride[1] * row_beats
+    rows = [row_beats] * (geometry.kernel[1] > 1)
+    for step in (1, *rows, across % slots, down, geometry.size[1] * row_beats % slots):
+        if step:
+            inventory.constant_sum(place, step)
+            inventory.constant_sum(place + 1, step - slots)
+            inventory.add("window_place", place)
+            inventory.add("window_ring", place * (slots & (slots - 1) > 0))
+    for step in (1, *rows, across, down):
+        inventory.constant_sum(offset, step)
+        inventory.add("window_offset", offset)
 
 
 def count_conv(inventory: Inventory, layer: Conv) -> None:
