@@ -19,8 +19,8 @@ BLOCK_DEPTHS = {36: 512, 18: 1024, 9: 2048, 4: 4096, 2: 8192, 1: 16384}
 """Words of a block RAM, by their width: the 18 kbit blocks of both families."""
 BLOCK_COST, ROM_BIT_COST, MUX_COST, AROUND_COST = 128, 1 / 16, 1 / 2, 8
 """Yosys weighs blocks against LUTs: a block is as dear as so many, a bit of a table and of what
-chooses between banks as dear as so much of one, and what a memory of LUTs needs for a late word, or
-a block for one at once, as dear as so many."""
+chooses between banks as dear as so much of one, and what a memory of LUTs needs for a late word as
+dear as so many."""
 CHAINLESS = 4
 """Bits of the widest addition that has no carry chain."""
 
@@ -61,6 +61,15 @@ def bits_for(count: int) -> int:
     return max((count - 1).bit_length(), 1)
 
 
+def trailing_zeros(number: int) -> int:
+    """Zeros at the end of a number that is not zero.
+
+    >>> [trailing_zeros(n) for n in (1, 12, -8)]
+    [0, 2, 3]
+    """
+    return (number & -number).bit_length() - 1
+
+
 class Inventory:
     """Amounts by name, for one family."""
 
@@ -94,6 +103,7 @@ class Inventory:
         bits = bits_for(size + extra)
         if size > 1:
             self.add("counters")
+            self.add("count_wrap", size & (size - 1) > 0)
             self.add("count" if bits <= CHAINLESS else "count_wide", bits)
             self.chain(bits)
             self.registers(bits)
@@ -108,7 +118,7 @@ class Inventory:
     def constant_sum(self, bits: int, constant: int) -> None:
         """A constant added: bits below its lowest one are as they were."""
         if constant:
-            self.chain(bits - ((constant & -constant).bit_length() - 1))
+            self.chain(bits - trailing_zeros(constant))
 
     def carry(self, bits: int, count: int = 1) -> None:
         """Adders: their carry chains take LUTs in pairs."""
@@ -168,8 +178,7 @@ class Inventory:
             return
         banks = -(-depth // self.fabric.ram_words)
         luts = banks * -(-width // self.fabric.ram_width) * self.fabric.ram_luts
-        around = -AROUND_COST if is_late else AROUND_COST
-        in_luts = luts + MUX_COST * (banks - 1) * width + around
+        in_luts = luts + MUX_COST * (banks - 1) * width + AROUND_COST * (not is_late)
         if in_luts > BLOCK_COST * blocks_of(depth, width):
             self.add("bram", blocks_of(depth, width))
             self.path("block", 1.0)

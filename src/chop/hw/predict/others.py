@@ -8,7 +8,7 @@ from typing import Any
 from chop.hw.component import Component
 from chop.hw.golden import Fixed
 from chop.hw.predict import streams
-from chop.hw.predict.inventory import Inventory, bits_for
+from chop.hw.predict.inventory import Inventory, bits_for, is_block_rom, trailing_zeros
 from chop.hw.predict.products import count_sources, count_window
 from chop.hw.rtl.fixed_arithmetic import Add, Binary, Mul, WithConstant
 from chop.hw.rtl.fixed_batch_norm import BatchNorm
@@ -28,6 +28,8 @@ from chop.hw.rtl.stream_cast import Cast
 from chop.hw.rtl.whole_window import WholeWindow
 from chop.hw.shift_add import signed_digits
 
+BANK_WORDS = 1024
+"""Of a table in block RAM: what has more is chosen from several."""
 BESIDE_PRODUCT = 20
 """A multiplier is as slow as a carry chain of so many bits."""
 
@@ -257,12 +259,19 @@ def count_piecewise(inventory: Inventory, component: Piecewise) -> None:
 def count_embedding(inventory: Inventory, component: Embedding) -> None:
     """A table and an address."""
     memory = component.memories()[0]
-    beats = component.table.shape[1] // component.lanes
-    inventory.skid(component.source.beat_width)
+    rows, beats = component.table.shape[0], component.table.shape[1] // component.lanes
+    bits = component.source.beat_width
+    inventory.skid(bits)
     inventory.rom(memory.words, memory.width)
+    if is_block_rom(len(memory.words), memory.width):
+        banks = -(-len(memory.words) // BANK_WORDS)
+        inventory.add("embedding_banks", (banks - 1) * memory.width)
     inventory.counter(beats, extra=1)
     if beats & (beats - 1):
         inventory.add("embedding_address", bits_for(len(memory.words)))
+    if rows < 1 << bits:  # a number past the last row
+        inventory.constant_sum(bits, rows)
+        inventory.add("embedding_bound", bits - trailing_zeros(rows))
     inventory.registers(1)
     inventory.skid(component.output.beat_width)
 

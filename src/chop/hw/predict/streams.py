@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chop.hw.predict.inventory import Inventory, bits_for
+from chop.hw.predict.inventory import Inventory, bits_for, trailing_zeros
 from chop.hw.predict.products import count_sources, count_tiles
 from chop.hw.rtl.fifo import Fifo
 from chop.hw.rtl.gearbox import Gearbox
@@ -86,9 +86,15 @@ def count_gearbox(inventory: Inventory, component: Gearbox) -> None:
 
 
 def count_slice(inventory: Inventory, component: Slice) -> None:
-    """A count of beats, compared with both ends."""
-    bits = inventory.counter(component.source.beats, extra=1)
-    inventory.add("slice_ends", 2 * bits)
+    """A count of beats, compared with both ends unless they are those of the row."""
+    told = component.parameters()
+    first, beats = int(told["FIRST"]), int(told["BEATS"])
+    end = first + int(told["KEPT"])
+    bits = inventory.counter(beats, extra=1)
+    for at in (first, end % beats):
+        if at:
+            inventory.add("slice_compares")
+            inventory.add("slice_ends", max(bits - trailing_zeros(at) - 3, 0))
     inventory.skid(component.source.beat_width)
 
 
