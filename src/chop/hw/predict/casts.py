@@ -121,7 +121,8 @@ class Cast:
     def luts(self, other: int, *, into_skid: bool) -> float:
         """LUTs without those of a skid buffer; `other`: the longest carry chain beside it."""
         if self.above + self.is_rounded <= 0 or not self.is_clipped:
-            at_zero = self.bits * self.is_clipped  # what is below zero becomes zero
+            own = self.kept + self.is_rounded - 1
+            at_zero = min(self.bits, own) * self.is_clipped  # what is below zero becomes zero
             return (1.0 + into_skid) * self.is_rounded + at_zero * (not into_skid)
         group = (
             "skid" if into_skid else "out",

@@ -424,6 +424,7 @@ def count_to_mxint(inventory: Inventory, component: ToMxint) -> None:
         inventory.counter(size)
     inventory.counter(beats + 1, extra=1)
     inventory.add("block_seen", width * (lanes + 1))
+    inventory.add("block_negate", width * lanes * stream.format.is_signed)
     inventory.add("block_place", width)
     inventory.add("shift", shifted * lanes * max(number.top, 1).bit_length())
     inventory.registers(width + 2 * stream.beat_width + 2 * number.shared_width + 8)
