@@ -47,7 +47,7 @@ LUTS: Mapping[str, Mapping[str, int]] = {
         **dict.fromkeys(("SRL16E", "SRLC32E"), 1),
     },
 }
-"""LUTs of a cell: what nextpnr and Vivado count."""
+"""LUTs of a cell; nextpnr takes some more where carry chains begin and end."""
 Key = tuple[str, int, str]
 Row = dict[str, Any]
 
@@ -78,7 +78,7 @@ def cells(hardware: Path, family: str) -> Row:
 
 
 def told_of(area: Area) -> Row:
-    """What a row keeps; LUTs as nextpnr and Vivado count them."""
+    """What a row keeps; LUTs by the table above."""
     lut = sum(n * area.cells.get(cell, 0) for cell, n in LUTS[area.family].items())
     return {"lut": lut, "ff": area.ff, "dsp": area.dsp, "bram": area.bram, "cells": area.cells}
 

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from area_rows import LUTS
 from loading import load
 from record import save
 from tabulate import tabulate
@@ -316,10 +317,14 @@ def row(name: str, point: str, place: Path) -> dict[str, Any]:
 def _routed(best: Mapping[str, Any], interval: float) -> dict[str, Any]:
     rate = best["mhz"] * 1e6 / interval
     kept = {name: best[name] for name in ("mhz", "seed", "cells", "path", "bitstream", "seconds")}
-    return {**best["used"], **kept, "frames_per_second": rate}
+    luts = sum(n * best["cells"].get(cell, 0) for cell, n in LUTS["ecp5"].items())
+    used = {**best["used"], "lut": luts, "lut_placed": best["used"]["lut"]}
+    return {**used, **kept, "frames_per_second": rate}
 
 
 KINDS = ("lut", "ff", "dsp", "bram", "mhz", "frames_per_second")
+"""LUTs are those of the netlist, as the models count them; nextpnr takes more where carry chains
+begin and end, which `lut_placed` has."""
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -329,6 +334,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             "design": f"{r['model']}, {r['point']} (trial {r['trial']})",
             "accuracy": f"{r['accuracy']['searched']:.3f} -> {r['accuracy']['test']:.3f}",
             **{k: _pair(r["predicted"][k], (r["routed"] or {}).get(k)) for k in KINDS},
+            "LUTs placed": (r["routed"] or {}).get("lut_placed"),
         }
         for r in rows
     ]
