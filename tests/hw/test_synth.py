@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from designs import mlp, random_weights
 
-from chop.errors import HardwareError
+from chop.errors import ConfigError, HardwareError
 from chop.hw.check import bench_design
-from chop.hw.components import AvgPool, Fifo, HardSwish, Linear, Relu, Reorder
+from chop.hw.components import AvgPool, Fifo, Gearbox, HardSwish, Linear, Relu, Reorder
 from chop.hw.cycles import interval
 from chop.hw.design import Builder
 from chop.hw.emit import emit
@@ -76,6 +76,16 @@ def test_slang_tells_what_is_missing(tmp_path):
 def test_an_unknown_family_is_refused_with_the_known_ones(tmp_path):
     with pytest.raises(HardwareError, match=r"unknown family 'xc8'. Did you mean 'xc7'"):
         synthesize(tmp_path, family="xc8")
+
+
+@pytest.mark.sim("pyosys")
+def test_logic_for_a_slower_clock_takes_fewer_luts(tmp_path):
+    gearbox = Gearbox(Stream((24,), 3, BYTE), 4)
+    hardware = emit(bench_design([gearbox]), tmp_path)
+    fast, slow = (synthesize(hardware, family="ecp5", clock_mhz=mhz) for mhz in (500, 100))
+    assert slow.lut < 0.5 * fast.lut and slow.ff == fast.ff
+    with pytest.raises(ConfigError, match="clock_mhz must be above 0 MHz, got 0"):
+        synthesize(hardware, family="ecp5", clock_mhz=0)
 
 
 @pytest.mark.slow

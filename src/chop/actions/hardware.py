@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from chop.actions.simulation import TRACED_CYCLES
 from chop.arguments import MAPPING, NONE, PATH, takes
 from chop.errors import HardwareError
 from chop.hw import synth
+from chop.hw.clock import DEFAULT_MHZ
 from chop.hw.cocotb_run import BENCH
 from chop.hw.emit import emit, vector_files, write_files
 from chop.hw.exercise import exercise
@@ -88,6 +89,8 @@ def build_hardware(
     area = synth.synthesize(hardware, family=family) if family else None
     routed = None
     if device is not None:
+        clock = (parallelism or {}).get("clock_mhz", DEFAULT_MHZ)
+        routing = replace(routing, logic_mhz=routing.logic_mhz or clock)
         routed = _routed(lowered, hardware, device, routing, codes, progress)
     report = write_report(lowered.design, hardware, verdict, area, routed)
     return HardwareBuild(hardware, lowered, verdict, area, report, routed)

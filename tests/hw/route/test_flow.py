@@ -106,6 +106,8 @@ def test_an_unknown_part_and_empty_options_are_refused():
         RouteOptions(seeds=())
     with pytest.raises(HardwareError, match="'target_mhz' must be above 0 MHz, got -1"):
         RouteOptions(target_mhz=-1)
+    with pytest.raises(HardwareError, match="'logic_mhz' must be above 0 MHz, got 0"):
+        RouteOptions(logic_mhz=0.0)
 
 
 @pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)

@@ -76,23 +76,22 @@ class RouteOptions:
 
     `seeds`: a run each; the fastest is kept. `target_mhz`: the clock that placement works for.
     `simulate`: whether the netlist is simulated; None: where it is small. `jobs`: seeds that are
-    placed at a time. `logic_mhz`: the clock that logic is mapped for; a faster one takes more LUTs.
+    placed at a time. `logic_mhz`: the clock that logic is mapped for, by default the one that
+    registers are chosen for; a faster one takes more LUTs.
     """
 
     seeds: tuple[int, ...] = SEEDS
     target_mhz: float = TARGET_MHZ
     simulate: bool | None = None
     jobs: int = 1
-    logic_mhz: float = DEFAULT_MHZ
+    logic_mhz: float | None = None
 
     def __post_init__(self) -> None:
         if not self.seeds:
             raise HardwareError("route: 'seeds' is empty. Allowed: one number or more.")
-        for name in ("target_mhz", "logic_mhz"):
-            if not getattr(self, name) > 0:
-                raise HardwareError(
-                    f"route: '{name}' must be above 0 MHz, got {getattr(self, name):g}."
-                )
+        for name, mhz in (("target_mhz", self.target_mhz), ("logic_mhz", self.logic_mhz)):
+            if mhz is not None and not mhz > 0:
+                raise HardwareError(f"route: '{name}' must be above 0 MHz, got {mhz:g}.")
         if self.jobs < 1:
             raise HardwareError(f"route: 'jobs' must be 1 or more, got {self.jobs}.")
 
@@ -159,7 +158,8 @@ def _say_nothing(text: str) -> None:
 def _run(job: Job) -> Routed:
     part, work = job.part, job.draft
     job.tell("synthesise")
-    netlist = make_netlist(job.hardware, job.interface, part, work, job.options.logic_mhz)
+    logic_mhz = job.options.logic_mhz or DEFAULT_MHZ
+    netlist = make_netlist(job.hardware, job.interface, part, work, logic_mhz)
     require_room(netlist, part)
     simulated = _simulate(job, netlist)
     placements = _place(job, netlist)
