@@ -56,7 +56,7 @@ def test_luts_of_components_that_were_held_out_are_near(models, measured):
     errors = relative_errors(models, rows, "ecp5", "lut")
     assert len(rows) >= 60
     assert statistics.median(errors) <= 0.05
-    assert sum(error <= 0.15 for error in errors) >= 0.9 * len(errors)
+    assert sum(error <= 0.15 for error in errors) >= 0.95 * len(errors)
 
 
 @pytest.mark.parametrize(("what", "share"), [("dsp", 0.9), ("bram", 0.95)])
@@ -98,23 +98,13 @@ def test_rows_of_other_rtl_are_measured_anew(models, tmp_path, monkeypatch):
     assert rows.read_rows(tmp_path, "grid") == [anew]
 
 
-def test_what_is_measured_in_one_run_is_of_one_kind_and_never_held_out(models):
-    rows = sys.modules["area_rows"]
-    keys = [("fifo", n, "ecp5") for n in range(rows.TOGETHER + 1)]
-    keys += [("gearbox", 0, "ecp5"), ("gearbox", 1, "xc7"), ("fifo", 1000, "xc7")]
-    parts = rows.parts_of(keys, "grid")
-    assert [len(part) for part in parts] == [rows.TOGETHER, 1, 1, 1, 1]
-    assert [key for part in parts for key in part] == keys
-    assert all(len(part) == 1 for part in rows.parts_of(keys, "route"))
-
-
 @pytest.mark.parametrize(
     ("width", "dropped", "luts"),
-    [(8, 0, 0), (11, 0, 14), (12, 4, 8), (14, 4, 16)],  # exact, clipped, rounded, both
+    [(8, 0, 0), (11, 0, 8), (12, 4, 8), (14, 4, 10)],  # exact, clipped, rounded, both
 )
 def test_luts_of_a_cast_are_those_that_were_measured(width, dropped, luts):
     cast = Cast(width, dropped, Fixed(8, 4))
-    assert cast.luts(0, into_skid=False) == pytest.approx(luts, abs=1)
+    assert cast.luts(0, into_skid=False) == pytest.approx(luts, abs=0.1)
     assert Cast(width, dropped, Fixed(8, 4, overflow="wrap")).luts(0, into_skid=False) <= 1
 
 
