@@ -32,8 +32,6 @@ TOGETHER = 25
 """Modules of one run."""
 CONTROL = 3
 """LUTs of a skid buffer besides those of its bits."""
-CHAOTIC = 6
-"""With so many bits above, what is rounded away no longer says what becomes of it: the mean."""
 PORTS = """input wire logic clk, rst, v, yr, output logic r, yv,
     input wire logic [{x}:0] x, output logic [{y}:0] y"""
 HANDSHAKE = """.clk, .rst, .data_in_0_valid({valid}), .data_in_0_ready(r), .data_out_0(y),
@@ -151,8 +149,6 @@ def make_casts(jobs: int) -> None:
     for part, of_part in zip(parts, told, strict=True):
         for case, cells in zip(part, of_part, strict=True):
             depth = case.dropped or case.beside
-            if case.dropped and case.above >= CHAOTIC:
-                depth = 0
             key = (*case[:3], int(case.dropped > 0), depth, case.above)
             luts = cells.get("LUT4", 0) - CONTROL * (case.goes_to == "skid")
             found[key][case.width].append(luts)

@@ -201,13 +201,15 @@ class Inventory:
         depth = len(words)
         if depth < 2:
             return 0.0
-        if is_block_rom(depth, width, copies):
-            self.add("bram", rom_blocks(depth, width, copies))
+        varied = varied_columns(words, width)
+        bits = len(varied) or width  # words that are all alike stand for words nobody packed
+        if is_block_rom(depth, bits, copies):
+            self.add("bram", rom_blocks(depth, bits, copies))
             self.add("rom_blocks")
             self.path("block", 1.0)
             return 1.0
         self.path("table", max(bits_for(depth) - self.fabric.lut_inputs, 0))
-        columns = bit_columns(words, width)
+        columns = np.unique(varied, axis=0)
         leaves, wide, muxes = table_luts(columns, self.fabric.lut_inputs, self.fabric.widest)
         self.add("rom_leaves", leaves * copies)
         self.add("rom_wide", wide * copies)
@@ -241,14 +243,13 @@ def is_block_rom(depth: int, width: int, copies: int = 1) -> bool:
 Bits = npt.NDArray[np.uint8]
 
 
-def bit_columns(words: Sequence[int], width: int) -> Bits:
-    """The columns of a table that differ and are not constant, as rows of bits."""
+def varied_columns(words: Sequence[int], width: int) -> Bits:
+    """The columns of a table that are not constant, as rows of bits."""
     size = -(-width // 8)
     packed = b"".join(word.to_bytes(size, "little") for word in words)
     rows = np.frombuffer(packed, np.uint8).reshape(len(words), size)
     columns = np.unpackbits(rows, axis=1, bitorder="little")[:, :width].T
-    is_varied = columns.min(axis=1) != columns.max(axis=1)
-    return np.unique(columns[is_varied], axis=0)
+    return columns[columns.min(axis=1) != columns.max(axis=1)]
 
 
 def table_luts(columns: Bits, inputs: int, widest: int) -> tuple[int, int, int]:
@@ -256,7 +257,7 @@ def table_luts(columns: Bits, inputs: int, widest: int) -> tuple[int, int, int]:
 
     Those of up to `widest` inputs, which are no LUTs, and the others. What is equal is there once.
 
-    >>> table_luts(bit_columns([0, 1, 1, 0], 1), 4, 7)
+    >>> table_luts(varied_columns([0, 1, 1, 0], 1), 4, 7)
     (1, 0, 0)
     """
     if not columns.size:
