@@ -205,5 +205,6 @@ def _keep_from_compiler() -> None:
     As a decorator would, which imports the compiler: most of the time that `import chop.passes`
     would take.
     """
-    plain: Any = SemiStructuredLinear._make_sparse
-    SemiStructuredLinear._make_sparse = torch.compiler.disable(plain)  # type: ignore[method-assign]
+    layer: Any = SemiStructuredLinear
+    disable: Any = torch.compiler.disable
+    layer._make_sparse = disable(layer._make_sparse)
