@@ -87,6 +87,7 @@ def _compile(jobs: Sequence[Job], folder: Path) -> Path:
     lines = [f'#include "{DRIVER}"']
     calls = []
     for number, job in enumerate(jobs):
+        lines.append("#undef VL_PCH_INCLUDED")  # Verilator allows one design in a source file
         lines += [f'#include "{p.name}"' for p in sorted(made.glob(f"Vd{number}*.cpp"))
                   if _belongs(p.name, number)]  # fmt: skip
         calls.append(_drive_text(number, job, folder))

@@ -7,6 +7,7 @@ they read. Elsewhere the layer computes with the weight written out.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -114,6 +115,11 @@ class SemiStructuredLinear(nn.Module):
     indices: Tensor
     bias: Tensor | None
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> SemiStructuredLinear:
+        """A layer not yet filled; copies and what is unpickled come by here too."""
+        _keep_from_compiler()
+        return super().__new__(cls)
+
     def __init__(self, values: Tensor, indices: Tensor, bias: nn.Parameter | None) -> None:
         super().__init__()
         self.out_features, self.in_features = values.shape[0], 2 * values.shape[1]
@@ -172,7 +178,6 @@ class SemiStructuredLinear(nn.Module):
         trains = x.requires_grad or (self.bias is not None and self.bias.requires_grad)
         return not (torch.is_grad_enabled() and trains) and not isinstance(x, FakeTensor)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _make_sparse(self) -> None:
         with torch.inference_mode(False), torch.no_grad():
             self._sparse = sparse_form(self.float_weight())
@@ -191,3 +196,15 @@ class SemiStructuredLinear(nn.Module):
     def extra_repr(self) -> str:
         """Sizes, for printing."""
         return f"in_features={self.in_features}, out_features={self.out_features}, 2:4"
+
+
+@functools.cache
+def _keep_from_compiler() -> None:
+    """Let torch.compile call `_make_sparse` as it is.
+
+    As a decorator would, which imports the compiler: most of the time that `import chop.passes`
+    would take.
+    """
+    layer: Any = SemiStructuredLinear
+    disable: Any = torch.compiler.disable
+    layer._make_sparse = disable(layer._make_sparse)

@@ -104,6 +104,12 @@ def test_there_is_no_algorithm_to_choose_on_a_cpu() -> None:
     assert packed(torch.bfloat16)[0].model.wide.search(256) is None
 
 
+def test_the_compiler_leaves_the_making_of_torchs_form_alone() -> None:
+    layer = SemiStructuredLinear(*pack_two_of_four(torch.zeros(32, 64)), None)
+    for each in (layer, pickle.loads(pickle.dumps(layer))):
+        assert each._make_sparse._torchdynamo_disable
+
+
 def test_gradients_reach_inputs_and_bias() -> None:
     graph = two_of_four()
     x = torch.randn(4, 64)
