@@ -71,7 +71,7 @@ def evaluator(counted=None, **settings):
 def found(folder):
     made = evaluator(paces=(4, 64))
     result = search(
-        made.space, made, WAYS, trials=10, storage=folder / "s.db", initial=made.hardware.initial()
+        made.space, made, WAYS, trials=16, storage=folder / "s.db", initial=made.hardware.initial()
     )
     return made, result
 
