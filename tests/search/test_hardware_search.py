@@ -69,10 +69,12 @@ def evaluator(counted=None, **settings):
 
 @functools.cache
 def found(folder):
-    made = evaluator(paces=(4, 64))
-    result = search(
-        made.space, made, WAYS, trials=16, storage=folder / "s.db", initial=made.hardware.initial()
-    )
+    """Ten bits say no more than eight do: that trial is beaten before it is measured."""
+    made = evaluator(paces=(4, 64), widths=(3, 8, 10))
+    wide = made.hardware.initial()
+    eight = [{name: 8 if n == 10 else n for name, n in point.items()} for point in wide]
+    known = [*eight, wide[0]]
+    result = search(made.space, made, WAYS, trials=10, storage=folder / "s.db", initial=known)
     return made, result
 
 
