@@ -248,8 +248,10 @@ def varied_columns(words: Sequence[int], width: int) -> Bits:
     size = -(-width // 8)
     packed = b"".join(word.to_bytes(size, "little") for word in words)
     rows = np.frombuffer(packed, np.uint8).reshape(len(words), size)
-    columns = np.unpackbits(rows, axis=1, bitorder="little")[:, :width].T
-    return columns[columns.min(axis=1) != columns.max(axis=1)]
+    columns: Bits = np.unpackbits(rows, axis=1, bitorder="little")[:, :width].T
+    is_varied = columns.min(axis=1) != columns.max(axis=1)
+    varied: Bits = columns[is_varied]
+    return varied
 
 
 def table_luts(columns: Bits, inputs: int, widest: int) -> tuple[int, int, int]:

@@ -87,9 +87,9 @@ def count_gearbox(inventory: Inventory, component: Gearbox) -> None:
 
 def count_slice(inventory: Inventory, component: Slice) -> None:
     """A count of beats, compared with both ends unless they are those of the row."""
-    told = component.parameters()
-    first, beats = int(told["FIRST"]), int(told["BEATS"])
-    end = first + int(told["KEPT"])
+    lanes = component.source.lanes
+    first, beats = component.first // lanes, component.source.shape[-1] // lanes
+    end = first + component.kept // lanes
     bits = inventory.counter(beats, extra=1)
     for at in (first, end % beats):
         if at:
