@@ -1,5 +1,6 @@
 """What every test shares: the model zoo on the path, one thread, a fixed seed, honest skips."""
 
+import gc
 import logging
 import os
 import sys
@@ -64,6 +65,13 @@ def pytest_collection_modifyitems(items):
         for number, item in enumerate(cases):
             if number % stride:
                 item.add_marker(pytest.mark.no_cover)
+
+
+def pytest_collection_finish():
+    """Leave modules and tests, which stay, out of what is searched for garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
 
 
 SIMULATOR = ("verilator", "g++")
