@@ -77,9 +77,14 @@ def cells(hardware: Path, family: str) -> Row:
     return told_of(synthesize(hardware, family=family))
 
 
+def luts_of(cells: Mapping[str, int], family: str) -> int:
+    """LUTs of a netlist's cells."""
+    return sum(n * cells.get(cell, 0) for cell, n in LUTS[family].items())
+
+
 def told_of(area: Area) -> Row:
     """What a row keeps; LUTs by the table above."""
-    lut = sum(n * area.cells.get(cell, 0) for cell, n in LUTS[area.family].items())
+    lut = luts_of(area.cells, area.family)
     return {"lut": lut, "ff": area.ff, "dsp": area.dsp, "bram": area.bram, "cells": area.cells}
 
 

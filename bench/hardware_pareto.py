@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from area_rows import LUTS
+from area_rows import luts_of
 from loading import load
 from record import save
 from tabulate import tabulate
@@ -317,7 +317,7 @@ def row(name: str, point: str, place: Path) -> dict[str, Any]:
 def _routed(best: Mapping[str, Any], interval: float) -> dict[str, Any]:
     rate = best["mhz"] * 1e6 / interval
     kept = {name: best[name] for name in ("mhz", "seed", "cells", "path", "bitstream", "seconds")}
-    luts = sum(n * best["cells"].get(cell, 0) for cell, n in LUTS["ecp5"].items())
+    luts = luts_of(best["cells"], "ecp5")
     used = {**best["used"], "lut": luts, "lut_placed": best["used"]["lut"]}
     return {**used, **kept, "frames_per_second": rate}
 
