@@ -38,7 +38,7 @@ STREAMS = (
     Proof(
         "fifo",
         {"DEPTH": 3},
-        edits=(Edit("fifo", "DEPTH > 32 && DEPTH * DATA_WIDTH >= 4096", "1'b1"),),  # block RAM
+        edits=(Edit("fifo", "DEPTH > 32 && DEPTH * DATA_WIDTH >= 1024", "1'b1"),),  # block RAM
     ),
     *(Proof("fifo", {"DEPTH": depth, "HAS_HEAD": 1}) for depth in (2, 3)),
     Proof("stream_fork"),

@@ -1,7 +1,7 @@
 // First-in first-out queue of DEPTH beats.
 // Latency 1 cycle, throughput 1 beat per cycle (DEPTH 1: one beat every two cycles).
 //
-// From 4096 bits on, the slots are block RAM: the next slot is read ahead, and a beat that is
+// From 1024 bits on, the slots are block RAM: the next slot is read ahead, and a beat that is
 // written there in the same cycle goes round it. The oldest beat then is a register, not a slot, as
 // block RAM gives its word late in a cycle; a beat that finds no other goes there at once.
 `default_nettype none
@@ -27,7 +27,7 @@ module fifo #(
   end
 `endif
 
-  localparam bit IS_BLOCK = DEPTH > 32 && DEPTH * DATA_WIDTH >= 4096;
+  localparam bit IS_BLOCK = DEPTH > 32 && DEPTH * DATA_WIDTH >= 1024;
   localparam bit IS_HEADED = DEPTH > 1 && (IS_BLOCK || HAS_HEAD);
   localparam int SLOTS = IS_HEADED ? DEPTH - 1 : DEPTH;
   localparam int POINTER_WIDTH = SLOTS > 1 ? $clog2(SLOTS) : 1;
@@ -63,7 +63,8 @@ module fifo #(
   end
 
   if (IS_BLOCK) begin : g_block
-    (* no_rw_check *)  // a beat that is read as it is written goes round
+    // a beat that is read as it is written goes round
+    (* no_rw_check, ram_style = "block" *)
     logic [DATA_WIDTH-1:0] slots[SLOTS];
     logic [DATA_WIDTH-1:0] slot_q, round_q;
     logic [POINTER_WIDTH-1:0] ahead;
@@ -78,7 +79,14 @@ module fifo #(
       round_q    <= data_in_0;
       is_round_q <= store && write_q == ahead;
     end
+  end else if (SLOTS == 1) begin : g_register
+    logic [DATA_WIDTH-1:0] slot_q;
+
+    assign slot = slot_q;
+
+    always_ff @(posedge clk) if (store) slot_q <= data_in_0;
   end else begin : g_registers
+    (* ram_style = "distributed" *)  // block RAM would need a way round it
     logic [DATA_WIDTH-1:0] slots_q[SLOTS];
 
     assign slot = slots_q[read_q];
