@@ -39,7 +39,7 @@ module fixed_embedding #(
   localparam int BEATS = DATA_OUT_0_TENSOR_SIZE_DIM_0 / DATA_OUT_0_PARALLELISM_DIM_0;
   localparam int WORDS = ROWS * BEATS;
   localparam int ADDRESS_WIDTH = WORDS > 1 ? $clog2(WORDS) : 1;
-  localparam int BEAT_WIDTH = $clog2(BEATS + 1);
+  localparam int BEAT_WIDTH = BEATS > 1 ? $clog2(BEATS) : 1;
 
   logic [WORD-1:0] words[WORDS];
   logic [WORD-1:0] read_q;
