@@ -641,14 +641,14 @@ TILES = [
     Mutant(
         "a beat too many is kept",
         "stream_slice",
-        "32'(beat_q) < FIRST + KEPT",
-        "32'(beat_q) <= FIRST + KEPT",
+        "beat_q < BEAT_WIDTH'(FIRST + KEPT)",
+        "beat_q <= BEAT_WIDTH'(FIRST + KEPT)",
     ),
     Mutant(
         "the beat before is kept",
         "stream_slice",
-        "32'(beat_q) + 1 > FIRST",
-        "32'(beat_q) + 2 > FIRST",
+        "beat_q >= BEAT_WIDTH'(FIRST)",
+        "beat_q >= BEAT_WIDTH'(FIRST - 1)",
     ),
     Mutant(
         "rows of a slice grow",

@@ -16,7 +16,7 @@ FAULTS = {
     "stream_fork": ("data_in_0_ready = &branch_ready", "data_in_0_ready = |branch_ready"),
     "stream_join": ("{data_in_1, data_in_0}", "{data_in_0, data_in_1}"),
     "gearbox": ("CAPACITY - IN_UNITS);", "CAPACITY - IN_UNITS + 1);"),
-    "stream_slice": ("32'(beat_q) < FIRST + KEPT", "32'(beat_q) <= FIRST + KEPT"),
+    "stream_slice": ("beat_q < BEAT_WIDTH'(FIRST", "beat_q <= BEAT_WIDTH'(FIRST"),
     "fixed_cast": ("floored[0] && !is_tie", "floored[0]"),
     "stream_cast": ("data_out_0_valid = data_in_0_valid", "data_out_0_valid = data_out_0_ready"),
     "fixed_relu": ("is_negative ?", "1'b0 ?"),

@@ -28,9 +28,14 @@ module stream_slice #(
   localparam int BEAT_WIDTH = $clog2(BEATS + 1);
 
   logic [BEAT_WIDTH-1:0] beat_q;
-  logic is_kept;
+  logic is_begun, is_kept;
 
-  assign is_kept = 32'(beat_q) + 1 > FIRST && 32'(beat_q) < FIRST + KEPT;
+  if (FIRST == 0) begin : g_from_the_first
+    assign is_begun = 1'b1;
+  end else begin : g_from_a_later_one
+    assign is_begun = beat_q >= BEAT_WIDTH'(FIRST);
+  end
+  assign is_kept = is_begun && beat_q < BEAT_WIDTH'(FIRST + KEPT);
 
   always_ff @(posedge clk) begin
     if (data_in_0_valid && data_in_0_ready) begin
