@@ -36,7 +36,7 @@ def adders_per_register(clock_mhz: float) -> int:
     return 2 if clock_mhz <= SLOW_MHZ else 1
 
 
-LOGIC_SHARE = 0.3
+LOGIC_SHARE = 0.4
 """Of a period, what logic may take between two registers; wires take most of the rest."""
 
 
@@ -44,7 +44,7 @@ def logic_picoseconds(clock_mhz: float) -> int:
     """How long logic may take between two registers.
 
     >>> logic_picoseconds(100.0)
-    3000
+    4000
     """
     return round(LOGIC_SHARE * 1e6 / clock_mhz)
 
