@@ -16,6 +16,8 @@ from pathlib import Path
 
 from chop.hw.golden import Fixed
 
+CHAINLESS = 4
+"""Bits of the widest addition that has no carry chain."""
 TABLE = Path(__file__).parent / "casts.json"
 Group = tuple[str, bool, bool, bool]
 """Where it goes to, whether its result has a sign, whether its input is never negative, and whether
@@ -114,9 +116,13 @@ class Cast:
         return max(min(most, own) - gained + (gained > 0 and self.is_clipped), 1)
 
     def carry_luts(self) -> int:
-        """Of the addition that rounds."""
+        """Of the addition that rounds; what is above a positive number's range is not added to."""
         bits = self.kept + 2 - self.is_positive
-        return 2 * -(-bits // 2) if self.is_rounded and self.kept > 1 else 0
+        if self.is_positive and self.is_clipped:
+            bits = min(bits, self.out.width - self.out.is_signed + 2)
+        if not self.is_rounded or self.kept < 2:
+            return 0
+        return 2 * -(-bits // 2) if bits > CHAINLESS else bits - 1
 
     def luts(self, other: int, *, into_skid: bool) -> float:
         """LUTs without those of a skid buffer; `other`: the longest carry chain beside it."""

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from chop.hw.golden import Fixed
+from chop.hw.predict.casts import CHAINLESS as CHAINLESS
 from chop.hw.predict.casts import Cast
+from chop.hw.predict.tables import Bits, mapped_luts
 
 BLOCK_DEPTHS = {36: 512, 18: 1024, 9: 2048, 4: 4096, 2: 8192, 1: 16384}
 """Words of a block RAM, by their width: the 18 kbit blocks of both families."""
@@ -21,8 +22,9 @@ BLOCK_COST, ROM_BIT_COST, MUX_COST, AROUND_COST = 128, 1 / 16, 1 / 2, 8
 """Yosys weighs blocks against LUTs: a block is as dear as so many, a bit of a table and of what
 chooses between banks as dear as so much of one, and what a memory of LUTs needs for a late word as
 dear as so many."""
-CHAINLESS = 4
-"""Bits of the widest addition that has no carry chain."""
+MAPPED_BITS, MAPPED_WEIGHT_BITS = 8192, 512
+"""Of a table, and of one of weights, that is covered with LUTs; those of a larger one are counted:
+weights share little."""
 
 
 @dataclass(frozen=True)
@@ -171,15 +173,28 @@ class Inventory:
             self.add("skid", -equal)
             self.registers(-2 * equal)
 
-    def ram(self, depth: int, width: int, *, name: str = "ram", is_late: bool = False) -> None:
-        """A memory that is written and read; `is_late`: its address is a register, not its word."""
+    def ram(
+        self,
+        depth: int,
+        width: int,
+        *,
+        name: str = "ram",
+        is_late: bool = False,
+        is_block: bool | None = None,
+    ) -> None:
+        """A memory that is written and read; `is_late`: its address is a register, not its word.
+
+        `is_block`: whether its RTL asks for block RAM; None: the mapper weighs it.
+        """
         if depth < 2:
             self.registers(depth * width)
             return
         banks = -(-depth // self.fabric.ram_words)
         luts = banks * -(-width // self.fabric.ram_width) * self.fabric.ram_luts
         in_luts = luts + MUX_COST * (banks - 1) * width + AROUND_COST * (not is_late)
-        if in_luts > BLOCK_COST * blocks_of(depth, width):
+        if is_block is None:
+            is_block = in_luts > BLOCK_COST * blocks_of(depth, width)
+        if is_block:
             self.add("bram", blocks_of(depth, width))
             self.path("block", 1.0)
             if is_late:
@@ -193,10 +208,13 @@ class Inventory:
         if not is_late:
             self.registers(width)
 
-    def rom(self, words: Sequence[int], width: int, copies: int = 1) -> float:
+    def rom(
+        self, words: Sequence[int], width: int, copies: int = 1, mapped: int = MAPPED_BITS
+    ) -> float:
         """A table with a register behind it; `copies` read it, each at a place of its own.
 
-        Returns the share of its bits that are neither constant nor equal to others.
+        `mapped`: bits of the largest one that is covered with LUTs. Returns the share of its bits
+        that are neither constant nor equal to others.
         """
         depth = len(words)
         if depth < 2:
@@ -204,16 +222,23 @@ class Inventory:
         varied = varied_columns(words, width)
         bits = len(varied) or width  # words that are all alike stand for words nobody packed
         if is_block_rom(depth, bits, copies):
-            self.add("bram", rom_blocks(depth, bits, copies))
+            shape = block_shape(depth, bits, copies)
+            self.add("bram", shape.blocks)
             self.add("rom_blocks")
+            self.add("rom_banks", (shape.banks - 1) * bits * copies)
             self.path("block", 1.0)
             return 1.0
         self.path("table", max(bits_for(depth) - self.fabric.lut_inputs, 0))
         columns = np.unique(varied, axis=0)
-        leaves, wide, muxes = table_luts(columns, self.fabric.lut_inputs, self.fabric.widest)
-        self.add("rom_leaves", leaves * copies)
-        self.add("rom_wide", wide * copies)
-        self.add("rom_muxes", muxes * copies)
+        if columns.size <= mapped:
+            luts, resets = mapped_luts(columns, self.fabric.lut_inputs, self.fabric.widest)
+            self.add("table", luts * copies)
+            self.add("table_resets", resets * copies)
+        else:
+            leaves, wide, muxes = table_luts(columns, self.fabric.lut_inputs, self.fabric.widest)
+            self.add("rom_leaves", leaves * copies)
+            self.add("rom_wide", wide * copies)
+            self.add("rom_muxes", muxes * copies)
         self.registers(len(columns) * copies)
         return len(columns) / width
 
@@ -227,20 +252,38 @@ def blocks_of(depth: int, width: int) -> int:
     return min(-(-width // w) * -(-depth // d) for w, d in BLOCK_DEPTHS.items())
 
 
-def rom_blocks(depth: int, width: int, copies: int = 1) -> int:
-    """Block RAMs of a table that is read at so many places; two of them share a narrow block."""
-    both = min(
-        -(-width // w) * -(-depth // d) for w, d in BLOCK_DEPTHS.items() if w < max(BLOCK_DEPTHS)
-    )
-    return min(copies * blocks_of(depth, width), -(-copies // 2) * both)
+@dataclass(frozen=True)
+class BlockShape:
+    """How a table lies in block RAMs."""
+
+    blocks: int
+    banks: int
+    """Parts of the table that lie side by side; a choice between them follows."""
+
+
+def block_shape(depth: int, width: int, copies: int = 1) -> BlockShape:
+    """The cheapest shape of a table that is read at so many places, as the mapper weighs it.
+
+    Two places share a block whose words are not the widest.
+
+    >>> block_shape(1056, 10), block_shape(1488, 8)
+    (BlockShape(blocks=1, banks=3), BlockShape(blocks=1, banks=1))
+    """
+    found = []
+    for word, words in BLOCK_DEPTHS.items():
+        banks = -(-depth // words)
+        readers = [copies] if word == max(BLOCK_DEPTHS) else [copies, -(-copies // 2)]
+        blocks = min(readers) * -(-banks * width // word)
+        cost = BLOCK_COST * blocks + MUX_COST * (banks - 1) * width * copies
+        found.append((cost, banks, blocks))
+    _, banks, blocks = min(found)
+    return BlockShape(blocks, banks)
 
 
 def is_block_rom(depth: int, width: int, copies: int = 1) -> bool:
     """Whether a table becomes block RAM."""
-    return depth * width * ROM_BIT_COST > BLOCK_COST * rom_blocks(depth, width, copies)
-
-
-Bits = npt.NDArray[np.uint8]
+    blocks = block_shape(depth, width, copies).blocks
+    return depth * width * ROM_BIT_COST > BLOCK_COST * blocks
 
 
 def varied_columns(words: Sequence[int], width: int) -> Bits:

@@ -8,7 +8,7 @@ from typing import Any
 from chop.hw.component import Component
 from chop.hw.golden import Fixed
 from chop.hw.predict import streams
-from chop.hw.predict.inventory import Inventory, bits_for, is_block_rom, trailing_zeros
+from chop.hw.predict.inventory import CHAINLESS, Inventory, bits_for, trailing_zeros
 from chop.hw.predict.products import count_sources, count_window
 from chop.hw.rtl.fixed_arithmetic import Add, Binary, Mul, WithConstant
 from chop.hw.rtl.fixed_batch_norm import BatchNorm
@@ -28,8 +28,6 @@ from chop.hw.rtl.stream_cast import Cast
 from chop.hw.rtl.whole_window import WholeWindow
 from chop.hw.shift_add import signed_digits
 
-BANK_WORDS = 1024
-"""Of a table in block RAM: what has more is chosen from several."""
 BESIDE_PRODUCT = 20
 """A multiplier is as slow as a carry chain of so many bits."""
 
@@ -67,8 +65,16 @@ def count_relu(inventory: Inventory, component: Relu) -> None:
     inventory.add("relu", component.source.lanes * (number.width - 1) * number.is_signed)
 
 
-def count_binary(inventory: Inventory, component: Binary, is_registered: bool = False) -> None:
-    """A sum, difference or product, a register, and a cast; operands may be registered too."""
+def count_binary(
+    inventory: Inventory,
+    component: Binary,
+    is_registered: bool = False,
+    added: int | None = None,
+) -> None:
+    """A sum, difference or product, a register, and a cast; operands may be registered too.
+
+    `added`: the constant that a sum adds to its left operand.
+    """
     if is_registered or component.has_operand_register():
         operands = component.left.beat_width + component.right.beat_width
         inventory.registers(operands + 1, by_multiplier=isinstance(component, Mul))
@@ -85,7 +91,7 @@ def count_binary(inventory: Inventory, component: Binary, is_registered: bool = 
     else:
         is_positive &= component.kind == "fixed_add"
         inventory.path("sum", wide)
-        _count_sum(inventory, component, wide)
+        _count_sum(inventory, component, wide, added)
         inventory.registers(wide * lanes)
     inventory.cast(
         wide,
@@ -100,13 +106,18 @@ def count_binary(inventory: Inventory, component: Binary, is_registered: bool = 
     inventory.skid(component.outputs[0].beat_width)
 
 
-def _count_sum(inventory: Inventory, component: Binary, wide: int) -> None:
+def _count_sum(inventory: Inventory, component: Binary, wide: int, added: int | None) -> None:
     """An addition; bits that one operand alone has below the other's are no part of it.
 
     What is taken away counts with all its bits.
     """
     left, right, lanes = component.left.format, component.right.format, component.left.lanes
     finer = left.frac_width - right.frac_width
+    if added is not None:
+        bits = wide - max(-finer, 0) - trailing_zeros(added)
+        inventory.chain(bits, lanes)
+        inventory.add("short_sum", bits * lanes * (bits <= CHAINLESS))
+        return
     inventory.carry(wide - (max(finer, 0) if component.kind == "fixed_sub" else abs(finer)), lanes)
     assert isinstance(component, Add), component.kind
     if component.alpha != 1 and component.alpha:
@@ -118,18 +129,29 @@ def count_with_constant(inventory: Inventory, component: WithConstant) -> None:
     """The same with a table; one word is a constant."""
     memory, binary = component.memories()[0], component.binary
     codes = {int(code) for code in component.constant.reshape(-1)}
-    if codes == {0} and not isinstance(binary, Mul):  # nothing is added
-        left = binary.left.format
-        inventory.cast(
-            left.width, left.frac_width, left.is_signed, binary.format, binary.left.lanes
-        )
+    code = next(iter(codes)) if len(codes) == 1 else 0
+    added = _added(binary, code) if len(codes) == 1 else None
+    if added == 0:
+        left, right = binary.left.format, binary.right.format
+        below = max(right.frac_width - left.frac_width, 0) * (code != 0)  # constant bits
+        width, frac = left.width + below, left.frac_width + below
+        inventory.cast(width, frac, left.is_signed, binary.format, binary.left.lanes)
         inventory.registers(left.width * binary.left.lanes + 1)
         inventory.skid(component.outputs[0].beat_width)
     else:
-        count_binary(inventory, binary, component.has_operand_register)
+        count_binary(inventory, binary, component.has_operand_register, added)
     count_sources(inventory, component.memories())
     if len(memory.words) == 1:
         inventory.add("constant_operand", binary.left.beat_width)
+
+
+def _added(binary: Binary, code: int) -> int | None:
+    """What a constant adds to the bits of the other operand; None: no sum of one constant."""
+    if not isinstance(binary, Add) or binary.alpha != 1:
+        return None
+    value = -code if binary.kind == "fixed_sub" else code
+    finer = binary.right.format.frac_width - binary.left.format.frac_width
+    return value >> finer if finer > 0 else value << -finer
 
 
 def count_batch_norm(inventory: Inventory, component: BatchNorm) -> None:
@@ -157,10 +179,14 @@ def count_leaky(inventory: Inventory, component: LeakyRelu) -> None:
     slope = component.slope.bit_length() + 1
     wide = x + max(slope - 1, component.slope_frac)
     digits = len(signed_digits(component.slope))
-    if digits > 1 and number.is_signed:
+    if number.is_signed and digits > 1:
         inventory.multiplier(x, slope, lanes)
         inventory.add("choice", x * lanes)
-    inventory.add("choice_shift", x * lanes * (digits == 1) * number.is_signed)
+    elif number.is_signed:  # where both overlap; the other bits are set or cleared together
+        lowest = component.slope_frac
+        if component.format.rounding == "floor":
+            lowest += max(number.frac_width - component.format.frac_width, 0)
+        inventory.add("choice_shift", (max(x - lowest, 0) + 1) * lanes)
     inventory.registers((wide + 1) * lanes + 1)
     frac = number.frac_width + component.slope_frac
     if number.is_signed:
@@ -175,6 +201,10 @@ def count_divide(
 ) -> None:
     """`fixed_divide`: a product with a reciprocal, a difference and a cast."""
     lanes, out = component.source.lanes, component.format
+    if divisor & (divisor - 1) == 0 and not chosen:  # another place for the point
+        inventory.registers(2 * width * lanes)
+        inventory.cast(width, frac + divisor.bit_length() - 1, True, out, lanes)
+        return
     shift = out.frac_width + 1 - frac
     scaled = max(width + shift, 1) if shift < 0 else width + shift
     raised = scaled + divisor.bit_length() + 1
@@ -190,6 +220,7 @@ def count_divide(
     inventory.registers(product * lanes, by_multiplier=True)
     if chosen:
         inventory.add("divide_table", divisor * (raised + divisor.bit_length() + 2))
+        inventory.path("divisor", 1.0)
     inventory.cast(scaled + 3, out.frac_width + 2, True, out, lanes, beside=BESIDE_PRODUCT)
 
 
@@ -263,14 +294,13 @@ def count_embedding(inventory: Inventory, component: Embedding) -> None:
     bits = component.source.beat_width
     inventory.skid(bits)
     inventory.rom(memory.words, memory.width)
-    if is_block_rom(len(memory.words), memory.width):
-        banks = -(-len(memory.words) // BANK_WORDS)
-        inventory.add("embedding_banks", (banks - 1) * memory.width)
-    inventory.counter(beats, extra=1)
+    inventory.counter(beats)
     if beats & (beats - 1):
         inventory.add("embedding_address", bits_for(len(memory.words)))
+        inventory.path("address", bits_for(len(memory.words)))
     if rows < 1 << bits:  # a number past the last row
         inventory.constant_sum(bits, rows)
+        inventory.path("bound", bits)
         inventory.add("embedding_bound", bits - trailing_zeros(rows))
     inventory.registers(1)
     inventory.skid(component.output.beat_width)
@@ -435,11 +465,21 @@ def count_to_mxint(inventory: Inventory, component: ToMxint) -> None:
     inventory.skid(component.output.beat_width)
 
 
+def _shift_luts(width: int, most: int) -> int:
+    """A shift to the left by up to `most`: two-way choices, a stage for each bit of the distance.
+
+    Bits that a stage only lets through or clears are part of the next stage's LUTs.
+    """
+    stages = most.bit_length()
+    outputs = [min(width + (2 << stage) - 1, width + most) for stage in range(stages)]
+    return sum(outputs) - max(5 * stages - 9, 0)
+
+
 def count_from_mxint(inventory: Inventory, component: FromMxint) -> None:
     """A shift and a cast."""
     number, lanes = component.number, component.source.lanes
     shifted = number.mantissa + number.top
-    inventory.add("shift", shifted * lanes * max(number.top, 1).bit_length())
+    inventory.add("shift_left", _shift_luts(number.mantissa, number.top) * lanes)
     inventory.registers(shifted * lanes + 1)
     inventory.cast(shifted, number.frac_width, True, component.format, lanes, is_loose=True)
     inventory.skid(component.output.beat_width)

@@ -8,7 +8,7 @@ from typing import Any
 from chop.hw.component import Memory
 from chop.hw.golden import Fixed
 from chop.hw.mxint import Mxint
-from chop.hw.predict.inventory import Inventory, bits_for, is_block_rom
+from chop.hw.predict.inventory import MAPPED_WEIGHT_BITS, Inventory, bits_for, is_block_rom
 from chop.hw.rtl.fixed_conv import Conv
 from chop.hw.rtl.fixed_linear import ExternalLinear, Linear
 from chop.hw.rtl.fixed_matmul import Matmul
@@ -36,7 +36,7 @@ def count_source(inventory: Inventory, memory: Memory) -> float:
         inventory.counter(memory.repeats)
         inventory.add("bank_base", bits_for(depth))
         inventory.registers(bits_for(depth))
-    return inventory.rom(memory.words, memory.width)
+    return inventory.rom(memory.words, memory.width, mapped=MAPPED_WEIGHT_BITS)
 
 
 def count_dot_product(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chop.hw.predict.inventory import Inventory, bits_for, trailing_zeros
+from chop.hw.predict.inventory import CHAINLESS, Inventory, bits_for, trailing_zeros
 from chop.hw.predict.products import count_sources, count_tiles
 from chop.hw.rtl.fifo import Fifo
 from chop.hw.rtl.gearbox import Gearbox
@@ -44,9 +44,9 @@ def count_fork(inventory: Inventory, component: Fork) -> None:
 
 
 def count_fifo(inventory: Inventory, component: Fifo) -> None:
-    """A memory between two counters; block RAM from 4096 bits on, as its RTL says."""
+    """A memory between two counters; block RAM from 1024 bits on, as its RTL says."""
     depth, width = component.depth, component.stream.beat_width
-    is_block = depth > 32 and depth * width >= 4096
+    is_block = depth > 32 and depth * width >= 1024
     slots = depth - (depth > 1 and (is_block or component.has_head))
     inventory.counter(slots)
     inventory.counter(slots)
@@ -54,7 +54,7 @@ def count_fifo(inventory: Inventory, component: Fifo) -> None:
     if slots < depth:
         inventory.add("fifo_head", width)
         inventory.registers(width)
-    inventory.ram(slots, width, name="fifo", is_late=not is_block)
+    inventory.ram(slots, width, name="fifo", is_late=not is_block, is_block=is_block)
     if is_block:
         inventory.add("fifo_ahead", width)
         inventory.add("fifo_blocks")
@@ -93,8 +93,10 @@ def count_slice(inventory: Inventory, component: Slice) -> None:
     bits = inventory.counter(beats, extra=1)
     for at in (first, end % beats):
         if at:
+            compared = bits - trailing_zeros(at)
             inventory.add("slice_compares")
-            inventory.add("slice_ends", max(bits - trailing_zeros(at) - 3, 0))
+            inventory.add("slice_ends", compared)
+            inventory.add("counted", 2 * (compared // 2) * (compared > CHAINLESS))
     inventory.skid(component.source.beat_width)
 
 
