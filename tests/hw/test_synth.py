@@ -83,7 +83,7 @@ def test_logic_for_a_slower_clock_takes_fewer_luts(tmp_path):
     gearbox = Gearbox(Stream((24,), 3, BYTE), 4)
     hardware = emit(bench_design([gearbox]), tmp_path)
     fast, slow = (synthesize(hardware, family="ecp5", clock_mhz=mhz) for mhz in (500, 100))
-    assert slow.lut < 0.5 * fast.lut and slow.ff == fast.ff
+    assert slow.lut < 0.75 * fast.lut and slow.ff == fast.ff
     with pytest.raises(ConfigError, match="clock_mhz must be above 0 MHz, got 0"):
         synthesize(hardware, family="ecp5", clock_mhz=0)
 
