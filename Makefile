@@ -6,6 +6,13 @@ STAMP  := $(VENV)/.installed
 LIGHT  := $(VENV)/.installed-demo
 EXTRAS := cluster,dashboard,demo,docs,examples,export,hardware,route,search,test,train
 
+# Where no bytecode is to be written, every process would compile the thousands of files of torch
+# and transformers anew: it is then kept in $(VENV), out of the tree.
+ifneq ($(PYTHONDONTWRITEBYTECODE),)
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX ?= $(abspath $(VENV))/__pycache__
+endif
+
 .PHONY: install tools demo-tools test fast slow lint demo bench coverage docs figures screenshots clean FORCE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:

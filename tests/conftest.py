@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+import _pytest.logging
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -26,15 +27,46 @@ SEED = int(os.environ.get("MASE_TEST_SEED", "0"))
 """Another one draws other weights everywhere: what then fails hung on the draw."""
 
 
+def seed():
+    """Start the random numbers anew.
+
+    Without a GPU torch keeps, for each seed that a GPU would get, who gave it: milliseconds a test.
+    """
+    seed_all = (
+        torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
+    )
+    seed_all(SEED)
+
+
 def pytest_collectstart(collector):
     """Draw what a test file makes when it is imported alike, whatever was imported before it."""
     if isinstance(collector, pytest.Module):
-        torch.manual_seed(SEED)
+        seed()
 
 
 @pytest.fixture(autouse=True)
 def _seeded():
-    torch.manual_seed(SEED)
+    seed()
+
+
+class _ListensToUs(_pytest.logging.catching_logs):
+    """Hears what reaches the root, and our loggers, which do not propagate.
+
+    pytest looks through all loggers there are, thousands of torch's and transformers', six times a
+    test.
+    """
+
+    def __enter__(self):
+        manager = logging.root.manager
+        everyone = manager.loggerDict
+        manager.loggerDict = {name: get_logger(name) for name in ("chop", "chop.report")}
+        try:
+            return super().__enter__()
+        finally:
+            manager.loggerDict = everyone
+
+
+_pytest.logging.catching_logs = _ListensToUs
 
 
 @pytest.fixture

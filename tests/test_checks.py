@@ -56,6 +56,42 @@ def make(*arguments):
     return done.stdout
 
 
+def recipe_environment(**variables):
+    """What a recipe of the Makefile sees of the variables on bytecode."""
+    show = "show:; @env"
+    command = ["make", "--no-print-directory", f"--eval={show}", "show"]
+    printed = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], **variables},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    seen = dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
+    return {k: v for k, v in seen.items() if k.startswith("PYTHON")}
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        ({}, {}),
+        ({"PYTHONDONTWRITEBYTECODE": ""}, {"PYTHONDONTWRITEBYTECODE": ""}),
+        (
+            {"PYTHONDONTWRITEBYTECODE": "1"},
+            {"PYTHONPYCACHEPREFIX": str(ROOT / ".venv" / "__pycache__")},
+        ),
+        (
+            {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": "/mine"},
+            {"PYTHONPYCACHEPREFIX": "/mine"},
+        ),
+    ],
+    ids=["nothing said", "empty", "none wanted", "a place of one's own"],
+)
+def test_bytecode_is_kept_in_the_environment_where_none_is_wanted_in_the_tree(given, seen):
+    assert recipe_environment(**given) == seen
+
+
 def test_the_demonstration_installs_what_it_needs_and_no_more():
     printed = make("demo")
     (line,) = [line for line in printed.splitlines() if "pip install" in line]

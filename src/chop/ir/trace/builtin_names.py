@@ -108,10 +108,13 @@ TRACKED_BUILTINS = {
 """What these names mean in a model's own source file while it is traced."""
 
 
+_INT_AS_DTYPE = re.compile(r"dtype ?= ?int\b|\.(to|type)\(int\)")
+
+
 def _is_dtype(namespace: dict[str, Any]) -> bool:
     """Whether a file hands `int` to torch as a dtype, for which no stand-in is taken."""
-    lines = linecache.getlines(str(namespace.get("__file__", "")))
-    return any(re.search(r"dtype ?= ?int\b|\.(to|type)\(int\)", line) for line in lines)
+    source = "".join(linecache.getlines(str(namespace.get("__file__", ""))))
+    return _INT_AS_DTYPE.search(source) is not None
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from torch import Tensor, fx
 
 from chop.ir.guards import OPPOSITES, Guard, Path, Tree, evaluate, leaves, tensors_in
 from chop.ir.trace.decisions import Decision
+from chop.ir.trace.environment import quiet
 from chop.ir.trace.tracked import Expression, Tracked, plain
 from chop.log import get_logger
 
@@ -49,11 +50,12 @@ def find_guards(recorded: Recorded) -> tuple[Guard, ...]:
     guards = list(_rank_guards(recorded, ranks))
     decisions = (d for d in recorded.decisions if d.name != "rank")
     waiting = _distinct(d for d in decisions if not d.holds_either_way())
-    for hints in _hints(shapes(recorded.inputs)) if waiting else ():
-        found, waiting = _followed(recorded, waiting, hints)
-        guards += found
-        if not waiting:
-            break
+    with quiet("torch._subclasses.fake_tensor"):
+        for hints in _hints(shapes(recorded.inputs)) if waiting else ():
+            found, waiting = _followed(recorded, waiting, hints)
+            guards += found
+            if not waiting:
+                break
     for decision in waiting:
         guards += _pins(recorded, decision)
     return simplified(guards)

@@ -18,7 +18,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from chop.ir.guards import Path, Tree, path_text
-from chop.ir.trace.environment import quiet
 from chop.ir.trace.result_cache import is_hashable, module_key
 from chop.ir.trace.size_rules import sizes_of
 from chop.ir.trace.torch_names import works_in_place
@@ -50,6 +49,8 @@ class SymbolicSizes:
         self.world = FakeTensorMode(
             shape_env=self.environment, static_shapes=True, allow_non_fake_inputs=True
         )
+        # Alike calls are run once here; torch's own memory of symbolic results only costs.
+        self.world.cache_enabled = False
         self.sizes: dict[sympy.Symbol, tuple[Path, int]] = {}
         self._own: dict[Any, sympy.Symbol] = {}
         self._values: dict[fx.Node, Any] = {}
@@ -108,7 +109,7 @@ class SymbolicSizes:
             function = self.attributes[str(node.target)]
         key = _key(node, function, args, kwargs)
         if key is None or key not in self._alike:
-            with self.world, torch.no_grad(), quiet("torch._subclasses.fake_tensor"):
+            with self.world, torch.no_grad():
                 result = sizes_of(node.op, function, str(node.target), (*args, *kwargs.values()))
                 if result is None:
                     result = _SYMBOLIC.get(function, function)(*args, **kwargs)
