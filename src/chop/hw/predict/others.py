@@ -177,8 +177,9 @@ def count_leaky(inventory: Inventory, component: LeakyRelu) -> None:
     number, lanes = component.source.format, component.source.lanes
     x = number.signed_width
     slope = component.slope.bit_length() + 1
-    wide = x + max(slope - 1, component.slope_frac)
     digits = len(signed_digits(component.slope))
+    # Nobody knows of a product in a DSP that its two highest bits are the same.
+    wide = x + max(slope - (digits == 1), component.slope_frac)
     if number.is_signed and digits > 1:
         inventory.multiplier(x, slope, lanes)
         inventory.add("choice", x * lanes)
