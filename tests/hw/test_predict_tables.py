@@ -27,6 +27,7 @@ def table(function, bits, columns=1):
     ("function", "bits", "luts"),
     [
         (lambda a, c: a >> 3, 4, 0),  # a bit of the address
+        (lambda a, c: a >> 5, 6, 0),
         (lambda a, c: ~(a >> 1), 5, 1),  # its opposite
         (lambda a, c: a.bit_count(), 4, 1),
         (lambda a, c: a.bit_count(), 7, 2),  # a parity of seven: of four, and of that and the rest

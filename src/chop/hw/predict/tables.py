@@ -50,15 +50,15 @@ class Choices:
 
     def _place(self, function: Bits, half: int) -> int:
         bit = half.bit_length() - 1
-        node: Cut | tuple[int, int | None, int | None]
         if bit < self.inputs:
-            node = _needed(function, bit + 1)
-            if len(node) == 1:
-                return -1 - bit
+            needed = _needed(function, bit + 1)
+            is_bit = len(needed) == 1
+            self.nodes.extend([] if is_bit else [needed])
         else:
-            node = (bit, self.add(function[:half]), self.add(function[half:]))
-        self.nodes.append(node)
-        return len(self.nodes) - 1
+            low, high = self.add(function[:half]), self.add(function[half:])
+            is_bit = low is None and high is None
+            self.nodes.extend([] if is_bit else [(bit, low, high)])
+        return -1 - bit if is_bit else len(self.nodes) - 1
 
 
 def _needed(function: Bits, bits: int) -> Cut:
