@@ -272,7 +272,8 @@ CONTROL = [
         zeroed("read_valid_q", " ", "1'b0"),
         zeroed("late_valid_q", " ", "1'b0"),
         ("product_valid_q", "if (rst) product_valid_q <= 1'b0;", ""),
-        ("products_valid_q", "if (rst) products_valid_q <= 1'b0;", ""),
+        zeroed("products_valid_q", "      ", "1'b0", before="\n      "),
+        zeroed("late_products_valid_q", " ", "1'b0"),
     ),
     *no_reset(
         "fixed_norm",

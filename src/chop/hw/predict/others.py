@@ -252,8 +252,8 @@ def count_softmax(inventory: Inventory, component: Softmax) -> None:
         inventory.rom(memory.words, memory.width, lanes)
     inventory.rom(tables[-1].words, tables[-1].width)
     inventory.add("dsp", lanes * (1 + has_two) + 2)
-    inventory.registers(lanes * (2 * width + 9 * 16) + 2 * width + 6 * place + 2 * total + 240)
-    inventory.registers(lanes * (34 + 33 * has_two + 16), by_multiplier=True)
+    inventory.registers(lanes * (2 * width + 10 * 16) + 2 * width + 7 * place + 2 * total + 274)
+    inventory.registers(lanes * (68 + 33 * has_two + 16), by_multiplier=True)
     count_row(inventory, component.beats, lanes * (width + component.has_mask), width)
     count_row(inventory, component.beats, lanes * 16, 18)
     for _ in range(2):

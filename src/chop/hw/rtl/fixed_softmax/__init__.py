@@ -35,7 +35,7 @@ from chop.nn.quantizers.arithmetic.softmax import LONGEST_ROW, MASKED, exponenti
 from chop.nn.quantizers.arithmetic.tables import RECIPROCAL_FRAC, reciprocal_table
 
 WIDEST = 16
-MAX_LATENCY, R_LATENCY, OUT_LATENCY = 2, 12, 2
+MAX_LATENCY, R_LATENCY, OUT_LATENCY = 2, 13, 3
 """Registers from an element to the maximum, from the exponentials to the reciprocal of their sum,
 and behind the second buffer."""
 EXP_WIDTH, R_WIDTH = 16, 18

@@ -1,6 +1,6 @@
 // Softmax of rows: e = 65535 * exp(x - max(x)) by table, then e * (2**33 / sum(e)), cast.
 // Masked elements take no part and give 0; so does a row that is masked whole.
-// Rows overlap: SIZE / lanes cycles for each. Latency: two rows and 23 cycles (24 with two tables).
+// Rows overlap: SIZE / lanes cycles for each. Latency: two rows and 25 cycles (26 with two tables).
 // Block RAM gives its word late in a cycle: tables are registered once more.
 `default_nettype none
 
@@ -222,7 +222,7 @@ module fixed_softmax #(
 
   // -- the reciprocal of each row's sum: with the last beat of a row it is right ------------------
 
-  localparam int DELAY = 12;  // registers from the exponentials to the reciprocal
+  localparam int DELAY = 13;  // registers from the exponentials to the reciprocal
 
   logic [SUM_WIDTH-1:0] beat_sum, beat_sum_q, sum_q;
   logic [BEAT_WIDTH-1:0] sum_beat_q;
@@ -257,12 +257,12 @@ module fixed_softmax #(
   // sum = m * 2**place, m from 1 to 2 with 16 fractional bits; r = 1 / m by table, then Newton.
   // A sum of 0 has no reciprocal, and no element that asks for it: all of the row is 0.
   logic [PLACE_WIDTH-1:0] place;
-  logic [9*PLACE_WIDTH-1:0] places_q;
+  logic [10*PLACE_WIDTH-1:0] places_q;
   logic [SUM_WIDTH-1:0] late_sum_q;
   logic [(1<<PLACE_WIDTH)-1:0] rest;
   logic [16:0] mantissa_0_q, mantissa_1_q, mantissa_2_q, mantissa_3_q;
   logic [15:0] r_0_q, r_1_q, r_2_q, r_3_q, r_4_q, r_5_q;
-  logic [33:0] near_one_q, late_one_q, unshifted_q;
+  logic [33:0] near_one_q, late_one_q, unshifted_q, late_unshifted_q;
   logic [17:0] correction_q;
   logic [R_WIDTH-1:0] reciprocal_q;
   logic [15:0] reciprocals[256];
@@ -279,30 +279,32 @@ module fixed_softmax #(
 
   always_ff @(posedge clk) begin
     if (exp_enable) begin
-      places_q     <= {places_q[8*PLACE_WIDTH-1:0], place};
-      late_sum_q   <= sum_q;
-      mantissa_0_q <= 17'({late_sum_q, 16'd0} >> places_q[PLACE_WIDTH-1:0]);
-      mantissa_1_q <= mantissa_0_q;
-      r_0_q        <= reciprocals[mantissa_0_q[15:8]];
-      mantissa_2_q <= mantissa_1_q;
-      r_1_q        <= r_0_q;
-      mantissa_3_q <= mantissa_2_q;
-      r_2_q        <= r_1_q;  // the register of the multiplier may be far from block RAM
-      near_one_q   <= 34'(mantissa_3_q) * 34'(r_2_q);
-      r_3_q        <= r_2_q;
-      late_one_q   <= near_one_q;  // and the subtraction far from the multiplier
-      r_4_q        <= r_3_q;
-      correction_q <= 18'((34'h2_0000_0000 - late_one_q) >> 15);
-      r_5_q        <= r_4_q;
-      unshifted_q  <= 34'(r_5_q) * 34'(correction_q);
-      reciprocal_q <= R_WIDTH'(unshifted_q >> places_q[8*PLACE_WIDTH+:PLACE_WIDTH]);
+      places_q         <= {places_q[9*PLACE_WIDTH-1:0], place};
+      late_sum_q       <= sum_q;
+      mantissa_0_q     <= 17'({late_sum_q, 16'd0} >> places_q[PLACE_WIDTH-1:0]);
+      mantissa_1_q     <= mantissa_0_q;
+      r_0_q            <= reciprocals[mantissa_0_q[15:8]];
+      mantissa_2_q     <= mantissa_1_q;
+      r_1_q            <= r_0_q;
+      mantissa_3_q     <= mantissa_2_q;
+      r_2_q            <= r_1_q;  // the register of the multiplier may be far from block RAM
+      near_one_q       <= 34'(mantissa_3_q) * 34'(r_2_q);
+      r_3_q            <= r_2_q;
+      late_one_q       <= near_one_q;  // and the subtraction far from the multiplier
+      r_4_q            <= r_3_q;
+      correction_q     <= 18'((34'h2_0000_0000 - late_one_q) >> 15);
+      r_5_q            <= r_4_q;
+      unshifted_q      <= 34'(r_5_q) * 34'(correction_q);
+      late_unshifted_q <= unshifted_q;
+      reciprocal_q     <= R_WIDTH'(late_unshifted_q >> places_q[9*PLACE_WIDTH+:PLACE_WIDTH]);
     end
   end
 
   logic [LANES*EXP_WIDTH-1:0] row_exps, held_exps;
   logic [R_WIDTH-1:0] row_reciprocal, held_reciprocal;
-  logic row_exps_valid, row_exps_ready, held_exps_valid, out_enable, products_valid_q;
-  logic [LANES*PRODUCT_WIDTH-1:0] products_q;
+  logic row_exps_valid, row_exps_ready, held_exps_valid, out_enable;
+  logic products_valid_q, late_products_valid_q;
+  logic [LANES*PRODUCT_WIDTH-1:0] products_q, late_products_q;
   logic [LANES*DATA_OUT_0_PRECISION_0-1:0] cast;
 
   skid_buffer #(
@@ -341,9 +343,14 @@ module fixed_softmax #(
         products_q[lane*PRODUCT_WIDTH+:PRODUCT_WIDTH] <=
             PRODUCT_WIDTH'(held_exps[lane*EXP_WIDTH+:EXP_WIDTH]) * PRODUCT_WIDTH'(held_reciprocal);
       end
-      products_valid_q <= held_exps_valid;
+      products_valid_q      <= held_exps_valid;
+      late_products_q       <= products_q;
+      late_products_valid_q <= products_valid_q;
     end
-    if (rst) products_valid_q <= 1'b0;
+    if (rst) begin
+      products_valid_q      <= 1'b0;
+      late_products_valid_q <= 1'b0;
+    end
   end
 
   fixed_cast #(
@@ -357,7 +364,7 @@ module fixed_softmax #(
       .DATA_OUT_0_OVERFLOW        (DATA_OUT_0_OVERFLOW),
       .DATA_IN_0_PARALLELISM_DIM_0(LANES)
   ) u_fixed_cast (
-      .data_in_0 (products_q),
+      .data_in_0 (late_products_q),
       .data_out_0(cast)
   );
 
@@ -367,7 +374,7 @@ module fixed_softmax #(
       .clk             (clk),
       .rst             (rst),
       .data_in_0       (cast),
-      .data_in_0_valid (products_valid_q),
+      .data_in_0_valid (late_products_valid_q),
       .data_in_0_ready (out_enable),
       .data_out_0      (data_out_0),
       .data_out_0_valid(data_out_0_valid),
