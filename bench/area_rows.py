@@ -35,9 +35,11 @@ FAMILIES = ("ecp5", "xc7")
 ROUTED_ON, SEED, TARGET_MHZ = "ecp5-85k", 1, 200.0
 ROUTED_SHARE = 6
 """One in so many instances of a kind is routed."""
-HELD_OUT_FROM, HELD_OUT_COUNT = 6000, 2
+HELD_OUT_FROM, HELD_OUT_COUNT = 7000, 2
 """The first and the count of the instances of each kind that no model of area is fitted to. They
 were drawn when the rules of counting were settled."""
+ONCE_HELD_OUT = (5000, 5001, 6000, 6001)
+"""Older models were held against these; they told what was wrong, and are fitted to now."""
 LUTS: Mapping[str, Mapping[str, int]] = {
     "ecp5": {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 4},
     "xc7": {
@@ -107,7 +109,8 @@ def area_keys() -> Iterator[Key]:
     held_out = range(HELD_OUT_FROM, HELD_OUT_FROM + HELD_OUT_COUNT)
     for family in FAMILIES:
         for kind, (count, _) in GRID.items():
-            yield from ((kind, number, family) for number in (*range(count), *held_out))
+            numbers = (*range(count), *ONCE_HELD_OUT, *held_out)
+            yield from ((kind, number, family) for number in numbers)
 
 
 def clock_keys() -> Iterator[Key]:

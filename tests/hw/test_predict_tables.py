@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from chop.hw.predict.inventory import block_shape, is_block_rom, varied_columns
+from chop.hw.predict.streams import choices
 from chop.hw.predict.tables import mapped_luts
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -123,3 +124,20 @@ def test_more_of_a_table_takes_no_fewer_luts():
     columns = rng.integers(0, 2, (6, 128)).astype(np.uint8)
     counts = [mapped_luts(columns[:k], 4, 7)[0] for k in range(1, 7)]
     assert all(a <= b for a, b in itertools.pairwise(counts))
+
+
+@pytest.mark.parametrize(
+    ("taken", "lanes", "count"),
+    [
+        (lambda lane, beat: lane, 4, 0),  # wires
+        (lambda lane, beat: lane ^ beat, 2, 2),
+        (lambda lane, beat: lane ^ beat, 8, 3 * 8),  # a butterfly
+        (lambda lane, beat: (lane + beat) % 8, 8, 3 * 8),  # a barrel
+        (lambda lane, beat: (lane + beat) % 3, 3, 3 * 2),  # one in three for each lane
+        (lambda lane, beat: lane ^ 4 * (beat & 1), 8, 8),  # each from one of two
+    ],
+)
+def test_a_crossbar_has_each_choice_once(taken, lanes, count):
+    bits = (lanes - 1).bit_length()
+    words = [sum(taken(x, beat) << x * bits for x in range(lanes)) for beat in range(lanes)]
+    assert choices(words, lanes) == count

@@ -91,7 +91,9 @@ def count_divide(
     inventory.registers((raised + 2) * lanes)
     inventory.registers(product * lanes, by_multiplier=True)
     if chosen:
-        inventory.add("divide_table", divisor * (raised + divisor.bit_length() + 2))
+        top = 1 << (raised + divisor.bit_length())
+        reciprocals = (0, *(-(-top // each) for each in range(1, divisor + 1)))
+        inventory.rom(reciprocals, top.bit_length())
         inventory.path("divisor", 1.0)
     inventory.cast(scaled + 3, out.frac_width + 2, True, out, lanes, beside=BESIDE_PRODUCT)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +129,39 @@ def count_reorder(inventory: Inventory, component: Reorder) -> None:
     else:
         for _ in range(lanes):
             inventory.ram(depth, width, name="reorder")
-        inventory.add("crossbar", 2 * lanes * (lanes - 1) * width)
+        for memory in component.memories():
+            inventory.add("crossbar", width * choices(memory.words, lanes))
         inventory.registers(lanes * bits_for(lanes))
     inventory.skid(stream.beat_width)
+
+
+def choices(words: Sequence[int], lanes: int) -> int:
+    """Choices of one in two, for each bit of a crossbar.
+
+    `words`: for each beat, of each lane the one it takes, in the low bits, lane 0 in the lowest.
+    Trees of choices that several lanes have are there once: with 2**k lanes that take one another
+    it is k for a lane, not 2**k - 1.
+    """
+    bits = bits_for(lanes)
+    found: dict[tuple[tuple[int, ...], int, int], int] = {}
+
+    def chosen(lane: int, bit: int, first: int) -> int:
+        """By this bit and those below it; -1: none."""
+        if bit < 0:
+            return first if first < lanes else -1
+        low, high = (chosen(lane, bit - 1, first + (half << bit)) for half in (0, 1))
+        column = tuple(word >> (lane * bits + bit) & 1 for word in words)
+        if column[0]:  # a choice is that by the opposite bit, turned around
+            column, low, high = tuple(1 - b for b in column), high, low
+        if high == -1 or low == high or not any(column):
+            return low
+        if low == -1:
+            return high
+        return found.setdefault((column, low, high), lanes + len(found))
+
+    for lane in range(lanes):
+        chosen(lane, bits - 1, 0)
+    return len(found)
 
 
 def count_replay(inventory: Inventory, component: Replay) -> None:
