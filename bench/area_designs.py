@@ -100,8 +100,8 @@ def folder_of(name: str) -> str:
 
 def emit_all(args: argparse.Namespace) -> None:
     """Write the RTL of every design."""
-    for name, make in DESIGNS.items():
-        emit(make(), args.to / folder_of(name))
+    for name in args.designs:
+        emit(DESIGNS[name](), args.to / folder_of(name))
 
 
 def _measure(task: tuple[Path, str, str]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _measure(task: tuple[Path, str, str]) -> dict[str, Any]:
 
 def measure(args: argparse.Namespace) -> None:
     """Synthesise what was emitted; a row each."""
-    tasks = [(args.to, name, family) for family in args.families for name in DESIGNS]
+    tasks = [(args.to, name, family) for family in args.families for name in args.designs]
     with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
         for row in pool.imap_unordered(_measure, tasks):
             with (args.to / "designs.jsonl").open("a") as out:
@@ -121,8 +121,8 @@ def measure(args: argparse.Namespace) -> None:
 
 def fit(args: argparse.Namespace) -> None:
     """The factor of each family, the rows as they are kept, and the errors."""
-    lines = (args.to / "designs.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
+    told = map(json.loads, (args.to / "designs.jsonl").read_text().splitlines())
+    rows = [*{(row["design"], row["on"]): row for row in told}.values()]  # the last of each
     models = json.loads(COEFFICIENTS.read_text())
     designs = {name: make() for name, make in DESIGNS.items()}
     for family in models:
@@ -165,6 +165,7 @@ def main() -> None:
     parser.add_argument("command", choices=[*COMMANDS])
     parser.add_argument("--to", type=Path, default=Path("out/designs"))
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--designs", nargs="+", default=[*DESIGNS], choices=[*DESIGNS])
     parser.add_argument("--families", nargs="+", default=[*FAMILIES])
     args = parser.parse_args()
     COMMANDS[args.command](args)
