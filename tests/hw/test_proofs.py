@@ -28,7 +28,7 @@ FAULTS = {
     "fixed_hard_activation": ("raised < 0 ? '0", "raised < 0 ? raised"),
     "fixed_divide": ("has_remainder || has_lost_q[1]", "1'b0"),
     "fixed_lut": ("read_valid_q <= data_in_0_valid;", "read_valid_q <= 1'b1;"),
-    "fixed_piecewise": ("base + slope * along", "base + (slope << along)"),
+    "fixed_piecewise": ("slope * along", "slope << along"),
     "fixed_dot_product": ("product_q <= x * w;", "product_q <= x * $unsigned(w);"),
     "fixed_shift_add": ("assign sum = high - b;", "assign sum = high + b;"),
     "fixed_table_sum": ("so_far[WIDTH-1:LOW] + term", "so_far[WIDTH-1:LOW] - term"),
