@@ -28,6 +28,7 @@ FAULTS = {
     "fixed_hard_activation": ("raised < 0 ? '0", "raised < 0 ? raised"),
     "fixed_divide": ("has_remainder || has_lost_q[1]", "1'b0"),
     "fixed_lut": ("read_valid_q <= data_in_0_valid;", "read_valid_q <= 1'b1;"),
+    "fixed_embedding": ("WIDTH'(ROWS - 1)", "WIDTH'(0)"),
     "fixed_piecewise": ("slope * along", "slope << along"),
     "fixed_dot_product": ("product_q <= x * w;", "product_q <= x * $unsigned(w);"),
     "fixed_shift_add": ("assign sum = high - b;", "assign sum = high + b;"),
@@ -35,6 +36,7 @@ FAULTS = {
     "fixed_linear": ("if (free && !load)", "if (free)"),
     "stream_concat": ("? DATA_IN_1_BEATS : DATA_IN_0_BEATS", "? DATA_IN_0_BEATS : DATA_IN_1_BEATS"),
     "stream_route": ("assign data_in_0_ready = &room;", "assign data_in_0_ready = |room;"),
+    "rom_source": ("ADDRESS_WIDTH'(DEPTH - 1)", "ADDRESS_WIDTH'(DEPTH)"),
     "stream_reorder": (
         "assign data_in_0_ready = full_q != 2'd2;",
         "assign data_in_0_ready = 1'b1;",
