@@ -135,8 +135,9 @@ VALUES = [
     Mutant(
         "windows at the edge are divided by all of a window",
         "fixed_pool",
-        "32'(columns) * 32'(rows)",
+        "32'(columns_here) * 32'(rows_here)",
         "DIVISOR",
+        "counted      <= DIVISOR_WIDTH'(32'(columns_here) * 32'(rows_here)",
     ),
     Mutant(
         "the quotient has no remainder",

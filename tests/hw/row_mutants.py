@@ -138,7 +138,13 @@ NORM = [
 ]
 
 LINES = [
-    Mutant("a line is flat", "fixed_piecewise", "base + slope * along", "base"),
+    Mutant("a line is flat", "fixed_piecewise", " + WIDE'(product_q)", ""),
+    Mutant(
+        "a base is early",
+        "fixed_piecewise",
+        "$signed(base_q)",
+        "$signed(late_line_q[BASE_WIDTH-1:0])",
+    ),
     Mutant(
         "the next line",
         "fixed_piecewise",
@@ -148,19 +154,21 @@ LINES = [
     Mutant(
         "a slope has no sign",
         "fixed_piecewise",
-        "$signed(line_q[LINE_WIDTH-1:BASE_WIDTH])",
-        "$signed({1'b0, line_q[LINE_WIDTH-1:BASE_WIDTH]})",
+        "$signed(late_line_q[LINE_WIDTH-1:BASE_WIDTH])",
+        "$signed({1'b0, late_line_q[LINE_WIDTH-1:BASE_WIDTH]})",
     ),
     Mutant(
         "a line is lost under a stall",
         "fixed_piecewise",
-        "exact_valid_q <= line_valid_q;",
-        "exact_valid_q <= line_valid_q && data_out_0_ready;",
+        "exact_valid_q   <= product_valid_q;",
+        "exact_valid_q   <= product_valid_q && data_out_0_ready;",
     ),
     *no_reset(
         "fixed_piecewise",
-        zeroed("line_valid_q", "  ", "1'b0"),
-        zeroed("exact_valid_q", " ", "1'b0"),
+        zeroed("line_valid_q", "    ", "1'b0"),
+        zeroed("late_valid_q", "    ", "1'b0"),
+        zeroed("product_valid_q", " ", "1'b0"),
+        zeroed("exact_valid_q", "   ", "1'b0"),
     ),
 ]
 

@@ -156,7 +156,9 @@ def count_piecewise(inventory: Inventory, component: Piecewise) -> None:
     inventory.rom(memory.words, memory.width, lanes)
     inventory.multiplier(slope, low + 1, lanes)
     inventory.carry(wide, lanes)
-    inventory.registers((low + wide) * lanes + 2, by_multiplier=True)
+    product = slope + low + 1
+    inventory.registers(base * lanes + 2)
+    inventory.registers((2 * low + base + slope + product + wide) * lanes + 2, by_multiplier=True)
     inventory.cast(wide, component.lines.frac_width, True, component.format, lanes, beside=wide)
     inventory.skid(component.outputs[0].beat_width)
 
@@ -292,7 +294,8 @@ def count_avg_pool(inventory: Inventory, component: AvgPool) -> None:
     if not component.counts_padding:
         position = (sum(geometry.size) + sum(geometry.kernel)).bit_length() + 2
         inventory.add("pool_inside", position)
-        inventory.registers(2 * position)
+        here = sum(geometry.kernel).bit_length() + component.area.bit_length()
+        inventory.registers(2 * position + here)
     divisor = component.divisor or component.area
     frac = stream.format.frac_width
     chosen = not component.counts_padding

@@ -19,6 +19,7 @@ from chop.hw.stream import Stream
 VALUE = ("order",)
 """Of what is no stream: the value alone."""
 TABLE = (3, 1, 5, 7, 2, 0, 4, 6)
+TABLE_ROWS = (3, 1, 2, 0, 1, 2)
 _DATA = {"IN": 2, "X_WIDTH": 1, "X_SIGNED": 0, "X_FRAC": 0}
 _WEIGHT = {"W_WIDTH": 1, "W_SIGNED": 0, "W_FRAC": 0, "HAS_BIAS": 0, "B_FRAC": 0}
 ONE_BIT = {**_DATA, **_WEIGHT, "OUT": 1, "OUT_WIDTH": 2, "OUT_FRAC": 0, "BOUND": 8}
@@ -53,6 +54,14 @@ STREAMS = (
     *(Proof("stream_concat", {"IS_SWAPPED": swapped}) for swapped in (0, 1)),
     Proof("stream_concat", {"BEATS_0": 1, "BEATS_1": 3, "WIDTH": 2}, is_slow=True),
     Proof("stream_route"),
+    *(
+        Proof(
+            "rom_source",
+            {"DEPTH": depth, "TABLE": packed(TABLE_ROWS[:depth], 2)},
+            files={"table.mem": TABLE_ROWS[:depth]},
+        )
+        for depth in (3, 1)
+    ),
 )
 
 
@@ -111,6 +120,14 @@ ARITHMETIC = (
     *(Proof("fixed_divide", {"DIVISOR": d, "ROUNDING": r}, VALUE) for d, r in ((3, 0), (6, 3))),
     Proof("fixed_divide", {"DIVISOR": 4, "IS_CHOSEN": 1}, VALUE, is_slow=True),
     Proof("fixed_lut", {"TABLE": packed(TABLE, 3)}, files={"table.mem": TABLE}),
+    *(
+        Proof(
+            "fixed_embedding",
+            {"ROWS": rows, "BEATS": beats, "TABLE": packed(TABLE_ROWS[: rows * beats], 2)},
+            files={"table.mem": TABLE_ROWS[: rows * beats]},
+        )
+        for rows, beats in ((3, 2), (4, 1))
+    ),
     Proof(
         "fixed_piecewise",
         {"TABLE": packed((105, 18, 77, 3), 7)},

@@ -59,7 +59,7 @@ module prove_fixed_piecewise #(
 
   logic [$bits(data_out_0)-1:0] head;
 
-  stream_laws #(.WIDTH(OUT_WIDTH), .SLOTS(8), .LATENCY(6), .GAP(7)) u_laws (
+  stream_laws #(.WIDTH(OUT_WIDTH), .SLOTS(8), .LATENCY(8), .GAP(9)) u_laws (
       .clk      (clk),
       .rst      (rst),
       .is_lawful(1'b1),

@@ -69,10 +69,12 @@ class Piecewise(Unary):
         return (Memory("lines", tuple(words), width, is_streamed=False),)
 
     def twins(self) -> list[Twin]:
-        return [Bracket(2)]
+        return [Bracket(4)]
 
     def cost(self) -> Cost:
-        pipeline = sum(self.widths) + self.lines.low_bits + self.widths[0] + 1
+        base, slope = self.widths
+        read, product = base + slope + self.lines.low_bits, slope + self.lines.low_bits + 1
+        pipeline = 2 * read + base + product + max(base, product) + 1
         lanes = self.source.lanes
         return super().cost() + Cost(lanes, register_bits=lanes * pipeline)
 

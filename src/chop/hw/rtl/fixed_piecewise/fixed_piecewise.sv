@@ -1,6 +1,7 @@
 // A function of one element by straight lines: the high bits of x, read as an unsigned number,
 // choose a line, the low bits go along it: data_out_0 = cast(base + slope * low bits).
-// Latency 3 cycles, throughput 1 beat per cycle; one read port of the table per lane.
+// Latency 5 cycles, throughput 1 beat per cycle; one read port of the table per lane. Block RAM gives
+// its word late in a cycle, and a multiplier may be far from both: a register is between them all.
 `default_nettype none
 
 module fixed_piecewise #(
@@ -49,36 +50,44 @@ module fixed_piecewise #(
   logic [LINE_WIDTH-1:0] lines[2**HIGH_BITS];
   logic [LANES*WIDE-1:0] exact_q;
   logic [LANES*DATA_OUT_0_PRECISION_0-1:0] cast;
-  logic enable, line_valid_q, exact_valid_q;
+  logic enable, line_valid_q, late_valid_q, product_valid_q, exact_valid_q;
 
   initial $readmemh(INIT_FILE, lines);
 
   assign data_in_0_ready = enable;
 
   for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
-    logic [LINE_WIDTH-1:0] line_q;
-    logic [LOW_BITS-1:0] low_q;
-    logic signed [WIDE-1:0] base, slope, along;
-    assign base  = WIDE'($signed(line_q[BASE_WIDTH-1:0]));
-    assign slope = WIDE'($signed(line_q[LINE_WIDTH-1:BASE_WIDTH]));
-    assign along = WIDE'($signed({1'b0, low_q}));
+    logic [LINE_WIDTH-1:0] line_q, late_line_q;
+    logic [LOW_BITS-1:0] low_q, late_low_q;
+    logic [BASE_WIDTH-1:0] base_q;
+    logic signed [PRODUCT_WIDTH-1:0] slope, along, product_q;
+    assign slope = PRODUCT_WIDTH'($signed(late_line_q[LINE_WIDTH-1:BASE_WIDTH]));
+    assign along = PRODUCT_WIDTH'($signed({1'b0, late_low_q}));
     always_ff @(posedge clk) begin
       if (enable) begin
-        line_q <= lines[data_in_0[lane*IN_WIDTH+LOW_BITS+:HIGH_BITS]];
-        low_q  <= data_in_0[lane*IN_WIDTH+:LOW_BITS];
-        exact_q[lane*WIDE+:WIDE] <= base + slope * along;
+        line_q      <= lines[data_in_0[lane*IN_WIDTH+LOW_BITS+:HIGH_BITS]];
+        low_q       <= data_in_0[lane*IN_WIDTH+:LOW_BITS];
+        late_line_q <= line_q;
+        late_low_q  <= low_q;
+        base_q      <= late_line_q[BASE_WIDTH-1:0];
+        product_q   <= slope * along;
+        exact_q[lane*WIDE+:WIDE] <= WIDE'($signed(base_q)) + WIDE'(product_q);
       end
     end
   end
 
   always_ff @(posedge clk) begin
     if (enable) begin
-      line_valid_q  <= data_in_0_valid;
-      exact_valid_q <= line_valid_q;
+      line_valid_q    <= data_in_0_valid;
+      late_valid_q    <= line_valid_q;
+      product_valid_q <= late_valid_q;
+      exact_valid_q   <= product_valid_q;
     end
     if (rst) begin
-      line_valid_q  <= 1'b0;
-      exact_valid_q <= 1'b0;
+      line_valid_q    <= 1'b0;
+      late_valid_q    <= 1'b0;
+      product_valid_q <= 1'b0;
+      exact_valid_q   <= 1'b0;
     end
   end
 

@@ -203,6 +203,8 @@ class AvgPool(Pool):
             cls(stream(4, 4, 1, number=NARROW), (3, 1), (1, 1), format=far_down),
             cls(stream(5, 4, 2), (3, 3), (2, 1), (1, 1), format=BYTE, counts_padding=False),
             cls(stream(2, 3, 1), (4, 3), (1, 2), (2, 1), format=WIDE, counts_padding=False),
+            cls(stream(3, 4, 1), (1, 2), (1, 1), (0, 1), format=BYTE, counts_padding=False),
+            cls(stream(3, 4, 1), (1, 3), (1, 1), (0, 1), format=BYTE, counts_padding=False),
             *(cls(stream(6, 6, 1), (3, 2), (3, 2), format=kind) for kind in KINDS),
         ]
 

@@ -160,19 +160,33 @@ module fixed_pool #(
     localparam int OUT_ROWS = (ROWS + 2 * PADDING_DIM_1 - KERNEL_SIZE_DIM_1) / STRIDE_DIM_1 + 1;
     localparam int LAST_LEFT = (OUT_COLUMNS - 1) * STRIDE_DIM_0 - PADDING_DIM_0;
     localparam int LAST_TOP = (OUT_ROWS - 1) * STRIDE_DIM_1 - PADDING_DIM_1;
+    localparam int KERNEL_WIDTH = $clog2(KERNEL_SIZE_DIM_0 + KERNEL_SIZE_DIM_1);
     // Signed positions: from -padding to the end of the last window.
     localparam int POSITION_WIDTH =
         $clog2(ROWS + COLUMNS + KERNEL_SIZE_DIM_0 + KERNEL_SIZE_DIM_1 + 1) + 2;
     localparam logic signed [POSITION_WIDTH-1:0] WIDTH = POSITION_WIDTH'(COLUMNS);
     localparam logic signed [POSITION_WIDTH-1:0] HEIGHT = POSITION_WIDTH'(ROWS);
+    // Known from the beginning of a window, wanted with its last pixel: there is time for registers.
+    localparam bit HAS_TIME = (AREA - 1) * BEATS >= 2;
     logic signed [POSITION_WIDTH-1:0] left_q, top_q, right, bottom, columns, rows;
+    logic [KERNEL_WIDTH-1:0] columns_here, rows_here;
     logic ends_window, is_last_left;
 
     assign right        = left_q + POSITION_WIDTH'(KERNEL_SIZE_DIM_0);
     assign bottom       = top_q + POSITION_WIDTH'(KERNEL_SIZE_DIM_1);
     assign columns      = (right > WIDTH ? WIDTH : right) - (left_q < 0 ? '0 : left_q);
     assign rows         = (bottom > HEIGHT ? HEIGHT : bottom) - (top_q < 0 ? '0 : top_q);
-    assign counted      = DIVISOR_WIDTH'(32'(columns) * 32'(rows));
+    if (HAS_TIME) begin : g_early
+      always_ff @(posedge clk) begin
+        columns_here <= KERNEL_WIDTH'(columns);
+        rows_here    <= KERNEL_WIDTH'(rows);
+        counted      <= DIVISOR_WIDTH'(32'(columns_here) * 32'(rows_here));
+      end
+    end else begin : g_at_once
+      assign columns_here = KERNEL_WIDTH'(columns);
+      assign rows_here    = KERNEL_WIDTH'(rows);
+      assign counted      = DIVISOR_WIDTH'(32'(columns_here) * 32'(rows_here));
+    end
     assign ends_window  = take && is_last && beat_q == BEAT_WIDTH'(BEATS - 1);
     assign is_last_left = left_q == POSITION_WIDTH'(LAST_LEFT);
 
