@@ -202,9 +202,7 @@ class Inventory:
                 self.registers(width + 1)
             return
         self.path("banks", banks)
-        self.add(f"{name}_luts", luts)
-        self.add(f"{name}_mux", (banks - 1) * width)
-        self.add(f"{name}_banks", banks - 1)
+        self.add(f"{name}_luts", luts + (banks - 1) * (width + 2))
         if not is_late:
             self.registers(width)
 
