@@ -142,7 +142,7 @@ VALUES = [
     Mutant(
         "the quotient has no remainder",
         "fixed_divide",
-        "has_remainder || has_lost_q[1]",
+        "has_remainder || has_lost_q[LATENCY-1]",
         "1'b0",
     ),
     Mutant("mul adds", "fixed_arithmetic", "a * b", "a + b", "= a * b;"),

@@ -14,8 +14,8 @@ SOFTMAX = [
     Mutant(
         "the smallest is taken for the largest",
         "fixed_softmax",
-        "keys[lane*WIDTH+:WIDTH] > beat_max",
-        "keys[lane*WIDTH+:WIDTH] < beat_max",
+        "> largest[lane*WIDTH+:WIDTH]",
+        "< largest[lane*WIDTH+:WIDTH]",
     ),
     Mutant("a maximum goes on", "fixed_softmax", "max_first_q", "1'b0", "(max_first_q"),
     Mutant("a masked maximum", "fixed_softmax", "keep[lane]", "1'b1", "if (keep[lane]"),

@@ -26,7 +26,7 @@ FAULTS = {
     ),
     "fixed_leaky_relu": ("x <<< NEGATIVE_SLOPE_FRAC", "x <<< (NEGATIVE_SLOPE_FRAC - 1)"),
     "fixed_hard_activation": ("raised < 0 ? '0", "raised < 0 ? raised"),
-    "fixed_divide": ("has_remainder || has_lost_q[1]", "1'b0"),
+    "fixed_divide": ("has_remainder || has_lost_q[LATENCY-1]", "1'b0"),
     "fixed_lut": ("read_valid_q <= data_in_0_valid;", "read_valid_q <= 1'b1;"),
     "fixed_embedding": ("WIDTH'(ROWS - 1)", "WIDTH'(0)"),
     "fixed_piecewise": ("slope * along", "slope << along"),

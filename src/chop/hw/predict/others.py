@@ -19,6 +19,7 @@ from chop.hw.predict.inventory import Inventory, bits_for, trailing_zeros
 from chop.hw.predict.products import count_sources, count_window
 from chop.hw.rtl.fixed_arithmetic import Binary, WithConstant
 from chop.hw.rtl.fixed_batch_norm import BatchNorm
+from chop.hw.rtl.fixed_divide import MULTIPLIER_BITS, divide_multipliers
 from chop.hw.rtl.fixed_embedding import Embedding
 from chop.hw.rtl.fixed_hard_activation import HardUnary
 from chop.hw.rtl.fixed_leaky_relu import LeakyRelu
@@ -81,10 +82,14 @@ def count_divide(
     scaled = max(width + shift, 1) if shift < 0 else width + shift
     raised = scaled + divisor.bit_length() + 1
     product = 2 * raised + divisor.bit_length() + 2
-    blocks = _divide_blocks(raised, divisor, chosen)
+    divisors = range(1, divisor + 1) if chosen else [divisor]
+    blocks = divide_multipliers(width, frac, divisors, out)
     inventory.add("dsp", blocks * lanes + chosen)
     inventory.path("divide", raised)
-    inventory.add("divide_parts", blocks * lanes * (blocks > 1))
+    if blocks > 1:  # parts of a product, each a register, are added
+        inventory.add("divide_parts", blocks * lanes)
+        inventory.registers(blocks * 2 * MULTIPLIER_BITS * lanes, by_multiplier=True)
+        inventory.path("divide_parts", blocks)
     inventory.add("divide_lanes", lanes)
     inventory.add("divide_rest", divisor.bit_length() * lanes)
     inventory.add("divide_lost", -(-min(max(-shift, 0), width) // 3) * lanes)
@@ -96,18 +101,6 @@ def count_divide(
         inventory.rom(reciprocals, top.bit_length())
         inventory.path("divisor", 1.0)
     inventory.cast(scaled + 3, out.frac_width + 2, True, out, lanes, beside=BESIDE_PRODUCT)
-
-
-def _divide_blocks(raised: int, divisor: int, chosen: bool) -> int:
-    """DSPs of the product with a reciprocal; zeros at the end of a constant cost nothing."""
-    top = 1 << (raised + divisor.bit_length())
-    reciprocal = -(-top // divisor)
-    bits = reciprocal.bit_length() - ((reciprocal & -reciprocal).bit_length() - 1)
-    if not chosen and bits == 1:
-        return 0
-    if chosen:  # by any divisor, 1 among them
-        bits = top.bit_length()
-    return -(-(raised - 1) // 18) * -(-bits // 18)
 
 
 def count_hard(inventory: Inventory, component: HardUnary) -> None:

@@ -6,14 +6,19 @@ from collections.abc import Sequence
 
 from chop.hw.golden import Fixed
 
-DIVIDE_LATENCY = 2
-"""Cycles of `fixed_divide`: the dividend and the product are registers."""
 MULTIPLIER_BITS = 18
 """Of an operand of a multiplier block."""
 
 
+def divide_latency(multipliers: int) -> int:
+    """Cycles of `fixed_divide`: the dividend, the parts of a wide product, and the product."""
+    return 3 if multipliers > 1 else 2
+
+
 def divide_multipliers(width: int, frac_width: int, divisors: Sequence[int], out: Fixed) -> int:
     """Multiplier blocks of one lane of `fixed_divide`; none where all it does is to shift.
+
+    `divisors`: the constant, or all that it has reciprocals of.
 
     >>> divide_multipliers(12, 4, [9], Fixed(8, 4)), divide_multipliers(12, 4, [4], Fixed(8, 4))
     (1, 0)
@@ -28,5 +33,6 @@ def divide_multipliers(width: int, frac_width: int, divisors: Sequence[int], out
     reciprocal = max(reciprocals).bit_length()
     if len(divisors) == 1:  # a constant: the zeros below cost nothing
         reciprocal -= (reciprocals[0] & -reciprocals[0]).bit_length() - 1
-    blocks = [-(-size // MULTIPLIER_BITS) for size in (raised, reciprocal)]
+    # the highest bit of a dividend is always 0
+    blocks = [-(-size // MULTIPLIER_BITS) for size in (raised - 1, reciprocal)]
     return blocks[0] * blocks[1]

@@ -1,6 +1,7 @@
 // Divides every lane by a positive constant, or by one of a few that is chosen while it runs, and
 // casts the exact quotient to the output format. Enable-gated pipeline, latency 2 enabled cycles: the
-// dividend and its product with a reciprocal are registers. The quotient goes to fixed_cast with one
+// dividend and its product with a reciprocal are registers. With HAS_PARTS it is 3: the product is the
+// sum of products that each fit a multiplier block, and these are registers, too. The quotient goes to fixed_cast with one
 // bit below the half-step and a sticky bit that says "and a remainder": rounding needs no more.
 `default_nettype none
 
@@ -9,6 +10,8 @@ module fixed_divide #(
     parameter int DATA_IN_0_PRECISION_1       = 4,     // its fractional bits
     parameter int DIVISOR                     = 6,     // 1 or more
     parameter bit IS_CHOSEN                   = 1'b0,  // 1: by `divisor`, from 1 to DIVISOR
+    parameter bit HAS_PARTS                   = 1'b0,  // for products wider than a multiplier block
+    parameter int PART                        = 18,    // bits of an operand of a block, 1 or more
     parameter int DATA_OUT_0_PRECISION_0      = 8,     // width of an output element, bits, 1 or more
     parameter int DATA_OUT_0_PRECISION_1      = 4,     // its fractional bits
     parameter bit DATA_OUT_0_IS_SIGNED        = 1'b1,  // two's complement
@@ -24,10 +27,10 @@ module fixed_divide #(
 );
 
 `ifndef __ICARUS__  // Icarus 11 has no elaboration tasks
-  if (DATA_IN_0_PRECISION_0 < 1 || DIVISOR < 1
+  if (DATA_IN_0_PRECISION_0 < 1 || DIVISOR < 1 || PART < 1
       || DATA_IN_0_PARALLELISM_DIM_0 < 1) begin : g_refuse_size
-    $error("fixed_divide: width, DIVISOR and lanes must be 1 or more, got %0d, %0d and %0d",
-           DATA_IN_0_PRECISION_0, DIVISOR, DATA_IN_0_PARALLELISM_DIM_0);
+    $error("fixed_divide: width, DIVISOR, PART and lanes must be 1 or more, got %0d, %0d, %0d and %0d",
+           DATA_IN_0_PRECISION_0, DIVISOR, PART, DATA_IN_0_PARALLELISM_DIM_0);
   end
 `endif
 
@@ -52,6 +55,12 @@ module fixed_divide #(
       ((RECIPROCAL_WIDTH'(1) << K) + D - RECIPROCAL_WIDTH'(1)) / D;
   localparam int PRODUCT_WIDTH = RAISED_WIDTH + RECIPROCAL_WIDTH;
   localparam int QUOTIENT_WIDTH = OFFSET_BITS + 2;
+  localparam int LATENCY = HAS_PARTS ? 3 : 2;
+  localparam int DIVIDEND_PARTS = (RAISED_WIDTH + PART - 2) / PART;  // its highest bit is always 0
+  localparam int RECIPROCAL_PARTS = (RECIPROCAL_WIDTH + PART - 1) / PART;
+  // Zeros at the end of a constant take no block.
+  localparam logic [RECIPROCAL_WIDTH-1:0] LOWEST = RECIPROCAL & (~RECIPROCAL + 1'b1);
+  localparam int ZEROS = IS_CHOSEN ? 0 : $clog2(LOWEST);
 
   logic [(DIVISOR+1)*RECIPROCAL_WIDTH-1:0] reciprocals;  // of every divisor that may be chosen
   if (IS_CHOSEN) begin : g_table
@@ -75,7 +84,8 @@ module fixed_divide #(
     logic [PRODUCT_WIDTH-1:0] product_q;
     logic [RAISED_WIDTH-1:0] floor_raised;
     logic has_lost, has_remainder;
-    logic [1:0] has_lost_q;
+    logic [LATENCY-1:0] has_lost_q;
+    logic [RECIPROCAL_WIDTH-1:0] factor;
 
     assign shifted = (IN_WIDTH + GAINED)'($signed(data_in_0[lane*IN_WIDTH+:IN_WIDTH])) <<< GAINED;
     if (DROPPED > 0) begin : g_lost
@@ -90,18 +100,48 @@ module fixed_divide #(
         if (enable) begin
           reciprocal_q <= reciprocals[32'(divisor)*RECIPROCAL_WIDTH+:RECIPROCAL_WIDTH];
           raised_q     <= RAISED_WIDTH'(scaled) + (RAISED_WIDTH'(divisor) << OFFSET_BITS);
-          product_q    <= PRODUCT_WIDTH'(raised_q) * PRODUCT_WIDTH'(reciprocal_q);
         end
       end
+      assign factor = reciprocal_q;
     end else begin : g_constant
-      always_ff @(posedge clk) begin
-        if (enable) begin
-          raised_q  <= RAISED_WIDTH'(scaled) + OFFSET;
-          product_q <= PRODUCT_WIDTH'(raised_q) * PRODUCT_WIDTH'(RECIPROCAL);
+      always_ff @(posedge clk) if (enable) raised_q <= RAISED_WIDTH'(scaled) + OFFSET;
+      assign factor = RECIPROCAL;
+    end
+
+    if (HAS_PARTS) begin : g_parts
+      logic [DIVIDEND_PARTS*PART-1:0] dividend;
+      logic [RECIPROCAL_PARTS*PART-1:0] reciprocal;
+      logic [DIVIDEND_PARTS*RECIPROCAL_PARTS*2*PART-1:0] parts_q;
+      logic [PRODUCT_WIDTH-1:0] sum;
+      wire logic unused_ok = &{1'b0, raised_q[RAISED_WIDTH-1]};
+      assign dividend   = (DIVIDEND_PARTS * PART)'(raised_q[RAISED_WIDTH-2:0]);
+      assign reciprocal = (RECIPROCAL_PARTS * PART)'(factor >> ZEROS);
+      for (genvar a = 0; a < DIVIDEND_PARTS; a++) begin : g_dividend
+        for (genvar b = 0; b < RECIPROCAL_PARTS; b++) begin : g_reciprocal
+          always_ff @(posedge clk) begin
+            if (enable) begin
+              parts_q[(a*RECIPROCAL_PARTS+b)*2*PART+:2*PART] <=
+                  (2 * PART)'(dividend[a*PART+:PART]) * (2 * PART)'(reciprocal[b*PART+:PART]);
+            end
+          end
         end
+      end
+      always_comb begin
+        sum = '0;
+        for (int a = 0; a < DIVIDEND_PARTS; a++) begin
+          for (int b = 0; b < RECIPROCAL_PARTS; b++) begin
+            sum = sum + (PRODUCT_WIDTH'(parts_q[(a*RECIPROCAL_PARTS+b)*2*PART+:2*PART])
+                << ((a + b) * PART));
+          end
+        end
+      end
+      always_ff @(posedge clk) if (enable) product_q <= sum << ZEROS;
+    end else begin : g_one_product
+      always_ff @(posedge clk) begin
+        if (enable) product_q <= PRODUCT_WIDTH'(raised_q) * PRODUCT_WIDTH'(factor);
       end
     end
-    always_ff @(posedge clk) if (enable) has_lost_q <= {has_lost_q[0], has_lost};
+    always_ff @(posedge clk) if (enable) has_lost_q <= LATENCY'({has_lost_q, has_lost});
 
     // Of n = q d + r the product is q 2**K + r 2**K / d + n e / d with e below d: the part below 2**K
     // is below n where r = 0, else above 2**K / d, so its highest bits tell the two apart.
@@ -109,7 +149,7 @@ module fixed_divide #(
     assign has_remainder = product_q[K-1-:DIVISOR_BITS] != '0;
     assign quotients[lane*(QUOTIENT_WIDTH+1)+:QUOTIENT_WIDTH+1] = {
       QUOTIENT_WIDTH'(floor_raised - (RAISED_WIDTH'(1) << OFFSET_BITS)),
-      has_remainder || has_lost_q[1]
+      has_remainder || has_lost_q[LATENCY-1]
     };
   end
 

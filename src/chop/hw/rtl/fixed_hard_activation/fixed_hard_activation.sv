@@ -12,6 +12,7 @@ module fixed_hard_activation #(
     parameter int DATA_OUT_0_ROUNDING         = 0,  // as in fixed_cast
     parameter int DATA_OUT_0_OVERFLOW         = 0,  // as in fixed_cast
     parameter bit IS_SWISH                    = 1'b0,  // 1: swish, 0: sigmoid
+    parameter bit HAS_PARTS                   = 1'b0,  // of the division, as in fixed_divide
     parameter int DATA_IN_0_PARALLELISM_DIM_0 = 1   // elements per beat, 1 or more
 ) (
     input  wire logic clk,
@@ -47,7 +48,7 @@ module fixed_hard_activation #(
   localparam logic signed [CLIP_WIDTH-1:0] SIX = CLIP_WIDTH'(6) <<< DATA_IN_0_PRECISION_1;
   localparam int DIVIDEND_WIDTH = IS_SWISH ? X_WIDTH + SIX_WIDTH : CLIP_WIDTH;
 
-  localparam int LATENCY = (IS_SWISH ? 2 : 1) + 2;  // 2: of fixed_divide
+  localparam int LATENCY = (IS_SWISH ? 2 : 1) + (HAS_PARTS ? 3 : 2);  // with that of fixed_divide
 
   logic [LANES*DIVIDEND_WIDTH-1:0] dividend_q;
   logic [LANES*OUT_WIDTH-1:0] result;
@@ -90,6 +91,7 @@ module fixed_hard_activation #(
       .DATA_IN_0_PRECISION_0      (DIVIDEND_WIDTH),
       .DATA_IN_0_PRECISION_1      ((IS_SWISH ? 2 : 1) * DATA_IN_0_PRECISION_1),
       .DIVISOR                    (6),
+      .HAS_PARTS                  (HAS_PARTS),
       .DATA_OUT_0_PRECISION_0     (OUT_WIDTH),
       .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
       .DATA_OUT_0_IS_SIGNED       (DATA_OUT_0_IS_SIGNED),

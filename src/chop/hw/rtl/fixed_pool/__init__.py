@@ -6,7 +6,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 from torch import fx
@@ -28,7 +27,7 @@ from chop.hw.golden import Fixed, Ints, Span
 from chop.hw.lower import Lowerer, Value, lowers
 from chop.hw.lower.engine import pixel_shape
 from chop.hw.process import Process, take
-from chop.hw.rtl.fixed_divide import DIVIDE_LATENCY, divide_multipliers
+from chop.hw.rtl.fixed_divide import divide_latency, divide_multipliers
 from chop.hw.rtl.sliding_window import (
     Pair,
     Windowed,
@@ -78,11 +77,13 @@ class Pool(Windowed):
         """Pixels of a window."""
         return self.kernel[0] * self.kernel[1]
 
-    latency: ClassVar[int] = 1
-    """Cycles from the last pixel of a window to the output's register."""
-
     @abstractmethod
     def golden(self, *data: Ints) -> Ints: ...
+
+    @property
+    def latency(self) -> int:
+        """Cycles from the last pixel of a window to the output's register."""
+        return 1
 
     def twins(self) -> list[Twin]:
         reduce = ReduceTwin(self.area, self.geometry.beats, self.latency)
@@ -142,7 +143,6 @@ class AvgPool(Pool):
     divisor: int = field(default=0, kw_only=True)
     counts_padding: bool = field(default=True, kw_only=True)
     name = "fixed_avg_pool"
-    latency = DIVIDE_LATENCY
 
     def __post_init__(self) -> None:
         if self.divisor and not self.counts_padding:
@@ -163,11 +163,20 @@ class AvgPool(Pool):
             )
         return means
 
-    def cost(self) -> Cost:
+    @property
+    def multipliers(self) -> int:
+        """Of the division in one lane."""
         sums = self.source.format.signed_width + (self.area - 1).bit_length()
-        divisors = sorted({int(each) for each in self.divisors().flat})
-        each = divide_multipliers(sums, self.source.format.frac_width, divisors, self.format)
-        return super().cost() + Cost(multipliers=each * self.source.lanes)
+        area = self.divisor or self.area
+        divisors = [area] if self.counts_padding else range(1, area + 1)
+        return divide_multipliers(sums, self.source.format.frac_width, divisors, self.format)
+
+    @property
+    def latency(self) -> int:
+        return divide_latency(self.multipliers)
+
+    def cost(self) -> Cost:
+        return super().cost() + Cost(multipliers=self.multipliers * self.source.lanes)
 
     def divisors(self) -> Ints:
         """What the sums are divided by, for each output row and column."""
@@ -181,6 +190,7 @@ class AvgPool(Pool):
     def parameters(self) -> Mapping[str, Parameter]:
         own: dict[str, Parameter] = {"DIVISOR": self.divisor} if self.divisor else {}
         own |= {} if self.counts_padding else {"COUNTS_PADDING": False}
+        own |= {"HAS_PARTS": True} if self.multipliers > 1 else {}
         return {
             **precision("DATA_IN_0", self.source.format),
             **result_precision(self.format),

@@ -25,6 +25,7 @@ module fixed_pool #(
     parameter int PADDING_DIM_1                = 0,  // rows added above and below
     parameter bit IS_MAXIMUM                   = 1'b0,  // the maximum; the format stays
     parameter bit COUNTS_PADDING               = 1'b1,  // 0: the mean of what is inside the image
+    parameter bit HAS_PARTS                    = 1'b0,  // of the division, as in fixed_divide
     // the sum is divided by it, 1 or more: the mean unless told otherwise
     parameter int DIVISOR                      = KERNEL_SIZE_DIM_0 * KERNEL_SIZE_DIM_1
 ) (
@@ -216,10 +217,11 @@ module fixed_pool #(
       if (rst) result_valid <= 1'b0;
     end
   end else begin : g_divided
-    logic [1:0] valid_q;
-    assign result_valid = valid_q[1];
+    localparam int LATENCY = HAS_PARTS ? 3 : 2;
+    logic [LATENCY-1:0] valid_q;
+    assign result_valid = valid_q[LATENCY-1];
     always_ff @(posedge clk) begin
-      if (window_ready) valid_q <= {valid_q[0], window_valid && is_last};
+      if (window_ready) valid_q <= LATENCY'({valid_q, window_valid && is_last});
       if (rst) valid_q <= '0;
     end
     fixed_divide #(
@@ -227,6 +229,7 @@ module fixed_pool #(
         .DATA_IN_0_PRECISION_1      (DATA_IN_0_PRECISION_1),
         .DIVISOR                    (DIVISOR),
         .IS_CHOSEN                  (!COUNTS_PADDING),
+        .HAS_PARTS                  (HAS_PARTS),
         .DATA_OUT_0_PRECISION_0     (DATA_OUT_0_PRECISION_0),
         .DATA_OUT_0_PRECISION_1     (DATA_OUT_0_PRECISION_1),
         .DATA_OUT_0_IS_SIGNED       (DATA_OUT_0_IS_SIGNED),

@@ -67,7 +67,7 @@ module fixed_softmax #(
   // -- the largest element of each row ------------------------------------------------------------
 
   // Elements as unsigned numbers of the same order; differences stay what they are.
-  logic [LANES*WIDTH-1:0] keys, keys_1_q, keys_2_q, row_keys, held_keys;
+  logic [LANES*WIDTH-1:0] keys, largest, keys_1_q, keys_2_q, row_keys, held_keys;
   logic [LANES-1:0] keep, keep_1_q, keep_2_q, row_keep, held_keep;
   logic [WIDTH-1:0] beat_max, beat_max_q, max_q, row_max, held_max;
   logic [BEAT_WIDTH-1:0] max_beat_q;
@@ -84,13 +84,19 @@ module fixed_softmax #(
         data_in_0[lane*WIDTH+:WIDTH] ^ (WIDTH'(DATA_IN_0_IS_SIGNED) << (WIDTH - 1));
   end
 
-  always_comb begin
-    beat_max = '0;
+  always_comb begin  // the larger of two, of four, ...
+    largest = '0;
     for (int lane = 0; lane < LANES; lane++) begin
-      if (keep[lane] && keys[lane*WIDTH+:WIDTH] > beat_max) begin
-        beat_max = keys[lane*WIDTH+:WIDTH];
+      if (keep[lane]) largest[lane*WIDTH+:WIDTH] = keys[lane*WIDTH+:WIDTH];
+    end
+    for (int step = 1; step < LANES; step *= 2) begin
+      for (int lane = 0; lane + step < LANES; lane += 2 * step) begin
+        if (largest[(lane+step)*WIDTH+:WIDTH] > largest[lane*WIDTH+:WIDTH]) begin
+          largest[lane*WIDTH+:WIDTH] = largest[(lane+step)*WIDTH+:WIDTH];
+        end
       end
     end
+    beat_max = largest[WIDTH-1:0];
   end
 
   always_ff @(posedge clk) begin
