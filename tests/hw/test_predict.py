@@ -56,7 +56,7 @@ def test_luts_of_components_that_were_held_out_are_near(models, measured):
     errors = relative_errors(models, rows, "ecp5", "lut")
     assert len(rows) >= 60
     assert statistics.median(errors) <= 0.05
-    assert sum(error <= 0.15 for error in errors) >= 0.92 * len(errors)
+    assert max(errors) <= 0.15
 
 
 @pytest.mark.parametrize(("what", "share"), [("dsp", 0.9), ("bram", 0.95)])

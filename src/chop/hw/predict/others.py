@@ -19,7 +19,7 @@ from chop.hw.predict.inventory import Inventory, bits_for, trailing_zeros
 from chop.hw.predict.products import count_sources, count_window
 from chop.hw.rtl.fixed_arithmetic import Binary, WithConstant
 from chop.hw.rtl.fixed_batch_norm import BatchNorm
-from chop.hw.rtl.fixed_divide import MULTIPLIER_BITS, divide_multipliers
+from chop.hw.rtl.fixed_divide import Division
 from chop.hw.rtl.fixed_embedding import Embedding
 from chop.hw.rtl.fixed_hard_activation import HardUnary
 from chop.hw.rtl.fixed_leaky_relu import LeakyRelu
@@ -69,12 +69,11 @@ def count_relu(inventory: Inventory, component: Relu) -> None:
     inventory.add("relu", component.source.lanes * (number.width - 1) * number.is_signed)
 
 
-def count_divide(
-    inventory: Inventory, width: int, frac: int, divisor: int, component: Any, *, chosen: bool
-) -> None:
+def count_divide(inventory: Inventory, division: Division, lanes: int) -> None:
     """`fixed_divide`: a product with a reciprocal, a difference and a cast."""
-    lanes, out = component.source.lanes, component.format
-    if divisor & (divisor - 1) == 0 and not chosen:  # another place for the point
+    width, frac, out = division.width, division.frac_width, division.out
+    divisor, chosen = max(division.divisors), len(division.divisors) > 1
+    if division.is_shift:  # another place for the point
         inventory.registers(2 * width * lanes)
         inventory.cast(width, frac + divisor.bit_length() - 1, True, out, lanes)
         return
@@ -82,14 +81,13 @@ def count_divide(
     scaled = max(width + shift, 1) if shift < 0 else width + shift
     raised = scaled + divisor.bit_length() + 1
     product = 2 * raised + divisor.bit_length() + 2
-    divisors = range(1, divisor + 1) if chosen else [divisor]
-    blocks = divide_multipliers(width, frac, divisors, out)
-    inventory.add("dsp", blocks * lanes + chosen)
+    inventory.add("dsp", division.multipliers * lanes + chosen)
     inventory.path("divide", raised)
-    if blocks > 1:  # parts of a product, each a register, are added
-        inventory.add("divide_parts", blocks * lanes)
-        inventory.registers(blocks * 2 * MULTIPLIER_BITS * lanes, by_multiplier=True)
-        inventory.path("divide_parts", blocks)
+    if division.parts > 1:  # each a register; they are added
+        several = "divide_sums" if division.parts > 2 else "divide_sum"  # saved carries, or none
+        inventory.add(several, division.sum_bits * lanes)
+        inventory.registers(division.part_bits * lanes, by_multiplier=True)
+        inventory.path("divide_parts", division.parts)
     inventory.add("divide_lanes", lanes)
     inventory.add("divide_rest", divisor.bit_length() * lanes)
     inventory.add("divide_lost", -(-min(max(-shift, 0), width) // 3) * lanes)
@@ -109,14 +107,12 @@ def count_hard(inventory: Inventory, component: HardUnary) -> None:
     six = number.frac_width + 4
     clip = max(number.signed_width, six) + 1
     _count_clip(inventory, number, lanes)
-    dividend, frac = clip, number.frac_width
     if component.is_swish:
-        dividend, frac = number.signed_width + six, 2 * number.frac_width
         inventory.registers(2 * clip * lanes, by_multiplier=True)
         inventory.add("swish", clip * lanes)
         inventory.multiplier(number.signed_width, six, lanes)
-    inventory.registers(dividend * lanes + 4)
-    count_divide(inventory, dividend, frac, 6, component, chosen=False)
+    inventory.registers(component.division.width * lanes + 4)
+    count_divide(inventory, component.division, lanes)
     inventory.skid(component.outputs[0].beat_width)
 
 
@@ -289,10 +285,7 @@ def count_avg_pool(inventory: Inventory, component: AvgPool) -> None:
         inventory.add("pool_inside", position)
         here = sum(geometry.kernel).bit_length() + component.area.bit_length()
         inventory.registers(2 * position + here)
-    divisor = component.divisor or component.area
-    frac = stream.format.frac_width
-    chosen = not component.counts_padding
-    count_divide(inventory, kept, frac, divisor, component, chosen=chosen)
+    count_divide(inventory, component.division, stream.lanes)
     inventory.registers(2)
     inventory.skid(component.outputs[0].beat_width)
 

@@ -16,7 +16,7 @@ from chop.hw.exact import Exact, constant
 from chop.hw.exact_ops import Arguments, exact_op
 from chop.hw.golden import Fixed, Ints
 from chop.hw.lower import Lowerer, Value, lowers
-from chop.hw.rtl.fixed_divide import divide_latency, divide_multipliers
+from chop.hw.rtl.fixed_divide import Division
 from chop.hw.samples import BYTE, COUNT, DOWN, NARROW, WIDE, stream
 from chop.hw.twin import Bracket, Twin
 
@@ -33,23 +33,23 @@ class HardUnary(Unary):
         super().__post_init__()
 
     def parameters(self) -> Mapping[str, Parameter]:
-        own = {"IS_SWISH": self.is_swish, "HAS_PARTS": self.divide_blocks > 1}
+        own = {"IS_SWISH": self.is_swish, "HAS_PARTS": self.division.parts > 1}
         return {**super().parameters(), **own}
 
     @property
-    def divide_blocks(self) -> int:
-        """Multiplier blocks of the division in one lane."""
+    def division(self) -> Division:
+        """By six."""
         width = max(self.source.format.signed_width, self.frac_width + 4) + 1
         frac = self.frac_width
         if self.is_swish:
             width, frac = self.source.format.signed_width + self.frac_width + 4, 2 * frac
-        return divide_multipliers(width, frac, [6], self.format)
+        return Division(width, frac, [6], self.format)
 
     def twins(self) -> list[Twin]:
-        return [Bracket((2 if self.is_swish else 1) + divide_latency(self.divide_blocks))]
+        return [Bracket((2 if self.is_swish else 1) + self.division.latency)]
 
     def cost(self) -> Cost:
-        each = self.divide_blocks + self.is_swish
+        each = self.division.multipliers + self.is_swish
         return super().cost() + Cost(multipliers=each * self.source.lanes)
 
     def operand(self, x: Ints) -> Any:

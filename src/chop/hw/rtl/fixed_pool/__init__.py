@@ -27,7 +27,7 @@ from chop.hw.golden import Fixed, Ints, Span
 from chop.hw.lower import Lowerer, Value, lowers
 from chop.hw.lower.engine import pixel_shape
 from chop.hw.process import Process, take
-from chop.hw.rtl.fixed_divide import divide_latency, divide_multipliers
+from chop.hw.rtl.fixed_divide import Division
 from chop.hw.rtl.sliding_window import (
     Pair,
     Windowed,
@@ -164,19 +164,19 @@ class AvgPool(Pool):
         return means
 
     @property
-    def multipliers(self) -> int:
-        """Of the division in one lane."""
+    def division(self) -> Division:
+        """Of a sum."""
         sums = self.source.format.signed_width + (self.area - 1).bit_length()
         area = self.divisor or self.area
         divisors = [area] if self.counts_padding else range(1, area + 1)
-        return divide_multipliers(sums, self.source.format.frac_width, divisors, self.format)
+        return Division(sums, self.source.format.frac_width, divisors, self.format)
 
     @property
     def latency(self) -> int:
-        return divide_latency(self.multipliers)
+        return self.division.latency
 
     def cost(self) -> Cost:
-        return super().cost() + Cost(multipliers=self.multipliers * self.source.lanes)
+        return super().cost() + Cost(multipliers=self.division.multipliers * self.source.lanes)
 
     def divisors(self) -> Ints:
         """What the sums are divided by, for each output row and column."""
@@ -190,7 +190,7 @@ class AvgPool(Pool):
     def parameters(self) -> Mapping[str, Parameter]:
         own: dict[str, Parameter] = {"DIVISOR": self.divisor} if self.divisor else {}
         own |= {} if self.counts_padding else {"COUNTS_PADDING": False}
-        own |= {"HAS_PARTS": True} if self.multipliers > 1 else {}
+        own |= {"HAS_PARTS": True} if self.division.parts > 1 else {}
         return {
             **precision("DATA_IN_0", self.source.format),
             **result_precision(self.format),
