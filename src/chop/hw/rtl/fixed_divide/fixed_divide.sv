@@ -1,8 +1,9 @@
 // Divides every lane by a positive constant, or by one of a few that is chosen while it runs, and
 // casts the exact quotient to the output format. Enable-gated pipeline, latency 2 enabled cycles: the
 // dividend and its product with a reciprocal are registers. With HAS_PARTS it is 3: the product is the
-// sum of products that each fit a multiplier block, and these are registers, too. The quotient goes to fixed_cast with one
-// bit below the half-step and a sticky bit that says "and a remainder": rounding needs no more.
+// sum of products that each fit a multiplier block, and these are registers, too. The quotient goes
+// to fixed_cast with one bit below the half-step and a sticky bit that says "and a remainder":
+// rounding needs no more.
 `default_nettype none
 
 module fixed_divide #(
