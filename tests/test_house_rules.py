@@ -96,3 +96,28 @@ def test_no_private_name_is_imported_from_another_package(trees):
 def test_a_private_name_is_seen(text):
     assert list(private_imports(ast.parse(text), "chop.passes")) != []
     assert list(private_imports(ast.parse("from chop.ir.ops.table import _x"), "chop.ir.ops")) == []
+
+
+def modules_by_string(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of modules of ours that are imported by a string."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args and "import_module" in ast.unparse(node.func):
+            name = ast.unparse(node.args[0]).lstrip("f").strip("'\"")
+            if name.split(".")[0] in OURS:
+                yield name
+
+
+def test_no_module_of_ours_is_loaded_by_a_string(trees):
+    """A package's own `__init__` may load its submodules lazily: what it loads lies below it."""
+    found = {
+        place(file): list(modules_by_string(tree))
+        for file, tree in trees.items()
+        if file.name != "__init__.py"
+    }
+    assert {file: names for file, names in found.items() if names} == {}
+
+
+def test_a_module_loaded_by_a_string_is_seen():
+    text = "importlib.import_module('chop.report')\nimport_module(f'chop.search.{kind}')"
+    assert list(modules_by_string(ast.parse(text))) == ["chop.report", "chop.search.{kind}"]
+    assert list(modules_by_string(ast.parse("importlib.import_module('torch._dynamo')"))) == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from chop import notebook
+
 if TYPE_CHECKING:
     from chop.ir.graph import MaseGraph as MaseGraph
 
@@ -23,6 +25,12 @@ _SUBMODULES = (
     "report",
     "tools",
 )
+
+
+_VIEWS = ("chop.hw.notebook", "chop.report.notebook")
+"""Modules that register what notebooks show; imported when something is first shown."""
+
+notebook.load_views_by(lambda: [importlib.import_module(name) for name in _VIEWS])
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,8 @@
 """HTML for notebooks: tables, pictures and whole pages, self-contained and of bounded size.
 
+Classes that a notebook shows ask `view_of` for their HTML. The functions that draw them are
+registered by modules in higher layers under `@view`; `chop/__init__.py` lists those modules.
+
 Text is escaped, colours are those of the notebook, and nothing is fetched. Where rows are left out
 the table says how many.
 """
@@ -7,8 +10,8 @@ the table says how many.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 MOST_ROWS = 200
 """Rows of a table that are shown."""
@@ -24,6 +27,39 @@ STYLE = (
     ".mase-nb iframe{width:100%;border:1px solid color-mix(in srgb,currentColor 18%,transparent);"
     "border-radius:8px}.mase-nb svg{color:inherit;max-width:100%}</style>"
 )
+
+
+View = Callable[[Any], str]
+V = TypeVar("V", bound=View)
+VIEWS: dict[type, View] = {}
+"""Functions that return the HTML of an object, by its class."""
+_LOADERS: list[Callable[[], object]] = []
+
+
+def view(kind: type) -> Callable[[V], V]:
+    """Register the decorated function as the view of objects of class `kind`."""
+
+    def register(function: V) -> V:
+        VIEWS[kind] = function
+        return function
+
+    return register
+
+
+def load_views_by(loader: Callable[[], object]) -> None:
+    """Call `loader`, which imports modules with views, when the first object is shown."""
+    _LOADERS.append(loader)
+
+
+def view_of(thing: Any) -> str | None:
+    """Return the HTML of `thing`; None if its view needs a package that is not installed."""
+    try:
+        while _LOADERS:
+            _LOADERS[-1]()
+            _LOADERS.pop()
+    except ImportError:
+        return None
+    return next(VIEWS[kind](thing) for kind in type(thing).__mro__ if kind in VIEWS)
 
 
 def shown(*parts: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from chop import notebook
 from chop.errors import HardwareError
 from chop.hw.component import Component, Cost
 from chop.hw.control import Control, ControlStage
@@ -103,11 +103,9 @@ class Design:
             for name, codes in self.sent.items()
         }
 
-    def _repr_html_(self) -> str:
-        """The pipeline as a notebook shows it."""
-        # by name: what is shown of a design is made of designs
-        made: str = importlib.import_module("chop.hw.notebook").design_html(self)
-        return made
+    def _repr_html_(self) -> str | None:
+        """Return the pipeline as a notebook shows it."""
+        return notebook.view_of(self)
 
     def stage(self, name: str) -> Stage:
         """The stage called `name`."""

@@ -11,8 +11,9 @@ from chop.hw.synth import Area
 from chop.hw.verdict import Verdict
 
 
+@notebook.view(Design)
 def design_html(design: Design, verdict: Verdict | None = None, area: Area | None = None) -> str:
-    """The pipeline drawn, what was simulated and synthesised of it, and its stages."""
+    """Return the drawn pipeline, its verdict and area if they are known, and its stages."""
     pace = f"a tensor every {design.cycles():,} cycles"
     title = notebook.heading(design.name, pace, f"held by {bottleneck(design)}")
     told = [notebook.note(str(each)) for each in (verdict, area) if each is not None]

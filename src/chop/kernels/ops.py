@@ -285,10 +285,12 @@ def _same_device(where: str, one: Tensor, other: Tensor) -> None:
 
 @functools.cache
 def gpu_back_end(format: str) -> ModuleType:
-    """The Triton kernels; the reference for formats they do not have, or without Triton."""
+    """Return the Triton kernels, or the reference for other formats or without Triton."""
     if format not in PACKED_FORMATS or importlib.util.find_spec("triton") is None:
         return reference
-    return importlib.import_module("chop.kernels.gpu")
+    from chop.kernels import gpu  # needs Triton
+
+    return gpu
 
 
 def _gpu(name: str) -> Callable[..., Tensor]:

@@ -19,8 +19,9 @@ MOST_BYTES = 4_000_000
 """Of a page in a cell: notebooks keep it, and every reader loads it."""
 
 
+@notebook.view(MaseGraph)
 def graph_html(graph: MaseGraph) -> str:
-    """A graph with its inspector, or where it is large a table of its blocks."""
+    """Return a graph with its inspector, or a table of its blocks if it is large."""
     counts = Counter(_op_name(graph, node) for node in graph.nodes)
     kinds = notebook.table([{"op": op, "nodes": n} for op, n in counts.most_common()])
     total = len(graph.nodes)
@@ -60,8 +61,9 @@ def _blocks(graph: MaseGraph) -> str:
     return told + notebook.table(list(found.values()))
 
 
+@notebook.view(Report)
 def report_html(report: Report) -> str:
-    """A report as a page within the cell."""
+    """Return a report as a page within a cell."""
     page = report_page(report_records(report))
     title = notebook.heading(report.title, f"{len(page) / 1e6:.2f} MB")
     if len(page) > 4 * MOST_BYTES:

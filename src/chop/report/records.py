@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from chop import notebook
 from chop.actions.readers import check_sensitivity, check_sweep
 from chop.actions.sweeps import SWEEPS
 from chop.arguments import MAPPING, TEXT, check
@@ -88,11 +88,9 @@ class Report:
                 kind = type(graph).__name__
                 raise ConfigError(f"Report.graphs['{label}'] must be a MaseGraph, got {kind}.")
 
-    def _repr_html_(self) -> str:
-        """The page within a cell of a notebook."""
-        # by name: pages are made of records
-        made: str = importlib.import_module("chop.report.notebook").report_html(self)
-        return made
+    def _repr_html_(self) -> str | None:
+        """Return the page for a cell of a notebook."""
+        return notebook.view_of(self)
 
 
 def report_records(report: Report) -> PageRecord:

@@ -81,6 +81,11 @@ __all__ = [
 ]
 
 
+def submodule(name: str) -> Any:
+    """Import the module `name` of this package; several are heavy, so nothing imports them all."""
+    return importlib.import_module(f"chop.search.{name}")
+
+
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'chop.search' has no attribute '{name}'")

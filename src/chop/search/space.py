@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from chop.arguments import MANY, MAPPING, check
 from chop.config import check_fields, convert, parse
 from chop.errors import ConfigError
 from chop.registry import Registry, suggest
+from chop.search import submodule
 
 Value: TypeAlias = str | int | float | bool | None
 """What a dimension may hold: anything JSON keeps as it is."""
@@ -267,12 +267,10 @@ def read_values(mapping: Mapping[str, Any], where: str, subject: Any = None) -> 
 
 
 def _model_space(kind: str) -> SpaceBuilder:
-    """The builder of a kind that looks at models, whose modules are heavy to import."""
+    """Return the builder of a kind that looks at models; its module is imported lazily."""
 
     def build(mapping: Mapping[str, Any], where: str, subject: Any = None) -> Space:
-        space: Space = importlib.import_module(f"chop.search.{kind}").read_space(
-            mapping, where, subject
-        )
+        space: Space = submodule(kind).read_space(mapping, where, subject)
         return space
 
     return build

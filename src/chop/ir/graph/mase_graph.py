@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import fx, nn
 
+from chop import notebook
 from chop.arguments import MANY, MAPPING, NONE, PATH, Kind, an, check, takes
 from chop.errors import CheckpointError, ChopError, GraphError, TraceError
 from chop.ir.drawing import draw
@@ -250,12 +250,8 @@ class MaseGraph:
         return {**state, "_original": kept, "_shared": set()}  # ids mean nothing elsewhere
 
     def _repr_html_(self) -> str | None:
-        """The graph with its inspector, for notebooks; None where the report cannot be made."""
-        try:  # by name: reports are made of graphs, and a graph needs none
-            made: str = importlib.import_module("chop.report.notebook").graph_html(self)
-        except ImportError:
-            return None
-        return made
+        """Return the graph with its inspector for notebooks, or None without a report package."""
+        return notebook.view_of(self)
 
     def __repr__(self) -> str:
         return f"MaseGraph({type(self.model).__name__}, {len(self.nodes)} nodes)"
