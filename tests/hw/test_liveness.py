@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from branching_models import branching_case
 from designs import mlp, residual
-from random_models import random_case
 from test_mxint import graph_of, mxint
 from torch import nn
 
@@ -82,7 +82,7 @@ def runs(design, stalls, seeds=4):
 
 
 def most_held(gap):
-    """Return the beats that 3 registers and a queue take, fed every `gap` cycles, without a sink."""
+    """Return the beats that 3 registers and a queue hold, fed every `gap` cycles, with no sink."""
     machine = Machine(Process((take(),), latency=3))
     held = 0
     for cycle in range(100):
@@ -132,13 +132,10 @@ def test_the_proof_holds_and_is_tight_for_a_residual():
         assert is_live(each) == all(runs(each, stalls) for stalls in SLOW)
 
 
-@pytest.mark.parametrize("seed", range(0, 60, 4))
+@pytest.mark.parametrize("seed", [*range(10), 23, 35, 91])
 def test_random_designs_with_fifos_never_stop(seed):
-    case = random_case(seed)
-    try:
-        design = lower(case.graph, case.parallelism).design
-    except HardwareError as error:
-        pytest.skip(f"refused: {error}")
+    case = branching_case(seed)
+    design = lower(case.graph, case.parallelism, share_layers=case.share_layers).design
     check_live(design)
     assert all(runs(design, stalls, seeds=1) for stalls in SLOW)
 
