@@ -2,10 +2,12 @@
 
     python bench/right.py --models 5000 --workers 2 [--seed-start 0] [--work out/right]
 
-Each model is drawn from its seed (layers, formats, parallelism; tests/hw/random_models.py), lowered
-and compared: PyTorch in double precision = exact reference = RTL under stalls, with a reset in the
-middle, and at full rate; or it is refused with a reason. A run that is interrupted goes on where it
-stopped: what is found is kept in the folder --work, which is to be emptied when the code changes.
+Each model is drawn from its seed (layers, formats, parallelism; tests/hw/random_models.py, and for
+odd seeds tests/hw/branching_models.py, whose paths part and join). It is lowered and compared:
+PyTorch in double precision = exact reference = RTL under stalls after a reset in the middle, at
+full rate, with a slow source, with one beat at a time, with bursts and with slow sinks. Or it is
+refused with a reason. A design that stops counts as a deadlock. An interrupted run resumes:
+findings are stored in the folder --work, which must be emptied when the code changes.
 Needs Verilator and g++. Writes the section `hardware` of bench/results/right.json.
 """
 
@@ -30,6 +32,8 @@ TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS / "hw"), str(TESTS)]
 from hardware_fuzz import BATCH, Finding, counts, fuzz  # noqa: E402
 
+FAULTS = ("wrong", "deadlock")
+"""Outcomes that fail the run."""
 CHUNK = 2 * BATCH
 """Seeds that a worker takes at once."""
 
@@ -45,7 +49,7 @@ def main() -> None:
     start = time.monotonic()
     for number, findings in enumerate(_run(missing, args.workers), 1):
         _keep(kept, findings)
-        wrong = [f"{f.seed}: {f.reason}" for f in findings if f.outcome == "wrong"]
+        wrong = [f"{f.seed}: {f.reason}" for f in findings if f.outcome in FAULTS]
         print(
             f"{min(number * CHUNK, len(missing))} of {len(missing)}", *wrong, sep="\n", flush=True
         )
@@ -59,7 +63,7 @@ def main() -> None:
     }
     print(json.dumps(results, indent=2))
     print(save_section("right", "hardware", results))
-    sys.exit(1 if results["wrong"] else 0)
+    sys.exit(1 if results["wrong"] or results["deadlocks"] else 0)
 
 
 def _arguments() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""Random models to RTL: PyTorch = exact reference = RTL, or a refusal with a reason.
+"""Random models to RTL: PyTorch = exact reference = RTL for every timing, or a refusal.
 
 python tests/hw/hardware_fuzz.py 17          # what became of seed 17, in words
 """
@@ -9,17 +9,19 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from branching_models import branching_case
 from random_models import Case, random_case
 from rtl_batch import Job, Run, run_batch
 
 from chop.errors import HardwareError
 from chop.hw.exact import Exact, coded
 from chop.hw.exact_model import run_exact
+from chop.hw.liveness import waiting_stages
 from chop.hw.lower import Lowered, lower
 from chop.hw.verify import verify
 
@@ -30,7 +32,7 @@ BATCH = 50
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of a seed: `equal`, `refused` or `wrong`, and why."""
+    """Outcome of a seed, `equal`, `refused`, `wrong` or `deadlock`, and the reason."""
 
     seed: int
     outcome: str
@@ -41,19 +43,24 @@ class Finding:
 class Prepared:
     """A design that the verdict let pass, with inputs and what the model gives for them."""
 
-    case: Case
+    seed: int
     lowered: Lowered
     job: Job
     expected: dict[str, Exact]
+
+
+def any_case(seed: int) -> Case:
+    """Return a model of layers in a row, or for every other seed one whose paths join again."""
+    return branching_case(seed // 2) if seed % 2 else random_case(seed)
 
 
 def fuzz(
     seeds: Iterable[int],
     folder: Path,
     batch: int = BATCH,
-    make: Callable[[int], Case] = random_case,
+    make: Callable[[int], Case] = any_case,
 ) -> list[Finding]:
-    """Every case that `make` gives of a seed to its end; simulators are built under `folder`."""
+    """Run the case that `make` draws from each seed; simulators are built under `folder`."""
     found: list[Finding] = []
     waiting: list[Prepared] = []
     for seed in seeds:
@@ -68,13 +75,15 @@ def fuzz(
     return sorted(found + simulate(waiting, folder), key=lambda finding: finding.seed)
 
 
-def prepare(seed: int, make: Callable[[int], Case] = random_case) -> Prepared | Finding:
+def prepare(seed: int, make: Callable[[int], Case] = any_case) -> Prepared | Finding:
     """Lower and verify the model of a seed, as building hardware does."""
     try:
         case = make(seed)
-        lowered = lower(case.graph, case.parallelism)
+        lowered = lower(case.graph, case.parallelism, share_layers=case.share_layers)
         verify(case.graph, lowered)
-        return _prepared(case, lowered)
+        if stuck := waiting_stages(lowered.design):
+            return Finding(seed, "deadlock", f"no proof: beats wait behind {', '.join(stuck)}")
+        return _prepared(seed, case, lowered)
     except HardwareError as error:
         told = str(error)
         return Finding(seed, "refused" if is_refusal(told) else "wrong", short(told))
@@ -97,8 +106,8 @@ def short(told: str) -> str:
     return re.sub(r"-?\d+(\.\d+)?|'\w+'", "N", told).strip()[:120]
 
 
-def _prepared(case: Case, lowered: Lowered) -> Prepared:
-    rng = np.random.default_rng(case.seed)
+def _prepared(seed: int, case: Case, lowered: Lowered) -> Prepared:
+    rng = np.random.default_rng(seed)
     codes, numbers = {}, []
     for number, node in enumerate(n for n in case.graph.fx_graph.nodes if n.op == "placeholder"):
         name = f"data_in_{number}"
@@ -118,18 +127,18 @@ def _prepared(case: Case, lowered: Lowered) -> Prepared:
     expected = {p: exact[n] for p, n in zip(lowered.outputs, results, strict=True)}
     streams = lowered.design.output_streams()
     beats = {p: TENSORS * s.beats for p, s in streams.items()}
-    return Prepared(case, lowered, Job(lowered.design, codes, beats, case.seed), expected)
+    return Prepared(seed, lowered, Job(lowered.design, codes, beats, seed), expected)
 
 
 def _in_torch_order(value, codes, form) -> Exact:
-    flat = np.asarray(codes).reshape(TENSORS, -1)
+    flat = np.asarray(codes).reshape(-1, len(value.order))
     placed = np.empty_like(flat)
     placed[:, value.order] = flat
-    return coded(placed.reshape(TENSORS, *value.shape), form.frac_width)
+    return coded(placed.reshape(-1, *value.shape), form.frac_width)
 
 
 def simulate(prepared: list[Prepared], folder: Path) -> list[Finding]:
-    """The designs in one simulator, each under stalls with a reset in between and at full rate."""
+    """Run the designs in one simulator, each with every timing of `rtl_batch.timings`."""
     if not prepared:
         return []
     with tempfile.TemporaryDirectory(dir=folder) as place:
@@ -137,28 +146,35 @@ def simulate(prepared: list[Prepared], folder: Path) -> list[Finding]:
             runs = run_batch([p.job for p in prepared], Path(place))
         except RuntimeError as error:
             if len(prepared) == 1:
-                return [Finding(prepared[0].case.seed, "wrong", f"simulator: {error}")]
+                return [Finding(prepared[0].seed, "wrong", f"simulator: {error}")]
             return [f for p in prepared for f in simulate([p], folder)]  # which of them is it?
     return [_judge(p, both) for p, both in zip(prepared, runs, strict=True)]
 
 
 def _judge(prepared: Prepared, runs: list[Run]) -> Finding:
-    seed = prepared.case.seed
-    for how, run in zip(("under stalls, after a reset", "at full rate"), runs, strict=True):
-        if not run.is_done or run.violations or run.surplus:
-            told = f"done {run.is_done}, violations {run.violations}, surplus {run.surplus}"
-            return Finding(seed, "wrong", f"RTL {how}: {told}")
+    seed = prepared.seed
+    for run in runs:
+        if run.violations or run.surplus:
+            told = f"violations {run.violations}, surplus {run.surplus}"
+            return Finding(seed, "wrong", f"RTL {run.name}: {told}")
+        if not run.is_done:
+            return Finding(seed, "deadlock", f"RTL {run.name}: no beat moves any more")
         for port, expected in prepared.expected.items():
-            form = prepared.lowered.design.output_streams()[port].format
-            given = _in_torch_order(prepared.lowered.outputs[port], run.outputs[port], form)
-            if given.differs(expected).any():
-                count = int(given.differs(expected).sum())
-                return Finding(seed, "wrong", f"RTL {how}: {count} values of {port} differ")
+            if count := _differing(prepared, port, run.outputs[port], expected):
+                return Finding(seed, "wrong", f"RTL {run.name}: {count} values of {port} differ")
     return Finding(seed, "equal")
 
 
+def _differing(prepared: Prepared, port: str, codes, expected: Exact) -> int:
+    """Return how many values of a port differ from those expected of its first tensors."""
+    form = prepared.lowered.design.output_streams()[port].format
+    given = _in_torch_order(prepared.lowered.outputs[port], codes, form)
+    wanted = replace(expected, codes=expected.codes[: given.shape[0]])
+    return int(given.differs(wanted).sum())
+
+
 def counts(findings: Iterable[Finding]) -> dict:
-    """Numbers of models, designs built and equal, refusals by reason, and what is wrong."""
+    """Count models, designs built and equal, refusals by reason, wrong results and deadlocks."""
     findings = list(findings)
     outcomes = Counter(f.outcome for f in findings)
     refused = Counter(f.reason for f in findings if f.outcome == "refused")
@@ -170,12 +186,14 @@ def counts(findings: Iterable[Finding]) -> dict:
         "refused_by_reason": dict(refused.most_common()),
         "wrong": outcomes["wrong"],
         "wrong_seeds": {str(f.seed): f.reason for f in findings if f.outcome == "wrong"},
+        "deadlocks": outcomes["deadlock"],
+        "deadlock_seeds": {str(f.seed): f.reason for f in findings if f.outcome == "deadlock"},
     }
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for argument in sys.argv[1:]:
-        random_case(int(argument)).graph.fx_graph.print_tabular()
+        any_case(int(argument)).graph.fx_graph.print_tabular()
         with tempfile.TemporaryDirectory() as scratch:
             sys.stdout.write(f"{fuzz([int(argument)], Path(scratch))[0]}\n")

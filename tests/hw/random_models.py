@@ -31,12 +31,14 @@ ROUNDINGS = ("nearest_even", "nearest_even", "nearest_away", "floor", "toward_ze
 
 @dataclass(frozen=True)
 class Case:
-    """A quantised graph, how parallel its design is, and the seed that gives both."""
+    """A quantised graph, the settings of its design, and the seed that both come from."""
 
     seed: int
     graph: MaseGraph
     parallelism: Parallelism
     text: str
+    share_layers: int = 0
+    """Tensors in flight through the block that repeated layers share; 0: no shared block."""
 
 
 @dataclass

@@ -37,9 +37,60 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Run:
-    """What came out of a design by port, and whether everything came and the handshakes held."""
+class Timing:
+    """When the ports of a design offer and take beats."""
 
+    name: str
+    valid: int = 256
+    """Cycles of 256 in which a source offers a beat."""
+    ready: int = 256
+    """Cycles of 256 in which a sink takes one."""
+    burst: int = 1
+    """Cycles for which each of these decisions holds."""
+    rest: int = 0
+    """Cycles without a beat at any port before a source offers the next."""
+    middle: int = 0
+    """Cycle of a reset, after which everything is sent again; 0: none."""
+    eighths: int = 8
+    """Part of the tensors that are sent."""
+
+    def packed(self) -> bytes:
+        """Return the numbers as the driver reads them."""
+        numbers = (self.valid, self.ready, self.burst, self.rest, self.middle, self.eighths)
+        return struct.pack("<6Q", *numbers)
+
+
+REST = 48
+"""Cycles: more than the registers of one stage, so that gaps fill a pipeline."""
+SLOW = 26
+"""Of 256 cycles: a tenth."""
+
+
+def timings(job: Job) -> list[Timing]:
+    """Return the runs of a job: mild stalls and full rate, then slow and bursty ports.
+
+    Gaps between beats take the storage of pipelines away, which full rate hides. Slow runs have
+    fewer tensors, so that all runs take about as long as the first two.
+    """
+    rng = np.random.default_rng(job.seed)
+    pace = job.design.cycles()
+    valid, ready = (int(v) for v in rng.choice([90, 150, 220, 256], 2))
+    middle, burst = int(rng.integers(1, 3 * pace + 10)), int(rng.integers(3, 4 * pace + 24))
+    return [
+        Timing("under stalls, after a reset", valid, ready, middle=middle),
+        Timing("at full rate"),
+        Timing("with a slow source", SLOW, eighths=4),
+        Timing("with one beat at a time", rest=REST, eighths=2),
+        Timing("with bursts", 128, 128, burst, eighths=4),
+        Timing("with slow sinks", ready=SLOW, eighths=4),
+    ]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Results by port, whether all came, and whether the handshakes held."""
+
+    name: str
     outputs: dict[str, np.ndarray]
     is_done: bool
     violations: int
@@ -47,9 +98,7 @@ class Run:
 
 
 def run_batch(jobs: Sequence[Job], folder: Path, threads: int = 1) -> list[list[Run]]:
-    """For each job: the run under stalls (after a reset in the middle of another), and the one at
-    full rate.
-    """
+    """Return the runs of each job, one for each of its `timings`."""
     folder = folder.resolve()
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda pair: _make(pair[1], folder, pair[0]), enumerate(jobs)))
@@ -70,11 +119,9 @@ def _make(job: Job, folder: Path, number: int) -> None:
 
 
 def _request(job: Job) -> bytes:
-    rng = np.random.default_rng(job.seed)
-    pace = job.design.cycles()
-    valid, ready = (int(v) for v in rng.choice([90, 150, 220, 256], 2))
-    middle = int(rng.integers(1, 3 * pace + 10))
-    parts = [struct.pack("<5Q", 2 * job.seed + 1, valid, ready, 8 * pace + 200, middle)]
+    chosen = timings(job)
+    parts = [struct.pack("<3Q", 2 * job.seed + 1, 8 * job.design.cycles() + 200, len(chosen))]
+    parts += [timing.packed() for timing in chosen]
     for name, stream in job.design.inputs.items():
         beats = to_bytes(job.inputs[name], stream)
         parts += [struct.pack("<Q", len(beats)), beats.tobytes()]
@@ -142,7 +189,7 @@ def _drive_text(number: int, job: Job, folder: Path) -> str:
 def _read(job: Job, response: Path) -> list[Run]:
     told = response.read_bytes()
     offset, runs = 0, []
-    for _ in range(2):
+    for timing in timings(job):
         is_done, violations, _ = struct.unpack_from("<3Q", told, offset)
         offset += 24
         outputs, surplus = {}, 0
@@ -151,9 +198,10 @@ def _read(job: Job, response: Path) -> list[Run]:
             size = storage_bytes(stream.beat_width)
             rows = np.frombuffer(told, np.uint8, count * size, offset + 8).reshape(count, size)
             offset += 8 + count * size
-            surplus += max(0, count - job.beats[name])
-            outputs[name] = from_bytes(rows[: job.beats[name]], stream).reshape(-1)
-        runs.append(Run(outputs, bool(is_done), violations, surplus))
+            beats = job.beats[name] * timing.eighths // 8
+            surplus += max(0, count - beats)
+            outputs[name] = from_bytes(rows[:beats], stream).reshape(-1)
+        runs.append(Run(timing.name, outputs, bool(is_done), violations, surplus))
     return runs
 
 

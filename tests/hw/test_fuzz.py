@@ -1,11 +1,12 @@
-"""Random models to RTL: PyTorch = exact reference = golden integers = RTL, or a refusal that names
-the node and what is allowed.
+"""Random models to RTL: PyTorch = exact reference = golden integers = RTL for every timing at the
+ports, or a refusal that names the node and what is allowed.
 
 The same in thousands: bench/right.py.
 """
 
 import hardware_fuzz
 import pytest
+from branching_models import branching_case
 from hardware_fuzz import counts, fuzz
 from random_models import KINDS, LAYERS, ROUNDS, ROW_LAYERS, kind_of, layer_case, row_case
 
@@ -36,10 +37,35 @@ def programs(monkeypatch):
 )
 def test_random_models_are_right_in_rtl_or_refused(part, tmp_path, programs):
     found = counts(fuzz(range(part * PART, (part + 1) * PART), tmp_path))
-    assert found["wrong_seeds"] == {}
+    assert found["wrong_seeds"] == found["deadlock_seeds"] == {}
     assert programs == [found["equal"]]  # one holds them all: one each takes four times as long
     assert found["models"] == PART
     assert found["equal"] >= 0.75 * PART, found["refused_by_reason"]  # refusing all is no answer
+
+
+FOUND = 91
+"""A branching model that deadlocks in RTL if FIFOs are sized at full rate alone."""
+
+
+@pytest.mark.sim("verilator", "g++")
+def test_a_design_with_fifos_for_full_rate_alone_is_counted_as_a_deadlock(tmp_path, monkeypatch):
+    monkeypatch.setattr("chop.hw.cycles.is_live", lambda design, queues: True)
+    (finding,) = fuzz([FOUND], tmp_path, make=branching_case)
+    assert finding.outcome == "deadlock" and "data_in_0_fork" in finding.reason
+    monkeypatch.setattr("chop.hw.emit.check_live", lambda design: None)
+    monkeypatch.setattr(hardware_fuzz, "waiting_stages", lambda design: [])
+    found = counts(fuzz([FOUND], tmp_path, make=branching_case))
+    assert (found["deadlocks"], found["wrong"], found["built"]) == (1, 0, 1)
+    assert found["deadlock_seeds"][str(FOUND)].startswith("RTL with ")
+
+
+def test_branching_models_have_forks_blocks_and_shared_layers():
+    cases = [branching_case(seed) for seed in range(12)]
+    shared = [case.share_layers for case in cases]
+    targets = {str(node.target) for case in cases for node in case.graph.fx_graph.nodes}
+    assert 0 < sum(map(bool, shared)) < len(cases)
+    assert any("matmul_mxint" in target for target in targets)
+    assert any("matmul_integer" in target for target in targets)
 
 
 @pytest.mark.no_cover  # measuring would cost more than what it runs
@@ -52,7 +78,7 @@ def test_random_models_are_right_in_rtl_or_refused(part, tmp_path, programs):
 def test_every_layer_is_right_in_rtl_in_every_kind_of_format(rounds, tmp_path):
     indices = range(rounds.start * len(LAYERS), rounds.stop * len(LAYERS))
     found = counts(fuzz(indices, tmp_path, make=layer_case))
-    assert found["wrong_seeds"] == {}
+    assert found["wrong_seeds"] == found["deadlock_seeds"] == {}
     assert found["models"] == len(indices)
     assert found["equal"] >= 0.9 * len(indices), found["refused_by_reason"]
 
@@ -71,5 +97,5 @@ def test_a_layer_meets_every_kind_of_format(layer):
 def test_every_layer_of_integers_is_right_in_rtl_in_every_kind_of_format(tmp_path):
     indices = range(ROUNDS * len(ROW_LAYERS))
     found = counts(fuzz(indices, tmp_path, make=row_case))
-    assert found["wrong_seeds"] == {}
+    assert found["wrong_seeds"] == found["deadlock_seeds"] == {}
     assert found["equal"] == found["models"] == len(indices)

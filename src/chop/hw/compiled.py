@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from chop import native
-from chop.hw.network import Network, Node, Told
+from chop.hw.network import Network, Node, Reference, Told
 from chop.hw.process import Process
 from chop.hw.stalls import Stalls
+from chop.hw.twin import Queue
 
 Array = npt.NDArray[Any]
 SOURCE = Path(__file__).with_name("cycles.cpp")
@@ -38,6 +39,27 @@ def can_run(network: Network) -> bool:
     return network.is_declared and is_narrow and library() is not None
 
 
+def run_network(
+    network: Network,
+    stalls: Stalls,
+    wanted: tuple[list[int], list[int]],
+    patience: int,
+    limit: int | None = None,
+) -> Told:
+    """Run a network, compiled where possible, and note the high-water mark of each queue.
+
+    The run ends when every source and sink has passed its `wanted` beats.
+    """
+    if can_run(network):
+        told = run(network, stalls, wanted, patience, limit)
+    else:
+        told = Reference(network, stalls, *wanted).run(patience, limit)
+    for node, mark in zip(network.nodes, told.high_water, strict=True):
+        if isinstance(node.twin, Queue):
+            node.twin.high_water = mark
+    return told
+
+
 def run(
     network: Network,
     stalls: Stalls,
@@ -55,7 +77,8 @@ def run(
     tables = [_process(node).table for node in network.nodes]
     quiet = [_process(node).quiet for node in network.nodes]
     times = [np.empty(max(count, 1), dtype=np.uint32) for count in counts]
-    told = np.zeros(2 + len(network.nodes) + len(ports) + len(network.names), dtype=np.int64)
+    size = 2 + len(network.nodes) + len(ports) + len(network.names) + sum(_state_sizes(network))
+    told = np.zeros(size, dtype=np.int64)
     built.mase_cycles(
         head.ctypes.data, layout.ctypes.data, _pointers(tables), _pointers(quiet),
         _pointers(times), told.ctypes.data,
@@ -96,8 +119,9 @@ def _pointers(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
 
 
 def _told(network: Network, told: Array, times: list[Array], sources: int) -> Told:
-    marks, rest = np.split(told[2:], [len(network.nodes)])
-    counts, blocked = np.split(rest, [len(times)])
+    sizes = (len(network.nodes), len(times), len(network.names))
+    marks, counts, blocked, rest = np.split(told[2:], np.cumsum(sizes))
+    states = np.split(rest, np.cumsum(_state_sizes(network))[:-1])
     passed = [t[: int(count)] for t, count in zip(times, counts, strict=True)]
     return Told(
         list(passed[:sources]),
@@ -106,4 +130,10 @@ def _told(network: Network, told: Array, times: list[Array], sources: int) -> To
         int(told[1]),
         np.flatnonzero(blocked).tolist(),
         marks.tolist(),
+        [tuple(state.tolist()) for state in states[: len(network.nodes)]],
     )
+
+
+def _state_sizes(network: Network) -> list[int]:
+    """Numbers in the state of each node: its step, input buffers and output queues."""
+    return [1 + len(node.inputs) + len(node.outputs) for node in network.nodes]

@@ -313,7 +313,8 @@ extern "C" {
 // none). `layout`: of each node inputs, outputs, latency, depth, steps, the first step of a round,
 // whether it slides, then its input and output edges, slots and grains; of each gate its number and edges; of each port its edge and beats.
 // `told`: is it done, last cycle with a beat, then a high-water mark of each node, the beats of each
-// port, and for each edge whether it is blocked.
+// port, for each edge whether it is blocked, and of each node the state: its step, the level of each
+// input buffer, the level of each output queue.
 __attribute__((visibility("default")))
 void mase_cycles(const int64_t *head, const int64_t *layout, const int32_t *const *tables,
                  const int32_t *const *quiet, uint32_t *const *times, int64_t *told) {
@@ -374,6 +375,12 @@ void mase_cycles(const int64_t *head, const int64_t *layout, const int32_t *cons
   for (const Port &p : net.sources) *told++ = p.count;
   for (const Port &p : net.sinks) *told++ = p.count;
   for (int64_t e = 0; e < edges; e++) *told++ = net.valid[e] && !net.ready[e];
+  for (Node &n : net.nodes) {
+    net.catch_up(n);
+    *told++ = n.at;
+    for (int64_t level : n.levels) *told++ = level;
+    for (int64_t count : n.counts) *told++ = count;
+  }
 }
 
 }

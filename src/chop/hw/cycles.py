@@ -1,15 +1,16 @@
-"""Exact cycle counts of a design without a simulator, and the FIFO depths that keep it at speed."""
+"""Exact cycle counts of a design without a simulator, and the FIFO depths that it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from chop.errors import HardwareError
-from chop.hw import compiled
+from chop.hw.compiled import run_network
 from chop.hw.control import Wire
 from chop.hw.design import Design, Interface, Stage
-from chop.hw.network import Network, Reference, Told
+from chop.hw.liveness import is_live
+from chop.hw.network import Network, Told
 from chop.hw.rtl.fifo import Fifo
 from chop.hw.stalls import NO_STALLS as NO_STALLS
 from chop.hw.stalls import Stalls as Stalls
@@ -53,24 +54,6 @@ def simulate_control(
     )
 
 
-def run_network(
-    network: Network,
-    stalls: Stalls,
-    wanted: tuple[list[int], list[int]],
-    wait: int,
-    limit: int | None,
-) -> Told:
-    """The run of a network, until as many beats as are wanted have passed each source and sink."""
-    if compiled.can_run(network):
-        told = compiled.run(network, stalls, wanted, wait, limit)
-    else:
-        told = Reference(network, stalls, *wanted).run(wait, limit)
-    for node, mark in zip(network.nodes, told.high_water, strict=True):
-        if isinstance(node.twin, Queue):
-            node.twin.high_water = mark
-    return told
-
-
 def _deadlock(name: str, network: Network, told: Told) -> str:
     """Where the beats are stuck."""
     blocked = [network.names[edge] for edge in told.blocked]
@@ -112,8 +95,9 @@ class _Pace:
         return found
 
     def holds(self, depths: Mapping[Wire, int], best: float) -> bool:
-        """Whether FIFOs of these depths are enough for `best`."""
-        return self.interval(_queues(depths), best) <= best
+        """Return whether FIFOs of these depths prevent every deadlock and allow `best`."""
+        queues = _queues(depths)
+        return is_live(self.design, queues) and self.interval(queues, best) <= best
 
     def _look(self, queues: Mapping[Wire, Twin], tensors: int) -> tuple[float, int]:
         """Cycles between the last of so many tensors, and the cycle in which the first has left."""
@@ -128,15 +112,19 @@ _DEEP = 1 << 30
 
 
 def size_fifos(design: Design) -> dict[Wire, int]:
-    """Least FIFO depths, by wire, that bring the design to its best interval.
+    """Return the least FIFO depths, by wire, for the best interval and freedom from deadlock.
 
-    Tries the design as it is; then deep FIFOs behind the forks, then on every wire, until the
-    folding bound is reached; drops those that are not needed and shrinks the rest in turn.
+    The interval is that at full rate. Deadlocks are excluded for every timing at the ports, by
+    `chop.hw.liveness`: a deeper FIFO never hurts either of them.
+
+    Try the design without FIFOs; then deep FIFOs behind the forks, then on every wire, until the
+    folding bound is reached; drop those that are not needed and shrink the rest in turn.
     """
     pace = _Pace(design)
     for wires in ([], *_candidates(design)):
-        best = pace.interval(_queues(dict.fromkeys(wires, _DEEP)))
-        if best <= pace.bound:
+        queues = _queues(dict.fromkeys(wires, _DEEP))
+        best = pace.interval(queues)
+        if best <= pace.bound and is_live(design, queues):
             break
     needed = _needed(pace, list(reversed(wires)), [], best)  # nearest to the fork: kept
     depths = {wire: _DEEP for wire in wires if wire in needed}
@@ -186,11 +174,7 @@ def _candidates(design: Design) -> tuple[list[Wire], list[Wire]]:
 
 
 def _least_depth(pace: _Pace, depths: Mapping[Wire, int], wire: Wire, best: float) -> int:
-    queues = _queues(depths)
-    pace.interval(queues)
-    deep = queues[wire]
-    assert isinstance(deep, Queue), "queues are asked for as queues"
-    low, high = 0, max(deep.high_water, 1)
+    low, high = 0, max(1, *_high_water(pace, depths, wire))
     if not pace.holds({**depths, wire: high}, best):  # a source that runs ahead fills any FIFO
         return high
     found = {depth for depth in depths.values() if depth < high}  # layers alike need the same
@@ -203,6 +187,17 @@ def _least_depth(pace: _Pace, depths: Mapping[Wire, int], wire: Wire, best: floa
         else:
             low = middle
     return high
+
+
+def _high_water(pace: _Pace, depths: Mapping[Wire, int], wire: Wire) -> Iterator[int]:
+    """Yield the most beats in the FIFO of `wire`: at full rate, and in the proof of liveness."""
+    queues = _queues(depths)
+    deep = queues[wire]
+    assert isinstance(deep, Queue), "queues are asked for as queues"
+    pace.interval(queues)
+    yield deep.high_water
+    is_live(pace.design, queues)
+    yield deep.high_water
 
 
 def _queues(depths: Mapping[Wire, int]) -> dict[Wire, Twin]:

@@ -22,6 +22,7 @@ from chop.hw.component import RTL as RTL
 from chop.hw.control import read_control, signal_name
 from chop.hw.design import Design, Interface, Stage, Wire
 from chop.hw.golden import Fixed
+from chop.hw.liveness import check_live
 from chop.hw.memories import Files, memory_text, sent
 from chop.hw.memories import memory_files as memory_files
 from chop.hw.memories import read_inputs as read_inputs
@@ -36,13 +37,27 @@ _LIBRARIES: list[Path] = [RTL]
 
 
 def emit(design: Design, directory: Path) -> Path:
-    """Write everything of `design` under `directory`, the hardware directory; returns it."""
-    design.check()
-    files = {**top_files(design), **component_files(design), **memory_files(design)}
+    """Write all files of `design` under `directory`, the hardware directory, and return it.
+
+    Raise an error for a design that is inconsistent, or that some timing at its ports deadlocks.
+    """
+    require_sound(design)
+    files = design_files(design)
     write_files(directory, files)
     for pattern in ("rtl/*.sv", "mem/*.mem"):
         remove_stale(directory, pattern, files)
     return directory
+
+
+def require_sound(design: Design) -> None:
+    """Raise an error unless `design` is consistent and provably never deadlocks."""
+    design.check()
+    check_live(design)
+
+
+def design_files(design: Design) -> Files:
+    """Return the RTL, the memories and `design.json`, without any check."""
+    return {**top_files(design), **component_files(design), **memory_files(design)}
 
 
 def top_files(design: Design) -> Files:

@@ -18,6 +18,10 @@ from chop.hw.verdict import Verdict
 
 STALLS = Stalls(0.6, 0.6, 2)
 """Source and sink each wait in two of five cycles."""
+SLOW = Stalls(0.1, 1.0, 7)
+"""The source offers a beat in one of ten cycles, so that pipelines hold gaps instead of beats."""
+SLOW_TENSORS = 4
+"""Tensors of the run with the slow source: enough for a steady state."""
 RESETS = 48
 """So many that one falls into each stage's last cycle of a tensor, more likely than not."""
 LEAST_TENSORS = 8
@@ -44,10 +48,11 @@ def exercise(
     stalls: Stalls = STALLS,
     trace: int = 0,
 ) -> Verdict:
-    """The verdict at full rate; raises at the first thing that is not right in any of the runs.
+    """Return the verdict at full rate; raise an error for the first run that is not right.
 
-    Runs: every table entry; `profiles`, with `stalls` at the ports; full rate. Checked in each:
-    values, count, handshakes at the ports and inside, and the cycle of every beat.
+    Runs: every table entry; `profiles`, with `stalls` at the ports; the first `SLOW_TENSORS`
+    tensors from a slow source; full rate. Each run checks the values, their count, the handshakes
+    at the ports and inside, and the cycle of every beat.
     """
     if (tables := simulator.run_tables()) is not None:
         tables.require_exact()
@@ -59,6 +64,9 @@ def exercise(
     more, wanted = (whole_flights(_repeated(codes), together) for codes in (inputs, expected))
     for each in profiles(simulator.interface.cycles, stalls):
         simulator.run(more, each, expected=wanted).require_exact()
+    first = max(SLOW_TENSORS // together, 1) * together
+    few, result = ({n: v[:first] for n, v in codes.items()} for codes in (more, wanted))
+    simulator.run(few, SLOW, expected=result).require_exact()
     verdict = simulator.run(inputs, expected=expected, trace=trace).require_exact()
     check_memories(simulator.directory)  # last: a wrong value says more than a wrong file
     return verdict

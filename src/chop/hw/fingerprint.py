@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from chop.hw.design import Design
-from chop.hw.emit import component_files, top_files
-from chop.hw.memories import memory_files
+from chop.hw.emit import design_files
 
 LENGTH = 16
 
@@ -24,7 +23,7 @@ def design_fingerprint(design: Design) -> str:
     >>> len(design_fingerprint(builder.build()))
     16
     """
-    files = {**top_files(design), **component_files(design), **memory_files(design)}
+    files = design_files(design)
     digest = hashlib.sha256()
     for name in sorted(files):
         digest.update(f"{name}\n{files[name]}\n".encode())

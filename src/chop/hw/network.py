@@ -79,6 +79,13 @@ class Network:
             self._add_stage(part)
         self.sinks = [self._edges[wire] for wire in _output_wires(design)]
 
+    def drop_pipelines(self) -> None:
+        """Leave each node the least storage that any timing leaves it."""
+        self.nodes = [
+            node._replace(process=node.process and node.process.without_pipeline())
+            for node in self.nodes
+        ]
+
     @property
     def is_declared(self) -> bool:
         """Whether every twin is a process."""
@@ -162,6 +169,8 @@ class Told(NamedTuple):
     """Edges that offered a beat that was not taken."""
     high_water: list[int]
     """Of each node: the most beats in an output queue."""
+    states: list[tuple[int, ...]]
+    """State of each node at the end, pipelines left out; empty for a twin with its own `step`."""
 
 
 class _OwnTwin:
@@ -217,7 +226,9 @@ class Reference:
         blocked = [edge for edge, (v, r) in claims if v and not r]
         high = [m.high_water if isinstance(m, Machine) else 0 for m in self.machines]
         done = self._is_done() or (limit is not None and self.cycle >= limit)
-        return Told([*self.times_in], [*self.times_out], done, self.last_beat, blocked, high)
+        states = [m.state if isinstance(m, Machine) else () for m in self.machines]
+        rest = (done, self.last_beat, blocked, high, states)
+        return Told([*self.times_in], [*self.times_out], *rest)
 
     def _is_done(self) -> bool:
         pairs = zip(self.times_out, self.wanted_out, strict=True)

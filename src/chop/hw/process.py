@@ -20,7 +20,7 @@ buffers (a buffer of two tensors that is freed one tensor at a time) and several
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -70,7 +70,7 @@ class Process:
     """Of each input: what its buffer holds; 0: none, steps take from the stream itself."""
     latency: int = 0
     """Cycles from a step to its place in the output queue, of those in which all queues have room.
-    """
+    These registers are no storage to count on: see `without_pipeline`."""
     depth: int = 2
     """Of the output queues; 0: no queue, a step is the offer itself and done when it is taken."""
     outputs: int = 1
@@ -81,6 +81,15 @@ class Process:
     slides: bool = False
     """Whether a step is also done while its full queue gives: one register, as in `rom_source`.
     Only where every input has a buffer."""
+
+    def without_pipeline(self) -> Process:
+        """Return the process with the least storage that any timing leaves it.
+
+        The registers between a step and its queue move only while every queue has room. Where the
+        inputs come slowly, they hold gaps instead of beats when a queue becomes full, and the gaps
+        stay: then the process holds no beat beyond its queues. See `chop.hw.liveness`.
+        """
+        return replace(self, latency=0)
 
     def grain(self, number: int) -> int:
         """What a beat of an input brings to its buffer."""
@@ -156,6 +165,11 @@ class Machine:
             self.offers = [count > 0 for count in self.counts]
         else:
             self.offers = [is_here and bool(step.gives >> j & 1) for j in range(process.outputs)]
+
+    @property
+    def state(self) -> tuple[int, ...]:
+        """The next step, then the level of each input buffer and of each output queue."""
+        return (self.at, *self.levels, *self.counts)
 
     def takes(self, valid: Sequence[bool]) -> list[bool]:
         """Which inputs would take a beat; `valid` says which offer one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chop.hw.emit import top_files, write_files
+from chop.hw.emit import require_sound, top_files, write_files
 from chop.hw.project import remember_project
 from chop.ir.graph import MaseGraph
 from chop.passes.base import PassResult, graph_pass
@@ -12,7 +12,9 @@ from chop.passes.graph.hardware import EmitArgs, checked_design
 @graph_pass("emit_verilog_top_transform_pass", EmitArgs, needs=("common", "hardware"))
 def emit_verilog_top_transform_pass(graph: MaseGraph, args: EmitArgs) -> PassResult:
     """Write `hardware/rtl/top.sv` and `hardware/design.json` under the project directory."""
-    files = top_files(checked_design(graph, args).design)
+    design = checked_design(graph, args).design
+    require_sound(design)
+    files = top_files(design)
     write_files(args.hardware, files)
     remember_project(args.project_dir)
     return graph, {"directory": args.hardware, "files": sorted(files)}
