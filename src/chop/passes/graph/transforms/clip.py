@@ -12,12 +12,10 @@ from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.calibration_data import calibration_batches
-from chop.passes.graph.gptq_rounding import output_error
-from chop.passes.graph.input_statistics import InputStatistics
-from chop.passes.graph.number_formats import annotate_formats
-from chop.passes.graph.paired_run import PairedRun
-from chop.passes.graph.rounded_layers import (
+from chop.passes.ptq.observe.calibration_data import calibration_batches
+from chop.passes.ptq.observe.input_sums import InputStatistics
+from chop.passes.ptq.observe.reference_run import PairedRun
+from chop.passes.ptq.sites.rounded_layers import (
     layer_grid,
     layers_with_own_weights,
     plain_weight,
@@ -26,6 +24,8 @@ from chop.passes.graph.rounded_layers import (
     settled,
     wide_weight,
 )
+from chop.passes.ptq.solve.gptq_rounding import output_error
+from chop.passes.rewrite.node_formats import annotate_formats
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import ScaleInteger
 from chop.nn.quantizers.scale_integer import STORED
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.annotate import refresh
-from chop.passes.graph.stored_scales import store_scale
 from chop.passes.graph.transforms.quantize import adapted_layer
+from chop.passes.ptq.sites.stored_scales import store_scale
+from chop.passes.rewrite.annotate import refresh
 
 
 @dataclass(frozen=True)

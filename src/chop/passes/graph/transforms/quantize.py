@@ -21,14 +21,14 @@ from chop.nn.quantized.function import parse_function_config, quantized_function
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers.formats import find_format
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.changed import warn_little
-from chop.passes.graph.number_formats import annotate_formats, relink_formats
-from chop.passes.graph.stored_scales import adopt_scales
-from chop.passes.graph.transforms.lift_products import lift_products
-from chop.passes.graph.transforms.lift_tables import lift_experts
-from chop.passes.graph.transforms.surgery import set_module
+from chop.passes.change_warnings import warn_little
 from chop.passes.module.quantize import WHERE, quantize_module, warn_unchanged
+from chop.passes.ptq.sites.stored_scales import adopt_scales
 from chop.passes.quantization_rules import Candidate, FormatChoice, QuantizeArgs, choose
+from chop.passes.rewrite.lift_products import lift_products
+from chop.passes.rewrite.lift_tables import lift_experts
+from chop.passes.rewrite.node_formats import annotate_formats, relink_formats
+from chop.passes.rewrite.surgery import set_module
 
 logger = get_logger(__name__)
 
