@@ -21,7 +21,7 @@ from chop.kernels import (
 )
 from chop.kernels.formats import check_group_size
 from chop.kernels.layers import PACKED_LAYERS
-from chop.nn.modules.lora import LoRALinear, is_packed
+from chop.nn.modules.lora import LoRALinear, adapted_layer, is_packed
 from chop.nn.modules.masked import WEIGHT, Masked
 from chop.nn.modules.transposed import as_linear, is_transposed_linear
 from chop.nn.quantized.layer import QuantizedModule
@@ -166,8 +166,7 @@ class WeightPacker:
         if id(old) not in self.packed_modules:
             self.packed_modules[id(old)] = (old, self._make(old))
         _, new = self.packed_modules[id(old)]
-        base = new.base_layer if isinstance(new, LoRALinear) else new
-        return new, getattr(base, "format", self.args.format)
+        return new, getattr(adapted_layer(new), "format", self.args.format)
 
     def _make(self, old: nn.Module) -> nn.Module:
         old = as_linear(old) if is_transposed_linear(old) else old

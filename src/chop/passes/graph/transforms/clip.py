@@ -21,7 +21,6 @@ from chop.passes.ptq.sites.rounded_layers import (
     plain_weight,
     put_rounded,
     record,
-    settled,
     wide_weight,
 )
 from chop.passes.ptq.solve.gptq_rounding import output_error
@@ -87,7 +86,7 @@ def _clip(node: fx.Node, layer: QuantizedModule, hessian: Tensor) -> dict[str, A
     importance = hessian.diagonal().to(weight.dtype)
     ranges = grid.chosen_range(weight, importance.clamp(min=importance.mean() * 1e-6))
     spread = ranges[:, grid.groups]
-    values = settled(grid, grid.round(weight, spread), ranges)
+    values = grid.as_stored(grid.round(weight, spread), ranges)
     before = output_error(plain_weight(layer) - weight, hessian)
     after = output_error(values - weight, hessian)
     if after < before:

@@ -18,7 +18,6 @@ from chop.passes.ptq.observe.input_sums import InputStatistics, InputSums
 from chop.passes.ptq.observe.reference_run import PairedRun
 from chop.passes.ptq.observe.row_importance import row_importances
 from chop.passes.ptq.sites.layer_checkpoints import kept_layers
-from chop.passes.ptq.sites.rounded_layers import decibels as decibels
 from chop.passes.ptq.sites.rounded_layers import (
     kept_places,
     layer_grid,
@@ -26,7 +25,6 @@ from chop.passes.ptq.sites.rounded_layers import (
     plain_weight,
     put_rounded,
     record,
-    settled,
     wide_weight,
 )
 from chop.passes.ptq.solve.gptq_rounding import (
@@ -130,7 +128,7 @@ def _round_layer(
     before = output_error(plain_weight(layer) - wanted, sums.hessian)
     values, ranges = _rounded(wanted, sums.hessian, grid, kept_places(layer), args)
     ranges = ranges.to(weight.dtype)
-    values = settled(grid, values.to(weight.dtype), ranges)
+    values = grid.as_stored(values.to(weight.dtype), ranges)
     after = output_error(values - wanted, sums.hessian)
     if after < before:
         put_rounded(layer, grid, values, ranges)

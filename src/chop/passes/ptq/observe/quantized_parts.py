@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
 from chop.kernels.layers import PACKED_LAYERS
-from chop.nn.modules.lora import LoRALinear
+from chop.nn.modules.lora import LoRALinear, adapted_layer
 from chop.nn.quantized.function import call_quantizers, is_quantized_function
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantized.operands import (
@@ -59,23 +59,18 @@ def quantized_parts(graph: MaseGraph) -> Iterator[Part]:
     callers: dict[int, list[fx.Node]] = {}
     for node in graph.fx_graph.nodes:
         if node.op == "call_module":
-            callers.setdefault(id(_layer(node)), []).append(node)
+            callers.setdefault(id(adapted_layer(node_module(node))), []).append(node)
     seen: set[int] = set()
     for node in graph.fx_graph.nodes:
         if node.op == "call_function" and is_quantized_function(node.target):
             formats = call_quantizers(node.target, node.kwargs.get("config"))
             if not is_bypassed(formats.values()):
                 yield Part((node,), formats)
-        elif node.op == "call_module" and id(layer := _layer(node)) not in seen:
+        elif node.op == "call_module" and id(layer := adapted_layer(node_module(node))) not in seen:
             seen.add(id(layer))
             formats = layer.quantizers if isinstance(layer, QuantizedModule) else {}
             if isinstance(layer, PACKED_LAYERS) or not is_bypassed(formats.values()):
                 yield Part(tuple(callers[id(layer)]), formats, layer)
-
-
-def _layer(node: fx.Node) -> nn.Module:
-    module = node_module(node)
-    return module.base_layer if isinstance(module, LoRALinear) else module
 
 
 def without_formats(part: Part) -> dict[str, Quantizer]:

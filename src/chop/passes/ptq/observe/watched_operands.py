@@ -11,13 +11,13 @@ from torch import Tensor, fx
 
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import Operand, find_op, node_module, parameter_role
+from chop.nn.modules.lora import adapted_layer
 from chop.nn.quantized.convert import quantized_class
 from chop.nn.quantized.function import parse_function_config
 from chop.nn.quantized.operands import DATA_OUT, role_in
 from chop.nn.quantizers import Bypass, Quantizer
 from chop.nn.quantizers.formats import find_format
 from chop.nn.quantizers.scale_integer import STORED
-from chop.passes.graph.transforms.quantize import adapted_layer
 from chop.passes.ptq.observe.operand_observer import (
     ObserverChoice,
     OperandObserver,

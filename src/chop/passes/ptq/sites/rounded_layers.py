@@ -14,7 +14,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
 from chop.ir.reclass import mask_name
 from chop.log import get_logger
-from chop.nn.modules.lora import LoRALinear
+from chop.nn.modules.lora import adapted_layer
 from chop.nn.modules.masked import stored_weight
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass, ScaleInteger
@@ -54,8 +54,7 @@ def quantized_layer(node: fx.Node) -> QuantizedModule | None:
     """The quantised linear layer or convolution that `node` calls, if it calls one."""
     if node.op != "call_module":
         return None
-    module = node_module(node)
-    layer = module.base_layer if isinstance(module, LoRALinear) else module
+    layer = adapted_layer(node_module(node))
     if not isinstance(layer, QuantizedModule) or layer.op.name not in OPS:
         return None
     is_rounded = not isinstance(layer.quantizers[WEIGHT], Bypass)
@@ -86,13 +85,6 @@ def plain_weight(layer: QuantizedModule) -> Tensor:
     weight = cast(Tensor, layer.weight).detach()
     found: Tensor = with_stored_scale(layer, WEIGHT, layer.quantizers[WEIGHT])(weight)
     return found.reshape(weight.shape[0], -1)
-
-
-def settled(grid: WeightGrid, rounded: Tensor, ranges: Tensor) -> Tensor:
-    """What the layer will make of a rounded weight: formats that measure may measure anew."""
-    if isinstance(grid.quantizer, ScaleInteger):
-        return grid.round(rounded, ranges[:, grid.groups])
-    return grid.quantizer.quantize(rounded.reshape(grid.shape)).reshape(rounded.shape)
 
 
 def put_rounded(layer: QuantizedModule, grid: WeightGrid, values: Tensor, ranges: Tensor) -> None:

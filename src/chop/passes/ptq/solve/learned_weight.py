@@ -16,12 +16,6 @@ from torch import Tensor, nn
 
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass, ScaleInteger
-from chop.passes.ptq.sites.rounded_layers import (
-    kept_places,
-    layer_grid,
-    settled,
-    wide_weight,
-)
 from chop.passes.ptq.solve.weight_grid import WeightGrid
 
 FINEST = 2.0**-16
@@ -29,20 +23,25 @@ FINEST = 2.0**-16
 
 
 class LearnedWeight:
-    """The weight of one layer while it is learned.
+    """Weight of one layer while its rounding is learned.
 
-    `offsets`, at most `reach` steps either way, and `factors` of the ranges.
+    `grid` and `weight`, (rows, columns), belong to `layer`; where `mask` is False the weight is
+    pruned. `offsets` move each element by at most `reach` steps; `factors` scale the ranges.
     """
 
-    def __init__(self, layer: QuantizedModule, where: str, reach: float) -> None:
-        self.layer, self.reach = layer, reach
-        self.grid = layer_grid(layer, where)
-        self.weight = wide_weight(layer)
-        self.ranges = _ranges(layer, self.grid, self.weight)
-        self.steps = _steps(self.grid, self.weight, self.ranges)
-        places = kept_places(layer)
-        if places is not None:
-            self.steps = self.steps.masked_fill(~places, 0.0)  # pruned: zero stays zero
+    def __init__(
+        self,
+        layer: QuantizedModule,
+        grid: WeightGrid,
+        weight: Tensor,
+        mask: Tensor | None,
+        reach: float,
+    ) -> None:
+        self.layer, self.grid, self.weight, self.reach = layer, grid, weight, reach
+        self.ranges = _ranges(layer, grid, weight)
+        self.steps = _steps(grid, weight, self.ranges)
+        if mask is not None:
+            self.steps = self.steps.masked_fill(~mask, 0.0)  # pruned: zero stays zero
         self.offsets = torch.zeros_like(self.weight, requires_grad=True)
         self.factors = torch.ones_like(self.ranges, requires_grad=self.learns_ranges)
         self._shape = cast(Tensor, layer.weight).shape
@@ -56,7 +55,7 @@ class LearnedWeight:
         """The rounded weight, through which gradients pass."""
         wanted = self.weight + self.offsets * self.steps
         if not self.learns_ranges:
-            rounded = settled(self.grid, wanted.detach(), self.ranges)
+            rounded = self.grid.as_stored(wanted.detach(), self.ranges)
             return (wanted + (rounded - wanted).detach()).reshape(self._shape)
         form = cast(ScaleInteger, self.grid.quantizer)
         scales = (self.grid.scales(self.ranges) * self.factors)[:, self.grid.groups]
@@ -90,7 +89,7 @@ class LearnedWeight:
         """The values and ranges that were learned."""
         ranges = self.ranges * self.factors.detach()
         values = self.value().detach().reshape(self.weight.shape)
-        return settled(self.grid, values, ranges), ranges
+        return self.grid.as_stored(values, ranges), ranges
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:

@@ -56,6 +56,15 @@ class WeightGrid:
             return form.represent_blocks(x, largest.expand_as(x), None)
         return form.quantize(x)
 
+    def as_stored(self, rounded: Tensor, ranges: Tensor) -> Tensor:
+        """Return a rounded weight as its layer will compute it.
+
+        A format without stored scales measures the ranges of the rounded values again.
+        """
+        if isinstance(self.quantizer, ScaleInteger):
+            return self.round(rounded, ranges[:, self.groups])
+        return self.quantizer.quantize(rounded.reshape(self.shape)).reshape(rounded.shape)
+
     def scales(self, largest: Tensor) -> Tensor:
         """The scales of integers that reach `largest`; negative for a negative one."""
         assert isinstance(self.quantizer, ScaleInteger), f"{self.quantizer} has no scale"
