@@ -1,9 +1,4 @@
-"""Rounding a weight column by column, each column making up for the errors before it.
-
-The error that counts is that of the layer's output on the calibration data, (W - Q) H (W - Q)ᵀ
-with H the sum of x xᵀ. After a column is rounded, what it did to the output is undone as far as the
-columns still to come can (Frantar et al., 2022: the inverse of H by its Cholesky factor).
-"""
+"""GPTQ: weights rounded column by column, so that the layer's output changes least."""
 
 from __future__ import annotations
 
@@ -11,10 +6,8 @@ import torch
 from torch import Tensor
 
 from chop.passes.ptq.observe.input_sums import InputSums
+from chop.passes.ptq.solve.column_feedback import decide_columns, inverse_factor, without_dead
 from chop.passes.ptq.solve.weight_grid import WeightGrid
-
-BLOCK = 128
-"""Columns between two updates of all that follow; within, only the block itself is updated."""
 
 
 def rounded_with_feedback(
@@ -39,23 +32,18 @@ def rounded_with_feedback(
     if by_importance:
         order = importance.argsort(descending=True, stable=True)
     factor = inverse_factor(hessian[order][:, order], damping)
-    work, rounded = weight[:, order].clone(), torch.empty_like(weight)
+    work = weight[:, order].clone()
     group, column_of = grid.groups[order].tolist(), order.tolist()
     begun: set[int] = set(group) if by_importance or grid.is_whole else set()
-    for start in range(0, work.shape[1], BLOCK):
-        end = min(start + BLOCK, work.shape[1])
-        errors = work.new_empty(work.shape[0], end - start)
-        for i in range(start, end):
-            if group[i] not in begun and grid.has_range:
-                begun.add(group[i])
-                _choose_again(grid, ranges, group[i], work, importance)
-            column = work[:, i]
-            q = kept(grid.round(column, ranges[:, group[i]]), mask, column_of[i])
-            error = (column - q) / factor[i, i]
-            work[:, i + 1 : end] -= error[:, None] * factor[i, i + 1 : end]
-            rounded[:, i], errors[:, i - start] = q, error
-        work[:, end:] -= errors @ factor[start:end, end:]
-    return rounded[:, order.argsort()], ranges
+
+    def rounded(i: int, column: Tensor) -> Tensor:
+        if group[i] not in begun and grid.has_range:
+            begun.add(group[i])
+            _choose_again(grid, ranges, group[i], work, importance)
+        return kept(grid.round(column, ranges[:, group[i]]), mask, column_of[i])
+
+    decide_columns(work, factor, rounded)
+    return work[:, order.argsort()], ranges
 
 
 def kept(values: Tensor, mask: Tensor | None, column: int) -> Tensor:
@@ -70,15 +58,6 @@ def _choose_again(
     inside = (grid.groups == group).nonzero().flatten()
     alone = WeightGrid(grid.quantizer, torch.zeros_like(inside), 1)
     ranges[:, group] = alone.chosen_range(work[:, inside], importance[inside])[:, 0]
-
-
-def without_dead(hessian: Tensor) -> Tensor:
-    """H with something on the diagonal for inputs that are always zero: it stays positive."""
-    dead = hessian.diagonal() == 0
-    if dead.any():
-        hessian = hessian.clone()
-        hessian.diagonal()[dead] = hessian.diagonal().mean().clamp(min=1e-30)
-    return hessian
 
 
 def damped(hessian: Tensor, damping: float) -> Tensor:
@@ -115,22 +94,6 @@ def _share_that_holds(weight: Tensor, sums: InputSums, damping: float) -> float:
         return 1.0
     share = min(max(gain / cost, 0.0), 1.0)
     return 2 * share / (1 + share)  # a move from all rows has half the noise of one from a half
-
-
-def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
-    """The upper Cholesky factor of the inverse of H; damping is raised until H has one."""
-    mean = hessian.diagonal().mean()
-    while True:
-        lifted = hessian.clone()
-        lifted.diagonal().add_(damping * mean)
-        lower, info = torch.linalg.cholesky_ex(lifted)
-        if int(info) == 0:
-            inverse = torch.cholesky_inverse(lower)
-            upper: Tensor
-            upper, info = torch.linalg.cholesky_ex(inverse, upper=True)
-            if int(info) == 0:
-                return upper
-        damping = max(10 * damping, 1e-8)
 
 
 def output_error(difference: Tensor, hessian: Tensor) -> float:

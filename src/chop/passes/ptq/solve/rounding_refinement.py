@@ -1,8 +1,8 @@
 """Lower the error of a rounded weight further: ranges fitted to its integers, elements moved.
 
-The error is that of `gptq_rounding`, (W - Q) H (W - Q)ᵀ. Rounding with feedback decides each column
-once; here every column is decided again with all others as they have become, and where integers are
-multiplied by scales, the scales are those that fit the integers best.
+The error is that of `column_feedback`, (W - Q) H (W - Q)ᵀ. Rounding with feedback decides each
+column once; here every column is decided again with all others as they have become, and where
+integers are multiplied by scales, the scales are those that fit the integers best.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from chop.nn.quantizers import ScaleInteger
-from chop.passes.ptq.solve.gptq_rounding import BLOCK, kept, output_error
+from chop.passes.ptq.solve.column_feedback import BLOCK
+from chop.passes.ptq.solve.gptq_rounding import kept, output_error
 from chop.passes.ptq.solve.weight_grid import WeightGrid
 
 
