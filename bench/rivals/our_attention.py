@@ -18,7 +18,7 @@ from chop.hw.lower import Parallelism, lower
 from chop.hw.simulate import Simulator
 from chop.hw.synth import synthesize
 from chop.ir.ops import node_module
-from chop.passes.graph.number_formats import node_quantizers
+from chop.passes.rewrite.node_formats import node_quantizers
 
 OPS = ("linear", "softmax", "matmul")
 WHOLE = -99

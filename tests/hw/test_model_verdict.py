@@ -18,8 +18,8 @@ from chop.passes import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
 )
+from chop.passes.emit_design import lowered_design
 from chop.passes.graph.analysis import add_hardware_metadata, add_hardware_metadata_analysis_pass
-from chop.passes.graph.hardware import lowered_design
 from chop.passes.graph.transforms import (
     emit_bram_transform_pass,
     emit_cocotb_transform_pass,

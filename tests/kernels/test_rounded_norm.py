@@ -11,7 +11,7 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.kernels.ops import ROUNDED
 from chop.kernels.rounded_norm import add_rounded_rms_norm, rounded_rms_norm
-from chop.passes.graph.transforms import fuse_rows
+from chop.passes.rewrite import decoder_patterns
 
 HAS_GPU = torch.cuda.is_available()
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not HAS_GPU, reason="no GPU"))]
@@ -96,7 +96,7 @@ def w4a8_llama():
 
 
 def test_a_decoders_norms_round_what_its_packed_layers_read(monkeypatch, tmp_path):
-    monkeypatch.setattr(fuse_rows, "is_on_gpu", lambda layer: True)
+    monkeypatch.setattr(decoder_patterns, "is_on_gpu", lambda layer: True)
     graph, given = w4a8_llama()
     patterns = ["rms_norm", "merge_projections", "rounded_norm"]
     with torch.no_grad():

@@ -9,7 +9,7 @@ import chop.passes as passes
 from chop.errors import RegistryError
 from chop.passes import PASSES, graph_pass
 from chop.passes.base import check_exports
-from chop.passes.graph.transforms.patterns import Pattern, PatternStep
+from chop.passes.rewrite.node_patterns import Pattern, PatternStep
 
 HOME = Path(passes.__file__).parent
 

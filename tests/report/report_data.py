@@ -10,8 +10,8 @@ from chop import MaseGraph
 from chop.hw.report import pipeline_records
 from chop.hw.roofline import roofline
 from chop.hw.route.parts import get_part
+from chop.passes.emit_design import lowered_design
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
-from chop.passes.graph.hardware import lowered_design
 
 FIXED = {
     f"{of}_{what}": bits

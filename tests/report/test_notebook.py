@@ -13,7 +13,7 @@ import chop.passes as passes
 from chop import MaseGraph, notebook
 from chop.export import ExportReport
 from chop.export.report import TensorRecord
-from chop.passes.graph.hardware import lowered_design
+from chop.passes.emit_design import lowered_design
 from chop.passes.info import PassInfo
 from chop.report import Report
 from chop.report.weights import weight_record

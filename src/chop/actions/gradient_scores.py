@@ -9,7 +9,7 @@ from torch import nn
 
 from chop.actions.batch_columns import LABELS, takes
 from chop.actions.trainer import loss_of, scores_of
-from chop.passes.graph.transforms.prune.importance import GradientScores
+from chop.passes.prune.importance import GradientScores
 
 
 def gradient_scores(

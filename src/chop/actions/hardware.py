@@ -28,8 +28,8 @@ from chop.hw.synth import Area
 from chop.hw.verify import encoded
 from chop.hw.waves import draw_handshakes
 from chop.ir.graph import MaseGraph
+from chop.passes.emit_design import EmitArgs, checked_design
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
-from chop.passes.graph.hardware import EmitArgs, checked_design
 
 VECTORS = 10
 """Tensors that are drawn for the test bench where no inputs are given."""

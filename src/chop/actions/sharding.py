@@ -17,7 +17,7 @@ from chop.passes import (
     init_metadata_analysis_pass,
 )
 from chop.passes.graph.analysis.autosharding import AutoshardingArgs
-from chop.passes.graph.propagate import bind_inputs
+from chop.passes.rewrite.propagate import bind_inputs
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.ops import Op, find_op, node_module
 from chop.nn.quantized.convert import float_class_of, own_class
 from chop.nn.quantizers import Bypass
-from chop.passes.graph.number_formats import node_quantizers
+from chop.passes.rewrite.node_formats import node_quantizers
 
 NO_LAYER = "parameters of no layer"
 """Those that the graph reads by themselves, such as the factors of a norm that is written out."""

@@ -25,7 +25,7 @@ REGISTRIES: Mapping[str, str] = {
     "datasets": "chop.dataset:DATASETS",
     "metrics": "chop.actions:METRICS",
     "methods": "chop.actions.post_training:METHODS",
-    "observers": "chop.passes.graph.observers:OBSERVERS",
+    "observers": "chop.passes.ptq.observe.observers:OBSERVERS",
     "sweeps": "chop.actions.sweeps:SWEEPS",
     "samplers": "chop.search:SAMPLERS",
     "pruners": "chop.search:PRUNERS",

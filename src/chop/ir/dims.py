@@ -6,7 +6,7 @@ Structured pruning reads from it which indices are removed together, sharding wh
 over devices. A dimension of which nothing is said is needed whole by both, which is always right.
 
 To add a rule, write a generator under `@rule("name")`. What pruning does beyond it (an op whose
-indices are cut or put together) is in `chop.passes.graph.transforms.prune.rules`.
+indices are cut or put together) is in `chop.passes.prune.channel_rules`.
 """
 
 from __future__ import annotations

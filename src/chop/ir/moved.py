@@ -1,4 +1,4 @@
-"""Modules of the IR that lived elsewhere: programs and pickles that name the old place find them.
+"""Modules that lived elsewhere: programs and pickles that name the old place find them.
 
 One table; to move a module, add a row.
 """
@@ -40,6 +40,11 @@ MOVED: dict[str, str] = {
     "chop.ir.twins": "chop.ir.reclass",
     "chop.ir.typed": "chop.ir.store.type_hints",
     "chop.ir.vocabulary": "chop.ir.store.vocabulary",
+    "chop.passes.graph.analysis.statistics": "chop.passes.ptq.observe.tensor_statistics",
+    "chop.passes.graph.observers": "chop.passes.ptq.observe.observers",
+    "chop.passes.graph.transforms.patterns": "chop.passes.rewrite.node_patterns",
+    "chop.passes.graph.transforms.prune.importance": "chop.passes.prune.importance",
+    "chop.passes.graph.transforms.prune.schedule": "chop.passes.prune.schedule",
 }
 """Old place -> new place."""
 

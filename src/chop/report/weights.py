@@ -14,7 +14,7 @@ from chop.ir.ops import node_module
 from chop.kernels.ops import PackedTensor
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass, Quantizer
-from chop.passes.graph.number_formats import node_quantizers, role_of
+from chop.passes.rewrite.node_formats import node_quantizers, role_of
 
 BINS = 40
 SAMPLE = 1 << 18

@@ -17,7 +17,7 @@ from chop.config import parse
 from chop.errors import ChopError, ConfigError
 from chop.ir.graph import MaseGraph
 from chop.models.named import get_model
-from chop.passes.graph.patterns import check_patterns, matches
+from chop.passes.rewrite.module_patterns import check_patterns, matches
 from chop.registry import Registry, suggest
 from chop.search.space import Choice, Dimension, Space, Value, read_dimension
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from chop.arguments import MAPPING, check
 from chop.config import parse
 from chop.errors import ConfigError
-from chop.passes.graph.transforms.prune.config import PruneWeight
+from chop.passes.prune.pruning_config import PruneWeight
 from chop.search.precision import PrecisionSpace
 from chop.search.precision import read_space as read_precision
 from chop.search.space import Dimension, Product, Real, Space, Value, read_dimension

@@ -23,9 +23,9 @@ from chop.hw.predict import Prediction, predict
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.passes import calculate_avg_bits_mg_analysis_pass
+from chop.passes.emit_design import lowered_design
 from chop.passes.graph.analysis.calculate_avg_bits import stored_weights
 from chop.passes.graph.analysis.summarize_graph import node_cost
-from chop.passes.graph.hardware import lowered_design
 from chop.pipelines import CompressionPipeline
 from chop.registry import Registry, suggest
 

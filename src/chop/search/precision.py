@@ -23,7 +23,7 @@ from chop.nn.quantized.convert import float_class_of
 from chop.nn.quantizers.formats import FORMATS, find_format
 from chop.nn.quantizers.operands import OPERANDS as ALL_OPERANDS
 from chop.nn.quantizers.operands import operand_quantizers
-from chop.passes.graph.patterns import matches, select
+from chop.passes.rewrite.module_patterns import matches, select
 from chop.registry import suggest
 from chop.search.space import Choice, Dimension, Real, Space, Value, read_dimension
 

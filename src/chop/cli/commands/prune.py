@@ -18,8 +18,8 @@ from chop.cli.units import titled
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.passes import prune_transform_pass
-from chop.passes.graph.transforms.prune.config import PruneActivation, PruneWeight
-from chop.passes.graph.transforms.prune.importance import METHODS
+from chop.passes.prune.importance import METHODS
+from chop.passes.prune.pruning_config import PruneActivation, PruneWeight
 
 SCORED_BATCHES = 4
 

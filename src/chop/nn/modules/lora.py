@@ -110,6 +110,11 @@ class LoRALinear(nn.Linear):
         return f"rank={self.rank}, alpha={self.alpha}"
 
 
+def adapted_layer(module: nn.Module) -> nn.Module:
+    """Return the layer that an adapter adapts, or `module` itself if it is no adapter."""
+    return module.base_layer if isinstance(module, LoRALinear) else module
+
+
 def is_packed(layer: nn.Module) -> bool:
     """Whether the layer's weight lies in memory as bytes."""
     return hasattr(layer, "with_added")

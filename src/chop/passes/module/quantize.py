@@ -14,7 +14,7 @@ from chop.nn.modules.transposed import as_linear, is_transposed_linear
 from chop.nn.quantized.convert import float_class_of, to_format
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import parse_args
-from chop.passes.changed import warn_little
+from chop.passes.change_warnings import warn_little
 from chop.passes.quantization_rules import Candidate, QuantizeArgs, choose
 
 logger = get_logger(__name__)

@@ -10,7 +10,7 @@ from torch import nn
 from chop.config import parse
 from chop.errors import PassError
 from chop.passes.base import NoArgs
-from chop.passes.graph.analysis.table import draw_table, show
+from chop.passes.report_table import draw_table, show
 
 HEADERS = ("Submodule", "Trainable Parameters", "Total Parameters")
 

@@ -11,7 +11,7 @@ from chop.actions.post_training import quantize_with_data
 from chop.errors import ConfigError
 from chop.nn.quantizers import Integer
 from chop.passes import calibrate_analysis_pass, gptq_transform_pass, quantize_transform_pass
-from chop.passes.graph.observers import OBSERVERS
+from chop.passes.ptq.observe.observers import OBSERVERS
 
 SCALED = {"name": "scale_integer", "weight_granularity": "channel"}
 CONFIGS = {

@@ -21,8 +21,8 @@ from chop.kernels.layers import unpacked_weight
 from chop.log import get_report_logger
 from chop.nn.modules.masked import with_mask
 from chop.nn.quantizers import MXInt, ScaleInteger
-from chop.passes.graph.stored_scales import store_scale
 from chop.passes.graph.transforms.pack_weights import KEPT, memory_table
+from chop.passes.ptq.sites.stored_scales import store_scale
 
 BERT = "BERT classification"
 

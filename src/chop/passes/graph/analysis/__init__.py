@@ -22,12 +22,12 @@ from chop.passes.graph.analysis.report_node_shape import report_node_shape_analy
 from chop.passes.graph.analysis.report_node_type import report_node_type_analysis_pass
 from chop.passes.graph.analysis.runtime import runtime_analysis_pass
 from chop.passes.graph.analysis.sensitivity import sensitivity_analysis_pass
-from chop.passes.graph.analysis.statistics import STATISTICS
 from chop.passes.graph.analysis.summarize_graph import summarize_graph_analysis_pass
 from chop.passes.graph.analysis.summarize_quantization import (
     summarize_quantization_analysis_pass,
 )
 from chop.passes.graph.analysis.verify_metadata import verify, verify_metadata_analysis_pass
+from chop.passes.ptq.observe.tensor_statistics import STATISTICS
 
 __all__ = [
     "STATISTICS",

@@ -8,8 +8,8 @@ from typing import Any
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.annotate import annotate
-from chop.passes.graph.propagate import bind_inputs
+from chop.passes.rewrite.annotate import annotate
+from chop.passes.rewrite.propagate import bind_inputs
 
 
 @dataclass(frozen=True)

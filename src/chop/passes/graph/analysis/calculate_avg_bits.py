@@ -14,7 +14,7 @@ from chop.ir.meta import mase_meta
 from chop.ir.ops import find_op, node_module
 from chop.nn.quantizers import Bypass, Quantizer
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.number_formats import node_quantizers, role_of
+from chop.passes.rewrite.node_formats import node_quantizers, role_of
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from chop.ir.graph import MaseGraph
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.transforms.prune.measure import annotate_sparsity, measure
+from chop.passes.prune.sparsity import annotate_sparsity, measure
 
 
 @dataclass(frozen=True)

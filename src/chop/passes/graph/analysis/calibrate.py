@@ -13,12 +13,12 @@ from chop.ir.meta import MaseMetadata
 from chop.ir.ops import Operand
 from chop.log import get_logger
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.calibration_data import calibration_batches
-from chop.passes.graph.layerwise import LayerwiseRun
-from chop.passes.graph.observers import make_observer
-from chop.passes.graph.operand_observer import ObserverChoice, OperandObserver
 from chop.passes.graph.transforms.quantize import chosen_formats
-from chop.passes.graph.watched_operands import Watched, operand_of, watch
+from chop.passes.ptq.observe.calibration_data import calibration_batches
+from chop.passes.ptq.observe.layerwise_run import LayerwiseRun
+from chop.passes.ptq.observe.observers import make_observer
+from chop.passes.ptq.observe.operand_observer import ObserverChoice, OperandObserver
+from chop.passes.ptq.observe.watched_operands import Watched, operand_of, watch
 from chop.passes.quantization_rules import QuantizeArgs, modern_beside
 
 logger = get_logger(__name__)

@@ -18,11 +18,11 @@ from chop.log import get_logger
 from chop.nn.quantized.operands import format_text
 from chop.nn.quantizers import BlockQuantizer, Bypass, Quantizer, ScaleInteger
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.analysis.kernel_times import kernel_times
 from chop.passes.graph.analysis.sensitivity import difference
-from chop.passes.graph.calibration_data import calibration_batches, running
-from chop.passes.graph.curvature import scores_of
-from chop.passes.graph.partly_quantized import (
+from chop.passes.ptq.observe.calibration_data import calibration_batches, running
+from chop.passes.ptq.observe.curvature import scores_of
+from chop.passes.ptq.observe.kernel_times import kernel_times
+from chop.passes.ptq.observe.quantized_parts import (
     FirstInputs,
     Formats,
     Part,
@@ -31,7 +31,7 @@ from chop.passes.graph.partly_quantized import (
     quantized_parts,
     without_formats,
 )
-from chop.passes.graph.propagate import bind_inputs
+from chop.passes.rewrite.propagate import bind_inputs
 
 logger = get_logger(__name__)
 

@@ -16,8 +16,8 @@ from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.ir.ops import node_module
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.analysis.statistics import STATISTICS, Statistic
-from chop.passes.graph.propagate import bind_inputs, propagate
+from chop.passes.ptq.observe.tensor_statistics import STATISTICS, Statistic
+from chop.passes.rewrite.propagate import bind_inputs, propagate
 from chop.registry import suggest
 
 Config = dict[str, dict[str, Any]]

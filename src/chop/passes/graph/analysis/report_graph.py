@@ -8,7 +8,7 @@ from typing import Any
 
 from chop.ir.graph import MaseGraph
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.analysis.table import draw_table, show
+from chop.passes.report_table import draw_table, show
 
 HEADERS = ("opcode", "name", "target", "args", "kwargs")
 TITLE = "Graph Analysis Report\n\n===================== Graph Summary =====================\n\n"

@@ -9,7 +9,7 @@ from torch import fx
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.passes.base import NoArgs, PassResult, graph_pass
-from chop.passes.graph.analysis.table import draw_table, show
+from chop.passes.report_table import draw_table, show
 
 HEADERS = ("Node name", "Fx Node op", "Mase type", "Mase op", "Hardware type")
 

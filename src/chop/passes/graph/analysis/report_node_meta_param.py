@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import KeyedRecord, mase_meta
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.analysis.table import draw_table, show
+from chop.passes.report_table import draw_table, show
 
 Branch = Literal["common", "hardware", "software", "all"]
 BRANCHES = ("common", "hardware", "software")

@@ -15,8 +15,8 @@ from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.trace.environment import evaluation_mode
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.analysis.table import draw_table, show
-from chop.passes.graph.propagate import bind_inputs, device_of
+from chop.passes.report_table import draw_table, show
+from chop.passes.rewrite.propagate import bind_inputs, device_of
 
 LABELS = "labels"
 

@@ -17,10 +17,10 @@ from chop.ir.trace.environment import evaluation_mode
 from chop.nn.quantized.convert import float_class_of, quantized_class
 from chop.nn.quantizers import Bypass, Quantizer
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.calibration_data import calibration_batches, running
-from chop.passes.graph.curvature import predicted_moves, scores_of
-from chop.passes.graph.propagate import bind_inputs
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
+from chop.passes.ptq.observe.calibration_data import calibration_batches, running
+from chop.passes.ptq.observe.curvature import predicted_moves, scores_of
+from chop.passes.rewrite.propagate import bind_inputs
 
 OPS = ("linear", "conv1d", "conv2d")
 DATA_IN, WEIGHT = "data_in", "weight"

@@ -15,7 +15,7 @@ from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.ops import Op, Shapes, find_op, node_module
 from chop.ir.trace.effects import is_in_place
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.analysis.table import draw_table, show
+from chop.passes.report_table import draw_table, show
 
 HEADERS = ("node", "op", "parameters", "macs", "flops", "bytes_moved", "live_bytes")
 MODULE_FACTS = ("batch_first",)

@@ -18,8 +18,8 @@ from chop.nn.quantized.function import is_quantized_function
 from chop.nn.quantized.operands import DATA_OUT, format_text
 from chop.nn.quantizers import Bypass
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.analysis.table import Rows, draw_table, show
-from chop.passes.graph.number_formats import node_quantizers
+from chop.passes.report_table import Rows, draw_table, show
+from chop.passes.rewrite.node_formats import node_quantizers
 
 HEADERS = ("Name", "Op", "Before", "After", "Changed", "Formats")
 COUNTS = ("Op", "Total", "Changed", "Unchanged")

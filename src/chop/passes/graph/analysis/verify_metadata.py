@@ -16,7 +16,7 @@ from chop.ir.meta import MaseMetadata, ValueMeta, mase_meta
 from chop.ir.ops import MASE_TYPES, find_op
 from chop.ir.trace.environment import evaluation_mode, kept_buffers
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.propagate import (
+from chop.passes.rewrite.propagate import (
     bind_inputs,
     example_inputs,
     kept_random_state,

@@ -26,8 +26,6 @@ from chop.ir.store.tensors import checksum
 from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.annotate import refresh
-from chop.passes.graph.transforms.lift_products import lift_products
 from chop.passes.graph.transforms.lora import (
     InsertLoraArgs,
     adapted_layers,
@@ -36,6 +34,8 @@ from chop.passes.graph.transforms.lora import (
     train_only_adapters,
     trained_names,
 )
+from chop.passes.rewrite.annotate import refresh
+from chop.passes.rewrite.lift_products import lift_products
 
 logger = get_logger(__name__)
 CONFIG_NAME = "adapter_config.json"

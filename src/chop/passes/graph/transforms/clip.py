@@ -12,20 +12,19 @@ from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.calibration_data import calibration_batches
-from chop.passes.graph.gptq_rounding import output_error
-from chop.passes.graph.input_statistics import InputStatistics
-from chop.passes.graph.number_formats import annotate_formats
-from chop.passes.graph.paired_run import PairedRun
-from chop.passes.graph.rounded_layers import (
+from chop.passes.ptq.observe.calibration_data import calibration_batches
+from chop.passes.ptq.observe.input_sums import InputStatistics
+from chop.passes.ptq.observe.reference_run import PairedRun
+from chop.passes.ptq.sites.rounded_layers import (
     layer_grid,
     layers_with_own_weights,
     plain_weight,
     put_rounded,
     record,
-    settled,
     wide_weight,
 )
+from chop.passes.ptq.solve.gptq_rounding import output_error
+from chop.passes.rewrite.node_formats import annotate_formats
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def _clip(node: fx.Node, layer: QuantizedModule, hessian: Tensor) -> dict[str, A
     importance = hessian.diagonal().to(weight.dtype)
     ranges = grid.chosen_range(weight, importance.clamp(min=importance.mean() * 1e-6))
     spread = ranges[:, grid.groups]
-    values = settled(grid, grid.round(weight, spread), ranges)
+    values = grid.as_stored(grid.round(weight, spread), ranges)
     before = output_error(plain_weight(layer) - weight, hessian)
     after = output_error(values - weight, hessian)
     if after < before:

@@ -14,10 +14,10 @@ from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.nn.quantized.function import is_quantized_function
 from chop.passes.base import NoArgs, PassResult, graph_pass
-from chop.passes.graph.annotate import ensure_meta, refresh
-from chop.passes.graph.propagate import device_of
-from chop.passes.graph.transforms.patterns import op_name
-from chop.passes.graph.transforms.surgery import add_constant
+from chop.passes.rewrite.annotate import ensure_meta, refresh
+from chop.passes.rewrite.node_patterns import op_name
+from chop.passes.rewrite.propagate import device_of
+from chop.passes.rewrite.surgery import add_constant
 
 ATTENTION = "scaled_dot_product_attention"
 

@@ -11,8 +11,8 @@ from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op, node_module
 from chop.ir.trace.effects import is_deterministic, is_mutating, written_nodes
 from chop.passes.base import NoArgs, PassResult, graph_pass
-from chop.passes.graph.annotate import refresh
-from chop.passes.graph.transforms.surgery import bypass, drop_unused_modules
+from chop.passes.rewrite.annotate import refresh
+from chop.passes.rewrite.surgery import bypass, drop_unused_modules
 
 KEPT = ("placeholder", "output")
 

@@ -8,8 +8,8 @@ from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op
 from chop.ir.trace.effects import is_mutating
 from chop.passes.base import NoArgs, PassResult, graph_pass
-from chop.passes.graph.annotate import refresh
-from chop.passes.graph.transforms.surgery import drop_unused_modules
+from chop.passes.rewrite.annotate import refresh
+from chop.passes.rewrite.surgery import drop_unused_modules
 
 KEPT = ("placeholder", "output")
 

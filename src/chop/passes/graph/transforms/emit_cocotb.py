@@ -13,7 +13,7 @@ from chop.hw.simulate import random_inputs
 from chop.hw.verify import encoded
 from chop.ir.graph import MaseGraph
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.hardware import EmitArgs, checked_design
+from chop.passes.emit_design import EmitArgs, checked_design
 
 
 @dataclass(frozen=True)

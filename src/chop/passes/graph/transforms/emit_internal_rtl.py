@@ -5,7 +5,7 @@ from __future__ import annotations
 from chop.hw.emit import component_files, remove_stale, write_files
 from chop.ir.graph import MaseGraph
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.hardware import EmitArgs, checked_design
+from chop.passes.emit_design import EmitArgs, checked_design
 
 
 @graph_pass("emit_internal_rtl_transform_pass", EmitArgs, needs=("common", "hardware"))

@@ -6,7 +6,7 @@ from chop.hw.emit import require_sound, top_files, write_files
 from chop.hw.project import remember_project
 from chop.ir.graph import MaseGraph
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.hardware import EmitArgs, checked_design
+from chop.passes.emit_design import EmitArgs, checked_design
 
 
 @graph_pass("emit_verilog_top_transform_pass", EmitArgs, needs=("common", "hardware"))

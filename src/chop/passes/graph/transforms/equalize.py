@@ -14,9 +14,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.annotate import refresh
-from chop.passes.graph.changed_weights import apply_change, check_calls
-from chop.passes.graph.followed import (
+from chop.passes.ptq.sites.channel_flow import (
     CONVOLUTIONS,
     READERS,
     ExampleRun,
@@ -26,6 +24,8 @@ from chop.passes.graph.followed import (
     is_layer,
     scaling,
 )
+from chop.passes.ptq.sites.weight_updates import apply_change, check_calls
+from chop.passes.rewrite.annotate import refresh
 
 WHO = "equalize"
 

@@ -13,9 +13,9 @@ from chop.ir.guards import guards_of, replace_guards
 from chop.ir.meta import MaseMetadata
 from chop.ir.outputs import OutputTemplate
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.annotate import ensure_meta, refresh
-from chop.passes.graph.propagate import propagate
-from chop.passes.graph.transforms.surgery import drop_unused_modules
+from chop.passes.rewrite.annotate import ensure_meta, refresh
+from chop.passes.rewrite.propagate import propagate
+from chop.passes.rewrite.surgery import drop_unused_modules
 from chop.registry import suggest
 
 

@@ -14,10 +14,10 @@ from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op
 from chop.ir.trace.effects import is_deterministic, written_nodes
 from chop.passes.base import NoArgs, PassResult, graph_pass
-from chop.passes.graph.annotate import ensure_meta, is_annotated, refresh
 from chop.passes.graph.transforms.eliminate_dead_code import erase_dead_nodes
-from chop.passes.graph.transforms.patterns import op_name
-from chop.passes.graph.transforms.surgery import add_constant, bypass, drop_unused_modules
+from chop.passes.rewrite.annotate import ensure_meta, is_annotated, refresh
+from chop.passes.rewrite.node_patterns import op_name
+from chop.passes.rewrite.surgery import add_constant, bypass, drop_unused_modules
 
 FACTS = ("shape", "device", "dtype", "ndim")
 """Attributes of a tensor that its numbers do not change."""

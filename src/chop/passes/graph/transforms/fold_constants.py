@@ -13,9 +13,9 @@ from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op, node_module
 from chop.ir.trace.effects import is_deterministic, written_nodes
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.annotate import ensure_meta, is_annotated, refresh
 from chop.passes.graph.transforms.eliminate_dead_code import erase_dead_nodes
-from chop.passes.graph.transforms.surgery import add_constant, bypass, drop_unused_modules
+from chop.passes.rewrite.annotate import ensure_meta, is_annotated, refresh
+from chop.passes.rewrite.surgery import add_constant, bypass, drop_unused_modules
 
 
 @dataclass(frozen=True)

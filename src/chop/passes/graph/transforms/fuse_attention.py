@@ -14,8 +14,8 @@ from chop.ir.modes import ModeConstant
 from chop.ir.ops import node_module
 from chop.kernels.attention import scaled_dot_product_attention
 from chop.passes.base import NoArgs, PassResult, graph_pass
-from chop.passes.graph.annotate import refresh
-from chop.passes.graph.transforms.patterns import (
+from chop.passes.rewrite.annotate import refresh
+from chop.passes.rewrite.node_patterns import (
     Match,
     NoMatchError,
     Pattern,
@@ -26,7 +26,7 @@ from chop.passes.graph.transforms.patterns import (
     number,
     op_name,
 )
-from chop.passes.graph.transforms.surgery import drop_unused_modules, set_module
+from chop.passes.rewrite.surgery import drop_unused_modules, set_module
 
 LAST_TWO = ((-1, -2), (-2, -1), (2, 3), (3, 2))
 

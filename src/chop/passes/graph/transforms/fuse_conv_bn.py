@@ -13,8 +13,8 @@ from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
 from chop.log import get_logger
 from chop.passes.base import NoArgs, PassResult, graph_pass
-from chop.passes.graph.annotate import refresh
-from chop.passes.graph.transforms.surgery import bypass, drop_unused_modules, set_module
+from chop.passes.rewrite.annotate import refresh
+from chop.passes.rewrite.surgery import bypass, drop_unused_modules, set_module
 
 logger = get_logger(__name__)
 FUSABLE: dict[type[nn.Module], type[nn.Module]] = {

@@ -19,10 +19,10 @@ from chop.ir.ops import node_module
 from chop.kernels import PackedTensor, QLinearPacked
 from chop.kernels.fused import ACTIVATIONS, AddLayerNorm, LinearActivation
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.annotate import refresh
 from chop.passes.graph.transforms.fuse_attention import ATTENTION, GROUPED_ATTENTION
-from chop.passes.graph.transforms.fuse_rows import RMS_NORM, ROTARY, ROUNDED_NORM
-from chop.passes.graph.transforms.patterns import (
+from chop.passes.rewrite.annotate import refresh
+from chop.passes.rewrite.decoder_patterns import RMS_NORM, ROTARY, ROUNDED_NORM
+from chop.passes.rewrite.node_patterns import (
     Match,
     NoMatchError,
     Pattern,
@@ -31,7 +31,7 @@ from chop.passes.graph.transforms.patterns import (
     erase,
     op_name,
 )
-from chop.passes.graph.transforms.surgery import drop_unused_modules, set_module
+from chop.passes.rewrite.surgery import drop_unused_modules, set_module
 
 M = TypeVar("M", bound=nn.Module)
 PatternName = Literal[

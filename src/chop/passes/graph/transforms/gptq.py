@@ -13,31 +13,29 @@ from chop.ir.graph import MaseGraph
 from chop.log import get_logger
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.calibration_data import calibration_batches
-from chop.passes.graph.gptq_rounding import (
-    damped,
-    making_up_for,
-    output_error,
-    rounded_with_feedback,
-)
-from chop.passes.graph.input_statistics import InputStatistics, InputSums
-from chop.passes.graph.kept_layers import kept_layers
-from chop.passes.graph.number_formats import annotate_formats
-from chop.passes.graph.paired_run import PairedRun
-from chop.passes.graph.rounded_layers import decibels as decibels
-from chop.passes.graph.rounded_layers import (
+from chop.passes.ptq.observe.calibration_data import calibration_batches
+from chop.passes.ptq.observe.input_sums import InputStatistics, InputSums
+from chop.passes.ptq.observe.reference_run import PairedRun
+from chop.passes.ptq.observe.row_importance import row_importances
+from chop.passes.ptq.sites.layer_checkpoints import kept_layers
+from chop.passes.ptq.sites.rounded_layers import (
     kept_places,
     layer_grid,
     layers_with_own_weights,
     plain_weight,
     put_rounded,
     record,
-    settled,
     wide_weight,
 )
-from chop.passes.graph.rounding_refinement import refined
-from chop.passes.graph.row_importance import row_importances
-from chop.passes.graph.weight_grid import WeightGrid
+from chop.passes.ptq.solve.gptq_rounding import (
+    damped,
+    making_up_for,
+    output_error,
+    rounded_with_feedback,
+)
+from chop.passes.ptq.solve.rounding_refinement import refined
+from chop.passes.ptq.solve.weight_grid import WeightGrid
+from chop.passes.rewrite.node_formats import annotate_formats
 
 logger = get_logger(__name__)
 
@@ -130,7 +128,7 @@ def _round_layer(
     before = output_error(plain_weight(layer) - wanted, sums.hessian)
     values, ranges = _rounded(wanted, sums.hessian, grid, kept_places(layer), args)
     ranges = ranges.to(weight.dtype)
-    values = settled(grid, values.to(weight.dtype), ranges)
+    values = grid.as_stored(values.to(weight.dtype), ranges)
     after = output_error(values - wanted, sums.hessian)
     if after < before:
         put_rounded(layer, grid, values, ranges)

@@ -11,13 +11,13 @@ from torch import Tensor, fx, nn
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
+from chop.nn.modules.lora import adapted_layer
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import ScaleInteger
 from chop.nn.quantizers.scale_integer import STORED
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.annotate import refresh
-from chop.passes.graph.stored_scales import store_scale
-from chop.passes.graph.transforms.quantize import adapted_layer
+from chop.passes.ptq.sites.stored_scales import store_scale
+from chop.passes.rewrite.annotate import refresh
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,21 @@ from chop.ir.graph import MaseGraph
 from chop.log import get_logger
 from chop.nn.modules.masked import stored_weight
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.blocks import Block, blocks
-from chop.passes.graph.calibration_data import calibration_batches
-from chop.passes.graph.kept_layers import kept_layers
-from chop.passes.graph.learned_weight import LearnedWeight
-from chop.passes.graph.number_formats import annotate_formats
-from chop.passes.graph.paired_run import PairedRun
-from chop.passes.graph.rounded_layers import decibels, layers_with_own_weights, put_rounded
 from chop.passes.graph.transforms.gptq import gptq_transform_pass
+from chop.passes.ptq.observe.calibration_data import calibration_batches
+from chop.passes.ptq.observe.reference_run import PairedRun
+from chop.passes.ptq.sites.layer_blocks import Block, blocks
+from chop.passes.ptq.sites.layer_checkpoints import kept_layers
+from chop.passes.ptq.sites.rounded_layers import (
+    decibels,
+    kept_places,
+    layer_grid,
+    layers_with_own_weights,
+    put_rounded,
+    wide_weight,
+)
+from chop.passes.ptq.solve.learned_weight import LearnedWeight
+from chop.passes.rewrite.node_formats import annotate_formats
 
 logger = get_logger(__name__)
 
@@ -107,8 +114,9 @@ def _learn(block: Block, run: PairedRun, args: LearnedRoundingArgs, count: int) 
     run.now.advance(block.start)
     run.advance_before(block.end)
     weights = [
-        LearnedWeight(layer, f"learned_rounding: '{node.target}'", args.reach)
+        LearnedWeight(layer, grid, wide_weight(layer), kept_places(layer), args.reach)
         for node, layer in block.layers
+        for grid in (layer_grid(layer, f"learned_rounding: '{node.target}'"),)
     ]
     plain = _errors(block, run, count)
     draw = random.Random(args.seed)

@@ -16,11 +16,11 @@ from chop.kernels import QLinearInt8, QLinearPacked
 from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear, is_packed, stored_weight
 from chop.passes.base import NoArgs, PassResult, graph_pass
-from chop.passes.changed import warn_little
-from chop.passes.graph.annotate import refresh
-from chop.passes.graph.patterns import select
-from chop.passes.graph.transforms.lift_products import lift_products
-from chop.passes.graph.transforms.surgery import set_module
+from chop.passes.change_warnings import warn_little
+from chop.passes.rewrite.annotate import refresh
+from chop.passes.rewrite.lift_products import lift_products
+from chop.passes.rewrite.module_patterns import select
+from chop.passes.rewrite.surgery import set_module
 
 logger = get_logger(__name__)
 

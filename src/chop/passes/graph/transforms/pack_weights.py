@@ -15,11 +15,7 @@ from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear
 from chop.nn.modules.transposed import is_transposed_linear
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.analysis.table import draw_table, show
-from chop.passes.graph.annotate import refresh
-from chop.passes.graph.transforms.lift_products import lift_products
-from chop.passes.graph.transforms.lift_tables import lift_experts, lift_tables
-from chop.passes.graph.weight_packer import (
+from chop.passes.pack.weight_packer import (
     INT8_FORMATS,
     KEPT,
     MAKERS,
@@ -27,6 +23,10 @@ from chop.passes.graph.weight_packer import (
     PackWeightsArgs,
     WeightPacker,
 )
+from chop.passes.report_table import draw_table, show
+from chop.passes.rewrite.annotate import refresh
+from chop.passes.rewrite.lift_products import lift_products
+from chop.passes.rewrite.lift_tables import lift_experts, lift_tables
 
 logger = get_logger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import fx, nn
+from torch import fx
 
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
@@ -15,20 +15,20 @@ from chop.ir.ops import Op, find_op, node_module
 from chop.ir.trace.effects import is_in_place
 from chop.kernels.layers import PACKED_LAYERS
 from chop.log import get_logger
-from chop.nn.modules.lora import LoRALinear
+from chop.nn.modules.lora import LoRALinear, adapted_layer
 from chop.nn.quantized.convert import float_class_of, to_format
 from chop.nn.quantized.function import parse_function_config, quantized_function
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers.formats import find_format
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.changed import warn_little
-from chop.passes.graph.number_formats import annotate_formats, relink_formats
-from chop.passes.graph.stored_scales import adopt_scales
-from chop.passes.graph.transforms.lift_products import lift_products
-from chop.passes.graph.transforms.lift_tables import lift_experts
-from chop.passes.graph.transforms.surgery import set_module
+from chop.passes.change_warnings import warn_little
 from chop.passes.module.quantize import WHERE, quantize_module, warn_unchanged
+from chop.passes.ptq.sites.stored_scales import adopt_scales
 from chop.passes.quantization_rules import Candidate, FormatChoice, QuantizeArgs, choose
+from chop.passes.rewrite.lift_products import lift_products
+from chop.passes.rewrite.lift_tables import lift_experts
+from chop.passes.rewrite.node_formats import annotate_formats, relink_formats
+from chop.passes.rewrite.surgery import set_module
 
 logger = get_logger(__name__)
 
@@ -126,11 +126,6 @@ def _candidate(node: fx.Node, op: Op | None) -> Candidate:
             node.name,
         )
     return Candidate(names, name, can)
-
-
-def adapted_layer(module: nn.Module) -> nn.Module:
-    """The layer that quantising `module` is about: within an adapter, the one it adapts."""
-    return module.base_layer if isinstance(module, LoRALinear) else module
 
 
 def _is_write_read(node: fx.Node) -> bool:

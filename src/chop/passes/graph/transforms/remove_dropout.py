@@ -8,9 +8,9 @@ from chop.ir.arguments import named_arguments
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op
 from chop.passes.base import NoArgs, PassResult, graph_pass
-from chop.passes.graph.annotate import refresh
 from chop.passes.graph.transforms.eliminate_dead_code import erase_dead_nodes
-from chop.passes.graph.transforms.surgery import bypass, drop_unused_modules
+from chop.passes.rewrite.annotate import refresh
+from chop.passes.rewrite.surgery import bypass, drop_unused_modules
 
 RATE = "dropout_p"
 """What torch's functions call their dropout rate."""

@@ -13,8 +13,8 @@ from chop.errors import ConfigError, PassError
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op, node_module
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.annotate import refresh
-from chop.passes.graph.transforms.surgery import set_module
+from chop.passes.rewrite.annotate import refresh
+from chop.passes.rewrite.surgery import set_module
 
 Matches = Callable[[MaseGraph, fx.Node, Any], bool]
 

@@ -16,9 +16,7 @@ from chop.log import get_logger
 from chop.nn.modules.rotation import Rotation
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.annotate import refresh
-from chop.passes.graph.changed_weights import apply_change, check_calls
-from chop.passes.graph.followed import (
+from chop.passes.ptq.sites.channel_flow import (
     ExampleRun,
     RefusedError,
     Trail,
@@ -29,8 +27,7 @@ from chop.passes.graph.followed import (
     rotation,
     writers_behind,
 )
-from chop.passes.graph.hadamard import Kind, fixing_ones, orthogonal
-from chop.passes.graph.norm_folding import (
+from chop.passes.ptq.sites.norm_folding import (
     Norm,
     centres,
     find_norms,
@@ -38,7 +35,10 @@ from chop.passes.graph.norm_folding import (
     readers_of,
     without_mean,
 )
-from chop.passes.graph.transforms.lift_products import lift_products
+from chop.passes.ptq.sites.weight_updates import apply_change, check_calls
+from chop.passes.ptq.solve.hadamard import Kind, fixing_ones, orthogonal
+from chop.passes.rewrite.annotate import refresh
+from chop.passes.rewrite.lift_products import lift_products
 
 logger = get_logger(__name__)
 WHO = "rotate"

@@ -13,11 +13,16 @@ from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
 from chop.log import get_logger
+from chop.nn.modules.lora import adapted_layer
 from chop.nn.quantized.convert import quantized_class
 from chop.nn.quantizers import Bypass, Quantizer
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.calibration_data import calibration_batches
-from chop.passes.graph.factor_search import (
+from chop.passes.graph.transforms.quantize import chosen_formats
+from chop.passes.ptq.observe.calibration_data import calibration_batches
+from chop.passes.ptq.observe.layerwise_run import LayerwiseRun
+from chop.passes.ptq.sites.rounded_layers import decibels
+from chop.passes.ptq.sites.scaling_sites import Site, apply_factors, scaling_sites
+from chop.passes.ptq.solve.factor_search import (
     ALPHAS,
     ROWS_KEPT,
     ChannelStatistics,
@@ -27,10 +32,6 @@ from chop.passes.graph.factor_search import (
     best_factors,
     factors_of,
 )
-from chop.passes.graph.layerwise import LayerwiseRun
-from chop.passes.graph.scaling_sites import Site, apply_factors, scaling_sites
-from chop.passes.graph.transforms.gptq import decibels
-from chop.passes.graph.transforms.quantize import adapted_layer, chosen_formats
 from chop.passes.quantization_rules import QuantizeArgs, modern_beside
 
 logger = get_logger(__name__)

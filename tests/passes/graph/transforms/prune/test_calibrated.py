@@ -15,8 +15,8 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import ConfigError, PassError
 from chop.nn.modules import Masked
-from chop.passes.graph.layer_inputs import input_rows
-from chop.passes.graph.transforms.prune.feedback import Choice, pruned_with_feedback
+from chop.passes.prune.sparsegpt import Choice, pruned_with_feedback
+from chop.passes.ptq.observe.layer_inputs import input_rows
 
 
 def prune(graph: MaseGraph, batches: Any, **fields: Any) -> dict[str, Any]:

@@ -26,8 +26,8 @@ from chop.nn.modules import Masked
 from chop.nn.quantized import from_float
 from chop.nn.quantizers import FORMATS, Integer
 from chop.passes.graph.transforms.prune import GradientScores
-from chop.passes.graph.transforms.prune.importance import METHODS
-from chop.passes.graph.transforms.prune.layers import add_mask, remove_mask
+from chop.passes.prune.importance import METHODS
+from chop.passes.prune.prunable_layers import add_mask, remove_mask
 
 DOCUMENTED = {
     "weight": {"sparsity": 0.5, "method": "l1-norm", "scope": "local"},

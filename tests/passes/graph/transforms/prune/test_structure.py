@@ -23,7 +23,7 @@ from chop import MaseGraph
 from chop.errors import PassError
 from chop.ir.arguments import tensors_in
 from chop.ir.dims import DIMENSION_RULES
-from chop.passes.graph.transforms.prune.rules import OWN_RULES
+from chop.passes.prune.channel_rules import OWN_RULES
 
 HEADS = {"weight": {"sparsity": 0.5, "granularity": "head"}}
 INTERMEDIATE = ["intermediate.dense"]

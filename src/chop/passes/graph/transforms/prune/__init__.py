@@ -1,10 +1,12 @@
 """Pruning: masks on weights and activations, and the removal of channels and heads."""
 
-from chop.passes.graph.transforms.prune.detach import prune_detach_hook_transform_pass
-from chop.passes.graph.transforms.prune.importance import GradientScores
+from chop.passes.graph.transforms.prune.pack_semi_structured import (
+    pack_semi_structured_transform_pass,
+)
 from chop.passes.graph.transforms.prune.prune import prune_transform_pass
-from chop.passes.graph.transforms.prune.schedule import CubicSchedule
-from chop.passes.graph.transforms.prune.semi_structured import pack_semi_structured_transform_pass
+from chop.passes.graph.transforms.prune.prune_detach_hook import prune_detach_hook_transform_pass
+from chop.passes.prune.importance import GradientScores
+from chop.passes.prune.schedule import CubicSchedule
 
 __all__ = [
     "CubicSchedule",

@@ -6,15 +6,15 @@ from typing import Any
 
 from chop.ir.graph import MaseGraph
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.annotate import refresh
-from chop.passes.graph.transforms.lift_products import lift_products
-from chop.passes.graph.transforms.prune.activations import prune_activations
-from chop.passes.graph.transforms.prune.calibrated import prune_by_inputs
-from chop.passes.graph.transforms.prune.config import STRUCTURES, PruneArgs
-from chop.passes.graph.transforms.prune.importance import METHODS
-from chop.passes.graph.transforms.prune.measure import annotate_sparsity, measure
-from chop.passes.graph.transforms.prune.structure import prune_structures
-from chop.passes.graph.transforms.prune.weights import prune_weights
+from chop.passes.prune.activation_masks import prune_activations
+from chop.passes.prune.calibrated import prune_by_inputs
+from chop.passes.prune.importance import METHODS
+from chop.passes.prune.pruning_config import STRUCTURES, PruneArgs
+from chop.passes.prune.sparsity import annotate_sparsity, measure
+from chop.passes.prune.structure import prune_structures
+from chop.passes.prune.weight_masks import prune_weights
+from chop.passes.rewrite.annotate import refresh
+from chop.passes.rewrite.lift_products import lift_products
 
 
 @graph_pass("prune_transform_pass", PruneArgs, rewrites=True, preserves=False)

@@ -1,0 +1,1 @@
+"""Pruning: masks on weights and activations, and the removal of channels and heads."""

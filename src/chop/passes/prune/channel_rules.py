@@ -1,0 +1,413 @@
+"""What becomes of every index of every dimension in a call.
+
+`follow` reads it from how the op carries dimensions (`chop.ir.dims`); ops that cut dimensions or
+put them together have a rule of their own here. A rule takes a call, ties what must stay or go
+together, and gives the axes of the result. It raises `UnclearError` where it cannot tell, and
+everything the call touches is frozen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from chop.ir.dims import FACTS, Carried, ShapedCall, carried
+from chop.passes.prune.channel_labels import Axes, Labels, axes_in, frozen_dim
+from chop.passes.prune.coupling import Kept, LabelledCall, Rule, UnclearError
+
+PACKED = 3
+"""A leading split of this size packs query, key and value; the heads come after it."""
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UnclearError
+    return value
+
+
+def _dim(call: LabelledCall, rank: int, *names: str, default: Any = None) -> int:
+    found = call.argument(*(names or ("dim", "axis")))
+    return _integer(default if found is None else found) % rank
+
+
+def follow(call: LabelledCall) -> Any:
+    """Each index goes the way of the dimension that carries it; the others stay."""
+    operands = call.named_operands()
+    results = axes_in(call.result)
+    shapes = {name: axes.shape for name, axes in operands.items()}
+    shaped = ShapedCall(
+        call.op.dims,
+        shapes,
+        tuple(axes.shape for axes in results),
+        call.settings(),
+        call.permutation(),
+    )
+    # a function that is given a size would need another argument
+    given = shaped.config if call.module is None else {}
+    lines = [(line, _tied(call, line, operands, given)) for line in carried(shaped)]
+    _freeze_others(call, operands, [line for line, _ in lines])
+    _note_layer(call, lines)
+    after = {line.result: labels for line, labels in lines}
+    made = [
+        Axes(tuple(after.get(dim, frozen_dim(size)) for dim, size in enumerate(axes.shape)))
+        for axes in results
+    ]
+    return made[0] if isinstance(call.result, Axes) else tuple(made)
+
+
+def _tied(
+    call: LabelledCall, line: Carried, operands: Mapping[str, Axes], given: Mapping[str, Any]
+) -> Labels:
+    """The labels of one dimension, tied over the operands that have it."""
+    dims = [operands[name].dims[d] for name, d in line.operands.items() if d is not None]
+    if len({len(dim) for dim in dims}) != 1:
+        raise UnclearError
+    for dim in dims[1:]:
+        call.labels.tie(dims[0], dim)
+    if not line.is_removable or any(name in given for name in line.attributes):
+        call.labels.freeze(dims[0])
+    return dims[0]
+
+
+def _freeze_others(
+    call: LabelledCall, operands: Mapping[str, Axes], lines: Sequence[Carried]
+) -> None:
+    kept = {(name, dim) for line in lines for name, dim in line.operands.items()}
+    for name, axes in operands.items():
+        call.labels.freeze(*(d for i, d in enumerate(axes.dims) if (name, i) not in kept))
+
+
+def _note_layer(call: LabelledCall, lines: Sequence[tuple[Carried, Labels]]) -> None:
+    """Note what a layer makes, and which of its attributes repeat the size of a dimension."""
+    repeated: dict[str, list[Labels]] = {}
+    for line, labels in lines:
+        if line.is_made:
+            call.produces(labels)
+        for name in line.attributes:
+            repeated.setdefault(name, []).append(labels)
+    for name, dims in repeated.items():
+        held = getattr(call.module, name, None)
+        if isinstance(held, tuple) and list(held) == [len(dim) for dim in dims]:
+            call.sets(name, lambda kept, dims=dims: tuple(map(kept, dims)))  # type: ignore[misc]
+        elif held == len(dims[0]):
+            call.sets(name, lambda kept, dim=dims[0]: kept(dim))  # type: ignore[misc]
+
+
+def tie_broadcast(
+    call: LabelledCall, operands: Sequence[Axes], shape: Sequence[int]
+) -> tuple[Labels, ...]:
+    """The dimensions of operands broadcast to `shape`, tied where they meet."""
+    result = []
+    for back in range(len(shape), 0, -1):
+        met = [axes.dims[-back] for axes in operands if len(axes) >= back]
+        result.append(_meet(call, met, shape[len(shape) - back]))
+    return tuple(result)
+
+
+def _meet(call: LabelledCall, dims: list[Labels], size: int) -> Labels:
+    full = [dim for dim in dims if len(dim) == size]
+    if any(len(dim) not in (1, size) for dim in dims):
+        raise UnclearError
+    call.labels.freeze(*(dim for dim in dims if len(dim) != size))
+    for dim in full[1:]:
+        call.labels.tie(full[0], dim)
+    return full[0] if full else frozen_dim(size)
+
+
+def attention(call: LabelledCall) -> Axes:
+    """query (…, l, e), key (…, s, e), value (…, s, v); the default scale depends on e."""
+    query, key, value = (_axes(call, name) for name in ("query", "key", "value"))
+    mask = call.value(call.argument("attn_mask"))
+    call.labels.freeze(query.dims[-1], key.dims[-1])
+    shared = [_share(call, query, other) for other in (key, value)]
+    heads = [Axes(x.dims[:-2]) for x in (query, *shared)]
+    if isinstance(mask, Axes):
+        heads.append(Axes(mask.dims[:-2]))
+        call.labels.freeze(*mask.dims[-2:])
+    call.labels.freeze(query.dims[-2], key.dims[-2], value.dims[-2])
+    return Axes((*tie_broadcast(call, heads, call.shape[:-2]), query.dims[-2], value.dims[-1]))
+
+
+def _axes(call: LabelledCall, name: str) -> Axes:
+    found = call.value(call.argument(name))
+    if not isinstance(found, Axes):
+        raise UnclearError
+    return found
+
+
+def _share(call: LabelledCall, query: Axes, other: Axes) -> Axes:
+    """Grouped queries: each head of `other` serves as many of the query's."""
+    if len(other) < 3 or other.shape[-3] == query.shape[-3]:
+        return other
+    repeats = query.shape[-3] // other.shape[-3]
+    if call.coupling.by_query:
+        call.labels.freeze(other.dims[-3])
+        places = query.dims[-3].reshape(-1, repeats)
+        call.labels.tie(places[:1], places)
+        call.coupling.repeats.append(places[0])
+        heads = query.dims[-3]
+    else:
+        heads = np.repeat(other.dims[-3], repeats)
+    return Axes((*other.dims[:-3], heads, *other.dims[-2:]))
+
+
+def reshape(call: LabelledCall) -> Axes:
+    """view and reshape: the arguments are the new sizes."""
+    result = regroup(call)
+    by_query = call.coupling.by_query
+    call.rewrites(lambda node, kept: _write_sizes(node, result, kept, by_query))
+    return result
+
+
+def regroup(call: LabelledCall) -> Axes:
+    """The same elements in the same order under other sizes.
+
+    Runs of dimensions with equal products match: one dimension may become several (split), or
+    several one (merge).
+    """
+    x = call.first()
+    result: list[Labels] = []
+    for old, sizes in _runs(x.dims, call.shape):
+        result += _match(call, old, sizes)
+    return Axes(tuple(result))
+
+
+def _runs(dims: Sequence[Labels], shape: Sequence[int]) -> Iterable[tuple[list[Labels], list[int]]]:
+    """The shortest runs of old dimensions and new sizes with equal products."""
+    i = j = 0
+    while i < len(dims) or j < len(shape):
+        old, new = list(dims[i : i + 1]), list(shape[j : j + 1])
+        i, j = i + 1, j + 1
+        while math.prod(map(len, old)) != math.prod(new):
+            if math.prod(map(len, old)) < math.prod(new) and i < len(dims):
+                old, i = [*old, dims[i]], i + 1
+            elif j < len(shape):
+                new, j = [*new, shape[j]], j + 1
+            else:
+                raise UnclearError
+        yield old, new
+
+
+def _match(call: LabelledCall, old: list[Labels], sizes: list[int]) -> list[Labels]:
+    wide = [dim for dim in old if len(dim) > 1]
+    call.labels.freeze(*(dim for dim in old if len(dim) == 1))
+    if len(wide) <= 1 and sum(size > 1 for size in sizes) <= 1:
+        return [wide[0] if size > 1 else frozen_dim(size) for size in sizes]
+    if len(wide) <= 1:
+        return _split(call, wide[0], sizes)
+    if sum(size > 1 for size in sizes) == 1:
+        merged = _merge(call, wide)
+        return [merged if size > 1 else frozen_dim(size) for size in sizes]
+    call.labels.freeze(*old)
+    return [frozen_dim(size) for size in sizes]
+
+
+def _split(call: LabelledCall, dim: Labels, sizes: list[int]) -> list[Labels]:
+    """One dimension becomes several: the outermost, heads, can be removed; the others cannot."""
+    result = [frozen_dim(size) for size in sizes]
+    if call.labels.is_frozen(dim):
+        return result
+    wide = [i for i, size in enumerate(sizes) if size > 1]
+    axis = wide[1] if len(wide) > 2 and sizes[wide[0]] == PACKED else wide[0]
+    within = np.moveaxis(dim.reshape(sizes), axis, 0).reshape(sizes[axis], -1)
+    call.labels.tie(within[:, :1], within)
+    call.coupling.heads.append(within[:, 0])
+    result[axis] = within[:, 0]
+    return result
+
+
+def _merge(call: LabelledCall, dims: list[Labels]) -> Labels:
+    """Several dimensions become one: each index of the first that can be removed is a run."""
+    free = [i for i, dim in enumerate(dims) if not call.labels.is_frozen(dim)]
+    call.labels.freeze(*(dims[i] for i in free[1:]))
+    axis = free[0] if free else 0
+    shape = [len(dim) for dim in dims]
+    index = np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(dims))])
+    return dims[axis][np.broadcast_to(index, shape).reshape(-1)]
+
+
+def _is_stale(size: Any, dim: Labels, kept: Kept, by_query: bool) -> bool:
+    """Whether an argument repeats the size of a dimension that shrinks.
+
+    One that is computed follows the shapes it is computed from; but how often heads are repeated
+    is a number in it.
+    """
+    if isinstance(size, fx.Node):
+        return by_query and kept(dim) != len(dim)
+    return isinstance(size, int) and size == len(dim)
+
+
+def _write_sizes(node: fx.Node, result: Axes, kept: Kept, by_query: bool) -> None:
+    """Put the new sizes where the arguments give sizes as numbers."""
+    first, given = node.args[0], node.args[1:]
+    listed = given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else None
+    sizes: Sequence[Any] = given if listed is None else listed
+    if len(sizes) != len(result):
+        return  # view(dtype), view_as(other): no sizes
+    new = [
+        kept(dim) if _is_stale(size, dim, kept, by_query) else size
+        for size, dim in zip(sizes, result.dims, strict=True)
+    ]
+    node.args = (first, *new) if listed is None else (first, new)
+
+
+def expand(call: LabelledCall) -> Axes:
+    """A dimension of size 1 is repeated; the arguments are the new sizes."""
+    if len(call.operands()) > 1:
+        return Axes(tie_broadcast(call, call.operands(), call.shape))
+    dims = tie_broadcast(call, [call.first()], call.shape)
+    result = Axes(_repeated(call, dims) if call.coupling.by_query else dims)
+    by_query = call.coupling.by_query
+    call.rewrites(lambda node, kept: _write_sizes(node, result, kept, by_query))
+    return result
+
+
+def _repeated(call: LabelledCall, dims: tuple[Labels, ...]) -> tuple[Labels, ...]:
+    """The same where a head is repeated for the queries that share it: its repeats can go."""
+    given, result = call.first().shape, list(dims)
+    if len(given) != len(dims):
+        return dims
+    for i in range(1, len(dims)):
+        if given[i] == 1 < len(dims[i]) and not call.labels.is_frozen(dims[i - 1]):
+            call.labels.freeze(dims[i - 1])
+            result[i] = call.labels.fresh(len(dims[i]))
+            call.coupling.repeats.append(result[i])
+    return tuple(result)
+
+
+def cat(call: LabelledCall) -> Axes:
+    """One after the other along a dimension."""
+    parts = axes_in([call.value(n) for n in call.node.args[0]])  # type: ignore[union-attr]
+    dim = _dim(call, len(parts[0]), default=0)
+    return Axes(
+        tuple(
+            np.concatenate([p.dims[i] for p in parts])
+            if i == dim
+            else _meet(call, [p.dims[i] for p in parts], parts[0].shape[i])
+            for i in range(len(parts[0]))
+        )
+    )
+
+
+def split(call: LabelledCall) -> tuple[Axes, ...]:
+    """Parts along a dimension; the sizes are written out where they change."""
+    x = call.first()
+    dim = _dim(call, len(x), default=0)
+    ends = np.cumsum([part.shape[dim] for part in axes_in(call.result)])
+    labels = np.split(x.dims[dim], ends[:-1])
+    call.rewrites(lambda node, kept: _write_parts(node, dim, labels, kept))
+    return tuple(Axes((*x.dims[:dim], part, *x.dims[dim + 1 :])) for part in labels)
+
+
+def _write_parts(node: fx.Node, dim: int, parts: list[Labels], kept: Kept) -> None:
+    sizes = [kept(part) for part in parts]
+    if sizes != [len(part) for part in parts]:
+        node.op, node.target = "call_function", torch.split
+        node.args, node.kwargs = (node.args[0], sizes, dim), {}
+
+
+def getitem(call: LabelledCall) -> Any:
+    """A part of a tuple, or slices of a tensor."""
+    source, index = call.node.args[:2]
+    value = call.value(source)
+    if isinstance(value, tuple | list) and isinstance(index, int):
+        return value[index]
+    if value is None and not axes_in(call.result):
+        return None
+    if not isinstance(value, Axes):
+        raise UnclearError
+    return _index(call, value, index if isinstance(index, tuple) else (index,))
+
+
+def _index(call: LabelledCall, x: Axes, index: tuple[Any, ...]) -> Axes:
+    dims = iter(x.dims)
+    result: list[Labels] = []
+    slices: dict[int, Labels] = {}
+    for place, each in enumerate(_without_ellipsis(index, len(x))):
+        if each is None:
+            result.append(frozen_dim(1))
+            continue
+        dim = next(dims)
+        if _is_plain_slice(each):
+            result.append(dim[each])
+            slices[place] = dim
+            continue
+        call.labels.freeze(dim)  # an index, or a slice whose ends are computed
+        if isinstance(each, slice):
+            result.append(frozen_dim(call.shape[len(result)]))
+        elif not isinstance(each, int):
+            raise UnclearError
+    call.rewrites(lambda node, kept: _write_slices(node, slices, kept, len(x)))
+    return Axes((*result, *dims))
+
+
+def _without_ellipsis(index: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
+    if not any(each is Ellipsis for each in index):
+        return index
+    at = next(i for i, each in enumerate(index) if each is Ellipsis)
+    used = sum(each is not None and each is not Ellipsis for each in index)
+    return (*index[:at], *[slice(None)] * (rank - used), *index[at + 1 :])
+
+
+def _is_plain_slice(index: Any) -> bool:
+    if not isinstance(index, slice) or index.step not in (None, 1):
+        return False
+    return all(end is None or isinstance(end, int) for end in (index.start, index.stop))
+
+
+def _write_slices(node: fx.Node, slices: dict[int, Labels], kept: Kept, rank: int) -> None:
+    index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+    new = list(_without_ellipsis(index, rank))
+    for place, dim in slices.items():
+        if kept(dim) != len(dim):
+            new[place] = _moved(new[place], dim, kept)
+            node.args = (node.args[0], tuple(new))
+
+
+def _moved(old: slice, dim: Labels, kept: Kept) -> slice:
+    start, stop, _ = old.indices(len(dim))
+    return slice(kept(dim[:start]), kept(dim[: max(stop, start)]))
+
+
+def past(call: LabelledCall) -> tuple[Axes, ...]:
+    """Keys and values (…, heads, tokens, width) with those of tokens before, from a cache."""
+    made = []
+    for axes in (call.value(each) for each in call.node.args[1:3]):
+        if not isinstance(axes, Axes) or len(axes) < 2:
+            raise UnclearError
+        call.labels.freeze(axes.dims[-2])
+        made.append(Axes((*axes.dims[:-2], frozen_dim(axes.shape[-2]), axes.dims[-1])))
+    return tuple(made)
+
+
+def facts(call: LabelledCall) -> None:
+    """Sizes and types; the node reads no elements."""
+    if axes_in(call.result):
+        raise UnclearError
+
+
+OWN_RULES: dict[str, Rule | None] = {
+    "attention": attention,
+    "reshape": reshape,
+    "regroup": regroup,
+    "expand": expand,
+    "cat": cat,
+    "split": split,
+    "getitem": getitem,
+    "past": past,
+    FACTS: facts,
+    # whatever these touch is frozen: sizes among their arguments are not rewritten
+    "unflatten": None,
+    "addmm": None,
+}
+"""Dimension rules that say less than what becomes of each index."""
+
+
+def find_rule(name: str) -> Rule | None:
+    """The rule of an op whose row says `dims=name`."""
+    return OWN_RULES.get(name, follow)

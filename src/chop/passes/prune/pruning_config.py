@@ -1,0 +1,156 @@
+"""The arguments of pruning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from chop.errors import ConfigError
+from chop.nn.modules.activation_mask import CHOOSE
+from chop.passes.prune.granularity import check_granularity, n_of_m
+from chop.passes.prune.importance import METHODS, check_method
+
+QUERY = "query_head"
+STRUCTURES = ("channel", "head", QUERY)
+"""Granularities that remove rows and columns instead of masking weights."""
+
+
+def _check_sparsity(sparsity: float) -> None:
+    if not 0 <= sparsity < 1:
+        raise ConfigError(f"sparsity must be at least 0 and below 1, got {sparsity}.")
+
+
+@dataclass(frozen=True)
+class PruneWeight:
+    """What to prune of the weights.
+
+    `sparsity`: the share to prune. `method`: what counts as little: random, l1-norm, l2-norm,
+    taylor, movement, wanda or sparsegpt. `scope`: the share holds for each row of each weight
+    ("row", what wanda does unless told), for each layer ("local", what the others do) or over all
+    ("global"). `granularity`: what goes together. Masked: elementwise, row, column, kernel, block,
+    or N:M, such as 2:4, which keeps N of M neighbours and needs no sparsity. Removed from the
+    model: channel, head, query_head. `block_size`: rows and columns of a block.
+    `target_modules`: patterns of module paths, all where None.
+    """
+
+    sparsity: float | None = None
+    method: str = "l1-norm"
+    scope: Literal["row", "local", "global"] | None = None
+    granularity: str = "elementwise"
+    block_size: tuple[int, int] = (4, 4)
+    target_modules: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_method(self.method)
+        check_granularity(self.granularity, STRUCTURES)
+        if min(self.block_size) < 1:
+            raise ConfigError(f"block_size must be at least 1 each, got {list(self.block_size)}.")
+        pair = n_of_m(self.granularity)
+        if pair is not None:
+            self._check_n_of_m(*pair)
+        elif self.sparsity is None:
+            raise ConfigError("key 'sparsity' is missing.")
+        _check_sparsity(self.share)
+        self._check_scope()
+        if METHODS[self.method].makes_up:
+            self._check_making_up()
+
+    def _check_scope(self) -> None:
+        if self.scope == "row" and self.granularity in ("row", *STRUCTURES):
+            raise ConfigError(
+                f"scope 'row' has no meaning for granularity '{self.granularity}'; use 'local'."
+            )
+
+        if self.scope == "global" and self.granularity == QUERY:
+            raise ConfigError(
+                f"scope 'global' has no meaning for granularity '{QUERY}': of the heads that share "
+                "keys and values as many go as of any others; use 'local'."
+            )
+
+    def _check_making_up(self) -> None:
+        if self.scope == "global":
+            raise ConfigError(
+                f"method '{self.method}' prunes layer by layer; scope must be 'local' or 'row'."
+            )
+        if self.granularity != "elementwise" and n_of_m(self.granularity) is None:
+            raise ConfigError(
+                f"method '{self.method}' prunes single weights: granularity must be 'elementwise' "
+                f"or N:M, got '{self.granularity}'."
+            )
+
+    def _check_n_of_m(self, n: int, m: int) -> None:
+        if self.scope == "global":
+            raise ConfigError(f"scope 'global' has no meaning for {n}:{m}; use 'local'.")
+        if self.sparsity is not None and abs(self.sparsity - (1 - n / m)) > 1e-9:
+            raise ConfigError(
+                f"granularity {n}:{m} prunes {1 - n / m:g}, but sparsity is {self.sparsity}."
+            )
+
+    @property
+    def compared_within(self) -> str:
+        """Where the share holds: the scope, or what the method does without one."""
+        if self.scope is None and self.granularity in ("row", *STRUCTURES):
+            return "local"
+        return self.scope or METHODS[self.method].scope
+
+    @property
+    def share(self) -> float:
+        """The share to prune."""
+        pair = n_of_m(self.granularity)
+        return 1 - pair[0] / pair[1] if pair is not None else float(self.sparsity or 0.0)
+
+
+@dataclass(frozen=True)
+class PruneActivation:
+    """What to prune of the inputs of layers, while the model runs.
+
+    `sparsity`: the share to prune. `method`: what counts as little: random or l1-norm. `scope`:
+    with "local" each layer prunes that share of every sample; with "global" one threshold, found on
+    the graph's example inputs, holds for all layers. `granularity`: elementwise. `target_modules`:
+    patterns of module paths, all where None.
+    """
+
+    sparsity: float
+    method: str = "l1-norm"
+    scope: Literal["local", "global"] = "local"
+    granularity: Literal["elementwise"] = "elementwise"
+    target_modules: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_method(self.method, CHOOSE)
+        _check_sparsity(self.sparsity)
+        if self.scope == "global" and self.method == "random":
+            raise ConfigError("scope 'global' has no meaning for random activations; use 'local'.")
+
+
+@dataclass(frozen=True)
+class PruneArgs:
+    """What to prune, and what the methods need.
+
+    `seed` decides random choices. Methods that score by gradients (taylor, movement) take them
+    from `scores` (a GradientScores), else from a run over `batches` (with `loss`, a function of
+    output and batch, where the model gives no loss), else from the parameters' `grad`.
+    Methods that look at what layers are given (wanda, sparsegpt) calibrate on `batches`, an
+    iterable or a function that gives one, until `num_samples` rows are seen; `damping`: share of
+    the mean that is added to the diagonal of the Hessian; `keep`: a folder to keep finished layers
+    in: an interrupted run goes on there. `dummy_in`: inputs for thresholds and shapes; the graph's
+    own where None.
+    """
+
+    weight: PruneWeight | None = None
+    activation: PruneActivation | None = None
+    seed: int = 0
+    batches: Any = None
+    loss: Any = None
+    scores: Any = None
+    dummy_in: Any = None
+    num_samples: int | None = None
+    damping: float = 0.01
+    keep: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.damping < 1:
+            raise ConfigError(f"damping: must lie between 0 and 1, got {self.damping}.")
+        if self.weight is None and self.activation is None:
+            raise ConfigError("nothing to prune: give 'weight', 'activation' or both.")

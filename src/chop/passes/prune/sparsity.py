@@ -1,0 +1,74 @@
+"""The zeros of a graph, counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, fx
+
+from chop.ir.graph import MaseGraph
+from chop.ir.meta import MaseMetadata
+from chop.ir.reclass import mask_name
+from chop.passes.prune.activation_masks import activation_masks
+from chop.passes.prune.prunable_layers import mask_of, prunable_nodes
+from chop.passes.rewrite.propagate import bind_inputs, propagate
+
+
+def measure(graph: MaseGraph, dummy_in: Any = None) -> dict[str, Any]:
+    """The share of zeros in each layer's weight, in all of them, and in pruned activations.
+
+    `sparsity` is of the weights that can be pruned; `model_sparsity` of all parameters.
+    """
+    zeros: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for path, weight in _weights(graph).items():
+        zeros[path], sizes[path] = int((weight == 0).sum()), weight.numel()
+    layers = {path: zeros[path] / sizes[path] for path in zeros}
+    found = sum(zeros.values())
+    parameters = sum(p.numel() for p in graph.model.parameters())
+    return {
+        "sparsity": found / max(sum(sizes.values()), 1),
+        "model_sparsity": found / max(parameters, 1),
+        "layers": layers,
+        "activations": _activations(graph, dummy_in),
+    }
+
+
+def _weights(graph: MaseGraph) -> dict[str, Tensor]:
+    """The weights as the layers compute with them, before any number format."""
+    found: dict[str, Tensor] = {}
+    for node in prunable_nodes(graph):
+        weight = graph.model.get_submodule(str(node.target)).weight
+        assert isinstance(weight, Tensor), f"'{node.target}' has no weight"
+        found[str(node.target)] = weight.detach()
+    return found
+
+
+def _activations(graph: MaseGraph, dummy_in: Any) -> dict[str, float]:
+    masks = activation_masks(graph)
+    shares: dict[str, float] = {}
+
+    def record(node: fx.Node, result: Any) -> None:
+        if node in masks:
+            shares[str(node.target)] = float((result == 0).float().mean())
+
+    if masks and (dummy_in is not None or graph.dummy_in is not None):
+        inputs = bind_inputs(graph, dummy_in, "dummy_in")
+        propagate(graph, inputs, record, real=True)
+    return shares
+
+
+def annotate_sparsity(graph: MaseGraph, info: dict[str, Any]) -> None:
+    """Write what was measured into the metadata of nodes that have some."""
+    for node in prunable_nodes(graph):
+        meta, path = node.meta.get("mase"), str(node.target)
+        if not isinstance(meta, MaseMetadata):
+            continue
+        meta.software.sparsity = {"weight": info["layers"][path]}
+        is_masked = mask_of(graph.model.get_submodule(path)) is not None
+        meta.software.masks = {"weight": f"{path}.{mask_name('weight')}"} if is_masked else None
+    for node in activation_masks(graph):
+        meta = node.meta.get("mase")
+        share = info["activations"].get(str(node.target))
+        if isinstance(meta, MaseMetadata) and share is not None:
+            meta.software.sparsity = {"activation": share}

@@ -1,0 +1,163 @@
+"""Masks on the weights of chosen layers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from chop.errors import PassError
+from chop.ir.graph import MaseGraph
+from chop.kernels.layers import PACKED_LAYERS
+from chop.log import get_logger
+from chop.nn.modules.masked import stored_weight
+from chop.nn.modules.semi_structured import SemiStructuredLinear
+from chop.passes.change_warnings import warn_little
+from chop.passes.prune.granularity import (
+    Shape,
+    block_shape,
+    keep_largest,
+    keep_largest_of_rows,
+    keep_n_of_m,
+    n_of_m,
+    pool,
+    spread,
+)
+from chop.passes.prune.importance import GradientScores, gather_scores, score
+from chop.passes.prune.prunable_layers import (
+    add_mask,
+    has_adapter,
+    mask_of,
+    prunable_layers,
+)
+from chop.passes.prune.pruning_config import PruneArgs, PruneWeight
+from chop.passes.rewrite.module_patterns import select
+from chop.passes.rewrite.surgery import set_module
+
+logger = get_logger(__name__)
+
+Layers = Mapping[str, nn.Module]
+
+
+def chosen_layers(graph: MaseGraph, patterns: tuple[str, ...] | None, where: str) -> Layers:
+    """The layers to prune, by path; an error where there are none."""
+    adapted = has_adapter(graph)
+    if adapted is not None:
+        raise PassError(
+            f"prune: '{adapted}' has an adapter. Run fuse_lora_weights_transform_pass first."
+        )
+    layers = prunable_layers(graph)
+    if not layers:
+        raise PassError(
+            f"prune: the graph has no linear or convolution layer.{_packed_hint(graph)}"
+        )
+    chosen = {path: layers[path] for path in select(patterns, list(layers), where)}
+    warn_little("prune", "chosen", chosen.values(), graph.model)
+    return chosen
+
+
+def _packed_hint(graph: MaseGraph) -> str:
+    packed = (*PACKED_LAYERS, SemiStructuredLinear)
+    is_packed = any(isinstance(m, packed) for m in graph.model.modules())
+    return " Its layers are packed: prune before packing." if is_packed else ""
+
+
+def gradient_scores(graph: MaseGraph, args: PruneArgs, method: str) -> GradientScores | None:
+    """The scores a method by gradients compares; None for other methods."""
+    if isinstance(args.scores, GradientScores) and args.scores.method == method:
+        return args.scores
+    return gather_scores(graph.model, method, args.batches, args.loss)
+
+
+def prune_weights(graph: MaseGraph, config: PruneWeight, args: PruneArgs) -> list[str]:
+    """Mask the chosen layers; their paths."""
+    layers = chosen_layers(graph, config.target_modules, "prune.weight.target_modules")
+    gradients = gradient_scores(graph, args, config.method)
+    scores = {
+        path: ranked(layer, score(w, config.method, path, seed=args.seed, gradients=gradients))
+        for path, layer in layers.items()
+        for w in (stored_weight(layer),)
+    }
+    put_masks(graph, layers, masks_of(scores, config))
+    return list(layers)
+
+
+def put_masks(graph: MaseGraph, layers: Layers, masks: Mapping[str, Tensor]) -> None:
+    """Put pruned layers in the place of `layers`."""
+    _warn_unchanged(layers, masks)
+    masked: dict[int, nn.Module] = {}  # a layer at two paths stays one layer
+    for path, layer in layers.items():
+        if id(layer) not in masked:
+            masked[id(layer)] = add_mask(layer, masks[path])
+        set_module(graph, path, masked[id(layer)])
+
+
+def _warn_unchanged(layers: Layers, masks: Mapping[str, Tensor]) -> None:
+    """Say that nothing will be pruned that is not pruned already."""
+    for path, mask in masks.items():
+        old = mask_of(layers[path])
+        if not (mask if old is None else mask | ~old).all():
+            return
+    logger.warning("prune: no weight was pruned beyond those that were pruned before.")
+
+
+def ranked(layer: nn.Module, scores: Tensor) -> Tensor:
+    """Scores with what is pruned already at the bottom, so that more pruning only adds to it."""
+    mask = mask_of(layer)
+    return scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+
+
+def masks_of(scores: Mapping[str, Tensor], config: PruneWeight) -> dict[str, Tensor]:
+    """What stays of each weight, by its scores."""
+    pair = n_of_m(config.granularity)
+    if pair is not None:
+        return {path: keep_n_of_m(s, *pair, path) for path, s in scores.items()}
+    blocks = {
+        path: block_shape(config.granularity, tuple(s.shape), config.block_size, path)
+        for path, s in scores.items()
+    }
+    pooled = {path: pool(s, blocks[path]) for path, s in scores.items()}
+    choose = CHOOSE[config.compared_within]
+    return _spread_all(choose(pooled, config.share), blocks)
+
+
+def _spread_all(kept: Mapping[str, Tensor], blocks: Mapping[str, Shape]) -> dict[str, Tensor]:
+    return {path: spread(mask, blocks[path]) for path, mask in kept.items()}
+
+
+def _choose_local(pooled: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
+    return {path: keep_largest(s, share, _gone(s)) for path, s in pooled.items()}
+
+
+def _choose_in_rows(pooled: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
+    return {path: _largest_of_rows(s.flatten(1), share).view_as(s) for path, s in pooled.items()}
+
+
+def _largest_of_rows(rows: Tensor, share: float) -> Tensor:
+    already = (rows == -torch.inf).sum(1)
+    return keep_largest_of_rows(rows, already.clamp(min=round(share * rows.shape[1])))
+
+
+def _choose_global(pooled: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
+    together = torch.cat([s.flatten() for s in pooled.values()])
+    kept = keep_largest(together, share, _gone(together))
+    parts = kept.tensor_split(_ends(pooled.values()))
+    return {
+        path: part.reshape(s.shape) for (path, s), part in zip(pooled.items(), parts, strict=True)
+    }
+
+
+CHOOSE = {"row": _choose_in_rows, "local": _choose_local, "global": _choose_global}
+"""Scope -> how what stays is chosen from scores, by path."""
+
+
+def _ends(tensors: Iterable[Tensor]) -> list[int]:
+    """Where each tensor but the last ends when all are laid in a row."""
+    return list(itertools.accumulate(t.numel() for t in tensors))[:-1]
+
+
+def _gone(pooled: Tensor) -> int:
+    """How many blocks are pruned already."""
+    return int((pooled == -torch.inf).sum())

@@ -1,0 +1,1 @@
+"""Post-training quantisation: observe a model on data, solve for weights, edit its layers."""

@@ -1,0 +1,1 @@
+"""Calibration data, and statistics of what a graph computes on it."""

@@ -1,0 +1,241 @@
+"""Observers: what they see of a tensor, batch by batch, says which range its format should have.
+
+Each keeps what it needs in bounded memory and sees the data once; the same data gives the same
+range. To add one, write a class with `observe` and `range_for` under `@OBSERVERS.entry("name")`;
+its fields are its settings.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chop.config import parse
+from chop.errors import ConfigError, RegistryError
+from chop.nn.quantizers import Quantizer
+from chop.passes.ptq.observe.format_ranges import RangedFormat, rules_of
+from chop.passes.ptq.observe.histogram import Histogram
+from chop.registry import Registry
+
+Range = tuple[Tensor, Tensor]
+
+
+@dataclass
+class Observer(ABC):
+    """Sees the values of one operand as rows, (slots, values): each row has a range of its own.
+
+    Zero is in every range.
+    """
+
+    def __post_init__(self) -> None:
+        self.low: Tensor | None = None
+        self.high: Tensor | None = None
+
+    def observe(self, rows: Tensor) -> None:
+        """See one batch."""
+        found = rows.detach().float().cpu()
+        if found.shape[1] == 0:
+            return
+        self.see(found, found.amin(1).clamp(max=0), found.amax(1).clamp(min=0))
+
+    @abstractmethod
+    def see(self, rows: Tensor, low: Tensor, high: Tensor) -> None:
+        """Take in the values of a batch, and the least and largest of each slot."""
+
+    def range_for(self, form: RangedFormat) -> Range:
+        """The lowest and the highest value that the format should reach, for each slot."""
+        return self.seen
+
+    @property
+    def seen(self) -> Range:
+        """The range as far as it is known by now; nothing was seen is an error of the caller."""
+        assert self.low is not None and self.high is not None, "the observer saw nothing"
+        return self.low, self.high
+
+    def widen(self, low: Tensor, high: Tensor) -> None:
+        """Let the range hold `low` and `high` too."""
+        self.low = low if self.low is None else torch.minimum(self.low, low)
+        self.high = high if self.high is None else torch.maximum(self.high, high)
+
+
+OBSERVERS: Registry[type[Observer]] = Registry("observer")
+"""Every observer, by name."""
+
+
+@OBSERVERS.entry("min_max")
+@dataclass
+class MinMax(Observer):
+    """The least and the largest value: nothing that was seen is clipped."""
+
+    def see(self, rows: Tensor, low: Tensor, high: Tensor) -> None:
+        self.widen(low, high)
+
+
+@OBSERVERS.entry("moving_average")
+@dataclass
+class MovingAverage(Observer):
+    """The averages of each batch's least and largest value, where the past keeps `momentum`."""
+
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_share("moving_average.momentum", self.momentum)
+
+    def see(self, rows: Tensor, low: Tensor, high: Tensor) -> None:
+        if self.low is None or self.high is None:
+            self.low, self.high = low, high
+        else:
+            self.low = self.low.lerp(low, 1 - self.momentum)
+            self.high = self.high.lerp(high, 1 - self.momentum)
+
+
+@dataclass
+class HistogramObserver(Observer):
+    """Counts values in bins."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.histogram: Histogram | None = None
+
+    def see(self, rows: Tensor, low: Tensor, high: Tensor) -> None:
+        self.widen(low, high)
+        self.histogram = self.histogram or Histogram(len(rows))
+        self.histogram.add(rows)
+
+    @property
+    def counted(self) -> Histogram:
+        """The counts."""
+        assert self.histogram is not None, "the observer saw nothing"
+        return self.histogram
+
+
+@OBSERVERS.entry("percentile")
+@dataclass
+class Percentile(HistogramObserver):
+    """On either side the value that `percentile` per cent of the values do not go beyond."""
+
+    percentile: float = 99.99
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 50 < self.percentile <= 100:
+            raise ConfigError(
+                f"percentile: must be above 50 and at most 100, got {self.percentile}."
+            )
+
+    def range_for(self, form: RangedFormat) -> Range:
+        low, high = self.seen
+        share = self.percentile / 100
+        found = self.counted.quantile(1 - share), self.counted.quantile(share)
+        return torch.maximum(low, found[0].clamp(max=0)), torch.minimum(high, found[1].clamp(min=0))
+
+
+@dataclass
+class SearchingObserver(HistogramObserver):
+    """Of several shares of the whole range the one with the least loss."""
+
+    @abstractmethod
+    def loss(self, form: RangedFormat, ends: Range, x: Tensor, counts: Tensor) -> Tensor:
+        """(slots,): what the range loses of the values `x`, seen so many times."""
+
+    def range_for(self, form: RangedFormat) -> Range:
+        low, high = self.seen
+        points = self.counted.points
+        best, least = torch.ones_like(low), torch.full_like(low, torch.inf, dtype=torch.float64)
+        for clip in form.clips:
+            loss = self.loss(form, (low * clip, high * clip), *points)
+            best = torch.where(loss < least, clip, best)
+            least = torch.minimum(loss, least)
+        return low * best, high * best
+
+
+@OBSERVERS.entry("mse")
+@dataclass
+class LeastSquares(SearchingObserver):
+    """The range with the least squared error of rounding and clipping."""
+
+    def loss(self, form: RangedFormat, ends: Range, x: Tensor, counts: Tensor) -> Tensor:
+        error = (form.represent(x, *ends) - x).double().square()
+        return (error * counts).sum(1)
+
+
+@OBSERVERS.entry("entropy")
+@dataclass
+class Entropy(SearchingObserver):
+    """The range whose rounded values have the distribution nearest to that of the clipped ones."""
+
+    def loss(self, form: RangedFormat, ends: Range, x: Tensor, counts: Tensor) -> Tensor:
+        counts = counts.double()
+        changes = form.represent(x, *ends).diff(dim=1) != 0
+        level = torch.nn.functional.pad(changes.cumsum(1), (1, 0))
+        bottom, top = (bound[:, None] for bound in form.reached(*ends))
+        is_inside = (x >= bottom) & (x <= top)
+        inside = counts * is_inside
+        spread = _spread(inside, level)
+        clipped = _clipped(counts, is_inside)
+        p, q = clipped / clipped.sum(1, keepdim=True), spread / spread.sum(1, keepdim=True)
+        ratio = (p / q.clamp(min=1e-12)).clamp(min=1e-300).log()
+        return (p * ratio).sum(1).nan_to_num(torch.inf)
+
+
+def _spread(counts: Tensor, level: Tensor) -> Tensor:
+    """The counts of each level shared out equally among its bins that are not empty."""
+    total = torch.zeros_like(counts).scatter_add_(1, level, counts)
+    filled = torch.zeros_like(counts).scatter_add_(1, level, (counts > 0).double())
+    return (total / filled.clamp(min=1)).gather(1, level) * (counts > 0)
+
+
+def _clipped(counts: Tensor, is_inside: Tensor) -> Tensor:
+    """The counts beyond the range moved to its first and last bins that are not empty."""
+    inside = counts * is_inside
+    filled = inside > 0
+    first = filled.double().argmax(1, keepdim=True)
+    last = counts.shape[1] - 1 - filled.flip(1).double().argmax(1, keepdim=True)
+    place = torch.arange(counts.shape[1]).expand_as(counts)
+    outside = counts - inside
+    below = (outside * (place < first)).sum(1, keepdim=True)
+    above = (outside * (place > last)).sum(1, keepdim=True)
+    return inside.scatter_add(1, first, below).scatter_add(1, last, above)
+
+
+class RuleObserver:
+    """The rule for shared exponents that errs least in squares, of formats that have several."""
+
+    def __init__(self, form: Quantizer) -> None:
+        self.errors: dict[Quantizer, float] = dict.fromkeys(rules_of(form), 0.0)
+
+    def observe(self, x: Tensor) -> None:
+        """See one batch."""
+        x = torch.where(torch.isfinite(x), x, 0.0).detach().float()
+        for form in self.errors:
+            self.errors[form] += float((form.quantize(x) - x).double().square().sum())
+
+    def settings(self) -> dict[str, Any]:
+        """The setting of the best rule."""
+        best = min(self.errors, key=self.errors.__getitem__)
+        return {"scale_rule": best.scale_rule}  # type: ignore[attr-defined]
+
+
+def make_observer(given: str | Mapping[str, Any], where: str) -> Observer:
+    """A fresh observer: by its name, or by a mapping with its `name` and settings.
+
+    >>> make_observer({"name": "percentile", "percentile": 99.9}, "here").percentile
+    99.9
+    """
+    settings: dict[str, Any] = {"name": given} if isinstance(given, str) else dict(given)
+    try:
+        cls = OBSERVERS[str(settings.pop("name", None))]
+    except RegistryError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return parse(cls, settings, where)
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ConfigError(f"{name}: must be from 0 to less than 1, got {value}.")

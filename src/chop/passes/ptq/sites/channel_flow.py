@@ -1,0 +1,280 @@
+"""Follow a change of what some weights give through a graph, to the layers that can undo it.
+
+A rotation of the residual stream is folded into the weights that write it and the weights that
+read it; what lies between must carry it on. That is not read off the names of operations but tried:
+the graph is run on its example inputs once as it is and once with the change, and every value is
+compared with the one it was. It may be the same, or changed in the same way along one dimension;
+what is neither must be neither again before a layer or the output reads it.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from chop.ir.graph import MaseGraph
+from chop.ir.ops import find_op, node_module
+from chop.ir.trace.effects import is_in_place
+from chop.ir.trace.environment import evaluation_mode, kept_buffers
+from chop.passes.rewrite.propagate import bind_inputs, kept_random_state
+
+CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+READERS = ("linear", *CONVOLUTIONS)
+WRITERS = ("linear", "embedding", *CONVOLUTIONS)
+Values = Mapping[fx.Node, Any]
+
+
+class RefusedError(Exception):
+    """A change cannot be undone; the text says at which node and why."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is done along one dimension: to each run of `size` elements, a linear map of them."""
+
+    size: int
+    apply: Callable[[Tensor], Tensor]  # along the last dimension, of `size`
+
+    def __call__(self, x: Tensor, dim: int) -> Tensor:
+        """`x` changed along `dim`, computed in double precision."""
+        moved = x.double().movedim(dim, -1)
+        runs = moved.reshape(*moved.shape[:-1], -1, self.size)
+        return self.apply(runs).flatten(-2).movedim(-1, dim).to(x.dtype)
+
+
+def rotation(matrix: Tensor) -> Change:
+    """The change x -> x @ matrix."""
+    return Change(len(matrix), lambda x: x @ matrix.to(x.device))
+
+
+def scaling(factors: Tensor) -> Change:
+    """The change x -> x * factors."""
+    return Change(len(factors), lambda x: x * factors.to(x))
+
+
+def centring(size: int) -> Change:
+    """The change x -> x - mean(x)."""
+    return Change(size, lambda x: x - x.mean(-1, keepdim=True))
+
+
+class ExampleRun:
+    """The values of a graph on its example inputs, and single nodes run again on others."""
+
+    def __init__(self, graph: MaseGraph, where: str) -> None:
+        self.graph = graph
+        self.nodes: list[fx.Node] = list(graph.fx_graph.nodes)
+        inputs = bind_inputs(graph, None, where)
+        self.values: dict[fx.Node, Any] = {}
+        for node in self.nodes:
+            if node.op == "placeholder":
+                self.values[node] = inputs[str(node.target)]
+            elif node.op != "output":
+                self.values[node] = self.run(node, self.values)
+
+    def run(self, node: fx.Node, values: Any) -> Any:
+        """What `node` gives on `values`; what nobody else reads is not written to."""
+        model = self.graph.model
+        interpreter = fx.Interpreter(model, garbage_collect_values=False)
+        interpreter.extra_traceback = False
+        interpreter.env = values
+        if is_in_place(node) and not writes_for_others(node):
+            interpreter.env = {n: _copied(values[n]) for n in node.all_input_nodes}
+        with (
+            torch.no_grad(),
+            evaluation_mode(model),
+            kept_buffers(model),
+            kept_random_state(model),
+        ):
+            return interpreter.run_node(node)
+
+
+def writes_for_others(node: fx.Node) -> bool:
+    """Whether a node writes to a value that others read too."""
+    return is_in_place(node) and any(len(n.users) > 1 for n in node.all_input_nodes)
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+@dataclass
+class Trail:
+    """Where a change goes: `writers` make it along a dimension, `readers` are given it last."""
+
+    writers: Mapping[fx.Node, int]
+    readers: Sequence[fx.Node] = ()
+    dims: Mapping[fx.Node, int] = field(default_factory=dict)
+
+
+def follow(
+    run: ExampleRun, change: Change, writers: Mapping[fx.Node, int], *, extend: bool = True
+) -> Trail:
+    """Where the change of `writers` goes.
+
+    With `extend` writers join that must change too, because what they give is added to what has.
+    """
+    return _Walk(run, change, dict(writers), extend).trail()
+
+
+class _Walk:
+    """One run with the change; `changed` has the values that are not what they were."""
+
+    def __init__(
+        self, run: ExampleRun, change: Change, writers: dict[fx.Node, int], extend: bool
+    ) -> None:
+        self.run, self.change, self.writers, self.extend = run, change, writers, extend
+        self.place = {node: i for i, node in enumerate(run.nodes)}
+        self.changed: dict[fx.Node, Any] = {}
+        self.dims: dict[fx.Node, int] = {}
+        self.lost: dict[fx.Node, fx.Node] = {}
+        self.readers: dict[fx.Node, None] = {}
+
+    def trail(self) -> Trail:
+        """Go through the graph, and back to writers that turn out to be needed."""
+        position = 0
+        while position < len(self.run.nodes):
+            node = self.run.nodes[position]
+            more = self._visit(node)
+            self.writers.update(more)
+            position = min((self.place[n] for n in more), default=position + 1)
+            if more:
+                self._forget_from(position)
+        return Trail(self.writers, list(self.readers), self.dims)
+
+    def _forget_from(self, position: int) -> None:
+        for known in (self.changed, self.dims, self.lost, self.readers):
+            for node in [n for n in known if self.place[n] >= position]:
+                del known[node]
+
+    def _visit(self, node: fx.Node) -> dict[fx.Node, int]:
+        inputs = [n for n in node.all_input_nodes if n in self.changed]
+        more: dict[fx.Node, int] = {}
+        if is_layer(node, READERS) and not _is_grouped(node):
+            self._read(node, inputs)
+        elif inputs and node.op == "output":
+            self._refuse(inputs[0], "is a result of the model")
+        elif inputs:
+            more = self._pass(node)
+        if node in self.writers:
+            self._write(node)
+        return more
+
+    def _write(self, node: fx.Node) -> None:
+        dim = self.writers[node]
+        self.changed[node] = self.change(self.run.values[node], dim)
+        self.dims[node] = dim
+
+    def _read(self, node: fx.Node, inputs: list[fx.Node]) -> None:
+        for source in inputs:
+            value = self.run.values[source]
+            dim = 1 if is_layer(node, CONVOLUTIONS) else value.dim() - 1
+            if self.dims.get(source) != dim:
+                self._refuse(source, f"is read by '{node.target}'")
+            self.readers[node] = None
+
+    def _refuse(self, node: fx.Node, why: str) -> None:
+        origin = self.lost.get(node, node)
+        what = f"{origin.op} {getattr(origin.target, '__name__', origin.target)}"
+        raise RefusedError(f"node '{origin.name}' ({what}) does not carry it on, and {why}")
+
+    def _pass(self, node: fx.Node) -> dict[fx.Node, int]:
+        """Run a node on changed operands, and see what it makes of them."""
+        if writes_for_others(node):
+            self._refuse(node, "writes to a value that others read")
+        old = self.run.values[node]
+        new = self.run.run(node, ChainMap(self.changed, self.run.values))
+        if is_same(new, old):
+            return {}
+        dim = next((d for d in self._dims(old) if is_same(new, self.change(old, d))), None)
+        if dim is not None:
+            self.changed[node], self.dims[node] = self.change(old, dim), dim
+            return {}
+        more = self._unchanged_addends(node) if self.extend else {}
+        self.changed[node] = new
+        before = [self.lost[n] for n in node.all_input_nodes if n in self.lost]
+        self.lost[node] = before[0] if before else node
+        return more
+
+    def _dims(self, value: Any) -> list[int]:
+        """Dimensions along which a value may be changed, the last first."""
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return []
+        return [d for d in reversed(range(value.dim())) if value.shape[d] % self.change.size == 0]
+
+    def _unchanged_addends(self, node: fx.Node) -> dict[fx.Node, int]:
+        """Writers behind operands of a node that have not changed, while another has."""
+        if not any(n in self.dims for n in node.all_input_nodes):
+            return {}
+        found: dict[fx.Node, int] = {}
+        for operand in node.all_input_nodes:
+            if operand not in self.changed:
+                found |= writers_behind(self.run, operand, self.change.size)
+        return {n: d for n, d in found.items() if n not in self.writers}
+
+
+def writers_behind(run: ExampleRun, node: fx.Node, size: int) -> dict[fx.Node, int]:
+    """The weights that a value comes from, with the dimension along which each writes `size`."""
+    found: dict[fx.Node, int] = {}
+    seen, waiting = {node}, [node]
+    while waiting:
+        current = waiting.pop()
+        value = run.values.get(current)
+        dim = _written_dim(current)
+        if dim is not None and isinstance(value, Tensor) and value.is_floating_point():
+            if value.dim() >= abs(dim) and value.shape[dim] == size:
+                found[current] = dim % value.dim()
+        elif isinstance(value, Tensor):
+            new = [n for n in current.all_input_nodes if n not in seen]
+            seen.update(new)
+            waiting += new
+    return found
+
+
+def _written_dim(node: fx.Node) -> int | None:
+    """The dimension that a weight writes; None for what is no weight."""
+    if node.op == "get_attr":
+        return -1
+    if not is_layer(node, WRITERS):
+        return None
+    return 1 if is_layer(node, CONVOLUTIONS) else -1
+
+
+def _is_grouped(node: fx.Node) -> bool:
+    """Whether a convolution has groups: it reads no channel with all of its weights."""
+    return getattr(node_module(node), "groups", 1) != 1
+
+
+def is_layer(node: fx.Node, ops: tuple[str, ...]) -> bool:
+    """Whether a node calls a layer of one of the ops, with a weight of its own."""
+    if node.op != "call_module":
+        return False
+    op = find_op(node)
+    return op is not None and op.name in ops and "weight" in node_module(node)._parameters
+
+
+def is_same(a: Any, b: Any, slack: float = 1.0) -> bool:
+    """Whether two values are equal, up to what rounding makes of them; `slack` times as much."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return False
+        if not a.is_floating_point():
+            return bool(torch.equal(a, b))
+        largest = float(_finite(b).abs().amax()) if b.numel() else 0.0
+        allowed = torch.finfo(a.dtype).eps ** (2 / 3) * largest * slack
+        return bool(((_finite(a) - _finite(b)).abs() <= allowed).all())
+    pairs = list(_pairs(a, b))
+    return all(is_same(x, y, slack) for x, y in pairs) if pairs else bool(a == b)
+
+
+def _finite(x: Tensor) -> Tensor:
+    return torch.nan_to_num(x.detach().double(), nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _pairs(a: Any, b: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(a, tuple | list) and isinstance(b, tuple | list) and len(a) == len(b):
+        yield from zip(a, b, strict=True)

@@ -1,0 +1,120 @@
+"""Quantised layers whose weights a pass gives new values, and how they keep them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx, nn
+
+from chop.ir.graph import MaseGraph
+from chop.ir.ops import node_module
+from chop.ir.reclass import mask_name
+from chop.log import get_logger
+from chop.nn.modules.lora import adapted_layer
+from chop.nn.modules.masked import stored_weight
+from chop.nn.quantized.layer import QuantizedModule
+from chop.nn.quantizers import Bypass, ScaleInteger
+from chop.nn.quantizers.stored_scale import with_stored_scale
+from chop.passes.ptq.sites.stored_scales import store_scale
+from chop.passes.ptq.solve.weight_grid import WeightGrid, weight_grid
+
+logger = get_logger(__name__)
+
+WEIGHT = "weight"
+OPS = ("linear", "conv1d", "conv2d")
+
+
+def layers_with_own_weights(
+    graph: MaseGraph, who: str
+) -> Iterator[tuple[fx.Node, QuantizedModule]]:
+    """Nodes and layers whose weight is quantised and nobody else's, each layer once.
+
+    `who` warns of a weight that others share.
+    """
+    owners = Counter(id(p) for _, p in graph.model.named_parameters(remove_duplicate=False))
+    read = {str(n.target) for n in graph.fx_graph.nodes if n.op == "get_attr"}
+    seen: set[int] = set()
+    for node in graph.fx_graph.nodes:
+        layer = quantized_layer(node)
+        if layer is None or id(layer) in seen:
+            continue
+        seen.add(id(layer))
+        own = layer._parameters.get(WEIGHT)
+        if own is None or owners[id(own)] > 1 or f"{node.target}.{WEIGHT}" in read:
+            logger.warning("%s: '%s' shares its weight and keeps plain rounding.", who, node.target)
+        else:
+            yield node, layer
+
+
+def quantized_layer(node: fx.Node) -> QuantizedModule | None:
+    """The quantised linear layer or convolution that `node` calls, if it calls one."""
+    if node.op != "call_module":
+        return None
+    layer = adapted_layer(node_module(node))
+    if not isinstance(layer, QuantizedModule) or layer.op.name not in OPS:
+        return None
+    is_rounded = not isinstance(layer.quantizers[WEIGHT], Bypass)
+    return layer if is_rounded and getattr(layer, "groups", 1) == 1 else None
+
+
+def wide_weight(layer: QuantizedModule) -> Tensor:
+    """The weight as (rows, columns), in single precision at least."""
+    weight = cast(Tensor, layer.weight).detach()
+    wide = weight if weight.dtype == torch.float64 else weight.float()
+    return wide.reshape(weight.shape[0], -1)
+
+
+def kept_places(layer: nn.Module) -> Tensor | None:
+    """Where the weight is not pruned, as (rows, columns); None where nothing is."""
+    mask = layer._buffers.get(mask_name(WEIGHT))
+    return None if mask is None else mask.bool().flatten(1)
+
+
+def layer_grid(layer: QuantizedModule, where: str) -> WeightGrid:
+    """The grid that the layer's weight is rounded to."""
+    weight = cast(Tensor, layer.weight)
+    return weight_grid(layer.quantizers[WEIGHT], weight.shape, where, weight.device)
+
+
+def plain_weight(layer: QuantizedModule) -> Tensor:
+    """The weight as the layer rounds it, as (rows, columns)."""
+    weight = cast(Tensor, layer.weight).detach()
+    found: Tensor = with_stored_scale(layer, WEIGHT, layer.quantizers[WEIGHT])(weight)
+    return found.reshape(weight.shape[0], -1)
+
+
+def put_rounded(layer: QuantizedModule, grid: WeightGrid, values: Tensor, ranges: Tensor) -> None:
+    """Give the layer its rounded weight, and the scales that belong to it."""
+    old = stored_weight(layer)
+    kept = values.reshape(old.shape).to(old.dtype)
+    layer.weight = nn.Parameter(kept, requires_grad=old.requires_grad)
+    if isinstance(grid.quantizer, ScaleInteger):
+        store_scales(layer, grid.quantizer, grid.scales(ranges.to(values.dtype)))
+
+
+def store_scales(layer: QuantizedModule, form: ScaleInteger, scales: Tensor) -> None:
+    """Let the layer keep the scales of its weight, one for each row and group."""
+    shape = {"tensor": (), "channel": (scales.shape[0],)}.get(form.granularity)
+    kept = scales if shape is None else scales.flatten()[: math.prod(shape)].reshape(shape)
+    if form.granularity == "group":
+        kept = scales.reshape(*cast(Tensor, layer.weight).shape[:-1], -1)
+    store_scale(layer, WEIGHT, kept)
+
+
+def decibels(signal: float, noise: float) -> float:
+    """Ten times the logarithm of a ratio of powers."""
+    return math.inf if noise == 0 else 10 * math.log10(max(signal, 1e-300) / noise)
+
+
+def record(node: fx.Node, signal: float, plain: float, rounded: float) -> dict[str, Any]:
+    """What a rounding pass tells of a layer, from the powers of its output and of the errors."""
+    return {
+        "node": node.name,
+        "module": str(node.target),
+        "plain": decibels(signal, plain),
+        "rounded": decibels(signal, rounded),
+    }

@@ -1,0 +1,1 @@
+"""Numerical cores that choose rounded weights, factors and rotations, from tensors alone."""

@@ -1,0 +1,107 @@
+"""Lower the error of a rounded weight further: ranges fitted to its integers, elements moved.
+
+The error is that of `column_feedback`, (W - Q) H (W - Q)ᵀ. Rounding with feedback decides each
+column once; here every column is decided again with all others as they have become, and where
+integers are multiplied by scales, the scales are those that fit the integers best.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from chop.nn.quantizers import ScaleInteger
+from chop.passes.ptq.solve.column_feedback import BLOCK
+from chop.passes.ptq.solve.gptq_rounding import kept, output_error
+from chop.passes.ptq.solve.weight_grid import WeightGrid
+
+
+def refined(
+    rounded: Tensor,
+    ranges: Tensor,
+    weight: Tensor,
+    hessian: Tensor,
+    grid: WeightGrid,
+    rounds: int,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The rounded weight and its ranges after so many rounds, fewer where one lowers nothing.
+
+    What `mask` says is pruned stays zero.
+    """
+    least = output_error(rounded - weight, hessian)
+    for _ in range(rounds):
+        values, fitted = rounded, ranges
+        if isinstance(grid.quantizer, ScaleInteger):
+            values, fitted = with_fitted_scales(rounded, ranges, weight, hessian, grid)
+        values = moved_elements(values, fitted, weight, hessian, grid, mask)
+        error = output_error(values - weight, hessian)
+        if not error < least:
+            break
+        rounded, ranges, least = values, fitted, error
+    return rounded, ranges
+
+
+def moved_elements(
+    rounded: Tensor,
+    ranges: Tensor,
+    weight: Tensor,
+    hessian: Tensor,
+    grid: WeightGrid,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Each column in turn at the values of its grid that are best beside all others."""
+    gradient = (rounded - weight) @ hessian
+    result = rounded.clone()
+    group = grid.groups.tolist()
+    for start in range(0, len(group), BLOCK):
+        inside = slice(start, start + BLOCK)
+        near, across = gradient[:, inside].clone(), hessian[inside, inside]
+        for i in range(near.shape[1]):
+            column = result[:, start + i]
+            # a parabola in one element: of the grid, the value nearest to its minimum is the best
+            best = column - near[:, i] / across[i, i]
+            moved = kept(grid.round(best, ranges[:, group[start + i]]), mask, start + i)
+            near += (moved - column)[:, None] * across[i]
+            result[:, start + i] = moved
+        gradient += (result[:, inside] - rounded[:, inside]) @ hessian[inside]
+    return result
+
+
+def with_fitted_scales(
+    rounded: Tensor, ranges: Tensor, weight: Tensor, hessian: Tensor, grid: WeightGrid
+) -> tuple[Tensor, Tensor]:
+    """The same integers at the scales with the least error, and the ranges these come from."""
+    assert isinstance(grid.quantizer, ScaleInteger), f"{grid.quantizer} has no scale"
+    scales = grid.scales(ranges)
+    whole = (rounded / scales[:, grid.groups]).round()
+    matrix, vector = _normal_equations(whole, weight, hessian, grid)
+    if grid.is_whole:
+        matrix, vector = matrix.sum(0, keepdim=True), vector.sum(0, keepdim=True)
+    fitted = _solved(matrix, vector).expand_as(scales)
+    fitted = torch.where(fitted == 0, scales, fitted)  # a group of zeros keeps its scale
+    return whole * fitted[:, grid.groups], fitted * grid.quantizer.integers[1]
+
+
+def _normal_equations(
+    whole: Tensor, weight: Tensor, hessian: Tensor, grid: WeightGrid
+) -> tuple[Tensor, Tensor]:
+    """For each row, the products of its groups with each other and with the weight."""
+    matrix = whole.new_zeros(len(whole), grid.count, grid.count)
+    vector = whole.new_zeros(len(whole), grid.count)
+    for group in range(grid.count):
+        inside = (grid.groups == group).nonzero().flatten()
+        applied = whole[:, inside] @ hessian[inside]
+        matrix[:, group].index_add_(1, grid.groups, applied * whole)
+        vector[:, group] = (applied * weight).sum(1)
+    return matrix, vector
+
+
+def _solved(matrix: Tensor, vector: Tensor) -> Tensor:
+    """The solution; 0 for a group without integers."""
+    diagonal = matrix.diagonal(dim1=1, dim2=2)
+    used = diagonal > 0
+    # as good as nothing, for groups whose inputs always move together
+    lift = torch.where(used, 1e-9 * diagonal, 1.0)
+    found: Tensor = torch.linalg.solve(matrix + torch.diag_embed(lift), vector)
+    return torch.where(used, found, 0.0)

@@ -1,0 +1,136 @@
+"""The grid that a weight's format rounds to, column by column, with the range of each group chosen.
+
+Most formats take their scale from the largest magnitude of a channel, group or block. Here that
+magnitude is a number of its own, so that a range may be chosen that clips, and columns rounded one
+after the other against it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from chop.errors import ConfigError
+from chop.nn.quantizers import BlockQuantizer, Quantizer, ScaleInteger
+from chop.nn.quantizers.scale_integer import SMALLEST_SCALE
+
+INTEGER_CLIPS = tuple(1.0 - 0.02 * i for i in range(30))
+POWER_CLIPS = (1.0, 2.0, 0.5, 0.25)
+"""Ranges to try, relative to the largest magnitude; of powers of two only doubles differ."""
+
+
+@dataclass(frozen=True)
+class WeightGrid:
+    """How a weight of shape (rows, columns) is rounded.
+
+    `groups` has the group of each column, `count` is how many there are; where `is_whole` one range
+    serves all rows. `shape` is that of the layer's weight.
+    """
+
+    quantizer: Quantizer
+    groups: Tensor
+    count: int
+    is_whole: bool = False
+    shape: tuple[int, ...] = (-1,)
+
+    @property
+    def has_range(self) -> bool:
+        """Whether values depend on a range at all; a plain fixed or floating point does not."""
+        return isinstance(self.quantizer, BlockQuantizer | ScaleInteger)
+
+    def largest(self, weight: Tensor) -> Tensor:
+        """(rows, groups): the largest magnitude of each group."""
+        found = weight.new_zeros(weight.shape[0], self.count)
+        index = self.groups.expand(weight.shape[0], -1)
+        found.scatter_reduce_(1, index, weight.abs(), "amax", include_self=True)
+        return found.amax().expand_as(found) if self.is_whole else found
+
+    def round(self, x: Tensor, largest: Tensor) -> Tensor:
+        """`x` in the format, where `largest` (same shape, or it broadcasts) gives the range."""
+        form = self.quantizer
+        if isinstance(form, ScaleInteger):
+            return form.represent_at(x, self.scales(largest))
+        if isinstance(form, BlockQuantizer):
+            return form.represent_blocks(x, largest.expand_as(x), None)
+        return form.quantize(x)
+
+    def as_stored(self, rounded: Tensor, ranges: Tensor) -> Tensor:
+        """Return a rounded weight as its layer will compute it.
+
+        A format without stored scales measures the ranges of the rounded values again.
+        """
+        if isinstance(self.quantizer, ScaleInteger):
+            return self.round(rounded, ranges[:, self.groups])
+        return self.quantizer.quantize(rounded.reshape(self.shape)).reshape(rounded.shape)
+
+    def scales(self, largest: Tensor) -> Tensor:
+        """The scales of integers that reach `largest`; negative for a negative one."""
+        assert isinstance(self.quantizer, ScaleInteger), f"{self.quantizer} has no scale"
+        scales = largest / self.quantizer.integers[1]
+        return torch.where(scales.abs() < SMALLEST_SCALE, SMALLEST_SCALE, scales)
+
+    def chosen_range(self, weight: Tensor, importance: Tensor) -> Tensor:
+        """(rows, groups): of several ranges the one with the least error.
+
+        `importance` of each column weighs its squared error. Integers with one more value below
+        zero than above (`narrow = false`) may have it above instead: their range is negative then.
+        """
+        largest = self.largest(weight)
+        if not self.has_range:
+            return largest
+        best, least = largest, torch.full_like(largest, torch.inf)
+        for clip in self._clips():
+            error = self._error(weight, largest * clip, importance)
+            best = torch.where(error < least, largest * clip, best)
+            least = torch.minimum(error, least)
+        return best
+
+    def _clips(self) -> tuple[float, ...]:
+        form = self.quantizer
+        if not isinstance(form, ScaleInteger):
+            return POWER_CLIPS
+        low, high = form.integers
+        is_lopsided = form.is_signed and low != -high and form.zero_point == 0
+        return INTEGER_CLIPS + tuple(-c for c in INTEGER_CLIPS if is_lopsided)
+
+    def _error(self, weight: Tensor, largest: Tensor, importance: Tensor) -> Tensor:
+        rounded = self.round(weight, largest[:, self.groups])
+        squared = (weight - rounded).square() * importance
+        error = torch.zeros_like(largest).index_add_(1, self.groups, squared)
+        return error.sum().expand_as(error) if self.is_whole else error
+
+
+def weight_grid(
+    quantizer: Quantizer, shape: torch.Size, where: str, device: torch.device | str = "cpu"
+) -> WeightGrid:
+    """The grid of a weight of `shape`, whose first dimension are the rows."""
+    columns = shape[1:].numel()
+    each, group = _runs(quantizer, shape, where)
+    number = torch.arange(columns, device=device)
+    per_run = -(-each // group)
+    groups = (number // each) * per_run + (number % each) // group
+    is_whole = isinstance(quantizer, ScaleInteger) and quantizer.granularity == "tensor"
+    return WeightGrid(quantizer, groups, int(groups[-1]) + 1, is_whole, tuple(shape))
+
+
+def _runs(quantizer: Quantizer, shape: torch.Size, where: str) -> tuple[int, int]:
+    """Columns after which groups begin anew, and the columns of a group."""
+    last, columns = shape[-1], shape[1:].numel()
+    if isinstance(quantizer, BlockQuantizer):
+        if quantizer.tile[0] != 1 or quantizer.axis not in (-1, len(shape) - 1):
+            raise ConfigError(
+                f"{where}: block_size = {quantizer.block_size} along axis {quantizer.axis}. "
+                "Allowed here: blocks of one dimension along the last axis."
+            )
+        size = quantizer.tile[1]
+        return last, last if size == -1 else min(size, last)
+    if isinstance(quantizer, ScaleInteger):
+        if quantizer.granularity == "group":
+            return last, min(quantizer.group_size, last)
+        if quantizer.granularity == "channel" and quantizer.axis % len(shape) != 0:
+            raise ConfigError(
+                f"{where}: channels along axis {quantizer.axis}. Allowed here: axis 0, the rows."
+            )
+    return columns, columns

@@ -1,0 +1,1 @@
+"""Tools that every pass uses to read, run and change a graph."""

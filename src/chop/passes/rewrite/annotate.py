@@ -1,0 +1,147 @@
+"""Write, renew and relink the common metadata of a graph's nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from chop.ir.arguments import describe_arguments, describe_result
+from chop.ir.graph import MaseGraph
+from chop.ir.meta import CommonMeta, MaseMetadata, ValueMeta
+from chop.ir.ops import IMPLICIT_FUNC, Op, find_op
+from chop.ir.trace.effects import is_in_place
+from chop.log import get_logger
+from chop.passes.rewrite.node_formats import annotate_formats
+from chop.passes.rewrite.propagate import META, device_of, example_inputs, propagate
+
+logger = get_logger(__name__)
+Keep = Callable[[Tensor], Any]
+
+
+def drop_value(tensor: Tensor) -> None:
+    """Keep no values."""
+
+
+def keeper(graph: MaseGraph) -> Keep:
+    """Keep values; copied where a later node of the graph may write to them."""
+    if any(is_in_place(node) for node in graph.fx_graph.nodes):
+        return lambda tensor: tensor.detach().clone()
+    return lambda tensor: tensor.detach()
+
+
+def annotate_op(graph: MaseGraph, node: fx.Node) -> Op | None:
+    """Set `mase_op` and `mase_type` of `node`; its row, or None where the table has none."""
+    op = find_op(node, graph.custom_ops)
+    common = ensure_meta(node).common
+    common.mase_op = op.name if op else _own_name(node)
+    common.mase_type = op.type if op else IMPLICIT_FUNC
+    return op
+
+
+def warn_unknown(nodes: Iterable[fx.Node]) -> None:
+    """Say, once for each target, that the op table has no row for it, and what to do."""
+    by_name: dict[str, list[fx.Node]] = {}
+    for node in nodes:
+        by_name.setdefault(_own_name(node), []).append(node)
+    for name, same in by_name.items():
+        others = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        logger.warning(
+            "node '%s'%s (%s): no op is listed for '%s', so it is an implicit_func. "
+            "Pass custom_ops to MaseGraph to describe it.",
+            same[0].name,
+            others,
+            same[0].op,
+            name,
+        )
+
+
+def _own_name(node: fx.Node) -> str:
+    if node.op == "call_module" and node.graph.owning_module is not None:
+        return type(node.graph.owning_module.get_submodule(str(node.target))).__name__
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def ensure_meta(node: fx.Node) -> MaseMetadata:
+    """The metadata of `node`, made where there is none."""
+    found = node.meta.get("mase")
+    if not isinstance(found, MaseMetadata):
+        found = node.meta["mase"] = MaseMetadata()
+    return found
+
+
+def annotate(graph: MaseGraph, inputs: Mapping[str, Any], *, add_value: bool, retry: bool) -> None:
+    """Ops, operands and results of every node, by one run of the graph on `inputs`."""
+    ops = {node: annotate_op(graph, node) for node in graph.fx_graph.nodes}
+    warn_unknown(node for node, op in ops.items() if op is None)
+    keep = keeper(graph) if add_value else drop_value
+    device = device_of(graph.model)
+
+    def record(node: fx.Node, result: Any) -> None:
+        annotate_node(node, ops[node], result, keep, device)
+
+    propagate(graph, inputs, record, real=add_value, retry=retry)
+
+
+def annotate_node(
+    node: fx.Node, op: Op | None, result: Any, keep: Keep, device: torch.device
+) -> None:
+    """Operands and results of one node whose inputs are annotated, as they are on `device`."""
+    common: CommonMeta = ensure_meta(node).common
+    common.results = describe_result(result, keep)
+    common.args = describe_arguments(node, op, keep)
+    annotate_formats(node)
+    for value in (*common.results.values(), *common.args.values()):
+        if value.device == META:
+            value.device = device
+        if isinstance(value.value, torch.device) and value.value == META:
+            value.value = device
+
+
+def is_annotated(graph: MaseGraph) -> bool:
+    """Whether every placeholder carries common metadata, so that the rest can be derived."""
+    return all(
+        isinstance(node.meta.get("mase"), MaseMetadata)
+        and node.meta["mase"].common.results is not None
+        for node in graph.fx_graph.nodes
+        if node.op == "placeholder"
+    )
+
+
+def refresh(graph: MaseGraph) -> None:
+    """Bring the common metadata of an annotated graph up to date after a change to it.
+
+    New nodes are annotated, links follow the graph, and number formats set by other passes stay
+    wherever the operand they speak of still has its shape and dtype. Values are renewed where
+    they were kept. Does nothing to a graph that was not annotated.
+    """
+    if not is_annotated(graph):
+        return
+    ops = {node: annotate_op(graph, node) for node in graph.fx_graph.nodes}
+    inputs, has_values = example_inputs(graph)
+    keep = keeper(graph) if has_values else drop_value
+    device = device_of(graph.model)
+
+    def record(node: fx.Node, result: Any) -> None:
+        common = ensure_meta(node).common
+        old_args, old_results = common.args or {}, common.results or {}
+        annotate_node(node, ops[node], result, keep, device)
+        common.results = _merge(old_results, common.results or {})
+        common.args = _merge(old_args, common.args or {})
+        annotate_formats(node)
+
+    propagate(graph, inputs, record, real=has_values)
+
+
+def _merge(old: Mapping[str, ValueMeta], new: Mapping[str, ValueMeta]) -> dict[str, ValueMeta]:
+    return {name: _inherit(old.get(name), value) for name, value in new.items()}
+
+
+def _inherit(old: ValueMeta | None, new: ValueMeta) -> ValueMeta:
+    same = old is not None and old.shape == new.shape and old.torch_dtype == new.torch_dtype
+    if old is None or not same or not new.is_tensor:
+        return new
+    new.follow(old, is_applied=old.is_applied)
+    return new
