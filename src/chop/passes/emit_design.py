@@ -1,4 +1,4 @@
-"""What the emit passes share: the design of an annotated graph, and where its files go."""
+"""The design of an annotated graph, and the arguments that all emit passes have."""
 
 from __future__ import annotations
 
@@ -34,8 +34,3 @@ def checked_design(graph: MaseGraph, args: EmitArgs, inputs: Any = None) -> Lowe
     It is compared on `inputs` (a batch or a tuple of them) and on generated ones.
     """
     return verified_design(graph, inputs) if args.check else attached_design(graph)
-
-
-def lowered_design(graph: MaseGraph) -> Lowered:
-    """The design of an annotated graph."""
-    return attached_design(graph)

@@ -27,7 +27,7 @@ from chop.passes.prune.prunable_layers import (
 )
 from chop.passes.prune.pruning_config import PruneArgs, PruneWeight
 from chop.passes.prune.pruning_inputs import InputProducts, check_layer, input_norms
-from chop.passes.prune.sparsegpt import Choice, pruned_with_feedback
+from chop.passes.prune.sparsegpt import PruningChoice, pruned_with_feedback
 from chop.passes.prune.weight_masks import (
     Layers,
     chosen_layers,
@@ -192,7 +192,7 @@ def _made_up(
     """The weight with the rest making up for what goes, and what stays, in the weight's shape."""
     weight = stored_weight(layer).detach()
     pair = n_of_m(config.granularity)
-    choice = Choice(config.share, config.compared_within == "row", pair)
+    choice = PruningChoice(config.share, config.compared_within == "row", pair)
     mask = mask_of(layer)
     mask = torch.ones_like(weight, dtype=torch.bool) if mask is None else mask
     order = _column_order(weight, pair is not None)

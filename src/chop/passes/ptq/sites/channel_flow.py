@@ -21,6 +21,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op, node_module
 from chop.ir.trace.effects import is_in_place
 from chop.ir.trace.environment import evaluation_mode, kept_buffers
+from chop.passes.ptq.observe.layerwise_run import own
 from chop.passes.rewrite.propagate import bind_inputs, kept_random_state
 
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
@@ -83,7 +84,7 @@ class ExampleRun:
         interpreter.extra_traceback = False
         interpreter.env = values
         if is_in_place(node) and not writes_for_others(node):
-            interpreter.env = {n: _copied(values[n]) for n in node.all_input_nodes}
+            interpreter.env = {n: own(values[n]) for n in node.all_input_nodes}
         with (
             torch.no_grad(),
             evaluation_mode(model),
@@ -96,10 +97,6 @@ class ExampleRun:
 def writes_for_others(node: fx.Node) -> bool:
     """Whether a node writes to a value that others read too."""
     return is_in_place(node) and any(len(n.users) > 1 for n in node.all_input_nodes)
-
-
-def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else value
 
 
 @dataclass
