@@ -10,7 +10,6 @@ from torch import nn
 from chop.actions import build_hardware
 from chop.errors import HardwareError
 from chop.hw import attached
-from chop.hw.attached import attached_design
 from chop.hw.lower import Parallelism, lower
 from chop.hw.verify import Agreement, encoded, verify
 from chop.ir.graph import MaseGraph
@@ -19,6 +18,7 @@ from chop.passes import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
 )
+from chop.passes.emit_design import lowered_design
 from chop.passes.graph.analysis import add_hardware_metadata, add_hardware_metadata_analysis_pass
 from chop.passes.graph.transforms import (
     emit_bram_transform_pass,
@@ -61,15 +61,15 @@ def in_widths(width):
 @pytest.mark.parametrize("width", [3, 8])
 def test_layers_and_what_feeds_them_agree_with_the_hardware_bit_for_bit(width):
     graph = in_widths(width)
-    drawn = verify(graph, attached_design(graph))
-    more = verify(graph, attached_design(graph), torch.rand(5, 8))
+    drawn = verify(graph, lowered_design(graph))
+    more = verify(graph, lowered_design(graph), torch.rand(5, 8))
     assert (more.tensors - drawn.tensors, more.values - drawn.values) == (5, 5 * 4)
     assert str(Agreement(5, 20)) == "20 output values of 5 tensors equal the PyTorch model's"
 
 
 def negated(graph):
     """The design of `graph`, which is then changed."""
-    design = attached_design(graph)
+    design = lowered_design(graph)
     with torch.no_grad():
         graph.model.get_submodule("layers.3").weight.neg_()
     return design

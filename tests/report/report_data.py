@@ -7,10 +7,10 @@ from torch import nn
 
 import chop.passes as passes
 from chop import MaseGraph
-from chop.hw.attached import attached_design
 from chop.hw.report import pipeline_records
 from chop.hw.roofline import roofline
 from chop.hw.route.parts import get_part
+from chop.passes.emit_design import lowered_design
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 
 FIXED = {
@@ -54,7 +54,7 @@ def compressed(graph, ops=("linear", "relu")):
 def with_hardware(graph):
     """`graph` with hardware metadata, and the records of its design."""
     graph, _ = add_hardware_metadata_analysis_pass(graph, {"max_parallelism": 2})
-    design = attached_design(graph).design
+    design = lowered_design(graph).design
     roofs = roofline(design, get_part(ROUTED["part"]), ROUTED["mhz"]).records()
     return graph, {**pipeline_records(design), "routed": ROUTED, "roofline": roofs}
 

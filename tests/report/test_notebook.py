@@ -13,7 +13,7 @@ import chop.passes as passes
 from chop import MaseGraph, notebook
 from chop.export import ExportReport
 from chop.export.report import TensorRecord
-from chop.hw.attached import attached_design
+from chop.passes.emit_design import lowered_design
 from chop.passes.info import PassInfo
 from chop.report import Report
 from chop.report.weights import weight_record
@@ -142,7 +142,7 @@ def test_what_a_pass_found_is_a_dict_that_shows_its_tables():
 
 def test_a_design_is_drawn_with_its_stages():
     graph, _ = with_hardware(compressed(annotated()))
-    made = attached_design(graph).design._repr_html_()
+    made = lowered_design(graph).design._repr_html_()
     page = Page(made)
     assert "svg" in page.tags and page.tags.count("table") == 1
     words = " ".join(page.words)

@@ -34,3 +34,8 @@ def checked_design(graph: MaseGraph, args: EmitArgs, inputs: Any = None) -> Lowe
     It is compared on `inputs` (a batch or a tuple of them) and on generated ones.
     """
     return verified_design(graph, inputs) if args.check else attached_design(graph)
+
+
+def lowered_design(graph: MaseGraph) -> Lowered:
+    """Return the design of an annotated graph."""
+    return attached_design(graph)

@@ -15,7 +15,6 @@ from typing import Any
 from chop.actions.latency import measure_latency
 from chop.errors import ChopError, ConfigError, HardwareError
 from chop.hw import synth
-from chop.hw.attached import attached_design
 from chop.hw.cycles import interval
 from chop.hw.design import Design
 from chop.hw.emit import emit
@@ -24,6 +23,7 @@ from chop.hw.predict import Prediction, predict
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.passes import calculate_avg_bits_mg_analysis_pass
+from chop.passes.emit_design import lowered_design
 from chop.passes.graph.analysis.calculate_avg_bits import stored_weights
 from chop.passes.graph.analysis.summarize_graph import node_cost
 from chop.pipelines import CompressionPipeline
@@ -149,7 +149,7 @@ LANES = 4
 def _design(graph: MaseGraph, name: str) -> Design:
     is_annotated = any(mase_meta(n).hardware.parallelism is not None for n in graph.nodes)
     try:
-        found = attached_design(graph) if is_annotated else lower(graph, Parallelism(LANES))
+        found = lowered_design(graph) if is_annotated else lower(graph, Parallelism(LANES))
         return found.design
     except ChopError as error:
         raise HardwareError(f"costs: {name}: the graph cannot become hardware: {error}") from error

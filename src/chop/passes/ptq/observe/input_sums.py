@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -96,7 +96,10 @@ class InputStatistics(SharedSums[InputSums]):
         return *super().key(node, layer), own
 
     def batches(self, node: fx.Node, layer: nn.Module) -> Iterator[InputSums]:
-        for number, (x, before) in enumerate(self._operands(node)):
+        alone = ((x, None) for x in self.run.now.operands(node))
+        operands: Iterable[tuple[Tensor, Tensor | None]]
+        operands = self.run.operands(node) if self.before else alone
+        for number, (x, before) in enumerate(operands):
             rows = weight_rows(layer, x, str(node.target))
             old = None if before is None else input_rows(layer, before).float()
             yield sums_of(*self._weighted(node, number, rows, old))
@@ -111,13 +114,6 @@ class InputStatistics(SharedSums[InputSums]):
             return rows, before
         roots = counts.sqrt()[:, None]
         return rows * roots, None if before is None else before * roots
-
-    def _operands(self, node: fx.Node) -> Iterator[tuple[Tensor, Tensor | None]]:
-        if self.before:
-            yield from self.run.operands(node)
-        else:
-            for x in self.run.now.operands(node):
-                yield x, None
 
 
 def sums_of(rows: Tensor, before: Tensor | None) -> InputSums:
