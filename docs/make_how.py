@@ -23,6 +23,8 @@ GROUPS = {
     "what it becomes": ("hw", "kernels", "distributed"),
     "what a graph is made of": ("nn.quantized", "nn.modules", "ir", "nn.quantizers"),
 }
+NAME = re.compile(r"\(([\w.]+)\)")
+"""A part in a layer of a contract."""
 COLOURS = ("#2b68d9", "#7a4bd3", "#17855a", "#cf5f0a", "#0a8190", "#66717f")
 
 
@@ -36,11 +38,23 @@ class Part:
     lines: int
 
 
+def contracts() -> dict[str, list[list[Part]]]:
+    """Return the layers of each package with a contract, from the top down."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    return {
+        container: [
+            [part(f"{container}.{name}".removeprefix("chop.")) for name in NAME.findall(row)]
+            for row in contract["layers"]
+        ]
+        for contract in settings["contracts"]
+        if contract["type"] == "layers"
+        for container in contract["containers"]
+    }
+
+
 def layers() -> list[list[Part]]:
-    """The layers of the contract, from the one that may import all others down."""
-    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    rows = contract["contracts"][0]["layers"]
-    return [[part(name) for name in re.findall(r"\(([\w.]+)\)", row)] for row in rows]
+    """Return the layers of `chop`."""
+    return contracts()["chop"]
 
 
 def part(name: str) -> Part:
@@ -100,7 +114,13 @@ def page(text: str) -> str:
     """The page with its table as the code is."""
     before, _, rest = text.partition(START)
     _, _, after = rest.partition(END)
-    return f"{before}{START}\n{table(layers())}\n{END}{after}"
+    inside = (
+        f"### Inside `{container}`\n\n{table(rows)}"
+        for container, rows in contracts().items()
+        if container != "chop"
+    )
+    made = "\n\n".join([table(layers()), *inside])
+    return f"{before}{START}\n{made}\n{END}{after}"
 
 
 def main() -> None:

@@ -124,6 +124,9 @@ def test_the_layers_are_those_of_the_code():
     drawn = {part.name for row in make_how.layers() for part in row}
     picture = (DOCS / "images" / "layers.svg").read_text()
     assert all(f">{name} <" in picture and part_said(name) for name in drawn)
+    inside = [part.name for rows in make_how.contracts().values() for row in rows for part in row]
+    assert {"passes.rewrite", "passes.ptq.solve", "ir.ops"} <= set(inside)
+    assert [name for name in inside if not part_said(name)] == []
 
 
 def part_said(name):

@@ -1,4 +1,4 @@
-"""Telling that a request changed little of a model."""
+"""Warnings about a pass that changed little of a model."""
 
 from __future__ import annotations
 

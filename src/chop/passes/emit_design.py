@@ -1,4 +1,4 @@
-"""What the emit passes share: the design of an annotated graph, and where its files go."""
+"""The design of an annotated graph, and the arguments that all emit passes have."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def checked_design(graph: MaseGraph, args: EmitArgs, inputs: Any = None) -> Lowe
 
 
 def lowered_design(graph: MaseGraph) -> Lowered:
-    """The design of an annotated graph."""
+    """Return the design of an annotated graph."""
     return attached_design(graph)

@@ -36,9 +36,8 @@ def records_of(value: Any) -> list[dict[str, Any]]:
         if all(_is_plain(v) for v in value.values()):
             return [{"": name, "value": v} for name, v in value.items()]
         if all(isinstance(v, Mapping) for v in value.values()):
-            return [{"": name, **_plain_items(v)} for name, v in value.items()]
+            return [
+                {"": name, **{str(key): cell for key, cell in row.items() if _is_plain(cell)}}
+                for name, row in value.items()
+            ]
     return []
-
-
-def _plain_items(row: Mapping[Any, Any]) -> dict[str, Any]:
-    return {str(key): value for key, value in row.items() if _is_plain(value)}

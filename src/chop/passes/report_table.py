@@ -1,4 +1,4 @@
-"""Records of a report, how they are drawn, and where they go."""
+"""Tables of records: drawn as text, logged, and written to files."""
 
 from __future__ import annotations
 

@@ -26,13 +26,8 @@ from chop.passes.prune.prunable_layers import (
     prunable_nodes,
 )
 from chop.passes.prune.pruning_config import PruneArgs, PruneWeight
-from chop.passes.prune.pruning_inputs import (
-    InputSums,
-    check_layer,
-    groups_of,
-    input_norms,
-)
-from chop.passes.prune.sparsegpt import Choice, pruned_with_feedback
+from chop.passes.prune.pruning_inputs import InputProducts, check_layer, input_norms
+from chop.passes.prune.sparsegpt import PruningChoice, pruned_with_feedback
 from chop.passes.prune.weight_masks import (
     Layers,
     chosen_layers,
@@ -41,6 +36,7 @@ from chop.passes.prune.weight_masks import (
     ranked,
 )
 from chop.passes.ptq.observe.calibration_data import calibration_batches
+from chop.passes.ptq.observe.layer_inputs import groups_of
 from chop.passes.ptq.observe.layerwise_run import LayerwiseRun
 from chop.passes.ptq.sites.layer_checkpoints import KeptLayers, kept_layers
 from chop.passes.ptq.sites.weight_updates import shared_parameters
@@ -108,7 +104,7 @@ def summed_inputs(
     """The sums of squares of what each layer is given, by path, while no layer changes."""
     totals: dict[int, Tensor] = {}
     with LayerwiseRun(graph, batches, WHERE) as run:
-        sums = InputSums(run, products=False)
+        sums = InputProducts(run, products=False)
         for node, is_last in _calls(graph, layers):
             layer = layers[str(node.target)]
             totals[id(layer)] = sums.of(node, layer) + totals.get(id(layer), 0)
@@ -139,7 +135,7 @@ class InTurn:
 
     def prune(self, run: LayerwiseRun, kept: KeptLayers, damping: float) -> None:
         """Prune all; what is in `kept` is taken from there."""
-        sums, totals = InputSums(run, products=self.makes_up), dict[int, Tensor]()
+        sums, totals = InputProducts(run, products=self.makes_up), dict[int, Tensor]()
         calls = list(_calls(self.graph, self.layers))
         for number, (node, is_last) in enumerate(calls, 1):
             path, file = str(node.target), f"{number:05}"
@@ -196,7 +192,7 @@ def _made_up(
     """The weight with the rest making up for what goes, and what stays, in the weight's shape."""
     weight = stored_weight(layer).detach()
     pair = n_of_m(config.granularity)
-    choice = Choice(config.share, config.compared_within == "row", pair)
+    choice = PruningChoice(config.share, config.compared_within == "row", pair)
     mask = mask_of(layer)
     mask = torch.ones_like(weight, dtype=torch.bool) if mask is None else mask
     order = _column_order(weight, pair is not None)

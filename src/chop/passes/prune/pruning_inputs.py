@@ -1,18 +1,16 @@
-"""Sums over what layers are given on calibration data, for methods that look at it."""
+"""Sums over the inputs of layers, for pruning methods that use calibration data."""
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, fx, nn
 
 from chop.errors import PassError
 from chop.nn.modules.masked import stored_weight
-from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantizers.stored_scale import with_stored_scale
-from chop.passes.ptq.observe.layer_inputs import input_rows
+from chop.passes.ptq.observe.input_sums import SharedSums
+from chop.passes.ptq.observe.layer_inputs import groups_of, weight_rows
 from chop.passes.ptq.observe.layerwise_run import LayerwiseRun
 
 MULTIPLYING = (nn.Linear, nn.Conv1d, nn.Conv2d)
@@ -29,57 +27,22 @@ def check_layer(layer: nn.Module, path: str, method: str) -> None:
         )
 
 
-def groups_of(layer: nn.Module) -> int:
-    """Into how many parts the inputs of a layer fall: rows of the weight see one each."""
-    return int(getattr(layer, "groups", 1))
-
-
-class InputSums:
-    """The sums of one call after the other, over all rows x of the data.
+class InputProducts(SharedSums[Tensor]):
+    """Sums over all rows x of the data, for each group of a layer's inputs.
 
     With `products` of x xᵀ, as (groups, columns, columns); without, of the squares of x, as
-    (groups, columns). Calls one after the other that read one value alike share their sums.
+    (groups, columns).
     """
 
     def __init__(self, run: LayerwiseRun, *, products: bool) -> None:
         self.run, self.products = run, products
-        self._known: tuple[Any, Tensor] | None = None
 
-    def of(self, node: fx.Node, layer: nn.Module) -> Tensor:
-        """The sums at `node`, which calls `layer`, with all before it as it is now."""
-        form = layer.quantizers["data_in"] if isinstance(layer, QuantizedModule) else None
-        key = (node.args, node.kwargs, form, _window(layer))
-        if self._known is None or self._known[0] != key:
-            self._known = (key, self._made(node, layer))
-        return self._known[1]
-
-    def _made(self, node: fx.Node, layer: nn.Module) -> Tensor:
-        found: Tensor | None = None
+    def batches(self, node: fx.Node, layer: nn.Module) -> Iterator[Tensor]:
+        groups = groups_of(layer)
         for x in self.run.operands(node):
-            rows = _rows(layer, x, str(node.target))
-            new = rows.mT @ rows if self.products else rows.square().sum(1)
-            found = new.double() if found is None else found + new
-        assert found is not None, "calibration data has at least one batch"
-        return found
-
-
-def _rows(layer: nn.Module, x: Tensor, path: str) -> Tensor:
-    """What the weight is multiplied with, as (groups, rows, columns), in its number format."""
-    if isinstance(layer, QuantizedModule):
-        x = with_stored_scale(layer, "data_in", layer.quantizers["data_in"])(x)
-    rows = input_rows(layer, x).float()
-    columns = math.prod(stored_weight(layer).shape[1:])
-    if rows.shape[1] != columns * groups_of(layer):
-        raise PassError(
-            f"prune: '{path}' takes {columns * groups_of(layer)} values a row, the data brings it "
-            f"{rows.shape[1]}. Give batches like the inputs that the graph was captured with."
-        )
-    return rows.reshape(len(rows), groups_of(layer), columns).movedim(1, 0)
-
-
-def _window(layer: nn.Module) -> tuple[Any, ...]:
-    names = ("kernel_size", "stride", "padding", "dilation", "groups", "in_features")
-    return tuple(getattr(layer, name, None) for name in names)
+            rows = weight_rows(layer, x, str(node.target))
+            rows = rows.unflatten(1, (groups, rows.shape[1] // groups)).movedim(1, 0)
+            yield (rows.mT @ rows if self.products else rows.square().sum(1)).double()
 
 
 def input_norms(layer: nn.Module, squares: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from chop.passes.ptq.solve.column_feedback import (
 
 
 @dataclass(frozen=True)
-class Choice:
+class PruningChoice:
     """What goes: `share` of each row, or of all rows together; or all but N of every M (`pair`)."""
 
     share: float
@@ -54,7 +54,7 @@ class Choice:
 
 
 def pruned_with_feedback(
-    weight: Tensor, hessian: Tensor, mask: Tensor, choice: Choice, damping: float
+    weight: Tensor, hessian: Tensor, mask: Tensor, choice: PruningChoice, damping: float
 ) -> tuple[Tensor, Tensor]:
     """Return the pruned weight and the mask of what stays, which is a part of `mask`."""
     work, gone = weight.double().clone(), ~mask

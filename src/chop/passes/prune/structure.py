@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -246,7 +246,8 @@ def _shrink_modules(graph: MaseGraph, removal: Removal, undo: list[Callable[[], 
     }
     smaller: dict[int, nn.Module] = {}
     for path, module in list(graph.model.named_modules(remove_duplicate=False)):
-        if not any(id(t) in new for t in _own_tensors(module)):
+        tensors = (*module._parameters.values(), *module._buffers.values())
+        if not any(id(tensor) in new for tensor in tensors):
             continue
         if id(module) not in smaller:
             smaller[id(module)] = copied = _copied(module, undo)
@@ -271,11 +272,6 @@ def _copied(module: nn.Module, undo: list[Callable[[], None]]) -> nn.Module:
 
     undo.append(restore)
     return module
-
-
-def _own_tensors(module: nn.Module) -> Iterator[Tensor]:
-    for table in (module._parameters, module._buffers):
-        yield from (tensor for tensor in table.values() if tensor is not None)
 
 
 def _replace_tensors(module: nn.Module, new: dict[int, Tensor]) -> None:

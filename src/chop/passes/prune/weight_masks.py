@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,6 @@ from chop.nn.modules.masked import stored_weight
 from chop.nn.modules.semi_structured import SemiStructuredLinear
 from chop.passes.change_warnings import warn_little
 from chop.passes.prune.granularity import (
-    Shape,
     block_shape,
     keep_largest,
     keep_largest_of_rows,
@@ -119,11 +117,7 @@ def masks_of(scores: Mapping[str, Tensor], config: PruneWeight) -> dict[str, Ten
         for path, s in scores.items()
     }
     pooled = {path: pool(s, blocks[path]) for path, s in scores.items()}
-    choose = CHOOSE[config.compared_within]
-    return _spread_all(choose(pooled, config.share), blocks)
-
-
-def _spread_all(kept: Mapping[str, Tensor], blocks: Mapping[str, Shape]) -> dict[str, Tensor]:
+    kept = CHOOSE[config.compared_within](pooled, config.share)
     return {path: spread(mask, blocks[path]) for path, mask in kept.items()}
 
 
@@ -143,7 +137,7 @@ def _largest_of_rows(rows: Tensor, share: float) -> Tensor:
 def _choose_global(pooled: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
     together = torch.cat([s.flatten() for s in pooled.values()])
     kept = keep_largest(together, share, _gone(together))
-    parts = kept.tensor_split(_ends(pooled.values()))
+    parts = kept.split([s.numel() for s in pooled.values()])
     return {
         path: part.reshape(s.shape) for (path, s), part in zip(pooled.items(), parts, strict=True)
     }
@@ -151,11 +145,6 @@ def _choose_global(pooled: Mapping[str, Tensor], share: float) -> dict[str, Tens
 
 CHOOSE = {"row": _choose_in_rows, "local": _choose_local, "global": _choose_global}
 """Scope -> how what stays is chosen from scores, by path."""
-
-
-def _ends(tensors: Iterable[Tensor]) -> list[int]:
-    """Where each tensor but the last ends when all are laid in a row."""
-    return list(itertools.accumulate(t.numel() for t in tensors))[:-1]
 
 
 def _gone(pooled: Tensor) -> int:

@@ -16,6 +16,7 @@ from chop.ir.trace.effects import is_in_place
 from chop.log import get_logger
 from chop.passes.rewrite.node_formats import annotate_formats
 from chop.passes.rewrite.propagate import META, device_of, example_inputs, propagate
+from chop.passes.rewrite.surgery import add_constant, bypass
 
 logger = get_logger(__name__)
 Keep = Callable[[Tensor], Any]
@@ -98,6 +99,16 @@ def annotate_node(
             value.device = device
         if isinstance(value.value, torch.device) and value.value == META:
             value.value = device
+
+
+def replace_by_constant(graph: MaseGraph, node: fx.Node, name: str, value: Tensor) -> None:
+    """Replace `node` by a buffer of the model that holds a copy of `value`."""
+    free = add_constant(graph, name, value.detach().clone())
+    with graph.fx_graph.inserting_before(node):
+        constant = graph.fx_graph.get_attr(free)
+    if is_annotated(graph):
+        ensure_meta(constant)
+    bypass(node, constant)
 
 
 def is_annotated(graph: MaseGraph) -> bool:

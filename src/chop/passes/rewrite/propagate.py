@@ -168,6 +168,13 @@ def _failure(interpreter: _Recording, error: Exception) -> PassError:
     return PassError(f"{where}: cannot run on dummy_in: {type(error).__name__}: {first}")
 
 
+@contextlib.contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Evaluate without gradients; afterwards restore mode, buffers and the random state."""
+    with torch.no_grad(), evaluation_mode(model), kept_buffers(model), kept_random_state(model):
+        yield
+
+
 def kept_random_state(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     """Put back the random state of the CPU and of the device the model is on."""
     device = device_of(model)

@@ -74,7 +74,7 @@ def error(model, reference, data):
 
 def test_blocks_are_stretches_through_which_one_value_passes():
     graph = quantized(Residual(), FORMATS["mxint"], torch.randn(4, 16))
-    layers = list(layers_with_own_weights(graph, "here"))
+    layers = layers_with_own_weights(graph, "here")
     found = list(blocks(graph, layers, 1))
     names = [[str(node.target) for node, _ in block.layers] for block in found]
     assert names == [["up", "gate", "down"], ["mix"], ["head"]]

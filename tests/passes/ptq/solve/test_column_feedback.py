@@ -1,4 +1,4 @@
-"""The column loop that GPTQ and SparseGPT share: every column is the optimum behind those before."""
+"""The column loop of GPTQ and SparseGPT: every column is the optimum behind those before it."""
 
 import pytest
 import torch

@@ -90,17 +90,15 @@ def explain_analysis_pass(graph: MaseGraph, args: ExplainArgs) -> PassResult:
         )
     batches = calibration_batches(args.data, args.num_samples, WHERE)
     with torch.no_grad(), evaluation_mode(graph.model):
-        trial = Trial(graph, parts, batches, _reference(args.reference))
+        given = args.reference
+        reference = given.model if isinstance(given, MaseGraph) else given
+        trial = Trial(graph, parts, batches, reference)
         whole = trial.loss({})
         found = _found(trial, whole, args)
         logger.info("explain: %d of %d parts matter, %d runs", len(found), len(parts), trial.runs)
         layers = [_record(trial, part, loss) for part, loss in found[: args.most]]
         kernels = kernel_times(graph, parts, batches[0], trial.float_calls) if args.times else []
     return graph, {"loss": whole, "layers": layers, "kernels": kernels, "runs": trial.runs}
-
-
-def _reference(given: Any) -> nn.Module | None:
-    return given.model if isinstance(given, MaseGraph) else given
 
 
 class Trial:

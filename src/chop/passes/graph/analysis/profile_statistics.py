@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, fx
 
 from chop.config import parse
@@ -16,6 +15,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.ir.ops import node_module
 from chop.passes.base import PassResult, graph_pass
+from chop.passes.ptq.observe.calibration_data import first_batches, source_of
 from chop.passes.ptq.observe.tensor_statistics import STATISTICS, Statistic
 from chop.passes.rewrite.propagate import bind_inputs, propagate
 from chop.registry import suggest
@@ -146,13 +146,6 @@ def _targets(graph: MaseGraph, by: str, names: list[str], where: str) -> list[fx
 
 
 def _inputs(graph: MaseGraph, args: ProfileStatisticsArgs) -> Iterable[Mapping[str, Any]]:
-    source = args.input_generator
-    batches = source() if callable(source) and not isinstance(source, Iterable) else source
-    seen = 0
-    for batch in batches:
-        inputs = bind_inputs(graph, batch, "profile_statistics")
-        yield inputs
-        first = next(tensors_in(inputs), torch.zeros(1))
-        seen += first.shape[0] if first.dim() else 1
-        if args.num_samples is not None and seen >= args.num_samples:
-            return
+    batches = source_of(args.input_generator)
+    inputs = (bind_inputs(graph, batch, "profile_statistics") for batch in batches)
+    return first_batches(inputs, args.num_samples)

@@ -18,7 +18,8 @@ HEADERS = ("Node name", "Fx Node op", "Mase op", "Input shapes", "Output shapes"
 def report_node_shape_analysis_pass(graph: MaseGraph, args: NoArgs) -> PassResult:
     """Show the shape of each tensor by its name; `info["table"]` has the records."""
     rows = [_record(node) for node in graph.fx_graph.nodes]
-    show("\n" + draw_table(_as_text(rows), HEADERS))
+    texts = [{header: str(cell) for header, cell in row.items()} for row in rows]
+    show("\n" + draw_table(texts, HEADERS))
     return graph, {"table": rows}
 
 
@@ -30,7 +31,3 @@ def _record(node: fx.Node) -> dict[str, Any]:
 
 def _shapes(values: dict[str, ValueMeta] | None) -> dict[str, list[int]]:
     return {n: list(v.shape or []) for n, v in (values or {}).items() if v.is_tensor}
-
-
-def _as_text(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    return [{header: str(cell) for header, cell in row.items()} for row in rows]

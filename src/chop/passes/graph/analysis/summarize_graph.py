@@ -42,7 +42,8 @@ def summarize_graph_analysis_pass(graph: MaseGraph, args: SummarizeGraphArgs) ->
     for node, row in zip(graph.fx_graph.nodes, rows, strict=True):
         mase_meta(node).software.cost = {header: row[header] for header in HEADERS[2:]}
     total = _total(graph, rows)
-    show("\n" + draw_table([*rows, _total_row(total)], HEADERS), args.file_name)
+    last = {"node": "total", "op": "", "live_bytes": total["activation_peak"]} | total
+    show("\n" + draw_table([*rows, last], HEADERS), args.file_name)
     return graph, {"table": rows, "total": total}
 
 
@@ -54,7 +55,7 @@ def node_cost(graph: MaseGraph, node: fx.Node) -> dict[str, Any]:
     return {
         "node": node.name,
         "op": common.mase_op,
-        "parameters": _parameter_count(node),
+        "parameters": sum(p.numel() for p in _parameters_of(node)),
         "macs": op.macs_of(shapes) if op else 0,
         "flops": op.flops(shapes) if op else 0,
         "bytes_moved": _bytes_moved(node, op),
@@ -125,10 +126,6 @@ def _parameters_of(node: fx.Node) -> list[nn.Parameter]:
     return [p for name, p in owner.named_parameters(remove_duplicate=False) if name == node.target]
 
 
-def _parameter_count(node: fx.Node) -> int:
-    return sum(p.numel() for p in _parameters_of(node))
-
-
 def _bytes(values: Iterable[ValueMeta]) -> int:
     return sum(
         math.prod(v.shape or ()) * v.torch_dtype.itemsize
@@ -181,7 +178,3 @@ def _total(graph: MaseGraph, rows: list[dict[str, Any]]) -> dict[str, int]:
         "bytes_moved": sum(row["bytes_moved"] for row in rows),
         "activation_peak": max((row["live_bytes"] for row in rows), default=0),
     }
-
-
-def _total_row(total: dict[str, int]) -> dict[str, Any]:
-    return {"node": "total", "op": "", "live_bytes": total["activation_peak"]} | total

@@ -14,14 +14,8 @@ from chop.ir.arguments import describe_arguments, describe_result, tensors_in
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata, ValueMeta, mase_meta
 from chop.ir.ops import MASE_TYPES, find_op
-from chop.ir.trace.environment import evaluation_mode, kept_buffers
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.rewrite.propagate import (
-    bind_inputs,
-    example_inputs,
-    kept_random_state,
-    propagate,
-)
+from chop.passes.rewrite.propagate import bind_inputs, example_inputs, propagate, undisturbed
 
 
 @dataclass(frozen=True)
@@ -172,7 +166,7 @@ def _shapes(tensors: list[Tensor]) -> str:
 
 def run_tensors(model: nn.Module, inputs: dict[str, Any]) -> list[Tensor]:
     """The tensors `model` gives in evaluation mode; the model is left as it was."""
-    with torch.no_grad(), evaluation_mode(model), kept_buffers(model), kept_random_state(model):
+    with undisturbed(model):
         return list(tensors_in(model(**inputs)))
 
 

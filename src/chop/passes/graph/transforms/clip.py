@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import PassResult, graph_pass
@@ -50,9 +49,7 @@ def clip_transform_pass(graph: MaseGraph, args: ClipArgs) -> PassResult:
     `weight_scale`. `info["layers"]` has the signal-to-noise ratio in dB before and after, of each
     layer's output, or without data of its weight.
     """
-    layers = list(layers_with_own_weights(graph, "clip"))
-    if not layers:
-        raise ConfigError("clip: the graph has no quantised weight. Run quantize_transform_pass.")
+    layers = layers_with_own_weights(graph, "clip")
     if args.data is None:
         records = [_clip(node, layer, _alike(layer)) for node, layer in layers]
     else:

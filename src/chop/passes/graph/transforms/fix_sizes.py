@@ -15,9 +15,9 @@ from chop.ir.ops import find_op
 from chop.ir.trace.effects import is_deterministic, written_nodes
 from chop.passes.base import NoArgs, PassResult, graph_pass
 from chop.passes.graph.transforms.eliminate_dead_code import erase_dead_nodes
-from chop.passes.rewrite.annotate import ensure_meta, is_annotated, refresh
+from chop.passes.rewrite.annotate import ensure_meta, is_annotated, refresh, replace_by_constant
 from chop.passes.rewrite.node_patterns import op_name
-from chop.passes.rewrite.surgery import add_constant, bypass, drop_unused_modules
+from chop.passes.rewrite.surgery import bypass, drop_unused_modules
 
 FACTS = ("shape", "device", "dtype", "ndim")
 """Attributes of a tensor that its numbers do not change."""
@@ -59,7 +59,10 @@ def fix_sizes_transform_pass(graph: MaseGraph, args: NoArgs) -> PassResult:
 
 
 def _run(graph: MaseGraph) -> _Run:
-    inputs = [(graph.dummy_in or {}).get(str(n.target)) for n in _placeholders(graph)]
+    inputs = [
+        (graph.dummy_in or {}).get(str(n.target))
+        for n in graph.fx_graph.find_nodes(op="placeholder")
+    ]
     batch = next((len(x) for x in inputs if isinstance(x, Tensor) and x.dim()), 1)
     first = [x[:1] if isinstance(x, Tensor) and x.dim() and len(x) == batch else x for x in inputs]
     found = []
@@ -69,10 +72,6 @@ def _run(graph: MaseGraph) -> _Run:
             watched.run(*given)
         found.append(watched.seen)
     return _Run(batch, *found)
-
-
-def _placeholders(graph: MaseGraph) -> list[fx.Node]:
-    return graph.fx_graph.find_nodes(op="placeholder")
 
 
 class _Watched(fx.Interpreter):
@@ -119,12 +118,7 @@ def _fold(graph: MaseGraph, node: fx.Node, run: _Run) -> bool:
     whole, value = run.whole[node], run.first[node]
     if whole.dim() != value.dim() or not torch.equal(value.expand_as(whole), whole):
         return False
-    name = add_constant(graph, f"fixed_{node.name}", value.detach().clone())
-    with graph.fx_graph.inserting_before(node):
-        constant = graph.fx_graph.get_attr(name)
-    if is_annotated(graph):
-        ensure_meta(constant)
-    bypass(node, constant)
+    replace_by_constant(graph, node, f"fixed_{node.name}", value)
     return True
 
 

@@ -14,8 +14,8 @@ from chop.ir.ops import find_op, node_module
 from chop.ir.trace.effects import is_deterministic, written_nodes
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.transforms.eliminate_dead_code import erase_dead_nodes
-from chop.passes.rewrite.annotate import ensure_meta, is_annotated, refresh
-from chop.passes.rewrite.surgery import add_constant, bypass, drop_unused_modules
+from chop.passes.rewrite.annotate import refresh, replace_by_constant
+from chop.passes.rewrite.surgery import drop_unused_modules
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _fold(graph: MaseGraph, node: fx.Node, value: Any, args: FoldConstantsArgs) 
     if isinstance(value, Tensor):
         if args.max_elements is not None and value.numel() > args.max_elements:
             return False
-        _replace_by_buffer(graph, node, value)
+        replace_by_constant(graph, node, f"folded_{node.name}", value)
         return True
     if not is_plain(value):
         return False
@@ -93,12 +93,3 @@ def _fold(graph: MaseGraph, node: fx.Node, value: Any, args: FoldConstantsArgs) 
         user.args = fx.node.map_arg(user.args, lambda n: value if n is node else n)
         user.kwargs = fx.node.map_arg(user.kwargs, lambda n: value if n is node else n)
     return True
-
-
-def _replace_by_buffer(graph: MaseGraph, node: fx.Node, value: Tensor) -> None:
-    name = add_constant(graph, f"folded_{node.name}", value.detach().clone())
-    with graph.fx_graph.inserting_before(node):
-        constant = graph.fx_graph.get_attr(name)
-    if is_annotated(graph):
-        ensure_meta(constant)
-    bypass(node, constant)

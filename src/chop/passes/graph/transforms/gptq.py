@@ -92,9 +92,7 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
     `info["layers"]` has the signal-to-noise ratio of each layer's output in dB, rounded plainly
     and rounded so.
     """
-    layers = list(layers_with_own_weights(graph, "gptq"))
-    if not layers:
-        raise ConfigError("gptq: the graph has no quantised weight. Run quantize_transform_pass.")
+    layers = layers_with_own_weights(graph, "gptq")
     batches = calibration_batches(args.data, args.num_samples, "gptq.data")
     kept = kept_layers(args.keep, graph, batches, args, "gptq")
     records = []

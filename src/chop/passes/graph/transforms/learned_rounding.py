@@ -81,11 +81,7 @@ def learned_rounding_transform_pass(graph: MaseGraph, args: LearnedRoundingArgs)
     not fall keeps its weights, and a weight that other nodes share is left to plain rounding.
     `info["blocks"]` has the signal-to-noise ratio of each block's output in dB, before and after.
     """
-    layers = list(layers_with_own_weights(graph, "learned_rounding"))
-    if not layers:
-        raise ConfigError(
-            "learned_rounding: the graph has no quantised weight. Run quantize_transform_pass."
-        )
+    layers = layers_with_own_weights(graph, "learned_rounding")
     where = "learned_rounding.data"
     batches = calibration_batches(args.data, args.num_samples, where)
     found = list(blocks(graph, layers, args.layers_per_block))

@@ -134,15 +134,13 @@ def insert_adapters(
 
 def train_only_adapters(graph: MaseGraph, saved: Sequence[str]) -> None:
     """Freeze every parameter but those of adapters and of the modules at the paths `saved`."""
-    adapters = {id(p) for layer in adapted_layers(graph).values() for p in _adapter(layer)}
+    layers = adapted_layers(graph).values()
+    parts = (part for layer in layers for part in (layer.lora_A, layer.lora_B))
+    adapters = {id(p) for part in parts for p in part.parameters()}
     for name, parameter in graph.model.named_parameters():
         is_saved = any(_is_within(name, path) for path in saved)
         if id(parameter) not in adapters and not is_saved:
             parameter.requires_grad_(False)
-
-
-def _adapter(layer: LoRALinear) -> list[nn.Parameter]:
-    return [*layer.lora_A.parameters(), *layer.lora_B.parameters()]
 
 
 def count_trainable(model: nn.Module) -> dict[str, Any]:

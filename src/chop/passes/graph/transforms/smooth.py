@@ -26,9 +26,9 @@ from chop.passes.ptq.solve.factor_search import (
     ALPHAS,
     ROWS_KEPT,
     ChannelStatistics,
-    Choice,
+    FactorChoice,
+    FactorProblem,
     Maker,
-    Problem,
     best_factors,
     factors_of,
 )
@@ -118,9 +118,9 @@ def _choices(
     batches: Sequence[Any],
     forms: Forms,
     args: SmoothArgs,
-) -> list[tuple[Site, Choice, float]]:
+) -> list[tuple[Site, FactorChoice, float]]:
     """The factors of each site and the power of its readers' outputs; nothing is changed yet."""
-    found: list[tuple[Site, Choice, float]] = []
+    found: list[tuple[Site, FactorChoice, float]] = []
     per_batch = -(-ROWS_KEPT // len(batches))
     with LayerwiseRun(graph, batches, f"{WHERE}.data") as run:
         place = {node: i for i, node in enumerate(run.nodes)}
@@ -167,13 +167,13 @@ def _problem(
     forms: Forms,
     maker: fx.Node | None,
     powers: Mapping[fx.Node, Tensor],
-) -> Problem:
+) -> FactorProblem:
     plain: Mapping[str, Quantizer] = {"data_in": Bypass(), "weight": Bypass()}
     weights = [layer.weight.detach().float() for layer in site.layers]  # type: ignore[operator]
     readers = [(w, forms.get(n, plain)) for n, w in zip(site.readers, weights, strict=True)]
     index = site.index.to(weights[0].device)
     made_by = None if maker is None else _maker(maker, forms[maker], powers[maker])
-    return Problem(seen, readers, index, made_by)
+    return FactorProblem(seen, readers, index, made_by)
 
 
 def _maker(node: fx.Node, formats: Mapping[str, Quantizer], power: Tensor) -> Maker:
@@ -186,17 +186,17 @@ def _maker(node: fx.Node, formats: Mapping[str, Quantizer], power: Tensor) -> Ma
     return Maker(rows, has_bias=True, formats=formats, power=power)
 
 
-def _choice(problem: Problem, args: SmoothArgs, has_rules: bool) -> Choice:
+def _choice(problem: FactorProblem, args: SmoothArgs, has_rules: bool) -> FactorChoice:
     if args.alpha is None:
         return best_factors(args.style, problem, ALPHAS)
     factors = factors_of(args.style, problem.seen, problem.weights, problem.index, args.alpha)
     if not has_rules:
-        return Choice(factors, args.alpha, 0.0, 0.0)
+        return FactorChoice(factors, args.alpha, 0.0, 0.0)
     none = torch.ones_like(factors)
-    return Choice(factors, args.alpha, problem.error(none), problem.error(factors))
+    return FactorChoice(factors, args.alpha, problem.error(none), problem.error(factors))
 
 
-def _record(site: Site, choice: Choice, power: float) -> dict[str, Any]:
+def _record(site: Site, choice: FactorChoice, power: float) -> dict[str, Any]:
     return {
         "value": site.value.name,
         "readers": [str(node.target) for node in site.readers],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,19 +33,29 @@ def calibration_batches(data: Any, num_samples: int | None, where: str) -> list[
 
     `data` is an iterable of batches (mappings, tensors or tuples), or a function that gives one.
     """
-    source = data() if isinstance(data, Callable) and not isinstance(data, Iterable) else data  # type: ignore[arg-type]
+    source = source_of(data)
     if source is None or isinstance(source, Tensor | Mapping | str):
         kind = type(source).__name__
         raise ConfigError(f"{where}: expected an iterable of batches, got {kind}.")
     if num_samples is not None and num_samples < 1:
         raise ConfigError(f"{where}: num_samples must be at least 1, got {num_samples}.")
-    found, seen = [], 0
-    for batch in source:
-        found.append(batch)
-        first = next(tensors_in(batch), torch.zeros(1))
-        seen += first.shape[0] if first.dim() else 1
-        if num_samples is not None and seen >= num_samples:
-            break
-    if not found:
+    batches = list(first_batches(source, num_samples))
+    if not batches:
         raise ConfigError(f"{where}: no batch was given. Give at least one.")
-    return found
+    return batches
+
+
+def source_of(data: Any) -> Any:
+    """Return the iterable that `data` is, or that it returns when called."""
+    return data() if callable(data) and not isinstance(data, Iterable) else data
+
+
+def first_batches(source: Iterable[Any], num_samples: int | None) -> Iterator[Any]:
+    """Yield batches until `num_samples` rows are reached; all of them without a number."""
+    rows = 0
+    for batch in source:
+        yield batch
+        first = next(tensors_in(batch), torch.zeros(1))
+        rows += first.shape[0] if first.dim() else 1
+        if num_samples is not None and rows >= num_samples:
+            return

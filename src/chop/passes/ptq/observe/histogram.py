@@ -1,4 +1,4 @@
-"""The values that a tensor takes, in memory that does not grow with the data."""
+"""Histograms of the values of a tensor, in memory that does not grow with the data."""
 
 from __future__ import annotations
 
@@ -11,23 +11,48 @@ MOST_COUNTS = 2**20
 """Counts over all slots together: many slots get fewer bins each."""
 
 
-class Histogram:
-    """For each slot (a tensor, a channel, a group) the values it took and how often.
+class BinCounts:
+    """Counts in equal bins for each of several slots, (slots, bins).
 
-    While there are no more values than bins, they are kept as they are. Then they are counted in
-    equal bins from -2**e to 2**e, and a value beyond doubles the reach: two bins become one. So one
-    pass over the data is enough.
+    When the range of a slot doubles, neighbouring bins merge: no count is lost, and one pass over
+    the data is enough.
+    """
+
+    def __init__(self, slots: int, bins: int, device: torch.device | str = "cpu") -> None:
+        self.counts = torch.zeros(slots, bins, dtype=torch.int64, device=device)
+
+    def add(self, places: Tensor) -> None:
+        """Count values by their bins, (slots, values); those beyond the ends count there."""
+        slots, bins = self.counts.shape
+        index = places.clamp(0, bins - 1).long()
+        index += torch.arange(slots, device=index.device)[:, None] * bins
+        found = torch.bincount(index.flatten(), minlength=self.counts.numel())
+        self.counts += found.reshape(self.counts.shape)
+
+    def double(self, slots: Tensor | slice, below: float) -> None:
+        """Double the range of `slots`, with the share `below` of the new bins under the old."""
+        bins = self.counts.shape[1]
+        merged = self.counts[slots].reshape(-1, bins // 2, 2).sum(2)
+        under = int(below * (bins // 2))
+        self.counts[slots] = F.pad(merged, (under, bins // 2 - under))
+
+
+class Histogram:
+    """Values of each slot (a tensor, a channel, a group) and how often each occurred.
+
+    Values are stored while there are no more of them than bins. Then they are counted in bins from
+    -2**e to 2**e, and a value beyond doubles the range.
     """
 
     def __init__(self, slots: int) -> None:
         share = max(LEAST_BINS, min(MOST_BINS, MOST_COUNTS // slots))
         self.bins: int = 2 ** (share.bit_length() - 1)
         self._values: Tensor | None = torch.zeros(slots, 0)
-        self._counts = torch.zeros(slots, 0, dtype=torch.int64)
+        self._bins = BinCounts(slots, 0)
         self._exponent = torch.zeros(slots)
 
     def add(self, rows: Tensor) -> None:
-        """Take in `rows`, (slots, values)."""
+        """Add `rows`, (slots, values)."""
         rows = rows.detach().cpu().float()
         if self._values is not None:
             rows = torch.cat([self._values, rows], 1)
@@ -35,25 +60,14 @@ class Histogram:
                 self._values = rows
                 return
             self._values = None
-            self._counts = torch.zeros(len(rows), self.bins, dtype=torch.int64)
+            self._bins = BinCounts(len(rows), self.bins)
             self._exponent = _exponent(rows)
-        self._grow(_exponent(rows))
-        self._count(rows)
-
-    def _count(self, rows: Tensor) -> None:
-        half = self.bins // 2
-        steps = (rows * torch.exp2(-self._exponent)[:, None] * half).floor()
-        index = steps.clamp(-half, half - 1).long() + half
-        index += torch.arange(len(rows))[:, None] * self.bins
-        found = torch.bincount(index.flatten(), minlength=self._counts.numel())
-        self._counts += found.reshape(self._counts.shape)
-
-    def _grow(self, needed: Tensor) -> None:
-        quarter = self.bins // 4
+        needed = _exponent(rows)
         while bool((short := self._exponent < needed).any()):
-            pairs = self._counts[short].reshape(-1, self.bins // 2, 2).sum(2)
-            self._counts[short] = F.pad(pairs, (quarter, quarter))
+            self._bins.double(short, below=0.5)
             self._exponent = self._exponent + short
+        half = self.bins // 2
+        self._bins.add((rows * torch.exp2(-self._exponent)[:, None] * half).floor() + half)
 
     @property
     def points(self) -> tuple[Tensor, Tensor]:
@@ -61,7 +75,7 @@ class Histogram:
         if self._values is not None:
             return self._values.sort(1).values, torch.ones_like(self._values, dtype=torch.int64)
         width = torch.exp2(self._exponent)[:, None] * 2 / self.bins
-        return (torch.arange(self.bins) - self.bins // 2 + 0.5) * width, self._counts
+        return (torch.arange(self.bins) - self.bins // 2 + 0.5) * width, self._bins.counts
 
     def quantile(self, share: float) -> Tensor:
         """(slots,): the value that `share` of the values do not exceed, linear between points."""

@@ -1,19 +1,23 @@
-"""Sums over what layers are given on the calibration data."""
+"""Sums over the inputs of layers on the calibration data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor, fx, nn
 
-from chop.errors import PassError
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantizers.stored_scale import with_stored_scale
-from chop.passes.ptq.observe.layer_inputs import input_rows
+from chop.passes.ptq.observe.layer_inputs import input_rows, weight_rows
 from chop.passes.ptq.observe.reference_run import PairedRun
 from chop.passes.ptq.observe.row_importance import Importances
+
+WINDOW = ("kernel_size", "stride", "padding", "dilation", "groups", "in_features")
+"""Settings of a layer that decide how its input becomes rows."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,40 @@ class InputSums:
         )
 
 
-class InputStatistics:
-    """The sums of one layer after the other, made once where layers read one value in one format.
+S = TypeVar("S")
 
-    Without `before` what layers were given before is taken for what they are given now, and the
-    run without formats stays where it is: half the work. `importances`: what rows count for.
+
+class SharedSums(ABC, Generic[S]):
+    """Sums over the inputs of one call after the other.
+
+    Consecutive calls that read one value in one format share their sums.
+    """
+
+    _known: tuple[Any, S] | None = None
+
+    def of(self, node: fx.Node, layer: nn.Module) -> S:
+        """Return the sums at `node`, which calls `layer`, with all before it as it is now."""
+        key = self.key(node, layer)
+        if self._known is None or self._known[0] != key:
+            self._known = (key, functools.reduce(operator.add, self.batches(node, layer)))
+        return self._known[1]
+
+    def key(self, node: fx.Node, layer: nn.Module) -> tuple[Any, ...]:
+        """Return what the sums depend on."""
+        form = layer.quantizers["data_in"] if isinstance(layer, QuantizedModule) else None
+        window = tuple(getattr(layer, name, None) for name in WINDOW)
+        return node.args, node.kwargs, form, window
+
+    @abstractmethod
+    def batches(self, node: fx.Node, layer: nn.Module) -> Iterator[S]:
+        """Yield the sums over each batch of the calibration data."""
+
+
+class InputStatistics(SharedSums[InputSums]):
+    """`InputSums` of one quantised layer after the other, as everything before has been rounded.
+
+    Without `before`, the inputs of the float model are taken to be those of now, and the run
+    without formats is not advanced: half the work. `importances`: the weight of each row.
     """
 
     def __init__(
@@ -57,27 +90,19 @@ class InputStatistics:
         self.run = run
         self.before = before
         self.importances = importances or {}
-        self.known: tuple[Any, InputSums] | None = None
 
-    def of(self, node: fx.Node, layer: QuantizedModule) -> InputSums:
-        """The sums of `layer`'s input, as it is when everything before has been rounded."""
+    def key(self, node: fx.Node, layer: nn.Module) -> tuple[Any, ...]:
         own = node if node in self.importances else None  # its rows count as those of no other
-        key = (node.args, layer.quantizers["data_in"], layer.op.name, _window(layer), own)
-        if self.known is None or self.known[0] != key:
-            self.known = (key, self._made(node, layer))
-        return self.known[1]
+        return *super().key(node, layer), own
 
-    def _made(self, node: fx.Node, layer: QuantizedModule) -> InputSums:
-        form = with_stored_scale(layer, "data_in", layer.quantizers["data_in"])
-        found: InputSums | None = None
-        for number, (x, before) in enumerate(self._operands(node)):
-            rows = input_rows(layer, form(x)).float()
-            _check_columns(node, layer, rows)
+    def batches(self, node: fx.Node, layer: nn.Module) -> Iterator[InputSums]:
+        alone = ((x, None) for x in self.run.now.operands(node))
+        operands: Iterable[tuple[Tensor, Tensor | None]]
+        operands = self.run.operands(node) if self.before else alone
+        for number, (x, before) in enumerate(operands):
+            rows = weight_rows(layer, x, str(node.target))
             old = None if before is None else input_rows(layer, before).float()
-            new = sums_of(*self._weighted(node, number, rows, old))
-            found = new if found is None else found + new
-        assert found is not None, "calibration data has at least one batch"
-        return found
+            yield sums_of(*self._weighted(node, number, rows, old))
 
     def _weighted(
         self, node: fx.Node, batch: int, rows: Tensor, before: Tensor | None
@@ -89,13 +114,6 @@ class InputStatistics:
             return rows, before
         roots = counts.sqrt()[:, None]
         return rows * roots, None if before is None else before * roots
-
-    def _operands(self, node: fx.Node) -> Iterator[tuple[Tensor, Tensor | None]]:
-        if self.before:
-            yield from self.run.operands(node)
-        else:
-            for x in self.run.now.operands(node):
-                yield x, None
 
 
 def sums_of(rows: Tensor, before: Tensor | None) -> InputSums:
@@ -115,16 +133,3 @@ def sums_of(rows: Tensor, before: Tensor | None) -> InputSums:
         for now, old in zip((rows[:half], rows[half:]), (before[:half], before[half:]), strict=True)
     )
     return replace(parts[0] + parts[1], halves=parts)
-
-
-def _check_columns(node: fx.Node, layer: QuantizedModule, rows: Tensor) -> None:
-    columns = cast(Tensor, layer.weight).shape[1:].numel()
-    if rows.shape[1] != columns:
-        raise PassError(
-            f"'{node.target}' takes {columns} values a row, the data brings it {rows.shape[1]}. "
-            "Give batches like the inputs that the graph was captured with."
-        )
-
-
-def _window(layer: nn.Module) -> tuple[Any, ...]:
-    return tuple(getattr(layer, k, None) for k in ("kernel_size", "stride", "padding", "dilation"))

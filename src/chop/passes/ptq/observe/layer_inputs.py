@@ -7,6 +7,33 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from chop.errors import PassError
+from chop.nn.modules.masked import stored_weight
+from chop.nn.quantized.layer import QuantizedModule
+from chop.nn.quantizers.stored_scale import with_stored_scale
+
+
+def weight_rows(layer: nn.Module, x: Tensor, path: str) -> Tensor:
+    """Return `x` as the rows that the weight is multiplied with, in the layer's input format.
+
+    Raise PassError if they are not as long as the weight needs them.
+    """
+    if isinstance(layer, QuantizedModule):
+        x = with_stored_scale(layer, "data_in", layer.quantizers["data_in"])(x)
+    rows = input_rows(layer, x).float()
+    columns = stored_weight(layer).shape[1:].numel() * groups_of(layer)
+    if rows.shape[1] != columns:
+        raise PassError(
+            f"'{path}' takes {columns} values a row, the data brings it {rows.shape[1]}. "
+            "Give batches like the inputs that the graph was captured with."
+        )
+    return rows
+
+
+def groups_of(layer: nn.Module) -> int:
+    """Return the number of groups of a convolution's inputs: rows of the weight see one each."""
+    return int(getattr(layer, "groups", 1))
+
 
 def input_rows(layer: nn.Module, x: Tensor) -> Tensor:
     """The vectors that each row of the weight is multiplied with, as rows."""

@@ -11,15 +11,13 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
 from chop.errors import ConfigError
 from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
-from chop.ir.trace.environment import evaluation_mode, kept_buffers
 from chop.passes.ptq.observe.calibration_data import running
-from chop.passes.rewrite.propagate import bind_inputs, kept_random_state
+from chop.passes.rewrite.propagate import bind_inputs, undisturbed
 
 
 class LayerwiseRun:
@@ -47,14 +45,7 @@ class LayerwiseRun:
         return {node: own(inputs[str(node.target)]) for node in takes}
 
     def __enter__(self) -> LayerwiseRun:
-        model = self.graph.model
-        for manager in (
-            torch.no_grad(),
-            evaluation_mode(model),
-            kept_buffers(model),
-            kept_random_state(model),
-        ):
-            self._context.enter_context(manager)
+        self._context.enter_context(undisturbed(self.graph.model))
         return self
 
     def __exit__(self, *error: Any) -> None:

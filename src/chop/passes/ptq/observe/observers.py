@@ -85,7 +85,10 @@ class MovingAverage(Observer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_share("moving_average.momentum", self.momentum)
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(
+                f"moving_average.momentum: must be from 0 to less than 1, got {self.momentum}."
+            )
 
     def see(self, rows: Tensor, low: Tensor, high: Tensor) -> None:
         if self.low is None or self.high is None:
@@ -234,8 +237,3 @@ def make_observer(given: str | Mapping[str, Any], where: str) -> Observer:
     except RegistryError as error:
         raise ConfigError(f"{where}: {error}") from error
     return parse(cls, settings, where)
-
-
-def _check_share(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise ConfigError(f"{name}: must be from 0 to less than 1, got {value}.")

@@ -19,13 +19,12 @@ from torch import Tensor, fx, nn
 
 from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
-from chop.ir.trace.environment import evaluation_mode, kept_buffers
 from chop.log import get_logger
 from chop.passes.ptq.observe.calibration_data import running
 from chop.passes.ptq.observe.curvature import frozen, gradient_rows, surprise
 from chop.passes.ptq.observe.layerwise_run import own
 from chop.passes.ptq.observe.reference_run import formats_off
-from chop.passes.rewrite.propagate import bind_inputs, kept_random_state
+from chop.passes.rewrite.propagate import bind_inputs, undisturbed
 
 logger = get_logger(__name__)
 
@@ -48,15 +47,9 @@ def row_importances(
     draw = torch.Generator().manual_seed(0)
     with ExitStack() as stack:
         model = graph.model
-        for manager in (
-            evaluation_mode(model),
-            kept_buffers(model),
-            kept_random_state(model),
-            formats_off(model),
-            frozen(model),
-            torch.enable_grad(),
-        ):
-            stack.enter_context(manager)
+        for manager in (undisturbed, formats_off, frozen):
+            stack.enter_context(manager(model))
+        stack.enter_context(torch.enable_grad())
         for node, layer in layers.items():
             stack.callback(layer.register_forward_hook(watches[node]).remove)
         for number, batch in enumerate(batches):

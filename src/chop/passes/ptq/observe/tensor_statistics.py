@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from chop.errors import ConfigError
+from chop.passes.ptq.observe.histogram import BinCounts
 from chop.registry import Registry
 
 Dims = Literal["all"] | list[int] | None
@@ -245,15 +246,14 @@ class AbsMean(Mean):
 
 @statistic("histogram")
 @dataclass
-class Histogram(Statistic):
+class HistogramStatistic(Statistic):
     """Counts in `bins` equal bins, over all dimensions.
 
-    The first piece sets the range. When a value falls outside, the range doubles towards it and
-    neighbouring bins merge, so that one pass suffices and no count is lost.
+    The first piece sets the range. A value outside doubles the range towards it.
     """
 
     bins: int = 64
-    counts: Any = field(default=None, init=False)
+    counted: BinCounts | None = field(default=None, init=False, repr=False)
     low: float = field(default=0.0, init=False)
     high: float = field(default=0.0, init=False)
 
@@ -268,25 +268,21 @@ class Histogram(Statistic):
         if values.numel() == 0:
             return
         low, high = float(values.min()), float(values.max())
-        if self.counts is None:
+        if self.counted is None:
             self.low, self.high = (low, high) if high > low else (low - 0.5, low + 0.5)
-            self.counts = torch.zeros(self.bins, dtype=torch.int64, device=values.device)
+            self.counted = BinCounts(1, self.bins, values.device)
         while low < self.low:
-            self._grow(downwards=True)
+            self.counted.double(slice(None), below=1)
+            self.low -= self.high - self.low
         while high > self.high:
-            self._grow(downwards=False)
+            self.counted.double(slice(None), below=0)
+            self.high += self.high - self.low
         width = (self.high - self.low) / self.bins
-        places = ((values - self.low) / width).long().clamp(0, self.bins - 1)
-        self.counts = self.counts + torch.bincount(places, minlength=self.bins)
-
-    def _grow(self, *, downwards: bool) -> None:
-        merged = self.counts.view(-1, 2).sum(-1)
-        empty, span = torch.zeros_like(merged), self.high - self.low
-        self.counts = torch.cat([empty, merged] if downwards else [merged, empty])
-        self.low, self.high = self.low - span * downwards, self.high + span * (not downwards)
+        self.counted.add((values - self.low)[None] / width)
 
     def compute(self) -> dict[str, Any]:
-        if self.counts is None:
+        if self.counted is None:
             return {"counts": torch.zeros(self.bins, dtype=torch.int64), "edges": None, "count": 0}
+        counts = self.counted.counts[0].clone()
         edges = torch.linspace(self.low, self.high, self.bins + 1, dtype=torch.float64)
-        return {"counts": self.counts, "edges": edges, "count": int(self.counts.sum())}
+        return {"counts": counts, "edges": edges, "count": int(counts.sum())}

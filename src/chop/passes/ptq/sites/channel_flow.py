@@ -10,7 +10,7 @@ what is neither must be neither again before a layer or the output reads it.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +20,9 @@ from torch import Tensor, fx
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op, node_module
 from chop.ir.trace.effects import is_in_place
-from chop.ir.trace.environment import evaluation_mode, kept_buffers
-from chop.passes.rewrite.propagate import bind_inputs, kept_random_state
+from chop.passes.ptq.observe.layer_inputs import groups_of
+from chop.passes.ptq.observe.layerwise_run import own
+from chop.passes.rewrite.propagate import bind_inputs, undisturbed
 
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 READERS = ("linear", *CONVOLUTIONS)
@@ -83,23 +84,14 @@ class ExampleRun:
         interpreter.extra_traceback = False
         interpreter.env = values
         if is_in_place(node) and not writes_for_others(node):
-            interpreter.env = {n: _copied(values[n]) for n in node.all_input_nodes}
-        with (
-            torch.no_grad(),
-            evaluation_mode(model),
-            kept_buffers(model),
-            kept_random_state(model),
-        ):
+            interpreter.env = {n: own(values[n]) for n in node.all_input_nodes}
+        with undisturbed(model):
             return interpreter.run_node(node)
 
 
 def writes_for_others(node: fx.Node) -> bool:
     """Whether a node writes to a value that others read too."""
     return is_in_place(node) and any(len(n.users) > 1 for n in node.all_input_nodes)
-
-
-def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else value
 
 
 @dataclass
@@ -154,7 +146,8 @@ class _Walk:
     def _visit(self, node: fx.Node) -> dict[fx.Node, int]:
         inputs = [n for n in node.all_input_nodes if n in self.changed]
         more: dict[fx.Node, int] = {}
-        if is_layer(node, READERS) and not _is_grouped(node):
+        # with groups, a convolution reads no channel with all of its weights
+        if is_layer(node, READERS) and groups_of(node_module(node)) == 1:
             self._read(node, inputs)
         elif inputs and node.op == "output":
             self._refuse(inputs[0], "is a result of the model")
@@ -244,11 +237,6 @@ def _written_dim(node: fx.Node) -> int | None:
     return 1 if is_layer(node, CONVOLUTIONS) else -1
 
 
-def _is_grouped(node: fx.Node) -> bool:
-    """Whether a convolution has groups: it reads no channel with all of its weights."""
-    return getattr(node_module(node), "groups", 1) != 1
-
-
 def is_layer(node: fx.Node, ops: tuple[str, ...]) -> bool:
     """Whether a node calls a layer of one of the ops, with a weight of its own."""
     if node.op != "call_module":
@@ -267,14 +255,11 @@ def is_same(a: Any, b: Any, slack: float = 1.0) -> bool:
         largest = float(_finite(b).abs().amax()) if b.numel() else 0.0
         allowed = torch.finfo(a.dtype).eps ** (2 / 3) * largest * slack
         return bool(((_finite(a) - _finite(b)).abs() <= allowed).all())
-    pairs = list(_pairs(a, b))
-    return all(is_same(x, y, slack) for x, y in pairs) if pairs else bool(a == b)
+    are_sequences = isinstance(a, tuple | list) and isinstance(b, tuple | list)
+    if are_sequences and len(a) == len(b) > 0:
+        return all(is_same(x, y, slack) for x, y in zip(a, b, strict=True))
+    return bool(a == b)
 
 
 def _finite(x: Tensor) -> Tensor:
     return torch.nan_to_num(x.detach().double(), nan=0.0, posinf=0.0, neginf=0.0)
-
-
-def _pairs(a: Any, b: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(a, tuple | list) and isinstance(b, tuple | list) and len(a) == len(b):
-        yield from zip(a, b, strict=True)

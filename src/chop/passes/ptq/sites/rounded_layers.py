@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
+from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
 from chop.ir.reclass import mask_name
@@ -28,13 +29,18 @@ WEIGHT = "weight"
 OPS = ("linear", "conv1d", "conv2d")
 
 
-def layers_with_own_weights(
-    graph: MaseGraph, who: str
-) -> Iterator[tuple[fx.Node, QuantizedModule]]:
-    """Nodes and layers whose weight is quantised and nobody else's, each layer once.
+def layers_with_own_weights(graph: MaseGraph, who: str) -> list[tuple[fx.Node, QuantizedModule]]:
+    """Return nodes and layers whose weight is quantised and nobody else's, each layer once.
 
-    `who` warns of a weight that others share.
+    Warn of a weight that others share; raise ConfigError if no layer is left. `who` is the pass.
     """
+    layers = list(_own_layers(graph, who))
+    if not layers:
+        raise ConfigError(f"{who}: the graph has no quantised weight. Run quantize_transform_pass.")
+    return layers
+
+
+def _own_layers(graph: MaseGraph, who: str) -> Iterator[tuple[fx.Node, QuantizedModule]]:
     owners = Counter(id(p) for _, p in graph.model.named_parameters(remove_duplicate=False))
     read = {str(n.target) for n in graph.fx_graph.nodes if n.op == "get_attr"}
     seen: set[int] = set()

@@ -114,7 +114,7 @@ class Maker:
 
 
 @dataclass(frozen=True)
-class Problem:
+class FactorProblem:
     """Who reads a value in which formats, what was seen of it, and the layer that makes it.
 
     `index` has the row of the maker for each channel.
@@ -163,7 +163,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Choice:
+class FactorChoice:
     """The factors chosen for a site, and the squared error of its readers without and with them."""
 
     factors: Tensor
@@ -172,14 +172,14 @@ class Choice:
     after: float
 
 
-def best_factors(style: str, problem: Problem, alphas: Sequence[float]) -> Choice:
+def best_factors(style: str, problem: FactorProblem, alphas: Sequence[float]) -> FactorChoice:
     """Of the factors for each of `alphas`, and none, those with the least error of the outputs."""
     none = torch.ones_like(problem.weights[0][0])
     before = problem.error(none)
-    best = Choice(none, None, before, before)
+    best = FactorChoice(none, None, before, before)
     for alpha in alphas:
         factors = factors_of(style, problem.seen, problem.weights, problem.index, alpha)
         error = problem.error(factors)
         if error < best.after:
-            best = Choice(factors, alpha, before, error)
+            best = FactorChoice(factors, alpha, before, error)
     return best

@@ -15,7 +15,7 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import ConfigError, PassError
 from chop.nn.modules import Masked
-from chop.passes.prune.sparsegpt import Choice, pruned_with_feedback
+from chop.passes.prune.sparsegpt import PruningChoice, pruned_with_feedback
 from chop.passes.ptq.observe.layer_inputs import input_rows
 
 
@@ -184,7 +184,7 @@ def test_sparsegpt_equals_the_surgeon_with_every_inverse_made_anew(
 ) -> None:
     weight, hessian = case(5, columns)
     full = torch.ones_like(weight, dtype=torch.bool)
-    values, keep = pruned_with_feedback(weight, hessian, full, Choice(share), 0.01)
+    values, keep = pruned_with_feedback(weight, hessian, full, PruningChoice(share), 0.01)
     slow, stays = sparsegpt_slowly(
         weight.numpy(), slowly_damped(hessian), 128, lambda s, j: lowest_of_all(s, share, j)
     )
@@ -196,7 +196,9 @@ def test_sparsegpt_equals_the_surgeon_with_every_inverse_made_anew(
 def test_sparsegpt_of_two_of_four_equals_the_slow_one_too() -> None:
     weight, hessian = case(4, 136)
     full = torch.ones_like(weight, dtype=torch.bool)
-    values, keep = pruned_with_feedback(weight, hessian, full, Choice(0.5, pair=(2, 4)), 0.01)
+    values, keep = pruned_with_feedback(
+        weight, hessian, full, PruningChoice(0.5, pair=(2, 4)), 0.01
+    )
     slow, stays = sparsegpt_slowly(weight.numpy(), slowly_damped(hessian), 4, two_of_four)
     assert np.array_equal(keep.numpy(), stays)
     np.testing.assert_allclose(values.numpy(), slow, rtol=1e-8, atol=1e-9)

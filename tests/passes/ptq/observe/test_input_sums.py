@@ -1,0 +1,82 @@
+"""Sums over layers' inputs: shared by calls that read one value, and by no others."""
+
+import pytest
+import torch
+from torch import nn
+
+import chop.passes as passes
+from chop import MaseGraph
+from chop.errors import PassError
+from chop.passes.prune.pruning_inputs import InputProducts
+from chop.passes.ptq.observe.input_sums import InputStatistics
+from chop.passes.ptq.observe.layerwise_run import LayerwiseRun
+from chop.passes.ptq.observe.reference_run import PairedRun
+
+INT4 = {"name": "scale_integer", "weight_width": 4, "data_in_width": "NA", "bias_width": "NA"}
+PRUNE = {"weight": {"sparsity": 0.5, "method": "sparsegpt"}}
+
+
+class Chain(nn.Module):
+    """Three layers of one shape; the last two read one value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.c = (nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x):
+        hidden = torch.relu(self.a(x))
+        return self.b(hidden) + self.c(hidden)
+
+
+def batches():
+    draw = torch.Generator().manual_seed(1)
+    return [{"x": torch.randn(20, 6, generator=draw)} for _ in range(3)]
+
+
+def quantized():
+    graph = MaseGraph(Chain(), dummy_in=batches()[0])
+    return passes.quantize_transform_pass(graph, {"linear": {"config": INT4}})[0]
+
+
+def calls(graph):
+    modules = dict(graph.model.named_modules())
+    nodes = (n for n in graph.fx_graph.nodes if n.op == "call_module")
+    return [(n, modules[n.target]) for n in nodes if isinstance(modules[n.target], nn.Linear)]
+
+
+def test_sums_are_those_of_each_layers_own_input():
+    graph = quantized()
+    with PairedRun(graph, batches(), "here") as run:
+        statistics = InputStatistics(run, before=True)
+        a, b, c = (statistics.of(node, layer) for node, layer in calls(graph))
+    with LayerwiseRun(graph, batches(), "here") as run:
+        products = InputProducts(run, products=True)
+        expected = [products.of(node, layer)[0] for node, layer in calls(graph)]
+    x = torch.cat([batch["x"] for batch in batches()])
+    tolerance = {"rtol": 1e-5, "atol": 1e-4}  # products are in single precision
+    torch.testing.assert_close(a.hessian, (x.T @ x).double(), **tolerance)
+    for sums, hessian in zip((a, b, c), expected, strict=True):
+        torch.testing.assert_close(sums.hessian, hessian, **tolerance)
+    assert b is c and b is not a
+
+
+def test_squares_are_the_diagonal_of_the_products():
+    graph = quantized()
+    found = []
+    for products in (True, False):
+        with LayerwiseRun(graph, batches(), "here") as run:
+            sums = InputProducts(run, products=products)
+            found.append([sums.of(node, layer) for node, layer in calls(graph)])
+    for matrix, squares in zip(*found, strict=True):
+        torch.testing.assert_close(matrix.diagonal(dim1=1, dim2=2), squares, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("run", "args"), [(passes.gptq_transform_pass, {}), (passes.prune_transform_pass, PRUNE)]
+)
+def test_data_of_another_width_is_refused(run, args):
+    narrow = [{"x": torch.randn(4, 5)}]
+    key = "batches" if args else "data"
+    with pytest.raises(PassError, match=r"'a' takes 6 values a row, the data brings it 5\. Give"):
+        run(quantized(), {**args, key: narrow, **({} if args else {"rows": "equal"})})
