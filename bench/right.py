@@ -7,13 +7,14 @@ odd seeds tests/hw/branching_models.py, whose paths part and join). It is lowere
 PyTorch in double precision = exact reference = RTL under stalls after a reset in the middle, at
 full rate, with a slow source, with one beat at a time, with bursts and with slow sinks. Or it is
 refused with a reason. A design that stops counts as a deadlock. An interrupted run resumes:
-findings are stored in the folder --work, which must be emptied when the code changes.
+findings are stored in the folder --work, in a file for each version of the code.
 Needs Verilator and g++. Writes the section `hardware` of bench/results/right.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import sys
@@ -34,16 +35,16 @@ from hardware_fuzz import BATCH, Finding, counts, fuzz  # noqa: E402
 
 FAULTS = ("wrong", "deadlock")
 """Outcomes that fail the run."""
-CHUNK = 2 * BATCH
-"""Seeds that a worker takes at once."""
+CHUNK = BATCH
+"""Seeds that a worker takes at once, and that an interruption loses."""
 
 
 def main() -> None:
-    """Run what is missing, then write the counts."""
+    """Run the missing seeds, then write the counts."""
     args = _arguments()
     wanted = range(args.seed_start, args.seed_start + args.models)
     args.work.mkdir(parents=True, exist_ok=True)
-    kept = args.work / "findings.jsonl"
+    kept = args.work / f"findings-{_version()}.jsonl"
     known = _kept(kept)
     missing = [seed for seed in wanted if seed not in known]
     start = time.monotonic()
@@ -53,11 +54,14 @@ def main() -> None:
         print(
             f"{min(number * CHUNK, len(missing))} of {len(missing)}", *wrong, sep="\n", flush=True
         )
+    seconds = time.monotonic() - start
     found = _kept(kept)
     results = {
         "seeds": [wanted.start, wanted.stop],
         "workers": args.workers,
-        "seconds_of_this_run": round(time.monotonic() - start, 1),
+        "models_of_this_run": len(missing),
+        "seconds_of_this_run": round(seconds, 1),
+        "worker_seconds_per_model": round(args.workers * seconds / max(len(missing), 1), 2),
         "verilator": toolchain.verilator().version(),
         **counts(found[seed] for seed in wanted),
     }
@@ -73,6 +77,19 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed-start", type=int, default=0)
     parser.add_argument("--work", type=Path, default=Path("out/right"))
     return parser.parse_args()
+
+
+def _version() -> str:
+    """Return a digest of all files that decide what becomes of a seed."""
+    files = [
+        p for p in (TESTS.parent / "src").rglob("*") if p.suffix in (".py", ".sv", ".cpp", ".h")
+    ]
+    files += [*TESTS.glob("hw/*_models.py"), TESTS / "hw" / "hardware_fuzz.py"]
+    files += TESTS.glob("hw/rtl_batch.*")
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(f"{file.relative_to(TESTS.parent)}\n".encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _run(seeds: list[int], workers: int) -> Iterator[list[Finding]]:

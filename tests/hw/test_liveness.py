@@ -10,10 +10,10 @@ from torch import nn
 from chop.errors import HardwareError
 from chop.hw.check import bench_design
 from chop.hw.component import COMPONENTS
-from chop.hw.cycles import Stalls, balanced, simulate_control, size_fifos, with_fifos
+from chop.hw.cycles import NO_STALLS, Stalls, balanced, simulate_control, size_fifos, with_fifos
 from chop.hw.design import Wire
 from chop.hw.emit import emit
-from chop.hw.exercise import exercise
+from chop.hw.exercise import SLOW_TENSORS, exercise
 from chop.hw.liveness import check_live, is_live, waiting_stages
 from chop.hw.lower import Parallelism, lower
 from chop.hw.process import Machine, Process, take
@@ -140,11 +140,21 @@ def test_random_designs_with_fifos_never_stop(seed):
     assert all(runs(design, stalls, seeds=1) for stalls in SLOW)
 
 
+class RecordingSimulator(Simulator):
+    """A simulator that keeps the number of tensors and the stalls of its runs."""
+
+    def run(self, inputs, stalls=NO_STALLS, **options):
+        self.runs = [*getattr(self, "runs", []), (len(inputs["data_in_0"]), stalls)]
+        return super().run(inputs, stalls, **options)
+
+
 @pytest.mark.sim
 def test_the_rtl_of_the_fork_passes_the_standard_run_with_slow_sources(lowered, tmp_path):
     design = lowered.design
-    simulator = Simulator(design, emit(design, tmp_path))
-    assert exercise(simulator, random_inputs(design, 4)).is_exact
+    simulator = RecordingSimulator(design, emit(design, tmp_path))
+    assert exercise(simulator, random_inputs(design, 2)).is_exact
+    slow = [tensors for tensors, stalls in simulator.runs if stalls.valid <= 0.1]
+    assert slow == [SLOW_TENSORS]
     for seed in range(1, 5):
         simulator.run(random_inputs(design, 4), Stalls(0.1, 1.0, seed)).require_exact()
 

@@ -38,9 +38,10 @@ def simulate(
     The outputs in the vectors are the PyTorch model's: they were compared when they were emitted.
 
     `project_dir` is by default the one that was emitted last. `verilator` runs natively and gives
-    the verdict at full rate, after runs with random `stalls` at the ports and with stalls inside,
-    resets in the middle of a tensor and every table entry; values, handshakes and the cycle of
-    every beat are compared. `cocotb` runs the emitted test bench: values, with and without stalls.
+    the verdict at full rate, after runs with random `stalls` at the ports, with stalls inside, with
+    a slow source, with resets in the middle of a tensor and with every table entry; values,
+    handshakes and the cycle of every beat are compared. `cocotb` runs the emitted test bench:
+    values, with and without stalls.
     `skip_build` wants a simulator built before; `skip_test` only builds. `waves` keeps the signals
     of the first cycles in `hardware/sim/waves.fst` and a picture of the first handshakes.
     RTL is a program: a folder that holds other files than this package emitted, or that were
