@@ -200,12 +200,91 @@ def bent(draw, shape):
     return lambda x: x.unsqueeze(1)
 
 
+NUMBERS = (2, -1, 3, 0.5, -0.25, 0.03125, 100, 7.5, 0.3, -0.1, 1 / 3, 1e-3)
+"""Plain numbers: whole, short and long binary fractions, and beyond what small formats hold."""
+
+
+def scalar(draw, shape):
+    number = draw.choice(NUMBERS)
+    alpha = draw.choice((2, 0.5, -1.5))
+    return draw.choice(
+        (
+            lambda x: x + number,
+            lambda x: number + x,
+            lambda x: x - number,
+            lambda x: number - x,
+            lambda x: x * number,
+            lambda x: number * x,
+            lambda x: torch.add(x, number, alpha=alpha),
+            lambda x: torch.sub(x, number, alpha=alpha),
+            lambda x: x.mul(number),
+        )
+    )
+
+
+def sliced(draw, shape):
+    axis = draw.randrange(len(shape))
+    first = draw.randrange(shape[axis])
+    last = draw.randint(first + 1, shape[axis])
+    whole = [slice(None)] * (axis + 1)
+    cut = draw.choice((slice(first, last), slice(first, None, 2), slice(first - shape[axis], None)))
+    return lambda x: x[(*whole, cut)]
+
+
+class Masked(nn.Module):
+    """Softmax of rows with a mask that is a constant: added, or filled in."""
+
+    def __init__(self, mask, how):
+        super().__init__()
+        self.register_buffer("mask", mask)
+        self.how = how
+
+    def forward(self, x):
+        return F.softmax(self.how(x, self.mask), -1)
+
+
+def masked(draw, shape):
+    fill = draw.choice((float("-inf"), torch.finfo(torch.float32).min))
+    sizes = shape[-2:] if draw.chance(0.7) else shape[-1:]
+    is_masked = draw.normal(*sizes) > 0.3
+    numbers = draw.choice((torch.zeros(sizes), torch.arange(sizes[-1]) * -0.25))
+    added = torch.where(is_masked, fill, numbers)
+    return draw.choice(
+        (
+            Masked(added, lambda x, mask: x + mask),
+            Masked(added[None], lambda x, mask: mask + x),
+            Masked(is_masked, lambda x, mask: x.masked_fill(mask, fill)),
+            Masked(~is_masked, lambda x, mask: torch.where(mask, x, fill)),
+        )
+    )
+
+
+def rows(draw, shape):
+    """A norm or softmax of the last dimension."""
+    size = shape[-1]
+    norms = (nn.LayerNorm(size), nn.RMSNorm(size), nn.LayerNorm(size, elementwise_affine=False))
+    return draw.choice((*(_filled(draw, norm) for norm in norms), nn.Softmax(-1)))
+
+
+def flat_rows(draw, shape):
+    """A norm or softmax of all elements, or of each by itself: a view in front of it."""
+    size = 1
+    for n in shape:
+        size *= n
+    if draw.chance(0.3):
+        return nn.Sequential(nn.Unflatten(len(shape), (shape[-1], 1)), rows(draw, (1,)))
+    return nn.Sequential(nn.Flatten(), rows(draw, (size,)))
+
+
 UNARY = {
-    1: (linear,) * 4 + (batch_norm, rectifier, rectifier, hard, table, wiring, folded),
-    2: (linear, conv1d, conv1d, batch_norm, rectifier, hard, table, flatten, turned, folded),
+    1: (linear,) * 4
+    + (batch_norm, rectifier, rectifier, hard, table, wiring, folded)
+    + (scalar, scalar, sliced, rows, flat_rows, masked),
+    2: (linear, conv1d, conv1d, batch_norm, rectifier, hard, table, flatten, turned, folded)
+    + (scalar, sliced, rows, flat_rows, masked),
     3: (conv2d,) * 4
     + (batch_norm, max_pool, avg_pool, avg_pool, global_pool, rectifier, rectifier, hard, table)
-    + (flatten, flatten, turned, linear),
+    + (flatten, flatten, turned, linear, scalar, sliced, rows, flat_rows, masked),
 }
 
 BINARY = {
@@ -304,23 +383,25 @@ WIDE = (24, 32)
 def random_config(draw, op):
     """A config for a node of the op named `op`."""
     widths = TABLE_WIDTHS if op in TABLES else WIDTHS
-    if draw.chance(0.03) and op not in TABLES:
+    if draw.chance(0.03) and op not in (*TABLES, *ROW_OPS):
         widths = WIDE
-    config = {"name": "integer"}
+    config = {"name": "integer", **({"arithmetic": "integer"} if op in ROW_OPS else {})}
     for role in ("data_in_0", "data_in_1") if op in ("add", "sub", "mul") else ("data_in",):
         config |= random_format(draw, role, widths)
     config |= random_format(draw, "weight", WIDTHS) | random_format(draw, "bias", WIDTHS)
-    if draw.chance(0.9 if op in NOT_DYADIC else 0.4):
+    if op in ROW_OPS or draw.chance(0.9 if op in NOT_DYADIC else 0.4):
         config |= random_format(draw, "data_out", WIDTHS)
     return config
 
 
+ROW_OPS = ("softmax", "layer_norm", "rms_norm")
+"""Ops with integer arithmetic of their own."""
 NOT_DYADIC = (
     *TABLES, "hardswish", "hardsigmoid", "adaptive_avg_pool2d", "avg_pool2d",
     "batch_norm1d", "batch_norm2d",
 )  # fmt: skip
 """Ops whose results fixed point does not hold: they want a format."""
-PARAMETRIC = ("linear", "conv1d", "conv2d", "batch_norm1d", "batch_norm2d", *TABLES)
+PARAMETRIC = ("linear", "conv1d", "conv2d", "batch_norm1d", "batch_norm2d", *TABLES, *ROW_OPS)
 """Ops that hardware builds only in a format."""
 
 

@@ -156,7 +156,7 @@ REFUSED = {
     "log_softmax": (nn.LogSoftmax(-1), VECTOR, r"\(log_softmax\): no hardware .* Nearest"),
     "groups": (nn.Conv2d(2, 2, 3, groups=2), IMAGE, "groups = 2. Allowed: groups = 1"),
     "dilation": (nn.Conv2d(2, 2, 2, dilation=2), IMAGE, r"dilation = \(2, 2\). Allowed: dilation"),
-    "padding": (nn.Conv2d(2, 2, 3, padding="same"), IMAGE, "padding = same. Allowed: a number"),
+    "padding": (nn.Conv2d(2, 2, 3, padding="same"), IMAGE, "padding = 'same'. Allowed: a number"),
     "ceil_mode": (nn.MaxPool2d(4, ceil_mode=True), IMAGE, "ceil_mode = True. Allowed"),
     "adaptive": (nn.AdaptiveAvgPool2d(2), IMAGE, "output_size = 2. Allowed: output_size = 1"),
     "constant": (functional(lambda m, x: x + 0.1), VECTOR, "24 bits; no format applies to a plain"),

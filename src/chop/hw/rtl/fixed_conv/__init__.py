@@ -301,9 +301,13 @@ def _checked_padding(low: Lowerer, node: fx.Node) -> tuple[int, int]:
         given = low.setting(node, name, allowed)
         if set(np.atleast_1d(given).tolist()) != {allowed}:
             raise low.refuse(node, f"{name} = {given}", f"Allowed: {name} = {allowed}")
+    mode = low.setting(node, "padding_mode", "zeros")
+    if mode != "zeros":
+        raise low.refuse(node, f"padding_mode = '{mode}'", "Allowed: padding_mode = 'zeros'")
     padding = low.setting(node, "padding", 0)
-    if isinstance(padding, str) or low.setting(node, "padding_mode", "zeros") != "zeros":
-        raise low.refuse(node, f"padding = {padding}", "Allowed: a number of zeros on each side")
+    if isinstance(padding, str):
+        told = f"padding = '{padding}'"
+        raise low.refuse(node, told, "Allowed: a number of zeros on each side")
     return pair(padding, 2 if np.size(padding) == 2 else 1)
 
 
