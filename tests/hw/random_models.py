@@ -5,6 +5,7 @@ gives a layer or function, in `UNARY`, under the number of dimensions (without t
 takes. `layer_case(index)` goes through all layers × all kinds of format, one layer a case.
 """
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -271,7 +272,7 @@ def flat_rows(draw, shape):
     size = 1
     for n in shape:
         size *= n
-    if draw.chance(0.3):
+    if len(shape) < 3 and draw.chance(0.3):
         return nn.Sequential(nn.Unflatten(len(shape), (shape[-1], 1)), rows(draw, (1,)))
     return nn.Sequential(nn.Flatten(), rows(draw, (size,)))
 
@@ -408,7 +409,11 @@ PARAMETRIC = ("linear", "conv1d", "conv2d", "batch_norm1d", "batch_norm2d", *TAB
 def random_case(seed):
     """The case of a seed."""
     draw = Draw(seed)
-    model, inputs, text = random_model(draw)
+    return _case(draw, seed, *random_model(draw))
+
+
+def _case(draw, seed, model, inputs, text):
+    """The case of a model in random formats."""
     graph = MaseGraph(model, dummy_in=tuple(inputs) if len(inputs) > 1 else inputs[0])
     if Draw(-seed - 1).chance(0.5):  # batch normalisation behind a convolution becomes part of it
         fuse_conv_bn_transform_pass(graph)
@@ -438,6 +443,125 @@ def _set_input_formats(draw, graph):
 
 
 CALLS = ("call_module", "call_function", "call_method")
+
+
+# -- constructs that were refused by mistake, or refused and not said so ---------------------------
+
+CONSTRUCTS = {
+    "a number and a vector": ((5,), scalar),
+    "a number and an image": ((2, 3, 4), scalar),
+    "rows of a flat image": ((2, 3, 4), flat_rows),
+    "rows of one element": ((4,), lambda draw, shape: folded_rows(draw, (4, 1))),
+    "rows with a mask": ((3, 4), masked),
+    "heads with a mask": ((2, 3, 4), masked),
+    "a part of a vector": ((6,), sliced),
+    "a part of an image": ((2, 3, 4), sliced),
+}
+
+
+def folded_rows(draw, shape):
+    """A norm or softmax behind a view as `shape`."""
+    return nn.Sequential(nn.Unflatten(1, shape), rows(draw, shape))
+
+
+def construct_case(seed):
+    """A construct between a rectifier and another layer, in random formats."""
+    draw = Draw(f"construct {seed}")
+    name = list(CONSTRUCTS)[seed % len(CONSTRUCTS)]
+    shape, make = CONSTRUCTS[name]
+    steps = [Step("relu", torch.relu, (0,)), Step(name, make(draw, shape), (1,))]
+    x = torch.zeros(2, *shape)
+    last = _run(steps[1], [x, x])
+    behind = draw.choice((rectifier, hard, linear))
+    steps.append(Step(behind.__name__, behind(draw, tuple(last.shape[1:])), (2,)))
+    return _case(draw, seed, Steps(steps, [3]).eval(), [x], name)
+
+
+class Constant(nn.Module):
+    """A function of an input and a constant."""
+
+    def __init__(self, values, function):
+        super().__init__()
+        self.register_buffer("values", torch.tensor(values))
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x, self.values)
+
+
+def _spoilt(layer, name, value):
+    with torch.no_grad():
+        getattr(layer, name).view(-1)[0] = value
+    return layer.eval()
+
+
+FINITE = "one of 1 such elements. Allowed: finite numbers"
+REFUSED = {
+    "NaN weight": (
+        (3,),
+        lambda: _spoilt(nn.Linear(3, 2), "weight", math.nan),
+        rf"weight' is nan at \[0, 0\], {FINITE}",
+    ),
+    "infinite bias": (
+        (3,),
+        lambda: _spoilt(nn.Linear(3, 2), "bias", math.inf),
+        rf"bias' is inf at \[0\], {FINITE}",
+    ),
+    "NaN in a convolution": (
+        (2, 4, 4),
+        lambda: _spoilt(nn.Conv2d(2, 1, 3), "weight", math.nan),
+        r"weight' is nan at \[0, 0, 0, 0\]",
+    ),
+    "NaN statistics": (
+        (2, 4, 4),
+        lambda: _spoilt(nn.BatchNorm2d(2), "running_mean", math.nan),
+        r"running_mean' is nan at \[0\]",
+    ),
+    "NaN constant": (
+        (3,),
+        lambda: Constant([math.nan, 0.0, 1.0], lambda x, c: x + c),
+        r"values' is nan at \[0\]",
+    ),
+    "minus infinity as a factor": (
+        (3,),
+        lambda: Constant([-math.inf, 0.0, 1.0], lambda x, c: x * c),
+        "operand 1 has elements of minus infinity. Allowed: a mask",
+    ),
+    "a mask that no softmax reads": (
+        (3,),
+        lambda: Constant([-math.inf, 0.0, 0.0], lambda x, c: torch.relu(x + c)),
+        "'relu_1' reads what is masked. Allowed: softmax",
+    ),
+    "an infinite number": (
+        (3,),
+        lambda: lambda x: x * math.inf,
+        r"\(mul\): the number inf. Allowed: finite numbers",
+    ),
+    "a mask of small numbers": (
+        (2, 3),
+        lambda: Constant(
+            [True, False, False], lambda x, c: F.softmax(x.masked_fill(c, -1e9), -1)
+        ),
+        r"value = -1000000000.0. Allowed: -2\*\*100 or less",
+    ),
+    "reflected padding": (
+        (2, 4, 4),
+        lambda: nn.Conv2d(2, 1, 3, padding=1, padding_mode="reflect"),
+        "padding_mode = 'reflect'. Allowed: padding_mode = 'zeros'",
+    ),
+    "the first of a batch": ((3,), lambda: lambda x: x[:1], "a part of the batch. Allowed: some"),
+    "every other of a batch": ((3,), lambda: lambda x: x[::2], "a part of the batch"),
+    "one of a batch": ((2, 3), lambda: lambda x: x[0], "a part of the batch"),
+    "no element": ((3,), lambda: lambda x: x[:, 2:2], "no element. Allowed: some elements of each"),
+}
+"""What cannot be built: the shape of the input, the layer, and words of the refusal."""
+
+
+def refused_case(name):
+    """A construct that cannot be built, behind a rectifier."""
+    shape, make, _ = REFUSED[name]
+    model = Steps([Step("relu", torch.relu, (0,)), Step(name, make(), (1,))], [2]).eval()
+    return _case(Draw(name), 0, model, [torch.zeros(2, *shape)], name)
 
 
 # -- every layer in every kind of format -----------------------------------------------------------

@@ -70,8 +70,8 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
     (an operation in place becomes one that is not, or is left alone where others read what it
     writes). A constant that masks what it is added to (elements of -2**100 or less) keeps its
     values, and so does the sum. A layer with an adapter is quantised beside it, and the products
-    that GPT-2 and its kin write (`Conv1D`) are linear layers first, those of a mixture's experts one
-    layer (`experts`) for all of them. A config whose `name` is None leaves alone
+    that GPT-2 and its kin write (`Conv1D`) are linear layers first, those of a mixture's experts
+    one layer (`experts`) for all of them. A config whose `name` is None leaves alone
     what it matches. What is quantised already changes its format. Metadata that exists follows:
     type and precision of operands, parameters and results. Scales that calibrate_analysis_pass
     wrote there go into the layers whose config asks for stored ones. No value is changed when an
