@@ -281,7 +281,9 @@ UNARY = {
     1: (linear,) * 4
     + (batch_norm, rectifier, rectifier, hard, table, wiring, folded)
     + (scalar, scalar, sliced, rows, flat_rows, masked),
-    2: (linear, conv1d, conv1d, batch_norm, rectifier, hard, table, flatten, turned, folded)
+    2: (linear,)
+    + (conv1d,) * 2
+    + (batch_norm, rectifier, hard, table, flatten, turned, folded)
     + (scalar, sliced, rows, flat_rows, masked),
     3: (conv2d,) * 4
     + (batch_norm, max_pool, avg_pool, avg_pool, global_pool, rectifier, rectifier, hard, table)
@@ -539,9 +541,7 @@ REFUSED = {
     ),
     "a mask of small numbers": (
         (2, 3),
-        lambda: Constant(
-            [True, False, False], lambda x, c: F.softmax(x.masked_fill(c, -1e9), -1)
-        ),
+        lambda: Constant([True, False, False], lambda x, c: F.softmax(x.masked_fill(c, -1e9), -1)),
         r"value = -1000000000.0. Allowed: -2\*\*100 or less",
     ),
     "reflected padding": (
