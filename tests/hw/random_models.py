@@ -159,6 +159,18 @@ def rectifier(draw, shape):
     )
 
 
+def prelu(draw, shape):
+    slopes = nn.PReLU(draw.choice((1, shape[0])), init=draw.choice((0.25, 0.3, -0.125)))
+    return _filled(draw, slopes) if draw.chance(0.5) else slopes
+
+
+def padded_conv(draw, shape):
+    rows, columns = draw.randint(0, 1), draw.randint(0, 2)
+    pad = nn.ZeroPad2d((columns, columns, rows, rows))
+    kernel = min(2, shape[1] + 2 * rows), min(3, shape[2] + 2 * columns)
+    return nn.Sequential(pad, _filled(draw, nn.Conv2d(shape[0], draw.randint(1, 3), kernel)))
+
+
 def hard(draw, shape):
     return draw.choice((nn.Hardsigmoid(), F.hardsigmoid, nn.Hardswish(), F.hardswish))
 
@@ -280,14 +292,15 @@ def flat_rows(draw, shape):
 UNARY = {
     1: (linear,) * 4
     + (batch_norm, rectifier, rectifier, hard, table, wiring, folded)
-    + (scalar, scalar, sliced, rows, flat_rows, masked),
+    + (scalar, scalar, sliced, rows, flat_rows, masked, prelu),
     2: (linear,)
     + (conv1d,) * 2
     + (batch_norm, rectifier, hard, table, flatten, turned, folded)
     + (scalar, sliced, rows, flat_rows, masked),
     3: (conv2d,) * 4
     + (batch_norm, max_pool, avg_pool, avg_pool, global_pool, rectifier, rectifier, hard, table)
-    + (flatten, flatten, turned, linear, scalar, sliced, rows, flat_rows, masked),
+    + (flatten, flatten, turned, linear, scalar, sliced, rows, flat_rows, masked)
+    + (prelu, padded_conv),
 }
 
 BINARY = {
@@ -456,6 +469,8 @@ CONSTRUCTS = {
     "rows of one element": ((4,), lambda draw, shape: folded_rows(draw, (4, 1))),
     "rows with a mask": ((3, 4), masked),
     "heads with a mask": ((2, 3, 4), masked),
+    "a rectifier with a slope per channel": ((4, 3, 2), prelu),
+    "a padded image": ((2, 4, 5), padded_conv),
     "a part of a vector": ((6,), sliced),
     "a part of an image": ((2, 3, 4), sliced),
 }
