@@ -3,8 +3,8 @@
     python bench/prediction_bands.py
 
 Reads what was routed (bench/results/physical.json, hardware_pareto.json), predicts the designs of
-the former with the committed coefficients, and writes chop/hw/predict/bands.json. No coefficient was
-fitted to a routed whole design. Of the designs of hardware_pareto.json the predictions are those
+the former with the committed coefficients, and writes chop/hw/predict/bands.json. No coefficient
+was fitted to a routed whole design. Of the designs of hardware_pareto.json the predictions are those
 that were made before routing; they have no count of packed flip-flops, so errors of flip-flops
 are of physical.json alone.
 """

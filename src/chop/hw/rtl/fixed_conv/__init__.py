@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from torch import Tensor, fx
@@ -369,7 +370,9 @@ def exact_pad(a: Arguments) -> Exact:
     sides = list(zip(given[::2], given[1::2], strict=True))[::-1]
     shape = [n + p + q for n, (p, q) in zip(x.shape[-len(sides) :], sides, strict=True)]
     grown = np.zeros((*x.shape[: -len(sides)], *shape), dtype=x.codes.dtype)
-    inner = [slice(p, p + n) for n, (p, _) in zip(x.shape[-len(sides) :], sides, strict=True)]
+    inner: list[Any] = [
+        slice(p, p + n) for n, (p, _) in zip(x.shape[-len(sides) :], sides, strict=True)
+    ]
     grown[(..., *inner)] = x.codes
     return x.take(grown)
 
