@@ -132,7 +132,7 @@ def fit(args: argparse.Namespace) -> None:
     for family in models:
         mine = [r for r in rows if r["on"] == family and r["design"] in FITTED]
         for kind in ("lut", "ff"):
-            sums = {r["design"]: predict(designs[r["design"]], family).takes()[kind] for r in mine}
+            sums = {r["design"]: getattr(predict(designs[r["design"]], family), kind) for r in mine}
             ratios = [r[kind] / sums[r["design"]] for r in mine]
             if ratios:
                 models[family]["whole"][kind] = round(statistics.median(ratios), 3)
@@ -141,7 +141,7 @@ def fit(args: argparse.Namespace) -> None:
     kept = [{key: row[key] for key in ("design", "on", *KINDS)} for row in rows]
     for row in kept:
         predicted = predict(designs[row["design"]], row["on"]) if row["on"] in models else None
-        row["predicted"] = predicted.takes() if predicted else None
+        row["predicted"] = {k: getattr(predicted, k) for k in KINDS} if predicted else None
         row["is_fitted"] = row["design"] in FITTED
     save("area_designs", kept)
     check(args)

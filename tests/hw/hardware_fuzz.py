@@ -93,8 +93,18 @@ def prepare(seed: int, make: Callable[[int], Case] = any_case) -> Prepared | Fin
         return Finding(seed, "wrong", f"crash: {told}")
 
 
+COMPARISONS = (
+    "the design differs from",
+    "PyTorch in double precision gives",
+    "the input ports make",
+)
+"""Words of errors about references that disagree: a fault of ours, not a refusal."""
+
+
 def is_refusal(told: str) -> bool:
     """Whether an error names the node, and says what is allowed or what to set instead."""
+    if any(words in told for words in COMPARISONS):
+        return False
     says_what_to_do = re.search(r"Allowed|Quantise|Hardware needs|Supported|Give the result", told)
     return re.match(r"node '\w+'", told) is not None and says_what_to_do is not None
 

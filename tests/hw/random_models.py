@@ -5,6 +5,7 @@ gives a layer or function, in `UNARY`, under the number of dimensions (without t
 takes. `layer_case(index)` goes through all layers × all kinds of format, one layer a case.
 """
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -160,6 +161,18 @@ def rectifier(draw, shape):
     )
 
 
+def prelu(draw, shape):
+    slopes = nn.PReLU(draw.choice((1, shape[0])), init=draw.choice((0.25, 0.3, -0.125)))
+    return _filled(draw, slopes) if draw.chance(0.5) else slopes
+
+
+def padded_conv(draw, shape):
+    rows, columns = draw.randint(0, 1), draw.randint(0, 2)
+    pad = nn.ZeroPad2d((columns, columns, rows, rows))
+    kernel = min(2, shape[1] + 2 * rows), min(3, shape[2] + 2 * columns)
+    return nn.Sequential(pad, _filled(draw, nn.Conv2d(shape[0], draw.randint(1, 3), kernel)))
+
+
 def hard(draw, shape):
     return draw.choice((nn.Hardsigmoid(), F.hardsigmoid, nn.Hardswish(), F.hardswish))
 
@@ -202,12 +215,94 @@ def bent(draw, shape):
     return lambda x: x.unsqueeze(1)
 
 
+NUMBERS = (2, -1, 3, 0.5, -0.25, 0.03125, 100, 7.5, 0.3, -0.1, 1 / 3, 1e-3)
+"""Plain numbers: whole, short and long binary fractions, and beyond what small formats hold."""
+
+
+def scalar(draw, shape):
+    number = draw.choice(NUMBERS)
+    alpha = draw.choice((2, 0.5, -1.5))
+    return draw.choice(
+        (
+            lambda x: x + number,
+            lambda x: number + x,
+            lambda x: x - number,
+            lambda x: number - x,
+            lambda x: x * number,
+            lambda x: number * x,
+            lambda x: torch.add(x, number, alpha=alpha),
+            lambda x: torch.sub(x, number, alpha=alpha),
+            lambda x: x.mul(number),
+        )
+    )
+
+
+def sliced(draw, shape):
+    axis = draw.randrange(len(shape))
+    first = draw.randrange(shape[axis])
+    last = draw.randint(first + 1, shape[axis])
+    whole = [slice(None)] * (axis + 1)
+    cut = draw.choice((slice(first, last), slice(first, None, 2), slice(first - shape[axis], None)))
+    return lambda x: x[(*whole, cut)]
+
+
+class Masked(nn.Module):
+    """Softmax of rows with a mask that is a constant: added, or filled in."""
+
+    def __init__(self, mask, how):
+        super().__init__()
+        self.register_buffer("mask", mask)
+        self.how = how
+
+    def forward(self, x):
+        return F.softmax(self.how(x, self.mask), -1)
+
+
+def masked(draw, shape):
+    fill = draw.choice((float("-inf"), torch.finfo(torch.float32).min))
+    sizes = shape[-2:] if draw.chance(0.7) else shape[-1:]
+    is_masked = draw.normal(*sizes) > 0.3
+    numbers = draw.choice((torch.zeros(sizes), torch.arange(sizes[-1]) * -0.25))
+    added = torch.where(is_masked, fill, numbers)
+    return draw.choice(
+        (
+            Masked(added, lambda x, mask: x + mask),
+            Masked(added[None], lambda x, mask: mask + x),
+            Masked(is_masked, lambda x, mask: x.masked_fill(mask, fill)),
+            Masked(~is_masked, lambda x, mask: torch.where(mask, x, fill)),
+        )
+    )
+
+
+def rows(draw, shape):
+    """A norm or softmax of the last dimension."""
+    size = shape[-1]
+    norms = (nn.LayerNorm(size), nn.RMSNorm(size), nn.LayerNorm(size, elementwise_affine=False))
+    return draw.choice((*(_filled(draw, norm) for norm in norms), nn.Softmax(-1)))
+
+
+def flat_rows(draw, shape):
+    """A norm or softmax of all elements, or of each by itself: a view in front of it."""
+    size = 1
+    for n in shape:
+        size *= n
+    if len(shape) < 3 and draw.chance(0.3):
+        return nn.Sequential(nn.Unflatten(len(shape), (shape[-1], 1)), rows(draw, (1,)))
+    return nn.Sequential(nn.Flatten(), rows(draw, (size,)))
+
+
 UNARY = {
-    1: (linear,) * 4 + (batch_norm, rectifier, rectifier, hard, table, wiring, folded),
-    2: (linear, conv1d, conv1d, batch_norm, rectifier, hard, table, flatten, turned, folded),
+    1: (linear,) * 4
+    + (batch_norm, rectifier, rectifier, hard, table, wiring, folded)
+    + (scalar, scalar, sliced, rows, flat_rows, masked, prelu),
+    2: (linear,)
+    + (conv1d,) * 2
+    + (batch_norm, rectifier, hard, table, flatten, turned, folded)
+    + (scalar, sliced, rows, flat_rows, masked),
     3: (conv2d,) * 4
     + (batch_norm, max_pool, avg_pool, avg_pool, global_pool, rectifier, rectifier, hard, table)
-    + (flatten, flatten, turned, linear),
+    + (flatten, flatten, turned, linear, scalar, sliced, rows, flat_rows, masked)
+    + (prelu, padded_conv),
 }
 
 BINARY = {
@@ -306,30 +401,36 @@ WIDE = (24, 32)
 def random_config(draw, op):
     """A config for a node of the op named `op`."""
     widths = TABLE_WIDTHS if op in TABLES else WIDTHS
-    if draw.chance(0.03) and op not in TABLES:
+    if draw.chance(0.03) and op not in (*TABLES, *ROW_OPS):
         widths = WIDE
-    config = {"name": "integer"}
+    config = {"name": "integer", **({"arithmetic": "integer"} if op in ROW_OPS else {})}
     for role in ("data_in_0", "data_in_1") if op in ("add", "sub", "mul") else ("data_in",):
         config |= random_format(draw, role, widths)
     config |= random_format(draw, "weight", WIDTHS) | random_format(draw, "bias", WIDTHS)
-    if draw.chance(0.9 if op in NOT_DYADIC else 0.4):
+    if op in ROW_OPS or draw.chance(0.9 if op in NOT_DYADIC else 0.4):
         config |= random_format(draw, "data_out", WIDTHS)
     return config
 
 
+ROW_OPS = ("softmax", "layer_norm", "rms_norm")
+"""Ops with integer arithmetic of their own."""
 NOT_DYADIC = (
     *TABLES, "hardswish", "hardsigmoid", "adaptive_avg_pool2d", "avg_pool2d",
     "batch_norm1d", "batch_norm2d",
 )  # fmt: skip
 """Ops whose results fixed point does not hold: they want a format."""
-PARAMETRIC = ("linear", "conv1d", "conv2d", "batch_norm1d", "batch_norm2d", *TABLES)
+PARAMETRIC = ("linear", "conv1d", "conv2d", "batch_norm1d", "batch_norm2d", *TABLES, *ROW_OPS)
 """Ops that hardware builds only in a format."""
 
 
 def random_case(seed):
     """The case of a seed."""
     draw = Draw(seed)
-    model, inputs, text = random_model(draw)
+    return _case(draw, seed, *random_model(draw))
+
+
+def _case(draw, seed, model, inputs, text):
+    """The case of a model in random formats."""
     graph = MaseGraph(model, dummy_in=tuple(inputs) if len(inputs) > 1 else inputs[0])
     if Draw(-seed - 1).chance(0.5):  # batch normalisation behind a convolution becomes part of it
         fuse_conv_bn_transform_pass(graph)
@@ -359,6 +460,125 @@ def _set_input_formats(draw, graph):
 
 
 CALLS = ("call_module", "call_function", "call_method")
+
+
+# -- constructs that were refused by mistake, or refused and not said so ---------------------------
+
+CONSTRUCTS = {
+    "a number and a vector": ((5,), scalar),
+    "a number and an image": ((2, 3, 4), scalar),
+    "rows of a flat image": ((2, 3, 4), flat_rows),
+    "rows of one element": ((4,), lambda draw, shape: folded_rows(draw, (4, 1))),
+    "rows with a mask": ((3, 4), masked),
+    "heads with a mask": ((2, 3, 4), masked),
+    "a rectifier with a slope per channel": ((4, 3, 2), prelu),
+    "a padded image": ((2, 4, 5), padded_conv),
+    "a part of a vector": ((6,), sliced),
+    "a part of an image": ((2, 3, 4), sliced),
+}
+
+
+def folded_rows(draw, shape):
+    """A norm or softmax behind a view as `shape`."""
+    return nn.Sequential(nn.Unflatten(1, shape), rows(draw, shape))
+
+
+def construct_case(seed):
+    """A construct between a rectifier and another layer, in random formats."""
+    draw = Draw(f"construct {seed}")
+    name = list(CONSTRUCTS)[seed % len(CONSTRUCTS)]
+    shape, make = CONSTRUCTS[name]
+    steps = [Step("relu", torch.relu, (0,)), Step(name, make(draw, shape), (1,))]
+    x = torch.zeros(2, *shape)
+    last = _run(steps[1], [x, x])
+    behind = draw.choice((rectifier, hard, linear))
+    steps.append(Step(behind.__name__, behind(draw, tuple(last.shape[1:])), (2,)))
+    return _case(draw, seed, Steps(steps, [3]).eval(), [x], name)
+
+
+class Constant(nn.Module):
+    """A function of an input and a constant."""
+
+    def __init__(self, values, function):
+        super().__init__()
+        self.register_buffer("values", torch.tensor(values))
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x, self.values)
+
+
+def _spoilt(layer, name, value):
+    with torch.no_grad():
+        getattr(layer, name).view(-1)[0] = value
+    return layer.eval()
+
+
+FINITE = "one of 1 such elements. Allowed: finite numbers"
+REFUSED = {
+    "NaN weight": (
+        (3,),
+        lambda: _spoilt(nn.Linear(3, 2), "weight", math.nan),
+        rf"weight' is nan at \[0, 0\], {FINITE}",
+    ),
+    "infinite bias": (
+        (3,),
+        lambda: _spoilt(nn.Linear(3, 2), "bias", math.inf),
+        rf"bias' is inf at \[0\], {FINITE}",
+    ),
+    "NaN in a convolution": (
+        (2, 4, 4),
+        lambda: _spoilt(nn.Conv2d(2, 1, 3), "weight", math.nan),
+        r"weight' is nan at \[0, 0, 0, 0\]",
+    ),
+    "NaN statistics": (
+        (2, 4, 4),
+        lambda: _spoilt(nn.BatchNorm2d(2), "running_mean", math.nan),
+        r"running_mean' is nan at \[0\]",
+    ),
+    "NaN constant": (
+        (3,),
+        lambda: Constant([math.nan, 0.0, 1.0], lambda x, c: x + c),
+        r"values' is nan at \[0\]",
+    ),
+    "minus infinity as a factor": (
+        (3,),
+        lambda: Constant([-math.inf, 0.0, 1.0], lambda x, c: x * c),
+        "operand 1 has elements of minus infinity. Allowed: a mask",
+    ),
+    "a mask that no softmax reads": (
+        (3,),
+        lambda: Constant([-math.inf, 0.0, 0.0], lambda x, c: torch.relu(x + c)),
+        "'relu_1' reads what is masked. Allowed: softmax",
+    ),
+    "an infinite number": (
+        (3,),
+        lambda: lambda x: x * math.inf,
+        r"\(mul\): the number inf. Allowed: finite numbers",
+    ),
+    "a mask of small numbers": (
+        (2, 3),
+        lambda: Constant([True, False, False], lambda x, c: F.softmax(x.masked_fill(c, -1e9), -1)),
+        r"value = -1000000000.0. Allowed: -2\*\*100 or less",
+    ),
+    "reflected padding": (
+        (2, 4, 4),
+        lambda: nn.Conv2d(2, 1, 3, padding=1, padding_mode="reflect"),
+        "padding_mode = 'reflect'. Allowed: padding_mode = 'zeros'",
+    ),
+    "the first of a batch": ((3,), lambda: lambda x: x[:1], "a part of the batch. Allowed: some"),
+    "every other of a batch": ((3,), lambda: lambda x: x[::2], "a part of the batch"),
+    "one of a batch": ((2, 3), lambda: lambda x: x[0], "a part of the batch"),
+    "no element": ((3,), lambda: lambda x: x[:, 2:2], "no element. Allowed: some elements of each"),
+}
+"""What cannot be built: the shape of the input, the layer, and words of the refusal."""
+
+
+def refused_case(name):
+    """A construct that cannot be built, behind a rectifier."""
+    shape, make, _ = REFUSED[name]
+    model = Steps([Step("relu", torch.relu, (0,)), Step(name, make(), (1,))], [2]).eval()
+    return _case(Draw(name), 0, model, [torch.zeros(2, *shape)], name)
 
 
 # -- every layer in every kind of format -----------------------------------------------------------

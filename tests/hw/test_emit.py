@@ -1,5 +1,6 @@
 import doctest
 import json
+import re
 
 import pytest
 from designs import mlp, residual
@@ -89,6 +90,12 @@ def test_top_names_what_users_know():
     for name in ("fixed_linear", "u_fc1_weight_source", "u_fc1_bias_source", "data_in_0_valid",
                  "DATA_IN_0_TENSOR_SIZE_DIM_0", "DATA_OUT_0_PARALLELISM_DIM_0"):  # fmt: skip
         assert name in text
+
+
+def test_nobody_can_override_the_sizes_of_a_top():
+    text = top_text(mlp((4, 8), (4, 4)))
+    assert "localparam int DATA_IN_0_PRECISION_0" in text
+    assert not re.search(r"\bparameter\b", text)
 
 
 def test_nothing_is_written_for_a_design_that_is_not_sound(tmp_path):

@@ -7,8 +7,24 @@ The same in thousands: bench/right.py.
 import hardware_fuzz
 import pytest
 from branching_models import branching_case
-from hardware_fuzz import counts, fuzz
-from random_models import KINDS, LAYERS, ROUNDS, ROW_LAYERS, kind_of, layer_case, row_case
+from hardware_fuzz import counts, fuzz, is_refusal
+from random_models import (
+    CONSTRUCTS,
+    KINDS,
+    LAYERS,
+    REFUSED,
+    ROUNDS,
+    ROW_LAYERS,
+    construct_case,
+    kind_of,
+    layer_case,
+    refused_case,
+    row_case,
+)
+
+from chop.errors import HardwareError
+from chop.hw.lower import lower
+from chop.hw.verify import verify
 
 PART, PARTS = 20, 6
 SOME, FIRST = 5, 1
@@ -81,6 +97,33 @@ def test_every_layer_is_right_in_rtl_in_every_kind_of_format(rounds, tmp_path):
     assert found["wrong_seeds"] == found["deadlock_seeds"] == {}
     assert found["models"] == len(indices)
     assert found["equal"] >= 0.9 * len(indices), found["refused_by_reason"]
+
+
+CONSTRUCT_CASES = 4 * len(CONSTRUCTS)
+
+
+@pytest.mark.no_cover  # measuring would cost more than what it runs
+@pytest.mark.sim("verilator", "g++")
+def test_constructs_that_were_refused_are_right_in_rtl(tmp_path):
+    found = counts(fuzz(range(CONSTRUCT_CASES), tmp_path, make=construct_case))
+    assert found["wrong_seeds"] == {}
+    assert found["equal"] >= 0.75 * found["models"], found["refused_by_reason"]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_built_is_refused_by_its_node(name):
+    case = refused_case(name)
+    with pytest.raises(HardwareError, match=REFUSED[name][2]) as refusal:
+        verify(case.graph, lower(case.graph, case.parallelism))
+    assert is_refusal(str(refusal.value))
+
+
+def test_references_that_disagree_are_no_refusal():
+    told = (
+        "node 'mul' (mul): the design differs from the PyTorch model in 1 of 2 values. Allowed: x."
+    )
+    assert not is_refusal(told)
+    assert is_refusal("node 'mul' (mul): the number inf. Allowed: finite numbers.")
 
 
 @pytest.mark.parametrize("layer", range(len(LAYERS)), ids=list(LAYERS))

@@ -62,6 +62,14 @@ CASES = {
     "relu": (nn.ReLU(), VECTOR),
     "leaky_relu": (nn.LeakyReLU(0.125), VECTOR),
     "leaky_relu as function": (functional(lambda m, x: nn.functional.leaky_relu(x, 0.75)), VECTOR),
+    "prelu": (nn.PReLU(2), IMAGE),
+    "prelu of a vector": (nn.PReLU(6, 0.3), VECTOR),
+    "prelu with one slope": (nn.PReLU(1, -0.5), IMAGE),
+    "pad": (nn.Sequential(nn.ZeroPad2d((2, 2, 0, 0)), nn.Conv2d(2, 3, 3, padding=(1, 0))), IMAGE),
+    "pad of rows as function": (
+        functional(lambda m, x: m.conv(nn.functional.pad(x, (1, 1))), conv=nn.Conv1d(3, 2, 3)),
+        ROWS,
+    ),
     "hardsigmoid": (nn.Hardsigmoid(), VECTOR),
     "hardswish": (nn.Hardswish(), VECTOR),
     "sigmoid": (nn.Sigmoid(), VECTOR),
@@ -73,6 +81,7 @@ CASES = {
     "softplus": (nn.Softplus(), VECTOR),
     "softsign": (nn.Softsign(), VECTOR),
     "add": (functional(lambda m, x: x + torch.relu(x)), VECTOR),
+    "add of a long number": (functional(lambda m, x: 0.1 - x), VECTOR),
     "add of itself": (functional(lambda m, x: x + x), VECTOR),
     "sub": (functional(lambda m, x: torch.relu(x) - x), IMAGE),
     "mul": (functional(lambda m, x: x * m.gate(x), gate=nn.Linear(6, 6)), VECTOR),
@@ -156,12 +165,31 @@ REFUSED = {
     "log_softmax": (nn.LogSoftmax(-1), VECTOR, r"\(log_softmax\): no hardware .* Nearest"),
     "groups": (nn.Conv2d(2, 2, 3, groups=2), IMAGE, "groups = 2. Allowed: groups = 1"),
     "dilation": (nn.Conv2d(2, 2, 2, dilation=2), IMAGE, r"dilation = \(2, 2\). Allowed: dilation"),
-    "padding": (nn.Conv2d(2, 2, 3, padding="same"), IMAGE, "padding = same. Allowed: a number"),
+    "padding": (nn.Conv2d(2, 2, 3, padding="same"), IMAGE, "padding = 'same'. Allowed: a number"),
     "ceil_mode": (nn.MaxPool2d(4, ceil_mode=True), IMAGE, "ceil_mode = True. Allowed"),
     "adaptive": (nn.AdaptiveAvgPool2d(2), IMAGE, "output_size = 2. Allowed: output_size = 1"),
-    "constant": (functional(lambda m, x: x + 0.1), VECTOR, "24 bits; no format applies to a plain"),
-    "quotient": (functional(lambda m, x: x / 3), VECTOR, "a quotient. Allowed: over"),
-    "indexing": (functional(lambda m, x: x[0]), ROWS, "a part of the batch. Allowed: other"),
+    "quotient": (functional(lambda m, x: x / 3), VECTOR, "a quotient over 3.0. Allowed: over"),
+    "indexing": (functional(lambda m, x: x[0]), ROWS, "a part of the batch. Allowed: some"),
+    "pad unlike": (
+        nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(2, 3, 3)),
+        IMAGE,
+        r"pad = \(0, 1, 0, 1\). Allowed: as many zeros on both",
+    ),
+    "pad of ones": (
+        nn.Sequential(nn.ConstantPad2d(1, 1.0), nn.Conv2d(2, 3, 3)),
+        IMAGE,
+        "value = 1.0. Allowed: zeros",
+    ),
+    "pad reflected": (
+        nn.Sequential(nn.ReflectionPad2d(1), nn.Conv2d(2, 3, 3)),
+        IMAGE,
+        "ReflectionPad2d .*Allowed: zeros",
+    ),
+    "pad read by others": (
+        nn.Sequential(nn.ZeroPad2d(1), nn.ReLU()),
+        IMAGE,
+        "reads it. Allowed: conv1d, conv2d",
+    ),
 }  # fmt: skip
 
 

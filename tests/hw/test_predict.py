@@ -14,6 +14,7 @@ from chop.hw.components import Fifo, Linear, Relu
 from chop.hw.design import Builder
 from chop.hw.golden import Fixed
 from chop.hw.predict import predict
+from chop.hw.predict.bands import bands, design_kind
 from chop.hw.predict.casts import Cast
 from chop.hw.predict.count import UNMODELLED
 from chop.hw.predict.inventory import FABRICS
@@ -129,6 +130,43 @@ def test_a_design_is_the_sum_of_its_stages():
     assert str(told).startswith("predicted: ")
     assert told.fits(get_part("ecp5-25k").has())
     assert not told.fits({"dsp": 15})
+
+
+def test_flip_flops_inside_multipliers_are_not_placed():
+    told = predict(linear_design())
+    assert told.ff_packed == 416  # of a linear layer of 16 multipliers: bench/results/physical.json
+    assert told.takes()["ff"] == told.ff_placed == told.ff - 416
+
+
+@pytest.mark.parametrize(
+    ("components", "kind"),
+    [
+        (["fixed_conv2d", "fixed_softmax"], "transformer"),
+        (["sliding_window", "fixed_linear"], "convolutional"),
+        (["fixed_linear", "fixed_relu"], "products"),
+        (["fixed_relu"], "other"),
+    ],
+)
+def test_a_design_is_of_the_first_kind_that_fits(components, kind):
+    assert design_kind(components) == kind
+
+
+def test_predictions_say_how_far_such_designs_were_off():
+    told = predict(linear_design())
+    low, high = bands()["ecp5"]["products"]["errors"]["mhz"]
+    assert f"MHz [{low:+.0f} … {high:+.0f} %]" in str(told)
+    assert "routed against predicted, 2 designs, products" in str(told)
+    assert told.errors.startswith("LUT [")
+    assert "FF [" in told.errors
+
+
+def test_a_kind_of_design_that_was_never_routed_says_so():
+    builder = Builder("top")
+    x = builder.input("data_in_0", Stream((4,), 2, BYTE))
+    builder.output("data_out_0", builder.add("relu", Relu(builder.stream(x), BYTE), x))
+    told = predict(builder.build())
+    assert told.errors == "errors of such designs are not measured"
+    assert "[" not in str(told)
 
 
 def test_families_without_a_model_are_refused():

@@ -1,6 +1,7 @@
 """Softmax, norms and lines from a quantised model: PyTorch = definition = integers = RTL."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -214,7 +215,9 @@ def test_masks_are_compared_and_turned():
 
 
 def test_masks_that_hardware_has_not_are_refused():
-    with pytest.raises(HardwareError, match=r"\(masked_fill\): value = -9.0. Allowed: minus inf"):
+    with pytest.raises(
+        HardwareError, match=r"\(masked_fill\): value = -9.0. Allowed: -2\*\*100 or"
+    ):
         lower(masked(Masked(-9.0)), Parallelism(2))
 
     class Other(Masked):
@@ -223,6 +226,19 @@ def test_masks_that_hardware_has_not_are_refused():
 
     with pytest.raises(HardwareError, match=r"'relu' reads what is masked. Allowed: softmax"):
         lower(fixed_graph(Other(), (torch.randn(2, 3, 4), torch.rand(2, 4) > 0.5)), Parallelism(2))
+
+
+def test_a_fault_behind_a_mask_is_told_of_its_own_node():
+    graph = masked(Masked())
+    lowered = lower(graph, Parallelism(2))
+    design = lowered.design
+    stages = [
+        replace(s, component=replace(s.component, is_mask_kept=True)) if s.name == "softmax" else s
+        for s in design.stages
+    ]
+    wrong = replace(lowered, design=replace(design, stages=tuple(stages)))
+    with pytest.raises(HardwareError, match=r"node 'softmax' \(softmax\): the design differs"):
+        verify(graph, wrong)
 
 
 FLOAT = {key: value for key, value in ROW.items() if key != "arithmetic"}

@@ -243,6 +243,40 @@ def test_reversed_subtraction_is_left_alone():
     assert quantized(graph, {}, default={"config": INTEGER}) == {"mul": "mul_integer"}
 
 
+class Masked(nn.Module):
+    def __init__(self, fill):
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([[0.0, fill], [0.0, 0.0]]))
+
+    def forward(self, x):
+        return x + self.mask.unsqueeze(0)
+
+
+@pytest.mark.parametrize("fill", [float("-inf"), torch.finfo(torch.float32).min])
+def test_a_mask_that_is_added_stays_a_mask(fill):
+    x = torch.full((1, 2, 2), 7.53)
+    graph = MaseGraph(Masked(fill), dummy_in={"x": x})
+    assert quantized(graph, {}, default={"config": INTEGER}) == {"add": "add_integer"}
+    found = graph.model(x)
+    assert found[0, 0, 1] == fill + x[0, 0, 1]
+    assert found[0, 1, 1] == 7.5  # of 8 bits, 4 of them fractional
+
+
+def test_a_tensor_behind_a_number_has_the_format_of_its_place():
+    class Reversed(nn.Module):
+        def forward(self, x):
+            return 2.0 - x
+
+    graph = MaseGraph(Reversed(), dummy_in={"x": torch.randn(2, 4)})
+    passes.init_metadata_analysis_pass(graph)
+    passes.add_common_metadata_analysis_pass(graph)
+    config = {"name": "integer", "data_in_0_width": 4, "data_in_0_frac_width": 2}
+    config |= {"data_in_1_width": 8, "data_in_1_frac_width": 5}
+    quantized(graph, {}, default={"config": config})
+    (node,) = (n for n in graph.fx_graph.nodes if n.op == "call_function")
+    assert node.meta["mase"].common.args["data_in_0"].precision == [8, 5]
+
+
 def test_a_typo_in_a_config_is_not_accepted(graph):
     for wrong in ({"weight_widht": 8}, {"wieght_width": 8}, {"data_in_frac_with": 4}):
         with pytest.raises(ConfigError, match=rf"unknown key '{next(iter(wrong))}'. Did you mean"):

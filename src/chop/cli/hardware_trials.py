@@ -48,9 +48,11 @@ class TrialDesign:
         return str(self.trial["attributes"][HARDWARE]["part"])
 
     def in_words(self) -> str:
-        """The trial and what it is worth."""
+        """Return the trial, what it is worth and how far predictions of such designs are off."""
         told = ", ".join(f"{name} {value:.6g}" for name, value in self.trial["values"].items())
-        return f"trial {self.trial['number']}: {told} (predicted for {self.part})"
+        errors = self.trial["attributes"][HARDWARE].get("predicted_errors", "")
+        of = f"predicted for {self.part}{'; ' if errors else ''}{errors}"
+        return f"trial {self.trial['number']}: {told} ({of})"
 
 
 def make_evaluator(config: SearchConfig, loaded: ModelAndData, space: Space) -> HardwareEvaluator:

@@ -16,16 +16,17 @@ import torch
 from torch import Tensor, fx
 
 from chop.errors import HardwareError
-from chop.hw.exact import Exact
+from chop.hw.exact import Exact, quantized
 from chop.hw.exact_model import (
     Environment,
     Form,
+    argument_names,
     op_name,
     operand_formats,
     quantizers_of,
     result_format,
 )
-from chop.hw.exact_ops import ARGUMENTS, LEAST
+from chop.hw.exact_ops import ARGUMENTS, LEAST, is_kept
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.nn.quantizers import Integer
@@ -43,7 +44,7 @@ def check_doubles(graph: MaseGraph, inputs: Sequence[Tensor], exact: Environment
         for node in graph.fx_graph.nodes:
             if node.op == "output":
                 break
-            value = _value(model, graph, node, found, remaining)
+            value = _value(model, graph, node, _read(graph, node, found, exact), remaining)
             found[node.name] = _same(graph, node, value, exact[node])
 
 
@@ -70,6 +71,25 @@ def _value(
         args[0] = [_brought(a, formats.get(f"tensors_{k}")) for k, a in enumerate(args[0])]
     kwargs = {name: _brought(a, formats.get(name)) for name, a in kwargs.items()}
     return _brought(_call(model, node, args, kwargs, formats), result_format(node))
+
+
+def _read(
+    graph: MaseGraph, node: fx.Node, found: Mapping[str, Any], exact: Environment
+) -> Mapping[str, Any]:
+    """Return what `node` reads: of operands that no double holds, what its format makes of them.
+
+    A number just beside a tie would be rounded to the tie, and from there to the other side.
+    """
+    op = op_name(graph, node)
+    formats = operand_formats(node, op) if node.op.startswith("call") else {}
+    changed = {}
+    for source in node.all_input_nodes:
+        forms = {formats.get(name) for name in argument_names(node, op, source)} - {None}
+        number = exact[source]
+        if len(forms) == 1 and isinstance(number, Exact) and not number.is_double:
+            held = np.where(is_kept(number), quantized(number, *forms).double(), found[source.name])
+            changed[source.name] = torch.from_numpy(held)
+    return {**found, **changed}
 
 
 def _dtype(node: fx.Node) -> torch.dtype:

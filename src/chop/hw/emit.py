@@ -288,6 +288,10 @@ def _port_streams(design: Design) -> dict[str, Stream]:
 
 
 def _port_parameters(design: Design) -> list[tuple[str, int, str]]:
+    """Return name, value and meaning of what describes the ports.
+
+    They are local: a design has its sizes built in, and one that is given others is broken.
+    """
     rows: list[tuple[str, int, str]] = []
     for port, stream in _port_streams(design).items():
         name = port.upper()
@@ -302,8 +306,8 @@ def _port_parameters(design: Design) -> list[tuple[str, int, str]]:
 def _module_line(design: Design) -> str:
     rows = _port_parameters(design)
     width = max(len(name) for name, _, _ in rows)
-    parameters = _comma_list(
-        (f"    parameter int {name:<{width}} = {value}", note) for name, value, note in rows
+    constants = _comma_list(
+        (f"    localparam int {name:<{width}} = {value}", note) for name, value, note in rows
     )
     ports = ["    input  wire logic clk", "    input  wire logic rst"]
     streams = _port_streams(design)
@@ -317,7 +321,7 @@ def _module_line(design: Design) -> str:
             f"    {given} logic {name}_valid",
             f"    {taken} logic {name}_ready",
         ]
-    return f"module {design.name} #(\n{parameters}\n) (\n" + ",\n".join(ports) + "\n);\n"
+    return f"module {design.name} #(\n{constants}\n) (\n" + ",\n".join(ports) + "\n);\n"
 
 
 def _comma_list(rows: Iterable[tuple[str, str]]) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor, fx
 
 from chop.errors import HardwareError
 from chop.hw.exact import Exact, constant, quantized
-from chop.hw.exact_ops import ARGUMENTS, EXACT_OPS, MOVES, UNCHANGED
+from chop.hw.exact_ops import ARGUMENTS, EXACT_OPS, LEAST, MOVES, UNCHANGED
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.ops import find_op, node_module
@@ -91,8 +91,13 @@ def _attribute(graph: MaseGraph, node: fx.Node) -> Any:
 
 
 def _exact(value: Any) -> Any:
+    """Return the exact numbers of a tensor of floats, any other value as it is.
+
+    Minus infinity, which masks have, is `LEAST`.
+    """
     if isinstance(value, Tensor) and value.is_floating_point():
-        return Exact.of(value.detach().double().cpu().numpy())
+        numbers = value.detach().double().cpu().numpy()
+        return Exact.of(np.where(np.isneginf(numbers), float(LEAST), numbers))
     return value
 
 
@@ -197,13 +202,13 @@ def _arguments(
     found |= dict(zip(ARGUMENTS[op], given, strict=False)) | dict(named)
     if str(getattr(node.target, "__name__", node.target)) == "rsub":
         found["input"], found["other"] = found["other"], found["input"]
-    for name in ("input", "other"):
-        if isinstance(found.get(name), int | float):
-            found[name] = constant(found[name])
+    numbers = [n for n in ("input", "other") if isinstance(found.get(n), int | float)]
+    found |= {name: constant(found[name]) for name in numbers}
     if isinstance(found.get("tensors"), tuple | list):
         listed = enumerate(found["tensors"])
         found["tensors"] = [_brought(v, formats.get(f"tensors_{k}")) for k, v in listed]
-    told = {n: _brought(value, formats.get(n)) for n, value in found.items() if n != "config"}
+    kept = dict.fromkeys(numbers)  # as in PyTorch, a format rounds tensors and no plain number
+    told = {n: _brought(v, {**formats, **kept}.get(n)) for n, v in found.items() if n != "config"}
     if node_arithmetic(node) == "integer":
         told["integer"] = {**formats, "data_out": result_format(node), "given": found["input"]}
     return told

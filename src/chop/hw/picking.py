@@ -17,6 +17,10 @@ from chop.hw.lower.engine import Lowerer, Shape, Value, row_major
 from chop.hw.lower.registry import lowers
 from chop.hw.rtl.stream_slice import Slice
 from chop.hw.stream import Stream
+from chop.ir.meta import mase_meta
+
+BATCH = 1021
+"""Tensors of the batch that places are picked from: more than a model takes by number."""
 
 
 @lowers("wire_pick", is_wiring=True, reads_size=True)
@@ -42,7 +46,8 @@ def _picked(low: Lowerer, node: fx.Node) -> tuple[Value, Any] | None:
     assert isinstance(source, fx.Node), f"{node.name} takes of a tensor"
     if source in low.values:
         value = low.operand(node)
-        places = torch.arange(math.prod(value.shape)).reshape(1, *value.shape)
+        one = torch.arange(math.prod(value.shape)).reshape(1, *value.shape)
+        places = one.expand(BATCH, *one.shape[1:])
     elif source.op.startswith("call") and low.op(source).rtl in ("wire_pick", "wire_permute"):
         inner = _picked(low, source)
         if inner is None:
@@ -52,16 +57,24 @@ def _picked(low: Lowerer, node: fx.Node) -> tuple[Value, Any] | None:
         return None
     if not gives_tensor(node):
         return None
-    given = called(node, places)
-    return value, given[:1] if low.op(node).name == "expand" else given
+    if low.op(node).name == "expand":  # to the captured batch
+        return value, called(node, places[:1])[:1].expand(BATCH, *[-1] * len(_shape(node)))
+    return value, called(node, places)
+
+
+def _shape(node: fx.Node) -> tuple[int, ...]:
+    """Return the shape of the result of `node`, without its batch."""
+    return tuple(mase_meta(node).common["results"]["data_out_0"]["shape"])[1:]
 
 
 def _taken(low: Lowerer, node: fx.Node, value: Value, picked: Tensor) -> Value:
     """The stream of the places `picked`: the same, a part of it, or one gathered anew."""
     shape = tuple(picked.shape[1:])
-    flat: Ints = picked.reshape(-1).numpy()
-    if len(flat) == 0 or picked.shape[0] != 1:
-        raise low.refuse(node, "no element, or a part of the batch", "Allowed: other indices")
+    flat: Ints = picked[:1].reshape(-1).numpy()
+    if len(flat) == 0 or len(picked) != BATCH:
+        told = "no element" if len(flat) == 0 and len(picked) == BATCH else "a part of the batch"
+        allowed = "Allowed: some elements of each tensor, the whole batch (x[:, …])"
+        raise low.refuse(node, told, allowed)
     if len(np.unique(flat)) < len(flat):
         place = np.empty_like(value.order)
         place[value.order] = np.arange(len(place))

@@ -31,7 +31,7 @@ from chop.hw.exact_model import (
     result_format,
     run_exact,
 )
-from chop.hw.exact_ops import MOVES, UNCHANGED
+from chop.hw.exact_ops import MOVES, UNCHANGED, is_kept
 from chop.hw.golden import Fixed, Ints
 from chop.hw.lower import Lowered, Value
 from chop.ir.graph import MaseGraph
@@ -296,11 +296,17 @@ def _difference(
 
 
 def _is_handed_on(graph: MaseGraph, node: fx.Node, given: Exact, exact: Exact) -> bool:
-    """Whether `given` is the result of `node`, or is so in a format that a reader brings it to."""
-    if given.shape != exact.shape or not given.differs(exact).any():
+    """Return whether `given` is the result of `node`, or is so in a format that a reader applies.
+
+    Elements that a mask fills are on no wire: the softmax behind it reads the mask.
+    """
+    if given.shape != exact.shape:
+        return True
+    is_sent = is_kept(exact)
+    if not given.differs(exact)[is_sent].any():
         return True
     forms = [form for form in _reading_formats(graph, node) if form is not None]
-    return any(not given.differs(quantized(exact, form)).any() for form in forms)
+    return any(not given.differs(quantized(exact, form))[is_sent].any() for form in forms)
 
 
 def _unlike_port(

@@ -172,6 +172,7 @@ class HardwareEvaluator(ModelEvaluator):
             "design": design_fingerprint(scored.design),
             "interval": scored.score.interval,
             "predicted": {**prediction.takes(), "mhz": prediction.mhz},
+            "predicted_errors": prediction.errors,
             "args": scored.args,
         }
 

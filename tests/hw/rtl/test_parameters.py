@@ -33,6 +33,7 @@ WRONG = {
     "fixed_dot_product": ({"OUTPUTS": 0}, {"WEIGHT_PRECISION_0": 0}),
     "fixed_embedding": ({"ROWS": 9}, {"DATA_OUT_0_PARALLELISM_DIM_0": 3}),
     "fixed_hard_activation": ({"DATA_IN_0_PRECISION_1": -1}, {"DATA_IN_0_PARALLELISM_DIM_0": 0}),
+    "fixed_prelu": ({"WEIGHT_PRECISION_0": 0}, {"WEIGHT_PRECISION_1": -1}),
     "fixed_leaky_relu": ({"NEGATIVE_SLOPE": -1}, {"DATA_OUT_0_PRECISION_0": 0}),
     "fixed_linear": (
         {"DATA_IN_0_PARALLELISM_DIM_0": 3},

@@ -14,6 +14,7 @@ from chop.hw.rtl.fixed_matmul import Matmul
 from chop.hw.rtl.fixed_norm import LayerNorm, Norm, RmsNorm
 from chop.hw.rtl.fixed_piecewise import Piecewise
 from chop.hw.rtl.fixed_pool import AvgPool, MaxPool, Pool
+from chop.hw.rtl.fixed_prelu import PRelu
 from chop.hw.rtl.fixed_relu import Relu
 from chop.hw.rtl.fixed_shift_add import ShiftAdd
 from chop.hw.rtl.fixed_softmax import Softmax
@@ -65,6 +66,7 @@ __all__ = [
     "Mover",
     "Mul",
     "Norm",
+    "PRelu",
     "Piecewise",
     "Pool",
     "Relu",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -13,6 +14,7 @@ from chop.hw.golden import Fixed, Ints, Span
 from chop.hw.lower import formats
 from chop.hw.lower.calls import called
 from chop.hw.lower.engine import Lowerer, Shape
+from chop.hw.lower.supported import attribute
 from chop.ir.arguments import named_arguments, operand_nodes
 from chop.ir.meta import mase_meta
 
@@ -44,6 +46,11 @@ def constant_operand(low: Lowerer, node: fx.Node, number: int) -> Constant | Non
     if source is None or source in low.values:
         return None
     tensor = parameter(low, source)
+    return tensor_constant(low, node, tensor, number)
+
+
+def tensor_constant(low: Lowerer, node: fx.Node, tensor: Tensor | None, number: int) -> Constant:
+    """Return the tensor that is operand `number` of `node` as a constant, without its batch."""
     dims = len(mase_meta(node).common["results"]["data_out_0"]["shape"])
     if tensor is None or (tensor.dim() == dims and len(tensor) != 1):
         raise low.refuse(
@@ -52,17 +59,32 @@ def constant_operand(low: Lowerer, node: fx.Node, number: int) -> Constant | Non
             "Allowed: tensors that are computed of the inputs, and parameters",
         )
     values = (tensor[0] if tensor.dim() == dims else tensor).detach().double().cpu().numpy()
-    return _constant(low, node, values, formats.operand_format(node, f"data_in_{number}"))
+    wanted = formats.operand_format(node, f"data_in_{number}")
+    is_held = wanted is not None and wanted.overflow == "saturate"
+    if np.isneginf(values).any() and not is_held:
+        raise low.refuse(
+            node,
+            f"operand {number} has elements of minus infinity",
+            "Allowed: a mask that is added in front of a softmax, or a format that saturates",
+        )
+    return _constant(low, node, values, wanted)
 
 
-def scalar_operand(low: Lowerer, node: fx.Node) -> tuple[Constant, bool] | None:
-    """The number among the two operands of `node`, and whether it is the first."""
+def scalar_operand(low: Lowerer, node: fx.Node) -> tuple[float, bool] | None:
+    """Return the plain number among the two operands of `node`, and whether it is the first."""
     given = [value for _, value in named_arguments(node)][:2]
     for k, value in enumerate(given):
         if isinstance(value, int | float) and not isinstance(value, bool):
-            hint = "no format applies to a plain number: make it a parameter"
-            return _constant(low, node, np.asarray(float(value)), None, hint), k == 0
+            if not math.isfinite(value):
+                raise low.refuse(node, f"the number {value}", "Allowed: finite numbers")
+            return float(value), k == 0
     return None
+
+
+def scalar_constant(number: float) -> Constant | None:
+    """Return `number` as a constant; None where it has more than `WIDEST` bits."""
+    span = _span(np.asarray(number))
+    return Constant(np.asarray(number), span.format) if span.width <= WIDEST else None
 
 
 MOVED = ("expand", "view", "reshape", "unsqueeze", "squeeze", "to", "getitem", "contiguous")
@@ -72,9 +94,7 @@ MOVED = ("expand", "view", "reshape", "unsqueeze", "squeeze", "to", "getitem", "
 def parameter(low: Lowerer, node: fx.Node) -> Tensor | None:
     """The tensor of a `get_attr`, also behind views of it; expanded to a batch it stays one."""
     if node.op == "get_attr":
-        found = low.graph.model
-        for part in str(node.target).split("."):
-            found = getattr(found, part)
+        found = attribute(low.graph, node)
         return found if isinstance(found, Tensor) else None
     is_moved = node.op.startswith("call") and low.op(node).name in MOVED
     if not is_moved or not node.args or not isinstance(node.args[0], fx.Node):
@@ -87,22 +107,23 @@ def parameter(low: Lowerer, node: fx.Node) -> Tensor | None:
 
 
 def _constant(
-    low: Lowerer,
-    node: fx.Node,
-    values: npt.NDArray[np.float64],
-    wanted: Fixed | None,
-    otherwise: str = "quantise the node for others",
+    low: Lowerer, node: fx.Node, values: npt.NDArray[np.float64], wanted: Fixed | None
 ) -> Constant:
     if wanted is not None:
         return Constant(values, wanted)
-    exact = [Fraction(float(v)) for v in np.unique(values)]
-    frac = max(e.denominator.bit_length() - 1 for e in exact)
-    whole = [int(e * 2**frac) for e in exact]
-    span = Span(min(*whole, 0), max(*whole, 0), frac)
+    span = _span(values)
     if span.width > WIDEST:
         raise low.refuse(
             node,
             f"a constant of {span.width} bits",
-            f"Allowed: binary fractions of up to {WIDEST} bits; {otherwise}",
+            f"Allowed: binary fractions of up to {WIDEST} bits; quantise the node for others",
         )
     return Constant(values, span.format)
+
+
+def _span(values: npt.NDArray[np.float64]) -> Span:
+    """Return the codes of all `values`, with as many fractional bits as they need."""
+    exact = [Fraction(float(v)) for v in np.unique(values)]
+    frac = max(e.denominator.bit_length() - 1 for e in exact)
+    whole = [int(e * 2**frac) for e in exact]
+    return Span(min(*whole, 0), max(*whole, 0), frac)

@@ -22,7 +22,7 @@ from chop.hw.lower import blocks, formats
 from chop.hw.lower.calls import gives_tensor
 from chop.hw.lower.registry import LOWERINGS, Lowering
 from chop.hw.lower.storage import MEMORY, Storage
-from chop.hw.lower.supported import check_supported
+from chop.hw.lower.supported import check_finite, check_supported
 from chop.hw.lower.values import Lowered as Lowered
 from chop.hw.lower.values import Shape as Shape
 from chop.hw.lower.values import Value as Value
@@ -126,6 +126,7 @@ class Lowerer:
         weights: str | Mapping[str, str] = MEMORY,
     ) -> None:
         check_supported(graph)
+        check_finite(graph)
         self.graph = graph
         self.storage = Storage.of(weights)
         self.external: set[str] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,8 @@ from chop.errors import ConfigError
 from chop.hw.component import Component
 from chop.hw.golden import Fixed, Ints
 from chop.hw.lower.engine import Lowerer, Value, row_major
+from chop.hw.lower.supported import attribute
+from chop.hw.stream import Stream
 from chop.ir.arguments import named_arguments
 from chop.ir.ops import node_module
 from chop.nn.quantized.integer import node_arithmetic
@@ -26,10 +29,17 @@ def require_integers(low: Lowerer, node: fx.Node) -> None:
         )
 
 
-def row_operand(low: Lowerer, node: fx.Node) -> Value:
-    """The operand of `node`, streamed row by row."""
+def row_operand(low: Lowerer, node: fx.Node) -> tuple[Value, Stream]:
+    """Return the operand of `node`, streamed row by row, and its stream in whole rows.
+
+    A view changes the shape of a tensor and not its stream: the stream has the rows of the view,
+    and no more lanes than a row has elements.
+    """
     value = low.operand(node)
-    return low.arrange(node, value, row_major(value.shape), value.shape)
+    value = low.arrange(node, value, row_major(value.shape), value.shape)
+    stream = low.stream(value)
+    lanes = math.gcd(stream.lanes, value.shape[-1])
+    return value, Stream(value.shape, lanes, stream.format)
 
 
 def add_rows(low: Lowerer, node: fx.Node, value: Value, component: Component) -> Value:
@@ -57,10 +67,7 @@ def constant(low: Lowerer, node: fx.Node, name: str) -> Tensor | None:
         return None
     if not isinstance(given, fx.Node) or given.op != "get_attr":
         raise low.refuse(node, f"its {name} is computed", "Allowed: parameters of the model")
-    found: Any = low.graph.model
-    for part in str(given.target).split("."):
-        found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
+    return attribute(low.graph, given)  # type: ignore[no-any-return]
 
 
 def codes_of(tensor: Tensor, number: Fixed) -> Ints:

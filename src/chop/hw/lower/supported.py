@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+from typing import Any
+
+from torch import Tensor, fx
 
 from chop.errors import HardwareError
 from chop.hw.lower.registry import LOWERINGS
 from chop.ir.graph import MaseGraph
-from chop.ir.ops import OPS, find_op
+from chop.ir.ops import OPS, find_op, node_module
 
 
 def check_supported(graph: MaseGraph) -> None:
@@ -21,6 +24,46 @@ def check_supported(graph: MaseGraph) -> None:
             f"node '{node.name}' ({op.name if op else node.target}): no hardware component "
             f"realises it. Nearest supported: {nearest}. Supported: {', '.join(supported_ops())}."
         )
+
+
+def check_finite(graph: MaseGraph) -> None:
+    """Raise where a weight or constant that the graph reads has an element that is no number.
+
+    A constant that is added may have elements of minus infinity: it is a mask.
+    """
+    for node in graph.fx_graph.nodes:
+        if node.op == "call_module":
+            module = node_module(node)
+            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+                _check_numbers(node, f"{node.target}.{name}", tensor)
+        elif node.op == "get_attr":
+            tensor = attribute(graph, node)
+            if isinstance(tensor, Tensor):
+                _check_numbers(node, str(node.target), tensor, is_mask_allowed=True)
+
+
+def _check_numbers(
+    node: fx.Node, name: str, tensor: Tensor, *, is_mask_allowed: bool = False
+) -> None:
+    if not tensor.is_floating_point():
+        return
+    is_wrong = ~tensor.isfinite()
+    if is_mask_allowed:
+        is_wrong &= ~tensor.isneginf()
+    if is_wrong.any():
+        place = is_wrong.nonzero()[0].tolist()
+        raise HardwareError(
+            f"node '{node.name}': '{name}' is {tensor[tuple(place)].item()} at {place}, one of "
+            f"{int(is_wrong.sum())} such elements. Allowed: finite numbers."
+        )
+
+
+def attribute(graph: MaseGraph, node: fx.Node) -> Any:
+    """Return what a `get_attr` reads."""
+    found: Any = graph.model
+    for part in str(node.target).split("."):
+        found = getattr(found, part)
+    return found
 
 
 def supported_ops() -> list[str]:

@@ -16,6 +16,8 @@ from chop.hw.predict.casts import CHAINLESS as CHAINLESS
 from chop.hw.predict.casts import Cast
 from chop.hw.predict.tables import Bits, mapped_luts
 
+PACKED = "ff_packed"
+"""Flip-flops that routing moves into multipliers, which have registers of their own."""
 BLOCK_DEPTHS = {36: 512, 18: 1024, 9: 2048, 4: 4096, 2: 8192, 1: 16384}
 """Words of a block RAM, by their width: the 18 kbit blocks of both families."""
 BLOCK_COST, ROM_BIT_COST, MUX_COST, AROUND_COST = 128, 1 / 16, 1 / 2, 8
@@ -94,6 +96,10 @@ class Inventory:
         """Flip-flops; those beside a multiplier may become part of it."""
         self.add("ff_dsp" if by_multiplier else "ff", bits)
 
+    def packed(self, bits: float) -> None:
+        """Add flip-flops of operands that multipliers take in, where there are multipliers."""
+        self.add(PACKED, bits if self.amounts.get("dsp") else 0)
+
     def skid(self, width: int, count: int = 1) -> None:
         """Skid buffers."""
         self.add("skid", width * count)
@@ -136,7 +142,9 @@ class Inventory:
         blocks = _pieces(wide, large) * _pieces(narrow, small)
         self.add("dsp", blocks * count)
         self.path("product", 1.0)
-        if blocks > 1:
+        if blocks == 1:
+            self.add(PACKED, (a + b) * count)  # the register of the product
+        else:
             self.path("product_parts", blocks - 1)
             self.add("product_parts", (blocks - 1) * (a + b) * count)
 

@@ -12,7 +12,9 @@ from typing import Any
 from chop.errors import HardwareError
 from chop.hw.component import Component
 from chop.hw.design import Design
+from chop.hw.predict.bands import QUANTITIES, design_kind, error_band
 from chop.hw.predict.count import inventory_of
+from chop.hw.predict.inventory import PACKED
 from chop.hw.route.parts import PARTS, get_part
 from chop.registry import suggest
 
@@ -34,11 +36,16 @@ class StagePrediction:
     dsp: int
     bram: int
     mhz: float
+    ff_packed: int = 0
+    """Flip-flops among `ff` that routing moves into the multipliers."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a design is predicted to take of a device family."""
+    """Cells and clock of a design on a device family, predicted.
+
+    `lut` and `ff` are what synthesis counts; see `ff_placed` for what routing leaves.
+    """
 
     family: str
     lut: int
@@ -47,16 +54,34 @@ class Prediction:
     bram: int
     mhz: float
     stages: tuple[StagePrediction, ...] = ()
+    ff_packed: int = 0
+    """Flip-flops among `ff` that routing moves into the multipliers."""
+    kind: str = ""
+    """Kind of design, which `band` has errors of."""
 
     def __str__(self) -> str:
+        error = error_band(self.family, self.kind)
         return (
-            f"predicted: {self.lut} LUT, {self.ff} FF, {self.dsp} DSP, {self.bram} BRAM, "
-            f"{self.mhz:.0f} MHz ({self.family})"
+            f"predicted: {self.lut} LUT{error['lut']}, {self.ff_placed} FF{error['ff']}, "
+            f"{self.dsp} DSP, {self.bram} BRAM, {self.mhz:.0f} MHz{error['mhz']} ({self.family}"
+            f"{error['of']})"
         )
 
+    @property
+    def errors(self) -> str:
+        """Errors of such designs in words: "LUT [+18 … +28 %], FF … routed against predicted"."""
+        error = error_band(self.family, self.kind)
+        listed = ", ".join(f"{n.upper()}{error[n]}" for n in QUANTITIES if error[n])
+        return f"{listed}{error['of']}".removeprefix("; ")
+
+    @property
+    def ff_placed(self) -> int:
+        """Flip-flops of a routed design: without those inside multipliers."""
+        return self.ff - self.ff_packed
+
     def takes(self) -> dict[str, int]:
-        """Resources by kind, as `Part.has` tells what there is."""
-        return {"lut": self.lut, "ff": self.ff, "dsp": self.dsp, "bram": self.bram}
+        """Return resources by kind, as `Part.has` has what there is."""
+        return {"lut": self.lut, "ff": self.ff_placed, "dsp": self.dsp, "bram": self.bram}
 
     def fits(self, has: Mapping[str, int]) -> bool:
         """Whether a part that has so much is large enough."""
@@ -93,7 +118,9 @@ def whole_of(family: str, rows: Sequence[StagePrediction]) -> Prediction:
     }
     mhz = min((row.mhz for row in rows), default=FASTEST)
     mhz = round(mhz * whole.get("mhz", 1.0), 1)
-    return Prediction(family, **totals, mhz=mhz, stages=tuple(rows))
+    packed = min(sum(row.ff_packed for row in rows), totals["ff"])
+    kind = design_kind([row.kind for row in rows])
+    return Prediction(family, **totals, mhz=mhz, stages=tuple(rows), ff_packed=packed, kind=kind)
 
 
 FASTEST = 250.0
@@ -134,6 +161,7 @@ def predict_stage(name: str, component: Component, family: str) -> StagePredicti
         round(amounts.get("dsp", 0.0)),
         round(amounts.get("bram", 0.0)),
         round(1000 / max(nanoseconds, 1000 / FASTEST), 1),
+        round(amounts.get(PACKED, 0.0)) if family == "ecp5" else 0,
     )
 
 

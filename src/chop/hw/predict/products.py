@@ -99,6 +99,7 @@ def count_array(
         inventory, x_width, w_width, in_lanes, out_lanes, told=told, registers=registers
     )
     inventory.multiplier(x_width, w_width, in_lanes * out_lanes)
+    inventory.packed(in_lanes * (out_lanes * w_width * told + x_width))
     inventory.add("acc", out_lanes * acc_width)
     inventory.path("sum", acc_width)
     inventory.registers(out_lanes * acc_width + 1)

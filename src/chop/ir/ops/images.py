@@ -62,6 +62,7 @@ ROWS = (
         "ZeroPad1d ZeroPad2d ZeroPad3d ConstantPad1d ConstantPad2d ConstantPad3d ReflectionPad1d "
         "ReflectionPad2d ReplicationPad1d ReplicationPad2d CircularPad1d CircularPad2d",
         "pad",
+        rtl="zero_pad",
     ),
     layer("cosine_similarity", "CosineSimilarity", "cosine_similarity", flops_per_output=6),
     layer("pairwise_distance", "PairwiseDistance", "pairwise_distance cdist"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import fx
 
 from chop.ir.meta import CommonMeta, MaseMetadata, ValueMeta
-from chop.ir.ops import node_module, parameter_role
+from chop.ir.ops import Operand, node_module, parameter_role
 from chop.nn.quantized.function import call_quantizers, is_quantized_function
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantized.operands import DATA_OUT
@@ -34,11 +35,32 @@ def annotate_formats(node: fx.Node) -> None:
     quantizers, meta = node_quantizers(node), node.meta.get("mase")
     if quantizers is None or not isinstance(meta, MaseMetadata):
         return
+    tensor_roles = _tensor_roles(node)
     for name, value in (meta.common.args or {}).items():
-        role = role_of(name, quantizers)
+        role = tensor_roles.get(name) or role_of(name, quantizers)
         if role is not None:
             _write(value, quantizers[role], is_applied=True)
     _annotate_result(meta.common, quantizers)
+
+
+def _tensor_roles(node: fx.Node) -> dict[str, str]:
+    """Return the role of each tensor operand of a quantised function, by its name in the metadata.
+
+    Numbers among the operands have no name: in `2 - x` the metadata has `x` as data_in_0, and the
+    function brings it to the format of data_in_1.
+    """
+    if node.op != "call_function" or not is_quantized_function(node.target):
+        return {}
+    operands = node.target.op.compute.operands  # type: ignore[union-attr]
+    roles = [o.role for o in operands if isinstance(operand_argument(node, o), fx.Node)]
+    return {f"data_in_{k}": role for k, role in enumerate(roles) if role.startswith("data_in_")}
+
+
+def operand_argument(node: fx.Node, operand: Operand) -> Any:
+    """Return what `node` is called with for an operand; None where it has none."""
+    if operand.position < len(node.args):
+        return node.args[operand.position]
+    return node.kwargs.get(operand.argument)
 
 
 def _annotate_result(common: CommonMeta, quantizers: Mapping[str, Quantizer]) -> None:

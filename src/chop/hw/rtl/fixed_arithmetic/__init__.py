@@ -14,6 +14,7 @@ from torch import fx
 
 from chop.errors import ConfigError
 from chop.hw import golden
+from chop.hw.affine import Line
 from chop.hw.clock import DEFAULT_MHZ, operand_registers
 from chop.hw.component import (
     LARGEST_IN_LOGIC,
@@ -29,7 +30,15 @@ from chop.hw.exact import Exact, constant
 from chop.hw.exact_ops import Arguments, exact_op, refuse_setting
 from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.lower import Lowerer, Value, lowers
-from chop.hw.lower.constants import Constant, constant_operand, scalar_operand
+from chop.hw.lower.constants import (
+    Constant,
+    constant_operand,
+    scalar_constant,
+    scalar_operand,
+    tensor_constant,
+)
+from chop.hw.lower.masks import AddedMask, added_mask, check_mask_readers
+from chop.hw.rtl.fixed_arithmetic.scalar import lower_line
 from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, codes, stream
 from chop.hw.stream import Stream, divisors, pack_words
 from chop.hw.twin import ConstantsTwin, Queue, Twin
@@ -274,10 +283,11 @@ def lower_sub(low: Lowerer, node: fx.Node) -> Value:
 def lower_div(low: Lowerer, node: fx.Node) -> Value:
     """data_in_0 over a power of two: a product with its reciprocal."""
     scalar = scalar_operand(low, node)
-    number = 0.0 if scalar is None or scalar[1] else float(scalar[0].values)
+    number = 0.0 if scalar is None or scalar[1] else scalar[0]
     if number <= 0 or math.frexp(number)[0] != 0.5 or low.setting(node, "rounding_mode", None):
+        told = f"a quotient over {number!r}" if number else "a quotient"
         raise low.refuse(
-            node, "a quotient", "Allowed: over a power of two; mul by the reciprocal elsewhere"
+            node, told, "Allowed: over a power of two; mul by the reciprocal elsewhere"
         )
     steps = math.frexp(number)[1] - 1
     reciprocal = Constant(np.asarray(1 / number), Fixed(2 + max(-steps, 0), max(steps, 0)))
@@ -287,7 +297,7 @@ def lower_div(low: Lowerer, node: fx.Node) -> Value:
 @lowers("fixed_mul")
 def lower_mul(low: Lowerer, node: fx.Node) -> Value:
     """data_in_0 * data_in_1."""
-    return _binary(low, node, Mul)
+    return _binary(low, node, Mul, lambda number, is_first: Line(number))
 
 
 def _sum(low: Lowerer, node: fx.Node, sign: int) -> Value:
@@ -300,10 +310,35 @@ def _sum(low: Lowerer, node: fx.Node, sign: int) -> Value:
         raise low.refuse(node, f"alpha = {given}", f"Allowed: numbers of {MAX_WIDTH} bits")
     kind = Sub if sign * exact < 0 else Add
     alpha, frac = abs(exact.numerator), exact.denominator.bit_length() - 1
-    return _binary(low, node, lambda a, b, out: kind(a, b, out, alpha, frac))
+
+    def line(number: Fraction, is_first: bool) -> Line:
+        return Line(sign * exact, number) if is_first else Line(Fraction(1), sign * exact * number)
+
+    make = lambda a, b, out: kind(a, b, out, alpha, frac)  # noqa: E731
+    mask = added_mask(low, node)
+    if mask is not None:
+        return _masked(low, node, mask, make)
+    return _binary(low, node, make, line)
 
 
-def _binary(low: Lowerer, node: fx.Node, make: Callable[[Stream, Stream, Fixed], Binary]) -> Value:
+def _masked(low: Lowerer, node: fx.Node, mask: AddedMask, make: Make) -> Value:
+    """Return the numbers with what a mask adds to those that it keeps; softmax reads the mask."""
+    check_mask_readers(low, node)
+    if mask.numbers.any():
+        constant = tensor_constant(low, node, mask.numbers, mask.place)
+        return _with_constant(low, node, make, constant, mask.place)
+    return low.operand(node, 1 - mask.place)
+
+
+Make = Callable[[Stream, Stream, Fixed], Binary]
+MakeLine = Callable[[Fraction, bool], Line]
+"""What an op with a number is: of the number, and whether it is the first operand."""
+
+
+def _binary(low: Lowerer, node: fx.Node, make: Make, line: MakeLine) -> Value:
+    scalar = scalar_operand(low, node)
+    if scalar is not None:
+        return _with_scalar(low, node, make, line, *scalar)
     constant = _constant(low, node)
     if constant is not None:
         return _with_constant(low, node, make, *constant)
@@ -344,20 +379,24 @@ def _repeated(low: Lowerer, node: fx.Node, value: Value, shape: tuple[int, ...])
 
 
 def _constant(low: Lowerer, node: fx.Node) -> tuple[Constant, int] | None:
-    """The constant among the operands, and its number."""
-    scalar = scalar_operand(low, node)
-    if scalar is not None:
-        return scalar[0], 0 if scalar[1] else 1
+    """Return the constant tensor among the operands, and its place."""
     found = [constant_operand(low, node, k) for k in range(len(low.operands(node)))]
     return next(((each, k) for k, each in enumerate(found) if each is not None), None)
 
 
+def _with_scalar(
+    low: Lowerer, node: fx.Node, make: Make, line: MakeLine, number: float, is_first: bool
+) -> Value:
+    """Return the op with a plain number: a constant operand, or a line if it is long or first."""
+    constant = scalar_constant(number)
+    form = line(Fraction(number), is_first)
+    if constant is None or (is_first and form != line(Fraction(number), False)):
+        return lower_line(low, node, form, number)
+    return _with_constant(low, node, make, constant, 1)
+
+
 def _with_constant(
-    low: Lowerer,
-    node: fx.Node,
-    make: Callable[[Stream, Stream, Fixed], Binary],
-    constant: Constant,
-    number: int,
+    low: Lowerer, node: fx.Node, make: Make, constant: Constant, number: int
 ) -> Value:
     any_format = Fixed(8)
     value = low.operand(node, 1 if number == 0 and len(low.operands(node)) > 1 else 0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from torch import Tensor, fx
@@ -50,6 +52,8 @@ from chop.hw.rtl.whole_window import WholeWindow
 from chop.hw.samples import BYTE, stream
 from chop.hw.stream import Stream
 from chop.hw.twin import Twin
+from chop.ir.meta import mase_meta
+from chop.ir.ops import OPS, node_module
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,10 +305,44 @@ def _checked_padding(low: Lowerer, node: fx.Node) -> tuple[int, int]:
         given = low.setting(node, name, allowed)
         if set(np.atleast_1d(given).tolist()) != {allowed}:
             raise low.refuse(node, f"{name} = {given}", f"Allowed: {name} = {allowed}")
+    mode = low.setting(node, "padding_mode", "zeros")
+    if mode != "zeros":
+        raise low.refuse(node, f"padding_mode = '{mode}'", "Allowed: padding_mode = 'zeros'")
     padding = low.setting(node, "padding", 0)
-    if isinstance(padding, str) or low.setting(node, "padding_mode", "zeros") != "zeros":
-        raise low.refuse(node, f"padding = {padding}", "Allowed: a number of zeros on each side")
-    return pair(padding, 2 if np.size(padding) == 2 else 1)
+    if isinstance(padding, str):
+        told = f"padding = '{padding}'"
+        raise low.refuse(node, told, "Allowed: a number of zeros on each side")
+    own = pair(padding, 2 if np.size(padding) == 2 else 1)
+    (source, *_) = low.operands(node)
+    before = _pad(low, source) if low.op(source) is OPS["pad"] else ()
+    return own[0] + sum(before[:1]), own[1] + sum(before[1:2])
+
+
+@lowers("zero_pad", takes_pixels=True, is_wiring=True)
+def lower_pad(low: Lowerer, node: fx.Node) -> Value:
+    """The image as it is: the convolutions that read it pad it."""
+    _pad(low, node)
+    readers = (OPS["conv1d"], OPS["conv2d"])
+    wrong = [user for user in node.users if user.op == "output" or low.op(user) not in readers]
+    if wrong:
+        raise low.refuse(node, f"'{wrong[0].name}' reads it", "Allowed: conv1d, conv2d")
+    return low.operand(node)
+
+
+def _pad(low: Lowerer, node: fx.Node) -> tuple[int, ...]:
+    """Return the zeros that a `pad` puts on each side, by (columns, rows)."""
+    mode, value = low.setting(node, "mode", "constant"), low.setting(node, "value", 0)
+    name = type(node_module(node)).__name__ if node.op == "call_module" else "pad"
+    if mode != "constant" or value or re.match("Reflection|Replication|Circular", name):
+        told = f"{name} with mode = '{mode}', value = {value}"
+        raise low.refuse(node, told, "Allowed: zeros")
+    given = low.setting(node, "padding" if node.op == "call_module" else "pad", ())
+    sides = list(zip(given[::2], given[1::2], strict=True))  # of the last dimension first
+    dims = len(mase_meta(node).common["results"]["data_out_0"]["shape"]) - 2
+    if any(a != b or a < 0 for a, b in sides) or any(a for a, _ in sides[dims:]):
+        allowed = "Allowed: as many zeros on both sides of rows and of columns"
+        raise low.refuse(node, f"pad = {tuple(given)}", allowed)
+    return tuple(a for a, _ in sides[:dims])
 
 
 @lowers("fixed_conv2d", takes_pixels=True)
@@ -320,6 +358,23 @@ def lower_conv1d(low: Lowerer, node: fx.Node) -> Value:
 
 
 # -- by definition ---------------------------------------------------------------------------------
+
+
+@exact_op("pad", "input pad mode value padding")
+def exact_pad(a: Arguments) -> Exact:
+    """Zeros before and behind the last dimensions."""
+    x: Exact = a["input"]
+    given = list(a.get("pad", a.get("padding")))
+    if a.get("mode", "constant") != "constant" or a.get("value"):
+        raise refuse_setting("mode", a.get("mode"), "zeros")
+    sides = list(zip(given[::2], given[1::2], strict=True))[::-1]
+    shape = [n + p + q for n, (p, q) in zip(x.shape[-len(sides) :], sides, strict=True)]
+    grown = np.zeros((*x.shape[: -len(sides)], *shape), dtype=x.codes.dtype)
+    inner: list[Any] = [
+        slice(p, p + n) for n, (p, _) in zip(x.shape[-len(sides) :], sides, strict=True)
+    ]
+    grown[(..., *inner)] = x.codes
+    return x.take(grown)
 
 
 @exact_op("conv1d conv2d", "input weight bias stride padding dilation groups padding_mode")

@@ -251,13 +251,13 @@ def lower_rms_norm(low: Lowerer, node: fx.Node) -> Value:
 
 def _lower(low: Lowerer, node: fx.Node, kind: type[Norm], eps: float) -> Value:
     require_integers(low, node)
-    value = row_operand(low, node)
+    value, source = row_operand(low, node)
     shape = tuple(low.setting(node, "normalized_shape", ()))
     if shape != value.shape[-1:]:
         allowed = f"Allowed: the last dimension, {value.shape[-1]}"
         raise low.refuse(node, f"normalized_shape = {shape}", allowed)
     affine = _affine_of(low, node, value.shape[-1])
-    arguments = (low.stream(value), affine, low.result_format(node), float(eps))
+    arguments = (source, affine, low.result_format(node), float(eps))
     return add_rows(low, node, value, made(low, node, kind, *arguments))
 
 

@@ -22,6 +22,7 @@ from chop.hw.golden import Fixed, Ints
 from chop.hw.lower import Lowerer, Value, lowers
 from chop.hw.lower.constants import parameter
 from chop.hw.lower.engine import TRUTH
+from chop.hw.lower.masks import added_mask, check_mask_readers
 from chop.hw.lower.rows import add_rows, made, require_integers, row_operand
 from chop.hw.process import Phase, Process
 from chop.hw.rtl.row_buffer import FrontTwin, RowTwin, row_cost
@@ -182,24 +183,35 @@ def _reciprocals(total: Ints) -> Ints:
 def lower_softmax(low: Lowerer, node: fx.Node) -> Value:
     """Softmax over the last dimension."""
     require_integers(low, node)
-    value = row_operand(low, node)
+    value, source = row_operand(low, node)
     dim = low.setting(node, "dim", None)
     if dim not in (-1, len(value.shape)):  # a tensor of the graph has a batch dimension before
         raise low.refuse(node, f"dim = {dim}", "Allowed: the last dimension")
-    stream, number = low.stream(value), low.result_format(node)
+    number = low.result_format(node)
+    mask = _mask_of(low, node, value)
+    if not isinstance(mask, Value):
+        return add_rows(low, node, value, made(low, node, Softmax, source, number, *mask))
+    kind = MASKS[low.op(low.operands(node)[0]).name]
+    component = made(low, node, Softmax, source, number, True, kind.is_kept)
+    return replace(value, wire=low.add(node, component, value, mask))
+
+
+def _mask_of(low: Lowerer, node: fx.Node, value: Value) -> Value | tuple[Any, ...]:
+    """Return the mask of a softmax: a stream, or the settings of one that is constant or absent."""
     (filled,) = low.operands(node)
+    if low.op(filled) is OPS["add"]:
+        added = added_mask(low, filled)
+        return (
+            () if added is None else (True, False, _constant(low, filled, added.is_masked, value))
+        )
     kind = MASKS.get(low.op(filled).name)
     if kind is None:
-        return add_rows(low, node, value, made(low, node, Softmax, stream, number))
+        return ()
     source = low.operands(filled)[kind.mask]
     tensor = parameter(low, source) if source not in low.values else None
     if tensor is not None:
-        bits = _constant(low, filled, tensor, value)
-        component = made(low, node, Softmax, stream, number, True, kind.is_kept, bits)
-        return add_rows(low, node, value, component)
-    component = made(low, node, Softmax, stream, number, True, kind.is_kept)
-    mask = _mask(low, filled, low.operand(filled, kind.mask), value)
-    return replace(value, wire=low.add(node, component, value, mask))
+        return True, kind.is_kept, _constant(low, filled, tensor, value)
+    return _mask(low, filled, low.operand(filled, kind.mask), value)
 
 
 def _mask(low: Lowerer, filled: fx.Node, mask: Value, value: Value) -> Value:
@@ -253,10 +265,9 @@ def lower_mask(low: Lowerer, node: fx.Node) -> Value:
     kind = MASKS[low.op(node).name]
     fill = dict(named_arguments(node)).get(kind.fill)
     if not isinstance(fill, int | float) or fill > MASKED:
-        raise low.refuse(node, f"{kind.fill} = {fill}", "Allowed: minus infinity")
-    wrong = [user.name for user in node.users if low.op(user) is not OPS["softmax"]]
-    if wrong:
-        raise low.refuse(node, f"'{wrong[0]}' reads what is masked", "Allowed: softmax")
+        allowed = "Allowed: -2**100 or less, as -inf and torch.finfo(dtype).min are"
+        raise low.refuse(node, f"{kind.fill} = {fill}", allowed)
+    check_mask_readers(low, node)
     if len(low.operands(node)) < 2:
         raise low.refuse(node, "a mask that is no tensor", "Allowed: an input, or a buffer")
     return low.operand(node, kind.numbers)
@@ -333,8 +344,10 @@ def exact_where(a: Arguments) -> Exact:
 
 
 def _filled(x: Exact, mask: Any, fill: Any, is_kept: bool) -> Exact:
-    if not isinstance(fill, int | float) or fill > float(LEAST):
-        raise refuse_setting("value", fill, "minus infinity")
-    least = LEAST * x.divisor << x.frac_width
+    """Return `x` with `fill` where the mask says; minus infinity is `LEAST`."""
+    if not isinstance(fill, int | float) or not fill <= -(2.0**100):
+        raise refuse_setting("value", fill, "-2**100 or less")
+    number = LEAST if math.isinf(fill) else int(fill)
+    least = number * x.divisor << x.frac_width
     is_set = np.asarray(mask, dtype=bool)  # of torch's truth values
     return x.take(np.where(is_set == is_kept, x.codes.astype(object), least))

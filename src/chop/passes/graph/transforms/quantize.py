@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx
@@ -25,6 +25,7 @@ from chop.passes.change_warnings import warn_little
 from chop.passes.module.quantize import WHERE, quantize_module, warn_unchanged
 from chop.passes.ptq.sites.stored_scales import adopt_scales
 from chop.passes.quantization_rules import Candidate, FormatChoice, QuantizeArgs, choose
+from chop.passes.rewrite.added_masks import without_masks
 from chop.passes.rewrite.lift_products import lift_products
 from chop.passes.rewrite.lift_tables import lift_experts
 from chop.passes.rewrite.node_formats import annotate_formats, relink_formats
@@ -67,9 +68,10 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
 
     Layers become quantised layers, functions and tensor methods become quantised functions
     (an operation in place becomes one that is not, or is left alone where others read what it
-    writes). A layer with an adapter is quantised beside it, and the products that GPT-2 and its kin
-    write (`Conv1D`) are linear layers first, those of a mixture's experts one layer (`experts`) for
-    all of them. A config whose `name` is None leaves alone
+    writes). A constant that masks what it is added to (elements of -2**100 or less) keeps its
+    values, and so does the sum. A layer with an adapter is quantised beside it, and the products
+    that GPT-2 and its kin write (`Conv1D`) are linear layers first, those of a mixture's experts
+    one layer (`experts`) for all of them. A config whose `name` is None leaves alone
     what it matches. What is quantised already changes its format. Metadata that exists follows:
     type and precision of operands, parameters and results. Scales that calibrate_analysis_pass
     wrote there go into the layers whose config asks for stored ones. No value is changed when an
@@ -77,7 +79,7 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
     """
     lift_products(graph)
     lift_experts(graph)
-    changes = _plan(chosen_formats(graph, args))
+    changes = _plan(graph, chosen_formats(graph, args))
     for node, change in changes.items():
         _apply(graph, node, change)
     for node in changes:
@@ -156,6 +158,7 @@ def _is_quantizable_call(node: fx.Node, op: Op | None) -> bool:
 
 
 def _plan(
+    graph: MaseGraph,
     chosen: list[tuple[fx.Node, Op | None, FormatChoice | None]],
 ) -> dict[fx.Node, Change]:
     """What each node becomes; the graph is not touched yet, so that an error leaves it whole."""
@@ -175,7 +178,8 @@ def _plan(
             changes[node] = made[key]
         else:
             assert op is not None, f"node '{node.name}' was chosen without an op"
-            changes[node] = _call(op, choice)
+            config = without_masks(graph, node, op, choice.config)
+            changes[node] = _call(op, replace(choice, config=config))
     return changes
 
 
