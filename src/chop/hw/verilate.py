@@ -88,12 +88,15 @@ def _model_text(interface: Interface, top: SimTop, domains: str = "", members: s
         "inputs": [port(n) for n in (*interface.inputs, *(p.ports[0] for p in top.probes))],
         "outputs": [port(n) for n in (*interface.outputs, *(p.ports[1] for p in top.probes))],
         "gates": [f"&top.{name}_go, &top.{name}_broken" for name in top.gates],
+        "tap_inputs": [port(f"{name}_tap_in") for name in top.gates],
+        "tap_outputs": [port(f"{name}_tap_out") for name in top.gates],
     }
+    cut = "    tapped = &top.tapped;\n" if top.gates else ""
     tables = "".join(
         f"    {name} = {{\n" + "".join(f"        {{{row}}},\n" for row in listed) + "    };\n"
         for name, listed in rows.items()
     )
-    return _MODEL.replace("TABLES", tables + domains).replace("MEMBERS", members)
+    return _MODEL.replace("TABLES", cut + tables + domains).replace("MEMBERS", members)
 
 
 _MODEL = """#include "Vtop.h"

@@ -32,6 +32,7 @@ from chop.hw.rtl.fixed_linear import (
     dot_latency,
     linear_process,
     register_parameters,
+    with_half,
 )
 from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
 from chop.hw.stream import Stream
@@ -153,6 +154,9 @@ class Matmul(Component):
         dropped = self.frac_width - self.format.frac_width
         start = 1 << (dropped - 1) if dropped > 0 else 0  # half a step rides in
         return max((max(-exact.low, exact.high) + start).bit_length() + 1, 3)
+
+    def intervals(self) -> Mapping[str, Span]:
+        return {"ACC_WIDTH": with_half(self.span(), self.format)}
 
     def parameters(self) -> Mapping[str, Parameter]:
         return {

@@ -201,6 +201,9 @@ class SlidingWindow(Windowed):
     def golden(self, *data: Ints) -> Ints:
         return windows(data[0], self.geometry, 0).reshape(-1, *self.outputs[0].shape)
 
+    def ends(self) -> tuple[Ints, ...]:
+        return ()
+
     def parameters(self) -> Mapping[str, Parameter]:
         g = self.geometry
         return {
