@@ -1,10 +1,10 @@
-"""Faults in RTL, made systematically: every place of a module that a rule of the table fits.
+"""Mutation engine for SystemVerilog: a fault at every place of a module that fits a rule.
 
-`sites` finds the expressions of a module: what is assigned, in `assign` and in `always` blocks, the
-conditions of `if`, and the handshakes that instances are connected to. `faults` applies the rules
-to each of them. `built_in` puts all faults of some modules into one design, as a choice between
-the right text and the wrong one; a number in the file `mem/mutant.mem` says which fault is on, 0 for
-none. One build so serves all of them.
+`sites` finds the expressions of a module: right-hand sides in `assign` and in `always` blocks,
+conditions of `if`, and the handshakes of instances. `faults` applies the rules to each of them.
+`built_in` writes faults into the RTL of a design, each as a choice between the right text and the
+wrong one. The number in the file `mem/mutant.mem` selects one fault; 0 selects none. One build
+therefore serves all of them.
 
 To add a rule: a function under `@rule` that gets an expression and yields wrong versions of it.
 """
@@ -177,12 +177,14 @@ def rule(function: Rule) -> Rule:
 
 
 def _free(code: str) -> list[bool]:
-    """Whether each character lies outside square brackets and repetition counts."""
+    """Whether each character lies outside indices, repetition counts and widths of casts."""
     depth, found = 0, []
-    for k, letter in enumerate(code):
+    for letter in code:
         depth += letter == "["
-        found.append(depth == 0 and not re.search(r"\{\s*\([^()]*$", code[: k + 1]))
+        found.append(depth == 0)
         depth -= letter == "]"
+    for width in re.finditer(r"\{\s*\([^()]*\)(?=\s*\{)|\([^()]*\)(?='\()", code):
+        found[width.start() : width.end()] = [False] * len(width[0])
     return found
 
 
@@ -199,6 +201,17 @@ def operator(code: str, text: str) -> Iterator[str]:
     for start, end, found in _operators(code):
         if found in SWAPS and code[:start].strip()[-1:] not in ("", "(", "?", ":", ",", "{"):
             yield text[:start] + SWAPS[found] + text[end:]
+
+
+@rule
+def term(code: str, text: str) -> Iterator[str]:
+    """A sum without its second term."""
+    for start, end, found in _operators(code):
+        if found in "+-" and code[:start].strip()[-1:] not in ("", "(", "?", ":", ",", "{"):
+            stop = end + len(code[end:]) - len(code[end:].lstrip())
+            while stop < len(code) and code[stop] not in ",:?;)}&|=<>+-\n":
+                stop = closing(code, stop) if code[stop] in "([{" else stop + 1
+            yield text[:start] + text[stop:]
 
 
 @rule
@@ -224,22 +237,28 @@ def branch(code: str, text: str) -> Iterator[str]:
             yield f"{text[:opened]} !({text[opened:start]}) {text[start:]}"
 
 
+def _next(number: str) -> str:
+    """The number after one of SystemVerilog; half of one that is written in hexadecimal, the other
+    one of a bit, ones for zeros."""
+    width, base, digits = number.partition("'h")
+    if base:
+        return f"{width}'h{int(digits, 16) >> 1:x}"
+    return {"1'b0": "1'b1", "1'b1": "1'b0", "'0": "'1"}.get(number) or str(int(number) + 1)
+
+
 @rule
 def number(code: str, text: str) -> Iterator[str]:
     """A number that is one more, the other bit, or ones for zeros."""
     free = _free(code)
-    for match in re.finditer(r"(?<![\w'])(1'b[01]|'0|\d+)(?![\w'])", code):
+    for match in re.finditer(r"(?<![\w'])(1'b[01]|'0|\d+'h[0-9a-fA-F_]+|\d+)(?![\w'])", code):
         if free[match.start()]:
-            old = match[0]
-            new = {"1'b0": "1'b1", "1'b1": "1'b0", "'0": "'1"}.get(old)
-            new = str(int(old) + 1) if new is None else new
-            yield text[: match.start()] + new + text[match.end() :]
+            yield text[: match.start()] + _next(match[0]) + text[match.end() :]
 
 
 @rule
 def sign(code: str, text: str) -> Iterator[str]:
-    """A number that loses its sign."""
-    for match in re.finditer(r"\$signed\(", code):
+    """A number that loses its sign as it is extended."""
+    for match in re.finditer(r"(?<='\()\$signed\(", code):
         end = closing(code, match.end() - 1)
         if not code[match.end() :].startswith("{1'b0"):
             inner = text[match.end() : end - 1]
@@ -291,7 +310,7 @@ def faults(module: str) -> list[Fault]:
 
 
 def sample(module: str, count: int) -> list[Fault]:
-    """`count` faults of a module, the same ones always: the kinds in turn, by the hash of a name."""
+    """Return `count` faults of a module: kinds in turn, in the fixed order of a hash."""
     by_kind: dict[str, list[Fault]] = {}
     for fault in sorted(faults(module), key=lambda f: hashlib.sha256(f.name.encode()).digest()):
         by_kind.setdefault(fault.kind, []).append(fault)
@@ -317,9 +336,8 @@ def built_in(directory: Path, chosen: list[Fault]) -> dict[str, int]:
 
 
 def _with_choices(text: str, chosen: list[Fault], numbers: dict[str, int]) -> str:
-    """Statements hold expressions, so what lies inside is replaced first: later places first, and of
-    equal ends the shorter."""
-    code, at = code_of(text), {}
+    """Replace expressions first, then the statements that hold them."""
+    at: dict[Site, list[Fault]] = {}
     for fault in chosen:
         at.setdefault(fault.site, []).append(fault)
     edits: list[tuple[int, int, str]] = []
@@ -328,8 +346,6 @@ def _with_choices(text: str, chosen: list[Fault], numbers: dict[str, int]) -> st
         edits = [e for e in edits if e not in inside]
         old = _edited(text[site.start : site.end], inside, site.start)
         new = _choice(site, old, at[site], numbers)
-        if code[: site.start].rstrip().endswith("case"):
-            continue
         edits.append((site.start, site.end, new))
     return _edited(text, edits, 0)
 

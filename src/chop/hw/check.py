@@ -24,8 +24,14 @@ PROFILES = (
 )
 """Full rate; then random stalls on both sides, mostly the sink's, mostly the source's; with resets
 in the middle of a tensor."""
-TENSORS = 24
-"""Random tensors of each component. Six left faults in rounding constants unseen."""
+MOST_TENSORS, LEAST_TENSORS, CYCLES = 24, 8, 6000
+"""Random tensors of each component: as many as take `CYCLES` at full rate, within bounds. Six left
+faults in rounding constants unseen."""
+
+
+def enough_tensors(design: Design) -> int:
+    """Return the number of random tensors to test the components of `design` with."""
+    return max(LEAST_TENSORS, min(MOST_TENSORS, CYCLES // design.cycles()))
 
 
 def bench_design(components: Sequence[Component]) -> Design:
@@ -47,7 +53,7 @@ class ComponentCheck:
     """What the components of `design` must do, worked out once for any number of simulators."""
 
     design: Design
-    tensors: int = TENSORS
+    tensors: int
     seed: int = 0
 
     @cached_property
@@ -79,7 +85,7 @@ class ComponentCheck:
 
 
 def check_components(
-    components: Sequence[Component], directory: Path, tensors: int = TENSORS
+    components: Sequence[Component], directory: Path, tensors: int | None = None
 ) -> list[Verdict]:
     """Run every component under every stall profile; raise at the first thing that is not right.
 
@@ -88,10 +94,10 @@ def check_components(
     rate the interval equal to the folding bound.
     """
     design = bench_design(components)
-    simulator = Simulator(design, emit(design, directory))
+    simulator = Simulator(design, emit(design, directory), is_quick=True)
     if told := lint(directory):
         raise HardwareError(f"verilator -Wall: {told}")
-    return ComponentCheck(design, tensors).run(simulator)
+    return ComponentCheck(design, tensors or enough_tensors(design)).run(simulator)
 
 
 def _check_rate(design: Design, verdict: Verdict, tensors: int) -> None:

@@ -54,10 +54,11 @@ def row_ends(streams: Sequence[Stream]) -> tuple[Ints, ...]:
 
     Every combination of ends comes first: the largest products and sums of both signs. Then rows
     of both ends in turn, which have the largest variance; rows with one element at the other end,
-    which have the largest deviation from the mean; and zeros.
+    which have the largest deviation from the mean; zeros; and rows with one element a step away,
+    which have the smallest variance.
     """
     count = max(1, len(streams))
-    pairs = [*itertools.product((0, 1), repeat=count), *((k,) * count for k in (2, 3, 4, 5))]
+    pairs = [*itertools.product((0, 1), repeat=count), *((k,) * count for k in range(2, 8))]
     largest = max((stream.elements for stream in streams), default=1)
     kept = pairs[: max(LEAST_ENDS, MOST_ELEMENTS // largest)]
     return tuple(
@@ -66,8 +67,9 @@ def row_ends(streams: Sequence[Stream]) -> tuple[Ints, ...]:
 
 
 def _pattern(stream: Stream, kind: int) -> Ints:
-    """Return one tensor: all low, all high, in turn, one low, one high, or zeros."""
+    """Return one tensor, of rows like each other, of one of the patterns of `row_ends`."""
     low, high, size = stream.format.low, stream.format.high, stream.shape[-1]
+    step = high & -high if low == -high else 1  # of the largest codes of a block format
     first = np.arange(size) == 0
     row = (
         np.full(size, low),
@@ -76,6 +78,8 @@ def _pattern(stream: Stream, kind: int) -> Ints:
         np.where(first, low, high),
         np.where(first, high, low),
         np.full(size, max(low, 0)),
+        np.where(first, min(max(low, 0) + 1, high), max(low, 0)),
+        np.where(first, max(high - step, low), high),
     )[kind]
     return np.broadcast_to(row.astype(np.int64), stream.shape)
 

@@ -65,12 +65,13 @@ class Simulator:
         *,
         waves: bool = False,
         long_runs: bool | None = None,
+        is_quick: bool = False,
     ) -> None:
         """Build the RTL emitted in the hardware directory `directory`; `lint` it on its own.
 
         `long_runs`: whether runs that nothing holds up inside get a program of their own, in which
         stages sleep while nothing changes in them; None: those of LONG_RUN cycles or more do. It
-        is built when it is first needed.
+        is built when it is first needed. `is_quick` builds fast and simulates slowly.
         """
         self.design = design if isinstance(design, Design) else None
         self.interface = design.interface() if isinstance(design, Design) else design
@@ -82,7 +83,9 @@ class Simulator:
         if not top.exists():
             raise HardwareError(f"{top}: no such file. Emit the design first.")
         self.top = sim_top(top.read_text())
-        self.program = build(self.interface, self.directory, self.top, waves=waves)
+        self.program = build(
+            self.interface, self.directory, self.top, waves=waves, is_quick=is_quick
+        )
         self.long_runs = long_runs
         self._long_program: _Program | None = None
         self._predictions: dict[tuple[int, Stalls], Timing] = {}

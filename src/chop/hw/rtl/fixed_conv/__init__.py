@@ -88,7 +88,7 @@ class Conv(Windowed):
         return (self._images(self.weights.ends(window)),)
 
     def _images(self, vectors: Ints) -> Ints:
-        """Return an image for each of `vectors` with it in one window, inside where there is one."""
+        """Return an image for each of `vectors`, with it in the window of the least padding."""
         places = np.arange(1, self.source.elements + 1).reshape(1, *self.source.shape)
         taps = windows(places, self.geometry, 0).reshape(-1, vectors.shape[1])
         inner = taps[np.argmax((taps > 0).sum(axis=1))]

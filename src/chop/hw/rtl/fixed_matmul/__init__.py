@@ -209,6 +209,7 @@ class Matmul(Component):
             _sample((2, 6, 4), (3, 4), heads=2),
             _sample((1, 4, 2), (1, 1), is_transposed=True),
             _sample((4, 2, 8), (1, 2)),
+            _sample((2, 4, 8), (2, 2)),
             _sample((5, 1, 1), (1, 1)),
             _sample((2, 8, 3), (4, 1), x=COUNT, y=NARROW, z=WIDE),
             _sample((2, 8, 2), (8, 2), x=WIDE, y=COUNT, z=DOWN, is_transposed=True),
