@@ -1,11 +1,13 @@
 """Turn on faults in the RTL of every component, one by one, and count those that a test notices.
 
 `python bench/mutants.py` tries all groups of `tests/hw/mutation_run.py`; names choose some of them.
-The counts go into the section `mutants` of `bench/results/right.json`.
+The counts go into the section `mutants` of `bench/results/right.json`; groups that were not chosen
+keep the counts of an earlier run.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import time
@@ -18,7 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "hw"))
 
 from mutation_run import GROUPS, Result, campaign  # noqa: E402
-from record import save_section  # noqa: E402
+from record import RESULTS, save_section  # noqa: E402
+
+COUNTED = ("tried", "noticed", "without_effect")
 
 
 def counts(result: Result) -> dict[str, Any]:
@@ -35,22 +39,24 @@ def counts(result: Result) -> dict[str, Any]:
 
 
 def main(names: list[str]) -> None:
-    """Run the groups `names`, or all, and record the counts of a whole run."""
-    found: dict[str, Any] = {}
+    """Run the groups `names`, or all, and record the counts of each when it ends."""
     for name in names or GROUPS:
         start = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            found[name] = counts(campaign(GROUPS[name], Path(folder)))
-        found[name]["seconds"] = round(time.monotonic() - start)
-        print(name, found[name], flush=True)
-    total = {
-        key: sum(each[key] for each in found.values())
-        for key in ("tried", "noticed", "without_effect")
-    }
-    total["unnoticed"] = sum(len(each["unnoticed"]) for each in found.values())
-    print(total)
-    if not names:
-        save_section("right", "mutants", {**total, "groups": found})
+            found = counts(campaign(GROUPS[name], Path(folder)))
+        found["seconds"] = round(time.monotonic() - start)
+        print(name, found, flush=True)
+        record(name, found)
+
+
+def record(name: str, found: dict[str, Any]) -> None:
+    """Add the counts of a group to those of the groups that are recorded, and sum them up."""
+    file = RESULTS / "right.json"
+    known = json.loads(file.read_text()).get("mutants", {}) if file.exists() else {}
+    groups = {**known.get("results", {}).get("groups", {}), name: found}
+    total = {key: sum(each[key] for each in groups.values()) for key in COUNTED}
+    total["unnoticed"] = sum(len(each["unnoticed"]) for each in groups.values())
+    save_section("right", "mutants", {**total, "groups": groups})
 
 
 if __name__ == "__main__":
