@@ -106,7 +106,7 @@ GROUPS = {
 }
 
 
-CAMPAIGN = 130
+CAMPAIGN = 45
 """Faults of a group that are tried in all: as many of each module as its share in the group."""
 
 
