@@ -65,7 +65,7 @@ def clocked_top(text: str) -> ClockedTop:
     )
     head = "".join(f",\n    input  wire logic {domain.clock}" for domain in domains)
     text = text.replace("\n);\n", f"{head}\n);\n", 1)
-    return ClockedTop(text, (), (), ports, domains)
+    return ClockedTop(text, (), (), ports=ports, domains=domains)
 
 
 def _pins(text: str) -> list[tuple[str, str]]:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from chop.errors import RegistryError
-from chop.hw.golden import ROUNDINGS, Fixed, Ints
+from chop.hw.golden import ROUNDINGS, Fixed, Ints, Span
+from chop.hw.samples import row_ends
 from chop.hw.stream import Stream
 from chop.hw.twin import Queue, Twin
 from chop.registry import Registry
@@ -95,6 +96,17 @@ class Component(ABC):
     def memories(self) -> tuple[Memory, ...]:
         """Constant memories."""
         return ()
+
+    def ends(self) -> tuple[Ints, ...]:
+        """Return input codes that drive every sum and product to both ends of its range.
+
+        One array of tensors for each input; nothing for a component that only moves data.
+        """
+        return row_ends(self.inputs)
+
+    def intervals(self) -> Mapping[str, Span]:
+        """Return the exact range of each sum whose width is a parameter, by the parameter."""
+        return {}
 
     def reads(self, memory: Memory) -> int:
         """How often a tensor takes all words of a streamed memory."""
@@ -216,6 +228,9 @@ class Mover(Component):
 
     def golden(self, *data: Ints) -> Ints:
         return data[0]
+
+    def ends(self) -> tuple[Ints, ...]:
+        return ()
 
 
 def precision(prefix: str, number: Fixed) -> dict[str, Parameter]:

@@ -10,7 +10,7 @@ from typing import Any, Self
 from chop.errors import ConfigError
 from chop.hw import golden
 from chop.hw.component import Component, Parameter, result_precision
-from chop.hw.golden import Fixed, Ints
+from chop.hw.golden import Fixed, Ints, Span
 from chop.hw.lower import Lowerer
 from chop.hw.rtl.fixed_linear import Weights, sample_weights
 from chop.hw.samples import BYTE, stream
@@ -76,6 +76,12 @@ class ConstantProduct(Component):
         shift = self.frac - self.weights.bias_format.frac_width
         given = [0] * len(self.weights.weight) if bias is None else [int(b) << shift for b in bias]
         return [b + self.half for b in given]
+
+    def ends(self) -> tuple[Ints, ...]:
+        return (self.weights.ends(self.source),)
+
+    def intervals(self) -> Mapping[str, Span]:
+        return {"ACC_WIDTH": self.weights.acc_span(self.source.format, self.format)}
 
     def result_parameters(self) -> dict[str, Parameter]:
         """What a module is told of its results."""

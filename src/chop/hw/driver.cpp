@@ -27,6 +27,7 @@ struct Random {  // the cycle model draws the same numbers
 
 struct Request {
   uint32_t seed, valid_threshold, ready_threshold, inside_threshold, burst, resets;
+  uint32_t tapped, unused;  // tapped: every component alone, between the ports of its own taps
   uint64_t patience, extra, trace, reset_span;
 };
 
@@ -183,14 +184,15 @@ class Bench {
     FILE* file = fopen(path, "rb");
     if (!file) exit(2);
     get(file, &request_, 1);
-    for (const Port& port : model_.inputs) {
+    if (model_.tapped) *model_.tapped = request_.tapped;
+    for (const Port& port : ports(model_.inputs, model_.tap_inputs)) {
       Lane lane{port};
       get(file, &lane.wanted, 1);
       lane.bytes.resize(lane.wanted * port.bytes);
       get(file, lane.bytes.data(), lane.bytes.size());
       sources_.push_back(lane);
     }
-    for (const Port& port : model_.outputs) {
+    for (const Port& port : ports(model_.outputs, model_.tap_outputs)) {
       Lane lane{port};
       get(file, &lane.wanted, 1);
       lane.expected.resize(lane.wanted * port.bytes);
@@ -198,6 +200,11 @@ class Bench {
       sinks_.push_back(lane);
     }
     fclose(file);
+  }
+
+  std::vector<Port> ports(std::vector<Port> own, const std::vector<Port>& taps) const {
+    if (request_.tapped) own.insert(own.end(), taps.begin(), taps.end());
+    return own;
   }
 
   // Every stream from its first beat again, and the decisions of attempt `attempt`.
@@ -312,7 +319,8 @@ class Bench {
       if (lane.offering)
         memcpy(lane.port.data, &lane.bytes[lane.times.size() * lane.port.bytes], lane.port.bytes);
     }
-    for (Lane& lane : sinks_) *lane.port.ready = lane.random.next();
+    for (Lane& lane : sinks_)  // a component that is not driven is left alone
+      *lane.port.ready = lane.random.next() && (lane.wanted || !request_.tapped);
     for (size_t k = 0; k < gates_.size(); k++) *gates_[k].go = gate_random_[k].next();
   }
 

@@ -52,7 +52,9 @@ struct Domain {
 struct Model {
   uint8_t* clk;
   uint8_t* rst;
+  uint8_t* tapped = nullptr;  // cuts every gated stream; null where there is none
   std::vector<Port> inputs, outputs;
+  std::vector<Port> tap_inputs, tap_outputs;  // into consumers and out of producers of cut streams
   std::vector<Gate> gates;
   std::vector<Domain> domains;  // none: everything follows `clk`
   virtual ~Model() = default;

@@ -21,6 +21,7 @@ from chop.hw.component import OWN_SOURCES, Component, Memory, Parameter
 from chop.hw.component import RTL as RTL
 from chop.hw.control import read_control, signal_name
 from chop.hw.design import Design, Interface, Stage, Wire
+from chop.hw.ends import EndFiles, check_widths, ends_files, files_of
 from chop.hw.golden import Fixed
 from chop.hw.liveness import check_live
 from chop.hw.memories import Files, memory_text, sent
@@ -39,19 +40,21 @@ _LIBRARIES: list[Path] = [RTL]
 def emit(design: Design, directory: Path) -> Path:
     """Write all files of `design` under `directory`, the hardware directory, and return it.
 
-    Raise an error for a design that is inconsistent, or that some timing at its ports deadlocks.
+    Raise an error for a design that is inconsistent, whose sums are too narrow, or that some
+    timing at its ports deadlocks.
     """
     require_sound(design)
-    files = design_files(design)
+    files = {**design_files(design), **ends_files(design)}
     write_files(directory, files)
-    for pattern in ("rtl/*.sv", "mem/*.mem"):
+    for pattern in ("rtl/*.sv", "mem/*.mem", "test/ends_*.mem"):
         remove_stale(directory, pattern, files)
     return directory
 
 
 def require_sound(design: Design) -> None:
-    """Raise an error unless `design` is consistent and provably never deadlocks."""
+    """Raise an error unless `design` is consistent, wide enough and provably never deadlocks."""
     design.check()
+    check_widths(design)
     check_live(design)
 
 
@@ -167,6 +170,22 @@ def read_interface(directory: Path) -> Interface:
     return Interface(*names, told["cycles"], control, sizes, *loop)
 
 
+def read_ends(directory: Path) -> tuple[EndFiles, ...]:
+    """Return the stages of the design in `directory` whose worst-case inputs lie in files."""
+    path = directory / "design.json"
+    told = read_json(path, HardwareError)
+    try:
+        ports = {Wire(name): _read_stream(each) for name, each in told["inputs"].items()}
+        inside = {
+            Wire(stage["name"], k): _read_stream(each)
+            for stage in told["stages"]
+            for k, each in enumerate(stage["outputs"])
+        }
+        return files_of(told["stages"], {**ports, **inside})
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise HardwareError(f"{path}: not the stages of a design ({error!r}).") from error
+
+
 def _read_stream(told: Mapping[str, Any]) -> Stream:
     width, frac_width = told["precision"]
     number = Fixed(width, frac_width, told.get("is_signed", True))
@@ -234,6 +253,7 @@ def _describe_stage(stage: Stage) -> dict[str, object]:
         "cycles": component.cycles(),
         "twins": _describe_twins(component),
         "memories": {m.name: _describe_memory(m) for m in component.memories()},
+        "has_ends": bool(component.ends()),
     }
 
 

@@ -12,6 +12,8 @@ import numpy as np
 from chop.errors import HardwareError
 from chop.hw.cycles import Stalls
 from chop.hw.design import whole_flights
+from chop.hw.emit import read_ends
+from chop.hw.ends import EndCase, design_ends
 from chop.hw.golden import Ints
 from chop.hw.simulate import Simulator
 from chop.hw.verdict import Verdict
@@ -50,12 +52,15 @@ def exercise(
 ) -> Verdict:
     """Return the verdict at full rate; raise an error for the first run that is not right.
 
-    Runs: every table entry; `profiles`, with `stalls` at the ports; the first `SLOW_TENSORS`
-    tensors from a slow source; full rate. Each run checks the values, their count, the handshakes
-    at the ports and inside, and the cycle of every beat.
+    Runs: every table entry; each component alone on its worst-case inputs; `profiles`, with
+    `stalls` at the ports; the first `SLOW_TENSORS` tensors from a slow source; full rate. Each run
+    checks the values, their count, the handshakes at the ports and inside, and, of the whole
+    design, the cycle of every beat.
     """
     if (tables := simulator.run_tables()) is not None:
         tables.require_exact()
+    if (ends := simulator.run_ends(_end_cases(simulator))) is not None:
+        ends.require_exact()
     if expected is None:
         assert simulator.design is not None, "an interface cannot tell the expected outputs"
         expected = simulator.design.golden(inputs)
@@ -70,6 +75,13 @@ def exercise(
     verdict = simulator.run(inputs, expected=expected, trace=trace).require_exact()
     check_memories(simulator.directory)  # last: a wrong value says more than a wrong file
     return verdict
+
+
+def _end_cases(simulator: Simulator) -> list[EndCase]:
+    """Return the worst-case inputs of each stage: of the design, or from its files."""
+    if simulator.design is not None:
+        return design_ends(simulator.design)
+    return [files.read(simulator.directory) for files in read_ends(simulator.directory)]
 
 
 def _repeated(codes: Mapping[str, Ints]) -> dict[str, Ints]:

@@ -64,7 +64,7 @@ def vector_files(design: Design, inputs: Mapping[str, Ints]) -> Files:
 def read_vectors(directory: Path, streams: Mapping[str, Stream]) -> dict[str, Ints]:
     """The codes in the test vectors of `streams`."""
     return {
-        name: _read_codes(directory / "test" / f"{name}.mem", name, stream, (-1, *stream.shape))
+        name: read_codes(directory / "test" / f"{name}.mem", name, stream, (-1, *stream.shape))
         for name, stream in streams.items()
     }
 
@@ -76,12 +76,13 @@ def read_inputs(directory: Path, interface: Interface) -> dict[str, Ints]:
     tensors = len(next(iter(found.values())))
     for name, shape in interface.sent.items():
         stream = interface.inputs[name]
-        codes = _read_codes(directory / "mem" / f"{name}.mem", name, stream, shape)
+        codes = read_codes(directory / "mem" / f"{name}.mem", name, stream, shape)
         found[name] = np.broadcast_to(codes, (tensors, *stream.shape))
     return found
 
 
-def _read_codes(path: Path, name: str, stream: Stream, shape: tuple[int, ...]) -> Ints:
+def read_codes(path: Path, name: str, stream: Stream, shape: tuple[int, ...]) -> Ints:
+    """Return the codes of the words in the file `path`."""
     if not path.exists():
         raise HardwareError(f"{path}: no such file. Run emit_cocotb_transform_pass first.")
     try:

@@ -1,14 +1,17 @@
 """The top module as it is simulated: with a gate on every inner stream and a probe for each table.
 
 The copy differs from the emitted module in nothing else, and open gates are wires. Gates hold up
-the streams inside the design, which no stall at its ports can do one by one. A probe is a second
-instance of a table, with ports of its own, so that every entry can be read in every lane.
+the streams inside the design, which no stall at its ports can do one by one. They also cut them:
+with `tapped` high, each gate gives the producer and the consumer of its stream ports of their own,
+so that every component can be driven alone. A probe is a second instance of a table, with its own
+ports, so that every entry can be read in every lane.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +22,7 @@ from chop.hw.stream import Stream
 GATE = Path(__file__).parent / "stall_gate.sv"
 _STREAM = re.compile(r"^  logic \[(\d+):0\] (\w+_stream);$", re.M)
 _TABLE = re.compile(r"^  fixed_lut #\(\n(.*?)\n  \) u_(\w+) \(\n.*?\n  \);\n", re.M | re.S)
+_OUTPUT = re.compile(r"^  assign (\w+) = (\w+_stream);$", re.M)
 _PARAMETER = re.compile(r'\.(\w+)\s*\((?:"([^"]*)"|(\d+))\)')
 
 
@@ -74,6 +78,10 @@ class SimTop:
     text: str
     gates: tuple[str, ...]
     probes: tuple[Probe, ...]
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    """The output port of each stream that leaves the design, by its signal."""
+    widths: Mapping[str, int] = field(default_factory=dict)
+    """Bits of a beat of each gated stream."""
 
 
 def sim_top(text: str) -> SimTop:
@@ -81,24 +89,28 @@ def sim_top(text: str) -> SimTop:
     widths = {name: int(high) + 1 for high, name in _STREAM.findall(text)}
     taken = set(re.findall(r"\.data_in_\d+_valid\s*\((\w+)_valid\)", text))
     gates = tuple(name for name in widths if name in taken)
+    outputs = {signal: port for port, signal in _OUTPUT.findall(text)}
     probes = tuple(_probe(match) for match in _TABLE.finditer(text))
     for name in gates:
         for end in ("valid", "ready"):
             pin = rf"(\.data_in_\d+_{end}\s*)\({name}_{end}\)"
             text = re.sub(pin, rf"\1({name}_behind_{end})", text)
-    ports, signals, instances = [], [], []
+        text = re.sub(rf"(\.data_in_\d+\s*)\({name}\)", rf"\1({name}_behind)", text)
+    ports, signals, instances = ["    input  wire logic tapped"] * bool(gates), [], []
     for name in gates:
         ports += [f"    input  wire logic {name}_go", f"    output      logic {name}_broken"]
+        ports += _port_pair(f"{name}_tap_in", f"{name}_tap_out", widths[name], widths[name])
+        signals.append(f"  logic [{widths[name] - 1}:0] {name}_behind;")
         signals.append(f"  logic {name}_behind_valid, {name}_behind_ready;")
         instances.append(_gate_text(name, widths[name]))
     for probe in probes:
-        ports += _probe_ports(probe)
+        ports += _port_pair(*probe.ports, *(stream.beat_width for stream in probe.streams))
         instances.append(_probe_text(probe))
     if ports:
         head = ",\n" + ",\n".join(ports) + "\n);\n" + "\n".join(signals) + "\n"
         text = text.replace("\n);\n", head, 1)
         text = text.replace("\nendmodule\n", "\n" + "\n".join(instances) + "\nendmodule\n", 1)
-    return SimTop(text, gates, probes)
+    return SimTop(text, gates, probes, outputs, {name: widths[name] for name in gates})
 
 
 def _gate_text(name: str, width: int) -> str:
@@ -108,13 +120,21 @@ def _gate_text(name: str, width: int) -> str:
       .clk         (clk),
       .rst         (rst),
       .go          ({name}_go),
+      .tapped      (tapped),
       .data        ({name}),
       .before_valid({name}_valid),
       .before_ready({name}_ready),
+      .behind      ({name}_behind),
       .behind_valid({name}_behind_valid),
       .behind_ready({name}_behind_ready),
+      .tap_in      ({name}_tap_in),
+      .tap_in_valid({name}_tap_in_valid),
+      .tap_in_ready({name}_tap_in_ready),
+      .tap_out_valid({name}_tap_out_valid),
+      .tap_out_ready({name}_tap_out_ready),
       .broken      ({name}_broken)
   );
+  assign {name}_tap_out = {name};
 """
 
 
@@ -130,13 +150,13 @@ def _probe(found: re.Match[str]) -> Probe:
     )
 
 
-def _probe_ports(probe: Probe) -> list[str]:
-    (into, out), (taken, given) = probe.ports, probe.streams
+def _port_pair(into: str, out: str, in_width: int, out_width: int) -> list[str]:
+    """Return the lines of an input stream and of an output stream, widths in bits."""
     return [
-        f"    input  wire logic [{taken.beat_width - 1}:0] {into}",
+        f"    input  wire logic [{in_width - 1}:0] {into}",
         f"    input  wire logic {into}_valid",
         f"    output      logic {into}_ready",
-        f"    output      logic [{given.beat_width - 1}:0] {out}",
+        f"    output      logic [{out_width - 1}:0] {out}",
         f"    output      logic {out}_valid",
         f"    input  wire logic {out}_ready",
     ]

@@ -7,9 +7,9 @@ import copy
 import struct
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from chop.hw.activity import clocked_top
 from chop.hw.control import Wire, signal_name
 from chop.hw.cycles import NO_STALLS, Stalls, Timing, patience, simulate_control
 from chop.hw.design import Design, Interface
-from chop.hw.golden import Ints
+from chop.hw.ends import EndCase
+from chop.hw.golden import Fixed, Ints
 from chop.hw.mxint import Mxint
 from chop.hw.parts import Part
 from chop.hw.sim_top import SimTop, sim_top
@@ -64,12 +65,13 @@ class Simulator:
         *,
         waves: bool = False,
         long_runs: bool | None = None,
+        is_quick: bool = False,
     ) -> None:
         """Build the RTL emitted in the hardware directory `directory`; `lint` it on its own.
 
         `long_runs`: whether runs that nothing holds up inside get a program of their own, in which
         stages sleep while nothing changes in them; None: those of LONG_RUN cycles or more do. It
-        is built when it is first needed.
+        is built when it is first needed. `is_quick` builds fast and simulates slowly.
         """
         self.design = design if isinstance(design, Design) else None
         self.interface = design.interface() if isinstance(design, Design) else design
@@ -81,7 +83,9 @@ class Simulator:
         if not top.exists():
             raise HardwareError(f"{top}: no such file. Emit the design first.")
         self.top = sim_top(top.read_text())
-        self.program = build(self.interface, self.directory, self.top, waves=waves)
+        self.program = build(
+            self.interface, self.directory, self.top, waves=waves, is_quick=is_quick
+        )
         self.long_runs = long_runs
         self._long_program: _Program | None = None
         self._predictions: dict[tuple[int, Stalls], Timing] = {}
@@ -209,6 +213,38 @@ class Simulator:
         told = self._drive(self._ordinary, inputs, expected, NO_STALLS, 0)
         return self._verdict(self._ordinary, told, expected)
 
+    def run_ends(self, cases: Sequence[EndCase]) -> Verdict | None:
+        """Drive each component alone, at full rate; None where no component can be driven.
+
+        A stage is left out where one of its streams has neither a gate nor a port.
+        """
+        run = _TappedRun()
+        for case in cases:
+            into = [(self._end(signal, "in"), *rest) for signal, *rest in case.inputs]
+            out = [(self._end(signal, "out"), *rest) for signal, *rest in case.outputs]
+            if all(port for port, *_ in (*into, *out)):
+                run.add(into, out)
+        if not run.inputs:
+            return None
+        told = self._drive(self._ordinary, run.inputs, run.expected, NO_STALLS, 0, run.streams)
+        return self._verdict(self._ordinary, told, run.expected, run.streams)
+
+    def _end(self, signal: str, side: str) -> str | None:
+        """Return the port that reaches one end of the stream `signal` while streams are cut."""
+        if signal in self.top.gates:
+            return f"{signal}_tap_{side}"
+        if side == "out":
+            return self.top.outputs.get(signal)
+        return signal if signal in self.interface.inputs else None
+
+    def _taps(self, side: str, streams: Mapping[str, Stream]) -> dict[str, Stream]:
+        """Return the streams of all taps; those that carry nothing are bits."""
+        bits = {
+            f"{gate}_tap_{side}": Stream((width,), width, Fixed(1))
+            for gate, width in self.top.widths.items()
+        }
+        return {name: streams.get(name, unused) for name, unused in bits.items()}
+
     def _pace(self, timing: Timing, tensors: int, stalls: Stalls) -> Pace:
         """The cycles of the beats against the model's; nothing where there is no model."""
         model = self.design or self.interface
@@ -236,11 +272,13 @@ class Simulator:
         known = {signal_name(wire, counts[wire.stage]): wire for wire in wires}
         return [known[name] for name in self.top.gates]
 
-    def _inputs(self, top: SimTop) -> dict[str, Stream]:
-        return {**self.interface.inputs, **{p.ports[0]: p.streams[0] for p in top.probes}}
+    def _inputs(self, top: SimTop, taps: Mapping[str, Stream] | None = None) -> dict[str, Stream]:
+        own = {**self.interface.inputs, **{p.ports[0]: p.streams[0] for p in top.probes}}
+        return own if taps is None else {**own, **self._taps("in", taps)}
 
-    def _outputs(self, top: SimTop) -> dict[str, Stream]:
-        return {**self.interface.outputs, **{p.ports[1]: p.streams[1] for p in top.probes}}
+    def _outputs(self, top: SimTop, taps: Mapping[str, Stream] | None = None) -> dict[str, Stream]:
+        own = {**self.interface.outputs, **{p.ports[1]: p.streams[1] for p in top.probes}}
+        return own if taps is None else {**own, **self._taps("out", taps)}
 
     def _drive(
         self,
@@ -249,16 +287,24 @@ class Simulator:
         expected: Mapping[str, Ints],
         stalls: Stalls,
         trace: int,
+        taps: Mapping[str, Stream] | None = None,
     ) -> bytes:
-        """What the program answers; a port without codes gets none and gives none."""
-        sides = ((inputs, self._inputs(program.top)), (expected, self._outputs(program.top)))
+        """Return what the program answers; a port without codes gets none and gives none.
+
+        `taps`: streams of the taps, where the streams inside are cut.
+        """
+        sides = (
+            (inputs, self._inputs(program.top, taps)),
+            (expected, self._outputs(program.top, taps)),
+        )
         lull = 4 if self.interface.passes > 1 else 1  # ports are idle while a tensor goes round
         stages = lull + len(self.top.gates)  # one tensor alone is in each of them in turn
         wait = patience(stages * self.interface.cycles, stalls)
         head = (stalls.seed, *stalls.thresholds(), stalls.burst, stalls.resets)
         extra = max(_EXTRA_CYCLES, patience(lull * self.interface.cycles, stalls) // 4)
         span = min(_EXTRA_CYCLES + 4 * self.interface.cycles, _RESET_SPAN)
-        request_parts = [struct.pack("<6I4Q", *head, wait, extra, trace, span)]
+        cut = (int(taps is not None), 0)
+        request_parts = [struct.pack("<8I4Q", *head, *cut, wait, extra, trace, span)]
         for codes, streams in sides:
             for name, stream in streams.items():
                 beats = to_bytes(codes[name], stream) if name in codes else b""
@@ -271,10 +317,16 @@ class Simulator:
             call(command, cwd=self.directory)
             return response.read_bytes()
 
-    def _verdict(self, program: _Program, told: bytes, expected: Mapping[str, Ints]) -> Verdict:
+    def _verdict(
+        self,
+        program: _Program,
+        told: bytes,
+        expected: Mapping[str, Ints],
+        taps: Mapping[str, Stream] | None = None,
+    ) -> Verdict:
         is_done, cycles, violations, spoilt, traced = struct.unpack_from("<5Q", told)
         reader = _Reader(told, 40)
-        into, out = self._inputs(program.top), self._outputs(program.top)
+        into, out = self._inputs(program.top, taps), self._outputs(program.top, taps)
         handshakes = reader.array(np.uint8, traced).reshape(-1, len(into) + len(out))
         times_in = {name: reader.array(np.uint32, reader.count()) for name in into}
         times_out, outputs = {}, {}
@@ -300,6 +352,21 @@ class Simulator:
 
 def _beats(expected: Mapping[str, Ints], name: str, stream: Stream) -> int:
     return expected[name].size // stream.lanes if name in expected else 0
+
+
+@dataclass
+class _TappedRun:
+    """The codes of a run with cut streams, by port, and the streams of the ports."""
+
+    inputs: dict[str, Ints] = field(default_factory=dict)
+    expected: dict[str, Ints] = field(default_factory=dict)
+    streams: dict[str, Stream] = field(default_factory=dict)
+
+    def add(self, into: Sequence[Any], out: Sequence[Any]) -> None:
+        """Add the ports, streams and codes of a stage."""
+        for side, listed in ((self.inputs, into), (self.expected, out)):
+            side |= {port: codes for port, _, codes in listed}
+            self.streams |= {port: stream for port, stream, _ in listed}
 
 
 class _Reader:

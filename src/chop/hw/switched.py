@@ -10,7 +10,7 @@ import numpy as np
 
 from chop.errors import ConfigError
 from chop.hw.component import Component, Cost, Memory, Parameter
-from chop.hw.golden import Ints
+from chop.hw.golden import Ints, Span
 from chop.hw.twin import Twin, record
 
 WIDEST = "ACC_WIDTH"
@@ -38,6 +38,29 @@ class Switched(Component):
         for number, layer in enumerate(self.layers):
             out[turns == number] = layer.golden(*(x[turns == number] for x in data))
         return out
+
+    def ends(self) -> tuple[Ints, ...]:
+        """Return the ends of every layer, in the turns in which tensors meet the layers."""
+        all_ends = [layer.ends() for layer in self.layers]
+        count = max((len(each[0]) for each in all_ends if each), default=0)
+        rounds = -(-count // self.in_flight)
+        turns = np.arange(rounds * self.in_flight).reshape(rounds, 1, self.in_flight)
+        return tuple(
+            np.concatenate([x[turns % len(x)] for x in same], axis=1).reshape(-1, *x0.shape)
+            for x0, same in zip(self.inputs, zip(*all_ends, strict=True), strict=True)
+            if count
+        )
+
+    def intervals(self) -> Mapping[str, Span]:
+        spans = [layer.intervals() for layer in self.layers]
+        return {
+            name: Span(
+                min(each[name].low for each in spans),
+                max(each[name].high for each in spans),
+                spans[0][name].frac_width,
+            )
+            for name in spans[0]
+        }
 
     def in_pass(self, number: int) -> Component:
         return self.layers[number]

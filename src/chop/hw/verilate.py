@@ -24,15 +24,15 @@ logger = get_logger(__name__)
 DRIVER = Path(__file__).parent / "driver.cpp"
 HEADER = DRIVER.with_suffix(".h")
 TRIGGERS = DRIVER.with_name("triggers.h")
-_CXX_FLAGS = ("-std=gnu++17", "-O1", "-pthread", "-fno-strict-aliasing")
-_LONG_FLAGS = ("-O3",)
-"""For a program that runs for longer than it is compiled."""
+_CXX_FLAGS = ("-std=gnu++17", "-pthread", "-fno-strict-aliasing")
+_LEVELS = {"fast": "-O1", "waves": "-O1", "long": "-O3", "quick": "-O0"}
+"""How much each kind of program is optimised: a quick one is compiled for longer than it runs."""
 _RUNTIME = {
     False: ("verilated", "verilated_threads"),
     True: ("verilated", "verilated_threads", "verilated_fst_c"),
 }
 _PRELUDE = ("verilated.h", "cstdint", "cstdio", "cstring", "memory", "vector")
-_OPTIONS = {"fast": (), "waves": ("--trace-fst",), "long": ("--flatten",)}
+_OPTIONS = {"fast": (), "waves": ("--trace-fst",), "long": ("--flatten",), "quick": ()}
 
 
 def lint(directory: Path, top: str = "top") -> str:
@@ -44,8 +44,18 @@ def lint(directory: Path, top: str = "top") -> str:
     return toolchain.complaints(done)
 
 
-def build(interface: Interface, directory: Path, top: SimTop, *, waves: bool = False) -> Path:
-    """The simulator program of the RTL in `directory`; built again only when a source changed."""
+def build(
+    interface: Interface,
+    directory: Path,
+    top: SimTop,
+    *,
+    waves: bool = False,
+    is_quick: bool = False,
+) -> Path:
+    """Return the simulator program of the RTL in `directory`, built if a source changed.
+
+    `is_quick` builds fast and simulates slowly.
+    """
     name = f"{interface.name}.sv"
     sources = [p for p in sorted((directory / "rtl").glob("*.sv")) if p.name != name]
     key = hashlib.sha256()
@@ -54,7 +64,8 @@ def build(interface: Interface, directory: Path, top: SimTop, *, waves: bool = F
         key.update(text.encode())
     for source in (*sources, GATE, DRIVER, HEADER, TRIGGERS, Path(activity.__file__)):
         key.update(source.read_bytes())
-    kind = "waves" if waves else "long" if isinstance(top, ClockedTop) else "fast"
+    plain = "quick" if is_quick else "fast"
+    kind = "waves" if waves else "long" if isinstance(top, ClockedTop) else plain
     work = directory / "sim" / f"{kind}-{key.hexdigest()[:16]}"
     program = work / "simulator"
     if not trust.is_built_here(program):
@@ -64,7 +75,7 @@ def build(interface: Interface, directory: Path, top: SimTop, *, waves: bool = F
         domains = _domains(top, work, sources) if isinstance(top, ClockedTop) else ("", "")
         write_files(work, {"model.cpp": _model_text(interface, top, *domains)})
         _put_resets_aside(work)
-        _compile(work, waves, kind == "long")
+        _compile(work, kind)
         trust.note_built(program)
     return program
 
@@ -88,12 +99,15 @@ def _model_text(interface: Interface, top: SimTop, domains: str = "", members: s
         "inputs": [port(n) for n in (*interface.inputs, *(p.ports[0] for p in top.probes))],
         "outputs": [port(n) for n in (*interface.outputs, *(p.ports[1] for p in top.probes))],
         "gates": [f"&top.{name}_go, &top.{name}_broken" for name in top.gates],
+        "tap_inputs": [port(f"{name}_tap_in") for name in top.gates],
+        "tap_outputs": [port(f"{name}_tap_out") for name in top.gates],
     }
+    cut = "    tapped = &top.tapped;\n" if top.gates else ""
     tables = "".join(
         f"    {name} = {{\n" + "".join(f"        {{{row}}},\n" for row in listed) + "    };\n"
         for name, listed in rows.items()
     )
-    return _MODEL.replace("TABLES", tables + domains).replace("MEMBERS", members)
+    return _MODEL.replace("TABLES", cut + tables + domains).replace("MEMBERS", members)
 
 
 _MODEL = """#include "Vtop.h"
@@ -131,20 +145,21 @@ def _verilate(top: str, sources: Sequence[Path], work: Path, options: Sequence[s
     call(command, work, tool.environment())
 
 
-def _compile(work: Path, waves: bool, is_long: bool) -> None:
+def _compile(work: Path, kind: str) -> None:
     """One translation unit for the whole design: small designs compile in a second or two."""
+    waves, is_long = kind == "waves", kind == "long"
     unit = work / "unit.cpp"
     parts = [*(p.name for p in sorted(work.glob("Vtop*.cpp"))), "model.cpp"]
     parts += [str(DRIVER)] if is_long else []
     unit.write_text(_triggers(work) + "".join(_included(part) for part in parts))
     draft = work / f"simulator.{os.getpid()}"
-    runtime = _runtime(waves)
+    runtime = _runtime("fast" if is_long else kind)
     # What was compiled before for all designs is not optimised as a program for long runs is.
     shared = _RUNTIME[waves] if is_long else (*_RUNTIME[waves], "driver")
-    more = _LONG_FLAGS if is_long else ("-include", str(runtime / "prelude.h"))
+    more = () if is_long else ("-include", str(runtime / "prelude.h"))
     objects = [str(runtime / f"{name}.o") for name in shared]
     libraries = ["-lz", "-llz4"] if waves else []
-    flags = [*_flags(waves), *more, "-I", str(work), "-I", str(HEADER.parent)]
+    flags = [*_flags(kind), *more, "-I", str(work), "-I", str(HEADER.parent)]
     call([_compiler(), *flags, str(unit), *objects, *libraries, "-o", str(draft)], cwd=work)
     draft.replace(work / "simulator")
 
@@ -179,18 +194,19 @@ def _compiler() -> str:
     return str(toolchain.program("g++"))
 
 
-def _flags(waves: bool) -> list[str]:
+def _flags(kind: str) -> list[str]:
+    waves = kind == "waves"
     include = toolchain.verilator().include
     places = ["-I", str(include), "-I", str(include / "vltstd")]
     switches = [f"-DVM_TRACE={int(waves)}", f"-DVM_TRACE_FST={int(waves)}"]
-    return [*_CXX_FLAGS, *switches, "-DVM_COVERAGE=0", "-DVM_SC=0", *places]
+    return [*_CXX_FLAGS, _LEVELS[kind], *switches, "-DVM_COVERAGE=0", "-DVM_SC=0", *places]
 
 
-def _runtime(waves: bool) -> Path:
+def _runtime(kind: str) -> Path:
     """Verilator's run time, headers and the driver, compiled once, in the user's cache."""
-    tool = toolchain.verilator()
+    tool, waves = toolchain.verilator(), kind == "waves"
     driver = DRIVER.read_text() + HEADER.read_text()
-    key = hashlib.sha256(f"{tool.version()} {_flags(waves)} {driver}".encode()).hexdigest()
+    key = hashlib.sha256(f"{tool.version()} {_flags(kind)} {driver}".encode()).hexdigest()
     cache = cache_dir() / key[:16]
     cache.mkdir(parents=True, exist_ok=True)
     prelude = cache / "prelude.h"
@@ -202,7 +218,7 @@ def _runtime(waves: bool) -> Path:
         if not (cache / name).exists():
             logger.info("compiling Verilator's run time: %s", name)
             draft = cache / f"{os.getpid()}.{name}"
-            call([_compiler(), *_flags(waves), *source, "-o", str(draft)], cache)
+            call([_compiler(), *_flags(kind), *source, "-o", str(draft)], cache)
             draft.replace(cache / name)
     return cache
 

@@ -23,7 +23,7 @@ from chop.hw.exact_ops import (
     window_parts,
     with_bias,
 )
-from chop.hw.golden import Fixed, Ints
+from chop.hw.golden import Fixed, Ints, Span
 from chop.hw.lower import Lowerer, Value, lowers
 from chop.hw.lower.engine import pixel_shape
 from chop.hw.rtl.fixed_linear import (
@@ -49,7 +49,7 @@ from chop.hw.rtl.sliding_window import (
     windows,
 )
 from chop.hw.rtl.whole_window import WholeWindow
-from chop.hw.samples import BYTE, stream
+from chop.hw.samples import BYTE, row_ends, stream
 from chop.hw.stream import Stream
 from chop.hw.twin import Twin
 from chop.ir.meta import mase_meta
@@ -86,6 +86,23 @@ class Conv(Windowed):
         found = windows(data[0], self.geometry, 0)
         vectors = found.reshape(len(data[0]), -1, self.weights.weight.shape[1])
         return self.product.golden(vectors).reshape(-1, *self.outputs[0].shape)
+
+    def ends(self) -> tuple[Ints, ...]:
+        window = replace(self.product.source, shape=self.weights.weight.shape[1:])
+        return (self._images(self.weights.ends(window)),)
+
+    def _images(self, vectors: Ints) -> Ints:
+        """Return an image for each of `vectors`, with it in the window of the least padding."""
+        places = np.arange(1, self.source.elements + 1).reshape(1, *self.source.shape)
+        taps = windows(places, self.geometry, 0).reshape(-1, vectors.shape[1])
+        inner = taps[np.argmax((taps > 0).sum(axis=1))]
+        number = self.source.format
+        images = np.full((len(vectors), self.source.elements + 1), max(number.low, 0))
+        images[:, inner] = vectors  # place 0 is all of the padding
+        return images[:, 1:].reshape(-1, *self.source.shape)
+
+    def intervals(self) -> Mapping[str, Span]:
+        return self.product.intervals()
 
     def parameters(self) -> Mapping[str, Parameter]:
         of_product = dict(self.product.parameters())
@@ -200,6 +217,9 @@ class ExternalConv(Conv):
         found = windows(data[0], self.geometry, 0)
         vectors = found.reshape(len(data[0]), -1, self.weights.weight.shape[1])
         return self.product.golden(vectors, data[1]).reshape(-1, *self.outputs[0].shape)
+
+    def ends(self) -> tuple[Ints, ...]:
+        return row_ends(self.inputs)
 
     def twins(self) -> list[Twin]:
         product = self.product

@@ -26,7 +26,7 @@ from chop.hw.component import (
 from chop.hw.design import Wire
 from chop.hw.exact import Exact, product
 from chop.hw.exact_ops import Arguments, exact_op, with_bias
-from chop.hw.golden import Fixed, Ints
+from chop.hw.golden import Fixed, Ints, Span
 from chop.hw.lower import Lowerer, Value, formats, lowers
 from chop.hw.lower.engine import row_major
 from chop.hw.process import Phase, Process
@@ -34,7 +34,8 @@ from chop.hw.rtl.fixed_linear.weights import NO_BIAS as NO_BIAS
 from chop.hw.rtl.fixed_linear.weights import ExternalWeights as ExternalWeights
 from chop.hw.rtl.fixed_linear.weights import Weights as Weights
 from chop.hw.rtl.fixed_linear.weights import sample_weights as sample_weights
-from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
+from chop.hw.rtl.fixed_linear.weights import with_half as with_half
+from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, row_ends, stream
 from chop.hw.stream import Stream
 from chop.hw.twin import Twin
 from chop.ir.arguments import named_arguments
@@ -151,6 +152,12 @@ class Linear(Component):
     def acc_width(self) -> int:
         """Bits of the accumulator."""
         return self.weights.acc_width(self.source.format, self.format.frac_width)
+
+    def ends(self) -> tuple[Ints, ...]:
+        return (self.weights.ends(self.source),)
+
+    def intervals(self) -> Mapping[str, Span]:
+        return {"ACC_WIDTH": self.weights.acc_span(self.source.format, self.format)}
 
     def parameters(self) -> Mapping[str, Parameter]:
         return {
@@ -276,6 +283,9 @@ class ExternalLinear(Linear):
         sums = self.weights.accumulate_given(x, data[1], number, self.source.lanes)
         codes = golden.cast(sums, self.weights.frac(number), self.format)
         return codes.reshape(-1, *self.output.shape)
+
+    def ends(self) -> tuple[Ints, ...]:
+        return row_ends(self.inputs)
 
     def twins(self) -> list[Twin]:
         return [ExternalLinearTwin(self.folds, self.source.lanes, *self.registers)]

@@ -10,7 +10,7 @@ import numpy as np
 from chop.hw import golden
 from chop.hw.component import Memory, Parameter, precision
 from chop.hw.golden import Fixed, Ints, Span
-from chop.hw.samples import BYTE, codes
+from chop.hw.samples import BYTE, codes, in_tensors, matched_ends
 from chop.hw.stream import Stream, pack_words
 
 NO_BIAS = Fixed(2, 0)
@@ -64,6 +64,18 @@ class Weights:
         low = (np.minimum(*corners).sum(axis=1) << shift) + self._bias(frac)
         high = (np.maximum(*corners).sum(axis=1) << shift) + self._bias(frac)
         return Span(int(low.min()), int(high.max()), frac)
+
+    def acc_span(self, data: Fixed, out: Fixed) -> Span:
+        """Return the exact range of the accumulator: sums, with half a step where one is added."""
+        exact = self.span(data)
+        return with_half(exact, out)
+
+    def ends(self, source: Stream) -> Ints:
+        """Return tensors that drive the sums of some outputs to both ends of their range."""
+        frac = self.frac(source.format)
+        shift = frac - source.format.frac_width - self.weight_format.frac_width
+        starts = self._bias(frac) >> shift  # of the order of rows alone: rounding does no harm
+        return in_tensors(matched_ends(self.weight, starts, source.format), source)
 
     def acc_width(self, data: Fixed, out_frac: int) -> int:
         """Bits that hold every partial sum of the accumulator: from the range of the weights."""
@@ -156,6 +168,13 @@ class ExternalWeights(Weights):
         matrices = matrices.astype(vectors.dtype)
         sums = vectors @ matrices.T if is_repeated else (matrices @ vectors[..., None])[..., 0]
         return (sums << shift) if self.bias is None else (sums << shift) + self._bias(frac)
+
+
+def with_half(exact: Span, out: Fixed) -> Span:
+    """Return `exact` with half a step of `out` added, where that is how results are rounded."""
+    dropped = exact.frac_width - out.frac_width
+    half = 1 << (dropped - 1) if dropped > 0 and out.rounding == "nearest_even" else 0
+    return exact._replace(low=exact.low + half, high=exact.high + half)
 
 
 def sample_weights(

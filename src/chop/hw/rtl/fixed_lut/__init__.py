@@ -47,6 +47,9 @@ class Lut(Unary):
             )
         super().__post_init__()
 
+    def ends(self) -> tuple[Ints, ...]:
+        return ()
+
     def golden(self, *data: Ints) -> Ints:
         entries: Ints = self.table()[data[0] & (2**self.source.format.width - 1)]
         return entries

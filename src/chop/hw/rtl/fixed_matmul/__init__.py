@@ -32,6 +32,7 @@ from chop.hw.rtl.fixed_linear import (
     dot_latency,
     linear_process,
     register_parameters,
+    with_half,
 )
 from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
 from chop.hw.stream import Stream
@@ -154,6 +155,9 @@ class Matmul(Component):
         start = 1 << (dropped - 1) if dropped > 0 else 0  # half a step rides in
         return max((max(-exact.low, exact.high) + start).bit_length() + 1, 3)
 
+    def intervals(self) -> Mapping[str, Span]:
+        return {"ACC_WIDTH": with_half(self.span(), self.format)}
+
     def parameters(self) -> Mapping[str, Parameter]:
         return {
             **precision("DATA_IN_0", self.left.format),
@@ -205,6 +209,7 @@ class Matmul(Component):
             _sample((2, 6, 4), (3, 4), heads=2),
             _sample((1, 4, 2), (1, 1), is_transposed=True),
             _sample((4, 2, 8), (1, 2)),
+            _sample((2, 4, 8), (2, 2)),
             _sample((5, 1, 1), (1, 1)),
             _sample((2, 8, 3), (4, 1), x=COUNT, y=NARROW, z=WIDE),
             _sample((2, 8, 2), (8, 2), x=WIDE, y=COUNT, z=DOWN, is_transposed=True),

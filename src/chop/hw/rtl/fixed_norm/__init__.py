@@ -195,6 +195,8 @@ class LayerNorm(Norm):
             cls(stream(2, 2, number=Fixed(16, 9)), _affine(2, bias=Fixed(12, 30)), Fixed(9, 3)),
             cls(stream(3, 16, lanes=4), _affine(16), COUNT, 0.0),
             cls(stream(3, 1), _affine(1), BYTE),
+            cls(stream(256, lanes=4), _affine(256), Fixed(12, 8)),  # z fills its register
+            cls(stream(2, 2, number=Fixed(16, 9)), Affine.none(2), Fixed(16, 11), 0.0),
         ]
 
 

@@ -215,6 +215,11 @@ class AvgPool(Pool):
             cls(stream(2, 3, 1), (4, 3), (1, 2), (2, 1), format=WIDE, counts_padding=False),
             cls(stream(3, 4, 1), (1, 2), (1, 1), (0, 1), format=BYTE, counts_padding=False),
             cls(stream(3, 4, 1), (1, 3), (1, 1), (0, 1), format=BYTE, counts_padding=False),
+            cls(  # 2**K leaves 1 when it is divided by 3: the reciprocal is rounded up by most
+                *(stream(3, 4, 3, number=Fixed(9, 4)), (3, 1), (1, 1), (1, 0)),
+                format=BYTE,
+                counts_padding=False,
+            ),
             *(cls(stream(6, 6, 1), (3, 2), (3, 2), format=kind) for kind in KINDS),
         ]
 

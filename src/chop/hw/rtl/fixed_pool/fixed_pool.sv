@@ -172,6 +172,7 @@ module fixed_pool #(
     logic signed [POSITION_WIDTH-1:0] left_q, top_q, right, bottom, columns, rows;
     logic [KERNEL_WIDTH-1:0] columns_here, rows_here;
     logic ends_window, is_last_left;
+    wire logic unused_ok = &{1'b0, columns, rows};  // their high bits: no window is so large
 
     assign right        = left_q + POSITION_WIDTH'(KERNEL_SIZE_DIM_0);
     assign bottom       = top_q + POSITION_WIDTH'(KERNEL_SIZE_DIM_1);

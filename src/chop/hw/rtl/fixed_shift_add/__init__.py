@@ -12,8 +12,8 @@ from chop.errors import ConfigError
 from chop.hw.component import Component, Cost, Parameter, register, sign_parameter
 from chop.hw.constant_product import MOST_BITS, ConstantProduct, fields
 from chop.hw.golden import Fixed
-from chop.hw.rtl.fixed_linear import PRODUCTS
-from chop.hw.samples import BIT, COUNT, DOWN, NARROW, WIDE
+from chop.hw.rtl.fixed_linear import PRODUCTS, Weights
+from chop.hw.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
 from chop.hw.shift_add import Network, build
 from chop.hw.twin import Bracket, Twin
 
@@ -156,7 +156,13 @@ class ShiftAdd(ConstantProduct):
             cls.sample(1, 2, x=BIT, w=BIT, b=BIT, y=Fixed(5, 0)),
             cls.sample(2, 3, w=BIT, b=None, y=Fixed(12, 4, is_signed=False)),
             cls.sample(4, 2, step=1, x=Fixed(16, 8), w=Fixed(16, 12), y=Fixed(16, 6)),
+            cls(stream(2, 3, lanes=3), _unlike_rows(), WIDE, 1),
         ]
+
+
+def _unlike_rows() -> Weights:
+    """Return weights of one row that is an input, which waits for the sums of the other."""
+    return Weights(np.array([[1, 0, 0], [99, -77, 53]]), BYTE)
 
 
 @lru_cache(maxsize=64)

@@ -121,6 +121,7 @@ class ToMxint(Component):
                 stream(2, 6, lanes=3, number=wide), MXInt(4, block_size=3, rounding="nearest_away")
             ),
             cls(stream(4, lanes=4, number=deep), MXInt(8, block_size=-1)),
+            cls(stream(8, number=wide), MXInt(8, block_size=4)),  # two blocks of four beats
             cls(stream(5, number=wide), MXInt(5, exponent_width=3, block_size=32)),  # both ends
             cls(stream(4, number=wide), MXInt(2, exponent_width=1, block_size=2)),
             cls(stream(3, number=BYTE), MXInt(16, block_size=3)),  # the mantissa holds everything

@@ -143,6 +143,12 @@ class BlockLinear(Component):
         """Bits of the accumulator."""
         return self.weights.acc_width(self.source.format, self.format.frac_width)
 
+    def ends(self) -> tuple[Ints, ...]:
+        return (self.weights.ends(self.source),)
+
+    def intervals(self) -> Mapping[str, Span]:
+        return {"ACC_WIDTH": self.weights.acc_span(self.source.format, self.format)}
+
     def parameters(self) -> Mapping[str, Parameter]:
         return {
             **block_precision("DATA_IN_0", self.source.format),

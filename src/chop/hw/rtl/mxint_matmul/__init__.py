@@ -17,7 +17,7 @@ from chop.hw.lower import Lowerer, Value, blocks, lowers
 from chop.hw.lower.engine import row_major
 from chop.hw.mxint import Mxint, block_of, on_wire
 from chop.hw.process import Process
-from chop.hw.rtl.fixed_linear import check_lanes, dot_latency, linear_process
+from chop.hw.rtl.fixed_linear import check_lanes, dot_latency, linear_process, with_half
 from chop.hw.rtl.fixed_matmul import TileTwin, product_span
 from chop.hw.rtl.fixed_to_mxint import check_block
 from chop.hw.rtl.mxint_to_fixed import block_precision
@@ -116,6 +116,9 @@ class BlockMatmul(Component):
         dropped = self.frac_width - self.format.frac_width
         start = 1 << (dropped - 1) if dropped > 0 else 0  # half a step rides in
         return max((max(-exact.low, exact.high) + start).bit_length() + 1, 3)
+
+    def intervals(self) -> Mapping[str, Span]:
+        return {"ACC_WIDTH": with_half(self.span(), self.format)}
 
     def parameters(self) -> Mapping[str, Parameter]:
         return {

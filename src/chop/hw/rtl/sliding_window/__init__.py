@@ -201,6 +201,9 @@ class SlidingWindow(Windowed):
     def golden(self, *data: Ints) -> Ints:
         return windows(data[0], self.geometry, 0).reshape(-1, *self.outputs[0].shape)
 
+    def ends(self) -> tuple[Ints, ...]:
+        return ()
+
     def parameters(self) -> Mapping[str, Parameter]:
         g = self.geometry
         return {
@@ -231,6 +234,7 @@ class SlidingWindow(Windowed):
             cls(stream(5, 4, 1), (3, 3), padding=(1, 1)),
             cls(stream(6, 5, 4, lanes=2), (2, 3), (2, 1), (0, 1)),
             cls(stream(7, 7, 2), (1, 1), (3, 3)),
+            cls(stream(6, 4, 1), (1, 3), padding=(0, 2)),  # two rows of windows begin in padding
         ]
 
 

@@ -83,6 +83,9 @@ class Reorder(Component):
         """Whether every output beat is an input beat."""
         return moves_beats(self.order, self.source.lanes)
 
+    def ends(self) -> tuple[Ints, ...]:
+        return ()
+
     def golden(self, *data: Ints) -> Ints:
         flat = data[0].reshape(len(data[0]), -1)
         return flat[:, np.asarray(self.order)].reshape(-1, *self.shape)

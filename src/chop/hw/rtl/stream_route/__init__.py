@@ -133,6 +133,9 @@ class Replay(Component):
         shape = (self.passes, *self.stream.shape)
         object.__setattr__(self, "outputs", (replace(self.stream, shape=shape),))
 
+    def ends(self) -> tuple[Ints, ...]:
+        return ()
+
     def golden(self, *data: Ints) -> Ints:
         return np.repeat(data[0][:, None], self.passes, axis=1)
 

@@ -64,6 +64,9 @@ class Slice(Component):
         """Elements of a row."""
         return self.output.elements // self.rows
 
+    def ends(self) -> tuple[Ints, ...]:
+        return ()
+
     def golden(self, *data: Ints) -> Ints:
         rows = data[0].reshape(len(data[0]), self.rows, -1)
         return rows[:, :, self.first : self.first + self.kept].reshape(-1, *self.shape)

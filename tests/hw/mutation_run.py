@@ -1,0 +1,172 @@
+"""Runs faults of `mutation_engine` against the test of the components that have them.
+
+A group is one build: modules to put faults into, and components whose cases notice them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from equivalent_mutants import EQUIVALENT
+from mutation_engine import Fault, built_in, choose, faults, sample
+
+from chop.errors import HardwareError
+from chop.hw.check import ComponentCheck, bench_design, enough_tensors
+from chop.hw.component import COMPONENTS, Component
+from chop.hw.components import LayerNorm, Linear, Weights
+from chop.hw.emit import emit
+from chop.hw.golden import Fixed
+from chop.hw.rtl.fixed_linear import sample_weights
+from chop.hw.rtl.fixed_norm import Affine
+from chop.hw.samples import BYTE, NARROW, stream
+from chop.hw.simulate import Simulator, Verdict
+from chop.hw.switched import Switched
+
+
+@dataclass(frozen=True)
+class Group:
+    """Modules with faults, and the components that show them; `extra` makes further ones."""
+
+    modules: tuple[str, ...]
+    components: tuple[str, ...]
+    extra: tuple[Component, ...] = ()
+
+    def cases(self) -> list[Component]:
+        """The components of the group's design."""
+        return [case for name in self.components for case in COMPONENTS[name].cases()] + [
+            *self.extra
+        ]
+
+
+def switched() -> Component:
+    """Two layers that take turns: their constants come from a memory with banks."""
+    source, weights = stream(3, 4, lanes=2), sample_weights(6, 4)
+    other = Weights(-weights.weight // 2, BYTE, weights.bias, BYTE)
+    layers = tuple(Linear(source, each, BYTE, 3) for each in (weights, other))
+    return Switched(layers, 2)
+
+
+def long_rows() -> Component:
+    """Rows so long that the shift of an inverse root leaves no bit of a product to spare."""
+    return LayerNorm(
+        stream(8192, lanes=32, number=NARROW), Affine.none(8192), Fixed(24, 16), eps=0.0
+    )
+
+
+GROUPS = {
+    "norm": Group(("fixed_norm",), ("fixed_layer_norm", "fixed_rms_norm"), (long_rows(),)),
+    "softmax": Group(("fixed_softmax", "row_buffer"), ("fixed_softmax",)),
+    "linear": Group(
+        ("fixed_linear", "fixed_dot_product", "rom_source", "rom_bank_source"),
+        ("fixed_linear", "fixed_linear_packed"),
+        (switched(),),
+    ),
+    "blocks": Group(
+        ("mxint_linear", "mxint_matmul", "fixed_to_mxint", "mxint_to_fixed"),
+        ("mxint_linear", "mxint_matmul", "fixed_to_mxint", "mxint_to_fixed"),
+    ),
+    "matmul": Group(("fixed_matmul", "tile_buffer"), ("fixed_matmul", "stream_replay")),
+    "pool": Group(
+        ("fixed_pool", "fixed_divide", "fixed_hard_activation"),
+        ("fixed_max_pool", "fixed_avg_pool", "fixed_hardsigmoid", "fixed_hardswish"),
+    ),
+    "external": Group((), ("fixed_linear_external",)),
+    "window": Group(
+        ("sliding_window", "whole_window"),
+        (
+            *("sliding_window", "whole_window", "fixed_conv2d", "fixed_conv1d"),
+            *("fixed_conv2d_external", "fixed_conv1d_external"),
+        ),
+    ),
+    "arithmetic": Group(
+        ("fixed_arithmetic", "stream_join"),
+        ("fixed_add", "fixed_mul", "fixed_sub", "fixed_constant_arithmetic"),
+    ),
+    "casts": Group(
+        ("fixed_cast", "fixed_batch_norm", "fixed_relu", "fixed_leaky_relu"),
+        ("stream_cast", "fixed_batch_norm", "fixed_relu", "fixed_leaky_relu"),
+    ),
+    "tables": Group(
+        ("fixed_lut", "fixed_piecewise", "fixed_embedding"),
+        ("fixed_lut", "fixed_piecewise", "fixed_embedding"),
+    ),
+    "constants": Group(
+        ("fixed_shift_add", "fixed_table_sum"), ("fixed_shift_add", "fixed_table_sum")
+    ),
+    "movers": Group(
+        (
+            *("fifo", "gearbox", "skid_buffer", "stream_concat", "stream_fork"),
+            *("stream_reorder", "stream_slice"),
+        ),
+        (
+            *("fifo", "gearbox", "skid_buffer", "stream_concat", "stream_fork"),
+            *("stream_reorder", "stream_slice"),
+        ),
+    ),
+}
+
+
+CAMPAIGN = 45
+"""Faults of a group that are tried in all: as many of each module as its share in the group."""
+
+
+class Bench:
+    """A built group, with its faults in it."""
+
+    def __init__(self, group: Group, chosen: Sequence[Fault], directory: Path) -> None:
+        self.faults = list(chosen)
+        design = bench_design(group.cases())
+        emit(design, directory)
+        self.numbers = built_in(directory, self.faults)
+        self.simulator = Simulator(design, directory, is_quick=True)
+        self.check = ComponentCheck(design, enough_tensors(design))
+
+    def verdicts(self, fault: Fault | None) -> list[Verdict]:
+        """Verdicts of the components with `fault` on; raises where something is not right."""
+        choose(self.simulator.directory, self.numbers[fault.name] if fault else 0)
+        return self.check.run(self.simulator)
+
+    def is_noticed(self, fault: Fault) -> bool:
+        """Whether the test of the components fails with `fault` on."""
+        try:
+            self.verdicts(fault)
+        except HardwareError:
+            return True
+        return False
+
+    def survivors(self) -> Iterator[Fault]:
+        """Faults that nothing notices, and that have an effect."""
+        for fault in self.faults:
+            if fault.name not in EQUIVALENT and not self.is_noticed(fault):
+                yield fault
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a campaign: how many faults were noticed, and what is not as it should be."""
+
+    noticed: list[Fault]
+    equivalent: list[Fault]
+    unnoticed: list[str]
+    needless: list[str]
+
+
+def campaign(group: Group, directory: Path) -> Result:
+    """Try every fault of a group."""
+    bench = Bench(group, group_faults(group, CAMPAIGN), directory)
+    bench.verdicts(None)
+    noticed = [fault for fault in bench.faults if bench.is_noticed(fault)]
+    rest = [fault for fault in bench.faults if fault not in noticed]
+    return Result(
+        noticed,
+        [fault for fault in rest if fault.name in EQUIVALENT],
+        [f"{fault.name}: {fault}" for fault in rest if fault.name not in EQUIVALENT],
+        [fault.name for fault in noticed if fault.name in EQUIVALENT],
+    )
+
+
+def group_faults(group: Group, count: int) -> list[Fault]:
+    """About `count` faults of the modules of a group, the same ones always."""
+    total = sum(len(faults(module)) for module in group.modules)
+    parts = {m: max(2, round(count * len(faults(m)) / total)) for m in group.modules}
+    return [fault for module, part in parts.items() for fault in sample(module, part)]
