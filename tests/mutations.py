@@ -191,7 +191,7 @@ def checkpoint_forged(folder: Path, rng: random.Random) -> str:
 
 
 @functools.cache
-def _packed() -> tuple[Path, dict[str, torch.Tensor]]:
+def packed() -> tuple[Path, dict[str, torch.Tensor]]:
     """A packed checkpoint with each kind of scale, and the tensors it holds."""
     torch.manual_seed(0)
     graph = MaseGraph(
@@ -212,7 +212,7 @@ def _packed() -> tuple[Path, dict[str, torch.Tensor]]:
 
 def packed_bytes(folder: Path, rng: random.Random) -> str:
     """Damage in either file."""
-    path, state = _packed()
+    path, state = packed()
     for each in (".json", ".safetensors"):
         shutil.copy(path.with_suffix(each), folder / f"model{each}")
     file = folder / f"model{rng.choice(('.json', '.safetensors'))}"
@@ -224,7 +224,7 @@ def packed_bytes(folder: Path, rng: random.Random) -> str:
 
 def packed_forged(folder: Path, rng: random.Random) -> str:
     """Other records with a checksum that fits; what they say is what numpy reads by the page."""
-    path, _ = _packed()
+    path, _ = packed()
     told = json.loads(path.with_suffix(".json").read_text())
     told["packed"] = forged(told["packed"], rng)
     told["sha256"] = digest(told)
@@ -255,7 +255,7 @@ def _adapter() -> tuple[Any, Path]:
 
 
 @functools.cache
-def _peft_adapter() -> tuple[dict[str, Any], bytes]:
+def peft_adapter() -> tuple[dict[str, Any], bytes]:
     """As PEFT writes it: without our notes."""
     from safetensors.torch import load_file, save
 
@@ -264,7 +264,7 @@ def _peft_adapter() -> tuple[dict[str, Any], bytes]:
     return config, save(load_file(folder / "adapter_model.safetensors"), {"format": "pt"})
 
 
-def _load_adapter(folder: Path) -> dict[str, Any]:
+def load_adapter(folder: Path) -> dict[str, Any]:
     import copy
 
     graph = copy.deepcopy(_adapter()[0])
@@ -281,7 +281,7 @@ def _load_adapter(folder: Path) -> dict[str, Any]:
 
 @functools.cache
 def _adapter_meaning() -> dict[str, Any]:
-    return _load_adapter(_adapter()[1])
+    return load_adapter(_adapter()[1])
 
 
 def adapter_bytes(folder: Path, rng: random.Random) -> str:
@@ -291,16 +291,16 @@ def adapter_bytes(folder: Path, rng: random.Random) -> str:
         shutil.copy(valid / name, folder / name)
     file = folder / rng.choice(("adapter_config.json", "adapter_model.safetensors"))
     file.write_bytes(damaged(file.read_bytes(), rng))
-    return EQUAL if _load_adapter(folder) == _adapter_meaning() else OTHER
+    return EQUAL if load_adapter(folder) == _adapter_meaning() else OTHER
 
 
 def adapter_forged(folder: Path, rng: random.Random) -> str:
     """Other settings beside weights as PEFT writes them."""
-    config, weights = _peft_adapter()
+    config, weights = peft_adapter()
     told = forged(json.loads(json.dumps(config)), rng)
     (folder / "adapter_config.json").write_text(json.dumps(told))
     (folder / "adapter_model.safetensors").write_bytes(weights)
-    found = _load_adapter(folder)
+    found = load_adapter(folder)
     dropout = told.get("lora_dropout")
     is_said = all(row[2] == (0.0 if dropout is None else dropout) for row in found.values())
     return FAITHFUL if is_said else OTHER
@@ -542,7 +542,7 @@ def warm_up() -> None:
     """Read a valid file of each kind: what is imported and compiled of installed packages is."""
     MaseGraph.from_checkpoint(forgeries.valid())
     _adapter_meaning()
-    _packed()
+    packed()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "study.db").write_bytes(_study_db())
         open_store(Path(folder, "study.db"))
