@@ -66,7 +66,7 @@ def test_a_tokenizer_runs_no_code(own):
     (own / "tokenizer.json").unlink()
     settings = {"tokenizer_class": "Words", "auto_map": forged_folders.AUTO_MAP}
     (own / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match="own Python .*--trust-remote-code"):
+    with pytest.raises(ValueError, match=r"own Python .*--trust-remote-code"):
         load_tokenizer(own)
 
 
@@ -100,6 +100,6 @@ def test_a_limit_counts_tensors_and_modules():
     check_size(lambda: torch.nn.Linear(4, 4), limit, "m")
     with pytest.raises(HubError, match=r"m: .* more than 100 bytes \(at 'weight', .*a reason"):
         check_size(lambda: torch.nn.Linear(8, 8), limit, "m")
-    with pytest.raises(HubError, match="m: .* more than 3 modules, and a reason"):
+    with pytest.raises(HubError, match=r"m: .* more than 3 modules, and a reason"):
         check_size(lambda: torch.nn.Sequential(*[torch.nn.ReLU() for _ in range(4)]), limit, "m")
     assert torch.nn.Linear(8, 8).weight.device.type == "cpu"
