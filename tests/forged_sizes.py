@@ -37,10 +37,8 @@ def rewrite(find: Callable[[], Path], folder: Path, edit: Edit) -> dict[str, Any
         metadata = opened.metadata()
     tensors = load_file(source.with_suffix(".safetensors"))
     strides = {n: f["stride"] for n, f in told["tensors"].items() if "stride" in f}
-    told["tensors"] = facts_of(tensors)
     edit(told, tensors)
-    if told["tensors"].keys() != tensors.keys() or _are_other(told["tensors"], tensors):
-        told["tensors"] = facts_of(tensors)
+    told["tensors"] = facts_of(tensors)
     for name, stride in strides.items():
         if name in tensors and len(stride) == tensors[name].dim():
             told["tensors"][name]["stride"] = stride
@@ -48,12 +46,6 @@ def rewrite(find: Callable[[], Path], folder: Path, edit: Edit) -> dict[str, Any
     save_file(tensors, folder / "model.safetensors", metadata)
     (folder / "model.json").write_text(json.dumps(told))
     return told
-
-
-def _are_other(facts: Any, tensors: Tensors) -> bool:
-    return any(facts[n]["shape"] != list(t.shape) for n, t in tensors.items()) or any(
-        facts[n]["dtype"] != str(t.dtype).removeprefix("torch.") for n, t in tensors.items()
-    )
 
 
 def _packed() -> Path:
