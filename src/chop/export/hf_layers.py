@@ -88,10 +88,24 @@ def _empty(told: Any, where: str) -> Tensor | None:
     if told is None:
         return None
     is_pair = isinstance(told, list) and len(told) == 2 and isinstance(told[1], list)
-    dtype = getattr(torch, told[0], None) if is_pair and isinstance(told[0], str) else None
-    if not isinstance(dtype, torch.dtype) or not all(type(n) is int and n >= 0 for n in told[1]):
+    if not is_pair or not all(type(n) is int and n >= 0 for n in told[1]):
         raise ExportError(f"{where}: expected a dtype and a shape, got {shown(told)}.")
-    return torch.empty(told[1], dtype=dtype)
+    return torch.empty(told[1], dtype=_dtype(told[0], where))
+
+
+def _dtype(name: Any, where: str) -> torch.dtype:
+    found = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(found, torch.dtype):
+        raise ExportError(f"{where}: {shown(name)} is not a dtype of torch, such as 'float32'.")
+    return found
+
+
+def _check_sizes(layer: nn.Module, old: nn.Module, where: str) -> None:
+    """Raise ExportError if a layer is larger than the one whose place it takes."""
+    for name in ("out_features", "in_features", "num_embeddings", "embedding_dim"):
+        size, most = getattr(layer, name, None), getattr(old, name, None)
+        if size is not None and most is not None and not 0 < size <= most:
+            raise ExportError(f"{where}: {name} is {size}. Allowed: 1 to {most}, as in the config.")
 
 
 def _coded_layer(spec: Spec, old: nn.Module, where: str) -> nn.Module:
@@ -116,11 +130,11 @@ def _packed_weight(spec: Spec) -> PackedTensor:
 
 def _packed_layer(spec: Spec, old: nn.Module, where: str) -> nn.Module:
     bias = torch.empty(spec["shape"][0]) if spec["bias"] else None
-    return QLinearPacked(_packed_weight(spec), bias, dtype=getattr(torch, spec["dtype"]))
+    return QLinearPacked(_packed_weight(spec), bias, dtype=_dtype(spec["dtype"], where))
 
 
 def _packed_embedding(spec: Spec, old: nn.Module, where: str) -> nn.Module:
-    return QEmbeddingPacked(_packed_weight(spec), getattr(torch, spec["dtype"]))
+    return QEmbeddingPacked(_packed_weight(spec), _dtype(spec["dtype"], where))
 
 
 def _quantized_layer(spec: Spec, old: nn.Module, where: str) -> nn.Module:
@@ -149,7 +163,9 @@ def make_layer(spec: Any, old: nn.Module, where: str) -> nn.Module:
     if kind not in KINDS:
         raise ExportError(f"{where}: kind {shown(kind)}. Allowed: {', '.join(KINDS)}.")
     try:
-        return KINDS[kind](spec, old, where)
+        made = KINDS[kind](spec, old, where)
+        _check_sizes(made, old, where)
+        return made
     except (CheckpointError, ConfigError) as error:
         raise ExportError(f"{where}: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from chop.errors import CheckpointError, SizeError
+from chop.files import shown
 
 Tree = Any
 """A number, `("size", path, dim)`, `("rank", path)`, or `(operation, tree, …)`."""
@@ -57,6 +58,9 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 LEAVES = {"size": 3, "rank": 2}
 MOST_POWER = 64
 """The largest power of a size in a guard that is read from a file."""
+MOST_FACTORS = 4096
+"""Numbers that a guard from a file may combine: its value then has at most 32 KiB."""
+LARGEST_CONSTANT = 2**64
 
 
 def evaluate(tree: Tree, tensors: Mapping[Path, torch.Size]) -> Any:
@@ -308,25 +312,47 @@ def _path(data: Any) -> Path:
 
 def _condition(data: Any) -> Tree:
     relation, left, right = data
-    if relation not in RELATIONS:
-        raise CheckpointError(f"guard: unknown relation '{relation}'.")
-    return relation, _tree(left), _tree(right)
+    if not isinstance(relation, str) or relation not in RELATIONS:
+        raise CheckpointError(f"guard: unknown relation {shown(relation)}.")
+    condition = relation, _tree(left), _tree(right)
+    if _degree(condition) > MOST_FACTORS:
+        raise CheckpointError(
+            f"guard: it multiplies or adds more than {MOST_FACTORS} numbers, powers counted as "
+            "products."
+        )
+    return condition
 
 
 def _tree(data: Any) -> Tree:
     """A tree from lists; only operations of the table and sizes of inputs are let in."""
     if isinstance(data, int | float) and not isinstance(data, bool):
+        if abs(data) > LARGEST_CONSTANT:
+            raise CheckpointError(f"guard: {shown(data)}. Allowed: at most {LARGEST_CONSTANT}.")
         return data
     if not isinstance(data, list) or not data:
-        raise CheckpointError(f"guard: '{data}' is not an expression.")
+        raise CheckpointError(f"guard: {shown(data)} is not an expression.")
     kind, *parts = data
+    if not isinstance(kind, str):
+        raise CheckpointError(f"guard: unknown operation {shown(kind)}.")
     if kind in LEAVES and len(data) == LEAVES[kind]:
         return kind, _path(parts[0]), *map(_whole, parts[1:])
     if kind not in OPERATIONS:
         raise CheckpointError(f"guard: unknown operation '{kind}'. Known: {', '.join(OPERATIONS)}.")
     if kind == "**" and not _is_small_power(parts):
-        raise CheckpointError(f"guard: power {parts}. Allowed: a whole power up to {MOST_POWER}.")
+        raise CheckpointError(
+            f"guard: power {shown(parts)}. Allowed: a whole power up to {MOST_POWER}."
+        )
     return kind, *map(_tree, parts)
+
+
+def _degree(tree: Tree) -> int:
+    """Return the largest number of sizes and constants that a tree multiplies."""
+    if not isinstance(tree, tuple) or tree[0] in LEAVES:
+        return 1
+    inner = [_degree(part) for part in tree[1:]] or [1]
+    if tree[0] == "**":
+        return inner[0] * abs(tree[2])
+    return sum(inner) if tree[0] in ("*", "+") else max(inner)
 
 
 def _is_small_power(parts: list[Any]) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 
+import limited
 import pytest
 import torch
 from format_cases import CASES, awkward_points, finite_points, label
@@ -9,7 +10,7 @@ from format_cases import CASES, awkward_points, finite_points, label
 from chop.nn.quantizers import Bypass, ScaleInteger
 from chop.nn.quantizers.bits import bytes_of, pack_bits, unpack_bits
 from chop.nn.quantizers.blocks import BlockQuantizer
-from chop.nn.quantizers.codes import decode, encode, same_bits, scales_of
+from chop.nn.quantizers.codes import Coded, Powers, decode, encode, same_bits, scales_of
 
 SMALL = [c for c in CASES if c.bits <= 8 or (isinstance(c, BlockQuantizer) and c.element_bits <= 8)]
 
@@ -62,3 +63,15 @@ def test_numbers_of_any_width_come_back(bits):
     stream = "".join(f"{int(n):0{bits}b}"[::-1] for n in numbers)
     told = [int(stream[i : i + 8][::-1], 2) for i in range(0, len(stream), 8)]
     assert packed.tolist() == told
+
+
+@pytest.mark.parametrize("bits", [1, 3])
+@pytest.mark.parametrize("tile", [None, (2**40, 2**40)])
+def test_decoding_takes_little_more_memory_than_the_values(bits, tile):
+    rows, columns = 4096, 8192  # 128 MiB of values
+    codes = torch.zeros(rows * columns * bits // 8, dtype=torch.uint8)
+    powers = None if tile is None else Powers(codes[:1], 8, 0, tile, -1)
+    coded = Coded(codes, bits, (rows, columns), torch.float32, torch.ones(2**bits), powers)
+    limits = limited.Limits(memory=(1 << 29) if tile is None else (1 << 30))
+    found = limited.run_all([coded], lambda c: (str(decode(c).shape), ""), limits=limits)
+    assert list(found) == [(0, (str(torch.Size((rows, columns))), ""))]

@@ -8,6 +8,7 @@ something else is a CheckpointError that says where.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import uuid
@@ -59,6 +60,8 @@ _KEYS = {
     "output": (dict, type(None)),
     "config": (dict, type(None)),
 }
+EXAMPLE = "dummy_in/"
+"""Start of the names of example inputs among the tensors."""
 GUARDS = "guards"
 """What must hold of the sizes of inputs, as plain data."""
 GENERATION = "generation"
@@ -92,7 +95,7 @@ def save_graph(
     """
     model.state_dict()  # pruned layers write their zeros before they are saved
     tensors, aliases, views = stored_tensors(_used_tensors(model))
-    inputs = {f"dummy_in/{k}": v for k, v in (dummy_in or {}).items() if torch.is_tensor(v)}
+    inputs = {f"{EXAMPLE}{k}": v for k, v in (dummy_in or {}).items() if torch.is_tensor(v)}
     # a copy: the file format has no views
     examples = {name: value.detach().clone().contiguous() for name, value in inputs.items()}
     packed = Packed(tensors)
@@ -256,10 +259,22 @@ def load_graph(path: str | Path, classes: Iterable[Any] = ()) -> Loaded:
         raise CheckpointError(f"{file}: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise CheckpointError(f"{file}: damaged checkpoint ({error!r}).") from error
-    inputs = {
-        k.removeprefix("dummy_in/"): v for k, v in tensors.items() if k.startswith("dummy_in/")
-    }
-    return Loaded(model, inputs or None)
+    return Loaded(model, _examples(model, tensors, str(file)) or None)
+
+
+def _examples(
+    model: TracedModule, tensors: Mapping[str, torch.Tensor], where: str
+) -> dict[str, torch.Tensor]:
+    """Return the example inputs by name; raise CheckpointError if the graph has no such input."""
+    inputs = {n.removeprefix(EXAMPLE): t for n, t in tensors.items() if n.startswith(EXAMPLE)}
+    for name in inputs:
+        if not vocabulary.is_input_name(name) or name not in model.input_names:
+            known = ", ".join(model.input_names)
+            raise CheckpointError(
+                f"{where}: tensor {shown(EXAMPLE + name)}: the graph has no such input. "
+                f"Inputs: {known:.200}."
+            )
+    return inputs
 
 
 def _read_pair(file: Path, weights: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -360,22 +375,26 @@ def _decode_parts(
         name: decode_module(record, name, find, decode)
         for name, record in description["modules"].items()
     }
+    tensors = functools.cache(lambda owner: _tensors_of(found[owner]))
     for name, record in description["attributes"].items():
         tensor = _decode_attribute(name, record, find)
         for owner in _above(name) & description["modules"].keys():
-            inside = name.removeprefix(f"{owner}.")
-            parts = [*found[owner].named_parameters(), *found[owner].named_buffers()]
-            if dict(parts).get(inside) is not tensor:
+            if tensors(owner).get(name.removeprefix(f"{owner}.")) is not tensor:
                 raise CheckpointError(f"attributes.{name}: not the tensor that '{owner}' has.")
         found[name] = tensor
     return found
+
+
+def _tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    return dict([*module.named_parameters(), *module.named_buffers()])
 
 
 def _check_paths(modules: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
     for path in (*modules, *attributes):
         if not vocabulary.is_module_path(path):
             raise CheckpointError(f"modules: {shown(path)} is not the path of a part of a model.")
-        inside = _above(path) & ({*modules, *attributes} if path in modules else {*attributes})
+        above = _above(path)
+        inside = above & attributes.keys() or (path in modules and above & modules.keys())
         if inside or (path in modules and path in attributes):
             raise CheckpointError(f"modules: '{path}' is there twice, or inside another.")
 

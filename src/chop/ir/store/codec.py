@@ -20,6 +20,7 @@ from torch import fx, nn
 from chop.config import parse
 from chop.errors import CheckpointError, ConfigError
 from chop.files import shown
+from chop.hub_config import check_config
 from chop.ir.applied import applied
 from chop.ir.meta import CommonMeta, HardwareMeta, MaseMetadata, SoftwareMeta, ValueMeta
 from chop.ir.store import vocabulary
@@ -389,6 +390,7 @@ def decode_config(record: Any, decode: Decoder, where: str) -> Any:
     for key in fields:
         if not vocabulary.is_identifier(key) or callable(getattr(cls, key, None)):
             raise CheckpointError(f"{where}.fields: {shown(key)} cannot be a field.")
+    check_config(fields, f"{where}.fields", CheckpointError)
     try:
         return cls(**{k: _numbers(v) for k, v in fields.items() if k != "model_type"})
     except Exception as error:  # of any kind: every config checks its fields in its own way

@@ -14,6 +14,7 @@ from chop.files import shown
 from chop.ir.reclass import recipe_of
 from chop.ir.store import vocabulary
 from chop.ir.store.codec import ATTRIBUTES, Decoder, encode
+from chop.ir.store.layer_shapes import check_scales, check_shapes
 from chop.ir.store.tensors import TensorFinder
 from chop.ir.store.type_hints import fits, hints_of, text_of
 
@@ -94,6 +95,8 @@ def decode_module(
         for name, value in record["attributes"].items()
     }
     _set_state(module, attributes, where)
+    check_shapes(module, where)
+    check_scales(module, where)
     _parametrize(module, record["parametrized"], f"{where}.parametrized")
     return module
 

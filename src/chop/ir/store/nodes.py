@@ -54,7 +54,8 @@ class _Checks:
         if not isinstance(records, list) or not records:
             raise CheckpointError(f"nodes: expected a list of nodes, got {shown(records)}.")
         self.last = len(records) - 1
-        self.names = [r.get("name") if isinstance(r, dict) else None for r in records]
+        names = [r.get("name") if isinstance(r, dict) else None for r in records]
+        self.names = {name for name in names if isinstance(name, str)}
         self.seen: set[str] = set()
         self.inputs: set[str] = set()
         self.modules, self.attributes = modules, attributes

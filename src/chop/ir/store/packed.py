@@ -264,9 +264,16 @@ def _read_floats(record: Any, values: Tensor, shape: tuple[int, ...], where: str
         groups = -(-shape[-1] // group) if shape else 0
         if axis is not None or tuple(values.shape) not in ((groups,), (*shape[:-1], groups)):
             raise CheckpointError(f"{where}: {list(values.shape)} scales do not fit {list(shape)}.")
-        return Floats(values, None, group)
+        return Floats(_finite(values, where), None, group)
     _check_shape(values, () if axis is None else (shape[axis],), where)
-    return Floats(values, record["axis"])
+    return Floats(_finite(values, where), record["axis"])
+
+
+def _finite(values: Tensor, where: str) -> Tensor:
+    """Return `values`; raise CheckpointError if one is infinite or NaN."""
+    if values.device.type != "meta" and not bool(values.isfinite().all()):
+        raise CheckpointError(f"{where}: a scale is infinite or NaN.")
+    return values
 
 
 def _read_powers(record: Any, codes: Tensor, shape: tuple[int, ...], where: str) -> Powers:

@@ -8,6 +8,7 @@ one there is, and a reader that finds the tensors not yet moved takes them from 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -26,6 +27,8 @@ from chop.log import get_logger
 logger = get_logger(__name__)
 FORMAT = "mase-graph"
 IDENTITY = re.compile(r"[0-9a-f]{32}", re.ASCII)
+LARGEST_EXPANSION = 1 << 20
+"""Elements of a view that is larger than the tensor whose memory it shares."""
 _LEFTOVER = re.compile(r"\.(json|safetensors)\.[0-9a-f]+", re.ASCII)
 Facts = dict[str, dict[str, Any]]
 """Dtype, shape, strides where they are not the usual ones, and checksum of each stored tensor."""
@@ -312,6 +315,11 @@ class TensorFinder:
             raise CheckpointError(f"{where}: expected lists of numbers as shape and stride.")
         if 0 in told["shape"] or told["offset"] + _reach(*sizes) > whole.numel():
             raise CheckpointError(f"{where}: reaches beyond '{told['of']}'.")
+        if math.prod(told["shape"]) > max(whole.numel(), LARGEST_EXPANSION):
+            raise CheckpointError(
+                f"{where}: shape {shown(told['shape'])} repeats the elements of '{told['of']}'. "
+                f"Allowed: at most {LARGEST_EXPANSION} elements."
+            )
         return whole.as_strided(*sizes, whole.storage_offset() + told["offset"])
 
 

@@ -321,29 +321,35 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def decode(coded: Coded) -> Tensor:
-    """The values."""
-    count = math.prod(coded.shape)
-    codes = unpack_bits(coded.codes, coded.bits, count).reshape(coded.shape)
-    values = _from_table(coded.table, codes, coded.table_axis)
+    """Return the values. Memory beyond them is a small part of theirs."""
+    values = _from_table(coded)
     if isinstance(coded.scale, Floats):
-        values = values * spread(coded.scale, values.shape) + 0.0  # a zero has no sign
+        values = values.mul_(spread(coded.scale, values.shape)).add_(0.0)  # a zero has no sign
     elif coded.scale is not None:
         values = _times_powers(values, coded.scale)
     return values.to(coded.dtype)
 
 
-def _from_table(table: Tensor, codes: Tensor, axis: int | None) -> Tensor:
-    if axis is None:
-        parts = codes.reshape(-1).split(PART)
-        return torch.cat([table[part.long()] for part in parts]).reshape(codes.shape)
-    parts = codes.unbind(axis)
-    return torch.stack([row[part.long()] for row, part in zip(table, parts, strict=True)], axis)
+def _from_table(coded: Coded) -> Tensor:
+    """Return the table's entry for every code, part by part."""
+    table, axis = coded.table, coded.table_axis
+    if axis is not None:
+        codes = unpack_bits(coded.codes, coded.bits, math.prod(coded.shape)).reshape(coded.shape)
+        rows = zip(table, codes.unbind(axis), strict=True)
+        return torch.stack([row[part.long()] for row, part in rows], axis)
+    values = torch.empty(math.prod(coded.shape), dtype=table.dtype, device=table.device)
+    bytes_of_part = PART // 8 * coded.bits
+    parts = zip(values.split(PART), coded.codes.split(bytes_of_part), strict=True)
+    for place, data in parts:
+        place.copy_(table[unpack_bits(data, coded.bits, len(place)).long()])
+    return values.reshape(coded.shape)
 
 
 def spread(scale: Floats, shape: torch.Size) -> Tensor:
     """The scales as a tensor that broadcasts with one of this shape."""
     if scale.group_size is not None:
-        return scale.values.repeat_interleave(scale.group_size, -1)[..., : shape[-1]]
+        group = min(scale.group_size, shape[-1])
+        return scale.values.repeat_interleave(group, -1)[..., : shape[-1]]
     if scale.axis is None:
         return scale.values
     axis = scale.axis % len(shape)
@@ -358,7 +364,8 @@ def powers_of(coded: Coded) -> Tensor:
 
 def _times_powers(values: Tensor, powers: Powers) -> Tensor:
     rows = torch.atleast_2d(_last(values, powers.axis))
-    blocks = split(rows, powers.tile)
+    down, across = (min(t, n) for t, n in zip(powers.tile, rows.shape[-2:], strict=True))
+    blocks = split(rows, (down, across))  # a tile beyond the tensor would pad it
     tiles = (*blocks.shape[:-4], blocks.shape[-4], 1, blocks.shape[-2], 1)
     shared = unpack_bits(powers.codes, powers.bits, math.prod(tiles)).reshape(tiles)
     exponent = shared.to(LAYOUTS[values.dtype].integer) + powers.lowest
