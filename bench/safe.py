@@ -1,10 +1,12 @@
-"""Files that do harm: forged and mutated checkpoints, adapters, studies, settings and reports.
+"""Forged and mutated files of every kind that others send, read under limits.
 
-python bench/safe.py --count 12000
+python bench/safe.py --count 20000 [--processes 2] [--state FILE] [--kinds NAME …]
 
-Each is read while Python's audit events are listened to. Counted are files that made something run,
-files that ended in an error that is not one of this package, and files that were read as something
-else than was written or than they say. The results go under "files" in bench/results/safe.json.
+Each file is read in a forked process with 1 GB of extra memory and 10 s of CPU time, while Python's
+audit events are recorded. Counted are files that made something run, files that went over the
+limits, files that ended in an error that is not one of this package, and files that were read with
+wrong shapes or as something else than they say. Verdicts are stored in FILE as they come, so that
+an interrupted run resumes. The results go under "files" in bench/results/safe.json.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import sys
 import tempfile
 import time
 import warnings
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,89 +28,83 @@ import record
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-import forgeries  # noqa: E402
-import mutations  # noqa: E402
-
-from chop import MaseGraph  # noqa: E402
-from chop.errors import CheckpointError  # noqa: E402
+import file_kinds  # noqa: E402
+from file_kinds import Job  # noqa: E402
 
 SECTION = "files"
-WRONG = {"executed": "executed", "raw error": mutations.RAW, "something else": mutations.OTHER}
+BY_HAND = "forged by hand"
+Row = tuple[Job, str, str]
 
 
-def forged() -> tuple[dict[str, int], list[str]]:
-    """Every forgery of the table: each must be refused with the words beside it."""
-    counts = {"files": 0, "refused": 0, **dict.fromkeys(WRONG, 0)}
-    wrong = []
-    mutations.warm_up()
-    for name, edit, _ in forgeries.forgeries():
-        told = forgeries.description()
-        edit(told)
-        with tempfile.TemporaryDirectory() as folder:
-            path = forgeries.write_forged(Path(folder), told)
-            with forgeries.listening() as heard:
-                word = _read(path)
-        word = "executed" if heard else word
-        counts["files"] += 1
-        counts[word] += 1
-        if word != "refused":
-            wrong.append(f"{name}: {word} {heard}")
-    return counts, wrong
+def stored(state: Path) -> dict[Job, Row]:
+    """Return the verdicts of an interrupted run."""
+    if not state.is_file():
+        return {}
+    lines = [line for line in state.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    rows = [json.loads(line) for line in lines]
+    return {Job(kind, seed): (Job(kind, seed), word, told) for kind, seed, word, told in rows}
 
 
-def _read(path: Path) -> str:
-    try:
-        MaseGraph.from_checkpoint(path)
-    except CheckpointError:
-        return "refused"
-    except Exception:  # the very thing that is looked for
-        return "raw error"
-    return "something else"
+def judged(jobs: list[Job], state: Path, processes: int) -> Iterator[Row]:
+    """Yield the verdict on each job; those in `state` are not judged again."""
+    known = stored(state)
+    yield from (known[job] for job in jobs if job in known)
+    left = [job for job in jobs if job not in known]
+    with state.open("a") as opened:
+        for number, (job, word, detail) in enumerate(
+            file_kinds.verdicts(left, processes=processes), 1
+        ):
+            opened.write(json.dumps([job.kind, job.seed, word, detail[:300]]) + "\n")
+            if number % 500 == 0:
+                opened.flush()
+                print(f"{number} of {len(left)}", file=sys.stderr)
+            yield job, word, detail
 
 
-def mutated(count: int) -> tuple[dict[str, Any], list[str]]:
-    """Random damage and random structure, by kind of file."""
-    found, wrong = mutations.run(count)
-    rows = {
-        kind: {
-            "files": sum(words.values()),
-            "refused": words[mutations.REFUSED],
-            "equal to the original": words[mutations.EQUAL],
-            "read as it says": words[mutations.FAITHFUL],
-            **{name: words[word] for name, word in WRONG.items()},
-        }
-        for kind, words in found.items()
+def table(rows: list[Row]) -> dict[str, Any]:
+    """Return the counts of all verdicts: in total, and by kind."""
+    kinds: dict[str, Counter[str]] = {}
+    for job, word, _ in rows:
+        kinds.setdefault(BY_HAND if job.seed is None else job.kind, Counter())[word] += 1
+    by_kind = {
+        kind: {"files": sum(words.values()), **{word: words[word] for word in file_kinds.WORDS}}
+        for kind, words in kinds.items()
     }
-    return rows, wrong
+    names = ("files", *file_kinds.WORDS)
+    totals = {name: sum(row[name] for row in by_kind.values()) for name in names}
+    return {"totals": totals, "by kind": by_kind}
+
+
+def options() -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=20_000, help="random files")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--kinds", nargs="+", help="kinds of random files; default: all")
+    parser.add_argument(
+        "--state", type=Path, default=Path(tempfile.gettempdir(), "mase_safe.jsonl")
+    )
+    return parser.parse_args()
 
 
 def main() -> int:
-    """Write the section; 1 where anything is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=12_000, help="mutated files")
-    options = parser.parse_args()
+    """Write the section; return 1 if anything is wrong."""
+    asked = options()
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    start = time.process_time()
-    forgery, wrong = forged()
-    rows, more = mutated(options.count)
-    wrong += more
-    names = ("files", *WRONG)
-    totals = {n: forgery[n] + sum(row[n] for row in rows.values()) for n in names}
-    results = {"totals": totals, "forged by hand": forgery, "mutated": rows}
-    seconds = round(time.process_time() - start, 1)
-    save_section({**record.provenance(), "cpu_seconds": seconds, "results": results})
+    start = time.monotonic()
+    jobs = file_kinds.jobs_of(asked.count, asked.kinds)
+    jobs += [] if asked.kinds else file_kinds.forged_jobs()
+    rows = list(judged(jobs, asked.state, asked.processes))
+    seconds = round(time.monotonic() - start, 1)
+    results = {**table(rows), "seconds": seconds, "processes": asked.processes}
+    if asked.kinds is None:
+        record.save_section("safe", SECTION, results)
     print(json.dumps(results, indent=1))
-    for line in wrong:
-        print(line[:300])
+    wrong = [(job, word, told) for job, word, told in rows if word in file_kinds.WRONG]
+    for job, word, told in wrong:
+        print(f"{job.kind} {job.seed}: {word}: {told[:300]}")
     return int(bool(wrong))
-
-
-def save_section(told: dict[str, Any]) -> None:
-    """Replace this section of the results, and leave the others."""
-    file = record.RESULTS / "safe.json"
-    before = json.loads(file.read_text()) if file.is_file() else {}
-    file.write_text(json.dumps({**before, SECTION: told}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

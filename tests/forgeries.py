@@ -520,6 +520,7 @@ _LISTENING: list[list[str]] = []
 _DANGEROUS = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "subprocess.Popen")
 _DANGEROUS += ("ctypes.dlopen", "socket.connect", "os.remove", "os.rename", "os.rmdir", "os.mkdir")
 _DANGEROUS += ("shutil.rmtree", "pickle.find_class", "webbrowser.open", "os.symlink", "os.link")
+_DANGEROUS += ("builtins.input",)
 _INSTALLED = (sys.prefix, sys.base_prefix, str(Path(chop.__file__).parent))
 """Where programs lie that Python compiles when they are first imported."""
 _hooked: list[bool] = []
@@ -568,13 +569,18 @@ def _import_all() -> None:
     transformers.CONFIG_MAPPING["bert"]()
 
 
+def hear_events() -> None:
+    """Listen to Python's audit events; silent outside the blocks of `listening`."""
+    if not _hooked:
+        _import_all()
+        sys.addaudithook(_hear)  # cannot be removed
+        _hooked.append(True)
+
+
 @contextlib.contextmanager
 def listening() -> Iterator[list[str]]:
     """What was run, written, loaded or imported inside the block, by Python's audit events."""
-    if not _hooked:
-        _import_all()
-        sys.addaudithook(_hear)  # cannot be removed; silent outside the block
-        _hooked.append(True)
+    hear_events()
     heard: list[str] = []
     _LISTENING.append(heard)
     try:

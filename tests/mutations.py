@@ -14,8 +14,7 @@ import shutil
 import sqlite3
 import tempfile
 import tomllib
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import forgeries
 import numpy_reader
 import torch
+from file_kinds import EQUAL, FAITHFUL, OTHER, Executed, Forged, Kind
 from torch import nn
 
 import chop.passes as passes
@@ -71,8 +71,6 @@ BYTES = (
     b"__import__('os')",
     b"\n",
 )
-Judge = Callable[[Path, random.Random], str]
-EQUAL, REFUSED, FAITHFUL, OTHER, RAW = "equal", "refused", "as it says", "something else", "raw"
 
 
 def damaged(data: bytes, rng: random.Random) -> bytes:
@@ -504,46 +502,42 @@ def toml(folder: Path, rng: random.Random) -> str:
     return FAITHFUL if same else OTHER
 
 
-class Executed(BaseException):
-    """Something ran."""
-
-
-KINDS: dict[str, tuple[Judge, float]] = {
-    "checkpoint, damaged": (checkpoint_bytes, 0.09),
-    "packed checkpoint, damaged": (packed_bytes, 0.03),
-    "packed checkpoint, forged": (packed_forged, 0.06),
-    "checkpoint, forged": (checkpoint_forged, 0.24),
-    "adapter, damaged": (adapter_bytes, 0.06),
-    "adapter, forged": (adapter_forged, 0.06),
-    "study.json": (study_json, 0.1),
-    "study.db": (study_db, 0.04),
-    "records": (records, 0.1),
-    "hardware report": (hardware_report, 0.06),
-    "sensitivity.json": (sensitivity, 0.04),
-    "design.json": (design, 0.06),
-    "TOML": (toml, 0.1),
+KINDS: dict[str, Kind] = {
+    "checkpoint, damaged": Kind(checkpoint_bytes, 0.09),
+    "packed checkpoint, damaged": Kind(packed_bytes, 0.03),
+    "packed checkpoint, forged": Kind(packed_forged, 0.06),
+    "checkpoint, forged": Kind(checkpoint_forged, 0.24),
+    "adapter, damaged": Kind(adapter_bytes, 0.06),
+    "adapter, forged": Kind(adapter_forged, 0.06),
+    "study.json": Kind(study_json, 0.1),
+    "study.db": Kind(study_db, 0.04),
+    "records": Kind(records, 0.1),
+    "hardware report": Kind(hardware_report, 0.06),
+    "sensitivity.json": Kind(sensitivity, 0.04),
+    "design.json": Kind(design, 0.06),
+    "TOML": Kind(toml, 0.1),
 }
 """Each kind of file, how it is judged, and its share of a run."""
 
 
-def judge(kind: str, seed: int, folder: Path) -> tuple[str, str]:
-    """What came of the mutated file number `seed`: one word, and details of what is wrong."""
-    rng = random.Random(f"{kind}/{seed}")
-    with forgeries.listening() as heard:
-        try:
-            found, detail = KINDS[kind][0](folder, rng), ""
-        except ChopError as error:
-            found, detail = REFUSED, str(error)
-        except Executed as error:
-            found, detail = "executed", str(error)
-        except Exception as error:  # the very thing that is looked for
-            found, detail = RAW, f"{type(error).__name__}: {error}"
-    ran = [h for h in heard if str(folder) not in h and not h.startswith("open")]
-    ran = [h for h in ran if not h.startswith(("os.rename", "os.remove", "os.mkdir", "compile"))]
-    return ("executed", str(ran)) if ran else (found, detail)
+def forged_files() -> list[Forged]:
+    """Return the edits of a valid checkpoint."""
+
+    def write(edit: forgeries.Edit, folder: Path) -> None:
+        description = forgeries.description()
+        edit(description)
+        forgeries.write_forged(folder, description)
+
+    return [
+        Forged(f"checkpoint: {name}", functools.partial(write, edit), _load_checkpoint, words)
+        for name, edit, words in forgeries.forgeries()
+    ]
 
 
-@functools.cache
+def _load_checkpoint(folder: Path) -> MaseGraph:
+    return MaseGraph.from_checkpoint(folder / "model")
+
+
 def warm_up() -> None:
     """Read a valid file of each kind: what is imported and compiled of installed packages is."""
     MaseGraph.from_checkpoint(forgeries.valid())
@@ -552,22 +546,3 @@ def warm_up() -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "study.db").write_bytes(_study_db())
         open_store(Path(folder, "study.db"))
-
-
-def run(count: int) -> tuple[dict[str, Counter[str]], list[str]]:
-    """Judge `count` mutated files; counts by kind and word, and what was wrong."""
-    found: dict[str, Counter[str]] = {}
-    wrong = []
-    warm_up()
-    with tempfile.TemporaryDirectory(prefix="mutations.") as scratch:
-        for kind, (_, share) in KINDS.items():
-            found[kind] = Counter()
-            for seed in range(max(1, round(count * share))):
-                folder = Path(scratch, "one")
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir()
-                word, detail = judge(kind, seed, folder)
-                found[kind][word] += 1
-                if word in (OTHER, RAW, "executed"):
-                    wrong.append(f"{kind} {seed}: {word}: {detail}")
-    return found, wrong

@@ -1,15 +1,15 @@
 """Damaged and forged files of every kind: a sample of what bench/safe.py runs in full."""
 
-import mutations
+import file_kinds
 import pytest
 
 
 @pytest.fixture(scope="module")
 def found():
-    return mutations.run(600)
+    return file_kinds.run(600)
 
 
-def test_no_mutated_file_runs_code_or_is_read_as_something_else_or_ends_in_a_raw_error(found):
+def test_no_mutated_file_does_harm(found):
     _, wrong = found
     assert wrong == []
 
@@ -17,9 +17,27 @@ def test_no_mutated_file_runs_code_or_is_read_as_something_else_or_ends_in_a_raw
 def test_the_sample_has_files_that_are_refused_and_files_that_are_read(found):
     counts, _ = found
     assert sum(sum(c.values()) for c in counts.values()) >= 500
-    assert set(counts) == set(mutations.KINDS)
+    assert set(counts) == set(file_kinds.kinds())
     for kind, words in counts.items():
-        assert words[mutations.REFUSED], kind
-    read = [w[mutations.EQUAL] + w[mutations.FAITHFUL] for w in counts.values()]
+        assert words[file_kinds.REFUSED], kind
+    read = [w[file_kinds.EQUAL] + w[file_kinds.FAITHFUL] for w in counts.values()]
     assert sum(read) > 100
     assert sum(count > 0 for count in read) >= len(read) - 2
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    jobs = [job for job in file_kinds.forged_jobs() if not job.kind.startswith("checkpoint: ")]
+    return {job.kind: (word, detail) for job, word, detail in file_kinds.verdicts(jobs)}
+
+
+OWN_TEST = "checkpoint: "
+"""Edits of a checkpoint are read by tests/ir/test_forgeries.py."""
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in file_kinds.forged_files() if not name.startswith(OWN_TEST)]
+)
+def test_a_file_forged_by_hand_is_refused_with_words(verdicts, name):
+    word, detail = verdicts[name]
+    assert word == file_kinds.REFUSED, detail
