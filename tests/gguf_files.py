@@ -17,7 +17,19 @@ from mutations import FAITHFUL, OTHER, damaged
 
 from chop.export import from_gguf
 
-SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+SCALARS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 STRING, ARRAY, UINT32, FLOAT32 = 8, 9, 4, 6
 BLOCKS = {0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 8: (32, 34), 30: (1, 2), 39: (32, 17)}
 """Number of a type -> elements and bytes of a block: F32, F16, Q4_0, Q4_1, Q8_0, BF16, MXFP4."""
@@ -95,7 +107,12 @@ def shapes_of(family: str, size: dict[str, int]) -> dict[str, Shape]:
     elif size["untied"]:
         found["output.weight"] = (v, e)
     matrices = {"attn_q": (h * d, e), "attn_k": (k * d, e), "attn_v": (k * d, e)}
-    matrices |= {"attn_output": (e, h * d), "ffn_gate": (f, e), "ffn_up": (f, e), "ffn_down": (e, f)}
+    matrices |= {
+        "attn_output": (e, h * d),
+        "ffn_gate": (f, e),
+        "ffn_up": (f, e),
+        "ffn_down": (e, f),
+    }
     biased: tuple[str, ...] = ("attn_q", "attn_k", "attn_v") if family == "qwen2" else ()
     if family == "gpt2":
         matrices = {"attn_qkv": (3 * e, e), "attn_output": (e, e)}
@@ -171,7 +188,15 @@ def tensor(rng: random.Random, name: str, shape: Shape) -> Tensor:
 
 # -- forgeries -------------------------------------------------------------------------------
 
-NAMES = ("", "x", "\x1b[31mred\x1b[0m", "blk.0.attn_q.weight", "blk.9.attn_q.weight", "../x", "a\nb")
+NAMES = (
+    "",
+    "x",
+    "\x1b[31mred\x1b[0m",
+    "blk.0.attn_q.weight",
+    "blk.9.attn_q.weight",
+    "../x",
+    "a\nb",
+)
 NAMES += ("blk.0.attn_q.bias", "output.weight", "rope_freqs.weight", "blk..weight", "." * 300)
 NUMBERS = (0, 1, 2, 3, 5, 7, 31, 33, 64, 95, 2**15, 2**31 - 1, 2**31, 2**32 - 1)
 FLOATS = (0.0, -1.0, float("nan"), float("inf"), 1e-38, 1e38, 0.5)
@@ -282,7 +307,8 @@ def is_faithful(model: Any, content: Content | None) -> bool:
         "block_count": config.num_hidden_layers,
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
-        "feed_forward_length": getattr(config, "n_inner", 0) or getattr(config, "intermediate_size", 0),
+        "feed_forward_length": getattr(config, "n_inner", 0)
+        or getattr(config, "intermediate_size", 0),
         "attention.head_count": config.num_attention_heads,
     }
     if content is not None and any(content.value(key) != number for key, number in size.items()):

@@ -40,7 +40,18 @@ def columns(rng: random.Random) -> Arrays:
 
 KINDS = {"stream": stream, "sequences": sequences, "columns": columns}
 SCALARS = (np.nan, np.inf, -1, 2.5, 2**31, -(2**63), 0)
-TYPES = (np.float64, np.float32, np.float16, np.int8, bool, np.complex64, ">i4", "S4", "U3", "M8[s]")
+TYPES = (
+    np.float64,
+    np.float32,
+    np.float16,
+    np.int8,
+    bool,
+    np.complex64,
+    ">i4",
+    "S4",
+    "U3",
+    "M8[s]",
+)
 TYPES += (np.uint64, "f2", "V8", object, np.longdouble)
 HEADERS = (
     "{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,), }",
@@ -64,7 +75,9 @@ def changed(array: Any, rng: random.Random) -> Any:
         with np.errstate(all="ignore"):
             return array.astype(rng.choice(TYPES))
     if choice == 1:
-        return rng.choice((array.reshape(-1, 1), array[:0], array.reshape(-1)[0], array[:-1], array.T))
+        return rng.choice(
+            (array.reshape(-1, 1), array[:0], array.reshape(-1)[0], array[:-1], array.T)
+        )
     wide = array.astype(np.float64 if choice < 4 else np.int64)
     with np.errstate(all="ignore"):
         scalar = np.array(rng.choice(SCALARS)).astype(wide.dtype)
@@ -80,7 +93,13 @@ def member(array: Any, rng: random.Random) -> bytes:
         return out.getvalue()
     text = rng.choice(HEADERS).encode("latin1") + b"\n"
     data = rng.choice((b"", b"\1" * 24, b"\0" * 4096))
-    return b"\x93NUMPY" + bytes([rng.choice((1, 1, 1, 2, 3, 9)), 0]) + struct.pack("<H", len(text)) + text + data
+    return (
+        b"\x93NUMPY"
+        + bytes([rng.choice((1, 1, 1, 2, 3, 9)), 0])
+        + struct.pack("<H", len(text))
+        + text
+        + data
+    )
 
 
 def archive(arrays: Arrays, rng: random.Random) -> bytes:
@@ -102,7 +121,10 @@ def bomb(times: int = 64) -> bytes:
     out = io.BytesIO()
     count = times << 23
     head = f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({count},), }}\n".encode()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as opened, opened.open("ids.npy", "w") as to:
+    with (
+        zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as opened,
+        opened.open("ids.npy", "w") as to,
+    ):
         to.write(b"\x93NUMPY\1\0" + struct.pack("<H", len(head)) + head)
         for _ in range(times):
             to.write(bytes(1 << 26))
@@ -141,9 +163,14 @@ def is_faithful(file: Path, found: Arrays) -> bool:
     with np.load(file, allow_pickle=False) as stored:
         for name, value in found.items():
             wanted, given = stored[name], np.asarray(value)
-            is_same = np.array_equal(given, wanted.reshape(-1)[: given.size].reshape(given.shape),
-                                     equal_nan=name not in ("ids", "input_ids", "labels"))
-            is_token = name not in ("ids", "input_ids") or bool((torch.as_tensor(given.astype(np.int64)) >= 0).all())
+            is_same = np.array_equal(
+                given,
+                wanted.reshape(-1)[: given.size].reshape(given.shape),
+                equal_nan=name not in ("ids", "input_ids", "labels"),
+            )
+            is_token = name not in ("ids", "input_ids") or bool(
+                (torch.as_tensor(given.astype(np.int64)) >= 0).all()
+            )
             if not is_same or not is_token or wanted.dtype.kind not in "biuf":
                 return False
     return True

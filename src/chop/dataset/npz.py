@@ -46,7 +46,9 @@ def read_arrays(file: Path, names: Sequence[str] | None = None) -> dict[str, np.
                 )
             chosen = members if names is None else {name: members[name] for name in names}
             _check_budget(chosen, file)
-            return {n: _read(archive, info, f"{file}: array {shown(n)}") for n, info in chosen.items()}
+            return {
+                n: _read(archive, info, f"{file}: array {shown(n)}") for n, info in chosen.items()
+            }
     except _DAMAGE as error:
         if isinstance(error, DataError):
             raise

@@ -23,7 +23,7 @@ MAGIC = b"GGUF"
 VERSION = 3
 ALIGNMENT = 32
 ALIGNMENTS = tuple(1 << i for i in range(3, 21))
-"""Alignments that are read. The specification asks for multiples of 8, llama.cpp for powers of 2."""
+"""Alignments in bytes: the specification asks for multiples of 8, llama.cpp for powers of 2."""
 DEEPEST = 4
 """Levels of arrays within arrays."""
 MOST = 1 << 40

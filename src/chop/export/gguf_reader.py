@@ -121,7 +121,9 @@ def _check_shapes(file: GGUFFile, family: Family, config: Any) -> None:
         found[source] = shape[::-1] if is_turned else shape
         if found[source] != shapes[source]:
             given, wanted = list(found[source]), list(shapes[source])
-            raise ExportError(f"{file.path}: tensor {shown(name)} has shape {given}, expected {wanted}.")
+            raise ExportError(
+                f"{file.path}: tensor {shown(name)} has shape {given}, expected {wanted}."
+            )
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
     lacking = shapes.keys() - found.keys() - tied
     missing = sorted(n for n in lacking if not family.is_ignored(n))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from chop.export.onnx_import.budget import Budget
 from chop.export.onnx_import.call import Call
 from chop.export.onnx_import.file import Node
 from chop.export.onnx_import.quantised import Grid
@@ -30,6 +31,7 @@ class OnnxModel(nn.Module):
     def __init__(self, folded: Folded) -> None:
         super().__init__()
         self.folded: Folded = folded
+        self.budget = Budget(folded.file.size)
         self.nodes: list[Node] = Fused(folded).nodes
         self.constants = folded.constants
         # read before anything is captured, when tensors still tell their values
@@ -63,11 +65,14 @@ class OnnxModel(nn.Module):
         for place, node in enumerate(self.nodes):
             call = Call(node, values, self)
             building = self._is_building
-            values |= run_node(call, self.folded.file) if building else outputs_of(call)
+            values |= self._run_node(call) if building else outputs_of(call)
             for name in self._last_use.get(place, ()):
                 values.pop(name, None)
         found = {name: self._result(name, values) for name in self.outputs}
         return found if len(found) > 1 else next(iter(found.values()))
+
+    def _run_node(self, call: Call) -> dict[str, Any]:
+        return run_node(call, self.folded.file, self.budget)
 
     def _check_sizes(self, values: dict[str, Any]) -> None:
         """Hold the sizes that the file fixes; a capture keeps them as guards."""
@@ -133,7 +138,7 @@ class OnnxModel(nn.Module):
         if key not in self._matrices:
             values = self.constants[base].values
             if values.dtype not in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
-                raise ValueError(f"'{name:.80}' is {values.dtype}, and no float")
+                raise ValueError(f"{shown(name)} is {values.dtype}, and no float")
             made = nn.Parameter(values.t().contiguous() if key[1] else values)
             self._matrices[key] = made
             self._sources[id(made)] = key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ from chop.ir.graph import MaseGraph
 
 TRIED = ((2, 8), (2, 16), (1, 1), (2, 32), (2, 64), (1, 224), (4, 4))
 """Sizes of the first and of other dimensions that are tried where a file leaves them open."""
-LARGEST_INPUT = 1 << 26
+LARGEST_INPUT = 1 << 25
+"""Elements of all inputs that are made."""
 
 
 @takes(ExportError, path=PATH, inputs=MAPPING | NONE)
@@ -131,7 +133,7 @@ def _example(
 ) -> dict[str, Tensor]:
     """Inputs to run the model on: ones where they are whole numbers, else drawn with a seed."""
     draw = torch.Generator().manual_seed(0)
-    found = {}
+    found: dict[str, Tensor] = {}
     by_name = {i.name: i for i in file.inputs}
     for name, source in model.names.items():
         if inputs is not None:
@@ -142,7 +144,7 @@ def _example(
             found[name] = given
             continue
         shape, kind = sizes[source], TYPES[by_name[source].kind]
-        count = torch.Size(shape).numel()
+        count = math.prod(shape) + sum(t.numel() for t in found.values())
         if count > LARGEST_INPUT:
             raise file.fail(f"input {shown(source)} has {count} elements. Give inputs=….")
         if kind.is_floating_point:
