@@ -28,7 +28,7 @@ import limited
 
 from chop.errors import ChopError
 
-MODULES = ("mutations",)
+MODULES = ("mutations", "forged_folders")
 """Modules that have kinds of files."""
 
 EQUAL, REFUSED, FAITHFUL = "equal", "refused", "as it says"

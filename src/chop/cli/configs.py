@@ -40,8 +40,9 @@ class ModelOptions:
     the inputs a Hugging Face model is traced with. `input_shape`: shape of the example input of a
     plain model. `classes`: module:Class of your own that a checkpoint holds. `seed`: of random
     weights, the order of data and every other choice. `plugins`: modules or files of your own
-    that register formats, passes, ops, datasets …; they are imported first. `model_options`:
-    arguments of the builder.
+    that register formats, passes, ops, datasets …; they are imported first.
+    `trust_remote_code`: run the Python files that a Hugging Face model or tokenizer brings; they
+    are programs. `model_options`: arguments of the builder.
     """
 
     model: str | None = field(default=None, metadata=names("models", **POSITIONAL))
@@ -63,6 +64,7 @@ class ModelOptions:
     classes: tuple[str, ...] = ()
     seed: int = 0
     plugins: tuple[str, ...] = ()
+    trust_remote_code: bool = False
     model_options: dict[str, Any] = field(default_factory=dict)
 
 

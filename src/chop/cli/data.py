@@ -10,7 +10,7 @@ from torch import nn
 
 from chop.actions.batch_columns import LABELS, Collate, match_columns
 from chop.actions.language import LANGUAGE_METRICS
-from chop.cli.configs import DataOptions
+from chop.cli.configs import DataOptions, ModelOptions
 from chop.cli.failures import UsageError
 from chop.dataset import DATASETS, get_dataset, get_tokenized_dataset
 from chop.dataset.rows import draw_rows, hold_out
@@ -88,8 +88,13 @@ def load_data(options: DataOptions, model_place: str | None) -> Data | None:
     if is_token_stream(options.dataset):
         return Data(choose(load_token_streams(options.dataset, length)))
     tokenizer_place = options.tokenizer or model_place
+    is_trusted = isinstance(options, ModelOptions) and options.trust_remote_code
     if options.metric in LANGUAGE_METRICS:
-        tokenizer = None if tokenizer_place is None else load_tokenizer(tokenizer_place)
+        tokenizer = (
+            None
+            if tokenizer_place is None
+            else load_tokenizer(tokenizer_place, trust_remote_code=is_trusted)
+        )
         return Data(choose(load_running_text(options.dataset, tokenizer, length)))
     if tokenizer_place is None:
         raise UsageError(
@@ -102,6 +107,7 @@ def load_data(options: DataOptions, model_place: str | None) -> Data | None:
         return_tokenizer=True,
         max_token_len=length,
         choose=choose,
+        trust_remote_code=is_trusted,
     )
     return Data(splits, tokenizer)
 

@@ -39,9 +39,9 @@ TAKEN = dict(
         FORMS,
         (
             ("task", "model_options", "inputs", "input_shape"),
-            ("classes", "input_shape"),
+            ("classes", "input_shape", "trust_remote_code"),
             ("model_options", "inputs", "input_shape"),
-            *[("task", "model_options", "inputs", "input_shape")] * 2,
+            *[("task", "model_options", "inputs", "input_shape", "trust_remote_code")] * 2,
         ),
         strict=True,
     )
@@ -160,7 +160,12 @@ def _hugging_face(name: str, options: ModelOptions, tried: list[str]) -> Source 
     if place.is_folder and not Path(place.name, "config.json").is_file():
         tried.append(f"{FORMS[3]} ({place.name} has no config.json)")
         return None
-    model = get_model(name, known_task(options), **_loading(options))
+    model = get_model(
+        name,
+        known_task(options),
+        trust_remote_code=options.trust_remote_code,
+        **_loading(options),
+    )
     kind = FORMS[3] if place.is_folder else FORMS[4]
     return Source(name, kind, model=model, place=place.name)
 

@@ -12,11 +12,15 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from chop.errors import ChopError, DataError, MissingDependencyError
+from chop.files import read_json, shown
 from chop.hub import Place, locate
+from chop.hub_config import check_config, refuse_remote_code
+from chop.patterns import check_patterns
 
 TEXT_COLUMNS = ("text", "sentence", "review", "content")
 """What a column of text is called, where a dataset has several columns of strings."""
 SPLITS = ("train", "test", "validation", "unsupervised")
+SETTINGS, RULES, MODEL_CONFIG = "tokenizer_config.json", "tokenizer.json", "config.json"
 READERS = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".csv": "csv", ".txt": "text"}
 """File suffix -> the reader for it."""
 
@@ -30,6 +34,7 @@ def get_tokenized_dataset(
     text_columns: Sequence[str] | None = None,
     cache_dir: str | Path | None = None,
     choose: Callable[[Any], Any] | None = None,
+    trust_remote_code: bool = False,
 ) -> Any:
     """The splits of `dataset` with the tokens that the tokenizer of `checkpoint` gives.
 
@@ -38,9 +43,9 @@ def get_tokenized_dataset(
     itself where there is one. The rest of the columns stay. With `return_tokenizer` the answer is
     a pair. `choose` may leave out splits and rows: only what it gives is tokenised. The result is
     cached in `cache_dir` (by default where `datasets` keeps its files) and made again when the
-    text, the tokenizer or `max_token_len` changes.
+    text, the tokenizer or `max_token_len` changes. `trust_remote_code`: as in `load_tokenizer`.
     """
-    tokenizer = load_tokenizer(checkpoint)
+    tokenizer = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
     raw = load_text(dataset, cache_dir)
     raw = raw if choose is None else type(raw)(choose(raw))
     columns = text_columns_of(raw, text_columns, str(dataset))
@@ -48,14 +53,38 @@ def get_tokenized_dataset(
     return (tokens, tokenizer) if return_tokenizer else tokens
 
 
-def load_tokenizer(checkpoint: str | Path) -> Any:
-    """The tokenizer of a model, by hub name or folder."""
+def load_tokenizer(checkpoint: str | Path, *, trust_remote_code: bool = False) -> Any:
+    """Return the tokenizer of a model, by hub name or folder.
+
+    `trust_remote_code`: import the Python files that the folder or the hub has for it.
+    """
     place = locate(checkpoint, "model")
+    where = f"tokenizer '{checkpoint}'"
+    settings = _check_files(Path(place.name), where) if place.is_folder else {}
     try:
-        return AutoTokenizer.from_pretrained(place.name, local_files_only=place.is_local)
-    except (ValueError, OSError) as error:  # transformers' own words for a missing or broken file
-        told = str(error).strip().split("\n")[0]
-        raise DataError(f"tokenizer '{checkpoint}': none could be loaded ({told}).") from error
+        return AutoTokenizer.from_pretrained(
+            place.name, local_files_only=place.is_local, trust_remote_code=trust_remote_code
+        )
+    except Exception as error:  # of any kind: every tokenizer checks its files in its own way
+        file = f"{where}: {SETTINGS}"
+        refuse_remote_code(settings, file, DataError, trust_remote_code=trust_remote_code)
+        told = (str(error).strip().splitlines() or [""])[0]
+        raise DataError(f"{where}: none could be loaded ({told}).") from error
+
+
+def _check_files(folder: Path, where: str) -> dict[str, Any]:
+    """Raise DataError if a file of a tokenizer is no JSON; return its settings."""
+    found: dict[str, Any] = {}
+    for name in (SETTINGS, RULES, MODEL_CONFIG):
+        content = read_json(folder / name, DataError) if (folder / name).is_file() else {}
+        if not isinstance(content, dict):
+            raise DataError(f"{where}: {name}: expected a mapping, got {shown(content)}.")
+        if name == RULES:
+            check_patterns(content, f"{where}: {name}", DataError)
+        if name == MODEL_CONFIG:
+            check_config(content, f"{where}: {name}", DataError)
+        found = content if name == SETTINGS else found
+    return found
 
 
 def load_text(dataset: str | Path, cache_dir: str | Path | None = None) -> Any:

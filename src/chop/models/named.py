@@ -18,6 +18,7 @@ from transformers import AutoConfig, PretrainedConfig
 from chop.errors import ChopError, ConfigError, HubError
 from chop.hub import locate
 from chop.log import warn_once
+from chop.models.folders import Checked, check_model_options, checked
 from chop.models.old import OLD_HUB_NAMES, OLD_MODELS
 from chop.models.reference import MODELS
 from chop.models.tasks import (
@@ -55,13 +56,16 @@ def get_model(
     dataset_info: Any = None,
     pretrained: bool | None = None,
     checkpoint: str | Path | None = None,
+    *,
+    trust_remote_code: bool = False,
     **options: Any,
 ) -> nn.Module:
-    """The model `name`: one of `MODELS`, a folder, a name on the hub, or a config.
+    """Return the model `name`: one of `MODELS`, a folder, a name on the hub, or a config.
 
     `task` is for Hugging Face models. `options` go to the builder (`num_labels` …). A config gives
     a model with random weights, and so does `pretrained=False`. `dataset_info` gives the number of
     labels where `options` do not; `checkpoint` is a folder or name to take the weights from.
+    `trust_remote_code`: import the Python files that a folder or the hub has for its model.
     """
     task, options = OLD_TASKS.get(task, task), _with_labels(options, dataset_info)
     if isinstance(name, str) and not Path(name).is_dir():
@@ -80,20 +84,36 @@ def get_model(
     if isinstance(name, PretrainedConfig):
         model = family.from_config(name, **options)
         return model
+    check_model_options(options)
     place = locate(checkpoint or name, "model")
-    if place.is_folder and not Path(place.name, "config.json").is_file():
-        raise HubError(f"model '{place.name}': the folder has no config.json.")
-    try:
-        if pretrained is False:
-            local = place.is_local
-            config = AutoConfig.from_pretrained(place.name, local_files_only=local, **options)
-            model = family.from_config(config)
-        else:
-            model = family.from_pretrained(place.name, local_files_only=place.is_local, **options)
-    except ValueError as error:
-        _refuse_task(place.name, task, error)
-        raise
+    model = _load(checked(place, trust_remote_code=trust_remote_code), task, pretrained, options)
     return model
+
+
+def _load(source: Checked, task: str, pretrained: bool | None, options: dict[str, Any]) -> Any:
+    """Return the model of a checked place; errors of transformers become HubErrors."""
+    place, family = source.place, auto_class(task)
+    trusted: dict[str, Any] = {"trust_remote_code": source.trust_remote_code}
+    has_weights = pretrained is not False
+    try:
+        config = AutoConfig.from_pretrained(
+            place.name, local_files_only=place.is_local, **trusted, **options
+        )
+        source.check_size(lambda: family.from_config(config, **trusted), has_weights=has_weights)
+        if not has_weights:
+            return family.from_config(config, **trusted)
+        return family.from_pretrained(
+            place.name, local_files_only=place.is_local, **trusted, **options
+        )
+    except ChopError:
+        raise
+    except Exception as error:  # of any kind: every model checks its config in its own way
+        if isinstance(error, ValueError):
+            _refuse_task(place.name, task, error)
+        told = (str(error).strip().splitlines() or [""])[0]
+        raise HubError(
+            f"model '{place.name}': transformers cannot load it ({type(error).__name__}: {told})."
+        ) from error
 
 
 def _refuse_task(name: str, task: str, error: ValueError) -> None:

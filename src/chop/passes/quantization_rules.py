@@ -6,7 +6,6 @@ Precedence, from strong to weak: name, regular expression, type, default.
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -17,6 +16,7 @@ from chop.ir.ops import OPS
 from chop.log import get_logger
 from chop.nn.quantized.operands import is_unquantized
 from chop.passes.old_configs import modern_quantize_args
+from chop.patterns import check_pattern, fullmatch
 from chop.registry import suggest
 
 logger = get_logger(__name__)
@@ -100,7 +100,7 @@ def _by_name(keys: Iterable[str], candidate: Candidate) -> str | None:
 
 def _by_regex(keys: Iterable[str], candidate: Candidate) -> str | None:
     names = candidate.names
-    return next((k for k in keys if any(re.fullmatch(k, name) for name in names)), None)
+    return next((k for k in keys if any(fullmatch(k, name) for name in names)), None)
 
 
 def _by_type(keys: Iterable[str], candidate: Candidate) -> str | None:
@@ -157,10 +157,7 @@ def _check_nameless(config: Mapping[str, Any], where: str) -> None:
 
 def _check_patterns(args: QuantizeArgs, where: str) -> None:
     for key in args.rules if "regex_name" in args.kinds else ():
-        try:
-            re.compile(key)
-        except re.error as error:
-            raise ConfigError(f"{where}: '{key}' is no regular expression: {error}.") from error
+        check_pattern(key, where, ConfigError)
 
 
 def _check_used(

@@ -129,7 +129,7 @@ def _tokenizer(config: GenerateConfig, source: Source) -> Any:
             "folder."
         )
     try:
-        return load_tokenizer(place)
+        return load_tokenizer(place, trust_remote_code=config.trust_remote_code)
     except DataError as error:
         raise UsageError(f"{error} Give --tokenizer, a hub name or a folder.") from error
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Sequence
 
 from chop.errors import ConfigError
+from chop.patterns import check_pattern, fullmatch
 
 
 def matches(pattern: str, path: str) -> bool:
@@ -20,18 +20,13 @@ def matches(pattern: str, path: str) -> bool:
     False
     """
     is_name = path == pattern or path.endswith(f".{pattern}")
-    return is_name or re.fullmatch(pattern, path) is not None
+    return is_name or fullmatch(pattern, path)
 
 
 def check_patterns(patterns: Iterable[str], where: str) -> None:
-    """Raise where a pattern is not a regular expression."""
+    """Raise ConfigError if a pattern is not a regular expression."""
     for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ConfigError(
-                f"{where}: '{pattern}' is neither a path nor a regular expression: {error}."
-            ) from error
+        check_pattern(pattern, where, ConfigError, "neither a path nor a regular expression")
 
 
 def select(patterns: Sequence[str] | None, paths: Sequence[str], where: str) -> list[str]:

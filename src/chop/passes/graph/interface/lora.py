@@ -36,6 +36,7 @@ from chop.passes.graph.transforms.lora import (
     train_only_adapters,
     trained_names,
 )
+from chop.patterns import check_pattern, fullmatch
 
 logger = get_logger(__name__)
 CONFIG_NAME = "adapter_config.json"
@@ -213,17 +214,10 @@ def _check_numbers(config: Mapping[str, Any], file: Path) -> None:
         if not isinstance(patterns, dict):
             raise CheckpointError(f"{file}: {key} is {shown(patterns)}; expected a mapping.")
         for pattern, value in patterns.items():
-            if not PATTERN.fullmatch(pattern) or not _compiles(pattern):
+            if not PATTERN.fullmatch(pattern):
                 raise CheckpointError(f"{file}: {key}: {shown(pattern)} is not the end of a path.")
+            check_pattern(rf"(.*\.)?({pattern})", f"{file}: {key}", CheckpointError)
             _check_number(value, -1e9, 1e9, f"{file}: {key}.{pattern}")
-
-
-def _compiles(pattern: str) -> bool:
-    try:
-        re.compile(pattern)
-    except (re.error, RecursionError):
-        return False
-    return True
 
 
 def _check_number(value: Any, low: float, high: float, where: str) -> None:
@@ -325,7 +319,7 @@ def _load_adapter(graph: MaseGraph, path: str, adapter: _Adapter) -> None:
 def _by_pattern(patterns: Mapping[str, Any] | None, path: str, default: Any) -> Any:
     """The value of the first pattern that is the end of `path`, as PEFT reads them."""
     items = (patterns or {}).items()
-    fits = (v for k, v in items if re.fullmatch(rf"(.*\.)?({k})", path))
+    fits = (v for k, v in items if fullmatch(rf"(.*\.)?({k})", path))
     return next(fits, default)
 
 

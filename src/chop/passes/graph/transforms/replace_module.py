@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from chop.ir.ops import find_op, node_module
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.annotate import refresh
 from chop.passes.graph.transforms.surgery import set_module
+from chop.patterns import check_pattern, fullmatch
 
 Matches = Callable[[MaseGraph, fx.Node, Any], bool]
 
@@ -31,7 +31,8 @@ def _by_type(graph: MaseGraph, node: fx.Node, target: Any) -> bool:
 
 
 def _by_pattern(graph: MaseGraph, node: fx.Node, target: Any) -> bool:
-    return re.fullmatch(target, str(node.target)) is not None
+    check_pattern(target, "replace_module_transform_pass: target", ConfigError)
+    return fullmatch(target, str(node.target))
 
 
 MATCHERS: dict[str, Matches] = {"name": _by_name, "type": _by_type, "pattern": _by_pattern}
