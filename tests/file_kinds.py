@@ -28,7 +28,8 @@ import limited
 
 from chop.errors import ChopError
 
-MODULES = ("mutations", "forged_folders")
+MODULES = ("mutations", "forged_folders", "gguf_files", "onnx_files", "compressed_files")
+MODULES += ("npz_files", "study_folders")
 """Modules that have kinds of files."""
 
 EQUAL, REFUSED, FAITHFUL = "equal", "refused", "as it says"

@@ -5,15 +5,19 @@ Nothing here uses the writer of the package: types, sizes and names are those of
 
 from __future__ import annotations
 
+import functools
+import os
 import random
 import struct
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from mutations import FAITHFUL, OTHER, damaged
+from file_kinds import FAITHFUL, WRONG_SHAPES, Forged, Kind
+from mutations import damaged
 
 from chop.export import from_gguf
 
@@ -296,7 +300,7 @@ def judged(folder: Path, rng: random.Random) -> str:
     graph = from_gguf(folder / "m.gguf")
     if (folder / "m.gguf").read_bytes() != data:
         content = None  # damaged bytes: the shapes below are then those of the graph's config
-    return FAITHFUL if is_faithful(graph.model, content) else OTHER
+    return FAITHFUL if is_faithful(graph.model, content) else WRONG_SHAPES
 
 
 def is_faithful(model: Any, content: Content | None) -> bool:
@@ -317,13 +321,154 @@ def is_faithful(model: Any, content: Content | None) -> bool:
     size["attention.head_count_kv"] = getattr(config, "num_key_value_heads", heads)
     size["head"] = getattr(config, "head_dim", None) or config.hidden_size // heads
     size |= {"vocab": config.vocab_size, "untied": not config.tie_word_embeddings}
-    is_turned = kind == "gpt2"
-    wanted = sorted(
-        shape[::-1] if is_turned and name.startswith("blk") else shape
-        for name, shape in shapes_of(kind, size).items()
-    )
+    wanted = sorted(_unordered(kind, shape) for shape in shapes_of(kind, size).values())
     found = dict(model.named_parameters())  # those that are shared once
     if config.tie_word_embeddings and len(found) > len(wanted):
         del found["lm_head.weight"]
     is_finite = all(bool(torch.isfinite(p).all()) for p in found.values())
-    return is_finite and sorted(tuple(p.shape) for p in found.values()) == wanted
+    return is_finite and sorted(_unordered(kind, tuple(p.shape)) for p in found.values()) == wanted
+
+
+def _unordered(family: str, shape: Shape) -> Shape:
+    """Return a shape; of GPT-2, whose matrices a graph may hold either way, the sizes sorted."""
+    return tuple(sorted(shape)) if family == "gpt2" else shape
+
+
+# -- files forged by hand ------------------------------------------------------------------------
+
+
+def with_metadata(*pairs: tuple[str, int, Any]) -> Content:
+    """Return a file of a llama with other pairs in its metadata."""
+    content = valid(random.Random(0), "llama")
+    keys = {key for key, _, _ in pairs}
+    content.metadata = [row for row in content.metadata if row[0] not in keys] + list(pairs)
+    return content
+
+
+def with_tensor(name: str, **changes: Any) -> Content:
+    """Return a file of a llama of which one tensor is another."""
+    content = valid(random.Random(0), "llama")
+    for each in content.tensors:
+        if each.name == name:
+            vars(each).update(changes)
+    return content
+
+
+def with_scale(kind: int, *scale: int) -> Content:
+    """Return a file with a block whose scale has these bytes."""
+    block, nbytes = BLOCKS[kind]
+    data = (bytes(scale) + bytes(nbytes - len(scale))) * 32
+    return with_tensor("blk.0.attn_q.weight", kind=kind, data=data, shape=(32, block))
+
+
+def shared() -> Content:
+    """Return a file of 400 tensors of 64 MB on the same bytes."""
+    content = valid(random.Random(0), "llama")
+    content.tensors[0].data = bytes(1 << 20)
+    content.tensors += [Tensor(f"t{i}", (1 << 18,), F32, b"", 0) for i in range(4000)]
+    return content
+
+
+HEADS, KV, Q = "llama.attention.head_count", "llama.attention.head_count_kv", "blk.0.attn_q.weight"
+BY_HAND: dict[str, tuple[Any, str]] = {
+    "tensors on the same bytes": (shared, "share bytes"),
+    "alignment 7": (
+        lambda: with_metadata(("general.alignment", UINT32, 7)),
+        "general.alignment is 7",
+    ),
+    "alignment 24": (lambda: with_metadata(("general.alignment", UINT32, 24)), "powers of 2"),
+    "an offset that is not aligned": (lambda: with_tensor(Q, offset=4), "no multiple of 32"),
+    "a NaN scale of Q8_0": (lambda: with_scale(8, 0, 0x7E), "NaN or infinite"),
+    "a NaN scale of Q4_0": (lambda: with_scale(2, 0, 0x7E), "NaN or infinite"),
+    "an infinite scale of Q4_1": (lambda: with_scale(3, 0, 0x7C), "NaN or infinite"),
+    "a NaN scale of MXFP4": (lambda: with_scale(39, 255), "NaN or infinite"),
+    "no heads": (lambda: with_metadata((HEADS, UINT32, 0)), "is 0. Allowed: a positive number"),
+    "heads below 0": (lambda: with_metadata((HEADS, 5, -2)), "is -2. Allowed: a positive number"),
+    "heads that do not divide": (
+        lambda: with_metadata((KV, UINT32, 7)),
+        "is 7. Allowed: a divisor",
+    ),
+    "heads as text": (lambda: with_metadata((HEADS, STRING, "2")), "is '2'. Allowed: a positive"),
+    "heads as an array": (
+        lambda: with_metadata((HEADS, ARRAY, (UINT32, [2]))),
+        "Allowed: a positive",
+    ),
+    "heads as a float": (
+        lambda: with_metadata((HEADS, FLOAT32, 2.0)),
+        "is 2.0. Allowed: a positive",
+    ),
+    "a key size as text": (
+        lambda: with_metadata(("llama.attention.key_length", STRING, "x")),
+        "is 'x'. Allowed: a positive number",
+    ),
+    "heads of odd size": (
+        lambda: with_metadata(
+            ("llama.attention.key_length", UINT32, 15), ("llama.rope.dimension_count", UINT32, 15)
+        ),
+        "heads of size 15. Allowed: even",
+    ),
+    "a part of a head that is rotated": (
+        lambda: with_metadata(("llama.rope.dimension_count", UINT32, 8)),
+        "rope.dimension_count is 8. Allowed: ",
+    ),
+    "another vocabulary": (
+        lambda: with_metadata(("llama.vocab_size", UINT32, 9)),
+        "vocab_size is 9",
+    ),
+    "a token outside the vocabulary": (
+        lambda: with_metadata(("tokenizer.ggml.bos_token_id", UINT32, 4000)),
+        "bos_token_id is 4000. Allowed: a token from 0",
+    ),
+    "a million layers": (
+        lambda: with_metadata(("llama.block_count", UINT32, 1 << 20)),
+        "1048576 layers",
+    ),
+    "a key twice": (
+        lambda: Content([*valid(random.Random(0), "llama").metadata] * 2, []),
+        "is there twice",
+    ),
+    "rope scaling as an array": (
+        lambda: with_metadata(("llama.rope.scaling.type", ARRAY, (UINT32, [1, 2]))),
+        "rope scaling .* Allowed: none, linear",
+    ),
+    "a bias of 31": (
+        lambda: with_tensor("blk.0.attn_norm.weight", shape=(31,)),
+        r"has shape \[31\], expected \[32\]",
+    ),
+    "a name with control characters": (
+        lambda: with_tensor(Q, name="\x1b[31mred"),
+        r"tensor '\\x1b\[31mred' has no place",
+    ),
+}
+
+
+def forged_files() -> list[Forged]:
+    """Return files that are wrong in one place, and one that is a hole."""
+
+    def write(make: Any, folder: Path) -> None:
+        (folder / "m.gguf").write_bytes(make().encoded())
+
+    def write_hole(folder: Path) -> None:
+        write(lambda: valid(random.Random(0)), folder)
+        os.truncate(folder / "m.gguf", 1 << 36)
+
+    rows = [
+        Forged(f"gguf: {name}", functools.partial(write, make), _read, words)
+        for name, (make, words) in BY_HAND.items()
+    ]
+    return [*rows, Forged("gguf: a hole", write_hole, _read, "without large holes")]
+
+
+def _read(folder: Path) -> Any:
+    return from_gguf(folder / "m.gguf")
+
+
+def warm_up() -> None:
+    """Read a valid file of each family."""
+    with tempfile.TemporaryDirectory() as folder:
+        for family in FAMILIES:
+            Path(folder, "m.gguf").write_bytes(valid(random.Random(1), family).encoded())
+            _read(Path(folder))
+
+
+KINDS = {"GGUF": Kind(judged, 0.04)}

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import io
 import random
 import struct
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from mutations import FAITHFUL, OTHER, damaged
+from file_kinds import FAITHFUL, OTHER, Forged, Kind
+from mutations import damaged
 
 from chop.dataset.data_module import load_splits
 from chop.dataset.token_arrays import KEYS
 from chop.dataset.token_streams import is_token_stream, load_token_streams
+from chop.errors import ChopError
 
 LENGTH = 8
 Arrays = dict[str, Any]
@@ -38,7 +43,7 @@ def columns(rng: random.Random) -> Arrays:
     return {"x": values, "labels": np.arange(6) % 3}
 
 
-KINDS = {"stream": stream, "sequences": sequences, "columns": columns}
+SHAPES = {"stream": stream, "sequences": sequences, "columns": columns}
 SCALARS = (np.nan, np.inf, -1, 2.5, 2**31, -(2**63), 0)
 TYPES = (
     np.float64,
@@ -111,13 +116,11 @@ def archive(arrays: Arrays, rng: random.Random) -> bytes:
         for name, array in arrays.items():
             end = rng.choice(("", ".txt", "/", "\x1b[2J.npy")) if rng.random() < 0.04 else ".npy"
             opened.writestr(f"{name}{end}", member(array, rng))
-        if rng.random() < 0.02:
-            opened.writestr(f"{next(iter(arrays), 'x')}.npy", b"\0" * (1 << 27))
     return out.getvalue()
 
 
-def bomb(times: int = 64) -> bytes:
-    """Return an archive of 3 MB whose one array takes `times` times 64 MiB."""
+def bomb(times: int = 5) -> bytes:
+    """Return a small archive whose one array takes `times` times 64 MiB."""
     out = io.BytesIO()
     count = times << 23
     head = f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({count},), }}\n".encode()
@@ -133,13 +136,13 @@ def bomb(times: int = 64) -> bytes:
 
 def judged(folder: Path, rng: random.Random) -> str:
     """Write a forged file, read it as a dataset, and compare with what numpy reads."""
-    name = rng.choice(list(KINDS))
-    arrays = KINDS[name](rng)
+    name = rng.choice(list(SHAPES))
+    arrays = SHAPES[name](rng)
     for _ in range(rng.choice((0, 1, 1, 2))):
         key = rng.choice(list(arrays))
         choice = rng.randrange(8)
         if choice < 5:
-            arrays[key] = changed(KINDS[name](rng)[key], rng)
+            arrays[key] = changed(arrays[key], rng)
         elif choice == 5 and len(arrays) > 1:
             del arrays[key]
         else:
@@ -174,3 +177,45 @@ def is_faithful(file: Path, found: Arrays) -> bool:
             if not is_same or not is_token or wanted.dtype.kind not in "biuf":
                 return False
     return True
+
+
+def with_ids(values: Any) -> bytes:
+    """Return a file of running text with these tokens."""
+    out = io.BytesIO()
+    np.savez(out, ids=np.asarray(values))
+    return out.getvalue()
+
+
+def forged_files() -> list[Forged]:
+    """Return files with tokens that are none, and with more than their bytes."""
+
+    def write(make: Any, folder: Path) -> None:
+        (folder / "train.npz").write_bytes(make())
+
+    def row(name: str, make: Any, words: str) -> Forged:
+        return Forged(f"npz: {name}", functools.partial(write, make), _read, words)
+
+    tokens = [1.0] * 15 + [np.nan]
+    return [
+        row("NaN tokens", lambda: with_ids(tokens), "float64 numbers. Allowed: whole numbers"),
+        row("negative tokens", lambda: with_ids([-1] * 16), "tokens from -1 to -1"),
+        row("tokens beyond 32 bits", lambda: with_ids([1 << 40] * 16), "tokens from"),
+        row("text", lambda: with_ids(["a"] * 16), "Allowed: numbers of up to 8 bytes"),
+        row("a matrix", lambda: with_ids(np.zeros((4, 4), np.int64)), "Allowed: one dimension"),
+        row("a bomb", bomb, r"bytes that expand to 33\d+"),
+    ]
+
+
+def _read(folder: Path) -> Any:
+    return load_token_streams(folder, LENGTH)
+
+
+def warm_up() -> None:
+    """Read valid files."""
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(20):
+            with contextlib.suppress(ChopError):
+                judged(Path(folder), random.Random(seed))
+
+
+KINDS = {"npz": Kind(judged, 0.06)}

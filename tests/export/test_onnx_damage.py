@@ -8,88 +8,12 @@ import torch
 from mutations import damaged
 
 onnx = pytest.importorskip("onnx", reason="needs mase[export]")
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx import TensorProto, helper  # noqa: E402
+from onnx_files import forged, model, tensor  # noqa: E402
 
 from chop import MaseGraph  # noqa: E402
 from chop.errors import ChopError, ExportError  # noqa: E402
 from chop.export import from_onnx  # noqa: E402
-from chop.export.onnx_import.call import OPERATORS  # noqa: E402
-
-NUMBERS = [0, 1, -1, 2, 3, 7, 64, 2**31, 2**40, 2**62, -(2**63)]
-
-
-def tensor(name, values):
-    return numpy_helper.from_array(np.asarray(values), name)
-
-
-def model():
-    """A convolution, sizes, a quantised layer, an embedding: some of everything."""
-    rng = np.random.default_rng(0)
-
-    def drawn(*shape):
-        return rng.standard_normal(shape).astype(np.float32)
-
-    node = helper.make_node
-    nodes = [
-        node("Conv", ["x", "kernel"], ["a"], "conv", pads=[1, 1, 1, 1], strides=[1, 1]),
-        node("MaxPool", ["a"], ["b"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
-        node("Shape", ["b"], ["shape"], "shape"),
-        node("Gather", ["shape", "zero"], ["batch"], "batch"),
-        node("Concat", ["batch", "rest"], ["sizes"], "sizes", axis=0),
-        node("Reshape", ["b", "sizes"], ["c"], "flat"),
-        node("DequantizeLinear", ["codes", "scale"], ["weight"], "values", axis=0),
-        node("Gemm", ["c", "weight", "bias"], ["d"], "fc", transB=1),
-        node("QuantizeLinear", ["d", "step", "middle"], ["q"], "quantise"),
-        node("DequantizeLinear", ["q", "step", "middle"], ["e"], "dequantise"),
-        node("ArgMax", ["e"], ["best"], "best", axis=1, keepdims=0),
-        node("Gather", ["table", "best"], ["f"], "rows"),
-        node("Pad", ["f", "pads"], ["g"], "pad"),
-        node("Tile", ["g", "times"], ["h"], "tile"),
-        node("Expand", ["h", "wide"], ["i"], "expand"),
-        node("Add", ["i", "table_row"], ["y"], "sum"),
-    ]
-    constants = [
-        tensor("kernel", drawn(3, 2, 3, 3)),
-        tensor("zero", np.array([0])),
-        tensor("rest", np.array([12])),
-        tensor("codes", rng.integers(-9, 9, (5, 12)).astype(np.int8)),
-        tensor("scale", np.abs(drawn(5)) + 0.1),
-        tensor("bias", drawn(5)),
-        tensor("step", np.float32(0.25)),
-        tensor("middle", np.int8(0)),
-        tensor("table", drawn(5, 4)),
-        tensor("pads", np.array([0, 1, 0, 1])),
-        tensor("times", np.array([1, 2])),
-        tensor("wide", np.array([3, 1, 1])),
-        tensor("table_row", drawn(12)),
-    ]
-    value = helper.make_tensor_value_info
-    given = [value("x", TensorProto.FLOAT, ["batch", 2, 4, 4])]
-    graph = helper.make_graph(nodes, "g", given, [value("y", TensorProto.FLOAT, None)], constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
-
-
-def float_model():
-    """A small network without formats."""
-    rng = np.random.default_rng(0)
-    sizes = {"kernel": (4, 2, 3, 3), "fc": (6, 16), "bias": (6,), "last": (6, 5), "row": (5,)}
-    constants = [tensor(n, rng.standard_normal(s).astype(np.float32)) for n, s in sizes.items()]
-    node = helper.make_node
-    nodes = [
-        node("Conv", ["x", "kernel"], ["a"], "conv", pads=[1, 1, 1, 1]),
-        node("Relu", ["a"], ["b"], "relu"),
-        node("MaxPool", ["b"], ["c"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
-        node("Flatten", ["c"], ["d"], "flat"),
-        node("Gemm", ["d", "fc", "bias"], ["e"], "fc", transB=1),
-        node("MatMul", ["e", "last"], ["f"], "product"),
-        node("Add", ["f", "row"], ["y"], "sum"),
-    ]
-    value = helper.make_tensor_value_info
-    ends = [value("x", TensorProto.FLOAT, ["n", 2, 4, 4])], [value("y", TensorProto.FLOAT, None)]
-    graph = helper.make_graph(nodes, "g", *ends, constants)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
-    made.ir_version = 10
-    return made
 
 
 def judged(path):
@@ -101,41 +25,6 @@ def judged(path):
         return "refused"
     assert isinstance(graph, MaseGraph)
     return "read"
-
-
-def forged(proto, rng):
-    """One to three changes of what a file says."""
-    graph = proto.graph
-    for _ in range(rng.choice((1, 1, 2, 3))):
-        node, constant = rng.choice(graph.node), rng.choice(graph.initializer)
-        kind = rng.randrange(10)
-        if kind == 0 and node.input:
-            names = [n for each in graph.node for n in (*each.input, *each.output)]
-            node.input[rng.randrange(len(node.input))] = rng.choice([*names, "", "gone"])
-        elif kind == 1:
-            node.op_type = rng.choice(sorted(name for _, name in OPERATORS))
-        elif kind == 2 and node.attribute:
-            attribute = rng.choice(node.attribute)
-            attribute.i = rng.choice(NUMBERS)
-            attribute.ints[:] = [rng.choice(NUMBERS) for _ in range(rng.randrange(5))]
-        elif kind == 3:
-            constant.dims[:] = [rng.choice(NUMBERS) for _ in range(rng.randrange(4))]
-        elif kind == 4:
-            constant.data_type = rng.randrange(0, 26)
-        elif kind == 5 and constant.data_type == TensorProto.INT64:
-            count = len(constant.raw_data) // 8
-            values = np.array([rng.choice(NUMBERS) for _ in range(count)])
-            constant.raw_data = values.astype(np.int64).tobytes()
-        elif kind == 6:
-            graph.initializer.remove(constant)
-        elif kind == 7:
-            graph.node.remove(node)
-        elif kind == 8:
-            graph.node.insert(0, node)
-        else:
-            size = rng.choice(graph.input[0].type.tensor_type.shape.dim)
-            size.dim_value = rng.choice(NUMBERS)
-    return proto
 
 
 @pytest.mark.parametrize("part", range(2))

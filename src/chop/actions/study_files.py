@@ -13,6 +13,8 @@ from chop.errors import ChopError, DataError
 from chop.files import shown
 
 NUMBER = (int, float)
+BITS = 64
+"""Bits of a whole number."""
 
 
 def check_study(study: Any, where: str, error: type[ChopError] = DataError) -> dict[str, Any]:
@@ -83,9 +85,10 @@ def field(record: Mapping[str, Any], key: str, kind: Any, where: str, error: Any
 
 
 def want(value: Any, kind: Any, where: str, error: type[ChopError]) -> None:
-    """Raise `error` if `value` is not of `kind`; true and false are no numbers."""
+    """Raise `error` if `value` is not of `kind`; true, false and huge integers are no numbers."""
     is_flag = isinstance(value, bool) and kind in (int, NUMBER)
-    if is_flag or not isinstance(value, kind):
+    is_huge = isinstance(value, int) and value.bit_length() > BITS
+    if is_flag or is_huge or not isinstance(value, kind):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         wanted = " or ".join(k.__name__ for k in kinds)
         raise error(f"{where}: expected {wanted}, got {shown(value)}.")

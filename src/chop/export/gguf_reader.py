@@ -242,10 +242,14 @@ def _values(
 
 def _quantise(graph: MaseGraph, file: GGUFFile, family: Family, kinds: dict[str, str]) -> None:
     """Give the layers the formats of the file."""
+
+    def is_matrix(name: str) -> bool:
+        return len(file.tensors[str(family.target(name))][1]) == 2
+
     layers = {
         name.removesuffix(".weight"): kind
         for name, kind in kinds.items()
-        if kind in FORMATS and name.split(".")[-2] not in family.transposed
+        if kind in FORMATS and not family.is_turned(name) and is_matrix(name)
     }
     called = {str(n.target) for n in graph.nodes if n.op == "call_module"}
     chosen = {name: kind for name, kind in layers.items() if name in called}
