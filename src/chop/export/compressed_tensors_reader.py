@@ -23,6 +23,11 @@ from chop.patterns import check_pattern, match
 
 _NA = {"data_in_width": "NA", "bias_width": "NA"}
 _MX_NA = {"data_in_element": "NA", "bias_element": "NA"}
+WORDS: dict[int, dict[torch.dtype, int]] = {
+    4: {torch.int32: 8, torch.uint8: 2},
+    8: {torch.int32: 4},
+}
+"""Bits of a weight -> how many a packed word holds."""
 _PARTS = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx")
 
 
@@ -149,7 +154,7 @@ def _check_shapes(
     """Raise ExportError if the tensors of a layer do not fit it, or its scales are no numbers."""
     rows, columns = module.out_features, module.in_features
     bits, group = scheme.get("num_bits"), scheme.get("group_size")
-    per_word = {4: {torch.int32: 8, torch.uint8: 2}, 8: {torch.int32: 4}}.get(bits, {})  # type: ignore[call-overload]
+    per_word = WORDS.get(bits, {}) if type(bits) is int else {}
     shapes: dict[str, tuple[tuple[int, ...], ...]] = {
         "weight": ((rows, columns),),
         "weight_shape": ((2,),),

@@ -134,7 +134,8 @@ def _check_shapes(file: GGUFFile, family: Family, config: Any) -> None:
 def _need(file: GGUFFile, key: str, kind: type = int) -> Any:
     name = f"{file.metadata['general.architecture']}.{key}"
     found: Any = file.metadata.get(name)
-    if type(found) is not kind or not 0 < float(found) < 1 << 31:
+    is_number = isinstance(found, kind) and not isinstance(found, bool)
+    if not is_number or not 0 < float(found) < 1 << 31:
         raise ExportError(f"{file.path}: {name} is {shown(found)}. Allowed: a positive number.")
     return found
 
@@ -148,7 +149,7 @@ def _expect(file: GGUFFile, key: str, wanted: int) -> None:
 
 def _divide(file: GGUFFile, whole: int, key: str) -> int:
     """Return `whole` divided by the number of heads under `key`; raise if there is a rest."""
-    heads = _need(file, key)
+    heads: int = _need(file, key)
     if whole % heads:
         name = f"{file.metadata['general.architecture']}.{key}"
         raise ExportError(f"{file.path}: {name} is {heads}. Allowed: a divisor of {whole}.")

@@ -24,14 +24,14 @@ INTEGER_COST = 8
 """Operations that a product of integers counts for: torch has no fast ones."""
 
 
-class Budget(TorchDispatchMode):
+class Budget(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Mode in which operations of torch raise ValueError where a file of `size` bytes must not go.
 
     `keep` counts results that stay in memory.
     """
 
     def __init__(self, size: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.most_bytes = SMALL_BYTES + BYTES_PER_BYTE * size
         self.most_work = SMALL_WORK + WORK_PER_BYTE * size
         self.work = self.kept = 0

@@ -38,6 +38,7 @@ class OnnxModel(nn.Module):
         self.numbers = {name: host_of(c.values) for name, c in self.constants.items()}
         self.names = input_names([i.name for i in folded.file.inputs])
         self.outputs = list(folded.file.outputs)
+        self.renamed: dict[str, str] = {}
         self._layers: dict[tuple[Any, ...], str] = {}
         self._attached: dict[str, str] = {}
         self._matrices: dict[tuple[str, bool], nn.Parameter] = {}
@@ -156,7 +157,13 @@ class OnnxModel(nn.Module):
     # -- places ----------------------------------------------------------------------------
 
     def _free_path(self, name: str) -> str:
-        """A path that is not taken, as like the name as paths can be."""
+        """Return a path that is not taken, as like the name as paths can be."""
+        path = self._path_like(name)
+        if path != name:
+            self.renamed[name] = path
+        return path
+
+    def _path_like(self, name: str) -> str:
         parts = [_part(p) for p in name.split(".") if p]
         parts = parts if 0 < len(parts) <= DEEPEST else ["_".join(parts)[:200] or "constant"]
         if self._is_free(parts):
