@@ -143,7 +143,5 @@ def test_a_file_of_holes_is_refused(tmp_path):
     check_stored(file, DataError)
     assert stored_bytes(file) >= 10_000
     os.truncate(file, 1 << 35)
-    with pytest.raises(
-        DataError, match=r"f: 34359738368 bytes, of which the disk holds \d+"
-    ):
+    with pytest.raises(DataError, match=r"f: 34359738368 bytes, of which the disk holds \d+"):
         check_stored(file, DataError)

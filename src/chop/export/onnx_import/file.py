@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -71,8 +72,13 @@ class Node:
     attributes: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        place = self.domain or "ai.onnx"
-        return f"node {shown(self.name)} ({self.operator} of {place}, opset {self.version})"
+        operator, place = _word(self.operator), _word(self.domain or "ai.onnx")
+        return f"node {shown(self.name)} ({operator} of {place}, opset {self.version})"
+
+
+def _word(name: str) -> str:
+    """Return a name for a message: as it is if it is a plain word."""
+    return name if re.fullmatch(r"[\w.:-]{1,80}", name, re.ASCII) else shown(name)
 
 
 @dataclass(frozen=True)
