@@ -254,4 +254,4 @@ def warm_up() -> None:
         _read(Path(folder))
 
 
-KINDS = {"compressed-tensors": Kind(judged, 0.03)}
+KINDS = {"compressed-tensors": Kind(judged, 0.02)}

@@ -345,11 +345,11 @@ def with_metadata(*pairs: tuple[str, int, Any]) -> Content:
     return content
 
 
-def with_tensor(name: str, **changes: Any) -> Content:
+def with_tensor(place: str, **changes: Any) -> Content:
     """Return a file of a llama of which one tensor is another."""
     content = valid(random.Random(0), "llama")
     for each in content.tensors:
-        if each.name == name:
+        if each.name == place:
             vars(each).update(changes)
     return content
 
@@ -471,4 +471,4 @@ def warm_up() -> None:
             _read(Path(folder))
 
 
-KINDS = {"GGUF": Kind(judged, 0.04)}
+KINDS = {"GGUF": Kind(judged, 0.02)}

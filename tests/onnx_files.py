@@ -361,4 +361,4 @@ def warm_up() -> None:
             _has_shapes_of_reference(_read(Path(folder)), Path(folder, "m.onnx"))
 
 
-KINDS = {"ONNX": Kind(judged, 0.06)}
+KINDS = {"ONNX": Kind(judged, 0.03)}

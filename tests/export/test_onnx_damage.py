@@ -1,5 +1,6 @@
 """ONNX files that are damaged, or made to do harm: an error that names the file, and no more."""
 
+import logging
 import random
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from mutations import damaged
 
 onnx = pytest.importorskip("onnx", reason="needs mase[export]")
+import onnx_files  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 from onnx_files import forged, model, tensor  # noqa: E402
 
@@ -145,3 +147,55 @@ def refused_raw(proto, path, words):
     with pytest.raises(ExportError, match=words) as found:
         from_onnx(path)
     assert str(path) in str(found.value)
+
+
+def test_inputs_whose_names_python_does_not_have_are_logged_with_their_new_ones(tmp_path, caplog):
+    proto = onnx_files.float_model()
+    proto.graph.input[0].name = proto.graph.node[0].input[0] = "x:0"
+    proto.graph.initializer[0].name = proto.graph.node[0].input[1] = "kernel:0"
+    onnx.save(proto, tmp_path / "m.onnx")
+    logger = logging.getLogger("chop")
+    logger.addHandler(caplog.handler)
+    try:
+        graph = from_onnx(tmp_path / "m.onnx")
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "m.onnx: 1 inputs have new names: 'x:0' is now 'x_0'." in caplog.text
+    assert graph.model(x_0=torch.ones(2, 2, 4, 4)).shape == (2, 5)
+
+
+def test_a_size_of_minus_one_is_open(tmp_path):
+    proto = onnx_files.float_model()
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    onnx.save(proto, tmp_path / "m.onnx")
+    graph = from_onnx(tmp_path / "m.onnx")
+    for batch in (1, 3):
+        assert graph.model(torch.ones(batch, 2, 4, 4)).shape == (batch, 5)
+
+
+@pytest.mark.parametrize(
+    "operator, numbers, wanted",
+    [
+        ("Reshape", [[-1]], (6,)),
+        ("Reshape", [[0, -1, 1]], (2, 3, 1)),
+        ("Reshape", [[-1, 0]], (2, 3)),
+        ("Slice", [[0], [-1], [1]], (2, 2)),
+        ("Slice", [[-1], [-(2**63)], [1], [-1]], (2, 3)),
+        ("Slice", [[-2], [2**63 - 1], [-1]], (2, 2)),
+    ],
+)
+def test_sizes_and_places_of_minus_one_are_those_of_onnx(operator, numbers, wanted, tmp_path):
+    names = [f"n{i}" for i in range(len(numbers))]
+    constants = [tensor(n, np.array(v)) for n, v in zip(names, numbers, strict=True)]
+    node = helper.make_node(operator, ["x", *names], ["y"])
+    value = helper.make_tensor_value_info
+    ends = [value("x", TensorProto.FLOAT, [2, 3])], [value("y", TensorProto.FLOAT, None)]
+    proto = helper.make_model(
+        helper.make_graph([node], "g", *ends, constants),
+        opset_imports=[helper.make_opsetid("", 21)],
+    )
+    onnx.save(proto, tmp_path / "m.onnx")
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    (reference,) = onnx.reference.ReferenceEvaluator(proto).run(None, {"x": x})
+    found = from_onnx(tmp_path / "m.onnx").model(torch.from_numpy(x))
+    assert tuple(found.shape) == wanted and np.array_equal(found.numpy(), reference)
