@@ -15,6 +15,7 @@ import torch
 from file_kinds import FAITHFUL, WRONG_SHAPES, Forged, Kind
 from mutations import damaged
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from chop.export import from_onnx
 from chop.export.onnx_import.call import OPERATORS
@@ -195,7 +196,7 @@ def _has_shapes_of_reference(graph: Any, file: Path) -> bool:
     sizes = [max(d.dim_value, 0) or 2 for d in proto.graph.input[0].type.tensor_type.shape.dim]
     x = np.ones(sizes, np.float32)
     try:
-        wanted = onnx.reference.ReferenceEvaluator(proto).run(None, {"x": x})
+        wanted = ReferenceEvaluator(proto).run(None, {"x": x})
     except Exception:  # the evaluator raises anything on files that it does not take
         return True
     made = graph.model(torch.from_numpy(x))

@@ -11,6 +11,7 @@ from mutations import damaged
 onnx = pytest.importorskip("onnx", reason="needs mase[export]")
 import onnx_files  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
+from onnx.reference import ReferenceEvaluator  # noqa: E402
 from onnx_files import forged, model, tensor  # noqa: E402
 
 from chop import MaseGraph  # noqa: E402
@@ -196,6 +197,6 @@ def test_sizes_and_places_of_minus_one_are_those_of_onnx(operator, numbers, want
     )
     onnx.save(proto, tmp_path / "m.onnx")
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    (reference,) = onnx.reference.ReferenceEvaluator(proto).run(None, {"x": x})
+    (reference,) = ReferenceEvaluator(proto).run(None, {"x": x})
     found = from_onnx(tmp_path / "m.onnx").model(torch.from_numpy(x))
     assert tuple(found.shape) == wanted and np.array_equal(found.numpy(), reference)
