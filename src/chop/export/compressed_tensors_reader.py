@@ -133,19 +133,22 @@ def _matches(target: Any, name: str, folder: Path) -> bool:
 def _layer(
     scheme: Mapping[str, Any], own: Mapping[str, Tensor], module: nn.Linear, where: str
 ) -> _Layer:
-    _check_shapes(scheme, own, module, where)
     bits, kind, is_even = (scheme.get(k) for k in ("num_bits", "type", "symmetric"))
-    if kind == "int" and bits in (4, 8) and is_even is not False and "weight_g_idx" not in own:
+    is_int = kind == "int" and is_even is not False and "weight_g_idx" not in own
+    if type(bits) is not int or bits not in WORDS or not (is_int or kind == "float"):
+        raise ExportError(
+            f"{where}: num_bits {shown(bits)}, type {shown(kind)}, symmetric {shown(is_even)}. "
+            "Allowed: int of 4 or 8 bits, symmetric, in the order of columns; float of 4 or 8 bits."
+        )
+    _check_shapes(scheme, own, module, where)
+    if is_int:
         return _integers(scheme, own, module)
-    if kind == "float" and scheme.get("group_size") == MX_BLOCK and bits in (4, 8):
+    if scheme.get("group_size") == MX_BLOCK:
         return _mx(bits, own, module)
-    if kind == "float" and bits == 8:
-        scale = own["weight_scale"].float()
-        return _Layer(own["weight"].float() * scale)
-    raise ExportError(
-        f"{where}: num_bits {shown(bits)}, type {shown(kind)}, symmetric {shown(is_even)}. "
-        "Allowed: int of 4 or 8 bits, symmetric, in the order of columns; float of 4 or 8 bits."
-    )
+    if bits == 4:
+        raise ExportError(f"{where}: float of 4 bits. Allowed: in groups of {MX_BLOCK}.")
+    scale = own["weight_scale"].float().reshape(-1, 1)  # one, or one for each row
+    return _Layer(own["weight"].float() * scale)
 
 
 def _check_shapes(
@@ -153,8 +156,8 @@ def _check_shapes(
 ) -> None:
     """Raise ExportError if the tensors of a layer do not fit it, or its scales are no numbers."""
     rows, columns = module.out_features, module.in_features
-    bits, group = scheme.get("num_bits"), scheme.get("group_size")
-    per_word = WORDS.get(bits, {}) if type(bits) is int else {}
+    group = scheme.get("group_size")
+    per_word = WORDS[scheme["num_bits"]]
     shapes: dict[str, tuple[tuple[int, ...], ...]] = {
         "weight": ((rows, columns),),
         "weight_shape": ((2,),),
@@ -172,6 +175,9 @@ def _check_shapes(
     codes = own.get("weight")
     if scheme.get("type") == "int" and codes is not None and codes.dtype != torch.int8:
         raise ExportError(f"{where}: weight is {codes.dtype}. Allowed: torch.int8.")
+    zero = own.get("weight_zero_point")
+    if zero is not None and bool((zero != 0).any()):
+        raise ExportError(f"{where}: weight_zero_point is not 0 in a symmetric scheme.")
     scale = own["weight_scale"]
     if scale.dtype == torch.bool or not bool(torch.isfinite(scale.float()).all()):
         raise ExportError(f"{where}: weight_scale has values that are NaN, infinite or no numbers.")
