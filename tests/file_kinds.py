@@ -28,7 +28,8 @@ import limited
 
 from chop.errors import ChopError
 
-MODULES = ("mutations", "forged_folders", "forged_sizes")
+MODULES = ("mutations", "forged_folders", "forged_sizes", "gguf_files", "onnx_files")
+MODULES += ("compressed_files", "npz_files", "study_folders")
 """Modules that have kinds of files."""
 
 EQUAL, REFUSED, FAITHFUL = "equal", "refused", "as it says"

@@ -1,5 +1,6 @@
 """Files are read one way only."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ from chop.config import load_toml, parse_toml
 from chop.errors import ConfigError, DataError
 from chop.files import (
     cache_dir,
+    check_stored,
     drop_torn_line,
     parse_json,
     read_json,
     read_text,
     remove_whole,
+    stored_bytes,
     whole_file,
     write_whole,
 )
@@ -132,3 +135,13 @@ def test_no_other_file_replaces_files_or_names_the_cache():
     assert users == own
     naming = {p.name for p in source.rglob("*.py") if "XDG_CACHE_HOME" in p.read_text()}
     assert naming == {"files.py"}
+
+
+def test_a_file_of_holes_is_refused(tmp_path):
+    file = tmp_path / "f"
+    file.write_bytes(b"x" * 10_000)
+    check_stored(file, DataError)
+    assert stored_bytes(file) >= 10_000
+    os.truncate(file, 1 << 35)
+    with pytest.raises(DataError, match=r"f: 34359738368 bytes, of which the disk holds \d+"):
+        check_stored(file, DataError)

@@ -5,9 +5,14 @@ Every message says where (full key path or node name), what was given and what i
 
 from __future__ import annotations
 
+from chop.printable import printable
+
 
 class ChopError(Exception):
     """Root of every error raised on purpose by this package."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class ConfigError(ChopError, ValueError):
@@ -18,7 +23,7 @@ class RegistryError(ChopError, KeyError):
     """A name is not registered, or is registered twice."""
 
     def __str__(self) -> str:  # KeyError would print the repr of its message
-        return str(self.args[0]) if self.args else ""
+        return printable(str(self.args[0])) if self.args else ""
 
 
 class TraceError(ChopError, RuntimeError):

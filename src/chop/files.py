@@ -20,6 +20,9 @@ LARGEST_JSON = 1 << 30
 DEEPEST = 100
 """Levels of nesting that are read; what this package writes has fewer than forty."""
 
+LARGEST_HOLES = 1 << 20
+"""Bytes of holes that a file may have, beyond as many as it has bytes on the disk."""
+
 
 def read_text(file: Path, error: type[ChopError], largest: int = LARGEST_JSON) -> str:
     """The text of a file of at most `largest` bytes; anything else is an `error` that names it."""
@@ -34,6 +37,30 @@ def read_text(file: Path, error: type[ChopError], largest: int = LARGEST_JSON) -
         raise error(f"{file}: cannot be read ({problem.strerror}).") from problem
     except UnicodeDecodeError as problem:
         raise error(f"{file}: not text in UTF-8 (byte {problem.start}).") from problem
+
+
+def check_stored(file: Path, error: type[ChopError]) -> None:
+    """Raise `error` if most of `file` is holes: it costs its sender nothing, and memory here."""
+    size, stored = file.stat().st_size, stored_bytes(file)
+    if size > 2 * stored + LARGEST_HOLES:
+        raise error(
+            f"{file}: {size} bytes, of which the disk holds {stored}. "
+            "Allowed: files without large holes."
+        )
+
+
+def stored_bytes(file: Path) -> int:
+    """Return the number of bytes of `file` that the disk holds: its size without holes."""
+    with file.open("rb") as opened:
+        size, end, stored = os.fstat(opened.fileno()).st_size, 0, 0
+        while end < size:
+            try:
+                start = os.lseek(opened.fileno(), end, os.SEEK_DATA)
+            except OSError:  # a hole up to the end
+                break
+            end = os.lseek(opened.fileno(), start, os.SEEK_HOLE)
+            stored += end - start
+    return stored
 
 
 def read_json(file: Path, error: type[ChopError], *, finite: bool = False) -> Any:

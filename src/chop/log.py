@@ -6,6 +6,8 @@ import functools
 import logging
 import sys
 
+from chop.printable import printable
+
 ROOT = "chop"
 _FORMAT = "%(levelname)-8s %(message)s"
 _LEVELS = {
@@ -17,6 +19,14 @@ _LEVELS = {
 }
 
 
+class PrintableFormatter(logging.Formatter):
+    """Formatter that escapes control characters: messages may carry names from files."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        return printable(super().format(record))
+
+
 def get_logger(name: str = ROOT) -> logging.Logger:
     """The logger `name`, with one handler to stderr, WARNING by default.
 
@@ -26,7 +36,7 @@ def get_logger(name: str = ROOT) -> logging.Logger:
     owner = logging.getLogger(ROOT if inside else name)
     if not owner.handlers:
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter(_FORMAT))
+        handler.setFormatter(PrintableFormatter(_FORMAT))
         owner.addHandler(handler)
         owner.propagate = False
         if owner.level == logging.NOTSET:
@@ -44,7 +54,7 @@ class _StandardOutput(logging.Handler):
     """Writes to whatever `sys.stdout` is when a record arrives."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        sys.stdout.write(self.format(record) + "\n")
+        sys.stdout.write(printable(self.format(record)) + "\n")
 
 
 def get_report_logger() -> logging.Logger:

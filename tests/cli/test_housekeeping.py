@@ -6,6 +6,7 @@ import os
 import sys
 
 import pytest
+from mutations import STUDY
 
 from chop.cli.commands import studies
 
@@ -42,11 +43,23 @@ def test_an_unknown_study_names_the_nearest(mase, searched):
     assert ran.code == 2 and "no study 'serch'. Did you mean 'search'?" in ran.err
 
 
-def test_a_damaged_study_is_listed_as_unfinished(mase, tmp_path):
+def test_a_damaged_study_is_listed_as_damaged_and_hides_no_other(mase, tmp_path):
+    for name, text in {"s": '{"trials": 3}', "t": "{", "u": json.dumps(STUDY)}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "study.json").write_text(text)
+    ran = mase("studies --root . --json")
+    assert [row["trials"] for row in ran.document["studies"]] == ["damaged", "damaged", "3 of 4"]
+    assert "s/study.json: key 'objectives' is missing" in ran.err
+    shown = mase("studies s")
+    assert shown.code == 2 and "s/study.json: key 'objectives' is missing" in shown.err
+
+
+def test_the_name_of_a_study_moves_no_cursor(mase, tmp_path):
     (tmp_path / "s").mkdir()
-    (tmp_path / "s" / "study.json").write_text('{"trials": 3}')
-    assert mase("studies --root s --json").document["studies"][0]["trials"] == "unfinished"
-    assert "did not end" in mase("studies s").err
+    (tmp_path / "s" / "study.json").write_text(json.dumps({**STUDY, "name": "\x1b[2Jmine"}))
+    for line in ("studies --root s", "studies s"):
+        ran = mase(line)
+        assert ran.code == 0 and "\\x1b[2Jmine" in ran.out and "\x1b" not in ran.out
 
 
 def test_the_dashboard_serves_the_storage_of_the_search(mase, searched, monkeypatch):

@@ -1,5 +1,6 @@
 """ONNX files that are damaged, or made to do harm: an error that names the file, and no more."""
 
+import logging
 import random
 
 import numpy as np
@@ -8,88 +9,14 @@ import torch
 from mutations import damaged
 
 onnx = pytest.importorskip("onnx", reason="needs mase[export]")
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+import onnx_files  # noqa: E402
+from onnx import TensorProto, helper  # noqa: E402
+from onnx.reference import ReferenceEvaluator  # noqa: E402
+from onnx_files import forged, model, tensor  # noqa: E402
 
 from chop import MaseGraph  # noqa: E402
 from chop.errors import ChopError, ExportError  # noqa: E402
 from chop.export import from_onnx  # noqa: E402
-from chop.export.onnx_import.call import OPERATORS  # noqa: E402
-
-NUMBERS = [0, 1, -1, 2, 3, 7, 64, 2**31, 2**40, 2**62, -(2**63)]
-
-
-def tensor(name, values):
-    return numpy_helper.from_array(np.asarray(values), name)
-
-
-def model():
-    """A convolution, sizes, a quantised layer, an embedding: some of everything."""
-    rng = np.random.default_rng(0)
-
-    def drawn(*shape):
-        return rng.standard_normal(shape).astype(np.float32)
-
-    node = helper.make_node
-    nodes = [
-        node("Conv", ["x", "kernel"], ["a"], "conv", pads=[1, 1, 1, 1], strides=[1, 1]),
-        node("MaxPool", ["a"], ["b"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
-        node("Shape", ["b"], ["shape"], "shape"),
-        node("Gather", ["shape", "zero"], ["batch"], "batch"),
-        node("Concat", ["batch", "rest"], ["sizes"], "sizes", axis=0),
-        node("Reshape", ["b", "sizes"], ["c"], "flat"),
-        node("DequantizeLinear", ["codes", "scale"], ["weight"], "values", axis=0),
-        node("Gemm", ["c", "weight", "bias"], ["d"], "fc", transB=1),
-        node("QuantizeLinear", ["d", "step", "middle"], ["q"], "quantise"),
-        node("DequantizeLinear", ["q", "step", "middle"], ["e"], "dequantise"),
-        node("ArgMax", ["e"], ["best"], "best", axis=1, keepdims=0),
-        node("Gather", ["table", "best"], ["f"], "rows"),
-        node("Pad", ["f", "pads"], ["g"], "pad"),
-        node("Tile", ["g", "times"], ["h"], "tile"),
-        node("Expand", ["h", "wide"], ["i"], "expand"),
-        node("Add", ["i", "table_row"], ["y"], "sum"),
-    ]
-    constants = [
-        tensor("kernel", drawn(3, 2, 3, 3)),
-        tensor("zero", np.array([0])),
-        tensor("rest", np.array([12])),
-        tensor("codes", rng.integers(-9, 9, (5, 12)).astype(np.int8)),
-        tensor("scale", np.abs(drawn(5)) + 0.1),
-        tensor("bias", drawn(5)),
-        tensor("step", np.float32(0.25)),
-        tensor("middle", np.int8(0)),
-        tensor("table", drawn(5, 4)),
-        tensor("pads", np.array([0, 1, 0, 1])),
-        tensor("times", np.array([1, 2])),
-        tensor("wide", np.array([3, 1, 1])),
-        tensor("table_row", drawn(12)),
-    ]
-    value = helper.make_tensor_value_info
-    given = [value("x", TensorProto.FLOAT, ["batch", 2, 4, 4])]
-    graph = helper.make_graph(nodes, "g", given, [value("y", TensorProto.FLOAT, None)], constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
-
-
-def float_model():
-    """A small network without formats."""
-    rng = np.random.default_rng(0)
-    sizes = {"kernel": (4, 2, 3, 3), "fc": (6, 16), "bias": (6,), "last": (6, 5), "row": (5,)}
-    constants = [tensor(n, rng.standard_normal(s).astype(np.float32)) for n, s in sizes.items()]
-    node = helper.make_node
-    nodes = [
-        node("Conv", ["x", "kernel"], ["a"], "conv", pads=[1, 1, 1, 1]),
-        node("Relu", ["a"], ["b"], "relu"),
-        node("MaxPool", ["b"], ["c"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
-        node("Flatten", ["c"], ["d"], "flat"),
-        node("Gemm", ["d", "fc", "bias"], ["e"], "fc", transB=1),
-        node("MatMul", ["e", "last"], ["f"], "product"),
-        node("Add", ["f", "row"], ["y"], "sum"),
-    ]
-    value = helper.make_tensor_value_info
-    ends = [value("x", TensorProto.FLOAT, ["n", 2, 4, 4])], [value("y", TensorProto.FLOAT, None)]
-    graph = helper.make_graph(nodes, "g", *ends, constants)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
-    made.ir_version = 10
-    return made
 
 
 def judged(path):
@@ -101,41 +28,6 @@ def judged(path):
         return "refused"
     assert isinstance(graph, MaseGraph)
     return "read"
-
-
-def forged(proto, rng):
-    """One to three changes of what a file says."""
-    graph = proto.graph
-    for _ in range(rng.choice((1, 1, 2, 3))):
-        node, constant = rng.choice(graph.node), rng.choice(graph.initializer)
-        kind = rng.randrange(10)
-        if kind == 0 and node.input:
-            names = [n for each in graph.node for n in (*each.input, *each.output)]
-            node.input[rng.randrange(len(node.input))] = rng.choice([*names, "", "gone"])
-        elif kind == 1:
-            node.op_type = rng.choice(sorted(name for _, name in OPERATORS))
-        elif kind == 2 and node.attribute:
-            attribute = rng.choice(node.attribute)
-            attribute.i = rng.choice(NUMBERS)
-            attribute.ints[:] = [rng.choice(NUMBERS) for _ in range(rng.randrange(5))]
-        elif kind == 3:
-            constant.dims[:] = [rng.choice(NUMBERS) for _ in range(rng.randrange(4))]
-        elif kind == 4:
-            constant.data_type = rng.randrange(0, 26)
-        elif kind == 5 and constant.data_type == TensorProto.INT64:
-            count = len(constant.raw_data) // 8
-            values = np.array([rng.choice(NUMBERS) for _ in range(count)])
-            constant.raw_data = values.astype(np.int64).tobytes()
-        elif kind == 6:
-            graph.initializer.remove(constant)
-        elif kind == 7:
-            graph.node.remove(node)
-        elif kind == 8:
-            graph.node.insert(0, node)
-        else:
-            size = rng.choice(graph.input[0].type.tensor_type.shape.dim)
-            size.dim_value = rng.choice(NUMBERS)
-    return proto
 
 
 @pytest.mark.parametrize("part", range(2))
@@ -256,3 +148,55 @@ def refused_raw(proto, path, words):
     with pytest.raises(ExportError, match=words) as found:
         from_onnx(path)
     assert str(path) in str(found.value)
+
+
+def test_inputs_whose_names_python_does_not_have_are_logged_with_their_new_ones(tmp_path, caplog):
+    proto = onnx_files.float_model()
+    proto.graph.input[0].name = proto.graph.node[0].input[0] = "x:0"
+    proto.graph.initializer[0].name = proto.graph.node[0].input[1] = "kernel:0"
+    onnx.save(proto, tmp_path / "m.onnx")
+    logger = logging.getLogger("chop")
+    logger.addHandler(caplog.handler)
+    try:
+        graph = from_onnx(tmp_path / "m.onnx")
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "m.onnx: 1 inputs have new names: 'x:0' is now 'x_0'." in caplog.text
+    assert graph.model(x_0=torch.ones(2, 2, 4, 4)).shape == (2, 5)
+
+
+def test_a_size_of_minus_one_is_open(tmp_path):
+    proto = onnx_files.float_model()
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    onnx.save(proto, tmp_path / "m.onnx")
+    graph = from_onnx(tmp_path / "m.onnx")
+    for batch in (1, 3):
+        assert graph.model(torch.ones(batch, 2, 4, 4)).shape == (batch, 5)
+
+
+@pytest.mark.parametrize(
+    "operator, numbers, wanted",
+    [
+        ("Reshape", [[-1]], (6,)),
+        ("Reshape", [[0, -1, 1]], (2, 3, 1)),
+        ("Reshape", [[-1, 0]], (2, 3)),
+        ("Slice", [[0], [-1], [1]], (2, 2)),
+        ("Slice", [[-1], [-(2**63)], [1], [-1]], (2, 3)),
+        ("Slice", [[-2], [2**63 - 1], [-1]], (2, 2)),
+    ],
+)
+def test_sizes_and_places_of_minus_one_are_those_of_onnx(operator, numbers, wanted, tmp_path):
+    names = [f"n{i}" for i in range(len(numbers))]
+    constants = [tensor(n, np.array(v)) for n, v in zip(names, numbers, strict=True)]
+    node = helper.make_node(operator, ["x", *names], ["y"])
+    value = helper.make_tensor_value_info
+    ends = [value("x", TensorProto.FLOAT, [2, 3])], [value("y", TensorProto.FLOAT, None)]
+    proto = helper.make_model(
+        helper.make_graph([node], "g", *ends, constants),
+        opset_imports=[helper.make_opsetid("", 21)],
+    )
+    onnx.save(proto, tmp_path / "m.onnx")
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    (reference,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    found = from_onnx(tmp_path / "m.onnx").model(torch.from_numpy(x))
+    assert tuple(found.shape) == wanted and np.array_equal(found.numpy(), reference)

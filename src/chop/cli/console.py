@@ -12,8 +12,15 @@ from typing import Any, TextIO
 from tabulate import tabulate
 from tqdm import tqdm
 
+from chop.printable import printable
+
 SECONDS_BETWEEN_LINES = 10.0
 """How often progress is told where there is no terminal to draw a bar on."""
+
+
+def write_line(stream: TextIO, text: str, end: str = "\n") -> None:
+    """Print `text` with control characters as escapes: no name from a file reaches the terminal."""
+    print(printable(text), end=end, file=stream, flush=True)
 
 
 class ProgressDisplay:
@@ -33,7 +40,9 @@ class ProgressDisplay:
         self.told = self.started
         self.bar = None
         if not quiet and stream.isatty():
-            self.bar = tqdm(total=total, desc=text, file=stream, leave=False, dynamic_ncols=True)
+            self.bar = tqdm(
+                total=total, desc=printable(text), file=stream, leave=False, dynamic_ncols=True
+            )
         self._line(f"{text} …")
 
     def expect(self, total: float) -> None:
@@ -45,7 +54,7 @@ class ProgressDisplay:
     def to(self, done: float, note: str = "") -> None:
         """Say that `done` steps are done."""
         if self.bar is not None:
-            self.bar.set_postfix_str(note, refresh=False)
+            self.bar.set_postfix_str(printable(note), refresh=False)
             self.bar.update(done - self.done)
         self.done = done
         now = time.monotonic()
@@ -56,9 +65,9 @@ class ProgressDisplay:
 
     def _line(self, text: str) -> None:
         if not self.quiet and self.bar is None:
-            print(text, file=self.stream, flush=True)
+            write_line(self.stream, text)
         if self.log is not None:
-            self.log.write(f"{text}\n")
+            write_line(self.log, text)
 
     def __enter__(self) -> ProgressDisplay:
         return self
@@ -85,12 +94,12 @@ class Console:
     def say(self, text: str = "") -> None:
         """A line of the result, for people."""
         if not self.is_json:
-            print(text, file=self.out, flush=True)
+            write_line(self.out, text)
         self._note_down(text)
 
     def _note_down(self, text: str) -> None:
         if self.log is not None:
-            self.log.write(f"{text}\n")
+            write_line(self.log, text)
 
     def table(self, rows: Sequence[Mapping[str, Any]], **style: Any) -> None:
         """Records as a table, for people."""
@@ -100,7 +109,7 @@ class Console:
     def note(self, text: str) -> None:
         """Something to know that is no result, on stderr."""
         if not self.is_quiet:
-            print(text, file=self.err, flush=True)
+            write_line(self.err, text)
         self._note_down(text)
 
     def progress(self, text: str, total: float | None = None) -> ProgressDisplay:
@@ -109,11 +118,11 @@ class Console:
 
     def document(self, content: Mapping[str, Any]) -> None:
         """The one JSON document on stdout."""
-        print(json.dumps(content, indent=1, default=_plain), file=self.out, flush=True)
+        write_line(self.out, json.dumps(content, indent=1, default=_plain))
 
     def fail(self, text: str) -> None:
         """Why the command ends."""
-        print(f"mase: {text}", file=self.err, flush=True)
+        write_line(self.err, f"mase: {text}")
 
 
 def _plain(value: Any) -> Any:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from chop.cli.commands import COMMANDS, Command
-from chop.cli.console import Console
+from chop.cli.console import Console, write_line
 from chop.cli.failures import FAILED, OK, UsageError, exit_code, explain
 from chop.cli.option import (
     Option,
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     except (Exception, KeyboardInterrupt) as error:
         if is_debug:
-            traceback.print_exception(error, file=console.err)
+            write_line(console.err, "".join(traceback.format_exception(error)), end="")
         code, told = exit_code(error), explain(error)
         if console.is_json:
             problem = {"kind": type(error).__name__, "message": told}

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TextIO
 
 from chop.cli.console import Console
-from chop.log import ROOT
+from chop.log import ROOT, PrintableFormatter
+from chop.printable import printable
 
 LOGS = "logs"
 """The folder of logs, in the folder of the results."""
@@ -37,14 +38,14 @@ def run_log(out: Path, words: Sequence[str], settings: str, console: Console) ->
     with opened:
         _head(opened, words, settings)
         handler = logging.StreamHandler(opened)
-        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(PrintableFormatter("%(levelname)s %(name)s: %(message)s"))
         logger, start = logging.getLogger(ROOT), time.monotonic()
         logger.addHandler(handler)
         try:
             yield dataclasses.replace(console, log=opened)
             opened.write(f"done in {time.monotonic() - start:.1f} s\n")
         except BaseException as error:
-            opened.write(f"\n{''.join(traceback.format_exception(error))}")
+            opened.write(printable(f"\n{''.join(traceback.format_exception(error))}"))
             opened.write(
                 f"ended by {type(error).__name__} after {time.monotonic() - start:.1f} s\n"
             )

@@ -12,14 +12,17 @@ from torch.utils.data import DataLoader, default_collate
 
 from chop.dataset.arrays import ArrayDataset
 from chop.dataset.named import DATASETS
+from chop.dataset.npz import array_names, check_tokens, read_arrays
 from chop.dataset.token_arrays import KEYS, load_token_arrays
 from chop.dataset.tokenized import get_tokenized_dataset
 from chop.dataset.toy import toy
 from chop.errors import DataError
+from chop.files import shown
 from chop.hub import locate
 
 LABELS = "labels"
 LABEL_COLUMNS = (LABELS, "label")
+TOKENS = "input_ids"
 TOYS = ("toy", "toy_tiny")
 
 
@@ -174,22 +177,23 @@ def load_splits(name: str, tokenizer: Any = None, max_token_len: int = 512) -> d
             f"dataset '{name}': no .npz file in '{place.name}', and no tokenizer for text was "
             f"given. Built in: {', '.join(DATASETS)}."
         )
-    with np.load(files[0], allow_pickle=False) as stored:
-        is_tokens = set(KEYS) <= set(stored)
-    if is_tokens:
+    if set(KEYS) <= set(array_names(files[0])):
         return dict(load_token_arrays(place.name, max_token_len))
     return {file.stem: _read_arrays(file) for file in files}
 
 
 def _read_arrays(file: Path) -> ArrayDataset:
-    try:
-        with np.load(file, allow_pickle=False) as stored:
-            columns = {name: torch.from_numpy(stored[name]) for name in stored}
-    except (ValueError, OSError, TypeError) as error:
-        raise DataError(f"{file}: expected a .npz file of arrays of numbers ({error}).") from error
-    if LABELS not in columns:
-        raise DataError(f"{file}: no array '{LABELS}'. Has: {', '.join(columns)}.")
-    return ArrayDataset(columns)
+    arrays = read_arrays(file)
+    if LABELS not in arrays:
+        raise DataError(f"{file}: no array '{LABELS}'. Has: {shown(list(arrays))}.")
+    if not np.isfinite(arrays[LABELS]).all():
+        raise DataError(f"{file}: '{LABELS}' has values that are NaN or infinite.")
+    if TOKENS in arrays:
+        check_tokens(arrays[TOKENS], f"{file}: {TOKENS}")
+    scalars = [name for name, array in arrays.items() if not array.size or not array.ndim]
+    if scalars:
+        raise DataError(f"{file}: array {shown(scalars[0])} is empty or one number.")
+    return ArrayDataset({name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
 def _info_of(name: str, splits: dict[str, Any]) -> DatasetInfo:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
+from chop.dataset.npz import check_tokens, read_arrays
 from chop.errors import DataError
 
 KEYS = ("ids", "offsets", "labels")
@@ -24,13 +24,27 @@ class TokenArrays(Dataset[dict[str, Any]]):
     column_names = ("input_ids", "attention_mask", "labels")
 
     def __init__(
-        self, ids: np.ndarray, offsets: np.ndarray, labels: np.ndarray, max_token_len: int = 512
+        self,
+        ids: np.ndarray,
+        offsets: np.ndarray,
+        labels: np.ndarray,
+        max_token_len: int = 512,
+        *,
+        where: str = "TokenArrays",
     ) -> None:
-        if len(offsets) != len(labels) + 1 or offsets[-1] != len(ids):
+        for name, array in zip(KEYS, (ids, offsets, labels), strict=True):
+            if array.ndim != 1:
+                raise DataError(f"{where}: {name} has {array.ndim} dimensions. Allowed: one.")
+        end = offsets[-1] if len(offsets) else "nothing"
+        if len(offsets) != len(labels) + 1 or end != len(ids):
             raise DataError(
-                f"TokenArrays: {len(labels)} labels need {len(labels) + 1} offsets that end at "
-                f"{len(ids)}; got {len(offsets)} that end at {offsets[-1]}."
+                f"{where}: {len(labels)} labels need {len(labels) + 1} offsets that end at "
+                f"{len(ids)}; got {len(offsets)} that end at {end}."
             )
+        for name, array in (("ids", ids), ("labels", labels)):
+            check_tokens(array, f"{where}: {name}")
+        if offsets.dtype.kind not in "iu" or offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any():
+            raise DataError(f"{where}: offsets. Allowed: whole numbers that grow from 0 on.")
         self.ids, self.offsets, self.labels = ids, offsets, labels
         self.max_token_len = max_token_len
 
@@ -72,15 +86,9 @@ def load_token_arrays(folder: str | Path, max_token_len: int = 512) -> dict[str,
     files = sorted(Path(folder).glob("*.npz"))
     if not files:
         raise DataError(f"load_token_arrays: no .npz file in '{folder}'.")
-    return {file.stem: _read(file, max_token_len) for file in files}
+    return {file.stem: _arrays_of(file, max_token_len) for file in files}
 
 
-def _read(file: Path, max_token_len: int) -> TokenArrays:
-    try:
-        with np.load(file, allow_pickle=False) as stored:
-            ids, offsets, labels = (stored[key] for key in KEYS)
-    except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{file}: expected a .npz file with {', '.join(KEYS)} ({error})."
-        ) from error
-    return TokenArrays(ids, offsets, labels, max_token_len)
+def _arrays_of(file: Path, max_token_len: int) -> TokenArrays:
+    ids, offsets, labels = read_arrays(file, KEYS).values()
+    return TokenArrays(ids, offsets, labels, max_token_len, where=str(file))

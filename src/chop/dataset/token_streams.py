@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 
 from chop.dataset.arrays import ArrayDataset
+from chop.dataset.npz import array_names, check_tokens, read_arrays
 from chop.errors import DataError
 
 FILES = {
@@ -32,11 +32,13 @@ def load_token_streams(folder: str | Path, length: int) -> Mapping[str, ArrayDat
 
 
 def rows_of(file: Path, length: int) -> ArrayDataset:
-    """The tokens of one file as rows; labels are the tokens themselves."""
-    with np.load(file, allow_pickle=False) as arrays:
-        ids = arrays[IDS]
+    """Return the tokens of one file as rows; labels are the tokens themselves."""
+    ids = read_arrays(file, [IDS])[IDS]
+    check_tokens(ids, f"{file}: {IDS}")
+    if ids.ndim != 1:
+        raise DataError(f"{file}: {IDS} has shape {list(ids.shape)}. Allowed: one dimension.")
     count = len(ids) // length
-    if ids.ndim != 1 or not count:
+    if not count:
         raise DataError(f"{file}: {len(ids)} tokens; a row takes {length} (max_token_len).")
     rows = torch.from_numpy(ids[: count * length].astype(np.int64)).view(count, length)
     return ArrayDataset(
@@ -50,8 +52,4 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _holds_ids(file: Path) -> bool:
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return list(arrays.files) == [IDS]
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return False
+    return array_names(file) == [IDS]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +13,21 @@ from torch import Tensor, nn
 from chop.arguments import PATH, takes
 from chop.errors import ExportError
 from chop.export.compressed_tensors import MX_BLOCK, unpack_words
-from chop.export.folders import CONFIG, built_model, read_folder, tied_names
+from chop.export.folders import CONFIG, PROBLEMS, checked_model, last_line, read_folder, tied_names
 from chop.files import shown
 from chop.ir.graph import MaseGraph
 from chop.nn.quantizers import MXFP
 from chop.nn.quantizers.codes import Coded, Powers, decode, float_table
 from chop.passes.graph.transforms import quantize_transform_pass
+from chop.patterns import check_pattern, match
 
 _NA = {"data_in_width": "NA", "bias_width": "NA"}
 _MX_NA = {"data_in_element": "NA", "bias_element": "NA"}
+WORDS: dict[int, dict[torch.dtype, int]] = {
+    4: {torch.int32: 8, torch.uint8: 2},
+    8: {torch.int32: 4},
+}
+"""Bits of a weight -> how many a packed word holds."""
 _PARTS = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx")
 
 
@@ -37,7 +42,7 @@ class _Layer:
 
 @takes(ExportError, path=PATH)
 def from_compressed_tensors(path: str | Path) -> MaseGraph:
-    """The model of a folder as a graph.
+    """Return the model of a folder as a graph.
 
     Symmetric int4 and int8, mxfp4 and mxfp8 become quantised layers with just those values; float8
     becomes floats. Formats of activations are dropped: layers round their weights alone.
@@ -47,24 +52,36 @@ def from_compressed_tensors(path: str | Path) -> MaseGraph:
     told = config.get("quantization_config")
     if not isinstance(told, dict) or told.get("quant_method") != "compressed-tensors":
         raise ExportError(f"{folder / CONFIG}: quantization_config is not of compressed-tensors.")
-    model = built_model(config, folder)
+    odd = [name for name, tensor in tensors.items() if tensor.is_complex()]
+    if odd:
+        raise ExportError(f"{folder}: tensor {shown(odd[0])} is complex. Allowed: real numbers.")
+    elements = sum(t.numel() * (8 if n.endswith("_packed") else 1) for n, t in tensors.items())
+    model = checked_model(config, elements, len(tensors), folder)
     layers = _layers(model, told, tensors, folder)
     parts = {f"{name}.{part}" for name in layers for part in (*_PARTS, "weight")}
     state = {name: t.float() for name, t in tensors.items() if name not in parts}
     state |= {f"{name}.weight": layer.values for name, layer in layers.items()}
     _load(model, state, folder)
-    return _quantised(model, layers)
+    try:
+        return _quantised(model, layers)
+    except PROBLEMS as error:
+        raise ExportError(f"{folder}: cannot be captured: {last_line(error)}.") from error
 
 
 def _load(model: Any, state: Mapping[str, Tensor], folder: Path) -> None:
+    for name, values in state.items():
+        if not bool(torch.isfinite(values).all()):
+            raise ExportError(
+                f"{folder}: tensor {shown(name)} has values that are NaN or infinite."
+            )
     try:
         missing, unexpected = model.load_state_dict(state, strict=False)
     except RuntimeError as error:
-        raise ExportError(f"{folder}: {error}") from error
+        raise ExportError(f"{folder}: {last_line(error)}") from error
     lacking = [n for n in missing if n not in tied_names(model) and n not in _twins(model)]
     if lacking or unexpected:
         name = (lacking or unexpected)[0]
-        raise ExportError(f"{folder}: tensor '{name:.120}' is missing or has no place.")
+        raise ExportError(f"{folder}: tensor {shown(name)} is missing or has no place.")
 
 
 def _twins(model: Any) -> set[str]:
@@ -82,7 +99,7 @@ def _layers(
         own = {p: tensors[f"{name}.{p}"] for p in (*_PARTS, "weight") if f"{name}.{p}" in tensors}
         try:
             found[name] = _layer(scheme, own, module, f"{folder}: layer '{name}'")
-        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        except (LookupError, RuntimeError, TypeError, ValueError) as error:
             if isinstance(error, ExportError):
                 raise
             raise ExportError(
@@ -98,16 +115,18 @@ def _scheme(name: str, told: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         targets = group.get("targets") if isinstance(group, dict) else None
         listed = targets if isinstance(targets, list) else []
         weights = group.get("weights") if isinstance(group, dict) else None
-        if any(_matches(t, name) for t in listed) and isinstance(weights, dict):
+        if any(_matches(t, name, folder) for t in listed) and isinstance(weights, dict):
             return weights
     raise ExportError(f"{folder / CONFIG}: no group of config_groups has layer '{name}'.")
 
 
-def _matches(target: Any, name: str) -> bool:
+def _matches(target: Any, name: str, folder: Path) -> bool:
     if not isinstance(target, str):
         return False
     if target.startswith("re:"):
-        return re.match(target.removeprefix("re:"), name) is not None
+        pattern = target.removeprefix("re:")
+        check_pattern(pattern, f"{folder / CONFIG}: targets", ExportError)
+        return match(pattern, name)
     return target in (name, "Linear")
 
 
@@ -115,17 +134,53 @@ def _layer(
     scheme: Mapping[str, Any], own: Mapping[str, Tensor], module: nn.Linear, where: str
 ) -> _Layer:
     bits, kind, is_even = (scheme.get(k) for k in ("num_bits", "type", "symmetric"))
-    if kind == "int" and bits in (4, 8) and is_even is not False and "weight_g_idx" not in own:
+    is_int = kind == "int" and is_even is not False and "weight_g_idx" not in own
+    if type(bits) is not int or bits not in WORDS or not (is_int or kind == "float"):
+        raise ExportError(
+            f"{where}: num_bits {shown(bits)}, type {shown(kind)}, symmetric {shown(is_even)}. "
+            "Allowed: int of 4 or 8 bits, symmetric, in the order of columns; float of 4 or 8 bits."
+        )
+    _check_shapes(scheme, own, module, where)
+    if is_int:
         return _integers(scheme, own, module)
-    if kind == "float" and scheme.get("group_size") == MX_BLOCK and bits in (4, 8):
+    if scheme.get("group_size") == MX_BLOCK:
         return _mx(bits, own, module)
-    if kind == "float" and bits == 8:
-        scale = own["weight_scale"].float()
-        return _Layer(own["weight"].float() * scale)
-    raise ExportError(
-        f"{where}: num_bits {shown(bits)}, type {shown(kind)}, symmetric {shown(is_even)}. "
-        "Allowed: int of 4 or 8 bits, symmetric, in the order of columns; float of 4 or 8 bits."
-    )
+    if bits == 4:
+        raise ExportError(f"{where}: float of 4 bits. Allowed: in groups of {MX_BLOCK}.")
+    scale = own["weight_scale"].float().reshape(-1, 1)  # one, or one for each row
+    return _Layer(own["weight"].float() * scale)
+
+
+def _check_shapes(
+    scheme: Mapping[str, Any], own: Mapping[str, Tensor], module: nn.Linear, where: str
+) -> None:
+    """Raise ExportError if the tensors of a layer do not fit it, or its scales are no numbers."""
+    rows, columns = module.out_features, module.in_features
+    group = scheme.get("group_size")
+    per_word = WORDS[scheme["num_bits"]]
+    shapes: dict[str, tuple[tuple[int, ...], ...]] = {
+        "weight": ((rows, columns),),
+        "weight_shape": ((2,),),
+        "weight_scale": ((), (1,), (rows,), (rows, 1)),
+    }
+    if "weight_packed" in own:
+        words = per_word.get(own["weight_packed"].dtype, 1)
+        shapes["weight_packed"] = ((rows, -(-columns // words)),)
+    if type(group) is int and group > 0 and columns % group == 0 and group < columns:
+        shapes["weight_scale"] = ((rows, columns // group),)
+    for name, allowed in shapes.items():
+        if name in own and tuple(own[name].shape) not in allowed:
+            given, wanted = list(own[name].shape), " or ".join(str(list(s)) for s in allowed)
+            raise ExportError(f"{where}: {name} has shape {given}. Allowed: {wanted}.")
+    codes = own.get("weight")
+    if scheme.get("type") == "int" and codes is not None and codes.dtype != torch.int8:
+        raise ExportError(f"{where}: weight is {codes.dtype}. Allowed: torch.int8.")
+    zero = own.get("weight_zero_point")
+    if zero is not None and bool((zero != 0).any()):
+        raise ExportError(f"{where}: weight_zero_point is not 0 in a symmetric scheme.")
+    scale = own["weight_scale"]
+    if scale.dtype == torch.bool or not bool(torch.isfinite(scale.float()).all()):
+        raise ExportError(f"{where}: weight_scale has values that are NaN, infinite or no numbers.")
 
 
 def _integers(scheme: Mapping[str, Any], own: Mapping[str, Tensor], module: nn.Linear) -> _Layer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +11,33 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from transformers.models.auto import modeling_auto
 
 from chop.errors import ExportError
-from chop.files import read_json, whole_file, write_whole
+from chop.files import check_stored, read_json, shown, whole_file, write_whole
+from chop.hub_config import check_config
 from chop.ir.graph import MaseGraph
 
+LANGUAGE_MODELS: tuple[Mapping[str, Any], ...] = (
+    modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+)
+"""Classes that are read, by type of model."""
+NOT_OF_MODEL = ("quantization_config", "model_type", "auto_map", "architectures")
+COUNTS = re.compile(r"(n|num|.*_)?_?(layers?|experts|blocks)", re.ASCII)
+"""Keys that say how many modules there are."""
+SMALL = 1 << 22
+"""Elements of a model that no file holds: masks, tables of positions."""
+PROBLEMS = (
+    *(ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, AttributeError),
+    *(AssertionError, ImportError, OSError, StrictDataclassError),
+)
+"""What transformers raises on settings that make no model."""
 CONFIG, TENSORS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 
 
@@ -25,7 +45,7 @@ def model_class(name: Any, where: str) -> Any:
     """The class of transformers called `name`."""
     found = getattr(transformers, name, None) if isinstance(name, str) else None
     if not isinstance(found, type) or not issubclass(found, transformers.PreTrainedModel):
-        raise ExportError(f"{where}: {name!r:.80} is not a model of transformers.")
+        raise ExportError(f"{where}: {shown(name)} is not a model of transformers.")
     return found
 
 
@@ -141,6 +161,7 @@ def _is_plain(name: Any) -> bool:
 def _read_tensors(file: Path) -> dict[str, Tensor]:
     if not file.is_file():
         raise ExportError(f"{file}: no such file.")
+    check_stored(file, ExportError)
     try:
         with safe_open(file, framework="pt") as opened:
             return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
@@ -148,15 +169,58 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
         raise ExportError(f"{file}: damaged safetensors file ({error}).") from error
 
 
-def built_model(config: Mapping[str, Any], folder: Path) -> Any:
-    """The model that a `config.json` describes, in float32 and without its quantisation."""
+def described_class(config: Mapping[str, Any], folder: Path) -> tuple[Any, Any]:
+    """Return the class and the config that a `config.json` describes: a language model's."""
+    where = f"{folder / CONFIG}: architectures"
     kind, names = config.get("model_type"), config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
-    cls = model_class(name, f"{folder / CONFIG}: architectures")
-    said = {k: v for k, v in config.items() if k not in ("quantization_config", "model_type")}
+    cls = model_class(name, where)
+    if cls.__name__ not in {c for names in LANGUAGE_MODELS for c in _names(names.get(str(kind)))}:
+        raise ExportError(
+            f"{where}: {shown(name)} is not a language model of type {shown(kind)} that is read."
+        )
+    check_config(config, str(folder / CONFIG), ExportError)
+    said = {k: v for k, v in config.items() if k not in NOT_OF_MODEL}
     try:
         made = transformers.AutoConfig.for_model(str(kind), **said)
-        made.dtype = torch.float32
+    except PROBLEMS as error:
+        raise ExportError(f"{folder / CONFIG}: makes no {name} ({last_line(error)}).") from error
+    made.dtype = torch.float32
+    return cls, made
+
+
+def _names(found: Any) -> tuple[str, ...]:
+    return found if isinstance(found, tuple) else (found,) if isinstance(found, str) else ()
+
+
+def checked_model(config: Mapping[str, Any], elements: int, tensors: int, folder: Path) -> Any:
+    """Return the model that a `config.json` describes, in float32 and without its quantisation.
+
+    Raise ExportError if it has more elements or layers than the weights of the folder.
+    """
+    cls, made = described_class(config, folder)
+    for key, value in made.to_dict().items():
+        if COUNTS.fullmatch(key) and type(value) is int and value > max(tensors, 1):
+            raise ExportError(
+                f"{folder / CONFIG}: {key} is {value}, and there are {tensors} tensors."
+            )
+    try:
+        with torch.device("meta"):
+            empty = cls(made)
+        needed = sum(t.numel() for t in (*empty.parameters(), *empty.buffers()))
+        if needed > 2 * elements + SMALL:
+            raise ExportError(
+                f"{folder / CONFIG}: a model of {needed} elements, and the weights have {elements}."
+            )
         return cls(made).float().eval()
-    except (ValueError, TypeError, KeyError, ZeroDivisionError, RuntimeError) as error:
-        raise ExportError(f"{folder / CONFIG}: makes no {name} ({error}).") from error
+    except PROBLEMS as error:
+        if isinstance(error, ExportError):
+            raise
+        raise ExportError(
+            f"{folder / CONFIG}: makes no {cls.__name__} ({last_line(error)})."
+        ) from error
+
+
+def last_line(error: BaseException) -> str:
+    """Return the last line of a message: transformers says what is wrong there."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()[:200]

@@ -17,11 +17,15 @@ import numpy as np
 
 from chop.errors import ExportError
 from chop.export.gguf_types import BY_NUMBER, GGUFType
-from chop.files import shown, whole_file
+from chop.files import check_stored, shown, whole_file
 
 MAGIC = b"GGUF"
 VERSION = 3
 ALIGNMENT = 32
+ALIGNMENTS = tuple(1 << i for i in range(3, 21))
+"""Alignments in bytes: the specification asks for multiples of 8, llama.cpp for powers of 2."""
+DEEPEST = 4
+"""Levels of arrays within arrays."""
 MOST = 1 << 40
 _SCALARS = {
     0: "<B",
@@ -117,14 +121,20 @@ def _plain(kind: int, value: Any) -> bytes:
 
 
 class GGUFFile:
-    """A file mapped into memory: `metadata`, and `tensors` by name."""
+    """A file mapped into memory: `metadata` by key, and `tensors` by name.
+
+    Arrays of numbers in the metadata are arrays of numpy, others are lists.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not self.path.is_file():
             raise ExportError(f"{self.path}: no such file.")
         try:
-            self._data = np.memmap(self.path, np.uint8, "r")
+            check_stored(self.path, ExportError)
+            self._data = np.asarray(np.memmap(self.path, np.uint8, "r"))
+        except ExportError:
+            raise
         except (OSError, ValueError) as error:
             raise ExportError(f"{self.path}: cannot be read ({error}).") from error
         self._at = 0
@@ -142,15 +152,31 @@ class GGUFFile:
         self.metadata: dict[str, Any] = {}
         for _ in range(self._count(pairs)):
             key = self._text()
+            if key in self.metadata:
+                raise self._damaged(f"the key {shown(key)} is there twice")
             self.metadata[key] = self._any(self._number("<I"))
         described = [self._tensor() for _ in range(self._count(tensors))]
         align = self.metadata.get("general.alignment", ALIGNMENT)
-        if type(align) is not int or not 0 < align <= 1 << 20:
-            raise self._damaged(f"alignment {shown(align)}")
+        if type(align) is not int or align not in ALIGNMENTS:
+            raise self._damaged(
+                f"general.alignment is {shown(align)}. "
+                f"Allowed: powers of 2 from {ALIGNMENTS[0]} to {ALIGNMENTS[-1]}"
+            )
         start = self._at + -self._at % align
+        self._check_places(described, align)
         self.tensors = {each[0]: self._placed(each, start) for each in described}
-        if len(self.tensors) != len(described):
+
+    def _check_places(self, described: list[_Described], align: int) -> None:
+        """Raise if two tensors share a name or bytes, or one is not aligned."""
+        if len({each[0] for each in described}) != len(described):
             raise self._damaged("two tensors have one name")
+        end, before = 0, ""
+        for name, shape, kind, offset in sorted(described, key=lambda each: each[3]):
+            if offset % align:
+                raise self._damaged(f"tensor {shown(name)} at {offset}, no multiple of {align}")
+            if offset < end:
+                raise self._damaged(f"tensors {shown(before)} and {shown(name)} share bytes")
+            end, before = offset + BY_NUMBER[kind].size(math.prod(shape)), name
 
     def _damaged(self, what: str) -> ExportError:
         return ExportError(f"{self.path}: damaged GGUF file at byte {self._at} ({what}).")
@@ -162,8 +188,8 @@ class GGUFFile:
         return self._data[self._at - count : self._at]
 
     def _count(self, value: int) -> int:
-        if value > len(self._data):
-            raise self._damaged(f"{value} entries in {len(self._data)} bytes")
+        if value > len(self._data) - self._at:
+            raise self._damaged(f"{value} entries in {len(self._data) - self._at} bytes")
         return value
 
     def _number(self, form: str) -> Any:
@@ -177,39 +203,48 @@ class GGUFFile:
             return self._text()
         if kind in _SCALARS:
             return self._number(_SCALARS[kind])
-        if kind == _ARRAY and depth < 4:
+        if kind == _ARRAY and depth < DEEPEST:
             inner, count = self._number("<I"), self._count(self._number("<Q"))
+            if inner in _SCALARS:
+                form = np.dtype(_SCALARS[inner])
+                return self._take(count * form.itemsize).view(form)
             return [self._any(inner, depth + 1) for _ in range(count)]
         raise self._damaged(f"type {kind} of a value is unknown")
 
     def _tensor(self) -> _Described:
         name, dims = self._text(), self._number("<I")
         if dims > 4:
-            raise self._damaged(f"tensor '{name:.80}' has {dims} dimensions")
+            raise self._damaged(f"tensor {shown(name)} has {dims} dimensions")
         shape = tuple(self._number("<Q") for _ in range(dims))[::-1]
         kind, offset = self._number("<I"), self._number("<Q")
         if kind not in BY_NUMBER:
             known = ", ".join(f"{t.name} ({t.number})" for t in BY_NUMBER.values())
             raise ExportError(
-                f"{self.path}: tensor '{name:.80}' has type {kind}. Allowed: {known}."
+                f"{self.path}: tensor {shown(name)} has type {kind}. Allowed: {known}."
             )
+        if not shape or math.prod(shape) not in range(1, MOST) or shape[-1] % BY_NUMBER[kind].block:
+            raise self._damaged(f"tensor {shown(name)} of {BY_NUMBER[kind].name} has {list(shape)}")
         return name, shape, kind, offset
 
     def _placed(
         self, described: _Described, start: int
     ) -> tuple[GGUFType, tuple[int, ...], np.ndarray]:
         name, shape, kind, offset = described
-        found, count = BY_NUMBER[kind], math.prod(shape)
-        fits = count < MOST and offset < MOST and (not shape or shape[-1] % found.block == 0)
-        end = start + offset + found.size(count)
-        if not fits or end > len(self._data):
-            raise self._damaged(f"tensor '{name:.80}' of shape {list(shape)} reaches beyond")
+        found = BY_NUMBER[kind]
+        end = start + offset + found.size(math.prod(shape))
+        if end > len(self._data):
+            raise self._damaged(f"tensor {shown(name)} of shape {list(shape)} reaches beyond")
         return found, shape, self._data[start + offset : end]
 
     def values(self, name: str) -> np.ndarray:
-        """The values of a tensor, in float32."""
+        """Return the values of a tensor in float32; raise if one is NaN or infinite."""
         kind, shape, data = self.tensors[name]
         made: np.ndarray = kind.decode(data.reshape(-1, kind.nbytes)).reshape(shape)
+        if not np.isfinite(made).all():
+            raise ExportError(
+                f"{self.path}: tensor {shown(name)} of {kind.name} has values or scales that are "
+                "NaN or infinite."
+            )
         return made
 
     def __iter__(self) -> Iterator[str]:

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 
 from chop.arguments import PATH, takes
 from chop.errors import ExportError
 from chop.export.gguf_families import FAMILIES, Family
 from chop.export.gguf_file import GGUFFile
+from chop.files import shown
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.transforms import quantize_transform_pass
 
@@ -26,6 +28,9 @@ _SCALED = {
     "weight_narrow": False,
     **_NA,
 }
+SPECIAL_TOKENS = ("bos_token_id", "eos_token_id")
+MOST_LAYERS = 512
+"""Layers of a model, as in llama.cpp: a layer takes far more memory here than in the file."""
 FORMATS: dict[str, dict[str, Any]] = {
     "Q8_0": {**_SCALED, "weight_width": 8},
     "Q4_0": {**_SCALED, "weight_width": 4},
@@ -42,7 +47,7 @@ FORMATS: dict[str, dict[str, Any]] = {
 
 @takes(ExportError, path=PATH)
 def from_gguf(path: str | Path) -> MaseGraph:
-    """The model of a GGUF file as a graph.
+    """Return the model of a GGUF file as a graph.
 
     Layers of type Q8_0, Q4_0 and MXFP4 are quantised layers with just those values and scales;
     other types are floats.
@@ -63,20 +68,35 @@ def _config(file: GGUFFile) -> tuple[Family, Any]:
     families = {f.architecture: (kind, f) for kind, f in FAMILIES.items()}
     if not isinstance(name, str) or name not in families:
         raise ExportError(
-            f"{file.path}: general.architecture is {name!r:.80}. Allowed: {', '.join(families)}."
+            f"{file.path}: general.architecture is {shown(name)}. Allowed: {', '.join(families)}."
         )
     kind, family = families[name]
     layers = _need(file, "block_count")
-    if layers > len(file.tensors):
-        raise ExportError(f"{file.path}: {layers} layers, and {len(file.tensors)} tensors.")
+    if layers > min(len(file.tensors), MOST_LAYERS):
+        raise ExportError(
+            f"{file.path}: {layers} layers, and {len(file.tensors)} tensors. "
+            f"Allowed: up to {MOST_LAYERS} layers."
+        )
     settings = _gpt2_settings(file) if kind == "gpt2" else _llama_settings(file, kind)
     settings["tie_word_embeddings"] = "output.weight" not in file.tensors
-    for key in ("bos_token_id", "eos_token_id"):
-        settings[key] = file.metadata.get(f"tokenizer.ggml.{key}")
+    settings |= _token_ids(file)
     try:
         return family, transformers.AutoConfig.for_model(kind, **settings)
-    except (ValueError, TypeError, ZeroDivisionError) as error:
+    except (ValueError, TypeError, StrictDataclassError) as error:
         raise ExportError(f"{file.path}: no config of a {kind} model ({error}).") from error
+
+
+def _token_ids(file: GGUFFile) -> dict[str, int | None]:
+    """Return the special tokens; raise if one is not in the vocabulary."""
+    found = {key: file.metadata.get(f"tokenizer.ggml.{key}") for key in SPECIAL_TOKENS}
+    size = _vocab_size(file)
+    for key, value in found.items():
+        if value is not None and (type(value) is not int or not 0 <= value < size):
+            raise ExportError(
+                f"{file.path}: tokenizer.ggml.{key} is {shown(value)}. "
+                f"Allowed: a token from 0 to {size - 1}."
+            )
+    return found
 
 
 def _made(config: Any) -> Any:
@@ -96,12 +116,14 @@ def _check_shapes(file: GGUFFile, family: Family, config: Any) -> None:
     for name, (_, shape, _) in file.tensors.items():
         source = family.source(name)
         if source is None or source not in shapes:
-            raise ExportError(f"{file.path}: tensor '{name:.80}' has no place in the model.")
+            raise ExportError(f"{file.path}: tensor {shown(name)} has no place in the model.")
         is_turned = source.split(".")[-2] in family.transposed and len(shape) == 2
         found[source] = shape[::-1] if is_turned else shape
         if found[source] != shapes[source]:
             given, wanted = list(found[source]), list(shapes[source])
-            raise ExportError(f"{file.path}: tensor '{name}' has shape {given}, expected {wanted}.")
+            raise ExportError(
+                f"{file.path}: tensor {shown(name)} has shape {given}, expected {wanted}."
+            )
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
     lacking = shapes.keys() - found.keys() - tied
     missing = sorted(n for n in lacking if not family.is_ignored(n))
@@ -114,52 +136,87 @@ def _need(file: GGUFFile, key: str, kind: type = int) -> Any:
     found: Any = file.metadata.get(name)
     is_number = isinstance(found, kind) and not isinstance(found, bool)
     if not is_number or not 0 < float(found) < 1 << 31:
-        raise ExportError(f"{file.path}: {name} is {found!r:.80}. Allowed: a positive number.")
+        raise ExportError(f"{file.path}: {name} is {shown(found)}. Allowed: a positive number.")
     return found
+
+
+def _expect(file: GGUFFile, key: str, wanted: int) -> None:
+    """Raise if the file gives the number `key`, and it is not `wanted`."""
+    name = f"{file.metadata['general.architecture']}.{key}"
+    if name in file.metadata and _need(file, key) != wanted:
+        raise ExportError(f"{file.path}: {name} is {file.metadata[name]}. Allowed: {wanted}.")
+
+
+def _divide(file: GGUFFile, whole: int, key: str) -> int:
+    """Return `whole` divided by the number of heads under `key`; raise if there is a rest."""
+    heads: int = _need(file, key)
+    if whole % heads:
+        name = f"{file.metadata['general.architecture']}.{key}"
+        raise ExportError(f"{file.path}: {name} is {heads}. Allowed: a divisor of {whole}.")
+    return whole // heads
 
 
 def _vocab_size(file: GGUFFile) -> int:
     table = file.tensors.get("token_embd.weight")
     if table is None or len(table[1]) != 2:
         raise ExportError(f"{file.path}: tensor 'token_embd.weight' is missing or no matrix.")
-    return int(table[1][0])
+    size = int(table[1][0])
+    _expect(file, "vocab_size", size)
+    return size
 
 
 def _llama_settings(file: GGUFFile, kind: str) -> dict[str, Any]:
-    heads, width = _need(file, "attention.head_count"), _need(file, "embedding_length")
-    prefix = file.metadata["general.architecture"]
-    scaling = file.metadata.get(f"{prefix}.rope.scaling.type", "none")
-    if scaling not in ("none", "linear"):
-        raise ExportError(f"{file.path}: rope scaling {scaling!r:.80}. Allowed: none, linear.")
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": _theta(file)}
-    if scaling == "linear":
-        rope = {**rope, "rope_type": "linear", "factor": _need(file, "rope.scaling.factor", float)}
     settings = {
         "vocab_size": _vocab_size(file),
-        "hidden_size": width,
+        "hidden_size": _need(file, "embedding_length"),
         "intermediate_size": _need(file, "feed_forward_length"),
         "num_hidden_layers": _need(file, "block_count"),
-        "num_attention_heads": heads,
+        "num_attention_heads": _need(file, "attention.head_count"),
         "num_key_value_heads": _need(file, "attention.head_count_kv"),
         "max_position_embeddings": _need(file, "context_length"),
         "rms_norm_eps": _need(file, "attention.layer_norm_rms_epsilon", float),
-        "head_dim": file.metadata.get(f"{prefix}.attention.key_length", width // heads),
-        "rope_parameters": rope,
+        "head_dim": _head_size(file),
+        "rope_parameters": _rope(file),
     }
     if kind == "llama":
         settings["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
     return settings
 
 
-def _theta(file: GGUFFile) -> float:
-    key = f"{file.metadata['general.architecture']}.rope.freq_base"
-    return _need(file, "rope.freq_base", float) if key in file.metadata else 10000.0
+def _head_size(file: GGUFFile) -> int:
+    """Return the size of a head; raise if heads, keys, values and rotation do not agree."""
+    name = f"{file.metadata['general.architecture']}.attention.key_length"
+    if name in file.metadata:
+        size: int = _need(file, "attention.key_length")
+    else:
+        size = _divide(file, _need(file, "embedding_length"), "attention.head_count")
+    _divide(file, _need(file, "attention.head_count"), "attention.head_count_kv")
+    if size % 2:
+        raise ExportError(f"{file.path}: heads of size {size}. Allowed: even sizes.")
+    for key in ("attention.value_length", "rope.dimension_count"):
+        _expect(file, key, size)
+    return size
+
+
+def _rope(file: GGUFFile) -> dict[str, Any]:
+    prefix = file.metadata["general.architecture"]
+    scaling = file.metadata.get(f"{prefix}.rope.scaling.type", "none")
+    if not isinstance(scaling, str) or scaling not in ("none", "linear"):
+        raise ExportError(f"{file.path}: rope scaling {shown(scaling)}. Allowed: none, linear.")
+    has_base = f"{prefix}.rope.freq_base" in file.metadata
+    theta = _need(file, "rope.freq_base", float) if has_base else 10000.0
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": theta}
+    if scaling == "linear":
+        rope |= {"rope_type": "linear", "factor": _need(file, "rope.scaling.factor", float)}
+    return rope
 
 
 def _gpt2_settings(file: GGUFFile) -> dict[str, Any]:
+    width = _need(file, "embedding_length")
+    _divide(file, width, "attention.head_count")
     return {
         "vocab_size": _vocab_size(file),
-        "n_embd": _need(file, "embedding_length"),
+        "n_embd": width,
         "n_layer": _need(file, "block_count"),
         "n_head": _need(file, "attention.head_count"),
         "n_positions": _need(file, "context_length"),
@@ -186,10 +243,14 @@ def _values(
 
 def _quantise(graph: MaseGraph, file: GGUFFile, family: Family, kinds: dict[str, str]) -> None:
     """Give the layers the formats of the file."""
+
+    def is_matrix(name: str) -> bool:
+        return len(file.tensors[str(family.target(name))][1]) == 2
+
     layers = {
         name.removesuffix(".weight"): kind
         for name, kind in kinds.items()
-        if kind in FORMATS and name.split(".")[-2] not in family.transposed
+        if kind in FORMATS and not family.is_turned(name) and is_matrix(name)
     }
     called = {str(n.target) for n in graph.nodes if n.op == "call_module"}
     chosen = {name: kind for name, kind in layers.items() if name in called}

@@ -19,6 +19,8 @@ from chop.nn.quantizers.codes import Powers, encode
 BLOCK = 32
 Array = Any  # of numpy, whose operators mypy takes for Any
 Exact = Callable[[Array, Array], Array]
+E8M0_NAN = 255
+"""The code of a shared exponent that is no number."""
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 
 
@@ -206,7 +208,8 @@ def _nearest_mxfp4(values: Array) -> Array:
 def _decode_mxfp4(data: Array) -> Array:
     codes = _four_bits(data[:, 1:])
     magnitude = np.ldexp(E2M1[codes & 7], data[:, :1].astype(np.int32) - 127)
-    return np.where(codes > 7, -magnitude, magnitude)
+    signed = np.where(codes > 7, -magnitude, magnitude)
+    return np.where(data[:, :1] == E8M0_NAN, np.float32(np.nan), signed)
 
 
 def _single(values: Array) -> Array:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.cli.configs import CleanConfig
+from chop.cli.console import write_line
 from chop.cli.failures import UsageError
 from chop.cli.output import FILES, SCRATCH, alone_in
 from chop.cli.run_log import LOGS
@@ -131,7 +132,7 @@ def _ask(config: CleanConfig, folders: int, size: int, session: Session) -> None
             "Give --yes."
         )
     asked = f"delete {_shown(size)} in {folders} folders? [y/N] "
-    print(asked, end="", file=session.console.err, flush=True)
+    write_line(session.console.err, asked, end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError("clean: nothing was deleted.")
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from chop.actions.generation import Generated, generate
+from chop.cli.console import write_line
 from chop.cli.failures import SourceError, UsageError
 from chop.cli.generate_config import GenerateConfig
 from chop.cli.session import Session
@@ -166,8 +167,7 @@ def _streamer(config: GenerateConfig, session: Session, tokenizer: Any) -> Any:
 
     class Shown(TextStreamer):
         def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-            end = "\n" if stream_end else ""
-            print(text, end=end, file=session.console.out, flush=True)
+            write_line(session.console.out, text, end="\n" if stream_end else "")
 
     return Shown(tokenizer, skip_special_tokens=True)
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chop.actions.study_files import check_study
+from chop.actions.trials import pareto_front
 from chop.cli.configs import StudiesConfig
 from chop.cli.failures import UsageError
 from chop.cli.session import Session
@@ -29,18 +31,21 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class StudyFolder:
-    """The folder a search wrote, and the study in it as plain data; none where it did not end."""
+    """Folder of a search, and its study as plain data: None if it did not end or is damaged."""
 
     folder: Path
     record: Mapping[str, Any] | None
+    problem: str = ""
+    """The reason why the record cannot be read."""
 
     @property
     def storage(self) -> str | Path | None:
-        """Where its trials are kept."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            told = tomllib.loads((self.folder / "config.toml").read_text())["search"]["storage"]
-            if told != "NA":
-                return str(told)
+        """The place where its trials are stored."""
+        with contextlib.suppress(OSError, ValueError):
+            settings = tomllib.loads((self.folder / "config.toml").read_text()).get("search")
+            place = settings.get("storage") if isinstance(settings, dict) else None
+            if isinstance(place, str) and place != "NA":
+                return place
         kept = sorted(self.folder.glob(STORAGES), key=lambda file: file.stat().st_mtime)
         return kept[-1] if kept else None
 
@@ -57,6 +62,9 @@ def run(config: StudiesConfig, session: Session) -> dict[str, Any]:
     if config.study is None and not config.dashboard:
         rows = [summary(each) for each in found]
         session.console.table(rows)
+        for each in found:
+            if each.problem:
+                session.console.note(f"damaged: {each.problem}")
         if not rows:
             session.console.say(f"no study below {config.root}/: `mase search MODEL` makes one.")
         return {"studies": rows}
@@ -67,29 +75,30 @@ def run(config: StudiesConfig, session: Session) -> dict[str, Any]:
 
 
 def find_studies(root: Path) -> Iterator[StudyFolder]:
-    """The folders below `root`, and `root` itself, that hold a study or an unfinished one."""
+    """Yield the folders below `root`, and `root` itself, with a study, finished or not."""
     folders = {file.parent for file in root.rglob(RECORD) if file.is_file()}
     folders |= {file.parents[2] for file in root.rglob(STORAGES) if file.is_file()}
     for folder in sorted(folders):
-        yield StudyFolder(folder, _read(folder / RECORD))
+        yield _read(folder)
 
 
-def _read(file: Path) -> Mapping[str, Any] | None:
+def _read(folder: Path) -> StudyFolder:
+    file = folder / RECORD
     if not file.is_file():
-        return None
-    found = read_json(file, UsageError)
-    is_study = isinstance(found, dict) and isinstance(found.get("trials"), list)
-    if not is_study or not isinstance(found.get("objectives"), dict):
-        return None
-    return dict(found)
+        return StudyFolder(folder, None)
+    try:
+        return StudyFolder(folder, check_study(read_json(file, UsageError), str(file), UsageError))
+    except UsageError as error:
+        return StudyFolder(folder, None, str(error))
 
 
 def summary(study: StudyFolder) -> dict[str, Any]:
-    """A row of the list."""
+    """Return a row of the list."""
     if study.record is None:
-        return {"study": str(study.folder), "name": "", "trials": "unfinished", "best": ""}
+        state = "damaged" if study.problem else "unfinished"
+        return {"study": str(study.folder), "name": "", "trials": state, "best": ""}
     trials, objectives = study.record["trials"], study.record["objectives"]
-    done = [t["values"] for t in trials if t.get("state") == "complete" and t.get("values")]
+    done = [t["values"] for t in trials if t["state"] == "complete"]
     best = ", ".join(
         f"{name} {_best(name, way, done):.4g}" for name, way in objectives.items() if done
     )
@@ -99,7 +108,7 @@ def summary(study: StudyFolder) -> dict[str, Any]:
         "name": study.record.get("name", ""),
         "trials": f"{len(done)} of {len(trials)}",
         "best": best,
-        "sampler": study.record.get("sampler", ""),
+        "sampler": str(study.record.get("sampler", "")),
         "applied": "" if applied is None else f"trial {applied}",
     }
 
@@ -120,7 +129,7 @@ def _choose(config: StudiesConfig, found: list[StudyFolder]) -> StudyFolder:
     if config.study is None:
         return max(found, key=lambda each: each.folder.stat().st_mtime)
     by_folder = {str(each.folder): each for each in found}
-    by_name = {str(each.record["name"]): each for each in found if each.record is not None}
+    by_name = {str(e.record.get("name")): e for e in found if e.record is not None}
     known = {**by_name, **by_folder}
     if wanted in known:
         return known[wanted]
@@ -128,9 +137,10 @@ def _choose(config: StudiesConfig, found: list[StudyFolder]) -> StudyFolder:
 
 
 def _show(study: StudyFolder, session: Session) -> dict[str, Any]:
-    from chop.actions.trials import pareto_front
     from chop.cli.units import titled
 
+    if study.problem:
+        raise UsageError(study.problem)
     if study.record is None:
         raise UsageError(
             f"studies: the search in '{study.folder}' did not end. Run it again to go on, or give "

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from chop.errors import ExportError
 from chop.export.onnx_import.file import MAIN, Constant, Node
 from chop.export.onnx_import.values import Host, Ints, as_tensor, host_of, is_host
+from chop.files import shown
 
 LARGEST_MADE = 1 << 28
 """Elements of what an operator may make of a few numbers."""
@@ -129,7 +130,7 @@ class Call:
         found = self.host(place)
         if found is None:
             raise ExportError(
-                f"its input '{self.name(place):.80}' depends on values, not on sizes alone"
+                f"its input {shown(self.name(place))} depends on values, not on sizes alone"
             )
         return list(found) if isinstance(found, Ints) else [found]
 
@@ -153,7 +154,7 @@ class Call:
         """The input as one number."""
         found = self.numbers(place)
         if len(found) != 1:
-            raise ValueError(f"input '{self.name(place):.80}' has {len(found)} elements, not one")
+            raise ValueError(f"input {shown(self.name(place))} has {len(found)} elements, not one")
         return found[0]
 
     def attribute(self, name: str, default: Any = None) -> Any:

@@ -133,7 +133,7 @@ def _sqrt(call: Call) -> Any:
 def _pow(call: Call) -> Any:
     hosts = call.hosts()
     if hosts is not None:
-        return elementwise(python.pow, *hosts)
+        return elementwise(pow, *hosts)
     base, exponent = call.operand(0), call.operand(1)
     made = torch.pow(base, exponent)
     is_kept = not isinstance(base, Tensor) or made.dtype == base.dtype

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -14,10 +15,16 @@ from torch import Tensor
 
 from chop.errors import ExportError
 from chop.export.onnx_package import onnx_package
-from chop.files import shown
+from chop.files import check_stored, shown, stored_bytes
 
 LARGEST_FILE = (1 << 31) - 1
 """Bytes of a file of protocol buffers; tensors may lie in files beside it."""
+MOST_NODES = 1 << 16
+"""Nodes of a graph, with those of its functions in their places."""
+SHARED_BYTES = 1 << 24
+"""Bytes that initialisers may read of files beside this one, beyond twice their size."""
+UNKNOWN = -1
+"""Some programs write a size that is open as this number."""
 MAIN = ""
 """The domain of ONNX itself."""
 OPSETS = (7, 28)
@@ -65,8 +72,13 @@ class Node:
     attributes: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        place = self.domain or "ai.onnx"
-        return f"node {shown(self.name)} ({self.operator} of {place}, opset {self.version})"
+        operator, place = _word(self.operator), _word(self.domain or "ai.onnx")
+        return f"node {shown(self.name)} ({operator} of {place}, opset {self.version})"
+
+
+def _word(name: str) -> str:
+    """Return a name for a message: as it is if it is a plain word."""
+    return name if re.fullmatch(r"[\w.:-]{1,80}", name, re.ASCII) else shown(name)
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,8 @@ class OnnxFile:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._onnx = onnx_package("onnx")
+        self._beside: dict[Path, int] = {}
+        self._read_beside = 0
         proto = self._parsed()
         self.versions = {o.domain: int(o.version) for o in proto.opset_import}
         self.metadata = {p.key: p.value for p in proto.metadata_props}
@@ -91,6 +105,8 @@ class OnnxFile:
         graph = self._inlined(proto).graph
         self.constants = {t.name: self._constant(t) for t in self._initializers(graph)}
         self.inputs = [self._input(i) for i in graph.input if i.name not in self.constants]
+        if len(graph.node) > MOST_NODES:
+            raise self.fail(f"{len(graph.node)} nodes. Allowed: {MOST_NODES}.")
         self.nodes = [self.node(n, i) for i, n in enumerate(graph.node)]
         self.outputs = [o.name for o in graph.output]
         self._check_order()
@@ -108,6 +124,7 @@ class OnnxFile:
             size = self.path.stat().st_size
             if size > LARGEST_FILE:
                 raise self.fail(f"{size} bytes. Allowed: at most {LARGEST_FILE}.")
+            check_stored(self.path, ExportError)
             data = self.path.read_bytes()
         except OSError as error:
             raise self.fail(f"cannot be read ({error.strerror}).", error) from error
@@ -129,9 +146,13 @@ class OnnxFile:
         self.versions[MAIN] = version
 
     def _inlined(self, proto: Any) -> Any:
-        """The model without functions of its own."""
+        """Return the model without functions of its own."""
         if not proto.functions:
             return proto
+        count = expanded_nodes(proto)
+        if count is None or count > MOST_NODES:
+            told = "call themselves" if count is None else f"make {count} nodes"
+            raise self.fail(f"its functions {told}. Allowed: up to {MOST_NODES} nodes, no cycle.")
         try:
             return onnx_package("onnx.inliner").inline_local_functions(proto)
         except (RuntimeError, ValueError) as error:
@@ -215,6 +236,7 @@ class OnnxFile:
                     f"{where}: bytes {offset} to {offset + length} of {shown(location)}, which has "
                     f"{file.stat().st_size}; it needs {needed}."
                 )
+            self._count_beside(file, needed)
             with file.open("rb") as opened:
                 opened.seek(offset)
                 return opened.read(length)
@@ -222,6 +244,24 @@ class OnnxFile:
             if isinstance(error, ExportError):
                 raise
             raise self.fail(f"{where}: its data cannot be read ({error}).", error) from error
+
+    def _count_beside(self, file: Path, count: int) -> None:
+        """Raise if initialisers share the bytes of files beside this one, or these have holes."""
+        if file not in self._beside:
+            check_stored(file, ExportError)
+            self._beside[file] = stored_bytes(file)
+        self._read_beside += count
+        allowed = 2 * sum(self._beside.values()) + SHARED_BYTES
+        if self._read_beside > allowed:
+            raise self.fail(
+                f"its initialisers share the bytes of {shown(file.name)}: {self._read_beside} are "
+                f"read. Allowed: {allowed}."
+            )
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file and of those beside it that hold its tensors."""
+        return self.path.stat().st_size + sum(self._beside.values())
 
     # -- nodes -----------------------------------------------------------------------------
 
@@ -265,7 +305,7 @@ class OnnxFile:
             raise self.fail(f"{where}: its number of dimensions is not given.")
         sizes: list[int | str] = []
         for i, size in enumerate(value.type.tensor_type.shape.dim):
-            is_known = size.HasField("dim_value")
+            is_known = size.HasField("dim_value") and size.dim_value != UNKNOWN
             sizes.append(int(size.dim_value) if is_known else size.dim_param or f"{value.name}:{i}")
         if any(isinstance(s, int) and not 0 <= s < 1 << 31 for s in sizes):
             raise self.fail(f"{where}: sizes {shown(sizes)}.")
@@ -290,6 +330,48 @@ class OnnxFile:
         lacking = [name for name in self.outputs if name not in known]
         if lacking or not self.outputs or len(set(self.outputs)) != len(self.outputs):
             raise self.fail(f"outputs {shown(self.outputs)}: made by no node, or there twice.")
+
+
+Function = tuple[str, str, str]
+
+
+def expanded_nodes(proto: Any) -> int | None:
+    """Return the number of nodes once functions are in their places; None if one calls itself."""
+    functions = {(f.domain, f.name, f.overload): list(_all_nodes(f.node)) for f in proto.functions}
+    counts: dict[Function, int] = {}
+    waiting = list(functions)
+    open_calls: set[Function] = set()
+    while waiting:
+        key = waiting[-1]
+        missing = [c for c in _calls(functions[key]) if c in functions and c not in counts]
+        if key in counts or not missing:
+            counts.setdefault(key, _total(functions[key], counts))
+            open_calls.discard(waiting.pop())
+            continue
+        open_calls.add(key)
+        if open_calls.intersection(missing):
+            return None
+        waiting += missing
+    return _total(list(_all_nodes(proto.graph.node)), counts)
+
+
+def _calls(nodes: list[Any]) -> list[Function]:
+    return [(n.domain, n.op_type, n.overload) for n in nodes]
+
+
+def _total(nodes: list[Any], counts: dict[Function, int]) -> int:
+    return sum(max(1, counts.get(call, 1)) for call in _calls(nodes))
+
+
+def _all_nodes(nodes: Any) -> Iterator[Any]:
+    """Yield nodes, and those of graphs within them."""
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                waiting += graph.node
 
 
 def _nbytes(count: int, kind: str) -> int:

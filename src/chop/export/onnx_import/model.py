@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from chop.export.onnx_import.budget import Budget
 from chop.export.onnx_import.call import Call
 from chop.export.onnx_import.file import Node
 from chop.export.onnx_import.quantised import Grid
@@ -30,12 +31,14 @@ class OnnxModel(nn.Module):
     def __init__(self, folded: Folded) -> None:
         super().__init__()
         self.folded: Folded = folded
+        self.budget = Budget(folded.file.size)
         self.nodes: list[Node] = Fused(folded).nodes
         self.constants = folded.constants
         # read before anything is captured, when tensors still tell their values
         self.numbers = {name: host_of(c.values) for name, c in self.constants.items()}
         self.names = input_names([i.name for i in folded.file.inputs])
         self.outputs = list(folded.file.outputs)
+        self.renamed: dict[str, str] = {}
         self._layers: dict[tuple[Any, ...], str] = {}
         self._attached: dict[str, str] = {}
         self._matrices: dict[tuple[str, bool], nn.Parameter] = {}
@@ -63,11 +66,14 @@ class OnnxModel(nn.Module):
         for place, node in enumerate(self.nodes):
             call = Call(node, values, self)
             building = self._is_building
-            values |= run_node(call, self.folded.file) if building else outputs_of(call)
+            values |= self._run_node(call) if building else outputs_of(call)
             for name in self._last_use.get(place, ()):
                 values.pop(name, None)
         found = {name: self._result(name, values) for name in self.outputs}
         return found if len(found) > 1 else next(iter(found.values()))
+
+    def _run_node(self, call: Call) -> dict[str, Any]:
+        return run_node(call, self.folded.file, self.budget)
 
     def _check_sizes(self, values: dict[str, Any]) -> None:
         """Hold the sizes that the file fixes; a capture keeps them as guards."""
@@ -133,7 +139,7 @@ class OnnxModel(nn.Module):
         if key not in self._matrices:
             values = self.constants[base].values
             if values.dtype not in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
-                raise ValueError(f"'{name:.80}' is {values.dtype}, and no float")
+                raise ValueError(f"{shown(name)} is {values.dtype}, and no float")
             made = nn.Parameter(values.t().contiguous() if key[1] else values)
             self._matrices[key] = made
             self._sources[id(made)] = key
@@ -151,7 +157,13 @@ class OnnxModel(nn.Module):
     # -- places ----------------------------------------------------------------------------
 
     def _free_path(self, name: str) -> str:
-        """A path that is not taken, as like the name as paths can be."""
+        """Return a path that is not taken, as like the name as paths can be."""
+        path = self._path_like(name)
+        if path != name:
+            self.renamed[name] = path
+        return path
+
+    def _path_like(self, name: str) -> str:
         parts = [_part(p) for p in name.split(".") if p]
         parts = parts if 0 < len(parts) <= DEEPEST else ["_".join(parts)[:200] or "constant"]
         if self._is_free(parts):

@@ -186,8 +186,10 @@ def _sliced(x: Tensor, axis: int, start: Any, end: Any, step: int) -> Tensor:
         return x[(*[slice(None)] * axis, slice(start, end, None if step == 1 else step))]
     size = int(x.shape[axis])
     end = None if type(end) is int and end < -FAR else end
-    places = list(range(size))[slice(_within(start, size), end, step)]
-    return x.index_select(axis, torch.tensor(places, dtype=torch.int64))
+    places = range(size)[slice(_within(start, size), end, step)]
+    if not places:
+        return x.narrow(axis, 0, 0)
+    return x.index_select(axis, torch.arange(places.start, places.stop, places.step))
 
 
 def _within(start: Any, size: int) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,14 @@ from chop.export.onnx_import.model import OnnxModel, made_model
 from chop.export.onnx_import.rewrites import PROBLEMS, Folded
 from chop.files import parse_json, shown
 from chop.ir.graph import MaseGraph
+from chop.log import get_logger
+
+logger = get_logger(__name__)
 
 TRIED = ((2, 8), (2, 16), (1, 1), (2, 32), (2, 64), (1, 224), (4, 4))
 """Sizes of the first and of other dimensions that are tried where a file leaves them open."""
-LARGEST_INPUT = 1 << 26
+LARGEST_INPUT = 1 << 25
+"""Elements of all inputs that are made."""
 
 
 @takes(ExportError, path=PATH, inputs=MAPPING | NONE)
@@ -46,6 +52,7 @@ def from_onnx(path: str | Path, *, inputs: Mapping[str, Any] | None = None) -> M
     file = OnnxFile(path)
     folded = Folded(file)
     model, example = _built(file, folded, inputs)
+    _log_names(file, model)
     try:
         graph = MaseGraph(model, dummy_in=example)
         graph.original = None
@@ -62,6 +69,18 @@ def from_qonnx(path: str | Path, *, inputs: Mapping[str, Any] | None = None) -> 
     `integer` where the scale is one power of two, else `scale_integer` of 2 to 16 bits.
     """
     return from_onnx(path, inputs=inputs)
+
+
+def _log_names(file: OnnxFile, model: OnnxModel) -> None:
+    """Log the names that Python does not have: a warning for inputs, whose names callers use."""
+    inputs = {source: name for name, source in model.names.items() if source != name}
+    for level, what, names in (
+        (logging.WARNING, "inputs", inputs),
+        (logging.INFO, "weights and layers", model.renamed),
+    ):
+        if names:
+            pairs = ", ".join(f"{shown(a)} is now {shown(b)}" for a, b in [*names.items()][:4])
+            logger.log(level, "%s: %d %s have new names: %s.", file.path, len(names), what, pairs)
 
 
 def _first_line(error: BaseException) -> str:
@@ -131,7 +150,7 @@ def _example(
 ) -> dict[str, Tensor]:
     """Inputs to run the model on: ones where they are whole numbers, else drawn with a seed."""
     draw = torch.Generator().manual_seed(0)
-    found = {}
+    found: dict[str, Tensor] = {}
     by_name = {i.name: i for i in file.inputs}
     for name, source in model.names.items():
         if inputs is not None:
@@ -142,7 +161,7 @@ def _example(
             found[name] = given
             continue
         shape, kind = sizes[source], TYPES[by_name[source].kind]
-        count = torch.Size(shape).numel()
+        count = math.prod(shape) + sum(t.numel() for t in found.values())
         if count > LARGEST_INPUT:
             raise file.fail(f"input {shown(source)} has {count} elements. Give inputs=….")
         if kind.is_floating_point:

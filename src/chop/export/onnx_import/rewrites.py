@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from chop.export.onnx_import.budget import Budget
 from chop.export.onnx_import.call import OPERATORS, OWN, Call, known_operators
 from chop.export.onnx_import.file import BITS, MAIN, Constant, Node, OnnxFile
 from chop.export.onnx_import.quantised import DOMAINS, Grid, bounds_of, check_rounding, quant_bounds
 from chop.export.onnx_import.values import Host
 from chop.export.rounding import Steps
+from chop.files import shown
 
 PROBLEMS = (
     RuntimeError,
@@ -30,10 +32,14 @@ PROBLEMS = (
 """What torch and Python raise where the numbers of a file make no sense."""
 
 
-def run_node(call: Call, file: OnnxFile) -> dict[str, Any]:
-    """The outputs of a node; what goes wrong is an error that names file and node."""
+def run_node(call: Call, file: OnnxFile, budget: Budget) -> dict[str, Any]:
+    """Return the outputs of a node; what goes wrong is an error that names file and node."""
     try:
-        return outputs_of(call)
+        with budget:
+            made = outputs_of(call)
+        if call.scope.is_folding:
+            budget.keep(*(value for value in made.values() if isinstance(value, Tensor)))
+        return made
     except PROBLEMS as error:
         words = (str(error).splitlines() or [type(error).__name__])[0]
         raise file.fail(f"{call.node}: {words.rstrip('.')[:300]}.", error) from error
@@ -64,6 +70,7 @@ class Folded:
         self.origins: dict[str, tuple[str, bool]] = {}
         self._kinds: dict[str, str] = {}
         self.nodes: list[Node] = []
+        self.budget = Budget(file.size)
         for node in file.nodes:
             for part in self._parts(node):
                 self._check(part)
@@ -84,7 +91,7 @@ class Folded:
         if any(name and name not in self.constants for name in node.inputs):
             self.nodes.append(node)
             return
-        made = run_node(Call(node, {}, self), self.file)
+        made = run_node(Call(node, {}, self), self.file, self.budget)
         if not all(isinstance(value, Tensor) for value in made.values()):
             raise self.file.fail(f"{node}: a constant that is no tensor.")
         for name, value in made.items():
@@ -135,7 +142,7 @@ class Folded:
 
     def matrix(self, name: str, *, turned: bool) -> tuple[nn.Parameter, str]:
         """No layers are made of constants alone."""
-        raise ValueError(f"the layer of '{name:.80}' has an input that is constant")
+        raise ValueError(f"the layer of {shown(name)} has an input that is constant")
 
     def layer(self, key: tuple[Any, ...], hint: str, make: Callable[[], nn.Module]) -> Any:
         """A layer for this one call."""

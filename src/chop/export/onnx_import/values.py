@@ -16,6 +16,10 @@ LONGEST = 256
 """Elements of a constant that may be taken as numbers."""
 
 
+BITS = 64
+"""Bits of a whole number: a size is in 64."""
+
+
 class Ints(list[Any]):
     """A vector of numbers."""
 
@@ -44,11 +48,23 @@ def elementwise(function: Callable[..., Any], *operands: Host) -> Host:
     """A function of numbers, for each element of vectors that broadcast."""
     vectors = [o for o in operands if isinstance(o, Ints)]
     if not vectors:
-        made: Host = function(*operands)
+        made: Host = _held(function, *operands)
         return made
     length = max(len(v) for v in vectors)
     rows = [_stretched(o, length) for o in operands]
-    return Ints(function(*row) for row in zip(*rows, strict=True))
+    return Ints(_held(function, *row) for row in zip(*rows, strict=True))
+
+
+def _held(function: Callable[..., Any], *numbers: Any) -> Any:
+    """Return a function of numbers; raise ValueError if the result, or a power, leaves 64 bits."""
+    if function is pow and all(type(n) is int for n in numbers):
+        base, exponent = numbers
+        if exponent * max(base.bit_length(), 1) > BITS:
+            raise ValueError(f"{base} to the power of {exponent}: more than {BITS} bits")
+    made = function(*numbers)
+    if type(made) is int and made.bit_length() > BITS:
+        raise ValueError(f"a whole number of {made.bit_length()} bits. Allowed: {BITS}")
+    return made
 
 
 def _stretched(operand: Host, length: int) -> list[Any]:
