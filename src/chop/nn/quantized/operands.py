@@ -14,12 +14,12 @@ from chop.ir.ops import Compute, Operand
 from chop.nn.quantized.integer import DATA_OUT as DATA_OUT
 from chop.nn.quantized.integer import check_integers
 from chop.nn.quantizers import Bypass, Quantizer, operand_quantizers
-from chop.nn.quantizers.operands import NO_FORMAT
+from chop.nn.quantizers.operands import NO_FORMAT, SPELLED, plain_names
 
 
 def is_unquantized(config: Mapping[str, Any] | None) -> bool:
-    """Whether `config` names no format: the op stays as it is."""
-    return not config or config.get("name") in NO_FORMAT
+    """Return True if `config` names no format: the op stays as it is."""
+    return not config or config.get("name", config.get(SPELLED)) in NO_FORMAT
 
 
 def layer_quantizers(
@@ -98,9 +98,9 @@ def format_text(quantizer: Quantizer) -> str:
 def plain_config(
     config: Mapping[str, Any] | None, form: type[Quantizer], where: str
 ) -> dict[str, Any]:
-    """A copy of `config` that is plain data and names the format `form`."""
+    """Return a copy of `config` that is plain data and names the format `form`."""
     check("config", MAPPING | NONE, config)
-    copied = {key: _plain(value) for key, value in (config or {}).items()}
+    copied = {key: _plain(value) for key, value in plain_names(config or {}, where).items()}
     name = copied.setdefault("name", form.name)
     if name not in (form.name, *form.aliases):
         raise ConfigError(f"{where}.name: expected '{form.name}', got {name!r}.")

@@ -16,6 +16,7 @@ from chop.config import check_fields
 from chop.errors import ConfigError, RegistryError
 from chop.nn.quantizers.kernels import Kernel, can_call, can_mask, can_run, mask
 from chop.nn.quantizers.rounding import Rounding, make_noise
+from chop.nn.quantizers.spelling import IN_FILE_NAMES, Stem, own_stem, resolve, spell
 from chop.registry import Registry
 
 Bound = float | Tensor
@@ -50,6 +51,9 @@ class Quantizer:
     legacy: ClassVar[tuple[str, ...]] = ()
     """Settings of older configs that are no fields; `modern` translates or drops them."""
 
+    stem: ClassVar[Stem | None] = None
+    """How the name and the main settings are spelled: `mxint4`; without one, the `name` alone."""
+
     ste: StraightThrough = field(default="masked", kw_only=True)
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -60,6 +64,29 @@ class Quantizer:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    def __str__(self) -> str:
+        return self.spelling
+
+    @property
+    def spelling(self) -> str:
+        """Text that `parse_format` reads back as this format: `mxint4`, `fixed8.4`."""
+        return spell(self)
+
+    @property
+    def file_spelling(self) -> str:
+        """Spelling for a file name: "@" for "/" and "~" for ":"; `parse_format` reads it too."""
+        return self.spelling.translate(IN_FILE_NAMES)
+
+    @property
+    def group_text(self) -> str:
+        """Part of the spelling after "/": the elements that share an exponent or a scale."""
+        return ""
+
+    @classmethod
+    def read_group(cls, text: str) -> dict[str, Any]:
+        """Return the settings that `text` after "/" spells."""
+        raise ConfigError(f"format '{cls.name}' has no groups: leave out '/{text}'.")
 
     @classmethod
     def modern(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,11 +222,23 @@ def _check_class(cls: type[Quantizer]) -> None:
             f"format '{cls.name}': class_suffix is {suffix!r}. Give {cls.__name__} one that ends "
             f"the names of its layers, as in class_suffix = 'Integer' for LinearInteger."
         )
+    _check_spelling(cls)
     taken = [f.name for f in FORMATS.values() if f.class_suffix == suffix and f.name != cls.name]
     if taken:
         raise RegistryError(
             f"format '{cls.name}': class_suffix '{suffix}' is that of format '{taken[0]}'."
         )
+
+
+def _check_spelling(cls: type[Quantizer]) -> None:
+    """Raise if a name of the new format already spells another one."""
+    stem = own_stem(cls)
+    for text in (*vars(cls).get("aliases", ()), cls.name, *([stem.example] if stem else [])):
+        found = resolve(FORMATS, text) if text not in FORMATS else None
+        if found is not None:
+            raise RegistryError(
+                f"format '{cls.name}': '{text}' is a spelling of format '{found[0].name}'."
+            )
 
 
 def check(condition: bool, message: str) -> None:

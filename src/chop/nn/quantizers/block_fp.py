@@ -15,6 +15,7 @@ from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.minifloat import bias_or_default
 from chop.nn.quantizers.powers import all_ones, floor_log2, times_power
 from chop.nn.quantizers.rounding import round_to_multiple
+from chop.nn.quantizers.spelling import Stem
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,12 @@ class BlockFP(BlockQuantizer):
 
     name: ClassVar[str] = "block_fp"
     class_suffix: ClassVar[str] = "BlockFP"
+    stem: ClassVar[Stem] = Stem(
+        "block_fp<width>",
+        "block_fp8",
+        r"block_fp(?P<width>\d{1,4})",
+        lambda q: f"block_fp{q.width}",
+    )
     search_settings: ClassVar[Mapping[str, Any]] = {"width": [4, 6, 8], "block_size": [16, 32]}
 
     width: int

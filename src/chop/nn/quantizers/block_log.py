@@ -17,6 +17,7 @@ from chop.nn.quantizers.log import (
     LogRounding,
     round_log2,
 )
+from chop.nn.quantizers.spelling import Stem
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,12 @@ class BlockLog(BlockQuantizer, LogRounding):
 
     name: ClassVar[str] = "block_log"
     class_suffix: ClassVar[str] = "BlockLog"
+    stem: ClassVar[Stem] = Stem(
+        "block_log<width>",
+        "block_log8",
+        r"block_log(?P<width>\d{1,4})",
+        lambda q: f"block_log{q.width}",
+    )
     search_settings: ClassVar[Mapping[str, Any]] = {"width": [4, 6, 8], "block_size": [16, 32]}
 
     width: int

@@ -14,6 +14,7 @@ from chop.nn.quantizers.blocks import BlockQuantizer
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.minifloat import round_to_float
 from chop.nn.quantizers.powers import all_ones, floor_log2, times_power
+from chop.nn.quantizers.spelling import Stem, float_stem
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class BlockMinifloat(BlockQuantizer):
 
     name: ClassVar[str] = "block_minifloat"
     class_suffix: ClassVar[str] = "BlockMinifloat"
+    stem: ClassVar[Stem] = float_stem("block_minifloat")
     search_settings: ClassVar[Mapping[str, Any]] = {
         "width": [6, 8],
         "exponent_width": [2, 3],

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from chop.errors import ConfigError
 from chop.nn.quantizers.base import RoundingQuantizer, check
 from chop.nn.quantizers.kernels import Kernel
+from chop.nn.quantizers.spelling import read_value, write_value
 
+BLOCK_SIZE = 32
+"""Default elements per block, as in the OCP microscaling specification."""
 BlockSize = int | tuple[int, ...]
 BlockRule = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -30,7 +34,7 @@ class BlockQuantizer(RoundingQuantizer):
 
     legacy: ClassVar[tuple[str, ...]] = ("skip_first_dim",)
 
-    block_size: BlockSize = field(default=32, kw_only=True)
+    block_size: BlockSize = field(default=BLOCK_SIZE, kw_only=True)
     axis: int = field(default=-1, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -43,6 +47,18 @@ class BlockQuantizer(RoundingQuantizer):
             f"got {self.block_size}.",
         )
         check(self.axis == -1 or self.tile[0] == 1, "axis needs a block_size of one dimension.")
+
+    @property
+    def group_text(self) -> str:
+        return "" if self.block_size == BLOCK_SIZE else write_value(self.block_size)
+
+    @classmethod
+    def read_group(cls, text: str) -> dict[str, Any]:
+        size = read_value(text)
+        whole = size if isinstance(size, tuple) else (size,)
+        if not whole or any(type(each) is not int for each in whole):
+            raise ConfigError(f"'/{text}' is not a block size, such as '/16' or '/4x4'.")
+        return {"block_size": size}
 
     @property
     def tile(self) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from chop.nn.quantizers.elements import FLOAT_ELEMENTS, element_from_widths
 from chop.nn.quantizers.minifloat import FloatGrid, GridQuantizer
+from chop.nn.quantizers.spelling import Stem
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,13 @@ class FP8(GridQuantizer):
 
     name: ClassVar[str] = "fp8"
     class_suffix: ClassVar[str] = "FP8"
+    stem: ClassVar[Stem] = Stem(
+        "fp8_<element>",
+        "fp8_e4m3",
+        r"fp8_(?P<element>e4m3|e5m2)",
+        lambda q: f"fp8_{q.element}",
+        dict,
+    )
     search_settings: ClassVar[Mapping[str, Any]] = {"element": ["e4m3", "e5m2"]}
     legacy: ClassVar[tuple[str, ...]] = ("exponent_width", "frac_width")
 

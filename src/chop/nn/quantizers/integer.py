@@ -13,8 +13,13 @@ from chop.nn.quantizers.base import EVERYWHERE, RoundingQuantizer, check, check_
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.powers import all_ones
 from chop.nn.quantizers.rounding import round_to_multiple
+from chop.nn.quantizers.spelling import Stem, read_sign
 
 WIDEST_WRAP = 24  # float32 holds every integer of this many bits
+
+
+def _places(form: Integer) -> str:
+    return f".{form.frac_width}" if form.frac_width else ""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,13 @@ class Integer(RoundingQuantizer):
     name: ClassVar[str] = "integer"
     aliases: ClassVar[tuple[str, ...]] = ("fixed",)
     class_suffix: ClassVar[str] = "Integer"
+    stem: ClassVar[Stem] = Stem(
+        "[u]fixed<width>[.<frac_width>]",
+        "fixed8.4",
+        r"(?P<u>u)?fixed(?P<width>\d{1,4})(\.(?P<frac_width>-?\d{1,4}))?",
+        lambda q: "u" * (not q.is_signed) + f"fixed{q.width}" + _places(q),
+        read_sign,
+    )
     search_settings: ClassVar[Mapping[str, Any]] = {"width": [8, 16, 32], "frac_width": [2, 4, 8]}
 
     width: int

@@ -9,11 +9,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from chop.errors import ConfigError
 from chop.nn.quantizers.blocks import BlockQuantizer
 from chop.nn.quantizers.elements import FLOAT_ELEMENTS, element_from_widths
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.minifloat import FloatGrid, round_to_float
 from chop.nn.quantizers.powers import floor_log2, times_power
+from chop.nn.quantizers.spelling import Stem
 
 ScaleRule = Literal["floor", "ceil", "rceil", "even"]
 SCALE_BITS = 8
@@ -35,6 +37,19 @@ CARRIES: dict[str, Callable[[FloatGrid], Carry]] = {
 }
 
 
+FIRST = {"8": "e4m3", "6": "e3m2", "4": "e2m1"}
+"""Bits of an element -> the element that a spelling without one means."""
+
+
+def _read_element(parts: Mapping[str, str]) -> dict[str, Any]:
+    element = parts.get("element", FIRST[parts["bits"]])
+    grid = FLOAT_ELEMENTS.get(element)
+    bits = 0 if grid is None else 1 + grid.exponent_width + grid.mantissa_width
+    if str(bits) != parts["bits"]:
+        raise ConfigError(f"mxfp{parts['bits']} has no element '{element}'.")
+    return {"element": element}
+
+
 @dataclass(frozen=True)
 class MXFP(BlockQuantizer):
     """Small floats times a power of two shared by the block.
@@ -50,6 +65,13 @@ class MXFP(BlockQuantizer):
 
     name: ClassVar[str] = "mxfp"
     class_suffix: ClassVar[str] = "MXFP"
+    stem: ClassVar[Stem] = Stem(
+        "mxfp<bits>[_<element>]",
+        "mxfp4",
+        r"mxfp(?P<bits>[468])(_(?P<element>e\dm\d))?",
+        lambda q: f"mxfp{q.element_bits}" + f"_{q.element}" * (q.element not in FIRST.values()),
+        _read_element,
+    )
     search_settings: ClassVar[Mapping[str, Any]] = {
         "element": ["e2m1", "e2m3", "e3m2", "e4m3", "e5m2"]
     }

@@ -14,6 +14,7 @@ from chop.nn.quantizers.blocks import BlockQuantizer
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.powers import all_ones, floor_log2, times_power
 from chop.nn.quantizers.rounding import round_to_multiple
+from chop.nn.quantizers.spelling import Stem
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class MXInt(BlockQuantizer):
 
     name: ClassVar[str] = "mxint"
     class_suffix: ClassVar[str] = "MXInt"
+    stem: ClassVar[Stem] = Stem(
+        "mxint<width>", "mxint8", r"mxint(?P<width>\d{1,4})", lambda q: f"mxint{q.width}"
+    )
     search_settings: ClassVar[Mapping[str, Any]] = {"width": [4, 6, 8], "block_size": [16, 32]}
 
     width: int = 8

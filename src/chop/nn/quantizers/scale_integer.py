@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -14,6 +15,7 @@ from chop.errors import ConfigError
 from chop.nn.quantizers.base import Bound, RoundingQuantizer, check, check_between
 from chop.nn.quantizers.blocks import join, split
 from chop.nn.quantizers.rounding import ROUNDINGS
+from chop.nn.quantizers.spelling import Stem, read_sign
 
 SMALLEST_SCALE = 2.0**-126
 STORED: Literal["stored"] = "stored"
@@ -37,6 +39,13 @@ class ScaleInteger(RoundingQuantizer):
 
     name: ClassVar[str] = "scale_integer"
     class_suffix: ClassVar[str] = "ScaleInteger"
+    stem: ClassVar[Stem] = Stem(
+        "[u]int<width>",
+        "int8",
+        r"(?P<u>u)?int(?P<width>\d{1,4})",
+        lambda q: "u" * (not q.is_signed) + f"int{q.width}",
+        read_sign,
+    )
     search_settings: ClassVar[Mapping[str, Any]] = {"width": [4, 6, 8]}
 
     width: int = 8
@@ -63,6 +72,19 @@ class ScaleInteger(RoundingQuantizer):
         check_between("zero_point", self.zero_point, low, high)
         is_fixed = not self.is_stored or self.rounding != "stochastic"
         check(is_fixed, "scale = 'stored' and rounding = 'stochastic' exclude each other.")
+
+    @property
+    def group_text(self) -> str:
+        texts = {"tensor": "", "channel": "channel", "group": str(self.group_size)}
+        return texts[self.granularity]
+
+    @classmethod
+    def read_group(cls, text: str) -> dict[str, Any]:
+        if text in ("tensor", "channel"):
+            return {"granularity": text}
+        if not re.fullmatch(r"[0-9]+", text):
+            raise ConfigError(f"'/{text}' is not a group size, such as '/128', or '/channel'.")
+        return {"granularity": "group", "group_size": int(text)}
 
     @property
     def is_stored(self) -> bool:
