@@ -527,7 +527,7 @@ def test_the_summary_tells_before_and_after_of_every_layer(graph, model, tmp_pat
     _, info = passes.summarize_quantization_analysis_pass(graph, args)
     rows = {row["Name"]: row for row in info["table"]}
     assert (rows["fc1"]["Before"], rows["fc1"]["After"]) == ("Linear", "LinearInteger")
-    assert "weight Integer(width=8, frac_width=3)" in rows["fc1"]["Formats"]
+    assert "weight fixed8.3" in rows["fc1"]["Formats"]
     assert rows["add"]["Changed"] and not rows["conv"]["Changed"]
     counts = {row["Op"]: row["Changed"] for row in info["ops"]}
     assert (counts["linear"], counts["conv2d"]) == (3, 0)

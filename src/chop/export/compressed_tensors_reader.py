@@ -18,7 +18,8 @@ from chop.export.folders import CONFIG, built_model, read_folder, tied_names
 from chop.files import shown
 from chop.ir.graph import MaseGraph
 from chop.nn.quantizers import MXFP
-from chop.nn.quantizers.codes import Coded, Powers, decode, float_table
+from chop.nn.quantizers.code_values import float_table
+from chop.nn.quantizers.codes import Coded, Powers, decode
 from chop.passes.graph.transforms import quantize_transform_pass
 
 _NA = {"data_in_width": "NA", "bias_width": "NA"}

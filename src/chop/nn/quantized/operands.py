@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from chop.errors import ConfigError
 from chop.ir.ops import Compute, Operand
 from chop.nn.quantized.integer import DATA_OUT as DATA_OUT
 from chop.nn.quantized.integer import check_integers
-from chop.nn.quantizers import Bypass, Quantizer, operand_quantizers
+from chop.nn.quantizers import Quantizer, operand_quantizers
 from chop.nn.quantizers.operands import NO_FORMAT, SPELLED, plain_names
 
 
@@ -51,7 +50,7 @@ def role_in(operand: Operand, config: Mapping[str, Any]) -> str:
 
 def is_bypassed(quantizers: Iterable[Quantizer]) -> bool:
     """Whether no operand changes."""
-    return all(isinstance(q, Bypass) for q in quantizers)
+    return all(q.is_bypass for q in quantizers)
 
 
 def quantize_arguments(
@@ -86,13 +85,6 @@ def quantize_value(value: Any, quantizer: Quantizer) -> Any:
         return (quantize_value(value[0], quantizer), *value[1:])
     is_operand = isinstance(value, Tensor) and value.is_floating_point()
     return quantizer(value) if is_operand else value
-
-
-def format_text(quantizer: Quantizer) -> str:
-    """The format with the settings that differ from its defaults: `Integer(width=8)`."""
-    pairs = [(f, getattr(quantizer, f.name)) for f in dataclasses.fields(quantizer)]
-    chosen = [f"{f.name}={value!r}" for f, value in pairs if value != f.default]
-    return f"{type(quantizer).__name__}({', '.join(chosen)})"
 
 
 def plain_config(

@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -19,8 +19,16 @@ from chop.nn.quantizers.rounding import Rounding, make_noise
 from chop.nn.quantizers.spelling import IN_FILE_NAMES, Stem, own_stem, resolve, spell
 from chop.registry import Registry
 
+if TYPE_CHECKING:
+    from chop.nn.quantizers.blocks import BlockQuantizer
+    from chop.nn.quantizers.integer import Integer
+    from chop.nn.quantizers.packing import PackedFormat
+    from chop.nn.quantizers.scale_integer import ScaleInteger
+
 Bound = float | Tensor
 EVERYWHERE = (-math.inf, math.inf)
+MOST_CODE_BITS = 8
+Wire = Literal["fixed", "mxint"]
 StraightThrough = Literal["masked", "identity"]
 
 FORMATS: Registry[type[Quantizer]] = Registry("format")
@@ -51,6 +59,12 @@ class Quantizer:
     legacy: ClassVar[tuple[str, ...]] = ()
     """Settings of older configs that are no fields; `modern` translates or drops them."""
 
+    is_bypass: ClassVar[bool] = False
+    """True for the format that changes nothing."""
+    wire: ClassVar[Wire | None] = None
+    """How hardware streams its values; None for a format without hardware."""
+    packed_forms: ClassVar[tuple[Any, ...]] = ()
+    """Layouts in bytes that the kernels have, as `PackedFormat` rows."""
     stem: ClassVar[Stem | None] = None
     """How the name and the main settings are spelled: `mxint4`; without one, the `name` alone."""
 
@@ -64,6 +78,82 @@ class Quantizer:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    # -- faces: what back ends ask a format; each class answers for itself ---------------------
+
+    @property
+    def scaled(self) -> ScaleInteger | None:
+        """This format if it is integers times real scales, else None."""
+        return None
+
+    @property
+    def blocks(self) -> BlockQuantizer | None:
+        """This format if the elements of a block share an exponent, else None."""
+        return None
+
+    @property
+    def fixed_point(self) -> Integer | None:
+        """This format if it is fixed point, else None."""
+        return None
+
+    @property
+    def has_range(self) -> bool:
+        """True if values depend on the scale or the shared exponent of a group."""
+        return self.scaled is not None or self.blocks is not None
+
+    @property
+    def is_stored(self) -> bool:
+        """True if the layer keeps the scales."""
+        return False
+
+    @property
+    def group_columns(self) -> int | None:
+        """Neighbours along the last dimension that share a scale or an exponent, else None."""
+        return None
+
+    @property
+    def packed_layout(self) -> PackedFormat | None:
+        """Layout in bytes that holds its values, one of `packed_forms`, else None."""
+        size = self.group_columns
+        rows = type(self).packed_forms if size is not None else ()
+        return next((row for row in rows if row.quantizer(size or 0) == self), None)
+
+    @property
+    def gguf_type(self) -> str | None:
+        """Type of a GGUF file that has the same integers or floats and groups, else None."""
+        return None
+
+    @property
+    def onnx_type(self) -> str | None:
+        """Element type of an ONNX tensor that holds its codes, else None."""
+        return None
+
+    @property
+    def float_dtype(self) -> torch.dtype | None:
+        """Floating-point type of torch with the same codes, else None."""
+        return None
+
+    @property
+    def code_bits(self) -> int:
+        """Bits of the code of an element."""
+        return math.ceil(self.bits)
+
+    def code_values(self) -> Tensor | None:
+        """Return the value of every code before its scale, for codes of at most 8 bits.
+
+        None if the format has no codes of its own: they then count the values in order.
+        """
+        return self.values_by_code() if self.code_bits <= MOST_CODE_BITS else None
+
+    def values_by_code(self) -> Tensor | None:
+        """Return the value of every code before its scale, None if there are no such codes."""
+        return None
+
+    def integer_step(self) -> float | None:
+        """Return the step that all values are multiples of, before the scale, else None."""
+        return None
+
+    # -- text ----------------------------------------------------------------------------------
 
     def __str__(self) -> str:
         return self.spelling

@@ -49,6 +49,24 @@ class BlockQuantizer(RoundingQuantizer):
         check(self.axis == -1 or self.tile[0] == 1, "axis needs a block_size of one dimension.")
 
     @property
+    def blocks(self) -> BlockQuantizer:
+        return self
+
+    @property
+    def group_columns(self) -> int | None:
+        rows, columns = self.tile
+        return columns if rows == 1 and columns > 0 and self.axis == -1 else None
+
+    @property
+    def code_bits(self) -> int:
+        return self.element_bits
+
+    @property
+    def lowest_exponent(self) -> int | None:
+        """The smallest exponent that a block may share; None for a format without codes."""
+        return None
+
+    @property
     def group_text(self) -> str:
         return "" if self.block_size == BLOCK_SIZE else write_value(self.block_size)
 
@@ -72,6 +90,10 @@ class BlockQuantizer(RoundingQuantizer):
         if rows != 1 or self.axis != -1:
             return None
         return self.rounded_kernel(name, parameters, columns)
+
+    def scale_exponent(self, largest: Tensor) -> Tensor:
+        """Return the exponent that a block with this largest magnitude shares."""
+        raise NotImplementedError
 
     @property
     def shared_bits(self) -> int:

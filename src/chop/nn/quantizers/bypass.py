@@ -18,6 +18,7 @@ class Bypass(Quantizer):
     name: ClassVar[str] = "bypass"
     aliases: ClassVar[tuple[str, ...]] = ("float",)
     class_suffix: ClassVar[str] = "Bypass"
+    is_bypass: ClassVar[bool] = True
     stem: ClassVar[Stem] = Stem("float", "float", "float", lambda q: "float")
 
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import EVERYWHERE, RoundingQuantizer, check, check_between
+from chop.nn.quantizers.base import EVERYWHERE, RoundingQuantizer, Wire, check, check_between
+from chop.nn.quantizers.code_values import onnx_integer, whole_values
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.powers import all_ones
 from chop.nn.quantizers.rounding import round_to_multiple
@@ -44,6 +45,7 @@ class Integer(RoundingQuantizer):
         lambda q: "u" * (not q.is_signed) + f"fixed{q.width}" + _places(q),
         read_sign,
     )
+    wire: ClassVar[Wire] = "fixed"
     search_settings: ClassVar[Mapping[str, Any]] = {"width": [8, 16, 32], "frac_width": [2, 4, 8]}
 
     width: int
@@ -62,6 +64,20 @@ class Integer(RoundingQuantizer):
         check(not (wraps and self.narrow), "overflow = 'wrap' and narrow exclude each other.")
         if wraps:
             check_between("width with overflow = 'wrap'", self.width, 1, WIDEST_WRAP)
+
+    @property
+    def fixed_point(self) -> Integer:
+        return self
+
+    @property
+    def onnx_type(self) -> str | None:
+        return onnx_integer(self.width, is_signed=self.is_signed)
+
+    def values_by_code(self) -> Tensor:
+        return whole_values(self.width, is_signed=self.is_signed) * self.integer_step()
+
+    def integer_step(self) -> float:
+        return float(2.0**-self.frac_width)
 
     @property
     def bits(self) -> float:

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from chop.errors import ConfigError
-from chop.nn.quantizers.blocks import BlockQuantizer
+from chop.nn.quantizers.blocks import BLOCK_SIZE, BlockQuantizer
+from chop.nn.quantizers.code_values import float_table
 from chop.nn.quantizers.elements import FLOAT_ELEMENTS, element_from_widths
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.minifloat import FloatGrid, round_to_float
+from chop.nn.quantizers.packing import FloatElement, PackedFormat
 from chop.nn.quantizers.powers import floor_log2, times_power
 from chop.nn.quantizers.spelling import Stem
 
@@ -72,6 +74,10 @@ class MXFP(BlockQuantizer):
         lambda q: f"mxfp{q.element_bits}" + f"_{q.element}" * (q.element not in FIRST.values()),
         _read_element,
     )
+    packed_forms: ClassVar[tuple[PackedFormat, ...]] = (
+        PackedFormat("mxfp8", "mxfp8", 2, FloatElement(FLOAT_ELEMENTS["e4m3"])),
+        PackedFormat("mxfp4", "mxfp4", 3, FloatElement(FLOAT_ELEMENTS["e2m1"])),
+    )
     search_settings: ClassVar[Mapping[str, Any]] = {
         "element": ["e2m1", "e2m3", "e3m2", "e4m3", "e5m2"]
     }
@@ -88,6 +94,26 @@ class MXFP(BlockQuantizer):
     def grid(self) -> FloatGrid:
         """The element's values."""
         return FLOAT_ELEMENTS[self.element]
+
+    @property
+    def gguf_type(self) -> str | None:
+        is_mxfp4 = self.element == "e2m1" and self.group_columns == BLOCK_SIZE
+        return "MXFP4" if is_mxfp4 else None
+
+    @property
+    def onnx_type(self) -> str | None:
+        return "INT8" if self.integer_step() else None
+
+    def values_by_code(self) -> Tensor:
+        return float_table(self.grid)
+
+    def integer_step(self) -> float | None:
+        """E2M1 has the multiples of a half up to 6 that 4 bits have; others need more bits."""
+        return self.grid.tiny if self.element == "e2m1" else None
+
+    @property
+    def lowest_exponent(self) -> int:
+        return -SCALE_LIMIT
 
     @property
     def element_bits(self) -> int:

@@ -67,7 +67,7 @@ def plain_names(config: Mapping[str, Any], where: str) -> dict[str, Any]:
             raise ConfigError(f"{where}: keys 'name' and '{SPELLED}' both name the format.")
         plain = {"name": plain.pop(SPELLED), **plain}
     name = plain.get("name")
-    if name in NO_FORMAT or name in FORMATS:
+    if name in NO_FORMAT or (isinstance(name, str) and name in FORMATS):
         return plain
     form, settings = spelled_settings(name, f"{where}.name")
     spelled = {f"{role}_{k}": v for role in EVERY_OPERAND for k, v in settings.items()}

@@ -98,7 +98,8 @@ def spell(form: Quantizer) -> str:
     if group:
         told = {**told, **type(form).read_group(group)}
         head = f"{head}/{group}"
-    fields = sorted(dataclasses.fields(form), key=lambda field: bool(field.kw_only))  # its own first
+    # the settings of the format itself before those that it shares with others
+    fields = sorted(dataclasses.fields(form), key=lambda field: bool(field.kw_only))
     pairs = [(f.name, getattr(form, f.name), f.default) for f in fields]
     rest = [(name, value) for name, value, default in pairs if value != told.get(name, default)]
     return ":".join([head, *(f"{name}={write_value(value)}" for name, value in rest)])

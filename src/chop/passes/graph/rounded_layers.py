@@ -17,7 +17,7 @@ from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear
 from chop.nn.modules.masked import stored_weight
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantizers import Bypass, ScaleInteger
+from chop.nn.quantizers import ScaleInteger
 from chop.nn.quantizers.stored_scale import with_stored_scale
 from chop.passes.graph.stored_scales import store_scale
 from chop.passes.graph.weight_grid import WeightGrid, weight_grid
@@ -58,7 +58,7 @@ def quantized_layer(node: fx.Node) -> QuantizedModule | None:
     layer = module.base_layer if isinstance(module, LoRALinear) else module
     if not isinstance(layer, QuantizedModule) or layer.op.name not in OPS:
         return None
-    is_rounded = not isinstance(layer.quantizers[WEIGHT], Bypass)
+    is_rounded = not layer.quantizers[WEIGHT].is_bypass
     return layer if is_rounded and getattr(layer, "groups", 1) == 1 else None
 
 
@@ -90,7 +90,7 @@ def plain_weight(layer: QuantizedModule) -> Tensor:
 
 def settled(grid: WeightGrid, rounded: Tensor, ranges: Tensor) -> Tensor:
     """What the layer will make of a rounded weight: formats that measure may measure anew."""
-    if isinstance(grid.quantizer, ScaleInteger):
+    if grid.quantizer.scaled is not None:
         return grid.round(rounded, ranges[:, grid.groups])
     return grid.quantizer.quantize(rounded.reshape(grid.shape)).reshape(rounded.shape)
 
@@ -100,8 +100,8 @@ def put_rounded(layer: QuantizedModule, grid: WeightGrid, values: Tensor, ranges
     old = stored_weight(layer)
     kept = values.reshape(old.shape).to(old.dtype)
     layer.weight = nn.Parameter(kept, requires_grad=old.requires_grad)
-    if isinstance(grid.quantizer, ScaleInteger):
-        store_scales(layer, grid.quantizer, grid.scales(ranges.to(values.dtype)))
+    if grid.quantizer.scaled is not None:
+        store_scales(layer, grid.quantizer.scaled, grid.scales(ranges.to(values.dtype)))
 
 
 def store_scales(layer: QuantizedModule, form: ScaleInteger, scales: Tensor) -> None:

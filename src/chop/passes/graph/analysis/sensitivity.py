@@ -107,7 +107,7 @@ def _weight(layer: nn.Module) -> Tensor:
 
 
 def _bits(form: Quantizer, weight: Tensor) -> float:
-    return 8.0 * weight.element_size() if isinstance(form, Bypass) else form.bits
+    return 8.0 * weight.element_size() if form.is_bypass else form.bits
 
 
 def _formats(
