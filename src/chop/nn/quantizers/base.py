@@ -68,6 +68,9 @@ class Quantizer:
     stem: ClassVar[Stem | None] = None
     """How the name and the main settings are spelled: `mxint4`; without one, the `name` alone."""
 
+    group_grammar: ClassVar[str] = ""
+    """What may follow the stem, for documentation: `[/<block_size>]`."""
+
     ste: StraightThrough = field(default="masked", kw_only=True)
 
     def __init_subclass__(cls, **options: Any) -> None:

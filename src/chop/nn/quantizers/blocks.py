@@ -32,6 +32,7 @@ class BlockQuantizer(RoundingQuantizer):
     The shared setting follows the data, so the gradient passes everywhere.
     """
 
+    group_grammar: ClassVar[str] = "[/<block_size>]"
     legacy: ClassVar[tuple[str, ...]] = ("skip_first_dim",)
 
     block_size: BlockSize = field(default=BLOCK_SIZE, kw_only=True)

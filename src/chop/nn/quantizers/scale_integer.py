@@ -49,6 +49,7 @@ class ScaleInteger(RoundingQuantizer):
         lambda q: "u" * (not q.is_signed) + f"int{q.width}",
         read_sign,
     )
+    group_grammar: ClassVar[str] = "[/<group_size> or /channel]"
     packed_forms: ClassVar[tuple[PackedFormat, ...]] = (
         PackedFormat("int8_group", "int8", 4, IntegerElement(8, 0), REAL_SCALE_BYTES),
         PackedFormat("int4", "int4", 5, IntegerElement(4, 0), REAL_SCALE_BYTES),

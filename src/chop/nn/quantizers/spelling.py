@@ -89,6 +89,17 @@ def own_stem(cls: type[Quantizer]) -> Stem | None:
     return stem
 
 
+def grammar(cls: type[Quantizer]) -> str:
+    """Return how formats of a class are spelled, without the settings after a colon.
+
+    >>> from chop.nn.quantizers import MXInt
+    >>> grammar(MXInt)
+    'mxint<width>[/<block_size>]'
+    """
+    stem = own_stem(cls)
+    return (cls.name if stem is None else stem.grammar) + cls.group_grammar
+
+
 def spell(form: Quantizer) -> str:
     """Return the spelling of `form`, the text that `parse_format` reads back as an equal format."""
     stem, group = own_stem(type(form)), form.group_text
