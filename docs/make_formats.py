@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from chop.nn.quantizers import FORMATS, Quantizer, make_quantizer
+from chop.nn.quantizers.spelling import grammar
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "formats.md"
@@ -124,14 +125,15 @@ def draw(family: str) -> Path:
 
 
 def table() -> str:
-    """Every format of the registry: its layer, keys with defaults, and what it is."""
-    lines = ["| `name` | layer | keys | values |", "|---|---|---|---|"]
+    """Return every format of the registry: spelling, layer, keys with defaults, and values."""
+    lines = ["| `name` | spelling | layer | keys | values |", "|---|---|---|---|---|"]
     for name, cls in FORMATS.items():
         names = " or ".join(f"`{each}`" for each in (name, *cls.aliases))
         keys = [f for f in dataclasses.fields(cls) if f.name not in COMMON]
         shown = ", ".join(_key(field) for field in keys) or "none"
         first = str(cls.__doc__).splitlines()[0].replace("|", "\\|")
-        lines.append(f"| {names} | `Linear{cls.class_suffix}` | {shown} | {first} |")
+        spelled = f"`{grammar(cls)}`"
+        lines.append(f"| {names} | {spelled} | `Linear{cls.class_suffix}` | {shown} | {first} |")
     return "\n".join(lines)
 
 

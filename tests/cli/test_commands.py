@@ -147,6 +147,62 @@ def test_quantize_by_file(mase, trained, tmp_path):
     assert found["quantized"] == {"layers_1": "LinearMXInt"}
 
 
+@pytest.mark.parametrize(
+    ("flags", "old"),
+    [
+        ("--format mxint4", "--format mxint --width 4"),
+        ("--format fixed8.4", "--format integer --width 8 --frac-width 4"),
+        ("--format mxint8/32", ""),
+    ],
+)
+def test_quantize_takes_a_spelling(mase, tmp_path, flags, old):
+    for place, line in {"new": flags, "old": old}.items():
+        assert mase(f"quantize mlp {line} --out {place}").code == 0
+    layers = [(tmp_path / place / "layers.csv").read_text() for place in ("new", "old")]
+    assert layers[0] == layers[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "quantize mlp --format mxnt4",
+            "quantize.format: Unknown format 'mxnt4'. Did you mean 'mxint4'?",
+        ),
+        (
+            "search mlp --formats mxint4,fixd8.4",
+            "search.formats: Unknown format 'fixd8.4'. Did you mean 'fixed8.4'?",
+        ),
+        ("export mlp --to gguf --format mxint4", "export.format: GGUF has no type for 'mxint4'."),
+        (
+            "generate mlp --prompt a --pack mxint5",
+            "generate.pack: no packed format holds 'mxint5'.",
+        ),
+    ],
+)
+def test_a_wrong_spelling_ends_a_dry_run_too(mase, line, message):
+    ran = mase(f"{line} --dry-run")
+    assert ran.code != 0 and message in ran.err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "quantize mlp --format mxint4/16",
+        "search mlp --formats mxint4,fixed8.4,integer",
+        "export mlp --to gguf --format mxfp4",
+        "generate mlp --prompt a --pack mxint4/16 --cache fixed8.4",
+    ],
+)
+def test_a_dry_run_takes_a_spelling(mase, line):
+    assert mase(f"{line} --dry-run").code == 0
+
+
+def test_a_width_that_the_format_contradicts_is_an_error(mase):
+    ran = mase("quantize mlp --format mxint4 --width 8 --out q")
+    assert "quantize.width: 8, and format 'mxint4' has 4. Give one of them." in ran.err
+
+
 def test_quantize_fits_the_point_and_trains_on(mase, trained):
     line = f"quantize {trained} {DIGITS} --fit --width 4 --qat-epochs 2 --learning-rate 5e-3 --json"
     stages = mase(line).document["stages"]

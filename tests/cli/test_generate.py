@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from chop import MaseGraph
 from chop.cli.commands.generate import read_format
+from chop.kernels.row_codecs import codec_of
 
 WORDS = ["<pad>", "<s>", "</s>", *(f"w{i}" for i in range(93))]
 PROMPT = ("--prompt", "w5 w9 w30 w2")
@@ -76,7 +77,9 @@ def test_a_checkpoint_with_a_cache_generates(mase, folder, tmp_path) -> None:
 WRONG = {
     "": "no prompt given",
     "--prompt w5 --top-k 3": "give --sample too",
-    "--prompt w5 --cache mxint9": "generate.cache: no format 'mxint9'",
+    "--prompt w5 --cache mxnt8": "generate.cache: Unknown format 'mxnt8'. Did you mean 'mxint8'?",
+    "--prompt w5 --pack mxnt8": "generate.pack: Unknown format 'mxnt8'. Did you mean 'mxint8'?",
+    "--prompt w5 --pack mxint5": "generate.pack: no packed format holds 'mxint5'.",
     "--prompt w5 --cache-layers zero=mxint8": "expected LAYER=FORMAT, got 'zero=mxint8'",
     "--prompt w5 --cache-layers 9=mxint8": "no layer 9",
     "--prompt w5 --device tpu": "not on this machine",
@@ -99,11 +102,9 @@ def test_models_that_do_not_generate_and_missing_tokenizers_are_named(mase, tmp_
 
 def test_formats_are_read_with_their_settings() -> None:
     assert read_format("mxint4") == "mxint4"
-    assert read_format("integer:width=8:frac_width=4") == {
-        "name": "integer",
-        "width": 8,
-        "frac_width": 4,
-    }
+    assert read_format("fixed8.4") == "fixed8.4"
+    assert codec_of(read_format("integer:width=8:frac_width=4")) == codec_of("fixed8.4")
+    assert codec_of(read_format("mxint8:group_size=16")) == codec_of("mxint8/16")
 
 
 def test_perplexity_of_running_text_is_that_of_the_model(mase, folder, text) -> None:

@@ -152,6 +152,12 @@ quantize mlp --width -8 --format integer
 quantize mlp --width 4096 --format integer
 quantize mlp --format integer --width 8 --frac-width 999
 quantize mlp --format fp9
+quantize mlp --format mxnt4
+quantize mlp --format mxint99
+quantize mlp --format mxint4/0
+quantize mlp --format fixed8.4/32
+quantize mlp --format mxint4:widht=3
+quantize mlp --format mxint4 --width 8
 quantize mlp --width 8 --type liner
 quantize mlp --width 8 --type ,
 quantize mlp --width 8 --qat-epochs -1 --dataset digits

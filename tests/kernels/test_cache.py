@@ -160,9 +160,9 @@ def test_a_window_keeps_what_the_next_token_sees() -> None:
 
 def test_wrong_formats_and_layers_are_named() -> None:
     config = model("Llama").config
-    with pytest.raises(ConfigError, match=r"cache, layer 0: no format 'mxint9'.*mxint"):
-        PackedCache(config, "mxint9")
+    with pytest.raises(ConfigError, match=r"cache, layer 0: Unknown format 'mxnt8'.*'mxint8'"):
+        PackedCache(config, "mxnt8")
     with pytest.raises(ConfigError, match=r"no layer 7\. Allowed: 0 to 1, and 'default'"):
         PackedCache(config, {7: "mxint8"})
-    with pytest.raises(ConfigError, match=r"unknown key 'width' of mxint8\. Allowed: group_size"):
-        PackedCache(config, {"name": "mxint8", "width": 3})
+    with pytest.raises(ConfigError, match=r"unknown key 'widht'. Did you mean 'width'"):
+        PackedCache(config, {"name": "mxint8", "widht": 3})

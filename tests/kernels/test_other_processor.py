@@ -18,7 +18,8 @@ from kernels.test_products import (
 )
 from torch import Tensor
 
-from chop.kernels import GROUP_SIZES, PackedTensor, cpu
+from chop.kernels import GROUP_SIZES, PackedTensor
+from chop.kernels.formats import KERNEL_CODES
 from chop.native import BASE_FLAGS
 
 SOURCE = Path(__file__).with_name("other_processor.cpp")
@@ -49,7 +50,7 @@ def run(machine: str, calls: list[tuple[Tensor, PackedTensor]], folder: Path) ->
     subprocess.run(command, check=True)
     with asked.open("wb") as file:
         for x, w in calls:
-            format = cpu.FORMATS.index(w.format)
+            format = KERNEL_CODES[w.format]
             sizes = (*x.shape[:1], *w.shape, w.group_size, w.codes.nbytes, w.scales.nbytes)
             file.write(torch.tensor((format, *sizes)).numpy().tobytes())
             for part in (x, w.codes, w.scales):

@@ -185,3 +185,12 @@ BAD_CALLS = {
 def test_a_bad_call_says_what_is_allowed(message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         BAD_CALLS[message]()
+
+
+def test_a_spelling_has_its_group_size() -> None:
+    x = torch.randn(3, 48)
+    for text, name, size in (("mxint4/16", "mxint4", 16), ("int8/64", "int8_group", 64)):
+        spelled, named = pack(x, text), pack(x, name, size)
+        assert (spelled.format, spelled.group_size) == (name, size)
+        assert torch.equal(spelled.codes, named.codes)
+        assert torch.equal(spelled.scales, named.scales)

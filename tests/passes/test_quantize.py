@@ -84,6 +84,19 @@ def test_by_type_quantises_every_layer_of_the_type_and_no_other(graph):
     assert type(graph.modules["conv"]) is nn.Conv2d
 
 
+@pytest.mark.parametrize("key", ["name", "format"])
+def test_a_spelling_quantises_as_its_settings_do(model, key):
+    widths = {"data_in_width": 4, "weight_width": 4}
+    configs = {"name": "mxint", **widths}, {key: "mxint4"}
+    graphs = [MaseGraph(copy.deepcopy(model), dummy_in={"x": X}) for _ in configs]
+    for graph, config in zip(graphs, configs, strict=True):
+        quantize_transform_pass(graph, {"by": "type", "default": {"config": config}})
+    layers = [dict(graph.model.named_modules()) for graph in graphs]
+    assert layers[0]["fc1"].config == layers[1]["fc1"].config == configs[0]
+    assert "weight=mxint4" in repr(layers[1]["fc1"])
+    assert torch.equal(*(graph.model(X) for graph in graphs))
+
+
 def test_functions_and_methods_become_quantised_functions(graph, model):
     rules = {op: {"config": INTEGER} for op in ("relu", "add", "softmax")}
     found = quantized(graph, rules)
@@ -561,7 +574,7 @@ def test_the_summary_tells_before_and_after_of_every_layer(graph, model, tmp_pat
     _, info = passes.summarize_quantization_analysis_pass(graph, args)
     rows = {row["Name"]: row for row in info["table"]}
     assert (rows["fc1"]["Before"], rows["fc1"]["After"]) == ("Linear", "LinearInteger")
-    assert "weight Integer(width=8, frac_width=3)" in rows["fc1"]["Formats"]
+    assert "weight fixed8.3" in rows["fc1"]["Formats"]
     assert rows["add"]["Changed"] and not rows["conv"]["Changed"]
     counts = {row["Op"]: row["Changed"] for row in info["ops"]}
     assert (counts["linear"], counts["conv2d"]) == (3, 0)

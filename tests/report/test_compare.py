@@ -52,5 +52,5 @@ def test_what_is_no_report_is_told(tmp_path, saved):
 
 
 def test_formats_are_written_in_one_way():
-    assert format_text("Q16.8 floor") == "fixed(16, 8) floor"
-    assert format_text("mxint(8, 8)") == "mxint8" and format_text("float32") == "float32"
+    assert format_text("Q16.8 floor") == "fixed16.8 floor"
+    assert format_text("mxint8") == "mxint8" and format_text("float32") == "float32"

@@ -46,10 +46,10 @@ def test_records_are_plain_json(records):
 
 def test_a_node_tells_op_shapes_dtype_and_precision_of_every_value(records):
     layer = node(records["graphs"][1], "fc1")
-    assert (layer["op"], layer["kind"], layer["format"]) == ("linear", "call_module", "fixed(8, 5)")
+    assert (layer["op"], layer["kind"], layer["format"]) == ("linear", "call_module", "fixed8.5")
     told = {v["name"]: (v["shape"], v["dtype"], v["format"]) for v in layer["args"]}
-    assert told["data_in_0"] == ([2, 8], "float32", "fixed(8, 5)")
-    assert told["weight"] == ([16, 8], "float32", "fixed(8, 5)")
+    assert told["data_in_0"] == ([2, 8], "float32", "fixed8.5")
+    assert told["weight"] == ([16, 8], "float32", "fixed8.5")
     assert layer["results"][0]["shape"] == [2, 16]
     assert node(records["graphs"][0], "fc1")["format"] == "float32"
 

@@ -132,6 +132,7 @@ LAYERS = {
         0, {"fc1": "integer", "fc1.integer.width": 4, "fc2": "float", "lr": 0.1, "kind": "other"}
     ),
     "by options": trial(0, {"fc1": "integer(width=4, frac_width=2)", "fc2": "float"}),
+    "by spellings": trial(0, {"fc1": "fixed4.2", "fc2": "float", "kind": "int8/other"}),
     "by names": trial(
         0, {"fc1.integer.width": 4}, attributes={"formats": {"fc1": "integer", "fc2": None}}
     ),

@@ -161,3 +161,24 @@ def test_a_type_is_a_rule_that_holds_for_models_with_other_layers():
     config = space.quantize_config({"linear": "integer(width=8, frac_width=4)"})
     assert config["by"] == "type"
     assert config["linear"]["config"]["weight_width"] == 8
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_spelled_formats_are_choices_of_their_own(joint):
+    space = PrecisionSpace(mlp_graph(), ["mxint4", "fixed8.4"], joint=joint)
+    assert space.dimensions["fc1"].points == (FLOAT, "mxint4", "fixed8.4")
+    config = space.quantize_config({"fc1": "mxint4", "fc2": "fixed8.4", "head": FLOAT})
+    assert config["fc1"]["config"]["name"] == "mxint" and config["fc1"]["config"]["bias_width"] == 4
+    assert config["fc2"]["config"]["weight_frac_width"] == 4
+    graph = mlp_graph()
+    quantize_transform_pass(graph, config)
+    assert str(graph.model.fc1.quantizers["weight"]) == "mxint4"
+
+
+def test_settings_beside_a_spelling_are_searched():
+    space = PrecisionSpace(mlp_graph(), {"mxint4": {"block_size": [16, 32]}})
+    point = dict.fromkeys(space.groups, "mxint4") | {
+        f"{g}.mxint4.block_size": 16 for g in space.groups
+    }
+    config = space.quantize_config(point)["fc1"]["config"]
+    assert (config["weight_width"], config["weight_block_size"]) == (4, 16)

@@ -10,7 +10,6 @@ from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import Op, find_op, node_module
 from chop.nn.quantized.convert import float_class_of, own_class
-from chop.nn.quantizers import Bypass
 from chop.passes.rewrite.node_formats import node_quantizers
 
 NO_LAYER = "parameters of no layer"
@@ -80,4 +79,4 @@ def _layers(graph: MaseGraph) -> list[fx.Node]:
 
 def _has_format(node: fx.Node) -> bool:
     found = node_quantizers(node) or {}
-    return any(not isinstance(quantizer, Bypass) for quantizer in found.values())
+    return any(not quantizer.is_bypass for quantizer in found.values())

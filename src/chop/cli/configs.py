@@ -15,6 +15,8 @@ from chop.errors import ConfigError
 from chop.registry import suggest
 
 POSITIONAL = {"positional": True}
+SPELLING = "chop.nn.quantizers.formats:spelled_settings"
+"""Checks that a text names or spells a number format."""
 STUDY_NAMES = "mase studies --names"
 """The command that completes studies: there are more of them every day."""
 
@@ -166,8 +168,10 @@ class TraceConfig(ModelOptions, DataOptions, OutputOptions):
 class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     """Number formats.
 
-    `format`: the number format of every operand; with nothing said, mxint of 8 bits, and with
-    --width alone integer. `width`: bits of every operand. `frac_width`: of them, bits behind the
+    `format`: the number format of every operand, by its spelling NAME[/GROUP][:SETTING=VALUE]…:
+    mxint4, mxint8/16, mxfp4, fixed8.4, int8/channel, fp8_e4m3 … (docs/formats.md lists them all),
+    or a name of `mase list formats` with --width. Default: mxint8, or integer if only --width is
+    given. `width`: bits of every operand. `frac_width`: of them, bits behind the
     point. `type`: ops to quantise; by default those with weights: linear, conv1d, conv2d,
     embedding … `fit`: choose the bits behind the point
     for each operand of each linear layer, from values seen on the dataset. `bits`: choose the width
@@ -183,7 +187,7 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     further arguments of the passes of methods, by method; "calibrate" for the observer's.
     """
 
-    format: str | None = field(default=None, metadata=names("formats"))
+    format: str | None = field(default=None, metadata=names("formats", check=SPELLING))
     width: int | None = None
     frac_width: int | None = None
     type: tuple[str, ...] | None = field(default=None, metadata=names("ops"))
@@ -413,8 +417,9 @@ class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     metric and the costs together. `workers`: processes that share the work. `engine`: processes of
     this machine, or ray. `storage`: where the study is kept: a file, or a postgresql:// URL that
     machines share. `name`: of the study there. `timeout`: seconds after
-    which no trial is started. `formats`: number formats to choose from, layer by layer; where
-    nothing is said about the space, mxint. `sparsities`: shares of weights to prune to choose from.
+    which no trial is started. `formats`: number formats to choose from, layer by layer: names,
+    whose settings are searched, or spellings as mxint4 and fixed8.4. Default: mxint.
+    `sparsities`: shares of weights to prune to choose from.
     `by`: choose for each layer (name) or for all layers of a type. `ops`: the ops whose formats are
     chosen; by default those with weights: linear, conv2d, embedding … `costs`: what to minimise
     beside the metric: average_bits, model_bytes, cycles, multipliers, latency, flops … `mode`: what
@@ -435,7 +440,7 @@ class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     storage: str | None = None
     name: str = "search"
     timeout: float | None = None
-    formats: tuple[str, ...] = field(default=(), metadata=names("formats"))
+    formats: tuple[str, ...] = field(default=(), metadata=names("formats", check=SPELLING))
     sparsities: tuple[float, ...] = ()
     by: Literal["name", "type"] = "name"
     ops: tuple[str, ...] | None = field(default=None, metadata=names("ops"))

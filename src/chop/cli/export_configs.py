@@ -13,14 +13,15 @@ from chop.cli.configs import POSITIONAL, ModelOptions, OutputOptions
 class ExportConfig(ModelOptions, OutputOptions):
     """Models that other programs load.
 
-    `to`: the program. `format`: the GGUF type of weights that have no format of their own.
+    `to`: the program. `format`: the GGUF type of weights that have no format of their own: Q8_0,
+    Q4_0, Q4_1, MXFP4, F16, BF16, F32, or a format with such a type, as mxfp4 or int8/32.
     `tokenizer`: folder with a tokenizer.json that goes into a GGUF file. `fallback`: what becomes
     of a format that the target lacks: its values as floats, or for GGUF rounded again; without, it
     is an error.
     """
 
     to: Literal["onnx", "gguf", "compressed-tensors", "qonnx", "hf"] = "onnx"
-    format: Literal["Q8_0", "Q4_0", "Q4_1", "MXFP4", "F16", "BF16", "F32"] = "Q8_0"
+    format: str = field(default="Q8_0", metadata={"check": "chop.export.gguf_types:type_named"})
     tokenizer: str | None = None
     fallback: Literal["float", "nearest"] | None = None
     out: Path = Path("out/export")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -19,10 +19,11 @@ class GenerateConfig(ModelOptions, OutputOptions):
     the most probable is taken. `temperature`: above 1 evens probabilities out, below 1 sharpens
     them. `top_k`: draw among so many of the most probable. `top_p`: draw among the fewest that hold
     this share. `beams`: keep so many texts and give the most probable. `cache`: number format of
-    keys and values: float, mxint8, mxint4, mxfp8, mxfp4, int8, int4, or one of the registry with
-    its settings, integer:width=8:frac_width=4. `cache_layers`: formats of single layers, as
+    keys and values: float, mxint8, mxfp4/16, fixed8.4 …; int8 and int4 have a scale for each row.
+    `cache_layers`: formats of single layers, as
     0=mxint8,5=float. `dtype`: what a Hugging Face model computes in; by default its own type, and
-    float32 on a CPU. `pack`: put the weights into this packed format first. `device`: cpu or cuda.
+    float32 on a CPU. `pack`: put the weights into this packed format first: mxint8,
+    mxint4/16, mxfp8, mxfp4, int4, int8 … `device`: cpu or cuda.
     `compile`: run a static cache through torch.compile. `stream`: show each token as it comes.
     `repeat`: generate so often and tell the fastest, after what only the first run does.
     """
@@ -38,7 +39,9 @@ class GenerateConfig(ModelOptions, OutputOptions):
     cache: str = "float"
     cache_layers: tuple[str, ...] = ()
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    pack: Literal["mxint8", "mxint4", "mxfp8", "mxfp4", "int8"] | None = None
+    pack: str | None = field(
+        default=None, metadata={"check": "chop.kernels.formats:check_pack_format"}
+    )
     device: str = "cpu"
     compile: bool = False
     stream: bool = True

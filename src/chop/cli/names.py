@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +77,14 @@ def names(kind: str, *, closed: bool = False, **more: Any) -> dict[str, Any]:
 
 
 def check_names(config: Any, where: str) -> None:
-    """An error that names the option of `config` whose value is no name of its registry."""
+    """Raise for the first option of `config` whose value is no name of its registry.
+
+    An option whose metadata has a `check`, as module:function, is checked by that function.
+    """
     for field in dataclasses.fields(config):
         kind, value = field.metadata.get("names"), getattr(config, field.name)
+        if "check" in field.metadata and value not in (None, field.default):
+            _check_each(load_name(field.metadata["check"]), value, f"{where}.{field.name}")
         if kind is None or value is None:
             continue
         table = registry(kind)
@@ -87,6 +92,11 @@ def check_names(config: Any, where: str) -> None:
             if name not in table:
                 told = f"{where}.{field.name}: unknown {_singular(kind)} '{name}'."
                 raise ConfigError(f"{told} {suggest(name, table)}")
+
+
+def _check_each(check: Callable[[str, str], Any], value: Any, where: str) -> None:
+    for text in value if isinstance(value, tuple | list) else (value,):
+        check(text, where)
 
 
 def _singular(kind: str) -> str:

@@ -23,7 +23,7 @@ from chop.export.folders import (
 from chop.export.report import ExportReport, TensorRecord
 from chop.export.weights import Weight, as_in, check_activations, weights_of
 from chop.ir.graph import MaseGraph
-from chop.nn.quantizers import FP8, MXFP
+from chop.nn.quantizers import MXFP
 from chop.nn.quantizers.bits import pack_bits, unpack_bits
 from chop.nn.quantizers.codes import Powers, encode
 
@@ -173,9 +173,9 @@ def _coded(weight: Weight, layout: str) -> tuple[Scheme, dict[str, Tensor]] | No
     form = weight.format
     if isinstance(form, MXFP):
         return _mx(weight.values, form)
-    if isinstance(form, FP8) and form.element == "e4m3":
+    if form is not None and form.float_dtype is torch.float8_e4m3fn:
         scheme = Scheme("float-quantized", 8, "float", "tensor")
-        data = weight.values.float().to(torch.float8_e4m3fn)
+        data = weight.values.float().to(form.float_dtype)
         return scheme, {"weight": data, "weight_scale": torch.ones(1)}
     return _integers(weight, layout)
 

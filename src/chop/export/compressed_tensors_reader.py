@@ -17,7 +17,8 @@ from chop.export.folders import CONFIG, PROBLEMS, checked_model, last_line, read
 from chop.files import shown
 from chop.ir.graph import MaseGraph
 from chop.nn.quantizers import MXFP
-from chop.nn.quantizers.codes import Coded, Powers, decode, float_table
+from chop.nn.quantizers.code_values import float_table
+from chop.nn.quantizers.codes import Coded, Powers, decode
 from chop.passes.graph.transforms import quantize_transform_pass
 from chop.patterns import check_pattern, match
 

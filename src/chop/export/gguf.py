@@ -17,16 +17,16 @@ from chop.export.gguf_families import Family, family_of, rows_of
 from chop.export.gguf_file import GGUFTensor, write_gguf
 from chop.export.gguf_tokenizer import tokenizer_metadata
 from chop.export.gguf_types import (
-    SMALLEST_FIRST,
+    BLOCK_TYPES,
+    FLOAT_TYPES,
     TYPES,
-    WEIGHT_FORMATS,
     GGUFType,
     blocks_of,
+    type_named,
 )
 from chop.export.report import ExportReport, TensorRecord
 from chop.export.weights import Weight, check_activations, weights_of
 from chop.ir.graph import MaseGraph
-from chop.registry import suggest
 
 Fallback = Literal["float", "nearest"] | None
 FALLBACKS = (None, "float", "nearest")
@@ -70,12 +70,14 @@ def to_gguf(
     """Write a model of the families Llama, Qwen 2, Qwen 3 and GPT-2, and say what was written.
 
     Weights without a format of their own are rounded to `format`: Q8_0, Q4_0, Q4_1, MXFP4, F16,
-    BF16 or F32. Weights that have one are written in the smallest type that holds their values
-    exactly; where none but F32 does, that is an error, unless `fallback` is "float" (their values
-    in the smallest float type that is exact) or "nearest" (rounded again to `format`). `tokenizer`
-    is a folder with `tokenizer.json` or a fast tokenizer of transformers.
+    BF16 or F32, or the spelling of a format with such a type (mxfp4, int8/32). Weights that have
+    one are written in the smallest type that holds their values exactly; where none but F32 does,
+    that is an error, unless `fallback` is "float" (their values in the smallest exact type) or
+    "nearest" (rounded again to `format`). `tokenizer` is a folder with `tokenizer.json` or a fast
+    tokenizer of transformers.
     """
-    _check(format, fallback)
+    format = type_named(format, "to_gguf")
+    _check(fallback)
     config = getattr(mg.model, "config", None)
     family = family_of(config, "to_gguf")
     dropped = check_activations(mg, "gguf", fallback)
@@ -86,9 +88,7 @@ def to_gguf(
     return ExportReport("gguf", Path(path), [p.record() for p in placed], dropped)
 
 
-def _check(format: str, fallback: Any) -> None:
-    if format not in WEIGHT_FORMATS:
-        raise ExportError(f"to_gguf: unknown format '{format}'. {suggest(format, WEIGHT_FORMATS)}")
+def _check(fallback: Any) -> None:
     if fallback not in FALLBACKS:
         raise ExportError(f"to_gguf: fallback is {fallback!r}. Allowed: None, 'float', 'nearest'.")
 
@@ -180,11 +180,11 @@ def _place(target: str, weight: Weight, source: str, format: str, fallback: Fall
         return _Placed(target, source, weight, TYPES["F32"], True, "")
     if weight.format is None:
         return _rounded(target, weight, source, format, "")
-    for name in SMALLEST_FIRST[:-3]:
+    for name in BLOCK_TYPES:
         if _exact_bytes(weight, TYPES[name]) is not None:
             return _Placed(target, source, weight, TYPES[name], True, "")
     if fallback == "float":
-        kinds = (TYPES[name] for name in SMALLEST_FIRST[-3:])
+        kinds = (TYPES[name] for name in FLOAT_TYPES)
         kind = next(k for k in kinds if _exact_bytes(weight, k) is not None)
         return _Placed(target, source, weight, kind, True, "dequantised")
     if fallback == "nearest":

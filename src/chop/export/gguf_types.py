@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from chop.nn.quantizers import MXFP
+from chop.errors import ConfigError, ExportError
+from chop.nn.quantizers import MXFP, parse_format
 from chop.nn.quantizers.bits import unpack_bits
 from chop.nn.quantizers.codes import Powers, encode
+from chop.registry import suggest
 
 BLOCK = 32
 Array = Any  # of numpy, whose operators mypy takes for Any
@@ -240,8 +242,22 @@ TYPES = {
     )
 }
 BY_NUMBER = {row.number: row for row in TYPES.values()}
-SMALLEST_FIRST = ("MXFP4", "Q4_0", "Q4_1", "Q8_0", "F16", "BF16", "F32")
-WEIGHT_FORMATS = ("Q8_0", "Q4_0", "Q4_1", "MXFP4", "F16", "BF16", "F32")
+SMALLEST_FIRST = tuple(sorted(TYPES, key=lambda name: TYPES[name].nbytes / TYPES[name].block))
+BLOCK_TYPES = tuple(name for name in SMALLEST_FIRST if TYPES[name].block > 1)
+FLOAT_TYPES = tuple(name for name in SMALLEST_FIRST if TYPES[name].block == 1)
+
+
+def type_named(text: str, where: str) -> str:
+    """Return the type that `text` names: its own name, or the spelling of a format it holds."""
+    if text in TYPES:
+        return text
+    try:
+        kind = parse_format(text).gguf_type
+    except ConfigError as error:
+        raise ExportError(f"{where}: unknown format '{text}'. {suggest(text, TYPES)}") from error
+    if kind is None:
+        raise ExportError(f"{where}: GGUF has no type for '{text}'. {suggest(text, TYPES)}")
+    return kind
 
 
 def blocks_of(values: Array, kind: GGUFType) -> Array | None:

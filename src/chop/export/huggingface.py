@@ -38,6 +38,7 @@ from chop.ir.graph import MaseGraph
 from chop.nn.modules.lora import LoRALinear
 from chop.nn.quantized.layer import layer_class
 from chop.nn.quantizers.formats import find_format
+from chop.nn.quantizers.operands import plain_names
 
 METHOD = "mase"
 SCHEMA = 1
@@ -71,6 +72,7 @@ class MaseConfig(QuantizationConfigMixin):
                 f"quantization_config.schema: {shown(schema)}. This release reads {SCHEMA}."
             )
         if config is not None:
+            config = plain_names(config, "quantization_config.config")
             _check_format(config)
         self.config = None if config is None else dict(config)
         self.modules_to_not_convert = list(modules_to_not_convert or ["lm_head"])

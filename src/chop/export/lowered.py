@@ -22,7 +22,7 @@ from chop.nn.modules.coded import CodedLinear
 from chop.nn.modules.semi_structured import SemiStructuredLinear
 from chop.nn.quantized.function import call_quantizers, is_quantized_function
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantized.operands import DATA_OUT, format_text
+from chop.nn.quantized.operands import DATA_OUT
 from chop.nn.quantizers import Bypass, Quantizer
 
 GRAPH = an(MaseGraph, "a MaseGraph")
@@ -48,11 +48,11 @@ class Lowered:
             return found
         if self.fallback is None:
             raise ExportError(
-                f"to_{self.target}: {where}: {format_text(form)} has no operator there. Nearest: "
+                f"to_{self.target}: {where}: {form} has no operator there. Nearest: "
                 "integer or scale_integer of the same width, rounded to nearest even. "
                 'Give fallback="float" to leave these values as they are.'
             )
-        self.dropped.append(f"not rounded in the target: {where}: {format_text(form)}")
+        self.dropped.append(f"not rounded in the target: {where}: {form}")
         return Bypass()
 
     def _layer(self, path: str, module: nn.Module) -> None:
@@ -100,7 +100,7 @@ class Lowered:
         formats = getattr(module, "quantizers", {})
         roles = {r: formats.get(r, Bypass()) for r in ("data_in", DATA_OUT)}
         found = {r: self._format(q, f"module '{path}', {r}") for r, q in roles.items()}
-        is_plain = all(isinstance(q, Bypass) for q in found.values())
+        is_plain = all(q.is_bypass for q in found.values())
         return made.eval() if is_plain else _Rounded(made.eval(), found)
 
     def _put(self, path: str, layer: nn.Module) -> None:
@@ -125,12 +125,12 @@ class Lowered:
             key: Any = operand.position if place is args else operand.argument
             where = f"node '{node.name}', {operand.role}"
             form = self._format(formats[operand.role], where)
-            if (place is args or key in kwargs) and not isinstance(form, Bypass):
+            if (place is args or key in kwargs) and not form.is_bypass:
                 with graph.inserting_before(node):
                     place[key] = graph.call_module(self._step(form), (place[key],))
         node.target, node.args, node.kwargs = compute.function, tuple(args), kwargs
         form = self._format(formats[DATA_OUT], f"node '{node.name}', {DATA_OUT}")
-        if not isinstance(form, Bypass):
+        if not form.is_bypass:
             with graph.inserting_after(node):
                 rounded = graph.call_module(self._step(form), (node,))
             node.replace_all_uses_with(rounded, delete_user_cb=lambda user: user is not rounded)

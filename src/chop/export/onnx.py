@@ -23,8 +23,6 @@ from chop.export.weights import Weight, weights_of
 from chop.files import whole_file
 from chop.ir.graph import MaseGraph
 from chop.ir.outputs import template_of
-from chop.nn.quantizers import FP8, MXFP
-from chop.nn.quantizers.codes import encode, powers_of
 
 OPSET = 21
 QONNX_DOMAIN = "qonnx.custom_op.general"
@@ -329,11 +327,10 @@ def _dequantised(name: str, weight: Weight) -> _Rewritten | None:
     if weight.values.dtype != torch.float32:
         return None
     form = weight.format
-    if isinstance(form, FP8):
-        kind = "FLOAT8E4M3FN" if form.element == "e4m3" else "FLOAT8E5M2"
-        torch_type = torch.float8_e4m3fn if form.element == "e4m3" else torch.float8_e5m2
-        codes = weight.values.to(torch_type).view(torch.uint8).numpy()
-        return _behind_scale(name, weight.values.shape, kind, codes, torch.tensor(1.0), {})
+    if form is not None and form.float_dtype is not None and form.onnx_type is not None:
+        codes = weight.values.to(form.float_dtype).view(torch.uint8).numpy()
+        shape, one = weight.values.shape, torch.tensor(1.0)
+        return _behind_scale(name, shape, form.onnx_type, codes, one, {})
     found = _whole_steps(weight)
     if found is None:
         return None
@@ -353,19 +350,9 @@ def _whole_steps(weight: Weight) -> tuple[Tensor, Tensor] | None:
     """A weight as whole numbers of steps."""
     steps, values = weight.steps(), weight.values.float()
     if steps is None:
-        steps = _mxfp4_steps(values, weight)
-    if steps is None:
         return None
     whole = torch.where(steps == 0, 0.0, values / steps).round()
     return (whole, steps) if torch.equal(whole * steps, values) else None
-
-
-def _mxfp4_steps(values: Tensor, weight: Weight) -> Tensor | None:
-    """The elements of E2M1 are multiples of a half, up to 6."""
-    if not isinstance(weight.format, MXFP) or weight.format.element != "e2m1":
-        return None
-    coded = encode(values, weight.format)
-    return None if coded is None else powers_of(coded) * 0.5
 
 
 def shared_scales(steps: Tensor, weight: Weight) -> tuple[Tensor, dict[str, int]] | None:

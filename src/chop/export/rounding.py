@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +39,8 @@ def _(x: Tensor, scale: Tensor, zero_point: int, low: int, high: int, axis: int)
 class Steps:
     """A format of integers as a call of the operator."""
 
+    is_bypass: ClassVar[bool] = False
+
     scale_values: tuple[float, ...] = (1.0,)
     zero_point: int = 0
     low: int = -128
@@ -59,6 +61,8 @@ class Steps:
 class Arithmetic:
     """A format whose definition is arithmetic that exporters translate as it is."""
 
+    is_bypass: ClassVar[bool] = False
+
     format: Quantizer
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -72,8 +76,8 @@ Rounding = Bypass | Steps | Arithmetic
 
 def exportable(form: Any, stored: Tensor | None = None) -> Rounding | None:
     """The format in terms of what exporters know; None where they do not."""
-    if isinstance(form, Bypass):
-        return form
+    if form.is_bypass:
+        return Bypass()
     if getattr(form, "rounding", "nearest_even") != "nearest_even":
         return None
     makers: dict[type[Quantizer], Callable[[Any, Tensor | None], Rounding | None]] = {

@@ -19,12 +19,8 @@ from chop.nn.modules.masked import Masked
 from chop.nn.modules.semi_structured import SemiStructuredLinear
 from chop.nn.modules.transposed import is_transposed_linear
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantized.operands import format_text
-from chop.nn.quantizers import Bypass, Quantizer, ScaleInteger
-from chop.nn.quantizers.block_fp import BlockFP
+from chop.nn.quantizers import Quantizer, ScaleInteger
 from chop.nn.quantizers.codes import Floats, encode, powers_of, spread
-from chop.nn.quantizers.integer import Integer
-from chop.nn.quantizers.mxint import MXInt
 
 INT8 = ScaleInteger(8, granularity="channel", scale="stored")
 
@@ -45,25 +41,20 @@ class Weight:
     @property
     def text(self) -> str:
         """The format in words."""
-        return "float" if self.format is None else format_text(self.format)
+        return "float" if self.format is None else str(self.format)
 
     def steps(self) -> Tensor | None:
         """The step of which every value is a multiple, shaped as the values; None without one."""
         form, values = self.format, self.values.float()
-        if isinstance(form, ScaleInteger) and self.scale is not None:
+        if form is None:
+            return None
+        if form.scaled is not None and self.scale is not None:
             return spread(self.scale, values.shape).float().expand_as(values)
-        if isinstance(form, Integer):
-            return torch.full_like(values, 2.0**-form.frac_width)
-        return _block_steps(values, form)
-
-
-def _block_steps(values: Tensor, form: Quantizer | None) -> Tensor | None:
-    """The steps of formats of integers that share a power of two, as small as they can be."""
-    if not isinstance(form, MXInt | BlockFP):
-        return None
-    coded = encode(values, form)
-    places = 2 - form.width if isinstance(form, MXInt) else 1 - form.width
-    return None if coded is None else powers_of(coded) * 2.0**places
+        step = form.integer_step()
+        if step is None or form.blocks is None:
+            return None if step is None else torch.full_like(values, step)
+        coded = encode(values, form)  # with shared exponents as small as they can be
+        return None if coded is None else powers_of(coded) * step
 
 
 def weights_of(graph: MaseGraph) -> dict[str, Weight]:
@@ -138,7 +129,7 @@ def quantized_activations(graph: MaseGraph) -> list[str]:
 
 def _rounded_roles(formats: dict[str, Quantizer]) -> str:
     roles = {r: q for r, q in formats.items() if r.startswith("data_")}
-    return ", ".join(f"{r} {format_text(q)}" for r, q in roles.items() if not isinstance(q, Bypass))
+    return ", ".join(f"{r} {q}" for r, q in roles.items() if not q.is_bypass)
 
 
 def _is_quantized(target: object) -> bool:

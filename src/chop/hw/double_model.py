@@ -29,7 +29,6 @@ from chop.hw.exact_model import (
 from chop.hw.exact_ops import ARGUMENTS, LEAST, is_kept
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
-from chop.nn.quantizers import Integer
 
 ROUNDING = 2.0**-44
 """Relative to the largest number of a tensor: what rounding in double precision may come to."""
@@ -131,7 +130,8 @@ def _same(graph: MaseGraph, node: fx.Node, value: Any, exact: Any) -> Any:
         return value
     away = np.abs(given - wanted)
     form = result_format(node)
-    step = 2.0**-form.frac_width if isinstance(form, Integer) else 0.0  # rounded the other way
+    fixed = None if form is None else form.fixed_point
+    step = 0.0 if fixed is None else fixed.integer_step()  # rounded the other way
     allowed = step + ROUNDING * float(np.abs(wanted).max(initial=0.0))
     may_round = exact.is_rounded or not exact.is_double or _rounds_within(node, exact)
     if may_round and bool((away <= allowed).all()):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from chop.ir.ops import find_op, node_module
 from chop.nn.quantized.function import call_quantizers, is_quantized_function
 from chop.nn.quantized.integer import node_arithmetic
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantizers import Bypass, Integer, MXInt, Quantizer
+from chop.nn.quantizers import Integer, MXInt, Quantizer
 
 ROUNDINGS = ("nearest_even", "nearest_away", "floor", "toward_zero")
 Form = Integer | MXInt
@@ -168,13 +168,14 @@ def _by_hand(node: fx.Node, meta: ValueMeta | None) -> Form | None:
 
 def _checked(node: fx.Node, role: str, form: Quantizer | None) -> Form | None:
     """`form`, refused where hardware has it not or it is not the same at each run."""
-    if form is None or isinstance(form, Bypass):
+    if form is None or form.is_bypass:
         return None
-    if not isinstance(form, Integer | MXInt):
+    if form.wire is None:
         raise HardwareError(
             f"node '{node.name}': {role} is in the format '{form.name}'. Hardware has fixed point "
             f"and MXINT: quantise it to 'integer' or 'mxint'."
         )
+    form = cast(Form, form)
     if form.rounding not in ROUNDINGS:
         raise HardwareError(
             f"node '{node.name}': {role}_rounding = '{form.rounding}'. "

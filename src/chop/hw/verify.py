@@ -36,7 +36,6 @@ from chop.hw.golden import Fixed, Ints
 from chop.hw.lower import Lowered, Value
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
-from chop.nn.quantized.operands import format_text
 
 GENERATED = 32
 """Tensors of each input that are made where none, or only some, are given."""
@@ -321,16 +320,16 @@ def _unlike_port(
                 f"node '{node.name}' (placeholder)",
                 Exact.of(held.numpy()),
                 wanted[0],
-                f" It is read as {format_text(forms[0])}.",
+                f" It is read as {forms[0]}.",
             )
     return HardwareError("inputs: the input ports make other numbers of them than the model does.")
 
 
 def _settings(node: fx.Node) -> str:
-    own = {role: format_text(form) for role, form in quantizers_of(node).items()}
+    own = {role: str(form) for role, form in quantizers_of(node).items()}
     if not own:
         form = result_format(node)
-        own = {"data_out": format_text(form)} if form is not None else {}
+        own = {"data_out": str(form)} if form is not None else {}
     told = ", ".join(f"{role} = {text}" for role, text in own.items())
     return f" Its formats: {told or 'none, it is left in float'}."
 

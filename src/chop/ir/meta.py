@@ -17,7 +17,6 @@ from torch import fx
 from chop.errors import GraphError
 from chop.ir.number_formats import format_by_hand, stored_format, type_and_precision
 from chop.nn.quantizers.base import Quantizer
-from chop.nn.quantizers.bypass import Bypass
 from chop.registry import suggest
 
 NO_KEY: dict[str, bool] = {"is_key": False}
@@ -231,7 +230,7 @@ class ValueMeta(KeyedRecord):
     def set_format(self, quantizer: Quantizer, *, is_applied: bool) -> None:
         """Say that the value is in a format, and whether the node brings it there."""
         assert self.torch_dtype is not None, "only tensors have number formats"
-        is_float = isinstance(quantizer, Bypass)
+        is_float = quantizer.is_bypass
         self._forget()
         self.format, self.is_applied = None if is_float else quantizer, is_applied and not is_float
 

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from chop import native
 from chop.kernels import reference
+from chop.kernels.formats import KERNEL_CODES
 
 SOURCE = Path(__file__).with_name("cpu.cpp")
-FORMATS = ("mxint8", "mxint4", "mxfp8", "mxfp4", "int8_group", "int4")
-"""In the order of the tables in `cpu.cpp`."""
-INDEX = {name: i for i, name in enumerate(FORMATS)}
 MAX_BATCH = 32
 """Above this many rows of activations, unpacking a slice and calling the BLAS is faster."""
 GRAIN = 1 << 15
@@ -51,7 +49,7 @@ def unpack(
     if out.numel():
         codes, scales = codes.contiguous(), scales.contiguous()
         built.mase_unpack(
-            INDEX[format], codes.data_ptr(), scales.data_ptr(), out.data_ptr(),
+            KERNEL_CODES[format], codes.data_ptr(), scales.data_ptr(), out.data_ptr(),
             out.numel() // columns, columns, group_size, made == torch.bfloat16,
             _threads(out.numel()),
         )  # fmt: skip
@@ -86,7 +84,7 @@ def _product(
     codes, scales = codes.contiguous(), scales.contiguous()
     y = torch.empty((*x.shape[:-1], rows), dtype=torch.float32)
     is_done = built.mase_packed_linear(
-        INDEX[format], wide.data_ptr(), codes.data_ptr(), scales.data_ptr(), y.data_ptr(),
+        KERNEL_CODES[format], wide.data_ptr(), codes.data_ptr(), scales.data_ptr(), y.data_ptr(),
         batch, rows, columns, group_size, rounds, _threads(rows * columns),
     )  # fmt: skip
     if not is_done:

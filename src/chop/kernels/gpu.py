@@ -21,10 +21,10 @@ from torch import Tensor
 
 from chop.kernels import hopper, reference
 from chop.kernels.device import multiprocessors, tickets_for
-from chop.kernels.formats import PACKED_FORMATS, groups_of
+from chop.kernels.formats import KERNEL_CODES, PACKED_FORMATS, groups_of
 
-FORMATS = ("mxint8", "mxint4", "mxfp8", "mxfp4")
-MXINT8, MXINT4, MXFP8, MXFP4 = (tl.constexpr(i) for i in range(len(FORMATS)))
+MXINT8, MXINT4, MXFP4 = (tl.constexpr(KERNEL_CODES[n]) for n in ("mxint8", "mxint4", "mxfp4"))
+"""Formats that `_whole` decodes by name; the other one is MXFP8."""
 
 
 @triton.jit
@@ -209,7 +209,7 @@ def unpack(
     row_programs = triton.cdiv(row_groups, groups)
     _unpack_kernel[(rows * row_programs,)](
         codes, scales, out, row_bytes, columns, row_groups, row_programs,
-        FORMAT=FORMATS.index(format), SHIFT=row.element.shift,
+        FORMAT=KERNEL_CODES[format], SHIFT=row.element.shift,
         GROUP_BYTES=group_size // row.per_byte, PER_BYTE=row.per_byte, GROUPS=groups,
         IS_EVEN=is_even, num_warps=warps,
     )  # fmt: skip
@@ -256,7 +256,7 @@ def run_linear(
     _linear_kernel[grid](
         x, codes, scales, y if bias is None else bias, y, partial, tickets,
         batch, rows, y.numel(), columns, codes.shape[1], groups_of(columns, group_size),
-        FORMAT=FORMATS.index(format), SHIFT=PACKED_FORMATS[format].element.shift,
+        FORMAT=KERNEL_CODES[format], SHIFT=PACKED_FORMATS[format].element.shift,
         GROUP_BYTES=group_size // per_byte, PER_BYTE=per_byte,
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_B=block_k // per_byte, SPLIT=split,
         IS_EVEN=columns % block_k == 0, HAS_BIAS=bias is not None,

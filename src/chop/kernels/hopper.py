@@ -21,8 +21,8 @@ from chop.kernels.device import multiprocessors
 from chop.kernels.formats import PACKED_FORMATS
 from chop.kernels.ready import Ready, find, keep, key_of
 
-FOUR_BITS = ("mxint4", "mxfp4")
-STEPS = {"mxint8": 64, "mxfp8": 64, **dict.fromkeys(FOUR_BITS, hopper_few4.STEP)}
+FOUR_BITS = tuple(name for name, row in PACKED_FORMATS.items() if row.element.bits == 4)
+STEPS = {name: hopper_few4.STEP if name in FOUR_BITS else 64 for name in PACKED_FORMATS}
 """The formats that have kernels, and what the number of columns must be a multiple of."""
 LARGEST_BATCH = 32
 """Rows of x that the kernel for few can do."""
@@ -54,7 +54,7 @@ class Cut:
     def defines(self, format: str, group_size: int) -> dict[str, int]:
         """The constants of the kernel."""
         return {
-            "FORMAT": tuple(PACKED_FORMATS).index(format),
+            "FORMAT": PACKED_FORMATS[format].kernel_code,
             "GROUP": group_size,
             "BATCH": self.batch,
             "TILES": self.tiles,

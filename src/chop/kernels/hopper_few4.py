@@ -62,7 +62,7 @@ class Cut:
     def defines(self, format: str, group_size: int) -> dict[str, int]:
         """The constants of the kernel."""
         return {
-            "FORMAT": tuple(PACKED_FORMATS).index(format),
+            "FORMAT": PACKED_FORMATS[format].kernel_code,
             "GROUP": group_size,
             "BATCH": self.batch,
             "TILES": self.tiles,

@@ -69,7 +69,7 @@ class Tile:
     def defines(self, format: str, group_size: int) -> dict[str, int]:
         """The constants of the kernel."""
         return {
-            "FORMAT": tuple(PACKED_FORMATS).index(format),
+            "FORMAT": PACKED_FORMATS[format].kernel_code,
             "GROUP": group_size,
             "BATCH": self.batch,
             "STEP": self.step,

@@ -24,6 +24,7 @@ from chop.kernels.formats import (
     PACKED_FORMATS,
     PackedFormat,
     check_group_size,
+    pack_format,
     packed_format,
 )
 from chop.nn.quantizers import MXInt
@@ -74,11 +75,14 @@ class PackedTensor:
 
 
 def pack(x: Tensor, format: str = "mxint8", group_size: int = 32) -> PackedTensor:
-    """`x` rounded to the format, as bytes; groups lie along the last dimension.
+    """Return `x` rounded to the format, as bytes; groups lie along the last dimension.
 
-    Unpacking gives exactly the values of the format's quantizer.
+    Unpacking gives exactly the values of the format's quantizer. `format` may spell the group size
+    too: "mxint4/16".
     """
     _want(isinstance(x, Tensor), "pack", f"x must be a tensor, got {type(x).__name__}.")
+    if isinstance(format, str) and "/" in format:
+        format, group_size = pack_format(format, group_size, "pack")
     row = _format(format, "pack")
     check_group_size(group_size, "pack", is_integer=row.has_real_scales)
     _want(x.is_floating_point(), "pack", f"x must be a floating-point tensor, got {x.dtype}.")

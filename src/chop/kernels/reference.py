@@ -31,12 +31,14 @@ def pack_rows(x: Tensor, format: PackedFormat, group_size: int) -> tuple[Tensor,
 def _pack_part(x: Tensor, format: PackedFormat, group_size: int) -> tuple[Tensor, Tensor]:
     wide = x if x.dtype == torch.float64 else x.float()
     quantizer = format.quantizer(group_size)
-    if isinstance(quantizer, ScaleInteger):
-        return _pack_integers(wide.float(), quantizer, format)
+    if quantizer.scaled is not None:
+        return _pack_integers(wide.float(), quantizer.scaled, format)
+    blocks = quantizer.blocks
+    assert blocks is not None, f"{quantizer} shares neither a scale nor an exponent"
     largest = split(wide, (1, group_size)).abs().amax((-3, -1))
-    exponent = quantizer.scale_exponent(largest)
+    exponent = blocks.scale_exponent(largest)
     scales = torch.where(largest.isfinite(), exponent + SCALE_BIAS, SCALE_NAN).to(torch.uint8)
-    elements = times_power(quantizer(wide), -spread(exponent, group_size, x.shape[-1]))
+    elements = times_power(blocks(wide), -spread(exponent, group_size, x.shape[-1]))
     return join_codes(format.element.encode(elements), format), scales
 
 

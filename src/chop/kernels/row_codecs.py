@@ -14,11 +14,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from chop.errors import ConfigError
 from chop.kernels.formats import GROUP_SIZES, PACKED_FORMATS, check_group_size
 from chop.kernels.ops import pack
-from chop.nn.quantizers import FORMATS, BlockQuantizer, Quantizer, ScaleInteger, make_quantizer
-from chop.registry import suggest
+from chop.nn.quantizers import Quantizer, make_quantizer, parse_format
 
 Parts = tuple[Tensor, ...]
 FLOAT = "float"
@@ -163,13 +161,11 @@ def is_row_wise(quantizer: Quantizer, columns: int) -> bool:
 
 
 def _of_quantizer(quantizer: Quantizer) -> Codec:
-    """A packed format where it is one, a table where its values are few and each by itself."""
-    for row in PACKED_FORMATS.values():
-        for size in GROUP_SIZES:
-            if row.quantizer(size) == quantizer:
-                return PackedCodec(row.name, size)
-    is_elementwise = not isinstance(quantizer, BlockQuantizer | ScaleInteger)
-    if is_elementwise and quantizer.bits <= 8 and is_row_wise(quantizer, 1):
+    """Return a packed codec where there is one, a table for few values, else floats."""
+    layout, size = quantizer.packed_layout, quantizer.group_columns
+    if layout is not None and layout.name in PACKED_FORMATS and size in GROUP_SIZES:
+        return PackedCodec(layout.name, size)
+    if not quantizer.has_range and quantizer.bits <= 8 and is_row_wise(quantizer, 1):
         probe = torch.tensor([1.0, 100.0, 0.01])
         alone = torch.stack([quantizer(x) for x in probe])
         if torch.equal(quantizer(probe), alone) and len(value_table(quantizer)) <= 256:
@@ -183,38 +179,23 @@ CODECS: dict[str, Codec] = {
     "int4": IntegerCodec(4),
     **{name: PackedCodec(name) for name in PACKED_FORMATS},
 }
-"""Formats by the names a cache has for them; any other of the registry is found by its own."""
+"""Formats by the names that a cache has for them; any other is parsed as a spelling."""
 
 
 def codec_of(format: str | Mapping[str, Any] | Quantizer, where: str = "cache") -> Codec:
-    """The codec of a format: a name, a config with its settings, or a quantizer.
+    """Return the codec of a format: a spelling, a config with its settings, or a quantizer.
 
-    >>> codec_of("mxint4")
-    PackedCodec(format='mxint4', group_size=32)
+    "int8" and "int4" are integers with a scale for each row, as a cache keeps them.
+
+    >>> codec_of("mxint4/16")
+    PackedCodec(format='mxint4', group_size=16)
     """
     if isinstance(format, Quantizer):
         return _of_quantizer(format)
     if isinstance(format, Mapping):
         settings = dict(format)
         name = str(settings.pop("name", ""))
-        if name in PACKED_FORMATS:
-            return _packed(name, settings, where)
-        _check_known(name, where)
+        if name in PACKED_FORMATS and settings.keys() == {"group_size"}:
+            return PackedCodec(name, **settings)
         return _of_quantizer(make_quantizer(name, settings, where=where))
-    if format in CODECS:
-        return CODECS[format]
-    _check_known(format, where)
-    return _of_quantizer(make_quantizer(format, {}, where=where))
-
-
-def _packed(name: str, settings: dict[str, Any], where: str) -> PackedCodec:
-    unknown = settings.keys() - {"group_size"}
-    if unknown:
-        raise ConfigError(f"{where}: unknown key '{min(unknown)}' of {name}. Allowed: group_size.")
-    return PackedCodec(name, **settings)
-
-
-def _check_known(name: str, where: str) -> None:
-    known = [*CODECS, *(n for n in FORMATS if n not in CODECS)]
-    if name not in known:
-        raise ConfigError(f"{where}: no format '{name}'. {suggest(name, known)}")
+    return CODECS[format] if format in CODECS else _of_quantizer(parse_format(format, where))

@@ -15,6 +15,7 @@ from chop.errors import ConfigError
 from chop.ir.ops import OPS
 from chop.log import get_logger
 from chop.nn.quantized.operands import is_unquantized
+from chop.nn.quantizers.operands import SPELLED, plain_names
 from chop.passes.old_configs import modern_quantize_args
 from chop.patterns import check_pattern, fullmatch
 from chop.registry import suggest
@@ -146,12 +147,12 @@ def _choice(
             f"{path}: '{candidate.names[0]}' ({candidate.op}) cannot be quantised. "
             f"Quantisable ops: {', '.join(quantizable_ops())}."
         )
-    return FormatChoice(rule.config, path)
+    return FormatChoice(plain_names(rule.config, path), path)
 
 
 def _check_nameless(config: Mapping[str, Any], where: str) -> None:
     """Settings without a format are a mistake; a format left out on purpose is spelt out."""
-    if config and "name" not in config and not config.get("bypass"):
+    if config and not {"name", SPELLED} & config.keys() and not config.get("bypass"):
         raise ConfigError(f"{where}: key 'name' is missing: it names the number format.")
 
 

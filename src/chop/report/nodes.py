@@ -97,7 +97,9 @@ def _value(name: str, value: ValueMeta) -> PageRecord:
 
 
 def format_name(value: ValueMeta) -> str:
-    """A number format in a word: `float32`, `fixed(8, 4)`."""
+    """Return a number format in a word: `float32`, `fixed8.4`."""
+    if value.format is not None:
+        return str(value.format)
     sizes = value.precision or []
     if value.type in ("float", "integer", "bool") and len(sizes) == 1:
         return "bool" if value.type == "bool" else f"{value.type}{sizes[0]}"

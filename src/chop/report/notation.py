@@ -1,4 +1,4 @@
-"""One way to write formats and shapes on a page: `fixed(8, 4)`, `64×32`."""
+"""Formats and shapes as a page writes them: `fixed8.4`, `64×32`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ _TUPLE = re.compile(r"\((\d+(?:, \d+)*),?\)")
 
 
 def format_text(told: str) -> str:
-    """A format as the rest of a page writes it.
+    """Return the spelling of a format that hardware writes in its own way.
 
-    >>> format_text("Q5.1"), format_text("UQ8.4 narrow"), format_text("mxint(4, 8)")
-    ('fixed(5, 1)', 'ufixed(8, 4) narrow', 'mxint4')
+    >>> format_text("Q5.1"), format_text("UQ8.0 narrow"), format_text("mxint4")
+    ('fixed5.1', 'ufixed8 narrow', 'mxint4')
     """
-    fixed = _FIXED.sub(lambda m: f"{'u' if m[1] else ''}fixed({m[2]}, {m[3]})", told)
-    return re.sub(r"\bmxint\((\d+), 8\)", r"mxint\1", fixed)  # 8: of the shared exponent, always
+    return _FIXED.sub(lambda match: _spelling(*match.groups()), told)
+
+
+def _spelling(unsigned: str, width: str, frac_width: str) -> str:
+    places = "" if frac_width == "0" else f".{frac_width}"  # sums are wider than any format
+    return f"{unsigned.lower()}fixed{width}{places}"
 
 
 def shape_text(told: str) -> str:

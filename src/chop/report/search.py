@@ -21,8 +21,9 @@ from chop.actions.trials import (
     is_feasible,
     pareto_front,
 )
-from chop.errors import DataError, MissingDependencyError
+from chop.errors import ConfigError, DataError, MissingDependencyError
 from chop.nn.quantizers.formats import FORMATS
+from chop.nn.quantizers.spelling import resolve
 from chop.registry import suggest
 from chop.report.curves import (
     COLOURS,
@@ -256,10 +257,24 @@ def layer_formats(trial: TrialRecord) -> list[dict[str, Any]]:
 
 
 def _format_name(value: Any) -> str | None:
-    """The format that an option names: 'integer', 'integer#1' and 'integer(width=8)' the same."""
-    found = re.match(r"[a-z]\w*", value) if isinstance(value, str) else None
-    name = found.group() if found else None
-    return name if name is not None and (name in FORMATS or name == FLOAT) else None
+    """Return the format that an option names, None if it names none.
+
+    'integer', 'integer#1', 'integer(width=8)' and 'fixed8.4' name the same.
+    """
+    return _named(value)[0]
+
+
+def _named(value: Any) -> tuple[str | None, dict[str, Any]]:
+    """Return the name of a format and the settings of its spelling."""
+    found = re.match(r"[a-z][^#( ]*", value) if isinstance(value, str) else None
+    text = found.group() if found else ""
+    if text in FORMATS or text == FLOAT:
+        return text, {}
+    try:
+        known = resolve(FORMATS, text)
+    except ConfigError:  # another parameter's value
+        known = None
+    return (None, {}) if known is None else (known[0].name, known[1])
 
 
 def _layer_row(layer: str, chosen: Any, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -267,7 +282,9 @@ def _layer_row(layer: str, chosen: Any, params: Mapping[str, Any]) -> dict[str, 
         name, settings = chosen.get("name"), dict(chosen)
     else:
         name, settings = chosen, _settings(layer, params)
-    known = _format_name(name) or (FLOAT if name is None else str(name))
+    named, spelled = _named(name)
+    known = named or (FLOAT if name is None else str(name))
+    settings = {**spelled, **settings}
     keys = ("weight_width", "width", "weight_element", "element")
     widths = [_bits(settings[key]) for key in keys if settings.get(key) is not None]
     return {"layer": layer, "format": known, "width": widths[0] if widths else None}

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from chop.ir.ops import node_module
 from chop.kernels.ops import PackedTensor
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantizers import Bypass, Quantizer
+from chop.nn.quantizers import Quantizer
 from chop.passes.rewrite.node_formats import node_quantizers, role_of
 
 BINS = 40
@@ -57,7 +57,7 @@ def _plain_name(name: str) -> str:
 
 
 def _stored(key: int, tensor: Tensor, quantizer: Quantizer | None) -> Stored:
-    is_quantized = quantizer is not None and not isinstance(quantizer, Bypass)
+    is_quantized = quantizer is not None and not quantizer.is_bypass
     bits = quantizer.bits if is_quantized and quantizer else 8.0 * tensor.element_size()
     return Stored(key, tensor.numel(), bits)
 

@@ -20,7 +20,7 @@ from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import OPS, op_of_module
 from chop.nn.quantized.convert import float_class_of
-from chop.nn.quantizers.formats import FORMATS, find_format
+from chop.nn.quantizers.formats import FORMATS, spelled_settings
 from chop.nn.quantizers.operands import OPERANDS as ALL_OPERANDS
 from chop.nn.quantizers.operands import operand_quantizers
 from chop.passes.rewrite.module_patterns import matches, select
@@ -62,11 +62,14 @@ class Alternative:
     settings: Settings
     """All of them, in the order given."""
     choices: Mapping[str, Dimension]
+    spelling: str | None = None
+    """How the format was spelled, if not by its name."""
 
     @property
     def label(self) -> str:
-        """Its name; further alternatives of one format are numbered."""
-        return self.name if self.number == 0 else f"{self.name}#{self.number}"
+        """Its name or spelling; further alternatives of one format are numbered."""
+        label = self.spelling or self.name
+        return label if self.number == 0 else f"{label}#{self.number}"
 
     def combinations(self) -> list[dict[str, Any]]:
         """Every choice of settings; of a continuous one, its bounds."""
@@ -215,28 +218,35 @@ def _alternatives(formats: Formats, where: str) -> list[Alternative]:
             raise ConfigError(f"{where}.formats: expected 'all', names or tables, got '{formats}'.")
         formats = DEFAULT_SETTINGS
     if not isinstance(formats, Mapping):
-        formats = {name: DEFAULT_SETTINGS[_known(name, where)] for name in formats}
+        formats = {name: _default_settings(name) for name in formats}
     found = []
-    for name, given in formats.items():
-        known = _known(name, where)
+    for text, given in formats.items():
+        form, spelled = spelled_settings(text, f"{where}.formats")
+        label = None if text in FORMATS else text
         tables = [given] if isinstance(given, Mapping) else list(given)
-        found += [_alternative(known, i, t, f"{where}.formats") for i, t in enumerate(tables)]
+        found += [
+            _alternative(form.name, i, {**spelled, **t}, f"{where}.formats", label)
+            for i, t in enumerate(tables)
+        ]
     if not found:
         raise ConfigError(f"{where}.formats: no format is given. {suggest('', FORMATS)}")
     return found
 
 
-def _known(name: str, where: str) -> str:
-    return find_format(name, f"{where}.formats").name
+def _default_settings(name: str) -> Settings:
+    """Return what is searched of a format; one that is spelled out has its settings."""
+    return DEFAULT_SETTINGS[name] if name in FORMATS else {}
 
 
-def _alternative(name: str, number: int, settings: Settings, where: str) -> Alternative:
+def _alternative(
+    name: str, number: int, settings: Settings, where: str, spelling: str | None
+) -> Alternative:
     choices = {
         key: read_dimension(value, f"{where}.{name}.{key}")
         for key, value in settings.items()
         if isinstance(value, list | tuple | Mapping | Dimension)
     }
-    return Alternative(name, number, dict(settings), choices)
+    return Alternative(name, number, dict(settings), choices, spelling)
 
 
 def _check_settings(found: Iterable[Alternative], operands: Sequence[str], where: str) -> None:
@@ -260,6 +270,8 @@ def _options(
         for settings in alternative.combinations():
             inner = ", ".join(f"{k}={v}" for k, v in settings.items())
             label = f"{alternative.name}({inner})" if inner else alternative.name
+            if alternative.spelling is not None and not alternative.choices:
+                label = alternative.spelling
             options[label] = alternative.config(settings, operands)
     return options
 

@@ -93,7 +93,7 @@ def test_a_result_with_a_format_is_quantised():
 def test_a_layer_shows_its_formats():
     text = repr(LinearInteger(6, 5, config=INTEGER))
     assert "in_features=6" in text
-    assert "weight=Integer(width=8, frac_width=4)" in text
+    assert "weight=fixed8.4" in text
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,18 @@ import copy
 import pytest
 
 from chop.errors import ConfigError
-from chop.nn.quantizers import FORMATS, FP8, MXFP, Binary, BlockFP, Bypass, Integer, Ternary
-from chop.nn.quantizers.operands import operand_quantizers
+from chop.nn.quantizers import (
+    FORMATS,
+    FP8,
+    MXFP,
+    Binary,
+    BlockFP,
+    Bypass,
+    Integer,
+    MXInt,
+    Ternary,
+)
+from chop.nn.quantizers.operands import operand_quantizers, plain_names
 
 ROLES = ("data_in", "weight", "bias")
 FULL = {
@@ -200,3 +210,49 @@ def test_an_operand_has_no_other_format_of_its_own():
     config = {"name": "mxint", "data_in_name": "integer"}
     with pytest.raises(ConfigError, match=r"here.data_in_name: 'integer' is not allowed. Allowed"):
         operand_quantizers(config, ("data_in", "weight"), "here")
+
+
+@pytest.mark.parametrize("key", ["name", "format"])
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, dict.fromkeys(ROLES, MXInt(4, block_size=16))),
+        (
+            {"weight_width": 8},
+            {
+                "data_in": MXInt(4, block_size=16),
+                "weight": MXInt(8, block_size=16),
+                "bias": MXInt(8, block_size=16),
+            },
+        ),
+        (
+            {"data_in_width": "NA", "bias_name": "NA"},
+            {"data_in": Bypass(), "weight": MXInt(4, block_size=16), "bias": Bypass()},
+        ),
+    ],
+)
+def test_a_spelling_holds_for_every_operand_and_keys_stand_beside_it(key, config, expected):
+    given = {key: "mxint4/16", **config}
+    made = operand_quantizers(given, (*ROLES, "data_out"), "linear")
+    assert made == {**expected, "data_out": Bypass()}
+    assert plain_names(given, "linear")["name"] == "mxint"
+
+
+def test_a_config_with_a_registered_name_stays_as_it_is():
+    for config in (FULL, {"name": "fixed", "weight_width": 4}, {"name": None}, {"name": "NA"}):
+        assert plain_names(config, "linear") == config
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"name": "mxnt4"}, r"linear\.name: Unknown format 'mxnt4'\. Did you mean 'mxint4'\?"),
+        ({"format": "mxnt4"}, r"linear\.name: Unknown format 'mxnt4'"),
+        ({"name": "mxint", "format": "mxint4"}, r"keys 'name' and 'format' both name the format"),
+        ({"name": 4}, r"linear\.name: expected the spelling of a format, got 4\."),
+        ({"name": ["mxint4"]}, r"linear\.name: expected the spelling of a format"),
+    ],
+)
+def test_a_wrong_spelling_in_a_config_is_named(config, message):
+    with pytest.raises(ConfigError, match=message):
+        operand_quantizers(config, ROLES, "linear")

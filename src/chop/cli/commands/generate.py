@@ -20,6 +20,7 @@ from chop.errors import ConfigError, DataError, TraceError
 from chop.ir.graph import MaseGraph
 from chop.ir.graph.generation import has_cache
 from chop.kernels.cache import DEFAULT
+from chop.kernels.formats import PACKED_FORMATS
 from chop.kernels.row_codecs import codec_of
 from chop.passes import pack_weights_transform_pass
 
@@ -99,16 +100,14 @@ def cache_formats(config: GenerateConfig) -> Any:
 
 
 def read_format(text: str) -> str | Mapping[str, Any]:
-    """A format by its name, with settings after colons.
+    """Return the format that `text` spells, checked.
 
-    >>> read_format("integer:width=8:frac_width=4")
-    {'name': 'integer', 'width': 8, 'frac_width': 4}
+    >>> read_format("fixed8.4"), read_format("mxint8:group_size=16")
+    ('fixed8.4', {'name': 'mxint8', 'group_size': 16})
     """
-    name, *settings = text.strip().split(":")
-    found: dict[str, Any] = {"name": name}
-    for each in settings:
-        found |= read_assignment(each)
-    format = found if settings else name
+    name, colon, settings = text.strip().partition(":")
+    old = read_assignment(settings) if colon and name in PACKED_FORMATS else {}
+    format = {"name": name, **old} if old.keys() == {"group_size"} else text.strip()
     codec_of(format, "generate.cache")
     return format
 

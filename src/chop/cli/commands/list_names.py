@@ -9,6 +9,7 @@ from chop.cli.configs import ListConfig
 from chop.cli.names import REGISTRIES, registry
 from chop.cli.session import Session
 from chop.errors import MissingDependencyError
+from chop.nn.quantizers.spelling import grammar
 
 
 def run(config: ListConfig, session: Session) -> dict[str, Any]:
@@ -17,7 +18,7 @@ def run(config: ListConfig, session: Session) -> dict[str, Any]:
     found = {}
     for kind in kinds:
         try:
-            rows = [{"name": name, "what": summary_of(t)} for name, t in registry(kind).items()]
+            rows = [_row(kind, name, thing) for name, thing in registry(kind).items()]
         except MissingDependencyError as error:
             session.console.say(f"{kind}: {error}\n")
             continue
@@ -26,6 +27,12 @@ def run(config: ListConfig, session: Session) -> dict[str, Any]:
         session.console.table(rows, tablefmt="plain")
         session.console.say()
     return {"names": found}
+
+
+def _row(kind: str, name: str, thing: Any) -> dict[str, str]:
+    """Return the name and the summary of a registered thing, and how a format is spelled."""
+    spelled = {"spelling": grammar(thing)} if kind == "formats" else {}
+    return {"name": name, **spelled, "what": summary_of(thing)}
 
 
 def summary_of(thing: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,14 @@ from chop.errors import ConfigError
 from chop.files import remove_whole, write_whole
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import OPS
+from chop.nn.quantizers.formats import find_format, spelled_settings
 from chop.passes import learn_scales_transform_pass, summarize_quantization_analysis_pass
 
 OBSERVED_BATCHES = 4
-DEFAULT_FORMAT, DEFAULT_WIDTH = "mxint", 8
-"""What weights and inputs are put into where nothing is said: within a hair of floats."""
+DEFAULT_FORMAT = "mxint8"
+"""Format of weights and inputs if no option names one: within a hair of floats."""
+WIDTH_ALONE = "integer"
+"""Format if --width is given alone."""
 SENSITIVITY = "sensitivity.json"
 """What was chosen from, for the report."""
 DEFAULT = BUDGET_FORMATS[0]
@@ -76,7 +78,7 @@ def _quantize(
         rules = pass_arguments(config, graph, data)
         if not config.rules and _is_default(config):
             ops = ", ".join(key for key in rules if key != "by")
-            chosen = f"{DEFAULT_FORMAT} of {DEFAULT_WIDTH} bits for {ops}"
+            chosen = f"{DEFAULT_FORMAT} for {ops}"
             session.console.note(f"nothing was said about formats: {chosen}")
     else:
         rules, allocation = rules_for_bits(graph, batches, config.bits, config.format or DEFAULT)
@@ -139,7 +141,8 @@ def pass_arguments(config: QuantizeConfig, graph: MaseGraph, data: Data | None) 
     if config.fit:
         if data is None:
             raise UsageError("--fit looks at values of the dataset: give --dataset.")
-        if config.format not in (None, "integer"):
+        form = find_format(config.format or WIDTH_ALONE, "quantize.format")
+        if form.wire != "fixed":
             raise ConfigError(f"quantize.fit: fits format integer, not '{config.format}'.")
         batches = data.batches(graph.model, config.rows_measured_at_once, OBSERVED_BATCHES)
         assert config.width is not None, "checked by the configuration"
@@ -154,14 +157,16 @@ def _is_default(config: QuantizeConfig) -> bool:
 
 
 def layer_config(config: QuantizeConfig) -> dict[str, Any]:
-    """The flags' format and settings, for every operand."""
-    if _is_default(config):
-        config = dataclasses.replace(config, format=DEFAULT_FORMAT, width=DEFAULT_WIDTH)
-    given = {"width": config.width, "frac_width": config.frac_width}
-    settings = {
-        f"{operand}_{name}": value
-        for operand in OPERANDS
-        for name, value in given.items()
-        if value is not None
-    }
-    return {"name": config.format or "integer", **settings}
+    """Return the config of a layer whose every operand has the format that the flags give."""
+    default = DEFAULT_FORMAT if _is_default(config) else WIDTH_ALONE
+    form, spelled = spelled_settings(config.format or default, "quantize.format")
+    flags = {"width": config.width, "frac_width": config.frac_width}
+    given = {name: value for name, value in flags.items() if value is not None}
+    for name, value in given.items():
+        if spelled.get(name, value) != value:
+            raise ConfigError(
+                f"quantize.{name}: {value}, and format '{config.format}' has {spelled[name]}. "
+                "Give one of them."
+            )
+    settings = {**spelled, **given}
+    return {"name": form.name, **{f"{o}_{k}": v for o in OPERANDS for k, v in settings.items()}}

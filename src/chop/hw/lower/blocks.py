@@ -7,7 +7,7 @@ brought there and back. `mxint_linear` and `mxint_matmul` take blocks as they ar
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -44,9 +44,10 @@ def takes_blocks(node: fx.Node) -> bool:
 
 
 def _applied(node: fx.Node, where: str, meta: ValueMeta | None) -> MXInt | None:
-    if meta is None or not meta.is_applied or not isinstance(meta.format, MXInt):
+    form = None if meta is None or not meta.is_applied else meta.format
+    if form is None or form.wire != "mxint":
         return None
-    number = meta.format
+    number = cast(MXInt, form)
     if number.width > WIDEST_MANTISSA:
         raise HardwareError(
             f"node '{node.name}': {where} has mantissas of {number.width} bits. Allowed in "

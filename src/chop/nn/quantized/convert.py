@@ -16,7 +16,7 @@ from chop.ir.reclass import recipe_members, reclassed
 from chop.nn.quantized.layer import QuantizedModule, has_layers, layer_class, quantized_layers
 from chop.nn.quantized.operands import is_unquantized
 from chop.nn.quantizers.formats import find_format
-from chop.nn.quantizers.operands import ARITHMETIC
+from chop.nn.quantizers.operands import ARITHMETIC, plain_names
 from chop.registry import suggest
 
 
@@ -47,6 +47,7 @@ def from_float(
     """
     if is_unquantized(config):
         raise ConfigError(f"{where}: key 'name' is missing: it names the number format.")
+    config = plain_names(config, where)
     cls = quantized_class(module, config["name"], where=where)
     settings = cls.parse(config, where)
     made = reclassed(module, cls)

@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from chop.errors import ConfigError
 from chop.ir.ops import Compute, node_module
 from chop.ir.ops.integer import IntegerCall, undefined
-from chop.nn.quantizers import Bypass, Integer, Quantizer
+from chop.nn.quantizers import Integer, Quantizer
 from chop.nn.quantizers.arithmetic.codes import LARGEST_WIDTH
 from chop.nn.quantizers.operands import ARITHMETIC, ARITHMETICS
 
@@ -32,7 +32,7 @@ def check_integers(
     compute: Compute, config: Mapping[str, Any], quantizers: Mapping[str, Quantizer], where: str
 ) -> None:
     """Refuse formats that integers cannot be computed in; `where` is the path of the config."""
-    is_bypassed = all(isinstance(q, Bypass) for q in quantizers.values())
+    is_bypassed = all(q.is_bypass for q in quantizers.values())
     if is_bypassed or not is_integer(compute, config):
         return
     if compute.integer is undefined:
@@ -40,8 +40,8 @@ def check_integers(
             f"{where}.{ARITHMETIC}: this op has no integer arithmetic. Allowed: 'float', or the "
             f"products and the softmax that it consists of, one by one."
         )
-    for role, form in quantizers.items():
-        if not isinstance(form, Integer):
+    for role, form in fixed_points(quantizers).items():
+        if form is None:
             raise ConfigError(
                 f"{where}: arithmetic = 'integer' needs a format of {role}. "
                 f"Set {role}_width and {role}_frac_width."
@@ -55,6 +55,11 @@ def check_integers(
             )
 
 
+def fixed_points(quantizers: Mapping[str, Quantizer]) -> dict[str, Integer | None]:
+    """Return the formats that are fixed point; None stands for any other."""
+    return {role: form.fixed_point for role, form in quantizers.items()}
+
+
 def compute_integers(
     compute: Compute,
     quantizers: Mapping[str, Quantizer],
@@ -65,7 +70,7 @@ def compute_integers(
 ) -> Tensor:
     """The values of the op in integers."""
     assert compute.integer is not None, "asked for an op without integer arithmetic"
-    formats = {role: form for role, form in quantizers.items() if isinstance(form, Integer)}
+    formats = {r: form for r, form in fixed_points(quantizers).items() if form is not None}
     with torch.no_grad():
         return compute.integer(IntegerCall(operand, formats, setting, function, key))
 

@@ -24,14 +24,13 @@ from chop.nn.quantized.frozen import forget, is_random, quantize_parameter
 from chop.nn.quantized.integer import compute_integers, is_integer, with_gradient_of
 from chop.nn.quantized.operands import (
     DATA_OUT,
-    format_text,
     is_bypassed,
     layer_quantizers,
     plain_config,
     quantize_arguments,
     quantize_value,
 )
-from chop.nn.quantizers import FORMATS, Bypass, Quantizer, ScaleInteger
+from chop.nn.quantizers import FORMATS, Quantizer
 from chop.nn.quantizers.codes import Floats, same_bits, scales_of
 from chop.nn.quantizers.stored_scale import with_stored_scale, with_stored_scales
 
@@ -121,7 +120,7 @@ class QuantizedModule(nn.Module):
         found = {}
         for name in _compute(self.op).parameters:
             form, source = self.format_of(name), operator.attrgetter(name)(self)
-            if source is None or isinstance(form, Bypass) or is_random(form):
+            if source is None or form.is_bypass or is_random(form):
                 continue
             with torch.no_grad():
                 values = self._quantized(name).detach()
@@ -137,12 +136,14 @@ class QuantizedModule(nn.Module):
         return made
 
     def _scale_of(self, name: str, form: Quantizer, source: Tensor) -> Floats | None:
-        if not isinstance(form, ScaleInteger):
+        scaled = form.scaled
+        if scaled is None:
             return None
         role = parameter_role(name)
         if getattr(self, f"{role}_zero_point", None) is not None:
             return None
-        return scales_of(form, source, getattr(self, f"{role}_scale") if form.is_stored else None)
+        stored = getattr(self, f"{role}_scale") if scaled.is_stored else None
+        return scales_of(scaled, source, stored)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.is_bypassed:
@@ -184,7 +185,7 @@ class QuantizedModule(nn.Module):
         return super().train(mode)
 
     def extra_repr(self) -> str:
-        formats = ", ".join(f"{role}={format_text(q)}" for role, q in self.quantizers.items())
+        formats = ", ".join(f"{role}={q}" for role, q in self.quantizers.items())
         return ", ".join(text for text in (super().extra_repr(), formats) if text)
 
 

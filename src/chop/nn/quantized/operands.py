@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,13 +12,13 @@ from chop.errors import ConfigError
 from chop.ir.ops import Compute, Operand
 from chop.nn.quantized.integer import DATA_OUT as DATA_OUT
 from chop.nn.quantized.integer import check_integers
-from chop.nn.quantizers import Bypass, Quantizer, operand_quantizers
-from chop.nn.quantizers.operands import NO_FORMAT
+from chop.nn.quantizers import Quantizer, operand_quantizers
+from chop.nn.quantizers.operands import NO_FORMAT, SPELLED, plain_names
 
 
 def is_unquantized(config: Mapping[str, Any] | None) -> bool:
-    """Whether `config` names no format: the op stays as it is."""
-    return not config or config.get("name") in NO_FORMAT
+    """Return True if `config` names no format: the op stays as it is."""
+    return not config or config.get("name", config.get(SPELLED)) in NO_FORMAT
 
 
 def layer_quantizers(
@@ -51,7 +50,7 @@ def role_in(operand: Operand, config: Mapping[str, Any]) -> str:
 
 def is_bypassed(quantizers: Iterable[Quantizer]) -> bool:
     """Whether no operand changes."""
-    return all(isinstance(q, Bypass) for q in quantizers)
+    return all(q.is_bypass for q in quantizers)
 
 
 def quantize_arguments(
@@ -88,19 +87,12 @@ def quantize_value(value: Any, quantizer: Quantizer) -> Any:
     return quantizer(value) if is_operand else value
 
 
-def format_text(quantizer: Quantizer) -> str:
-    """The format with the settings that differ from its defaults: `Integer(width=8)`."""
-    pairs = [(f, getattr(quantizer, f.name)) for f in dataclasses.fields(quantizer)]
-    chosen = [f"{f.name}={value!r}" for f, value in pairs if value != f.default]
-    return f"{type(quantizer).__name__}({', '.join(chosen)})"
-
-
 def plain_config(
     config: Mapping[str, Any] | None, form: type[Quantizer], where: str
 ) -> dict[str, Any]:
-    """A copy of `config` that is plain data and names the format `form`."""
+    """Return a copy of `config` that is plain data and names the format `form`."""
     check("config", MAPPING | NONE, config)
-    copied = {key: _plain(value) for key, value in (config or {}).items()}
+    copied = {key: _plain(value) for key, value in plain_names(config or {}, where).items()}
     name = copied.setdefault("name", form.name)
     if name not in (form.name, *form.aliases):
         raise ConfigError(f"{where}.name: expected '{form.name}', got {name!r}.")

@@ -35,4 +35,5 @@ from chop.nn.quantizers.mxfp import MXFP as MXFP
 from chop.nn.quantizers.bypass import Bypass as Bypass
 
 from chop.nn.quantizers.formats import make_quantizer as make_quantizer
+from chop.nn.quantizers.formats import parse_format as parse_format
 from chop.nn.quantizers.operands import operand_quantizers as operand_quantizers

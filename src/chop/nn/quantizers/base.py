@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -16,10 +16,19 @@ from chop.config import check_fields
 from chop.errors import ConfigError, RegistryError
 from chop.nn.quantizers.kernels import Kernel, can_call, can_mask, can_run, mask
 from chop.nn.quantizers.rounding import Rounding, make_noise
+from chop.nn.quantizers.spelling import IN_FILE_NAMES, Stem, own_stem, resolve, spell
 from chop.registry import Registry
+
+if TYPE_CHECKING:
+    from chop.nn.quantizers.blocks import BlockQuantizer
+    from chop.nn.quantizers.integer import Integer
+    from chop.nn.quantizers.packing import PackedFormat
+    from chop.nn.quantizers.scale_integer import ScaleInteger
 
 Bound = float | Tensor
 EVERYWHERE = (-math.inf, math.inf)
+MOST_CODE_BITS = 8
+Wire = Literal["fixed", "mxint"]
 StraightThrough = Literal["masked", "identity"]
 
 FORMATS: Registry[type[Quantizer]] = Registry("format")
@@ -50,6 +59,18 @@ class Quantizer:
     legacy: ClassVar[tuple[str, ...]] = ()
     """Settings of older configs that are no fields; `modern` translates or drops them."""
 
+    is_bypass: ClassVar[bool] = False
+    """True for the format that changes nothing."""
+    wire: ClassVar[Wire | None] = None
+    """How hardware streams its values; None for a format without hardware."""
+    packed_forms: ClassVar[tuple[Any, ...]] = ()
+    """Layouts in bytes that the kernels have, as `PackedFormat` rows."""
+    stem: ClassVar[Stem | None] = None
+    """How the name and the main settings are spelled: `mxint4`; without one, the `name` alone."""
+
+    group_grammar: ClassVar[str] = ""
+    """What may follow the stem, for documentation: `[/<block_size>]`."""
+
     ste: StraightThrough = field(default="masked", kw_only=True)
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -60,6 +81,105 @@ class Quantizer:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    # -- faces: what back ends ask a format; each class answers for itself ---------------------
+
+    @property
+    def scaled(self) -> ScaleInteger | None:
+        """This format if it is integers times real scales, else None."""
+        return None
+
+    @property
+    def blocks(self) -> BlockQuantizer | None:
+        """This format if the elements of a block share an exponent, else None."""
+        return None
+
+    @property
+    def fixed_point(self) -> Integer | None:
+        """This format if it is fixed point, else None."""
+        return None
+
+    @property
+    def has_range(self) -> bool:
+        """True if values depend on the scale or the shared exponent of a group."""
+        return self.scaled is not None or self.blocks is not None
+
+    @property
+    def is_stored(self) -> bool:
+        """True if the layer keeps the scales."""
+        return False
+
+    @property
+    def group_columns(self) -> int | None:
+        """Neighbours along the last dimension that share a scale or an exponent, else None."""
+        return None
+
+    @property
+    def packed_layout(self) -> PackedFormat | None:
+        """Layout in bytes that holds its values, one of `packed_forms`, else None."""
+        size = self.group_columns
+        rows = type(self).packed_forms if size is not None else ()
+        return next((row for row in rows if row.quantizer(size or 0) == self), None)
+
+    @property
+    def gguf_type(self) -> str | None:
+        """Type of a GGUF file that has the same integers or floats and groups, else None."""
+        return None
+
+    @property
+    def onnx_type(self) -> str | None:
+        """Element type of an ONNX tensor that holds its codes, else None."""
+        return None
+
+    @property
+    def float_dtype(self) -> torch.dtype | None:
+        """Floating-point type of torch with the same codes, else None."""
+        return None
+
+    @property
+    def code_bits(self) -> int:
+        """Bits of the code of an element."""
+        return math.ceil(self.bits)
+
+    def code_values(self) -> Tensor | None:
+        """Return the value of every code before its scale, for codes of at most 8 bits.
+
+        None if the format has no codes of its own: they then count the values in order.
+        """
+        return self.values_by_code() if self.code_bits <= MOST_CODE_BITS else None
+
+    def values_by_code(self) -> Tensor | None:
+        """Return the value of every code before its scale, None if there are no such codes."""
+        return None
+
+    def integer_step(self) -> float | None:
+        """Return the step that all values are multiples of, before the scale, else None."""
+        return None
+
+    # -- text ----------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        return self.spelling
+
+    @property
+    def spelling(self) -> str:
+        """Text that `parse_format` reads back as this format: `mxint4`, `fixed8.4`."""
+        return spell(self)
+
+    @property
+    def file_spelling(self) -> str:
+        """Spelling for a file name: "@" for "/" and "~" for ":"; `parse_format` reads it too."""
+        return self.spelling.translate(IN_FILE_NAMES)
+
+    @property
+    def group_text(self) -> str:
+        """Part of the spelling after "/": the elements that share an exponent or a scale."""
+        return ""
+
+    @classmethod
+    def read_group(cls, text: str) -> dict[str, Any]:
+        """Return the settings that `text` after "/" spells."""
+        raise ConfigError(f"format '{cls.name}' has no groups: leave out '/{text}'.")
 
     @classmethod
     def modern(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,11 +315,23 @@ def _check_class(cls: type[Quantizer]) -> None:
             f"format '{cls.name}': class_suffix is {suffix!r}. Give {cls.__name__} one that ends "
             f"the names of its layers, as in class_suffix = 'Integer' for LinearInteger."
         )
+    _check_spelling(cls)
     taken = [f.name for f in FORMATS.values() if f.class_suffix == suffix and f.name != cls.name]
     if taken:
         raise RegistryError(
             f"format '{cls.name}': class_suffix '{suffix}' is that of format '{taken[0]}'."
         )
+
+
+def _check_spelling(cls: type[Quantizer]) -> None:
+    """Raise if a name of the new format already spells another one."""
+    stem = own_stem(cls)
+    for text in (*vars(cls).get("aliases", ()), cls.name, *([stem.example] if stem else [])):
+        found = resolve(FORMATS, text) if text not in FORMATS else None
+        if found is not None:
+            raise RegistryError(
+                f"format '{cls.name}': '{text}' is a spelling of format '{found[0].name}'."
+            )
 
 
 def check(condition: bool, message: str) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from chop.nn.quantizers.base import Quantizer, check_between
 from chop.nn.quantizers.binary_scaling import mean_magnitude, sign
+from chop.nn.quantizers.spelling import Stem
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,12 @@ class BinaryResidual(Quantizer):
 
     name: ClassVar[str] = "binary_residual"
     class_suffix: ClassVar[str] = "BinaryResidualSign"
+    stem: ClassVar[Stem] = Stem(
+        "binary_residual<levels>",
+        "binary_residual2",
+        r"binary_residual(?P<levels>\d{1,4})",
+        lambda q: f"binary_residual{q.levels}",
+    )
     search_settings: ClassVar[Mapping[str, Any]] = {"levels": [2, 3, 4]}
     legacy: ClassVar[tuple[str, ...]] = (
         "width",

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from chop.nn.quantizers.base import check_between
 from chop.nn.quantizers.blocks import BlockQuantizer
+from chop.nn.quantizers.code_values import onnx_integer, sign_and
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.minifloat import bias_or_default
 from chop.nn.quantizers.powers import all_ones, floor_log2, times_power
 from chop.nn.quantizers.rounding import round_to_multiple
+from chop.nn.quantizers.spelling import Stem
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,12 @@ class BlockFP(BlockQuantizer):
 
     name: ClassVar[str] = "block_fp"
     class_suffix: ClassVar[str] = "BlockFP"
+    stem: ClassVar[Stem] = Stem(
+        "block_fp<width>",
+        "block_fp8",
+        r"block_fp(?P<width>\d{1,4})",
+        lambda q: f"block_fp{q.width}",
+    )
     search_settings: ClassVar[Mapping[str, Any]] = {"width": [4, 6, 8], "block_size": [16, 32]}
 
     width: int
@@ -49,6 +57,20 @@ class BlockFP(BlockQuantizer):
         """The smallest and the largest shared exponent."""
         bias = bias_or_default(self.exponent_bias, self.exponent_width)
         return -bias, 2**self.exponent_width - 1 - bias
+
+    @property
+    def onnx_type(self) -> str | None:
+        return onnx_integer(self.width)
+
+    def values_by_code(self) -> Tensor:
+        return sign_and(torch.arange(2 ** (self.width - 1)).double() * self.integer_step())
+
+    def integer_step(self) -> float:
+        return float(2.0 ** (1 - self.width))
+
+    @property
+    def lowest_exponent(self) -> int:
+        return self.exponents[0]
 
     @property
     def element_bits(self) -> int:

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from chop.nn.quantizers.base import check_between
 from chop.nn.quantizers.blocks import BlockQuantizer
+from chop.nn.quantizers.code_values import sign_and
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.log import (
     NORMAL_EXPONENTS,
@@ -17,6 +19,7 @@ from chop.nn.quantizers.log import (
     LogRounding,
     round_log2,
 )
+from chop.nn.quantizers.spelling import Stem
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,12 @@ class BlockLog(BlockQuantizer, LogRounding):
 
     name: ClassVar[str] = "block_log"
     class_suffix: ClassVar[str] = "BlockLog"
+    stem: ClassVar[Stem] = Stem(
+        "block_log<width>",
+        "block_log8",
+        r"block_log(?P<width>\d{1,4})",
+        lambda q: f"block_log{q.width}",
+    )
     search_settings: ClassVar[Mapping[str, Any]] = {"width": [4, 6, 8], "block_size": [16, 32]}
 
     width: int
@@ -42,6 +51,16 @@ class BlockLog(BlockQuantizer, LogRounding):
         super().__post_init__()
         check_between("width", self.width, 2, 8)
         check_between("exponent_bias_width", self.exponent_bias_width, 1, 8)
+
+    def values_by_code(self) -> Tensor:
+        powers = 2.0 ** torch.arange(2 ** (self.width - 1)).double()
+        if self.zero_code:
+            powers[0] = 0.0
+        return sign_and(powers) + 0.0  # there is one zero
+
+    @property
+    def lowest_exponent(self) -> int:
+        return -self.max_bias
 
     @property
     def element_bits(self) -> int:

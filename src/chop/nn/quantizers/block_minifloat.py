@@ -11,9 +11,11 @@ from torch import Tensor
 
 from chop.nn.quantizers.base import check, check_between
 from chop.nn.quantizers.blocks import BlockQuantizer
+from chop.nn.quantizers.code_values import float_table
 from chop.nn.quantizers.kernels import Kernel
-from chop.nn.quantizers.minifloat import round_to_float
+from chop.nn.quantizers.minifloat import FloatGrid, round_to_float
 from chop.nn.quantizers.powers import all_ones, floor_log2, times_power
+from chop.nn.quantizers.spelling import Stem, float_stem
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class BlockMinifloat(BlockQuantizer):
 
     name: ClassVar[str] = "block_minifloat"
     class_suffix: ClassVar[str] = "BlockMinifloat"
+    stem: ClassVar[Stem] = float_stem("block_minifloat")
     search_settings: ClassVar[Mapping[str, Any]] = {
         "width": [6, 8],
         "exponent_width": [2, 3],
@@ -51,6 +54,13 @@ class BlockMinifloat(BlockQuantizer):
     def mantissa_width(self) -> int:
         """Bits after the leading one."""
         return self.width - 1 - self.exponent_width
+
+    def values_by_code(self) -> Tensor:
+        return float_table(FloatGrid(self.exponent_width, self.mantissa_width, 0, "none"))
+
+    @property
+    def lowest_exponent(self) -> int:
+        return int(1 - 2**self.exponent_bias_width)
 
     @property
     def element_bits(self) -> int:

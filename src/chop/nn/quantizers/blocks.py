@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from chop.errors import ConfigError
 from chop.nn.quantizers.base import RoundingQuantizer, check
 from chop.nn.quantizers.kernels import Kernel
+from chop.nn.quantizers.spelling import read_value, write_value
 
+BLOCK_SIZE = 32
+"""Default elements per block, as in the OCP microscaling specification."""
 BlockSize = int | tuple[int, ...]
 BlockRule = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -28,9 +32,10 @@ class BlockQuantizer(RoundingQuantizer):
     The shared setting follows the data, so the gradient passes everywhere.
     """
 
+    group_grammar: ClassVar[str] = "[/<block_size>]"
     legacy: ClassVar[tuple[str, ...]] = ("skip_first_dim",)
 
-    block_size: BlockSize = field(default=32, kw_only=True)
+    block_size: BlockSize = field(default=BLOCK_SIZE, kw_only=True)
     axis: int = field(default=-1, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -45,6 +50,36 @@ class BlockQuantizer(RoundingQuantizer):
         check(self.axis == -1 or self.tile[0] == 1, "axis needs a block_size of one dimension.")
 
     @property
+    def blocks(self) -> BlockQuantizer:
+        return self
+
+    @property
+    def group_columns(self) -> int | None:
+        rows, columns = self.tile
+        return columns if rows == 1 and columns > 0 and self.axis == -1 else None
+
+    @property
+    def code_bits(self) -> int:
+        return self.element_bits
+
+    @property
+    def lowest_exponent(self) -> int | None:
+        """The smallest exponent that a block may share; None for a format without codes."""
+        return None
+
+    @property
+    def group_text(self) -> str:
+        return "" if self.block_size == BLOCK_SIZE else write_value(self.block_size)
+
+    @classmethod
+    def read_group(cls, text: str) -> dict[str, Any]:
+        size = read_value(text)
+        whole = size if isinstance(size, tuple) else (size,)
+        if not whole or any(type(each) is not int for each in whole):
+            raise ConfigError(f"'/{text}' is not a block size, such as '/16' or '/4x4'.")
+        return {"block_size": size}
+
+    @property
     def tile(self) -> tuple[int, int]:
         """Rows and columns of a block."""
         sizes = self.block_size if isinstance(self.block_size, tuple) else (self.block_size,)
@@ -56,6 +91,10 @@ class BlockQuantizer(RoundingQuantizer):
         if rows != 1 or self.axis != -1:
             return None
         return self.rounded_kernel(name, parameters, columns)
+
+    def scale_exponent(self, largest: Tensor) -> Tensor:
+        """Return the exponent that a block with this largest magnitude shares."""
+        raise NotImplementedError
 
     @property
     def shared_bits(self) -> int:

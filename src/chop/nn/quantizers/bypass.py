@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from chop.nn.quantizers.base import Quantizer
+from chop.nn.quantizers.spelling import Stem
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,8 @@ class Bypass(Quantizer):
     name: ClassVar[str] = "bypass"
     aliases: ClassVar[tuple[str, ...]] = ("float",)
     class_suffix: ClassVar[str] = "Bypass"
+    is_bypass: ClassVar[bool] = True
+    stem: ClassVar[Stem] = Stem("float", "float", "float", lambda q: "float")
 
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
         return x

@@ -2,35 +2,25 @@
 
 A tensor of at most 8 bits an element is `table[code] * scale`. Codes are the format's own (two's
 complement, or sign, exponent and mantissa); where it has none, they count the values in order. The
-layout in bytes is on the page "Packed checkpoints" of the documentation. Add a format: a row in
-`TABLES` (its values by code), and for blocks one in `EXPONENTS`; without one, the values that a
+layout in bytes is on the page "Packed checkpoints" of the documentation. A format declares its
+codes by `values_by_code`, and blocks their `lowest_exponent`; without them, the values that a
 tensor has are its table.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import Quantizer
+from chop.nn.quantizers.base import MOST_CODE_BITS, Quantizer
 from chop.nn.quantizers.bits import pack_bits, unpack_bits
-from chop.nn.quantizers.block_fp import BlockFP
-from chop.nn.quantizers.block_log import BlockLog
-from chop.nn.quantizers.block_minifloat import BlockMinifloat
 from chop.nn.quantizers.blocks import BlockQuantizer, join, split
-from chop.nn.quantizers.integer import Integer
-from chop.nn.quantizers.minifloat import FloatGrid, GridQuantizer
-from chop.nn.quantizers.mxfp import MXFP, SCALE_LIMIT
-from chop.nn.quantizers.mxint import MXInt
 from chop.nn.quantizers.powers import LAYOUTS, floor_log2, times_power
 from chop.nn.quantizers.scale_integer import ScaleInteger
 
-MOST_BITS = 8
 PART = 1 << 20
 """Elements that are looked up at once: indices take eight bytes each."""
 
@@ -73,90 +63,6 @@ class Coded:
     table_axis: int | None = None
 
 
-# -- the values of codes ---------------------------------------------------------------------
-
-
-def twos_complement(bits: int) -> Tensor:
-    """0, 1 … -2, -1."""
-    high = 2 ** (bits - 1)
-    return ((torch.arange(2**bits) + high) % (2 * high) - high).double()
-
-
-def sign_and(magnitudes: Tensor) -> Tensor:
-    """Magnitudes, then their negatives, negative zero included."""
-    return torch.cat([magnitudes, -magnitudes])
-
-
-def float_table(grid: FloatGrid) -> Tensor:
-    """The values of sign, exponent and mantissa, special codes included."""
-    field, fraction = _fields(grid)
-    is_normal = field > 0
-    mantissa = torch.where(is_normal, fraction + 2**grid.mantissa_width, fraction).double()
-    positive = mantissa * 2.0 ** (torch.where(is_normal, field - 1, 0)).double() * grid.tiny
-    if grid.special == "ieee":
-        is_top = field == 2**grid.exponent_width - 1
-        special = torch.where(fraction == 0, math.inf, math.nan).double()
-        positive = torch.where(is_top, special, positive)
-    if grid.special == "fn":
-        positive[-1] = math.nan
-    both = sign_and(positive)
-    if grid.special == "fnuz":
-        both[positive.numel()] = math.nan
-    return both
-
-
-def _fields(grid: FloatGrid) -> tuple[Tensor, Tensor]:
-    codes = torch.arange(2 ** (grid.exponent_width + grid.mantissa_width))
-    return codes >> grid.mantissa_width, codes & (2**grid.mantissa_width - 1)
-
-
-def _integer_table(form: Any) -> Tensor:
-    signed = twos_complement(form.width) if form.is_signed else torch.arange(2**form.width).double()
-    return signed * 2.0**-form.frac_width
-
-
-def _scale_integer_table(form: Any) -> Tensor:
-    whole = twos_complement(form.width) if form.is_signed else torch.arange(2**form.width).double()
-    return whole - form.zero_point
-
-
-def _block_log_table(form: Any) -> Tensor:
-    powers = 2.0 ** torch.arange(2 ** (form.width - 1)).double()
-    if form.zero_code:
-        powers[0] = 0.0
-    return torch.cat([powers, -powers]) + 0.0  # there is one zero
-
-
-TABLES: dict[type[Quantizer], Callable[[Any], Tensor]] = {
-    Integer: _integer_table,
-    ScaleInteger: _scale_integer_table,
-    GridQuantizer: lambda form: float_table(form.grid),
-    MXFP: lambda form: float_table(form.grid),
-    MXInt: lambda form: twos_complement(form.width) * 2.0 ** (2 - form.width),
-    BlockFP: lambda form: sign_and(
-        torch.arange(2 ** (form.width - 1)).double() * 2.0 ** (1 - form.width)
-    ),
-    BlockMinifloat: lambda form: float_table(
-        FloatGrid(form.exponent_width, form.mantissa_width, 0, "none")
-    ),
-    BlockLog: _block_log_table,
-}
-"""The value of every code of a format, before its scale."""
-
-EXPONENTS: dict[type[Quantizer], Callable[[Any], int]] = {
-    MXFP: lambda form: -SCALE_LIMIT,
-    MXInt: lambda form: -form.max_exponent,
-    BlockFP: lambda form: form.exponents[0],
-    BlockMinifloat: lambda form: 1 - 2**form.exponent_bias_width,
-    BlockLog: lambda form: -form.max_bias,
-}
-"""The smallest exponent that a block may share."""
-
-
-def _row(rows: dict[type[Quantizer], Any], form: Quantizer) -> Any:
-    return next((rows[cls] for cls in type(form).__mro__ if cls in rows), None)
-
-
 # -- encoding --------------------------------------------------------------------------------
 
 
@@ -165,15 +71,17 @@ def encode(values: Tensor, form: Quantizer, scale: Floats | None = None) -> Code
 
     `scale` are the scales of a `ScaleInteger`, as `scales_of` gives them.
     """
-    bits = _code_bits(form)
-    if bits > MOST_BITS or not values.is_floating_point() or values.numel() == 0:
+    bits = form.code_bits
+    if bits > MOST_CODE_BITS or not values.is_floating_point() or values.numel() == 0:
         return None
     wide = values if values.dtype == torch.float64 else values.float()
-    made = _in_blocks(wide, form) if isinstance(form, BlockQuantizer) else None
-    if isinstance(form, ScaleInteger) and scale is not None:
-        made = _scaled(wide, form, scale)
-    elif not isinstance(form, BlockQuantizer | ScaleInteger):
+    made = None
+    if form.blocks is not None:
+        made = _in_blocks(wide, form.blocks)
+    elif form.scaled is None:
         made = _listed(wide, form, bits)
+    elif scale is not None:
+        made = _scaled(wide, form.scaled, scale)
     if made is None:
         return None
     codes, table, used, axis = made
@@ -199,28 +107,24 @@ def scales_of(form: ScaleInteger, source: Tensor, stored: Tensor | None = None) 
     return Floats(kept if kept.numel() > kept.shape[-1] else kept.reshape(-1), None, group)
 
 
-def _code_bits(form: Quantizer) -> int:
-    element = form.element_bits if isinstance(form, BlockQuantizer) else form.bits
-    return math.ceil(element)
-
-
 _Made = tuple[Tensor, Tensor, Powers | Floats | None, int | None]
 
 
 def _in_blocks(values: Tensor, form: BlockQuantizer) -> _Made | None:
-    rows, lowest = torch.atleast_2d(_last(values, form.axis)), _row(EXPONENTS, form)
-    if lowest is None or not values.isfinite().all():
+    rows, lowest = torch.atleast_2d(_last(values, form.axis)), form.lowest_exponent
+    own = form.code_values()
+    if lowest is None or own is None or not values.isfinite().all():
         return None
-    table = _row(TABLES, form)(form).to(values.dtype)
+    table = own.to(values.dtype)
     blocks = split(rows, form.tile)
-    exponent = _block_exponents(blocks.abs().amax((-3, -1), keepdim=True), table, lowest(form))
+    exponent = _block_exponents(blocks.abs().amax((-3, -1), keepdim=True), table, lowest)
     parts = join(times_power(blocks, -exponent), rows.shape)
     codes = _look_up(_back(parts, form.axis, values), table)
-    shared = exponent - lowest(form)
+    shared = exponent - lowest
     if codes is None or int(shared.max()) >= 2**form.shared_bits:
         return None
     packed = pack_bits(shared.to(torch.uint8), form.shared_bits)
-    powers = Powers(packed, form.shared_bits, lowest(form), form.tile, form.axis)
+    powers = Powers(packed, form.shared_bits, lowest, form.tile, form.axis)
     return codes, table, powers, None
 
 
@@ -241,7 +145,9 @@ def _back(rows: Tensor, axis: int, like: Tensor) -> Tensor:
 
 
 def _scaled(values: Tensor, form: ScaleInteger, scale: Floats) -> _Made | None:
-    table = _row(TABLES, form)(form).to(values.dtype)
+    own = form.code_values()
+    assert own is not None, f"{form} has codes"
+    table = own.to(values.dtype)
     by = spread(scale, values.shape)
     steps = torch.where(by == 0, 0.0, values / by).round() + 0.0  # a scale of 0: all are 0
     codes = _look_up(steps, table)
@@ -254,7 +160,7 @@ def _listed(values: Tensor, form: Quantizer, bits: int) -> _Made | None:
     codes = None if made is None else _look_up(values, made.to(values.dtype))
     if codes is not None and made is not None:
         return codes, made.to(values.dtype), None, None
-    if _row(TABLES, form) is not None:
+    if form.code_values() is not None:
         return None
     axis = getattr(form, "axis", None)
     if isinstance(axis, int) and values.dim() > 1:
@@ -266,9 +172,9 @@ def _listed(values: Tensor, form: Quantizer, bits: int) -> _Made | None:
 
 def _own_table(form: Quantizer, bits: int) -> Tensor | None:
     """The values of the format's codes, or all its values and negative zero where there is room."""
-    table, values = _row(TABLES, form), form.value_set()
+    table, values = form.code_values(), form.value_set()
     if table is not None or values is None:
-        return None if table is None else table(form)
+        return table
     missing = 2**bits - values.numel()
     return torch.cat([values, values.new_full((missing,), -0.0)])
 

@@ -6,8 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import torch
+
 from chop.nn.quantizers.elements import FLOAT_ELEMENTS, element_from_widths
 from chop.nn.quantizers.minifloat import FloatGrid, GridQuantizer
+from chop.nn.quantizers.spelling import Stem
+
+TORCH_TYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+ONNX_TYPES = {"e4m3": "FLOAT8E4M3FN", "e5m2": "FLOAT8E5M2"}
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,13 @@ class FP8(GridQuantizer):
 
     name: ClassVar[str] = "fp8"
     class_suffix: ClassVar[str] = "FP8"
+    stem: ClassVar[Stem] = Stem(
+        "fp8_<element>",
+        "fp8_e4m3",
+        r"fp8_(?P<element>e4m3|e5m2)",
+        lambda q: f"fp8_{q.element}",
+        dict,
+    )
     search_settings: ClassVar[Mapping[str, Any]] = {"element": ["e4m3", "e5m2"]}
     legacy: ClassVar[tuple[str, ...]] = ("exponent_width", "frac_width")
 
@@ -36,6 +49,14 @@ class FP8(GridQuantizer):
     @property
     def grid(self) -> FloatGrid:
         return FLOAT_ELEMENTS[self.element]
+
+    @property
+    def float_dtype(self) -> torch.dtype:
+        return TORCH_TYPES[self.element]
+
+    @property
+    def onnx_type(self) -> str:
+        return ONNX_TYPES[self.element]
 
     @property
     def overflows_to_special(self) -> bool:

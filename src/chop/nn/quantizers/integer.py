@@ -9,12 +9,18 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import EVERYWHERE, RoundingQuantizer, check, check_between
+from chop.nn.quantizers.base import EVERYWHERE, RoundingQuantizer, Wire, check, check_between
+from chop.nn.quantizers.code_values import onnx_integer, whole_values
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.powers import all_ones
 from chop.nn.quantizers.rounding import round_to_multiple
+from chop.nn.quantizers.spelling import Stem, read_sign
 
 WIDEST_WRAP = 24  # float32 holds every integer of this many bits
+
+
+def _places(form: Integer) -> str:
+    return f".{form.frac_width}" if form.frac_width else ""
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,14 @@ class Integer(RoundingQuantizer):
     name: ClassVar[str] = "integer"
     aliases: ClassVar[tuple[str, ...]] = ("fixed",)
     class_suffix: ClassVar[str] = "Integer"
+    stem: ClassVar[Stem] = Stem(
+        "[u]fixed<width>[.<frac_width>]",
+        "fixed8.4",
+        r"(?P<u>u)?fixed(?P<width>\d{1,4})(\.(?P<frac_width>-?\d{1,4}))?",
+        lambda q: "u" * (not q.is_signed) + f"fixed{q.width}" + _places(q),
+        read_sign,
+    )
+    wire: ClassVar[Wire] = "fixed"
     search_settings: ClassVar[Mapping[str, Any]] = {"width": [8, 16, 32], "frac_width": [2, 4, 8]}
 
     width: int
@@ -50,6 +64,20 @@ class Integer(RoundingQuantizer):
         check(not (wraps and self.narrow), "overflow = 'wrap' and narrow exclude each other.")
         if wraps:
             check_between("width with overflow = 'wrap'", self.width, 1, WIDEST_WRAP)
+
+    @property
+    def fixed_point(self) -> Integer:
+        return self
+
+    @property
+    def onnx_type(self) -> str | None:
+        return onnx_integer(self.width, is_signed=self.is_signed)
+
+    def values_by_code(self) -> Tensor:
+        return whole_values(self.width, is_signed=self.is_signed) * self.integer_step()
+
+    def integer_step(self) -> float:
+        return float(2.0**-self.frac_width)
 
     @property
     def bits(self) -> float:

@@ -13,6 +13,7 @@ from chop.nn.quantizers.base import RoundingQuantizer, check, check_between
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.powers import floor_log2, power_of_two, times_power
 from chop.nn.quantizers.rounding import Rounding
+from chop.nn.quantizers.spelling import Stem
 
 Domain = Literal["log", "linear"]
 BELOW_SQRT_TWO = 1.4142135623730949
@@ -97,6 +98,9 @@ class Log(LogRounding):
 
     name: ClassVar[str] = "log"
     class_suffix: ClassVar[str] = "Log"
+    stem: ClassVar[Stem] = Stem(
+        "log<width>", "log8", r"log(?P<width>\d{1,4})", lambda q: f"log{q.width}"
+    )
     search_settings: ClassVar[Mapping[str, Any]] = {"width": [6, 8], "exponent_bias": [7, 15, 31]}
 
     width: int

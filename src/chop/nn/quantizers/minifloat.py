@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from chop.nn.quantizers.base import RoundingQuantizer, check, check_between
+from chop.nn.quantizers.code_values import float_table
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.powers import LAYOUTS, all_ones, floor_log2, power_of_two, times_power
 from chop.nn.quantizers.rounding import Rounding, round_to_multiple
@@ -143,6 +144,9 @@ class GridQuantizer(RoundingQuantizer):
     @property
     def range(self) -> tuple[float, float]:
         return -self.grid.limit(), self.grid.limit()
+
+    def values_by_code(self) -> Tensor:
+        return float_table(self.grid)
 
     def value_set(self) -> Tensor | None:
         return self.grid.values() if self.bits <= 8 else None

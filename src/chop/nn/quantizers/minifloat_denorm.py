@@ -20,6 +20,7 @@ from chop.nn.quantizers.minifloat import (
     round_to_float,
 )
 from chop.nn.quantizers.powers import all_ones
+from chop.nn.quantizers.spelling import Stem, float_stem
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class MinifloatDenorm(RoundingQuantizer):
 
     name: ClassVar[str] = "minifloat_denorm"
     class_suffix: ClassVar[str] = "MinifloatDenorm"
+    stem: ClassVar[Stem] = float_stem("minifloat_denorm")
     search_settings: ClassVar[Mapping[str, Any]] = {"width": [8, 10, 12], "exponent_width": [4, 5]}
 
     width: int

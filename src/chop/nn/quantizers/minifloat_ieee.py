@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from chop.nn.quantizers.base import check, check_between
 from chop.nn.quantizers.minifloat import FloatGrid, GridQuantizer, Special, bias_or_default
+from chop.nn.quantizers.spelling import Stem, float_stem
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class MinifloatIEEE(GridQuantizer):
 
     name: ClassVar[str] = "minifloat_ieee"
     class_suffix: ClassVar[str] = "MinifloatIEEE"
+    stem: ClassVar[Stem] = float_stem("minifloat")
     search_settings: ClassVar[Mapping[str, Any]] = {"width": [8, 10, 12], "exponent_width": [4, 5]}
 
     width: int

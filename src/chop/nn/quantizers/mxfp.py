@@ -9,11 +9,15 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.blocks import BlockQuantizer
+from chop.errors import ConfigError
+from chop.nn.quantizers.blocks import BLOCK_SIZE, BlockQuantizer
+from chop.nn.quantizers.code_values import float_table
 from chop.nn.quantizers.elements import FLOAT_ELEMENTS, element_from_widths
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.minifloat import FloatGrid, round_to_float
+from chop.nn.quantizers.packing import FloatElement, PackedFormat
 from chop.nn.quantizers.powers import floor_log2, times_power
+from chop.nn.quantizers.spelling import Stem
 
 ScaleRule = Literal["floor", "ceil", "rceil", "even"]
 SCALE_BITS = 8
@@ -35,6 +39,19 @@ CARRIES: dict[str, Callable[[FloatGrid], Carry]] = {
 }
 
 
+FIRST = {"8": "e4m3", "6": "e3m2", "4": "e2m1"}
+"""Bits of an element -> the element that a spelling without one means."""
+
+
+def _read_element(parts: Mapping[str, str]) -> dict[str, Any]:
+    element = parts.get("element", FIRST[parts["bits"]])
+    grid = FLOAT_ELEMENTS.get(element)
+    bits = 0 if grid is None else 1 + grid.exponent_width + grid.mantissa_width
+    if str(bits) != parts["bits"]:
+        raise ConfigError(f"mxfp{parts['bits']} has no element '{element}'.")
+    return {"element": element}
+
+
 @dataclass(frozen=True)
 class MXFP(BlockQuantizer):
     """Small floats times a power of two shared by the block.
@@ -50,6 +67,17 @@ class MXFP(BlockQuantizer):
 
     name: ClassVar[str] = "mxfp"
     class_suffix: ClassVar[str] = "MXFP"
+    stem: ClassVar[Stem] = Stem(
+        "mxfp<bits>[_<element>]",
+        "mxfp4",
+        r"mxfp(?P<bits>[468])(_(?P<element>e\dm\d))?",
+        lambda q: f"mxfp{q.element_bits}" + f"_{q.element}" * (q.element not in FIRST.values()),
+        _read_element,
+    )
+    packed_forms: ClassVar[tuple[PackedFormat, ...]] = (
+        PackedFormat("mxfp8", "mxfp8", 2, FloatElement(FLOAT_ELEMENTS["e4m3"])),
+        PackedFormat("mxfp4", "mxfp4", 3, FloatElement(FLOAT_ELEMENTS["e2m1"])),
+    )
     search_settings: ClassVar[Mapping[str, Any]] = {
         "element": ["e2m1", "e2m3", "e3m2", "e4m3", "e5m2"]
     }
@@ -66,6 +94,26 @@ class MXFP(BlockQuantizer):
     def grid(self) -> FloatGrid:
         """The element's values."""
         return FLOAT_ELEMENTS[self.element]
+
+    @property
+    def gguf_type(self) -> str | None:
+        is_mxfp4 = self.element == "e2m1" and self.group_columns == BLOCK_SIZE
+        return "MXFP4" if is_mxfp4 else None
+
+    @property
+    def onnx_type(self) -> str | None:
+        return "INT8" if self.integer_step() else None
+
+    def values_by_code(self) -> Tensor:
+        return float_table(self.grid)
+
+    def integer_step(self) -> float | None:
+        """E2M1 has the multiples of a half up to 6 that 4 bits have; others need more bits."""
+        return self.grid.tiny if self.element == "e2m1" else None
+
+    @property
+    def lowest_exponent(self) -> int:
+        return -SCALE_LIMIT
 
     @property
     def element_bits(self) -> int:

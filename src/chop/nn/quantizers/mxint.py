@@ -9,11 +9,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import check_between
+from chop.nn.quantizers.base import Wire, check_between
 from chop.nn.quantizers.blocks import BlockQuantizer
+from chop.nn.quantizers.code_values import onnx_integer, twos_complement
 from chop.nn.quantizers.kernels import Kernel
+from chop.nn.quantizers.packing import IntegerElement, PackedFormat
 from chop.nn.quantizers.powers import all_ones, floor_log2, times_power
 from chop.nn.quantizers.rounding import round_to_multiple
+from chop.nn.quantizers.spelling import Stem
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,14 @@ class MXInt(BlockQuantizer):
 
     name: ClassVar[str] = "mxint"
     class_suffix: ClassVar[str] = "MXInt"
+    stem: ClassVar[Stem] = Stem(
+        "mxint<width>", "mxint8", r"mxint(?P<width>\d{1,4})", lambda q: f"mxint{q.width}"
+    )
+    wire: ClassVar[Wire] = "mxint"
+    packed_forms: ClassVar[tuple[PackedFormat, ...]] = (
+        PackedFormat("mxint8", "mxint8", 0, IntegerElement(8, 6)),
+        PackedFormat("mxint4", "mxint4", 1, IntegerElement(4, 2)),
+    )
     search_settings: ClassVar[Mapping[str, Any]] = {"width": [4, 6, 8], "block_size": [16, 32]}
 
     width: int = 8
@@ -43,6 +54,20 @@ class MXInt(BlockQuantizer):
     def max_exponent(self) -> int:
         """The largest shared exponent; the smallest is its negative."""
         return int(2 ** (self.exponent_width - 1) - 1)
+
+    @property
+    def onnx_type(self) -> str | None:
+        return onnx_integer(self.width)
+
+    def values_by_code(self) -> Tensor:
+        return twos_complement(self.width) * self.integer_step()
+
+    def integer_step(self) -> float:
+        return float(2.0 ** (2 - self.width))
+
+    @property
+    def lowest_exponent(self) -> int:
+        return -self.max_exponent
 
     @property
     def element_bits(self) -> int:

@@ -11,9 +11,9 @@ from chop.arguments import MAPPING, NONE, check
 from chop.config import NONE_SPELLINGS, convert
 from chop.errors import ConfigError
 from chop.log import warn_once
-from chop.nn.quantizers.base import Quantizer
+from chop.nn.quantizers.base import FORMATS, Quantizer
 from chop.nn.quantizers.bypass import Bypass
-from chop.nn.quantizers.formats import find_format, make_quantizer
+from chop.nn.quantizers.formats import find_format, make_quantizer, spelled_settings
 from chop.registry import suggest
 
 OPERANDS = ("data_in", "weight", "bias", "data_out")
@@ -21,6 +21,12 @@ OPERANDS = ("data_in", "weight", "bias", "data_out")
 
 STAND_INS = {"bias": "weight", "data_in": "data_in_0"}
 """Whose settings an operand takes when it has none; a numbered operand takes the unnumbered's."""
+
+EVERY_OPERAND = ("data_in", "weight")
+"""Operands whose settings all others but an output take where they have none."""
+
+SPELLED = "format"
+"""Another key for `name`, for configs that give the whole format in it."""
 
 NO_FORMAT = (None, *NONE_SPELLINGS)
 OWN_NAME = "name"
@@ -45,6 +51,29 @@ WITHOUT_EFFECT = (
 """Keys without an operand that configs of DeepWok/mase have and no format here needs."""
 
 
+def plain_names(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return a copy of `config` whose `name` is a registered name.
+
+    `format` is another key for `name`. The settings that a spelling such as "mxint4" has become
+    those of the inputs and the weight, and so of every operand that stands in for them; a setting
+    that `config` has itself stays. An output without settings stays as it is.
+
+    >>> plain_names({"name": "mxint4", "weight_width": 8}, "here")
+    {'name': 'mxint', 'data_in_width': 4, 'weight_width': 8}
+    """
+    plain = dict(config)
+    if SPELLED in plain:
+        if "name" in plain:
+            raise ConfigError(f"{where}: keys 'name' and '{SPELLED}' both name the format.")
+        plain = {"name": plain.pop(SPELLED), **plain}
+    name = plain.get("name")
+    if name in NO_FORMAT or (isinstance(name, str) and name in FORMATS):
+        return plain
+    form, settings = spelled_settings(name, f"{where}.name")
+    spelled = {f"{role}_{k}": v for role in EVERY_OPERAND for k, v in settings.items()}
+    return {"name": form.name, **spelled, **{k: v for k, v in plain.items() if k != "name"}}
+
+
 def operand_quantizers(
     config: Mapping[str, Any] | None, roles: Sequence[str], where: str
 ) -> dict[str, Quantizer]:
@@ -62,7 +91,7 @@ def operand_quantizers(
     {'data_in': 8.0, 'bias': 4.0}
     """
     check(where, MAPPING | NONE, config)
-    settings = {} if config is None else dict(config)
+    settings = {} if config is None else plain_names(config, where)
     name = settings.pop("name", None)
     bypass = convert(settings.pop("bypass", False), bool, f"{where}.bypass")
     _check_arithmetic(settings.pop(ARITHMETIC, ARITHMETICS[0]), name, where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -13,8 +14,12 @@ from torch import Tensor
 from chop.errors import ConfigError
 from chop.nn.quantizers.base import Bound, RoundingQuantizer, check, check_between
 from chop.nn.quantizers.blocks import join, split
+from chop.nn.quantizers.code_values import onnx_integer, whole_values
+from chop.nn.quantizers.packing import REAL_SCALE_BYTES, IntegerElement, PackedFormat
 from chop.nn.quantizers.rounding import ROUNDINGS
+from chop.nn.quantizers.spelling import Stem, read_sign
 
+GGUF_BLOCK = 32
 SMALLEST_SCALE = 2.0**-126
 STORED: Literal["stored"] = "stored"
 
@@ -37,6 +42,18 @@ class ScaleInteger(RoundingQuantizer):
 
     name: ClassVar[str] = "scale_integer"
     class_suffix: ClassVar[str] = "ScaleInteger"
+    stem: ClassVar[Stem] = Stem(
+        "[u]int<width>",
+        "int8",
+        r"(?P<u>u)?int(?P<width>\d{1,4})",
+        lambda q: "u" * (not q.is_signed) + f"int{q.width}",
+        read_sign,
+    )
+    group_grammar: ClassVar[str] = "[/<group_size> or /channel]"
+    packed_forms: ClassVar[tuple[PackedFormat, ...]] = (
+        PackedFormat("int8_group", "int8", 4, IntegerElement(8, 0), REAL_SCALE_BYTES),
+        PackedFormat("int4", "int4", 5, IntegerElement(4, 0), REAL_SCALE_BYTES),
+    )
     search_settings: ClassVar[Mapping[str, Any]] = {"width": [4, 6, 8]}
 
     width: int = 8
@@ -65,9 +82,42 @@ class ScaleInteger(RoundingQuantizer):
         check(is_fixed, "scale = 'stored' and rounding = 'stochastic' exclude each other.")
 
     @property
+    def group_text(self) -> str:
+        texts = {"tensor": "", "channel": "channel", "group": str(self.group_size)}
+        return texts[self.granularity]
+
+    @classmethod
+    def read_group(cls, text: str) -> dict[str, Any]:
+        if text in ("tensor", "channel"):
+            return {"granularity": text}
+        if not re.fullmatch(r"[0-9]+", text):
+            raise ConfigError(f"'/{text}' is not a group size, such as '/128', or '/channel'.")
+        return {"granularity": "group", "group_size": int(text)}
+
+    @property
     def is_stored(self) -> bool:
         """Whether the scales are kept by the layer."""
         return self.scale == STORED
+
+    @property
+    def scaled(self) -> ScaleInteger:
+        return self
+
+    @property
+    def group_columns(self) -> int | None:
+        return self.group_size if self.granularity == "group" else None
+
+    @property
+    def gguf_type(self) -> str | None:
+        is_plain = self.is_signed and self.zero_point == 0 and self.group_columns == GGUF_BLOCK
+        return {8: "Q8_0", 4: "Q4_0"}.get(self.width) if is_plain else None
+
+    @property
+    def onnx_type(self) -> str | None:
+        return onnx_integer(self.width, is_signed=self.is_signed)
+
+    def values_by_code(self) -> Tensor:
+        return whole_values(self.width, is_signed=self.is_signed) - self.zero_point
 
     @property
     def integers(self) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from chop.errors import ConfigError
-from chop.kernels import GROUP_SIZES, PACKED_FORMATS, PackedTensor, unpack
+from chop.kernels import GROUP_SIZES, PackedTensor, unpack
 from chop.kernels.ops import pack_integers
 from chop.kernels.reference import spread
 from chop.nn.quantizers import Quantizer, ScaleInteger
@@ -21,10 +21,9 @@ class KeepError(Exception):
 
 def mx_form(quantizer: Quantizer) -> tuple[str, int]:
     """The MX format and group size that hold exactly the values of `quantizer`."""
-    size = getattr(quantizer, "block_size", None)
-    for name, row in PACKED_FORMATS.items():
-        if isinstance(size, int) and size in GROUP_SIZES and row.quantizer(size) == quantizer:
-            return name, size
+    layout, size = quantizer.packed_layout, quantizer.group_columns
+    if layout is not None and size in GROUP_SIZES and not layout.has_real_scales:
+        return layout.name, size
     raise KeepError(f"no packed format holds weights in {quantizer}")
 
 
@@ -38,7 +37,7 @@ def packed_integers(weight: Tensor, quantizer: ScaleInteger | ScaledInteger) -> 
         raise KeepError("no packed format holds float64")
     values = quantizer(weight)
     rows = values.float().reshape(-1, weight.shape[-1])
-    form = quantizer if isinstance(quantizer, ScaleInteger) else quantizer.format
+    form = quantizer.format if isinstance(quantizer, ScaledInteger) else quantizer
     scales = quantizer.scales_of(weight.float()).expand(weight.shape).reshape(rows.shape)
     group = _kernel_group(form, weight)
     per_group = scales[:, ::group]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,19 +19,17 @@ from chop.kernels import (
     QLinearPacked,
     pack,
 )
-from chop.kernels.formats import check_group_size
+from chop.kernels.formats import DEFAULT_GROUP_SIZE, ROW_INTEGERS, check_group_size, pack_format
 from chop.kernels.layers import PACKED_LAYERS
 from chop.nn.modules.lora import LoRALinear, adapted_layer, is_packed
 from chop.nn.modules.masked import WEIGHT, Masked
 from chop.nn.modules.transposed import as_linear, is_transposed_linear
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantized.operands import is_bypassed
-from chop.nn.quantizers import Bypass, Quantizer, ScaleInteger
+from chop.nn.quantizers import Quantizer
 from chop.nn.quantizers.stored_scale import with_stored_scale
 from chop.passes.pack.packed_form import KeepError, mx_form, packed_integers, stored_tensors
 
-INT8_FORMATS = {"int8": False, "int8_dynamic": True}
-"""Formats of `QLinearInt8`, and whether activations are rounded too. They have no embedding."""
 KEPT = "kept"
 
 
@@ -40,18 +38,19 @@ class PackWeightsArgs:
     """`format` is mxint8, mxint4, mxfp8, mxfp4, int4 or int8_group (integers with a float32 scale
     for each group), int8 (a scale for each output) or int8_dynamic (the same, and activations are
     rounded too, row by row). `skip` are modules, by path or by the start of it, to leave as they
-    are.
+    are. `format` may also spell the format with its groups: mxint4/16, int4/64, int8/channel.
     """
 
-    format: Literal[
-        "mxint8", "mxint4", "mxfp8", "mxfp4", "int4", "int8_group", "int8", "int8_dynamic"
-    ] = "mxint8"
-    group_size: int = 32
+    format: str = "mxint8"
+    group_size: int = DEFAULT_GROUP_SIZE
     embeddings: bool = True
     skip: tuple[str, ...] = ()
     show_table: bool = False
 
     def __post_init__(self) -> None:
+        name, size = pack_format(self.format, self.group_size, "format")
+        object.__setattr__(self, "format", name)
+        object.__setattr__(self, "group_size", size)
         check_group_size(self.group_size, "group_size")
 
     def skips(self, path: str) -> bool:
@@ -190,8 +189,8 @@ class WeightPacker:
             return self._quantised_linear(old)
         if _plain_class(old) is not nn.Linear:
             raise KeepError(f"{type(old).__name__} may compute otherwise than Linear")
-        if self.args.format in INT8_FORMATS:
-            dynamic = INT8_FORMATS[self.args.format]
+        if self.args.format in ROW_INTEGERS:
+            dynamic = ROW_INTEGERS[self.args.format]
             return QLinearInt8.from_linear(old, quantize_input=dynamic)
         weight = self._weight(old, self.args.format, None)
         return QLinearPacked(weight, old.bias, dtype=old.weight.dtype)
@@ -213,31 +212,31 @@ class WeightPacker:
         kept: dict[str, Quantizer] = {
             role: formats[role]
             for role in ("data_in", "data_out")
-            if role in formats and not isinstance(formats[role], Bypass)
+            if role in formats and not formats[role].is_bypass
         }
         stored = stored_tensors(old, tuple(kept))
         return QLinearPacked(weight, bias, kept, old.weight.dtype, stored)
 
     def _quantised_weight(self, old: Any) -> PackedTensor:
         form = old.quantizers[WEIGHT]
-        if isinstance(form, Bypass):
+        if form.is_bypass:
             raise KeepError("its config leaves the weight as it is")
-        if isinstance(form, ScaleInteger):
+        if form.scaled is not None:
             return packed_integers(old.weight, with_stored_scale(old, WEIGHT, form))
         return self._weight(old, *mx_form(form))
 
     def experts(self, old: Any) -> nn.Module:
         """The packed layer for the experts of a mixture."""
         if not isinstance(old, QuantizedModule):
-            if self.args.format in INT8_FORMATS:
+            if self.args.format in ROW_INTEGERS:
                 raise KeepError(f"{self.args.format} has no experts")
             return QExpertsPacked(by_expert(self._weight(old, self.args.format, None), old.experts))
-        if not isinstance(old.quantizers["data_out"], Bypass):
+        if not old.quantizers["data_out"].is_bypass:
             raise KeepError("no packed experts round their results")
         layer: Any = old
         weight = by_expert(self._quantised_weight(layer), layer.experts)
         form = layer.quantizers["data_in"]
-        kept = {} if isinstance(form, Bypass) else {"data_in": form}
+        kept = {} if form.is_bypass else {"data_in": form}
         return QExpertsPacked(weight, kept, stored_tensors(old, tuple(kept)))
 
     def embedding(self, old: Any) -> nn.Module:
@@ -252,7 +251,7 @@ class WeightPacker:
             raise KeepError("max_norm rewrites the table at each call")
         if is_quantised:
             return self._quantised_embedding(old)
-        if self.args.format in INT8_FORMATS:
+        if self.args.format in ROW_INTEGERS:
             raise KeepError(f"{self.args.format} has no embedding")
         packed = self._weight(old, self.args.format, None)
         return QEmbeddingPacked(packed, old.weight.dtype)

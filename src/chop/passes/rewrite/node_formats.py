@@ -12,7 +12,7 @@ from chop.ir.ops import Operand, node_module, parameter_role
 from chop.nn.quantized.function import call_quantizers, is_quantized_function
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantized.operands import DATA_OUT
-from chop.nn.quantizers import Bypass, Quantizer
+from chop.nn.quantizers import Quantizer
 
 
 def node_quantizers(node: fx.Node) -> Mapping[str, Quantizer] | None:
@@ -67,7 +67,7 @@ def _annotate_result(common: CommonMeta, quantizers: Mapping[str, Quantizer]) ->
     own, first = quantizers[DATA_OUT], next(iter(quantizers.values()))
     value = (common.results or {}).get("data_out_0")
     if value is not None:
-        is_applied = not isinstance(own, Bypass)
+        is_applied = not own.is_bypass
         _write(value, own if is_applied else first, is_applied=is_applied)
 
 

@@ -117,7 +117,7 @@ def test_a_format_that_cannot_be_packed_is_kept_and_named():
     arguments = {"by": "type", "default": {"config": {"name": "integer", **config}}}
     passes.quantize_transform_pass(graph, arguments)
     _, info = passes.pack_weights_transform_pass(graph)
-    assert "no packed format holds weights in Integer" in info["modules"][0]["reason"]
+    assert "no packed format holds weights in fixed8.4" in info["modules"][0]["reason"]
 
 
 @pytest.mark.parametrize("format", ["int8", "int8_dynamic"])
@@ -358,7 +358,7 @@ def test_a_layer_with_stored_scales_is_packed_saved_and_loaded(how, tmp_path):
 REFUSED_INTEGERS = {
     "groups of 24 are no multiple of 16": {"granularity": "group", "group_size": 24},
     "has a scale for each input": {"granularity": "channel", "axis": 1},
-    "no packed format holds weights in ScaleInteger": {"width": 10},
+    "no packed format holds weights in int10": {"width": 10},
 }
 
 
@@ -496,3 +496,19 @@ def test_an_embedding_that_rounds_its_results_is_kept_and_named():
     passes.quantize_transform_pass(graph, {"by": "type", "embedding": {"config": config}})
     _, info = passes.pack_weights_transform_pass(graph)
     assert info["modules"][0]["reason"] == "no packed embedding rounds its results"
+
+
+@pytest.mark.parametrize(
+    ("spelled", "named"),
+    [
+        ({"format": "mxint4/16"}, {"format": "mxint4", "group_size": 16}),
+        ({"format": "int8/channel"}, {"format": "int8"}),
+        ({"format": "int4/64"}, {"format": "int4", "group_size": 64}),
+    ],
+)
+def test_a_spelling_packs_as_its_name_and_group_size_do(spelled, named):
+    tables = []
+    for arguments in (spelled, named):
+        graph = graph_of(nn.Sequential(nn.Linear(64, 32)), {"input": torch.randn(2, 64)})
+        tables.append(passes.pack_weights_transform_pass(graph, arguments)[1]["modules"])
+    assert tables[0] == tables[1] and tables[0][0]["packed"] == named["format"]

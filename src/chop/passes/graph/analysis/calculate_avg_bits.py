@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.ir.ops import find_op, node_module
-from chop.nn.quantizers import Bypass, Quantizer
+from chop.nn.quantizers import Quantizer
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.rewrite.node_formats import node_quantizers, role_of
 
@@ -80,7 +80,7 @@ def _stored(tensor: Tensor, quantizer: Quantizer | None) -> Stored:
 
 
 def _bits(quantizer: Quantizer | None, own: float) -> float:
-    return own if quantizer is None or isinstance(quantizer, Bypass) else quantizer.bits
+    return own if quantizer is None or quantizer.is_bypass else quantizer.bits
 
 
 def _activations(node: fx.Node) -> Iterator[Stored]:

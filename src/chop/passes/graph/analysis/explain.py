@@ -15,8 +15,7 @@ from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
 from chop.ir.trace.environment import evaluation_mode
 from chop.log import get_logger
-from chop.nn.quantized.operands import format_text
-from chop.nn.quantizers import BlockQuantizer, Bypass, Quantizer, ScaleInteger
+from chop.nn.quantizers import Quantizer
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.analysis.sensitivity import difference
 from chop.passes.ptq.observe.calibration_data import calibration_batches, running
@@ -198,7 +197,7 @@ def _record(trial: Trial, part: Part, loss: float) -> dict[str, Any]:
     return {
         "node": part.nodes[0].name,
         "layer": part.name,
-        "formats": {role: format_text(q) for role, q in part.formats.items() if _is_set(q)},
+        "formats": {role: str(q) for role, q in part.formats.items() if _is_set(q)},
         "loss": loss,
         "without": trial.loss({part: trial.float_calls[part]}),
         "operands": operands,
@@ -208,7 +207,7 @@ def _record(trial: Trial, part: Part, loss: float) -> dict[str, Any]:
 
 
 def _is_set(form: Quantizer) -> bool:
-    return not isinstance(form, Bypass)
+    return not form.is_bypass
 
 
 def _by_operand(trial: Trial, part: Part) -> dict[str, float]:
@@ -269,12 +268,13 @@ def _settings(form: Quantizer) -> dict[str, Any]:
         found["width"] = form.width + MORE_BITS
     if hasattr(form, "frac_width"):
         found["frac_width"] = form.frac_width + 1
-    size = getattr(form, "block_size", None)
-    if isinstance(form, BlockQuantizer) and isinstance(size, int) and size > SMALLEST_BLOCK:
+    size = None if form.blocks is None else form.blocks.block_size
+    if isinstance(size, int) and size > SMALLEST_BLOCK:
         found["block_size"] = size // 2
-    if isinstance(form, ScaleInteger) and not form.is_stored:
-        if form.granularity == "tensor" and form.scale is None:
+    scaled = form.scaled
+    if scaled is not None and not scaled.is_stored:
+        if scaled.granularity == "tensor" and scaled.scale is None:
             found["granularity"] = "channel"
-        elif form.granularity == "group":
-            found["group_size"] = max(form.group_size // 2, 1)
+        elif scaled.granularity == "group":
+            found["group_size"] = max(scaled.group_size // 2, 1)
     return found

@@ -16,6 +16,7 @@ from chop.ir.ops import find_op, node_module
 from chop.ir.trace.environment import evaluation_mode
 from chop.nn.quantized.convert import float_class_of, quantized_class
 from chop.nn.quantizers import Bypass, Quantizer
+from chop.nn.quantizers.operands import plain_names
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
 from chop.passes.ptq.observe.calibration_data import calibration_batches, running
@@ -57,15 +58,16 @@ def sensitivity_analysis_pass(graph: MaseGraph, args: SensitivityArgs) -> PassRe
     """
     if not args.formats:
         raise ConfigError("sensitivity.formats: give at least one format to try.")
+    formats = {k: plain_names(c, f"sensitivity.formats.{k}") for k, c in args.formats.items()}
     layers = dict(_layers(graph, args.layers))
     if not layers:
         raise ConfigError(f"sensitivity: the graph has no layer to look at ({', '.join(OPS)}).")
-    forms = {n: _formats(m, args.formats) for n, m in layers.items()}
+    forms = {n: _formats(m, formats) for n, m in layers.items()}
     batches = calibration_batches(args.data, args.num_samples, "sensitivity.data")
     if args.method == "curvature":
         losses = _estimated(graph, layers, forms, batches)
     else:
-        losses = _measured(graph, layers, args.formats, batches)
+        losses = _measured(graph, layers, formats, batches)
     table = [
         {
             "node": node.name,
@@ -76,9 +78,9 @@ def sensitivity_analysis_pass(graph: MaseGraph, args: SensitivityArgs) -> PassRe
             **losses[node, label],
         }
         for node, layer in layers.items()
-        for label in args.formats
+        for label in formats
     ]
-    return graph, {"table": table, "formats": dict(args.formats)}
+    return graph, {"table": table, "formats": formats}
 
 
 def _layers(
@@ -107,7 +109,7 @@ def _weight(layer: nn.Module) -> Tensor:
 
 
 def _bits(form: Quantizer, weight: Tensor) -> float:
-    return 8.0 * weight.element_size() if isinstance(form, Bypass) else form.bits
+    return 8.0 * weight.element_size() if form.is_bypass else form.bits
 
 
 def _formats(

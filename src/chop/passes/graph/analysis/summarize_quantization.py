@@ -15,8 +15,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op, node_module
 from chop.nn.quantized.convert import own_class
 from chop.nn.quantized.function import is_quantized_function
-from chop.nn.quantized.operands import DATA_OUT, format_text
-from chop.nn.quantizers import Bypass
+from chop.nn.quantized.operands import DATA_OUT
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.report_table import Rows, draw_table, show
 from chop.passes.rewrite.node_formats import node_quantizers
@@ -101,12 +100,12 @@ def _float_name(node: fx.Node) -> str:
 
 
 def _formats(node: fx.Node) -> str:
-    """`data_in Integer(width=8), weight Integer(width=4)`."""
+    """Return the formats of a node's operands: `data_in mxint8, weight mxint4`."""
     quantizers = node_quantizers(node) or {}
     return ", ".join(
-        f"{role} {format_text(quantizer)}"
+        f"{role} {quantizer}"
         for role, quantizer in quantizers.items()
-        if role != DATA_OUT or not isinstance(quantizer, Bypass)
+        if role != DATA_OUT or not quantizer.is_bypass
     )
 
 

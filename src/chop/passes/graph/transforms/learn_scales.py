@@ -60,8 +60,8 @@ def _learned(graph: MaseGraph, args: LearnScalesArgs) -> Iterator[tuple[fx.Node,
             continue
         seen.add(id(layer))
         for role, form in list(layer.quantizers.items()):
-            if role in args.operands and isinstance(form, ScaleInteger):
-                yield from ((node, name) for name in _learn(layer, role, form, args))
+            if role in args.operands and form.scaled is not None:
+                yield from ((node, name) for name in _learn(layer, role, form.scaled, args))
 
 
 def _learn(

@@ -10,13 +10,13 @@ from torch import nn
 
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import op_of_module
+from chop.kernels.formats import ROW_INTEGERS
 from chop.kernels.layers import PACKED_LAYERS
 from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear
 from chop.nn.modules.transposed import is_transposed_linear
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.pack.weight_packer import (
-    INT8_FORMATS,
     KEPT,
     MAKERS,
     MemoryRecord,
@@ -85,9 +85,9 @@ def pack_weights_transform_pass(graph: MaseGraph, args: PackWeightsArgs) -> Pass
     A plain module may take the graph's place: its layers are packed, in place.
     """
     lift_products(graph)
-    if args.embeddings and args.format not in INT8_FORMATS:
+    if args.embeddings and args.format not in ROW_INTEGERS:
         lift_tables(graph, lambda path: not args.skips(path))
-    if args.format not in INT8_FORMATS:
+    if args.format not in ROW_INTEGERS:
         lift_experts(graph)
     packer = WeightPacker(graph.model, args, _read_modules(graph))
     for target in _targets(graph):

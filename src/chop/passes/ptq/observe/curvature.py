@@ -20,7 +20,7 @@ from chop.errors import PassError
 from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
 from chop.ir.trace.environment import evaluation_mode
-from chop.nn.quantizers import Bypass, Quantizer
+from chop.nn.quantizers import Quantizer
 from chop.passes.ptq.observe.calibration_data import running
 from chop.passes.ptq.observe.layer_inputs import sample_rows
 from chop.passes.rewrite.propagate import bind_inputs
@@ -67,13 +67,13 @@ class Watch:
         moves = (by_weight @ self._weight_changes(weight, flat)).double()
         by_input = slopes @ flat if self._rounds_inputs() else slopes
         for moved, (label, roles) in zip(moves.unbind(1), self.formats.items(), strict=True):
-            if not isinstance(roles[DATA_IN], Bypass):
+            if not roles[DATA_IN].is_bypass:
                 error = sample_rows(self.layer, _wide(roles[DATA_IN](x)) - _wide(x))
                 moved = moved + (by_input * error).sum((1, 2))
             self.pending.setdefault(label, []).append(moved.cpu())
 
     def _rounds_inputs(self) -> bool:
-        return any(not isinstance(roles[DATA_IN], Bypass) for roles in self.formats.values())
+        return any(not roles[DATA_IN].is_bypass for roles in self.formats.values())
 
     def _weight_changes(self, weight: Tensor, flat: Tensor) -> Tensor:
         """(elements, formats): what each format does to the weight."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from chop.errors import ConfigError
-from chop.nn.quantizers import Integer, Quantizer, ScaleInteger
+from chop.nn.quantizers import Quantizer, ScaleInteger
 from chop.nn.quantizers.scale_integer import SMALLEST_SCALE
 
 CLIPS = tuple(1 - i / 80 for i in range(76))
@@ -135,9 +135,10 @@ def _value_at(reaches: dict[int, float], largest: float) -> int:
 @functools.cache
 def _reaches(form: Quantizer, setting: str) -> dict[int, float]:
     """How far the format reaches with each value of the setting that it takes."""
-    if isinstance(form, Integer):
+    fixed = form.fixed_point
+    if fixed is not None:
         # a power of two saturates by half a step, and that step is worth a bit everywhere else
-        top = form.width - form.is_signed
+        top = fixed.width - fixed.is_signed
         return {f: 2.0 ** (top - f) for f in range(-90, 127)}
     found = {}
     for value in BIASES:
@@ -155,12 +156,11 @@ def _with(form: Quantizer, setting: str, value: Any) -> Quantizer:
 
 def ranged(form: Quantizer) -> RangedFormat | None:
     """The format with its range to be chosen; None where it has none, or measures each tensor."""
-    if isinstance(form, ScaleInteger):
-        return ScaledRange(form)
+    if form.scaled is not None:
+        return ScaledRange(form.scaled)
     names = {f.name for f in dataclasses.fields(form)}
-    is_block = {"block_size", "exponent_bias_width"} & names
     for setting in ("frac_width", "exponent_bias"):
-        if setting in names and not is_block:
+        if setting in names and form.blocks is None:
             return PowerRange(form, setting)
     return None
 
@@ -172,14 +172,15 @@ def slot_rows(form: Quantizer, x: Tensor, *, by_row: bool) -> Tensor:
     slots of their own, as for a weight.
     """
     x = torch.where(torch.isfinite(x), x, 0.0)
-    if not isinstance(form, ScaleInteger) or form.granularity == "tensor" or x.dim() == 0:
+    scaled = form.scaled
+    if scaled is None or scaled.granularity == "tensor" or x.dim() == 0:
         return x.reshape(1, -1)
-    if form.granularity == "channel":
-        return x.movedim(form.axis, 0).flatten(1) if x.dim() > 1 else x[:, None]
+    if scaled.granularity == "channel":
+        return x.movedim(scaled.axis, 0).flatten(1) if x.dim() > 1 else x[:, None]
     rows = x.reshape(-1, x.shape[-1])
-    short = -rows.shape[1] % form.group_size
+    short = -rows.shape[1] % scaled.group_size
     padded = torch.nn.functional.pad(rows, (0, short))
-    groups = padded.reshape(len(rows), -1, form.group_size)
+    groups = padded.reshape(len(rows), -1, scaled.group_size)
     return groups.flatten(0, 1) if by_row else groups.transpose(0, 1).flatten(1)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers import Bypass, Quantizer, ScaleInteger
+from chop.nn.quantizers import Quantizer
 from chop.passes.ptq.observe.format_ranges import RangedFormat, ranged, rules_of, slot_rows
 from chop.passes.ptq.observe.histogram import LEAST_BINS, MOST_COUNTS
 from chop.passes.ptq.observe.observers import Observer, RuleObserver, make_observer
@@ -19,7 +19,7 @@ ObserverChoice = str | Mapping[str, Any]
 
 def chosen_settings(form: Quantizer) -> tuple[str, ...]:
     """The settings of a format that an observer chooses."""
-    if isinstance(form, ScaleInteger):
+    if form.scaled is not None:
         return ("scale",)
     found = ranged(form)
     if found is not None:
@@ -70,14 +70,14 @@ def parameter_settings(
         ranges.append(watcher.range_for(found))
     low, high = (torch.cat(bounds) for bounds in zip(*ranges, strict=True))
     result = _result(form, found, low, high)
-    if isinstance(form, ScaleInteger) and form.granularity == "group":
+    if form.scaled is not None and form.scaled.granularity == "group":
         result["scale"] = result["scale"].reshape(*value.shape[:-1], -1)
     return result
 
 
 def _result(form: Quantizer, found: RangedFormat, low: Tensor, high: Tensor) -> dict[str, Any]:
     settings = found.settings(low, high)
-    if isinstance(form, ScaleInteger) and form.granularity == "tensor":
+    if form.scaled is not None and form.scaled.granularity == "tensor":
         settings["scale"] = float(settings["scale"])
     return {**settings, "low": float(low.min()), "high": float(high.max())}
 
@@ -85,7 +85,7 @@ def _result(form: Quantizer, found: RangedFormat, low: Tensor, high: Tensor) -> 
 def explicit_settings(form: Quantizer, role: str) -> dict[str, Any]:
     """Config keys that give `role` just this format, so that it takes no other operand's."""
     fields = dataclasses.fields(form)
-    if isinstance(form, Bypass):
+    if form.is_bypass:
         return {f"{role}_name": "NA"}
     told = {f.name: getattr(form, f.name) for f in fields if getattr(form, f.name) != f.default}
     return {f"{role}_{name}": value for name, value in (told or _first(form)).items()}

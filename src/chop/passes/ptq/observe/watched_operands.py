@@ -15,7 +15,7 @@ from chop.nn.modules.lora import adapted_layer
 from chop.nn.quantized.convert import quantized_class
 from chop.nn.quantized.function import parse_function_config
 from chop.nn.quantized.operands import DATA_OUT, role_in
-from chop.nn.quantizers import Bypass, Quantizer
+from chop.nn.quantizers import Quantizer
 from chop.nn.quantizers.formats import find_format
 from chop.nn.quantizers.scale_integer import STORED
 from chop.passes.ptq.observe.operand_observer import (
@@ -55,7 +55,7 @@ class Watched:
         """Whether the format of an operand leaves a setting to choose."""
         form, name = self.quantizers[role], self.names.get(role, role)
         kind = name.rstrip("_0123456789")  # data_in_1 -> data_in
-        if isinstance(form, Bypass) or kind not in operands:
+        if form.is_bypass or kind not in operands:
             return False
         given = [f"{n}_{s}" for n in (name, kind) for s in chosen_settings(form)]
         return bool(given) and not any(self.given.get(key) is not None for key in given)

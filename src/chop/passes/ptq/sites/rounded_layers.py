@@ -18,7 +18,7 @@ from chop.log import get_logger
 from chop.nn.modules.lora import adapted_layer
 from chop.nn.modules.masked import stored_weight
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantizers import Bypass, ScaleInteger
+from chop.nn.quantizers import ScaleInteger
 from chop.nn.quantizers.stored_scale import with_stored_scale
 from chop.passes.ptq.sites.stored_scales import store_scale
 from chop.passes.ptq.solve.weight_grid import WeightGrid, weight_grid
@@ -63,7 +63,7 @@ def quantized_layer(node: fx.Node) -> QuantizedModule | None:
     layer = adapted_layer(node_module(node))
     if not isinstance(layer, QuantizedModule) or layer.op.name not in OPS:
         return None
-    is_rounded = not isinstance(layer.quantizers[WEIGHT], Bypass)
+    is_rounded = not layer.quantizers[WEIGHT].is_bypass
     return layer if is_rounded and getattr(layer, "groups", 1) == 1 else None
 
 
@@ -98,8 +98,8 @@ def put_rounded(layer: QuantizedModule, grid: WeightGrid, values: Tensor, ranges
     old = stored_weight(layer)
     kept = values.reshape(old.shape).to(old.dtype)
     layer.weight = nn.Parameter(kept, requires_grad=old.requires_grad)
-    if isinstance(grid.quantizer, ScaleInteger):
-        store_scales(layer, grid.quantizer, grid.scales(ranges.to(values.dtype)))
+    if grid.quantizer.scaled is not None:
+        store_scales(layer, grid.quantizer.scaled, grid.scales(ranges.to(values.dtype)))
 
 
 def store_scales(layer: QuantizedModule, form: ScaleInteger, scales: Tensor) -> None:

@@ -22,7 +22,6 @@ from chop.ir.ops import UNKNOWN, Op, find_op, node_module
 from chop.ir.trace.environment import evaluation_mode
 from chop.nn.quantized.convert import float_class_of
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantizers import ScaleInteger
 from chop.passes.rewrite.propagate import bind_inputs
 from chop.passes.rewrite.surgery import set_module
 
@@ -133,7 +132,7 @@ class _Finder:
         if float_class_of(module) is not nn.Linear or self.reads[str(node.target)] > 1:
             return False
         quantizers = module.quantizers.values() if isinstance(module, QuantizedModule) else ()
-        is_stored = any(isinstance(q, ScaleInteger) and q.is_stored for q in quantizers)
+        is_stored = any(q.is_stored for q in quantizers)
         return not is_stored and self._is_own(str(node.target), module)
 
     def _is_own(self, path: str, module: nn.Module) -> bool:

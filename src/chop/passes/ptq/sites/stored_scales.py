@@ -8,7 +8,6 @@ from torch import Tensor, fx
 
 from chop.ir.meta import MaseMetadata
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantizers import ScaleInteger
 from chop.nn.quantizers.scale_integer import STORED
 from chop.passes.ptq.observe.operand_observer import explicit_settings
 
@@ -17,8 +16,8 @@ IS_APPLIED = "is_applied"
 
 def store_scale(layer: QuantizedModule, role: str, scale: Tensor) -> None:
     """Let `layer` keep the scales of one operand in a buffer."""
-    form = layer.quantizers[role]
-    assert isinstance(form, ScaleInteger), f"{form} has no scale"
+    form = layer.quantizers[role].scaled
+    assert form is not None, f"{layer.quantizers[role]} has no scale"
     # what took the weight's settings so far keeps its own: it has no scales stored
     others = {r: q for r, q in layer.quantizers.items() if r not in (role, "data_out")}
     config = dict(layer.config)
@@ -40,7 +39,6 @@ def adopt_scales(node: fx.Node, layer: QuantizedModule) -> None:
     noted = meta.software.calibration if isinstance(meta, MaseMetadata) else None
     for role, form in layer.quantizers.items():
         found = (noted or {}).get(role, {})
-        is_asked = isinstance(form, ScaleInteger) and form.is_stored
-        if is_asked and isinstance(found.get("scale"), Tensor) and not found.get(IS_APPLIED):
+        if form.is_stored and isinstance(found.get("scale"), Tensor) and not found.get(IS_APPLIED):
             store_scale(layer, role, found["scale"])
             found[IS_APPLIED] = True

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers import Bypass, Quantizer
+from chop.nn.quantizers import Quantizer
 from chop.passes.ptq.solve.gptq_rounding import output_error
 
 ALPHAS = tuple(i / 10 for i in range(11))
@@ -138,7 +138,7 @@ class FactorProblem:
         x = torch.cat(self.seen.rows)
         for weight, forms in self.readers:
             scaled = forms["weight"](weight * factors)
-            if isinstance(forms["data_in"], Bypass):
+            if forms["data_in"].is_bypass:
                 assert self.seen.hessian is not None, "nothing was seen"
                 yield output_error(scaled / factors - weight, self.seen.hessian) / self.seen.count
             else:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantizers import Bypass, ScaleInteger
+from chop.nn.quantizers import Bypass
 from chop.passes.ptq.solve.weight_grid import WeightGrid
 
 FINEST = 2.0**-16
@@ -49,15 +49,15 @@ class LearnedWeight:
     @property
     def learns_ranges(self) -> bool:
         """Whether ranges are numbers; shared exponents are not."""
-        return isinstance(self.grid.quantizer, ScaleInteger)
+        return self.grid.quantizer.scaled is not None
 
     def value(self) -> Tensor:
         """The rounded weight, through which gradients pass."""
         wanted = self.weight + self.offsets * self.steps
-        if not self.learns_ranges:
+        form = self.grid.quantizer.scaled
+        if form is None:
             rounded = self.grid.as_stored(wanted.detach(), self.ranges)
             return (wanted + (rounded - wanted).detach()).reshape(self._shape)
-        form = cast(ScaleInteger, self.grid.quantizer)
         scales = (self.grid.scales(self.ranges) * self.factors)[:, self.grid.groups]
         low, high = (q - form.zero_point for q in form.integers)
         steps = (wanted / scales).clamp(low, high)
@@ -107,8 +107,8 @@ class LearnedWeight:
 
 def _ranges(layer: QuantizedModule, grid: WeightGrid, weight: Tensor) -> Tensor:
     """The ranges that the layer stores, or else those that it would measure."""
-    form = grid.quantizer
-    if isinstance(form, ScaleInteger) and form.is_stored:
+    form = grid.quantizer.scaled
+    if form is not None and form.is_stored:
         scales = cast(Tensor, layer.weight_scale).to(weight.dtype)
         reach = scales.reshape(-1, grid.count) * form.integers[1]
         return reach.expand(len(weight), grid.count).clone()

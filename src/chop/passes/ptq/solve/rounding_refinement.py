@@ -10,7 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers import ScaleInteger
 from chop.passes.ptq.solve.column_feedback import BLOCK
 from chop.passes.ptq.solve.gptq_rounding import kept, output_error
 from chop.passes.ptq.solve.weight_grid import WeightGrid
@@ -32,7 +31,7 @@ def refined(
     least = output_error(rounded - weight, hessian)
     for _ in range(rounds):
         values, fitted = rounded, ranges
-        if isinstance(grid.quantizer, ScaleInteger):
+        if grid.quantizer.scaled is not None:
             values, fitted = with_fitted_scales(rounded, ranges, weight, hessian, grid)
         values = moved_elements(values, fitted, weight, hessian, grid, mask)
         error = output_error(values - weight, hessian)
@@ -72,7 +71,8 @@ def with_fitted_scales(
     rounded: Tensor, ranges: Tensor, weight: Tensor, hessian: Tensor, grid: WeightGrid
 ) -> tuple[Tensor, Tensor]:
     """The same integers at the scales with the least error, and the ranges these come from."""
-    assert isinstance(grid.quantizer, ScaleInteger), f"{grid.quantizer} has no scale"
+    form = grid.quantizer.scaled
+    assert form is not None, f"{grid.quantizer} has no scale"
     scales = grid.scales(ranges)
     whole = (rounded / scales[:, grid.groups]).round()
     matrix, vector = _normal_equations(whole, weight, hessian, grid)
@@ -80,7 +80,7 @@ def with_fitted_scales(
         matrix, vector = matrix.sum(0, keepdim=True), vector.sum(0, keepdim=True)
     fitted = _solved(matrix, vector).expand_as(scales)
     fitted = torch.where(fitted == 0, scales, fitted)  # a group of zeros keeps its scale
-    return whole * fitted[:, grid.groups], fitted * grid.quantizer.integers[1]
+    return whole * fitted[:, grid.groups], fitted * form.integers[1]
 
 
 def _normal_equations(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from chop.errors import ConfigError
-from chop.nn.quantizers import BlockQuantizer, Quantizer, ScaleInteger
+from chop.nn.quantizers import Quantizer
 from chop.nn.quantizers.scale_integer import SMALLEST_SCALE
 
 INTEGER_CLIPS = tuple(1.0 - 0.02 * i for i in range(30))
@@ -38,7 +38,7 @@ class WeightGrid:
     @property
     def has_range(self) -> bool:
         """Whether values depend on a range at all; a plain fixed or floating point does not."""
-        return isinstance(self.quantizer, BlockQuantizer | ScaleInteger)
+        return self.quantizer.has_range
 
     def largest(self, weight: Tensor) -> Tensor:
         """(rows, groups): the largest magnitude of each group."""
@@ -49,26 +49,27 @@ class WeightGrid:
 
     def round(self, x: Tensor, largest: Tensor) -> Tensor:
         """`x` in the format, where `largest` (same shape, or it broadcasts) gives the range."""
-        form = self.quantizer
-        if isinstance(form, ScaleInteger):
-            return form.represent_at(x, self.scales(largest))
-        if isinstance(form, BlockQuantizer):
-            return form.represent_blocks(x, largest.expand_as(x), None)
-        return form.quantize(x)
+        scaled, blocks = self.quantizer.scaled, self.quantizer.blocks
+        if scaled is not None:
+            return scaled.represent_at(x, self.scales(largest))
+        if blocks is not None:
+            return blocks.represent_blocks(x, largest.expand_as(x), None)
+        return self.quantizer.quantize(x)
 
     def as_stored(self, rounded: Tensor, ranges: Tensor) -> Tensor:
         """Return a rounded weight as its layer will compute it.
 
         A format without stored scales measures the ranges of the rounded values again.
         """
-        if isinstance(self.quantizer, ScaleInteger):
+        if self.quantizer.scaled is not None:
             return self.round(rounded, ranges[:, self.groups])
         return self.quantizer.quantize(rounded.reshape(self.shape)).reshape(rounded.shape)
 
     def scales(self, largest: Tensor) -> Tensor:
         """The scales of integers that reach `largest`; negative for a negative one."""
-        assert isinstance(self.quantizer, ScaleInteger), f"{self.quantizer} has no scale"
-        scales = largest / self.quantizer.integers[1]
+        scaled = self.quantizer.scaled
+        assert scaled is not None, f"{self.quantizer} has no scale"
+        scales = largest / scaled.integers[1]
         return torch.where(scales.abs() < SMALLEST_SCALE, SMALLEST_SCALE, scales)
 
     def chosen_range(self, weight: Tensor, importance: Tensor) -> Tensor:
@@ -88,8 +89,8 @@ class WeightGrid:
         return best
 
     def _clips(self) -> tuple[float, ...]:
-        form = self.quantizer
-        if not isinstance(form, ScaleInteger):
+        form = self.quantizer.scaled
+        if form is None:
             return POWER_CLIPS
         low, high = form.integers
         is_lopsided = form.is_signed and low != -high and form.zero_point == 0
@@ -111,26 +112,28 @@ def weight_grid(
     number = torch.arange(columns, device=device)
     per_run = -(-each // group)
     groups = (number // each) * per_run + (number % each) // group
-    is_whole = isinstance(quantizer, ScaleInteger) and quantizer.granularity == "tensor"
+    scaled = quantizer.scaled
+    is_whole = scaled is not None and scaled.granularity == "tensor"
     return WeightGrid(quantizer, groups, int(groups[-1]) + 1, is_whole, tuple(shape))
 
 
 def _runs(quantizer: Quantizer, shape: torch.Size, where: str) -> tuple[int, int]:
     """Columns after which groups begin anew, and the columns of a group."""
     last, columns = shape[-1], shape[1:].numel()
-    if isinstance(quantizer, BlockQuantizer):
-        if quantizer.tile[0] != 1 or quantizer.axis not in (-1, len(shape) - 1):
+    blocks, scaled = quantizer.blocks, quantizer.scaled
+    if blocks is not None:
+        if blocks.tile[0] != 1 or blocks.axis not in (-1, len(shape) - 1):
             raise ConfigError(
-                f"{where}: block_size = {quantizer.block_size} along axis {quantizer.axis}. "
+                f"{where}: block_size = {blocks.block_size} along axis {blocks.axis}. "
                 "Allowed here: blocks of one dimension along the last axis."
             )
-        size = quantizer.tile[1]
+        size = blocks.tile[1]
         return last, last if size == -1 else min(size, last)
-    if isinstance(quantizer, ScaleInteger):
-        if quantizer.granularity == "group":
-            return last, min(quantizer.group_size, last)
-        if quantizer.granularity == "channel" and quantizer.axis % len(shape) != 0:
+    if scaled is not None:
+        if scaled.granularity == "group":
+            return last, min(scaled.group_size, last)
+        if scaled.granularity == "channel" and scaled.axis % len(shape) != 0:
             raise ConfigError(
-                f"{where}: channels along axis {quantizer.axis}. Allowed here: axis 0, the rows."
+                f"{where}: channels along axis {scaled.axis}. Allowed here: axis 0, the rows."
             )
     return columns, columns
