@@ -96,6 +96,19 @@ def get_model(
     return model
 
 
+def missing_weights(name: str, task: str) -> list[str]:
+    """Return the parameters that a Hugging Face model for `task` has and its files lack.
+
+    transformers draws them at random, as for the new head of a model that is to be trained.
+    """
+    place = locate(name, "model")
+    family = auto_class(task)
+    _, told = family.from_pretrained(
+        place.name, local_files_only=place.is_local, output_loading_info=True
+    )
+    return sorted(told["missing_keys"])
+
+
 def _refuse_task(name: str, task: str, error: ValueError) -> None:
     """Say in a line what transformers says in a list of hundreds of classes."""
     if "Unrecognized configuration class" not in str(error):
