@@ -13,6 +13,7 @@ from chop.errors import MissingDependencyError
 
 def run(config: ListConfig, session: Session) -> dict[str, Any]:
     """A table for each kind: names, and what each is."""
+    session.start_work()
     kinds = REGISTRIES if config.kind is None else (config.kind,)
     found = {}
     for kind in kinds:

@@ -10,11 +10,14 @@ from typing import Any
 from chop.actions.fixed_point import OPERANDS, fitted_fixed_point, observe_ranges
 from chop.actions.post_training import (
     BUDGET_FORMATS,
+    check_options,
     methods_named,
     quantize_with_data,
     rules_for_bits,
+    weight_formats,
 )
 from chop.actions.records import write_csv
+from chop.actions.weight_budget import WeightBudget
 from chop.actions.weighted_layers import left_in_float, weighted_ops
 from chop.cli.compression import Compression, compress
 from chop.cli.configs import QuantizeConfig
@@ -26,7 +29,11 @@ from chop.errors import ConfigError
 from chop.files import remove_whole, write_whole
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import OPS
+from chop.nn.quantizers import FORMATS
 from chop.passes import learn_scales_transform_pass, summarize_quantization_analysis_pass
+from chop.passes.graph.transforms.lift_products import lift_products
+from chop.passes.graph.transforms.quantize import check_quantization
+from chop.registry import suggest
 
 OBSERVED_BATCHES = 4
 DEFAULT_FORMAT, DEFAULT_WIDTH = "mxint", 8
@@ -71,15 +78,22 @@ def _quantize(
 ) -> dict[str, Any]:
     """Choose formats where bits are asked for, quantise, and round weights by the method."""
     batches = calibration(config, graph, data)
+    check_options(config.options)
+    lift_products(graph)
     told: dict[str, Any] = {}
     if config.bits is None:
         rules = pass_arguments(config, graph, data)
+        check_quantization(graph, rules)
         if not config.rules and _is_default(config):
             ops = ", ".join(key for key in rules if key != "by")
             chosen = f"{DEFAULT_FORMAT} of {DEFAULT_WIDTH} bits for {ops}"
             session.console.note(f"nothing was said about formats: {chosen}")
+        session.start_work()
     else:
-        rules, allocation = rules_for_bits(graph, batches, config.bits, config.format or DEFAULT)
+        form = config.format or DEFAULT
+        WeightBudget.of(graph, weight_formats(form)).check(config.bits)
+        session.start_work()
+        rules, allocation = rules_for_bits(graph, batches, config.bits, form)
         record = json.dumps(allocation.pop("sensitivity"), indent=1)
         write_whole(session.folder / SENSITIVITY, f"{record}\n")
         told["allocation"] = allocation
@@ -110,8 +124,10 @@ def _kept_layers(config: QuantizeConfig, session: Session) -> Path:
 
 
 def _say_allocation(told: dict[str, Any], session: Session) -> None:
+    floats = f", {told['floats']:,} of them floats" if told["floats"] else ""
     session.console.say(
-        f"{told['bits']:.3g} bits per weight on average, predicted loss {told['loss']:.3g} nats:"
+        f"{told['bits']:.3g} bits per weight on average over all {told['weights']:,} weights"
+        f"{floats}; predicted loss {told['loss']:.3g} nats:"
     )
     session.console.table(
         [{"layer": node, "format": label} for node, label in told["assignment"].items()]
@@ -153,8 +169,23 @@ def _is_default(config: QuantizeConfig) -> bool:
     return config.format is None and config.width is None and config.frac_width is None
 
 
+def check_format(name: str) -> None:
+    """Raise unless `name` is a number format; a width goes into an option of its own."""
+    if name in FORMATS:
+        return
+    base = name.rstrip("0123456789")
+    if base in FORMATS and base != name:
+        raise ConfigError(
+            f"quantize.format: unknown format '{name}'. Give --format {base} "
+            f"--width {name.removeprefix(base)}."
+        )
+    raise ConfigError(f"quantize.format: Unknown format '{name}'. {suggest(name, FORMATS)}")
+
+
 def layer_config(config: QuantizeConfig) -> dict[str, Any]:
     """The flags' format and settings, for every operand."""
+    if config.format is not None:
+        check_format(config.format)
     if _is_default(config):
         config = dataclasses.replace(config, format=DEFAULT_FORMAT, width=DEFAULT_WIDTH)
     given = {"width": config.width, "frac_width": config.frac_width}
