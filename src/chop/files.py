@@ -120,13 +120,17 @@ def whole_file(path: Path, *, to_disk: bool = False, is_held: bool = False) -> I
             draft.unlink(missing_ok=True)
 
 
+def make_folder(folder: Path) -> None:
+    """Make `folder` and those it is in; raise where one of them cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be a folder ({error.strerror}).") from error
+
+
 def _make_room(path: Path) -> None:
     """Make the folder that `path` is in; raise where a file cannot be written there."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        told = f"{path}: {path.parent} cannot be a folder ({error.strerror})."
-        raise ConfigError(told) from error
+    make_folder(path.parent)
     if path.is_dir():
         raise ConfigError(f"{path}: a folder is there, and a file is to be written.")
 

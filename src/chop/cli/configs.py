@@ -164,13 +164,12 @@ class TraceConfig(ModelOptions, DataOptions, OutputOptions):
 class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     """Number formats.
 
-    `format`: the number format of every operand; with nothing said, mxint of 8 bits, and with
-    --width alone integer. `width`: bits of every operand. `frac_width`: of them, bits behind the
-    point. `type`: ops to quantise; by default those with weights: linear, conv1d, conv2d,
-    embedding … `fit`: choose the bits behind the point
-    for each operand of each linear layer, from values seen on the dataset. `bits`: choose the width
-    of each layer's weight so that the weights of the model, embeddings included, take this many
-    bits on average (formats mxint, block_fp).
+    `format`: the number format of every operand; by default 8-bit mxint, or integer if only --width
+    is given. `width`: bits of every operand. `frac_width`: of them, bits behind the point. `type`:
+    ops to quantise; by default those with weights: linear, conv1d, conv2d, embedding … `fit`:
+    choose the bits behind the point for each operand of each linear layer, from values seen on the
+    dataset. `bits`: choose the width of each layer's weight so that the weights of the model,
+    embeddings included, take this many bits on average (formats mxint, block_fp).
     `method`: what keeps accuracy, one or several (`mase list methods`); by default weights go to
     the nearest value.
     `observer`: chooses from values seen on the dataset what the format leaves open, the point of
