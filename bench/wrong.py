@@ -38,7 +38,7 @@ def unclear_lines(folder: Path) -> tuple[int, list[str]]:
     for line in wrong_lines.wrong_lines():
         said = io.StringIO()
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
-            code = mase(line.replace("{trained}", str(folder / "trained")).split())
+            code = mase(wrong_lines.words_of(line, folder))
         if not wrong_lines.is_clear(code, said.getvalue()):
             found.append(f"{line}: {code} {said.getvalue()[-200:]}")
     return len(wrong_lines.wrong_lines()), found

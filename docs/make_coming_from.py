@@ -5,9 +5,12 @@ python docs/make_coming_from.py
 
 from __future__ import annotations
 
+import ast
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from chop.cli.old_files import SECTIONS
 from chop.models.named import OLD_TASKS
 from chop.models.old import OLD_HUB_NAMES, OLD_MODELS
 from chop.nn.quantizers.operands import FOR_ALL, WITHOUT_EFFECT
@@ -16,14 +19,40 @@ from chop.passes.base import OLD_KEYS
 from chop.passes.old_configs import BY_CLASS, OLD_FORMATS, OLD_OPS
 
 PAGE = Path(__file__).resolve().parent / "coming_from.md"
+PROGRAMS = PAGE.parents[1] / "tests" / "old_programs"
+RESULTS = PAGE.parents[1] / "bench" / "results" / "safe.json"
 INTRODUCTION = """# Coming from DeepWok/mase
 
-Programs written for [DeepWok/mase](https://github.com/DeepWok/mase) run as they are: its tutorials
-and labs, and its files of quantise settings. The names on this page need not be changed; the new
-ones say where a thing is explained. What an old program asks for and this system does not need is
-accepted, and said once in the log. A misspelt name or key stays an error.
+This page lists the names, calls and settings of [DeepWok/mase](https://github.com/DeepWok/mase)
+that are accepted here, and what each is. An old name that has no use here is accepted and logged
+once. A misspelt name or key is an error.
 
 Written by `docs/make_coming_from.py` from the tables that the code itself reads.
+"""
+RUN = """## What was run
+
+The tests and labs of DeepWok/mase themselves were not run. The tests here run {count} programs of
+our own (`tests/old_programs`), which make the calls of its tutorials and labs with the same
+imports, names and keywords:
+
+{programs}
+
+They run on tiny models and a few rows of data (`tests/test_old_programs.py`). Results are not
+compared with those of DeepWok/mase.
+
+`bench/old_programs.py` also loads its TOML files of quantise settings: of {tomls} files with such
+settings, {loaded} were loaded and applied to small models through the Python call
+(`quantize_transform_pass`), on {date}.
+"""
+FILES = """
+## TOML files on the command line
+
+`mase quantize MODEL --config FILE` and `mase prune MODEL --config FILE` read these sections of old
+files. A file without one of them is refused, with the names of the sections that are understood.
+The model, the dataset and the settings of training are not read from old files: give them as
+options. Old files for searches (`[search.search_space]`, `[search.strategy]`) are refused: write
+the table `[search]` that `mase search --dry-run` prints.
+
 """
 DATA = """
 `MaseDataModule(name)` takes a built-in dataset (`digits`, `sequences`, `toy`), a folder with
@@ -48,8 +77,8 @@ CALLS = (
         '`summarize_quantization_analysis_pass(after, {"original_graph": before, "save_dir": …})`',
     ),
     ("`./ch train MODEL DATASET`", "`mase train MODEL --dataset DATASET`"),
-    ("`./ch transform --config FILE`", "`mase quantize MODEL --config FILE`"),
-    ("`./ch search --config FILE`", "`mase search MODEL --config FILE`"),
+    ("`./ch transform --config FILE`", "`mase quantize MODEL --config FILE` (see below)"),
+    ("`./ch search --config FILE`", "`mase search MODEL`, with a file of its own (see below)"),
 )
 
 
@@ -57,6 +86,32 @@ def table(headers: tuple[str, str], rows: Iterable[tuple[str, str]]) -> str:
     """Two columns of Markdown."""
     lines = [f"| {headers[0]} | {headers[1]} |", "|---|---|"]
     return "\n".join([*lines, *(f"| {old} | {new} |" for old, new in rows)])
+
+
+def run_programs() -> str:
+    """Return the section that states which programs and files were run."""
+    rows = []
+    for file in sorted(PROGRAMS.glob("*.py")):
+        told = ast.get_docstring(ast.parse(file.read_text())) or ""
+        rows.append((f"`{file.stem}`", told.split("\n")[0]))
+    told = json.loads(RESULTS.read_text())["old_programs"]
+    return RUN.format(
+        count=len(rows),
+        programs=table(("program", "what it calls"), rows),
+        tomls=told["quantise_tomls"],
+        loaded=told["quantise_tomls_loaded"],
+        date=told["quantise_tomls_counted"].partition(" ")[0],
+    )
+
+
+def sections() -> str:
+    """Return the table of the sections of TOML files."""
+    rows = [
+        (f"`{section.replace('`', '')}`", f"`mase {command}`: {told}")
+        for command, understood in SECTIONS.items()
+        for section, told in understood
+    ]
+    return FILES + table(("section", "is read by"), rows)
 
 
 def names() -> str:
@@ -100,6 +155,7 @@ def page() -> str:
     """The whole page."""
     parts = [
         INTRODUCTION,
+        run_programs(),
         "## Imports\n",
         names(),
         "\n`chop.nn.quantized` has every quantised layer; the rows above are examples.\n",
@@ -107,6 +163,7 @@ def page() -> str:
         table(("an old program's", "is"), CALLS),
         "\n## Settings\n",
         keys(),
+        sections(),
         "\n## Models, tasks and data\n",
         models(),
         DATA,

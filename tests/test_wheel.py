@@ -1,12 +1,14 @@
-"""The wheel: it builds, holds every file of the packages, and works where only it is installed."""
+"""The wheel and the source distribution: they build, hold all files, and work by themselves."""
 
 from __future__ import annotations
 
+import email
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -53,6 +55,52 @@ def wheel(tmp_path_factory) -> Path:
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check")
     run(*pip, "--no-deps", "--no-build-isolation", "--wheel-dir", copy / "dist", copy, cwd=copy)
     return next((copy / "dist").glob("mase-*.whl"))
+
+
+SHIPPED = ("src", "tests", "docs", "bench", "examples", ".ci")
+"""Folders whose tracked files are all in the source distribution."""
+BESIDE = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "Makefile")
+
+
+@pytest.fixture(scope="module")
+def tracked() -> list[str]:
+    """The files of the repository, by git; without it there is nothing to compare with."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("no git repository: a source distribution has no list of its files")
+    told = run("git", "ls-files", "-z", *SHIPPED, *BESIDE, cwd=ROOT)
+    return [name for name in told.split("\0") if name and (ROOT / name).is_file()]
+
+
+@pytest.fixture(scope="module")
+def sdist(tracked, tmp_path_factory) -> Path:
+    """The source distribution, built from a copy of the tracked files."""
+    copy = tmp_path_factory.mktemp("source")
+    for name in tracked:
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)
+    build = "from setuptools import build_meta; build_meta.build_sdist('dist')"
+    run(sys.executable, "-c", build, cwd=copy)
+    return next((copy / "dist").glob("mase-*.tar.gz"))
+
+
+def test_the_source_distribution_holds_tests_and_docs(sdist, tracked):
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert not set(tracked) - held
+    assert not [name for name in held if "__pycache__" in name or name.endswith(".pyc")]
+
+
+def test_the_wheel_says_who_made_it_and_what_it_is_for(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        told = email.message_from_bytes(archive.read(name))
+    assert told["Author"] == "The MASE authors"
+    assert told["License-Expression"] == "Apache-2.0" and told["License-File"] == "LICENSE"
+    assert {"quantization", "PyTorch", "FPGA"} <= set(told["Keywords"].split(","))
+    classifiers = told.get_all("Classifier")
+    assert "Programming Language :: Python :: 3.11" in classifiers
+    assert not [line for line in classifiers if line.startswith("License ::")]  # PEP 639
+    assert "docs/" in told.get_payload()  # where the documentation is: no address is invented
 
 
 @pytest.fixture(scope="module")

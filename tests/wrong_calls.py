@@ -19,7 +19,18 @@ import transformers
 from torch import nn
 
 import chop
-from chop import actions, dataset, distributed, kernels, models, passes, pipelines, report, search
+from chop import (
+    actions,
+    dataset,
+    distributed,
+    export,
+    kernels,
+    models,
+    passes,
+    pipelines,
+    report,
+    search,
+)
 from chop import tools as chop_tools
 from chop.actions import latency
 from chop.errors import ChopError
@@ -29,6 +40,47 @@ from chop.nn.quantized.modules.linear import LinearInteger
 from chop.tools import utils
 
 CALLS = """
+graph().export("") | MaseGraph.export: path: expected a path that ends in a name, got '' (str).
+graph().export("/") | MaseGraph.export: path: expected a path that ends in a name, got '/' (str).
+graph().export(".") | MaseGraph.export: path: expected a path that ends in a name, got '.' (str).
+graph().export(text / "g") | cannot be a folder (
+MaseGraph.from_checkpoint("") | MaseGraph.from_checkpoint: path: expected a path that ends in a name, got ''
+MaseGraph.from_checkpoint("/") | MaseGraph.from_checkpoint: path: expected a path that ends in a name, got '/'
+graph().draw("") | MaseGraph.draw: path: expected a path of a file to write, where no folder is, got ''
+graph().draw(folder) | MaseGraph.draw: path: expected a path of a file to write, where no folder is, got
+export.to_onnx(graph(), "") | to_onnx: path: expected a path of a file to write, where no folder is, got ''
+export.to_onnx(graph(), folder) | to_onnx: path: expected a path of a file to write, where no folder is, got
+export.to_onnx(graph(), "/") | to_onnx: path: expected a path of a file to write, where no folder is, got '/'
+export.to_onnx(graph(), None) | to_onnx: path: expected a path of a file to write, where no folder is, got None
+export.to_onnx(graph(), text / "m.onnx") | cannot be a folder (
+export.to_qonnx(graph(), folder) | to_qonnx: path: expected a path of a file to write, where no folder is, got
+export.to_gguf(graph(), folder) | to_gguf: path: expected a path of a file to write, where no folder is, got
+export.to_gguf(graph(), "") | to_gguf: path: expected a path of a file to write, where no folder is, got ''
+export.to_huggingface(graph(), text) | to_huggingface: path: expected a path of a folder to write, where no file is, got
+export.to_huggingface(graph(), "") | to_huggingface: path: expected a path of a folder to write, where no file is, got ''
+export.to_compressed_tensors(graph(), text) | to_compressed_tensors: path: expected a path of a folder to write, where no file
+export.from_onnx("") | from_onnx: path: expected a path, got '' (str).
+export.from_onnx(folder) | no such file
+export.from_gguf("") | from_gguf: path: expected a path, got '' (str).
+export.from_gguf(folder) | no such file
+export.from_compressed_tensors("") | from_compressed_tensors: path: expected a path, got '' (str).
+models.get_model("") | model: expected a path, got '' (str).
+models.get_model("/") | model '/': the folder has no config.json.
+report.write_report("", report.Report("t")) | write_report: path: expected a path of a file to write, where no folder is, got ''
+report.write_report(folder, report.Report("t")) | write_report: path: expected a path of a file to write, where no folder is, got
+report.compare_reports(folder / "c.html", [saved, saved]) | is given twice. Give reports of different runs.
+passes.quantize_transform_pass(graph()) | quantize: nothing was done: no rule is given. Give one for an op or a name
+passes.quantize_transform_pass(graph(), None) | quantize: nothing was done: no rule is given. Give one for an op or a name
+passes.quantize_transform_pass(graph(), {}) | quantize: nothing was done: no rule is given. Give one for an op or a name
+passes.quantize_transform_pass(graph(), {"by": "type"}) | quantize: nothing was done: no rule is given. Give one for an op or a name
+passes.quantize_module_transform_pass(linear, {}) | quantize: nothing was done: no rule is given. Give one for an op or a name
+passes.quantize_module_transform_pass(linear) | quantize: nothing was done: no rule is given. Give one for an op or a name
+passes.save_lora_adapter_interface_pass(adapted(), {"path": ""}) | save_lora_adapter.path: expected a path, got '' (str).
+passes.save_lora_adapter_interface_pass(adapted(), {"path": text}) | text.txt: cannot be a folder (File exists).
+tools.get_trainer(linear, digits, num_train_epochs="many") | get_trainer: num_train_epochs is a number, got 'many'.
+tools.get_trainer(linear, digits, learning_rate=[1]) | get_trainer: learning_rate is a number, got [1].
+tools.get_trainer(linear, digits, output_dir="") | get_trainer: output_dir: expected a path of a folder to write, where no file is, got ''
+tools.get_trainer(linear, digits, output_dir=text) | get_trainer: output_dir: expected a path of a folder to write, where no file is, got
 MaseGraph() | MaseGraph.__init__() missing 1 required positional argument:
 MaseGraph(None) | MaseGraph: model: expected a torch.nn.Module, got None
 MaseGraph("mlp") | MaseGraph: model: expected a torch.nn.Module, got 'mlp' (str).
@@ -51,17 +103,17 @@ MaseGraph(bert, dummy_in=x) | BertForSequenceClassification does not run on the 
 MaseGraph(bert, dummy_in={"input_ids": x}) | BertForSequenceClassification does not run on the inputs
 MaseGraph(branches, dummy_in=x) | value-dependent control flow
 MaseGraph.from_checkpoint("nowhere") | nowhere.json: no such checkpoint.
-MaseGraph.from_checkpoint(None) | MaseGraph.from_checkpoint: path: expected a path, got None
-MaseGraph.from_checkpoint(3) | MaseGraph.from_checkpoint: path: expected a path, got 3 (int).
+MaseGraph.from_checkpoint(None) | MaseGraph.from_checkpoint: path: expected a path that ends in a name, got None
+MaseGraph.from_checkpoint(3) | MaseGraph.from_checkpoint: path: expected a path that ends in a name, got 3
 MaseGraph.from_checkpoint(folder) | no such checkpoint.
 MaseGraph.from_checkpoint(text) | no such checkpoint.
 MaseGraph.from_checkpoint(saved, classes=3) | MaseGraph.from_checkpoint: classes: expected a list of classes
 MaseGraph.from_checkpoint(saved, classes=["nn.Linear"]) | MaseGraph.from_checkpoint: classes: expected a list of classes
 MaseGraph.from_checkpoint(saved, custom_ops=3) | MaseGraph.from_checkpoint: custom_ops: expected a mapping or
-graph().export(None) | MaseGraph.export: path: expected a path, got None (NoneType).
-graph().export(3) | MaseGraph.export: path: expected a path, got 3 (int).
+graph().export(None) | MaseGraph.export: path: expected a path that ends in a name, got None
+graph().export(3) | MaseGraph.export: path: expected a path that ends in a name, got 3 (int).
 graph().export(folder / "g", save_format="onnx") | export: unknown save_format 'onnx'. Allowed: graph, packed, state_dict.
-graph().draw(None) | MaseGraph.draw: path: expected a path, got None (NoneType).
+graph().draw(None) | MaseGraph.draw: path: expected a path of a file to write, where no folder is, got None
 graph().draw(folder / "g.xyz") | draw: '.xyz' is not a known format. Allowed: .svg, .dot, .gv.
 passes.PASSES["quantise_transform_pass"] | Unknown pass 'quantise_transform_pass'. Did you mean
 passes.quantize_transform_pass() | quantize_transform_pass() missing 1 required positional
@@ -227,7 +279,7 @@ tools.get_trainer(linear, digits, learning_rate=-1.0) | get_trainer: learning_ra
 tools.get_trainer(linear, digits, per_device_train_batch_size=0) | get_trainer: per_device_train_batch_size must be at least 1,
 tools.get_trainer(linear, digits, optim="adamm") | get_trainer: adamm is not a valid OptimizerNames, please select
 tools.get_trainer(linear, digits, seed="x") | get_trainer: seed is a number, got 'x'.
-tools.get_trainer(linear, digits, output_dir=None, resume=True) | get_trainer: output_dir: expected a path, got None (NoneType).
+tools.get_trainer(linear, digits, output_dir=None, resume=True) | get_trainer: output_dir: expected a path of a folder to write, where no file is, got None
 tools.get_trainer(bert, digits) | the model takes input_ids, attention_mask, token_type_ids,
 tools.get_trainer(linear, digits).train(resume_from_checkpoint=True) | mase_output/trainer: no complete checkpoint to resume from.
 utils.deepsetattr(graph().model, "nowhere.weight", 3) | deepsetattr: Sequential has no 'nowhere'.
@@ -314,7 +366,7 @@ search.ArchitectureSpace(3, {"num_hidden_layers": [1, 2]}) | architecture: a mod
 search.ArchitectureSpace(bert.config, {"num_hiden_layers": [1, 2]}) | architecture: BertConfig has no field 'num_hiden_layers'. Did
 search.COSTS["averag_bits"] | Unknown cost 'averag_bits'. Did you mean 'average_bits'? Known:
 report.write_report(folder / "r.html", None) | write_report: report: expected a Report, got None (NoneType).
-report.write_report(None, report.Report("t")) | write_report: path: expected a path, got None (NoneType).
+report.write_report(None, report.Report("t")) | write_report: path: expected a path of a file to write, where no folder is, got None
 report.write_report(folder / "r.html", report.Report("t", graphs={"a": 3})) | Report.graphs['a'] must be a MaseGraph, got int.
 report.write_report(folder / "r.html", report.Report("t", graphs={"a": graph()}, studies=[3])) | Report.studies: expected a mapping, got 3 (int).
 report.write_report(folder / "r.html", report.Report("t", graphs={"a": graph()}, sweeps=[[{"a": 1}]])) | Report.sweeps[0]: key 'sweep' is missing.
@@ -381,11 +433,13 @@ def names(folder: Path) -> dict[str, Any]:
         "graph": lambda: copy.deepcopy(_graph()),
         "raw": lambda: copy.deepcopy(_raw()),
         "quantized": lambda: copy.deepcopy(_quantized()),
+        "adapted": lambda: copy.deepcopy(_adapted()),
         "digits": _digits(),
         "passes": passes,
         "actions": actions,
         "dataset": dataset,
         "distributed": distributed,
+        "export": export,
         "kernels": kernels,
         "models": models,
         "pipelines": pipelines,
@@ -437,6 +491,11 @@ def _graph() -> chop.MaseGraph:
 def _quantized() -> chop.MaseGraph:
     rules = {"by": "type", "linear": {"config": INTEGER}, "relu": {"config": INTEGER}}
     return passes.quantize_transform_pass(copy.deepcopy(_graph()), rules)[0]
+
+
+@functools.cache
+def _adapted() -> chop.MaseGraph:
+    return passes.insert_lora_adapter_transform_pass(copy.deepcopy(_graph()), {"rank": 2})[0]
 
 
 @functools.cache

@@ -60,7 +60,8 @@ def budgets(mg: MaseGraph, calibration: list, held: list) -> list[tuple]:
     for width in (3, 4):
         uniform, chosen = copy.deepcopy(mg), copy.deepcopy(mg)
         config = {"name": "mxint", "weight_width": width, "data_in_width": "NA", "bias_width": "NA"}
-        passes.quantize_transform_pass(uniform, {"linear": {"config": config}})
+        one_width = {op: {"config": config} for op in ("linear", "embedding")}
+        passes.quantize_transform_pass(uniform, one_width)
         rules, told = rules_for_bits(chosen, calibration, width + 0.25, "mxint")
         passes.quantize_transform_pass(chosen, rules)
         rows.append((told["bits"], sqnr(mg, uniform, held), sqnr(mg, chosen, held)))

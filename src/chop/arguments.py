@@ -8,6 +8,7 @@ import numbers
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from chop.errors import ChopError, ConfigError
@@ -44,8 +45,28 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike) and os.fspath(value) != ""
+
+
+def _is_new_file(value: Any) -> bool:
+    return _is_path(value) and bool(Path(value).name) and not os.path.isdir(value)
+
+
+def _is_stem(value: Any) -> bool:
+    return _is_path(value) and bool(Path(value).name)
+
+
+def _is_new_folder(value: Any) -> bool:
+    return _is_path(value) and not os.path.isfile(value)
+
+
 NONE = Kind("None", lambda value: value is None)
-PATH = Kind("a path", lambda value: isinstance(value, str | os.PathLike))
+PATH = Kind("a path", _is_path)
+NEW_FILE = Kind("a path of a file to write, where no folder is", _is_new_file)
+NEW_FOLDER = Kind("a path of a folder to write, where no file is", _is_new_folder)
+STEM = Kind("a path that ends in a name", _is_stem)
+"""A checkpoint: its files are the path with suffixes."""
 TEXT = an(str, "text")
 MAPPING = an(Mapping, "a mapping")
 FUNCTION = Kind("a function", callable)

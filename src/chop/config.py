@@ -200,6 +200,8 @@ def _convert_number(value: Any, wanted: type, where: str) -> Any:
 def _convert_plain(value: Any, wanted: Any, where: str) -> Any:
     if wanted in (int, float) and isinstance(value, numbers.Real) and not isinstance(value, bool):
         return _convert_number(value, wanted, where)
+    if wanted is Path and value == "":  # Path("") would be the current folder
+        raise ConfigError(f"{where}: expected a path, got '' (str).")
     if wanted is Path and isinstance(value, str):
         return Path(value)
     if wanted is int and isinstance(value, bool):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chop.errors import ChopError
+from chop.errors import ChopError, ConfigError
 
 LARGEST_JSON = 1 << 30
 """Bytes of JSON that are read: more would not fit a graph of a million nodes."""
@@ -133,7 +133,7 @@ def whole_file(path: Path, *, to_disk: bool = False, is_held: bool = False) -> I
     after a loss of power. Two processes that write to one folder take turns, unless the caller
     holds it (`is_held`); what a killed one left is removed.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_room(path)
     with contextlib.nullcontext() if is_held else folder_lock(path.parent):
         for leftover in path.parent.glob(f".{glob.escape(path.name)}.draft*"):
             leftover.unlink(missing_ok=True)
@@ -145,6 +145,21 @@ def whole_file(path: Path, *, to_disk: bool = False, is_held: bool = False) -> I
             os.replace(draft, path)
         finally:
             draft.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make `folder` and those it is in; raise where one of them cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be a folder ({error.strerror}).") from error
+
+
+def _make_room(path: Path) -> None:
+    """Make the folder that `path` is in; raise where a file cannot be written there."""
+    make_folder(path.parent)
+    if path.is_dir():
+        raise ConfigError(f"{path}: a folder is there, and a file is to be written.")
 
 
 def write_whole(path: Path, text: str) -> Path:

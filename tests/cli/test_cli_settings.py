@@ -77,7 +77,9 @@ def test_an_assignment_without_key_or_value_is_refused(text):
 
 def test_a_file_without_the_commands_table_is_refused(tmp_path):
     file = write(tmp_path, "[train]\nmodel = 'mlp'\n")
-    with pytest.raises(ConfigError, match=r"no table \[trace\] for this command. Found: train"):
+    with pytest.raises(
+        ConfigError, match=r"no table \[trace\] for this command\..* Found: \[train\]"
+    ):
         resolve(TraceConfig, "trace", file)
 
 
@@ -100,3 +102,73 @@ def test_the_identity_of_a_run_leaves_out_where_its_files_go():
     one, other = TraceConfig(model="mlp"), TraceConfig(model="mlp", out="elsewhere")
     assert identity(one) == identity(other)
     assert identity(one) != identity(TraceConfig(model="cnn"))
+
+
+LAYER = "name = 'integer'\ndata_in_width = 8\ndata_in_frac_width = 4\nweight_width = 8\n"
+LAYER += "weight_frac_width = 4\nbias_width = 8\nbias_frac_width = 4\n"
+HEAD = "model = 'toy'\ndataset = 'toy_tiny'\nmax_epochs = 3\n"
+UNDERSTOOD = {
+    "own": ("quantize", f"[quantize.rules.linear.config]\n{LAYER}"),
+    "passes": (
+        "quantize",
+        f"{HEAD}[passes.quantize]\nby = 'type'\n[passes.quantize.linear.config]\n{LAYER}",
+    ),
+    "rules": ("quantize", f"by = 'type'\n[default.config]\nname = 'NA'\n[linear.config]\n{LAYER}"),
+    "rules beside their names": ("quantize", f"{HEAD}[linear]\n{LAYER}"),
+    "oldest": ("quantize", f"[module_classes_to_modify.linear]\n{LAYER}"),
+    "prune": (
+        "prune",
+        "[passes.prune.weight]\nsparsity = 0.5\nscope = 'local'\nmethod = 'l1-norm'\n",
+    ),
+}
+"""Kinds of TOML that a command understands."""
+NOT_UNDERSTOOD = {
+    "search of the old system": (
+        "search",
+        "[search.search_space]\nname = 'graph/quantize'\n[search.strategy]\nname = 'optuna'\n",
+        "[search.search_space] describes a search of DeepWok/mase, which is not read. Understood: ",
+    ),
+    "strategy alone": ("search", "[search.strategy]\nname = 'optuna'\n", "[search.strategy] descr"),
+    "a pass that is no command": (
+        "quantize",
+        "[passes.profile_statistics]\nby = 'type'\n",
+        "Understood: [quantize], as `mase quantize --dry-run` prints it; [passes.quantize]; ",
+    ),
+    "training": ("quantize", HEAD, "Found: none."),
+    "transform": ("quantize", "[transform]\nstyle = 'graph'\n", "Found: [transform]."),
+    "statistics beside rules": (
+        "quantize",
+        f"[linear]\n{LAYER}[eval]\nrows = 3\n",
+        "Found: [linear], [eval].",
+    ),
+    "quantise settings for another command": (
+        "train",
+        f"[passes.quantize.linear.config]\n{LAYER}",
+        "Understood: [train], as `mase train --dry-run` prints it. Found: [passes.quantize].",
+    ),
+    "prune settings for a search": (
+        "search",
+        "[passes.prune.weight]\nsparsity = 0.5\n",
+        "Understood: [search], as `mase search --dry-run` prints it. Found: [passes.prune].",
+    ),
+}
+"""Kinds of TOML that are refused -> words of the message."""
+
+
+@pytest.mark.parametrize("kind", UNDERSTOOD)
+def test_a_file_of_a_kind_that_is_understood_passes_a_dry_run(mase, tmp_path, kind):
+    command, text = UNDERSTOOD[kind]
+    (tmp_path / "old.toml").write_text(text)
+    ran = mase(f"{command} mlp --config old.toml --dry-run")
+    assert ran.code == 0, ran.err
+    assert ("l1-norm" if command == "prune" else "integer") in ran.out
+
+
+@pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
+@pytest.mark.parametrize("dry", ["", "--dry-run"])
+def test_a_file_of_another_kind_is_refused_with_what_is_understood(mase, tmp_path, kind, dry):
+    command, text, message = NOT_UNDERSTOOD[kind]
+    (tmp_path / "old.toml").write_text(text)
+    ran = mase(f"{command} mlp --config old.toml {dry}")
+    assert ran.code == 2
+    assert message in ran.err

@@ -1,9 +1,14 @@
 """The doctor tells what is there, and what to do about the rest."""
 
+import os
+import subprocess
+import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
+import chop
 from chop.cli.commands import doctor
 from chop.cli.commands.doctor import CORE, MACHINE, MACHINE_CHECKS, OPTIONAL
 
@@ -14,18 +19,53 @@ def declared():
 
 
 def test_a_machine_that_runs_the_tests_has_a_working_core(mase):
-    ran = mase("doctor --json")
+    ran = mase("doctor --run --json")
     found = ran.document
     assert ran.code == 0 and found["core_works"]
     names = {check["name"] for check in found["checks"]}
-    assert {"python", "torch", "trace and quantise"} <= names
+    assert {"python", "torch", "trace and quantise", "CPU kernels"} <= names
     assert {name for name, _, _ in MACHINE_CHECKS} <= names
 
 
 def test_people_get_a_line_each(mase):
     out = mase("doctor").out
-    assert "The core works." in out
+    assert "The core is installed. `mase doctor --run` also loads torch" in out
     assert all(group in out for group in (CORE, MACHINE))
+
+
+LOADED = """
+import resource, sys
+from chop.cli.main import main
+assert main(["doctor", "--quiet"]) == 0
+heavy = [name for name in ("torch", "transformers", "numpy", "chop.hw") if name in sys.modules]
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(heavy, used.ru_utime + used.ru_stime)
+"""
+
+
+def test_the_doctor_loads_nothing_heavy():
+    environment = {**os.environ, "PYTHONPATH": str(Path(chop.__file__).parents[1])}
+    command = [sys.executable, "-c", LOADED]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "loading torch" not in done.stderr
+    told, seconds = done.stdout.splitlines()[-1].rsplit(" ", 1)
+    assert told == "[]"
+    assert float(seconds) < 2.0  # of processor time: other work of the machine does not count
+
+
+def test_the_package_is_no_optional_package_of_its_own(monkeypatch):
+    wanted = [
+        "tqdm>=4",
+        'tqdm>=4; extra == "search"',
+        'optuna>=5; extra == "search"',
+        'mase[search]; extra == "demo"',
+    ]
+    monkeypatch.setattr(doctor, "_declared", lambda: wanted)
+    found = doctor.requirements()
+    assert list(found) == ["tqdm", "optuna"]
+    assert not found["tqdm"].is_optional  # the core needs it, whoever else does
+    assert found["optuna"].is_optional and found["optuna"].extras == ("search", "demo")
 
 
 def test_what_is_missing_comes_with_its_remedy(monkeypatch):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from generating_models import made
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -56,6 +57,37 @@ def test_the_text_is_the_models_and_rate_and_memory_are_told(mase, folder) -> No
     told = mase(line, "--json", *PROMPT).document
     assert told["new_tokens"] == 6 and told["text"].startswith(PROMPT[1])
     assert 0 < told["cache_bytes"] < 9 * 2 * 2 * 2 * 8 * 4 and told["tokens_per_s"] > 0
+
+
+NO_LANGUAGE = {
+    "BertModel": "saved as BertModel, without the weights cls",
+    "BertForSequenceClassification": "it is a BertForSequenceClassification, for sequence-class",
+    "LlamaForSequenceClassification": "it is a LlamaForSequenceClassification, for sequence-class",
+}
+
+
+@pytest.mark.parametrize("kind", NO_LANGUAGE)
+@pytest.mark.parametrize("dry", ["", "--dry-run"])
+def test_a_model_that_is_no_language_model_is_refused(mase, folder, tmp_path, kind, dry) -> None:
+    family = kind.partition("For")[0].removesuffix("Model")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=len(WORDS), intermediate_size=16, pad_token_id=0, **sizes
+    )
+    getattr(transformers, kind)(config).save_pretrained(tmp_path / "other")
+    ran = mase(f"generate other --tokenizer {folder} --out g {dry}", *PROMPT)
+    assert ran.code == 2
+    assert "model 'other' is no language model: " in ran.err and NO_LANGUAGE[kind] in ran.err
+
+
+def test_a_decoder_saved_without_its_head_generates_where_the_head_is_tied(
+    mase, folder, tmp_path
+) -> None:
+    config = made("Llama").config
+    config.tie_word_embeddings = True
+    transformers.LlamaModel(config).save_pretrained(tmp_path / "bare")
+    ran = mase(f"generate bare --tokenizer {folder} --max-new-tokens 2 --out g", *PROMPT)
+    assert ran.code == 0, ran.err
 
 
 def test_beams_and_drawing_are_transformers_own(mase, folder) -> None:

@@ -85,7 +85,7 @@ def test_a_switch_can_be_turned_off():
         ("1,3,8,8", tuple[int, ...], [1, 3, 8, 8]),
         ("4", int | list[int], 4),
         ("4,2", int | list[int], [4, 2]),
-        ("out/x", Path, Path("out/x")),
+        ("out/x", Path, "out/x"),  # the configuration makes the path
         ("b", Literal["a", "b"], "b"),
     ],
 )

@@ -1,10 +1,12 @@
 """Command lines that are wrong, each in a way that a person may get them wrong.
 
-`{trained}` is the folder of a trained perceptron; the other files are those of `FILES`.
+A line is read as a shell reads it. `{trained}` is the folder of a trained perceptron, `{report}`
+that of its report; the other files are those of `FILES`.
 """
 
 from __future__ import annotations
 
+import shlex
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,6 +61,16 @@ def prepare(folder: Path, mase: Callable[[list[str]], int]) -> None:
             (folder / name / file).write_text(content)
     train = "train mlp --dataset digits --train-rows 64 --set model_options.hidden=[8] --quiet"
     assert mase([*train.split(), "--out", str(folder / "trained")]) == 0
+    report = ["report", str(folder / "trained"), "--quiet", "--out", str(folder / "reported")]
+    assert mase(report) == 0
+
+
+def words_of(line: str, folder: Path) -> list[str]:
+    """Return the words of a line, as a shell gives them to a program."""
+    places = {"trained": folder / "trained", "report": folder / "reported"}
+    for name, place in places.items():
+        line = line.replace(f"{{{name}}}", str(place))
+    return shlex.split(line)
 
 
 def is_clear(code: int, told: str) -> bool:
@@ -82,6 +94,55 @@ def misspelt_options() -> Iterator[str]:
         yield f"{start} --config nowhere.toml"
         for option in options_of(command.load_config()):
             yield from _misread(start, option)
+
+
+def empty_texts() -> Iterator[str]:
+    """Yield every command with every option and first word that takes text given as nothing."""
+    for name, command in COMMANDS.items():
+        for option in options_of(command.load_config()):
+            if option.is_switch or option.path[-1] in ("prompt", "shell"):
+                continue
+            if option.is_positional:
+                yield f'{name} ""'
+            elif name not in MODELS:
+                yield f'{name} {option.flag} ""'
+            else:
+                yield f'{name} {MODELS[name]} {option.flag} ""'
+
+
+MODELS = {
+    **dict.fromkeys(COMMANDS, "mlp"),
+    "sweep": "sparsity mlp",
+    "pass": "summarize_graph_analysis_pass mlp",
+    "prune": "mlp --sparsity 0.5",
+    "generate": "tiny_llama --prompt a",
+    "list": "formats",
+    "import": "text.txt",
+    "prove": "fifo",
+}
+"""Command -> words that it accepts before its options."""
+for _alone in ("demo", "doctor", "completion", "clean", "studies"):
+    del MODELS[_alone]
+
+
+READ = ("dataset", "tokenizer", "sweeps", "studies", "hardware", "runs", "before", "storage")
+"""Options that name a folder or a file to read."""
+
+
+def places() -> Iterator[str]:
+    """Yield commands with the root, a file or a folder where another kind of thing is due."""
+    for name, words in MODELS.items():
+        fields = {option.path[-1] for option in options_of(COMMANDS[name].load_config())}
+        if "model" in fields:
+            for place in ("/", ".", "..", "text.txt"):
+                more = words.replace("tiny_llama", "mlp")
+                yield f"{name} {more.replace('mlp', place)}"
+        if "out" in fields:
+            for place in ("/", "text.txt", "text.txt/below"):
+                yield f"{name} {words} --out {place}"
+        for field in READ:
+            if field in fields:
+                yield f"{name} {words} --{field} /"
 
 
 def _misread(start: str, option: Option) -> Iterator[str]:
@@ -252,11 +313,14 @@ bench mlp cnn --against nowhere
 bench --dataset digits
 studies nowhere
 studies --root text.txt
+studies --root /
+studies /
+clean /
 studies --port 0
 studies --port 99999
 studies --port x
-studies --dashboard
-studies mlp --dashboard
+studies --root empty --dashboard
+studies mlp --root empty --dashboard
 studies a b
 clean nowhere
 clean text.txt
@@ -336,6 +400,8 @@ compare
 compare nowhere
 compare nowhere empty
 compare text.txt text.txt
+compare {report} {report}
+compare {report} {report}/report.html
 report mlp --runs nowhere
 report nowhere
 report mlp --before nowhere
@@ -461,6 +527,30 @@ train mlp --dataset digits --set training.learning_rat=1
 train mlp --dataset digits --set training.optim=adamm
 train mlp --dataset digits --set training.lr_scheduler_type=square
 train mlp --dataset digits --set training=3
+train mlp --dataset digits --set training.learning_rate=abc
+train mlp --dataset digits --set training.learning_rate=[1]
+train mlp --dataset digits --set training.num_train_epochs=many
+train mlp --dataset digits --set model.x=3
+train mlp --dataset digits --set dataset.x=3
+train mlp --dataset digits --set epochs.x=3
+train mlp --dataset digits --epochs 1 --set epochs.x=3
+quantize mlp --set training.learning_rate=abc
+quantize mlp --set training.learning_rat=1
+quantize mlp --set model.x=3
+quantize mlp --set model_options=3
+quantize mlp --method ""
+quantize mlp --method ,
+quantize mlp --set method=""
+quantize mlp --set method=[]
+quantize mlp --set out=""
+quantize mlp --set format=""
+quantize mlp --format mxint4
+quantize mlp --format mxint9
+quantize mlp --format integer8
+prune mlp --sparsity 0.5 --set training.learning_rate=abc
+lora mlp --dataset digits --set training.learning_rate=abc
+search mlp --dataset digits --set training.learning_rate=abc
+sweep sparsity mlp --dataset digits --set training.learning_rate=abc
 train mlp --dataset digits --set training.gradient_accumulation_steps=0
 train mlp --dataset digits --set training.max_steps=many
 train mlp --dataset digits --out text.txt
@@ -508,4 +598,5 @@ trace mlp --out
 def wrong_lines() -> list[str]:
     """All of them, each once."""
     written = [line for text in (RANGES, PLACES) for line in text.strip().splitlines()]
-    return list(dict.fromkeys([*misspelt_options(), *written]))
+    made = (*misspelt_options(), *empty_texts(), *places())
+    return list(dict.fromkeys([*made, *written]))

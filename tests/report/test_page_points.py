@@ -77,6 +77,23 @@ def test_every_page_fits_its_window_and_logs_nothing(visit, reports, look):
         until(page, lambda page=page: too_wide(page) <= 0)
 
 
+CUT = """e => e.scrollWidth > e.clientWidth + 1
+    || e.getBoundingClientRect().left < 0
+    || e.getBoundingClientRect().right > innerWidth + 1"""
+"""Whether a part of the page is cut off, or beside the window."""
+
+
+@pytest.mark.parametrize("width", [360, 390, 400])
+def test_a_phone_shows_the_whole_title_and_every_entry_of_the_menu(visit, reports, width):
+    for file in reports:
+        page = visit(file, look="phone")
+        page.set_viewport_size({"width": width, "height": 780})
+        until(page, lambda page=page: too_wide(page) <= 0)
+        for part in ("#title", "nav#sections", "nav#sections a", "#theme"):
+            for each in page.locator(part).all():
+                assert not each.evaluate(CUT), f"{part}: {each.inner_text()}"
+
+
 def test_the_graph_is_coloured_by_precision_with_ordered_bits(seen):
     legend = seen.locator("#graph .legend").inner_text()
     assert seen.get_by_label("Colour by").input_value() == "precision"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.errors import MissingDependencyError
+from chop.files import make_folder
 
 
 def explain_figure(loss: float, layers: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
@@ -37,6 +38,6 @@ def explain_figure(loss: float, layers: Sequence[Mapping[str, Any]], path: str |
     axes.set_title("What each layer's formats add to the loss")
     figure.legend(loc="outside lower center", ncols=3)
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     figure.savefig(target)
     return target

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.simulation import TRACED_CYCLES
-from chop.arguments import MAPPING, NONE, PATH, takes
+from chop.arguments import MAPPING, NEW_FOLDER, NONE, takes
 from chop.errors import HardwareError
 from chop.hw import synth
 from chop.hw.clock import DEFAULT_MHZ
@@ -51,7 +51,7 @@ class HardwareBuild:
         return design_html(self.lowered.design, self.verdict, self.area)
 
 
-@takes(HardwareError, project_dir=PATH, parallelism=MAPPING | NONE)
+@takes(HardwareError, project_dir=NEW_FOLDER, parallelism=MAPPING | NONE)
 def build_hardware(
     graph: MaseGraph,
     project_dir: str | Path = DEFAULT_PROJECT,

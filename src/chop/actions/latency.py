@@ -21,7 +21,7 @@ from tabulate import tabulate
 
 from chop.arguments import an, check
 from chop.errors import ConfigError, MissingDependencyError
-from chop.files import write_whole
+from chop.files import make_folder, write_whole
 from chop.ir.graph import MaseGraph
 
 ITERATIONS = (5, 50, 200)
@@ -189,7 +189,7 @@ def latency_figure(records: Sequence[LatencyRecord], path: str | Path) -> Path:
     axes.set_title(_finding(records))
     axes.legend()
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     figure.savefig(target)
     data = [dataclasses.asdict(r) for r in records]
     write_whole(target.with_suffix(".json"), json.dumps(data, indent=1) + "\n")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from chop.actions.weight_budget import WeightBudget
 from chop.errors import ConfigError, RegistryError
 from chop.ir.graph import MaseGraph
 from chop.ir.trace.environment import evaluation_mode
@@ -60,15 +61,29 @@ def weight_formats(name: str) -> dict[str, dict[str, Any]]:
 def rules_for_bits(
     graph: MaseGraph, batches: Sequence[Any], bits: float, form: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arguments of quantize_transform_pass for `bits` per weight on average, and what they cost.
+    """Return arguments of quantize_transform_pass for `bits` per weight on average, and the costs.
 
+    The average is over all weights of the model: matrices, kernels and tables of embeddings. Those
+    that no width can be chosen for stay floats and count as such; biases and norms do not count.
     Of all assignments of widths to layers it is the one with the least predicted loss.
     """
     formats = weight_formats(form)
+    budget = WeightBudget.of(graph, formats)
+    budget.check(bits)
     _, found = sensitivity_analysis_pass(graph, {"data": batches, "formats": formats})
-    _, chosen = allocate_bits_analysis_pass(graph, {**found, "budget": bits})
-    told = {"assignment": chosen["assignment"], "bits": chosen["cost"], "loss": chosen["loss"]}
-    return chosen["config"], {**told, "sensitivity": sensitivity_record(found["table"], told)}
+    table = budget.merged(found["table"])
+    args = {"table": table, "formats": formats, "budget": budget.chosen_bits(bits)}
+    _, chosen = allocate_bits_analysis_pass(graph, args)
+    told = {
+        "assignment": budget.spread(chosen["assignment"]),
+        "bits": budget.overall_bits(chosen["cost"]),
+        "weights": budget.total,
+        "floats": budget.total - budget.covered,
+        "loss": chosen["loss"],
+    }
+    rules = {node: {"config": dict(formats[label])} for node, label in told["assignment"].items()}
+    record = sensitivity_record(found["table"], told)
+    return {"by": "name", **rules}, {**told, "sensitivity": record}
 
 
 def sensitivity_record(
@@ -224,6 +239,15 @@ def methods_named(given: str | Sequence[str]) -> dict[str, Method]:
         raise ConfigError(f"quantize.method: {error}") from error
 
 
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise where `options` has the key of no method."""
+    known = (*METHODS, CALIBRATE)
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        told = suggest(unknown[0], known)
+        raise ConfigError(f"quantize.options: unknown method '{unknown[0]}'. {told}")
+
+
 def quantize_with_data(
     graph: MaseGraph,
     rules: Mapping[str, Any],
@@ -244,11 +268,7 @@ def quantize_with_data(
     interruption the same call goes on there.
     """
     chosen, more = methods_named(method), options or {}
-    known = (*METHODS, CALIBRATE)
-    unknown = [name for name in more if name not in known]
-    if unknown:
-        told = suggest(unknown[0], known)
-        raise ConfigError(f"quantize.options: unknown method '{unknown[0]}'. {told}")
+    check_options(more)
     records: dict[str, Any] = {}
 
     def apply(when: When) -> None:

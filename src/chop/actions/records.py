@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.errors import DataError
-from chop.files import drop_torn_line, parse_json, read_text, whole_file
+from chop.files import drop_torn_line, make_folder, parse_json, read_text, whole_file
 
 MeasurementRecord = dict[str, Any]
 
@@ -36,7 +36,7 @@ def _decode(line: str, file: Path, number: int) -> MeasurementRecord:
 def append_record(path: str | Path, record: Mapping[str, Any]) -> None:
     """Add one record and bring it to the disk; a line that an earlier kill cut short goes first."""
     file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)
     drop_torn_line(file)
     line = json.dumps(record, sort_keys=False) + "\n"
     with file.open("ab", buffering=0) as opened:  # one write: readers never see half a line

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from chop.arguments import NONE, PATH, takes
 from chop.errors import HardwareError
-from chop.hw import synth
+from chop.hw import synth, toolchain
 from chop.hw.cocotb_run import CocotbResult, run_cocotb
 from chop.hw.cycles import Stalls
+from chop.hw.design import Interface
 from chop.hw.emit import read_inputs, read_interface, read_vectors, require_ours
 from chop.hw.exercise import STALLS, exercise
 from chop.hw.project import latest_project
@@ -52,9 +53,7 @@ def simulate(
             f"simulate: unknown simulator '{simulator}'. {suggest(simulator, SIMULATORS)}"
         )
     hardware = _hardware(project_dir)
-    interface = read_interface(hardware)
-    if not trust:
-        require_ours(hardware, interface.name)
+    interface = emitted_interface(project_dir, trust=trust)
     if simulator == "cocotb":
         return run_cocotb(hardware, top=interface.name, waves=waves)
     if skip_build and not list((hardware / "sim").glob("*/simulator")):
@@ -81,11 +80,26 @@ def synthesize(
 
     As `simulate`, of emitted files alone unless you `trust` the folder.
     """
+    interface = emitted_interface(project_dir, trust=trust)
+    return synth.synthesize(_hardware(project_dir), interface.name, family)
+
+
+def emitted_interface(project_dir: str | Path | None, *, trust: bool) -> Interface:
+    """Return the ports of an emitted design; raise where its files are others, unless trusted."""
     hardware = _hardware(project_dir)
-    name = read_interface(hardware).name
+    interface = read_interface(hardware)
     if not trust:
-        require_ours(hardware, name)
-    return synth.synthesize(hardware, name, family)
+        require_ours(hardware, interface.name)
+    return interface
+
+
+def require_simulator(simulator: str) -> None:
+    """Raise unless the programs of `simulator` are installed."""
+    if simulator == "cocotb":
+        toolchain.require_package("cocotb")
+        toolchain.program("iverilog")
+    else:
+        toolchain.verilator()
 
 
 def _hardware(project_dir: str | Path | None) -> Path:

@@ -16,7 +16,7 @@ from chop.actions.fixed_point import fitted_fixed_point, observe_ranges, uniform
 from chop.actions.model_under_study import Subject
 from chop.actions.records import MeasurementRecord
 from chop.actions.resumable import Point, SweepProgress, log_progress, run_sweep
-from chop.arguments import MANY, NONE, PATH, an, takes
+from chop.arguments import MANY, NEW_FOLDER, NONE, an, takes
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.passes import (
@@ -99,7 +99,7 @@ def measure_change(subject: Subject, point: Point, change: Change) -> dict[str, 
     return {BEFORE: before, AFTER: subject.evaluate(graph), **info}
 
 
-@takes(subject=an(Subject), directory=PATH, seeds=MANY, values=MANY | NONE)
+@takes(subject=an(Subject), directory=NEW_FOLDER, seeds=MANY, values=MANY | NONE)
 def sweep(
     name: str,
     subject: Subject,

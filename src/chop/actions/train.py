@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -16,23 +17,37 @@ from transformers import TrainingArguments
 from chop.actions.batch_columns import LABELS, Collate, match_columns
 from chop.actions.metrics import compute_metrics
 from chop.actions.trainer import GraphTrainer
-from chop.arguments import MAPPING, PATH, an, takes
+from chop.arguments import MAPPING, NEW_FOLDER, an, takes
 from chop.errors import ConfigError, DataError, MissingDependencyError
 from chop.ir.graph import MaseGraph
 
+F = TypeVar("F", bound=Callable[..., Any])
 MODEL = an(nn.Module, "a torch.nn.Module")
 EVALUATED = ("test", "validation")
 """The split to evaluate on: the first of these that is there."""
 SAVE_STEPS = 200
 
 
-@takes(model=MODEL | an(MaseGraph), tokenized_dataset=MAPPING, output_dir=PATH)
+def _takes_old_place(function: F) -> F:
+    """Read a path in the fifth place as `output_dir`, as programs for DeepWok/mase give it."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        if len(args) == 5 and isinstance(args[4], str | Path):
+            return function(*args[:4], output_dir=args[4], **options)
+        return function(*args, **options)
+
+    return call  # type: ignore[return-value]
+
+
+@_takes_old_place
+@takes(model=MODEL | an(MaseGraph), tokenized_dataset=MAPPING, output_dir=NEW_FOLDER)
 def get_trainer(
     model: nn.Module,
     tokenized_dataset: Mapping[str, Any],
     tokenizer: Any = None,
     evaluate_metric: str = "accuracy",
-    num_train_epochs: float | str | Path = 1,
+    num_train_epochs: float = 1,
     *,
     output_dir: str | Path = "mase_output/trainer",
     seed: int = 0,
@@ -47,16 +62,14 @@ def get_trainer(
 
     The same seed gives the same result on a CPU. Nothing is written unless `resume` is true: then
     checkpoints go to `output_dir`, and after a kill at any moment the same program goes on from
-    the last complete one and reaches the result it would have reached. (A path in the place of
-    `num_train_epochs` is the `output_dir`, as in programs that give five positional arguments.)
+    the last complete one and reaches the result it would have reached. (A path as the
+    fifth positional argument is the `output_dir`, as in programs for DeepWok/mase.)
 
         trainer = get_trainer(mg.model, dataset, tokenizer, evaluate_metric="accuracy")
         trainer.train()
         trainer.evaluate()["eval_accuracy"]
     """
     _check_installed()
-    if isinstance(num_train_epochs, str | Path):
-        output_dir, num_train_epochs = num_train_epochs, 1
     if isinstance(model, MaseGraph):
         model = model.model
     train, test = _splits(tokenized_dataset)
@@ -127,6 +140,12 @@ def _arguments(
         raise ConfigError(f"get_trainer: {error}") from error
 
 
+def check_training_arguments(settings: Mapping[str, Any]) -> None:
+    """Raise where `settings` are no arguments of transformers' TrainingArguments."""
+    if settings:
+        _arguments(settings, "unused", resume=False)
+
+
 LEAST = {
     "num_train_epochs": 0,
     "learning_rate": 0,
@@ -140,10 +159,10 @@ LEAST = {
 def _check_numbers(settings: Mapping[str, Any]) -> None:
     """What transformers would find out in the midst of a training."""
     for field in dataclasses.fields(TrainingArguments):
-        value = settings.get(field.name)
+        value = settings.get(field.name, 0)
         is_number = type(field.default) in (int, float)
-        if is_number and isinstance(value, str):
-            raise ConfigError(f"get_trainer: {field.name} is a number, got '{value}'.")
+        if is_number and not isinstance(value, int | float | None):
+            raise ConfigError(f"get_trainer: {field.name} is a number, got {value!r:.80}.")
     for name, least in LEAST.items():
         value = settings.get(name, least)
         if not isinstance(value, int | float) or not least <= value < math.inf:

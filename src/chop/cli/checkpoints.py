@@ -19,7 +19,8 @@ TOKENIZER = "tokenizer"
 
 def checkpoint_path(path: Path) -> Path | None:
     """The checkpoint that `path` is, or that the folder `path` holds."""
-    file = path.with_name(path.name.removesuffix(".json").removesuffix(".safetensors") + ".json")
+    stem = path.name.removesuffix(".json").removesuffix(".safetensors")
+    file = path.with_name(f"{stem}.json") if stem else path
     inside = sorted(path.glob("*.json")) if path.is_dir() else []
     found = [each for each in (file, *inside) if is_checkpoint(each)]
     if len(found) > 1 and path.is_dir():

@@ -15,7 +15,7 @@ from chop.cli.data import Data, load_data
 from chop.cli.failures import UsageError
 from chop.cli.session import Session
 from chop.cli.source import describe, find_source, load_graph, tokenizer_of
-from chop.cli.training import fit, forget_checkpoints, measure
+from chop.cli.training import check_fit, fit, forget_checkpoints, measured
 from chop.cli.units import with_units
 from chop.ir.graph import MaseGraph
 
@@ -38,9 +38,11 @@ def compress(config: Any, session: Session, plan: Compression) -> tuple[MaseGrap
     if data is None and (plan.epochs or plan.is_measured):
         raise UsageError(f"{plan.name}: to measure or train give --dataset.")
     graph = load_graph(config, source, data)
+    if data is not None and plan.epochs:
+        check_fit(graph, data, config, plan.epochs)
     reference = copy.deepcopy(graph) if config.measure == AGREEMENT else None
     facts = functools.partial(
-        _facts, graph, data=data, config=config, plan=plan, reference=reference
+        _facts, session, graph, data=data, config=config, plan=plan, reference=reference
     )
     before = facts()
     info = plan.change(graph, data)
@@ -50,6 +52,7 @@ def compress(config: Any, session: Session, plan: Compression) -> tuple[MaseGrap
         info["train"] = fit(graph, data, config, plan.epochs, session, plan.stage)
         stages[f"after {plan.stage}"] = facts()
         forget_checkpoints(session)
+    session.start_work()
     last = list(stages)[-1]
     rows = with_units(before_and_after(before, stages[last]))
     session.console.table(rows, disable_numparse=True)
@@ -58,6 +61,7 @@ def compress(config: Any, session: Session, plan: Compression) -> tuple[MaseGrap
 
 
 def _facts(
+    session: Session,
     graph: MaseGraph,
     data: Data | None,
     config: Any,
@@ -66,7 +70,7 @@ def _facts(
 ) -> dict[str, Any]:
     found = model_size(graph)
     if data is not None and (plan.is_measured or plan.epochs):
-        found |= measure(graph, data, config, reference)
+        found |= measured(session, graph, data, config, reference)
     return found
 
 

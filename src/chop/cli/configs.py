@@ -175,7 +175,8 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     point. `type`: ops to quantise; by default those with weights: linear, conv1d, conv2d,
     embedding … `fit`: choose the bits behind the point
     for each operand of each linear layer, from values seen on the dataset. `bits`: choose the width
-    of each layer's weight so that a weight takes so many on average (formats mxint, block_fp).
+    of each layer's weight so that the weights of the model, embeddings included, take this many
+    bits on average (formats mxint, block_fp).
     `method`: what keeps accuracy, one or several (`mase list methods`); by default weights go to
     the nearest value.
     `observer`: chooses from values seen on the dataset what the format leaves open, the point of
@@ -221,6 +222,8 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
             raise ConfigError("fit is observer min_max for fixed point: give one or the other.")
         if self.bits is not None and (self.width is not None or self.rules or self.fit):
             raise ConfigError("bits chooses the widths: it excludes width, fit and rules.")
+        if self.bits is not None and self.type is not None:
+            raise ConfigError("bits is the average over all weights: it excludes type.")
         if self.learn_scales and (self.observer is None or not self.qat_epochs):
             raise ConfigError(
                 "learn_scales trains what an observer chose: give --observer and --qat-epochs too."
@@ -276,9 +279,11 @@ class ExplainConfig(ModelOptions, DataOptions, OutputOptions):
 class DoctorConfig:
     """What to look at.
 
-    `compile`: also compile a small model with torch.compile, which takes seconds.
+    `run`: also load torch, quantise a small model, build the CPU kernels and ask torch for a GPU,
+    which takes seconds. `compile`: also compile a small model with torch.compile.
     """
 
+    run: bool = False
     compile: bool = False
 
 

@@ -43,6 +43,16 @@ class Data:
         """The rows to measure on."""
         return self.splits[TEST] if TEST in self.splits else self.splits[VALIDATION]
 
+    def few(self, rows: int = 2) -> Data:
+        """Return the same data with only the first test rows, to try whether a measure works."""
+        indices = range(min(rows, len(self.test)))
+        some = (
+            self.test.select(indices)
+            if hasattr(self.test, "select")
+            else [self.test[i] for i in indices]
+        )
+        return Data({**self.splits, TEST: some}, self.tokenizer)
+
     def for_choosing(self) -> Data:
         """The same data with the validation rows in the place of the test rows.
 

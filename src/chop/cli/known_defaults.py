@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any
 
 from chop.actions.language import LANGUAGE_METRICS
+from chop.actions.train import check_training_arguments
 from chop.cli.configs import DataOptions, ModelOptions
 from chop.cli.console import Console
 from chop.cli.glimpse import LABELS, Glimpse, glimpse
@@ -25,6 +26,7 @@ def with_known_defaults(config: Any, console: Console) -> Any:
     """`config` with the metric, the labels and the sizes that the model and the data tell."""
     if not (isinstance(config, ModelOptions) and isinstance(config, DataOptions)):
         return config
+    check_training_arguments(getattr(config, "training", {}))
     seen = Glimpse() if config.model is None else glimpse(config)
     metric = config.metric or _metric(config, seen)
     is_language = metric in LANGUAGE_METRICS

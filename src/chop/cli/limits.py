@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from chop.errors import ConfigError
@@ -30,8 +31,10 @@ LIMITS: Mapping[str, Limit] = {
     "top_p": ("above 0 and at most 1", lambda value: 0 < value <= 1),
 }
 """Option -> what its value, or each of its values, may be; the same for every command."""
-NOT_EMPTY = ("iterations", "input_shape", "seeds", "values", "type", "inputs", "devices")
+NOT_EMPTY = ("iterations", "input_shape", "seeds", "values", "type", "inputs", "devices", "method")
 """Lists that, where they are given, hold something."""
+MAY_BE_EMPTY = ("prompt",)
+"""Text that says something where it is empty; the command refuses a prompt without a token."""
 
 
 def check_limits(config: Any, where: str) -> None:
@@ -43,6 +46,10 @@ def check_limits(config: Any, where: str) -> None:
             continue
         if field.name in NOT_EMPTY and value is not None and not len(value):
             raise ConfigError(f"{place}: empty. Give at least one value, separated by commas.")
+        if field.name not in MAY_BE_EMPTY and "" in _each(value):
+            raise ConfigError(f"{place}: an empty text. Leave the option out, or give a value.")
+        if any(_is_root(each) for each in _each(value)):
+            raise ConfigError(f"{place}: '/' is the root of the file system. Name a folder in it.")
         for number in _numbers(value):
             _check(number, LIMITS.get(field.name), place)
 
@@ -54,8 +61,16 @@ def _check(number: float, limit: Limit | None, where: str) -> None:
         raise ConfigError(f"{where}: must be {limit[0]}, got {number}.")
 
 
+def _each(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, tuple | list) else (value,)
+
+
+def _is_root(value: Any) -> bool:
+    return isinstance(value, str | Path) and set(str(value)) == {"/"}
+
+
 def _numbers(value: Any) -> Iterator[float]:
     """The numbers that a value is or lists; those in tables are the business of who reads them."""
-    for each in value if isinstance(value, tuple | list) else (value,):
+    for each in _each(value):
         if isinstance(each, int | float) and not isinstance(each, bool):
             yield each

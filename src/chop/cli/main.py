@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,10 +29,10 @@ from chop.cli.option import (
     tables_of,
     takes_the_rest,
 )
-from chop.cli.output import FILES, staged
+from chop.cli.output import FILES, check_out, staged
 from chop.cli.places import load_name
 from chop.cli.run_log import run_log
-from chop.cli.session import Session
+from chop.cli.session import Checked, Session
 from chop.cli.settings import resolve, to_table, to_toml
 from chop.files import write_whole
 from chop.log import get_report_logger, set_logging_verbosity
@@ -178,7 +179,7 @@ def build_parser(command: Command) -> Parser:
 
 
 SWITCHES = {
-    "--dry-run": "print the resolved configuration as TOML and do nothing",
+    "--dry-run": "check all that the run checks, print the configuration as TOML, write nothing",
     "--json": "print one JSON document on stdout; everything else goes to stderr",
     "--quiet": "no progress and no notes",
     "--verbose": "say what the library is doing",
@@ -219,12 +220,13 @@ def read_request(command: Command, words: Sequence[str]) -> Request:
 def _run(command: Command, words: Sequence[str], console: Console) -> int:
     request = read_request(command, words)
     config = request.config
-    if request.switches.dry_run:
-        _show_config(command, config, console)
-        return OK
     set_logging_verbosity("info" if request.switches.verbose else "warning")
     start = time.monotonic()
     with _quiet_libraries(console, verbose=request.switches.verbose), _terminable():
+        if request.switches.dry_run:
+            _check(command, config, console)
+            _show_config(command, config, console)
+            return OK
         result = _work(command, config, console, [command.name, *words])
     if console.is_json:
         seconds = round(time.monotonic() - start, 3)
@@ -242,6 +244,25 @@ def _show_config(command: Command, config: Any, console: Console) -> None:
         console.say(to_toml(command.name, config).rstrip())
 
 
+def _check(command: Command, config: Any, console: Console) -> None:
+    """Run the command up to the point where its work starts, in a temporary folder."""
+    if hasattr(config, "out"):
+        check_out(config.out)
+    with tempfile.TemporaryDirectory() as scratch, open(os.devnull, "w") as nowhere:
+        silent = Console(is_json=console.is_json, is_quiet=True, out=nowhere, err=console.err)
+        session = Session(silent, Path(scratch, "results"), Path(scratch, "out"), is_dry=True)
+        session.folder.mkdir()
+        with contextlib.suppress(Checked):
+            load_name(command.run)(_completed(config, silent), session)
+
+
+def _completed(config: Any, console: Console) -> Any:
+    """Return `config` with the defaults that the model and the data imply."""
+    if not hasattr(config, "dataset"):  # by its name: what knows more needs torch
+        return config
+    return load_name(KNOWN_DEFAULTS)(config, console)
+
+
 def _work(
     command: Command, config: Any, console: Console, words: Sequence[str]
 ) -> Mapping[str, Any]:
@@ -256,8 +277,7 @@ def _work(
         staged(config.out, obsolete) as folder,
         run_log(config.out, words, asked, console) as logged,
     ):
-        if hasattr(config, "dataset"):  # by its name: what knows more needs torch
-            config = load_name(KNOWN_DEFAULTS)(config, logged)
+        config = _completed(config, logged)
         session = Session(logged, folder, config.out, obsolete)
         result: Mapping[str, Any] = run(config, session)
         write_whole(folder / CONFIG, to_toml(command.name, config))

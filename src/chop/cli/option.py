@@ -28,7 +28,7 @@ PLAIN: dict[Any, tuple[Callable[[str], Any], str]] = {
     int: (int, "INT"),
     float: (float, "NUMBER"),
     str: (str, "TEXT"),
-    Path: (Path, "PATH"),
+    Path: (str, "PATH"),  # `chop.config` makes paths, and refuses an empty one
 }
 """Type -> how its text is read, and what it is called in the help."""
 SHOWN_VALUES = 3
@@ -225,6 +225,8 @@ def read_text(text: str, hint: Any) -> Any:
 
 
 def _read(text: str, hint: Any) -> Any:
+    if _origin(hint) in (*TABLES, *LISTS) and not text.replace(",", "").strip():
+        raise argparse.ArgumentTypeError("empty. Give at least one value, separated by commas")
     if _origin(hint) in TABLES:
         return {name.strip(): {} for name in text.split(",") if name.strip()}
     if _origin(hint) in LISTS:

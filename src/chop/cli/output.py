@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -22,6 +23,19 @@ LOCK = ".writing"
 """Held while a command runs."""
 
 
+def check_out(folder: Path) -> None:
+    """Refuse an output folder that cannot be written to, before anything is done."""
+    place = folder.absolute()
+    there = next(each for each in (place, *place.parents) if each.exists())
+    if not there.is_dir():
+        raise UsageError(f"--out {folder}: {there} is a file, and a folder is due there.")
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".mase", dir=there))
+    except OSError as error:
+        told = f"--out {folder}: {there} cannot be written to ({error.strerror})."
+        raise UsageError(told) from error
+
+
 @contextlib.contextmanager
 def staged(folder: Path, obsolete: Iterable[Path] = ()) -> Iterator[Path]:
     """A folder to write to, whose contents move to `folder` when the block ends without error.
@@ -29,6 +43,7 @@ def staged(folder: Path, obsolete: Iterable[Path] = ()) -> Iterator[Path]:
     Nobody else writes to `folder` meanwhile. What a killed command left there is finished where
     it was complete, and else removed. `obsolete` folders go when the contents are in their place.
     """
+    check_out(folder)
     folder.mkdir(parents=True, exist_ok=True)
     scratch = folder / f"{SCRATCH}{os.getpid()}"
     with alone_in(folder):

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from chop.cli.limits import check_limits
 from chop.cli.names import check_names
+from chop.cli.old_files import check_search, old_table, refuse_file
 from chop.cli.places import load_plugins
 from chop.config import dump_toml, load_toml, parse, parse_toml
 from chop.errors import ConfigError
@@ -41,15 +42,15 @@ def read_settings(cls: type[T], table: Mapping[str, Any], command: str) -> T:
 
 
 def read_table(file: Path, command: str) -> dict[str, Any]:
-    """The table of a TOML file that is named after the command."""
+    """Return the table of a TOML file that is named after the command, or that an old file has."""
     tables = load_toml(file)
-    passes = tables.get("passes")
-    if command not in tables and isinstance(passes, Mapping) and command in passes:
-        return {"rules": dict(passes[command])}  # a file of DeepWok/mase: the pass's own arguments
     table = tables.get(command)
+    if table is None:
+        table = old_table(tables, command)
     if not isinstance(table, Mapping):
-        found = ", ".join(tables) or "none"
-        raise ConfigError(f"{file}: no table [{command}] for this command. Found: {found}.")
+        raise refuse_file(file, tables, command)
+    if command == "search":
+        check_search(file, table)
     return dict(table)
 
 
@@ -69,13 +70,23 @@ def read_assignment(text: str) -> dict[str, Any]:
         return parse_toml(f"{key} = {json.dumps(value)}", where)
 
 
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both mappings; where they meet, `above` decides, key by key in tables."""
+def merge(below: Mapping[str, Any], above: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Return both mappings; where they meet, `above` decides, key by key in tables.
+
+    A table and a plain value under one key do not go together: one of them is wrong.
+    """
     merged = dict(below)
     for key, value in above.items():
-        old = merged.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        merged[key] = merge(old, value) if both else value  # type: ignore[arg-type]
+        old, place = merged.get(key), f"{where}.{key}" if where else key
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[key] = merge(old, value, place)
+        elif old is not None and isinstance(old, Mapping) != isinstance(value, Mapping):
+            table, plain = (old, value) if isinstance(old, Mapping) else (value, old)
+            raise ConfigError(
+                f"{place}: given as {plain!r:.60} and as a table with {', '.join(table) or 'none'}."
+            )
+        else:
+            merged[key] = value
     return merged
 
 

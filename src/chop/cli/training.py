@@ -91,6 +91,17 @@ def measure(
     return {key: float(told[f"eval_{key}"]) for key in keys if f"eval_{key}" in told}
 
 
+def measured(
+    session: Session,
+    graph: MaseGraph,
+    data: Data,
+    settings: MeasureSettings,
+    reference: MaseGraph | None = None,
+) -> dict[str, float]:
+    """Return the same for a command; a dry run measures a few rows, to see that it can be done."""
+    return measure(graph, data.few() if session.is_dry else data, settings, reference)
+
+
 def fit(
     graph: MaseGraph,
     data: Data,
@@ -103,6 +114,8 @@ def fit(
 
     The same model, data and settings make this run the same run when it is started again.
     """
+    check_fit(graph, data, settings, epochs)
+    session.start_work()
     asked = question(settings, graph, data)
     folder = run_folder(session.out / CHECKPOINTS / stage, asked, resume=settings.resume)
     saving = {"output_dir": folder, "save_steps": settings.save_steps, "resume": True}
@@ -113,6 +126,12 @@ def fit(
         told = trainer.train()
     graph.model.to("cpu").eval()
     return {"epochs": epochs, "steps": told.global_step, "loss": told.training_loss}
+
+
+def check_fit(graph: MaseGraph, data: Data, settings: TrainSettings, epochs: float) -> None:
+    """Raise where the arguments of a training or the metric after it would be refused."""
+    make_trainer(graph, data, settings, epochs, training_arguments(graph, settings))
+    measure(graph, data.few(), settings, graph)
 
 
 def training_arguments(graph: MaseGraph, settings: TrainSettings) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from chop.arguments import PATH, an, takes
+from chop.arguments import NEW_FOLDER, an, takes
 from chop.errors import ExportError
 from chop.export.folders import (
     config_of,
@@ -51,7 +51,7 @@ class Scheme:
         return {"targets": targets, "weights": named, "format": self.format}
 
 
-@takes(ExportError, mg=GRAPH, path=PATH)
+@takes(ExportError, mg=GRAPH, path=NEW_FOLDER)
 def to_compressed_tensors(
     mg: MaseGraph,
     path: str | Path,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chop.arguments import PATH, an, takes
+from chop.arguments import NEW_FILE, an, takes
 from chop.errors import ExportError
 from chop.export.gguf_families import Family, family_of, rows_of
 from chop.export.gguf_file import GGUFTensor, write_gguf
@@ -58,7 +58,7 @@ class _Placed:
         )
 
 
-@takes(ExportError, mg=GRAPH, path=PATH)
+@takes(ExportError, mg=GRAPH, path=NEW_FILE)
 def to_gguf(
     mg: MaseGraph,
     path: str | Path,

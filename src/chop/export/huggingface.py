@@ -19,7 +19,7 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from chop.arguments import PATH, an, takes
+from chop.arguments import NEW_FOLDER, an, takes
 from chop.errors import ExportError
 from chop.export.folders import (
     config_of,
@@ -184,7 +184,7 @@ def layer_specs(model: nn.Module) -> dict[str, Any]:
     return {path: spec for path, spec in specs if spec is not None}
 
 
-@takes(ExportError, mg=GRAPH, path=PATH)
+@takes(ExportError, mg=GRAPH, path=NEW_FOLDER)
 def to_huggingface(mg: MaseGraph, path: str | Path) -> ExportReport:
     """Write a compressed model of transformers as a folder that `from_pretrained` loads.
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chop.arguments import MAPPING, NONE, PATH, takes
+from chop.arguments import MAPPING, NEW_FILE, NONE, takes
 from chop.errors import ExportError
 from chop.export.lowered import GRAPH, Lowered, example_of, export_lowered
 from chop.export.onnx_package import onnx_package
@@ -33,7 +33,7 @@ EXTERNAL_FROM = 1 << 30
 _BITS_OF_TYPE = {4: ("INT4", "UINT4"), 8: ("INT8", "UINT8"), 16: ("INT16", "UINT16")}
 
 
-@takes(ExportError, mg=GRAPH, path=PATH, inputs=MAPPING | NONE)
+@takes(ExportError, mg=GRAPH, path=NEW_FILE, inputs=MAPPING | NONE)
 def to_onnx(
     mg: MaseGraph,
     path: str | Path,
@@ -55,7 +55,7 @@ def to_onnx(
     return _write(mg, Path(path), plan, inputs)
 
 
-@takes(ExportError, mg=GRAPH, path=PATH, inputs=MAPPING | NONE)
+@takes(ExportError, mg=GRAPH, path=NEW_FILE, inputs=MAPPING | NONE)
 def to_qonnx(
     mg: MaseGraph,
     path: str | Path,

@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import fx
 
 from chop.errors import GraphError
+from chop.files import make_folder
 from chop.ir.meta import MaseMetadata
 from chop.ir.ops import MASE_TYPES, find_op
 from drawing import Box, Edge, to_dot, to_svg
@@ -32,7 +33,7 @@ def draw(graph: fx.Graph, path: str | Path, title: str) -> Path:
         file = file.with_name(file.name + ".svg")
     boxes = [_box(node) for node in graph.nodes]
     edges = [Edge(i.name, node.name) for node in graph.nodes for i in node.all_input_nodes]
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)
     file.write_text(WRITERS[file.suffix](boxes, edges, title))
     return file
 

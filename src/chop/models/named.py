@@ -116,6 +116,21 @@ def _load(source: Checked, task: str, pretrained: bool | None, options: dict[str
         ) from error
 
 
+def missing_weights(name: str, task: str, *, trust_remote_code: bool = False) -> list[str]:
+    """Return the parameters that a Hugging Face model for `task` has and its files lack.
+
+    transformers draws them at random, as for the new head of a model that is to be trained.
+    """
+    source = checked(locate(name, "model"), trust_remote_code=trust_remote_code)
+    _, told = auto_class(task).from_pretrained(
+        source.place.name,
+        local_files_only=source.place.is_local,
+        output_loading_info=True,
+        trust_remote_code=trust_remote_code,
+    )
+    return sorted(told["missing_keys"])
+
+
 def _refuse_task(name: str, task: str, error: ValueError) -> None:
     """Say in a line what transformers says in a list of hundreds of classes."""
     if "Unrecognized configuration class" not in str(error):

@@ -181,12 +181,22 @@ def _run(
         raise PassError(
             f"{spec.name}: expected a MaseGraph, got {kind}. Wrap it: MaseGraph(model)."
         )
-    args: Any = parse_args(spec.args, pass_args, short_name(spec.name))
-    check_needs(graph, spec)
+    args = _checked_args(graph, spec, pass_args)
     result, info = function(graph, args)
     if spec.rewrites:
         result.recompile()
     return result, PassInfo(info) if type(info) is dict else info
+
+
+def _checked_args(graph: MaseGraph, spec: PassSpec, pass_args: Mapping[str, Any] | None) -> Any:
+    args: Any = parse_args(spec.args, pass_args, short_name(spec.name))
+    check_needs(graph, spec)
+    return args
+
+
+def check_call(run: PassFunction, graph: MaseGraph, pass_args: Mapping[str, Any] | None) -> None:
+    """Raise where the pass `run` would refuse its arguments or the graph before it starts."""
+    _checked_args(graph, run.spec, pass_args)  # type: ignore[attr-defined]
 
 
 def check_needs(graph: MaseGraph, spec: PassSpec) -> None:

@@ -66,6 +66,15 @@ class QuantizeArgs:
         return tuple(kind for kind in PRECEDENCE if kind in given)
 
 
+def require_rules(args: QuantizeArgs) -> None:
+    """Raise where the arguments name nothing to quantise."""
+    if not args.rules and not args.default.config:
+        raise ConfigError(
+            "quantize: nothing was done: no rule is given. Give one for an op or a name, such as "
+            '{"linear": {"config": {"name": "mxint", "width": 8}}}, or a default.'
+        )
+
+
 def modern_beside(own: Sequence[str]) -> Callable[[Any], Any]:
     """Gives rules in today's layout where the arguments `own` of a pass stand beside them."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from chop.files import make_folder
 from chop.log import get_report_logger
 
 Rows = Sequence[Mapping[str, Any]]
@@ -23,5 +24,5 @@ def show(text: str, file: Path | None = None) -> None:
     """Say a report; write it to `file` too where one is given."""
     get_report_logger().info(text)
     if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
         file.write_text(text + "\n")

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from chop.arguments import MANY, PATH, TEXT, takes
-from chop.errors import DataError
+from chop.arguments import MANY, NEW_FILE, TEXT, takes
+from chop.errors import ConfigError, DataError
 from chop.files import write_whole
 from chop.report.html import report_page
 from chop.report.page_record import PageRecord
@@ -27,12 +27,13 @@ LAST = ("parameters", "FLOPs")
 """Cards that stand behind the others."""
 
 
-@takes(path=PATH, reports=MANY, title=TEXT)
+@takes(path=NEW_FILE, reports=MANY, title=TEXT)
 def compare_reports(
     path: str | Path, reports: Sequence[str | Path], title: str = "Reports side by side"
 ) -> Path:
     """Write a page that compares saved reports: files, or folders that hold a `report.html`."""
     places = [Path(report) for report in reports]
+    check_different(places)
     read = [read_report(place) for place in places]
     page = {
         "title": title,
@@ -42,9 +43,21 @@ def compare_reports(
     return write_whole(Path(path), report_page(page))
 
 
+def check_different(places: Sequence[Path]) -> None:
+    """Raise where one report is given twice: every difference would be zero."""
+    files = [_file(place).resolve() for place in places]
+    twice = next((p for p, f in zip(places, files, strict=True) if files.count(f) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"compare: {twice} is given twice. Give reports of different runs.")
+
+
+def _file(place: Path) -> Path:
+    return place / PAGE if place.is_dir() else place
+
+
 def read_report(place: Path) -> PageRecord:
     """The records that a saved report is drawn from."""
-    file = place / PAGE if place.is_dir() else place
+    file = _file(place)
     if not file.is_file():
         raise DataError(f"{file}: no such report. Write one: mase report MODEL.")
     found = _DATA.search(file.read_text(encoding="utf-8"))

@@ -18,7 +18,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from chop.arguments import PATH, an, takes
+from chop.arguments import NEW_FILE, an, takes
 from chop.files import write_whole
 from chop.report.records import Report, build_records, report_records
 from chop.report.rtl_links import with_links
@@ -60,7 +60,7 @@ IMPORTED = r'const \1 = modules["\2"];'
 STYLES = ("tokens.css", "page.css", "graph.css", "chart.css")
 
 
-@takes(path=PATH, report=an(Report))
+@takes(path=NEW_FILE, report=an(Report))
 def write_report(path: str | Path, report: Report) -> Path:
     """Write the report, whole or not at all, and say where.
 

@@ -68,6 +68,12 @@ def read_study(study: StudyRecord | str | Path) -> tuple[StudyRecord, Path]:
     return check_study(found, str(file), DataError), file.parent
 
 
+def check_wanted(wanted: str | None, objectives: Mapping[str, str], name: str) -> None:
+    """Raise unless `wanted` is a number, "best" or an objective, before any trial is run."""
+    if wanted is not None and wanted != "best" and not wanted.isdecimal():
+        _objective({"objectives": objectives, "name": name}, wanted)
+
+
 def find_trial(study: StudyRecord, trial: str | int) -> StudyRecord:
     """The trial with that number, or the best one."""
     if isinstance(trial, int) or trial.isdecimal():

@@ -331,6 +331,11 @@ def _make_folder(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SearchError(f"storage '{path}': {error.strerror}.") from error
+    check_is_file(path)
+
+
+def check_is_file(path: Path) -> None:
+    """Raise where a folder is at the place of a storage file."""
     if path.is_dir():
         raise ConfigError(f"storage '{path}': a folder. Allowed: a file.")
 

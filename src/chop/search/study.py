@@ -10,7 +10,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +33,7 @@ from chop.search.loop import INTERRUPTED, work
 from chop.search.plan import SearchPlan, WorkerPlan, make_plan
 from chop.search.progress import Progress
 from chop.search.space import Space
-from chop.search.storage import open_store, quiet
+from chop.search.storage import check_is_file, open_store, quiet
 from chop.search.trial import Evaluate
 from chop.search.trial_queue import OWN_ATTRIBUTES, REASON, SECONDS, TrialQueue
 from chop.search.workers import ENGINES
@@ -133,6 +135,25 @@ def search(
         return _result(queue.study, stopped)
     finally:
         queue.close()
+
+
+def check_storage(plan: SearchPlan, scratch: Path) -> None:
+    """Raise where the storage of `plan` cannot be opened or holds another search.
+
+    A file is copied to the folder `scratch` first, so that nothing is written to it.
+    """
+    storage = "" if plan.storage is None else str(plan.storage)
+    if "://" in storage:
+        open_store(storage)
+        return
+    file, copy = Path(storage), scratch / (Path(storage).name or "study.db")
+    check_is_file(file if storage else copy)
+    if file.is_file():
+        shutil.copyfile(file, copy)
+    try:
+        TrialQueue.open(dataclasses.replace(plan, storage=copy).start()).close()
+    except SearchError as error:
+        raise SearchError(str(error).replace(str(copy), storage)) from error
 
 
 @takes(SearchError, name=TEXT, storage=PATH)

@@ -42,6 +42,10 @@ def run(config: BenchConfig, session: Session) -> dict[str, Any]:
     inputs = example_of(first, config.batch)
     for name, graph in graphs.items():
         _check_inputs(name, graph.model, inputs)
+    if data is not None:
+        for graph in graphs.values():
+            measure(graph, data.few(), config, first)
+    session.start_work()
     records = _time(config, session, graphs, inputs)
     rows = _compare(config, session, graphs, data, records)
     write_csv(session.folder / "models.csv", rows)

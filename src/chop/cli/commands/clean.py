@@ -125,12 +125,14 @@ def _row(rubbish: Rubbish) -> dict[str, Any]:
 
 def _ask(config: CleanConfig, folders: int, size: int, session: Session) -> None:
     if config.yes:
+        session.start_work()
         return
     if session.console.is_json or not sys.stdin.isatty():
         raise UsageError(
             f"clean: {folders} folders, {_shown(size)} would be deleted, and nobody can be asked. "
             "Give --yes."
         )
+    session.start_work()
     asked = f"delete {_shown(size)} in {folders} folders? [y/N] "
     write_line(session.console.err, asked, end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

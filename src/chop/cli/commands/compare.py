@@ -9,7 +9,12 @@ from typing import Any
 from chop.cli.configs import POSITIONAL, OutputOptions
 from chop.cli.failures import UsageError
 from chop.cli.session import Session
-from chop.report.compare import compare_reports, comparison_record, read_report
+from chop.report.compare import (
+    check_different,
+    compare_reports,
+    comparison_record,
+    read_report,
+)
 
 PAGE = "compare.html"
 
@@ -32,6 +37,7 @@ def run(config: CompareConfig, session: Session) -> dict[str, Any]:
     if len(config.reports) < 2:
         raise UsageError("compare: give two reports or more: mase compare out/a out/b.")
     places = [_place(Path(name)) for name in config.reports]
+    check_different(places)
     told = comparison_record([read_report(place) for place in places], list(config.reports))
     session.console.table(table_rows(told))
     page = compare_reports(session.folder / PAGE, places, config.title)

@@ -16,7 +16,7 @@ from chop.cli.session import Session
 from chop.cli.settings import to_table
 from chop.cli.source import describe, example_of, find_source, load_graph
 from chop.passes import compile_transform_pass
-from chop.passes.graph.transforms.compile import CompileArgs
+from chop.passes.graph.transforms.compile import CompileArgs, check_backend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,8 @@ def run(config: CompileConfig, session: Session) -> dict[str, Any]:
     graph = load_graph(config, source, load_data(config, source.place))
     inputs = example_of(graph, config.batch)
     settings = {k: v for k, v in to_table(config.compile).items() if k != "dummy_in"}
+    check_backend(config.compile.backend)
+    session.start_work()
     with session.console.progress("compile"):
         _, info = compile_transform_pass(copy.deepcopy(graph), settings | {"dummy_in": inputs})
     chosen = config.compile

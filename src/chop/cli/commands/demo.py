@@ -60,6 +60,7 @@ TUNING_RATE = 1e-3
 
 def run(config: DemoConfig, session: Session) -> dict[str, Any]:
     """Run what is not done yet, then tell where the report is and the numbers that matter."""
+    session.start_work()
     tour = Tour(config, session.out)
     results = run_stages(tour.stages(), session.out, session.console, fresh=config.fresh)
     numbers = headline(results)

@@ -1,4 +1,7 @@
-"""`mase doctor`: what is installed, what works here, what to install for the rest."""
+"""`mase doctor`: what is installed, what works here, what to install for the rest.
+
+It reads metadata of packages and looks for files. Only `--run` and `--compile` load torch.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from chop.cli.configs import DoctorConfig
 from chop.cli.failures import FAILED, OK
@@ -40,7 +45,8 @@ class Check:
 
 
 def run(config: DoctorConfig, session: Session) -> dict[str, Any]:
-    """Look at everything; exit code 0 where the core works."""
+    """Print every finding; exit with code 0 where nothing of the core is missing."""
+    session.start_work()
     checks = list(examine(config))
     core = all(check.ok for check in checks if check.group == CORE)
     for group in dict.fromkeys(check.group for check in checks):
@@ -49,7 +55,7 @@ def run(config: DoctorConfig, session: Session) -> dict[str, Any]:
             mark = "ok     " if check.ok else "MISSING" if check.group == CORE else "-      "
             remedy = f"  ({check.remedy})" if check.remedy and not check.ok else ""
             session.console.say(f"  {mark} {check.name:22} {check.found}{remedy}")
-    session.console.say(f"\nThe core {'works' if core else 'DOES NOT WORK'}.")
+    session.console.say(f"\n{_verdict(config, core)}")
     return {
         "core_works": core,
         "exit_code": OK if core else FAILED,
@@ -57,17 +63,25 @@ def run(config: DoctorConfig, session: Session) -> dict[str, Any]:
     }
 
 
+def _verdict(config: DoctorConfig, core: bool) -> str:
+    if not core:
+        return "The core DOES NOT WORK."
+    if config.run:
+        return "The core works."
+    return "The core is installed. `mase doctor --run` also loads torch and quantises a model."
+
+
 CORE, OPTIONAL, MACHINE = "core", "optional packages", "this machine"
 
 
 def examine(config: DoctorConfig) -> Iterator[Check]:
-    """Every finding, in the order it is told."""
+    """Yield every finding, in the order of the page. Nothing loads torch unless asked to."""
     yield from _packages()
-    yield _attempt(
-        CORE, "trace and quantise", _trace, "reinstall: pip install --force-reinstall mase"
-    )
     for name, look, remedy in MACHINE_CHECKS:
         yield _attempt(MACHINE, name, look, remedy)
+    if config.run:
+        for group, name, look, remedy in RUNS:
+            yield _attempt(group, name, look, remedy)
     if config.compile:
         yield _attempt(
             MACHINE, "torch.compile", _compile, "needs a C++ compiler, or a GPU with Triton"
@@ -88,29 +102,51 @@ def _attempt(group: str, name: str, look: Callable[[], str], remedy: str) -> Che
 def _packages() -> Iterator[Check]:
     version = platform.python_version()
     yield Check(CORE, "python", sys.version_info >= (3, 11), version, "needs 3.11 or newer")
-    for requirement, extras in requirements().values():
-        group = OPTIONAL if extras else CORE
-        extra = f"[{extras[0]}]" if extras else ""
-        found = _version(requirement.name)
-        purpose = f" (for {', '.join(extras)})" if extras else ""
+    own = _version(DISTRIBUTION)
+    yield Check(CORE, DISTRIBUTION, True, own or "run from its folder: requirements are not known")
+    for need in requirements().values():
+        found = _version(need.name) if need.is_optional or _is_importable(need.name) else None
+        purpose = f" (for {', '.join(need.extras)})" if need.is_optional else ""
         told = f"{found or 'not installed'}{purpose}"
-        ok = found is not None and requirement.specifier.contains(found, prereleases=True)
-        remedy = f"pip install '{DISTRIBUTION}{extra}', needs {requirement.specifier}"
-        yield Check(group, requirement.name, ok, told, remedy)
+        ok = found is not None and need.specifier.contains(found, prereleases=True)
+        extra = f"[{need.extras[0]}]" if need.is_optional else ""
+        remedy = f"pip install '{DISTRIBUTION}{extra}', needs {need.specifier}"
+        yield Check(OPTIONAL if need.is_optional else CORE, need.name, ok, told, remedy)
 
 
-def requirements() -> dict[str, tuple[Requirement, list[str]]]:
-    """Package -> what of it is needed, and the extras that ask for it; none: the core does."""
-    found: dict[str, tuple[Requirement, list[str]]] = {}
+@dataclass(frozen=True)
+class Need:
+    """One package that the distribution requires; `extras` name who asks besides the core."""
+
+    name: str
+    specifier: SpecifierSet
+    extras: tuple[str, ...]
+    is_optional: bool
+
+
+def requirements() -> dict[str, Need]:
+    """Return the required packages, those of the core first, then those of extras."""
+    asked: dict[str, list[tuple[str, Requirement]]] = {}
+    inner: dict[str, set[str]] = {}
     for text in _declared():
         requirement = Requirement(text)
         extra = str(requirement.marker).partition("extra == ")[2].strip("\"') ")
         if extra in TOOLS_EXTRA or not _applies(requirement, extra):
             continue
-        extras = found.setdefault(requirement.name, (requirement, []))[1]
-        if extra:
-            extras.append(extra)
-    return dict(sorted(found.items(), key=lambda item: (bool(item[1][1]), item[0])))
+        if requirement.name == DISTRIBUTION:  # an extra that includes others of our own
+            for each in requirement.extras:
+                inner.setdefault(each, set()).add(extra)
+        else:
+            asked.setdefault(requirement.name, []).append((extra, requirement))
+    found = [_need(name, rows, inner) for name, rows in asked.items()]
+    return {n.name: n for n in sorted(found, key=lambda need: (need.is_optional, need.name))}
+
+
+def _need(name: str, rows: list[tuple[str, Requirement]], inner: dict[str, set[str]]) -> Need:
+    own = [extra for extra, _ in rows if extra]
+    outer = sorted({each for extra in own for each in inner.get(extra, ())} - set(own))
+    is_optional = all(extra for extra, _ in rows)
+    return Need(name, rows[0][1].specifier, (*own, *outer), is_optional)
 
 
 def _declared() -> list[str]:
@@ -129,6 +165,11 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _is_importable(name: str) -> bool:
+    """Return whether the files of a package are there, without loading it."""
+    return PathFinder.find_spec(name.replace("-", "_")) is not None
 
 
 # -- what works ------------------------------------------------------------------------------------
@@ -157,13 +198,6 @@ def _compile() -> str:
     return f"in {time.perf_counter() - start:.1f} s"
 
 
-def _compiler() -> str:
-    found = find_compiler()
-    if found is None:
-        raise OSError("no C++ compiler")
-    return found
-
-
 def _cpu_kernels() -> str:
     from chop.nn.quantizers import kernels
 
@@ -172,7 +206,7 @@ def _cpu_kernels() -> str:
     return "built and loaded"
 
 
-def _gpu() -> str:
+def _torch_gpu() -> str:
     import torch
 
     if not torch.cuda.is_available():
@@ -181,10 +215,46 @@ def _gpu() -> str:
     return f"{torch.cuda.get_device_name()} (Triton {triton or 'missing'})"
 
 
-def _verilator() -> str:
-    from chop.hw.toolchain import verilator
+RUNS: tuple[tuple[str, str, Callable[[], str], str], ...] = (
+    (CORE, "trace and quantise", _trace, "reinstall: pip install --force-reinstall mase"),
+    (MACHINE, "CPU kernels", _cpu_kernels, "install a C++ compiler"),
+    (MACHINE, "GPU in torch", _torch_gpu, "optional: a CUDA build of torch and a driver"),
+)
+"""Checks of `--run`, which load torch: group, name, how to look, what to do where it fails."""
 
-    found = verilator()
+
+# -- this machine ----------------------------------------------------------------------------------
+
+
+def _beside_torch(file: str) -> Any:
+    """Load one file of `chop.hw` by itself: the package around it imports torch."""
+    path = Path(__file__).parents[2] / "hw" / file
+    spec = importlib.util.spec_from_file_location(f"doctor_{path.stem}", path)
+    assert spec is not None and spec.loader is not None, f"{path} is part of this package"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _compiler() -> str:
+    found = find_compiler()
+    if found is None:
+        raise OSError("no C++ compiler")
+    return found
+
+
+def _gpu() -> str:
+    """Return the name of the first NVIDIA GPU that the driver lists."""
+    listed = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    if not listed:
+        raise OSError("no NVIDIA driver with a GPU")
+    rows = dict(line.partition(":")[::2] for line in listed[0].read_text().splitlines())
+    return f"{rows.get('Model', 'NVIDIA').strip()} (torch {_version('torch')})"
+
+
+def _verilator() -> str:
+    found = _beside_torch("toolchain.py").verilator()
     return f"{found.version()} ({found.program})"
 
 
@@ -205,19 +275,20 @@ def _yosys() -> str:
 
 
 def _nextpnr() -> str:
-    from chop.hw.route.parts import FAMILIES
-    from chop.hw.toolchain import require_package
-
-    for family in FAMILIES:
-        require_package(family.package)
-    told = (f"{f.name} {_version(f.package.replace('_', '-'))}" for f in FAMILIES)
+    families = _beside_torch("route/parts.py").FAMILIES
+    for family in families:
+        _beside_torch("toolchain.py").require_package(family.package)
+    told = (f"{f.name} {_version(f.package.replace('_', '-'))}" for f in families)
     return f"nextpnr {', '.join(told)}"
 
 
 def _abc() -> str:
-    from chop.hw.proofs.engine import find_abc
-
-    return str(find_abc())
+    """Return the path of ABC: that of the package `pyosys`, else one on the PATH."""
+    spec = importlib.util.find_spec("pyosys")
+    beside = Path(spec.origin).parent / "yosys-abc" if spec is not None and spec.origin else None
+    if beside is not None and beside.is_file():
+        return str(beside)
+    return _program("yosys-abc")()
 
 
 def _postgres() -> str:
@@ -237,7 +308,6 @@ def _memory() -> str:
 MACHINE_CHECKS: tuple[tuple[str, Callable[[], str], str], ...] = (
     ("processor, memory", _memory, ""),
     ("C++ compiler", _compiler, "apt-get install g++; without it native kernels are off"),
-    ("CPU kernels", _cpu_kernels, "install a C++ compiler"),
     ("GPU", _gpu, "optional: a CUDA build of torch and a driver"),
     ("Verilator", _verilator, "for simulation: apt-get install verilator"),
     ("Icarus Verilog", _program("iverilog"), "for cocotb: apt-get install iverilog"),

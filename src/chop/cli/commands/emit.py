@@ -90,9 +90,17 @@ def _folding(config: EmitConfig, graph: MaseGraph, session: Session) -> dict[str
         return to_table(fitted_args(graph, config.design, part, tell))
 
 
+def start_hardware(given: Emitted, session: Session) -> None:
+    """End a dry run, after the design was made from the graph: that refuses what has no RTL."""
+    if session.is_dry:
+        add_hardware_metadata_analysis_pass(given.graph, given.args)
+    session.start_work()
+
+
 def run(config: EmitConfig, session: Session) -> dict[str, Any]:
     """Choose the parallelism, write RTL, memories and test bench."""
     given = load_emitted(config, session)
+    start_hardware(given, session)
     told = emit(given.graph, given.data, given.args, session.folder)
     session.console.say(
         f"{len(told['files'])} files: a tensor every {told['cycles']} cycles, "

@@ -11,7 +11,7 @@ from chop.cli.data import Data, require_data
 from chop.cli.failures import UsageError
 from chop.cli.session import Session
 from chop.cli.source import describe, find_source, load_graph
-from chop.cli.training import measure
+from chop.cli.training import measured
 from chop.ir.graph import MaseGraph
 
 
@@ -22,7 +22,7 @@ def run(config: EvalConfig, session: Session) -> dict[str, Any]:
     graph = load_graph(config, source, data)
     reference = _reference(config, data)
     with session.console.progress(f"evaluate on {len(data.test)} rows"):
-        found = measure(graph, data, config, reference)
+        found = measured(session, graph, data, config, reference)
     for name, value in found.items():
         session.console.say(f"{name}: {value:.4f}")
     return {**describe(graph, source), "rows": len(data.test), "eval": found}

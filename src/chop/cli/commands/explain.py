@@ -25,6 +25,7 @@ def run(config: ExplainConfig, session: Session) -> dict[str, Any]:
         reference = load_graph(other, find_source(other), data)
     rows = min(config.rows_measured_at_once, config.rows)
     batches = data.batches(graph.model, rows, -(-config.rows // rows))
+    session.start_work()
     settings = {"reference": reference, "share": config.share, "most": config.most}
     with session.console.progress(f"explain on {config.rows} rows"):
         _, found = explain_analysis_pass(graph, {"data": batches, **settings})

@@ -14,14 +14,17 @@ from chop.cli.failures import SourceError, UsageError
 from chop.cli.generate_config import GenerateConfig
 from chop.cli.session import Session
 from chop.cli.settings import read_assignment
-from chop.cli.source import Source, describe, find_source
+from chop.cli.source import FORMS, Source, describe, find_source
 from chop.dataset.tokenized import load_tokenizer
 from chop.errors import ConfigError, DataError, TraceError
+from chop.hub import locate
 from chop.ir.graph import MaseGraph
 from chop.ir.graph.generation import has_cache
 from chop.kernels.cache import DEFAULT
 from chop.kernels.formats import PACKED_FORMATS
 from chop.kernels.row_codecs import codec_of
+from chop.models.named import missing_weights
+from chop.models.tasks import PREDICTS_TEXT, own_task, read_config, task_of_class
 from chop.passes import pack_weights_transform_pass
 
 
@@ -29,12 +32,14 @@ def run(config: GenerateConfig, session: Session) -> dict[str, Any]:
     """Write on from the prompt; say the text, the rate and the memory."""
     cache = cache_formats(config)
     source = find_source(config)
+    check_language(config, source)
     graph = graph_with_cache(source, _dtype(config))
     tokenizer = _tokenizer(config, source)
     if config.pack is not None:
         pack_weights_transform_pass(graph, {"format": config.pack})
     graph.model.eval().to(_device(config.device))
     inputs = _encoded(tokenizer, config, graph)
+    session.start_work()
     best: Generated | None = None
     for turn in range(config.repeat):
         torch.manual_seed(config.seed)
@@ -54,6 +59,36 @@ def run(config: GenerateConfig, session: Session) -> dict[str, Any]:
         session.console.say(text)
     _say(best, session)
     return {**describe(graph, source), **best.record(), "text": text}
+
+
+LANGUAGE = (PREDICTS_TEXT, "seq2seq-lm")
+"""Tasks of models that generate text."""
+
+
+def check_language(config: GenerateConfig, source: Source) -> None:
+    """Refuse a model that is for something else, or whose head for text would be random."""
+    model = source.model if source.graph is None else source.graph.model
+    kind = type(model).__name__
+    task = task_of_class(kind)
+    if task is not None and task not in LANGUAGE:
+        raise SourceError(_no_language(source.name, f"a {kind}, for {task}"))
+    if source.kind not in FORMS[3:] or task is None:
+        return
+    saved = read_config(locate(source.name, "model"))
+    if own_task(saved) in LANGUAGE:
+        return
+    missing = missing_weights(source.name, task)
+    if missing:
+        classes = ", ".join(map(str, saved.get("architectures") or ("a model without a head",)))
+        told = f"saved as {classes}, without the weights {missing[0]} and {len(missing) - 1} more"
+        raise SourceError(_no_language(source.name, f"{told} of a {kind}"))
+
+
+def _no_language(name: str, told: str) -> str:
+    return (
+        f"model '{name}' is no language model: it is {told}. Give a causal language model, or an "
+        "encoder-decoder with --task seq2seq-lm."
+    )
 
 
 def _dtype(config: GenerateConfig) -> torch.dtype | None:

@@ -7,14 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.hardware import HardwareBuild, build_hardware
-from chop.cli.commands.emit import HARDWARE, EmitConfig, load_emitted, test_inputs
+from chop.cli.commands.emit import (
+    HARDWARE,
+    EmitConfig,
+    load_emitted,
+    start_hardware,
+    test_inputs,
+)
 from chop.cli.names import names
 from chop.cli.session import Session
 from chop.errors import HardwareError
 from chop.hw.design import Design
 from chop.hw.predict import predict
 from chop.hw.report import tensors_per_second
-from chop.hw.route.flow import RouteOptions, records
+from chop.hw.route.flow import RouteOptions, records, require_tools
+from chop.hw.route.parts import get_part
 
 DEVICE = "ecp5-85k"
 """Where neither the user nor a trial names one."""
@@ -36,6 +43,9 @@ class HwConfig(EmitConfig):
 def run(config: HwConfig, session: Session) -> dict[str, Any]:
     """Emit, simulate, synthesise, place and route; raises unless every bit is right."""
     given = load_emitted(config, session)
+    device = config.device or given.part or DEVICE
+    require_tools(get_part(device))
+    start_hardware(given, session)
     with session.console.progress("build and simulate") as progress:
         steps = iter(range(1, 1 << 30))
         built = build_hardware(
@@ -44,7 +54,7 @@ def run(config: HwConfig, session: Session) -> dict[str, Any]:
             inputs=test_inputs(given.graph, given.data),
             parallelism=given.args,
             family=None,
-            device=config.device or given.part or DEVICE,
+            device=device,
             routing=config.routing,
             progress=lambda text: progress.to(next(steps), text),
         )

@@ -43,6 +43,7 @@ def run(config: ImportConfig, session: Session) -> dict[str, Any]:
         graph = READERS[kind](config.file)
         graph, _ = init_metadata_analysis_pass(graph)
         graph, _ = add_common_metadata_analysis_pass(graph)
+    session.start_work()
     graph.export(session.folder / GRAPH, save_format="packed")
     facts = describe(graph, Source(str(config.file), kind, graph=graph))
     session.console.say(f"{facts['class']} ({kind}): {facts['nodes']} nodes")

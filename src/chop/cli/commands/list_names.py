@@ -14,6 +14,7 @@ from chop.nn.quantizers.spelling import grammar
 
 def run(config: ListConfig, session: Session) -> dict[str, Any]:
     """A table for each kind: names, and what each is."""
+    session.start_work()
     kinds = REGISTRIES if config.kind is None else (config.kind,)
     found = {}
     for kind in kinds:

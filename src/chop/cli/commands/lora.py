@@ -12,7 +12,7 @@ from chop.cli.data import require_data
 from chop.cli.session import Session
 from chop.cli.settings import to_table
 from chop.cli.source import describe, find_source, load_graph, tokenizer_of
-from chop.cli.training import fit, forget_checkpoints, measure
+from chop.cli.training import fit, forget_checkpoints, measure, measured
 from chop.passes import (
     fuse_lora_weights_transform_pass,
     insert_lora_adapter_transform_pass,
@@ -39,7 +39,7 @@ def run(config: LoraConfig, session: Session) -> dict[str, Any]:
     source = find_source(config)
     data = require_data(config, source.place, "lora")
     graph = load_graph(config, source, data)
-    found = {"before": measure(graph, data, config)}
+    found = {"before": measured(session, graph, data, config)}
     _, adapters = insert_lora_adapter_transform_pass(graph, to_table(config.adapter))
     trained = fit(graph, data, config, config.epochs, session, "adapters")
     save_lora_adapter_interface_pass(graph, {"path": session.folder / "adapter"})

@@ -14,6 +14,7 @@ from chop.cli.failures import FAILED, OK
 from chop.cli.session import Session
 from chop.errors import ConfigError
 from chop.hw.proofs import PROOFS, Verdict, prove_all
+from chop.hw.proofs.engine import find_abc
 from chop.registry import suggest
 
 HEAD = ("component", "law", "method", "depth", "seconds", "verdict")
@@ -40,6 +41,8 @@ def run(config: ProveConfig, session: Session) -> dict[str, Any]:
             f"{suggest(config.component, sorted(known))}"
         )
     chosen = [proof for proof in PROOFS if config.component in (None, proof.module)]
+    find_abc()
+    session.start_work()
     with session.console.progress(f"prove {len(chosen)} components"):
         verdicts = list(prove_all(chosen, os.cpu_count() or 1, config.limit))
     session.console.say(tabulate([v.row() for v in verdicts], HEAD, disable_numparse=True))

@@ -9,11 +9,14 @@ from typing import Any
 from chop.actions.fixed_point import OPERANDS, fitted_fixed_point, observe_ranges
 from chop.actions.post_training import (
     BUDGET_FORMATS,
+    check_options,
     methods_named,
     quantize_with_data,
     rules_for_bits,
+    weight_formats,
 )
 from chop.actions.records import write_csv
+from chop.actions.weight_budget import WeightBudget
 from chop.actions.weighted_layers import left_in_float, weighted_ops
 from chop.cli.compression import Compression, compress
 from chop.cli.configs import QuantizeConfig
@@ -27,6 +30,8 @@ from chop.ir.graph import MaseGraph
 from chop.ir.ops import OPS
 from chop.nn.quantizers.formats import find_format, spelled_settings
 from chop.passes import learn_scales_transform_pass, summarize_quantization_analysis_pass
+from chop.passes.graph.transforms.quantize import check_quantization
+from chop.passes.rewrite.lift_products import lift_products
 
 OBSERVED_BATCHES = 4
 DEFAULT_FORMAT = "mxint8"
@@ -73,15 +78,22 @@ def _quantize(
 ) -> dict[str, Any]:
     """Choose formats where bits are asked for, quantise, and round weights by the method."""
     batches = calibration(config, graph, data)
+    check_options(config.options)
+    lift_products(graph)
     told: dict[str, Any] = {}
     if config.bits is None:
         rules = pass_arguments(config, graph, data)
+        check_quantization(graph, rules)
         if not config.rules and _is_default(config):
             ops = ", ".join(key for key in rules if key != "by")
             chosen = f"{DEFAULT_FORMAT} for {ops}"
             session.console.note(f"nothing was said about formats: {chosen}")
+        session.start_work()
     else:
-        rules, allocation = rules_for_bits(graph, batches, config.bits, config.format or DEFAULT)
+        form = config.format or DEFAULT
+        WeightBudget.of(graph, weight_formats(form)).check(config.bits)
+        session.start_work()
+        rules, allocation = rules_for_bits(graph, batches, config.bits, form)
         record = json.dumps(allocation.pop("sensitivity"), indent=1)
         write_whole(session.folder / SENSITIVITY, f"{record}\n")
         told["allocation"] = allocation
@@ -112,8 +124,10 @@ def _kept_layers(config: QuantizeConfig, session: Session) -> Path:
 
 
 def _say_allocation(told: dict[str, Any], session: Session) -> None:
+    floats = f", {told['floats']:,} of them floats" if told["floats"] else ""
     session.console.say(
-        f"{told['bits']:.3g} bits per weight on average, predicted loss {told['loss']:.3g} nats:"
+        f"{told['bits']:.3g} bits per weight on average over all {told['weights']:,} weights"
+        f"{floats}; predicted loss {told['loss']:.3g} nats:"
     )
     session.console.table(
         [{"layer": node, "format": label} for node, label in told["assignment"].items()]

@@ -18,7 +18,7 @@ from chop.cli.failures import UsageError
 from chop.cli.output import settle
 from chop.cli.session import Session
 from chop.cli.source import find_source, load_graph
-from chop.cli.training import measure
+from chop.cli.training import measured
 from chop.report.html import Report, write_report
 from chop.report.rtl_links import with_links
 
@@ -39,7 +39,7 @@ def run(config: ReportConfig, session: Session) -> dict[str, Any]:
             graphs[label if len(given) > 1 else "model"] = load_graph(chosen, source, data)
             if data is not None:
                 first, last = (list(graphs.values())[i] for i in (0, -1))
-                metrics[label] = measure(last, data, chosen, first)[config.measure]
+                metrics[label] = measured(session, last, data, chosen, first)[config.measure]
         if not graphs:
             raise UsageError("report: give a model, and --before to compare it with another.")
         report = Report(

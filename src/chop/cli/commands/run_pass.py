@@ -10,6 +10,7 @@ from chop.cli.data import load_data
 from chop.cli.session import Session
 from chop.cli.source import describe, find_source, load_graph, tokenizer_of
 from chop.passes import PASSES
+from chop.passes.base import check_call
 
 
 def run(config: PassConfig, session: Session) -> dict[str, Any]:
@@ -17,6 +18,8 @@ def run(config: PassConfig, session: Session) -> dict[str, Any]:
     chosen = PASSES[str(config.name)]
     source = find_source(config)
     graph = load_graph(config, source, load_data(config, source.place))
+    check_call(chosen, graph, config.args)
+    session.start_work()
     with session.console.progress(str(config.name)):
         graph, info = chosen(graph, config.args)
     plain = {key: value for key, value in info.items() if _is_short(value)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ from chop.ir.graph import MaseGraph
 from chop.report.search import draw_best_so_far, draw_pareto
 from chop.search import SearchPlan
 from chop.search import search as run_search
-from chop.search.apply import apply, choose_trial
+from chop.search.apply import apply, check_wanted, choose_trial
 from chop.search.compression import factor
 from chop.search.costs import direction_of_cost
 from chop.search.energy import energy_in_words, measure_energy
@@ -31,7 +32,7 @@ from chop.search.hardware import HardwareSpace
 from chop.search.hardware_evaluate import HardwareEvaluator
 from chop.search.loop import INTERRUPTED
 from chop.search.space import Space, Value
-from chop.search.study import SearchResult, save_study
+from chop.search.study import SearchResult, check_storage, save_study
 
 STUDY = "study"
 DEFAULT_FORMATS = ("mxint",)
@@ -53,8 +54,14 @@ def run(config: SearchConfig, session: Session) -> dict[str, Any]:
     is_partial = isinstance(evaluator, HardwareEvaluator)
     if config.pruner != "none" and "train" not in config.mode and not is_partial:
         session.console.note(f"--pruner stops trainings, and --mode {config.mode} has none")
+    plan = _plan(config, loaded, space, evaluator)
+    check_wanted(config.apply, plan.objectives, config.name)
+    measure(loaded.graph, loaded.data.few(), config, loaded.graph)
+    if session.is_dry:
+        check_storage(plan, session.folder)
+    session.start_work()
     with measure_energy() as energy:
-        result = _search(config, session, loaded, space, evaluator)
+        result = _search(config, session, plan)
     if result.stopped == INTERRUPTED:
         raise KeyboardInterrupt
     front = pareto_front(result.trials, result.objectives)
@@ -92,16 +99,11 @@ def _evaluator(config: SearchConfig, loaded: ModelAndData, space: Space) -> Mode
     )
 
 
-def _search(
-    config: SearchConfig,
-    session: Session,
-    loaded: ModelAndData,
-    space: Space,
-    evaluator: ModelEvaluator,
-) -> SearchResult:
-    asked = question(config, loaded.graph, loaded.data, leave_out=EFFORT)
-    folder = run_folder(session.out / STUDY, asked, resume=config.resume)
-    plan = SearchPlan(
+def _plan(
+    config: SearchConfig, loaded: ModelAndData, space: Space, evaluator: ModelEvaluator
+) -> SearchPlan:
+    """Return the search that a configuration asks for, without its folder."""
+    return SearchPlan(
         space,
         evaluator,
         {
@@ -112,15 +114,20 @@ def _search(
         name=config.name,
         sampler=config.sampler,
         pruner=config.pruner,
-        storage=config.storage or folder / "study.db",
-        directory=folder / "trials",
+        storage=config.storage,
         seed=config.seed,
         workers=config.workers,
         engine=config.engine,
         timeout=config.timeout,
         initial=_initial(space, config.trials),
-        about=asked,
+        about=question(config, loaded.graph, loaded.data, leave_out=EFFORT),
     )
+
+
+def _search(config: SearchConfig, session: Session, plan: SearchPlan) -> SearchResult:
+    folder = run_folder(session.out / STUDY, plan.about, resume=config.resume)
+    storage = plan.storage or folder / "study.db"
+    plan = dataclasses.replace(plan, storage=storage, directory=folder / "trials")
     with session.console.progress("search", config.trials) as progress:
         result: SearchResult = run_search(
             plan,

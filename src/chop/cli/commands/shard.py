@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,12 @@ def run(config: ShardConfig, session: Session) -> dict[str, Any]:
     """Plan, run the plan on processes of this machine where asked, save it."""
     source = find_source(config)
     graph = load_graph(config, source, load_data(config, source.place))
+    example = example_of(graph, config.batch)
+    if session.is_dry:
+        shard(graph, replace(config.shard, verify=False), example)
+    session.start_work()
     with session.console.progress("plan and verify" if config.shard.verify else "plan"):
-        found = shard(graph, config.shard, example_of(graph, config.batch))
+        found = shard(graph, config.shard, example)
     record = found.record()
     write_whole(session.folder / PLAN, json.dumps(record, indent=1))
     save_model(graph, session.folder, tokenizer_of(config, source))

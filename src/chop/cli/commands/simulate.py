@@ -7,8 +7,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from chop.actions.hardware import build_hardware
-from chop.actions.simulation import simulate
-from chop.cli.commands.emit import HARDWARE, EmitConfig, load_emitted, test_inputs
+from chop.actions.simulation import emitted_interface, require_simulator, simulate
+from chop.cli.commands.emit import (
+    HARDWARE,
+    EmitConfig,
+    load_emitted,
+    start_hardware,
+    test_inputs,
+)
 from chop.cli.output import settle
 from chop.cli.session import Session
 
@@ -33,6 +39,8 @@ def run(config: SimulateConfig, session: Session) -> dict[str, Any]:
     if is_project(config.model):
         return _simulate_project(Path(str(config.model)), config, session)
     given = load_emitted(config, session)
+    require_simulator(config.simulator)
+    start_hardware(given, session)
     inputs = test_inputs(given.graph, given.data)
     with session.console.progress("emit, build and simulate"):
         built = build_hardware(
@@ -59,6 +67,9 @@ def is_project(model: str | None) -> bool:
 
 
 def _simulate_project(project: Path, config: SimulateConfig, session: Session) -> dict[str, Any]:
+    emitted_interface(project, trust=config.trust)
+    require_simulator(config.simulator)
+    session.start_work()
     with session.console.progress("build and simulate"):
         verdict = simulate(
             project, simulator=config.simulator, waves=config.waves, trust=config.trust

@@ -169,6 +169,7 @@ def _serve(config: StudiesConfig, study: StudyFolder, session: Session) -> dict[
         ) from error
     from chop.search.storage import open_store
 
+    session.start_work()
     address = f"http://{HOST}:{config.port}/"
     session.console.say(f"{study.folder}: {address} (Ctrl-C ends it)")
     if config.browser:

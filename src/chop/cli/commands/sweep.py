@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chop.actions.resumable import SweepProgress, count_known, duration
+from chop.actions.resumable import Point, SweepProgress, count_known, duration
 from chop.actions.sweeps import SWEEPS, sweep
 from chop.cli.configs import SweepConfig
 from chop.cli.console import ProgressDisplay
-from chop.cli.model_under_study import load_subject
+from chop.cli.model_under_study import ModelAndData, load_subject
 from chop.cli.runs import question, run_folder
 from chop.cli.session import Session
 from chop.cli.source import describe
+from chop.cli.training import measure
 from chop.cli.units import titled, unit_of
 from chop.report import draw_sweep
 
@@ -24,6 +26,9 @@ def run(config: SweepConfig, session: Session) -> dict[str, Any]:
     name = SWEEPS.canonical(str(config.name))
     points = SWEEPS[name].points(config.seeds, config.values)
     loaded = load_subject(config, "sweep")
+    if session.is_dry:
+        _try(config, loaded, points)
+    session.start_work()
     asked = question(config, loaded.graph, loaded.data, leave_out=("values", "seeds"))
     folder = run_folder(session.out / RECORDS, asked, resume=config.resume)
     _tell_reused(session, count_known(points, folder / f"{name}.jsonl"), len(points), folder)
@@ -42,6 +47,14 @@ def run(config: SweepConfig, session: Session) -> dict[str, Any]:
     )
     facts = {"sweep": name, config.measure: baseline, "figures": [f.name for f in figures]}
     return {**describe(loaded.graph, loaded.source), **facts, "records": records}
+
+
+def _try(config: SweepConfig, loaded: ModelAndData, points: Sequence[Point]) -> None:
+    """Compress at every point of the first seed, and measure a few rows."""
+    measure(loaded.graph, loaded.data.few(), config, loaded.graph)
+    for point in points:
+        if point["seed"] == config.seeds[0]:
+            SWEEPS[point["sweep"]].change(loaded.subject.graph(0), loaded.subject, point)
 
 
 def _tell_reused(session: Session, known: int, total: int, folder: Path) -> None:

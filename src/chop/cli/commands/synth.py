@@ -6,10 +6,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from chop.actions.simulation import synthesize
-from chop.cli.commands.emit import EmitConfig, emit, load_emitted
+from chop.actions.simulation import emitted_interface, synthesize
+from chop.cli.commands.emit import EmitConfig, emit, load_emitted, start_hardware
 from chop.cli.commands.simulate import is_project
 from chop.cli.session import Session
+from chop.hw import toolchain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +29,13 @@ class SynthConfig(EmitConfig):
 def run(config: SynthConfig, session: Session) -> dict[str, Any]:
     """Cells of the design, from Yosys."""
     project = Path(str(config.model))
-    if not is_project(config.model):
+    toolchain.require_package("pyosys")
+    if is_project(config.model):
+        emitted_interface(project, trust=config.trust)
+        session.start_work()
+    else:
         given = load_emitted(config, session)
+        start_hardware(given, session)
         emit(given.graph, given.data, given.args, session.folder)
         project = session.folder
     with session.console.progress("synthesise"):

@@ -23,6 +23,7 @@ def run(config: TraceConfig, session: Session) -> dict[str, Any]:
         source = find_source(config)
         graph = load_graph(config, source, load_data(config, source.place))
         verify_metadata_analysis_pass(graph)
+    session.start_work()
     _, summary = summarize_graph_analysis_pass(graph)
     types = Counter(str(mase_meta(node).common.mase_type) for node in graph.nodes)
     save_model(graph, session.folder, tokenizer_of(config, source))

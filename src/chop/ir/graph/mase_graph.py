@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 
 from chop import notebook
-from chop.arguments import MANY, MAPPING, NONE, PATH, Kind, an, check, takes
+from chop.arguments import MANY, MAPPING, NEW_FILE, NONE, STEM, Kind, an, check, takes
 from chop.errors import CheckpointError, ChopError, GraphError, TraceError
 from chop.ir.drawing import draw
 from chop.ir.graph.generation import Generator, has_cache
@@ -194,7 +194,7 @@ class MaseGraph:
             self.__dict__["_generator"] = known
         return known.model
 
-    @takes(GraphError, path=PATH, file=PATH | NONE)
+    @takes(GraphError, path=NEW_FILE, file=NEW_FILE | NONE)
     def draw(self, path: str | Path = "mase_graph.svg", *, file: str | Path | None = None) -> Path:
         """Write a picture of the graph, as SVG or DOT by the suffix, and say where.
 
@@ -202,7 +202,7 @@ class MaseGraph:
         """
         return draw(self.fx_graph, path if file is None else file, type(self.model).__name__)
 
-    @takes(CheckpointError, path=PATH)
+    @takes(CheckpointError, path=STEM)
     def export(
         self,
         path: str | Path = "mase_graph",
@@ -223,7 +223,7 @@ class MaseGraph:
             save_graph(self.model, path, self.dummy_in, is_packed=save_format == "packed")
 
     @classmethod
-    @takes(CheckpointError, path=PATH, classes=CLASSES, custom_ops=MAPPING | NONE)
+    @takes(CheckpointError, path=STEM, classes=CLASSES, custom_ops=MAPPING | NONE)
     def from_checkpoint(
         cls, path: str | Path, classes: Iterable[Any] = (), custom_ops: Any = None
     ) -> MaseGraph:

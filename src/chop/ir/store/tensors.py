@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from chop.errors import CheckpointError
-from chop.files import bring_to_disk, folder_lock, parse_json, read_text, shown
+from chop.files import bring_to_disk, folder_lock, make_folder, parse_json, read_text, shown
 from chop.log import get_logger
 
 logger = get_logger(__name__)
@@ -139,7 +139,7 @@ def write_pair(path: Path, text: str, tensors: Mapping[str, Tensor], identity: s
 
     Two processes that write the same folder take turns. What a kill left behind is removed.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     weights, graph = with_suffix(path, ".safetensors"), with_suffix(path, ".json")
     ready, draft = waiting(weights, identity), waiting(graph, identity)
     plain = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}

@@ -15,7 +15,7 @@ from chop.nn.quantized.convert import float_class_of, to_format
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import parse_args
 from chop.passes.change_warnings import warn_little
-from chop.passes.quantization_rules import Candidate, QuantizeArgs, choose
+from chop.passes.quantization_rules import Candidate, QuantizeArgs, choose, require_rules
 
 logger = get_logger(__name__)
 
@@ -40,6 +40,7 @@ def quantize_module_transform_pass(
 
 def quantize_module(module: nn.Module, args: QuantizeArgs) -> tuple[nn.Module, dict[str, Any]]:
     """Quantise the layers of `module` as `args` say; `info["quantized"]` names their classes."""
+    require_rules(args)
     layers = list(_layers(module, ""))
     choices = choose(args, [_candidate(path, layer) for path, layer in layers], WHERE)
     replaced: dict[str, QuantizedModule] = {}

@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 from chop import MaseGraph
+from chop.actions.post_training import rules_for_bits
 from chop.errors import ConfigError, PassError
 from chop.nn.quantizers.stored_scale import with_stored_scale
+from chop.passes import add_common_metadata_analysis_pass, init_metadata_analysis_pass
 from chop.passes.base import PASSES
 from chop.passes.graph.analysis.allocate_bits import (
     AllocateBitsArgs,
@@ -339,6 +341,71 @@ def test_the_allocation_is_within_budget_and_no_worse_than_one_format_for_all():
     for node, label in chosen["assignment"].items():
         layer = graph.modules[next(str(n.target) for n in graph.nodes if n.name == node)]
         assert layer.quantizers["weight"].width == WIDTHS[label]["weight_width"]
+
+
+class Looked(nn.Module):
+    """A table of many rows, and a head that may share its weight."""
+
+    def __init__(self, is_tied=False):
+        super().__init__()
+        self.table, self.mix = nn.Embedding(96, 64), nn.Linear(64, 64)
+        self.head = nn.Linear(64, 96, bias=False)
+        if is_tied:
+            self.head.weight = self.table.weight
+
+    def forward(self, ids):
+        return self.head(torch.tanh(self.mix(self.table(ids))))
+
+
+def looked(is_tied=False):
+    torch.manual_seed(0)
+    data = [torch.randint(0, 96, (8, 6)) for _ in range(4)]
+    graph = MaseGraph(Looked(is_tied), dummy_in=data[0])
+    graph, _ = add_common_metadata_analysis_pass(init_metadata_analysis_pass(graph)[0])
+    return graph, data
+
+
+def test_losses_of_an_embedding_are_predicted_as_those_of_other_layers():
+    graph, data = looked()
+    arguments = {"data": data, "formats": {k: v for k, v in WIDTHS.items() if k != "w6a6"}}
+    _, fast = sensitivity_analysis_pass(graph, arguments)
+    _, slow = sensitivity_analysis_pass(graph, arguments | {"method": "sweep"})
+    assert [row["node"] for row in fast["table"][::3]] == ["table", "mix", "head"]
+    for predicted, true in zip(fast["table"], slow["table"], strict=True):
+        assert true["loss"] / 3 < predicted["loss"] < 3 * true["loss"], true["node"]
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize("bits", [2.5, 4.0, 6.0, 9.0])
+def test_bits_are_the_average_over_all_weights_of_the_model(is_tied, bits):
+    graph, data = looked(is_tied)
+    weights = {id(p): p.numel() for p in graph.model.parameters() if p.dim() > 1}
+    rules, told = rules_for_bits(graph, data, bits, "mxint")
+    assert told["weights"] == sum(weights.values()) and told["floats"] == 0
+    assert told["bits"] <= bits + 1e-9
+    quantize_transform_pass(graph, rules)
+    stored = {
+        id(layer.weight): layer.weight.numel() * layer.quantizers["weight"].bits
+        for layer in (graph.model.table, graph.model.mix, graph.model.head)
+    }
+    assert sum(stored.values()) / told["weights"] == pytest.approx(told["bits"])
+    if is_tied:  # what is stored once has one format
+        assert told["assignment"]["table"] == told["assignment"]["head"]
+
+
+def test_weights_that_no_width_is_chosen_for_count_as_floats():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(4, 4, 3, groups=4), nn.Flatten(), nn.Linear(64, 32))
+    graph = MaseGraph(model, dummy_in=torch.randn(2, 4, 6, 6))
+    data = [torch.randn(8, 4, 6, 6) for _ in range(2)]
+    rules, told = rules_for_bits(graph, data, 6.0, "mxint")
+    assert (told["weights"], told["floats"]) == (36 + 2048, 36)
+    (width,) = (rules[node]["config"]["weight_width"] for node in told["assignment"])
+    assert told["bits"] == pytest.approx((36 * 32 + 2048 * (width + 0.25)) / 2084)
+    with pytest.raises(
+        ConfigError, match=r"cheapest formats take 2\.764, with 36 of 2,084 weights"
+    ):
+        rules_for_bits(graph, data, 2.5, "mxint")
 
 
 def random_problem(draw, layers, with_moves):

@@ -23,7 +23,7 @@ from chop.passes.ptq.observe.calibration_data import calibration_batches, runnin
 from chop.passes.ptq.observe.curvature import predicted_moves, scores_of
 from chop.passes.rewrite.propagate import bind_inputs
 
-OPS = ("linear", "conv1d", "conv2d")
+OPS = ("linear", "conv1d", "conv2d", "embedding")
 DATA_IN, WEIGHT = "data_in", "weight"
 
 
@@ -34,7 +34,7 @@ class SensitivityArgs:
     `formats`: name -> config of a layer, as `quantize_transform_pass` takes it. `method`:
     "curvature" estimates all of them from one run forwards and backwards; "sweep" quantises one
     layer at a time and measures. `layers`: nodes or modules to look at, by default all linear
-    layers and convolutions.
+    layers, convolutions and embeddings.
     """
 
     data: Any = None
@@ -59,10 +59,8 @@ def sensitivity_analysis_pass(graph: MaseGraph, args: SensitivityArgs) -> PassRe
     if not args.formats:
         raise ConfigError("sensitivity.formats: give at least one format to try.")
     formats = {k: plain_names(c, f"sensitivity.formats.{k}") for k, c in args.formats.items()}
-    layers = dict(_layers(graph, args.layers))
-    if not layers:
-        raise ConfigError(f"sensitivity: the graph has no layer to look at ({', '.join(OPS)}).")
-    forms = {n: _formats(m, formats) for n, m in layers.items()}
+    layers = layers_with_weights(graph, args.layers)
+    forms = {n: weight_formats(m, formats) for n, m in layers.items()}
     batches = calibration_batches(args.data, args.num_samples, "sensitivity.data")
     if args.method == "curvature":
         losses = _estimated(graph, layers, forms, batches)
@@ -74,13 +72,23 @@ def sensitivity_analysis_pass(graph: MaseGraph, args: SensitivityArgs) -> PassRe
             "module": str(node.target),
             "format": label,
             "elements": _weight(layer).numel(),
-            "bits": _bits(forms[node][label][WEIGHT], _weight(layer)),
+            "bits": stored_bits(forms[node][label][WEIGHT], _weight(layer)),
             **losses[node, label],
         }
         for node, layer in layers.items()
         for label in formats
     ]
     return graph, {"table": table, "formats": formats}
+
+
+def layers_with_weights(
+    graph: MaseGraph, wanted: tuple[str, ...] | None = None
+) -> dict[fx.Node, nn.Module]:
+    """Return the layers whose weights formats are tried on, by the node that calls each first."""
+    layers = dict(_layers(graph, wanted))
+    if not layers:
+        raise ConfigError(f"sensitivity: the graph has no layer to look at ({', '.join(OPS)}).")
+    return layers
 
 
 def _layers(
@@ -108,13 +116,15 @@ def _weight(layer: nn.Module) -> Tensor:
     return layer.weight.detach()  # type: ignore[operator]
 
 
-def _bits(form: Quantizer, weight: Tensor) -> float:
+def stored_bits(form: Quantizer, weight: Tensor) -> float:
+    """Return the bits that an element of `weight` takes in the format `form`."""
     return 8.0 * weight.element_size() if form.is_bypass else form.bits
 
 
-def _formats(
+def weight_formats(
     layer: nn.Module, formats: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Quantizer]]:
+    """Return the formats of the operands of `layer` under each config."""
     found: dict[str, dict[str, Quantizer]] = {}
     for label, config in formats.items():
         where = f"sensitivity.formats.{label}"
@@ -122,7 +132,7 @@ def _formats(
             found[label] = {DATA_IN: Bypass(), WEIGHT: Bypass()}
             continue
         cls = quantized_class(layer, config["name"], where=where)
-        found[label] = cls.parse(config, where)[1]
+        found[label] = {DATA_IN: Bypass(), **cls.parse(config, where)[1]}
     return found
 
 

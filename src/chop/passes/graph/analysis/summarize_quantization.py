@@ -11,6 +11,7 @@ from typing import Any
 from torch import fx, nn
 
 from chop.errors import ConfigError
+from chop.files import make_folder
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op, node_module
 from chop.nn.quantized.convert import own_class
@@ -119,7 +120,7 @@ def _count(rows: Rows) -> list[dict[str, Any]]:
 
 
 def _write_csv(file: Path, rows: Rows, headers: Sequence[str]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)
     with file.open("w", newline="") as handle:
         writer = csv.DictWriter(handle, headers)
         writer.writeheader()

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from chop.errors import CheckpointError, PassError
-from chop.files import folder_lock, parse_json, read_json, shown, whole_file
+from chop.files import folder_lock, make_folder, parse_json, read_json, shown, whole_file
 from chop.ir.graph import MaseGraph
 from chop.ir.store.tensors import checksum
 from chop.log import get_logger
@@ -86,7 +86,7 @@ def save_lora_adapter_interface_pass(graph: MaseGraph, args: AdapterPath) -> Pas
     tensors = {f"{PREFIX}{name}": tensor for name, tensor in {**_adapters(layers), **saved}.items()}
     config = _config(graph, layers, modules)
     text = json.dumps(config, indent=2) + "\n"
-    args.path.mkdir(parents=True, exist_ok=True)
+    make_folder(args.path)
     told = {"format": "pt", SAVED_CONFIG: text, SAVED_TENSORS: _digest(tensors)}
     with folder_lock(args.path):
         told[REPLACED_CONFIG] = _text_digest(args.path / CONFIG_NAME)

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 
 from chop.config import dump_toml, load_toml
 from chop.errors import PassError
+from chop.files import make_folder
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import KeyedRecord, MaseMetadata, ValueMeta, mase_meta
 from chop.passes.base import PassResult, graph_pass
@@ -50,7 +51,7 @@ def save_node_meta_param_interface_pass(graph: MaseGraph, args: SaveNodeMetaArgs
     Small tensors, such as statistics, become lists; values of more than 64 elements are left out.
     """
     nodes = {n.name: _plain(mase_meta(n)) for n in graph.fx_graph.nodes}
-    args.save_path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(args.save_path.parent)
     args.save_path.write_text(dump_toml(nodes))
     return graph, {"path": args.save_path, "nodes": len(nodes)}
 

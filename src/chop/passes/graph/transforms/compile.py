@@ -51,9 +51,7 @@ def compile_transform_pass(graph: MaseGraph, args: CompileArgs) -> PassResult:
     names another). `info["breaks"]` lists graph breaks by node and reason, `info["first_call"]`
     is the seconds of the first call where one was made. Undo it with `uncompile(mg)`.
     """
-    known = torch.compiler.list_backends(exclude_tags=None)
-    if args.backend not in known:
-        raise ConfigError(f"no backend '{args.backend}'. {suggest(args.backend, known)}")
+    check_backend(args.backend)
     _keep_cache(args.cache)
     inputs = args.dummy_in or graph.dummy_in
     breaks: list[dict[str, str]] = []
@@ -68,6 +66,13 @@ def compile_transform_pass(graph: MaseGraph, args: CompileArgs) -> PassResult:
     if args.warm_up:
         info["first_call"] = _first_call(graph, inputs)
     return graph, info
+
+
+def check_backend(name: str) -> None:
+    """Raise unless torch.compile has a backend of this name."""
+    known = torch.compiler.list_backends(exclude_tags=None)
+    if name not in known:
+        raise ConfigError(f"no backend '{name}'. {suggest(name, known)}")
 
 
 def uncompile(graph: MaseGraph) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,11 +20,17 @@ from chop.nn.quantized.convert import float_class_of, to_format
 from chop.nn.quantized.function import parse_function_config, quantized_function
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers.formats import find_format
-from chop.passes.base import PassResult, graph_pass
+from chop.passes.base import PassResult, graph_pass, parse_args
 from chop.passes.change_warnings import warn_little
 from chop.passes.module.quantize import WHERE, quantize_module, warn_unchanged
 from chop.passes.ptq.sites.stored_scales import adopt_scales
-from chop.passes.quantization_rules import Candidate, FormatChoice, QuantizeArgs, choose
+from chop.passes.quantization_rules import (
+    Candidate,
+    FormatChoice,
+    QuantizeArgs,
+    choose,
+    require_rules,
+)
 from chop.passes.rewrite.added_masks import without_masks
 from chop.passes.rewrite.lift_products import lift_products
 from chop.passes.rewrite.lift_tables import lift_experts
@@ -77,6 +83,7 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
     wrote there go into the layers whose config asks for stored ones. No value is changed when an
     argument is wrong. A plain module may take the graph's place; its layers are quantised.
     """
+    require_rules(args)
     lift_products(graph)
     lift_experts(graph)
     changes = _plan(graph, chosen_formats(graph, args))
@@ -89,6 +96,13 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
     layers = [adapted_layer(node_module(node)) for node in changes if node.op == "call_module"]
     warn_little(WHERE, "quantised", layers, graph.model)
     return graph, {"quantized": {node.name: _name_of(change) for node, change in changes.items()}}
+
+
+def check_quantization(graph: MaseGraph, pass_args: Mapping[str, Any]) -> None:
+    """Raise where `quantize_transform_pass` would refuse these arguments for this graph."""
+    args = parse_args(QuantizeArgs, pass_args, WHERE)
+    require_rules(args)
+    _plan(graph, chosen_formats(graph, args))
 
 
 def chosen_formats(

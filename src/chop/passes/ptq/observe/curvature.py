@@ -60,6 +60,9 @@ class Watch:
         return output
 
     def _add(self, x: Tensor, gradient: Tensor) -> None:
+        if isinstance(self.layer, nn.Embedding):
+            self._add_rows(x, gradient)
+            return
         weight: Tensor = self.layer.weight.detach()  # type: ignore[operator]
         flat = _wide(weight).reshape(weight.shape[0], -1)
         rows, slopes = sample_rows(self.layer, _wide(x)), gradient_rows(self.layer, gradient)
@@ -71,6 +74,16 @@ class Watch:
                 error = sample_rows(self.layer, _wide(roles[DATA_IN](x)) - _wide(x))
                 moved = moved + (by_input * error).sum((1, 2))
             self.pending.setdefault(label, []).append(moved.cpu())
+
+    def _add_rows(self, indices: Tensor, gradient: Tensor) -> None:
+        """Add the moves of an embedding: its output is the rows of the weight at `indices`."""
+        weight: Tensor = self.layer.weight.detach()  # type: ignore[operator]
+        slopes = gradient_rows(self.layer, gradient)
+        rows = indices.reshape(slopes.shape[:2])
+        changes = self._weight_changes(weight, _wide(weight))
+        for label, change in zip(self.formats, changes.unbind(1), strict=True):
+            moved = (change.reshape(weight.shape)[rows] * slopes).sum((1, 2))
+            self.pending.setdefault(label, []).append(moved.double().cpu())
 
     def _rounds_inputs(self) -> bool:
         return any(not roles[DATA_IN].is_bypass for roles in self.formats.values())
