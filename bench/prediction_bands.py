@@ -4,9 +4,8 @@
 
 Reads what was routed (bench/results/physical.json, hardware_pareto.json), predicts the designs of
 the former with the committed coefficients, and writes chop/hw/predict/bands.json. No coefficient
-was fitted to a routed whole design. Of the designs of hardware_pareto.json the predictions are those
-that were made before routing; they have no count of packed flip-flops, so errors of flip-flops
-are of physical.json alone.
+was fitted to a routed whole design. The predictions in hardware_pareto.json were made before
+routing and have no count of packed flip-flops, so errors of flip-flops are of physical.json alone.
 """
 
 from __future__ import annotations
