@@ -114,7 +114,7 @@ def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str) -> np.nda
         raise DataError(f"{where}: {len(data)} bytes, expected {needed}.")
     flat = np.frombuffer(data, kind)
     made = flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
-    return np.ascontiguousarray(made, kind.newbyteorder("="))
+    return np.asarray(made, kind.newbyteorder("="), order="C")
 
 
 def _header(opened: BinaryIO, where: str) -> tuple[tuple[int, ...], bool, Any]:
