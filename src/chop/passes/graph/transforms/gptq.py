@@ -22,9 +22,7 @@ from chop.passes.ptq.sites.rounded_layers import (
     kept_places,
     layer_grid,
     layers_with_own_weights,
-    plain_weight,
-    put_rounded,
-    record,
+    put_if_better,
     wide_weight,
 )
 from chop.passes.ptq.solve.gptq_rounding import (
@@ -123,14 +121,10 @@ def _round_layer(
     wanted = weight.double()
     if args.target == "float":
         wanted = making_up_for(weight, sums, args.damping)
-    before = output_error(plain_weight(layer) - wanted, sums.hessian)
     values, ranges = _rounded(wanted, sums.hessian, grid, kept_places(layer), args)
     ranges = ranges.to(weight.dtype)
     values = grid.as_stored(values.to(weight.dtype), ranges)
-    after = output_error(values - wanted, sums.hessian)
-    if after < before:
-        put_rounded(layer, grid, values, ranges)
-    return record(node, output_error(wanted, sums.hessian), before, min(after, before))
+    return put_if_better(node, layer, grid, (values, ranges), wanted, sums.hessian)
 
 
 def _rounded(
