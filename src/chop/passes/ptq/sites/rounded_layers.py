@@ -1,4 +1,4 @@
-"""Quantised layers whose weights a pass gives new values, and how they keep them."""
+"""Quantised layers whose weights a pass replaces, and how they store the new values."""
 
 from __future__ import annotations
 
