@@ -1,4 +1,4 @@
-"""Layers on packed weights in the place of others, and the bytes of both."""
+"""Replacement of layers by packed ones, and the bytes of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pruning by what layers are given: layer after layer, each on what those before it give by then.
+"""Pruning by the inputs of layers, one after the other, each behind the pruned ones before it.
 
 A layer that several nodes call is pruned after the last of them, by the inputs of all.
 """
@@ -38,7 +38,7 @@ from chop.passes.prune.weight_masks import (
 from chop.passes.ptq.observe.calibration_data import calibration_batches
 from chop.passes.ptq.observe.layer_inputs import groups_of
 from chop.passes.ptq.observe.layerwise_run import LayerwiseRun
-from chop.passes.ptq.sites.layer_checkpoints import KeptLayers, kept_layers
+from chop.passes.ptq.sites.layer_checkpoints import LayerCheckpoints, layer_checkpoints
 from chop.passes.ptq.sites.weight_updates import shared_parameters
 from chop.passes.rewrite.surgery import set_module
 
@@ -56,7 +56,7 @@ def prune_by_inputs(graph: MaseGraph, config: PruneWeight, args: PruneArgs) -> l
     if config.compared_within == "global":
         _prune_together(graph, layers, batches, config)
         return list(layers)
-    kept = kept_layers(args.keep, graph, batches, args, "prune")
+    kept = layer_checkpoints(args.keep, graph, batches, args, "prune")
     was_training = {path: layer.training for path, layer in layers.items()}
     try:
         with LayerwiseRun(graph, batches, WHERE) as run:
@@ -133,7 +133,7 @@ class InTurn:
         self.makes_up = METHODS[config.method].makes_up
         self.shared = shared_parameters(graph) if self.makes_up else {}
 
-    def prune(self, run: LayerwiseRun, kept: KeptLayers, damping: float) -> None:
+    def prune(self, run: LayerwiseRun, kept: LayerCheckpoints, damping: float) -> None:
         """Prune all; what is in `kept` is taken from there."""
         sums, totals = InputProducts(run, products=self.makes_up), dict[int, Tensor]()
         calls = list(_calls(self.graph, self.layers))

@@ -1,4 +1,4 @@
-"""What becomes of every index of every dimension in a call.
+"""Rules for how each call carries the indices of every dimension.
 
 `follow` reads it from how the op carries dimensions (`chop.ir.dims`); ops that cut dimensions or
 put them together have a rule of their own here. A rule takes a call, ties what must stay or go

@@ -1,4 +1,4 @@
-"""How much each weight matters: the scores that pruning compares.
+"""Importance of each weight: the scores that pruning compares.
 
 To add a method, add a row to `METHODS`. A score has the shape of the weight, and less of it is
 pruned first.

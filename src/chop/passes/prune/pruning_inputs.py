@@ -41,7 +41,7 @@ class InputProducts(SharedSums[Tensor]):
         groups = groups_of(layer)
         for x in self.run.operands(node):
             rows = weight_rows(layer, x, str(node.target))
-            rows = rows.unflatten(1, (groups, rows.shape[1] // groups)).movedim(1, 0)
+            rows = rows.reshape(len(rows), groups, rows.shape[1] // groups).movedim(1, 0)
             yield (rows.mT @ rows if self.products else rows.square().sum(1)).double()
 
 

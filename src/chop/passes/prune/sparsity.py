@@ -1,4 +1,4 @@
-"""The zeros of a graph, counted."""
+"""Sparsity of a graph's weights and activations, counted."""
 
 from __future__ import annotations
 

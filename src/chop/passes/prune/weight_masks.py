@@ -137,7 +137,7 @@ def _largest_of_rows(rows: Tensor, share: float) -> Tensor:
 def _choose_global(pooled: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
     together = torch.cat([s.flatten() for s in pooled.values()])
     kept = keep_largest(together, share, _gone(together))
-    parts = kept.split([s.numel() for s in pooled.values()])
+    parts = torch.split(kept, [s.numel() for s in pooled.values()])
     return {
         path: part.reshape(s.shape) for (path, s), part in zip(pooled.items(), parts, strict=True)
     }

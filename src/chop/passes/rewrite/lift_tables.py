@@ -1,4 +1,4 @@
-"""Parameters that a graph reads itself as layers, so that these can be packed."""
+"""Tables and experts that a graph reads as parameters, turned into layers that can be packed."""
 
 from __future__ import annotations
 

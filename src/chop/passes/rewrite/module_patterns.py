@@ -1,4 +1,4 @@
-"""Which modules a list of patterns names."""
+"""Modules selected by a list of patterns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number formats of quantised nodes, as their metadata tells them."""
+"""Number formats of quantised nodes, in their metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of a graph that tells a recorder what every node gives.
+"""One run of a graph that reports the result of every node to a recorder.
 
 Shapes need no arithmetic: the run is on meta tensors where it can be, on fake tensors where the
 graph asks what only those know, and on real ones where it asks for values or values are wanted.

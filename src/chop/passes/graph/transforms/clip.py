@@ -17,12 +17,9 @@ from chop.passes.ptq.observe.reference_run import PairedRun
 from chop.passes.ptq.sites.rounded_layers import (
     layer_grid,
     layers_with_own_weights,
-    plain_weight,
-    put_rounded,
-    record,
+    put_if_better,
     wide_weight,
 )
-from chop.passes.ptq.solve.gptq_rounding import output_error
 from chop.passes.rewrite.node_formats import annotate_formats
 
 
@@ -84,8 +81,4 @@ def _clip(node: fx.Node, layer: QuantizedModule, hessian: Tensor) -> dict[str, A
     ranges = grid.chosen_range(weight, importance.clamp(min=importance.mean() * 1e-6))
     spread = ranges[:, grid.groups]
     values = grid.as_stored(grid.round(weight, spread), ranges)
-    before = output_error(plain_weight(layer) - weight, hessian)
-    after = output_error(values - weight, hessian)
-    if after < before:
-        put_rounded(layer, grid, values, ranges)
-    return record(node, output_error(weight, hessian), before, min(after, before))
+    return put_if_better(node, layer, grid, (values, ranges), weight, hessian)

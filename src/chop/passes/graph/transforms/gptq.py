@@ -17,14 +17,12 @@ from chop.passes.ptq.observe.calibration_data import calibration_batches
 from chop.passes.ptq.observe.input_sums import InputStatistics, InputSums
 from chop.passes.ptq.observe.reference_run import PairedRun
 from chop.passes.ptq.observe.row_importance import row_importances
-from chop.passes.ptq.sites.layer_checkpoints import kept_layers
+from chop.passes.ptq.sites.layer_checkpoints import layer_checkpoints
 from chop.passes.ptq.sites.rounded_layers import (
     kept_places,
     layer_grid,
     layers_with_own_weights,
-    plain_weight,
-    put_rounded,
-    record,
+    put_if_better,
     wide_weight,
 )
 from chop.passes.ptq.solve.gptq_rounding import (
@@ -94,7 +92,7 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
     """
     layers = layers_with_own_weights(graph, "gptq")
     batches = calibration_batches(args.data, args.num_samples, "gptq.data")
-    kept = kept_layers(args.keep, graph, batches, args, "gptq")
+    kept = layer_checkpoints(args.keep, graph, batches, args, "gptq")
     records = []
     with PairedRun(graph, batches, "gptq.data") as run:
         by_loss = args.rows == "by_loss"
@@ -107,7 +105,7 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
             sums = None if found else statistics.of(node, layer)
             run.remember(layer)
             if found:
-                records.append(found.give_to(named))
+                records.append(found.restore(named))
             elif sums:
                 records.append(kept.put(named, file, _round_layer(node, layer, sums, args)))
     for node, _ in layers:
@@ -123,14 +121,10 @@ def _round_layer(
     wanted = weight.double()
     if args.target == "float":
         wanted = making_up_for(weight, sums, args.damping)
-    before = output_error(plain_weight(layer) - wanted, sums.hessian)
     values, ranges = _rounded(wanted, sums.hessian, grid, kept_places(layer), args)
     ranges = ranges.to(weight.dtype)
     values = grid.as_stored(values.to(weight.dtype), ranges)
-    after = output_error(values - wanted, sums.hessian)
-    if after < before:
-        put_rounded(layer, grid, values, ranges)
-    return record(node, output_error(wanted, sums.hessian), before, min(after, before))
+    return put_if_better(node, layer, grid, (values, ranges), wanted, sums.hessian)
 
 
 def _rounded(

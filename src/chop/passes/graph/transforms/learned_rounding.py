@@ -21,7 +21,7 @@ from chop.passes.graph.transforms.gptq import gptq_transform_pass
 from chop.passes.ptq.observe.calibration_data import calibration_batches
 from chop.passes.ptq.observe.reference_run import PairedRun
 from chop.passes.ptq.sites.layer_blocks import Block, blocks
-from chop.passes.ptq.sites.layer_checkpoints import kept_layers
+from chop.passes.ptq.sites.layer_checkpoints import layer_checkpoints
 from chop.passes.ptq.sites.rounded_layers import (
     decibels,
     kept_places,
@@ -86,7 +86,7 @@ def learned_rounding_transform_pass(graph: MaseGraph, args: LearnedRoundingArgs)
     batches = calibration_batches(args.data, args.num_samples, where)
     found = list(blocks(graph, layers, args.layers_per_block))
     weights: dict[nn.Module, nn.Parameter] = {layer: stored_weight(layer) for _, layer in layers}
-    kept = kept_layers(args.keep, graph, batches, args, "learned_rounding")
+    kept = layer_checkpoints(args.keep, graph, batches, args, "learned_rounding")
     if args.start == "gptq":
         gptq_transform_pass(graph, {"data": batches, "keep": args.keep})
     records = []
@@ -96,7 +96,7 @@ def learned_rounding_transform_pass(graph: MaseGraph, args: LearnedRoundingArgs)
             logger.info("learned_rounding: block %d of %d, %s", number, len(found), [*named])
             done = kept.find(named, f"{number:05}")
             if done:
-                records.append(done.give_to(named))
+                records.append(done.restore(named))
                 continue
             told = {"modules": [*named], **_learn(block, run, args, len(batches))}
             records.append(kept.put(named, f"{number:05}", told))

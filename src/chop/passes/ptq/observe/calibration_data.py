@@ -1,4 +1,4 @@
-"""Batches of calibration data: what a pass may be given, and how much of it is used."""
+"""Batches of calibration data: accepted forms, and limits on their number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What small changes of a model's layers add to its loss, from one run forwards and backwards.
+"""Loss that small changes of layers add, predicted by one forward and one backward run.
 
 The loss is the divergence of the model's distribution from what it was. Near no change it is half
 of E[s²], where s is the change of the log-likelihood of a label drawn from the model itself: the

@@ -1,4 +1,4 @@
-"""Formats whose values reach as far as a setting says, and the setting for a range of values.
+"""Ranges of number formats: which can be chosen, and the settings that give them.
 
 `ranged(format)` gives what an observer needs to know of a format: which ranges there are to choose
 from, what values become in one, and the settings that make it.

@@ -1,4 +1,4 @@
-"""On what the layers of a quantised model run here, and how long they take against float ones."""
+"""Kernels that run the layers of a quantised model, timed against the float layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a linear layer or a convolution multiplies its weight with."""
+"""Inputs of a linear layer or a convolution, as the rows that its weight is multiplied with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an observer's range makes of the settings of one operand."""
+"""Settings of one operand's format, from the range that an observer chose."""
 
 from __future__ import annotations
 

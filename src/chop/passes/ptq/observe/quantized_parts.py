@@ -1,4 +1,4 @@
-"""A quantised graph, run with some of its parts in other formats or in none, and not changed."""
+"""Quantised parts of a graph, and runs with some of them in other formats or in none."""
 
 from __future__ import annotations
 

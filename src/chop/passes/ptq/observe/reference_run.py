@@ -1,4 +1,4 @@
-"""A graph as it has become beside the one it was, on the same batches, layer by layer.
+"""A changed graph and its float reference, run on the same batches layer by layer.
 
 Errors of the layers already rounded reach the layers behind them. Who knows what a layer was given
 before can make up for them too: the run without formats computes with the weights there were.

@@ -1,4 +1,4 @@
-"""How much each row that a layer is given matters to the model's loss.
+"""Importance of each input row of a layer to the model's loss.
 
 An error in a layer's output costs more on some tokens than on others, and on padding nothing. The
 loss of a small error is half of (gradient · error)², so a row counts by the mean square of the

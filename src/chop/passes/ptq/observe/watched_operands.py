@@ -1,4 +1,4 @@
-"""What calibration watches: operands of layers and functions, and the settings found for them."""
+"""Operands of layers and functions under calibration, and the settings chosen for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follow a change of what some weights give through a graph, to the layers that can undo it.
+"""Flow of a change along channels through a graph, from weights to the layers that can undo it.
 
 A rotation of the residual stream is folded into the weights that write it and the weights that
 read it; what lies between must carry it on. That is not read off the names of operations but tried:

@@ -1,4 +1,4 @@
-"""Stretches of a graph between which little passes: found from who reads what, not from names.
+"""Blocks of a graph that one value connects, found from data flow and not from names.
 
 A cut is a place in the order of nodes where one value alone is still to be read that is an operand
 of a quantised layer or depends on one: in a transformer between attention and feed-forward, where

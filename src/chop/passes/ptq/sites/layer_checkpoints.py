@@ -1,7 +1,7 @@
-"""Layers that a pass has done with, on disk: after an interruption it goes on behind them.
+"""Per-layer checkpoints, so that an interrupted pass can resume.
 
-A folder has a file for each layer, under the fingerprint of the graph, the data and the settings:
-what was made of others is neither read nor overwritten.
+A folder has a file for each layer, under the fingerprint of the graph, the data and the settings.
+Checkpoints of other graphs, data or settings are neither read nor overwritten.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ MASK = mask_name(WEIGHT)
 RECORD = "record"
 
 NOT_ASKED = ("data", "batches", "keep", "loss", "scores", "dummy_in")
-"""Settings that say nothing of what is made, or that the batches and the graph say."""
+"""Settings that do not change the result, or that the batches and the graph decide."""
 
 Layers = Mapping[str, nn.Module]
 """Layers by the names of their modules."""
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Weights and scales of layers, and what was told of them."""
+class LayerCheckpoint:
+    """Weights and scales of layers, and their record in the report."""
 
     tensors: Mapping[str, Tensor]
     record: dict[str, Any]
 
-    def give_to(self, layers: Layers) -> dict[str, Any]:
-        """Let `layers` have them; the record."""
+    def restore(self, layers: Layers) -> dict[str, Any]:
+        """Restore them in `layers`; return the record."""
         for target, layer in layers.items():
             old = stored_weight(layer)
             kept = self.tensors[f"{target}.{WEIGHT}"].to(old.device)
@@ -59,28 +59,28 @@ class Kept:
         return self.record
 
 
-class KeptLayers:
-    """What a pass has made of layers so far, by the layers' names; without a folder nothing."""
+class LayerCheckpoints:
+    """Checkpoints of a pass, by the layers' names; without a folder there are none."""
 
     def __init__(self, folder: Path | None, who: str) -> None:
         self.folder, self.who = folder, who
         self._is_told = False
 
-    def find(self, layers: Layers, name: str) -> Kept | None:
-        """What is kept of `layers` under `name`, if it is there and fits them."""
+    def find(self, layers: Layers, name: str) -> LayerCheckpoint | None:
+        """Return the checkpoint `name` if it exists and fits `layers`."""
         file = None if self.folder is None else self._file(self.folder, name)
         if file is None or not file.is_file():
             return None
         found = _read(file, layers)
         if found is None:
-            logger.warning("%s: %s cannot be used and is made again.", self.who, file)
+            logger.warning("%s: checkpoint %s cannot be used, recomputing.", self.who, file)
         elif not self._is_told:
-            logger.info("%s: goes on with what is in %s.", self.who, self.folder)
+            logger.info("%s: resumes from the checkpoints in %s.", self.who, self.folder)
             self._is_told = True
         return found
 
     def put(self, layers: Layers, name: str, record: dict[str, Any]) -> dict[str, Any]:
-        """Keep the weights of `layers` as they are now under `name`, with their record."""
+        """Store the weights of `layers` under `name`, with their record; return the record."""
         if self.folder is not None:
             tensors = {
                 f"{target}.{key}": tensor.detach().cpu().contiguous()
@@ -97,8 +97,8 @@ class KeptLayers:
         return folder / f"{name}.safetensors"
 
 
-def _read(file: Path, layers: Layers) -> Kept | None:
-    """The tensors and the record of a file; None where they are not those of `layers`."""
+def _read(file: Path, layers: Layers) -> LayerCheckpoint | None:
+    """Return the checkpoint in `file`, or None if it does not fit `layers`."""
     try:
         with safe_open(file, framework="pt") as opened:
             tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
@@ -109,19 +109,19 @@ def _read(file: Path, layers: Layers) -> Kept | None:
         weight, kept = cast(Tensor, layer.weight), tensors.get(f"{target}.{WEIGHT}")
         if kept is None or kept.shape != weight.shape or kept.dtype != weight.dtype:
             return None
-    return Kept(tensors, record)
+    return LayerCheckpoint(tensors, record)
 
 
-def kept_layers(
+def layer_checkpoints(
     folder: str | Path | None, graph: MaseGraph, batches: Sequence[Any], settings: Any, who: str
-) -> KeptLayers:
-    """What `who` has kept in `folder` of this graph, with these batches and settings."""
+) -> LayerCheckpoints:
+    """Return the checkpoints of the pass `who` for this graph, these batches and settings."""
     if folder is None:
-        return KeptLayers(None, who)
+        return LayerCheckpoints(None, who)
     names = {field.name for field in fields(settings)}
     asked = replace(settings, **dict.fromkeys(names.intersection(NOT_ASKED)))
     digest = hashlib.sha256(f"{who}:{asked}:{graph_fingerprint(graph)}".encode())
     for batch in batches:
         for number, tensor in enumerate(tensors_in(batch)):
             add_tensor(digest, str(number), tensor)
-    return KeptLayers(Path(folder) / f"{who}-{digest.hexdigest()[:LENGTH]}", who)
+    return LayerCheckpoints(Path(folder) / f"{who}-{digest.hexdigest()[:LENGTH]}", who)

@@ -1,4 +1,4 @@
-"""The scales and shifts of normalisation, folded into the layers that read what it gives."""
+"""Scales and shifts of normalisation, folded into the layers that read its result."""
 
 from __future__ import annotations
 

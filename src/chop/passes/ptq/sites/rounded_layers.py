@@ -1,4 +1,4 @@
-"""Quantised layers whose weights a pass gives new values, and how they keep them."""
+"""Quantised layers whose weights a pass replaces, and how they store the new values."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import ScaleInteger
 from chop.nn.quantizers.stored_scale import with_stored_scale
 from chop.passes.ptq.sites.stored_scales import store_scale
+from chop.passes.ptq.solve.gptq_rounding import output_error
 from chop.passes.ptq.solve.weight_grid import WeightGrid, weight_grid
 
 logger = get_logger(__name__)
@@ -93,6 +94,32 @@ def plain_weight(layer: QuantizedModule) -> Tensor:
     return found.reshape(weight.shape[0], -1)
 
 
+def put_if_better(
+    node: fx.Node,
+    layer: QuantizedModule,
+    grid: WeightGrid,
+    rounded: tuple[Tensor, Tensor],
+    wanted: Tensor,
+    hessian: Tensor,
+) -> dict[str, Any]:
+    """Store a `rounded` weight, values and ranges, if its error is below that of plain rounding.
+
+    Return the signal-to-noise ratio of the layer's output in dB, rounded plainly and as it is now.
+    """
+    values, ranges = rounded
+    signal = output_error(wanted, hessian)
+    before = output_error(plain_weight(layer) - wanted, hessian)
+    after = output_error(values - wanted, hessian)
+    if after < before:
+        put_rounded(layer, grid, values, ranges)
+    return {
+        "node": node.name,
+        "module": str(node.target),
+        "plain": decibels(signal, before),
+        "rounded": decibels(signal, min(after, before)),
+    }
+
+
 def put_rounded(layer: QuantizedModule, grid: WeightGrid, values: Tensor, ranges: Tensor) -> None:
     """Give the layer its rounded weight, and the scales that belong to it."""
     old = stored_weight(layer)
@@ -114,13 +141,3 @@ def store_scales(layer: QuantizedModule, form: ScaleInteger, scales: Tensor) -> 
 def decibels(signal: float, noise: float) -> float:
     """Ten times the logarithm of a ratio of powers."""
     return math.inf if noise == 0 else 10 * math.log10(max(signal, 1e-300) / noise)
-
-
-def record(node: fx.Node, signal: float, plain: float, rounded: float) -> dict[str, Any]:
-    """What a rounding pass tells of a layer, from the powers of its output and of the errors."""
-    return {
-        "node": node.name,
-        "module": str(node.target),
-        "plain": decibels(signal, plain),
-        "rounded": decibels(signal, rounded),
-    }

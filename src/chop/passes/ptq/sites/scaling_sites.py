@@ -1,4 +1,4 @@
-"""Where factors can move from what linear layers read into their weights, found from the graph.
+"""Sites where factors can move from the inputs of linear layers into their weights.
 
 The channels of a value are divided by factors where it is made (the weight of a norm, the rows of a
 linear layer, one factor of a product), and the columns of every layer that reads it are multiplied

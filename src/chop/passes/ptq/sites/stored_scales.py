@@ -1,4 +1,4 @@
-"""Scales that layers keep beside their operands: put there from calibration or rounding."""
+"""Scales that layers store for their operands, from calibration or rounding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changed weights for layers of a graph; the model that the graph was made from keeps its own."""
+"""Updates of a graph's weights; the model that the graph was captured from keeps its own."""
 
 from __future__ import annotations
 
