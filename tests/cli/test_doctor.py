@@ -10,7 +10,7 @@ from chop.cli.commands.doctor import CORE, MACHINE, MACHINE_CHECKS, OPTIONAL
 
 @pytest.fixture(scope="module")
 def declared():
-    return metadata.requires("mase") or []
+    return metadata.requires("masegraph") or []
 
 
 def test_a_machine_that_runs_the_tests_has_a_working_core(mase):
@@ -34,7 +34,7 @@ def test_what_is_missing_comes_with_its_remedy(monkeypatch):
     checks = {check.name: check for check in doctor._packages()}
     missing = checks["no-such-package"]
     assert (missing.ok, missing.group) == (False, OPTIONAL)
-    assert missing.remedy == "pip install 'mase[train]', needs >=1"
+    assert missing.remedy == "pip install 'masegraph[train]', needs >=1"
     assert not checks["numpy"].ok and checks["numpy"].group == CORE
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from mutations import damaged
 
-onnx = pytest.importorskip("onnx", reason="needs mase[export]")
+onnx = pytest.importorskip("onnx", reason="needs masegraph[export]")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from chop import MaseGraph  # noqa: E402

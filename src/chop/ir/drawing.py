@@ -9,7 +9,7 @@ from torch import fx
 from chop.errors import GraphError
 from chop.ir.meta import MaseMetadata
 from chop.ir.ops import MASE_TYPES, find_op
-from drawing import Box, Edge, to_dot, to_svg
+from graph.drawing import Box, Edge, to_dot, to_svg
 
 COLOURS = dict(
     zip(
