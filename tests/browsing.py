@@ -17,7 +17,7 @@ LOOKS = {"light": ("light", 1280), "dark": ("dark", 1280), "phone": ("light", 39
 @pytest.fixture(scope="session")
 def browser():
     playwright = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: pip install 'mase[test]'"
+        "playwright.sync_api", reason="playwright is not installed: pip install 'masegraph[test]'"
     )
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed: apt-get install chromium")

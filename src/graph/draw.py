@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drawing import Box, Edge, to_dot, to_svg
+from graph.drawing import Box, Edge, to_dot, to_svg
 from graph.ir import Graph, Op, settings_of
 
 __all__ = ["Box", "Edge", "picture", "to_dot", "to_svg"]

@@ -10,7 +10,7 @@ from chop.dataset import get_dataset
 from chop.errors import RegistryError
 from chop.models import MLP
 
-pytest.importorskip("accelerate", reason="needs the extra 'train': pip install 'mase[train]'")
+pytest.importorskip("accelerate", reason="needs the extra 'train': pip install 'masegraph[train]'")
 QUICK = {"learning_rate": 3e-3, "per_device_train_batch_size": 32, "disable_tqdm": True}
 QUICK |= {"per_device_eval_batch_size": 512}
 FEW = {

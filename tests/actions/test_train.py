@@ -19,7 +19,7 @@ from chop.models import MLP, get_model
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
 from chop.tools import get_trainer
 
-pytest.importorskip("accelerate", reason="needs the extra 'train': pip install 'mase[train]'")
+pytest.importorskip("accelerate", reason="needs the extra 'train': pip install 'masegraph[train]'")
 INPUTS = ["input_ids", "attention_mask", "labels"]
 SHORT = {"learning_rate": 3e-3, "per_device_train_batch_size": 16, "disable_tqdm": True}
 

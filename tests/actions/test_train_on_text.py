@@ -11,8 +11,8 @@ from chop import MaseGraph
 from chop.models import get_model
 from chop.tools import get_tokenized_dataset, get_trainer
 
-pytest.importorskip("datasets", reason="needs the extra 'train': pip install 'mase[train]'")
-pytest.importorskip("accelerate", reason="needs the extra 'train': pip install 'mase[train]'")
+pytest.importorskip("datasets", reason="needs the extra 'train': pip install 'masegraph[train]'")
+pytest.importorskip("accelerate", reason="needs the extra 'train': pip install 'masegraph[train]'")
 WORDS = ["[PAD]", "[UNK]", "good", "bad", "film", "a", "very"]
 TEXTS = {"a good film": 1, "bad film": 0, "very very good": 1, "a very very bad bad film": 0}
 

@@ -15,7 +15,7 @@ from chop.cli.commands.doctor import CORE, MACHINE, MACHINE_CHECKS, OPTIONAL
 
 @pytest.fixture(scope="module")
 def declared():
-    return metadata.requires("mase") or []
+    return metadata.requires("masegraph") or []
 
 
 def test_a_machine_that_runs_the_tests_has_a_working_core(mase):
@@ -59,7 +59,7 @@ def test_the_package_is_no_optional_package_of_its_own(monkeypatch):
         "tqdm>=4",
         'tqdm>=4; extra == "search"',
         'optuna>=5; extra == "search"',
-        'mase[search]; extra == "demo"',
+        'masegraph[search]; extra == "demo"',
     ]
     monkeypatch.setattr(doctor, "_declared", lambda: wanted)
     found = doctor.requirements()
@@ -74,7 +74,7 @@ def test_what_is_missing_comes_with_its_remedy(monkeypatch):
     checks = {check.name: check for check in doctor._packages()}
     missing = checks["no-such-package"]
     assert (missing.ok, missing.group) == (False, OPTIONAL)
-    assert missing.remedy == "pip install 'mase[train]', needs >=1"
+    assert missing.remedy == "pip install 'masegraph[train]', needs >=1"
     assert not checks["numpy"].ok and checks["numpy"].group == CORE
 
 

@@ -38,7 +38,7 @@ def test_what_a_target_lacks_is_told(mase, tmp_path):
 
 
 def test_an_onnx_file_is_known_by_its_contents(mase, tmp_path):
-    onnx = pytest.importorskip("onnx", reason="needs mase[export]")
+    onnx = pytest.importorskip("onnx", reason="needs masegraph[export]")
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper
 

@@ -10,7 +10,7 @@ from chop.dataset import get_tokenized_dataset, load_token_arrays
 from chop.dataset.tokenized import load_tokenizer
 from chop.errors import DataError, HubError
 
-pytest.importorskip("datasets", reason="needs the extra 'train': pip install 'mase[train]'")
+pytest.importorskip("datasets", reason="needs the extra 'train': pip install 'masegraph[train]'")
 WORDS = ["[PAD]", "[UNK]", "good", "bad", "film", "a"]
 
 

@@ -37,7 +37,7 @@ def test_a_notebook_is_what_its_script_and_page_say(name):
 @pytest.mark.parametrize("name", [marked(case) for case in CASES])
 def test_a_notebook_runs_from_top_to_bottom(name, registries, tmp_path, monkeypatch):  # noqa: F811
     if name == "export":
-        pytest.importorskip("onnxruntime", reason="needs mase[export]")
+        pytest.importorskip("onnxruntime", reason="needs masegraph[export]")
     monkeypatch.chdir(tmp_path)
     notebook = json.loads((DOCS / "notebooks" / f"{name}.ipynb").read_text())
     cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 site_hooks = importlib.import_module("site_hooks")
 NEEDS_MKDOCS = pytest.mark.skipif(
     importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("griffe") is None,
-    reason="mkdocs is not installed: pip install 'mase[docs]'",
+    reason="mkdocs is not installed: pip install 'masegraph[docs]'",
 )
 FIRST = ("index", "newcomer", "how_it_works", "gallery", "results", "notebooks", "search")
 """Pages that are looked at in every window; the others in a narrow one."""
@@ -105,7 +105,7 @@ def test_the_theme_fits_every_window_and_finds_from_disk(visit, tmp_path, look):
     (tmp_path / "search").mkdir()
     places = [{"url": "page.html#x", "page": "Page", "title": "Pruning", "text": "zeros"}]
     (tmp_path / "search" / "index.js").write_text(f"window.searchIndex = {json.dumps(places)};")
-    jinja2 = pytest.importorskip("jinja2", reason="needs mase[docs]")
+    jinja2 = pytest.importorskip("jinja2", reason="needs masegraph[docs]")
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(theme))
     environment.filters["url"] = lambda path: path
     wide = f"<h1>Page</h1><table><tr><td>{'wide ' * 40}</td></tr></table><pre>{'x' * 300}</pre>"

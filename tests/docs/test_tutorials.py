@@ -62,7 +62,7 @@ def registries(monkeypatch):
 @pytest.mark.parametrize("name", CASES)
 def test_a_tutorial_prints_and_draws_what_its_page_shows(name, shared, registries):
     if name == "export":
-        pytest.importorskip("onnxruntime", reason="needs mase[export]")
+        pytest.importorskip("onnxruntime", reason="needs masegraph[export]")
     out = shared / name
     lesson.run(importlib.import_module(name).main, lesson.Setting(out))
     printed = refresh.printed_in(out)

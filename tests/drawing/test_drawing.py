@@ -10,7 +10,7 @@ from itertools import combinations, pairwise
 import pytest
 from work import count_calls
 
-from drawing import Box, DrawError, Edge, Layout, layout, to_dot, to_svg
+from graph.drawing import Box, DrawError, Edge, Layout, layout, to_dot, to_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

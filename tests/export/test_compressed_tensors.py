@@ -32,7 +32,7 @@ SCHEMES = {
 
 
 def loaded(folder):
-    pytest.importorskip("compressed_tensors", reason="needs mase[export]")
+    pytest.importorskip("compressed_tensors", reason="needs masegraph[export]")
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     with torch.no_grad():
         model(IDS)  # the package unpacks weights at the first call

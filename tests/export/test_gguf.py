@@ -25,7 +25,7 @@ from chop.export import from_gguf, to_gguf
 from chop.export.gguf_file import GGUFFile
 from chop.export.gguf_types import TYPES
 
-gguf = pytest.importorskip("gguf", reason="needs the package gguf: pip install 'mase[test]'")
+gguf = pytest.importorskip("gguf", reason="needs the package gguf: pip install 'masegraph[test]'")
 
 
 @pytest.mark.parametrize("name", TYPES)

@@ -14,7 +14,7 @@ from chop.errors import ExportError, SizeError
 from chop.export import from_onnx, to_exported_program, to_onnx, to_qonnx
 from chop.nn.quantized.layer import QuantizedModule
 
-NEEDS = "needs mase[export]"
+NEEDS = "needs masegraph[export]"
 CHANNEL = {**MXINT8, "name": "scale_integer", "weight_granularity": "channel"}
 FP8 = {"name": "fp8", "weight_element": "e4m3", "data_in_element": "NA", "bias_element": "NA"}
 EIGHT = {

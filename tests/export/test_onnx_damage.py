@@ -8,7 +8,7 @@ import pytest
 import torch
 from mutations import damaged
 
-onnx = pytest.importorskip("onnx", reason="needs mase[export]")
+onnx = pytest.importorskip("onnx", reason="needs masegraph[export]")
 import onnx_files  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from traced_zoo import tensors
 
-pytest.importorskip("onnxscript", reason="needs mase[export]")
+pytest.importorskip("onnxscript", reason="needs masegraph[export]")
 
 from test_onnx import (
     CASES,
@@ -141,9 +141,9 @@ def test_a_file_of_torch_itself_is_read(tmp_path):
 @pytest.mark.parametrize("by_channel", [False, True])
 @pytest.mark.parametrize("kind", ["QInt8", "QUInt8"])
 def test_what_onnxruntime_quantised_is_read_to_the_bit(kind, by_channel, tmp_path, caplog):
-    onnx = pytest.importorskip("onnx", reason="needs mase[export]")
-    runtime = pytest.importorskip("onnxruntime", reason="needs mase[export]")
-    tool = pytest.importorskip("onnxruntime.quantization", reason="needs mase[export]")
+    onnx = pytest.importorskip("onnx", reason="needs masegraph[export]")
+    runtime = pytest.importorskip("onnxruntime", reason="needs masegraph[export]")
+    tool = pytest.importorskip("onnxruntime.quantization", reason="needs masegraph[export]")
     from test_onnx_damage import float_model
 
     class Samples(tool.CalibrationDataReader):

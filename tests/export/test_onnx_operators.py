@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-onnx = pytest.importorskip("onnx", reason="needs mase[export]")
+onnx = pytest.importorskip("onnx", reason="needs masegraph[export]")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 from traced_zoo import tensors  # noqa: E402
@@ -243,7 +243,7 @@ def test_sequences_are_read(tmp_path):
 
 @pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN", "LRN"])
 def test_recurrent_layers_compute_what_onnxruntime_computes(name, tmp_path):
-    runtime = pytest.importorskip("onnxruntime", reason="needs mase[export]")
+    runtime = pytest.importorskip("onnxruntime", reason="needs masegraph[export]")
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}.get(name, 1)
     x = RNG.standard_normal((5, 2, 3)).astype(np.float32)
     sizes = ((2, gates * 4, 3), (2, gates * 4, 4), (2, 2 * gates * 4))

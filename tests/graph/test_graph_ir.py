@@ -295,6 +295,6 @@ def test_drawings_show_every_node() -> None:
 
 
 def test_the_ir_needs_no_picture_to_be_imported() -> None:
-    code = "import sys, graph.ir; print(sorted({'drawing', 'graph.draw'} & set(sys.modules)))"
+    code = "import sys, graph.ir; print(sorted({'graph.drawing', 'graph.draw'} & set(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

@@ -8,7 +8,7 @@ from chop.errors import DataError, MissingDependencyError
 from chop.report import Axes, curves, draw_curves, draw_sweep, make_curve, sweep_curves
 from chop.report.search import draw_best_so_far
 
-pytest.importorskip("matplotlib", reason="needs the extra 'train': pip install 'mase[train]'")
+pytest.importorskip("matplotlib", reason="needs the extra 'train': pip install 'masegraph[train]'")
 
 
 def accuracy(before):

@@ -19,7 +19,7 @@ from chop.report.search import (
     layer_formats,
 )
 
-pytest.importorskip("matplotlib", reason="needs the extra 'search': pip install 'mase[search]'")
+pytest.importorskip("matplotlib", reason="needs masegraph[search]")
 
 
 def trial(number, params=None, state="complete", attributes=None, **values):

@@ -24,7 +24,7 @@ def _binaries():
 @pytest.fixture(scope="session")
 def postgres():
     """The URL of a database on a server that lives as long as the tests."""
-    pytest.importorskip("psycopg", reason="needs the extra 'cluster': pip install 'mase[cluster]'")
+    pytest.importorskip("psycopg", reason="needs masegraph[cluster]")
     binaries = _binaries()
     if binaries is None:
         pytest.skip("PostgreSQL is not installed; `make tools` takes it from the system")

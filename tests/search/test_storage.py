@@ -198,7 +198,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 
 
 def test_a_server_that_is_not_there_is_named_without_its_password():
-    pytest.importorskip("psycopg", reason="needs the extra 'cluster': pip install 'mase[cluster]'")
+    pytest.importorskip("psycopg", reason="needs masegraph[cluster]")
     url = "postgresql://mase:secret@127.0.0.1:1/db"
     with pytest.raises(SearchError, match="does not answer or refuses") as caught:
         open_store(url)
@@ -221,7 +221,7 @@ def test_an_unknown_study_is_answered_with_those_that_are_there(tmp_path):
 @pytest.mark.slow
 def test_the_dashboard_shows_the_study(tmp_path):
     dashboard = pytest.importorskip(
-        "optuna_dashboard", reason="needs the extra 'dashboard': pip install 'mase[dashboard]'"
+        "optuna_dashboard", reason="needs the extra 'dashboard': pip install 'masegraph[dashboard]'"
     )
     both = {"loss": "minimize", "bits": "minimize"}
     search(

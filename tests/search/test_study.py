@@ -468,5 +468,5 @@ def test_importing_the_package_needs_no_optional_dependency():
 def test_without_optuna_a_search_names_the_extra():
     code = "import sys; sys.modules['optuna'] = None\nimport chop.search\nchop.search.search"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "optuna is not installed. Install it: pip install 'mase[search]'" in done.stderr
+    assert "optuna is not installed. Install it: pip install 'masegraph[search]'" in done.stderr
     assert issubclass(MissingDependencyError, ImportError)

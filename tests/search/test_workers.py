@@ -126,7 +126,7 @@ def test_the_engine_ray_without_ray_names_the_extra(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def cluster():
     """A Ray cluster of this machine, started as a search starts it."""
-    pytest.importorskip("ray", reason="needs the extra 'cluster': pip install 'mase[cluster]'")
+    pytest.importorskip("ray", reason="needs the extra 'cluster': pip install 'masegraph[cluster]'")
     from chop.search.workers import _ray_cluster
 
     with _ray_cluster(2) as ray:

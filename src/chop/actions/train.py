@@ -92,7 +92,7 @@ def get_trainer(
 def _check_installed() -> None:
     if importlib.util.find_spec("accelerate") is None:
         raise MissingDependencyError(
-            "get_trainer: accelerate is not installed. Install it: pip install 'mase[train]'."
+            "get_trainer: accelerate is not installed. Install it: pip install 'masegraph[train]'."
         )
 
 

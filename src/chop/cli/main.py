@@ -134,7 +134,7 @@ def overview() -> str:
 def version() -> str:
     """The version of the installed distribution."""
     try:
-        return importlib.metadata.version("mase")
+        return importlib.metadata.version("masegraph")
     except importlib.metadata.PackageNotFoundError:
         return "(not installed)"
 

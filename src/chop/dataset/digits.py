@@ -19,7 +19,7 @@ def digits(test_size: int = 360, seed: int = 0) -> dict[str, ArrayDataset]:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise MissingDependencyError(
-            "digits: scikit-learn is not installed. Install it: pip install 'mase[train]'."
+            "digits: scikit-learn is not installed. Install it: pip install 'masegraph[train]'."
         ) from error
     check("digits: seed", WHOLE, seed, DataError)
     found = load_digits()

@@ -119,7 +119,7 @@ def datasets_package() -> Any:
     except ImportError as error:
         raise MissingDependencyError(
             "get_tokenized_dataset: the package 'datasets' is not installed. Install it: "
-            "pip install 'mase[train]'. (chop.dataset.load_token_arrays needs NumPy alone.)"
+            "pip install 'masegraph[train]'. (chop.dataset.load_token_arrays needs NumPy alone.)"
         ) from error
     return datasets
 

@@ -14,5 +14,5 @@ def onnx_package(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise MissingDependencyError(
-            f"ONNX needs the package {name}: pip install 'mase[export]'."
+            f"ONNX needs the package {name}: pip install 'masegraph[export]'."
         ) from error

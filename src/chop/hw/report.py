@@ -22,7 +22,7 @@ from chop.hw.route.parts import get_part
 from chop.hw.rtl.fifo import Fifo
 from chop.hw.simulate import Verdict
 from chop.hw.synth import Area
-from drawing import Box, Edge, to_svg
+from graph.drawing import Box, Edge, to_svg
 
 PREDICTED_CYCLES = 40_000
 """The cycle model predicts as many tensors as pass in about so many cycles."""

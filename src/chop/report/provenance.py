@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-PACKAGES = ("mase", "torch", "transformers", "numpy")
+PACKAGES = ("masegraph", "torch", "transformers", "numpy")
 
 
 def gather_provenance(**more: Any) -> dict[str, Any]:

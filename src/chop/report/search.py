@@ -181,7 +181,7 @@ def importance(study: Study, objective: str | None = None) -> list[dict[str, Any
         import optuna
     except ImportError as error:
         raise MissingDependencyError(
-            "importance: optuna is not installed. Install it: pip install 'mase[search]'."
+            "importance: optuna is not installed. Install it: pip install 'masegraph[search]'."
         ) from error
     chosen = objective or next(iter(study["objectives"]))
     direction = _direction(study, chosen)

@@ -96,7 +96,7 @@ def __getattr__(name: str) -> Any:
             raise
         raise MissingDependencyError(
             f"chop.search.{name}: {error.name} is not installed. "
-            "Install it: pip install 'mase[search]'."
+            "Install it: pip install 'masegraph[search]'."
         ) from error
     globals()[name] = value  # over the submodule of the same name, where there is one
     return value

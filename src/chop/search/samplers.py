@@ -278,7 +278,7 @@ def _check_sampler(name: str, kind: SamplerKind, space: Space, objectives: int) 
         if importlib.util.find_spec(package) is None:
             raise MissingDependencyError(
                 f"sampler '{name}': {package} is not installed. "
-                "Install it: pip install 'mase[search]'."
+                "Install it: pip install 'masegraph[search]'."
             )
     continuous = [n for n, d in space.dimensions.items() if d.points is None]
     if kind.needs_finite and continuous:

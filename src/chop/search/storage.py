@@ -302,7 +302,7 @@ def _open_postgres(url: str, beat: int) -> SqlStore:
         reason = str(error).partition("\n")[0]
         raise MissingDependencyError(
             f"storage: psycopg cannot be imported ({reason}), which a postgresql:// storage needs. "
-            "Install it: pip install 'mase[cluster]'."
+            "Install it: pip install 'masegraph[cluster]'."
         ) from error
     shown = sqlalchemy.make_url(url).set(drivername="postgresql").render_as_string()
     engine = sqlalchemy.create_engine(url, pool_pre_ping=True, isolation_level="AUTOCOMMIT")

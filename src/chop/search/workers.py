@@ -212,7 +212,7 @@ def _ray_cluster(workers: int) -> Iterator[Any]:
     except ImportError as error:
         raise MissingDependencyError(
             "search: ray is not installed, and engine 'ray' needs it. "
-            "Install it: pip install 'mase[cluster]', or use engine='processes'."
+            "Install it: pip install 'masegraph[cluster]', or use engine='processes'."
         ) from error
     if ray.is_initialized():
         yield ray

@@ -96,7 +96,7 @@ def test_a_missing_tool_is_named_with_the_extra_that_brings_it(monkeypatch, tmp_
     with pytest.raises(MissingDependencyError, match=r"mase\[hardware\]"):
         route(tmp_path, small_design().interface(), "ice40-hx1k")
     for part in PARTS.values():
-        assert "mase[route]" in toolchain.INSTALL[part.family.package]
+        assert "masegraph[route]" in toolchain.INSTALL[part.family.package]
 
 
 def test_an_unknown_part_and_empty_options_are_refused():

@@ -28,7 +28,7 @@ from chop.cli.session import Session
 from chop.errors import ChopError
 from chop.native import find_compiler
 
-DISTRIBUTION = "mase"
+DISTRIBUTION = "masegraph"
 TOOLS_EXTRA = ("test",)
 """Extras that only developers need."""
 
@@ -311,9 +311,9 @@ MACHINE_CHECKS: tuple[tuple[str, Callable[[], str], str], ...] = (
     ("GPU", _gpu, "optional: a CUDA build of torch and a driver"),
     ("Verilator", _verilator, "for simulation: apt-get install verilator"),
     ("Icarus Verilog", _program("iverilog"), "for cocotb: apt-get install iverilog"),
-    ("Yosys", _yosys, "for synthesis: pip install 'mase[hardware]'"),
-    ("place and route", _nextpnr, "for a clock and a bitstream: pip install 'mase[route]'"),
-    ("ABC", _abc, "for proofs: pip install 'mase[hardware]'"),
+    ("Yosys", _yosys, "for synthesis: pip install 'masegraph[hardware]'"),
+    ("place and route", _nextpnr, "for a clock and a bitstream: pip install 'masegraph[route]'"),
+    ("ABC", _abc, "for proofs: pip install 'masegraph[hardware]'"),
     ("PostgreSQL", _postgres, "for searches over many machines: apt-get install postgresql"),
     (
         "Chromium",

@@ -165,7 +165,8 @@ def _serve(config: StudiesConfig, study: StudyFolder, session: Session) -> dict[
         import optuna_dashboard
     except ImportError as error:
         raise MissingDependencyError(
-            "studies: optuna-dashboard is not installed. Install it: pip install 'mase[dashboard]'."
+            "studies: optuna-dashboard is not installed. "
+            "Install it: pip install 'masegraph[dashboard]'."
         ) from error
     from chop.search.storage import open_store
 

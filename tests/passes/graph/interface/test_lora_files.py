@@ -64,7 +64,7 @@ def test_loading_into_adapters_that_are_there_takes_the_weights(tmp_path: Path) 
 
 @pytest.mark.parametrize("saved", [(), ("classifier",)])
 def test_peft_reads_what_we_write(tmp_path: Path, saved: tuple[str, ...]) -> None:
-    peft = pytest.importorskip("peft", reason="needs the test extra: pip install mase[test]")
+    peft = pytest.importorskip("peft", reason="needs the test extra: pip install masegraph[test]")
     graph = adapted(saved)
     save(graph, tmp_path)
     model = peft.PeftModel.from_pretrained(bert(), tmp_path).eval()
@@ -72,7 +72,7 @@ def test_peft_reads_what_we_write(tmp_path: Path, saved: tuple[str, ...]) -> Non
 
 
 def test_we_read_what_peft_writes(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft", reason="needs the test extra: pip install mase[test]")
+    peft = pytest.importorskip("peft", reason="needs the test extra: pip install masegraph[test]")
     config = peft.LoraConfig(
         r=4,
         lora_alpha=6,

@@ -162,7 +162,7 @@ class Problem:
         try:
             from scipy.optimize import Bounds, LinearConstraint, milp
         except ImportError as error:
-            raise ConfigError("allocate_bits: needs scipy. Install mase[search].") from error
+            raise ConfigError("allocate_bits: needs scipy. Install masegraph[search].") from error
         one = np.zeros((len(self.layers), len(self.costs)))
         for number, rows in enumerate(self.layers):
             one[number, rows] = 1

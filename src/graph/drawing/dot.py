@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drawing.colour import is_dark
-from drawing.layout import Box, Edge, check_links
+from graph.drawing.colour import is_dark
+from graph.drawing.layout import Box, Edge, check_links
 
 
 def to_dot(boxes: Sequence[Box], edges: Sequence[Edge], title: str = "") -> str:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from drawing.errors import DrawError, suggest
+from graph.drawing.errors import DrawError, suggest
 
 # All lengths are in SVG user units (pixels at 100 %).
 CHARACTER, LINE, PADDING_X, PADDING_Y = 7.3, 16.0, 12.0, 8.0

@@ -6,9 +6,9 @@ It knows nothing of what it draws: `graph` draws its computation graphs with it,
 hardware and reports.
 """
 
-from drawing.dot import to_dot
-from drawing.errors import DrawError
-from drawing.layout import Box, Edge, Layout, layout
-from drawing.svg import to_svg
+from graph.drawing.dot import to_dot
+from graph.drawing.errors import DrawError
+from graph.drawing.layout import Box, Edge, Layout, layout
+from graph.drawing.svg import to_svg
 
 __all__ = ["Box", "DrawError", "Edge", "Layout", "layout", "to_dot", "to_svg"]

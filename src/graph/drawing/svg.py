@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from html import escape
 from urllib.parse import quote
 
-from drawing.colour import is_dark
-from drawing.layout import (
+from graph.drawing.colour import is_dark
+from graph.drawing.layout import (
     LINE,
     MARGIN,
     PADDING_Y,
