@@ -34,8 +34,9 @@ from torch import Tensor, nn
 from chop import MaseGraph
 from chop.actions import build_hardware
 from chop.hw.attached import attached_design
+from chop.hw.builder import Builder
 from chop.hw.components import Relu, ShiftAdd, Weights
-from chop.hw.design import Builder, Design
+from chop.hw.design import Design
 from chop.hw.emit import emit
 from chop.hw.golden import Fixed
 from chop.hw.simulate import Simulator, random_inputs

@@ -26,9 +26,10 @@ from loading import load
 from record import save
 
 from chop.actions import simulate
+from chop.hw.builder import Builder
 from chop.hw.components import Linear, Relu, Weights
 from chop.hw.cycles import NO_STALLS, Stalls, balanced, interval, simulate_control
-from chop.hw.design import Builder, Design
+from chop.hw.design import Design
 from chop.hw.emit import emit
 from chop.hw.golden import Fixed
 from chop.hw.lower import Parallelism, lower

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from chop.hw.builder import Builder
 from chop.hw.components import Add, Linear, Relu, Weights
-from chop.hw.design import Builder
 from chop.hw.golden import Fixed
 from chop.hw.stream import Stream
 

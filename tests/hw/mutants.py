@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from designs import BYTE, random_weights, residual_block
 
+from chop.hw.builder import Builder
 from chop.hw.components import (
     AvgPool,
     BatchNorm,
@@ -26,7 +27,6 @@ from chop.hw.components import (
     Reorder,
     Slice,
 )
-from chop.hw.design import Builder
 from chop.hw.golden import Fixed
 from chop.hw.stream import Stream
 

@@ -6,6 +6,7 @@ from designs import BYTE, residual
 
 from chop.errors import ConfigError, HardwareError
 from chop.hw import design as design_module
+from chop.hw.builder import Builder
 from chop.hw.components import (
     Add,
     Concat,
@@ -23,7 +24,7 @@ from chop.hw.components import (
     Weights,
     WithConstant,
 )
-from chop.hw.design import Builder, Design, Stage, Wire
+from chop.hw.design import Design, Stage, Wire
 from chop.hw.golden import Fixed
 from chop.hw.stream import Stream
 

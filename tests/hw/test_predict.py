@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from chop.errors import HardwareError
+from chop.hw.builder import Builder
 from chop.hw.check import bench_design
 from chop.hw.component import COMPONENTS
 from chop.hw.components import Fifo, Linear, Relu
-from chop.hw.design import Builder
 from chop.hw.golden import Fixed
 from chop.hw.predict import predict
 from chop.hw.predict.bands import bands, design_kind

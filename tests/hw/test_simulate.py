@@ -7,10 +7,10 @@ import pytest
 from designs import mlp, residual
 
 from chop.errors import HardwareError
+from chop.hw.builder import Builder
 from chop.hw.cocotb_run import BENCH, OLDEST_VERILATOR, run_cocotb
 from chop.hw.components import Lut
 from chop.hw.cycles import balanced, simulate_control
-from chop.hw.design import Builder
 from chop.hw.emit import emit, read_interface, vector_files, write_files
 from chop.hw.exercise import exercise, profiles
 from chop.hw.golden import Fixed

@@ -3,10 +3,10 @@ import pytest
 from designs import mlp, random_weights
 
 from chop.errors import ConfigError, HardwareError
+from chop.hw.builder import Builder
 from chop.hw.check import bench_design
 from chop.hw.components import AvgPool, Fifo, Gearbox, HardSwish, Linear, Relu, Reorder
 from chop.hw.cycles import interval
-from chop.hw.design import Builder
 from chop.hw.emit import emit
 from chop.hw.golden import Fixed
 from chop.hw.stream import Stream

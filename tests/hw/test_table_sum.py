@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from chop.errors import ChopError
+from chop.hw.builder import Builder
 from chop.hw.check import check_components
 from chop.hw.components import TableSum
-from chop.hw.design import Builder
 from chop.hw.emit import emit
 from chop.hw.golden import Fixed
 from chop.hw.lower import Parallelism, lower

@@ -8,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 
 from chop.errors import HardwareError
+from chop.hw.builder import Builder
 from chop.hw.component import Component
 from chop.hw.cycles import NO_STALLS, Stalls
-from chop.hw.design import Builder, Design, Wire
+from chop.hw.design import Design, Wire
 from chop.hw.emit import emit
 from chop.hw.ends import EndCase, design_ends
 from chop.hw.golden import Ints

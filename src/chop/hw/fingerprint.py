@@ -14,7 +14,7 @@ def design_fingerprint(design: Design) -> str:
     """The same for the same RTL and memories, whatever machine emits them.
 
     >>> from chop.hw.components import Relu
-    >>> from chop.hw.design import Builder
+    >>> from chop.hw.builder import Builder
     >>> from chop.hw.golden import Fixed
     >>> from chop.hw.stream import Stream
     >>> builder = Builder("top")

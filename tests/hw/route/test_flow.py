@@ -9,8 +9,8 @@ import pytest
 
 from chop.errors import HardwareError, MissingDependencyError
 from chop.hw import toolchain
+from chop.hw.builder import Builder
 from chop.hw.components import Linear, Relu, Weights
-from chop.hw.design import Builder
 from chop.hw.emit import emit
 from chop.hw.golden import Fixed
 from chop.hw.route.flow import RouteOptions, read_routed, route

@@ -13,10 +13,11 @@ from torch import fx, nn
 
 from chop.errors import ConfigError, HardwareError
 from chop.hw import sharing
+from chop.hw.builder import Builder, with_forks
 from chop.hw.clock import DEFAULT_MHZ, has_head
 from chop.hw.component import Component
 from chop.hw.cycles import size_fifos, with_fifos
-from chop.hw.design import Builder, Wire, with_forks
+from chop.hw.design import Wire
 from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.lower import blocks, formats
 from chop.hw.lower.calls import gives_tensor

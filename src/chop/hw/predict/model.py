@@ -94,7 +94,7 @@ def predict(design: Design, family: str = "ecp5") -> Prediction:
     LUTs are those of logic, carry chains and LUT memories together. The clock is that of ECP5.
 
     >>> from chop.hw.components import Relu
-    >>> from chop.hw.design import Builder
+    >>> from chop.hw.builder import Builder
     >>> from chop.hw.golden import Fixed
     >>> from chop.hw.stream import Stream
     >>> builder = Builder("top")
