@@ -1,10 +1,10 @@
-"""Tables of what the mapper makes of casts and gearboxes, each alone, for `chop.hw.predict`.
+"""Tables of what the mapper makes of casts and gearboxes, each alone, for `chop.hw.flow.predict`.
 
     python bench/area_casts.py casts --jobs 16
     python bench/area_casts.py gears
 
 Modules of one lane (casts) or with units of one element (gearboxes), synthesised for ECP5, many in
-one run. They write chop/hw/predict/casts.json and gears.json.
+one run. They write chop/hw/flow/predict/casts.json and gears.json.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-import chop.hw.predict.casts as casts
-import chop.hw.predict.streams as streams
+import chop.hw.flow.predict.casts as casts
+import chop.hw.flow.predict.streams as streams
 import chop.hw.rtl as rtl
-from chop.hw.clock import DEFAULT_MHZ
-from chop.hw.route.tools import run_yosys
-from chop.hw.synth import mapped_for
+from chop.hw.design.clock import DEFAULT_MHZ
+from chop.hw.flow.route.tools import run_yosys
+from chop.hw.flow.synth import mapped_for
 
 RTL = Path(rtl.__file__).parent
 TOGETHER = 25

@@ -30,11 +30,11 @@ from transformer_formats import fixed_rules
 from transformer_models import DigitsVit, EncoderLayer
 
 from chop import MaseGraph
-from chop.hw.design import Design
-from chop.hw.emit import emit
+from chop.hw.design.design import Design
+from chop.hw.sim.emit import emit
 from chop.hw.lower import Parallelism, lower
-from chop.hw.predict import predict
-from chop.hw.predict.model import COEFFICIENTS, coefficients
+from chop.hw.flow.predict import predict
+from chop.hw.flow.predict.model import COEFFICIENTS, coefficients
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,

@@ -1,7 +1,7 @@
 """Components drawn at random: what the area and clock models are fitted on and held against.
 
 An instance is known by its kind and a number: `make("fixed_linear", 7)` is the same one everywhere.
-Sizes and formats are those of networks that fit the parts of `chop.hw.route.parts`.
+Sizes and formats are those of networks that fit the parts of `chop.hw.flow.route.parts`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from chop.hw import components as parts
-from chop.hw.component import COMPONENTS, Component
-from chop.hw.golden import Fixed, Ints
-from chop.hw.mxint import on_wire
-from chop.hw.predict.count import UNMODELLED
-from chop.hw.rtl.fixed_norm import Affine
-from chop.hw.rtl.fixed_piecewise import lines_of
-from chop.hw.rtl.mxint_linear import weight_codes
-from chop.hw.rtl.stream_route import Replay
-from chop.hw.stream import Stream, divisors
+from chop.hw.library import components as parts
+from chop.hw.design.component import COMPONENTS, Component
+from chop.hw.arith.golden import Fixed, Ints
+from chop.hw.arith.mxint import on_wire
+from chop.hw.flow.predict.count import UNMODELLED
+from chop.hw.library.fixed_norm import Affine
+from chop.hw.library.fixed_piecewise import lines_of
+from chop.hw.library.mxint_linear import weight_codes
+from chop.hw.streams.stream_route import Replay
+from chop.hw.design.stream import Stream, divisors
 from chop.nn.quantizers.mxint import MXInt
 
 WIDTHS = (4, 5, 6, 7, 8, 8, 8, 10, 12, 16)

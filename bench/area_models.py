@@ -8,7 +8,7 @@
 `grid`: each instance of area_instances.py synthesised by Yosys for each family. `route`: some of
 the instances placed and routed on ecp5-85k. Both measure what is missing or was measured on other
 RTL, leave a row per instance in the folder `--rows` as it is done, and take up from there. `fit`:
-the coefficients, which `chop.hw.predict` reads, from the instances that are not held out, and
+the coefficients, which `chop.hw.flow.predict` reads, from the instances that are not held out, and
 bench/results/area_grid.json from all rows.
 `check`: the errors that the committed coefficients have on the committed rows.
 """
@@ -37,9 +37,9 @@ from area_rows import cells as cells
 from area_rows import measure_area as measure_area
 from record import save
 
-from chop.hw.predict.count import inventory_of
-from chop.hw.predict.inventory import Inventory
-from chop.hw.predict.model import (
+from chop.hw.flow.predict.count import inventory_of
+from chop.hw.flow.predict.inventory import Inventory
+from chop.hw.flow.predict.model import (
     ANY,
     COEFFICIENTS,
     StagePrediction,

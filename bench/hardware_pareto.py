@@ -37,8 +37,8 @@ from record import save
 from tabulate import tabulate
 from torch import Tensor, nn
 
-from chop.hw.emit import emit, read_interface
-from chop.hw.route.flow import RouteOptions, records, route
+from chop.hw.sim.emit import emit, read_interface
+from chop.hw.flow.route.flow import RouteOptions, records, route
 
 PART, TARGET_MHZ = "ecp5-85k", 120.0
 HELD_OUT = 144
@@ -194,9 +194,9 @@ def _commit() -> str:
 
 
 def _emitted(name: str, graph: Any, hardware: Path) -> dict[str, Any]:
-    from chop.hw.attached import attached_design
-    from chop.hw.fingerprint import design_fingerprint
-    from chop.hw.verify import verify
+    from chop.hw.lower.attached import attached_design
+    from chop.hw.sim.fingerprint import design_fingerprint
+    from chop.hw.lower.verify import verify
 
     lowered, data = attached_design(graph), digits()
     design = lowered.design
@@ -220,7 +220,7 @@ def _emitted(name: str, graph: Any, hardware: Path) -> dict[str, Any]:
 
 def run_simulate(name: str, args: argparse.Namespace) -> None:
     """Test images through the RTL that was emitted; the pace of the RTL."""
-    from chop.hw.simulate import Simulator
+    from chop.hw.sim.simulate import Simulator
 
     for point in POINTS:
         place = args.folder / name / point

@@ -29,8 +29,8 @@ from hardware_transformer import trained_vit
 from loading import load
 from record import save_section
 
-from chop.hw.check import bench_design
-from chop.hw.components import (
+from chop.hw.sim.component_check import bench_design
+from chop.hw.library.components import (
     AvgPool,
     BatchNorm,
     Conv2d,
@@ -44,17 +44,17 @@ from chop.hw.components import (
     Mul,
     Softmax,
 )
-from chop.hw.cycles import interval
-from chop.hw.design import Design
-from chop.hw.emit import emit
-from chop.hw.golden import Fixed, Ints
+from chop.hw.timing.cycles import interval
+from chop.hw.design.design import Design
+from chop.hw.sim.emit import emit
+from chop.hw.arith.golden import Fixed, Ints
 from chop.hw.lower import Lowered, Parallelism, lower
-from chop.hw.route.flow import Routed, RouteOptions, records, route
-from chop.hw.rtl.fixed_linear import sample_weights
-from chop.hw.rtl.fixed_norm import Affine
-from chop.hw.samples import codes
-from chop.hw.simulate import random_inputs
-from chop.hw.stream import Stream
+from chop.hw.flow.route.flow import Routed, RouteOptions, records, route
+from chop.hw.library.fixed_linear import sample_weights
+from chop.hw.library.fixed_norm import Affine
+from chop.hw.design.samples import codes
+from chop.hw.sim.simulate import random_inputs
+from chop.hw.design.stream import Stream
 
 digits_hardware = load("examples/digits_hardware.py")
 BYTE = Fixed(8, 4)

@@ -3,7 +3,7 @@
     python bench/prediction_bands.py
 
 Reads what was routed (bench/results/physical.json, hardware_pareto.json), predicts the designs of
-the former with the committed coefficients, and writes chop/hw/predict/bands.json. No coefficient
+the former with the committed coefficients, and writes chop/hw/flow/predict/bands.json. No coefficient
 was fitted to a routed whole design. The predictions of hardware_pareto.json were made before
 routing; they have no count of packed flip-flops, so the errors of flip-flops are those of
 physical.json alone.
@@ -18,8 +18,8 @@ from typing import Any
 from area_designs import DESIGNS
 from record import RESULTS
 
-from chop.hw.predict import predict
-from chop.hw.predict.bands import BANDS, QUANTITIES
+from chop.hw.flow.predict import predict
+from chop.hw.flow.predict.bands import BANDS, QUANTITIES
 
 ROUTED = {
     "linear": "Linear 16-16 + ReLU",

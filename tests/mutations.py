@@ -32,7 +32,7 @@ from chop.actions.records import read_records
 from chop.config import load_toml, parse
 from chop.errors import ChopError
 from chop.files import read_json
-from chop.hw.emit import read_interface
+from chop.hw.sim.emit import read_interface
 from chop.ir.store.checkpoint import digest
 from chop.passes.graph.interface.lora import (
     load_lora_adapter_interface_pass,

@@ -20,7 +20,7 @@ from chop.files import (
     whole_file,
     write_whole,
 )
-from chop.hw import trust
+from chop.hw.sim import trust
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ NOT_SHIPPED = ("__pycache__", "*.pyc", "*.egg-info")
 PROGRAM = """
 import torch, chop, graph, mase.passes
 from chop import MaseGraph
-from chop.hw.emit import RTL
+from chop.hw.sim.emit import RTL
 import chop.passes as passes
 
 assert "{venv}" in chop.__file__ and "{venv}" in graph.__file__, chop.__file__

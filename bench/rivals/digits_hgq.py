@@ -158,7 +158,7 @@ def convert(file: Path, path: Path, place: Path, ternary: bool, depth: int) -> d
     from alkaid.trace import trace
     from hgq.utils import trace_minmax
 
-    from chop.hw.synth import synthesize
+    from chop.hw.flow.synth import synthesize
 
     data = dict(np.load(file))
     model = keras.models.load_model(path, compile=False)

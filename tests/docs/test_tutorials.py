@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from chop.hw import emit, lower
+from chop.hw.sim import emit
+from chop.hw import lower
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 sys.path.insert(0, str(TUTORIALS))

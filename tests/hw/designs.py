@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from chop.hw.builder import Builder
-from chop.hw.components import Add, Linear, Relu, Weights
-from chop.hw.golden import Fixed
-from chop.hw.stream import Stream
+from chop.hw.streams.builder import Builder
+from chop.hw.library.components import Add, Linear, Relu, Weights
+from chop.hw.arith.golden import Fixed
+from chop.hw.design.stream import Stream
 
 BYTE = Fixed(8, 4)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from chop.hw.exact import Exact
-from chop.hw.exact_model import run_exact
+from chop.hw.reference.exact import Exact
+from chop.hw.reference.exact_model import run_exact
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,

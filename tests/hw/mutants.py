@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from designs import BYTE, random_weights, residual_block
 
-from chop.hw.builder import Builder
-from chop.hw.components import (
+from chop.hw.streams.builder import Builder
+from chop.hw.library.components import (
     AvgPool,
     BatchNorm,
     Concat,
@@ -27,8 +27,8 @@ from chop.hw.components import (
     Reorder,
     Slice,
 )
-from chop.hw.golden import Fixed
-from chop.hw.stream import Stream
+from chop.hw.arith.golden import Fixed
+from chop.hw.design.stream import Stream
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from chop.hw.component import RTL
+from chop.hw.design.component import RTL
 
 CHOICE = "mutation::chosen[0]"
 PACKAGE = "package mutation;\n  logic [15:0] chosen[1];\nendpackage\n"

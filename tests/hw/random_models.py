@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from chop.hw.exact_model import quantizers_of
+from chop.hw.reference.exact_model import quantizers_of
 from chop.hw.lower import Parallelism
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta

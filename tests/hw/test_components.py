@@ -9,10 +9,10 @@ from equivalent_mutants import EQUIVALENT
 from mutation_engine import RTL, faults
 from mutation_run import CAMPAIGN, GROUPS, Bench, campaign, group_faults
 
-from chop.hw.check import bench_design
-from chop.hw.component import COMPONENTS
-from chop.hw.emit import emit
-from chop.hw.simulate import lint
+from chop.hw.sim.component_check import bench_design
+from chop.hw.design.component import COMPONENTS
+from chop.hw.sim.emit import emit
+from chop.hw.sim.simulate import lint
 
 NAMES = sorted(name for name, cls in COMPONENTS.items() if cls.__module__.startswith("chop."))
 SAMPLE = 12

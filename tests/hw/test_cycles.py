@@ -2,8 +2,8 @@ import pytest
 from designs import mlp, residual
 
 from chop.errors import HardwareError
-from chop.hw import cycles
-from chop.hw.cycles import (
+from chop.hw.timing import cycles
+from chop.hw.timing.cycles import (
     Stalls,
     balanced,
     interval,
@@ -11,9 +11,9 @@ from chop.hw.cycles import (
     size_fifos,
     with_fifos,
 )
-from chop.hw.design import Wire
-from chop.hw.emit import design_files, emit, write_files
-from chop.hw.simulate import Simulator, random_inputs
+from chop.hw.design.design import Wire
+from chop.hw.sim.emit import design_files, emit, write_files
+from chop.hw.sim.simulate import Simulator, random_inputs
 
 # sizes, lanes: the second pair needs FIFOs to reach the bound of its slowest layer
 MLPS = {

@@ -5,9 +5,9 @@ import pytest
 from designs import BYTE, residual
 
 from chop.errors import ConfigError, HardwareError
-from chop.hw import design as design_module
-from chop.hw.builder import Builder
-from chop.hw.components import (
+from chop.hw.design import design as design_module
+from chop.hw.streams.builder import Builder
+from chop.hw.library.components import (
     Add,
     Concat,
     Embedding,
@@ -24,9 +24,9 @@ from chop.hw.components import (
     Weights,
     WithConstant,
 )
-from chop.hw.design import Design, Stage, Wire
-from chop.hw.golden import Fixed
-from chop.hw.stream import Stream
+from chop.hw.design.design import Design, Stage, Wire
+from chop.hw.arith.golden import Fixed
+from chop.hw.design.stream import Stream
 
 VECTOR = Stream((4,), 2, BYTE)
 MATRIX = Stream((4, 4), 2, BYTE)

@@ -20,7 +20,7 @@ def test_the_code_of_the_page_runs(tmp_path, monkeypatch, capsys):
 def test_the_page_shows_the_module_as_it_is():
     shown = re.findall(r"```systemverilog\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)[0]
     module = Path(
-        PAGE.parents[1], "src/chop/hw/rtl/fixed_leaky_relu/fixed_leaky_relu.sv"
+        PAGE.parents[1], "src/chop/hw/library/fixed_leaky_relu/fixed_leaky_relu.sv"
     ).read_text()
     for line in shown.splitlines():
         assert line.strip() in module

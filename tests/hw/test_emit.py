@@ -6,9 +6,9 @@ import pytest
 from designs import mlp, residual
 
 from chop.errors import HardwareError
-from chop.hw import emit as emit_module
-from chop.hw.cycles import balanced
-from chop.hw.emit import (
+from chop.hw.sim import emit as emit_module
+from chop.hw.timing.cycles import balanced
+from chop.hw.sim.emit import (
     RTL,
     add_library,
     emit,
@@ -19,8 +19,8 @@ from chop.hw.emit import (
     vector_files,
     write_files,
 )
-from chop.hw.simulate import lint, random_inputs
-from chop.hw.synth import elaborate
+from chop.hw.sim.simulate import lint, random_inputs
+from chop.hw.flow.synth import elaborate
 
 
 def files(directory):

@@ -11,7 +11,7 @@ from hardware_models import fixed_graph
 from torch import nn
 
 from chop.errors import HardwareError
-from chop.hw.golden import Fixed
+from chop.hw.arith.golden import Fixed
 from chop.hw.lower import Parallelism, lower
 from chop.ir.graph import MaseGraph
 from chop.nn.quantizers import Integer

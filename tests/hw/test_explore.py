@@ -3,7 +3,7 @@ import torch
 from hardware_models import DigitsCnn, DigitsMlp, fixed_graph
 
 from chop.errors import HardwareError
-from chop.hw.explore import for_budget, for_target
+from chop.hw.flow.explore import for_budget, for_target
 from chop.hw.lower import Parallelism, lower
 
 

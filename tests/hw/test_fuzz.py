@@ -24,7 +24,7 @@ from random_models import (
 
 from chop.errors import HardwareError
 from chop.hw.lower import lower
-from chop.hw.verify import verify
+from chop.hw.lower.verify import verify
 
 PART, PARTS = 20, 6
 SOME, FIRST = 5, 1
@@ -65,10 +65,10 @@ FOUND = 91
 
 @pytest.mark.sim("verilator", "g++")
 def test_a_design_with_fifos_for_full_rate_alone_is_counted_as_a_deadlock(tmp_path, monkeypatch):
-    monkeypatch.setattr("chop.hw.cycles.is_live", lambda design, queues: True)
+    monkeypatch.setattr("chop.hw.timing.cycles.is_live", lambda design, queues: True)
     (finding,) = fuzz([FOUND], tmp_path, make=branching_case)
     assert finding.outcome == "deadlock" and "data_in_0_fork" in finding.reason
-    monkeypatch.setattr("chop.hw.emit.check_live", lambda design: None)
+    monkeypatch.setattr("chop.hw.sim.emit.check_live", lambda design: None)
     monkeypatch.setattr(hardware_fuzz, "waiting_stages", lambda design: [])
     found = counts(fuzz([FOUND], tmp_path, make=branching_case))
     assert (found["deadlocks"], found["wrong"], found["built"]) == (1, 0, 1)

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from chop.errors import ConfigError
-from chop.hw import affine, golden, stream
-from chop.hw.affine import Line, fit_lines
-from chop.hw.golden import Fixed
+from chop.hw.arith import affine, golden
+from chop.hw.design import stream
+from chop.hw.arith.affine import Line, fit_lines
+from chop.hw.arith.golden import Fixed
 from chop.nn.quantizers import Integer
 
 CODES = np.arange(-300, 300)

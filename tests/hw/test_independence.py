@@ -4,12 +4,12 @@ import dis
 import inspect
 import types
 
-from chop.hw import golden
-from chop.hw.component import COMPONENTS
-from chop.hw.design import Design
-from chop.hw.exact_model import run_exact
-from chop.hw.exact_ops import EXACT_OPS
-from chop.hw.golden import Fixed
+from chop.hw.arith import golden
+from chop.hw.design.component import COMPONENTS
+from chop.hw.design.design import Design
+from chop.hw.reference.exact_model import run_exact
+from chop.hw.reference.exact_ops import EXACT_OPS
+from chop.hw.arith.golden import Fixed
 from chop.hw.lower import LOWERINGS, Lowerer
 
 
@@ -56,8 +56,8 @@ def test_reference_and_design_share_no_function():
     reference = reachable([*EXACT_OPS.values(), run_exact])
     lowerings = [lowering.lower for lowering in LOWERINGS.values()]
     design = reachable([*lowerings, *COMPONENTS.values(), Lowerer, Design])
-    assert {"chop.hw.exact.product", "chop.hw.exact.quantized"} <= reference
-    assert {"chop.hw.golden.cast", "chop.hw.rtl.fixed_linear.Linear.golden"} <= design
+    assert {"chop.hw.reference.exact.product", "chop.hw.reference.exact.quantized"} <= reference
+    assert {"chop.hw.arith.golden.cast", "chop.hw.library.fixed_linear.Linear.golden"} <= design
     assert reference & design == set()
 
 
@@ -66,4 +66,4 @@ def test_a_function_that_both_use_would_be_found():
         return golden.cast(arguments["input"], 0, Fixed(8))
 
     cheat.__module__ = "chop.hw.rtl.cheat"
-    assert "chop.hw.golden.cast" in reachable([cheat])
+    assert "chop.hw.arith.golden.cast" in reachable([cheat])

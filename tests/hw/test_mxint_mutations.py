@@ -7,9 +7,9 @@ from mutants import choose, with_mutants
 from mxint_mutants import MXINT_MUTANTS, blocks
 
 from chop.errors import HardwareError
-from chop.hw.emit import emit
-from chop.hw.exercise import exercise
-from chop.hw.simulate import Simulator, random_inputs
+from chop.hw.sim.emit import emit
+from chop.hw.sim.exercise import exercise
+from chop.hw.sim.simulate import Simulator, random_inputs
 
 pytestmark = pytest.mark.slow
 NAMES = [mutant.what for mutant in MXINT_MUTANTS]

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chop.hw.predict.inventory import block_shape, is_block_rom, varied_columns
-from chop.hw.predict.streams import choices
-from chop.hw.predict.tables import mapped_luts
+from chop.hw.flow.predict.inventory import block_shape, is_block_rom, varied_columns
+from chop.hw.flow.predict.streams import choices
+from chop.hw.flow.predict.tables import mapped_luts
 
 BENCH = Path(__file__).parents[2] / "bench"
 CONTROL = 3

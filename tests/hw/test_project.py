@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from chop.hw import project
+from chop.hw.flow import project
 
 
 @pytest.fixture(autouse=True)

@@ -11,17 +11,17 @@ from hardware_models import fixed_graph
 from torch import nn
 
 from chop.errors import HardwareError
-from chop.hw.check import bench_design
-from chop.hw.components import LayerNorm, Piecewise, Softmax
-from chop.hw.emit import emit
-from chop.hw.exercise import exercise
-from chop.hw.golden import Fixed
+from chop.hw.sim.component_check import bench_design
+from chop.hw.library.components import LayerNorm, Piecewise, Softmax
+from chop.hw.sim.emit import emit
+from chop.hw.sim.exercise import exercise
+from chop.hw.arith.golden import Fixed
 from chop.hw.lower import Parallelism, lower
-from chop.hw.report import stage_rows
-from chop.hw.rtl.fixed_norm import Affine
-from chop.hw.simulate import Simulator, lint
-from chop.hw.stream import Stream
-from chop.hw.verify import verify
+from chop.hw.flow.hardware_report import stage_rows
+from chop.hw.library.fixed_norm import Affine
+from chop.hw.sim.simulate import Simulator, lint
+from chop.hw.design.stream import Stream
+from chop.hw.lower.verify import verify
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,

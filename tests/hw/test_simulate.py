@@ -7,18 +7,18 @@ import pytest
 from designs import mlp, residual
 
 from chop.errors import HardwareError
-from chop.hw.builder import Builder
-from chop.hw.cocotb_run import BENCH, OLDEST_VERILATOR, run_cocotb
-from chop.hw.components import Lut
-from chop.hw.cycles import balanced, simulate_control
-from chop.hw.emit import emit, read_interface, vector_files, write_files
-from chop.hw.exercise import exercise, profiles
-from chop.hw.golden import Fixed
-from chop.hw.sim_top import sim_top
-from chop.hw.simulate import Simulator, random_inputs
-from chop.hw.stream import Stream
-from chop.hw.toolchain import verilator
-from chop.hw.waves import draw_handshakes, traces
+from chop.hw.streams.builder import Builder
+from chop.hw.sim.cocotb_run import BENCH, OLDEST_VERILATOR, run_cocotb
+from chop.hw.library.components import Lut
+from chop.hw.timing.cycles import balanced, simulate_control
+from chop.hw.sim.emit import emit, read_interface, vector_files, write_files
+from chop.hw.sim.exercise import exercise, profiles
+from chop.hw.arith.golden import Fixed
+from chop.hw.sim.sim_top import sim_top
+from chop.hw.sim.simulate import Simulator, random_inputs
+from chop.hw.design.stream import Stream
+from chop.hw.sim.toolchain import verilator
+from chop.hw.sim.waves import draw_handshakes, traces
 
 
 def test_random_inputs_reach_both_ends_of_the_range():
@@ -56,7 +56,7 @@ def test_a_beat_in_another_cycle_than_the_models_is_told_and_refused(built, monk
         times = list(timing.outputs["data_out_0"])
         return replace(timing, outputs={"data_out_0": [*times[:3], times[3] - 1, *times[4:]]})
 
-    monkeypatch.setattr("chop.hw.simulate.simulate_control", earlier)
+    monkeypatch.setattr("chop.hw.sim.simulate.simulate_control", earlier)
     verdict = built.run(random_inputs(built.design, 7))
     assert (verdict.mismatches, verdict.pace.mistimed) == (0, 1)
     with pytest.raises(HardwareError, match=r"1 of 56 beats out of .* beat 3 of data_out_0 in"):

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from chop.errors import ConfigError
-from chop.hw.golden import Fixed
-from chop.hw.stream import Stream, from_bytes, pack_words, storage_bytes, to_bytes
+from chop.hw.arith.golden import Fixed
+from chop.hw.design.stream import Stream, from_bytes, pack_words, storage_bytes, to_bytes
 
 
 @pytest.mark.parametrize("width", [2, 3, 8, 13, 32])

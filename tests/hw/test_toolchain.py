@@ -1,9 +1,9 @@
 import pytest
 
 from chop.errors import MissingDependencyError
-from chop.hw import toolchain
-from chop.hw.emit import write_files
-from chop.hw.simulate import lint
+from chop.hw.sim import toolchain
+from chop.hw.sim.emit import write_files
+from chop.hw.sim.simulate import lint
 
 
 def test_a_missing_program_is_an_error_that_says_what_to_install(monkeypatch):

@@ -9,10 +9,10 @@ from designs import mlp, residual
 
 from chop.actions.simulation import simulate, synthesize
 from chop.errors import HardwareError
-from chop.hw import trust
-from chop.hw.cocotb_run import BENCH
-from chop.hw.emit import emit, read_interface, read_vectors, require_ours, vector_files, write_files
-from chop.hw.simulate import random_inputs
+from chop.hw.sim import trust
+from chop.hw.sim.cocotb_run import BENCH
+from chop.hw.sim.emit import emit, read_interface, read_vectors, require_ours, vector_files, write_files
+from chop.hw.sim.simulate import random_inputs
 
 
 @pytest.fixture

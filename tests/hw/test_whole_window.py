@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from chop.errors import ChopError
-from chop.hw.components import Conv2d, Linear, ShiftAdd, TableSum, WholeWindow
-from chop.hw.emit import emit
+from chop.hw.library.components import Conv2d, Linear, ShiftAdd, TableSum, WholeWindow
+from chop.hw.sim.emit import emit
 from chop.hw.lower import Parallelism, lower
-from chop.hw.rtl.sliding_window import Geometry
-from chop.hw.rtl.whole_window import due_steps
-from chop.hw.samples import stream
-from chop.hw.simulate import Simulator, random_inputs
-from chop.hw.verify import verify
+from chop.hw.library.sliding_window import Geometry
+from chop.hw.library.whole_window import due_steps
+from chop.hw.design.samples import stream
+from chop.hw.sim.simulate import Simulator, random_inputs
+from chop.hw.lower.verify import verify
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from tests.hw.test_shift_add import annotated
 

@@ -7,9 +7,9 @@ from torch import nn
 
 import chop.passes as passes
 from chop import MaseGraph
-from chop.hw.report import pipeline_records
-from chop.hw.roofline import roofline
-from chop.hw.route.parts import get_part
+from chop.hw.flow.hardware_report import pipeline_records
+from chop.hw.flow.roofline import roofline
+from chop.hw.flow.route.parts import get_part
 from chop.passes.emit_design import lowered_design
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 

@@ -10,23 +10,23 @@ from typing import Any
 from chop.actions.simulation import TRACED_CYCLES
 from chop.arguments import MAPPING, NEW_FOLDER, NONE, takes
 from chop.errors import HardwareError
-from chop.hw import synth
-from chop.hw.clock import DEFAULT_MHZ
-from chop.hw.cocotb_run import BENCH
-from chop.hw.emit import emit, vector_files, write_files
-from chop.hw.exercise import exercise
-from chop.hw.golden import Ints
+from chop.hw.flow import synth
+from chop.hw.design.clock import DEFAULT_MHZ
+from chop.hw.sim.cocotb_run import BENCH
+from chop.hw.sim.emit import emit, vector_files, write_files
+from chop.hw.sim.exercise import exercise
+from chop.hw.arith.golden import Ints
 from chop.hw.lower import Lowered
-from chop.hw.notebook import design_html
-from chop.hw.project import DEFAULT_PROJECT, remember_project
-from chop.hw.report import write_report
-from chop.hw.route.flow import DEFAULTS, Routed, RouteOptions, require_tools, route
-from chop.hw.route.parts import get_part
-from chop.hw.route.place import Progress
-from chop.hw.simulate import Simulator, Verdict, lint, random_inputs
-from chop.hw.synth import Area
-from chop.hw.verify import encoded
-from chop.hw.waves import draw_handshakes
+from chop.hw.flow.notebook import design_html
+from chop.hw.flow.project import DEFAULT_PROJECT, remember_project
+from chop.hw.flow.hardware_report import write_report
+from chop.hw.flow.route.flow import DEFAULTS, Routed, RouteOptions, require_tools, route
+from chop.hw.flow.route.parts import get_part
+from chop.hw.flow.route.place import Progress
+from chop.hw.sim.simulate import Simulator, Verdict, lint, random_inputs
+from chop.hw.flow.synth import Area
+from chop.hw.lower.verify import encoded
+from chop.hw.sim.waves import draw_handshakes
 from chop.ir.graph import MaseGraph
 from chop.passes.emit_design import EmitArgs, checked_design
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
@@ -70,10 +70,10 @@ def build_hardware(
     `inputs` is a batch, or a tuple with one for each input of the graph. Before anything is
     written the design is compared with the PyTorch model in exact arithmetic, on these and on
     generated inputs (`check=False` leaves that out). The simulation is the standard run of
-    `chop.hw.exercise`.
+    `chop.hw.sim.exercise`.
 
     `parallelism` are arguments of add_hardware_metadata_analysis_pass; `family` None leaves out
-    synthesis. With a `device`, one of `chop.hw.route.parts.PARTS`, the design is also placed and
+    synthesis. With a `device`, one of `chop.hw.flow.route.parts.PARTS`, the design is also placed and
     routed, `progress` gets words about that. Raises unless every output bit is right.
     """
     if device is not None:

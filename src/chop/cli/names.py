@@ -32,8 +32,8 @@ REGISTRIES: Mapping[str, str] = {
     "engines": "chop.search:ENGINES",
     "costs": "chop.search:COSTS",
     "spaces": "chop.search:SPACES",
-    "components": "chop.hw.component:COMPONENTS",
-    "parts": "chop.hw.route.parts:PARTS",
+    "components": "chop.hw.design.component:COMPONENTS",
+    "parts": "chop.hw.flow.route.parts:PARTS",
 }
 """What is registered by name -> where, as module:name, so that help imports none of it."""
 

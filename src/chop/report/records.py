@@ -11,7 +11,7 @@ from chop.actions.readers import check_sensitivity, check_sweep
 from chop.actions.sweeps import SWEEPS
 from chop.arguments import MAPPING, TEXT, check
 from chop.errors import ConfigError
-from chop.hw.report import pipeline_records
+from chop.hw.flow.hardware_report import pipeline_records
 from chop.ir.graph import MaseGraph
 from chop.report.comparison import layer_rows
 from chop.report.node_positions import block_of, lines_of, place, place_blocks, place_nodes

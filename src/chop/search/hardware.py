@@ -15,13 +15,13 @@ from typing import Any, Literal
 from chop.actions.hardware_formats import BIAS, WEIGHT, Observed, fixed_point_rules, observe_values
 from chop.config import parse
 from chop.errors import ChopError, ConfigError, HardwareError
-from chop.hw.component import Component
-from chop.hw.explore import for_target
+from chop.hw.design.component import Component
+from chop.hw.flow.explore import for_target
 from chop.hw.lower import Lowered, Lowerer, Parallelism
-from chop.hw.predict.model import family_of
-from chop.hw.route.parts import PARTS, get_part
-from chop.hw.rtl.fixed_linear import PRODUCTS
-from chop.hw.stream import divisors
+from chop.hw.flow.predict.model import family_of
+from chop.hw.flow.route.parts import PARTS, get_part
+from chop.hw.library.fixed_linear import PRODUCTS
+from chop.hw.design.stream import divisors
 from chop.ir.graph import MaseGraph
 from chop.passes import quantize_transform_pass
 from chop.pipelines import CompressionPipeline

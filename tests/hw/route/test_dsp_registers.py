@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from chop.hw.route.dsp_registers import pack_dsp_registers
+from chop.hw.flow.route.dsp_registers import pack_dsp_registers
 
 CLOCK, ENABLE, OTHER = 1000, 1001, 1002
 

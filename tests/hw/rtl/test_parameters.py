@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from chop.hw import toolchain
-from chop.hw.emit import RTL
+from chop.hw.sim import toolchain
+from chop.hw.sim.emit import RTL
 
 WRONG = {
     "fifo": ({"DEPTH": 0}, {"DATA_WIDTH": 0}),

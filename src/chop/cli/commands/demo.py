@@ -33,8 +33,8 @@ from chop.cli.units import with_units
 from chop.dataset import get_dataset
 from chop.dataset.rows import hold_out
 from chop.errors import SearchError
-from chop.hw import toolchain
-from chop.hw.cycles import interval
+from chop.hw.sim import toolchain
+from chop.hw.timing.cycles import interval
 from chop.ir.graph import MaseGraph
 from chop.passes import (
     prune_transform_pass,

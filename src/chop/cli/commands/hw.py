@@ -17,11 +17,11 @@ from chop.cli.commands.emit import (
 from chop.cli.names import names
 from chop.cli.session import Session
 from chop.errors import HardwareError
-from chop.hw.design import Design
-from chop.hw.predict import predict
-from chop.hw.report import tensors_per_second
-from chop.hw.route.flow import RouteOptions, records, require_tools
-from chop.hw.route.parts import get_part
+from chop.hw.design.design import Design
+from chop.hw.flow.predict import predict
+from chop.hw.flow.hardware_report import tensors_per_second
+from chop.hw.flow.route.flow import RouteOptions, records, require_tools
+from chop.hw.flow.route.parts import get_part
 
 DEVICE = "ecp5-85k"
 """Where neither the user nor a trial names one."""

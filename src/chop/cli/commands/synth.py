@@ -10,7 +10,7 @@ from chop.actions.simulation import emitted_interface, synthesize
 from chop.cli.commands.emit import EmitConfig, emit, load_emitted, start_hardware
 from chop.cli.commands.simulate import is_project
 from chop.cli.session import Session
-from chop.hw import toolchain
+from chop.hw.sim import toolchain
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, fx
 
-from chop.hw.golden import Fixed, Ints, Span
+from chop.hw.arith.golden import Fixed, Ints, Span
 from chop.hw.lower import formats
 from chop.hw.lower.calls import called
 from chop.hw.lower.engine import Lowerer, Shape

@@ -12,13 +12,13 @@ import torch
 from torch import fx, nn
 
 from chop.errors import ConfigError, HardwareError
-from chop.hw import sharing
-from chop.hw.builder import Builder, with_forks
-from chop.hw.clock import DEFAULT_MHZ, has_head
-from chop.hw.component import Component
-from chop.hw.cycles import size_fifos, with_fifos
-from chop.hw.design import Wire
-from chop.hw.golden import MAX_WIDTH, Fixed, Ints, Span
+from chop.hw.lower import sharing
+from chop.hw.streams.builder import Builder, with_forks
+from chop.hw.design.clock import DEFAULT_MHZ, has_head
+from chop.hw.design.component import Component
+from chop.hw.timing.cycles import size_fifos, with_fifos
+from chop.hw.design.design import Wire
+from chop.hw.arith.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.lower import blocks, formats
 from chop.hw.lower.calls import gives_tensor
 from chop.hw.lower.registry import LOWERINGS, Lowering
@@ -27,9 +27,9 @@ from chop.hw.lower.supported import check_finite, check_supported
 from chop.hw.lower.values import Lowered as Lowered
 from chop.hw.lower.values import Shape as Shape
 from chop.hw.lower.values import Value as Value
-from chop.hw.rtl.stream_cast import Cast
-from chop.hw.rtl.stream_reorder import Reorder, moves_beats
-from chop.hw.stream import Stream, divisors
+from chop.hw.streams.stream_cast import Cast
+from chop.hw.streams.stream_reorder import Reorder, moves_beats
+from chop.hw.design.stream import Stream, divisors
 from chop.ir.arguments import operand_nodes
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
@@ -55,7 +55,7 @@ class Parallelism:
     adders_per_stage: int = 2
     """Additions between registers, where there are no multipliers."""
     clock_mhz: float = DEFAULT_MHZ
-    """The clock that registers are chosen for: see `chop.hw.clock`."""
+    """The clock that registers are chosen for: see `chop.hw.design.clock`."""
 
     def of(self, name: str, inputs: int, outputs: int) -> tuple[int, int]:
         """Lanes on both sides of node `name` with so many input and output channels."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from torch import fx
 
 from chop.errors import HardwareError
-from chop.hw.golden import ROUNDINGS, Fixed, Span
+from chop.hw.arith.golden import ROUNDINGS, Fixed, Span
 from chop.hw.lower.blocks import operand_blocks, result_blocks
 from chop.hw.lower.calls import gives_tensor
 from chop.hw.lower.registry import LOWERINGS

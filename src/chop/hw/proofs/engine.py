@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from chop.errors import HardwareError, MissingDependencyError
-from chop.hw import toolchain
-from chop.hw.component import RTL
+from chop.hw.sim import toolchain
+from chop.hw.design.component import RTL
 from chop.hw.proofs.aiger import Aig
 from chop.hw.proofs.trace import Trace
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chop.hw.emit import component_files, remove_stale, write_files
+from chop.hw.sim.emit import component_files, remove_stale, write_files
 from chop.ir.graph import MaseGraph
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.emit_design import EmitArgs, checked_design

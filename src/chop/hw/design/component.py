@@ -1,0 +1,257 @@
+"""One op of the hardware, one class: its formats, integers, instance, memories, cycles and cost.
+
+To add a component: a folder with `<module>.sv` and, beside it, a file with a class that gives the
+methods below under `@register`, the function that makes it from a node (`chop.hw.lower.lowers`) and
+the op by its definition (`chop.hw.reference.exact_ops.exact_op`). In the library the folder is in `rtl/` and
+its name stands in `library.py`; outside, importing the file is enough. Its `cases` are run by one
+test, which compares all of them with the RTL.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+from chop.errors import RegistryError
+from chop.hw.arith.golden import ROUNDINGS, Fixed, Ints, Span
+from chop.hw.design.samples import row_ends
+from chop.hw.design.stream import Stream
+from chop.hw.design.twin import Queue, Twin
+from chop.registry import Registry
+
+Parameter = int | bool | str | tuple[int, ...]
+"""What a module is told; several numbers are words of 64 bits, the first in the low ones."""
+LARGEST_IN_LOGIC = 2048
+"""Bits of a constant memory above which it becomes block RAM, whose words come late in a cycle."""
+RTL = Path(__file__).parent / "rtl"
+"""The library: one folder per component."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Constant words of a component, one integer per address.
+
+    A streamed memory becomes a `rom_source` named `<stage>_<name>_source`; another is read by the
+    component itself, from the file that its parameter `parameter` names. Streamed `banks` are read
+    in turn, each `repeats` times.
+    """
+
+    name: str
+    words: tuple[int, ...]
+    width: int
+    is_streamed: bool = True
+    parameter: str = "INIT_FILE"
+    banks: int = 1
+    repeats: int = 1
+
+    @property
+    def bits(self) -> int:
+        """Size in bits."""
+        return self.width * len(self.words)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Resources: multipliers (one DSP block each), bits of memory, and register bits."""
+
+    multipliers: int = 0
+    memory_bits: int = 0
+    register_bits: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.multipliers + other.multipliers,
+            self.memory_bits + other.memory_bits,
+            self.register_bits + other.register_bits,
+        )
+
+
+class Component(ABC):
+    """A module of the library with its sizes and constants chosen."""
+
+    module: ClassVar[str]
+    """The RTL module; several components may be kinds of one."""
+    name: ClassVar[str] = ""
+    """What the component is known by, where it is not the name of its module."""
+    is_clocked: ClassVar[bool] = True
+    pins: ClassVar[tuple[str, ...]] = ()
+    """The module's ports for `inputs`, where they are not data_in_0, data_in_1 …"""
+    has_scales: ClassVar[bool] = False
+    """Whether it does other things with rows of small numbers: tests then bring some."""
+    inputs: tuple[Stream, ...]
+    outputs: tuple[Stream, ...]
+
+    @abstractmethod
+    def golden(self, *data: Ints) -> Ints:
+        """Output codes for batches of input codes, shape (tensors, *stream.shape) each."""
+
+    @abstractmethod
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Values of the module's parameters."""
+
+    def memories(self) -> tuple[Memory, ...]:
+        """Constant memories."""
+        return ()
+
+    def ends(self) -> tuple[Ints, ...]:
+        """Return input codes that drive every sum and product to both ends of its range.
+
+        One array of tensors for each input; nothing for a component that only moves data.
+        """
+        return row_ends(self.inputs)
+
+    def intervals(self) -> Mapping[str, Span]:
+        """Return the exact range of each sum whose width is a parameter, by the parameter."""
+        return {}
+
+    def reads(self, memory: Memory) -> int:
+        """How often a tensor takes all words of a streamed memory."""
+        return self.outputs[0].beats // len(memory.words)
+
+    def in_pass(self, number: int) -> Component:
+        """What it is in a pass through a block that layers share: itself."""
+        return self
+
+    def for_clock(self, clock_mhz: float) -> Component:
+        """The same with the registers that a clock asks for; itself where it has no choice."""
+        return self
+
+    @classmethod
+    def cases(cls) -> Sequence[Component]:
+        """Components to test: sizes, formats and parallelisms that differ in kind."""
+        return ()
+
+    @abstractmethod
+    def twins(self) -> list[Twin]:
+        """The cycle model, as a chain; empty for a combinational pass-through."""
+
+    def cycles(self) -> int:
+        """Folding bound: least cycles between tensors when nothing else holds it up."""
+        return max(s.beats for s in (*self.inputs, *self.outputs))
+
+    def products(self) -> int:
+        """Products of a tensor with constants: what may be folded; 0 where nothing may be."""
+        return 0
+
+    @property
+    def in_unit(self) -> int:
+        """What the lanes of the first input must divide."""
+        return self.inputs[0].shape[-1]
+
+    def cost(self) -> Cost:
+        """Resources of one instance."""
+        return Cost(memory_bits=sum(m.bits for m in self.memories()))
+
+    def pin(self, number: int) -> str:
+        """The module's port for an input."""
+        return self.pins[number] if self.pins else f"data_in_{number}"
+
+    @property
+    def kind(self) -> str:
+        """What readers know it by: its name, or that of its module."""
+        return self.name or self.module
+
+    @property
+    def output(self) -> Stream:
+        """The only output stream."""
+        return self.outputs[0]
+
+
+COMPONENTS: Registry[type[Component]] = Registry("hardware component")
+OWN_SOURCES: dict[str, Path] = {}
+"""The folders of modules that are not the library's."""
+C = TypeVar("C", bound=Component)
+
+
+def register(cls: type[C]) -> type[C]:
+    """Make a component known by its name, which is that of its module where it has none.
+
+    Its RTL is `<module>.sv` beside the file of the class, or the library's.
+    """
+    cls.name = cls.__dict__.get("name") or cls.module
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    folder = Path(file).resolve().parent if file else RTL
+    if not folder.is_relative_to(RTL) and (folder / f"{cls.module}.sv").is_file():
+        if (RTL / cls.module).is_dir():
+            raise RegistryError(
+                f"{folder}: '{cls.module}' is a module of the library. Give yours another name."
+            )
+        OWN_SOURCES[cls.module] = folder
+    COMPONENTS.register(cls.name, cls)
+    return cls
+
+
+@dataclass(frozen=True)
+class Unary(Component):
+    """One element in, one out, through a skid buffer."""
+
+    source: Stream
+    format: Fixed
+    """Of the output."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", (self.source,))
+        object.__setattr__(self, "outputs", (replace(self.source, format=self.format),))
+
+    @property
+    def frac_width(self) -> int:
+        """Fractional bits of the input."""
+        return self.source.format.frac_width
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            **precision("DATA_IN_0", self.source.format),
+            **result_precision(self.format),
+            "DATA_IN_0_PARALLELISM_DIM_0": self.source.lanes,
+        }
+
+    def twins(self) -> list[Twin]:
+        return [Queue(2)]
+
+    def cost(self) -> Cost:
+        return super().cost() + Cost(register_bits=2 * self.outputs[0].beat_width)
+
+
+@dataclass(frozen=True)
+class Mover(Component):
+    """Same tensor out as in."""
+
+    stream: Stream
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", (self.stream,))
+        object.__setattr__(self, "outputs", (self.stream,))
+
+    def golden(self, *data: Ints) -> Ints:
+        return data[0]
+
+    def ends(self) -> tuple[Ints, ...]:
+        return ()
+
+
+def precision(prefix: str, number: Fixed) -> dict[str, Parameter]:
+    """The parameters that say the numbers of a port: width, fractional bits, and no sign."""
+    found: dict[str, Parameter] = {
+        f"{prefix}_PRECISION_0": number.width,
+        f"{prefix}_PRECISION_1": number.frac_width,
+    }
+    return found if number.is_signed else found | {f"{prefix}_IS_SIGNED": False}
+
+
+def result_precision(number: Fixed) -> dict[str, Parameter]:
+    """The parameters of `data_out_0`: its numbers, and how results are brought there."""
+    found = precision("DATA_OUT_0", number)
+    if number.rounding != "nearest_even":
+        found["DATA_OUT_0_ROUNDING"] = ROUNDINGS.index(number.rounding)
+    if number.narrow or number.overflow == "wrap":
+        found["DATA_OUT_0_OVERFLOW"] = 1 if number.narrow else 2
+    return found
+
+
+def sign_parameter(number: Fixed) -> dict[str, Parameter]:
+    """What modules that leave the number alone need to know of it."""
+    return {} if number.is_signed else {"DATA_IN_0_IS_SIGNED": False}

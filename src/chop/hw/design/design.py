@@ -1,0 +1,233 @@
+"""A design: components connected by streams, each stream with one producer and one consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from chop import notebook
+from chop.errors import HardwareError
+from chop.hw.design.component import Component, Cost
+from chop.hw.design.control import Control, ControlStage
+from chop.hw.design.control import Wire as Wire
+from chop.hw.arith.golden import Ints
+from chop.hw.design.stream import Stream
+from chop.hw.design.twin import record
+from chop.registry import suggest
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A component with a name, fed by `sources`."""
+
+    name: str
+    component: Component
+    sources: tuple[Wire, ...]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A block that each tensor passes several times: from the stage `entry` to `exit`, from where
+    the queue `back` leads to the second input of `entry`. Streams in it are those of one pass; what
+    else enters it comes for all passes. `in_flight` tensors go through it together.
+    """
+
+    entry: str
+    exit: str
+    back: str
+    passes: int
+    in_flight: int = 1
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What a test bench knows of a design: its ports and its pace."""
+
+    name: str
+    inputs: Mapping[str, Stream]
+    outputs: Mapping[str, Stream]
+    cycles: int
+    """Folding bound: least cycles between tensors."""
+    control: Control | None = None
+    """What the cycle model needs; None where a stage has a twin of somebody's own."""
+    sent: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Inputs that carry weights: the shape of what each is sent again and again."""
+    passes: int = 1
+    """Through a block that layers share."""
+    in_flight: int = 1
+    """Tensors that go through it together: their number must be a multiple of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """Stages in topological order; `inputs` and `outputs` are the ports of the top module."""
+
+    name: str
+    inputs: Mapping[str, Stream]
+    stages: tuple[Stage, ...]
+    outputs: Mapping[str, Wire]
+    sent: Mapping[str, Ints] = field(default_factory=dict)
+    """Weights that come from outside: by input, the codes that it is sent; they have the shape of
+    its stream, or 1 where they are repeated."""
+    loop: Loop | None = None
+
+    @property
+    def passes(self) -> int:
+        """Through the block that layers share; 1 where there is none."""
+        return self.loop.passes if self.loop else 1
+
+    @property
+    def in_flight(self) -> int:
+        """Tensors that go through that block together; 1 where there is none."""
+        return self.loop.in_flight if self.loop else 1
+
+    @cached_property
+    def looped(self) -> tuple[Stage, ...]:
+        """The stages of the block that layers share, from its entry to the way back."""
+        if self.loop is None:
+            return ()
+        names = [stage.name for stage in self.stages]
+        return self.stages[names.index(self.loop.entry) : names.index(self.loop.back) + 1]
+
+    def weights(self, tensors: int) -> dict[str, Ints]:
+        """Codes of the inputs that carry weights, as for any input: views that repeat them."""
+        return {
+            name: np.broadcast_to(codes, (tensors, *self.inputs[name].shape))
+            for name, codes in self.sent.items()
+        }
+
+    def _repr_html_(self) -> str | None:
+        """Return the pipeline as a notebook shows it."""
+        return notebook.view_of(self)
+
+    def stage(self, name: str) -> Stage:
+        """The stage called `name`."""
+        found = {s.name: s for s in self.stages}
+        if name not in found:
+            raise HardwareError(f"design '{self.name}': no stage '{name}'. {suggest(name, found)}")
+        return found[name]
+
+    def stream(self, wire: Wire) -> Stream:
+        """What flows on `wire`."""
+        if wire.stage in self.inputs:
+            return self.inputs[wire.stage]
+        return self.stage(wire.stage).component.outputs[wire.port]
+
+    def output_streams(self) -> dict[str, Stream]:
+        """The streams that leave the design, by port."""
+        return {name: self.stream(wire) for name, wire in self.outputs.items()}
+
+    def interface(self) -> Interface:
+        """Ports and pace."""
+        streams = self.output_streams()
+        sizes = {name: codes.shape for name, codes in self.sent.items()}
+        names = (self.name, self.inputs, streams)
+        loop = (self.passes, self.in_flight)
+        return Interface(*names, self.cycles(), self.control(), sizes, *loop)
+
+    def control(self) -> Control | None:
+        """Stages and twins without data; None where a stage has a twin of somebody's own."""
+        stages = []
+        for stage in self.stages:
+            twins = [record(twin) for twin in stage.component.twins()]
+            known = tuple(told for told in twins if told is not None)
+            if len(known) < len(twins):
+                return None
+            outputs = len(stage.component.outputs)
+            stages.append(ControlStage(stage.name, stage.sources, outputs, known))
+        return Control(tuple(stages), tuple(self.outputs.values()))
+
+    def golden(self, data: Mapping[str, Ints]) -> dict[str, Ints]:
+        """Output codes for input codes, each of shape (tensors, *stream.shape)."""
+        values = self.values(data)
+        return {name: values[wire.stage] for name, wire in self.outputs.items()}
+
+    def values(self, data: Mapping[str, Ints]) -> dict[str, Ints]:
+        """The codes that every stage gives; in a block that layers share, those of the last."""
+        values: dict[str, Ints] = dict(data)
+        looped = self.looped
+        for stage in self.stages:
+            if stage not in looped:
+                operands = [
+                    values[wire.stage].reshape(-1, *taken.shape)
+                    for wire, taken in zip(stage.sources, stage.component.inputs, strict=True)
+                ]
+                values[stage.name] = stage.component.golden(*operands)
+            elif stage is looped[0]:
+                self._run_loop(looped, values)
+        return values
+
+    def _run_loop(self, looped: tuple[Stage, ...], values: dict[str, Ints]) -> None:
+        """All passes, of all tensors."""
+        entry, inside = looped[0], {stage.name for stage in looped}
+        carried = values[entry.sources[0].stage].reshape(-1, *entry.component.inputs[0].shape)
+        for number in range(self.passes):
+            values[entry.name] = carried
+            for stage in looped[1:]:
+                operands = [
+                    values[wire.stage].reshape(-1, *taken.shape)
+                    if wire.stage in inside
+                    else values[wire.stage].reshape(-1, self.passes, *taken.shape)[:, number]
+                    for wire, taken in zip(stage.sources, stage.component.inputs, strict=True)
+                ]
+                values[stage.name] = stage.component.in_pass(number).golden(*operands)
+            carried = values[looped[-1].name].reshape(carried.shape)
+
+    def cycles(self) -> int:
+        """Folding bound of the design: the slowest stage's."""
+        of_ports = [s.beats for s in (*self.inputs.values(), *self.output_streams().values())]
+        return max([self.stage_cycles(s) for s in self.stages] + of_ports)
+
+    def stage_cycles(self, stage: Stage) -> int:
+        """Folding bound of a stage: for all passes that a tensor makes."""
+        return stage.component.cycles() * (self.passes if stage in self.looped else 1)
+
+    def cost(self) -> Cost:
+        """Resources of all stages."""
+        return sum((s.component.cost() for s in self.stages), Cost())
+
+    def check(self) -> None:
+        """Raise unless every stream has one producer, one consumer and one description."""
+        used: set[Wire] = set()
+        known = {Wire(name) for name in self.inputs}
+        known |= {Wire(self.loop.back)} if self.loop else set()
+        inside = {stage.name for stage in self.looped}
+        for stage in self.stages:
+            is_inside = stage.name in inside and stage is not self.looped[0]
+            for wire, wanted in zip(stage.sources, stage.component.inputs, strict=True):
+                self._check_wire(wire, stage.name, known, used)
+                passes = self.passes if is_inside and wire.stage not in inside else 1
+                if (
+                    self.stream(wire).beats != passes * wanted.beats
+                    or self.stream(wire).lanes != wanted.lanes
+                ):
+                    raise HardwareError(
+                        f"stage '{stage.name}': expected {wanted}, '{wire.stage}' gives "
+                        f"{self.stream(wire)}."
+                    )
+            known |= {Wire(stage.name, p) for p in range(len(stage.component.outputs))}
+        for name, wire in self.outputs.items():
+            self._check_wire(wire, name, known, used)
+        if known - used:
+            idle = ", ".join(sorted(w.stage for w in known - used))
+            raise HardwareError(f"design '{self.name}': nothing uses the output of {idle}.")
+
+    def _check_wire(self, wire: Wire, user: str, known: set[Wire], used: set[Wire]) -> None:
+        if wire not in known:
+            raise HardwareError(f"'{user}' uses '{wire.stage}', which no earlier stage gives.")
+        if wire in used:
+            raise HardwareError(f"'{user}' uses '{wire.stage}' a second time: it needs a fork.")
+        used.add(wire)
+
+
+def whole_flights(codes: Mapping[str, Ints], in_flight: int) -> dict[str, Ints]:
+    """Tensors, again from the first until they are a multiple of those that go together."""
+    found = {}
+    for name, each in codes.items():
+        missing = -len(each) % in_flight if len(each) else 0
+        rows = np.arange(len(each) + missing) % max(len(each), 1)
+        found[name] = each[rows] if missing else each
+    return found

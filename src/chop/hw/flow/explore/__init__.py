@@ -1,0 +1,13 @@
+"""Parallelism, arithmetic and sharing by themselves.
+
+`for_target` and `for_budget` count multipliers. `best` counts what a part has: LUTs, flip-flops,
+DSPs and memories, as `chop.hw.flow.predict` predicts them, and a clock.
+"""
+
+from chop.hw.flow.explore.best import Choice as Choice
+from chop.hw.flow.explore.best import Wish as Wish
+from chop.hw.flow.explore.best import best as best
+from chop.hw.flow.explore.best import best_of as best_of
+from chop.hw.flow.explore.folding import Folding as Folding
+from chop.hw.flow.explore.folding import for_budget as for_budget
+from chop.hw.flow.explore.folding import for_target as for_target

@@ -1,0 +1,439 @@
+"""The best design for a part: folding, arithmetic and sharing, by predicted cells and clock.
+
+A state says for each layer how it multiplies and how many lanes it has. Every state is lowered and
+predicted as a whole, so that gearboxes, casts and what lies between layers count. The search starts
+from the cheapest state of each pace and of each preference, and changes one layer, or two that
+follow each other, as long as that is better. Of large graphs fewer states are tried, and layers
+change one after the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from chop.errors import ConfigError, HardwareError
+from chop.hw.design.clock import DEFAULT_MHZ
+from chop.hw.design.component import Component
+from chop.hw.design.design import Design, Stage
+from chop.hw.flow.explore.folding import FoldingExplorer, channels
+from chop.hw.lower import Lowerer, Parallelism
+from chop.hw.flow.predict import Prediction, StagePrediction
+from chop.hw.flow.predict.model import coefficients, family_of, predict_stage, whole_of
+from chop.hw.flow.route.parts import PARTS, Part, get_part
+from chop.hw.library.fixed_linear import PRODUCTS, Linear
+from chop.hw.design.stream import divisors
+from chop.ir.graph import MaseGraph
+from chop.registry import suggest
+
+GOALS = ("fps", "lut", "energy")
+"""The most frames per second; the fewest LUTs; the least energy of a frame."""
+ENERGY = {"lut": 1.0, "ff": 0.5, "dsp": 16.0, "bram": 32.0}
+"""Of a busy cell in a cycle, against a LUT's: a proxy, in no unit."""
+IDLE = 0.1
+"""Of a flip-flop in a cycle in which its stage waits: its clock."""
+MOST_TARGETS = 48
+"""Paces that a search starts from."""
+Option = tuple[str, int, int]
+"""How a layer multiplies, and its input and output lanes."""
+State = tuple[Option, ...]
+Tell = Callable[[int, int, str], None]
+"""Hears how many designs were tried, of how many at most, and what the last one is."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is wanted of a part.
+
+    `goal`: "fps", "lut" or "energy". `least_fps`: frames per second that are kept whatever the
+    goal. `multipliers`: the ways of forming products that may be used. `share_layers`: whether
+    repeated layers are one block; None: whichever is better. `room`: the share of the part's LUTs
+    and flip-flops that may be used; nextpnr needs the rest. `clock_mhz`: what registers are
+    chosen for, see `chop.hw.design.clock`.
+    """
+
+    goal: str = "fps"
+    least_fps: float = 0.0
+    multipliers: tuple[str, ...] = ("array", "shift_add")
+    share_layers: bool | None = None
+    room: float = 0.8
+    clock_mhz: float = DEFAULT_MHZ
+
+    def __post_init__(self) -> None:
+        if self.goal not in GOALS:
+            raise ConfigError(f"explore: unknown goal '{self.goal}'. {suggest(self.goal, GOALS)}")
+        unknown = [name for name in self.multipliers if name not in PRODUCTS]
+        if unknown or not self.multipliers:
+            raise ConfigError(
+                f"explore: multipliers must be some of {', '.join(PRODUCTS)}, "
+                f"got {self.multipliers}."
+            )
+        if not 0 < self.room <= 1:
+            raise ConfigError(f"explore: room must lie above 0 and up to 1, got {self.room:g}.")
+        if not 0 <= self.least_fps < math.inf:
+            raise ConfigError(
+                f"explore: least_fps must be a number from 0 upwards, got {self.least_fps:g}."
+            )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A design for a part, with what is predicted of it."""
+
+    part: str
+    parallelism: Parallelism
+    share_layers: bool
+    cycles: int
+    predicted: Prediction
+    energy: float
+    """Of a frame, by the proxy of `ENERGY`."""
+    label: str = ""
+    """Of the graph, where there were several."""
+
+    @property
+    def fps(self) -> float:
+        """Frames per second, predicted."""
+        return self.predicted.mhz * 1e6 / self.cycles
+
+    def __str__(self) -> str:
+        return f"{self.part}: {self.fps:,.0f} frames per second, {self.predicted}"
+
+
+def energy_of(design: Design, predicted: Prediction) -> float:
+    """Of a frame: busy cells of every stage in its busy cycles, and the clock of the others."""
+    total, cycles = 0.0, design.cycles()
+    for stage, row in zip(design.stages, predicted.stages, strict=True):
+        busy = min(design.stage_cycles(stage), cycles)
+        cells = sum(weight * getattr(row, kind) for kind, weight in ENERGY.items())
+        total += busy * cells + (cycles - busy) * IDLE * row.ff
+    return total
+
+
+def modelled_parts() -> list[str]:
+    """Parts of which something can be predicted."""
+    return [name for name, part in PARTS.items() if part.family.name in coefficients()]
+
+
+def check_part(name: str, where: str = "explore") -> Part:
+    """The part called `name`; an error where nothing can be predicted of it."""
+    known = modelled_parts()
+    if name not in PARTS:
+        raise ConfigError(f"{where}: unknown part '{name}'. {suggest(name, known)}")
+    if name not in known:
+        raise ConfigError(
+            f"{where}: nothing is predicted of '{name}', so no design can be chosen for it. "
+            f"Allowed: {', '.join(known)}."
+        )
+    return PARTS[name]
+
+
+def best(
+    graph: MaseGraph, part: str, wish: Wish | None = None, *, tell: Tell | None = None
+) -> Choice:
+    """The best design of `graph` for the part called `part`, as far as can be predicted.
+
+    `tell` hears how far it is.
+    """
+    wanted, device = wish or Wish(), check_part(part)
+    shares = (False, True) if wanted.share_layers is None else (wanted.share_layers,)
+    found: list[Choice] = []
+    problems: list[str] = []
+    for share in shares:
+        try:
+            found.append(Search(graph, device, wanted, share, tell).run())
+        except HardwareError as error:
+            problems.append(str(error))
+    if not found:
+        raise HardwareError(problems[0])
+    return min(found, key=lambda choice: rank(choice, device, wanted))
+
+
+def best_of(
+    graphs: Mapping[str, MaseGraph],
+    part: str,
+    wish: Wish | None = None,
+    *,
+    accuracy: Callable[[MaseGraph], float] | None = None,
+    least_accuracy: float = -math.inf,
+) -> Choice:
+    """The best of several graphs, such as one model in word lengths: its label says which.
+
+    Graphs of which `accuracy` says less than `least_accuracy` are left out.
+    """
+    kept = {
+        label: graph
+        for label, graph in graphs.items()
+        if accuracy is None or accuracy(graph) >= least_accuracy
+    }
+    if not kept:
+        raise HardwareError(f"explore: no graph of {len(graphs)} reaches {least_accuracy:g}.")
+    wanted, device = wish or Wish(), get_part(part)
+    found = [replace(best(graph, part, wanted), label=label) for label, graph in kept.items()]
+    return min(found, key=lambda choice: rank(choice, device, wanted))
+
+
+def rank(choice: Choice, part: Part, wish: Wish) -> tuple[float, ...]:
+    """Smaller is better: what is too much, what is too slow, the goal, then LUTs and DSPs."""
+    used, has = choice.predicted.takes(), part.has()
+    limits = {k: n * (wish.room if k in ("lut", "ff") else 1) for k, n in has.items()}
+    too_much = sum(max(0.0, used[k] / max(limits[k], 1e-9) - 1) for k in used if used[k])
+    too_slow = max(0.0, wish.least_fps / choice.fps - 1)
+    goal = {"fps": -choice.fps, "lut": used["lut"], "energy": choice.energy}[wish.goal]
+    return (too_much, too_slow, goal, used["lut"], used["dsp"], used["bram"], used["ff"])
+
+
+@dataclass
+class Search:
+    """States of one graph on one part, with those that were tried."""
+
+    graph: MaseGraph
+    part: Part
+    wish: Wish
+    share_layers: bool
+    tell: Tell | None = None
+    tried: dict[State, Choice | None] = field(default_factory=dict)
+    known: dict[tuple[Any, ...], StagePrediction] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.family = family_of(self.part.name)
+        self.explorer = FoldingExplorer(self.graph, self.share_layers)
+        self.layers = self.explorer.layers
+        self.most = max(LEAST_TRIES, MOST_STAGES // max(len(self.explorer.base.design.stages), 1))
+        self.luts: dict[tuple[str, str], int] = {}
+        self.options = {name: self._options(name) for name in self.layers}
+
+    def run(self) -> Choice:
+        """The best state that is found; an error where none fits."""
+        starts = sorted((state for state in self._starts() if self.choice(state)), key=self._rank)
+        found = [self._climb(state) for state in starts[:CLIMBS]]
+        if not found:
+            raise HardwareError(
+                f"explore: no design of the graph can be made for {self.part.name}."
+            )
+        chosen = self.choice(min(found, key=self._rank))
+        assert chosen is not None, "only states that can be made are ranked"
+        self._require(chosen)
+        return chosen
+
+    def _require(self, choice: Choice) -> None:
+        too_much, too_slow, *_ = rank(choice, self.part, self.wish)
+        if too_much:
+            raise HardwareError(
+                f"{self.part.name}: the smallest design found is {choice.predicted}; the part has "
+                f"{self.part.label}. Take a larger part, or fewer bits."
+            )
+        if too_slow:
+            raise HardwareError(
+                f"{self.part.name}: the fastest design found is predicted to give "
+                f"{choice.fps:,.0f} frames per second, {self.wish.least_fps:,.0f} are wanted."
+            )
+
+    def _options(self, name: str) -> list[Option]:
+        """The ways of a layer."""
+        inputs, outputs = channels(self.layers[name])
+        pairs = itertools.product(divisors(inputs), divisors(outputs))
+        found: list[Option] = [("array", i, o) for i, o in pairs]
+        if "array" not in self.wish.multipliers and self._others(name):
+            found = []
+        return found + [(how, inputs, outputs) for how in self._others(name)]
+
+    def _others(self, name: str) -> list[str]:
+        """Ways of forming the products of a layer besides an array that the graph allows."""
+        component = self.layers[name]
+        wanted = [how for how in self.wish.multipliers if how != "array"]
+        return [how for how in wanted if self._is_made(name, how)] if is_constant(component) else []
+
+    def _is_made(self, name: str, how: str) -> bool:
+        """Whether it can be; its LUTs are kept."""
+        self._told(f"{name}: {how}")
+        try:
+            design = self._lower({}, {name: how})
+        except (HardwareError, ConfigError):
+            return False
+        self.luts[name, how] = next(
+            (self._stage(stage).lut for stage in design.stages if stage.name == name), 0
+        )
+        return True
+
+    def _starts(self) -> Iterator[State]:
+        """For each pace the cheapest option of every layer, by two measures of what is cheap, and
+        a mixture of both that the part has multipliers for."""
+        everything = self.explorer.targets()
+        step = max(1, len(everything) // MOST_TARGETS)
+        for cycles in everything[::step]:
+            array, other = (
+                [self._cheapest(name, cycles, prefers) for name in self.layers]
+                for prefers in ("array", "other")
+            )
+            for state in (array, self._mixed(array, other), other):
+                if all(option is not None for option in state):
+                    yield tuple(option for option in state if option is not None)
+
+    def _mixed(
+        self, array: Sequence[Option | None], other: Sequence[Option | None]
+    ) -> list[Option | None]:
+        """Arrays, except where another way costs the fewest LUTs for the multipliers it saves."""
+        names, mixed = list(self.layers), list(array)
+        lanes = [option[1] * option[2] if option else 0 for option in array]
+
+        def price(k: int) -> float:
+            option = other[k]
+            return self.luts[names[k], option[0]] / max(lanes[k], 1) if option else math.inf
+
+        can = [k for k, (a, b) in enumerate(zip(array, other, strict=True)) if b and a != b]
+        left = self._multipliers(array, sum(lanes)) - self.part.has()["dsp"]
+        for k in sorted(can, key=price):
+            if left <= 0:
+                break
+            mixed[k], left = other[k], left - lanes[k]
+        return mixed
+
+    def _multipliers(self, state: Sequence[Option | None], lanes: int) -> int:
+        """Of a whole design, with those of norms and averages; `lanes` where it cannot be made."""
+        choice = self.choice(tuple(o for o in state if o)) if all(state) else None
+        return lanes if choice is None else choice.predicted.dsp
+
+    def _cheapest(self, name: str, cycles: int, prefers: str) -> Option | None:
+        """The option of a layer with the fewest lanes that keeps a pace."""
+        layer = self.layers[name]
+        whole = layer.products() * self.explorer.passes(name)
+        enough = [o for o in self.options[name] if whole <= cycles * o[1] * o[2]]
+        other = [o for o in enough if o[0] != "array"]
+        if other and (prefers == "other" or len(other) == len(enough)):
+            return other[0]
+        return min(
+            (o for o in enough if o[0] == "array"),
+            key=lambda o: (o[1] * o[2], abs(o[1] - o[2]), o),
+            default=None,
+        )
+
+    def _rank(self, state: State) -> tuple[float, ...]:
+        choice = self.choice(state)
+        return (math.inf,) if choice is None else rank(choice, self.part, self.wish)
+
+    def _climb(self, state: State) -> State:
+        """The first state from which no change makes it better."""
+        if sum(1 for _ in self._near(state)) > self.most // CLIMBS:
+            return self._descend(state)
+        while True:
+            better = min(self._near(state), key=self._rank, default=state)
+            if self._rank(better) >= self._rank(state):
+                return state
+            state = better
+
+    def _descend(self, state: State) -> State:
+        """Layer by layer the best of its ways, as long as a round makes it better."""
+        while True:
+            before = state
+            for k, name in enumerate(self.layers):
+                near = [o for o in self._moves(name, state[k]) if _is_beside(o, state[k], 2)]
+                moves = (_with(state, {k: option}) for option in near)
+                state = min((state, *moves), key=self._rank)
+            if state == before:
+                return state
+
+    def _near(self, state: State) -> Iterator[State]:
+        """States that differ in one layer, or, in small graphs, in two that follow each other."""
+        names = list(self.layers)
+        for k, name in enumerate(names):
+            yield from (_with(state, {k: option}) for option in self._moves(name, state[k]))
+        for k, (a, b) in enumerate(itertools.pairwise(names)):
+            first, second = self._moves(a, state[k]), self._moves(b, state[k + 1])
+            if len(first) * len(second) <= MOST_PAIRS:
+                pairs = itertools.product(first, second)
+                yield from (_with(state, {k: x, k + 1: y}) for x, y in pairs)
+
+    def _moves(self, name: str, now: Option) -> list[Option]:
+        """Options near `now`: all of a small layer; of a large one those with lanes beside its."""
+        options = self.options[name]
+        if len(options) <= SMALL:
+            return options
+        return [o for o in options if _is_beside(o, now)]
+
+    def choice(self, state: State) -> Choice | None:
+        """The design of a state, predicted; None where it cannot be made or enough were tried."""
+        if state not in self.tried:
+            if len(self.tried) >= self.most:
+                return None
+            self.tried[state] = found = self._make(state)
+            self._told(str(found or ""))
+        return self.tried[state]
+
+    def _told(self, text: str) -> None:
+        if self.tell is not None:
+            self.tell(len(self.tried), self.most, text)
+
+    def _make(self, state: State) -> Choice | None:
+        lanes = {name: (i, o) for name, (_, i, o) in zip(self.layers, state, strict=True)}
+        how = {n: h for n, (h, _, _) in zip(self.layers, state, strict=True) if h != "array"}
+        try:
+            lanes |= self._ports(lanes)
+            design = self._lower(lanes, how)
+        except (HardwareError, ConfigError):
+            return None
+        predicted = whole_of(self.family, [self._stage(stage) for stage in design.stages])
+        return Choice(
+            self.part.name,
+            Parallelism(1, lanes, how, clock_mhz=self.wish.clock_mhz),
+            self.share_layers,
+            design.cycles(),
+            predicted,
+            energy_of(design, predicted),
+        )
+
+    def _stage(self, stage: Stage) -> StagePrediction:
+        """What a stage takes. Layers are counted once for each of their ways: that takes long."""
+        part = stage.component
+        key = (stage.name, type(part), part.inputs, part.outputs)
+        if stage.name not in self.layers:
+            return predict_stage(stage.name, part, self.family)
+        if key not in self.known:
+            self.known[key] = predict_stage(stage.name, part, self.family)
+        return self.known[key]
+
+    def _ports(self, lanes: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+        """Lanes of the inputs: those of the first layer, so that nothing waits at the door."""
+        slowest = max(
+            self.explorer.passes(name)
+            * -(-layer.products() // (lanes[name][0] * lanes[name][1]))
+            for name, layer in self.layers.items()
+        ) if self.layers else self.explorer.slowest.cycles  # fmt: skip
+        return self.explorer.input_lanes(dict(lanes), max(slowest, 1))
+
+    def _lower(self, lanes: Mapping[str, tuple[int, int]], how: Mapping[str, str]) -> Design:
+        chosen = Parallelism(1, dict(lanes), dict(how), clock_mhz=self.wish.clock_mhz)
+        lowerer = Lowerer(self.graph, chosen, "top")
+        return lowerer.run(share_layers=self.share_layers).design
+
+
+LEAST_TRIES, MOST_STAGES = 200, 20_000
+"""Designs that a search makes: fewer of large ones, of which this many stages in all."""
+CLIMBS = 3
+"""States from which a search climbs."""
+SMALL = 24
+"""Options of a layer up to which all are tried at once."""
+MOST_PAIRS = 600
+"""Pairs of options up to which two layers change together."""
+
+
+def is_constant(component: Component) -> bool:
+    """Whether a layer multiplies by constants: what needs no multiplier."""
+    return isinstance(component, Linear) and component.products() > 0
+
+
+def _with(state: State, changes: Mapping[int, Option]) -> State:
+    return tuple(changes.get(k, option) for k, option in enumerate(state))
+
+
+def _is_beside(option: Option, now: Option, factor: float = 4) -> bool:
+    """Whether another way is taken, or the lanes of each side differ by at most a factor."""
+    ratios = (option[1] / now[1], option[2] / now[2])
+    return option[0] != now[0] or all(1 / factor <= ratio <= factor for ratio in ratios)
+
+
+def all_states(options: Mapping[str, Sequence[Option]]) -> Iterable[State]:
+    """Every state there is: for small graphs."""
+    return itertools.product(*options.values())

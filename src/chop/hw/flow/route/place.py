@@ -1,0 +1,169 @@
+"""Place and route with nextpnr: a run for each seed, and what its report says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from chop.errors import HardwareError
+from chop.hw.flow.route.netlist import Netlist
+from chop.hw.flow.route.parts import Part
+from chop.hw.flow.route.tools import run_yowasp
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One piece of a path: through a cell, or along a net."""
+
+    kind: str
+    nanoseconds: float
+    where: str
+    """The net, or the cell; as far as the name is the design's."""
+    stage: str
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What one seed gave."""
+
+    seed: int
+    mhz: float
+    used: Mapping[str, int]
+    path: tuple[Step, ...]
+    """The slowest path from register to register."""
+    file: Path
+    """The routed design, in the text form of the family."""
+
+
+def place(
+    netlist: Netlist,
+    part: Part,
+    seed: int,
+    target_mhz: float,
+    stages: Sequence[str],
+    progress: Progress | None = None,
+) -> Placement:
+    """Place and route `netlist`; `stages` are the names of the design's, for its slowest path."""
+    work = netlist.file.parent
+    routed, report = f"seed{seed}{part.family.routed_suffix}", f"seed{seed}.json"
+    arguments = [
+        *part.options, "--json", netlist.file.name, part.family.routed_option, routed,
+        "--report", report, "--seed", str(seed), "--freq", f"{target_mhz:g}",
+        "--timing-allow-fail",
+    ]  # fmt: skip
+    listen = None if progress is None else _Milestones(seed, progress)
+    package = part.family.package
+    program = package.removeprefix("yowasp_")
+    done = run_yowasp(package, program, arguments, work, listen)
+    (work / f"seed{seed}.log").write_text(done.stdout)
+    if done.returncode or not (work / report).exists():
+        raise HardwareError(
+            f"{part.name}: nextpnr found no placement (seed {seed}): {_complaint(done.stdout)}"
+        )
+    told = json.loads((work / report).read_text())
+    return Placement(
+        seed,
+        slowest_clock(told),
+        used_cells(told, part),
+        slowest_path(told, stages),
+        work / routed,
+    )
+
+
+def _complaint(text: str) -> str:
+    errors = [line for line in text.splitlines() if line.startswith("ERROR")]
+    return " ".join(errors[:3]) or text[-500:]
+
+
+class _Milestones:
+    """Tells how far a run is, from what nextpnr says."""
+
+    _KNOWN = (
+        (re.compile(r"Info: Packing"), "packing"),
+        (re.compile(r"Info: +at (?:initial|iteration)"), "placing"),
+        (re.compile(r"Info: Routing\b|Info: Setting up routing"), "routing"),
+    )
+
+    def __init__(self, seed: int, progress: Progress) -> None:
+        self.seed, self.progress, self.told = seed, progress, ""
+
+    def __call__(self, line: str) -> None:
+        for pattern, stage in self._KNOWN:
+            if pattern.match(line) and stage != self.told:
+                self.told = stage
+                self.progress(f"seed {self.seed}: {stage}")
+
+
+def slowest_clock(report: Mapping[str, Any]) -> float:
+    """The clock that was reached, in MHz."""
+    clocks = [float(told["achieved"]) for told in report["fmax"].values()]
+    if not clocks:
+        raise HardwareError("nextpnr: the design has no path from register to register.")
+    return min(clocks)
+
+
+def used_cells(report: Mapping[str, Any], part: Part) -> dict[str, int]:
+    """Cells in use by kind."""
+    told = report["utilization"]
+    return {kind: int(told.get(c, {}).get("used", 0)) for kind, c in part.family.cells.items()}
+
+
+def slowest_path(report: Mapping[str, Any], stages: Sequence[str]) -> tuple[Step, ...]:
+    """The slowest path of the clock, each step with the stage of the design that it lies in."""
+    clocked = [p for p in report["critical_paths"] if "<async>" not in (p["from"], p["to"])]
+    if not clocked:
+        return ()
+    longest = max(clocked, key=lambda path: sum(step["delay"] for step in path["path"]))
+    return condensed([_step(step, stages) for step in longest["path"]])
+
+
+def condensed(path: Sequence[Step]) -> tuple[Step, ...]:
+    """The path with cells that follow each other without a wire, as in a carry chain, as one."""
+    found: list[Step] = []
+    for step in path:
+        if step.kind == "routing" and not step.nanoseconds:
+            continue
+        if found and step.kind == found[-1].kind == "logic":
+            total = round(found[-1].nanoseconds + step.nanoseconds, 3)
+            found[-1] = replace(step, nanoseconds=total)
+        else:
+            found.append(step)
+    return tuple(found)
+
+
+def _step(told: Mapping[str, Any], stages: Sequence[str]) -> Step:
+    end = told["to"]
+    where = told.get("net") or end["cell"]
+    stage = stage_of(where, stages)
+    return Step(told["type"], round(float(told["delay"]), 3), readable(where), stage)
+
+
+def readable(name: str) -> str:
+    """The part of a name that is the design's, without what Yosys and nextpnr hang on it.
+
+    >>> readable("u_top.u_fc1.level_q_TRELLIS_FF_Q_DI_LUT4_Z")
+    'u_top.u_fc1.level_q'
+    """
+    return re.sub(r"[_$](LUT4|TRELLIS|CCU2|PFUMX|L6MUX21|MULT18X18D|DP16KD|SB_).*", "", name)
+
+
+def stage_of(name: str, stages: Sequence[str]) -> str:
+    """The stage that a net or a cell belongs to; the module's own name for what is between.
+
+    >>> stage_of("u_top.u_fc1_weight_source.address_q[0]", ["fc1", "fc1_relu"])
+    'fc1'
+    >>> stage_of("u_data_in_0_pins.left_q", ["fc1"])
+    'pins'
+    """
+    found = re.match(r"u_\w+?\.u_(\w+)", name)
+    if found is None:
+        return "pins"
+    within = found[1]
+    names = [s for s in stages if within == s or within.startswith(f"{s}_")]
+    return max(names, key=len, default=within)

@@ -1,0 +1,132 @@
+"""What the products with constant weights have in common that take a whole vector in each cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+from chop.errors import ConfigError
+from chop.hw.arith import golden
+from chop.hw.design.component import Component, Parameter, result_precision
+from chop.hw.arith.golden import Fixed, Ints, Span
+from chop.hw.lower import Lowerer
+from chop.hw.library.fixed_linear import Weights, sample_weights
+from chop.hw.design.samples import BYTE, stream
+from chop.hw.design.stream import Stream
+
+MOST_BITS = 64
+"""Of an exact result: a word of a parameter."""
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantProduct(Component):
+    """weight @ x + bias over the last dimension, cast to `format`; a vector per cycle."""
+
+    source: Stream
+    weights: Weights
+    format: Fixed
+    adders_per_stage: int = 2
+    """Additions between registers."""
+
+    def __post_init__(self) -> None:
+        outputs, inputs = self.weights.weight.shape
+        if self.adders_per_stage < 1:
+            raise ConfigError(
+                f"{self.module}: adders_per_stage must be 1 or more, got {self.adders_per_stage}."
+            )
+        if inputs != self.source.shape[-1] or self.source.lanes != inputs:
+            raise ConfigError(
+                f"{self.module}: weights take {inputs} inputs in one beat, the stream has "
+                f"{self.source.lanes} of {self.source.shape}."
+            )
+        object.__setattr__(self, "inputs", (self.source,))
+        out = Stream((*self.source.shape[:-1], outputs), outputs, self.format)
+        object.__setattr__(self, "outputs", (out,))
+
+    def golden(self, *data: Ints) -> Ints:
+        sums = self.weights.accumulate(data[0], self.source.format)
+        return golden.cast(sums, self.frac, self.format)
+
+    @property
+    def frac(self) -> int:
+        """Fractional bits of an exact result."""
+        return self.weights.frac(self.source.format)
+
+    @property
+    def extra(self) -> int:
+        """Fractional bits that a result has beyond those of a product: the bias is finer."""
+        return self.frac - self.source.format.frac_width - self.weights.weight_format.frac_width
+
+    @cached_property
+    def acc_width(self) -> int:
+        """Bits of an exact result."""
+        return self.weights.acc_width(self.source.format, self.format.frac_width)
+
+    @property
+    def half(self) -> int:
+        """Half an output step, which rides in with the bias where results are rounded to even."""
+        dropped = self.frac - self.format.frac_width
+        return 1 << dropped - 1 if dropped > 0 and self.format.rounding == "nearest_even" else 0
+
+    def starts(self) -> list[int]:
+        """Bias and half a step of each output."""
+        bias: Any = self.weights.bias
+        shift = self.frac - self.weights.bias_format.frac_width
+        given = [0] * len(self.weights.weight) if bias is None else [int(b) << shift for b in bias]
+        return [b + self.half for b in given]
+
+    def ends(self) -> tuple[Ints, ...]:
+        return (self.weights.ends(self.source),)
+
+    def intervals(self) -> Mapping[str, Span]:
+        return {"ACC_WIDTH": self.weights.acc_span(self.source.format, self.format)}
+
+    def result_parameters(self) -> dict[str, Parameter]:
+        """What a module is told of its results."""
+        told: Mapping[str, Parameter] = result_precision(self.format)
+        return {
+            **told,
+            "DATA_OUT_0_TENSOR_SIZE_DIM_0": self.outputs[0].shape[-1],
+            "ACC_WIDTH": self.acc_width,
+            "ACC_FRAC": self.frac,
+            "IS_HALF_ADDED": self.half > 0,
+        }
+
+    @classmethod
+    def sample(
+        cls,
+        inputs: int,
+        outputs: int,
+        *,
+        step: int = 2,
+        x: Fixed = BYTE,
+        w: Fixed = BYTE,
+        b: Fixed | None = BYTE,
+        y: Fixed = BYTE,
+    ) -> Self:
+        """A layer to test with, of two vectors in a tensor."""
+        source = stream(2, inputs, lanes=inputs, number=x)
+        return cls(source, sample_weights(outputs, inputs, w, b), y, step)
+
+    @classmethod
+    def make(
+        cls, low: Lowerer, name: str, source: Stream, weights: Weights, number: Fixed
+    ) -> Component:
+        """The product of a node: a whole vector at once."""
+        whole = replace(source, lanes=source.shape[-1])
+        return cls(whole, weights, number, low.parallelism.adders_per_stage)
+
+
+def fields(*values: tuple[int, int]) -> int:
+    """Numbers with their widths as one word, the first in the low bits.
+
+    >>> fields((3, 4), (1, 2))
+    19
+    """
+    word = place = 0
+    for value, width in values:
+        assert 0 <= value < 1 << width, f"{value} does not fit {width} bits"
+        word, place = word | int(value) << place, place + width
+    return word

@@ -1,0 +1,418 @@
+"""Convolution of images and of sequences: a line buffer, then a product per output pixel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor, fx
+
+from chop.errors import ConfigError
+from chop.hw.design.clock import DEFAULT_MHZ
+from chop.hw.design.component import Component, Cost, Memory, Parameter, register
+from chop.hw.reference.exact import Exact, product
+from chop.hw.reference.exact_ops import (
+    Arguments,
+    exact_op,
+    padded,
+    refuse_setting,
+    sizes_of,
+    window_parts,
+    with_bias,
+)
+from chop.hw.arith.golden import Fixed, Ints, Span
+from chop.hw.lower import Lowerer, Value, lowers
+from chop.hw.lower.engine import pixel_shape
+from chop.hw.library.fixed_linear import (
+    ExternalLinear,
+    ExternalLinearTwin,
+    ExternalWeights,
+    Linear,
+    Weights,
+    check_lanes,
+    parameters_of,
+    product_maker,
+    sample_weights,
+    weights_of,
+)
+from chop.hw.library.sliding_window import (
+    Pair,
+    SlidingWindow,
+    Windowed,
+    WindowTwin,
+    geometry_parameters,
+    pair,
+    pixels_of,
+    windows,
+)
+from chop.hw.library.whole_window import WholeWindow
+from chop.hw.design.samples import BYTE, row_ends, stream
+from chop.hw.design.stream import Stream
+from chop.hw.design.twin import Twin
+from chop.ir.meta import mase_meta
+from chop.ir.ops import OPS, node_module
+
+
+@dataclass(frozen=True, eq=False)
+class Conv(Windowed):
+    """Convolution; weight codes are (outputs, kernel rows * kernel columns * channels)."""
+
+    weights: Weights = field(kw_only=True)
+    format: Fixed = field(kw_only=True)
+    lanes: int = field(default=1, kw_only=True)
+    clock_mhz: float = field(default=DEFAULT_MHZ, kw_only=True)
+    module = "fixed_conv"
+
+    def __post_init__(self) -> None:
+        outputs, inputs = self.weights.weight.shape
+        check_lanes(self.name, outputs, self.lanes)
+        wanted = self.kernel[0] * self.kernel[1] * self.source.shape[-1]
+        if inputs != wanted:
+            raise ConfigError(f"{self.name}: weights take {inputs} inputs, a window has {wanted}.")
+        object.__setattr__(self, "inputs", (self.source,))
+        out = Stream(self.image_shape(outputs), self.lanes, self.format)
+        object.__setattr__(self, "outputs", (out,))
+
+    @property
+    def product(self) -> Linear:
+        """The linear layer that the windows are fed to."""
+        window = SlidingWindow(self.source, self.kernel, self.stride, self.padding).output
+        return Linear(window, self.weights, self.format, self.lanes, clock_mhz=self.clock_mhz)
+
+    def golden(self, *data: Ints) -> Ints:
+        found = windows(data[0], self.geometry, 0)
+        vectors = found.reshape(len(data[0]), -1, self.weights.weight.shape[1])
+        return self.product.golden(vectors).reshape(-1, *self.outputs[0].shape)
+
+    def ends(self) -> tuple[Ints, ...]:
+        window = replace(self.product.source, shape=self.weights.weight.shape[1:])
+        return (self._images(self.weights.ends(window)),)
+
+    def _images(self, vectors: Ints) -> Ints:
+        """Return an image for each of `vectors`, with it in the window of the least padding."""
+        places = np.arange(1, self.source.elements + 1).reshape(1, *self.source.shape)
+        taps = windows(places, self.geometry, 0).reshape(-1, vectors.shape[1])
+        inner = taps[np.argmax((taps > 0).sum(axis=1))]
+        number = self.source.format
+        images = np.full((len(vectors), self.source.elements + 1), max(number.low, 0))
+        images[:, inner] = vectors  # place 0 is all of the padding
+        return images[:, 1:].reshape(-1, *self.source.shape)
+
+    def intervals(self) -> Mapping[str, Span]:
+        return self.product.intervals()
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        of_product = dict(self.product.parameters())
+        del of_product["DATA_IN_0_TENSOR_SIZE_DIM_0"]
+        return {**of_product, **geometry_parameters(self.source, self.geometry)}
+
+    def for_clock(self, clock_mhz: float) -> Component:
+        return replace(self, clock_mhz=clock_mhz)
+
+    def memories(self) -> tuple[Memory, ...]:
+        return self.product.memories()
+
+    def reads(self, memory: Memory) -> int:
+        return self.product.vectors
+
+    def twins(self) -> list[Twin]:
+        return [WindowTwin(self.geometry), *self.product.twins()]
+
+    def cycles(self) -> int:
+        return max(super().cycles(), self.product.cycles())
+
+    def products(self) -> int:
+        return self.product.products()
+
+    def cost(self) -> Cost:
+        return self.product.cost() + self.line_cost()
+
+
+@register
+class Conv2d(Conv):
+    """Over images."""
+
+    name = "fixed_conv2d"
+
+    @classmethod
+    def cases(cls) -> Sequence[Component]:
+        return [
+            cls(
+                stream(rows, rows, channels, lanes=lanes),
+                (kernel, kernel),
+                (stride, stride),
+                (padding, padding),
+                weights=sample_weights(outputs, kernel * kernel * channels),
+                format=BYTE,
+                lanes=out_lanes,
+            )
+            for rows, channels, lanes, kernel, stride, padding, outputs, out_lanes in (
+                (5, 2, 2, 3, 1, 1, 4, 2),
+                (6, 1, 1, 3, 2, 0, 2, 1),
+                (4, 4, 4, 1, 1, 0, 2, 1),
+            )
+        ]
+
+
+@register
+class Conv1d(Conv):
+    """Over sequences: `kernel`, `stride`, `padding` have 1, 1, 0 for the rows."""
+
+    name = "fixed_conv1d"
+
+    @classmethod
+    def cases(cls) -> Sequence[Component]:
+        return [
+            cls(
+                stream(length, channels, lanes=lanes),
+                (kernel, 1),
+                (stride, 1),
+                (padding, 0),
+                weights=sample_weights(outputs, kernel * channels),
+                format=BYTE,
+                lanes=out_lanes,
+            )
+            for length, channels, lanes, kernel, stride, padding, outputs, out_lanes in (
+                (9, 2, 2, 3, 1, 1, 4, 4),
+                (10, 3, 1, 4, 3, 2, 2, 1),
+            )
+        ]
+
+
+class ExternalWindowTwin(WindowTwin):
+    """The line buffer of a convolution whose second input are its weights."""
+
+    name = "External window"
+    sources = (0,)
+
+
+class ExternalConvTwin(ExternalLinearTwin):
+    """What it feeds; the weights are the component's second input and may be late."""
+
+    name = "External convolution"
+    sources = (-1, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class ExternalConv(Conv):
+    """A convolution whose weights come from outside: all of them again for each pixel."""
+
+    weights: ExternalWeights = field(kw_only=True)
+    pins = ("data_in_0", "weight")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "inputs", (self.source, self.product.inputs[1]))
+
+    @property
+    def product(self) -> ExternalLinear:
+        window = SlidingWindow(self.source, self.kernel, self.stride, self.padding).output
+        clock = self.clock_mhz
+        return ExternalLinear(window, self.weights, self.format, self.lanes, clock_mhz=clock)
+
+    def golden(self, *data: Ints) -> Ints:
+        found = windows(data[0], self.geometry, 0)
+        vectors = found.reshape(len(data[0]), -1, self.weights.weight.shape[1])
+        return self.product.golden(vectors, data[1]).reshape(-1, *self.outputs[0].shape)
+
+    def ends(self) -> tuple[Ints, ...]:
+        return row_ends(self.inputs)
+
+    def twins(self) -> list[Twin]:
+        product = self.product
+        second = ExternalConvTwin(product.folds, product.source.lanes, *product.registers)
+        return [ExternalWindowTwin(self.geometry), second]
+
+    @classmethod
+    def cases(cls) -> Sequence[Component]:
+        inside = [case for case in INSIDE[cls].cases() if isinstance(case, Conv)]
+        return [
+            cls(
+                case.source, case.kernel, case.stride, case.padding,
+                weights=case.weights.external(), format=case.format, lanes=case.lanes,
+            )
+            for case in inside
+        ]  # fmt: skip
+
+
+@register
+class ExternalConv2d(ExternalConv):
+    """Over images."""
+
+    name = "fixed_conv2d_external"
+
+
+@register
+class ExternalConv1d(ExternalConv):
+    """Over sequences."""
+
+    name = "fixed_conv1d_external"
+
+
+OUTSIDE: dict[type[Conv], type[ExternalConv]] = {Conv2d: ExternalConv2d, Conv1d: ExternalConv1d}
+"""What takes its weights from outside, by what has them in a memory."""
+INSIDE = {outside: inside for inside, outside in OUTSIDE.items()}
+
+# -- from a node -----------------------------------------------------------------------------------
+
+
+def _convolution(
+    low: Lowerer, node: fx.Node, kind: type[Conv1d] | type[Conv2d], dims: int
+) -> Value:
+    weight, bias = parameters_of(low, node)
+    padding = _checked_padding(low, node)
+    value = low.operand(node)
+    if len(value.shape) != dims + 1:
+        raise low.refuse(node, f"an operand of shape {value.shape}", "Allowed: one with a batch")
+    value = low.pixels(node, value)
+    if low.parallelism.multiplier_of(node.name) != "array":
+        return _whole_windows(low, node, value, padding if dims == 2 else (padding[0], 0))
+    in_lanes, out_lanes = low.parallelism.of(node.name, weight.shape[1], weight.shape[0])
+    source = Stream(pixel_shape(value.shape), in_lanes, low.stream(value).format)
+    weights = weights_of(node, _matrix(weight), bias, is_external=low.takes_weights(node))
+    is_external = isinstance(weights, ExternalWeights)
+    make: Callable[..., Conv] = OUTSIDE[kind] if is_external else kind
+    layer = make(
+        source,
+        pair(tuple(weight.shape[2:]), dims),
+        pair(low.setting(node, "stride", 1), dims),
+        padding if dims == 2 else (padding[0], 0),
+        weights=weights,
+        format=low.result_format(node, weights.span(source.format)),
+        lanes=out_lanes,
+    )
+    codes = weights.tiles(in_lanes, out_lanes)
+    ports = [low.weight_port(node, layer.inputs[1], codes)] if is_external else []
+    return pixels_of(low.add(node, layer, value, *ports), layer)
+
+
+def _matrix(weight: Tensor) -> Tensor:
+    """(out, in, rows, columns) -> (out, rows * columns * in): the order of a window."""
+    return weight.movedim(1, -1).reshape(weight.shape[0], -1)
+
+
+def _whole_windows(low: Lowerer, node: fx.Node, value: Value, padding: Pair) -> Value:
+    """A product with constants for each window, which comes whole: a pixel of all channels each
+    cycle."""
+    weight, bias = parameters_of(low, node)
+    make, how = product_maker(low, node), low.parallelism.multiplier_of(node.name)
+    if how == "packed":
+        told = "Allowed for a convolution: 'array', 'shift_add', 'tables'"
+        raise low.refuse(node, "multiplier 'packed'", told)
+    if low.takes_weights(node):
+        told = "weights from outside are multiplied by an array: multiplier 'array'"
+        raise low.refuse(node, "no array of multipliers with external weights", told)
+    shape, dims = pixel_shape(value.shape), weight.dim() - 2
+    window = WholeWindow(
+        Stream(shape, shape[-1], low.stream(value).format),
+        pair(tuple(weight.shape[2:]), dims),
+        pair(low.setting(node, "stride", 1), dims),
+        padding,
+    )
+    wire = low.builder.add(low.builder.fresh(f"{node.name}_window"), window, value.wire)
+    weights = weights_of(node, _matrix(weight), bias)
+    number = low.result_format(node, weights.span(window.output.format))
+    layer = make(low, node.name, window.output, weights, number)
+    return pixels_of(low.add(node, layer, wire), layer)
+
+
+def _checked_padding(low: Lowerer, node: fx.Node) -> tuple[int, int]:
+    """Zeros on each side, by (columns, rows); settings that are not built are refused."""
+    for name, allowed in (("groups", 1), ("dilation", 1)):
+        given = low.setting(node, name, allowed)
+        if set(np.atleast_1d(given).tolist()) != {allowed}:
+            raise low.refuse(node, f"{name} = {given}", f"Allowed: {name} = {allowed}")
+    mode = low.setting(node, "padding_mode", "zeros")
+    if mode != "zeros":
+        raise low.refuse(node, f"padding_mode = '{mode}'", "Allowed: padding_mode = 'zeros'")
+    padding = low.setting(node, "padding", 0)
+    if isinstance(padding, str):
+        told = f"padding = '{padding}'"
+        raise low.refuse(node, told, "Allowed: a number of zeros on each side")
+    own = pair(padding, 2 if np.size(padding) == 2 else 1)
+    (source, *_) = low.operands(node)
+    before = _pad(low, source) if low.op(source) is OPS["pad"] else ()
+    return own[0] + sum(before[:1]), own[1] + sum(before[1:2])
+
+
+@lowers("zero_pad", takes_pixels=True, is_wiring=True)
+def lower_pad(low: Lowerer, node: fx.Node) -> Value:
+    """The image as it is: the convolutions that read it pad it."""
+    _pad(low, node)
+    readers = (OPS["conv1d"], OPS["conv2d"])
+    wrong = [user for user in node.users if user.op == "output" or low.op(user) not in readers]
+    if wrong:
+        raise low.refuse(node, f"'{wrong[0].name}' reads it", "Allowed: conv1d, conv2d")
+    return low.operand(node)
+
+
+def _pad(low: Lowerer, node: fx.Node) -> tuple[int, ...]:
+    """Return the zeros that a `pad` puts on each side, by (columns, rows)."""
+    mode, value = low.setting(node, "mode", "constant"), low.setting(node, "value", 0)
+    name = type(node_module(node)).__name__ if node.op == "call_module" else "pad"
+    if mode != "constant" or value or re.match("Reflection|Replication|Circular", name):
+        told = f"{name} with mode = '{mode}', value = {value}"
+        raise low.refuse(node, told, "Allowed: zeros")
+    given = low.setting(node, "padding" if node.op == "call_module" else "pad", ())
+    sides = list(zip(given[::2], given[1::2], strict=True))  # of the last dimension first
+    dims = len(mase_meta(node).common["results"]["data_out_0"]["shape"]) - 2
+    if any(a != b or a < 0 for a, b in sides) or any(a for a, _ in sides[dims:]):
+        allowed = "Allowed: as many zeros on both sides of rows and of columns"
+        raise low.refuse(node, f"pad = {tuple(given)}", allowed)
+    return tuple(a for a, _ in sides[:dims])
+
+
+@lowers("fixed_conv2d", takes_pixels=True)
+def lower_conv2d(low: Lowerer, node: fx.Node) -> Value:
+    """A convolution over images."""
+    return _convolution(low, node, Conv2d, 2)
+
+
+@lowers("fixed_conv1d", takes_pixels=True)
+def lower_conv1d(low: Lowerer, node: fx.Node) -> Value:
+    """A convolution over sequences."""
+    return _convolution(low, node, Conv1d, 1)
+
+
+# -- by definition ---------------------------------------------------------------------------------
+
+
+@exact_op("pad", "input pad mode value padding")
+def exact_pad(a: Arguments) -> Exact:
+    """Zeros before and behind the last dimensions."""
+    x: Exact = a["input"]
+    given = list(a.get("pad", a.get("padding")))
+    if a.get("mode", "constant") != "constant" or a.get("value"):
+        raise refuse_setting("mode", a.get("mode"), "zeros")
+    sides = list(zip(given[::2], given[1::2], strict=True))[::-1]
+    shape = [n + p + q for n, (p, q) in zip(x.shape[-len(sides) :], sides, strict=True)]
+    grown = np.zeros((*x.shape[: -len(sides)], *shape), dtype=x.codes.dtype)
+    inner: list[Any] = [
+        slice(p, p + n) for n, (p, _) in zip(x.shape[-len(sides) :], sides, strict=True)
+    ]
+    grown[(..., *inner)] = x.codes
+    return x.take(grown)
+
+
+@exact_op("conv1d conv2d", "input weight bias stride padding dilation groups padding_mode")
+def exact_convolution(a: Arguments) -> Exact:
+    """Sums over every window, in torch's own order of the weights."""
+    x, weight = a["input"], a["weight"]
+    dims = len(weight.shape) - 2
+    if a.get("groups", 1) != 1:
+        raise refuse_setting("groups", a["groups"], "groups = 1")
+    if isinstance(a.get("padding", 0), str) or a.get("padding_mode", "zeros") != "zeros":
+        raise refuse_setting("padding", a.get("padding"), "a number of zeros on each side")
+    kernel = weight.shape[2:]
+    options = [sizes_of(a.get(name, 1), dims) for name in ("stride", "dilation")]
+    image = padded(x.codes, sizes_of(a.get("padding", 0), dims), 0)
+    parts = window_parts(image, kernel, *options)
+    # (batch, channels, …) at each offset -> (batch, …, channels * offsets), as the weight's rows
+    columns = np.stack([np.moveaxis(part, 1, -1) for part in parts.values()], axis=-1)
+    rows = x.take(columns.reshape(*columns.shape[:-2], -1))
+    matrix = weight.take(weight.codes.reshape(weight.shape[0], -1))
+    sums = product(rows, matrix)
+    return with_bias(sums.take(np.moveaxis(sums.codes, -1, 1)), a.get("bias"), 1)

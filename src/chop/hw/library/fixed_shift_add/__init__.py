@@ -1,0 +1,174 @@
+"""The matrix-vector product of constant weights without multipliers: shifted additions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from chop.errors import ConfigError
+from chop.hw.design.component import Component, Cost, Parameter, register, sign_parameter
+from chop.hw.library.constant_product import MOST_BITS, ConstantProduct, fields
+from chop.hw.arith.golden import Fixed
+from chop.hw.library.fixed_linear import PRODUCTS, Weights
+from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
+from chop.hw.arith.shift_add import Network, build
+from chop.hw.design.twin import Bracket, Twin
+
+MOST_NODES = 1 << 16
+"""What the fields of a node hold."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When each node of a network is there, where every `step`-th addition is a register."""
+
+    network: Network
+    step: int
+
+    def at(self, node: int) -> int:
+        """Cycles after its inputs that a node is there."""
+        return self.network.levels[node] // self.step
+
+    def before(self, node: int) -> int:
+        """Cycles after which the operands of a node are added."""
+        return (self.network.levels[node] - 1) // self.step
+
+    @property
+    def stages(self) -> int:
+        """Cycles until every row is there."""
+        return max((self.at(r.node) for r in self.network.results if r.node >= 0), default=0)
+
+    def kept(self) -> list[int]:
+        """For how many cycles each node keeps its value for later ones."""
+        kept, first = [0] * len(self.network.levels), self.network.inputs
+        for number, node in enumerate(self.network.nodes, first):
+            for operand in (node.left, node.right):
+                kept[operand] = max(kept[operand], self.before(number) - self.at(operand))
+        for result in self.network.results:
+            if result.node >= 0:
+                kept[result.node] = max(kept[result.node], self.stages - self.at(result.node))
+        return kept
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class ShiftAdd(ConstantProduct):
+    """weight @ x + bias by shifted additions that rows share."""
+
+    module = "fixed_shift_add"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.acc_width > MOST_BITS or len(self.network.levels) >= MOST_NODES:
+            raise ConfigError(
+                f"fixed_shift_add: {len(self.network.levels)} nodes and results of "
+                f"{self.acc_width} bits. Allowed: below {MOST_NODES}, up to {MOST_BITS}."
+            )
+
+    @cached_property
+    def network(self) -> Network:
+        """The additions."""
+        weight = self.weights.weight
+        return _network(weight.tobytes(), weight.shape)
+
+    @cached_property
+    def timing(self) -> Timing:
+        """Its pipeline."""
+        return Timing(self.network, self.adders_per_stage)
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            "DATA_IN_0_PRECISION_0": self.source.format.width,
+            **sign_parameter(self.source.format),
+            "DATA_IN_0_TENSOR_SIZE_DIM_0": self.source.shape[-1],
+            **self.result_parameters(),
+            "STAGES": self.timing.stages,
+            "NODES": len(self.network.levels),
+            "NETWORK": self.node_words(),
+            "SUMS": self.sum_words(),
+            "STARTS": self.start_words(),
+        }
+
+    def node_words(self) -> tuple[int, ...]:
+        """The nodes as the module reads them."""
+        timing, first = self.timing, self.network.inputs
+        number = self.source.format
+        spans, kept = self.network.spans(number.low, number.high), timing.kept()
+        words = [fields((0, 40), (spans[k].width, 7), (0, 10), (kept[k], 5)) for k in range(first)]
+        for k, node in enumerate(self.network.nodes, first):
+            late = [timing.before(k) - timing.at(n) for n in (node.left, node.right)]
+            is_register = timing.at(k) > timing.before(k)
+            words.append(
+                fields(
+                    *((node.left, 16), (node.right, 16), (node.shift, 6), (node.sign < 0, 1)),
+                    *((is_register, 1), (spans[k].width, 7), (late[0], 5), (late[1], 5)),
+                    (kept[k], 5),
+                )
+            )
+        return tuple(words)
+
+    def sum_words(self) -> tuple[int, ...]:
+        """The outputs as the module reads them."""
+        words = []
+        for r in self.network.results:
+            if r.node < 0:
+                words.append(fields((0, 23), (1, 1)))
+                continue
+            late = self.timing.stages - self.timing.at(r.node)
+            words.append(
+                fields((r.node, 16), (r.shift + self.extra, 6), (r.sign < 0, 1), (0, 1), (late, 5))
+            )
+        return tuple(words)
+
+    def start_words(self) -> tuple[int, ...]:
+        """Bias and half a step of each output, in two's complement."""
+        return tuple(start % (1 << MOST_BITS) for start in self.starts())
+
+    def twins(self) -> list[Twin]:
+        return [Bracket(self.timing.stages + 1)]
+
+    def cost(self) -> Cost:
+        number = self.source.format
+        spans, kept, timing = (
+            self.network.spans(number.low, number.high),
+            self.timing.kept(),
+            self.timing,
+        )
+        held = sum(
+            span.width * (kept[k] + (k >= self.network.inputs and timing.at(k) > timing.before(k)))
+            for k, span in enumerate(spans)
+        )
+        outputs = self.outputs[0].elements
+        return Cost(register_bits=held + outputs * (self.acc_width + 2 * self.format.width))
+
+    @classmethod
+    def cases(cls) -> Sequence[Component]:
+        return [
+            cls.sample(4, 8),
+            cls.sample(6, 4, step=1, b=Fixed(12, 11)),
+            cls.sample(8, 3, step=3, x=NARROW, w=NARROW, b=NARROW),
+            cls.sample(5, 6, x=COUNT, w=COUNT, b=COUNT, y=DOWN),
+            cls.sample(3, 2, x=WIDE, w=WIDE, b=None, y=Fixed(6, 1)),
+            cls.sample(4, 4, step=8, y=Fixed(5, 1, overflow="wrap", rounding="nearest_away")),
+            cls.sample(1, 2, x=BIT, w=BIT, b=BIT, y=Fixed(5, 0)),
+            cls.sample(2, 3, w=BIT, b=None, y=Fixed(12, 4, is_signed=False)),
+            cls.sample(4, 2, step=1, x=Fixed(16, 8), w=Fixed(16, 12), y=Fixed(16, 6)),
+            cls(stream(2, 3, lanes=3), _unlike_rows(), WIDE, 1),
+        ]
+
+
+def _unlike_rows() -> Weights:
+    """Return weights of one row that is an input, which waits for the sums of the other."""
+    return Weights(np.array([[1, 0, 0], [99, -77, 53]]), BYTE)
+
+
+@lru_cache(maxsize=64)
+def _network(codes: bytes, shape: tuple[int, int]) -> Network:
+    """The additions of a matrix, found once: a search makes its layer again and again."""
+    return build(np.frombuffer(codes, np.int64).reshape(shape))
+
+
+PRODUCTS.register("shift_add", ShiftAdd.make)

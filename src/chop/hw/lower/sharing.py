@@ -1,0 +1,304 @@
+"""Repeated layers in one physical block: found in a design, and built as a loop.
+
+Layers are repeated where the stages behind a stream come in runs that are alike: the same
+components, fed alike, each run by the one before it. One run stays; tensors pass it once for each
+layer, with its constants switched (`chop.hw.design.switched`). What all layers read, a mask, is kept and
+given in each pass; weights from outside come by one port, layer by layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from chop.errors import HardwareError
+from chop.hw.design.component import Component, Cost
+from chop.hw.design.design import Design, Loop, Stage, Wire
+from chop.hw.arith.golden import Ints
+from chop.hw.streams.fifo import Fifo
+from chop.hw.streams.stream_route import LoopEntry, LoopExit, Replay
+from chop.hw.design.stream import Stream
+from chop.hw.design.switched import Switched, differences
+
+Run = Sequence[Stage]
+"""The stages of one layer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat:
+    """Runs of stages that are alike: the first is fed by `entry`, each other by `result` of the run
+    before it, a number of a stage in the run and of its port."""
+
+    entry: Wire
+    runs: tuple[Run, ...]
+    result: tuple[int, int]
+
+    @property
+    def saved(self) -> Cost:
+        """What the runs behind the first cost, their memories apart."""
+        return sum((s.component.cost() for run in self.runs[1:] for s in run), Cost())
+
+    def result_of(self, number: int) -> Wire:
+        """What the run of that number gives."""
+        stage, port = self.result
+        return Wire(self.runs[number][stage].name, port)
+
+    def differences(self) -> list[str]:
+        """What keeps the runs apart."""
+        found = []
+        for run in self.runs[1:]:
+            for one, other in zip(self.runs[0], run, strict=True):
+                told = differences(one.component, other.component)
+                found += [f"'{one.name}' and '{other.name}': {'; '.join(told)}"] if told else []
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """A design with a loop, and what became of the stages of the layers in it, by their names."""
+
+    design: Design
+    streams: Mapping[str, Wire | None]
+    """Where the last layer's now are; None for the others, of which nothing is kept."""
+    components: Mapping[str, Component]
+
+    @classmethod
+    def of(cls, design: Design, repeat: Repeat) -> Shared:
+        """From what was repeated."""
+        assert design.loop is not None, "layers are shared by a loop"
+        streams: dict[str, Wire | None] = {s.name: None for run in repeat.runs for s in run}
+        pairs = zip(repeat.runs[0], repeat.runs[-1], strict=True)
+        streams |= {last.name: Wire(first.name) for first, last in pairs}
+        streams[repeat.result_of(-1).stage] = Wire(design.loop.exit, 1)
+        components = {
+            stage.name: design.stage(same[0].name).component
+            for same in zip(*repeat.runs, strict=True)
+            for stage in same
+        }
+        return cls(design, streams, components)
+
+
+def share_layers(design: Design, in_flight: int = 1) -> Shared:
+    """`design`, without forks, with its repeated layers in one block; raises where none are.
+
+    `in_flight` tensors go through the block together: all make a pass before any makes the next.
+    """
+    if in_flight < 1 or (in_flight > 1 and design.sent):
+        allowed = "1, where weights come from outside" if design.sent else "1 or more"
+        raise HardwareError(f"in_flight is {in_flight}. Allowed: {allowed}.")
+    repeats = sorted(_repeats(design), key=_worth, reverse=True)
+    if not repeats:
+        raise HardwareError(
+            f"design '{design.name}': no layers are repeated, so none can share a block. Layers "
+            f"are alike where they have the same ops, shapes, parallelism and number formats."
+        )
+    told: list[str] = []
+    for repeat in repeats:
+        unlike = _unlike(design, repeat)
+        if not unlike:
+            return Shared.of(_looped(design, repeat, in_flight), repeat)
+        told = told or unlike
+    more = " …" if len(told) > 4 else ""
+    raise HardwareError(
+        f"design '{design.name}': repeated layers differ, so they cannot share a block: "
+        f"{'. '.join(told[:4])}{more}. Give them the same formats and parallelism."
+    )
+
+
+def _unlike(design: Design, repeat: Repeat) -> list[str]:
+    """What keeps the runs apart: their stages, or what the first gets and gives."""
+    stream, given = design.stream(repeat.entry), design.stream(repeat.result_of(0))
+    ends = (repeat.entry.stage, repeat.result_of(0).stage)
+    told = [f"'{ends[0]}' gives {stream} to the first, '{ends[1]}' {given} to the next"]
+    return repeat.differences() + (told if stream != given else [])
+
+
+def _worth(repeat: Repeat) -> tuple[int, int, int]:
+    saved = repeat.saved
+    return (saved.multipliers, saved.register_bits, sum(len(run) for run in repeat.runs[1:]))
+
+
+# -- where layers are repeated ---------------------------------------------------------------------
+
+
+def _repeats(design: Design) -> Iterator[Repeat]:
+    """All of them; formats may still differ."""
+    wires = [Wire(name) for name in design.inputs if name not in design.sent]
+    wires += [Wire(s.name, p) for s in design.stages for p in range(len(s.component.outputs))]
+    looks = {stage.name: _look(stage.component) for stage in design.stages}
+    for wire in wires:
+        behind = _behind(design, wire)
+        kinds = [looks[stage.name] for stage in behind]
+        for size in range(1, len(behind) // 2 + 1):
+            count = _count(kinds, size)
+            for number in range(count, 1, -1):
+                runs = [behind[k * size : (k + 1) * size] for k in range(number)]
+                found = _repeat(design, wire, runs)
+                if found is not None:
+                    yield found
+                    break
+
+
+def _look(component: Component) -> tuple[object, ...]:
+    """What layers alike have in common, whatever their formats."""
+    streams = (*component.inputs, *component.outputs)
+    return (type(component), *((s.shape, s.lanes) for s in streams))
+
+
+def _behind(design: Design, wire: Wire) -> list[Stage]:
+    """The stages that depend on `wire`, in order."""
+    found: list[Stage] = []
+    names: set[str] = set()
+    for stage in design.stages:
+        if any(source == wire or source.stage in names for source in stage.sources):
+            found.append(stage)
+            names.add(stage.name)
+    return found
+
+
+def _count(kinds: Sequence[object], size: int) -> int:
+    """How many runs of `size` at the beginning are alike."""
+    count = 1
+    while kinds[count * size : (count + 1) * size] == kinds[:size]:
+        count += 1
+    return count
+
+
+def _repeat(design: Design, entry: Wire, runs: Sequence[Run]) -> Repeat | None:
+    """The runs, where they are fed alike and only the result of each is read outside it."""
+    places = [{stage.name: k for k, stage in enumerate(run)} for run in runs]
+    result: tuple[int, int] | None = None
+    for number, run in enumerate(runs[1:], start=1):
+        for one, other in zip(runs[0], run, strict=True):
+            for a, b in zip(one.sources, other.sources, strict=True):
+                if a == entry:
+                    given = (places[number - 1].get(b.stage, -1), b.port)
+                    if given[0] < 0 or result not in (None, given):
+                        return None
+                    result = given
+                elif not _is_alike(design, places[0], places[number], a, b):
+                    return None
+    if result is None:
+        return None
+    found = Repeat(entry, tuple(runs), result)
+    return found if _is_closed(design, found, places) else None
+
+
+def _is_alike(
+    design: Design, mine: Mapping[str, int], theirs: Mapping[str, int], a: Wire, b: Wire
+) -> bool:
+    """Whether two runs read the same: the same place in themselves, or the same from outside."""
+    if a.stage in mine or b.stage in theirs:
+        return mine.get(a.stage) == theirs.get(b.stage) and a.port == b.port
+    are_weights = a.stage in design.sent and b.stage in design.sent
+    return a == b or are_weights
+
+
+def _is_closed(design: Design, repeat: Repeat, places: Sequence[Mapping[str, int]]) -> bool:
+    """Whether nothing but the result of each run is read outside it."""
+    owner = {name: number for number, place in enumerate(places) for name in place}
+    uses = [(owner.get(s.name), wire) for s in design.stages for wire in s.sources]
+    uses += [(None, wire) for wire in design.outputs.values()]
+    last = len(repeat.runs) - 1
+    for reader, wire in uses:
+        giver = owner.get(wire.stage)
+        if giver is None or giver == reader:
+            continue
+        if wire != repeat.result_of(giver) or (reader is None) != (giver == last):
+            return False
+        if reader is not None and reader != giver + 1:
+            return False
+    return True
+
+
+# -- the loop --------------------------------------------------------------------------------------
+
+
+def _looped(design: Design, repeat: Repeat, in_flight: int) -> Design:
+    """The first run, between entry and exit, with what it reads from outside for every pass."""
+    passes = len(repeat.runs)
+    stream = design.stream(repeat.entry)
+    entry, leave, back = (f"{repeat.runs[0][0].name}_{part}" for part in ("entry", "exit", "back"))
+    gone = {stage.name for run in repeat.runs for stage in run}
+    block, kept = _block(design, repeat, entry, in_flight)
+    loop = [
+        Stage(entry, LoopEntry(stream, passes, in_flight), (repeat.entry, Wire(back))),
+        *block,
+        Stage(leave, LoopExit(stream, passes, in_flight), (repeat.result_of(0),)),
+        Stage(back, Fifo(stream, in_flight * stream.beats), (Wire(leave),)),
+    ]
+    moved = {repeat.result_of(passes - 1): Wire(leave, 1)}
+    before, behind = _around(design, repeat, gone)
+    behind = [replace(s, sources=tuple(moved.get(w, w) for w in s.sources)) for s in behind]
+    inputs, sent = _ports(design, repeat)
+    return Design(
+        design.name,
+        inputs,
+        (*before, *kept, *loop, *behind),
+        {name: moved.get(wire, wire) for name, wire in design.outputs.items()},
+        sent,
+        Loop(entry, leave, back, passes, in_flight),
+    )
+
+
+def _around(design: Design, repeat: Repeat, gone: set[str]) -> tuple[list[Stage], list[Stage]]:
+    """The stages before and behind the loop: what depends on its result comes behind."""
+    late = {stage.name for stage in _behind(design, repeat.result_of(-1))}
+    rest = [stage for stage in design.stages if stage.name not in gone]
+    before = [stage for stage in rest if stage.name not in late]
+    return before, [stage for stage in rest if stage.name in late]
+
+
+def _block(
+    design: Design, repeat: Repeat, entry: str, in_flight: int
+) -> tuple[list[Stage], list[Stage]]:
+    """The stages of the block, and those before it that keep what all passes read."""
+    inside = {stage.name for stage in repeat.runs[0]}
+    kept: dict[Wire, Stage] = {}
+
+    def source(wire: Wire) -> Wire:
+        if wire == repeat.entry:
+            return Wire(entry)
+        if wire.stage in inside or wire.stage in design.sent:
+            return wire
+        if wire not in kept:
+            name = f"{wire.stage}_{wire.port}_replay" if wire.port else f"{wire.stage}_replay"
+            replay = Replay(design.stream(wire), len(repeat.runs), in_flight)
+            kept[wire] = Stage(name, replay, (wire,))
+        return Wire(kept[wire].name)
+
+    block = [
+        Stage(
+            same[0].name,
+            _one_for_all([stage.component for stage in same], in_flight),
+            tuple(source(wire) for wire in same[0].sources),
+        )
+        for same in zip(*repeat.runs, strict=True)
+    ]
+    return block, list(kept.values())
+
+
+def _one_for_all(components: Sequence[Component], in_flight: int) -> Component:
+    """A component that does for all passes; switched only where it has constants or sums."""
+    first = components[0]
+    is_plain = not any(memory.is_streamed for memory in first.memories())
+    widths = {each.parameters().get("ACC_WIDTH") for each in components}
+    return first if is_plain and len(widths) == 1 else Switched(tuple(components), in_flight)
+
+
+def _ports(design: Design, repeat: Repeat) -> tuple[dict[str, Stream], dict[str, Ints]]:
+    """The inputs; those with the weights of repeated layers are one, which has those of all."""
+    inputs, sent = dict(design.inputs), dict(design.sent)
+    for same in zip(*repeat.runs, strict=True):
+        for wires in zip(*(stage.sources for stage in same), strict=True):
+            names = [wire.stage for wire in wires]
+            if names[0] not in design.sent:
+                continue
+            stream = design.inputs[names[0]]
+            inputs[names[0]] = replace(stream, shape=(len(names), *stream.shape))
+            sent[names[0]] = np.stack([design.sent[name] for name in names])
+            for name in names[1:]:
+                del inputs[name], sent[name]
+    return inputs, sent

@@ -1,0 +1,349 @@
+"""Whether a design computes what the PyTorch model does: the verdict before anything is built.
+
+Three parties must agree on every output: the design's integers, the model in exact arithmetic
+(`exact_model`, which shares no code with the design) and the model itself in double precision.
+They are compared on the inputs given and on generated ones: the ends of the input formats, their
+whole range, and numbers between and beyond what the formats hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+
+from chop.arguments import an, check
+from chop.errors import HardwareError
+from chop.hw.reference.double_model import check_doubles
+from chop.hw.reference.exact import Codes, Exact, coded, quantized
+from chop.hw.reference.exact_model import (
+    Environment,
+    Form,
+    argument_names,
+    op_name,
+    operand_formats,
+    quantizers_of,
+    result_format,
+    run_exact,
+)
+from chop.hw.reference.exact_ops import MOVES, UNCHANGED, is_kept
+from chop.hw.arith.golden import Fixed, Ints
+from chop.hw.lower import Lowered, Value
+from chop.ir.graph import MaseGraph
+from chop.ir.ops import node_module
+
+GENERATED = 32
+"""Tensors of each input that are made where none, or only some, are given."""
+BATCH = 256
+"""Tensors that are compared at once."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How much of a design was compared with its model and found equal."""
+
+    tensors: int
+    values: int
+
+    def __str__(self) -> str:
+        return f"{self.values} output values of {self.tensors} tensors equal the PyTorch model's"
+
+
+def verify(
+    graph: MaseGraph, lowered: Lowered, inputs: Any = None, *, is_generated: bool = True
+) -> Agreement:
+    """Check that `lowered` computes what the model of `graph` does; raises where it does not.
+
+    `inputs`: a batch for the graph's input, or a tuple of one for each; `is_generated` adds inputs
+    made for the purpose. The error names the first node that differs, its formats, and what the
+    design and the model give.
+    """
+    sets = [] if inputs is None else [_tensors(inputs)]
+    sets += [_generated(graph, lowered)] if is_generated else []
+    values = tensors = 0
+    for rows in sets:
+        for batch in _batches(rows):
+            values += _check(graph, lowered, batch)
+            tensors += len(batch[0]) if batch else 0
+    return Agreement(tensors, values)
+
+
+TENSOR = an(Tensor, "a tensor")
+
+
+def _tensors(inputs: Any) -> list[Tensor]:
+    found = inputs if isinstance(inputs, tuple | list) else (inputs,)
+    for each in found:
+        check("inputs", TENSOR, each, HardwareError)
+    return [torch.as_tensor(x).detach().double().cpu() for x in found]
+
+
+def _batches(rows: Sequence[Tensor]) -> Iterable[list[Tensor]]:
+    for start in range(0, len(rows[0]), BATCH) if rows else ():
+        yield [x[start : start + BATCH] for x in rows]
+
+
+def _check(graph: MaseGraph, lowered: Lowered, rows: Sequence[Tensor]) -> int:
+    """Compare one batch; the number of output values."""
+    codes = encoded(lowered, rows)
+    numbers = _numbers(graph, lowered, rows, codes)
+    exact = run_exact(graph, [Exact.of(x.numpy()) for x in numbers])
+    golden = lowered.design.golden(codes)
+    if _first_wrong(graph, lowered, golden, exact) is not None:
+        raise _difference(graph, lowered, rows, codes)
+    check_doubles(graph, numbers, exact)
+    return sum(each.size for each in golden.values())
+
+
+def _first_wrong(
+    graph: MaseGraph, lowered: Lowered, golden: Mapping[str, Ints], exact: Environment
+) -> tuple[str, Exact, Exact] | None:
+    """The first output that is not the model's: its port, what it gives, what it must."""
+    for (port, value), node in zip(lowered.outputs.items(), _output_nodes(graph), strict=True):
+        number = lowered.design.output_streams()[port].format
+        found = _exact_codes(value, golden[port], number)
+        if found.differs(exact[node]).any():
+            return port, found, exact[node]
+    return None
+
+
+def encoded(lowered: Lowered, inputs: Any) -> dict[str, Ints]:
+    """The codes of a batch, or of a tuple with one for each input of the graph, by port."""
+    return lowered.encode(*_fitting(lowered, _tensors(inputs)))
+
+
+def _fitting(lowered: Lowered, rows: Sequence[Tensor]) -> list[Tensor]:
+    """The inputs that the design takes, of the sizes that it takes."""
+    found = _used(lowered, rows)
+    for name, given in zip(lowered.inputs, found, strict=True):
+        size, wanted = math.prod(given.shape[1:]), math.prod(lowered.design.inputs[name].shape)
+        if size != wanted:
+            raise HardwareError(f"inputs: {name} has rows of {size} values, not of {wanted}.")
+    return found
+
+
+def _used(lowered: Lowered, rows: Sequence[Tensor]) -> list[Tensor]:
+    """Those of the inputs of the graph, in its order, that the design has a port for."""
+    if len(rows) == len(lowered.inputs):
+        return list(rows)
+    names = [f"data_in_{k}" for k in range(len(rows))]
+    kept = [x for name, x in zip(names, rows, strict=True) if name in lowered.inputs]
+    if len(kept) != len(lowered.inputs):
+        raise HardwareError(
+            f"inputs: got {len(rows)} tensors. The design has {len(lowered.inputs)} inputs: "
+            f"{', '.join(lowered.inputs)}."
+        )
+    return kept
+
+
+def _output_nodes(graph: MaseGraph) -> list[fx.Node]:
+    output = next(n for n in graph.fx_graph.nodes if n.op == "output")
+    return list(output.all_input_nodes) if isinstance(output.args[0], fx.Node) else _flat(output)
+
+
+def _flat(output: fx.Node) -> list[fx.Node]:
+    found: list[fx.Node] = []
+    fx.map_arg(output.args, found.append)
+    return found
+
+
+def _exact_codes(value: Value, codes: Ints, number: Fixed) -> Exact:
+    """The numbers of a stream, in the order of torch."""
+    flat = np.asarray(codes).reshape(len(codes), -1)
+    placed: Codes = np.empty_like(flat)
+    placed[:, value.order] = flat
+    return coded(placed.reshape(len(codes), *value.shape), number.frac_width)
+
+
+# -- inputs ----------------------------------------------------------------------------------------
+
+
+def _placeholders(graph: MaseGraph) -> list[fx.Node]:
+    return [n for n in graph.fx_graph.nodes if n.op == "placeholder"]
+
+
+def _numbers(
+    graph: MaseGraph, lowered: Lowered, rows: Sequence[Tensor], codes: Mapping[str, Ints]
+) -> list[Tensor]:
+    """What the model takes for `rows`: the numbers themselves where its own format makes codes of
+    them, as the design's port does; the numbers that the port holds elsewhere.
+    """
+    held = _held(graph, lowered, rows, codes)
+    nodes = _placeholders(graph)
+    return [
+        x if _has_one_format(graph, node) else each
+        for node, x, each in zip(nodes, rows, held, strict=True)
+    ]
+
+
+def _held(
+    graph: MaseGraph, lowered: Lowered, rows: Sequence[Tensor], codes: Mapping[str, Ints]
+) -> list[Tensor]:
+    """The numbers that the input ports hold; of an input without a port, the input."""
+    found = []
+    for number, x in enumerate(rows):
+        name = f"data_in_{number}"
+        if name in lowered.inputs:
+            form = lowered.design.inputs[name].format
+            x = torch.from_numpy(_exact_codes(lowered.inputs[name], codes[name], form).double())
+        found.append(x)
+    return found
+
+
+def _has_one_format(graph: MaseGraph, node: fx.Node) -> bool:
+    """Whether everything that reads an input brings it to one and the same format first."""
+    formats = {result_format(node)} - {None} or _reading_formats(graph, node)
+    return len(formats) == 1 and None not in formats
+
+
+def _reading_formats(graph: MaseGraph, node: fx.Node) -> set[Form | None]:
+    """The formats that readers of `node`, also behind views, bring it to; None: as it is."""
+    found: set[Form | None] = set()
+    for user in node.users:
+        op = op_name(graph, user)
+        if op in MOVES | UNCHANGED and not quantizers_of(user):
+            found |= _reading_formats(graph, user)
+        elif user.op == "output":
+            found.add(None)
+        else:
+            formats = operand_formats(user, op)
+            found |= {formats.get(name) for name in argument_names(user, op, node)}
+    return found
+
+
+def _generated(graph: MaseGraph, lowered: Lowered) -> list[Tensor]:
+    """Inputs over and beyond the ranges of the ports; zeros for an input without one."""
+    rng = np.random.default_rng(0)
+    found = []
+    for number, node in enumerate(_placeholders(graph)):
+        name = f"data_in_{number}"
+        shape = tuple(node.meta["mase"].common.results["data_out_0"]["shape"])[1:]
+        if name not in lowered.inputs:
+            found.append(torch.zeros(2 * GENERATED, *shape, dtype=torch.float64))
+            continue
+        form = lowered.design.inputs[name].format
+        codes = _spread(rng, form, (GENERATED, *shape))
+        if _has_one_format(graph, node):
+            codes = np.concatenate([codes, _between(rng, form, (GENERATED, *shape))])
+        else:
+            codes = np.concatenate([codes, _spread(rng, form, (GENERATED, *shape))])
+        rows = [_table_rows(user) for user in node.users]
+        if any(rows):  # numbers of rows that there are
+            codes = np.minimum(codes, min(n for n in rows if n) - 1)
+        found.append(torch.from_numpy(np.ldexp(codes, -form.frac_width)))
+    return found
+
+
+def _table_rows(node: fx.Node) -> int:
+    module = node_module(node) if node.op == "call_module" else None
+    return int(getattr(module, "num_embeddings", 0))
+
+
+def _spread(rng: np.random.Generator, form: Fixed, shape: tuple[int, ...]) -> Any:
+    """Codes over the whole range of a format: its ends, zero, small ones, all of it."""
+    low, high = form.low, form.high
+    codes = rng.integers(low, high, shape, endpoint=True)
+    near = np.clip(rng.integers(-3, 3, shape, endpoint=True), low, high)
+    ends = rng.choice(np.array([low, high, 0]), shape)
+    codes[0], codes[1], codes[2] = low, high, max(low, 0)
+    codes[3] = ends[3]
+    kind = rng.random(shape)
+    mixed = np.where(kind < 0.1, ends, np.where(kind < 0.25, near, codes))
+    mixed[:3] = codes[:3]
+    return mixed.astype(np.float64)
+
+
+def _between(rng: np.random.Generator, form: Fixed, shape: tuple[int, ...]) -> Any:
+    """Numbers between the codes, ties among them, and some beyond the ends."""
+    codes = _spread(rng, form, shape)
+    moved = codes + rng.choice(np.array([-0.5, -0.25, 0.0, 0.25, 0.5, 0.625]), shape)
+    beyond = codes * rng.choice(np.array([1.0, 1.5, -1.5, 3.0]), shape)
+    return np.where(rng.random(shape) < 0.2, beyond, moved)
+
+
+# -- what to say of a difference -------------------------------------------------------------------
+
+
+def _difference(
+    graph: MaseGraph, lowered: Lowered, rows: Sequence[Tensor], codes: Mapping[str, Ints]
+) -> HardwareError:
+    """The error of a design that differs: at the first node that does.
+
+    Both are run on the numbers that the input ports hold, so that a difference there shows as one.
+    """
+    numbers = _held(graph, lowered, rows, codes)
+    exact = run_exact(graph, [Exact.of(x.numpy()) for x in numbers])
+    wrong = _first_wrong(graph, lowered, lowered.design.golden(codes), exact)
+    if wrong is None:
+        return _unlike_port(graph, lowered, rows, numbers)
+    stages = lowered.design.values(codes)
+    for node in graph.fx_graph.nodes:
+        value = lowered.values.get(node.name)
+        if value is None or not isinstance(exact[node], Exact):
+            continue
+        form = lowered.design.stream(value.wire).format
+        given = _exact_codes(value, stages[value.wire.stage], form)
+        if not _is_handed_on(graph, node, given, exact[node]):
+            where = f"node '{node.name}' ({op_name(graph, node)})"
+            return _told(where, given, exact[node], _settings(node))
+    return _told(f"output '{wrong[0]}'", *wrong[1:], "")
+
+
+def _is_handed_on(graph: MaseGraph, node: fx.Node, given: Exact, exact: Exact) -> bool:
+    """Return whether `given` is the result of `node`, or is so in a format that a reader applies.
+
+    Elements that a mask fills are on no wire: the softmax behind it reads the mask.
+    """
+    if given.shape != exact.shape:
+        return True
+    is_sent = is_kept(exact)
+    if not given.differs(exact)[is_sent].any():
+        return True
+    forms = [form for form in _reading_formats(graph, node) if form is not None]
+    return any(not given.differs(quantized(exact, form))[is_sent].any() for form in forms)
+
+
+def _unlike_port(
+    graph: MaseGraph, lowered: Lowered, rows: Sequence[Tensor], numbers: Sequence[Tensor]
+) -> HardwareError:
+    """The error of an input port that makes other numbers of its inputs than the model does."""
+    for node, x, held in zip(_placeholders(graph), rows, numbers, strict=True):
+        forms = [f for f in _reading_formats(graph, node) if f is not None]
+        wanted = [quantized(Exact.of(x.numpy()), form) for form in forms[:1]]
+        if wanted and wanted[0].differs(Exact.of(held.numpy())).any():
+            return _told(
+                f"node '{node.name}' (placeholder)",
+                Exact.of(held.numpy()),
+                wanted[0],
+                f" It is read as {forms[0]}.",
+            )
+    return HardwareError("inputs: the input ports make other numbers of them than the model does.")
+
+
+def _settings(node: fx.Node) -> str:
+    own = {role: str(form) for role, form in quantizers_of(node).items()}
+    if not own:
+        form = result_format(node)
+        own = {"data_out": str(form)} if form is not None else {}
+    told = ", ".join(f"{role} = {text}" for role, text in own.items())
+    return f" Its formats: {told or 'none, it is left in float'}."
+
+
+def _told(where: str, given: Exact, expected: Exact, settings: str) -> HardwareError:
+    wrong = given.differs(expected).reshape(-1)
+    first = int(wrong.argmax())
+    place = [int(i) for i in np.unravel_index(first, expected.shape)]
+    remedy = "Give the result of the node a format (data_out_width, data_out_frac_width)"
+    if expected.divisor > 1:
+        remedy += ": as it is, no fixed-point number is equal to it"
+    return HardwareError(
+        f"{where}: the design differs from the PyTorch model in {int(wrong.sum())} of "
+        f"{wrong.size} values; the first, at {place}, is {float(given.fraction(first))!r} and "
+        f"must be {float(expected.fraction(first))!r}.{settings} {remedy}, or quantise it with "
+        f"settings that hardware has."
+    )

@@ -1,0 +1,91 @@
+"""Runs the emitted cocotb test bench, on Icarus or on a Verilator that cocotb knows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+from chop.errors import HardwareError
+from chop.hw.sim import toolchain
+from chop.registry import suggest
+
+BENCH = Path(__file__).parent / "bench_top.py"
+OLDEST_VERILATOR = (5, 36)
+"""The first Verilator whose interface cocotb 2 compiles against."""
+SIMULATORS = ("icarus", "verilator")
+
+# In a child process: cocotb changes the environment, and its runner must not see pytest.
+_CHILD = """
+import sys
+from pathlib import Path
+from cocotb_tools.runner import get_runner
+name, hardware, top, waves = sys.argv[1:]
+hardware, waves = Path(hardware), waves == "1"
+sys.path.insert(0, str(hardware / "test"))
+runner = get_runner(name)
+build = hardware / "sim" / f"cocotb-{name}"
+arguments = ["-g2012"] if name == "icarus" else []
+runner.build(sources=sorted((hardware / "rtl").glob("*.sv")), hdl_toplevel=top, build_dir=build,
+             build_args=arguments, waves=waves, timescale=("1ns", "1ps"), always=True)
+runner.test(hdl_toplevel=top, test_module="test_top", build_dir=build, test_dir=hardware,
+            results_xml=str(build / "results.xml"), waves=waves)
+"""
+
+
+@dataclass(frozen=True)
+class CocotbResult:
+    """Tests run and failed."""
+
+    simulator: str
+    tests: int
+    failures: tuple[str, ...]
+
+
+def run_cocotb(
+    directory: Path, *, top: str = "top", simulator: str = "icarus", waves: bool = False
+) -> CocotbResult:
+    """Run `test/test_top.py` of the hardware directory; raises unless every test ran and passed."""
+    if simulator not in SIMULATORS:
+        raise HardwareError(
+            f"cocotb: unknown simulator '{simulator}'. {suggest(simulator, SIMULATORS)}"
+        )
+    toolchain.require_package("cocotb")
+    environment = dict(os.environ)
+    if simulator == "icarus":
+        toolchain.program("iverilog")
+    else:
+        environment |= _verilator_environment()
+    directory = directory.resolve()
+    results = directory / "sim" / f"cocotb-{simulator}" / "results.xml"
+    results.unlink(missing_ok=True)
+    command = [sys.executable, "-c", _CHILD, simulator, str(directory), top, str(int(waves))]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if not results.exists():
+        told = (done.stdout + done.stderr).strip()
+        raise HardwareError(f"cocotb did not run: {told[-2000:]}")
+    return _read(results, simulator)
+
+
+def _verilator_environment() -> dict[str, str]:
+    tool = toolchain.verilator()
+    if tool.number() < OLDEST_VERILATOR:
+        wanted = ".".join(str(part) for part in OLDEST_VERILATOR)
+        raise HardwareError(
+            f"cocotb: Verilator {tool.version()} is too old, {wanted} or later is needed. "
+            f"Use simulator='icarus', or the native simulation."
+        )
+    return tool.environment()
+
+
+def _read(results: Path, simulator: str) -> CocotbResult:
+    """The runner itself passes in silence when no test was found: count them."""
+    cases = list(ElementTree.parse(results).getroot().iter("testcase"))
+    failed = [c for c in cases if c.find("failure") is not None or c.find("error") is not None]
+    if not cases or failed:
+        told = [f"{c.get('name')}: {(c.find('failure') or c).get('message', '')}" for c in failed]
+        raise HardwareError(f"cocotb: {len(failed)} of {len(cases)} tests failed. {' '.join(told)}")
+    return CocotbResult(simulator, len(cases), ())

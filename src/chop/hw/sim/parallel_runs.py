@@ -1,0 +1,115 @@
+"""A long run in parts, one process each, joined to what one process would have told.
+
+Every part but the first begins some tensors early: those bring the design to the pace that it has
+in the middle of a run, and lie over the end of the part before, which must show the same cycles.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from chop.hw.timing.stalls import Times, Timing
+from chop.hw.design.stream import Stream
+from chop.hw.sim.verdict import Verdict
+
+LEAD = 8
+"""Tensors (or groups that go together) by which a part begins early."""
+PART_CYCLES = 500_000
+"""Fewer cycles are not worth a process."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The tensors from `start` to `stop`, of which the first `lead` belong to the part before."""
+
+    start: int
+    stop: int
+    lead: int
+
+
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    known = getattr(os, "sched_getaffinity", None)  # not everywhere
+    return len(known(0)) if known else os.cpu_count() or 1
+
+
+def worthwhile_jobs(cycles: int) -> int:
+    """As many processes as a run of so many cycles gains by."""
+    return max(min(usable_cores(), cycles // PART_CYCLES), 1)
+
+
+def split(tensors: int, together: int, jobs: int) -> list[Part]:
+    """At most `jobs` parts of about the same work, each of whole groups of `together` tensors."""
+    lead = LEAD * together
+    jobs = max(min(jobs, tensors // (2 * lead)), 1)
+    groups = tensors // together
+    ends = [groups * k // jobs * together for k in range(jobs + 1)]
+    return [Part(max(begin - lead, 0), end, min(lead, begin)) for begin, end in pairwise(ends)]
+
+
+def joined(
+    parts: Sequence[Part], verdicts: Sequence[Verdict], streams: Mapping[str, Stream]
+) -> Verdict | None:
+    """The verdict of all parts; None unless all are exact and each goes on where another ends."""
+    if not all(verdict.is_exact for verdict in verdicts):
+        return None
+    timing = verdicts[0].timing
+    for part, verdict in zip(parts[1:], verdicts[1:], strict=True):
+        longer = _continued(timing, part, verdict.timing, streams)
+        if longer is None:
+            return None
+        timing = longer
+    outputs = {
+        name: np.concatenate(
+            [v.outputs[name][p.lead :] for p, v in zip(parts, verdicts, strict=True)]
+        )
+        for name in verdicts[0].outputs
+    }
+    return replace(
+        verdicts[0],
+        tensors=parts[-1].stop,
+        compared=sum(values.size for values in outputs.values()),
+        timing=timing,
+        outputs=outputs,
+        simulated_cycles=sum(verdict.simulated_cycles for verdict in verdicts),
+        jobs=len(parts),
+    )
+
+
+def _continued(
+    before: Timing, part: Part, after: Timing, streams: Mapping[str, Stream]
+) -> Timing | None:
+    """`before` and what follows of `after`, moved by the cycles that the shared tensors tell."""
+    moved = set()
+    for known, found in ((before.inputs, after.inputs), (before.outputs, after.outputs)):
+        for name, times in found.items():
+            beats = streams[name].beats
+            settled = part.lead // 2 * beats  # from here on the lead must run as the run before
+            late = _numbers(known[name])[part.start * beats + settled :]
+            early = _numbers(times)[settled : part.lead * beats]
+            if late.size != early.size:
+                return None
+            moved |= set(np.unique(late - early).tolist())
+    if len(moved) != 1:
+        return None
+    shift, lead = moved.pop(), part.lead
+
+    def appended(known: Mapping[str, Times], found: Mapping[str, Times]) -> dict[str, Times]:
+        return {
+            name: np.concatenate(
+                [_numbers(known[name]), _numbers(times)[lead * streams[name].beats :] + shift]
+            ).astype(np.uint32)
+            for name, times in found.items()
+        }
+
+    return Timing(appended(before.inputs, after.inputs), appended(before.outputs, after.outputs))
+
+
+def _numbers(times: Times) -> npt.NDArray[np.int64]:
+    return np.asarray(times, dtype=np.int64)

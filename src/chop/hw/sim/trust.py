@@ -1,0 +1,184 @@
+"""Which emitted hardware is ours to run.
+
+RTL is a program: `$system` in it runs a command. A folder is simulated or synthesised when every
+file in it is as the manifest says it was emitted, the components are the library's, and the top
+module does nothing but connect them; anything else needs the caller's trust. A simulator that lies
+in the folder is run only when this user built it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from chop.errors import HardwareError
+from chop.files import cache_dir, read_json, read_text
+
+MANIFEST = "manifest.json"
+SEALED = ("rtl/", "mem/", "test/", "design.json")
+"""What the manifest lists: all that a tool reads of a project."""
+ADVICE = "If you trust it, say so: --trust, or simulate(…, trust=True)."
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_TOKEN = re.compile(
+    r"\s+|//[^\n]*|`default_nettype (?:none|wire)\b|\"mem/[A-Za-z0-9_.-]+\.mem\""
+    r"|[0-9]*'s?[bdh][0-9a-f]+|[0-9]+'|'0|[0-9]+|[A-Za-z_][A-Za-z0-9_]*|[][#(){},;:.=*&+-]",
+    re.ASCII,
+)
+
+
+# -- the manifest ----------------------------------------------------------------------------
+
+
+def seal(directory: Path, files: Mapping[str, str], removed: Iterable[str] = ()) -> None:
+    """Note in the manifest of a hardware directory what was written to it and removed from it."""
+    written = {n: _hash(t.encode()) for n, t in files.items() if n.startswith(SEALED)}
+    gone = {name for name in removed if name.startswith(SEALED)}
+    if not written and not gone:
+        return
+    path = directory / MANIFEST
+    try:
+        before = _read_manifest(path)
+    except HardwareError:  # none yet, or one that says nothing: what is in it is not vouched for
+        before = {}
+    kept = {name: told for name, told in before.items() if name not in gone}
+    text = json.dumps({"sha256": dict(sorted({**kept, **written}.items()))}, indent=1) + "\n"
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text)
+    draft.replace(path)
+
+
+def _read_manifest(path: Path) -> dict[str, str]:
+    told = read_json(path, HardwareError)
+    listed = told.get("sha256") if isinstance(told, dict) else None
+    if not isinstance(listed, dict) or not all(isinstance(v, str) for v in listed.values()):
+        raise HardwareError(f"{path}: not a manifest of emitted files. {ADVICE}")
+    return listed
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+# -- the check -------------------------------------------------------------------------------
+
+
+def require_ours(directory: Path, top: str, library: Mapping[str, Path], bench: Path) -> None:
+    """Raises unless the hardware directory holds what this package emits, unchanged."""
+    listed = _read_manifest(directory / MANIFEST)
+    found = {name: path for name, path in _files(directory) if name.startswith(SEALED)}
+    for name in sorted(listed.keys() | found.keys()):
+        _check_file(directory, name, listed.get(name), found.get(name))
+    for name, path in found.items():
+        if name.startswith("rtl/"):
+            _check_source(path, top, library)
+        elif name.endswith(".py") and path.read_bytes() != bench.read_bytes():
+            raise HardwareError(f"{path}: not the test bench this release emits. {ADVICE}")
+
+
+def _files(directory: Path) -> list[tuple[str, Path]]:
+    within = [directory, *(directory / folder for folder in ("rtl", "mem", "test"))]
+    paths = [p for folder in within if folder.is_dir() for p in sorted(folder.iterdir())]
+    kept = [p for p in paths if p.name != "__pycache__" and not p.is_dir()]
+    return [(str(p.relative_to(directory)), p) for p in kept]
+
+
+def _check_file(directory: Path, name: str, told: str | None, path: Path | None) -> None:
+    shown = directory / name
+    if path is None:
+        raise HardwareError(f"{shown}: listed in the manifest, and not there. Emit it again.")
+    if told is None:
+        raise HardwareError(f"{shown}: not among the files that were emitted. {ADVICE}")
+    if path.is_symlink() or not path.is_file():
+        raise HardwareError(f"{shown}: not a plain file. {ADVICE}")
+    if _hash(path.read_bytes()) != told:
+        raise HardwareError(f"{shown}: changed since it was emitted. {ADVICE}")
+
+
+def _check_source(path: Path, top: str, library: Mapping[str, Path]) -> None:
+    if path.suffix != ".sv":
+        raise HardwareError(f"{path}: not a source this package emits. {ADVICE}")
+    text = read_text(path, HardwareError)
+    if path.stem == top and top not in library:
+        check_top(text, path, library)
+    elif path.stem not in library:
+        raise HardwareError(
+            f"{path}: '{path.stem}' is no component of the library. Add yours with "
+            f"chop.hw.sim.emit.add_library. {ADVICE}"
+        )
+    elif text != (library[path.stem] / path.name).read_text():
+        raise HardwareError(f"{path}: not the library's '{path.stem}' of this release. {ADVICE}")
+
+
+def check_top(text: str, path: Path, library: Mapping[str, Path]) -> None:
+    """Raises unless a top module only connects components: no task, macro, string or other module.
+
+    Names, numbers, `assign` and instances of the library are all that an emitted top consists of.
+    """
+    position, words = 0, []
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None or _is_directive(match[0]):
+            line = text.count("\n", 0, position) + 1
+            raise HardwareError(
+                f"{path}, line {line}: '{text[position : position + 20].strip()}' is nothing that "
+                f"an emitted top module holds. {ADVICE}"
+            )
+        position = match.end()
+        words += [match[0]] if match[0][0].isalpha() or match[0] in "#(" else []
+    for kind, after in zip(words, [*words[1:], ""], strict=True):
+        if after == "#" and kind not in library and words[words.index(kind) - 1] != "module":
+            raise HardwareError(f"{path}: '{kind}' is no component of the library. {ADVICE}")
+
+
+def _is_directive(token: str) -> bool:
+    """Comments that tools take orders from."""
+    words = token[2:].split()
+    is_order = token.startswith("//") and bool(words) and words[0] in ("verilator", "synopsys")
+    return is_order or token in _FORBIDDEN
+
+
+_FORBIDDEN = frozenset(
+    """import export bind program initial final function task checker include define package class
+    always force config primitive""".split()  # noqa: SIM905
+)
+
+
+def check_names(told: Any, path: Path) -> None:
+    """Raises unless the names in a `design.json`, which go into C++, are plain identifiers."""
+    is_plain = isinstance(told, dict) and all(
+        isinstance(told.get(side), dict) for side in ("inputs", "outputs")
+    )
+    if not is_plain:
+        raise HardwareError(f"{path}: expected name, cycles, inputs and outputs.")
+    stages = told.get("stages", [])
+    is_list = isinstance(stages, list) and all(isinstance(s, dict) for s in stages)
+    named = [stage.get("name") for stage in stages] if is_list else [stages]
+    for name in (told.get("name"), *told["inputs"], *told["outputs"], *named):
+        if not isinstance(name, str) or len(name) > 200 or not IDENTIFIER.fullmatch(name):
+            raise HardwareError(f"{path}: {name!r:.80} is not the name of a module, port or stage.")
+    if type(told.get("cycles")) is not int or not 0 < told["cycles"] < 1 << 40:
+        raise HardwareError(f"{path}: cycles is {told.get('cycles')!r:.80}.")
+
+
+# -- programs --------------------------------------------------------------------------------
+
+
+def is_built_here(program: Path) -> bool:
+    """Whether this user built `program` as it is: it is noted in the user's cache."""
+    return program.is_file() and _note(program).exists()
+
+
+def note_built(program: Path) -> None:
+    """Note that this user built `program`."""
+    note = _note(program)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.touch()
+
+
+def _note(program: Path) -> Path:
+    return cache_dir() / "built" / _hash(program.read_bytes())
