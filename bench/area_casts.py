@@ -22,12 +22,11 @@ from typing import NamedTuple
 
 import chop.hw.flow.predict.casts as casts
 import chop.hw.flow.predict.streams as streams
-import chop.hw.rtl as rtl
 from chop.hw.design.clock import DEFAULT_MHZ
+from chop.hw.design.component import rtl_sources
 from chop.hw.flow.route.tools import run_yosys
 from chop.hw.flow.synth import mapped_for
 
-RTL = Path(rtl.__file__).parent
 TOGETHER = 25
 """Modules of one run."""
 CONTROL = 3
@@ -115,7 +114,7 @@ def measure(modules: Sequence[str], parts: Sequence[str]) -> list[dict[str, int]
         (folder / "together.v").write_text(f"module together ();\n{uses}endmodule\n")
         (folder / "modules.sv").write_text("".join(modules))
         tops = " ".join(f"--top m_{k}" for k in range(len(modules)))
-        sources = " ".join(str(RTL / part / f"{part}.sv") for part in parts)
+        sources = " ".join(str(rtl_sources()[part]) for part in parts)
         commands = [
             f"read_slang {tops} {sources} {folder}/modules.sv",
             f"read_verilog {folder}/together.v",

@@ -31,10 +31,10 @@ from transformer_models import DigitsVit, EncoderLayer
 
 from chop import MaseGraph
 from chop.hw.design.design import Design
-from chop.hw.sim.emit import emit
-from chop.hw.lower import Parallelism, lower
 from chop.hw.flow.predict import predict
 from chop.hw.flow.predict.model import COEFFICIENTS, coefficients
+from chop.hw.lower import Parallelism, lower
+from chop.hw.sim.emit import emit
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,

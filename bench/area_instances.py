@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from chop.hw.library import components as parts
-from chop.hw.design.component import COMPONENTS, Component
 from chop.hw.arith.golden import Fixed, Ints
 from chop.hw.arith.mxint import on_wire
+from chop.hw.design.component import COMPONENTS, Component
+from chop.hw.design.stream import Stream, divisors
 from chop.hw.flow.predict.count import UNMODELLED
+from chop.hw.library import components as parts
 from chop.hw.library.fixed_norm import Affine
 from chop.hw.library.fixed_piecewise import lines_of
 from chop.hw.library.mxint_linear import weight_codes
 from chop.hw.streams.stream_route import Replay
-from chop.hw.design.stream import Stream, divisors
 from chop.nn.quantizers.mxint import MXInt
 
 WIDTHS = (4, 5, 6, 7, 8, 8, 8, 10, 12, 16)

@@ -22,14 +22,14 @@ from typing import Any
 from area_instances import GRID, make
 from record import RESULTS
 
-from chop.hw.sim.component_check import bench_design
 from chop.hw.design.clock import DEFAULT_MHZ
-from chop.hw.sim.emit import component_files, emit, top_files
 from chop.hw.design.memories import memory_files
 from chop.hw.flow.route.netlist import make_netlist
 from chop.hw.flow.route.parts import get_part
 from chop.hw.flow.route.place import place
 from chop.hw.flow.synth import Area, mapped_for, synthesize
+from chop.hw.sim.component_check import bench_design
+from chop.hw.sim.emit import component_files, emit, top_files
 
 FAMILIES = ("ecp5", "xc7")
 ROUTED_ON, SEED, TARGET_MHZ = "ecp5-85k", 1, 200.0

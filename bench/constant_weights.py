@@ -33,15 +33,15 @@ from torch import Tensor, nn
 
 from chop import MaseGraph
 from chop.actions import build_hardware
-from chop.hw.lower.attached import attached_design
-from chop.hw.streams.builder import Builder
-from chop.hw.library.components import Relu, ShiftAdd, Weights
-from chop.hw.design.design import Design
-from chop.hw.sim.emit import emit
 from chop.hw.arith.golden import Fixed
-from chop.hw.sim.simulate import Simulator, random_inputs
+from chop.hw.design.design import Design
 from chop.hw.design.stream import Stream
 from chop.hw.flow.synth import Area, synthesize
+from chop.hw.library.components import Relu, ShiftAdd, Weights
+from chop.hw.lower.attached import attached_design
+from chop.hw.sim.emit import emit
+from chop.hw.sim.simulate import Simulator, random_inputs
+from chop.hw.streams.builder import Builder
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,
     add_hardware_metadata_analysis_pass,

@@ -26,16 +26,16 @@ from loading import load
 from record import save
 
 from chop.actions import simulate
-from chop.hw.streams.builder import Builder
-from chop.hw.library.components import Linear, Relu, Weights
-from chop.hw.timing.cycles import NO_STALLS, Stalls, balanced, interval, simulate_control
-from chop.hw.design.design import Design
-from chop.hw.sim.emit import emit
 from chop.hw.arith.golden import Fixed
-from chop.hw.lower import Parallelism, lower
-from chop.hw.sim.simulate import Simulator, random_inputs
+from chop.hw.design.design import Design
 from chop.hw.design.stream import Stream
 from chop.hw.flow.synth import synthesize
+from chop.hw.library.components import Linear, Relu, Weights
+from chop.hw.lower import Parallelism, lower
+from chop.hw.sim.emit import emit
+from chop.hw.sim.simulate import Simulator, random_inputs
+from chop.hw.streams.builder import Builder
+from chop.hw.timing.cycles import NO_STALLS, Stalls, balanced, interval, simulate_control
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.passes.graph.transforms import (
     emit_bram_transform_pass,

@@ -37,8 +37,8 @@ from record import save
 from tabulate import tabulate
 from torch import Tensor, nn
 
-from chop.hw.sim.emit import emit, read_interface
 from chop.hw.flow.route.flow import RouteOptions, records, route
+from chop.hw.sim.emit import emit, read_interface
 
 PART, TARGET_MHZ = "ecp5-85k", 120.0
 HELD_OUT = 144
@@ -195,8 +195,8 @@ def _commit() -> str:
 
 def _emitted(name: str, graph: Any, hardware: Path) -> dict[str, Any]:
     from chop.hw.lower.attached import attached_design
-    from chop.hw.sim.fingerprint import design_fingerprint
     from chop.hw.lower.verify import verify
+    from chop.hw.sim.fingerprint import design_fingerprint
 
     lowered, data = attached_design(graph), digits()
     design = lowered.design

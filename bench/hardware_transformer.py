@@ -60,14 +60,14 @@ from transformer_reviews import (
 )
 
 from chop import MaseGraph
-from chop.hw.timing.cycles import NO_STALLS, Stalls, interval, simulate_control
-from chop.hw.sim.emit import emit
-from chop.hw.flow.explore import for_budget, for_target
-from chop.hw.lower import Lowered, Parallelism, lower
-from chop.hw.sim.simulate import Simulator, lint
 from chop.hw.design.stream import divisors
+from chop.hw.flow.explore import for_budget, for_target
 from chop.hw.flow.synth import synthesize
+from chop.hw.lower import Lowered, Parallelism, lower
 from chop.hw.lower.verify import verify
+from chop.hw.sim.emit import emit
+from chop.hw.sim.simulate import Simulator, lint
+from chop.hw.timing.cycles import NO_STALLS, Stalls, interval, simulate_control
 from chop.ir.ops import node_module
 
 # -- designs ---------------------------------------------------------------------------------------

@@ -29,7 +29,11 @@ from hardware_transformer import trained_vit
 from loading import load
 from record import save_section
 
-from chop.hw.sim.component_check import bench_design
+from chop.hw.arith.golden import Fixed, Ints
+from chop.hw.design.design import Design
+from chop.hw.design.samples import codes
+from chop.hw.design.stream import Stream
+from chop.hw.flow.route.flow import Routed, RouteOptions, records, route
 from chop.hw.library.components import (
     AvgPool,
     BatchNorm,
@@ -44,17 +48,13 @@ from chop.hw.library.components import (
     Mul,
     Softmax,
 )
-from chop.hw.timing.cycles import interval
-from chop.hw.design.design import Design
-from chop.hw.sim.emit import emit
-from chop.hw.arith.golden import Fixed, Ints
-from chop.hw.lower import Lowered, Parallelism, lower
-from chop.hw.flow.route.flow import Routed, RouteOptions, records, route
 from chop.hw.library.fixed_linear import sample_weights
 from chop.hw.library.fixed_norm import Affine
-from chop.hw.design.samples import codes
+from chop.hw.lower import Lowered, Parallelism, lower
+from chop.hw.sim.component_check import bench_design
+from chop.hw.sim.emit import emit
 from chop.hw.sim.simulate import random_inputs
-from chop.hw.design.stream import Stream
+from chop.hw.timing.cycles import interval
 
 digits_hardware = load("examples/digits_hardware.py")
 BYTE = Fixed(8, 4)

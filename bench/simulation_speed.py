@@ -18,12 +18,12 @@ from typing import Any
 from hardware_transformer import trained_vit
 from record import save_section
 
-from chop.hw.timing.cycles import NO_STALLS
-from chop.hw.sim.emit import emit
 from chop.hw.lower import Parallelism, lower
+from chop.hw.sim.emit import emit
 from chop.hw.sim.parallel_runs import usable_cores
 from chop.hw.sim.simulate import Simulator
 from chop.hw.sim.verdict import Verdict
+from chop.hw.timing.cycles import NO_STALLS
 
 
 def processor_seconds() -> float:

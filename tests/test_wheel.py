@@ -22,11 +22,11 @@ NOT_SHIPPED = ("__pycache__", "*.pyc", "*.egg-info")
 PROGRAM = """
 import torch, chop, graph, mase.passes
 from chop import MaseGraph
-from chop.hw.sim.emit import RTL
+from chop.hw.design.component import rtl_sources
 import chop.passes as passes
 
 assert "{venv}" in chop.__file__ and "{venv}" in graph.__file__, chop.__file__
-assert next(RTL.rglob("fixed_linear.sv")).is_file()
+assert rtl_sources()["fixed_linear"].is_file()
 mg = MaseGraph(torch.nn.Sequential(torch.nn.Linear(4, 2)), dummy_in={{"input": torch.zeros(1, 4)}})
 mg, info = passes.quantize_transform_pass(mg, {{"linear": {{"config": {{"name": "mxint"}}}}}})
 print(info["quantized"])

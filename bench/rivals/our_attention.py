@@ -12,11 +12,11 @@ import torch
 from record import save_section
 from torch import Tensor, nn
 
-from chop.hw.timing.cycles import interval
-from chop.hw.sim.emit import emit
-from chop.hw.lower import Parallelism, lower
-from chop.hw.sim.simulate import Simulator
 from chop.hw.flow.synth import synthesize
+from chop.hw.lower import Parallelism, lower
+from chop.hw.sim.emit import emit
+from chop.hw.sim.simulate import Simulator
+from chop.hw.timing.cycles import interval
 from chop.ir.ops import node_module
 from chop.passes.rewrite.node_formats import node_quantizers
 

@@ -15,12 +15,12 @@ from lesson import Setting, start
 import chop.passes as passes
 from chop import MaseGraph
 from chop.actions import build_hardware
-from chop.hw.sim.component_check import check_components
-from chop.hw.library.components import Unary
-from chop.hw.sim.emit import add_library
 from chop.hw.arith.golden import Fixed
-from chop.hw.lower import LOWERINGS, Value, lowers
 from chop.hw.design.stream import Stream
+from chop.hw.library.components import Unary
+from chop.hw.lower import LOWERINGS, Value, lowers
+from chop.hw.sim.component_check import check_components
+from chop.hw.sim.emit import add_library
 from chop.ir.ops import Op
 
 WIDTH, FRACTION = 8, 4

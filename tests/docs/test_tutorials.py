@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from chop.hw.sim import emit
 from chop.hw import lower
+from chop.hw.sim import emit
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 sys.path.insert(0, str(TUTORIALS))

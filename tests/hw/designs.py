@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from chop.hw.streams.builder import Builder
-from chop.hw.library.components import Add, Linear, Relu, Weights
 from chop.hw.arith.golden import Fixed
 from chop.hw.design.stream import Stream
+from chop.hw.library.components import Add, Linear, Relu, Weights
+from chop.hw.streams.builder import Builder
 
 BYTE = Fixed(8, 4)
 

@@ -19,11 +19,11 @@ from random_models import Case, random_case
 from rtl_batch import Job, Run, run_batch
 
 from chop.errors import HardwareError
+from chop.hw.lower import Lowered, lower
+from chop.hw.lower.verify import verify
 from chop.hw.reference.exact import Exact, coded
 from chop.hw.reference.exact_model import run_exact
 from chop.hw.timing.liveness import waiting_stages
-from chop.hw.lower import Lowered, lower
-from chop.hw.lower.verify import verify
 
 TENSORS = 8
 BATCH = 50

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from designs import BYTE, random_weights, residual_block
 
-from chop.hw.streams.builder import Builder
+from chop.hw.arith.golden import Fixed
+from chop.hw.design.stream import Stream
 from chop.hw.library.components import (
     AvgPool,
     BatchNorm,
@@ -27,8 +28,7 @@ from chop.hw.library.components import (
     Reorder,
     Slice,
 )
-from chop.hw.arith.golden import Fixed
-from chop.hw.design.stream import Stream
+from chop.hw.streams.builder import Builder
 
 
 @dataclass(frozen=True)

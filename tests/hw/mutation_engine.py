@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from chop.hw.design.component import RTL
+from chop.hw.design.component import rtl_sources
 
 CHOICE = "mutation::chosen[0]"
 PACKAGE = "package mutation;\n  logic [15:0] chosen[1];\nendpackage\n"
@@ -297,7 +297,7 @@ def _wrong(rules: dict[str, Rule], site: Site, code: str, text: str) -> Iterator
 
 def faults(module: str) -> list[Fault]:
     """Every fault of a module of the library."""
-    text = (RTL / module / f"{module}.sv").read_text()
+    text = rtl_sources()[module].read_text()
     code, names, found = code_of(text), set(re.findall(r"\w+", text)), {}
     for site in sites(text):
         here = slice(site.start, site.end)

@@ -11,16 +11,16 @@ from equivalent_mutants import EQUIVALENT
 from mutation_engine import Fault, built_in, choose, faults, sample
 
 from chop.errors import HardwareError
-from chop.hw.sim.component_check import ComponentCheck, bench_design, enough_tensors
-from chop.hw.design.component import COMPONENTS, Component
-from chop.hw.library.components import LayerNorm, Linear, Weights
-from chop.hw.sim.emit import emit
 from chop.hw.arith.golden import Fixed
+from chop.hw.design.component import COMPONENTS, Component
+from chop.hw.design.samples import BYTE, NARROW, stream
+from chop.hw.design.switched import Switched
+from chop.hw.library.components import LayerNorm, Linear, Weights
 from chop.hw.library.fixed_linear import sample_weights
 from chop.hw.library.fixed_norm import Affine
-from chop.hw.design.samples import BYTE, NARROW, stream
+from chop.hw.sim.component_check import ComponentCheck, bench_design, enough_tensors
+from chop.hw.sim.emit import emit
 from chop.hw.sim.simulate import Simulator, Verdict
-from chop.hw.design.switched import Switched
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from mutants import Mutant, no_reset, zeroed
 
-from chop.hw.sim.component_check import bench_design
-from chop.hw.library.components import BlockLinear, BlockMatmul, FromMxint, ToMxint
 from chop.hw.arith.golden import Fixed
 from chop.hw.arith.mxint import on_wire
-from chop.hw.library.mxint_linear import sample_weights
 from chop.hw.design.samples import BYTE, COUNT, stream
 from chop.hw.design.stream import Stream
+from chop.hw.library.components import BlockLinear, BlockMatmul, FromMxint, ToMxint
+from chop.hw.library.mxint_linear import sample_weights
+from chop.hw.sim.component_check import bench_design
 from chop.nn.quantizers import MXInt
 
 CAST = "fixed_to_mxint"

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from chop.hw.reference.exact_model import quantizers_of
 from chop.hw.lower import Parallelism
+from chop.hw.reference.exact_model import quantizers_of
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.ir.ops import find_op

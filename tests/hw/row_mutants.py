@@ -2,11 +2,11 @@
 
 from mutants import Mutant, no_reset, zeroed
 
-from chop.hw.sim.component_check import bench_design
-from chop.hw.library.components import LayerNorm, Piecewise, RmsNorm, Softmax
 from chop.hw.arith.golden import Fixed
-from chop.hw.library.fixed_norm import Affine
 from chop.hw.design.samples import BYTE, COUNT, WIDE, codes, stream
+from chop.hw.library.components import LayerNorm, Piecewise, RmsNorm, Softmax
+from chop.hw.library.fixed_norm import Affine
+from chop.hw.sim.component_check import bench_design
 
 PART = Fixed(10, 9)
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from chop.files import cache_dir
-from chop.hw.sim import toolchain
 from chop.hw.design.design import Design
-from chop.hw.sim.emit import emit
 from chop.hw.design.stream import from_bytes, storage_bytes, to_bytes
+from chop.hw.sim import toolchain
+from chop.hw.sim.emit import emit
 
 DRIVER = Path(__file__).parent / "rtl_batch.h"
 FLAGS = ("-std=gnu++17", "-O0", "-w", "-pthread")

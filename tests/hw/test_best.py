@@ -10,9 +10,9 @@ from torch import nn
 from chop.errors import ConfigError, HardwareError
 from chop.hw.flow.explore import Wish, best, best_of
 from chop.hw.flow.explore.best import Search, all_states, rank
-from chop.hw.lower import lower
 from chop.hw.flow.predict import predict
 from chop.hw.flow.route.parts import get_part
+from chop.hw.lower import lower
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.passes.graph.analysis.add_hardware_metadata import (
     AddHardwareMetadataArgs,

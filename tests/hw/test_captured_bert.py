@@ -8,11 +8,11 @@ import torch
 from test_transformers import RULES
 
 from chop.dataset import load_token_arrays
-from chop.hw.sim.emit import emit
 from chop.hw.arith.golden import Fixed
 from chop.hw.lower import Parallelism, lower
-from chop.hw.sim.simulate import Simulator
 from chop.hw.lower.verify import verify
+from chop.hw.sim.emit import emit
+from chop.hw.sim.simulate import Simulator
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,

@@ -5,12 +5,12 @@ import torch
 from hardware_models import fixed_graph
 
 from chop.errors import ConfigError
+from chop.hw.lower import Parallelism, lower
 from chop.hw.lower.attached import attached_design
-from chop.hw.timing.cycles import simulate_control
 from chop.hw.sim.emit import emit
 from chop.hw.sim.exercise import exercise
-from chop.hw.lower import Parallelism, lower
 from chop.hw.sim.simulate import Simulator
+from chop.hw.timing.cycles import simulate_control
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 
 

@@ -5,14 +5,14 @@ from designs import mlp, residual
 
 from chop import native
 from chop.errors import HardwareError
-from chop.hw.timing import compiled
-from chop.hw.sim.component_check import bench_design
 from chop.hw.design.component import COMPONENTS
 from chop.hw.design.control import Wire
-from chop.hw.timing.cycles import Stalls, simulate_control, size_fifos
-from chop.hw.timing.network import Network, Reference
 from chop.hw.design.process import Machine, Phase, Process, take
 from chop.hw.design.twin import Bracket, Queue, Twin, declared, from_record, record
+from chop.hw.sim.component_check import bench_design
+from chop.hw.timing import compiled
+from chop.hw.timing.cycles import Stalls, simulate_control, size_fifos
+from chop.hw.timing.network import Network, Reference
 
 NAMES = sorted(name for name, cls in COMPONENTS.items() if cls.__module__.startswith("chop."))
 needs_compiler = pytest.mark.skipif(

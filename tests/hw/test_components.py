@@ -6,11 +6,11 @@ components are tested: then each of them is turned on, and the same test must fa
 
 import pytest
 from equivalent_mutants import EQUIVALENT
-from mutation_engine import RTL, faults
+from mutation_engine import faults
 from mutation_run import CAMPAIGN, GROUPS, Bench, campaign, group_faults
 
+from chop.hw.design.component import COMPONENTS, rtl_sources
 from chop.hw.sim.component_check import bench_design
-from chop.hw.design.component import COMPONENTS
 from chop.hw.sim.emit import emit
 from chop.hw.sim.simulate import lint
 
@@ -30,7 +30,7 @@ def test_every_component_has_cases_of_its_own_kind(name):
 
 def test_every_component_and_every_module_is_in_a_group():
     assert sorted(name for group in GROUPS.values() for name in group.components) == NAMES
-    modules = {folder.name for folder in RTL.iterdir() if (folder / f"{folder.name}.sv").exists()}
+    modules = set(rtl_sources())
     with_faults = {module for module in modules - ELSEWHERE if faults(module)}
     assert {module for group in GROUPS.values() for module in group.modules} == with_faults
 

@@ -2,6 +2,9 @@ import pytest
 from designs import mlp, residual
 
 from chop.errors import HardwareError
+from chop.hw.design.design import Wire
+from chop.hw.sim.emit import design_files, emit, write_files
+from chop.hw.sim.simulate import Simulator, random_inputs
 from chop.hw.timing import cycles
 from chop.hw.timing.cycles import (
     Stalls,
@@ -11,9 +14,6 @@ from chop.hw.timing.cycles import (
     size_fifos,
     with_fifos,
 )
-from chop.hw.design.design import Wire
-from chop.hw.sim.emit import design_files, emit, write_files
-from chop.hw.sim.simulate import Simulator, random_inputs
 
 # sizes, lanes: the second pair needs FIFOs to reach the bound of its slowest layer
 MLPS = {

@@ -5,8 +5,10 @@ import pytest
 from designs import BYTE, residual
 
 from chop.errors import ConfigError, HardwareError
+from chop.hw.arith.golden import Fixed
 from chop.hw.design import design as design_module
-from chop.hw.streams.builder import Builder
+from chop.hw.design.design import Design, Stage, Wire
+from chop.hw.design.stream import Stream
 from chop.hw.library.components import (
     Add,
     Concat,
@@ -24,9 +26,7 @@ from chop.hw.library.components import (
     Weights,
     WithConstant,
 )
-from chop.hw.design.design import Design, Stage, Wire
-from chop.hw.arith.golden import Fixed
-from chop.hw.design.stream import Stream
+from chop.hw.streams.builder import Builder
 
 VECTOR = Stream((4,), 2, BYTE)
 MATRIX = Stream((4, 4), 2, BYTE)

@@ -6,10 +6,10 @@ import pytest
 from designs import mlp, residual
 
 from chop.errors import HardwareError
+from chop.hw.design.component import ROOMS, rtl_sources
+from chop.hw.flow.synth import elaborate
 from chop.hw.sim import emit as emit_module
-from chop.hw.timing.cycles import balanced
 from chop.hw.sim.emit import (
-    RTL,
     add_library,
     emit,
     read_interface,
@@ -20,7 +20,7 @@ from chop.hw.sim.emit import (
     write_files,
 )
 from chop.hw.sim.simulate import lint, random_inputs
-from chop.hw.flow.synth import elaborate
+from chop.hw.timing.cycles import balanced
 
 
 def files(directory):
@@ -60,7 +60,7 @@ def test_a_comment_is_no_use_of_a_component():
 
 @pytest.fixture
 def libraries(monkeypatch):
-    monkeypatch.setattr(emit_module, "_LIBRARIES", [RTL])
+    monkeypatch.setattr(emit_module, "_LIBRARIES", [*ROOMS])
 
 
 def component_in(folder, name, text):
@@ -144,8 +144,8 @@ def test_the_examples_in_the_documentation_run():
 
 
 def test_every_component_is_a_folder_with_a_module_of_its_name():
-    for folder in (f for f in RTL.iterdir() if f.is_dir() and f.name != "__pycache__"):
-        assert f"module {folder.name} " in (folder / f"{folder.name}.sv").read_text()
+    for name, path in rtl_sources().items():
+        assert path.parent.name == name and f"module {name} " in path.read_text()
 
 
 @pytest.mark.sim("verilator", "pyslang")

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from test_row_layers import LAYER, PART, ROW, quantised
 from torch import nn
 
+from chop.hw.lower import Parallelism, lower
+from chop.hw.lower.verify import verify
 from chop.hw.sim.emit import emit
 from chop.hw.sim.exercise import exercise
-from chop.hw.lower import Parallelism, lower
 from chop.hw.sim.simulate import Simulator, lint
-from chop.hw.lower.verify import verify
 
 TOKENS, HEADS, SIZE = 4, 2, 8
 RESULT = {"data_out_width": 8, "data_out_frac_width": 4}

@@ -13,10 +13,10 @@ from hardware_models import (
     train,
 )
 
-from chop.hw.timing.cycles import Stalls, simulate_control
-from chop.hw.sim.emit import emit
 from chop.hw.lower import Parallelism, lower
+from chop.hw.sim.emit import emit
 from chop.hw.sim.simulate import Simulator, lint
+from chop.hw.timing.cycles import Stalls, simulate_control
 
 pytestmark = pytest.mark.sim
 

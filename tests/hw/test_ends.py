@@ -9,8 +9,11 @@ from designs import mlp
 
 from chop.actions import simulate
 from chop.errors import HardwareError
-from chop.hw.sim.component_check import bench_design
+from chop.hw.arith.golden import Fixed
+from chop.hw.arith.mxint import of_values, on_wire
 from chop.hw.design.component import COMPONENTS
+from chop.hw.design.samples import BYTE, matched_ends, stream
+from chop.hw.design.stream import Stream
 from chop.hw.library.components import (
     Add,
     AvgPool,
@@ -30,14 +33,11 @@ from chop.hw.library.components import (
     TableSum,
     Weights,
 )
-from chop.hw.sim.emit import emit, vector_files, write_files
-from chop.hw.sim.worst_case import check_widths, design_ends
-from chop.hw.arith.golden import Fixed
-from chop.hw.arith.mxint import of_values, on_wire
 from chop.hw.library.fixed_norm import Affine
-from chop.hw.design.samples import BYTE, matched_ends, stream
+from chop.hw.sim.component_check import bench_design
+from chop.hw.sim.emit import emit, vector_files, write_files
 from chop.hw.sim.simulate import Simulator, random_inputs
-from chop.hw.design.stream import Stream
+from chop.hw.sim.worst_case import check_widths, design_ends
 from chop.nn.quantizers import MXInt
 
 WIDE = Fixed(24, 8)

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from random_models import random_case
 
 from chop.errors import HardwareError
+from chop.hw.lower import supported_ops
 from chop.hw.reference import exact_ops
 from chop.hw.reference.double_model import check_doubles
 from chop.hw.reference.exact import Exact, coded, product, quantized
 from chop.hw.reference.exact_model import run_exact
 from chop.hw.reference.exact_ops import EXACT_OPS, MOVES, UNCHANGED
-from chop.hw.lower import supported_ops
 from chop.nn.quantizers import Integer
 
 SIZES = {"size", "getitem", "getattr", "size_arithmetic"}

@@ -10,15 +10,15 @@ from torch import nn
 from chop.actions import simulate
 from chop.actions.hardware import emit_hardware
 from chop.errors import HardwareError
+from chop.hw.arith.golden import Fixed
+from chop.hw.design.stream import Stream, to_bytes
 from chop.hw.library.components import ExternalLinear, ExternalWeights, Linear
-from chop.hw.timing.cycles import Stalls, interval, simulate_control
+from chop.hw.lower import Parallelism, lower
+from chop.hw.lower.verify import verify
 from chop.hw.sim.emit import emit
 from chop.hw.sim.exercise import exercise
-from chop.hw.arith.golden import Fixed
-from chop.hw.lower import Parallelism, lower
 from chop.hw.sim.simulate import Simulator, lint
-from chop.hw.design.stream import Stream, to_bytes
-from chop.hw.lower.verify import verify
+from chop.hw.timing.cycles import Stalls, interval, simulate_control
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 
 BYTE = Fixed(8, 4)

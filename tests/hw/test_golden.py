@@ -8,9 +8,9 @@ import torch
 
 from chop.errors import ConfigError
 from chop.hw.arith import affine, golden
-from chop.hw.design import stream
 from chop.hw.arith.affine import Line, fit_lines
 from chop.hw.arith.golden import Fixed
+from chop.hw.design import stream
 from chop.nn.quantizers import Integer
 
 CODES = np.arange(-300, 300)

@@ -5,12 +5,12 @@ import inspect
 import types
 
 from chop.hw.arith import golden
+from chop.hw.arith.golden import Fixed
 from chop.hw.design.component import COMPONENTS
 from chop.hw.design.design import Design
+from chop.hw.lower import LOWERINGS, Lowerer
 from chop.hw.reference.exact_model import run_exact
 from chop.hw.reference.exact_ops import EXACT_OPS
-from chop.hw.arith.golden import Fixed
-from chop.hw.lower import LOWERINGS, Lowerer
 
 
 def reachable(roots):
@@ -65,5 +65,5 @@ def test_a_function_that_both_use_would_be_found():
     def cheat(arguments):
         return golden.cast(arguments["input"], 0, Fixed(8))
 
-    cheat.__module__ = "chop.hw.rtl.cheat"
+    cheat.__module__ = "chop.hw.library.cheat"
     assert "chop.hw.arith.golden.cast" in reachable([cheat])

@@ -8,18 +8,25 @@ from test_mxint import graph_of, mxint
 from torch import nn
 
 from chop.errors import HardwareError
-from chop.hw.sim.component_check import bench_design
 from chop.hw.design.component import COMPONENTS
-from chop.hw.timing.cycles import NO_STALLS, Stalls, balanced, simulate_control, size_fifos, with_fifos
 from chop.hw.design.design import Wire
+from chop.hw.design.process import Machine, Process, take
+from chop.hw.design.twin import Queue
+from chop.hw.library.fixed_relu import Relu
+from chop.hw.lower import Parallelism, lower
+from chop.hw.sim.component_check import bench_design
 from chop.hw.sim.emit import emit
 from chop.hw.sim.exercise import SLOW_TENSORS, exercise
-from chop.hw.timing.liveness import check_live, is_live, waiting_stages
-from chop.hw.lower import Parallelism, lower
-from chop.hw.design.process import Machine, Process, take
-from chop.hw.library.fixed_relu import Relu
 from chop.hw.sim.simulate import Simulator, random_inputs
-from chop.hw.design.twin import Queue
+from chop.hw.timing.cycles import (
+    NO_STALLS,
+    Stalls,
+    balanced,
+    simulate_control,
+    size_fifos,
+    with_fifos,
+)
+from chop.hw.timing.liveness import check_live, is_live, waiting_stages
 
 NAMES = sorted(name for name, cls in COMPONENTS.items() if cls.__module__.startswith("chop."))
 SLOW = (

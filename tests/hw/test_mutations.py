@@ -6,10 +6,10 @@ import pytest
 from mutants import MUTANTS, choose, module_names, with_mutants, zoo
 
 from chop.errors import HardwareError
-from chop.hw.timing.cycles import balanced
 from chop.hw.sim.emit import emit
 from chop.hw.sim.exercise import check_memories, exercise, profiles
 from chop.hw.sim.simulate import Simulator, random_inputs
+from chop.hw.timing.cycles import balanced
 
 NAMES = sorted({m.what for m in MUTANTS})
 TENSORS = 6

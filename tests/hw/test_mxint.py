@@ -11,19 +11,19 @@ from mxint_reference import dot, fixed, row_of
 from torch import nn
 
 from chop.errors import ConfigError, HardwareError
-from chop.hw.sim.component_check import bench_design, check_components
+from chop.hw.arith.golden import Fixed
+from chop.hw.arith.mxint import Mxint, on_wire
+from chop.hw.design.stream import Stream, from_bytes, to_bytes
+from chop.hw.flow.explore import for_target
 from chop.hw.library.components import BlockLinear, BlockMatmul, BlockWeights, FromMxint, ToMxint
-from chop.hw.timing.cycles import interval
+from chop.hw.library.mxint_linear import bias_codes, sample_weights, weight_codes
+from chop.hw.lower import Parallelism, lower
+from chop.hw.lower.verify import verify
+from chop.hw.sim.component_check import bench_design, check_components
 from chop.hw.sim.emit import emit, read_interface
 from chop.hw.sim.exercise import exercise
-from chop.hw.flow.explore import for_target
-from chop.hw.arith.golden import Fixed
-from chop.hw.lower import Parallelism, lower
-from chop.hw.arith.mxint import Mxint, on_wire
-from chop.hw.library.mxint_linear import bias_codes, sample_weights, weight_codes
 from chop.hw.sim.simulate import Simulator, lint
-from chop.hw.design.stream import Stream, from_bytes, to_bytes
-from chop.hw.lower.verify import verify
+from chop.hw.timing.cycles import interval
 from chop.ir.graph import MaseGraph
 from chop.nn.quantizers import MXInt
 from chop.passes.graph.analysis import (

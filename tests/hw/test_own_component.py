@@ -12,11 +12,11 @@ from torch import nn
 
 from chop.actions import build_hardware, simulate
 from chop.errors import HardwareError, RegistryError
-from chop.hw.sim.component_check import check_components
 from chop.hw.design.component import COMPONENTS, register
-from chop.hw.sim.emit import used_components
 from chop.hw.lower import Parallelism, lower
 from chop.hw.lower import registry as lowerings
+from chop.hw.sim.component_check import check_components
+from chop.hw.sim.emit import used_components
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.ir.ops import OPS

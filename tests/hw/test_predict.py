@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from chop.errors import HardwareError
-from chop.hw.streams.builder import Builder
-from chop.hw.sim.component_check import bench_design
-from chop.hw.design.component import COMPONENTS
-from chop.hw.library.components import Fifo, Linear, Relu
 from chop.hw.arith.golden import Fixed
+from chop.hw.design.component import COMPONENTS
+from chop.hw.design.stream import Stream
 from chop.hw.flow.predict import predict
 from chop.hw.flow.predict.bands import bands, design_kind
 from chop.hw.flow.predict.casts import Cast
@@ -20,8 +18,10 @@ from chop.hw.flow.predict.count import UNMODELLED
 from chop.hw.flow.predict.inventory import FABRICS
 from chop.hw.flow.predict.model import coefficients, predict_stage
 from chop.hw.flow.route.parts import get_part
+from chop.hw.library.components import Fifo, Linear, Relu
 from chop.hw.library.fixed_linear import sample_weights
-from chop.hw.design.stream import Stream
+from chop.hw.sim.component_check import bench_design
+from chop.hw.streams.builder import Builder
 
 BENCH = Path(__file__).parents[2] / "bench"
 BYTE = Fixed(8, 4)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from chop.hw.sim.component_check import check_components
-from chop.hw.library.components import AvgPool, LayerNorm, Linear, Matmul, RmsNorm, Softmax, Weights
 from chop.hw.arith.golden import ROUNDINGS, Fixed
-from chop.hw.library.fixed_norm import Affine
 from chop.hw.design.samples import codes, stream
 from chop.hw.design.stream import divisors
+from chop.hw.library.components import AvgPool, LayerNorm, Linear, Matmul, RmsNorm, Softmax, Weights
+from chop.hw.library.fixed_norm import Affine
+from chop.hw.sim.component_check import check_components
 
 
 def number(rng, most=12):

@@ -4,8 +4,6 @@ from dataclasses import replace
 import pytest
 from designs import mlp, residual
 
-from chop.hw.timing.cycles import balanced, interval, simulate_control
-from chop.hw.sim.emit import emit, top_text, used_components
 from chop.hw.flow.hardware_report import (
     bottleneck,
     diagram,
@@ -17,7 +15,9 @@ from chop.hw.flow.hardware_report import (
 )
 from chop.hw.flow.roofline import roofline
 from chop.hw.flow.route.parts import get_part
+from chop.hw.sim.emit import emit, top_text, used_components
 from chop.hw.sim.simulate import Simulator, random_inputs
+from chop.hw.timing.cycles import balanced, interval, simulate_control
 
 
 def test_rows_name_every_stage_and_the_slowest_is_fully_used():

@@ -11,17 +11,17 @@ from hardware_models import fixed_graph
 from torch import nn
 
 from chop.errors import HardwareError
-from chop.hw.sim.component_check import bench_design
+from chop.hw.arith.golden import Fixed
+from chop.hw.design.stream import Stream
+from chop.hw.flow.hardware_report import stage_rows
 from chop.hw.library.components import LayerNorm, Piecewise, Softmax
+from chop.hw.library.fixed_norm import Affine
+from chop.hw.lower import Parallelism, lower
+from chop.hw.lower.verify import verify
+from chop.hw.sim.component_check import bench_design
 from chop.hw.sim.emit import emit
 from chop.hw.sim.exercise import exercise
-from chop.hw.arith.golden import Fixed
-from chop.hw.lower import Parallelism, lower
-from chop.hw.flow.hardware_report import stage_rows
-from chop.hw.library.fixed_norm import Affine
 from chop.hw.sim.simulate import Simulator, lint
-from chop.hw.design.stream import Stream
-from chop.hw.lower.verify import verify
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,

@@ -12,22 +12,22 @@ from torch import nn
 from chop.actions import simulate
 from chop.actions.hardware import emit_hardware
 from chop.errors import ConfigError, HardwareError
-from chop.hw.lower.attached import attached_design
-from chop.hw.sim.component_check import check_components
-from chop.hw.design.component import COMPONENTS
-from chop.hw.timing.cycles import Stalls, interval, patience, simulate_control
-from chop.hw.sim.emit import emit
-from chop.hw.sim.exercise import exercise
-from chop.hw.flow.explore import for_budget, for_target
 from chop.hw.arith.golden import Fixed
-from chop.hw.lower import Parallelism, lower
-from chop.hw.timing.network import Network, Reference
-from chop.hw.flow.hardware_report import stage_rows
-from chop.hw.library.fixed_linear import Linear, sample_weights
-from chop.hw.sim.simulate import Simulator, lint
+from chop.hw.design.component import COMPONENTS
 from chop.hw.design.stream import Stream
 from chop.hw.design.switched import Switched
+from chop.hw.flow.explore import for_budget, for_target
+from chop.hw.flow.hardware_report import stage_rows
+from chop.hw.library.fixed_linear import Linear, sample_weights
+from chop.hw.lower import Parallelism, lower
+from chop.hw.lower.attached import attached_design
 from chop.hw.lower.verify import verify
+from chop.hw.sim.component_check import check_components
+from chop.hw.sim.emit import emit
+from chop.hw.sim.exercise import exercise
+from chop.hw.sim.simulate import Simulator, lint
+from chop.hw.timing.cycles import Stalls, interval, patience, simulate_control
+from chop.hw.timing.network import Network, Reference
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 
 TOKENS, SIZE = 3, 6

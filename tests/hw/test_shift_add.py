@@ -8,16 +8,16 @@ import torch
 
 from chop import MaseGraph
 from chop.errors import ChopError
-from chop.hw.sim.component_check import check_components
-from chop.hw.library.components import Linear, ShiftAdd
 from chop.hw.arith.golden import Fixed
-from chop.hw.lower import Parallelism, lower
+from chop.hw.arith.shift_add import build, signed_digits
+from chop.hw.design.stream import Stream
+from chop.hw.library.components import Linear, ShiftAdd
 from chop.hw.library.fixed_linear import Weights, sample_weights
 from chop.hw.library.fixed_shift_add import Timing
-from chop.hw.arith.shift_add import build, signed_digits
-from chop.hw.sim.simulate import lint
-from chop.hw.design.stream import Stream
+from chop.hw.lower import Parallelism, lower
 from chop.hw.lower.verify import verify
+from chop.hw.sim.component_check import check_components
+from chop.hw.sim.simulate import lint
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,
     add_hardware_metadata_analysis_pass,

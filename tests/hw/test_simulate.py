@@ -7,18 +7,18 @@ import pytest
 from designs import mlp, residual
 
 from chop.errors import HardwareError
-from chop.hw.streams.builder import Builder
-from chop.hw.sim.cocotb_run import BENCH, OLDEST_VERILATOR, run_cocotb
+from chop.hw.arith.golden import Fixed
+from chop.hw.design.stream import Stream
 from chop.hw.library.components import Lut
-from chop.hw.timing.cycles import balanced, simulate_control
+from chop.hw.sim.cocotb_run import BENCH, OLDEST_VERILATOR, run_cocotb
 from chop.hw.sim.emit import emit, read_interface, vector_files, write_files
 from chop.hw.sim.exercise import exercise, profiles
-from chop.hw.arith.golden import Fixed
 from chop.hw.sim.sim_top import sim_top
 from chop.hw.sim.simulate import Simulator, random_inputs
-from chop.hw.design.stream import Stream
 from chop.hw.sim.toolchain import verilator
 from chop.hw.sim.waves import draw_handshakes, traces
+from chop.hw.streams.builder import Builder
+from chop.hw.timing.cycles import balanced, simulate_control
 
 
 def test_random_inputs_reach_both_ends_of_the_range():

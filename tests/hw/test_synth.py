@@ -3,14 +3,14 @@ import pytest
 from designs import mlp, random_weights
 
 from chop.errors import ConfigError, HardwareError
-from chop.hw.streams.builder import Builder
-from chop.hw.sim.component_check import bench_design
-from chop.hw.library.components import AvgPool, Fifo, Gearbox, HardSwish, Linear, Relu, Reorder
-from chop.hw.timing.cycles import interval
-from chop.hw.sim.emit import emit
 from chop.hw.arith.golden import Fixed
 from chop.hw.design.stream import Stream
 from chop.hw.flow.synth import elaborate, synthesize
+from chop.hw.library.components import AvgPool, Fifo, Gearbox, HardSwish, Linear, Relu, Reorder
+from chop.hw.sim.component_check import bench_design
+from chop.hw.sim.emit import emit
+from chop.hw.streams.builder import Builder
+from chop.hw.timing.cycles import interval
 
 BYTE = Fixed(8, 4)
 

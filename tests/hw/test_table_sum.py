@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from chop.errors import ChopError
-from chop.hw.streams.builder import Builder
-from chop.hw.sim.component_check import check_components
-from chop.hw.library.components import TableSum
-from chop.hw.sim.emit import emit
 from chop.hw.arith.golden import Fixed
-from chop.hw.lower import Parallelism, lower
-from chop.hw.library.fixed_linear import Weights, sample_weights
-from chop.hw.library.fixed_table_sum import ADDED_BITS, FIRST_BITS, tables_of
 from chop.hw.design.stream import Stream
 from chop.hw.flow.synth import synthesize
+from chop.hw.library.components import TableSum
+from chop.hw.library.fixed_linear import Weights, sample_weights
+from chop.hw.library.fixed_table_sum import ADDED_BITS, FIRST_BITS, tables_of
+from chop.hw.lower import Parallelism, lower
 from chop.hw.lower.verify import verify
+from chop.hw.sim.component_check import check_components
+from chop.hw.sim.emit import emit
+from chop.hw.streams.builder import Builder
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from tests.hw.test_shift_add import Mlp, graph_of, random_layer
 

@@ -6,12 +6,12 @@ from hardware_models import fixed_graph
 from torch import nn
 
 from chop.errors import HardwareError
-from chop.hw.timing.cycles import interval
+from chop.hw.lower import Parallelism, lower
+from chop.hw.lower.verify import verify
 from chop.hw.sim.emit import emit
 from chop.hw.sim.exercise import exercise
-from chop.hw.lower import Parallelism, lower
 from chop.hw.sim.simulate import Simulator
-from chop.hw.lower.verify import verify
+from chop.hw.timing.cycles import interval
 from chop.ir.graph import MaseGraph
 from chop.passes import (
     add_common_metadata_analysis_pass,

@@ -10,12 +10,12 @@ from test_row_layers import LAYER, PART, ROW, quantised
 from torch import nn
 
 from chop.errors import HardwareError
-from chop.hw.timing.cycles import interval
+from chop.hw.lower import Parallelism, lower
+from chop.hw.lower.verify import verify
 from chop.hw.sim.emit import emit
 from chop.hw.sim.exercise import exercise
-from chop.hw.lower import Parallelism, lower
 from chop.hw.sim.simulate import Simulator, lint
-from chop.hw.lower.verify import verify
+from chop.hw.timing.cycles import interval
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,

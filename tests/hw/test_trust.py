@@ -11,7 +11,14 @@ from chop.actions.simulation import simulate, synthesize
 from chop.errors import HardwareError
 from chop.hw.sim import trust
 from chop.hw.sim.cocotb_run import BENCH
-from chop.hw.sim.emit import emit, read_interface, read_vectors, require_ours, vector_files, write_files
+from chop.hw.sim.emit import (
+    emit,
+    read_interface,
+    read_vectors,
+    require_ours,
+    vector_files,
+    write_files,
+)
 from chop.hw.sim.simulate import random_inputs
 
 

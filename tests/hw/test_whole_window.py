@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from chop.errors import ChopError
+from chop.hw.design.samples import stream
 from chop.hw.library.components import Conv2d, Linear, ShiftAdd, TableSum, WholeWindow
-from chop.hw.sim.emit import emit
-from chop.hw.lower import Parallelism, lower
 from chop.hw.library.sliding_window import Geometry
 from chop.hw.library.whole_window import due_steps
-from chop.hw.design.samples import stream
-from chop.hw.sim.simulate import Simulator, random_inputs
+from chop.hw.lower import Parallelism, lower
 from chop.hw.lower.verify import verify
+from chop.hw.sim.emit import emit
+from chop.hw.sim.simulate import Simulator, random_inputs
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from tests.hw.test_shift_add import annotated
 

@@ -10,8 +10,8 @@ from chop.actions.hardware import emit_hardware
 from chop.actions.hardware_formats import best_frac_width
 from chop.errors import ChopError, ConfigError, HardwareError
 from chop.hw.lower.attached import attached_design
-from chop.hw.sim.fingerprint import design_fingerprint
 from chop.hw.lower.verify import verify
+from chop.hw.sim.fingerprint import design_fingerprint
 from chop.models import MLP
 from chop.search import search
 from chop.search.apply import apply

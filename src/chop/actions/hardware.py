@@ -10,22 +10,22 @@ from typing import Any
 from chop.actions.simulation import TRACED_CYCLES
 from chop.arguments import MAPPING, NEW_FOLDER, NONE, takes
 from chop.errors import HardwareError
-from chop.hw.flow import synth
-from chop.hw.design.clock import DEFAULT_MHZ
-from chop.hw.sim.cocotb_run import BENCH
-from chop.hw.sim.emit import emit, vector_files, write_files
-from chop.hw.sim.exercise import exercise
 from chop.hw.arith.golden import Ints
-from chop.hw.lower import Lowered
+from chop.hw.design.clock import DEFAULT_MHZ
+from chop.hw.flow import synth
+from chop.hw.flow.hardware_report import write_report
 from chop.hw.flow.notebook import design_html
 from chop.hw.flow.project import DEFAULT_PROJECT, remember_project
-from chop.hw.flow.hardware_report import write_report
 from chop.hw.flow.route.flow import DEFAULTS, Routed, RouteOptions, require_tools, route
 from chop.hw.flow.route.parts import get_part
 from chop.hw.flow.route.place import Progress
-from chop.hw.sim.simulate import Simulator, Verdict, lint, random_inputs
 from chop.hw.flow.synth import Area
+from chop.hw.lower import Lowered
 from chop.hw.lower.verify import encoded
+from chop.hw.sim.cocotb_run import BENCH
+from chop.hw.sim.emit import emit, vector_files, write_files
+from chop.hw.sim.exercise import exercise
+from chop.hw.sim.simulate import Simulator, Verdict, lint, random_inputs
 from chop.hw.sim.waves import draw_handshakes
 from chop.ir.graph import MaseGraph
 from chop.passes.emit_design import EmitArgs, checked_design
@@ -73,8 +73,8 @@ def build_hardware(
     `chop.hw.sim.exercise`.
 
     `parallelism` are arguments of add_hardware_metadata_analysis_pass; `family` None leaves out
-    synthesis. With a `device`, one of `chop.hw.flow.route.parts.PARTS`, the design is also placed and
-    routed, `progress` gets words about that. Raises unless every output bit is right.
+    synthesis. With a `device`, one of `chop.hw.flow.route.parts.PARTS`, the design is also placed
+    and routed; `progress` gets messages about that. Raises unless every output bit is right.
     """
     if device is not None:
         require_tools(get_part(device))  # before the long work

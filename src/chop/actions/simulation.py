@@ -6,16 +6,16 @@ from pathlib import Path
 
 from chop.arguments import NONE, PATH, takes
 from chop.errors import HardwareError
+from chop.hw.design.design import Interface
 from chop.hw.flow import synth
+from chop.hw.flow.project import latest_project
 from chop.hw.sim import toolchain
 from chop.hw.sim.cocotb_run import CocotbResult, run_cocotb
-from chop.hw.timing.cycles import Stalls
-from chop.hw.design.design import Interface
 from chop.hw.sim.emit import read_inputs, read_interface, read_vectors, require_ours
 from chop.hw.sim.exercise import STALLS, exercise
-from chop.hw.flow.project import latest_project
 from chop.hw.sim.simulate import Simulator, Verdict
 from chop.hw.sim.waves import draw_handshakes
+from chop.hw.timing.cycles import Stalls
 from chop.log import get_logger
 from chop.registry import suggest
 

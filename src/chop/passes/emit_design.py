@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chop.hw.lower.attached import attached_design, verified_design
-from chop.hw.lower import Lowered
 from chop.hw.flow.project import DEFAULT_PROJECT
+from chop.hw.lower import Lowered
+from chop.hw.lower.attached import attached_design, verified_design
 from chop.ir.graph import MaseGraph
 
 

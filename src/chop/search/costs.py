@@ -14,12 +14,12 @@ from typing import Any
 
 from chop.actions.latency import measure_latency
 from chop.errors import ChopError, ConfigError, HardwareError
-from chop.hw.flow import synth
-from chop.hw.timing.cycles import interval
 from chop.hw.design.design import Design
-from chop.hw.sim.emit import emit
-from chop.hw.lower import Parallelism, lower
+from chop.hw.flow import synth
 from chop.hw.flow.predict import Prediction, predict
+from chop.hw.lower import Parallelism, lower
+from chop.hw.sim.emit import emit
+from chop.hw.timing.cycles import interval
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.passes import calculate_avg_bits_mg_analysis_pass

@@ -16,12 +16,12 @@ from chop.actions.hardware_formats import BIAS, WEIGHT, Observed, fixed_point_ru
 from chop.config import parse
 from chop.errors import ChopError, ConfigError, HardwareError
 from chop.hw.design.component import Component
+from chop.hw.design.stream import divisors
 from chop.hw.flow.explore import for_target
-from chop.hw.lower import Lowered, Lowerer, Parallelism
 from chop.hw.flow.predict.model import family_of
 from chop.hw.flow.route.parts import PARTS, get_part
 from chop.hw.library.fixed_linear import PRODUCTS
-from chop.hw.design.stream import divisors
+from chop.hw.lower import Lowered, Lowerer, Parallelism
 from chop.ir.graph import MaseGraph
 from chop.passes import quantize_transform_pass
 from chop.pipelines import CompressionPipeline

@@ -17,12 +17,12 @@ from chop.actions.hardware_formats import Observed, observe_values
 from chop.actions.metrics import direction_of
 from chop.actions.model_under_study import Subject
 from chop.errors import ConfigError
-from chop.hw.lower.attached import attached_design
 from chop.hw.design.design import Design
-from chop.hw.sim.fingerprint import design_fingerprint
-from chop.hw.lower import Lowerer, Parallelism
 from chop.hw.flow.predict import Prediction, predict
 from chop.hw.flow.route.parts import get_part
+from chop.hw.lower import Lowerer, Parallelism
+from chop.hw.lower.attached import attached_design
+from chop.hw.sim.fingerprint import design_fingerprint
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.pipelines import CompressionPipeline

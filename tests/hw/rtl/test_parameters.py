@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
+from chop.hw.design.component import rtl_sources
 from chop.hw.sim import toolchain
-from chop.hw.sim.emit import RTL
 
 WRONG = {
     "fifo": ({"DEPTH": 0}, {"DATA_WIDTH": 0}),
@@ -99,7 +99,7 @@ WRONG = {
 
 
 def test_there_is_a_wrong_parameter_for_every_check_of_every_module():
-    modules = {path.stem: path.read_text() for path in RTL.glob("*/*.sv")}
+    modules = {name: path.read_text() for name, path in rtl_sources().items()}
     assert set(modules) == set(WRONG)
     for module, text in modules.items():
         assert len(WRONG[module]) >= text.count("$error(") > 0, module
@@ -109,10 +109,10 @@ def verilated(module, parameters):
     """What Verilator says of the module with these parameters, and whether it takes it."""
     tool = toolchain.verilator()
     command = [str(tool.program), "--lint-only", "-Wno-fatal", "-Werror-USERERROR"]
-    command += ["--top-module", module, "-y", str(RTL / module)]
-    command += [part for path in RTL.glob("*/*.sv") for part in ("-y", str(path.parent))]
+    command += ["--top-module", module]
+    command += [part for path in rtl_sources().values() for part in ("-y", str(path.parent))]
     command += [f"-G{name}={value}" for name, value in parameters.items()]
-    command += [str(RTL / module / f"{module}.sv")]
+    command += [str(rtl_sources()[module])]
     environment = os.environ | tool.environment()
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     return done.returncode == 0, done.stdout + done.stderr
@@ -143,7 +143,7 @@ def slang(module, parameters):
     options.topModules = {module}
     options.paramOverrides = [f"{name}={value}" for name, value in parameters.items()]
     compilation = pyslang.ast.Compilation(pyslang.Bag([options]))
-    for path in RTL.glob("*/*.sv"):
+    for path in rtl_sources().values():
         compilation.addSyntaxTree(pyslang.syntax.SyntaxTree.fromFile(str(path)))
     errors = [d for d in compilation.getAllDiagnostics() if d.isError()]
     report = pyslang.DiagnosticEngine.reportAll

@@ -18,8 +18,8 @@ from chop.cli.names import names
 from chop.cli.session import Session
 from chop.errors import HardwareError
 from chop.hw.design.design import Design
-from chop.hw.flow.predict import predict
 from chop.hw.flow.hardware_report import tensors_per_second
+from chop.hw.flow.predict import predict
 from chop.hw.flow.route.flow import RouteOptions, records, require_tools
 from chop.hw.flow.route.parts import get_part
 

@@ -1,10 +1,11 @@
 """One op of the hardware, one class: its formats, integers, instance, memories, cycles and cost.
 
-To add a component: a folder with `<module>.sv` and, beside it, a file with a class that gives the
-methods below under `@register`, the function that makes it from a node (`chop.hw.lower.lowers`) and
-the op by its definition (`chop.hw.reference.exact_ops.exact_op`). In the library the folder is in `rtl/` and
-its name stands in `library.py`; outside, importing the file is enough. Its `cases` are run by one
-test, which compares all of them with the RTL.
+To add a component, make a folder with `<module>.sv` and a file beside it. The file has a class with
+the methods below under `@register`, the function that makes it from a node
+(`chop.hw.lower.lowers`) and the op by its definition (`chop.hw.reference.exact_ops.exact_op`). In
+the library the folder is in `library/` and its name is in the list of `library/__init__.py`;
+outside, importing the file is enough. One test runs the `cases` of every component and compares
+them with the RTL.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -27,8 +29,15 @@ Parameter = int | bool | str | tuple[int, ...]
 """What a module is told; several numbers are words of 64 bits, the first in the low ones."""
 LARGEST_IN_LOGIC = 2048
 """Bits of a constant memory above which it becomes block RAM, whose words come late in a cycle."""
-RTL = Path(__file__).parent / "rtl"
-"""The library: one folder per component."""
+_HARDWARE = Path(__file__).resolve().parents[1]
+ROOMS = (_HARDWARE / "streams", _HARDWARE / "library")
+"""Folders of the library's components, a folder each."""
+
+
+@cache
+def rtl_sources() -> Mapping[str, Path]:
+    """Return the SystemVerilog file of every module of the library, by the module's name."""
+    return {path.stem: path for room in ROOMS for path in sorted(room.glob("*/*.sv"))}
 
 
 @dataclass(frozen=True)
@@ -174,9 +183,9 @@ def register(cls: type[C]) -> type[C]:
     """
     cls.name = cls.__dict__.get("name") or cls.module
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    folder = Path(file).resolve().parent if file else RTL
-    if not folder.is_relative_to(RTL) and (folder / f"{cls.module}.sv").is_file():
-        if (RTL / cls.module).is_dir():
+    folder = Path(file).resolve().parent if file else _HARDWARE
+    if not folder.is_relative_to(_HARDWARE) and (folder / f"{cls.module}.sv").is_file():
+        if cls.module in rtl_sources():
             raise RegistryError(
                 f"{folder}: '{cls.module}' is a module of the library. Give yours another name."
             )

@@ -10,10 +10,10 @@ import numpy as np
 
 from chop import notebook
 from chop.errors import HardwareError
+from chop.hw.arith.golden import Ints
 from chop.hw.design.component import Component, Cost
 from chop.hw.design.control import Control, ControlStage
 from chop.hw.design.control import Wire as Wire
-from chop.hw.arith.golden import Ints
 from chop.hw.design.stream import Stream
 from chop.hw.design.twin import record
 from chop.registry import suggest

@@ -9,9 +9,9 @@ import numpy as np
 
 from chop.errors import HardwareError
 from chop.files import read_text
+from chop.hw.arith.golden import Ints
 from chop.hw.design.component import Memory
 from chop.hw.design.design import Design, Interface, whole_flights
-from chop.hw.arith.golden import Ints
 from chop.hw.design.stream import Stream
 
 Files = dict[str, str]

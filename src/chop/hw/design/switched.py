@@ -9,8 +9,8 @@ from typing import cast
 import numpy as np
 
 from chop.errors import ConfigError
-from chop.hw.design.component import Component, Cost, Memory, Parameter
 from chop.hw.arith.golden import Ints, Span
+from chop.hw.design.component import Component, Cost, Memory, Parameter
 from chop.hw.design.twin import Twin, record
 
 WIDEST = "ACC_WIDTH"

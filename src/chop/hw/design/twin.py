@@ -5,9 +5,9 @@ the other streams' `valid`. A cycle is: read these claims, see which streams car
 every twin. The twins of a design give its exact cycle counts (also under the simulator's random
 stalls), and show a deadlock, without a simulator.
 
-A twin says its control by `process`, in the words of `chop.hw.design.process`; the model then runs it
-compiled. One that does not fit them shows `gives` and `takes` and moves by `step`, in Python. Here
-are those that several components share; the others are with theirs.
+A twin declares its control by `process` (`chop.hw.design.process`); the model then runs it
+compiled. A twin that cannot be declared so shows `gives` and `takes` and moves by `step`, in
+Python. Twins that several components share are here; the others are with their components.
 """
 
 from __future__ import annotations

@@ -13,15 +13,15 @@ from typing import Any
 
 from tabulate import tabulate
 
-from chop.hw.timing.cycles import NO_STALLS, Timing, interval, simulate_control, size_fifos
 from chop.hw.design.design import Design, Stage, Wire
-from chop.hw.sim.emit import write_files
 from chop.hw.flow.roofline import roofline
 from chop.hw.flow.route.flow import Routed, records
 from chop.hw.flow.route.parts import get_part
-from chop.hw.streams.fifo import Fifo
-from chop.hw.sim.simulate import Verdict
 from chop.hw.flow.synth import Area
+from chop.hw.sim.emit import write_files
+from chop.hw.sim.simulate import Verdict
+from chop.hw.streams.fifo import Fifo
+from chop.hw.timing.cycles import NO_STALLS, Timing, interval, simulate_control, size_fifos
 from graph.drawing import Box, Edge, to_svg
 
 PREDICTED_CYCLES = 40_000

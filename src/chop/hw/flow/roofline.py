@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chop.hw.design.component import Component
-from chop.hw.timing.cycles import interval
 from chop.hw.design.design import Design
 from chop.hw.flow.route.parts import Part
+from chop.hw.timing.cycles import interval
 
 
 @dataclass(frozen=True)

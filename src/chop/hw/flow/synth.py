@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chop.errors import HardwareError
-from chop.hw.sim import toolchain
 from chop.hw.design.clock import DEFAULT_MHZ, check_clock, logic_picoseconds
+from chop.hw.sim import toolchain
 from chop.registry import suggest
 
 FAMILIES = {

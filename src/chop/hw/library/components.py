@@ -1,7 +1,6 @@
-"""The classes of the components, under one name; each is defined in its folder of `chop.hw.rtl`."""
+"""The classes of the components, under one name; each is defined in its folder."""
 
 from chop.hw.design.component import Mover, Unary
-from chop.hw.streams.fifo import Fifo
 from chop.hw.library.fixed_arithmetic import Add, Binary, Mul, Sub, WithConstant
 from chop.hw.library.fixed_batch_norm import BatchNorm
 from chop.hw.library.fixed_conv import Conv, Conv1d, Conv2d, ExternalConv1d, ExternalConv2d
@@ -19,19 +18,20 @@ from chop.hw.library.fixed_relu import Relu
 from chop.hw.library.fixed_shift_add import ShiftAdd
 from chop.hw.library.fixed_softmax import Softmax
 from chop.hw.library.fixed_table_sum import TableSum
-from chop.hw.streams.fixed_to_mxint import ToMxint
-from chop.hw.streams.gearbox import Gearbox
 from chop.hw.library.mxint_linear import BlockLinear, BlockWeights
 from chop.hw.library.mxint_matmul import BlockMatmul
+from chop.hw.library.sliding_window import SlidingWindow
+from chop.hw.library.stream_concat import Concat
+from chop.hw.library.whole_window import WholeWindow
+from chop.hw.streams.fifo import Fifo
+from chop.hw.streams.fixed_to_mxint import ToMxint
+from chop.hw.streams.gearbox import Gearbox
 from chop.hw.streams.mxint_to_fixed import FromMxint
 from chop.hw.streams.skid_buffer import Skid
-from chop.hw.library.sliding_window import SlidingWindow
 from chop.hw.streams.stream_cast import Cast
-from chop.hw.library.stream_concat import Concat
 from chop.hw.streams.stream_fork import Fork
 from chop.hw.streams.stream_reorder import Reorder
 from chop.hw.streams.stream_slice import Slice
-from chop.hw.library.whole_window import WholeWindow
 
 __all__ = [
     "Add",

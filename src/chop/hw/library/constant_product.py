@@ -9,12 +9,12 @@ from typing import Any, Self
 
 from chop.errors import ConfigError
 from chop.hw.arith import golden
-from chop.hw.design.component import Component, Parameter, result_precision
 from chop.hw.arith.golden import Fixed, Ints, Span
-from chop.hw.lower import Lowerer
-from chop.hw.library.fixed_linear import Weights, sample_weights
+from chop.hw.design.component import Component, Parameter, result_precision
 from chop.hw.design.samples import BYTE, stream
 from chop.hw.design.stream import Stream
+from chop.hw.library.fixed_linear import Weights, sample_weights
+from chop.hw.lower import Lowerer
 
 MOST_BITS = 64
 """Of an exact result: a word of a parameter."""

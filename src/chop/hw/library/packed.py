@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from chop.errors import ConfigError
-from chop.hw.design.component import Component, Cost, Parameter, register
 from chop.hw.arith.golden import Fixed
-from chop.hw.lower import Lowerer
-from chop.hw.library.fixed_linear import PRODUCTS, Linear, Weights
+from chop.hw.design.component import Component, Cost, Parameter, register
 from chop.hw.design.samples import COUNT, NARROW
 from chop.hw.design.stream import Stream
+from chop.hw.library.fixed_linear import PRODUCTS, Linear, Weights
+from chop.hw.lower import Lowerer
 
 WIDEST = {"xc7": (25, 18), "ecp5": (18, 18)}
 """The operands of a multiplier of each family, bits, two's complement."""

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from chop.hw.design.control import Wire
 from chop.hw.arith.golden import Ints
+from chop.hw.design.control import Wire
+from chop.hw.design.stream import Stream
 from chop.hw.lower import formats
 from chop.hw.lower.calls import called, gives_tensor
 from chop.hw.lower.engine import Lowerer, Shape, Value, row_major
 from chop.hw.lower.registry import lowers
 from chop.hw.streams.stream_slice import Slice
-from chop.hw.design.stream import Stream
 from chop.ir.meta import mase_meta
 
 BATCH = 1021

@@ -17,9 +17,9 @@ from torch import Tensor, fx
 from chop.errors import ConfigError, HardwareError
 from chop.hw.arith.golden import Fixed, Ints
 from chop.hw.arith.mxint import WIDEST_MANTISSA, Mxint, block_of, rounding_of
+from chop.hw.design.stream import Stream, divisors
 from chop.hw.streams.fixed_to_mxint import ToMxint
 from chop.hw.streams.mxint_to_fixed import FromMxint, exact_format
-from chop.hw.design.stream import Stream, divisors
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.nn.quantizers import MXInt
 

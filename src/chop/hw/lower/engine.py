@@ -12,14 +12,12 @@ import torch
 from torch import fx, nn
 
 from chop.errors import ConfigError, HardwareError
-from chop.hw.lower import sharing
-from chop.hw.streams.builder import Builder, with_forks
+from chop.hw.arith.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.design.clock import DEFAULT_MHZ, has_head
 from chop.hw.design.component import Component
-from chop.hw.timing.cycles import size_fifos, with_fifos
 from chop.hw.design.design import Wire
-from chop.hw.arith.golden import MAX_WIDTH, Fixed, Ints, Span
-from chop.hw.lower import blocks, formats
+from chop.hw.design.stream import Stream, divisors
+from chop.hw.lower import blocks, formats, sharing
 from chop.hw.lower.calls import gives_tensor
 from chop.hw.lower.registry import LOWERINGS, Lowering
 from chop.hw.lower.storage import MEMORY, Storage
@@ -27,9 +25,10 @@ from chop.hw.lower.supported import check_finite, check_supported
 from chop.hw.lower.values import Lowered as Lowered
 from chop.hw.lower.values import Shape as Shape
 from chop.hw.lower.values import Value as Value
+from chop.hw.streams.builder import Builder, with_forks
 from chop.hw.streams.stream_cast import Cast
 from chop.hw.streams.stream_reorder import Reorder, moves_beats
-from chop.hw.design.stream import Stream, divisors
+from chop.hw.timing.cycles import size_fifos, with_fifos
 from chop.ir.arguments import operand_nodes
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta

@@ -9,11 +9,11 @@ from typing import Any
 from torch import Tensor, fx
 
 from chop.errors import ConfigError
-from chop.hw.design.component import Component
 from chop.hw.arith.golden import Fixed, Ints
+from chop.hw.design.component import Component
+from chop.hw.design.stream import Stream
 from chop.hw.lower.engine import Lowerer, Value, row_major
 from chop.hw.lower.supported import attribute
-from chop.hw.design.stream import Stream
 from chop.ir.arguments import named_arguments
 from chop.ir.ops import node_module
 from chop.nn.quantized.integer import node_arithmetic

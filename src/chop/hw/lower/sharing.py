@@ -2,8 +2,8 @@
 
 Layers are repeated where the stages behind a stream come in runs that are alike: the same
 components, fed alike, each run by the one before it. One run stays; tensors pass it once for each
-layer, with its constants switched (`chop.hw.design.switched`). What all layers read, a mask, is kept and
-given in each pass; weights from outside come by one port, layer by layer.
+layer, with its constants switched (`chop.hw.design.switched`). What all layers read, a mask, is
+kept and given in each pass; weights from outside come by one port, layer by layer.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from chop.errors import HardwareError
+from chop.hw.arith.golden import Ints
 from chop.hw.design.component import Component, Cost
 from chop.hw.design.design import Design, Loop, Stage, Wire
-from chop.hw.arith.golden import Ints
-from chop.hw.streams.fifo import Fifo
-from chop.hw.streams.stream_route import LoopEntry, LoopExit, Replay
 from chop.hw.design.stream import Stream
 from chop.hw.design.switched import Switched, differences
+from chop.hw.streams.fifo import Fifo
+from chop.hw.streams.stream_route import LoopEntry, LoopExit, Replay
 
 Run = Sequence[Stage]
 """The stages of one layer."""

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from chop.errors import HardwareError
+from chop.hw.arith.golden import Fixed, Ints
 from chop.hw.design.component import Component
 from chop.hw.design.design import Design, Wire
-from chop.hw.arith.golden import Fixed, Ints
 
 Shape = tuple[int, ...]
 

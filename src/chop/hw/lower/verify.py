@@ -19,6 +19,8 @@ from torch import Tensor, fx
 
 from chop.arguments import an, check
 from chop.errors import HardwareError
+from chop.hw.arith.golden import Fixed, Ints
+from chop.hw.lower import Lowered, Value
 from chop.hw.reference.double_model import check_doubles
 from chop.hw.reference.exact import Codes, Exact, coded, quantized
 from chop.hw.reference.exact_model import (
@@ -32,8 +34,6 @@ from chop.hw.reference.exact_model import (
     run_exact,
 )
 from chop.hw.reference.exact_ops import MOVES, UNCHANGED, is_kept
-from chop.hw.arith.golden import Fixed, Ints
-from chop.hw.lower import Lowered, Value
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from chop.hw.arith.golden import Fixed
+from chop.hw.design.stream import Stream
 from chop.hw.library.components import Reorder, ShiftAdd, TableSum, Weights
 from chop.hw.library.constant_product import ConstantProduct
-from chop.hw.arith.golden import Fixed
 from chop.hw.proofs.engine import Edit, Proof
-from chop.hw.design.stream import Stream
 
 VALUE = ("order",)
 """Of what is no stream: the value alone."""

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from chop.errors import HardwareError, MissingDependencyError
-from chop.hw.sim import toolchain
-from chop.hw.design.component import RTL
+from chop.hw.design.component import rtl_sources
 from chop.hw.proofs.aiger import Aig
 from chop.hw.proofs.trace import Trace
+from chop.hw.sim import toolchain
 
 HARNESS = Path(__file__).parent / "harness"
 LAWS = ("order", "stable", "progress")
@@ -155,7 +155,7 @@ def find_abc() -> Path:
 
 def _pose(proof: Proof, folder: Path) -> None:
     """Write the question as an and-inverter graph."""
-    sources = {path.stem: path for path in sorted(RTL.glob("*/*.sv"))}
+    sources = dict(rtl_sources())
     for edit in proof.edits:
         changed = folder / f"{edit.module}.sv"
         changed.write_text(edit.apply(sources[edit.module].read_text()))

@@ -1,8 +1,8 @@
 """What each op computes, by its definition, in exact arithmetic.
 
 Add an op: a function of the call's arguments by name under `@exact_op`, in the folder of the
-component that realises it. It may use what is here and in `chop.hw.reference.exact`, and nothing of the
-lowering or of the golden models: this is what they are compared with.
+component that realises it. It may use this module and `chop.hw.reference.exact`, and nothing of
+the lowering or of the golden models: they are compared with it.
 """
 
 from __future__ import annotations

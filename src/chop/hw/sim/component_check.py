@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 
 from chop.errors import HardwareError
-from chop.hw.streams.builder import Builder
+from chop.hw.arith.golden import Ints
 from chop.hw.design.component import Component
-from chop.hw.timing.cycles import NO_STALLS, Stalls
 from chop.hw.design.design import Design, Wire
 from chop.hw.sim.emit import emit
-from chop.hw.sim.worst_case import EndCase, design_ends
-from chop.hw.arith.golden import Ints
 from chop.hw.sim.simulate import Simulator, Verdict, lint, random_inputs
+from chop.hw.sim.worst_case import EndCase, design_ends
+from chop.hw.streams.builder import Builder
+from chop.hw.timing.cycles import NO_STALLS, Stalls
 
 PROFILES = (
     NO_STALLS,

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from chop.errors import HardwareError
-from chop.hw.timing.cycles import Stalls
+from chop.hw.arith.golden import Ints
 from chop.hw.design.design import whole_flights
 from chop.hw.sim.emit import read_ends
-from chop.hw.sim.worst_case import EndCase, design_ends
-from chop.hw.arith.golden import Ints
 from chop.hw.sim.simulate import Simulator
 from chop.hw.sim.verdict import Verdict
+from chop.hw.sim.worst_case import EndCase, design_ends
+from chop.hw.timing.cycles import Stalls
 
 STALLS = Stalls(0.6, 0.6, 2)
 """Source and sink each wait in two of five cycles."""

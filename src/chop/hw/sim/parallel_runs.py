@@ -14,9 +14,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from chop.hw.timing.stalls import Times, Timing
 from chop.hw.design.stream import Stream
 from chop.hw.sim.verdict import Verdict
+from chop.hw.timing.stalls import Times, Timing
 
 LEAD = 8
 """Tensors (or groups that go together) by which a part begins early."""

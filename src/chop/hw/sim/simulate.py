@@ -17,22 +17,23 @@ import numpy as np
 import numpy.typing as npt
 
 from chop.errors import HardwareError
-from chop.hw.timing import compiled
-from chop.hw.sim import parallel_runs as parts, toolchain
-from chop.hw.sim.activity import clocked_top
-from chop.hw.design.control import Wire, signal_name
-from chop.hw.timing.cycles import NO_STALLS, Stalls, Timing, patience, simulate_control
-from chop.hw.design.design import Design, Interface
-from chop.hw.sim.worst_case import EndCase
 from chop.hw.arith.golden import Fixed, Ints
 from chop.hw.arith.mxint import Mxint
+from chop.hw.design.control import Wire, signal_name
+from chop.hw.design.design import Design, Interface
+from chop.hw.design.stream import Stream, from_bytes, storage_bytes, to_bytes
+from chop.hw.sim import parallel_runs as parts
+from chop.hw.sim import toolchain
+from chop.hw.sim.activity import clocked_top
 from chop.hw.sim.parallel_runs import Part
 from chop.hw.sim.sim_top import SimTop, sim_top
-from chop.hw.design.stream import Stream, from_bytes, storage_bytes, to_bytes
 from chop.hw.sim.verdict import UNPACED, Pace, compare, compare_pace
 from chop.hw.sim.verdict import Verdict as Verdict
 from chop.hw.sim.verilate import build, call
 from chop.hw.sim.verilate import lint as lint
+from chop.hw.sim.worst_case import EndCase
+from chop.hw.timing import compiled
+from chop.hw.timing.cycles import NO_STALLS, Stalls, Timing, patience, simulate_control
 from chop.log import get_logger
 
 logger = get_logger(__name__)

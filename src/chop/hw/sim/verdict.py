@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chop.errors import HardwareError
-from chop.hw.timing.cycles import Times, Timing
 from chop.hw.arith.golden import Ints
 from chop.hw.design.stream import Stream
+from chop.hw.timing.cycles import Times, Timing
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from chop.errors import HardwareError
 from chop.files import cache_dir
+from chop.hw.design.design import Interface
 from chop.hw.sim import activity, toolchain, trust
 from chop.hw.sim.activity import ClockedTop
-from chop.hw.design.design import Interface
 from chop.hw.sim.emit import write_files
 from chop.hw.sim.sim_top import GATE, SimTop
 from chop.log import get_logger

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from chop.errors import HardwareError
+from chop.hw.arith.golden import Ints
 from chop.hw.design.component import Memory
 from chop.hw.design.control import Wire, signal_name
 from chop.hw.design.design import Design, Stage
-from chop.hw.arith.golden import Ints
 from chop.hw.design.memories import Files, memory_text, read_codes
 from chop.hw.design.stream import Stream
 

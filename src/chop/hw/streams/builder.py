@@ -6,14 +6,14 @@ import itertools
 from dataclasses import replace
 
 from chop.errors import HardwareError
+from chop.hw.arith.golden import Ints
 from chop.hw.design.component import Component
 from chop.hw.design.control import Wire
 from chop.hw.design.design import Design, Stage
-from chop.hw.arith.golden import Ints
+from chop.hw.design.stream import Stream
 from chop.hw.streams.gearbox import Gearbox
 from chop.hw.streams.stream_cast import Cast
 from chop.hw.streams.stream_fork import Fork
-from chop.hw.design.stream import Stream
 
 
 class Builder:

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from chop import native
-from chop.hw.timing.network import Network, Node, Reference, Told
 from chop.hw.design.process import Process
-from chop.hw.timing.stalls import Stalls
 from chop.hw.design.twin import Queue
+from chop.hw.timing.network import Network, Node, Reference, Told
+from chop.hw.timing.stalls import Stalls
 
 Array = npt.NDArray[Any]
 SOURCE = Path(__file__).with_name("cycles.cpp")

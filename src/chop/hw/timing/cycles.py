@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from chop.errors import HardwareError
-from chop.hw.timing.compiled import run_network
 from chop.hw.design.control import Wire
 from chop.hw.design.design import Design, Interface, Stage
+from chop.hw.design.twin import Queue, Twin
+from chop.hw.streams.fifo import Fifo
+from chop.hw.timing.compiled import run_network
 from chop.hw.timing.liveness import is_live
 from chop.hw.timing.network import Network, Told
-from chop.hw.streams.fifo import Fifo
 from chop.hw.timing.stalls import NO_STALLS as NO_STALLS
 from chop.hw.timing.stalls import Stalls as Stalls
 from chop.hw.timing.stalls import Times as Times
 from chop.hw.timing.stalls import Timing as Timing
 from chop.hw.timing.stalls import patience as patience
-from chop.hw.design.twin import Queue, Twin
 
 
 def simulate_control(

@@ -26,12 +26,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from chop.errors import HardwareError
-from chop.hw.timing.compiled import run_network
 from chop.hw.design.control import Wire
 from chop.hw.design.design import Design, Stage
+from chop.hw.design.twin import Twin, declared
+from chop.hw.timing.compiled import run_network
 from chop.hw.timing.network import Network, Told
 from chop.hw.timing.stalls import NO_STALLS, patience
-from chop.hw.design.twin import Twin, declared
 
 
 def check_live(design: Design) -> None:

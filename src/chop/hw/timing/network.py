@@ -11,8 +11,8 @@ from typing import NamedTuple
 from chop.hw.design.control import Wire
 from chop.hw.design.design import Design, Interface
 from chop.hw.design.process import Machine, Process
-from chop.hw.timing.stalls import Stalls, Times, draws
 from chop.hw.design.twin import Twin, declared, from_record
+from chop.hw.timing.stalls import Stalls, Times, draws
 
 
 class _Part(NamedTuple):

@@ -7,8 +7,8 @@ import torch
 from chop import passes
 from chop.actions import build_hardware, simulate, synthesize
 from chop.errors import ConfigError, HardwareError, PassError
-from chop.hw.timing.cycles import Stalls
 from chop.hw.sim.simulate import lint
+from chop.hw.timing.cycles import Stalls
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.passes.graph.transforms import (
     emit_bram_transform_pass,

@@ -19,13 +19,13 @@ from chop.errors import ConfigError, HardwareError
 from chop.hw.design.clock import DEFAULT_MHZ
 from chop.hw.design.component import Component
 from chop.hw.design.design import Design, Stage
+from chop.hw.design.stream import divisors
 from chop.hw.flow.explore.folding import FoldingExplorer, channels
-from chop.hw.lower import Lowerer, Parallelism
 from chop.hw.flow.predict import Prediction, StagePrediction
 from chop.hw.flow.predict.model import coefficients, family_of, predict_stage, whole_of
 from chop.hw.flow.route.parts import PARTS, Part, get_part
 from chop.hw.library.fixed_linear import PRODUCTS, Linear
-from chop.hw.design.stream import divisors
+from chop.hw.lower import Lowerer, Parallelism
 from chop.ir.graph import MaseGraph
 from chop.registry import suggest
 

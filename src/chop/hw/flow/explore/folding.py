@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from chop.errors import HardwareError
 from chop.hw.design.component import Component
 from chop.hw.design.design import Design
-from chop.hw.lower import Lowered, Lowerer, Parallelism
 from chop.hw.design.stream import divisors
+from chop.hw.lower import Lowered, Lowerer, Parallelism
 from chop.ir.graph import MaseGraph
 
 Lanes = dict[str, tuple[int, int]]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from chop.hw.arith.shift_add import signed_digits
 from chop.hw.flow.predict.inventory import CHAINLESS, Inventory, trailing_zeros
 from chop.hw.flow.predict.products import count_sources
 from chop.hw.library.fixed_arithmetic import Add, Binary, Mul, WithConstant
 from chop.hw.library.fixed_batch_norm import BatchNorm
 from chop.hw.library.fixed_leaky_relu import LeakyRelu
-from chop.hw.arith.shift_add import signed_digits
 
 BESIDE_PRODUCT = 20
 """A multiplier is as slow as a carry chain of so many bits."""

@@ -8,11 +8,11 @@ from typing import Any
 
 from chop.errors import HardwareError
 from chop.hw.design.component import Component
-from chop.hw.library.packed import PackedLinear
+from chop.hw.design.switched import Switched
 from chop.hw.flow.predict import others, products
 from chop.hw.flow.predict.inventory import Inventory
 from chop.hw.library.fixed_table_sum import TableSum
-from chop.hw.design.switched import Switched
+from chop.hw.library.packed import PackedLinear
 
 COUNTS: Mapping[type, Callable[[Inventory, Any], None]] = {
     **products.COUNTS,

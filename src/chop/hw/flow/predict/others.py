@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chop.hw.design.component import Component
 from chop.hw.arith.golden import Fixed
+from chop.hw.design.component import Component
 from chop.hw.flow.predict import streams
 from chop.hw.flow.predict.arithmetic import (
     BESIDE_PRODUCT,
@@ -29,11 +29,11 @@ from chop.hw.library.fixed_piecewise import Piecewise
 from chop.hw.library.fixed_pool import AvgPool, MaxPool
 from chop.hw.library.fixed_relu import Relu
 from chop.hw.library.fixed_softmax import Softmax
+from chop.hw.library.sliding_window import SlidingWindow
+from chop.hw.library.whole_window import WholeWindow
 from chop.hw.streams.fixed_to_mxint import ToMxint
 from chop.hw.streams.mxint_to_fixed import FromMxint
-from chop.hw.library.sliding_window import SlidingWindow
 from chop.hw.streams.stream_cast import Cast
-from chop.hw.library.whole_window import WholeWindow
 
 
 def count_nothing(inventory: Inventory, component: Component) -> None:

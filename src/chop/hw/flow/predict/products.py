@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from chop.hw.design.component import Memory
 from chop.hw.arith.golden import Fixed
 from chop.hw.arith.mxint import Mxint
+from chop.hw.design.component import Memory
 from chop.hw.flow.predict.inventory import MAPPED_WEIGHT_BITS, Inventory, bits_for, is_block_rom
 from chop.hw.library.fixed_conv import Conv
 from chop.hw.library.fixed_linear import ExternalLinear, Linear

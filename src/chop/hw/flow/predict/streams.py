@@ -10,10 +10,10 @@ from typing import Any
 
 from chop.hw.flow.predict.inventory import CHAINLESS, Inventory, bits_for, trailing_zeros
 from chop.hw.flow.predict.products import count_sources, count_tiles
+from chop.hw.library.stream_concat import Concat
 from chop.hw.streams.fifo import Fifo
 from chop.hw.streams.gearbox import Gearbox
 from chop.hw.streams.skid_buffer import Skid
-from chop.hw.library.stream_concat import Concat
 from chop.hw.streams.stream_fork import Fork
 from chop.hw.streams.stream_reorder import Reorder
 from chop.hw.streams.stream_route import LoopEntry, LoopExit, Replay

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from chop.errors import HardwareError
-from chop.hw.design.clock import DEFAULT_MHZ
-from chop.hw.design.component import RTL
-from chop.hw.design.design import Interface
-from chop.hw.sim.emit import write_files
 from chop.hw.arith.golden import Ints
+from chop.hw.design.clock import DEFAULT_MHZ
+from chop.hw.design.component import rtl_sources
+from chop.hw.design.design import Interface
 from chop.hw.flow.route.dsp_registers import pack_dsp_registers
 from chop.hw.flow.route.parts import Part
 from chop.hw.flow.route.pins import as_bits, pins_interface, pins_name, pins_text
 from chop.hw.flow.route.tools import run_yosys
+from chop.hw.flow.synth import mapped_for
+from chop.hw.sim.emit import write_files
 from chop.hw.sim.simulate import Simulator, Verdict
 from chop.hw.timing.stalls import Stalls
-from chop.hw.flow.synth import mapped_for
 
 CELLS = Path(__file__).parent / "cells"
 SERIAL = ("serial_in", "serial_out")
@@ -53,7 +53,7 @@ def make_netlist(
     top = pins_name(interface.name)
     (work / f"{top}.sv").write_text(pins_text(interface))
     sources = [*sorted((hardware.resolve() / "rtl").glob("*.sv")), work.resolve() / f"{top}.sv"]
-    sources += [RTL / name / f"{name}.sv" for name in SERIAL]
+    sources += [rtl_sources()[name] for name in SERIAL]
     script = part.family.synthesis.format(top=top, more=part.synthesis)
     commands = [
         f"read_slang --top {top} {' '.join(map(str, sources))}",

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from chop.hw.design.design import Interface
 from chop.hw.arith.golden import Fixed, Ints
+from chop.hw.design.design import Interface
 from chop.hw.design.stream import Stream
 
 BIT = Fixed(1, 0, is_signed=False)

@@ -15,6 +15,7 @@ from torch import fx
 from chop.errors import ConfigError
 from chop.hw.arith import golden
 from chop.hw.arith.affine import Line
+from chop.hw.arith.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.design.clock import DEFAULT_MHZ, operand_registers
 from chop.hw.design.component import (
     LARGEST_IN_LOGIC,
@@ -26,9 +27,10 @@ from chop.hw.design.component import (
     register,
     result_precision,
 )
-from chop.hw.reference.exact import Exact, constant
-from chop.hw.reference.exact_ops import Arguments, exact_op, refuse_setting
-from chop.hw.arith.golden import MAX_WIDTH, Fixed, Ints, Span
+from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, codes, stream
+from chop.hw.design.stream import Stream, divisors, pack_words
+from chop.hw.design.twin import ConstantsTwin, Queue, Twin
+from chop.hw.library.fixed_arithmetic.scalar import lower_line
 from chop.hw.lower import Lowerer, Value, lowers
 from chop.hw.lower.constants import (
     Constant,
@@ -38,10 +40,8 @@ from chop.hw.lower.constants import (
     tensor_constant,
 )
 from chop.hw.lower.masks import AddedMask, added_mask, check_mask_readers
-from chop.hw.library.fixed_arithmetic.scalar import lower_line
-from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, codes, stream
-from chop.hw.design.stream import Stream, divisors, pack_words
-from chop.hw.design.twin import ConstantsTwin, Queue, Twin
+from chop.hw.reference.exact import Exact, constant
+from chop.hw.reference.exact_ops import Arguments, exact_op, refuse_setting
 
 
 class JoinTwin(Queue):

@@ -15,9 +15,9 @@ from torch import fx
 
 from chop.hw.arith.affine import Line, fit_lines
 from chop.hw.arith.golden import MAX_WIDTH, Fixed, Span
-from chop.hw.lower import Lowerer, Value
-from chop.hw.library.fixed_batch_norm import BatchNorm
 from chop.hw.design.stream import Stream
+from chop.hw.library.fixed_batch_norm import BatchNorm
+from chop.hw.lower import Lowerer, Value
 
 
 def lower_line(low: Lowerer, node: fx.Node, line: Line, number: float) -> Value:

@@ -11,21 +11,12 @@ import numpy as np
 from torch import Tensor, fx
 
 from chop.errors import ConfigError
+from chop.hw.arith.golden import Fixed, Ints, Span
 from chop.hw.design.clock import DEFAULT_MHZ
 from chop.hw.design.component import Component, Cost, Memory, Parameter, register
-from chop.hw.reference.exact import Exact, product
-from chop.hw.reference.exact_ops import (
-    Arguments,
-    exact_op,
-    padded,
-    refuse_setting,
-    sizes_of,
-    window_parts,
-    with_bias,
-)
-from chop.hw.arith.golden import Fixed, Ints, Span
-from chop.hw.lower import Lowerer, Value, lowers
-from chop.hw.lower.engine import pixel_shape
+from chop.hw.design.samples import BYTE, row_ends, stream
+from chop.hw.design.stream import Stream
+from chop.hw.design.twin import Twin
 from chop.hw.library.fixed_linear import (
     ExternalLinear,
     ExternalLinearTwin,
@@ -49,9 +40,18 @@ from chop.hw.library.sliding_window import (
     windows,
 )
 from chop.hw.library.whole_window import WholeWindow
-from chop.hw.design.samples import BYTE, row_ends, stream
-from chop.hw.design.stream import Stream
-from chop.hw.design.twin import Twin
+from chop.hw.lower import Lowerer, Value, lowers
+from chop.hw.lower.engine import pixel_shape
+from chop.hw.reference.exact import Exact, product
+from chop.hw.reference.exact_ops import (
+    Arguments,
+    exact_op,
+    padded,
+    refuse_setting,
+    sizes_of,
+    window_parts,
+    with_bias,
+)
 from chop.ir.meta import mase_meta
 from chop.ir.ops import OPS, node_module
 

@@ -10,17 +10,17 @@ import numpy as np
 from torch import fx
 
 from chop.errors import ConfigError
-from chop.hw.design.component import Component, Cost, Memory, Parameter, register
-from chop.hw.reference.exact import Exact
-from chop.hw.reference.exact_ops import Arguments, exact_op
 from chop.hw.arith.golden import Fixed, Ints
-from chop.hw.lower import Lowerer, Value, lowers
-from chop.hw.lower.engine import row_major
+from chop.hw.design.component import Component, Cost, Memory, Parameter, register
 from chop.hw.design.process import Phase, Process
-from chop.hw.library.fixed_linear import check_lanes, parameters_of, weights_of
 from chop.hw.design.samples import BYTE, NARROW, codes, stream
 from chop.hw.design.stream import Stream, pack_words
 from chop.hw.design.twin import Twin
+from chop.hw.library.fixed_linear import check_lanes, parameters_of, weights_of
+from chop.hw.lower import Lowerer, Value, lowers
+from chop.hw.lower.engine import row_major
+from chop.hw.reference.exact import Exact
+from chop.hw.reference.exact_ops import Arguments, exact_op
 
 
 class EmbeddingTwin(Twin):

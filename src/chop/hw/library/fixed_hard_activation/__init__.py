@@ -11,14 +11,14 @@ from torch import fx
 
 from chop.errors import ConfigError
 from chop.hw.arith import golden
-from chop.hw.design.component import Component, Cost, Parameter, Unary, register
-from chop.hw.reference.exact import Exact, constant
-from chop.hw.reference.exact_ops import Arguments, exact_op
 from chop.hw.arith.golden import Fixed, Ints
-from chop.hw.lower import Lowerer, Value, lowers
-from chop.hw.library.fixed_divide import Division
+from chop.hw.design.component import Component, Cost, Parameter, Unary, register
 from chop.hw.design.samples import BYTE, COUNT, DOWN, NARROW, WIDE, stream
 from chop.hw.design.twin import Bracket, Twin
+from chop.hw.library.fixed_divide import Division
+from chop.hw.lower import Lowerer, Value, lowers
+from chop.hw.reference.exact import Exact, constant
+from chop.hw.reference.exact_ops import Arguments, exact_op
 
 
 class HardUnary(Unary):

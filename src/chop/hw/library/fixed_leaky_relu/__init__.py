@@ -12,14 +12,14 @@ from torch import fx
 from chop.errors import ConfigError
 from chop.hw.arith import golden
 from chop.hw.arith.affine import Line, fit_lines
-from chop.hw.design.component import Component, Parameter, Unary, register
-from chop.hw.reference.exact import Exact, constant
-from chop.hw.reference.exact_ops import Arguments, exact_op
 from chop.hw.arith.golden import MAX_WIDTH, Fixed, Ints, Span
-from chop.hw.lower import Lowerer, Value, lowers, unary
+from chop.hw.design.component import Component, Parameter, Unary, register
 from chop.hw.design.samples import BYTE, COUNT, DOWN, NARROW, WIDE, stream
 from chop.hw.design.stream import Stream
 from chop.hw.design.twin import Bracket, Twin
+from chop.hw.lower import Lowerer, Value, lowers, unary
+from chop.hw.reference.exact import Exact, constant
+from chop.hw.reference.exact_ops import Arguments, exact_op
 
 
 @register

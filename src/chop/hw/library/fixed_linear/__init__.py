@@ -12,6 +12,7 @@ from torch import Tensor, fx
 
 from chop.errors import ConfigError
 from chop.hw.arith import golden
+from chop.hw.arith.golden import Fixed, Ints, Span
 from chop.hw.design.clock import DEFAULT_MHZ, adders_per_register, operand_registers
 from chop.hw.design.component import (
     LARGEST_IN_LOGIC,
@@ -24,20 +25,19 @@ from chop.hw.design.component import (
     result_precision,
 )
 from chop.hw.design.design import Wire
-from chop.hw.reference.exact import Exact, product
-from chop.hw.reference.exact_ops import Arguments, exact_op, with_bias
-from chop.hw.arith.golden import Fixed, Ints, Span
-from chop.hw.lower import Lowerer, Value, formats, lowers
-from chop.hw.lower.engine import row_major
 from chop.hw.design.process import Phase, Process
+from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, row_ends, stream
+from chop.hw.design.stream import Stream
+from chop.hw.design.twin import Twin
 from chop.hw.library.fixed_linear.weights import NO_BIAS as NO_BIAS
 from chop.hw.library.fixed_linear.weights import ExternalWeights as ExternalWeights
 from chop.hw.library.fixed_linear.weights import Weights as Weights
 from chop.hw.library.fixed_linear.weights import sample_weights as sample_weights
 from chop.hw.library.fixed_linear.weights import with_half as with_half
-from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, row_ends, stream
-from chop.hw.design.stream import Stream
-from chop.hw.design.twin import Twin
+from chop.hw.lower import Lowerer, Value, formats, lowers
+from chop.hw.lower.engine import row_major
+from chop.hw.reference.exact import Exact, product
+from chop.hw.reference.exact_ops import Arguments, exact_op, with_bias
 from chop.ir.arguments import named_arguments
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module

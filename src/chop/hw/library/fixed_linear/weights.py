@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from chop.hw.arith import golden
-from chop.hw.design.component import Memory, Parameter, precision
 from chop.hw.arith.golden import Fixed, Ints, Span
+from chop.hw.design.component import Memory, Parameter, precision
 from chop.hw.design.samples import BYTE, codes, in_tensors, matched_ends
 from chop.hw.design.stream import Stream, pack_words
 

@@ -13,16 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError
-from chop.hw.design.component import Component, Memory, Parameter, Unary, register
-from chop.hw.reference.exact import Exact
-from chop.hw.reference.exact_ops import Arguments, exact_op
 from chop.hw.arith.golden import Fixed, Ints
-from chop.hw.lower import Lowerer, Value, lowers, unary
-from chop.hw.lower.engine import TRUTH
-from chop.hw.library.fixed_piecewise import Piecewise, along_lines, lines_of
+from chop.hw.design.component import Component, Memory, Parameter, Unary, register
 from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
 from chop.hw.design.stream import Stream, pack_words
 from chop.hw.design.twin import Bracket, Twin
+from chop.hw.library.fixed_piecewise import Piecewise, along_lines, lines_of
+from chop.hw.lower import Lowerer, Value, lowers, unary
+from chop.hw.lower.engine import TRUTH
+from chop.hw.reference.exact import Exact
+from chop.hw.reference.exact_ops import Arguments, exact_op
 from chop.ir.ops import node_module
 from chop.nn.quantized.function import is_quantized_function
 from chop.nn.quantized.integer import node_arithmetic

@@ -12,6 +12,7 @@ from torch import fx
 
 from chop.errors import ConfigError
 from chop.hw.arith import golden
+from chop.hw.arith.golden import Fixed, Ints, Span
 from chop.hw.design.clock import DEFAULT_MHZ, adders_per_register, operand_registers
 from chop.hw.design.component import (
     Component,
@@ -21,12 +22,10 @@ from chop.hw.design.component import (
     register,
     result_precision,
 )
-from chop.hw.reference.exact import SAFE_FLOAT, Exact, fitted, reach
-from chop.hw.reference.exact_ops import Arguments, exact_op
-from chop.hw.arith.golden import Fixed, Ints, Span
-from chop.hw.lower import Lowerer, Value, lowers
-from chop.hw.lower.engine import row_major
 from chop.hw.design.process import Phase, Process
+from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
+from chop.hw.design.stream import Stream
+from chop.hw.design.twin import Twin
 from chop.hw.library.fixed_linear import (
     check_lanes,
     dot_latency,
@@ -34,9 +33,10 @@ from chop.hw.library.fixed_linear import (
     register_parameters,
     with_half,
 )
-from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
-from chop.hw.design.stream import Stream
-from chop.hw.design.twin import Twin
+from chop.hw.lower import Lowerer, Value, lowers
+from chop.hw.lower.engine import row_major
+from chop.hw.reference.exact import SAFE_FLOAT, Exact, fitted, reach
+from chop.hw.reference.exact_ops import Arguments, exact_op
 
 
 class TileTwin(Twin):

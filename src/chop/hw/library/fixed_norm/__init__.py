@@ -12,6 +12,7 @@ from torch import fx
 
 from chop.errors import ConfigError
 from chop.hw.arith import golden
+from chop.hw.arith.golden import Fixed, Ints
 from chop.hw.design.component import (
     Component,
     Cost,
@@ -21,9 +22,9 @@ from chop.hw.design.component import (
     register,
     result_precision,
 )
-from chop.hw.reference.exact import Exact, rounded
-from chop.hw.reference.exact_ops import Arguments, along, exact_op, refuse_setting, with_bias
-from chop.hw.arith.golden import Fixed, Ints
+from chop.hw.design.samples import BYTE, COUNT, DOWN, WIDE, codes, stream
+from chop.hw.design.stream import Stream, pack_words
+from chop.hw.design.twin import Twin
 from chop.hw.lower import Lowerer, Value, formats, lowers
 from chop.hw.lower.rows import (
     add_rows,
@@ -33,10 +34,9 @@ from chop.hw.lower.rows import (
     require_integers,
     row_operand,
 )
+from chop.hw.reference.exact import Exact, rounded
+from chop.hw.reference.exact_ops import Arguments, along, exact_op, refuse_setting, with_bias
 from chop.hw.streams.row_buffer import FrontTwin, RowTwin, row_cost
-from chop.hw.design.samples import BYTE, COUNT, DOWN, WIDE, codes, stream
-from chop.hw.design.stream import Stream, pack_words
-from chop.hw.design.twin import Twin
 from chop.nn.quantizers import Integer
 from chop.nn.quantizers.arithmetic.norm import (
     DEFAULT_RMS_EPS,

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from chop.hw.arith import golden
+from chop.hw.arith.golden import Fixed, Ints, Span
 from chop.hw.design.component import (
     Component,
     Cost,
@@ -19,10 +20,9 @@ from chop.hw.design.component import (
     register,
     result_precision,
 )
-from chop.hw.reference.exact import Exact, code_range, coded, rounded
-from chop.hw.arith.golden import Fixed, Ints, Span
 from chop.hw.design.samples import BYTE, COUNT, DOWN, stream
 from chop.hw.design.twin import Bracket, Twin
+from chop.hw.reference.exact import Exact, code_range, coded, rounded
 from chop.nn.quantizers import Integer
 from chop.nn.quantizers.arithmetic.function import Function, Lines, fit_lines
 

@@ -12,6 +12,7 @@ from torch import fx
 
 from chop.errors import ConfigError
 from chop.hw.arith import golden
+from chop.hw.arith.golden import Fixed, Ints, Span
 from chop.hw.design.component import (
     Component,
     Cost,
@@ -21,12 +22,10 @@ from chop.hw.design.component import (
     result_precision,
     sign_parameter,
 )
-from chop.hw.reference.exact import Codes, Exact, fitted, reach
-from chop.hw.reference.exact_ops import Arguments, exact_op, padded, refuse_setting, sizes_of, window_parts
-from chop.hw.arith.golden import Fixed, Ints, Span
-from chop.hw.lower import Lowerer, Value, lowers
-from chop.hw.lower.engine import pixel_shape
 from chop.hw.design.process import Process, take
+from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, KINDS, NARROW, WIDE, stream
+from chop.hw.design.stream import Stream
+from chop.hw.design.twin import Twin
 from chop.hw.library.fixed_divide import Division
 from chop.hw.library.sliding_window import (
     Pair,
@@ -37,9 +36,17 @@ from chop.hw.library.sliding_window import (
     pixels_of,
     windows,
 )
-from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, KINDS, NARROW, WIDE, stream
-from chop.hw.design.stream import Stream
-from chop.hw.design.twin import Twin
+from chop.hw.lower import Lowerer, Value, lowers
+from chop.hw.lower.engine import pixel_shape
+from chop.hw.reference.exact import Codes, Exact, fitted, reach
+from chop.hw.reference.exact_ops import (
+    Arguments,
+    exact_op,
+    padded,
+    refuse_setting,
+    sizes_of,
+    window_parts,
+)
 
 SETTINGS = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
 """Positional arguments of the functions, which have no signature."""

@@ -13,16 +13,16 @@ from torch import fx
 from chop.errors import ConfigError
 from chop.hw.arith import golden
 from chop.hw.arith.affine import Line, fit_lines
-from chop.hw.design.component import Component, Cost, Memory, Parameter, Unary, precision, register
-from chop.hw.reference.exact import Exact
-from chop.hw.reference.exact_ops import Arguments, along, exact_op
 from chop.hw.arith.golden import MAX_WIDTH, Fixed, Ints, Span
-from chop.hw.lower import Lowerer, Value, formats, lowers
-from chop.hw.lower.engine import pixel_shape
-from chop.hw.lower.rows import constant
+from chop.hw.design.component import Component, Cost, Memory, Parameter, Unary, precision, register
 from chop.hw.design.samples import BYTE, COUNT, DOWN, NARROW, WIDE, codes, stream
 from chop.hw.design.stream import Stream, pack_words
 from chop.hw.design.twin import ConstantsTwin, Twin
+from chop.hw.lower import Lowerer, Value, formats, lowers
+from chop.hw.lower.engine import pixel_shape
+from chop.hw.lower.rows import constant
+from chop.hw.reference.exact import Exact
+from chop.hw.reference.exact_ops import Arguments, along, exact_op
 
 
 @register

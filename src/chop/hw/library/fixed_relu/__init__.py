@@ -9,13 +9,13 @@ import numpy as np
 from torch import fx
 
 from chop.errors import ConfigError
-from chop.hw.design.component import Component, Cost, Parameter, Unary, register, sign_parameter
-from chop.hw.reference.exact import Exact
-from chop.hw.reference.exact_ops import Arguments, exact_op
 from chop.hw.arith.golden import Ints
-from chop.hw.lower import Lowerer, Value, lowers, unary
+from chop.hw.design.component import Component, Cost, Parameter, Unary, register, sign_parameter
 from chop.hw.design.samples import BIT, BYTE, COUNT, NARROW, stream
 from chop.hw.design.twin import Twin
+from chop.hw.lower import Lowerer, Value, lowers, unary
+from chop.hw.reference.exact import Exact
+from chop.hw.reference.exact_ops import Arguments, exact_op
 
 
 @register

@@ -9,13 +9,13 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from chop.errors import ConfigError
-from chop.hw.design.component import Component, Cost, Parameter, register, sign_parameter
-from chop.hw.library.constant_product import MOST_BITS, ConstantProduct, fields
 from chop.hw.arith.golden import Fixed
-from chop.hw.library.fixed_linear import PRODUCTS, Weights
-from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
 from chop.hw.arith.shift_add import Network, build
+from chop.hw.design.component import Component, Cost, Parameter, register, sign_parameter
+from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
 from chop.hw.design.twin import Bracket, Twin
+from chop.hw.library.constant_product import MOST_BITS, ConstantProduct, fields
+from chop.hw.library.fixed_linear import PRODUCTS, Weights
 
 MOST_NODES = 1 << 16
 """What the fields of a node hold."""

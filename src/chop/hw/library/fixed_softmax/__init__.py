@@ -15,20 +15,20 @@ from torch import Tensor, fx
 
 from chop.errors import ConfigError
 from chop.hw.arith import golden
-from chop.hw.design.component import Component, Cost, Memory, Parameter, register, result_precision
-from chop.hw.reference.exact import Exact, rounded
-from chop.hw.reference.exact_ops import LEAST, Arguments, exact_op, is_kept, refuse_setting
 from chop.hw.arith.golden import Fixed, Ints
+from chop.hw.design.component import Component, Cost, Memory, Parameter, register, result_precision
+from chop.hw.design.process import Phase, Process
+from chop.hw.design.samples import BIT, BYTE, COUNT, WIDE, stream
+from chop.hw.design.stream import Stream, pack_words
+from chop.hw.design.twin import Twin
 from chop.hw.lower import Lowerer, Value, lowers
 from chop.hw.lower.constants import parameter
 from chop.hw.lower.engine import TRUTH
 from chop.hw.lower.masks import added_mask, check_mask_readers
 from chop.hw.lower.rows import add_rows, made, require_integers, row_operand
-from chop.hw.design.process import Phase, Process
+from chop.hw.reference.exact import Exact, rounded
+from chop.hw.reference.exact_ops import LEAST, Arguments, exact_op, is_kept, refuse_setting
 from chop.hw.streams.row_buffer import FrontTwin, RowTwin, row_cost
-from chop.hw.design.samples import BIT, BYTE, COUNT, WIDE, stream
-from chop.hw.design.stream import Stream, pack_words
-from chop.hw.design.twin import Twin
 from chop.ir.arguments import named_arguments
 from chop.ir.ops import OPS
 from chop.nn.quantizers import Integer

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from chop.errors import ConfigError
-from chop.hw.design.component import Component, Cost, Parameter, register
-from chop.hw.library.constant_product import MOST_BITS, ConstantProduct, fields
 from chop.hw.arith.golden import Fixed
-from chop.hw.library.fixed_linear import PRODUCTS
+from chop.hw.design.component import Component, Cost, Parameter, register
 from chop.hw.design.samples import BIT, COUNT, DOWN, NARROW, WIDE
 from chop.hw.design.twin import Bracket, Twin
+from chop.hw.library.constant_product import MOST_BITS, ConstantProduct, fields
+from chop.hw.library.fixed_linear import PRODUCTS
 
 FIRST_BITS, ADDED_BITS = 6, 5
 """Of the first table of a row, and of one that is added: what a LUT takes besides the sum."""

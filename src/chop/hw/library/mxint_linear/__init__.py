@@ -1,7 +1,7 @@
 """The folded matrix-vector product of MXINT: mantissas are multiplied, exponents added.
 
-Numbers of a block are mantissa * 2**exponent in steps of 2**-frac_width (`chop.hw.arith.mxint`), so that
-exact sums are sums of codes: what `fixed_linear` computes of them. The accumulator counts steps of
+Numbers of a block are mantissa * 2**exponent in steps of 2**-frac_width (`chop.hw.arith.mxint`), so
+that exact sums are sums of codes: what `fixed_linear` computes of them. The accumulator counts steps of
 the product of both formats and holds any partial sum. With codes x, |x| <= X = (2**(m-1) - 1) *
 2**top, a partial sum has a magnitude of at most
 
@@ -24,6 +24,8 @@ from torch import Tensor, fx
 
 from chop.errors import ConfigError
 from chop.hw.arith import golden
+from chop.hw.arith.golden import Fixed, Ints, Span
+from chop.hw.arith.mxint import Mxint, block_of, of_values, on_wire
 from chop.hw.design.component import (
     Component,
     Cost,
@@ -33,12 +35,10 @@ from chop.hw.design.component import (
     register,
     result_precision,
 )
-from chop.hw.arith.golden import Fixed, Ints, Span
-from chop.hw.lower import Lowerer, Value, blocks, lowers
-from chop.hw.lower.engine import row_major
-from chop.hw.lower.storage import EXTERNAL
-from chop.hw.arith.mxint import Mxint, block_of, of_values, on_wire
 from chop.hw.design.process import Process
+from chop.hw.design.samples import BYTE, DOWN, NARROW, WIDE, codes
+from chop.hw.design.stream import Stream
+from chop.hw.design.twin import Twin
 from chop.hw.library.fixed_linear import (
     Weights,
     check_lanes,
@@ -46,11 +46,11 @@ from chop.hw.library.fixed_linear import (
     linear_process,
     parameters_of,
 )
+from chop.hw.lower import Lowerer, Value, blocks, lowers
+from chop.hw.lower.engine import row_major
+from chop.hw.lower.storage import EXTERNAL
 from chop.hw.streams.fixed_to_mxint import check_block
 from chop.hw.streams.mxint_to_fixed import block_precision
-from chop.hw.design.samples import BYTE, DOWN, NARROW, WIDE, codes
-from chop.hw.design.stream import Stream
-from chop.hw.design.twin import Twin
 from chop.nn.quantizers.mxint import MXInt
 
 

@@ -11,19 +11,19 @@ from torch import fx
 
 from chop.errors import ConfigError
 from chop.hw.arith import golden
-from chop.hw.design.component import Component, Cost, Parameter, register, result_precision
 from chop.hw.arith.golden import Fixed, Ints, Span
-from chop.hw.lower import Lowerer, Value, blocks, lowers
-from chop.hw.lower.engine import row_major
 from chop.hw.arith.mxint import Mxint, block_of, on_wire
+from chop.hw.design.component import Component, Cost, Parameter, register, result_precision
 from chop.hw.design.process import Process
-from chop.hw.library.fixed_linear import check_lanes, dot_latency, linear_process, with_half
-from chop.hw.library.fixed_matmul import TileTwin, product_span
-from chop.hw.streams.fixed_to_mxint import check_block
-from chop.hw.streams.mxint_to_fixed import block_precision
 from chop.hw.design.samples import BYTE, DOWN, WIDE
 from chop.hw.design.stream import Stream
 from chop.hw.design.twin import Twin
+from chop.hw.library.fixed_linear import check_lanes, dot_latency, linear_process, with_half
+from chop.hw.library.fixed_matmul import TileTwin, product_span
+from chop.hw.lower import Lowerer, Value, blocks, lowers
+from chop.hw.lower.engine import row_major
+from chop.hw.streams.fixed_to_mxint import check_block
+from chop.hw.streams.mxint_to_fixed import block_precision
 from chop.nn.quantizers.mxint import MXInt
 
 

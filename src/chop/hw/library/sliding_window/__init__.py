@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from chop.errors import ConfigError
+from chop.hw.arith.golden import Ints
 from chop.hw.design.component import Component, Cost, Parameter, register
 from chop.hw.design.design import Wire
-from chop.hw.arith.golden import Ints
-from chop.hw.lower import Value
-from chop.hw.lower.engine import pixel_order
 from chop.hw.design.process import Phase, Process
 from chop.hw.design.samples import stream
 from chop.hw.design.stream import Stream
 from chop.hw.design.twin import Twin
+from chop.hw.lower import Value
+from chop.hw.lower.engine import pixel_order
 
 Pair = tuple[int, int]
 READ_LATENCY = 2

@@ -9,9 +9,9 @@ from functools import cached_property, lru_cache
 from chop.errors import ConfigError
 from chop.hw.design.component import Component, Cost, Parameter, register
 from chop.hw.design.process import Phase, Process
-from chop.hw.library.sliding_window import Geometry, SlidingWindow, WindowTwin
 from chop.hw.design.samples import stream
 from chop.hw.design.twin import Twin
+from chop.hw.library.sliding_window import Geometry, SlidingWindow, WindowTwin
 
 
 def due_steps(g: Geometry) -> Iterator[int]:

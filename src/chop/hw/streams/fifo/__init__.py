@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from chop.hw.design.component import Component, Cost, Mover, Parameter, register
 from chop.hw.arith.golden import Fixed
+from chop.hw.design.component import Component, Cost, Mover, Parameter, register
 from chop.hw.design.samples import NARROW, stream
 from chop.hw.design.twin import Queue, Twin
 

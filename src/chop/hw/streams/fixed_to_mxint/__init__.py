@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from chop.errors import ConfigError
-from chop.hw.design.component import Component, Cost, Parameter, register, sign_parameter
 from chop.hw.arith.golden import ROUNDINGS, Fixed, Ints
 from chop.hw.arith.mxint import Mxint, Places, on_wire, places
+from chop.hw.design.component import Component, Cost, Parameter, register, sign_parameter
 from chop.hw.design.process import Phase, Process
 from chop.hw.design.samples import BIT, BYTE, COUNT, stream
 from chop.hw.design.stream import Stream

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from chop.hw.arith import golden
-from chop.hw.design.component import Component, Cost, Parameter, register, result_precision
 from chop.hw.arith.golden import Fixed, Ints
 from chop.hw.arith.mxint import Mxint, on_wire
+from chop.hw.design.component import Component, Cost, Parameter, register, result_precision
 from chop.hw.design.samples import BYTE, COUNT, KINDS, WIDE
 from chop.hw.design.stream import Stream
 from chop.hw.design.twin import Bracket, Twin

@@ -9,8 +9,8 @@ from functools import lru_cache
 import numpy as np
 
 from chop.errors import ConfigError
-from chop.hw.design.component import Component, Cost, Memory, Parameter, register
 from chop.hw.arith.golden import Ints
+from chop.hw.design.component import Component, Cost, Memory, Parameter, register
 from chop.hw.design.process import Phase, Process
 from chop.hw.design.samples import NARROW, stream
 from chop.hw.design.stream import Stream, pack_words

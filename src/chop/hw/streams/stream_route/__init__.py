@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from chop.hw.design.component import Component, Cost, Mover, Parameter, register
 from chop.hw.arith.golden import Ints
+from chop.hw.design.component import Component, Cost, Mover, Parameter, register
 from chop.hw.design.process import Phase, Process, take
 from chop.hw.design.samples import NARROW, stream
 from chop.hw.design.stream import Stream

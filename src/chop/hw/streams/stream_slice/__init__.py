@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from chop.errors import ConfigError
-from chop.hw.design.component import Component, Cost, Parameter, register
 from chop.hw.arith.golden import Ints
+from chop.hw.design.component import Component, Cost, Parameter, register
 from chop.hw.design.process import Process, take
 from chop.hw.design.samples import NARROW, stream
 from chop.hw.design.stream import Stream

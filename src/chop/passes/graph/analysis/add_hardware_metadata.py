@@ -8,17 +8,17 @@ from typing import Any
 from torch import fx
 
 from chop.errors import ConfigError
-from chop.hw.lower.attached import attach_design
 from chop.hw.design.clock import DEFAULT_MHZ, check_clock
 from chop.hw.design.component import Component
-from chop.hw.library.constant_product import ConstantProduct
-from chop.hw.sim.emit import used_components
 from chop.hw.flow.explore import Folding, Wish, best, for_budget, for_target
 from chop.hw.flow.explore.best import Tell, check_part, modelled_parts
-from chop.hw.lower import Lowered, Parallelism, lower
-from chop.hw.lower.storage import MEMORY, Storage
-from chop.hw.library.packed import PackedLinear
 from chop.hw.flow.predict import predict
+from chop.hw.library.constant_product import ConstantProduct
+from chop.hw.library.packed import PackedLinear
+from chop.hw.lower import Lowered, Parallelism, lower
+from chop.hw.lower.attached import attach_design
+from chop.hw.lower.storage import MEMORY, Storage
+from chop.hw.sim.emit import used_components
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import HardwareMeta, mase_meta
 from chop.passes.base import PassResult, graph_pass

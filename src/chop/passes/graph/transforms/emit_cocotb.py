@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from chop.errors import ConfigError
+from chop.hw.lower import Lowered
+from chop.hw.lower.verify import encoded
 from chop.hw.sim.cocotb_run import BENCH
 from chop.hw.sim.emit import vector_files, write_files
-from chop.hw.lower import Lowered
 from chop.hw.sim.simulate import random_inputs
-from chop.hw.lower.verify import encoded
 from chop.ir.graph import MaseGraph
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.emit_design import EmitArgs, checked_design

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from chop.hw.sim.emit import require_sound, top_files, write_files
 from chop.hw.flow.project import remember_project
+from chop.hw.sim.emit import require_sound, top_files, write_files
 from chop.ir.graph import MaseGraph
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.emit_design import EmitArgs, checked_design

@@ -1,0 +1,1 @@
+"""Integer arithmetic of the hardware: fixed point, MXINT, constants as shifted additions."""

@@ -1,0 +1,1 @@
+"""Parts of a design: streams, components with their cycle models, stages and memories."""

@@ -1,0 +1,1 @@
+"""From emitted RTL to a part: synthesis, routing, prediction, exploration, reports."""

@@ -1,0 +1,1 @@
+"""Independent reference: every op by its definition, in exact rational arithmetic."""

@@ -1,0 +1,1 @@
+"""Simulation: emit SystemVerilog, run it with Verilator, compare every bit."""

@@ -1,0 +1,1 @@
+"""Components that every design needs: queues, forks, gearboxes, casts, reordering."""
