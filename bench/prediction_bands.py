@@ -4,8 +4,8 @@
 
 Reads what was routed (bench/results/physical.json, hardware_pareto.json), predicts the designs of
 the former with the committed coefficients, and writes chop/hw/flow/predict/bands.json. No
-coefficient was fitted to a routed whole design. The predictions of hardware_pareto.json were made before
-routing; they have no count of packed flip-flops, so the errors of flip-flops are those of
+coefficient was fitted to a routed whole design. The predictions of hardware_pareto.json were made
+before routing; they have no count of packed flip-flops, so the errors of flip-flops are those of
 physical.json alone.
 """
 
