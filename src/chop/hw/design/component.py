@@ -89,6 +89,8 @@ class Component(ABC):
     is_clocked: ClassVar[bool] = True
     pins: ClassVar[tuple[str, ...]] = ()
     """The module's ports for `inputs`, where they are not data_in_0, data_in_1 …"""
+    has_sums: ClassVar[bool] = True
+    """Whether it computes with numbers; a component that moves or looks up data does not."""
     has_scales: ClassVar[bool] = False
     """Whether it does other things with rows of small numbers: tests then bring some."""
     inputs: tuple[Stream, ...]
@@ -109,9 +111,9 @@ class Component(ABC):
     def ends(self) -> tuple[Ints, ...]:
         """Return input codes that drive every sum and product to both ends of its range.
 
-        One array of tensors for each input; nothing for a component that only moves data.
+        One array of tensors for each input; nothing for a component without sums.
         """
-        return row_ends(self.inputs)
+        return row_ends(self.inputs) if self.has_sums else ()
 
     def intervals(self) -> Mapping[str, Span]:
         """Return the exact range of each sum whose width is a parameter, by the parameter."""
@@ -230,6 +232,7 @@ class Mover(Component):
     """Same tensor out as in."""
 
     stream: Stream
+    has_sums = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", (self.stream,))
@@ -237,9 +240,6 @@ class Mover(Component):
 
     def golden(self, *data: Ints) -> Ints:
         return data[0]
-
-    def ends(self) -> tuple[Ints, ...]:
-        return ()
 
 
 def precision(prefix: str, number: Fixed) -> dict[str, Parameter]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from chop.hw.arith import golden
 from chop.hw.arith.golden import Fixed, Ints
 from chop.hw.design.stream import Stream
 
@@ -90,7 +91,9 @@ def matched_ends(weight: Ints, starts: Ints, number: Fixed) -> Ints:
     `starts`: what each row's sum starts from, in steps of a product. The rows are those whose sums
     reach furthest up and furthest down.
     """
-    corners = np.stack([weight.astype(object) * end for end in (number.low, number.high)])
+    bits = golden.bits_of(weight) + number.signed_width + weight.shape[1].bit_length()
+    exact = golden.wide(weight, bits)
+    corners = np.stack([exact * end for end in (number.low, number.high)])
     found = []
     for sign in (1, -1):
         reach = sign * ((sign * corners).max(axis=0).sum(axis=1) * sign + starts)

@@ -29,7 +29,7 @@ class Switched(Component):
         found = [told for each in self.layers[1:] for told in differences(first, each)]
         if found:
             raise ConfigError(f"{first.kind}: {'; '.join(found)}.")
-        for name in ("module", "name", "pins", "inputs", "outputs"):
+        for name in ("module", "name", "pins", "inputs", "outputs", "has_sums"):
             object.__setattr__(self, name, getattr(first, name))
 
     def golden(self, *data: Ints) -> Ints:

@@ -252,7 +252,7 @@ def _describe_stage(stage: Stage) -> dict[str, object]:
         "cycles": component.cycles(),
         "twins": _describe_twins(component),
         "memories": {m.name: _describe_memory(m) for m in component.memories()},
-        "has_ends": bool(component.ends()),
+        "has_ends": component.has_sums,
     }
 
 

@@ -49,6 +49,7 @@ class Embedding(Component):
     lanes: int = 1
     """Of the output."""
     module = "fixed_embedding"
+    has_sums = False
 
     def __post_init__(self) -> None:
         number = self.source.format
@@ -62,9 +63,6 @@ class Embedding(Component):
         out = Stream((*self.source.shape, self.table.shape[1]), self.lanes, self.format)
         object.__setattr__(self, "inputs", (self.source,))
         object.__setattr__(self, "outputs", (out,))
-
-    def ends(self) -> tuple[Ints, ...]:
-        return ()
 
     def golden(self, *data: Ints) -> Ints:
         rows: Ints = self.table[np.minimum(data[0], len(self.table) - 1)]

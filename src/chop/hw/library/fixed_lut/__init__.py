@@ -38,6 +38,7 @@ class Lut(Unary):
 
     function: Callable[[npt.NDArray[np.float64]], npt.ArrayLike] = np.tanh
     module = "fixed_lut"
+    has_sums = False
 
     def __post_init__(self) -> None:
         if self.source.format.width not in LUT_WIDTHS:
@@ -46,9 +47,6 @@ class Lut(Unary):
                 f"got {self.source.format}."
             )
         super().__post_init__()
-
-    def ends(self) -> tuple[Ints, ...]:
-        return ()
 
     def golden(self, *data: Ints) -> Ints:
         entries: Ints = self.table()[data[0] & (2**self.source.format.width - 1)]

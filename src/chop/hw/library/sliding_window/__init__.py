@@ -191,6 +191,7 @@ class SlidingWindow(Windowed):
     """The windows themselves: one vector of kernel rows x kernel columns x channels per pixel."""
 
     module = "sliding_window"
+    has_sums = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", (self.source,))
@@ -200,9 +201,6 @@ class SlidingWindow(Windowed):
 
     def golden(self, *data: Ints) -> Ints:
         return windows(data[0], self.geometry, 0).reshape(-1, *self.outputs[0].shape)
-
-    def ends(self) -> tuple[Ints, ...]:
-        return ()
 
     def parameters(self) -> Mapping[str, Parameter]:
         g = self.geometry

@@ -59,6 +59,7 @@ class Concat(Component):
     constant: Ints | None = None
     """Codes of the right tensor, flat, where it is no stream."""
     module = "stream_concat"
+    has_sums = False
 
     def __post_init__(self) -> None:
         pair = (self.left, self.right)
@@ -76,9 +77,6 @@ class Concat(Component):
         object.__setattr__(self, "inputs", pair if self.constant is None else pair[:1])
         out = Stream(self.shape, self.left.lanes, self.left.format)
         object.__setattr__(self, "outputs", (out,))
-
-    def ends(self) -> tuple[Ints, ...]:
-        return ()
 
     def golden(self, *data: Ints) -> Ints:
         left = data[0].reshape(len(data[0]), -1, self.blocks[0])

@@ -65,6 +65,7 @@ class Reorder(Component):
     order: tuple[int, ...]
     shape: tuple[int, ...]
     module = "stream_reorder"
+    has_sums = False
 
     def __post_init__(self) -> None:
         size = self.source.elements
@@ -82,9 +83,6 @@ class Reorder(Component):
     def moves_beats(self) -> bool:
         """Whether every output beat is an input beat."""
         return moves_beats(self.order, self.source.lanes)
-
-    def ends(self) -> tuple[Ints, ...]:
-        return ()
 
     def golden(self, *data: Ints) -> Ints:
         flat = data[0].reshape(len(data[0]), -1)

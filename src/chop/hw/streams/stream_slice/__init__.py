@@ -37,6 +37,7 @@ class Slice(Component):
     first: int
     shape: tuple[int, ...]
     module = "stream_slice"
+    has_sums = False
 
     def __post_init__(self) -> None:
         out = replace(self.source, shape=self.shape)
@@ -63,9 +64,6 @@ class Slice(Component):
     def kept(self) -> int:
         """Elements of a row."""
         return self.output.elements // self.rows
-
-    def ends(self) -> tuple[Ints, ...]:
-        return ()
 
     def golden(self, *data: Ints) -> Ints:
         rows = data[0].reshape(len(data[0]), self.rows, -1)
