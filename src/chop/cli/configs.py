@@ -10,13 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from chop.cli.names import REGISTRIES, known_names, names
+from chop.cli.names import REGISTRIES, SPELLING, known_names, names
 from chop.errors import ConfigError
 from chop.registry import suggest
 
 POSITIONAL = {"positional": True}
-SPELLING = "chop.nn.quantizers.formats:spelled_settings"
-"""Checks that a text names or spells a number format."""
 STUDY_NAMES = "mase studies --names"
 """The command that completes studies: there are more of them every day."""
 

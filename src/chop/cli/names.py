@@ -38,6 +38,10 @@ REGISTRIES: Mapping[str, str] = {
 """What is registered by name -> where, as module:name, so that help imports none of it."""
 
 
+SPELLING = "chop.nn.quantizers.formats:spelled_settings"
+"""Function that checks that a text names or spells a number format."""
+
+
 def registry(kind: str) -> Mapping[str, Any]:
     """The registry of `kind`, imported now."""
     found: Mapping[str, Any] = load_name(REGISTRIES[kind])
