@@ -2,7 +2,8 @@
 
 Numbers of a block are mantissa * 2**exponent in steps of 2**-frac_width (`chop.hw.arith.mxint`), so
 that exact sums are sums of codes: what `fixed_linear` computes of them. The accumulator counts
-steps of the product of both formats and holds any partial sum. With codes x, |x| <= X = (2**(m-1) - 1) *
+steps of the product of both formats and holds any partial sum. With codes x,
+|x| <= X = (2**(m-1) - 1) *
 2**top, a partial sum has a magnitude of at most
 
     X * (the largest sum of a row's |weights|) + |bias| + half an output step,
