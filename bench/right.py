@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from record import save_section
 
-from chop.hw.sim import toolchain
+from chop import toolchain
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS / "hw"), str(TESTS)]

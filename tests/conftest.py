@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from chop.hw.sim import toolchain
+from chop import toolchain
 from chop.log import get_logger, warn_once
 
 sys.path.insert(0, str(Path(__file__).parent))

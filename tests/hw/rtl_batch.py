@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
+from chop import toolchain
 from chop.files import cache_dir
 from chop.hw.design.design import Design
 from chop.hw.design.stream import from_bytes, storage_bytes, to_bytes
-from chop.hw.sim import toolchain
 from chop.hw.sim.emit import emit
 
 DRIVER = Path(__file__).parent / "rtl_batch.h"

@@ -15,10 +15,10 @@ from chop.hw.sim.emit import emit, read_interface, vector_files, write_files
 from chop.hw.sim.exercise import exercise, profiles
 from chop.hw.sim.sim_top import sim_top
 from chop.hw.sim.simulate import Simulator, random_inputs
-from chop.hw.sim.toolchain import verilator
 from chop.hw.sim.waves import draw_handshakes, traces
 from chop.hw.streams.builder import Builder
 from chop.hw.timing.cycles import balanced, simulate_control
+from chop.toolchain import verilator
 
 
 def test_random_inputs_reach_both_ends_of_the_range():

@@ -1,7 +1,7 @@
 import pytest
 
+from chop import toolchain
 from chop.errors import MissingDependencyError
-from chop.hw.sim import toolchain
 from chop.hw.sim.emit import write_files
 from chop.hw.sim.simulate import lint
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from chop import toolchain
 from chop.arguments import NONE, PATH, takes
 from chop.errors import HardwareError
 from chop.hw.design.design import Interface
 from chop.hw.flow import synth
 from chop.hw.flow.project import latest_project
-from chop.hw.sim import toolchain
 from chop.hw.sim.cocotb_run import CocotbResult, run_cocotb
 from chop.hw.sim.emit import read_inputs, read_interface, read_vectors, require_ours
 from chop.hw.sim.exercise import STALLS, exercise

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from chop import toolchain
 from chop.errors import HardwareError, MissingDependencyError
 from chop.hw.arith.golden import Fixed
 from chop.hw.design.stream import Stream
@@ -14,7 +15,6 @@ from chop.hw.flow.route.flow import RouteOptions, read_routed, route
 from chop.hw.flow.route.parts import PARTS, get_part
 from chop.hw.flow.route.place import Step, condensed, stage_of
 from chop.hw.library.components import Linear, Relu, Weights
-from chop.hw.sim import toolchain
 from chop.hw.sim.emit import emit
 from chop.hw.sim.simulate import random_inputs
 from chop.hw.streams.builder import Builder

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
+from chop import toolchain
 from chop.hw.design.component import rtl_sources
-from chop.hw.sim import toolchain
 
 WRONG = {
     "fifo": ({"DEPTH": 0}, {"DATA_WIDTH": 0}),

@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
+from chop import toolchain
 from chop.actions.fixed_point import observe_ranges
 from chop.actions.hardware import build_hardware, emit_hardware
 from chop.actions.model_size import model_size
@@ -33,7 +34,6 @@ from chop.cli.units import with_units
 from chop.dataset import get_dataset
 from chop.dataset.rows import hold_out
 from chop.errors import SearchError
-from chop.hw.sim import toolchain
 from chop.hw.timing.cycles import interval
 from chop.ir.graph import MaseGraph
 from chop.passes import (

@@ -22,6 +22,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from chop import toolchain
 from chop.cli.configs import DoctorConfig
 from chop.cli.failures import FAILED, OK
 from chop.cli.session import Session
@@ -226,17 +227,6 @@ RUNS: tuple[tuple[str, str, Callable[[], str], str], ...] = (
 # -- this machine ----------------------------------------------------------------------------------
 
 
-def _beside_torch(file: str) -> Any:
-    """Load one file of `chop.hw` by itself: the package around it imports torch."""
-    path = Path(__file__).parents[2] / "hw" / file
-    spec = importlib.util.spec_from_file_location(f"doctor_{path.stem}", path)
-    assert spec is not None and spec.loader is not None, f"{path} is part of this package"
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 def _compiler() -> str:
     found = find_compiler()
     if found is None:
@@ -254,7 +244,7 @@ def _gpu() -> str:
 
 
 def _verilator() -> str:
-    found = _beside_torch("toolchain.py").verilator()
+    found = toolchain.verilator()
     return f"{found.version()} ({found.program})"
 
 
@@ -275,10 +265,10 @@ def _yosys() -> str:
 
 
 def _nextpnr() -> str:
-    families = _beside_torch("route/parts.py").FAMILIES
-    for family in families:
-        _beside_torch("toolchain.py").require_package(family.package)
-    told = (f"{f.name} {_version(f.package.replace('_', '-'))}" for f in families)
+    packages = [name for name in toolchain.INSTALL if name.startswith("yowasp_nextpnr_")]
+    for package in packages:
+        toolchain.require_package(package)
+    told = (f"{p.rpartition('_')[2]} {_version(p.replace('_', '-'))}" for p in packages)
     return f"nextpnr {', '.join(told)}"
 
 

@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from chop import toolchain
 from chop.actions.simulation import emitted_interface, synthesize
 from chop.cli.commands.emit import EmitConfig, emit, load_emitted, start_hardware
 from chop.cli.commands.simulate import is_project
 from chop.cli.session import Session
-from chop.hw.sim import toolchain
 
 
 @dataclass(frozen=True, kw_only=True)

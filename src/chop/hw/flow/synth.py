@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from chop import toolchain
 from chop.errors import HardwareError
 from chop.hw.design.clock import DEFAULT_MHZ, check_clock, logic_picoseconds
-from chop.hw.sim import toolchain
 from chop.registry import suggest
 
 FAMILIES = {

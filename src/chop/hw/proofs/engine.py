@@ -21,11 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from chop import toolchain
 from chop.errors import HardwareError, MissingDependencyError
 from chop.hw.design.component import rtl_sources
 from chop.hw.proofs.aiger import Aig
 from chop.hw.proofs.trace import Trace
-from chop.hw.sim import toolchain
 
 HARNESS = Path(__file__).parent / "harness"
 LAWS = ("order", "stable", "progress")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+from chop import toolchain
 from chop.errors import HardwareError
-from chop.hw.sim import toolchain
 from chop.registry import suggest
 
 BENCH = Path(__file__).parent / "bench_top.py"

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chop import toolchain
 from chop.errors import HardwareError
 from chop.hw.arith.golden import Fixed, Ints
 from chop.hw.arith.mxint import Mxint
@@ -23,7 +24,6 @@ from chop.hw.design.control import Wire, signal_name
 from chop.hw.design.design import Design, Interface
 from chop.hw.design.stream import Stream, from_bytes, storage_bytes, to_bytes
 from chop.hw.sim import parallel_runs as parts
-from chop.hw.sim import toolchain
 from chop.hw.sim.activity import clocked_top
 from chop.hw.sim.parallel_runs import Part
 from chop.hw.sim.sim_top import SimTop, sim_top

@@ -10,10 +10,11 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from chop import toolchain
 from chop.errors import HardwareError
 from chop.files import cache_dir
 from chop.hw.design.design import Interface
-from chop.hw.sim import activity, toolchain, trust
+from chop.hw.sim import activity, trust
 from chop.hw.sim.activity import ClockedTop
 from chop.hw.sim.emit import write_files
 from chop.hw.sim.sim_top import GATE, SimTop

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from chop import toolchain
 from chop.errors import HardwareError
 from chop.files import read_json
 from chop.hw.arith.golden import Ints
@@ -21,7 +22,6 @@ from chop.hw.flow.route.netlist import Netlist, make_netlist, simulate_netlist
 from chop.hw.flow.route.parts import Part, get_part
 from chop.hw.flow.route.place import Placement, Progress, Step, place
 from chop.hw.flow.route.tools import run_yowasp
-from chop.hw.sim import toolchain
 
 SEEDS = (1, 2, 3)
 TARGET_MHZ = 200.0
