@@ -127,7 +127,7 @@ passes.quantize_transform_pass(graph(), {"by": "type", "liner": {"config": INTEG
 passes.quantize_transform_pass(graph(), {"by": "type", "linear": 3}) | A rule is a table, got 3 (int)
 passes.quantize_transform_pass(graph(), {"by": "type", "linear": None}) | quantize: unknown key 'linear'. Known: by, default.
 passes.quantize_transform_pass(graph(), {"by": "type", "linear": {"config": None}}) | quantize.linear.config: expected a mapping, got None (NoneType).
-passes.quantize_transform_pass(graph(), {"by": "type", "linear": {"config": {"name": 3}}}) | quantize.linear.config.name: Unknown format '3'. Known: binary,
+passes.quantize_transform_pass(graph(), {"by": "type", "linear": {"config": {"name": 3}}}) | quantize.linear.config.name: expected the spelling of a format, got 3.
 passes.quantize_transform_pass(graph(), {"by": "type", "linear": {"config": {"name": "intger"}}}) | quantize.linear.config.name: Unknown format 'intger'. Did you
 passes.quantize_transform_pass(graph(), {"by": "type", "linear": {"config": {"name": "integer"}}}) | quantize.linear.config: key 'data_in_width' is missing.
 passes.quantize_transform_pass(graph(), {"by": "type", "linear": {"config": {**INTEGER, "weight_widht": 8}}}) | quantize.linear.config: unknown key 'weight_widht'. Did you
@@ -181,7 +181,7 @@ passes.calculate_avg_bits_mg_analysis_pass(raw()) | calculate_avg_bits_mg_analys
 passes.calculate_avg_bits_mg_analysis_pass(None) | calculate_avg_bits_mg_analysis_pass: expected a MaseGraph, got
 passes.compile_transform_pass(graph(), {"backend": "nonesuch"}) | no backend 'nonesuch'. Known: aot_eager,
 passes.compile_transform_pass(graph(), {"mode": "fastest"}) | compile.mode: 'fastest' (str) is not allowed. Allowed:
-passes.pack_weights_transform_pass(graph(), {"format": "mxint9"}) | pack_weights.format: 'mxint9' (str) is not allowed. Allowed:
+passes.pack_weights_transform_pass(graph(), {"format": "mxint9"}) | pack_weights: format: no packed format holds 'mxint9'. Did you mean 'mxint8'?
 passes.pack_weights_transform_pass(graph(), {"group_size": 7}) | pack_weights: group_size: group_size 7 is not allowed. Allowed:
 passes.replace_module_transform_pass(graph(), {}) | replace_module: key 'target' is missing.
 passes.replace_module_transform_pass(graph(), {"nowhere": linear}) | replace_module: unknown key 'nowhere'. Known: by, factory,
@@ -196,7 +196,7 @@ passes.autosharding_analysis_pass(graph(), {"mesh_shape": (0, 2)}) | autoshardin
 passes.autosharding_analysis_pass(graph(), {"mesh": (1, 2)}) | autosharding: unknown key 'mesh'. Known: bandwidth, flops,
 passes.runtime_analysis_pass(graph(), {"num_batches": 0}) | runtime: num_batches must be at least 1, got 0.
 quantizers.make_quantizer("intger", {}, "here") | here.name: Unknown format 'intger'. Did you mean 'integer'?
-quantizers.make_quantizer(None, {}, "here") | here.name: Unknown format 'None'. Known: binary,
+quantizers.make_quantizer(None, {}, "here") | here.name: expected the spelling of a format, got None.
 quantizers.make_quantizer("integer", {}, "here") | here: key 'width' is missing.
 quantizers.make_quantizer("integer", 3, "here") | here: expected a mapping or None, got 3 (int).
 quantizers.make_quantizer("integer", {"width": 8, "frac": 2}, "here") | here: unknown key 'frac'. Known: frac_width, is_signed, narrow,

@@ -130,7 +130,7 @@ def test_a_weight_that_is_computed_is_rounded_in_what_is_exported():
 def test_formats_that_the_target_lacks_are_refused_with_the_nearest(tmp_path):
     pytest.importorskip("onnxscript", reason=NEEDS)
     inputs = net(of({**MXINT8, "data_in_width": 8}, ("linear",)))
-    words = r"module 'fc1', data_in: MXInt\(\) has no operator there. Nearest: integer"
+    words = r"module 'fc1', data_in: mxint8 has no operator there. Nearest: integer"
     with pytest.raises(ExportError, match=words):
         to_onnx(inputs, tmp_path / "m.onnx")
     with pytest.raises(ExportError, match=r"fallback is 'x'. Allowed: None, 'float'"):

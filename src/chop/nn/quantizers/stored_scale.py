@@ -145,9 +145,11 @@ def with_stored_scales(module: nn.Module, quantizers: Mapping[str, Quantizer]) -
 
 
 def with_stored_scale(module: nn.Module, role: str, quantizer: Quantizer) -> Any:
-    """The format of one operand, together with its scales where the layer stores them."""
-    scaled = quantizer.scaled
-    if scaled is None or not scaled.is_stored:
+    """Return the format of one operand, together with its scales if the layer stores them.
+
+    An exporter may put an operator in the place of the format; it is returned as it is.
+    """
+    if not isinstance(quantizer, ScaleInteger) or not quantizer.is_stored:
         return quantizer
     scale, zero_point = (getattr(module, f"{role}_{n}", None) for n in ("scale", "zero_point"))
     if not isinstance(scale, Tensor):
@@ -157,4 +159,4 @@ def with_stored_scale(module: nn.Module, role: str, quantizer: Quantizer) -> Any
         )
     is_input = role.startswith("data_")
     zero = zero_point if isinstance(zero_point, Tensor) else None
-    return ScaledInteger(scaled, scale, zero, has_samples=is_input)
+    return ScaledInteger(quantizer, scale, zero, has_samples=is_input)
