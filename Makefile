@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX ?= $(abspath $(VENV))/__pycache__
 endif
 
-.PHONY: install tools demo-tools test fast slow lint demo bench coverage docs figures screenshots clean FORCE
+.PHONY: install tools demo-tools test fast slow nightly lint demo bench coverage docs figures screenshots clean FORCE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -77,6 +77,10 @@ test: install
 
 fast: install
 	$(BIN)/python -m pytest -q -n 2 -m "not slow and not sim and not gpu"
+
+# What takes too long for every change: coverage with its floor, and the slow tests.
+nightly: install
+	$(BIN)/python .ci/checks.py nightly
 
 slow: install
 	$(BIN)/python -m pytest -q -n 2 -m "slow and not gpu"

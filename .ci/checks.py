@@ -23,14 +23,15 @@ LINT = {
     "import contract": (BIN / "lint-imports",),
 }
 """Their output is kept and shown when the tests have ended."""
-TESTS = {
-    "tests": (
-        *(sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal"),
-        *("-m", "not slow and not gpu", "--cov", "--cov-report=term"),
-    ),
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal")
+TESTS = {"tests": (*PYTEST, "-m", "not slow and not gpu")}
+"""Their output is shown as it comes."""
+NIGHTLY = {
+    "coverage": (*PYTEST, "-m", "not slow and not gpu", "--cov", "--cov-report=term"),
+    "slow tests": (*PYTEST, "-m", "slow and not gpu"),
 }
-"""Their output is shown as it comes. A coverage below the floor fails them too."""
-GROUPS = {"lint": LINT, "tests": TESTS}
+"""The nightly checks: the tests with their coverage and its floor, then the slow tests."""
+GROUPS = {"lint": LINT, "tests": TESTS, "nightly": NIGHTLY}
 Commands = Mapping[str, Sequence[str | Path]]
 
 
@@ -92,7 +93,12 @@ def main(groups: Sequence[str]) -> int:
         print(f"no group of checks {unknown or ''}. Known: {', '.join(GROUPS)}.", file=sys.stderr)
         return 2
     quiet = LINT if "lint" in groups else {}
-    shown = TESTS if "tests" in groups else {}
+    shown = {
+        name: command
+        for group in groups
+        if group != "lint"
+        for name, command in GROUPS[group].items()
+    }
     return tell(run_all(quiet, shown))
 
 

@@ -45,7 +45,7 @@ def test_checks_that_all_pass_say_so(checks, capfd):
 
 def test_an_unknown_group_of_checks_is_refused(checks, capsys):
     assert checks.main(["lnit"]) == 2
-    assert "Known: lint, tests." in capsys.readouterr().err
+    assert "Known: lint, tests, nightly." in capsys.readouterr().err
 
 
 def make(*arguments):
