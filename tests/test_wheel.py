@@ -54,7 +54,7 @@ def wheel(tmp_path_factory) -> Path:
             shutil.copy(place, copy / name)
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check")
     run(*pip, "--no-deps", "--no-build-isolation", "--wheel-dir", copy / "dist", copy, cwd=copy)
-    return next((copy / "dist").glob("mase-*.whl"))
+    return next((copy / "dist").glob("masegraph-*.whl"))
 
 
 SHIPPED = ("src", "tests", "docs", "bench", "examples", ".ci")
@@ -80,7 +80,7 @@ def sdist(tracked, tmp_path_factory) -> Path:
         shutil.copy(ROOT / name, copy / name)
     build = "from setuptools import build_meta; build_meta.build_sdist('dist')"
     run(sys.executable, "-c", build, cwd=copy)
-    return next((copy / "dist").glob("mase-*.tar.gz"))
+    return next((copy / "dist").glob("masegraph-*.tar.gz"))
 
 
 def test_the_source_distribution_holds_tests_and_docs(sdist, tracked):

@@ -135,7 +135,7 @@ passes.quantize_transform_pass(graph(), {"by": "type", "linear": {"config": {**I
 passes.quantize_transform_pass(graph(), {"by": "type", "linear": {"config": {**INTEGER, "weight_width": 0}}}) | quantize.linear.config: weight_width must be from 1 to 32, got
 passes.quantize_transform_pass(graph(), {"by": "type", "linear": {"config": {**INTEGER, "weight_width": 8.5}}}) | quantize.linear.config.weight_width: expected int, got 8.5
 passes.quantize_transform_pass(graph(), {"by": "name", "nowhere": {"config": INTEGER}}) | quantize.nowhere: matches nothing by name. Known: 0, 1, 2, _0,
-passes.quantize_transform_pass(graph(), {"by": "regex_name", "(": {"config": INTEGER}}) | quantize: '(' is no regular expression: missing ), unterminated
+passes.quantize_transform_pass(graph(), {"by": "regex_name", "(": {"config": INTEGER}}) | quantize: '(' is no regular expression: missing )
 passes.quantize_transform_pass(graph(), pass_arguments={}) | quantize.pass_arguments: matches nothing by type. Known:
 passes.quantize_module_transform_pass(graph(), {"by": "type"}) | quantize_module: expected a module, got MaseGraph. Give
 passes.quantize_module_transform_pass(linear, {"by": "name", "nowhere": {"config": INTEGER}}) | quantize.nowhere: matches nothing by name. Known: .

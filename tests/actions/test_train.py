@@ -170,7 +170,7 @@ def test_an_unknown_training_argument_is_an_error():
 
 def test_training_without_accelerate_names_the_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'mase\[train\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'masegraph\[train\]'"):
         get_trainer(MLP(), get_dataset("digits"))
 
 

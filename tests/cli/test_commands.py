@@ -189,9 +189,8 @@ def test_a_wrong_spelling_ends_a_dry_run_too(mase, line, message):
     "line",
     [
         "quantize mlp --format mxint4/16",
-        "search mlp --formats mxint4,fixed8.4,integer",
-        "export mlp --to gguf --format mxfp4",
-        "generate mlp --prompt a --pack mxint4/16 --cache fixed8.4",
+        "search mlp --dataset digits --formats mxint4,fixed8.4,integer",
+        "export tiny_llama --to gguf --format mxfp4",
     ],
 )
 def test_a_dry_run_takes_a_spelling(mase, line):

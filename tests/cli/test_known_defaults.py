@@ -120,7 +120,7 @@ def test_quantize_takes_a_language_model_as_it_is_and_says_what_it_left(mase, gp
     ran = mase(f"quantize {gpt2} --out q")
     assert ran.code == 0, ran.err
     assert "is for causal-lm (it is a GPT2LMHeadModel)" in ran.err
-    assert "nothing was said about formats: mxint of 8 bits for embedding, linear" in ran.err
+    assert "nothing was said about formats: mxint8 for embedding, linear" in ran.err
     assert "left as floats: layer_norm (3 of them, 96 numbers" in ran.out
     found = json.loads((tmp_path / "q" / "result.json").read_text())
     assert set(found["quantized"].values()) == {"EmbeddingMXInt", "LinearMXInt"}

@@ -122,7 +122,6 @@ def test_every_limit_is_of_an_option_that_is_there():
         ('quantize mlp --method ""', "argument --method: empty. Give at least one value"),
         ("quantize mlp --set method=[]", "quantize.method: empty. Give at least one value"),
         ("compare {report} {report}", "is given twice. Give reports of different runs."),
-        ("quantize mlp --format mxint4", "unknown format 'mxint4'. Give --format mxint --width 4."),
         ("quantize mlp --format mxnit", "Unknown format 'mxnit'. Did you mean 'mxint'?"),
         ("search mlp --dataset digits --apply worst", "'worst' names no trial of 'search'."),
         ("bench mlp --devices tpu", "bench.devices: no device 'tpu' here. Here: cpu"),

@@ -544,8 +544,6 @@ quantize mlp --set method=""
 quantize mlp --set method=[]
 quantize mlp --set out=""
 quantize mlp --set format=""
-quantize mlp --format mxint4
-quantize mlp --format mxint9
 quantize mlp --format integer8
 prune mlp --sparsity 0.5 --set training.learning_rate=abc
 lora mlp --dataset digits --set training.learning_rate=abc

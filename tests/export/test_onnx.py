@@ -143,7 +143,7 @@ def test_fallback_writes_values_and_the_report_lists_them(tmp_path):
     pytest.importorskip("onnxscript", reason=NEEDS)
     config = {"name": "log", "weight_width": 6, "data_in_width": 8, "bias_width": 8}
     mg = net(of(config, ("linear",)))
-    with pytest.raises(ExportError, match=r"to_onnx: module 'fc1', data_in: Log"):
+    with pytest.raises(ExportError, match=r"to_onnx: module 'fc1', data_in: log8"):
         to_onnx(mg, tmp_path / "m.onnx")
     report = to_onnx(mg, tmp_path / "m.onnx", fallback="float")
     assert report.dropped and {r.note for r in report.records if r.format != "float"} == {

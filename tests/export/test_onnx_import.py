@@ -144,7 +144,7 @@ def test_what_onnxruntime_quantised_is_read_to_the_bit(kind, by_channel, tmp_pat
     onnx = pytest.importorskip("onnx", reason="needs masegraph[export]")
     runtime = pytest.importorskip("onnxruntime", reason="needs masegraph[export]")
     tool = pytest.importorskip("onnxruntime.quantization", reason="needs masegraph[export]")
-    from test_onnx_damage import float_model
+    from onnx_files import float_model
 
     class Samples(tool.CalibrationDataReader):
         def __init__(self):

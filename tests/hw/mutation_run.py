@@ -83,8 +83,8 @@ GROUPS = {
         ("fixed_add", "fixed_mul", "fixed_sub", "fixed_constant_arithmetic"),
     ),
     "casts": Group(
-        ("fixed_cast", "fixed_batch_norm", "fixed_relu", "fixed_leaky_relu"),
-        ("stream_cast", "fixed_batch_norm", "fixed_relu", "fixed_leaky_relu"),
+        ("fixed_cast", "fixed_batch_norm", "fixed_relu", "fixed_leaky_relu", "fixed_prelu"),
+        ("stream_cast", "fixed_batch_norm", "fixed_relu", "fixed_leaky_relu", "fixed_prelu"),
     ),
     "tables": Group(
         ("fixed_lut", "fixed_piecewise", "fixed_embedding"),

@@ -98,7 +98,10 @@ def test_word_lengths_that_are_not_accurate_enough_are_left_out():
     ("settings", "told"),
     [
         ({"goal": "fp"}, r"unknown goal 'fp'. Did you mean 'fps'"),
-        ({"multipliers": ("arry",)}, r"multipliers must be some of array, packed, shift_add"),
+        (
+            {"multipliers": ("arry",)},
+            r"multipliers must be some of array, shift_add",
+        ),
         ({"room": 0.0}, r"room must lie above 0"),
         ({"least_fps": -3.0}, r"least_fps must be a number from 0 upwards, got -3"),
     ],

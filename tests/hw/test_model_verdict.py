@@ -79,7 +79,7 @@ def test_another_model_than_the_design_was_made_from_is_noticed_by_its_first_nod
     told = r"node 'layers_3' \(linear\): the design differs .* in \d+ of \d+ values; the first, at"
     with pytest.raises(HardwareError, match=told) as error:
         verify(graph, negated(graph))
-    assert "data_in = Integer(" in str(error.value) and "must be" in str(error.value)
+    assert "data_in = fixed8" in str(error.value) and "must be" in str(error.value)
 
 
 def test_nothing_is_written_of_a_design_that_differs(monkeypatch, tmp_path):

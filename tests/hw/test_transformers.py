@@ -223,5 +223,5 @@ def test_other_choices_than_minus_infinity_are_refused():
             return torch.where(is_word[:, :, None], x, 1.5)
 
     graph = fixed_graph(Chosen(), words(2), precision=(8, 3))
-    with pytest.raises(HardwareError, match=r"\(where\): other = 1.5. Allowed: minus infinity"):
+    with pytest.raises(HardwareError, match=r"\(where\): other = 1.5. Allowed: -2\*\*100 or less"):
         lower(graph, Parallelism(2))

@@ -20,6 +20,7 @@ from chop.hw.sim.emit import (
     write_files,
 )
 from chop.hw.sim.simulate import random_inputs
+from chop.hw.timing.cycles import balanced
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def reseal(hardware):
     (hardware / "manifest.json").write_text(json.dumps({"sha256": listed}))
 
 
-@pytest.mark.parametrize("design", [mlp((4, 8, 4), (4, 4, 2)), residual()])
+@pytest.mark.parametrize("design", [mlp((4, 8, 4), (4, 4, 2)), balanced(residual())])
 def test_what_was_emitted_is_ours(tmp_path, design):
     require_ours(emit(design, tmp_path), "top")
     emit(mlp((4, 4), (2, 2)), tmp_path)  # another design over it

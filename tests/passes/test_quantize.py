@@ -162,10 +162,16 @@ def test_default_quantises_everything_that_can_be(graph):
     assert not any("drop" in name or "flatten" in name for name in found)
 
 
-def test_no_arguments_change_nothing(graph, model):
-    for given in (None, {}, {"by": "type", "default": NONE}):
-        assert quantize_transform_pass(graph, given)[1] == {"quantized": {}}
+def test_a_rule_for_no_format_changes_nothing(graph, model):
+    rules = {"by": "type", "default": NONE}
+    assert quantize_transform_pass(graph, rules)[1] == {"quantized": {}}
     assert torch.equal(graph.model(X), model(X))
+
+
+@pytest.mark.parametrize("given", [None, {}])
+def test_arguments_without_a_rule_are_refused(graph, given):
+    with pytest.raises(ConfigError, match="nothing was done: no rule is given"):
+        quantize_transform_pass(graph, given)
 
 
 def test_conv_bias_and_norm_statistics_are_kept(graph, model):

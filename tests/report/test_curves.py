@@ -109,5 +109,5 @@ def test_nothing_to_draw_is_an_error(tmp_path):
 
 def test_drawing_without_matplotlib_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'mase\[train\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'masegraph\[train\]'"):
         draw_curves(tmp_path / "a", sweep_curves("sparsity", RECORDS), AXES)

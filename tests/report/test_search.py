@@ -206,5 +206,5 @@ def test_what_cannot_be_drawn_says_why(tmp_path, draw, words):
 
 def test_importance_without_optuna_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'mase\[search\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'masegraph\[search\]'"):
         importance(accuracies(1.0))

@@ -172,7 +172,7 @@ def test_a_sampler_that_does_not_fit_is_refused(name, space, objectives, words):
 
 def test_a_sampler_without_its_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "cmaes", None)
-    with pytest.raises(MissingDependencyError, match=r"cmaes is not installed.*mase\[search\]"):
+    with pytest.raises(MissingDependencyError, match=r"cmaes is .*masegraph\[search\]"):
         make_sampler("cmaes", toys.NUMBERS, 1, study="s", seed=0)
 
 

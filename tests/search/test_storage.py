@@ -208,7 +208,7 @@ def test_a_server_that_is_not_there_is_named_without_its_password():
 
 def test_a_server_without_its_driver_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'mase\[cluster\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'masegraph\[cluster\]'"):
         open_store("postgresql://host/db")
 
 

@@ -119,7 +119,7 @@ def test_workers_end_with_the_search_that_started_them(start, tmp_path):
 
 def test_the_engine_ray_without_ray_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'mase\[cluster\]', or use"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'masegraph\[cluster\]', or use"):
         run(tmp_path, toys.loss, engine="ray")
 
 

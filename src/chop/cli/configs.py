@@ -35,14 +35,13 @@ class ModelOptions:
 
     `model`: a hub name, a Hugging Face folder, module:function or file.py:function that builds a
     model (or a pair of model and inputs), a MaseGraph checkpoint, or a reference model (`mase list
-    models`). `task`: what a Hugging Face model is for; by default what its config says, and of one
-    that was only pre-trained classification or, on running text, causal-lm. `inputs`: names of
-    the inputs a Hugging Face model is traced with. `input_shape`: shape of the example input of a
-    plain model. `classes`: module:Class of your own that a checkpoint holds. `seed`: of random
-    weights, the order of data and every other choice. `plugins`: modules or files of your own
-    that register formats, passes, ops, datasets …; they are imported first.
-    `trust_remote_code`: run the Python files that a Hugging Face model or tokenizer brings; they
-    are programs. `model_options`: arguments of the builder.
+    models`). `task`: what a Hugging Face model is for; by default the config's task; for a
+    pre-trained model classification, or causal-lm on running text. `inputs`: names of the inputs a
+    Hugging Face model is traced with. `input_shape`: shape of the example input of a plain model.
+    `classes`: module:Class of your own that a checkpoint holds. `seed`: of random weights, the
+    order of data and every other choice. `plugins`: modules or files of your own that register
+    formats, passes, ops, datasets …; they are imported first. `trust_remote_code`: run the Python
+    files that a Hugging Face model or tokenizer brings. `model_options`: arguments of the builder.
     """
 
     model: str | None = field(default=None, metadata=names("models", **POSITIONAL))
@@ -132,11 +131,10 @@ class DataOptions:
 class TrainingOptions:
     """How to train.
 
-    `learning_rate`: by default 5e-5 for a Hugging Face model and 1e-3 for any other.
-    `batch_size`: rows at a time when training; by default 8 of running text, 32 of others.
-    `save_steps`: steps between checkpoints.
-    `resume`: go on from the checkpoint of an interrupted run; otherwise start afresh.
-    `training`: further arguments of transformers' TrainingArguments.
+    `learning_rate`: by default 5e-5 for a Hugging Face model and 1e-3 for any other. `batch_size`:
+    rows at a time when training; by default 8 of running text, 32 of others. `save_steps`: steps
+    between checkpoints. `resume`: go on from the checkpoint of an interrupted run; otherwise start
+    afresh. `training`: further arguments of transformers' TrainingArguments.
     """
 
     learning_rate: float | None = None
@@ -167,23 +165,20 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     """Number formats.
 
     `format`: the number format of every operand, by its spelling NAME[/GROUP][:SETTING=VALUE]…:
-    mxint4, mxint8/16, mxfp4, fixed8.4, int8/channel, fp8_e4m3 … (docs/formats.md lists them all),
-    or a name of `mase list formats` with --width. Default: mxint8, or integer if only --width is
-    given. `width`: bits of every operand. `frac_width`: of them, bits behind the
-    point. `type`: ops to quantise; by default those with weights: linear, conv1d, conv2d,
-    embedding … `fit`: choose the bits behind the point
-    for each operand of each linear layer, from values seen on the dataset. `bits`: choose the width
-    of each layer's weight so that the weights of the model, embeddings included, take this many
-    bits on average (formats mxint, block_fp).
-    `method`: what keeps accuracy, one or several (`mase list methods`); by default weights go to
-    the nearest value.
-    `observer`: chooses from values seen on the dataset what the format leaves open, the point of
-    fixed point or the scales of integers (`mase list observers`); without one scales are measured
-    at each call. `calibration_rows`: training rows that `bits`, `method` and `observer` look at.
-    `evaluate`: measure before and after. `qat_epochs`: then train for so many epochs, quantised.
-    `learn_scales`: let it train the scales that the observer chose, too.
-    `rules`: arguments of quantize_transform_pass, which the flags above are short for. `options`:
-    further arguments of the passes of methods, by method; "calibrate" for the observer's.
+    mxint4, mxint8/16, mxfp4, fixed8.4, int8/channel, fp8_e4m3 … (see docs/formats.md), or a name of
+    `mase list formats` with --width. Default: mxint8, or integer if only --width is given. `width`:
+    bits of every operand. `frac_width`: bits behind the point. `type`: ops to quantise; by default
+    those with weights: linear, conv1d, embedding … `fit`: choose the bits behind the point of each
+    operand of linear layers from values seen on the dataset. `bits`: choose the width of each
+    layer's weight for this average over the weights of the model, embeddings included (formats
+    mxint, block_fp). `method`: ways to keep accuracy (`mase list methods`); default: round to
+    nearest. `observer`: choose the point of fixed point or the scales of integers from values seen
+    on the dataset (`mase list observers`); without one scales are measured at each call.
+    `calibration_rows`: training rows for `bits`, `method` and `observer`. `evaluate`: measure
+    before and after. `qat_epochs`: epochs of training after quantisation. `learn_scales`: train the
+    observer's scales, too. `rules`: arguments of quantize_transform_pass in place of the flags
+    above. `options`: further arguments of the passes of methods, by method; "calibrate" for the
+    observer's.
     """
 
     format: str | None = field(default=None, metadata=names("formats", check=SPELLING))
@@ -419,20 +414,19 @@ class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     them. `pruner`: who stops trainings that go badly: by the metric, or with hypervolume by the
     metric and the costs together. `workers`: processes that share the work. `engine`: processes of
     this machine, or ray. `storage`: where the study is kept: a file, or a postgresql:// URL that
-    machines share. `name`: of the study there. `timeout`: seconds after
-    which no trial is started. `formats`: number formats to choose from, layer by layer: names,
-    whose settings are searched, or spellings as mxint4 and fixed8.4. Default: mxint.
-    `sparsities`: shares of weights to prune to choose from.
-    `by`: choose for each layer (name) or for all layers of a type. `ops`: the ops whose formats are
-    chosen; by default those with weights: linear, conv2d, embedding … `costs`: what to minimise
-    beside the metric: average_bits, model_bytes, cycles, multipliers, latency, flops … `mode`: what
-    happens to a model before it is measured. `epochs`: of each training. `apply`: then save the
-    model of this trial: its number, an objective for the best by it, or best. `tolerance`: with
-    several objectives, best is the cheapest trial that loses no more than this.
-    `carbon_intensity`: grams of CO2 for a kWh of this machine's electricity, where it tells what it
-    takes; by default the world's average of 2024 (Ember). `space`: kinds of space to search (`mase
-    list spaces`), such as hardware; their tables come from a file, and formats and sparsities are
-    short for one.
+    machines share. `name`: of the study there. `timeout`: seconds after which no trial is started.
+    `formats`: number formats to choose from, layer by layer: names, whose settings are searched, or
+    spellings as mxint4 and fixed8.4. Default: mxint. `sparsities`: shares of weights to prune to
+    choose from. `by`: choose for each layer (name) or for all layers of a type. `ops`: the ops
+    whose formats are chosen; by default those with weights: linear, conv2d, embedding … `costs`:
+    what to minimise beside the metric: average_bits, model_bytes, cycles, multipliers, latency,
+    flops … `mode`: what happens to a model before it is measured. `epochs`: of each training.
+    `apply`: then save the model of this trial: its number, an objective for the best by it, or
+    best. `tolerance`: with several objectives, best is the cheapest trial that loses no more than
+    this. `carbon_intensity`: grams of CO2 for a kWh of this machine's electricity, where it tells
+    what it takes; by default the world's average of 2024 (Ember). `space`: kinds of space to search
+    (`mase list spaces`), such as hardware; their tables come from a file, and formats and
+    sparsities are short for one.
     """
 
     trials: int = 20

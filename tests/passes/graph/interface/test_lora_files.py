@@ -177,7 +177,10 @@ def edited(folder: Path, **changes: object) -> Path:
         ({"lora_dropout": 2.0}, r"lora_dropout is 2.0; expected a number, 0.0 to 1.0"),
         ({"alpha_pattern": [1]}, r"alpha_pattern is \[1\]; expected a mapping"),
         ({"alpha_pattern": {"(a+)+": 1}}, r"alpha_pattern: '\(a\+\)\+' is not the end of a path"),
-        ({"alpha_pattern": {"(a": 1}}, r"alpha_pattern: '\(a' is not the end of a path"),
+        (
+            {"alpha_pattern": {"(a": 1}},
+            r"alpha_pattern: '\(a' is no regular expression",
+        ),
         ({"alpha_pattern": {"a": "b"}}, r"alpha_pattern.a is 'b'; expected a number"),
         ({"use_dora": True}, r"use_dora is True; only False is supported"),
     ],

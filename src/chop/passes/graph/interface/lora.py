@@ -216,7 +216,7 @@ def _check_numbers(config: Mapping[str, Any], file: Path) -> None:
         for pattern, value in patterns.items():
             if not PATTERN.fullmatch(pattern):
                 raise CheckpointError(f"{file}: {key}: {shown(pattern)} is not the end of a path.")
-            check_pattern(rf"(.*\.)?({pattern})", f"{file}: {key}", CheckpointError)
+            check_pattern(pattern, f"{file}: {key}", CheckpointError)
             _check_number(value, -1e9, 1e9, f"{file}: {key}.{pattern}")
 
 

@@ -11,6 +11,7 @@ from chop.hw.lower.verify import encoded
 from chop.hw.sim.cocotb_run import BENCH
 from chop.hw.sim.emit import vector_files, write_files
 from chop.hw.sim.simulate import random_inputs
+from chop.hw.sim.worst_case import ends_files
 from chop.ir.graph import MaseGraph
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.emit_design import EmitArgs, checked_design
@@ -30,13 +31,14 @@ class EmitCocotbArgs(EmitArgs):
 
 @graph_pass("emit_cocotb_transform_pass", EmitCocotbArgs, needs=("common", "hardware"))
 def emit_cocotb_transform_pass(graph: MaseGraph, args: EmitCocotbArgs) -> PassResult:
-    """Write `hardware/test`: the bench, the input beats, and the output beats they must give.
+    """Write `hardware/test`: the bench, input beats, and the output beats they must give.
 
-    The outputs are those of the PyTorch model: the design is compared with it on these inputs.
+    The worst-case inputs of each stage are written too. The outputs are those of the PyTorch
+    model: the design is compared with it on these inputs.
     """
     lowered = checked_design(graph, args, args.inputs)
     vectors = vector_files(lowered.design, _codes(lowered, args))
-    files = {**vectors, "test/test_top.py": BENCH.read_text()}
+    files = {**vectors, **ends_files(lowered.design), "test/test_top.py": BENCH.read_text()}
     write_files(args.hardware, files)
     return graph, {"directory": args.hardware, "files": sorted(files)}
 
