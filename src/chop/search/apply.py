@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from chop.actions import trials
-from chop.actions.readers import check_study
+from chop.actions.study_files import check_study
 from chop.config import dump_toml
 from chop.errors import DataError
 from chop.files import read_json, write_whole

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from chop import files
-from chop.actions.readers import check_hardware, check_sensitivity, check_study, check_sweep
+from chop.actions.readers import check_hardware, check_sensitivity, check_sweep
 from chop.actions.records import read_records
+from chop.actions.study_files import check_study
 from chop.cli.commands.quantize import SENSITIVITY
 from chop.cli.commands.run_results import calibration_tables, other_runs, stored_metrics
 from chop.cli.configs import ReportConfig
