@@ -120,7 +120,9 @@ def _make(job: Job, folder: Path, number: int) -> None:
 
 def _request(job: Job) -> bytes:
     chosen = timings(job)
-    parts = [struct.pack("<3Q", 2 * job.seed + 1, 8 * job.design.cycles() + 200, len(chosen))]
+    # a tensor passes a shared block several times before a beat moves at the ports
+    patience = 8 * job.design.cycles() + 200 + 2000 * (job.design.passes - 1)
+    parts = [struct.pack("<3Q", 2 * job.seed + 1, patience, len(chosen))]
     parts += [timing.packed() for timing in chosen]
     for name, stream in job.design.inputs.items():
         beats = to_bytes(job.inputs[name], stream)
