@@ -202,7 +202,7 @@ def test_a_type_that_gguf_lacks_is_an_error(text, message):
 
 
 def test_types_of_onnx_hold_the_codes():
-    onnx = pytest.importorskip("onnx")
+    onnx = pytest.importorskip("onnx", reason="needs masegraph[export]")
     for form in CASES:
         kind = form.onnx_type
         if kind is not None:

@@ -96,7 +96,7 @@ def test_simulate_raises_on_a_wrong_output(graph, tmp_path):
     path.write_text(
         path.read_text().translate(str.maketrans("0123456789abcdef", "123456789abcdef0"))
     )
-    with pytest.raises(HardwareError, match=r"first mismatch: (data_out_0|fc1)"):
+    with pytest.raises(HardwareError, match=r"first mismatch: fc1_"):
         simulate(tmp_path, trust=True)
 
 
