@@ -107,7 +107,8 @@ def branching_case(seed):
     add_common_metadata_analysis_pass(graph)
     is_repeated = make is repeated_layers
     rules = by_type(draw, graph) if is_repeated else by_name(draw, graph)
-    quantize_transform_pass(graph, rules)
+    if len(rules) > 1:  # a model in which no layer was drawn stays float
+        quantize_transform_pass(graph, rules)
     for node in graph.fx_graph.find_nodes(op="placeholder"):
         result = mase_meta(node).common.results["data_out_0"]
         result["type"], result["precision"] = "fixed", [draw.choice(WIDTHS), draw.randint(1, 4)]

@@ -226,6 +226,16 @@ def test_a_fault_is_noticed(lowered, simulator, fault):
 
 
 @pytest.mark.sim
+def test_ports_may_rest_while_a_short_tensor_passes_all_layers(tmp_path):
+    graph = made(16, length=1)  # a pass takes 1 cycle, and a tensor about 900 for all of them
+    design = lower(graph, Parallelism(64), share_layers=1).design
+    assert (design.passes, design.cycles()) == (16, 16)
+    simulator = Simulator(design, emit(design, tmp_path))
+    inputs = {n: np.zeros((2, *s.shape), dtype=np.int64) for n, s in design.inputs.items()}
+    assert simulator.run(inputs).is_exact
+
+
+@pytest.mark.sim
 def test_one_too_few_is_refused(lowered, simulator):
     with pytest.raises(HardwareError, match="3 tensors, of which 2 go through"):
         simulator[0].run(lowered.encode(*tokens(3)))

@@ -28,6 +28,16 @@ class Fails(nn.Module):
         return x.view(torch.empty(0).numel() + x.numel())
 
 
+class TakesAnyNumber(nn.Module):
+    def forward(self, *inputs):
+        return 2 * inputs[0] + inputs[1]
+
+
+def test_inputs_of_any_number_go_by_position(notices):
+    MaseGraph(TakesAnyNumber(), dummy_in=(torch.ones(2), torch.ones(2)))
+    assert not notices
+
+
 def test_another_branch_under_tracing_is_told(notices):
     MaseGraph(AsksWhetherItIsTraced(), dummy_in=torch.ones(2))
     assert any("gives other values than the model" in text for text in notices)

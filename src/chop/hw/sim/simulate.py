@@ -299,9 +299,10 @@ class Simulator:
             (inputs, self._inputs(program.top, taps)),
             (expected, self._outputs(program.top, taps)),
         )
-        lull = 4 if self.interface.passes > 1 else 1  # ports are idle while a tensor goes round
-        stages = lull + len(self.top.gates)  # one tensor alone is in each of them in turn
-        wait = patience(stages * self.interface.cycles, stalls)
+        passes, gates = self.interface.passes, len(self.top.gates)
+        lull = 4 if passes > 1 else 1  # ports are idle while a tensor goes round
+        # one tensor alone is in each stage in turn, as often as it passes the shared block
+        wait = patience((lull + gates) * self.interface.cycles, stalls, passes * (1 + gates))
         head = (stalls.seed, *stalls.thresholds(), stalls.burst, stalls.resets)
         extra = max(_EXTRA_CYCLES, patience(lull * self.interface.cycles, stalls) // 4)
         span = min(_EXTRA_CYCLES + 4 * self.interface.cycles, _RESET_SPAN)

@@ -80,7 +80,15 @@ def draws(stalls: Stalls, prime: int, count: int, threshold: int) -> list[Draw]:
     return [Draw(stalls, prime * (k + 1), threshold) for k in range(count)]
 
 
-def patience(cycles: int, stalls: Stalls) -> int:
-    """Cycles without a beat after which a design of that folding bound will not move any more."""
+_LATENCY = 200
+"""More cycles than a beat spends in the pipeline of any stage."""
+
+
+def patience(cycles: int, stalls: Stalls, stages: int = 1) -> int:
+    """Return the cycles without a beat after which a design will not move any more.
+
+    `cycles` is its folding bound. `stages` is the number of stages that a beat passes in turn
+    while nothing moves where beats are counted.
+    """
     rate = min(stalls.valid, stalls.ready, stalls.inside)
-    return int((200 + 2 * cycles + 20 * (stalls.burst - 1)) / rate)
+    return int((_LATENCY * stages + 2 * cycles + 20 * (stalls.burst - 1)) / rate)

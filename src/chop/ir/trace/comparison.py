@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from chop.ir.arguments import tensors_in
 from chop.ir.trace.environment import evaluation_mode, kept_buffers
+from chop.ir.trace.inputs import call_with
 from chop.log import get_logger
 
 logger = get_logger(__name__)
@@ -73,7 +74,7 @@ def _run(model: nn.Module, inputs: Mapping[str, Any]) -> list[Tensor]:
         evaluation_mode(model),
     ):
         torch.manual_seed(0)
-        return [t for t in tensors_in(_plain(model(**copies))) if t.is_floating_point()]
+        return [t for t in tensors_in(_plain(call_with(model, copies))) if t.is_floating_point()]
 
 
 def _plain(result: Any) -> Any:

@@ -82,6 +82,13 @@ def bind_inputs(model: nn.Module, given: Any) -> dict[str, Any]:
     return dict(zip(names, values, strict=False))
 
 
+def call_with(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
+    """Call `model` with the inputs that `bind_inputs` gave; those of `*args` go by position."""
+    signature = Signature.of(model)
+    is_named = all(n in signature.names for n in inputs) or not signature.takes_any_number
+    return model(**inputs) if is_named else model(*inputs.values())
+
+
 def example_inputs(
     model: nn.Module, names: Iterable[str] | None, given: Any
 ) -> dict[str, Any] | None:
