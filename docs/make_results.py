@@ -1,8 +1,8 @@
-"""The page of measured results and the README's table, from the files of bench/results.
+"""Write docs/results.md and the figures of the README from the files of bench/results.
 
     python docs/make_results.py
 
-To add a row to the table: a function under `@headline` that reads it from the files.
+To add a row to the table, write a function under `@headline` that reads it from the files.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import html
 import json
 import re
 import statistics
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,45 +19,43 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 PAGE, README, IMAGES = ROOT / "docs" / "results.md", ROOT / "README.md", ROOT / "docs" / "images"
-MOST_ROWS, MOST_COLUMNS, LONGEST = 12, 9, 48
-START, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 HEADLINES: list[Callable[[], tuple[str, str, str, str]]] = []
 
 
 def read(name: str, section: str | None = None) -> Any:
-    """The results of a file, or of a section of it."""
-    found = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    told = found[section] if section else found
-    return told.get("results", told.get("records", told))
+    """Return the results of a file, or of one of its sections."""
+    content = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    record = content[section] if section else content
+    return record.get("results", record.get("records", record))
 
 
 def headline(row: Callable[[], tuple[str, str, str, str]]) -> Callable[..., Any]:
-    """Register a row: what is measured, here, the other, and by which command."""
+    """Register a row: quantity, result of MASE, result to compare with, benchmark."""
     HEADLINES.append(row)
     return row
 
 
 def ratios(values: Iterable[float]) -> str:
-    """The range of ratios: `0.33 to 0.36`."""
-    told = sorted(values)
-    low, high = f"{told[0]:.2f}", f"{told[-1]:.2f}"
+    """Return the range of ratios, such as `0.33 to 0.36`."""
+    ordered = sorted(values)
+    low, high = f"{ordered[0]:.2f}", f"{ordered[-1]:.2f}"
     return low if low == high else f"{low} to {high}"
 
 
-# -- the rows that matter --------------------------------------------------------------------------
+# -- the rows of the summary -----------------------------------------------------------------------
 
 
 @headline
 def captured() -> tuple[str, str, str, str]:
-    """Types of transformers that are captured."""
-    found = json.loads((RESULTS / "right.json").read_text())["transformers"]
-    same = found["equal"] + found["equal_up_to_rounding"]
-    told = f"{found['captured']} of {found['built']} captured, {same} equal"
-    return "Hugging Face model types that build small", told, "the eager model", "`make coverage`"
+    """Return the number of model types of transformers that are captured."""
+    counts = read("right", "transformers")
+    equal = counts["equal"] + counts["equal_up_to_rounding"]
+    result = f"{counts['captured']} of {counts['built']} captured, {equal} equal"
+    return "Hugging Face model types", result, "the eager model", "`make coverage`"
 
 
 def perplexities(scheme: str, rows: Iterable[Mapping[str, Any]], method: str) -> float:
-    """The mean over the seeds of a method's perplexities."""
+    """Return the mean perplexity of a method over its seeds."""
     return statistics.fmean(
         r["perplexity"]
         for r in rows
@@ -66,7 +65,7 @@ def perplexities(scheme: str, rows: Iterable[Mapping[str, Any]], method: str) ->
 
 
 def rounded(scheme: str) -> tuple[str, str, str, str]:
-    """Perplexity after rounding by effect, here and by two tools."""
+    """Return the perplexity after GPTQ here and after two other tools."""
     ours = perplexities(scheme, read("ptq"), "gptq")
     others = {
         "llm-compressor": perplexities(
@@ -77,40 +76,41 @@ def rounded(scheme: str) -> tuple[str, str, str, str]:
     start = perplexities("float", read("ptq"), "float")
     best = min(ours, *others.values())
     bold = {v: f"**{v:.2f}**" if v == best else f"{v:.2f}" for v in (ours, *others.values())}
-    told = ", ".join(f"{name} {bold[value]}" for name, value in others.items())
+    compared = ", ".join(f"{name} {bold[value]}" for name, value in others.items())
     bits = re.findall(r"\d+", scheme)[0]
-    what = f"Perplexity, weights in {bits} bits, no training (float {start:.2f})"
-    return what, bold[ours], told, "`bench/ptq`"
+    what = f"Perplexity with {bits}-bit weights, no training (float: {start:.2f})"
+    return what, bold[ours], compared, "`bench/ptq`"
 
 
 @headline
 def four_bits() -> tuple[str, str, str, str]:
-    """Four bits in groups of 32."""
+    """Return the row of 4 bits in groups of 32."""
     return rounded("W4 group 32")
 
 
 @headline
 def three_bits() -> tuple[str, str, str, str]:
-    """Three bits in groups of 32."""
+    """Return the row of 3 bits in groups of 32."""
     return rounded("W3 group 32")
 
 
 @headline
 def gguf() -> tuple[str, str, str, str]:
-    """A GGUF file read by llama.cpp against the graph it was written from."""
-    found = read("export", "perplexity")["Q4_0"]
-    what = "The same file in another program: perplexity of Q4_0"
-    return what, f"{found['ours']:.2f}", f"llama.cpp {found['llama.cpp']:.2f}", "`bench/export.py`"
+    """Return the perplexity of one GGUF file in llama.cpp and here."""
+    row = read("export", "perplexity")["Q4_0"]
+    what = "Perplexity of one exported Q4_0 file in both programs"
+    return what, f"{row['ours']:.2f}", f"llama.cpp {row['llama.cpp']:.2f}", "`bench/export.py`"
 
 
 @headline
 def packed() -> tuple[str, str, str, str]:
-    """Packed weights times few rows on the GPU."""
+    """Return the time of packed linear layers on the GPU."""
     rows = [r for r in read("kernels_cuda", "linear") if r["batch"] in (1, 4)]
     large = [r for r in rows if 14336 in r["shape"]]
-    told = [f"{f.upper()} {ratios(r['ratio'] for r in large if r['format'] == f)}" for f in FORMATS]
-    what = "Time of a linear layer, 4096×14336, 1 and 4 rows, H200"
-    return what, ", ".join(told), "cuBLAS in bfloat16: 1", "`bench/kernels.py`"
+    by_format = {f: [r["ratio"] for r in large if r["format"] == f] for f in FORMATS}
+    result = ", ".join(f"{name.upper()} {ratios(own)}" for name, own in by_format.items())
+    what = "Time of a 4096×14336 linear layer, 1 and 4 rows, H200"
+    return what, result, "cuBLAS bfloat16: 1", "`bench/kernels.py`"
 
 
 FORMATS = ("mxint8", "mxint4")
@@ -118,54 +118,81 @@ FORMATS = ("mxint8", "mxint4")
 
 @headline
 def token() -> tuple[str, str, str, str]:
-    """A token of a compiled Llama with the shapes of 8B."""
+    """Return the time per token of a compiled Llama with the shapes of 8B."""
     rows = [r for r in read("generate_cuda", "decode") if r["kind"] == "compiled"]
     named = {r["weights"]: r["ratio_to_bfloat16"] for r in rows if r["shape"] == "8b"}
-    told = ", ".join(f"{f.upper()} {named[f'{f}+fused']:.2f}" for f in FORMATS)
-    what = "Time of a token, Llama of 8B shapes, compiled, H200"
-    return what, told, "torch in bfloat16: 1", "`bench/generate.py`"
+    result = ", ".join(f"{f.upper()} {named[f'{f}+fused']:.2f}" for f in FORMATS)
+    what = "Time per token, Llama with the shapes of 8B, compiled, H200"
+    return what, result, "torch bfloat16: 1", "`bench/generate.py`"
 
 
 @headline
 def decoded() -> tuple[str, str, str, str]:
-    """Tokens a second on one core beside llama.cpp."""
+    """Return the tokens per second on one core, here and in llama.cpp."""
     rows = read("decode_cpu")["tokens"]
     ours = next(r for r in rows if r["format"] == "mxint4 + MXINT8 x")
     other = next(r for r in rows if r["program"] != "ours" and "4" in r["format"])
-    what = "Tokens a second of a 0.5B Llama in 4 bits, one core"
-    told = f"{ours['model']:.1f} (its products alone {ours['fused']:.1f})"
-    return what, told, f"llama.cpp **{other['model']:.1f}**", "`bench/decode_cpu.py`"
+    what = "Tokens per second, 0.5B Llama in 4 bits, one core"
+    result = f"{ours['model']:.1f} (matrix products alone: {ours['fused']:.1f})"
+    return what, result, f"llama.cpp **{other['model']:.1f}**", "`bench/decode_cpu.py`"
 
 
 @headline
 def trained() -> tuple[str, str, str, str]:
-    """What training in formats costs."""
+    """Return the cost of a training step with fake quantisation."""
     cpu = ratios(row["step_ratio"] for row in read("qat_step")["steps"])
-    return "Time of a training step in 8 bits, CPU", cpu, "float32: 1", "`bench/qat_step.py`"
+    return (
+        "Time of a training step with 8-bit fake quantisation, CPU",
+        cpu,
+        "float32: 1",
+        "`bench/qat_step.py`",
+    )
 
 
 @headline
 def pruned() -> tuple[str, str, str, str]:
-    """Half of the heads and channels removed."""
-    found = read("prune_structured")["speedup"]
+    """Return the speed of BERT-base with half of its heads and channels removed."""
+    speedup = read("prune_structured")["speedup"]
     what = "Speed of BERT-base, half of its heads and channels removed, CPU"
-    return what, f"{found:.2f} ×", "unpruned: 1", "`bench/prune_structured.py`"
+    return what, f"{speedup:.2f} ×", "unpruned: 1", "`bench/prune_structured.py`"
 
 
 @headline
 def vision() -> tuple[str, str, str, str]:
-    """A vision transformer in RTL."""
-    found = read("hardware_transformer", "vit")
-    told = f"{found['values_exact']:,} of {found['values_compared']:,} values bit-exact"
-    what = f"Vision transformer in RTL, accuracy {found['accuracy']['trained_in_integers']:.3f}"
-    other = f"PyTorch, accuracy {found['accuracy']['float']:.3f}"
-    return what, told, other, "`bench/hardware_transformer.py`"
+    """Return the verdict on a vision transformer in RTL."""
+    vit = read("hardware_transformer", "vit")
+    result = f"{vit['values_exact']:,} of {vit['values_compared']:,} values bit-exact"
+    what = f"Vision transformer in RTL, accuracy {vit['accuracy']['trained_in_integers']:.3f}"
+    other = f"float PyTorch, accuracy {vit['accuracy']['float']:.3f}"
+    return what, result, other, "`bench/hardware_transformer.py`"
 
 
 def headline_table() -> str:
-    """The rows as Markdown."""
-    head = "| measured | MASE | beside | by |\n|---|---|---|---|\n"
+    """Return all rows as Markdown."""
+    head = "| quantity | MASE | compared with | benchmark |\n|---|---|---|---|\n"
     return head + "".join(f"| {' | '.join(row())} |\n" for row in HEADLINES)
+
+
+def headlines() -> str:
+    """Return the three figures of the README's first screen, each against named rivals."""
+    _, ours, others, _ = rounded("W3 group 32")
+    kernels = packed()[1].partition(", ")[2]
+    luts, rival_luts, right = smallest_digits()
+    return (
+        f"- **3-bit weights:** perplexity {ours}; {others} "
+        f"(float: {perplexities('float', read('ptq'), 'float'):.2f}).\n"
+        f"- **4-bit linear layer on an H200:** {kernels} of the time of cuBLAS bfloat16.\n"
+        f"- **Digits classifier on an FPGA, {right} of 360 images correct:** {luts:,} LUTs; "
+        f"HGQ2 with alkaid {rival_luts:,}.\n"
+    )
+
+
+def smallest_digits() -> tuple[int, int, int]:
+    """Return the LUTs here, those of HGQ2 with alkaid, and the images both classify correctly."""
+    ours = read("constant_digits", "mase")["front"][-1]
+    rivals = read("constant_digits", "hgq2_alkaid")["front"]
+    equal = [row["lut"] for row in rivals if row["right"] == ours["right"]]
+    return ours["xc7"]["lut"], min(equal), ours["right"]
 
 
 # -- charts ----------------------------------------------------------------------------------------
@@ -174,32 +201,32 @@ CHARTS = {"results_perplexity": "perplexity_bars", "results_kernels": "kernel_ba
 
 
 def perplexity_bars() -> tuple[str, list[tuple[str, float]]]:
-    """Perplexity of three tools at 4 and 3 bits."""
+    """Return the perplexity of three tools at 4 and 3 bits."""
     rows: list[tuple[str, float]] = [("float", perplexities("float", read("ptq"), "float"))]
     for scheme, bits in (("W4 group 32", "4 bits"), ("W3 group 32", "3 bits")):
-        rows.append((f"{bits}, to the nearest", perplexities(scheme, read("ptq"), "nearest")))
+        rows.append((f"{bits}, nearest rounding", perplexities(scheme, read("ptq"), "nearest")))
         rows.append((f"{bits}, MASE", perplexities(scheme, read("ptq"), "gptq")))
         for tool in ("llmcompressor", "auto-round"):
             value = perplexities(scheme, read("ptq_rivals", tool), tool)
             rows.append((f"{bits}, {tool}", value))
-    return "Perplexity of a Llama of 15.7 M after rounding its weights (less is better)", rows
+    return "Perplexity of a 15.7 M Llama with rounded weights (lower is better)", rows
 
 
 def kernel_bars() -> tuple[str, list[tuple[str, float]]]:
-    """Time of a layer by format and rows, in times of bfloat16."""
+    """Return the time of a layer by format and rows, relative to bfloat16."""
     rows = [r for r in read("kernels_cuda", "linear") if 14336 in r["shape"]]
     order = ("mxint8", "mxint4", "mxfp8", "mxfp4")
-    told = []
+    bars: list[tuple[str, float]] = []
     for form in order:
         for batch in (1, 16, 64):
             own = [r["ratio"] for r in rows if (r["format"], r["batch"]) == (form, batch)]
             if own:
-                told.append((f"{form}, {batch} rows", statistics.fmean(own)))
-    return "Time of a 4096×14336 layer on an H200, in times of cuBLAS bfloat16", told
+                bars.append((f"{form}, {batch} rows", statistics.fmean(own)))
+    return "Time of a 4096×14336 layer on an H200, relative to cuBLAS bfloat16", bars
 
 
-def bars(title: str, rows: Sequence[tuple[str, float]]) -> str:
-    """Horizontal bars as SVG, each with its number."""
+def bar_chart(title: str, rows: Sequence[tuple[str, float]]) -> str:
+    """Return horizontal bars as SVG, each with its number."""
     wide, step, left = 760, 26, 220
     most = max(value for _, value in rows)
     parts = []
@@ -221,126 +248,126 @@ def bars(title: str, rows: Sequence[tuple[str, float]]) -> str:
     )
 
 
-# -- everything ------------------------------------------------------------------------------------
+# -- badges ----------------------------------------------------------------------------------------
+
+
+def badges() -> dict[str, tuple[str, str]]:
+    """Return name of the picture -> label and value, read from pyproject.toml and the results."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    counts = read("right", "transformers")
+    return {
+        "badge_python": ("python", str(project["requires-python"])),
+        "badge_licence": ("licence", str(project["license"])),
+        "badge_platforms": ("platforms", "x86-64, aarch64"),
+        "badge_models": ("Hugging Face types", f"{counts['captured']} of {counts['built']}"),
+    }
+
+
+def badge(label: str, value: str) -> str:
+    """Return a badge as SVG; a character is about 7 units wide."""
+    left, right = 7 * len(label) + 12, 7 * len(value) + 12
+    text = (
+        f'<text x="{left / 2}" y="14">{html.escape(label)}</text>'
+        f'<text x="{left + right / 2}" y="14">{html.escape(value)}</text>'
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20">'
+        f'<rect width="{left}" height="20" fill="#4a5563"/>'
+        f'<rect x="{left}" width="{right}" height="20" fill="#2b68d9"/>'
+        '<g fill="#fff" text-anchor="middle" font-family="Verdana,sans-serif" font-size="11">'
+        f"{text}</g></svg>\n"
+    )
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+SUBJECTS = {
+    "Capture and correctness": ("right", "trace", "safe", "graph"),
+    "Number formats and quantisation": (
+        "ptq", "ptq_rivals", "ptq_allocation", "ptq_memory", "quantize_cpu", "quantize_cpu_x86",
+        "quantize_gpu", "export",
+    ),
+    "Training, pruning and search": (
+        "qat_step", "qat_step_gpu", "prune_methods", "prune_structured", "prune_gpu",
+        "search_engine",
+    ),
+    "Kernels, generation and sharding": (
+        "kernels_cpu", "kernels_cpu_x86", "kernels_cuda", "generate_cpu", "generate_cuda",
+        "decode_cpu", "end_to_end_cpu", "end_to_end_cuda", "shard",
+    ),
+    "Hardware": (
+        "hardware", "hardware_transformer", "hardware_pareto", "physical", "area_designs",
+        "area_grid", "constant_digits", "constant_weights",
+    ),
+}  # fmt: skip
+"""Heading of the page -> files of bench/results. A new file goes where it belongs."""
 
 
 def page() -> str:
-    """The whole page."""
-    files = sorted(RESULTS.glob("*.json"))
-    sections = [_file(path) for path in files]
-    return "\n".join(
-        [
-            "# Measured results",
-            "",
-            "Written by `python docs/make_results.py` from `bench/results`: every number is in a"
-            " file there, with the command, the machine and the date.",
-            "",
-            "## In short",
-            "",
-            headline_table(),
-            *(f"![{globals()[make]()[0]}](images/{name}.svg)\n" for name, make in CHARTS.items()),
-            "## All of it",
-            "",
-            *sections,
-        ]
-    )
+    """Return the whole page: a summary, two charts, and an index of the result files."""
+    listed = {name for names in SUBJECTS.values() for name in names}
+    missing = sorted({p.stem for p in RESULTS.glob("*.json")} ^ listed)
+    assert not missing, f"make_results.SUBJECTS: add or remove {', '.join(missing)}"
+    lines = [
+        "# Results",
+        "",
+        "Every figure comes from a JSON file in `bench/results`. Each file records the command, the"
+        " machine, the versions and the date. `python docs/make_results.py` writes this page.",
+        "",
+        "## Summary",
+        "",
+        headline_table(),
+        *(f"![{globals()[make]()[0]}](images/{name}.svg)\n" for name, make in CHARTS.items()),
+        "## All result files",
+        "",
+    ]
+    for subject, names in SUBJECTS.items():
+        lines += [f"### {subject}", "", "| file | section | command | machine | date |"]
+        lines += ["|---|---|---|---|---|", *(row for name in names for row in _rows(name)), ""]
+    return "\n".join(lines)
 
 
-def _file(path: Path) -> str:
-    found = json.loads(path.read_text(encoding="utf-8"))
-    parts = [f"### {path.stem.replace('_', ' ')}", ""]
-    if "results" in found or "records" in found:
-        return "\n".join([*parts, *_section(found)])
-    for name, told in found.items():
-        parts += [f"**{name}**", "", *_section(told)]
-    return "\n".join(parts)
+def _rows(name: str) -> list[str]:
+    """Return one row of the index for each section of a result file."""
+    content = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    is_whole = "results" in content or "records" in content
+    sections = {"": content} if is_whole else content
+    rows = []
+    for section, record in sections.items():
+        command = str(record.get("command", "")).replace("|", "\\|")
+        machine = _machine(record.get("machine"), record.get("gpu"))
+        date = str(record.get("date", ""))[:10]
+        shown = f"`{command}`" if command else ""
+        rows.append(f"| `{name}.json` | {section} | {shown} | {machine} | {date} |")
+    return rows
 
 
-def _section(told: Mapping[str, Any]) -> list[str]:
-    facts = [_machine(told.get("machine"), told.get("gpu")), str(told.get("date", ""))[:10]]
-    about = ", ".join(fact for fact in facts if fact)
-    command = f"`{told['command']}`" if told.get("command") else ""
-    skipped = ("command", "date", "machine", "versions", "about", "results", "records")
-    rest = {key: value for key, value in told.items() if key not in skipped}
-    body = told.get("results", told.get("records", rest))
-    line = ": ".join(part for part in (command, about) if part)
-    return [line, "", *_tables(body), ""]
-
-
-def _machine(told: Any, gpu: Any) -> str:
-    if isinstance(told, str):
-        return f"{told}, {gpu}" if gpu else told
-    if not isinstance(told, Mapping):
+def _machine(machine: Any, gpu: Any) -> str:
+    """Return the machine of a record in a few words."""
+    if isinstance(machine, str):
+        return f"{machine}, {gpu}" if gpu else machine
+    if not isinstance(machine, Mapping):
         return ""
-    name = (
-        told.get("gpu") if told.get("gpu") not in (None, "none", "") else told.get("processor", "")
-    )
-    return f"{name}, {told['cores']} cores" if "cores" in told else str(name)
-
-
-def _tables(body: Any) -> list[str]:
-    """Lists of records as tables; mappings of numbers as one of two columns."""
-    if isinstance(body, list):
-        return [_table([row for row in body if isinstance(row, Mapping)])]
-    if not isinstance(body, Mapping):
-        return [str(body)]
-    nested = {k: v for k, v in body.items() if isinstance(v, list) and v and _is_records(v)}
-    rows = {k: v for k, v in body.items() if isinstance(v, Mapping) and _is_flat(v)}
-    flat = {k: v for k, v in body.items() if not isinstance(v, list | Mapping)}
-    made = [_table([{"": k, "value": v} for k, v in flat.items()])] if flat else []
-    made += [_table([{"": k, **v} for k, v in rows.items()])] if rows else []
-    for name, records in nested.items():
-        made += [f"*{name.replace('_', ' ')}*", "", _table(records)]
-    return made
-
-
-def _is_records(rows: list[Any]) -> bool:
-    return all(isinstance(row, Mapping) for row in rows)
-
-
-def _is_flat(told: Mapping[str, Any]) -> bool:
-    return not any(isinstance(v, list | Mapping) for v in told.values())
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    keys = dict.fromkeys(k for row in rows for k, v in row.items() if not isinstance(v, Mapping))
-    columns = [key for key in keys if not key.endswith("_rounds")][:MOST_COLUMNS]
-    if not rows or not columns:
-        return ""
-    head = f"| {' | '.join(c.replace('_', ' ') for c in columns)} |\n|{'---|' * len(columns)}\n"
-    body = "".join(
-        f"| {' | '.join(_cell(row.get(c)) for c in columns)} |\n" for row in rows[:MOST_ROWS]
-    )
-    rest = len(rows) - MOST_ROWS
-    return head + body + (f"\n…and {rest} more rows.\n" if rest > 0 else "")
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:,.0f}"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, list):
-        return "×".join(map(str, value))[:LONGEST]
-    text = str(value).replace("|", "\\|").replace("\n", " ")
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    has_gpu = machine.get("gpu") not in (None, "none", "")
+    name = machine["gpu"] if has_gpu else machine.get("processor", "")
+    return f"{name}, {machine['cores']} cores" if "cores" in machine else str(name)
 
 
 def readme(text: str) -> str:
-    """The README with its table as measured."""
-    before, _, rest = text.partition(START)
-    _, _, after = rest.partition(END)
-    return f"{before}{START}\n{headline_table()}{END}{after}"
+    """Return the README with its figures as measured."""
+    for name, content in (("headlines", headlines()), ("measured", headline_table())):
+        start, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, _, rest = text.partition(start)
+        text = f"{before}{start}\n{content}{end}{rest.partition(end)[2]}"
+    return text
 
 
 def main() -> None:
-    """Write the page, its charts and the README's table."""
+    """Write the page, its charts and the README's figures."""
     for name, make in CHARTS.items():
-        (IMAGES / f"{name}.svg").write_text(bars(*globals()[make]()), encoding="utf-8")
+        (IMAGES / f"{name}.svg").write_text(bar_chart(*globals()[make]()), encoding="utf-8")
+    for name, parts in badges().items():
+        (IMAGES / f"{name}.svg").write_text(badge(*parts), encoding="utf-8")
     PAGE.write_text(page(), encoding="utf-8")
     README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -156,3 +156,26 @@ def test_the_values_drawn_are_those_of_the_format():
     assert make_formats.values(small).tolist() == [-4, -3, -2, -1, 0, 1, 2, 3]
     _, error = make_formats.relative_error("integer", small)
     assert error[0] == 1.0 and error.max() <= 1.0  # what is small becomes zero
+
+
+def test_troubleshooting_quotes_messages_that_exist():
+    joined = (re.sub(r'"\s*\n\s*f?"', "", p.read_text()) for p in (ROOT / "src").rglob("*.py"))
+    source = "\n".join(joined)
+    rows = re.findall(
+        r"^\| ([^|]*`[^|]*)\|", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE
+    )
+    quotes = [quote for cell in rows for quote in re.findall(r"`([^`]+)`", cell)]
+    assert len(quotes) > 15
+    assert [quote for quote in quotes if quote not in source] == []
+
+
+def test_the_support_matrix_lists_every_row_and_is_true():
+    make_support = importlib.import_module("make_support")
+    rows = re.findall(r"<!-- support: begin -->\n(.*?)<!--", (ROOT / "README.md").read_text(), re.S)
+    head, _, *body = rows[0].splitlines()
+    cells = {r.split(" | ")[0][2:]: r.strip("| ").split(" | ")[1:] for r in body}
+    assert list(cells) == list(make_support.FORMATS)
+    assert head == f"| weights in | {' | '.join(make_support.TARGETS)} |"
+    for row, target in (("MXINT4", "RTL"), ("FP8 (E4M3)", "llama.cpp (GGUF)")):
+        is_written = cells[row][list(make_support.TARGETS).index(target)] == "yes"
+        assert make_support.is_supported(target, row) == is_written
