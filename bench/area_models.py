@@ -215,7 +215,7 @@ def print_errors(family: str, rows: list[dict[str, Any]]) -> None:
 
 
 def markdown(args: argparse.Namespace) -> None:
-    """The table and the figure of docs/hardware.md."""
+    """The table and the figure of docs/hardware_parts.md."""
     lines = [
         "| family | what | held out | median error | worst | within 15 % | exact |",
         "|---|---|---|---|---|---|---|",
@@ -232,7 +232,7 @@ def markdown(args: argparse.Namespace) -> None:
     clocks = [r for r in kept_rows("route") if is_held_out(r)]
     pairs = [(_predicted(r, "ecp5").mhz, r["mhz"]) for r in clocks]
     lines.append(f"| ecp5 | MHz {_told(pairs)} |")
-    page = ROOT / "docs" / "hardware.md"
+    page = ROOT / "docs" / "hardware_parts.md"
     start, end = "<!-- predicted -->", "<!-- end of predicted -->"
     before, _, rest = page.read_text().partition(start)
     table = "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Measures integer arithmetic against the real functions and writes the table of docs/hardware.md.
+"""Measure integer arithmetic against the real functions; write the table of hardware_numbers.md.
 
 python docs/make_arithmetic.py
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 from chop.nn.quantizers import Integer
 from chop.nn.quantizers.arithmetic import function, norm, softmax
 
-PAGE = Path(__file__).resolve().parent / "hardware.md"
+PAGE = Path(__file__).resolve().parent / "hardware_numbers.md"
 MARKS = ("<!-- errors: written by docs/make_arithmetic.py -->", "<!-- end of errors -->")
 ROWS = 2000
 BYTE, PART, FINE = Integer(8, 4), Integer(8, 7), Integer(16, 11)

@@ -16,7 +16,13 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS))
 
-NEEDS_A_SIMULATOR = ("hardware",)
+NEEDS_A_SIMULATOR = (
+    "hardware",
+    "hardware_numbers",
+    "hardware_design",
+    "hardware_parts",
+    "hardware_components",
+)
 """Pages run by tests that skip where a tool is missing: tests/hw/test_docs.py."""
 RUN = [
     page

@@ -270,5 +270,5 @@ def test_the_table_of_the_page_is_what_is_measured():
     spec = importlib.util.spec_from_file_location("make_arithmetic", docs / "make_arithmetic.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    page = (docs / "hardware.md").read_text()
+    page = (docs / "hardware_numbers.md").read_text()
     assert module.page_with(page, module.table()) == page
