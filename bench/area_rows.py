@@ -37,8 +37,7 @@ ROUTED_SHARE = 6
 """One in so many instances of a kind is routed."""
 HELD_OUT_FROM, HELD_OUT_COUNT = 7000, 2
 """The first and the count of the instances of each kind that no model of area is fitted to. They
-were drawn behind the rules of counting that the first model held against them had; docs/hardware_parts.md
-says what has changed since."""
+were drawn after the first model was fitted; docs/hardware_parts.md reports the errors."""
 ONCE_HELD_OUT = (5000, 5001, 6000, 6001)
 """Older models were held against these; they told what was wrong, and are fitted to now."""
 LUTS: Mapping[str, Mapping[str, int]] = {
