@@ -139,9 +139,14 @@ def part_said(name):
     return f"| `chop.{name}` |" in (DOCS / "how_it_works.md").read_text()
 
 
-def test_the_readme_is_one_screen():
+def test_the_first_screen_of_the_readme_has_what_a_visitor_needs():
     lines = (ROOT / "README.md").read_text().splitlines()
-    assert len(lines) < 80
+    first = next(line for line in lines[1:] if line and not line.startswith("!["))
+    assert len(first.split()) <= 25
+    screen = "\n".join(lines[:30])
+    for words in ("pip install", "<!-- headlines: end -->", "report.png", "| Get RTL |"):
+        assert words in screen
+    assert len(lines) < 130 and max(map(len, lines)) <= 400
 
 
 def test_every_step_of_the_newcomer_is_timed():
