@@ -108,7 +108,7 @@ figures: install
 	$(BIN)/python docs/tutorials/refresh.py
 
 bench: install
-	for script in bench/*.py; do $(BIN)/python $$script || exit 1; done
+	$(BIN)/python bench/run.py --only "$(ONLY)"
 
 clean:
 	rm -rf $(VENV) out site build dist .coverage* src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

