@@ -1,9 +1,9 @@
 """Labels for channels: elements that must stay or go together have the same label.
 
 Every index of every dimension of a tensor has a label, a small number. Coupling two dimensions
-ties their labels index by index; what may not be removed is tied to `FROZEN`. A view that splits
-a dimension into heads ties the labels within each head. When all nodes have been seen, the labels
-that were tied are one group: remove its indices from every tensor, and all shapes still fit.
+ties their labels index by index; indices that may not be removed are tied to `FROZEN`. A view that
+splits a dimension into heads ties the labels within each head. After all nodes were visited, tied
+labels form one group: remove its indices from every tensor, and all shapes still fit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FROZEN = 0
 
 @dataclass(frozen=True)
 class Axes:
-    """A tensor's labels, one array a dimension."""
+    """Labels of a tensor: one array per dimension."""
 
     dims: tuple[Labels, ...]
 
@@ -35,29 +35,29 @@ class Axes:
 
 
 def frozen_axes(shape: Iterable[int]) -> Axes:
-    """Axes of a tensor of which nothing may be removed."""
+    """Return the axes of a tensor of which nothing may be removed."""
     return Axes(tuple(frozen_dim(size) for size in shape))
 
 
 def frozen_dim(size: int) -> Labels:
-    """Labels of a dimension of which nothing may be removed."""
+    """Return the labels of a dimension of which nothing may be removed."""
     return np.full(size, FROZEN, dtype=np.int64)
 
 
 class LabelSet:
-    """Labels and which of them are tied."""
+    """Labels and the ties between them (a union-find structure)."""
 
     def __init__(self) -> None:
         self._parent = [FROZEN]
 
     def fresh(self, size: int) -> Labels:
-        """Labels that are tied to no others."""
+        """Return labels that are tied to no others."""
         start = len(self._parent)
         self._parent.extend(range(start, start + size))
         return np.arange(start, start + size, dtype=np.int64)
 
     def find(self, label: int) -> int:
-        """The label that stands for all that are tied to `label`."""
+        """Return the label that represents all that are tied to `label`."""
         parent = self._parent
         while parent[label] != label:
             parent[label] = parent[parent[label]]
@@ -74,21 +74,21 @@ class LabelSet:
             self._parent[high] = low  # FROZEN is the lowest
 
     def freeze(self, *dims: Labels) -> None:
-        """Say that nothing of these dimensions may be removed."""
+        """Forbid the removal of anything from these dimensions."""
         for dim in dims:
             self.tie(dim, frozen_dim(len(dim)))
 
     def is_frozen(self, dim: Labels) -> bool:
-        """Whether nothing of the dimension may be removed."""
+        """Return True if nothing of the dimension may be removed."""
         return all(self.find(label) == FROZEN for label in np.unique(dim).tolist())
 
     def roots(self) -> Labels:
-        """The label that stands for each label."""
+        """Return the representative of each label."""
         return np.array([self.find(i) for i in range(len(self._parent))], dtype=np.int64)
 
 
 def axes_in(value: Any) -> list[Axes]:
-    """The axes of the tensors in a value, through tuples and lists."""
+    """Return the axes of the tensors in a value, through tuples and lists."""
     if isinstance(value, Axes):
         return [value]
     if isinstance(value, tuple | list):

@@ -1,8 +1,7 @@
-"""Query heads that share keys and values: which go, as many of each that share.
+"""Selection of query heads that share keys and values: the same number from every group.
 
-The labels of such heads say their place among those that share (`Coupling.by_query`). A place goes
-from all, and that is what shapes follow; but which head each loses is its own choice, because the
-order of heads that share changes nothing.
+The label of such a head is its place in the group (`Coupling.by_query`). Shapes depend on places
+only. The order of heads within a group changes nothing, so each group selects its own heads.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from chop.passes.prune.coupling import Coupling
 from chop.passes.prune.granularity import keep_largest_of_rows
 
 Scorer = Callable[[str, nn.Parameter], Tensor | None]
-"""The scores of the weight of the layer at a path; None where it has none."""
+"""Return the scores of the weight of the layer at a path; None if it has none."""
 Mask = NDArray[np.bool_]
 
 
 class HeadChoice:
-    """Which query heads of one block stay; `groups` are the labels of their places."""
+    """Mask of the query heads of one block that stay; `groups` are the labels of their places."""
 
     def __init__(self, groups: Labels) -> None:
         self.groups = groups
@@ -33,10 +32,10 @@ class HeadChoice:
         self.keep: Mask = np.zeros(0, dtype=bool)
 
     def heads(self, labels: Labels) -> tuple[Labels, Labels]:
-        """The indices of a dimension that belong to heads, and the number of each one's head."""
+        """Return the indices of a dimension that belong to heads, and the head of each."""
         index = np.flatnonzero(np.isin(labels, self.groups))
-        found = labels[index]
-        begins = (found[1:] != found[:-1]) | (np.diff(index) > 1)
+        places = labels[index]
+        begins = (places[1:] != places[:-1]) | (np.diff(index) > 1)
         return index, np.concatenate([[0], np.cumsum(begins)]) if len(index) else index
 
     def add(self, scores: Tensor, dim: int, labels: Labels) -> None:
@@ -51,7 +50,7 @@ class HeadChoice:
         np.add.at(self._count, head, scores.numel() / len(labels))
 
     def choose(self, share: float) -> Labels:
-        """Keep the best of those that share; the labels of the places that go."""
+        """Keep the best heads of every group; return the labels of the places that are removed."""
         places = len(self.groups)
         count = min(round(share * places), places - 1)
         means = torch.tensor(self._total / self._count).reshape(-1, places)
@@ -60,7 +59,7 @@ class HeadChoice:
         return self.groups[places - count :]
 
     def apply(self, labels: Labels, keep: Mask) -> None:
-        """Write into `keep`, of one dimension, which of the indices in heads stay."""
+        """Write into the mask `keep` of one dimension which of the indices in heads stay."""
         index, head = self.heads(labels)
         keep[index] = self.keep[head]
 
@@ -68,7 +67,7 @@ class HeadChoice:
 def choose_query_heads(
     coupling: Coupling, families: Sequence[Labels], scorer: Scorer, share: float
 ) -> list[tuple[HeadChoice, Labels]]:
-    """For each family of labels, which heads stay and the labels that go."""
+    """Return the heads that stay and the labels that are removed, for each family of labels."""
     roots = coupling.labels.roots()
     choices = [HeadChoice(groups) for groups in families]
     for path, weight in {id(w): (path, w) for path, _, w in coupling.producers}.values():

@@ -1,7 +1,7 @@
 """SparseGPT: weights pruned column by column, so that the layer's output changes least.
 
-A weight set to zero is an error as a rounded one is. The weights to prune are chosen a few columns
-at a time, from their current values.
+A weight set to zero is an error like a rounded one. The weights to prune are selected a few columns
+at a time, by their current values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chop.passes.ptq.solve.column_feedback import (
 
 @dataclass(frozen=True)
 class PruningChoice:
-    """What goes: `share` of each row, or of all rows together; or all but N of every M (`pair`)."""
+    """Weights to prune: `share` of each row or of all rows, or all but N of every M (`pair`)."""
 
     share: float
     by_row: bool = False
@@ -30,33 +30,31 @@ class PruningChoice:
 
     @property
     def columns(self) -> int:
-        """How many columns are decided at once."""
+        """Number of columns that are decided together."""
         return BLOCK if self.pair is None else self.pair[1]
 
     @property
     def block(self) -> int:
-        """Columns between two updates of all that follow: a whole number of decisions."""
+        """Number of columns between two updates of all later columns: whole decisions."""
         return max(self.columns, BLOCK - BLOCK % self.columns)
 
     def kept(self, scores: Tensor, gone: Tensor) -> Tensor:
-        """Return the mask of a few columns by their scores; `gone` marks what went before them."""
+        """Return the mask of a few columns by their scores; `gone` marks earlier pruned weights.
+
+        Counts are rounded over all columns so far, so rounding errors do not add up.
+        """
         if self.pair is not None:
             return keep_n_of_m(scores, *self.pair, "")
-        if not self.by_row:
-            return self._kept(scores.reshape(1, -1), gone.reshape(1, -1)).view_as(scores)
-        return self._kept(scores, gone)
-
-    def _kept(self, scores: Tensor, gone: Tensor) -> Tensor:
-        """Rounding never adds up: after any column so many have gone as the share asks for."""
-        wanted = round(self.share * (gone.shape[1] + scores.shape[1])) - gone.sum(1)
-        already = (scores == -torch.inf).sum(1)
-        return keep_largest_of_rows(scores, torch.maximum(wanted, already))
+        rows = (scores, gone) if self.by_row else (scores.reshape(1, -1), gone.reshape(1, -1))
+        count = round(self.share * sum(part.shape[1] for part in rows)) - rows[1].sum(1)
+        already = (rows[0] == -torch.inf).sum(1)
+        return keep_largest_of_rows(rows[0], torch.maximum(count, already)).view_as(scores)
 
 
 def pruned_with_feedback(
     weight: Tensor, hessian: Tensor, mask: Tensor, choice: PruningChoice, damping: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the pruned weight and the mask of what stays, which is a part of `mask`."""
+    """Return the pruned weight and the mask of the kept elements, a subset of `mask`."""
     work, gone = weight.double().clone(), ~mask
     dead = hessian.diagonal() == 0  # such inputs change nothing: their weights go first
     factor = inverse_factor(without_dead(hessian.double()), damping)
