@@ -1,6 +1,8 @@
 """Pruning by calibration data: layer by layer, each on the outputs of the pruned layers before it.
 
-A layer that several nodes call is pruned after its last call, by the inputs of all calls.
+SparseGPT prunes weights column by column, so that the layer's output changes least. A weight set to
+zero is an error like a rounded one; the weights to prune are selected a few columns at a time. A
+layer that several nodes call is pruned after its last call, by the inputs of all calls.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,11 +21,16 @@ from chop.ir.graph import MaseGraph
 from chop.ir.reclass import mask_name, reclassed
 from chop.log import get_logger
 from chop.nn.modules.masked import WEIGHT, stored_weight
-from chop.passes.prune.granularity import block_shape, check_n_of_m, n_of_m
+from chop.passes.prune.granularity import (
+    block_shape,
+    check_n_of_m,
+    keep_largest_of_rows,
+    keep_n_of_m,
+    n_of_m,
+)
 from chop.passes.prune.importance import METHODS, score
 from chop.passes.prune.prunable_layers import add_mask, mask_of, prunable_nodes
 from chop.passes.prune.pruning_config import PruneArgs, PruneWeight
-from chop.passes.prune.sparsegpt import PruningChoice, pruned_with_feedback
 from chop.passes.prune.weight_masks import Layers, chosen_layers, masks_of, put_masks, ranked
 from chop.passes.ptq.observe.calibration_data import calibration_batches
 from chop.passes.ptq.observe.input_sums import SharedSums
@@ -30,6 +38,12 @@ from chop.passes.ptq.observe.layer_inputs import groups_of, weight_rows
 from chop.passes.ptq.observe.layerwise_run import LayerwiseRun
 from chop.passes.ptq.sites.layer_checkpoints import LayerCheckpoints, layer_checkpoints
 from chop.passes.ptq.sites.weight_updates import shared_parameters
+from chop.passes.ptq.solve.column_feedback import (
+    BLOCK,
+    decide_columns,
+    inverse_factor,
+    without_dead,
+)
 from chop.passes.rewrite.surgery import set_module
 
 logger = get_logger(__name__)
@@ -229,3 +243,55 @@ def _compensated(
         operands = values[part][:, order], hessian[order][:, order], keep[part][:, order]
         values[part, order], keep[part, order] = pruned_with_feedback(*operands, choice, damping)
     return values.view_as(weight), keep.view_as(weight)
+
+
+@dataclass(frozen=True)
+class PruningChoice:
+    """Weights to prune: `share` of each row or of all rows, or all but N of every M (`pair`)."""
+
+    share: float
+    by_row: bool = False
+    pair: tuple[int, int] | None = None
+
+    @property
+    def columns(self) -> int:
+        """Number of columns that are decided together."""
+        return BLOCK if self.pair is None else self.pair[1]
+
+    @property
+    def block(self) -> int:
+        """Number of columns between two updates of all later columns: whole decisions."""
+        return max(self.columns, BLOCK - BLOCK % self.columns)
+
+    def kept(self, scores: Tensor, dropped: Tensor) -> Tensor:
+        """Return the mask of a few columns by their scores; `dropped` marks earlier pruned weights.
+
+        Counts are rounded over all columns so far, so rounding errors do not add up.
+        """
+        if self.pair is not None:
+            return keep_n_of_m(scores, *self.pair, "")
+        rows = (scores, dropped) if self.by_row else (scores.reshape(1, -1), dropped.reshape(1, -1))
+        count = round(self.share * sum(part.shape[1] for part in rows)) - rows[1].sum(1)
+        already = (rows[0] == -torch.inf).sum(1)
+        return keep_largest_of_rows(rows[0], torch.maximum(count, already)).view_as(scores)
+
+
+def pruned_with_feedback(
+    weight: Tensor, hessian: Tensor, mask: Tensor, choice: PruningChoice, damping: float
+) -> tuple[Tensor, Tensor]:
+    """Return the pruned weight and the mask of the kept elements, a subset of `mask`."""
+    work, dropped = weight.double().clone(), ~mask
+    dead = hessian.diagonal() == 0  # such inputs change nothing: their weights go first
+    factor = inverse_factor(without_dead(hessian.double()), damping)
+    scale = factor.diagonal().square()
+
+    def pruned(i: int, column: Tensor) -> Tensor:
+        if i % choice.columns == 0:
+            now = slice(i, i + choice.columns)
+            scores = (work[:, now].square() / scale[now]).masked_fill(dead[now], 0.0)
+            scores = scores.masked_fill(dropped[:, now], -torch.inf)
+            dropped[:, now] = ~choice.kept(scores, dropped[:, :i])
+        return column.masked_fill(dropped[:, i], 0.0)
+
+    decide_columns(work, factor, pruned, choice.block)
+    return work, ~dropped

@@ -17,8 +17,16 @@ import torch
 from torch import fx
 
 from chop.ir.dims import FACTS, Carried, ShapedCall, carried
-from chop.passes.prune.channel_labels import Axes, Labels, axes_in, frozen_dim
-from chop.passes.prune.coupling import Kept, LabelledCall, Rule, UnclearError
+from chop.passes.prune.coupling import (
+    Axes,
+    Kept,
+    LabelledCall,
+    Labels,
+    Rule,
+    UnclearError,
+    axes_in,
+    frozen_dim,
+)
 
 PACKED = 3
 """A leading split of this size packs query, key and value; the heads come after it."""
@@ -79,9 +87,9 @@ def _note_layer(call: LabelledCall, lines: Sequence[tuple[Carried, Labels]]) -> 
     for name, dims in repeated.items():
         size = getattr(call.module, name, None)
         if isinstance(size, tuple) and list(size) == [len(dim) for dim in dims]:
-            call.sets(name, lambda kept, dims=dims: tuple(map(kept, dims)))  # type: ignore[misc]
+            call.sets(name, lambda remaining, dims=dims: tuple(map(remaining, dims)))  # type: ignore[misc]
         elif size == len(dims[0]):
-            call.sets(name, lambda kept, dim=dims[0]: kept(dim))  # type: ignore[misc]
+            call.sets(name, lambda remaining, dim=dims[0]: remaining(dim))  # type: ignore[misc]
 
 
 def tie_broadcast(
@@ -147,7 +155,7 @@ def reshape(call: LabelledCall) -> Axes:
 
 def _with_written_sizes(call: LabelledCall, result: Axes) -> Axes:
     by_query = call.coupling.by_query
-    call.rewrites(lambda node, kept: _write_sizes(node, result, kept, by_query))
+    call.rewrites(lambda node, remaining: _write_sizes(node, result, remaining, by_query))
     return result
 
 
@@ -215,18 +223,18 @@ def _merge(call: LabelledCall, dims: list[Labels]) -> Labels:
     return dims[axis][np.broadcast_to(index, shape).reshape(-1)]
 
 
-def _is_stale(size: Any, dim: Labels, kept: Kept, by_query: bool) -> bool:
+def _is_stale(size: Any, dim: Labels, remaining: Kept, by_query: bool) -> bool:
     """Return True if an argument repeats the size of a dimension that shrinks.
 
     A computed size follows the shapes it is computed from, except for the number of repeats of a
     head, which is a constant in it.
     """
     if isinstance(size, fx.Node):
-        return by_query and kept(dim) != len(dim)
+        return by_query and remaining(dim) != len(dim)
     return isinstance(size, int) and size == len(dim)
 
 
-def _write_sizes(node: fx.Node, result: Axes, kept: Kept, by_query: bool) -> None:
+def _write_sizes(node: fx.Node, result: Axes, remaining: Kept, by_query: bool) -> None:
     """Replace the sizes among the arguments that are numbers."""
     first, rest = node.args[0], node.args[1:]
     listed = rest[0] if len(rest) == 1 and isinstance(rest[0], tuple | list) else None
@@ -234,7 +242,7 @@ def _write_sizes(node: fx.Node, result: Axes, kept: Kept, by_query: bool) -> Non
     if len(sizes) != len(result):
         return  # view(dtype), view_as(other): no sizes
     new = [
-        kept(dim) if _is_stale(size, dim, kept, by_query) else size
+        remaining(dim) if _is_stale(size, dim, remaining, by_query) else size
         for size, dim in zip(sizes, result.dims, strict=True)
     ]
     node.args = (first, *new) if listed is None else (first, new)
@@ -284,8 +292,8 @@ def split(call: LabelledCall) -> tuple[Axes, ...]:
     ends = np.cumsum([part.shape[dim] for part in axes_in(call.result)])
     parts = np.split(x.dims[dim], ends[:-1])
 
-    def write_parts(node: fx.Node, kept: Kept) -> None:
-        sizes = [kept(part) for part in parts]
+    def write_parts(node: fx.Node, remaining: Kept) -> None:
+        sizes = [remaining(part) for part in parts]
         if sizes != [len(part) for part in parts]:
             node.op, node.target = "call_function", torch.split
             node.args, node.kwargs = (node.args[0], sizes, dim), {}
@@ -325,7 +333,7 @@ def _index(call: LabelledCall, x: Axes, index: tuple[Any, ...]) -> Axes:
             result.append(frozen_dim(call.shape[len(result)]))
         elif not isinstance(each, int):
             raise UnclearError
-    call.rewrites(lambda node, kept: _write_slices(node, slices, kept, len(x)))
+    call.rewrites(lambda node, remaining: _write_slices(node, slices, remaining, len(x)))
     return Axes((*result, *dims))
 
 
@@ -343,13 +351,13 @@ def _is_plain_slice(index: Any) -> bool:
     return all(end is None or isinstance(end, int) for end in (index.start, index.stop))
 
 
-def _write_slices(node: fx.Node, slices: dict[int, Labels], kept: Kept, rank: int) -> None:
+def _write_slices(node: fx.Node, slices: dict[int, Labels], remaining: Kept, rank: int) -> None:
     index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
     new = list(_without_ellipsis(index, rank))
     for place, dim in slices.items():
-        if kept(dim) != len(dim):
+        if remaining(dim) != len(dim):
             start, stop, _ = new[place].indices(len(dim))
-            new[place] = slice(kept(dim[:start]), kept(dim[: max(stop, start)]))
+            new[place] = slice(remaining(dim[:start]), remaining(dim[: max(stop, start)]))
             node.args = (node.args[0], tuple(new))
 
 

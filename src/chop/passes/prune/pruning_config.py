@@ -102,6 +102,7 @@ def _check_sparsity(sparsity: float) -> None:
 @dataclass(frozen=True)
 class PruneActivation:
     """Settings for pruning the inputs of layers while the model runs.
+
     `sparsity`: the share to prune. `method`: the importance: random or l1-norm. `scope`: with
     "local" each layer prunes that share of every sample; with "global" all layers share one
     threshold, measured on the graph's example inputs. `granularity`: elementwise.
@@ -126,8 +127,8 @@ class PruneArgs:
     """Settings of `prune_transform_pass`, and the data that the methods need.
 
     `seed` decides random choices. Methods that score by gradients (taylor, movement) use `scores`
-    (a GradientScores), else a run over `batches` (with `loss`, a function of output and batch, if
-    the model returns no loss), else the parameters' `grad`. Methods that use the inputs of layers
+    (a GradientScores), else a run over `batches`, else the parameters' `grad`. `loss`: a function
+    of output and batch, for a model that returns no loss. Methods that use the inputs of layers
     (wanda, sparsegpt) calibrate on `batches`, an iterable or a function that returns one, up to
     `num_samples` rows. `damping`: share of the mean that is added to the diagonal of the Hessian.
     `keep`: a folder for checkpoints of finished layers, from which an interrupted run resumes.

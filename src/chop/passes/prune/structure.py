@@ -1,4 +1,9 @@
-"""Remove channels and heads: rows and columns of every weight that shares them."""
+"""Remove channels and heads: rows and columns of every weight that shares them.
+
+The label of a query head that shares keys and values is its place in the group that shares them
+(`Coupling.by_query`). Shapes depend on places only. The order of heads within a group changes
+nothing, so each group selects its own heads, the same number from every group.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
 from chop.errors import PassError
@@ -20,13 +26,19 @@ from chop.passes.prune.calibrated import (
     input_norms,
     summed_inputs,
 )
-from chop.passes.prune.channel_labels import FROZEN, Axes, Labels, axes_in
 from chop.passes.prune.channel_rules import find_rule
-from chop.passes.prune.coupling import Coupling, couple, result_shapes
-from chop.passes.prune.granularity import keep_largest
+from chop.passes.prune.coupling import (
+    FROZEN,
+    Axes,
+    Coupling,
+    Labels,
+    axes_in,
+    couple,
+    result_shapes,
+)
+from chop.passes.prune.granularity import keep_largest, keep_largest_of_rows
 from chop.passes.prune.importance import METHODS, score
 from chop.passes.prune.pruning_config import QUERY, PruneArgs, PruneWeight
-from chop.passes.prune.query_heads import HeadChoice, Mask, Scorer, choose_query_heads
 from chop.passes.prune.weight_masks import chosen_layers, gradient_scores
 from chop.passes.rewrite.propagate import bind_inputs
 from chop.passes.rewrite.surgery import set_module
@@ -190,7 +202,7 @@ class Removal:
         self.roots = coupling.labels.roots()
         self.gone = np.isin(self.roots, dropped)
 
-    def kept(self, labels: Labels) -> int:
+    def remaining(self, labels: Labels) -> int:
         """Return the number of indices of a dimension that stay."""
         return int((~self.gone[labels]).sum())
 
@@ -213,9 +225,9 @@ def _remove(graph: MaseGraph, removal: Removal, inputs: Any) -> None:
         _shrink_modules(graph, removal, undo)
         for node, rewrite in removal.coupling.rewrites:
             undo.append(_restorer(node))
-            rewrite(node, removal.kept)
+            rewrite(node, removal.remaining)
         graph.recompile()
-        _check_shapes(graph, removal.coupling, removal.kept, inputs)
+        _check_shapes(graph, removal.coupling, removal.remaining, inputs)
     except Exception:
         for step in reversed(undo):
             step()
@@ -234,7 +246,7 @@ def _restorer(node: fx.Node) -> Callable[[], None]:
 
 def _shrink_modules(graph: MaseGraph, removal: Removal, undo: list[Callable[[], None]]) -> None:
     """Replace the modules that own a shrunk tensor by smaller ones."""
-    coupling, kept = removal.coupling, removal.kept
+    coupling, remaining = removal.coupling, removal.remaining
     new = {
         key: _shrunk(tensor, [removal.keep(labels) for labels in axes.dims])
         for key, (tensor, axes) in coupling.tensors.items()
@@ -251,7 +263,7 @@ def _shrink_modules(graph: MaseGraph, removal: Removal, undo: list[Callable[[], 
                 table.update({n: new[id(t)] for n, t in table.items() if id(t) in new})  # type: ignore[misc]
             for owner, name, size in coupling.sizes:
                 if owner is module:
-                    setattr(copied, name, size(kept))
+                    setattr(copied, name, size(remaining))
         if smaller[id(module)] is not module:
             undo.append(lambda path=path, module=module: set_module(graph, path, module))  # type: ignore[misc]
             set_module(graph, path, smaller[id(module)])
@@ -283,7 +295,7 @@ def _shrunk(tensor: Tensor, keeps: Sequence[np.ndarray[Any, Any]]) -> Tensor:
 
 
 def _check_shapes(
-    graph: MaseGraph, coupling: Coupling, kept: Callable[[Labels], int], inputs: Any
+    graph: MaseGraph, coupling: Coupling, remaining: Callable[[Labels], int], inputs: Any
 ) -> None:
     """Raise if the graph does not run, or a result has another shape than its labels."""
     try:
@@ -291,10 +303,73 @@ def _check_shapes(
     except PassError as error:
         raise PassError(f"prune: {MISFIT}: {error} {REMEDY}") from error
     for node, value in coupling.values.items():
-        expected = [tuple(kept(dim) for dim in axes.dims) for axes in axes_in(value)]
+        expected = [tuple(remaining(dim) for dim in axes.dims) for axes in axes_in(value)]
         actual = [axes.shape for axes in axes_in(shapes[node])]
         if expected != actual:
             raise PassError(
                 f"prune: {MISFIT}: node '{node.name}' gives {actual} instead of {expected}. "
                 f"{REMEDY}"
             )
+
+
+Scorer = Callable[[str, nn.Parameter], Tensor | None]
+"""Return the scores of the weight of the layer at a path; None if it has none."""
+Mask = NDArray[np.bool_]
+
+
+class HeadChoice:
+    """Mask of the query heads of one block that stay; `groups` are the labels of their places."""
+
+    def __init__(self, groups: Labels) -> None:
+        self.groups = groups
+        self._total: NDArray[np.float64] = np.zeros(0)
+        self._count: NDArray[np.float64] = np.zeros(0)
+        self.keep: Mask = np.zeros(0, dtype=bool)
+
+    def heads(self, labels: Labels) -> tuple[Labels, Labels]:
+        """Return the indices of a dimension that belong to heads, and the head of each."""
+        index = np.flatnonzero(np.isin(labels, self.groups))
+        places = labels[index]
+        begins = (places[1:] != places[:-1]) | (np.diff(index) > 1)
+        return index, np.concatenate([[0], np.cumsum(begins)]) if len(index) else index
+
+    def add(self, scores: Tensor, dim: int, labels: Labels) -> None:
+        """Add the scores of a weight along one of its dimensions."""
+        index, head = self.heads(labels)
+        if not len(index):
+            return
+        sums = scores.sum([i for i in range(scores.dim()) if i != dim]).double().cpu().numpy()
+        if not len(self._total):
+            self._total, self._count = np.zeros(head[-1] + 1), np.zeros(head[-1] + 1)
+        np.add.at(self._total, head, sums[index])
+        np.add.at(self._count, head, scores.numel() / len(labels))
+
+    def choose(self, share: float) -> Labels:
+        """Keep the best heads of every group; return the labels of the places that are removed."""
+        places = len(self.groups)
+        count = min(round(share * places), places - 1)
+        means = torch.tensor(self._total / self._count).reshape(-1, places)
+        keep = keep_largest_of_rows(means, torch.full((len(means),), count))
+        self.keep = keep.flatten().numpy()
+        return self.groups[places - count :]
+
+    def apply(self, labels: Labels, keep: Mask) -> None:
+        """Write into the mask `keep` of one dimension which of the indices in heads stay."""
+        index, head = self.heads(labels)
+        keep[index] = self.keep[head]
+
+
+def choose_query_heads(
+    coupling: Coupling, families: Sequence[Labels], scorer: Scorer, share: float
+) -> list[tuple[HeadChoice, Labels]]:
+    """Return the heads that stay and the labels that are removed, for each family of labels."""
+    roots = coupling.labels.roots()
+    choices = [HeadChoice(groups) for groups in families]
+    for path, weight in {id(w): (path, w) for path, _, w in coupling.producers}.values():
+        scores = scorer(path, weight)
+        if scores is None:
+            continue
+        for dim, labels in enumerate(coupling.tensors[id(weight)][1].dims):
+            for choice in choices:
+                choice.add(scores, dim, roots[labels])
+    return [(choice, choice.choose(share)) for choice in choices]

@@ -27,7 +27,7 @@ from chop.passes.prune.importance import GradientScores, gather_scores, score
 from chop.passes.prune.prunable_layers import add_mask, has_adapter, mask_of, prunable_layers
 from chop.passes.prune.pruning_config import PruneArgs, PruneWeight
 from chop.passes.rewrite.module_patterns import select
-from chop.passes.rewrite.surgery import set_module
+from chop.passes.rewrite.surgery import replace_modules
 
 logger = get_logger(__name__)
 
@@ -77,11 +77,7 @@ def put_masks(graph: MaseGraph, layers: Layers, masks: Mapping[str, Tensor]) -> 
     old = {path: mask_of(layers[path]) for path in masks}
     if all((m if old[p] is None else m | ~old[p]).all() for p, m in masks.items()):  # type: ignore[operator]
         logger.warning("prune: no weight was pruned beyond those that were pruned before.")
-    masked: dict[int, nn.Module] = {}  # a layer at two paths stays one layer
-    for path, layer in layers.items():
-        if id(layer) not in masked:
-            masked[id(layer)] = add_mask(layer, masks[path])
-        set_module(graph, path, masked[id(layer)])
+    replace_modules(graph, layers, lambda path, layer: add_mask(layer, masks[path]))
 
 
 def ranked(layer: nn.Module, scores: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from chop.ir.arguments import tensors_in
 
 @contextmanager
 def running(where: str, number: int) -> Iterator[None]:
-    """Say which batch it was where a graph does not run on one."""
+    """Name the batch in the error if a graph does not run on it."""
     try:
         yield
     except ChopError:
@@ -29,9 +29,9 @@ def running(where: str, number: int) -> Iterator[None]:
 
 
 def calibration_batches(data: Any, num_samples: int | None, where: str) -> list[Any]:
-    """The batches of `data` until `num_samples` rows are seen; all of them without a number.
+    """Return the batches of `data` up to `num_samples` rows; all of them without a number.
 
-    `data` is an iterable of batches (mappings, tensors or tuples), or a function that gives one.
+    `data` is an iterable of batches (mappings, tensors or tuples), or a function that returns one.
     """
     source = source_of(data)
     if source is None or isinstance(source, Tensor | Mapping | str):

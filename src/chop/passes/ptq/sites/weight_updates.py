@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import torch
@@ -18,19 +17,19 @@ logger = get_logger(__name__)
 
 
 def check_calls(graph: MaseGraph, trail: Trail) -> None:
-    """Raise where a module that would change is also called where it must not."""
+    """Raise if a module that would change is also called where it must not."""
     roles: dict[str, set[tuple[bool, bool]]] = {}
     for node in graph.fx_graph.nodes:
         if node.op == "call_module":
             role = (node in trail.writers, node in trail.readers)
             roles.setdefault(str(node.target), set()).add(role)
-    for target, found in roles.items():
-        if len(found) > 1:
+    for target, kinds in roles.items():
+        if len(kinds) > 1:
             raise RefusedError(f"module '{target}' is called in several places, not all alike")
 
 
 def apply_change(graph: MaseGraph, change: Change, trail: Trail, who: str) -> None:
-    """Fold a change into what writes and what reads it."""
+    """Fold a change into the layers that write it and the layers that read it."""
     check_calls(graph, trail)
     shared = shared_parameters(graph)
     for target in dict.fromkeys(str(n.target) for n in trail.readers):
@@ -59,29 +58,26 @@ def _write_parameter(graph: MaseGraph, node: fx.Node, change: Change) -> None:
 
 
 def own_layer(graph: MaseGraph, target: str, shared: dict[int, list[str]], who: str) -> Any:
-    """The layer at `target` as the graph's own, so that its tensors can be replaced.
+    """Replace the layer at `target` by a copy whose tensors can be replaced; return the copy.
 
-    `who` warns of a weight that was shared; nobody does where it is empty.
+    Warn in the name of `who` of a weight that was shared; an empty `who` warns of nothing.
     """
     old = graph.model.get_submodule(target)
     name = f"{target}.weight"
     others = [n for n in shared.get(id(old._parameters.get("weight")), []) if n != name]
     if others and who:
         logger.warning("%s: '%s' is no longer shared with '%s'.", who, name, others[0])
-    made = reclassed(old, type(old))
-    set_module(graph, target, made)
-    return made
+    copy = reclassed(old, type(old))
+    set_module(graph, target, copy)
+    return copy
 
 
 def shared_parameters(graph: MaseGraph) -> dict[int, list[str]]:
-    """The names of each parameter that has several."""
-    named = list(graph.model.named_parameters(remove_duplicate=False))
-    counts = Counter(id(p) for _, p in named)
-    found: dict[int, list[str]] = {}
-    for name, parameter in named:
-        if counts[id(parameter)] > 1:
-            found.setdefault(id(parameter), []).append(name)
-    return found
+    """Return the names of each parameter that has several, by the parameter's id."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in graph.model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return {key: several for key, several in names.items() if len(several) > 1}
 
 
 def _changed(old: Tensor, change: Change, dim: int) -> nn.Parameter:
@@ -89,7 +85,7 @@ def _changed(old: Tensor, change: Change, dim: int) -> nn.Parameter:
 
 
 def add_to_bias(layer: Any, value: Tensor) -> None:
-    """Add to the bias of a layer, which gets one where it has none."""
+    """Add to the bias of a layer; create one if it has none."""
     weight: Tensor = layer.weight
     old = getattr(layer, "bias", None)
     base = torch.zeros(len(value), dtype=torch.double) if old is None else old.detach().double()

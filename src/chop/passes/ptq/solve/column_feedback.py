@@ -2,7 +2,7 @@
 
 GPTQ (Frantar et al., 2022) rounds each column, SparseGPT (Frantar and Alistarh, 2023) prunes it.
 Both minimise the error of the layer's output on the calibration data, (W - Q) H (W - Q)ᵀ with H the
-sum of x xᵀ, and both distribute the error of a column over the columns that follow, by the Cholesky
+sum of x xᵀ. Both distribute the error of a column over the columns that follow, by the Cholesky
 factor of the inverse of H.
 """
 
