@@ -18,7 +18,7 @@ from torch import fx
 
 from chop.ir.dims import FACTS, Carried, ShapedCall, carried
 from chop.passes.prune.coupling import (
-    Axes,
+    ChannelAxes,
     Kept,
     LabelledCall,
     Labels,
@@ -56,14 +56,14 @@ def follow(call: LabelledCall) -> Any:
     _note_layer(call, lines)
     after = {line.result: labels for line, labels in lines}
     new = [
-        Axes(tuple(after.get(dim, frozen_dim(size)) for dim, size in enumerate(axes.shape)))
+        ChannelAxes(tuple(after.get(dim, frozen_dim(size)) for dim, size in enumerate(axes.shape)))
         for axes in results
     ]
-    return new[0] if isinstance(call.result, Axes) else tuple(new)
+    return new[0] if isinstance(call.result, ChannelAxes) else tuple(new)
 
 
 def _tied(
-    call: LabelledCall, line: Carried, operands: Mapping[str, Axes], sizes: Mapping[str, Any]
+    call: LabelledCall, line: Carried, operands: Mapping[str, ChannelAxes], sizes: Mapping[str, Any]
 ) -> Labels:
     """Return the labels of one dimension, tied over the operands that have it."""
     dims = [operands[name].dims[d] for name, d in line.operands.items() if d is not None]
@@ -93,7 +93,7 @@ def _note_layer(call: LabelledCall, lines: Sequence[tuple[Carried, Labels]]) -> 
 
 
 def tie_broadcast(
-    call: LabelledCall, operands: Sequence[Axes], shape: Sequence[int]
+    call: LabelledCall, operands: Sequence[ChannelAxes], shape: Sequence[int]
 ) -> tuple[Labels, ...]:
     """Return the dimensions of operands broadcast to `shape`, tied where they meet."""
     result = []
@@ -113,26 +113,28 @@ def _meet(call: LabelledCall, dims: list[Labels], size: int) -> Labels:
     return full[0] if full else frozen_dim(size)
 
 
-def attention(call: LabelledCall) -> Axes:
+def attention(call: LabelledCall) -> ChannelAxes:
     """Label attention: query (…, l, e), key (…, s, e), value (…, s, v).
 
     The default scale depends on e, so e is frozen.
     """
     query, key, value = (call.value(call.argument(name)) for name in ("query", "key", "value"))
-    if not all(isinstance(axes, Axes) for axes in (query, key, value)):
+    if not all(isinstance(axes, ChannelAxes) for axes in (query, key, value)):
         raise UnclearError
     mask = call.value(call.argument("attn_mask"))
     call.labels.freeze(query.dims[-1], key.dims[-1])
     shared = [_share(call, query, other) for other in (key, value)]
-    heads = [Axes(x.dims[:-2]) for x in (query, *shared)]
-    if isinstance(mask, Axes):
-        heads.append(Axes(mask.dims[:-2]))
+    heads = [ChannelAxes(x.dims[:-2]) for x in (query, *shared)]
+    if isinstance(mask, ChannelAxes):
+        heads.append(ChannelAxes(mask.dims[:-2]))
         call.labels.freeze(*mask.dims[-2:])
     call.labels.freeze(query.dims[-2], key.dims[-2], value.dims[-2])
-    return Axes((*tie_broadcast(call, heads, call.shape[:-2]), query.dims[-2], value.dims[-1]))
+    return ChannelAxes(
+        (*tie_broadcast(call, heads, call.shape[:-2]), query.dims[-2], value.dims[-1])
+    )
 
 
-def _share(call: LabelledCall, query: Axes, other: Axes) -> Axes:
+def _share(call: LabelledCall, query: ChannelAxes, other: ChannelAxes) -> ChannelAxes:
     """Repeat the heads of `other` for the query heads that share them (grouped queries)."""
     if len(other) < 3 or other.shape[-3] == query.shape[-3]:
         return other
@@ -145,28 +147,28 @@ def _share(call: LabelledCall, query: Axes, other: Axes) -> Axes:
         heads = query.dims[-3]
     else:
         heads = np.repeat(other.dims[-3], repeats)
-    return Axes((*other.dims[:-3], heads, *other.dims[-2:]))
+    return ChannelAxes((*other.dims[:-3], heads, *other.dims[-2:]))
 
 
-def reshape(call: LabelledCall) -> Axes:
+def reshape(call: LabelledCall) -> ChannelAxes:
     """Label view and reshape, whose arguments are the new sizes."""
     return _with_written_sizes(call, regroup(call))
 
 
-def _with_written_sizes(call: LabelledCall, result: Axes) -> Axes:
+def _with_written_sizes(call: LabelledCall, result: ChannelAxes) -> ChannelAxes:
     by_query = call.coupling.by_query
     call.rewrites(lambda node, remaining: _write_sizes(node, result, remaining, by_query))
     return result
 
 
-def regroup(call: LabelledCall) -> Axes:
+def regroup(call: LabelledCall) -> ChannelAxes:
     """Label the same elements in the same order under other sizes.
 
     Runs of dimensions with equal products match: one dimension may become several (split), or
     several one (merge).
     """
     runs = _runs(call.first().dims, call.shape)
-    return Axes(tuple(dim for old, sizes in runs for dim in _match(call, old, sizes)))
+    return ChannelAxes(tuple(dim for old, sizes in runs for dim in _match(call, old, sizes)))
 
 
 def _runs(dims: Sequence[Labels], shape: Sequence[int]) -> Iterable[tuple[list[Labels], list[int]]]:
@@ -234,7 +236,7 @@ def _is_stale(size: Any, dim: Labels, remaining: Kept, by_query: bool) -> bool:
     return isinstance(size, int) and size == len(dim)
 
 
-def _write_sizes(node: fx.Node, result: Axes, remaining: Kept, by_query: bool) -> None:
+def _write_sizes(node: fx.Node, result: ChannelAxes, remaining: Kept, by_query: bool) -> None:
     """Replace the sizes among the arguments that are numbers."""
     first, rest = node.args[0], node.args[1:]
     listed = rest[0] if len(rest) == 1 and isinstance(rest[0], tuple | list) else None
@@ -248,14 +250,14 @@ def _write_sizes(node: fx.Node, result: Axes, remaining: Kept, by_query: bool) -
     node.args = (first, *new) if listed is None else (first, new)
 
 
-def expand(call: LabelledCall) -> Axes:
+def expand(call: LabelledCall) -> ChannelAxes:
     """Label expand, which repeats dimensions of size 1; the arguments are the new sizes."""
     operands = call.operands()
     if len(operands) > 1:
-        return Axes(tie_broadcast(call, operands, call.shape))
+        return ChannelAxes(tie_broadcast(call, operands, call.shape))
     dims = tie_broadcast(call, [call.first()], call.shape)
     return _with_written_sizes(
-        call, Axes(_repeated(call, dims) if call.coupling.by_query else dims)
+        call, ChannelAxes(_repeated(call, dims) if call.coupling.by_query else dims)
     )
 
 
@@ -272,12 +274,12 @@ def _repeated(call: LabelledCall, dims: tuple[Labels, ...]) -> tuple[Labels, ...
     return tuple(result)
 
 
-def cat(call: LabelledCall) -> Axes:
+def cat(call: LabelledCall) -> ChannelAxes:
     """Label a concatenation along a dimension."""
     parts = axes_in([call.value(n) for n in call.node.args[0]])  # type: ignore[union-attr]
     dim = _dim(call, len(parts[0]))
     meeting = [[part.dims[i] for part in parts] for i in range(len(parts[0]))]
-    return Axes(
+    return ChannelAxes(
         tuple(
             np.concatenate(dims) if i == dim else _meet(call, dims, parts[0].shape[i])
             for i, dims in enumerate(meeting)
@@ -285,7 +287,7 @@ def cat(call: LabelledCall) -> Axes:
     )
 
 
-def split(call: LabelledCall) -> tuple[Axes, ...]:
+def split(call: LabelledCall) -> tuple[ChannelAxes, ...]:
     """Label the parts along a dimension; write out their sizes if these change."""
     x = call.first()
     dim = _dim(call, len(x))
@@ -299,7 +301,7 @@ def split(call: LabelledCall) -> tuple[Axes, ...]:
             node.args, node.kwargs = (node.args[0], sizes, dim), {}
 
     call.rewrites(write_parts)
-    return tuple(Axes((*x.dims[:dim], part, *x.dims[dim + 1 :])) for part in parts)
+    return tuple(ChannelAxes((*x.dims[:dim], part, *x.dims[dim + 1 :])) for part in parts)
 
 
 def getitem(call: LabelledCall) -> Any:
@@ -310,12 +312,12 @@ def getitem(call: LabelledCall) -> Any:
         return value[index]
     if value is None and not axes_in(call.result):
         return None
-    if not isinstance(value, Axes):
+    if not isinstance(value, ChannelAxes):
         raise UnclearError
     return _index(call, value, index if isinstance(index, tuple) else (index,))
 
 
-def _index(call: LabelledCall, x: Axes, index: tuple[Any, ...]) -> Axes:
+def _index(call: LabelledCall, x: ChannelAxes, index: tuple[Any, ...]) -> ChannelAxes:
     dims = iter(x.dims)
     result: list[Labels] = []
     slices: dict[int, Labels] = {}
@@ -334,7 +336,7 @@ def _index(call: LabelledCall, x: Axes, index: tuple[Any, ...]) -> Axes:
         elif not isinstance(each, int):
             raise UnclearError
     call.rewrites(lambda node, remaining: _write_slices(node, slices, remaining, len(x)))
-    return Axes((*result, *dims))
+    return ChannelAxes((*result, *dims))
 
 
 def _without_ellipsis(index: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
@@ -361,14 +363,14 @@ def _write_slices(node: fx.Node, slices: dict[int, Labels], remaining: Kept, ran
             node.args = (node.args[0], tuple(new))
 
 
-def past(call: LabelledCall) -> tuple[Axes, ...]:
+def past(call: LabelledCall) -> tuple[ChannelAxes, ...]:
     """Label cached keys and values (…, heads, tokens, width), joined with the new ones."""
     results = []
     for axes in (call.value(each) for each in call.node.args[1:3]):
-        if not isinstance(axes, Axes) or len(axes) < 2:
+        if not isinstance(axes, ChannelAxes) or len(axes) < 2:
             raise UnclearError
         call.labels.freeze(axes.dims[-2])
-        results.append(Axes((*axes.dims[:-2], frozen_dim(axes.shape[-2]), axes.dims[-1])))
+        results.append(ChannelAxes((*axes.dims[:-2], frozen_dim(axes.shape[-2]), axes.dims[-1])))
     return tuple(results)
 
 

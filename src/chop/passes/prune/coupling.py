@@ -30,7 +30,7 @@ FROZEN = 0
 
 
 @dataclass(frozen=True)
-class Axes:
+class ChannelAxes:
     """Labels of a tensor: one array per dimension."""
 
     dims: tuple[Labels, ...]
@@ -44,9 +44,9 @@ class Axes:
         return len(self.dims)
 
 
-def frozen_axes(shape: Iterable[int]) -> Axes:
+def frozen_axes(shape: Iterable[int]) -> ChannelAxes:
     """Return the axes of a tensor of which nothing may be removed."""
-    return Axes(tuple(frozen_dim(size) for size in shape))
+    return ChannelAxes(tuple(frozen_dim(size) for size in shape))
 
 
 def frozen_dim(size: int) -> Labels:
@@ -97,9 +97,9 @@ class LabelSet:
         return np.array([self.find(i) for i in range(len(self._parent))], dtype=np.int64)
 
 
-def axes_in(value: Any) -> list[Axes]:
+def axes_in(value: Any) -> list[ChannelAxes]:
     """Return the axes of the tensors in a value, through tuples and lists."""
-    if isinstance(value, Axes):
+    if isinstance(value, ChannelAxes):
         return [value]
     if isinstance(value, tuple | list):
         return [axes for each in value for axes in axes_in(each)]
@@ -132,7 +132,7 @@ class Coupling:
 
     labels: LabelSet = field(default_factory=LabelSet)
     values: dict[fx.Node, Any] = field(default_factory=dict)
-    tensors: dict[int, tuple[Tensor, Axes]] = field(default_factory=dict)
+    tensors: dict[int, tuple[Tensor, ChannelAxes]] = field(default_factory=dict)
     producers: list[tuple[str, Labels, nn.Parameter]] = field(default_factory=list)
     heads: list[Labels] = field(default_factory=list)
     sizes: list[tuple[nn.Module, str, Callable[[Kept], Any]]] = field(default_factory=list)
@@ -140,14 +140,14 @@ class Coupling:
     by_query: bool = False
     repeats: list[Labels] = field(default_factory=list)
 
-    def tensor(self, tensor: Tensor) -> Axes:
+    def tensor(self, tensor: Tensor) -> ChannelAxes:
         """Return the axes of a parameter or buffer; a shared one has one set."""
         if id(tensor) not in self.tensors:
-            axes = Axes(tuple(self.labels.fresh(size) for size in tensor.shape))
+            axes = ChannelAxes(tuple(self.labels.fresh(size) for size in tensor.shape))
             self.tensors[id(tensor)] = (tensor, axes)
         return self.tensors[id(tensor)][1]
 
-    def parameter(self, module: nn.Module, name: str) -> Axes | None:
+    def parameter(self, module: nn.Module, name: str) -> ChannelAxes | None:
         """Return the axes of a module's own parameter or buffer; a mask has those of its weight."""
         tensor = {**module._buffers, **module._parameters}.get(name)
         if tensor is None:
@@ -181,7 +181,7 @@ class LabelledCall:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the result, where that is one tensor."""
-        if not isinstance(self.result, Axes):
+        if not isinstance(self.result, ChannelAxes):
             raise UnclearError
         return self.result.shape
 
@@ -189,14 +189,14 @@ class LabelledCall:
         """Return the axes of an argument; None for anything that is no tensor."""
         return self.coupling.values.get(argument) if isinstance(argument, fx.Node) else None
 
-    def operands(self) -> list[Axes]:
+    def operands(self) -> list[ChannelAxes]:
         """Return the tensors that the node reads, in order."""
         return [a for n in self.node.all_input_nodes for a in axes_in(self.value(n))]
 
-    def first(self) -> Axes:
+    def first(self) -> ChannelAxes:
         """Return the first operand."""
         argument = self.value(self.node.args[0]) if self.node.args else None
-        operands = [argument] if isinstance(argument, Axes) else self.operands()
+        operands = [argument] if isinstance(argument, ChannelAxes) else self.operands()
         if not operands:
             raise UnclearError
         return operands[0]
@@ -209,14 +209,14 @@ class LabelledCall:
                 return arguments[name]
         return next((getattr(self.module, n) for n in names if hasattr(self.module, n)), None)
 
-    def named_operands(self) -> dict[str, Axes]:
+    def named_operands(self) -> dict[str, ChannelAxes]:
         """Return the tensors that the node reads, by their names in the dimension rules."""
         names = dict.fromkeys((*self.op.parameters, *CHANNEL_TENSORS))
-        parameters: dict[str, Axes] = {}
-        inputs: list[Axes] = []
+        parameters: dict[str, ChannelAxes] = {}
+        inputs: list[ChannelAxes] = []
         for name, argument in named_arguments(self.node):
             value = self.value(argument)
-            if name in names and isinstance(value, Axes):
+            if name in names and isinstance(value, ChannelAxes):
                 parameters[name] = value
                 continue
             sources: list[fx.Node] = []
@@ -239,7 +239,7 @@ class LabelledCall:
             return None
 
         def probed(source: fx.Node, probe: Tensor) -> Tensor:
-            if not isinstance(self.value(source), Axes):
+            if not isinstance(self.value(source), ChannelAxes):
                 raise UnclearError  # a computed order
             return probe
 
@@ -278,7 +278,7 @@ def result_shapes(graph: MaseGraph, inputs: Mapping[str, Any]) -> dict[fx.Node, 
     """Return each node's result with frozen axes for tensors and None for everything else."""
     shapes: dict[fx.Node, Any] = {}
 
-    def axes_of(value: Any) -> Axes | None:
+    def axes_of(value: Any) -> ChannelAxes | None:
         return frozen_axes(value.shape) if isinstance(value, Tensor) else None
 
     def record(node: fx.Node, result: Any) -> None:

@@ -20,7 +20,7 @@ from chop.registry import suggest
 
 
 @dataclass(frozen=True)
-class Method:
+class PruningMethod:
     """A pruning method: one of `score`, `product` and `scaled`, or none with `makes_up`.
 
     `score` takes the weight and a random generator; `product` the weight and its gradient;
@@ -40,18 +40,18 @@ class Method:
         return self.scaled is not None or self.makes_up
 
 
-METHODS: dict[str, Method] = {
-    "random": Method(score=lambda w, generator: torch.rand(w.shape, generator=generator)),
-    "l1-norm": Method(score=lambda w, generator: w.abs()),
-    "l2-norm": Method(score=lambda w, generator: w.square()),
+METHODS: dict[str, PruningMethod] = {
+    "random": PruningMethod(score=lambda w, generator: torch.rand(w.shape, generator=generator)),
+    "l1-norm": PruningMethod(score=lambda w, generator: w.abs()),
+    "l2-norm": PruningMethod(score=lambda w, generator: w.square()),
     # first order: change of the loss if the weight becomes zero
-    "taylor": Method(product=lambda w, gradient: (w * gradient).abs()),
+    "taylor": PruningMethod(product=lambda w, gradient: (w * gradient).abs()),
     # positive if a step of descent moves the weight away from zero
-    "movement": Method(product=lambda w, gradient: -(w * gradient)),
+    "movement": PruningMethod(product=lambda w, gradient: -(w * gradient)),
     # change of the layer's output for uncorrelated inputs (Sun et al., 2023)
-    "wanda": Method(scaled=lambda w, norms: w.abs() * norms, scope="row"),
+    "wanda": PruningMethod(scaled=lambda w, norms: w.abs() * norms, scope="row"),
     # the same for correlated inputs, with compensation (Frantar and Alistarh, 2023)
-    "sparsegpt": Method(makes_up=True),
+    "sparsegpt": PruningMethod(makes_up=True),
 }
 
 

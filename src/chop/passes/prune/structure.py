@@ -29,7 +29,7 @@ from chop.passes.prune.calibrated import (
 from chop.passes.prune.channel_rules import find_rule
 from chop.passes.prune.coupling import (
     FROZEN,
-    Axes,
+    ChannelAxes,
     Coupling,
     Labels,
     axes_in,
@@ -49,7 +49,7 @@ SHARED_HINT = " Of query heads that share no keys and values remove a 'head'."
 
 
 @dataclass(frozen=True)
-class Family:
+class ChannelFamily:
     """Groups that the same layers make: the channels of one width, or the heads of one block.
 
     `sharing`: number of heads of keys and values, if a group has one query head of each; else 0.
@@ -85,7 +85,7 @@ def prune_structures(graph: MaseGraph, config: PruneWeight, args: PruneArgs) -> 
     }
 
 
-def _record(family: Family, dropped: Labels) -> dict[str, Any]:
+def _record(family: ChannelFamily, dropped: Labels) -> dict[str, Any]:
     removed = int(np.isin(family.groups, dropped).sum())
     kind = "query heads" if family.sharing else "heads" if family.is_heads else "channels"
     count, each = len(family.groups), family.sharing or 1
@@ -93,7 +93,7 @@ def _record(family: Family, dropped: Labels) -> dict[str, Any]:
     return {"layers": list(family.producers), "kind": kind, **sizes}
 
 
-def find_families(coupling: Coupling) -> list[Family]:
+def find_families(coupling: Coupling) -> list[ChannelFamily]:
     """Return the removable groups, by the layers that make them."""
     roots = coupling.labels.roots()
     makers: dict[int, dict[str, None]] = {}
@@ -112,12 +112,14 @@ def find_families(coupling: Coupling) -> list[Family]:
         for group in repeats.intersection(roots[labels].tolist())
     }
     return [
-        Family(paths, np.array(groups), groups[0] in heads, sharing.get(groups[0], 0))
+        ChannelFamily(paths, np.array(groups), groups[0] in heads, sharing.get(groups[0], 0))
         for paths, groups in together.items()
     ]
 
 
-def _chosen_families(coupling: Coupling, paths: set[str], config: PruneWeight) -> list[Family]:
+def _chosen_families(
+    coupling: Coupling, paths: set[str], config: PruneWeight
+) -> list[ChannelFamily]:
     is_query = config.granularity == QUERY
     families = [
         family
@@ -137,7 +139,7 @@ def _chosen_families(coupling: Coupling, paths: set[str], config: PruneWeight) -
 def _scorer(
     graph: MaseGraph,
     coupling: Coupling,
-    families: list[Family],
+    families: list[ChannelFamily],
     config: PruneWeight,
     args: PruneArgs,
 ) -> Scorer:
@@ -177,7 +179,7 @@ def group_scores(coupling: Coupling, scorer: Scorer) -> dict[int, float]:
     return {i: total[i] / count[i] for i in np.flatnonzero(count).tolist()}
 
 
-def _choose(families: list[Family], scores: dict[int, float], config: PruneWeight) -> Labels:
+def _choose(families: list[ChannelFamily], scores: dict[int, float], config: PruneWeight) -> Labels:
     """Return the groups to remove; at least one of each family stays."""
     ranked = [np.array([scores[g] for g in f.groups.tolist()]) for f in families]
     if config.scope == "global":
@@ -206,7 +208,7 @@ class Removal:
         """Return the number of indices of a dimension that stay."""
         return int((~self.gone[labels]).sum())
 
-    def touches(self, axes: Axes) -> bool:
+    def touches(self, axes: ChannelAxes) -> bool:
         """Return True if any index of a tensor is removed."""
         return any(self.gone[labels].any() for labels in axes.dims)
 

@@ -25,7 +25,7 @@ class CalculateAvgBitsArgs:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredElements:
     """Number of elements, and the bits of each."""
 
     elements: int
@@ -57,12 +57,12 @@ def calculate_avg_bits_mg_analysis_pass(graph: MaseGraph, args: CalculateAvgBits
     }
 
 
-def _average(stored: list[Stored]) -> float | None:
+def _average(stored: list[StoredElements]) -> float | None:
     elements = sum(s.elements for s in stored)
     return sum(s.elements * s.bits for s in stored) / elements if elements else None
 
 
-def stored_weights(node: fx.Node, counted: set[int]) -> Iterator[Stored]:
+def stored_weights(node: fx.Node, counted: set[int]) -> Iterator[StoredElements]:
     """Yield the parameters of a layer that were not counted before."""
     if node.op != "call_module":
         return
@@ -72,14 +72,14 @@ def stored_weights(node: fx.Node, counted: set[int]) -> Iterator[Stored]:
             counted.add(id(parameter))
             role = role_of(name.removeprefix("parametrizations."), quantizers)
             own = 8.0 * parameter.element_size()
-            yield Stored(parameter.numel(), _bits(quantizers.get(role or ""), own))
+            yield StoredElements(parameter.numel(), _bits(quantizers.get(role or ""), own))
 
 
 def _bits(quantizer: Quantizer | None, own: float) -> float:
     return own if quantizer is None or quantizer.is_bypass else quantizer.bits
 
 
-def _activations(node: fx.Node) -> Iterator[Stored]:
+def _activations(node: fx.Node) -> Iterator[StoredElements]:
     """Yield the floating-point tensors that a call reads, except parameters."""
     quantizers = node_quantizers(node) or {}
     values: dict[str, Any] = mase_meta(node).common.args or {}
@@ -87,4 +87,4 @@ def _activations(node: fx.Node) -> Iterator[Stored]:
         dtype = value.torch_dtype
         if name.startswith("data_in") and dtype is not None and dtype.is_floating_point:
             quantizer = quantizers.get(role_of(name, quantizers) or "")
-            yield Stored(math.prod(value.shape), _bits(quantizer, 8.0 * dtype.itemsize))
+            yield StoredElements(math.prod(value.shape), _bits(quantizer, 8.0 * dtype.itemsize))

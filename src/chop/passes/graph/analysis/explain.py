@@ -23,8 +23,8 @@ from chop.passes.ptq.observe.curvature import scores_of
 from chop.passes.ptq.observe.quantized_parts import (
     FirstInputs,
     Formats,
-    Part,
     PartlyQuantized,
+    QuantizedPart,
     call_in,
     kernel_times,
     quantized_parts,
@@ -109,7 +109,7 @@ class Trial:
     def __init__(
         self,
         graph: MaseGraph,
-        parts: Sequence[Part],
+        parts: Sequence[QuantizedPart],
         batches: Sequence[Any],
         reference: nn.Module | None,
     ) -> None:
@@ -119,7 +119,7 @@ class Trial:
         self.float_calls = {part: self._float_call(part) for part in parts}
         self.expected = list(self._expected())
 
-    def _float_call(self, part: Part) -> dict[Any, Callable[..., Any]]:
+    def _float_call(self, part: QuantizedPart) -> dict[Any, Callable[..., Any]]:
         try:
             is_own = self.reference is not None and part.layer is not None
             own = self.reference.get_submodule(part.name) if is_own and self.reference else None
@@ -142,7 +142,7 @@ class Trial:
             for inputs in self.inputs:
                 yield scores_of(self.reference(**inputs))
 
-    def _scores(self, changes: Mapping[Part, Mapping[Any, Any]]) -> Iterator[Tensor]:
+    def _scores(self, changes: Mapping[QuantizedPart, Mapping[Any, Any]]) -> Iterator[Tensor]:
         instead = {node: call for calls in changes.values() for node, call in calls.items()}
         self.runs += 1
         for number, inputs in enumerate(self.inputs):
@@ -151,11 +151,11 @@ class Trial:
                 scores = scores_of(interpreter.run(*inputs.values()))
             yield scores
 
-    def loss(self, changes: Mapping[Part, Mapping[Any, Any]]) -> float:
+    def loss(self, changes: Mapping[QuantizedPart, Mapping[Any, Any]]) -> float:
         """Return the loss with other calls in the place of some parts."""
         return float(difference(self._scores(changes), self.expected)["loss"])
 
-    def loss_alone(self, parts: Sequence[Part], formats: Formats | None = None) -> float:
+    def loss_alone(self, parts: Sequence[QuantizedPart], formats: Formats | None = None) -> float:
         """Return the loss with only these parts quantised, a single one optionally in `formats`."""
         changes = {p: self.float_calls[p] for p in self.parts if p not in parts}
         if formats is not None:
@@ -163,7 +163,7 @@ class Trial:
             changes[part] = call_in(self.graph, part, formats)
         return self.loss(changes)
 
-    def outliers(self, part: Part) -> float:
+    def outliers(self, part: QuantizedPart) -> float:
         """Return the largest magnitude of the part's input, relative to its root mean square."""
         node = part.nodes[0]
         run = FirstInputs(self.graph.model, {node})
@@ -174,10 +174,12 @@ class Trial:
         return float(first.abs().max() / first.float().square().mean().sqrt())
 
 
-def _worst_parts(trial: Trial, whole: float, args: ExplainArgs) -> list[tuple[Part, float]]:
+def _worst_parts(
+    trial: Trial, whole: float, args: ExplainArgs
+) -> list[tuple[QuantizedPart, float]]:
     """Return the parts with at least a share of the loss, largest first, by halving groups."""
     waiting = [list(trial.parts)]
-    worst: list[tuple[Part, float]] = []
+    worst: list[tuple[QuantizedPart, float]] = []
     while waiting:
         group = waiting.pop()
         loss = whole if len(group) == len(trial.parts) else trial.loss_alone(group)
@@ -191,7 +193,7 @@ def _worst_parts(trial: Trial, whole: float, args: ExplainArgs) -> list[tuple[Pa
     return sorted(worst, key=lambda pair: -pair[1])
 
 
-def _record(trial: Trial, part: Part, loss: float) -> dict[str, Any]:
+def _record(trial: Trial, part: QuantizedPart, loss: float) -> dict[str, Any]:
     formats = {role: form for role, form in part.formats.items() if not form.is_bypass}
     plain = without_formats(part)
     operands = {r: trial.loss_alone([part], {**plain, r: form}) for r, form in formats.items()}
@@ -208,7 +210,9 @@ def _record(trial: Trial, part: Part, loss: float) -> dict[str, Any]:
     }
 
 
-def _changes(trial: Trial, part: Part, operands: Mapping[str, float]) -> list[dict[str, Any]]:
+def _changes(
+    trial: Trial, part: QuantizedPart, operands: Mapping[str, float]
+) -> list[dict[str, Any]]:
     """Try other formats for the worst operand with the part alone; return them, best first."""
     worst = max(operands, key=operands.__getitem__)
     tried = [
@@ -219,7 +223,7 @@ def _changes(trial: Trial, part: Part, operands: Mapping[str, float]) -> list[di
 
 
 def _advice(
-    part: Part,
+    part: QuantizedPart,
     loss: float,
     operands: Mapping[str, float],
     changes: Sequence[Mapping[str, Any]],

@@ -24,7 +24,7 @@ FACTS = ("shape", "device", "dtype", "ndim")
 
 
 @dataclass(frozen=True)
-class _Run:
+class _SizedRun:
     """Result of every node for the captured inputs, and for the first of each batch."""
 
     batch: int
@@ -57,7 +57,7 @@ def fix_sizes_transform_pass(graph: MaseGraph, args: NoArgs) -> PassResult:
     return graph, {"folded": folded, "simplified": simplified}
 
 
-def _run(graph: MaseGraph) -> _Run:
+def _run(graph: MaseGraph) -> _SizedRun:
     inputs = [
         (graph.dummy_in or {}).get(str(n.target))
         for n in graph.fx_graph.find_nodes(op="placeholder")
@@ -70,7 +70,7 @@ def _run(graph: MaseGraph) -> _Run:
         with torch.no_grad():
             interpreter.run(*values)
         results.append(interpreter.results)
-    return _Run(batch, *results)
+    return _SizedRun(batch, *results)
 
 
 class _Results(fx.Interpreter):
@@ -99,7 +99,7 @@ def _fixed_nodes(graph: MaseGraph) -> set[fx.Node]:
     return fixed
 
 
-def _frontier(graph: MaseGraph, fixed: set[fx.Node], run: _Run) -> Iterator[fx.Node]:
+def _frontier(graph: MaseGraph, fixed: set[fx.Node], run: _SizedRun) -> Iterator[fx.Node]:
     """Yield fixed tensors, other than attributes, that a node reads which is not fixed."""
     for node in list(graph.fx_graph.nodes):
         is_made = node in fixed and node.op != "get_attr" and isinstance(run.whole[node], Tensor)
@@ -107,7 +107,7 @@ def _frontier(graph: MaseGraph, fixed: set[fx.Node], run: _Run) -> Iterator[fx.N
             yield node
 
 
-def _fold(graph: MaseGraph, node: fx.Node, run: _Run) -> bool:
+def _fold(graph: MaseGraph, node: fx.Node, run: _SizedRun) -> bool:
     """Replace `node` by its value for a batch of one, if it is the same for the whole batch."""
     whole, value = run.whole[node], run.first[node]
     if whole.dim() != value.dim() or not torch.equal(value.expand_as(whole), whole):
@@ -119,7 +119,7 @@ def _fold(graph: MaseGraph, node: fx.Node, run: _Run) -> bool:
 # -- masks -----------------------------------------------------------------------------------------
 
 
-def _simplify(graph: MaseGraph, node: fx.Node, run: _Run, fixed: set[fx.Node]) -> bool:
+def _simplify(graph: MaseGraph, node: fx.Node, run: _SizedRun, fixed: set[fx.Node]) -> bool:
     """Replace `node` by a simpler one; return True if there is one."""
     value = run.whole.get(node)
     if node in fixed or not isinstance(value, Tensor) or value.dtype is not torch.bool:
@@ -144,7 +144,7 @@ def _simplify(graph: MaseGraph, node: fx.Node, run: _Run, fixed: set[fx.Node]) -
     return True
 
 
-def _may_have_less(graph: MaseGraph, user: fx.Node, run: _Run) -> bool:
+def _may_have_less(graph: MaseGraph, user: fx.Node, run: _SizedRun) -> bool:
     """Return True if copies of a mask's rows make no difference to `user` and its users."""
     op = op_name(graph, user)
     if op == "getattr":
@@ -159,7 +159,7 @@ def _may_have_less(graph: MaseGraph, user: fx.Node, run: _Run) -> bool:
     return op == "scaled_dot_product_attention"
 
 
-def _pick_all(graph: MaseGraph, node: fx.Node, run: _Run, fixed: set[fx.Node]) -> bool:
+def _pick_all(graph: MaseGraph, node: fx.Node, run: _SizedRun, fixed: set[fx.Node]) -> bool:
     """Replace x[rows, columns] with all rows and columns in order by x with new dimensions."""
     source, index = node.args
     if not isinstance(index, tuple) or len(index) != 2:
@@ -179,7 +179,7 @@ def _pick_all(graph: MaseGraph, node: fx.Node, run: _Run, fixed: set[fx.Node]) -
     return True
 
 
-def _bypass_or_compare(graph: MaseGraph, node: fx.Node, run: _Run) -> bool:
+def _bypass_or_compare(graph: MaseGraph, node: fx.Node, run: _SizedRun) -> bool:
     """Replace a cast to bool: compare integers with 0, and use booleans unchanged."""
     source = node.all_input_nodes[0]
     if run.whole[source].dtype is not torch.bool:
@@ -193,7 +193,7 @@ def _bypass_or_compare(graph: MaseGraph, node: fx.Node, run: _Run) -> bool:
     return True
 
 
-def _without_true(node: fx.Node, run: _Run, fixed: set[fx.Node]) -> fx.Node | None:
+def _without_true(node: fx.Node, run: _SizedRun, fixed: set[fx.Node]) -> fx.Node | None:
     """Return the other operand of a conjunction with True."""
     name = getattr(node.target, "__name__", str(node.target))
     if name not in ("and_", "logical_and", "bitwise_and"):

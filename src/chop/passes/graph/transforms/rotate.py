@@ -28,7 +28,7 @@ from chop.passes.ptq.sites.channel_flow import (
     writers_behind,
 )
 from chop.passes.ptq.sites.norm_folding import (
-    Norm,
+    ScaledNorm,
     centres,
     find_norms,
     fold,
@@ -126,7 +126,7 @@ def _results(run: ExampleRun) -> list[Any]:
     return [run.values[n] for n in output.all_input_nodes if isinstance(run.values[n], Tensor)]
 
 
-def _folded(run: ExampleRun, report: RotationReport) -> list[Norm]:
+def _folded(run: ExampleRun, report: RotationReport) -> list[ScaledNorm]:
     """Fold the scales of all norms that allow it; return these norms."""
     trails = []
     for norm in find_norms(run):
@@ -140,7 +140,7 @@ def _folded(run: ExampleRun, report: RotationReport) -> list[Norm]:
 
 
 def _rotate_stream(
-    graph: MaseGraph, norms: Sequence[Norm], args: RotateArgs, report: RotationReport
+    graph: MaseGraph, norms: Sequence[ScaledNorm], args: RotateArgs, report: RotationReport
 ) -> None:
     """Rotate the inputs of all norms of one size."""
     size = norms[0].size
@@ -167,7 +167,7 @@ def _rotate_stream(
     report.streams.append({"size": size, **_names(trail)})
 
 
-def _other_norms(run: ExampleRun, trail: Trail, norms: Sequence[Norm]) -> list[fx.Node]:
+def _other_norms(run: ExampleRun, trail: Trail, norms: Sequence[ScaledNorm]) -> list[fx.Node]:
     """Return the layers that normalise the stream besides `norms`."""
     own = {norm.node for norm in norms}
     return [
@@ -186,7 +186,9 @@ def _names(trail: Trail) -> dict[str, list[str]]:
     }
 
 
-def _stream(run: ExampleRun, norms: Sequence[Norm], size: int, report: RotationReport) -> Trail:
+def _stream(
+    run: ExampleRun, norms: Sequence[ScaledNorm], size: int, report: RotationReport
+) -> Trail:
     """Return the writers and readers of the norms' inputs, by a trial change that keeps means."""
     change, trail = rotation(fixing_ones(size, 0)), Trail({})
     for norm in norms:

@@ -27,7 +27,7 @@ Call = Callable[..., Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class QuantizedPart:
     """A layer, or a call of a function, that is quantised or packed.
 
     `nodes`: its calls. `formats`: those of its operands, empty if it is packed. `layer`: the layer
@@ -54,7 +54,7 @@ class Part:
         return isinstance(self.layer, PACKED_LAYERS)
 
 
-def quantized_parts(graph: MaseGraph) -> Iterator[Part]:
+def quantized_parts(graph: MaseGraph) -> Iterator[QuantizedPart]:
     """Yield the quantised or packed parts of the graph, in order."""
     callers: dict[int, list[fx.Node]] = {}
     for node in graph.fx_graph.nodes:
@@ -65,7 +65,7 @@ def quantized_parts(graph: MaseGraph) -> Iterator[Part]:
         if node.op == "call_function" and is_quantized_function(node.target):
             formats = call_quantizers(node.target, node.kwargs.get("config"))
             if not is_bypassed(formats.values()):
-                yield Part((node,), formats)
+                yield QuantizedPart((node,), formats)
         elif node.op == "call_module":
             layer = adapted_layer(node_module(node))
             if id(layer) in visited:
@@ -73,15 +73,15 @@ def quantized_parts(graph: MaseGraph) -> Iterator[Part]:
             visited.add(id(layer))
             formats = layer.quantizers if isinstance(layer, QuantizedModule) else {}
             if isinstance(layer, PACKED_LAYERS) or not is_bypassed(formats.values()):
-                yield Part(tuple(callers[id(layer)]), formats, layer)
+                yield QuantizedPart(tuple(callers[id(layer)]), formats, layer)
 
 
-def without_formats(part: Part) -> dict[str, Quantizer]:
+def without_formats(part: QuantizedPart) -> dict[str, Quantizer]:
     """Return a bypass for every operand."""
     return {role: Bypass() for role in part.formats}
 
 
-def call_in(graph: MaseGraph, part: Part, formats: Formats) -> dict[fx.Node, Call]:
+def call_in(graph: MaseGraph, part: QuantizedPart, formats: Formats) -> dict[fx.Node, Call]:
     """Return the functions to call at the part's nodes to compute in other formats."""
     if part.layer is None:
         return {part.nodes[0]: _function_in(part.nodes[0], formats)}
@@ -150,9 +150,9 @@ Program = Callable[[], Any]
 
 def kernel_times(
     graph: MaseGraph,
-    parts: Sequence[Part],
+    parts: Sequence[QuantizedPart],
     batch: Any,
-    float_calls: Mapping[Part, Mapping[fx.Node, Callable[..., Any]]],
+    float_calls: Mapping[QuantizedPart, Mapping[fx.Node, Callable[..., Any]]],
 ) -> list[dict[str, Any]]:
     """Return one record per kind of part: its kernel, seconds, float seconds, and their ratio.
 
@@ -161,7 +161,7 @@ def kernel_times(
     firsts = {part.nodes[0] for part in parts}
     run = FirstInputs(graph.model, firsts)
     run.run(*bind_inputs(graph, batch, "explain.data").values())
-    kinds: dict[Any, list[Part]] = {}
+    kinds: dict[Any, list[QuantizedPart]] = {}
     for part in parts:
         kinds.setdefault(_kind(part, run.inputs[part.nodes[0]]), []).append(part)
     return [
@@ -169,7 +169,7 @@ def kernel_times(
     ]
 
 
-def _kind(part: Part, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def _kind(part: QuantizedPart, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     shapes = tuple(tuple(t.shape) for t in tensors_in(inputs))
     layer = part.layer or nn.Module()
     weights = tuple(tuple(t.shape) for t in (*layer.parameters(), *layer.buffers()))
@@ -179,9 +179,9 @@ def _kind(part: Part, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _timed(
     graph: MaseGraph,
-    same: Sequence[Part],
+    same: Sequence[QuantizedPart],
     inputs: tuple[tuple[Any, ...], dict[str, Any]],
-    float_calls: Mapping[Part, Mapping[fx.Node, Callable[..., Any]]],
+    float_calls: Mapping[QuantizedPart, Mapping[fx.Node, Callable[..., Any]]],
 ) -> dict[str, Any]:
     part, node = same[0], same[0].nodes[0]
     args, kwargs = inputs

@@ -31,7 +31,7 @@ from chop.passes.rewrite.surgery import bypass, set_module
 
 
 @dataclass
-class Norm:
+class ScaledNorm:
     """A node that scales a normalised value along its last dimension.
 
     It calls a layer, or multiplies an explicit normalisation of `operand` by a parameter.
@@ -53,7 +53,7 @@ class Norm:
         return self.node.op == "call_module"
 
 
-def find_norms(run: ExampleRun) -> Iterator[Norm]:
+def find_norms(run: ExampleRun) -> Iterator[ScaledNorm]:
     """Yield every norm of a graph that has a scale."""
     constant = _constants(run.nodes)
     for node in run.nodes:
@@ -65,7 +65,7 @@ def find_norms(run: ExampleRun) -> Iterator[Norm]:
             if layer.weight is not None and layer.weight.dim() == 1:
                 bias = getattr(layer, "bias", None)
                 shift = None if bias is None else bias.detach()
-                yield Norm(node, node.all_input_nodes[0], layer.weight.detach(), shift)
+                yield ScaledNorm(node, node.all_input_nodes[0], layer.weight.detach(), shift)
         elif op.name == "mul":
             yield from _product(run, node, constant)
 
@@ -80,7 +80,7 @@ def _constants(nodes: list[fx.Node]) -> set[fx.Node]:
     return constants
 
 
-def _product(run: ExampleRun, node: fx.Node, constant: set[fx.Node]) -> Iterator[Norm]:
+def _product(run: ExampleRun, node: fx.Node, constant: set[fx.Node]) -> Iterator[ScaledNorm]:
     scales = [n for n in node.all_input_nodes if n in constant]
     others = [n for n in node.all_input_nodes if n not in constant]
     if len(scales) != 1 or len(others) != 1 or not isinstance(run.values[others[0]], Tensor):
@@ -89,10 +89,10 @@ def _product(run: ExampleRun, node: fx.Node, constant: set[fx.Node]) -> Iterator
     scale, x = run.values[scales[0]], run.values[others[0]]
     fits = isinstance(scale, Tensor) and scale.dim() == 1 and scale.is_floating_point()
     if fits and x.dim() > 1 and x.shape[-1] == len(scale) > 1:
-        yield Norm(node, others[0], scale.detach())
+        yield ScaledNorm(node, others[0], scale.detach())
 
 
-def readers_of(run: ExampleRun, norm: Norm) -> Trail:
+def readers_of(run: ExampleRun, norm: ScaledNorm) -> Trail:
     """Return the layers that can absorb a norm's scale; raise if other nodes read it too."""
     if norm.is_layer:
         calls = Counter(str(n.target) for n in run.nodes if n.op == "call_module")
@@ -106,7 +106,7 @@ def readers_of(run: ExampleRun, norm: Norm) -> Trail:
     return trail
 
 
-def fold(graph: MaseGraph, norm: Norm, trail: Trail, who: str) -> None:
+def fold(graph: MaseGraph, norm: ScaledNorm, trail: Trail, who: str) -> None:
     """Move the scale and the shift of a norm into the layers that read it."""
     if norm.shift is not None:
         shared = shared_parameters(graph)
@@ -122,7 +122,7 @@ def fold(graph: MaseGraph, norm: Norm, trail: Trail, who: str) -> None:
         bypass(norm.node, norm.operand)
 
 
-def centres(norm: Norm) -> bool:
+def centres(norm: ScaledNorm) -> bool:
     """Return True if a norm subtracts the mean, so that an added constant has no effect."""
     if not norm.is_layer:
         return False
@@ -133,7 +133,7 @@ def centres(norm: Norm) -> bool:
         return is_same(layer(x + 1), layer(x))
 
 
-def without_mean(graph: MaseGraph, norm: Norm) -> None:
+def without_mean(graph: MaseGraph, norm: ScaledNorm) -> None:
     """Replace a norm that centres by one that does not; its operand must be centred."""
     old: Any = node_module(norm.node)
     new = nn.RMSNorm(norm.size, eps=old.eps, elementwise_affine=False)
