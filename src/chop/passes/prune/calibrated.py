@@ -32,12 +32,11 @@ from chop.passes.prune.importance import METHODS, score
 from chop.passes.prune.prunable_layers import add_mask, mask_of, prunable_nodes
 from chop.passes.prune.pruning_config import PruneArgs, PruneWeight
 from chop.passes.prune.weight_masks import Layers, chosen_layers, masks_of, put_masks, ranked
-from chop.passes.ptq.observe.calibration_data import calibration_batches
 from chop.passes.ptq.observe.input_sums import SharedSums
 from chop.passes.ptq.observe.layer_inputs import groups_of, weight_rows
-from chop.passes.ptq.observe.layerwise_run import LayerwiseRun
+from chop.passes.ptq.observe.layerwise_run import LayerwiseRun, calibration_batches
+from chop.passes.ptq.sites.channel_flow import shared_parameters
 from chop.passes.ptq.sites.layer_checkpoints import LayerCheckpoints, layer_checkpoints
-from chop.passes.ptq.sites.weight_updates import shared_parameters
 from chop.passes.ptq.solve.column_feedback import (
     BLOCK,
     decide_columns,

@@ -46,7 +46,11 @@ def propagate(
                 return
             except Exception as error:  # anything this kind cannot do: the last one reports it
                 if run is kinds[-1]:
-                    raise _failure(interpreter, error) from error
+                    node = interpreter.current
+                    where = f"node '{node.name}' ({node.op} {node.target})" if node else "the graph"
+                    reason = str(error).split("\n\nWhile executing")[0].strip()
+                    message = f"cannot run on dummy_in: {type(error).__name__}: {reason}"
+                    raise PassError(f"{where}: {message}") from error
 
 
 class _Recording(fx.Interpreter):
@@ -165,13 +169,6 @@ def _run_real(interpreter: _Recording, inputs: Mapping[str, Any]) -> None:
     copies = [_map_tensors(v, torch.clone) for v in inputs.values()]  # in-place ops write to these
     with kept_buffers(interpreter.model), kept_random_state(interpreter.model):
         interpreter.run(*copies)
-
-
-def _failure(interpreter: _Recording, error: Exception) -> PassError:
-    node = interpreter.current
-    where = f"node '{node.name}' ({node.op} {node.target})" if node else "the graph"
-    first = str(error).split("\n\nWhile executing")[0].strip()
-    return PassError(f"{where}: cannot run on dummy_in: {type(error).__name__}: {first}")
 
 
 @contextlib.contextmanager

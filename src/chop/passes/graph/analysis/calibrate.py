@@ -10,15 +10,12 @@ from torch import Tensor, fx
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata
-from chop.ir.ops import Operand
 from chop.log import get_logger
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.transforms.quantize import chosen_formats
-from chop.passes.ptq.observe.calibration_data import calibration_batches
-from chop.passes.ptq.observe.layerwise_run import LayerwiseRun
+from chop.passes.ptq.observe.layerwise_run import LayerwiseRun, calibration_batches
 from chop.passes.ptq.observe.observers import make_observer
 from chop.passes.ptq.observe.watched_operands import (
-    ObserverChoice,
     OperandObserver,
     Watched,
     operand_of,
@@ -99,25 +96,17 @@ def _watched(graph: MaseGraph, args: CalibrateArgs) -> list[Watched]:
     shared: dict[tuple[Any, ...], OperandObserver] = {}
     for each in watched.values():
         for operand in each.inputs:
-            if each.is_open(operand.role, args.operands):
-                each.observers[operand.role] = _observer(each, operand, args.observer, shared)
+            if not each.is_open(operand.role, args.operands):
+                continue
+            form = each.quantizers[operand.role]
+            source = operand_of(operand, each.nodes[0].args, each.nodes[0].kwargs)
+            # layers that read one value in one format share its observer
+            is_alone = len(each.nodes) > 1 or not isinstance(source, fx.Node)
+            key = (each.key, operand.role) if is_alone else (source, form)
+            if key not in shared:
+                shared[key] = OperandObserver(form, args.observer, f"{WHERE}.observer")
+            each.observers[operand.role] = shared[key]
     return list(watched.values())
-
-
-def _observer(
-    each: Watched,
-    operand: Operand,
-    observer: ObserverChoice,
-    shared: dict[tuple[Any, ...], OperandObserver],
-) -> OperandObserver:
-    """Return the operand's observer; layers that read one value in one format share it."""
-    form = each.quantizers[operand.role]
-    source = operand_of(operand, each.nodes[0].args, each.nodes[0].kwargs)
-    is_alone = len(each.nodes) > 1 or not isinstance(source, fx.Node)
-    key = (each.key, operand.role) if is_alone else (source, form)
-    if key not in shared:
-        shared[key] = OperandObserver(form, observer, f"{WHERE}.observer")
-    return shared[key]
 
 
 def _observe(graph: MaseGraph, watched: list[Watched], batches: list[Any]) -> int:

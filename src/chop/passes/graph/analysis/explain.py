@@ -18,8 +18,8 @@ from chop.log import get_logger
 from chop.nn.quantizers import Quantizer
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.analysis.sensitivity import difference
-from chop.passes.ptq.observe.calibration_data import calibration_batches, running
 from chop.passes.ptq.observe.curvature import scores_of
+from chop.passes.ptq.observe.layerwise_run import calibration_batches, running
 from chop.passes.ptq.observe.quantized_parts import (
     FirstInputs,
     Formats,

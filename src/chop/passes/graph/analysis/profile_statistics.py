@@ -16,7 +16,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.ir.ops import node_module
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.ptq.observe.calibration_data import first_batches, source_of
+from chop.passes.ptq.observe.layerwise_run import first_batches, source_of
 from chop.passes.ptq.observe.tensor_statistics import STATISTICS, Statistic
 from chop.passes.rewrite.propagate import bind_inputs, propagate
 from chop.registry import suggest

@@ -55,12 +55,15 @@ def runtime_analysis_pass(graph: MaseGraph, args: RuntimeArgs) -> PassResult:
     """
     warmup = args.num_GPU_warmup_batches
     warmup = args.num_warmup_batches if warmup is None else warmup
-    times, right, rows = [], [], 0
+    times, right, rows, device = [], [], 0, device_of(graph.model)
     with torch.inference_mode(), evaluation_mode(graph.model):
         for batch in _batches(args, args.num_batches + warmup):
             inputs = bind_inputs(graph, _first(batch), "runtime")
-            seconds, output = _timed(graph, inputs)
-            times.append(seconds)
+            start = time.perf_counter()
+            output = graph.model(**inputs)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            times.append(time.perf_counter() - start)
             first = next((v for v in inputs.values() if isinstance(v, Tensor) and v.dim()), None)
             rows += 1 if first is None else first.shape[0]
             labels = batch.get(LABELS) if isinstance(batch, Mapping) else None
@@ -99,12 +102,3 @@ def _batches(args: RuntimeArgs, count: int) -> Iterable[Any]:
             count -= 1
         if count == before:
             raise ConfigError("runtime.data_module: gives no batch.")
-
-
-def _timed(graph: MaseGraph, inputs: Mapping[str, Any]) -> tuple[float, Any]:
-    device = device_of(graph.model)
-    start = time.perf_counter()
-    output = graph.model(**inputs)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start, output

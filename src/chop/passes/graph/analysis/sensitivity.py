@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -19,8 +20,8 @@ from chop.nn.quantizers import Bypass, Quantizer
 from chop.nn.quantizers.operands import plain_names
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
-from chop.passes.ptq.observe.calibration_data import calibration_batches, running
 from chop.passes.ptq.observe.curvature import predicted_moves, scores_of
+from chop.passes.ptq.observe.layerwise_run import calibration_batches, running
 from chop.passes.rewrite.propagate import bind_inputs
 
 OPS = ("linear", "conv1d", "conv2d", "embedding")
@@ -63,13 +64,20 @@ def sensitivity_analysis_pass(graph: MaseGraph, args: SensitivityArgs) -> PassRe
     layers = layers_with_weights(graph, args.layers)
     forms = {n: weight_formats(m, formats) for n, m in layers.items()}
     batches = calibration_batches(args.data, args.num_samples, "sensitivity.data")
+    losses: dict[tuple[fx.Node, str], dict[str, Any]] = {}
     if args.method == "curvature":
         moves = predicted_moves(graph, layers, forms, batches, "sensitivity.data")
-        losses: Losses = {
+        losses = {
             k: {"loss": float(m.square().sum()), "moves": m.tolist()} for k, m in moves.items()
         }
     else:
-        losses = _measured(graph, layers, formats, batches)
+        expected = list(outputs(graph, batches, "sensitivity.data"))
+        for node, (label, config) in itertools.product(layers, formats.items()):
+            changed = copy.deepcopy(graph)
+            if config.get("name") is not None:
+                rules = {"by": "name", node.name: {"config": dict(config)}}
+                quantize_transform_pass(changed, rules)
+            losses[node, label] = compared(changed, batches, expected, "sensitivity.data")
     table = [
         {
             "node": node.name,
@@ -130,27 +138,6 @@ def weight_formats(
         cls = quantized_class(layer, config["name"], where=where)
         parsed[label] = {DATA_IN: Bypass(), **cls.parse(config, where)[1]}
     return parsed
-
-
-Losses = dict[tuple[fx.Node, str], dict[str, Any]]
-
-
-def _measured(
-    graph: MaseGraph,
-    layers: Mapping[fx.Node, nn.Module],
-    formats: Mapping[str, Mapping[str, Any]],
-    batches: list[Any],
-) -> Losses:
-    expected = list(outputs(graph, batches, "sensitivity.data"))
-    losses: Losses = {}
-    for node in layers:
-        for label, config in formats.items():
-            changed = copy.deepcopy(graph)
-            if config.get("name") is not None:
-                rules = {"by": "name", node.name: {"config": dict(config)}}
-                quantize_transform_pass(changed, rules)
-            losses[node, label] = compared(changed, batches, expected, "sensitivity.data")
-    return losses
 
 
 def outputs(graph: MaseGraph, batches: list[Any], where: str) -> Iterator[Tensor]:

@@ -17,7 +17,7 @@ from chop.nn.quantized.convert import own_class
 from chop.nn.quantized.function import is_quantized_function
 from chop.nn.quantized.operands import DATA_OUT
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.report_table import Rows, draw_table, show
+from chop.passes.report_table import draw_table, show
 from chop.passes.rewrite.node_formats import node_quantizers
 
 HEADERS = ("Name", "Op", "Before", "After", "Changed", "Formats")
@@ -52,7 +52,11 @@ def summarize_quantization_analysis_pass(
     """
     before = {} if args.original_graph is None else _calls(args.original_graph)
     rows = [_record(name, node, before.get(name)) for name, node in _calls(graph).items()]
-    ops = _count(rows)
+    ops = []
+    for op in dict.fromkeys(row["Op"] for row in rows):
+        changed = [bool(row["Changed"]) for row in rows if row["Op"] == op]
+        counts = (op, len(changed), sum(changed), len(changed) - sum(changed))
+        ops.append(dict(zip(COUNTS, counts, strict=True)))
     for name, records, headers in (("ops", ops, COUNTS), ("layers", rows, HEADERS)):
         show("\n" + draw_table(records, headers))
         if args.save_dir is not None:
@@ -112,12 +116,3 @@ def _formats(node: fx.Node) -> str:
         for role, quantizer in quantizers.items()
         if role != DATA_OUT or not quantizer.is_bypass
     )
-
-
-def _count(rows: Rows) -> list[dict[str, Any]]:
-    counts = []
-    for op in dict.fromkeys(row["Op"] for row in rows):
-        changed = [bool(row["Changed"]) for row in rows if row["Op"] == op]
-        values = (op, len(changed), sum(changed), len(changed) - sum(changed))
-        counts.append(dict(zip(COUNTS, values, strict=True)))
-    return counts

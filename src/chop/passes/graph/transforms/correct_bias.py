@@ -16,11 +16,10 @@ from chop.log import get_logger
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.ptq.observe.calibration_data import calibration_batches
 from chop.passes.ptq.observe.input_sums import InputStatistics, InputSums
-from chop.passes.ptq.observe.layerwise_run import PairedRun
+from chop.passes.ptq.observe.layerwise_run import PairedRun, calibration_batches
+from chop.passes.ptq.sites.channel_flow import add_to_bias
 from chop.passes.ptq.sites.rounded_layers import plain_weight, quantized_layer, wide_weight
-from chop.passes.ptq.sites.weight_updates import add_to_bias
 from chop.passes.rewrite.node_formats import annotate_formats
 
 logger = get_logger(__name__)

@@ -20,11 +20,12 @@ from chop.passes.ptq.sites.channel_flow import (
     ExampleRun,
     RefusedError,
     Trail,
+    apply_change,
+    check_calls,
     follow,
     is_layer,
     scaling,
 )
-from chop.passes.ptq.sites.weight_updates import apply_change, check_calls
 from chop.passes.rewrite.annotate import refresh
 
 WHO = "equalize"
@@ -60,7 +61,12 @@ def equalize_transform_pass(graph: MaseGraph, args: EqualizeArgs) -> PassResult:
     pairs = list(_pairs(graph))
     for _ in range(args.rounds):
         for writer, trail in pairs:
-            _equalize(graph, writer, trail)
+            written = _ranges(writer, 0)
+            read = torch.stack([_ranges(reader, 1) for reader in trail.readers]).amax(0)
+            usable = (written > 0) & (read > 0)
+            factors = torch.where(usable, (read / written.clamp(min=1e-300)).sqrt(), 1.0)
+            apply_change(graph, scaling(factors), Trail(trail.writers), WHO)
+            apply_change(graph, scaling(1 / factors), Trail({}, trail.readers), WHO)
     refresh(graph)
     names = [
         {"writer": str(writer.target), "readers": [str(n.target) for n in trail.readers]}
@@ -86,15 +92,6 @@ def _pairs(graph: MaseGraph) -> Iterator[tuple[fx.Node, Trail]]:
             continue  # most layers are in no such pair
         if trail.readers and node not in trail.readers:
             yield node, trail
-
-
-def _equalize(graph: MaseGraph, writer: fx.Node, trail: Trail) -> None:
-    written = _ranges(writer, 0)
-    read = torch.stack([_ranges(reader, 1) for reader in trail.readers]).amax(0)
-    usable = (written > 0) & (read > 0)
-    factors = torch.where(usable, (read / written.clamp(min=1e-300)).sqrt(), 1.0)
-    apply_change(graph, scaling(factors), Trail(trail.writers), WHO)
-    apply_change(graph, scaling(1 / factors), Trail({}, trail.readers), WHO)
 
 
 def _ranges(node: fx.Node, dim: int) -> Tensor:

@@ -14,10 +14,9 @@ from chop.ir.graph import MaseGraph
 from chop.log import get_logger
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.ptq.observe.calibration_data import calibration_batches
 from chop.passes.ptq.observe.curvature import row_importances
 from chop.passes.ptq.observe.input_sums import InputStatistics, InputSums
-from chop.passes.ptq.observe.layerwise_run import PairedRun
+from chop.passes.ptq.observe.layerwise_run import PairedRun, calibration_batches
 from chop.passes.ptq.sites.layer_checkpoints import layer_checkpoints
 from chop.passes.ptq.sites.rounded_layers import (
     kept_places,
@@ -26,7 +25,7 @@ from chop.passes.ptq.sites.rounded_layers import (
     put_if_better,
     wide_weight,
 )
-from chop.passes.ptq.solve.gptq_rounding import (
+from chop.passes.ptq.solve.column_feedback import (
     compensating_weight,
     damped,
     output_error,

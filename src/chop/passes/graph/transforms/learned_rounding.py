@@ -26,8 +26,7 @@ from chop.nn.modules.masked import stored_weight
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.transforms.gptq import gptq_transform_pass
-from chop.passes.ptq.observe.calibration_data import calibration_batches
-from chop.passes.ptq.observe.layerwise_run import PairedRun
+from chop.passes.ptq.observe.layerwise_run import PairedRun, calibration_batches
 from chop.passes.ptq.sites.layer_checkpoints import layer_checkpoints
 from chop.passes.ptq.sites.rounded_layers import (
     decibels,

@@ -170,7 +170,13 @@ def fuse_lora_weights_transform_pass(graph: MaseGraph, args: NoArgs) -> PassResu
         if id(weight) in shared and _stored(fused[id(layer)]) is not weight:
             untied.append(path)
         set_module(graph, path, fused[id(layer)])
-    _train_again(graph, trained, [layers[path] for path in untied], fused)
+    for name, parameter in graph.model.named_parameters():
+        if name in trained:
+            parameter.requires_grad_(True)
+    for layer in (layers[path] for path in untied):
+        if not is_packed(layer.base_layer):  # an untied weight trains if its original does
+            trains = stored_weight(layer.base_layer).requires_grad
+            stored_weight(fused[id(layer)]).requires_grad_(trains)
     if layers:
         refresh(graph)
     else:
@@ -181,16 +187,3 @@ def fuse_lora_weights_transform_pass(graph: MaseGraph, args: NoArgs) -> PassResu
 def _stored(layer: Any) -> Tensor:
     """Return the tensor that layers with one weight have in common."""
     return layer.codes if is_packed(layer) else stored_weight(layer)
-
-
-def _train_again(
-    graph: MaseGraph, trained: set[str], untied: Sequence[LoRALinear], fused: dict[int, Any]
-) -> None:
-    """Undo the freezing; an untied weight trains if its original did."""
-    for name, parameter in graph.model.named_parameters():
-        if name in trained:
-            parameter.requires_grad_(True)
-    for layer in untied:
-        if not is_packed(layer.base_layer):
-            trains = stored_weight(layer.base_layer).requires_grad
-            stored_weight(fused[id(layer)]).requires_grad_(trains)

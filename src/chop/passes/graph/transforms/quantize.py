@@ -164,7 +164,13 @@ def _plan(
     changes: dict[fx.Node, Change] = {}
     for node, op, choice in choices:
         if node.op == "call_module":
-            _check_shared(node, choice, places)
+            first, expected = places.setdefault(str(node.target), (node, choice))
+            if expected != choice:
+                where = next(c.where for c in (choice, expected) if c is not None)
+                raise ConfigError(
+                    f"{where}: nodes '{first.name}' and '{node.name}' call one module, "
+                    f"'{node.target}', and get different configs. Name the module instead."
+                )
         if choice is None:
             continue
         if node.op == "call_module":
@@ -180,21 +186,6 @@ def _plan(
             parse_function_config(op, form, config, choice.where)
             changes[node] = (quantized_function(op, form), config)
     return changes
-
-
-def _check_shared(
-    node: fx.Node,
-    choice: FormatChoice | None,
-    places: dict[str, tuple[fx.Node, FormatChoice | None]],
-) -> None:
-    """Raise if two calls of one module have different configs."""
-    first, expected = places.setdefault(str(node.target), (node, choice))
-    if expected != choice:
-        where = next(c.where for c in (choice, expected) if c is not None)
-        raise ConfigError(
-            f"{where}: nodes '{first.name}' and '{node.name}' call one module, '{node.target}', "
-            f"and get different configs. Name the module instead."
-        )
 
 
 def _apply(graph: MaseGraph, node: fx.Node, change: Change) -> None:

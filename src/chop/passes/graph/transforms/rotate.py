@@ -20,7 +20,9 @@ from chop.passes.ptq.sites.channel_flow import (
     ExampleRun,
     RefusedError,
     Trail,
+    apply_change,
     centring,
+    check_calls,
     follow,
     is_layer,
     is_same,
@@ -35,7 +37,6 @@ from chop.passes.ptq.sites.norm_folding import (
     readers_of,
     without_mean,
 )
-from chop.passes.ptq.sites.weight_updates import apply_change, check_calls
 from chop.passes.ptq.solve.hadamard import Kind, fixing_ones, orthogonal
 from chop.passes.rewrite.annotate import refresh
 from chop.passes.rewrite.lift_layers import lift_products

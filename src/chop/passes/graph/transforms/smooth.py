@@ -18,8 +18,7 @@ from chop.nn.quantized.convert import quantized_class
 from chop.nn.quantizers import Bypass, Quantizer
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.transforms.quantize import chosen_formats
-from chop.passes.ptq.observe.calibration_data import calibration_batches
-from chop.passes.ptq.observe.layerwise_run import LayerwiseRun
+from chop.passes.ptq.observe.layerwise_run import LayerwiseRun, calibration_batches
 from chop.passes.ptq.sites.rounded_layers import decibels
 from chop.passes.ptq.sites.scaling_sites import Site, apply_factors, scaling_sites
 from chop.passes.ptq.solve.factor_search import (
@@ -137,7 +136,12 @@ def _choices(
             statistics = ChannelStatistics(per_batch)
             for x in run.operands(node):
                 statistics.add(x)
-            problem = _problem(site, statistics, forms, makers.get(site.value), powers)
+            weights = [layer.weight.detach().float() for layer in site.layers]  # type: ignore[operator]
+            formats = [forms.get(reader, PLAIN) for reader in site.readers]
+            readers = list(zip(weights, formats, strict=True))
+            index, maker = site.index.to(weights[0].device), makers.get(site.value)
+            made_by = None if maker is None else _maker(maker, forms[maker], powers[maker])
+            problem = FactorProblem(statistics, readers, index, made_by)
             choices.append((site, _choice(problem, args, bool(forms)), problem.power))
     return choices
 
@@ -159,19 +163,7 @@ def _power(inputs: Iterable[Tensor]) -> Tensor:
     return total / count
 
 
-def _problem(
-    site: Site,
-    statistics: ChannelStatistics,
-    forms: Forms,
-    maker: fx.Node | None,
-    powers: Mapping[fx.Node, Tensor],
-) -> FactorProblem:
-    plain: Mapping[str, Quantizer] = {"data_in": Bypass(), "weight": Bypass()}
-    weights = [layer.weight.detach().float() for layer in site.layers]  # type: ignore[operator]
-    readers = [(w, forms.get(n, plain)) for n, w in zip(site.readers, weights, strict=True)]
-    index = site.index.to(weights[0].device)
-    made_by = None if maker is None else _maker(maker, forms[maker], powers[maker])
-    return FactorProblem(statistics, readers, index, made_by)
+PLAIN: Mapping[str, Quantizer] = {"data_in": Bypass(), "weight": Bypass()}
 
 
 def _maker(node: fx.Node, formats: Mapping[str, Quantizer], power: Tensor) -> Maker:

@@ -27,9 +27,8 @@ from chop.ir.graph import MaseGraph
 from chop.ir.trace.environment import evaluation_mode
 from chop.log import get_logger
 from chop.nn.quantizers import Quantizer
-from chop.passes.ptq.observe.calibration_data import running
 from chop.passes.ptq.observe.layer_inputs import sample_rows
-from chop.passes.ptq.observe.layerwise_run import formats_off, own
+from chop.passes.ptq.observe.layerwise_run import formats_off, own, running
 from chop.passes.rewrite.propagate import bind_inputs, undisturbed
 
 Roles = Mapping[str, Quantizer]

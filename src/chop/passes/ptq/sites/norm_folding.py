@@ -16,15 +16,13 @@ from chop.passes.ptq.sites.channel_flow import (
     ExampleRun,
     RefusedError,
     Trail,
-    follow,
-    is_same,
-    scaling,
-)
-from chop.passes.ptq.sites.weight_updates import (
     add_to_bias,
     apply_change,
     check_calls,
+    follow,
+    is_same,
     own_layer,
+    scaling,
     shared_parameters,
 )
 from chop.passes.rewrite.surgery import bypass, set_module

@@ -24,7 +24,7 @@ from chop.nn.quantizers import ScaleInteger
 from chop.nn.quantizers.scale_integer import STORED
 from chop.nn.quantizers.stored_scale import with_stored_scale
 from chop.passes.ptq.observe.watched_operands import explicit_settings
-from chop.passes.ptq.solve.gptq_rounding import output_error
+from chop.passes.ptq.solve.column_feedback import output_error
 from chop.passes.ptq.solve.weight_grid import WeightGrid, weight_grid
 
 logger = get_logger(__name__)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from chop.nn.quantizers import Quantizer
-from chop.passes.ptq.solve.gptq_rounding import output_error
+from chop.passes.ptq.solve.column_feedback import output_error
 
 ALPHAS = tuple(i / 10 for i in range(11))
 ROWS_KEPT = 512

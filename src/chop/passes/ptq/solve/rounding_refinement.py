@@ -10,8 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from chop.passes.ptq.solve.column_feedback import BLOCK
-from chop.passes.ptq.solve.gptq_rounding import masked_column, output_error
+from chop.passes.ptq.solve.column_feedback import BLOCK, masked_column, output_error
 from chop.passes.ptq.solve.weight_grid import WeightGrid
 
 

@@ -82,7 +82,10 @@ class WeightGrid:
             return largest
         best, least = largest, torch.full_like(largest, torch.inf)
         for clip in self._clips():
-            error = self._error(weight, largest * clip, importance)
+            rounded = self.round(weight, (largest * clip)[:, self.groups])
+            squared = (weight - rounded).square() * importance
+            error = torch.zeros_like(largest).index_add_(1, self.groups, squared)
+            error = error.sum().expand_as(error) if self.is_whole else error
             best = torch.where(error < least, largest * clip, best)
             least = torch.minimum(error, least)
         return best
@@ -94,12 +97,6 @@ class WeightGrid:
         low, high = form.integers
         is_lopsided = form.is_signed and low != -high and form.zero_point == 0
         return INTEGER_CLIPS + tuple(-c for c in INTEGER_CLIPS if is_lopsided)
-
-    def _error(self, weight: Tensor, largest: Tensor, importance: Tensor) -> Tensor:
-        rounded = self.round(weight, largest[:, self.groups])
-        squared = (weight - rounded).square() * importance
-        error = torch.zeros_like(largest).index_add_(1, self.groups, squared)
-        return error.sum().expand_as(error) if self.is_whole else error
 
 
 def weight_grid(
