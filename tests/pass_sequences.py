@@ -28,7 +28,7 @@ from chop.kernels.layers import unpacked_weight
 from chop.nn.modules.lora import LoRALinear, stored_weight
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import MXInt
-from chop.passes.rewrite.lift_products import lift_products
+from chop.passes.rewrite.lift_layers import lift_products
 
 FORMAT = MXInt(width=8)
 LAYER = {"config": {"name": "mxint", "data_in_width": 8, "weight_width": 8}}

@@ -21,9 +21,8 @@ from chop import MaseGraph
 from chop.distributed.program import program_of
 from chop.distributed.strategies import Strategy
 from chop.nn.modules.activation_mask import ActivationMask
-from chop.passes.prune.channel_labels import Labels, axes_in
 from chop.passes.prune.channel_rules import find_rule
-from chop.passes.prune.coupling import Coupling, couple
+from chop.passes.prune.coupling import Coupling, Labels, axes_in, couple
 
 PINNED = Path(__file__).with_name("dimension_cases.txt")
 Shape = tuple[int, ...]

@@ -26,7 +26,7 @@ from chop.passes import (
     sensitivity_analysis_pass,
     smooth_transform_pass,
 )
-from chop.passes.rewrite.lift_products import lift_products
+from chop.passes.rewrite.lift_layers import lift_products
 from chop.registry import Registry, suggest
 
 logger = get_logger(__name__)

@@ -1,8 +1,8 @@
-"""What a pass is: `(graph, pass_args=None) -> (graph, info)`, checked at the door.
+"""The form of a pass: `(graph, pass_args=None) -> (graph, info)`, with checked arguments.
 
-A pass is a typed function under `@graph_pass`. The decorator parses the arguments into a frozen
-dataclass, checks that the metadata the pass needs is there, lints and recompiles the graph after
-a rewrite, notes the pass's name on any error, and lists the pass in `PASSES`.
+A pass is a typed function under `@graph_pass`. The decorator lists it in `PASSES`. It parses the
+arguments into a frozen dataclass and checks that the metadata exists that the pass needs. It lints
+and recompiles the graph after a rewrite, and adds the pass's name to any error.
 
     @dataclass(frozen=True)
     class CountArgs:
@@ -10,7 +10,7 @@ a rewrite, notes the pass's name on any error, and lists the pass in `PASSES`.
 
     @graph_pass("count_ops_analysis_pass", CountArgs, needs=("common",))
     def count_ops_analysis_pass(graph, args):
-        '''How many nodes have the op `args.op`.'''
+        '''Count the nodes with the op `args.op`.'''
         ...
         return graph, {"count": count}
 """
@@ -53,23 +53,23 @@ NEEDS: dict[str, tuple[str, Callable[[MaseMetadata], bool]]] = {
         lambda meta: meta.hardware.is_implicit is not None,
     ),
 }
-"""What a pass may need on every node, the pass that gives it, and how to see that it is there."""
+"""Metadata that a pass may need: the pass that adds it, and a test for it."""
 
 KINDS = ("_analysis_pass", "_transform_pass", "_interface_pass")
-"""How the name of a pass ends; the documentation and `chop.passes` list passes by it."""
+"""Endings of pass names; the documentation and `chop.passes` list passes by them."""
 
 OLD_KEYS = ("report", "dummy_in", "input_generator", "baseline_weight_path", "load_type")
-"""Arguments that programs for DeepWok/mase give to passes that have no use for them here."""
+"""Arguments that programs for DeepWok/mase pass to passes that do not use them here."""
 
 
 @dataclass(frozen=True)
 class NoArgs:
-    """Arguments of a pass that takes none."""
+    """Settings of a pass without settings."""
 
 
 @dataclass(frozen=True)
 class PassSpec:
-    """What a pass declares of itself; `pass_function.spec` holds it."""
+    """Declarations of a pass, stored as `pass_function.spec`."""
 
     name: str
     args: type
@@ -90,9 +90,9 @@ def graph_pass(
 ) -> Callable[[Callable[[MaseGraph, A], PassResult]], PassFunction]:
     """Register a typed function as the pass `name`.
 
-    `needs` names metadata that must be there; `rewrites` says that the graph's topology or
-    modules change; `preserves` claims that the output of the model does not. `on_module` is what
-    the pass does to a plain module, where it takes one.
+    `needs`: metadata that must exist. `rewrites`: the topology or the modules of the graph change.
+    `preserves`: the output of the model does not change. `on_module`: the function for a plain
+    module, if the pass accepts one.
     """
     unknown = [need for need in needs if need not in NEEDS]
     if unknown:
@@ -117,9 +117,9 @@ def graph_pass(
 
 
 def check_exports(package: Mapping[str, Any]) -> None:
-    """Raise where a package of passes registers a pass in one of its files and hides it.
+    """Raise if a package of passes registers a pass without exporting it.
 
-    `package` is its `globals()`, whose `__all__` names what it exports.
+    `package` is its `globals()`, whose `__all__` has the exported names.
     """
     place, exported = package["__name__"], package["__all__"]
     for name, run in PASSES.items():
@@ -130,13 +130,13 @@ def check_exports(package: Mapping[str, Any]) -> None:
             )
 
 
-def parse_args(cls: type[A], given: Any, where: str) -> A:
-    """The arguments of a pass; those that only an older program needs are left out, and said so.
+def parse_args(cls: type[A], pass_args: Any, where: str) -> A:
+    """Parse the arguments of a pass; warn of those that only older programs use, and drop them.
 
-    A class of arguments may have `modern`, which gives older layouts in its own.
+    A class of arguments may have `modern`, which converts older layouts.
     """
     modern = getattr(cls, "modern", None)
-    args = given if modern is None else modern(given)
+    args = pass_args if modern is None else modern(pass_args)
     if isinstance(args, Mapping):
         own = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
         idle = [key for key in OLD_KEYS if key in args and key not in own]
@@ -149,9 +149,9 @@ def parse_args(cls: type[A], given: Any, where: str) -> A:
 def _as_one(
     spec: PassSpec, graph: Any, pass_args: Any, more: Mapping[str, Any]
 ) -> tuple[MaseGraph, Any]:
-    """The graph and all its arguments, which may also be given by name.
+    """Return the graph and all its arguments, which may also be keywords.
 
-    Where a pass compares with `original_graph`, older programs give it first and the graph second.
+    Older programs pass `original_graph` first and the graph second.
     """
     own = {field.name for field in dataclasses.fields(spec.args)}
     if isinstance(pass_args, MaseGraph) and "original_graph" in own:
@@ -162,7 +162,7 @@ def _as_one(
 
 
 def short_name(name: str) -> str:
-    """The name a pass has in configuration paths: `quantize_transform_pass` -> `quantize`."""
+    """Return the name of a pass in configuration paths: `quantize_transform_pass` -> `quantize`."""
     for ending in (*KINDS, "_pass"):
         name = name.removesuffix(ending)
     return name
@@ -195,12 +195,12 @@ def _checked_args(graph: MaseGraph, spec: PassSpec, pass_args: Mapping[str, Any]
 
 
 def check_call(run: PassFunction, graph: MaseGraph, pass_args: Mapping[str, Any] | None) -> None:
-    """Raise where the pass `run` would refuse its arguments or the graph before it starts."""
+    """Raise if the pass `run` would reject its arguments or the graph before it starts."""
     _checked_args(graph, run.spec, pass_args)  # type: ignore[attr-defined]
 
 
 def check_needs(graph: MaseGraph, spec: PassSpec) -> None:
-    """Raise where a node lacks metadata the pass needs, naming the pass that gives it."""
+    """Raise if a node lacks metadata that the pass needs, and name the pass that adds it."""
     for need in spec.needs:
         remedy, has = NEEDS[need]
         for node in graph.fx_graph.nodes:

@@ -11,17 +11,17 @@ from chop.log import get_logger
 logger = get_logger(__name__)
 
 LITTLE = 0.05
-"""The share of the parameters below which a change is worth a warning."""
+"""Share of the parameters below which a change is worth a warning."""
 
 
 def warn_little(where: str, done: str, layers: Iterable[nn.Module], model: nn.Module) -> None:
-    """Warn where the `layers` that were changed hold little of what `model` has to be changed.
+    """Warn if the changed `layers` have few of the parameters of `model`.
 
-    Layers without parameters say nothing: who names them did not mean weights.
+    Layers without parameters are not counted: to name them is not to mean weights.
     """
-    held = {id(layer): {id(p): p.numel() for p in layer.parameters()} for layer in layers}
-    count = sum(bool(parameters) for parameters in held.values())
-    changed = sum({k: n for parameters in held.values() for k, n in parameters.items()}.values())
+    owned = {id(layer): {id(p): p.numel() for p in layer.parameters()} for layer in layers}
+    count = sum(bool(parameters) for parameters in owned.values())
+    changed = sum({k: n for parameters in owned.values() for k, n in parameters.items()}.values())
     total = sum(p.numel() for p in model.parameters())
     if count and changed < LITTLE * total:
         logger.warning(

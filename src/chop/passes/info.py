@@ -1,4 +1,4 @@
-"""What a pass found, which shows itself in notebooks: numbers, and tables of records."""
+"""Results of a pass that display as tables in notebooks."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from chop import notebook
 
 
 class PassInfo(dict[str, Any]):
-    """The information that a pass gives beside the graph: a plain dict, with tables to look at."""
+    """Information that a pass returns with the graph: a dict with a rich display."""
 
     def _repr_html_(self) -> str:
-        """Facts first, then a table for each list of records."""
+        """Return plain facts first, then a table for each list of records."""
         facts = {key: value for key, value in self.items() if _is_plain(value)}
         tables = {key: rows for key, value in self.items() if (rows := records_of(value))}
-        shown = [notebook.table([{"": k, "value": v} for k, v in facts.items()])] if facts else []
+        parts = [notebook.table([{"": k, "value": v} for k, v in facts.items()])] if facts else []
         for key, rows in tables.items():
-            shown += [notebook.heading(str(key).replace("_", " ")), notebook.table(rows)]
+            parts += [notebook.heading(str(key).replace("_", " ")), notebook.table(rows)]
         rest = [str(key) for key in self if key not in facts and key not in tables]
-        told = [notebook.note(f"and: {', '.join(rest)}")] if rest else []
-        return notebook.shown(*shown, *told)
+        notes = [notebook.note(f"and: {', '.join(rest)}")] if rest else []
+        return notebook.shown(*parts, *notes)
 
 
 def _is_plain(value: Any) -> bool:
@@ -28,7 +28,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def records_of(value: Any) -> list[dict[str, Any]]:
-    """Rows of a table, where a value is a list of records or a mapping of numbers; else none."""
+    """Return the rows of a list of records or of a mapping of numbers; no rows for others."""
     if isinstance(value, list | tuple):
         rows = [dict(row) for row in value if isinstance(row, Mapping)]
         return rows if rows and len(rows) == len(value) else []

@@ -35,68 +35,66 @@ BY_CLASS = (
 """Tables of the oldest layout, each from the name of an op to its settings."""
 
 LAYER = re.compile(r"model_layer(?:_(\d+))?")
-"""How nested rules call a block of a transformer: one, by its number, or every one."""
+"""Name of a block of a transformer in nested rules: one by its number, or every one."""
 
 FUNCTION = re.compile(r"(?:matmul|bmm|add|mul)_\d+")
-"""How nested rules call a function of a block, which has no name of its own here."""
+"""Name of a function of a block in nested rules; such functions have no name here."""
 
 
-def modern_quantize_args(given: Any) -> Any:
-    """`given` in our own layout, as a new mapping; other values are left for others to refuse.
+def modern_quantize_args(args: Any) -> Any:
+    """Return `args` in our own layout, as a new mapping; values of other types are unchanged.
 
     >>> modern_quantize_args({"passes": {"quantize": {"linear": {"name": "mxint"}}}})
     {'linear': {'config': {'name': 'mxint'}}, 'by': ['name', 'type']}
     """
-    if not isinstance(given, Mapping):
-        return given
-    passes = given.get("passes")
+    if not isinstance(args, Mapping):
+        return args
+    passes = args.get("passes")
     if isinstance(passes, Mapping):
         return modern_quantize_args(passes.get("quantize", {}))
-    if any(key in given for key in BY_CLASS):
-        return _from_classes(given)
-    return _from_rules(given)
+    return _from_classes(args) if any(key in args for key in BY_CLASS) else _from_rules(args)
 
 
-def _from_classes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The oldest layout: `name = "default"` stands for the settings of `[default]`."""
-    default = given.get("default", {})
-    made: dict[str, Any] = {"by": "type"}
+def _from_classes(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the oldest layout, where `name = "default"` means the settings of `[default]`."""
+    default = args.get("default", {})
+    rules: dict[str, Any] = {"by": "type"}
     for table in BY_CLASS:
-        for key, settings in given.get(table, {}).items():
+        for key, settings in args.get(table, {}).items():
             op = OLD_OPS.get(key, key)
             if op not in OPS or OPS[op].compute is None:
                 warn_once(__name__, f"quantize.{table}.{key}: is not quantised here; left alone.")
                 continue
-            made[op] = _rule(default if settings.get("name") == "default" else settings, op)
-    return made
+            rules[op] = _rule(default if settings.get("name") == "default" else settings, op)
+    return rules
 
 
-def _from_rules(given: Mapping[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+def _from_rules(args: Mapping[str, Any]) -> dict[str, Any]:
+    rules: dict[str, Any] = {}
     has_loose_rules, has_layers = False, False
-    for key, value in given.items():
+    for key, value in args.items():
         if not isinstance(value, Mapping):
-            made[key] = value
+            rules[key] = value
         elif LAYER.fullmatch(key):
             has_layers = True
-            made |= {
+            rules |= {
                 _pattern(path): _rule(table, ".".join(path)) for path, table in _nested(key, value)
             }
         else:
             has_loose_rules |= "config" not in value and "name" in value and key != "default"
-            made[key] = _rule(value, key)
+            rules[key] = _rule(value, key)
     if has_layers:
-        made["by"] = ["name", "regex_name"]
-    elif has_loose_rules and "by" not in given:
-        made["by"] = ["name", "type"]
-    return made
+        rules["by"] = ["name", "regex_name"]
+    elif has_loose_rules and "by" not in args:
+        rules["by"] = ["name", "type"]
+    return rules
 
 
 def _rule(table: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """A rule with its settings under `config`, its format under today's name."""
+    """Return a rule with its settings under `config`, and its format under today's name."""
     config = table.get("config", table if "name" in table else None)
     if not isinstance(config, Mapping):
-        return table  # not of an old layout: what is wrong with it is said elsewhere
+        return table  # not of an old layout: another check reports what is wrong
     plain = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
     name = plain.get("name")
     if isinstance(name, str) and name in OLD_FORMATS:
@@ -107,7 +105,7 @@ def _rule(table: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 
 
 def _nested(key: str, table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The rules under a block, by their paths."""
+    """Yield the rules under a block, by their paths."""
     for name, value in table.items():
         if not isinstance(value, Mapping):
             continue
@@ -121,7 +119,7 @@ def _nested(key: str, table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...
 
 
 def _pattern(path: Sequence[str]) -> str:
-    """An expression for the modules that a nested rule speaks of.
+    """Return an expression for the modules of a nested rule.
 
     >>> re.fullmatch(_pattern(("model_layer_0", "attention", "query")), "layer.0.attention.query")
     <re.Match object; span=(0, 23), match='layer.0.attention.query'>

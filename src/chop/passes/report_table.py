@@ -15,13 +15,13 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def draw_table(rows: Rows, headers: Sequence[str], **style: Any) -> str:
-    """The records as text, one line each, under their headers."""
+    """Return the records as text, one line each, under their headers."""
     cells = [[row[header] for header in headers] for row in rows]
     return tabulate(cells, headers=list(headers), **style)
 
 
 def show(text: str, file: Path | None = None) -> None:
-    """Say a report; write it to `file` too where one is given."""
+    """Log a report; also write it to `file` if there is one."""
     get_report_logger().info(text)
     if file is not None:
         make_folder(file.parent)

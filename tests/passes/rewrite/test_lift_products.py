@@ -16,7 +16,7 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.nn.modules import LoRALinear, Masked
 from chop.nn.quantized import QuantizedModule
-from chop.passes.rewrite.lift_products import lift_products
+from chop.passes.rewrite.lift_layers import lift_products
 
 GPT2 = "GPT-2, sdpa"
 BLOCK = "transformer.h.0"

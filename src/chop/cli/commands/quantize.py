@@ -31,7 +31,7 @@ from chop.ir.ops import OPS
 from chop.nn.quantizers.formats import find_format, spelled_settings
 from chop.passes import learn_scales_transform_pass, summarize_quantization_analysis_pass
 from chop.passes.graph.transforms.quantize import check_quantization
-from chop.passes.rewrite.lift_products import lift_products
+from chop.passes.rewrite.lift_layers import lift_products
 
 OBSERVED_BATCHES = 4
 DEFAULT_FORMAT = "mxint8"

@@ -1,4 +1,4 @@
-"""Passes on a MaseGraph: those of the three packages in it."""
+"""Passes on a MaseGraph: all passes of the three packages."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Small questions about nodes, under the import path that programs know them by."""
+"""Small functions on nodes, under the import path of older programs."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ __all__ = [
 
 
 def deepcopy_mase_graph(graph: MaseGraph) -> MaseGraph:
-    """A graph that shares nothing with `graph`: model, nodes and metadata are its own."""
+    """Return a graph that shares nothing with `graph`: model, nodes and metadata are copies."""
     return copy.deepcopy(graph)
 
 
 def get_mase_op(node: fx.Node) -> str:
-    """The MASE op of an annotated node, such as "linear"."""
+    """Return the MASE op of an annotated node, such as "linear"."""
     return str(mase_meta(node)["common"]["mase_op"])
 
 
 def get_mase_type(node: fx.Node) -> str:
-    """The MASE type of an annotated node, one of the seven."""
+    """Return the MASE type of an annotated node, one of the seven."""
     return str(mase_meta(node)["common"]["mase_type"])
 
 
 def get_node_actual_target(node: fx.Node) -> Any:
-    """What a node calls: the module, the function or the tensor method; else its target."""
+    """Return the module, function or tensor method that a node calls; else its target."""
     if node.op == "call_module":
         return node_module(node)
     if node.op == "call_method":
@@ -46,7 +46,7 @@ def get_node_actual_target(node: fx.Node) -> Any:
 
 
 def get_parent_name(target: str) -> tuple[str, str]:
-    """The path of the module that holds `target`, and the name it has there.
+    """Return the path of the module that owns `target`, and the name of `target` there.
 
     >>> get_parent_name("encoder.layer.0")
     ('encoder.layer', '0')

@@ -26,11 +26,11 @@ LINEAR = OPS["linear"].name
 def quantize_module_transform_pass(
     module: nn.Module, pass_args: Mapping[str, Any] | None = None
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """Put quantised layers in the place of float ones; arguments as in `quantize_transform_pass`.
+    """Replace float layers by quantised ones; arguments as in `quantize_transform_pass`.
 
-    Names are module paths. Functions called inside a forward are not seen: trace the model for
-    those. transformers' `Conv1D` is a linear layer here; quantised, it has its weight transposed.
-    The module is changed in place and returned; a single layer gives the quantised one.
+    Names are module paths. Functions inside a forward are not found: trace the model for those.
+    transformers' `Conv1D` counts as a linear layer; quantised, its weight is transposed. The module
+    is changed in place and returned; for a single layer the quantised one is returned.
     """
     if not isinstance(module, nn.Module):
         kind = type(module).__name__
@@ -39,18 +39,19 @@ def quantize_module_transform_pass(
 
 
 def quantize_module(module: nn.Module, args: QuantizeArgs) -> tuple[nn.Module, dict[str, Any]]:
-    """Quantise the layers of `module` as `args` say; `info["quantized"]` names their classes."""
+    """Quantise the layers of `module` by the rules; `info["quantized"]` names their classes."""
     require_rules(args)
     layers = list(_layers(module, ""))
     choices = choose(args, [_candidate(path, layer) for path, layer in layers], WHERE)
     replaced: dict[str, QuantizedModule] = {}
-    made: dict[tuple[int, str], QuantizedModule] = {}  # a layer at two paths stays one layer
+    new: dict[tuple[int, str], QuantizedModule] = {}  # a layer at two paths stays one layer
     for (path, layer), choice in zip(layers, choices, strict=True):
         if choice is not None:
             key = (id(layer), choice.where)
-            if key not in made:
-                made[key] = to_format(_as_layer(layer), choice.config, where=choice.where)
-            replaced[path] = made[key]
+            if key not in new:
+                plain = as_linear(layer) if is_transposed_linear(layer) else layer
+                new[key] = to_format(plain, choice.config, where=choice.where)
+            replaced[path] = new[key]
     result = _replace(module, replaced)
     warn_unchanged(replaced)
     warn_little(WHERE, "quantised", replaced.values(), result)
@@ -58,17 +59,13 @@ def quantize_module(module: nn.Module, args: QuantizeArgs) -> tuple[nn.Module, d
 
 
 def warn_unchanged(changes: Mapping[Any, Any]) -> None:
-    """Say that a request to quantise found nothing to quantise."""
+    """Warn if nothing was quantised."""
     if not changes:
         logger.warning("%s: nothing was quantised: no rule gave a layer a format.", WHERE)
 
 
-def _as_layer(module: nn.Module) -> nn.Module:
-    return as_linear(module) if is_transposed_linear(module) else module
-
-
 def _layers(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
-    """Paths and modules; what is inside a layer of the op table is the layer's own."""
+    """Yield paths and modules, without the modules inside a layer of the op table."""
     yield path, module
     if float_class_of(module) is None and not is_transposed_linear(module):
         for name, child in module._modules.items():  # named_children() skips what is shared
@@ -91,15 +88,10 @@ def _replace(module: nn.Module, replaced: Mapping[str, QuantizedModule]) -> nn.M
         parent, _, name = path.rpartition(".")
         setattr(module.get_submodule(parent), name, layer)
     for each in module.modules():
-        _leave_fused_path(each)
+        # torch's encoder must call its layers: in evaluation it would read their weights directly
+        is_changed = any(isinstance(child, QuantizedModule) for child in each.modules())
+        if is_changed and isinstance(each, nn.TransformerEncoderLayer):
+            each.activation_relu_or_gelu = 0  # torch's mark of an activation it cannot fuse
+        if is_changed and isinstance(each, nn.TransformerEncoder):
+            each.use_nested_tensor = False
     return module
-
-
-def _leave_fused_path(module: nn.Module) -> None:
-    """Make torch's encoder call its layers: in evaluation it would read their weights itself."""
-    if not any(isinstance(child, QuantizedModule) for child in module.modules()):
-        return
-    if isinstance(module, nn.TransformerEncoderLayer):
-        module.activation_relu_or_gelu = 0  # as torch marks an activation it cannot fuse
-    if isinstance(module, nn.TransformerEncoder):
-        module.use_nested_tensor = False

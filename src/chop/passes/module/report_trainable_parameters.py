@@ -1,4 +1,4 @@
-"""How many parameters of a model will train, as a table."""
+"""Report the trainable parameters of a model as a table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def report_trainable_parameters_analysis_pass(
     """Show trainable and total parameters of each module that owns some.
 
     `info["table"]` has the records, `info["total"]` and `info["trainable"]` the sums over distinct
-    parameters: one that is shared counts once, where it is met first.
+    parameters; a shared one counts once, for its first owner.
     """
     parse(NoArgs, pass_args, "report_trainable_parameters")
     if not isinstance(module, nn.Module):
@@ -29,18 +29,10 @@ def report_trainable_parameters_analysis_pass(
         raise PassError(
             f"report_trainable_parameters: expected a module, got {kind}. Give mg.model."
         )
-    rows = _records(module)
-    sums = {header: sum(row[header] for row in rows) for header in HEADERS[1:]}
-    show("\n" + draw_table([*rows, {"Submodule": "total"} | sums], HEADERS))
-    trainable, total = sums.values()
-    return module, {"table": rows, "trainable": trainable, "total": total}
-
-
-def _records(module: nn.Module) -> list[dict[str, Any]]:
     owners: dict[str, list[nn.Parameter]] = {}
     for path, parameter in module.named_parameters():
         owners.setdefault(path.rpartition(".")[0], []).append(parameter)
-    return [
+    rows: list[dict[str, Any]] = [
         {
             "Submodule": owner or "(itself)",
             "Trainable Parameters": sum(p.numel() for p in owned if p.requires_grad),
@@ -48,3 +40,7 @@ def _records(module: nn.Module) -> list[dict[str, Any]]:
         }
         for owner, owned in owners.items()
     ]
+    sums = {header: sum(row[header] for row in rows) for header in HEADERS[1:]}
+    show("\n" + draw_table([*rows, {"Submodule": "total"} | sums], HEADERS))
+    trainable, total = sums.values()
+    return module, {"table": rows, "trainable": trainable, "total": total}

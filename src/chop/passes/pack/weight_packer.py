@@ -9,36 +9,42 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from chop.errors import ConfigError
 from chop.ir.ops import op_of_module
 from chop.ir.reclass import reclassed
 from chop.kernels import (
+    GROUP_SIZES,
     PackedTensor,
     QEmbeddingPacked,
     QExpertsPacked,
     QLinearInt8,
     QLinearPacked,
     pack,
+    unpack,
 )
 from chop.kernels.formats import DEFAULT_GROUP_SIZE, ROW_INTEGERS, check_group_size, pack_format
 from chop.kernels.layers import PACKED_LAYERS
+from chop.kernels.ops import pack_integers
+from chop.kernels.reference import spread
 from chop.nn.modules.lora import LoRALinear, adapted_layer, is_packed
 from chop.nn.modules.masked import WEIGHT, Masked
 from chop.nn.modules.transposed import as_linear, is_transposed_linear
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantized.operands import is_bypassed
-from chop.nn.quantizers import Quantizer
-from chop.nn.quantizers.stored_scale import with_stored_scale
-from chop.passes.pack.packed_form import KeepError, mx_form, packed_integers, stored_tensors
+from chop.nn.quantizers import Quantizer, ScaleInteger
+from chop.nn.quantizers.stored_scale import ScaledInteger, with_stored_scale
 
 KEPT = "kept"
 
 
 @dataclass(frozen=True)
 class PackWeightsArgs:
-    """`format` is mxint8, mxint4, mxfp8, mxfp4, int4 or int8_group (integers with a float32 scale
-    for each group), int8 (a scale for each output) or int8_dynamic (the same, and activations are
-    rounded too, row by row). `skip` are modules, by path or by the start of it, to leave as they
-    are. `format` may also spell the format with its groups: mxint4/16, int4/64, int8/channel.
+    """Settings of `pack_weights_transform_pass`.
+
+    `format`: mxint8, mxint4, mxfp8, mxfp4, int4 or int8_group (integers with a float32 scale per
+    group), int8 (a scale per output) or int8_dynamic (the same, with activations rounded too, row
+    by row). It may include the groups: mxint4/16, int4/64, int8/channel. `skip`: modules to leave
+    unchanged, by path or the start of it.
     """
 
     format: str = "mxint8"
@@ -54,13 +60,13 @@ class PackWeightsArgs:
         check_group_size(self.group_size, "group_size")
 
     def skips(self, path: str) -> bool:
-        """Whether the module at `path` stays as it is."""
+        """Return True if the module at `path` stays unchanged."""
         return any(path == s or path.startswith(f"{s}.") for s in self.skip)
 
 
 @dataclass(frozen=True)
 class MemoryRecord:
-    """The bytes of one module's own tensors before and after; `share` of all bytes after."""
+    """Bytes of one module's own tensors before and after; `share` of all bytes after."""
 
     module: str
     kind: str
@@ -73,7 +79,7 @@ class MemoryRecord:
 
 
 class _Packed(NamedTuple):
-    """A packed weight and the layer it was made from."""
+    """A packed weight and its original layer."""
 
     layer: nn.Module
     form: str
@@ -81,7 +87,7 @@ class _Packed(NamedTuple):
     result: PackedTensor
 
     def is_of(self, layer: Any, form: str, group_size: int) -> bool:
-        """Whether `layer` has the same parameter, and the same values: masks may differ."""
+        """Return True if `layer` has the same parameter and values; masks may differ."""
         own = self.layer._parameters.get(WEIGHT)  # None where the weight is computed
         is_shared = own is not None and own is layer._parameters.get(WEIGHT)
         if not is_shared or (form, group_size) != (self.form, self.group_size):
@@ -94,7 +100,7 @@ def _own_tensors(module: nn.Module) -> list[Tensor]:
 
 
 def by_expert(packed: PackedTensor, experts: int) -> PackedTensor:
-    """The matrices of `experts` that lie one below the other, as a tensor of three dimensions."""
+    """Return the stacked matrices of `experts` as a tensor of three dimensions."""
     codes, scales = (
         part.view(experts, -1, part.shape[-1]) for part in (packed.codes, packed.scales)
     )
@@ -102,9 +108,9 @@ def by_expert(packed: PackedTensor, experts: int) -> PackedTensor:
 
 
 class WeightPacker:
-    """Packs one module after another; a weight or a tensor seen before is not counted twice.
+    """Packing of one module after another; shared weights and tensors are counted once.
 
-    `read` are the modules, by id, whose weights something else reads too.
+    `read`: ids of the modules whose weights other nodes read too.
     """
 
     reason_for_rest = "read by the graph itself, not by a layer"
@@ -118,7 +124,7 @@ class WeightPacker:
         self.facts: list[tuple[str, str, int, int, str, str]] = []
 
     def visit(self, target: str) -> None:
-        """Pack the module at `target`, or note why not."""
+        """Pack the module at `target`, or record the reason for keeping it."""
         old = self.model.get_submodule(target)
         before = self._bytes(_own_tensors(old), self.seen)
         elements = sum(t.numel() for t in old.parameters())
@@ -130,29 +136,25 @@ class WeightPacker:
         if new is not old:
             parent, _, name = target.rpartition(".")
             setattr(self.model.get_submodule(parent), name, new)
-        kind = type(old).__name__
-        self.facts.append((target, kind, elements, before, form, reason))
+        self.facts.append((target, type(old).__name__, elements, before, form, reason))
 
     def records(self) -> list[MemoryRecord]:
-        """One record per module, and one for the tensors that nodes read directly."""
-        made = []
+        """Return one record per module, and one for each tensor that nodes read directly."""
+        records = []
         for target, kind, elements, before, form, reason in self.facts:
-            module = self.model.get_submodule(target)
-            after = self._bytes(_own_tensors(module), self.counted)
-            made.append(MemoryRecord(target, kind, elements, before, after, form, reason))
-        named = [*self.model.named_parameters(), *self.model.named_buffers()]
-        for name, tensor in named:
+            after = self._bytes(_own_tensors(self.model.get_submodule(target)), self.counted)
+            records.append(MemoryRecord(target, kind, elements, before, after, form, reason))
+        for name, tensor in (*self.model.named_parameters(), *self.model.named_buffers()):
             size = self._bytes([tensor], self.counted)
             if size:
-                reason = self.reason_for_rest
-                record = MemoryRecord(name, "tensor", tensor.numel(), size, size, KEPT, reason)
-                made.append(record)
-        return [r for r in made if r.before or r.after]
+                rest = (tensor.numel(), size, size, KEPT, self.reason_for_rest)
+                records.append(MemoryRecord(name, "tensor", *rest))
+        return [r for r in records if r.before or r.after]
 
     @staticmethod
-    def _bytes(tensors: list[Tensor], seen: set[int]) -> int:
-        fresh = {id(t): t for t in tensors if id(t) not in seen}
-        seen.update(fresh)
+    def _bytes(tensors: list[Tensor], counted: set[int]) -> int:
+        fresh = {id(t): t for t in tensors if id(t) not in counted}
+        counted.update(fresh)
         return sum(t.nbytes for t in fresh.values())
 
     def _pack(self, old: nn.Module, target: str) -> tuple[nn.Module, str]:
@@ -182,26 +184,25 @@ class WeightPacker:
         return new
 
     def linear(self, old: Any) -> nn.Module:
-        """The packed layer for a linear one."""
+        """Return the packed layer for a linear one."""
         if isinstance(old, LoRALinear):
             return self._adapted_linear(old)
         if isinstance(old, QuantizedModule):
             return self._quantised_linear(old)
-        if _plain_class(old) is not nn.Linear:
+        if (old.plain_class if isinstance(old, Masked) else type(old)) is not nn.Linear:
             raise KeepError(f"{type(old).__name__} may compute otherwise than Linear")
         if self.args.format in ROW_INTEGERS:
             dynamic = ROW_INTEGERS[self.args.format]
             return QLinearInt8.from_linear(old, quantize_input=dynamic)
-        weight = self._weight(old, self.args.format, None)
-        return QLinearPacked(weight, old.bias, dtype=old.weight.dtype)
+        return QLinearPacked(self._weight(old), old.bias, dtype=old.weight.dtype)
 
     def _adapted_linear(self, old: LoRALinear) -> nn.Module:
-        """The same adapter beside a packed layer: it trains on while the bytes stay."""
+        """Return a copy with the same adapter and a packed base layer."""
         if is_packed(old.base_layer):
             raise KeepError("its base layer is packed already")
-        made = reclassed(old, type(old))
-        made.base_layer = self._make(old.base_layer)
-        return made
+        copy = reclassed(old, type(old))
+        copy.base_layer = self._make(old.base_layer)
+        return copy
 
     def _quantised_linear(self, old: Any) -> nn.Module:
         formats: dict[str, Quantizer] = old.quantizers
@@ -209,13 +210,13 @@ class WeightPacker:
         bias = None
         if old.bias is not None:
             bias = with_stored_scale(old, "bias", formats["bias"])(old.bias.detach())
-        kept: dict[str, Quantizer] = {
+        applied: dict[str, Quantizer] = {
             role: formats[role]
             for role in ("data_in", "data_out")
             if role in formats and not formats[role].is_bypass
         }
-        stored = stored_tensors(old, tuple(kept))
-        return QLinearPacked(weight, bias, kept, old.weight.dtype, stored)
+        stored = stored_tensors(old, tuple(applied))
+        return QLinearPacked(weight, bias, applied, old.weight.dtype, stored)
 
     def _quantised_weight(self, old: Any) -> PackedTensor:
         form = old.quantizers[WEIGHT]
@@ -226,21 +227,21 @@ class WeightPacker:
         return self._weight(old, *mx_form(form))
 
     def experts(self, old: Any) -> nn.Module:
-        """The packed layer for the experts of a mixture."""
+        """Return the packed layer for the experts of a mixture."""
         if not isinstance(old, QuantizedModule):
             if self.args.format in ROW_INTEGERS:
                 raise KeepError(f"{self.args.format} has no experts")
-            return QExpertsPacked(by_expert(self._weight(old, self.args.format, None), old.experts))
+            return QExpertsPacked(by_expert(self._weight(old), old.experts))
         if not old.quantizers["data_out"].is_bypass:
             raise KeepError("no packed experts round their results")
         layer: Any = old
         weight = by_expert(self._quantised_weight(layer), layer.experts)
         form = layer.quantizers["data_in"]
-        kept = {} if form.is_bypass else {"data_in": form}
-        return QExpertsPacked(weight, kept, stored_tensors(old, tuple(kept)))
+        applied = {} if form.is_bypass else {"data_in": form}
+        return QExpertsPacked(weight, applied, stored_tensors(old, tuple(applied)))
 
     def embedding(self, old: Any) -> nn.Module:
-        """The packed layer for an embedding."""
+        """Return the packed layer for an embedding."""
         if not self.args.embeddings:
             raise KeepError("embeddings = false")
         is_quantised = isinstance(old, QuantizedModule)
@@ -250,31 +251,24 @@ class WeightPacker:
         if old.max_norm is not None:
             raise KeepError("max_norm rewrites the table at each call")
         if is_quantised:
-            return self._quantised_embedding(old)
+            if not is_bypassed([q for role, q in old.quantizers.items() if role != WEIGHT]):
+                raise KeepError("no packed embedding rounds its results")
+            return QEmbeddingPacked(self._quantised_weight(old), old.weight.dtype)
         if self.args.format in ROW_INTEGERS:
             raise KeepError(f"{self.args.format} has no embedding")
-        packed = self._weight(old, self.args.format, None)
-        return QEmbeddingPacked(packed, old.weight.dtype)
+        return QEmbeddingPacked(self._weight(old), old.weight.dtype)
 
-    def _quantised_embedding(self, old: Any) -> nn.Module:
-        others = [q for role, q in old.quantizers.items() if role != WEIGHT]
-        if not is_bypassed(others):
-            raise KeepError("no packed embedding rounds its results")
-        return QEmbeddingPacked(self._quantised_weight(old), old.weight.dtype)
-
-    def _weight(self, layer: Any, form: str, group_size: int | None) -> PackedTensor:
-        group = group_size or self.args.group_size
-        known = next((w for w in self.packed_weights if w.is_of(layer, form, group)), None)
-        if known is not None:
-            return known.result
-        packed = pack(layer.weight.detach(), form, group)
-        self.packed_weights.append(_Packed(layer, form, group, packed))
-        return packed
-
-
-def _plain_class(layer: nn.Module) -> type[nn.Module]:
-    """The class of a layer, without its mask."""
-    return layer.plain_class if isinstance(layer, Masked) else type(layer)
+    def _weight(
+        self, layer: Any, form: str | None = None, group_size: int | None = None
+    ) -> PackedTensor:
+        """Return the packed weight; layers that share it share the result."""
+        form, group = form or self.args.format, group_size or self.args.group_size
+        for packed in self.packed_weights:
+            if packed.is_of(layer, form, group):
+                return packed.result
+        result = pack(layer.weight.detach(), form, group)
+        self.packed_weights.append(_Packed(layer, form, group, result))
+        return result
 
 
 Maker = Callable[[WeightPacker, Any], nn.Module]
@@ -283,4 +277,63 @@ MAKERS: dict[str, Maker] = {
     "experts": WeightPacker.experts,
     "embedding": WeightPacker.embedding,
 }
-"""The layers that have a packed form, by their op."""
+"""Functions that make the packed layer, by op."""
+
+
+class KeepError(Exception):
+    """Reason why a module is not packed."""
+
+
+def mx_form(quantizer: Quantizer) -> tuple[str, int]:
+    """Return the MX format and group size with exactly the values of `quantizer`."""
+    layout, size = quantizer.packed_layout, quantizer.group_columns
+    if layout is not None and size in GROUP_SIZES and not layout.has_real_scales:
+        return layout.name, size
+    raise KeepError(f"no packed format holds weights in {quantizer}")
+
+
+def packed_integers(weight: Tensor, quantizer: ScaleInteger | ScaledInteger) -> PackedTensor:
+    """Return `weight` in its format as integers and scales, bit for bit.
+
+    Scales may be measured, given or stored, also negative; a zero point is subtracted.
+    """
+    weight = weight.detach()
+    if weight.dtype == torch.float64:
+        raise KeepError("no packed format holds float64")
+    values = quantizer(weight)
+    rows = values.float().reshape(-1, weight.shape[-1])
+    form = quantizer.format if isinstance(quantizer, ScaledInteger) else quantizer
+    scales = quantizer.scales_of(weight.float()).expand(weight.shape).reshape(rows.shape)
+    group = _kernel_group(form, weight)
+    per_group = scales[:, ::group]
+    whole = (rows / spread(per_group, group, rows.shape[1])).round()
+    lead = weight.shape[:-1]
+    try:
+        packed = pack_integers(
+            whole.reshape(weight.shape), per_group.reshape(*lead, per_group.shape[1]), group
+        )
+    except ConfigError as error:
+        raise KeepError(f"no packed format holds weights in {form}") from error
+    if not torch.equal(unpack(packed, values.dtype), values):
+        raise KeepError(f"weights in {form} are no integers times one scale for each group")
+    return packed
+
+
+def _kernel_group(form: ScaleInteger, weight: Tensor) -> int:
+    """Return the columns per scale, as the kernels need them: a power of two, at least 16."""
+    columns = weight.shape[-1]
+    if form.granularity == "channel" and form.axis % weight.dim() == weight.dim() - 1:
+        raise KeepError("has a scale for each input, and packed weights have them for each output")
+    size = form.group_size if form.granularity == "group" else columns
+    if size >= columns:
+        return max(GROUP_SIZES[0], 1 << (columns - 1).bit_length())
+    if size % GROUP_SIZES[0]:
+        raise KeepError(f"groups of {size} are no multiple of {GROUP_SIZES[0]}")
+    return size & -size
+
+
+def stored_tensors(layer: Any, roles: tuple[str, ...]) -> dict[str, Tensor]:
+    """Return the scales and zero points that `layer` stores for the operands `roles`."""
+    names = [f"{role}_{part}" for role in roles for part in ("scale", "zero_point")]
+    values = {name: getattr(layer, name, None) for name in names}
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}

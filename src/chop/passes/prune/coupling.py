@@ -1,11 +1,20 @@
-"""The dependency graph of channels: which rows and columns of which weights go together."""
+"""The dependency graph of channels: the rows and columns of weights that go together.
+
+Every index of every dimension of a tensor has a label, a small number. Coupling two dimensions
+ties their labels index by index; indices that may not be removed are tied to `FROZEN`. A view that
+splits a dimension into heads ties the labels within each head. After all nodes were visited, tied
+labels form one group: remove its indices from every tensor, and all shapes still fit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
@@ -14,16 +23,96 @@ from chop.ir.dims import CHANNEL_TENSORS, LAYER_SETTINGS, permutation
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import UNKNOWN, Op, find_op, node_module
 from chop.ir.reclass import mask_name
-from chop.passes.prune.channel_labels import Axes, Labels, LabelSet, axes_in, frozen_axes
 from chop.passes.rewrite.propagate import propagate
 
+Labels = NDArray[np.int64]
+FROZEN = 0
+
+
+@dataclass(frozen=True)
+class ChannelAxes:
+    """Labels of a tensor: one array per dimension."""
+
+    dims: tuple[Labels, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the tensor."""
+        return tuple(len(dim) for dim in self.dims)
+
+    def __len__(self) -> int:
+        return len(self.dims)
+
+
+def frozen_axes(shape: Iterable[int]) -> ChannelAxes:
+    """Return the axes of a tensor of which nothing may be removed."""
+    return ChannelAxes(tuple(frozen_dim(size) for size in shape))
+
+
+def frozen_dim(size: int) -> Labels:
+    """Return the labels of a dimension of which nothing may be removed."""
+    return np.full(size, FROZEN, dtype=np.int64)
+
+
+class LabelSet:
+    """Labels and the ties between them (a union-find structure)."""
+
+    def __init__(self) -> None:
+        self._parent = [FROZEN]
+
+    def fresh(self, size: int) -> Labels:
+        """Return labels that are tied to no others."""
+        start = len(self._parent)
+        self._parent.extend(range(start, start + size))
+        return np.arange(start, start + size, dtype=np.int64)
+
+    def find(self, label: int) -> int:
+        """Return the label that represents all that are tied to `label`."""
+        parent = self._parent
+        while parent[label] != label:
+            parent[label] = parent[parent[label]]
+            label = parent[label]
+        return label
+
+    def tie(self, first: Labels, second: Labels) -> None:
+        """Tie two dimensions index by index; one of size 1 is tied to every index."""
+        if first is second or np.array_equal(first, second):
+            return
+        both = np.stack([x.reshape(-1) for x in np.broadcast_arrays(first, second)], axis=-1)
+        for a, b in np.unique(both, axis=0).tolist():
+            low, high = sorted((self.find(a), self.find(b)))
+            self._parent[high] = low  # FROZEN is the lowest
+
+    def freeze(self, *dims: Labels) -> None:
+        """Forbid the removal of anything from these dimensions."""
+        for dim in dims:
+            self.tie(dim, frozen_dim(len(dim)))
+
+    def is_frozen(self, dim: Labels) -> bool:
+        """Return True if nothing of the dimension may be removed."""
+        return all(self.find(label) == FROZEN for label in np.unique(dim).tolist())
+
+    def roots(self) -> Labels:
+        """Return the representative of each label."""
+        return np.array([self.find(i) for i in range(len(self._parent))], dtype=np.int64)
+
+
+def axes_in(value: Any) -> list[ChannelAxes]:
+    """Return the axes of the tensors in a value, through tuples and lists."""
+    if isinstance(value, ChannelAxes):
+        return [value]
+    if isinstance(value, tuple | list):
+        return [axes for each in value for axes in axes_in(each)]
+    return []
+
+
 Kept = Callable[[Labels], int]
-"""How many of a dimension's indices stay."""
+"""Return the number of a dimension's indices that stay."""
 
 Rewrite = Callable[[fx.Node, Kept], None]
 Rule = Callable[["LabelledCall"], Any]
 FindRule = Callable[[str], Rule | None]
-"""The rule of a name in the op table's column `dims`; None where channels are not followed."""
+"""Return the rule of a name in the op table's column `dims`; None freezes the call."""
 
 
 class UnclearError(Exception):
@@ -32,19 +121,18 @@ class UnclearError(Exception):
 
 @dataclass
 class Coupling:
-    """What is known after all nodes have been seen.
+    """Labels of a graph's tensors, filled in while its nodes are visited in order.
 
     `values`: the axes of each node's result. `tensors`: parameters and buffers with their axes.
     `producers`: the layers whose outputs are labelled. `heads`: labels that a view split off.
     `sizes`: attributes of modules that repeat the size of a dimension. `rewrites`: nodes whose
-    arguments repeat one. `by_query`: heads of keys and values stay, and of the query heads that
-    share one as many go as of any other's; `repeats` are labels of such query heads, one for each
-    place among those that share.
+    arguments repeat one. `by_query`: remove query heads only, the same number from every group
+    that shares keys and values. `repeats`: labels of such query heads, by their place in the group.
     """
 
     labels: LabelSet = field(default_factory=LabelSet)
     values: dict[fx.Node, Any] = field(default_factory=dict)
-    tensors: dict[int, tuple[Tensor, Axes]] = field(default_factory=dict)
+    tensors: dict[int, tuple[Tensor, ChannelAxes]] = field(default_factory=dict)
     producers: list[tuple[str, Labels, nn.Parameter]] = field(default_factory=list)
     heads: list[Labels] = field(default_factory=list)
     sizes: list[tuple[nn.Module, str, Callable[[Kept], Any]]] = field(default_factory=list)
@@ -52,18 +140,16 @@ class Coupling:
     by_query: bool = False
     repeats: list[Labels] = field(default_factory=list)
 
-    def tensor(self, tensor: Tensor) -> Axes:
-        """The axes of a parameter or buffer; one that is shared has one set."""
+    def tensor(self, tensor: Tensor) -> ChannelAxes:
+        """Return the axes of a parameter or buffer; a shared one has one set."""
         if id(tensor) not in self.tensors:
-            axes = Axes(tuple(self.labels.fresh(size) for size in tensor.shape))
+            axes = ChannelAxes(tuple(self.labels.fresh(size) for size in tensor.shape))
             self.tensors[id(tensor)] = (tensor, axes)
         return self.tensors[id(tensor)][1]
 
-    def parameter(self, module: nn.Module, name: str) -> Axes | None:
-        """The axes of a module's own parameter or buffer; a mask shares those of its weight."""
-        tensor: Tensor | None = module._parameters.get(name)
-        if tensor is None:
-            tensor = module._buffers.get(name)
+    def parameter(self, module: nn.Module, name: str) -> ChannelAxes | None:
+        """Return the axes of a module's own parameter or buffer; a mask has those of its weight."""
+        tensor = {**module._buffers, **module._parameters}.get(name)
         if tensor is None:
             return None
         axes = self.tensor(tensor)
@@ -75,7 +161,7 @@ class Coupling:
 
 @dataclass(frozen=True)
 class LabelledCall:
-    """One node, as a rule sees it."""
+    """A node with its op and the labels recorded so far: the input of a rule."""
 
     node: fx.Node
     op: Op
@@ -95,96 +181,90 @@ class LabelledCall:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the result, where that is one tensor."""
-        if not isinstance(self.result, Axes):
+        if not isinstance(self.result, ChannelAxes):
             raise UnclearError
         return self.result.shape
 
     def value(self, argument: Any) -> Any:
-        """What is known of an argument: axes, or None for what is no tensor."""
+        """Return the axes of an argument; None for anything that is no tensor."""
         return self.coupling.values.get(argument) if isinstance(argument, fx.Node) else None
 
-    def operands(self) -> list[Axes]:
-        """The tensors that the node reads, in order."""
+    def operands(self) -> list[ChannelAxes]:
+        """Return the tensors that the node reads, in order."""
         return [a for n in self.node.all_input_nodes for a in axes_in(self.value(n))]
 
-    def first(self) -> Axes:
-        """The first operand."""
-        found = self.value(self.node.args[0]) if self.node.args else None
-        operands = [found] if isinstance(found, Axes) else self.operands()
+    def first(self) -> ChannelAxes:
+        """Return the first operand."""
+        argument = self.value(self.node.args[0]) if self.node.args else None
+        operands = [argument] if isinstance(argument, ChannelAxes) else self.operands()
         if not operands:
             raise UnclearError
         return operands[0]
 
     def argument(self, *names: str) -> Any:
-        """The argument of one of these names, or the module's attribute; None if there is none."""
-        given = dict(named_arguments(self.node))
+        """Return the argument or module attribute of one of these names; None if there is none."""
+        arguments = dict(named_arguments(self.node))
         for name in names:
-            if name in given:
-                return given[name]
+            if name in arguments:
+                return arguments[name]
         return next((getattr(self.module, n) for n in names if hasattr(self.module, n)), None)
 
-    def parameter(self, name: str) -> Axes | None:
-        """The axes of a parameter, be it the module's or an argument of a function."""
-        if self.module is not None:
-            return self.coupling.parameter(self.module, name)
-        found = self.value(dict(named_arguments(self.node)).get(name))
-        return found if isinstance(found, Axes) else None
-
-    def named_operands(self) -> dict[str, Axes]:
-        """The tensors that the node reads, by the names that dimension rules know them by."""
-        parameters = dict.fromkeys((*self.op.parameters, *CHANNEL_TENSORS))
-        found: dict[str, Axes] = {}
-        inputs: list[Axes] = []
-        for name, given in named_arguments(self.node):
-            value = self.value(given)
-            if name in parameters and isinstance(value, Axes):
-                found[name] = value
+    def named_operands(self) -> dict[str, ChannelAxes]:
+        """Return the tensors that the node reads, by their names in the dimension rules."""
+        names = dict.fromkeys((*self.op.parameters, *CHANNEL_TENSORS))
+        parameters: dict[str, ChannelAxes] = {}
+        inputs: list[ChannelAxes] = []
+        for name, argument in named_arguments(self.node):
+            value = self.value(argument)
+            if name in names and isinstance(value, ChannelAxes):
+                parameters[name] = value
                 continue
             sources: list[fx.Node] = []
-            fx.node.map_arg(given, sources.append)
+            fx.node.map_arg(argument, sources.append)
             inputs += [axes for source in sources for axes in axes_in(self.value(source))]
         if self.module is not None:
-            own = {name: self.coupling.parameter(self.module, name) for name in parameters}
-            found |= {name: axes for name, axes in own.items() if axes is not None}
-        return {f"data_in_{i}": axes for i, axes in enumerate(inputs)} | found
+            own = {name: self.coupling.parameter(self.module, name) for name in names}
+            parameters |= {name: axes for name, axes in own.items() if axes is not None}
+        return {f"data_in_{i}": axes for i, axes in enumerate(inputs)} | parameters
 
     def settings(self) -> dict[str, Any]:
-        """The arguments that are no tensors, and the attributes that count as such."""
-        given = {n: v for n, v in named_arguments(self.node) if not isinstance(v, fx.Node)}
+        """Return the arguments that are no tensors, and the module's settings."""
+        arguments = {n: v for n, v in named_arguments(self.node) if not isinstance(v, fx.Node)}
         own = {n: getattr(self.module, n) for n in LAYER_SETTINGS if hasattr(self.module, n)}
-        return given | own
+        return arguments | own
 
     def permutation(self) -> tuple[int, ...] | None:
-        """For a node that reorders dimensions: where each of the result comes from."""
+        """Return the source of each dimension of the result, for a node that reorders them."""
         if self.op.dims != "permute":
             return None
-        return permutation(self.node, len(self.first()), self._probed)
 
-    def _probed(self, source: fx.Node, probe: Tensor) -> Tensor:
-        if not isinstance(self.value(source), Axes):
-            raise UnclearError  # a computed order
-        return probe
+        def probed(source: fx.Node, probe: Tensor) -> Tensor:
+            if not isinstance(self.value(source), ChannelAxes):
+                raise UnclearError  # a computed order
+            return probe
+
+        return permutation(self.node, len(self.first()), probed)
 
     def produces(self, labels: Labels) -> None:
-        """Note that a layer makes the channels `labels`."""
+        """Record that a layer makes the channels `labels`."""
         weight = None if self.module is None else self.module._parameters.get("weight")
         if weight is not None:
             self.coupling.producers.append((str(self.node.target), labels, weight))
 
     def sets(self, name: str, size: Callable[[Kept], Any]) -> None:
-        """Note that the module's attribute `name` repeats a size."""
+        """Record that the module's attribute `name` repeats a size."""
         if self.module is not None:
             self.coupling.sizes.append((self.module, name, size))
 
     def rewrites(self, rewrite: Rewrite) -> None:
-        """Note that the node's arguments repeat sizes."""
+        """Record that the node's arguments repeat sizes."""
         self.coupling.rewrites.append((self.node, rewrite))
 
 
 def couple(
     graph: MaseGraph, inputs: Mapping[str, Any], find_rule: FindRule, *, by_query: bool = False
 ) -> Coupling:
-    """The channels of `graph`, at the shapes of `inputs`."""
+    """Return the labels of the channels of `graph`, at the shapes of `inputs`."""
     shapes = result_shapes(graph, inputs)
     coupling = Coupling(by_query=by_query)
     for node in graph.fx_graph.nodes:
@@ -195,10 +275,10 @@ def couple(
 
 
 def result_shapes(graph: MaseGraph, inputs: Mapping[str, Any]) -> dict[fx.Node, Any]:
-    """The result of each node, with frozen axes in place of tensors and None of all else."""
+    """Return each node's result with frozen axes for tensors and None for everything else."""
     shapes: dict[fx.Node, Any] = {}
 
-    def axes_of(value: Any) -> Axes | None:
+    def axes_of(value: Any) -> ChannelAxes | None:
         return frozen_axes(value.shape) if isinstance(value, Tensor) else None
 
     def record(node: fx.Node, result: Any) -> None:
@@ -212,30 +292,19 @@ def _label(call: LabelledCall, find_rule: FindRule) -> Any:
     if call.node.op == "placeholder":
         return call.result
     if call.node.op == "get_attr":
-        return call.coupling.tensor(_attribute(call.node))
+        return call.coupling.tensor(
+            attrgetter(str(call.node.target))(call.node.graph.owning_module)
+        )
     rule = find_rule(call.op.dims) if call.op.dims is not None else None
     try:
         value = _freeze(call) if rule is None else rule(call)
     except UnclearError:
         value = _freeze(call)
-    return value if _fits(value, call.result) else _freeze(call)
+    shapes = [axes.shape for axes in axes_in(value)]
+    return value if shapes == [axes.shape for axes in axes_in(call.result)] else _freeze(call)
 
 
 def _freeze(call: LabelledCall) -> Any:
-    """Freeze all that the node reads and gives."""
     for axes in call.operands():
         call.labels.freeze(*axes.dims)
     return call.result
-
-
-def _fits(value: Any, result: Any) -> bool:
-    shapes = [axes.shape for axes in axes_in(value)]
-    return shapes == [axes.shape for axes in axes_in(result)]
-
-
-def _attribute(node: fx.Node) -> Tensor:
-    owner, _, name = str(node.target).rpartition(".")
-    assert node.graph.owning_module is not None, f"node '{node.name}' has no module"
-    tensor = getattr(node.graph.owning_module.get_submodule(owner), name)
-    assert isinstance(tensor, Tensor), f"node '{node.name}' reads no tensor"
-    return tensor

@@ -30,17 +30,17 @@ N_OF_M = re.compile(r"(\d+):(\d+)")
 
 
 def n_of_m(granularity: str) -> tuple[int, int] | None:
-    """N and M of a granularity such as "2:4", which keeps two of every four; None for others."""
-    found = N_OF_M.fullmatch(granularity)
-    return None if found is None else (int(found[1]), int(found[2]))
+    """Return N and M of a granularity such as "2:4" (two of every four stay); None for others."""
+    match = N_OF_M.fullmatch(granularity)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def check_granularity(granularity: str, others: Sequence[str] = ()) -> None:
-    """Raise where `granularity` is not known, or an N:M that makes no sense."""
+    """Raise if `granularity` is unknown, or an N:M without 0 < N < M."""
     pair = n_of_m(granularity)
     if pair is None and granularity not in (*BLOCKS, *others):
-        known = (*BLOCKS, "N:M", *others)
-        raise ConfigError(f"granularity: unknown '{granularity}'. {suggest(granularity, known)}")
+        allowed = (*BLOCKS, "N:M", *others)
+        raise ConfigError(f"granularity: unknown '{granularity}'. {suggest(granularity, allowed)}")
     if pair is not None and not 0 < pair[0] < pair[1]:
         raise ConfigError(
             f"granularity: '{granularity}' must keep N of M with 0 < N < M, such as 2:4."
@@ -48,7 +48,7 @@ def check_granularity(granularity: str, others: Sequence[str] = ()) -> None:
 
 
 def block_shape(granularity: str, shape: Shape, size: Shape, path: str) -> Shape:
-    """The shape of the blocks in a weight of `shape`; an error where they do not tile it."""
+    """Return the shape of the blocks in a weight of `shape`; raise if they do not tile it."""
     block = BLOCKS[granularity](shape, size)
     if any(n % b for n, b in zip(shape, block, strict=True)):
         raise PassError(
@@ -59,20 +59,20 @@ def block_shape(granularity: str, shape: Shape, size: Shape, path: str) -> Shape
 
 
 def pool(scores: Tensor, block: Shape) -> Tensor:
-    """The mean score of each block."""
+    """Return the mean score of each block."""
     split = [n for size, b in zip(scores.shape, block, strict=True) for n in (size // b, b)]
     return scores.reshape(split).mean(dim=tuple(range(1, len(split), 2)))
 
 
 def spread(mask: Tensor, block: Shape) -> Tensor:
-    """A mask of blocks as a mask of weights."""
+    """Expand a mask of blocks to a mask of weights."""
     for dim, b in enumerate(block):
         mask = mask.repeat_interleave(b, dim)
     return mask
 
 
 def keep_largest(scores: Tensor, sparsity: float, already: int = 0) -> Tensor:
-    """A mask that drops the lowest `sparsity` of `scores`, and never fewer than `already`.
+    """Return a mask that drops the lowest `sparsity` of `scores`, at least `already` of them.
 
     Exactly round(sparsity * n) of n are dropped; among equals, the first.
     """
@@ -88,7 +88,7 @@ def keep_largest(scores: Tensor, sparsity: float, already: int = 0) -> Tensor:
 
 
 def keep_largest_of_rows(scores: Tensor, counts: Tensor) -> Tensor:
-    """A mask that drops the lowest `counts[i]` of each row i of `scores`; among equals, the first.
+    """Return a mask that drops the lowest `counts[i]` of row i of `scores`, the first of equals.
 
     >>> keep_largest_of_rows(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([2])).int()
     tensor([[1, 0, 0]], dtype=torch.int32)
@@ -98,7 +98,7 @@ def keep_largest_of_rows(scores: Tensor, counts: Tensor) -> Tensor:
 
 
 def check_n_of_m(shape: Shape, n: int, m: int, path: str) -> None:
-    """Raise where the inputs of a weight are no whole number of groups."""
+    """Raise if the number of inputs of a weight is no multiple of M."""
     if shape[1] % m:
         raise PassError(
             f"prune: {n}:{m} needs a multiple of {m} inputs, and '{path}' has {shape[1]}. "
@@ -107,7 +107,7 @@ def check_n_of_m(shape: Shape, n: int, m: int, path: str) -> None:
 
 
 def keep_n_of_m(scores: Tensor, n: int, m: int, path: str) -> Tensor:
-    """A mask that keeps the largest N of every M neighbours along the input dimension.
+    """Return a mask that keeps the largest N of every M neighbours along the input dimension.
 
     >>> keep_n_of_m(torch.tensor([[1.0, 4.0, 3.0, 2.0]]), 2, 4, "fc").int()
     tensor([[0, 1, 1, 0]], dtype=torch.int32)

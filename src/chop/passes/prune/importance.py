@@ -1,6 +1,6 @@
 """Importance of each weight: the scores that pruning compares.
 
-To add a method, add a row to `METHODS`. A score has the shape of the weight, and less of it is
+To add a method, add a row to `METHODS`. A score has the shape of the weight; the lowest scores are
 pruned first.
 """
 
@@ -20,12 +20,12 @@ from chop.registry import suggest
 
 
 @dataclass(frozen=True)
-class Method:
-    """`score` takes the weight and a random generator; `product` weight and gradient; `scaled`
-    weight and, in its shape, the norm of what each weight is multiplied with.
+class PruningMethod:
+    """A pruning method: one of `score`, `product` and `scaled`, or none with `makes_up`.
 
-    `scope`: what the method compares within, unless the settings say. `makes_up`: the weights that
-    stay are changed to make up for those that go.
+    `score` takes the weight and a random generator; `product` the weight and its gradient;
+    `scaled` the weight and the norms of its inputs, in its shape. `scope`: the default scope.
+    `makes_up`: the remaining weights change to compensate for the pruned ones.
     """
 
     score: Callable[[Tensor, torch.Generator], Tensor] | None = None
@@ -36,27 +36,27 @@ class Method:
 
     @property
     def needs_inputs(self) -> bool:
-        """Whether what layers are given on calibration data decides."""
+        """True if the method needs the inputs of layers on calibration data."""
         return self.scaled is not None or self.makes_up
 
 
-METHODS: dict[str, Method] = {
-    "random": Method(score=lambda w, generator: torch.rand(w.shape, generator=generator)),
-    "l1-norm": Method(score=lambda w, generator: w.abs()),
-    "l2-norm": Method(score=lambda w, generator: w.square()),
-    # first order: how far the loss moves when the weight goes to zero
-    "taylor": Method(product=lambda w, gradient: (w * gradient).abs()),
-    # a step of descent takes the weight away from zero where this is positive
-    "movement": Method(product=lambda w, gradient: -(w * gradient)),
-    # how far a layer's output moves, were the inputs unrelated (Sun et al., 2023)
-    "wanda": Method(scaled=lambda w, norms: w.abs() * norms, scope="row"),
-    # the same with inputs as they are related, the rest making up (Frantar and Alistarh, 2023)
-    "sparsegpt": Method(makes_up=True),
+METHODS: dict[str, PruningMethod] = {
+    "random": PruningMethod(score=lambda w, generator: torch.rand(w.shape, generator=generator)),
+    "l1-norm": PruningMethod(score=lambda w, generator: w.abs()),
+    "l2-norm": PruningMethod(score=lambda w, generator: w.square()),
+    # first order: change of the loss if the weight becomes zero
+    "taylor": PruningMethod(product=lambda w, gradient: (w * gradient).abs()),
+    # positive if a step of descent moves the weight away from zero
+    "movement": PruningMethod(product=lambda w, gradient: -(w * gradient)),
+    # change of the layer's output for uncorrelated inputs (Sun et al., 2023)
+    "wanda": PruningMethod(scaled=lambda w, norms: w.abs() * norms, scope="row"),
+    # the same for correlated inputs, with compensation (Frantar and Alistarh, 2023)
+    "sparsegpt": PruningMethod(makes_up=True),
 }
 
 
 def check_method(method: str, allowed: Iterable[str] = METHODS) -> None:
-    """Raise where `method` is not one of `allowed`."""
+    """Raise if `method` is not one of `allowed`."""
     if method not in allowed:
         raise ConfigError(f"method: unknown method '{method}'. {suggest(method, allowed)}")
 
@@ -88,17 +88,17 @@ class GradientScores:
                 self._sums[id(parameter)] = (parameter, total)  # kept alive: ids are not reused
 
     def of(self, parameter: nn.Parameter) -> Tensor | None:
-        """The score of a parameter; None where no gradient reached it."""
-        found = self._sums.get(id(parameter))
-        return None if found is None else found[1]
+        """Return the score of a parameter; None if no gradient reached it."""
+        entry = self._sums.get(id(parameter))
+        return None if entry is None else entry[1]
 
 
 def gather_scores(
     model: nn.Module, method: str, batches: Iterable[Any] | None, loss: Callable[..., Any] | None
 ) -> GradientScores | None:
-    """The gradient scores of a model on `batches`, or of the gradients it has; None if not needed.
+    """Return the gradient scores on `batches`, or of the current gradients; None if not needed.
 
-    The model, its gradients and its mode are left as they were.
+    The model, its gradients and its mode stay unchanged.
     """
     if METHODS[method].product is None:
         return None
@@ -120,19 +120,20 @@ def gather_scores(
 
 
 def _loss_of(model: nn.Module, batch: Any, loss: Callable[..., Any] | None) -> Tensor:
+    value: Tensor
     if isinstance(batch, Mapping):
         output = model(**batch)
     else:
         output = model(*(batch if isinstance(batch, tuple | list) else (batch,)))
     if loss is not None:
-        value: Tensor = loss(output, batch)
+        value = loss(output, batch)
         return value
     if not isinstance(output, Mapping) or "loss" not in output:
         raise PassError(
             "prune: the model gives no loss. Give one: loss=lambda output, batch: a scalar tensor."
         )
-    found: Tensor = output["loss"]
-    return found
+    value = output["loss"]
+    return value
 
 
 def score(
@@ -144,7 +145,7 @@ def score(
     gradients: GradientScores | None = None,
     norms: Tensor | None = None,
 ) -> Tensor:
-    """The score of the weight of the layer at `path`; random ones depend on seed and path alone."""
+    """Return the score of a layer's weight; random scores depend only on `seed` and `path`."""
     scaled = METHODS[method].scaled
     if scaled is not None:
         assert norms is not None, f"{method} needs the norms of inputs"
@@ -153,10 +154,10 @@ def score(
     if by_value is not None:
         generator = torch.Generator().manual_seed(seed + zlib.crc32(path.encode()))
         return by_value(parameter.detach().float(), generator).to(parameter.device)
-    found = None if gradients is None else gradients.of(parameter)
-    if found is None:
+    summed = None if gradients is None else gradients.of(parameter)
+    if summed is None:
         raise PassError(
             f"prune: method '{method}' needs gradients and '{path}' has none. Call backward() "
             "first, or give batches (and loss, where the model gives none)."
         )
-    return found.float()
+    return summed.float()

@@ -16,22 +16,17 @@ STRUCTURES = ("channel", "head", QUERY)
 """Granularities that remove rows and columns instead of masking weights."""
 
 
-def _check_sparsity(sparsity: float) -> None:
-    if not 0 <= sparsity < 1:
-        raise ConfigError(f"sparsity must be at least 0 and below 1, got {sparsity}.")
-
-
 @dataclass(frozen=True)
 class PruneWeight:
-    """What to prune of the weights.
+    """Settings for pruning weights.
 
-    `sparsity`: the share to prune. `method`: what counts as little: random, l1-norm, l2-norm,
-    taylor, movement, wanda or sparsegpt. `scope`: the share holds for each row of each weight
-    ("row", what wanda does unless told), for each layer ("local", what the others do) or over all
-    ("global"). `granularity`: what goes together. Masked: elementwise, row, column, kernel, block,
-    or N:M, such as 2:4, which keeps N of M neighbours and needs no sparsity. Removed from the
-    model: channel, head, query_head. `block_size`: rows and columns of a block.
-    `target_modules`: patterns of module paths, all where None.
+    `sparsity`: the share to prune. `method`: the importance: random, l1-norm, l2-norm, taylor,
+    movement, wanda or sparsegpt. `scope`: the share holds for each row of each weight ("row", the
+    default of wanda), for each layer ("local", the default of the others) or over all layers
+    ("global"). `granularity`: the elements that go together. Masked: elementwise, row, column,
+    kernel, block, or N:M, such as 2:4, which keeps N of M neighbours and needs no sparsity. Removed
+    from the model: channel, head, query_head. `block_size`: rows and columns of a block.
+    `target_modules`: patterns of module paths; all layers if None.
     """
 
     sparsity: float | None = None
@@ -53,22 +48,20 @@ class PruneWeight:
             raise ConfigError("key 'sparsity' is missing.")
         _check_sparsity(self.share)
         self._check_scope()
-        if METHODS[self.method].makes_up:
-            self._check_making_up()
 
     def _check_scope(self) -> None:
         if self.scope == "row" and self.granularity in ("row", *STRUCTURES):
             raise ConfigError(
                 f"scope 'row' has no meaning for granularity '{self.granularity}'; use 'local'."
             )
-
         if self.scope == "global" and self.granularity == QUERY:
             raise ConfigError(
                 f"scope 'global' has no meaning for granularity '{QUERY}': of the heads that share "
                 "keys and values as many go as of any others; use 'local'."
             )
 
-    def _check_making_up(self) -> None:
+        if not METHODS[self.method].makes_up:
+            return
         if self.scope == "global":
             raise ConfigError(
                 f"method '{self.method}' prunes layer by layer; scope must be 'local' or 'row'."
@@ -89,7 +82,7 @@ class PruneWeight:
 
     @property
     def compared_within(self) -> str:
-        """Where the share holds: the scope, or what the method does without one."""
+        """The scope, or the default of the method."""
         if self.scope is None and self.granularity in ("row", *STRUCTURES):
             return "local"
         return self.scope or METHODS[self.method].scope
@@ -101,14 +94,19 @@ class PruneWeight:
         return 1 - pair[0] / pair[1] if pair is not None else float(self.sparsity or 0.0)
 
 
+def _check_sparsity(sparsity: float) -> None:
+    if not 0 <= sparsity < 1:
+        raise ConfigError(f"sparsity must be at least 0 and below 1, got {sparsity}.")
+
+
 @dataclass(frozen=True)
 class PruneActivation:
-    """What to prune of the inputs of layers, while the model runs.
+    """Settings for pruning the inputs of layers while the model runs.
 
-    `sparsity`: the share to prune. `method`: what counts as little: random or l1-norm. `scope`:
-    with "local" each layer prunes that share of every sample; with "global" one threshold, found on
-    the graph's example inputs, holds for all layers. `granularity`: elementwise. `target_modules`:
-    patterns of module paths, all where None.
+    `sparsity`: the share to prune. `method`: the importance: random or l1-norm. `scope`: with
+    "local" each layer prunes that share of every sample; with "global" all layers share one
+    threshold, measured on the graph's example inputs. `granularity`: elementwise.
+    `target_modules`: patterns of module paths; all layers if None.
     """
 
     sparsity: float
@@ -126,16 +124,15 @@ class PruneActivation:
 
 @dataclass(frozen=True)
 class PruneArgs:
-    """What to prune, and what the methods need.
+    """Settings of `prune_transform_pass`, and the data that the methods need.
 
-    `seed` decides random choices. Methods that score by gradients (taylor, movement) take them
-    from `scores` (a GradientScores), else from a run over `batches` (with `loss`, a function of
-    output and batch, where the model gives no loss), else from the parameters' `grad`.
-    Methods that look at what layers are given (wanda, sparsegpt) calibrate on `batches`, an
-    iterable or a function that gives one, until `num_samples` rows are seen; `damping`: share of
-    the mean that is added to the diagonal of the Hessian; `keep`: a folder to keep finished layers
-    in: an interrupted run goes on there. `dummy_in`: inputs for thresholds and shapes; the graph's
-    own where None.
+    `seed` decides random choices. Methods that score by gradients (taylor, movement) use `scores`
+    (a GradientScores), else a run over `batches`, else the parameters' `grad`. `loss`: a function
+    of output and batch, for a model that returns no loss. Methods that use the inputs of layers
+    (wanda, sparsegpt) calibrate on `batches`, an iterable or a function that returns one, up to
+    `num_samples` rows. `damping`: share of the mean that is added to the diagonal of the Hessian.
+    `keep`: a folder for checkpoints of finished layers, from which an interrupted run resumes.
+    `dummy_in`: inputs for thresholds and shapes; the graph's own if None.
     """
 
     weight: PruneWeight | None = None

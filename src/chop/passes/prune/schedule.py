@@ -37,11 +37,11 @@ class CubicSchedule:
             )
 
     def __call__(self, step: int) -> float:
-        """The sparsity at `step`."""
-        done = min(max((step - self.begin) / (self.end - self.begin), 0.0), 1.0)
-        return self.final + (self.initial - self.final) * (1.0 - done) ** 3
+        """Return the sparsity at `step`."""
+        progress = min(max((step - self.begin) / (self.end - self.begin), 0.0), 1.0)
+        return self.final + (self.initial - self.final) * (1.0 - progress) ** 3
 
     def is_due(self, step: int) -> bool:
-        """Whether to prune at `step`: every `every` steps from `begin`, and at `end`."""
+        """Return True if `step` prunes: every `every` steps from `begin`, and at `end`."""
         within = self.begin <= step <= self.end
         return within and ((step - self.begin) % self.every == 0 or step == self.end)

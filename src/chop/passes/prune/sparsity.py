@@ -1,47 +1,34 @@
-"""Sparsity of a graph's weights and activations, counted."""
+"""Measured sparsity of a graph's weights and activations."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, fx
+from torch import fx
 
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata
 from chop.ir.reclass import mask_name
 from chop.passes.prune.activation_masks import activation_masks
-from chop.passes.prune.prunable_layers import mask_of, prunable_nodes
+from chop.passes.prune.prunable_layers import mask_of, prunable_layers, prunable_nodes
 from chop.passes.rewrite.propagate import bind_inputs, propagate
 
 
 def measure(graph: MaseGraph, dummy_in: Any = None) -> dict[str, Any]:
-    """The share of zeros in each layer's weight, in all of them, and in pruned activations.
+    """Return the share of zeros in each layer's weight, in all of them, and in pruned activations.
 
     `sparsity` is of the weights that can be pruned; `model_sparsity` of all parameters.
     """
-    zeros: dict[str, int] = {}
-    sizes: dict[str, int] = {}
-    for path, weight in _weights(graph).items():
-        zeros[path], sizes[path] = int((weight == 0).sum()), weight.numel()
-    layers = {path: zeros[path] / sizes[path] for path in zeros}
-    found = sum(zeros.values())
+    weights = {path: layer.weight.detach() for path, layer in prunable_layers(graph).items()}  # type: ignore[operator]
+    zeros = {path: int((weight == 0).sum()) for path, weight in weights.items()}
+    size = sum(weight.numel() for weight in weights.values())
     parameters = sum(p.numel() for p in graph.model.parameters())
     return {
-        "sparsity": found / max(sum(sizes.values()), 1),
-        "model_sparsity": found / max(parameters, 1),
-        "layers": layers,
+        "sparsity": sum(zeros.values()) / max(size, 1),
+        "model_sparsity": sum(zeros.values()) / max(parameters, 1),
+        "layers": {path: zeros[path] / weight.numel() for path, weight in weights.items()},
         "activations": _activations(graph, dummy_in),
     }
-
-
-def _weights(graph: MaseGraph) -> dict[str, Tensor]:
-    """The weights as the layers compute with them, before any number format."""
-    found: dict[str, Tensor] = {}
-    for node in prunable_nodes(graph):
-        weight = graph.model.get_submodule(str(node.target)).weight
-        assert isinstance(weight, Tensor), f"'{node.target}' has no weight"
-        found[str(node.target)] = weight.detach()
-    return found
 
 
 def _activations(graph: MaseGraph, dummy_in: Any) -> dict[str, float]:
@@ -53,13 +40,12 @@ def _activations(graph: MaseGraph, dummy_in: Any) -> dict[str, float]:
             shares[str(node.target)] = float((result == 0).float().mean())
 
     if masks and (dummy_in is not None or graph.dummy_in is not None):
-        inputs = bind_inputs(graph, dummy_in, "dummy_in")
-        propagate(graph, inputs, record, real=True)
+        propagate(graph, bind_inputs(graph, dummy_in, "dummy_in"), record, real=True)
     return shares
 
 
 def annotate_sparsity(graph: MaseGraph, info: dict[str, Any]) -> None:
-    """Write what was measured into the metadata of nodes that have some."""
+    """Write measured sparsity into the metadata of nodes that have metadata."""
     for node in prunable_nodes(graph):
         meta, path = node.meta.get("mase"), str(node.target)
         if not isinstance(meta, MaseMetadata):

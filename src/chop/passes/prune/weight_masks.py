@@ -24,15 +24,10 @@ from chop.passes.prune.granularity import (
     spread,
 )
 from chop.passes.prune.importance import GradientScores, gather_scores, score
-from chop.passes.prune.prunable_layers import (
-    add_mask,
-    has_adapter,
-    mask_of,
-    prunable_layers,
-)
+from chop.passes.prune.prunable_layers import add_mask, has_adapter, mask_of, prunable_layers
 from chop.passes.prune.pruning_config import PruneArgs, PruneWeight
 from chop.passes.rewrite.module_patterns import select
-from chop.passes.rewrite.surgery import set_module
+from chop.passes.rewrite.surgery import replace_modules
 
 logger = get_logger(__name__)
 
@@ -40,7 +35,7 @@ Layers = Mapping[str, nn.Module]
 
 
 def chosen_layers(graph: MaseGraph, patterns: tuple[str, ...] | None, where: str) -> Layers:
-    """The layers to prune, by path; an error where there are none."""
+    """Return the layers to prune, by path; raise if there are none."""
     adapted = has_adapter(graph)
     if adapted is not None:
         raise PassError(
@@ -48,29 +43,24 @@ def chosen_layers(graph: MaseGraph, patterns: tuple[str, ...] | None, where: str
         )
     layers = prunable_layers(graph)
     if not layers:
-        raise PassError(
-            f"prune: the graph has no linear or convolution layer.{_packed_hint(graph)}"
-        )
+        packed = (*PACKED_LAYERS, SemiStructuredLinear)
+        is_packed = any(isinstance(m, packed) for m in graph.model.modules())
+        hint = " Its layers are packed: prune before packing." if is_packed else ""
+        raise PassError(f"prune: the graph has no linear or convolution layer.{hint}")
     chosen = {path: layers[path] for path in select(patterns, list(layers), where)}
     warn_little("prune", "chosen", chosen.values(), graph.model)
     return chosen
 
 
-def _packed_hint(graph: MaseGraph) -> str:
-    packed = (*PACKED_LAYERS, SemiStructuredLinear)
-    is_packed = any(isinstance(m, packed) for m in graph.model.modules())
-    return " Its layers are packed: prune before packing." if is_packed else ""
-
-
 def gradient_scores(graph: MaseGraph, args: PruneArgs, method: str) -> GradientScores | None:
-    """The scores a method by gradients compares; None for other methods."""
+    """Return the scores that a gradient method compares; None for other methods."""
     if isinstance(args.scores, GradientScores) and args.scores.method == method:
         return args.scores
     return gather_scores(graph.model, method, args.batches, args.loss)
 
 
 def prune_weights(graph: MaseGraph, config: PruneWeight, args: PruneArgs) -> list[str]:
-    """Mask the chosen layers; their paths."""
+    """Mask the chosen layers; return their paths."""
     layers = chosen_layers(graph, config.target_modules, "prune.weight.target_modules")
     gradients = gradient_scores(graph, args, config.method)
     scores = {
@@ -83,32 +73,21 @@ def prune_weights(graph: MaseGraph, config: PruneWeight, args: PruneArgs) -> lis
 
 
 def put_masks(graph: MaseGraph, layers: Layers, masks: Mapping[str, Tensor]) -> None:
-    """Put pruned layers in the place of `layers`."""
-    _warn_unchanged(layers, masks)
-    masked: dict[int, nn.Module] = {}  # a layer at two paths stays one layer
-    for path, layer in layers.items():
-        if id(layer) not in masked:
-            masked[id(layer)] = add_mask(layer, masks[path])
-        set_module(graph, path, masked[id(layer)])
-
-
-def _warn_unchanged(layers: Layers, masks: Mapping[str, Tensor]) -> None:
-    """Say that nothing will be pruned that is not pruned already."""
-    for path, mask in masks.items():
-        old = mask_of(layers[path])
-        if not (mask if old is None else mask | ~old).all():
-            return
-    logger.warning("prune: no weight was pruned beyond those that were pruned before.")
+    """Replace `layers` by layers with `masks`; warn if these prune nothing more."""
+    old = {path: mask_of(layers[path]) for path in masks}
+    if all((m if old[p] is None else m | ~old[p]).all() for p, m in masks.items()):  # type: ignore[operator]
+        logger.warning("prune: no weight was pruned beyond those that were pruned before.")
+    replace_modules(graph, layers, lambda path, layer: add_mask(layer, masks[path]))
 
 
 def ranked(layer: nn.Module, scores: Tensor) -> Tensor:
-    """Scores with what is pruned already at the bottom, so that more pruning only adds to it."""
+    """Return scores with pruned weights at the bottom, so that further pruning keeps them."""
     mask = mask_of(layer)
     return scores if mask is None else scores.masked_fill(~mask, -torch.inf)
 
 
 def masks_of(scores: Mapping[str, Tensor], config: PruneWeight) -> dict[str, Tensor]:
-    """What stays of each weight, by its scores."""
+    """Return the mask of kept elements of each weight, by its scores."""
     pair = n_of_m(config.granularity)
     if pair is not None:
         return {path: keep_n_of_m(s, *pair, path) for path, s in scores.items()}
@@ -117,36 +96,32 @@ def masks_of(scores: Mapping[str, Tensor], config: PruneWeight) -> dict[str, Ten
         for path, s in scores.items()
     }
     pooled = {path: pool(s, blocks[path]) for path, s in scores.items()}
-    kept = CHOOSE[config.compared_within](pooled, config.share)
-    return {path: spread(mask, blocks[path]) for path, mask in kept.items()}
+    keeps = CHOOSE[config.compared_within](pooled, config.share)
+    return {path: spread(mask, blocks[path]) for path, mask in keeps.items()}
+
+
+def _pruned_count(pooled: Tensor) -> int:
+    return int((pooled == -torch.inf).sum())
 
 
 def _choose_local(pooled: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
-    return {path: keep_largest(s, share, _gone(s)) for path, s in pooled.items()}
+    return {path: keep_largest(s, share, _pruned_count(s)) for path, s in pooled.items()}
 
 
 def _choose_in_rows(pooled: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
-    return {path: _largest_of_rows(s.flatten(1), share).view_as(s) for path, s in pooled.items()}
+    def choose(rows: Tensor) -> Tensor:
+        already = (rows == -torch.inf).sum(1)
+        return keep_largest_of_rows(rows, already.clamp(min=round(share * rows.shape[1])))
 
-
-def _largest_of_rows(rows: Tensor, share: float) -> Tensor:
-    already = (rows == -torch.inf).sum(1)
-    return keep_largest_of_rows(rows, already.clamp(min=round(share * rows.shape[1])))
+    return {path: choose(s.flatten(1)).view_as(s) for path, s in pooled.items()}
 
 
 def _choose_global(pooled: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
     together = torch.cat([s.flatten() for s in pooled.values()])
-    kept = keep_largest(together, share, _gone(together))
-    parts = torch.split(kept, [s.numel() for s in pooled.values()])
-    return {
-        path: part.reshape(s.shape) for (path, s), part in zip(pooled.items(), parts, strict=True)
-    }
+    keep = keep_largest(together, share, _pruned_count(together))
+    parts = torch.split(keep, [s.numel() for s in pooled.values()])
+    return {p: part.view_as(s) for (p, s), part in zip(pooled.items(), parts, strict=True)}
 
 
 CHOOSE = {"row": _choose_in_rows, "local": _choose_local, "global": _choose_global}
-"""Scope -> how what stays is chosen from scores, by path."""
-
-
-def _gone(pooled: Tensor) -> int:
-    """How many blocks are pruned already."""
-    return int((pooled == -torch.inf).sum())
+"""Scope -> function that returns the masks of kept blocks from their scores, by path."""

@@ -1,4 +1,4 @@
-"""Write, renew and relink the common metadata of a graph's nodes."""
+"""Common metadata of a graph's nodes: write it, and update it after changes."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ Keep = Callable[[Tensor], Any]
 
 
 def drop_value(tensor: Tensor) -> None:
-    """Keep no values."""
+    """Store no values."""
 
 
 def keeper(graph: MaseGraph) -> Keep:
-    """Keep values; copied where a later node of the graph may write to them."""
+    """Return a function that stores values; it copies them if a later node may write to them."""
     if any(is_in_place(node) for node in graph.fx_graph.nodes):
         return lambda tensor: tensor.detach().clone()
     return lambda tensor: tensor.detach()
 
 
 def annotate_op(graph: MaseGraph, node: fx.Node) -> Op | None:
-    """Set `mase_op` and `mase_type` of `node`; its row, or None where the table has none."""
+    """Set `mase_op` and `mase_type` of `node`; return its row, None if the table has none."""
     op = find_op(node, graph.custom_ops)
     common = ensure_meta(node).common
     common.mase_op = op.name if op else _own_name(node)
@@ -43,7 +43,7 @@ def annotate_op(graph: MaseGraph, node: fx.Node) -> Op | None:
 
 
 def warn_unknown(nodes: Iterable[fx.Node]) -> None:
-    """Say, once for each target, that the op table has no row for it, and what to do."""
+    """Warn once for each target without a row in the op table."""
     by_name: dict[str, list[fx.Node]] = {}
     for node in nodes:
         by_name.setdefault(_own_name(node), []).append(node)
@@ -66,15 +66,15 @@ def _own_name(node: fx.Node) -> str:
 
 
 def ensure_meta(node: fx.Node) -> MaseMetadata:
-    """The metadata of `node`, made where there is none."""
-    found = node.meta.get("mase")
-    if not isinstance(found, MaseMetadata):
-        found = node.meta["mase"] = MaseMetadata()
-    return found
+    """Return the metadata of `node`; create it if there is none."""
+    if not isinstance(node.meta.get("mase"), MaseMetadata):
+        node.meta["mase"] = MaseMetadata()
+    meta: MaseMetadata = node.meta["mase"]
+    return meta
 
 
 def annotate(graph: MaseGraph, inputs: Mapping[str, Any], *, add_value: bool, retry: bool) -> None:
-    """Ops, operands and results of every node, by one run of the graph on `inputs`."""
+    """Annotate ops, operands and results of every node, by one run of the graph on `inputs`."""
     ops = {node: annotate_op(graph, node) for node in graph.fx_graph.nodes}
     warn_unknown(node for node, op in ops.items() if op is None)
     keep = keeper(graph) if add_value else drop_value
@@ -89,7 +89,7 @@ def annotate(graph: MaseGraph, inputs: Mapping[str, Any], *, add_value: bool, re
 def annotate_node(
     node: fx.Node, op: Op | None, result: Any, keep: Keep, device: torch.device
 ) -> None:
-    """Operands and results of one node whose inputs are annotated, as they are on `device`."""
+    """Annotate the operands and results of one node with annotated inputs, on `device`."""
     common: CommonMeta = ensure_meta(node).common
     common.results = describe_result(result, keep)
     common.args = describe_arguments(node, op, keep)
@@ -102,7 +102,7 @@ def annotate_node(
 
 
 def replace_by_constant(graph: MaseGraph, node: fx.Node, name: str, value: Tensor) -> None:
-    """Replace `node` by a buffer of the model that holds a copy of `value`."""
+    """Replace `node` by a buffer of the model with a copy of `value`."""
     free = add_constant(graph, name, value.detach().clone())
     with graph.fx_graph.inserting_before(node):
         constant = graph.fx_graph.get_attr(free)
@@ -112,7 +112,7 @@ def replace_by_constant(graph: MaseGraph, node: fx.Node, name: str, value: Tenso
 
 
 def is_annotated(graph: MaseGraph) -> bool:
-    """Whether every placeholder carries common metadata, so that the rest can be derived."""
+    """Return True if every placeholder has common metadata, from which the rest is derived."""
     return all(
         isinstance(node.meta.get("mase"), MaseMetadata)
         and node.meta["mase"].common.results is not None
@@ -124,9 +124,9 @@ def is_annotated(graph: MaseGraph) -> bool:
 def refresh(graph: MaseGraph) -> None:
     """Bring the common metadata of an annotated graph up to date after a change to it.
 
-    New nodes are annotated, links follow the graph, and number formats set by other passes stay
-    wherever the operand they speak of still has its shape and dtype. Values are renewed where
-    they were kept. Does nothing to a graph that was not annotated.
+    New nodes are annotated, links follow the graph, and number formats set by other passes stay if
+    their operand keeps its shape and dtype. Stored values are computed again. A graph without
+    annotations stays unchanged.
     """
     if not is_annotated(graph):
         return
@@ -147,12 +147,10 @@ def refresh(graph: MaseGraph) -> None:
 
 
 def _merge(old: Mapping[str, ValueMeta], new: Mapping[str, ValueMeta]) -> dict[str, ValueMeta]:
-    return {name: _inherit(old.get(name), value) for name, value in new.items()}
-
-
-def _inherit(old: ValueMeta | None, new: ValueMeta) -> ValueMeta:
-    same = old is not None and old.shape == new.shape and old.torch_dtype == new.torch_dtype
-    if old is None or not same or not new.is_tensor:
-        return new
-    new.follow(old, is_applied=old.is_applied)
-    return new
+    """Return `new` with the formats of `old` values of the same shape and dtype."""
+    for name, value in new.items():
+        before = old.get(name)
+        kind = value.shape, value.torch_dtype
+        if before is not None and value.is_tensor and kind == (before.shape, before.torch_dtype):
+            value.follow(before, is_applied=before.is_applied)
+    return dict(new)

@@ -1,8 +1,9 @@
-"""Norms and rotations that decoders write out, as one call each."""
+"""Norms and rotations that decoders write out, each replaced by one call."""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -38,7 +39,7 @@ def _only_user(graph: MaseGraph, node: fx.Node, op: str) -> fx.Node:
 
 
 def _other(node: fx.Node, one: fx.Node) -> Any:
-    """The operand of a product or sum beside `one`."""
+    """Return the operand of a product or sum other than `one`."""
     if len(node.args) != 2 or node.kwargs or one not in node.args:
         raise NoMatchError(f"'{node.name}' is not of two operands")
     first, second = node.args
@@ -49,7 +50,7 @@ def _other(node: fx.Node, one: fx.Node) -> Any:
 
 
 def find_rms_norm(graph: MaseGraph, site: fx.Node) -> Match:
-    """`weight * (x * rsqrt(mean(x ** 2) + eps)).to(dtype)`, found at the root."""
+    """Match `weight * (x * rsqrt(mean(x ** 2) + eps)).to(dtype)`, at the root."""
     add = _expect(graph, site.args[0], "add", f"what '{site.name}' reads")
     mean = _expect(graph, add.args[0], "mean", f"what '{add.name}' reads")
     dim = mean.args[1] if len(mean.args) > 1 else mean.kwargs.get("dim")
@@ -63,9 +64,9 @@ def find_rms_norm(graph: MaseGraph, site: fx.Node) -> Match:
     if _other(scaled, site) is not wide:
         raise NoMatchError(f"'{scaled.name}' multiplies something else")
     last = next(iter(scaled.users)) if len(scaled.users) == 1 else scaled
-    cast = last if op_name(graph, last) == "to" else scaled
-    product = _only_user(graph, cast, "mul")
-    weight = _other(product, cast)
+    to = last if op_name(graph, last) == "to" else scaled
+    product = _only_user(graph, to, "mul")
+    weight = _other(product, to)
     if not isinstance(weight, fx.Node) or weight.op != "get_attr":
         raise NoMatchError(f"'{product.name}' does not multiply with a parameter")
     check_unquantised((site, add, mean, power, scaled, product))
@@ -73,41 +74,34 @@ def find_rms_norm(graph: MaseGraph, site: fx.Node) -> Match:
     return Match(roles)
 
 
-def _before_cast(graph: MaseGraph, wide: fx.Node) -> fx.Node:
-    """What a norm is of: the operand of its cast to float32, if there is one."""
-    is_cast = op_name(graph, wide) == "to" and wide.args[1:] == (torch.float32,)
-    return wide.args[0] if is_cast and not wide.kwargs else wide  # type: ignore[return-value]
-
-
 def rewrite_rms_norm(graph: MaseGraph, match: Match) -> fx.Node:
-    """The norm in the place of its last product."""
-    product, weight = match.one("product"), match.one("weight")
+    """Replace the last product by the norm."""
+    product, weight, x = match.one("product"), match.one("weight"), match.one("wide")
     eps = number(match.one("add").args[1])
     if eps is None:
         raise NoMatchError(f"'{match.one('add').name}' adds no number")
-    parameter = _tensor(graph, str(weight.target))
+    parameter = operator.attrgetter(str(weight.target))(graph.model)
     if parameter.dim() != 1:
         raise NoMatchError(f"'{weight.name}' is not a row")
-    x = _before_cast(graph, match.one("wide"))
-    with graph.fx_graph.inserting_before(product):
-        shape = (parameter.shape[0],)
-        new = graph.fx_graph.call_function(rms_norm, (x, shape, weight, eps))
-    product.replace_all_uses_with(new)
-    erase_unused(product)
+    if op_name(graph, x) == "to" and x.args[1:] == (torch.float32,) and not x.kwargs:
+        x = cast(fx.Node, x.args[0])
+    return _replaced(product, rms_norm, (x, (parameter.shape[0],), weight, eps))
+
+
+def _replaced(node: fx.Node, function: Callable[..., Any], args: tuple[Any, ...]) -> fx.Node:
+    """Replace `node` by a call of `function`, and erase everything that only it used."""
+    with node.graph.inserting_before(node):
+        new = node.graph.call_function(function, args)
+    node.replace_all_uses_with(new)
+    erase_unused(node)
     return new
-
-
-def _tensor(graph: MaseGraph, path: str) -> torch.Tensor:
-    parent, _, name = path.rpartition(".")
-    found: torch.Tensor = getattr(graph.model.get_submodule(parent), name)
-    return found
 
 
 # -- a norm whose readers round it ---------------------------------------------------------------
 
 
 def find_rounded_norm(graph: MaseGraph, site: fx.Node) -> Match:
-    """A norm that packed layers read, all of which round it to the kernels' own format."""
+    """Match a norm that only packed layers read, all of which round it to the kernels' format."""
     if site.target is not rms_norm:
         raise NoMatchError(f"'{site.name}' is not the norm that pattern 'rms_norm' makes")
     readers = [u for u in site.users if u.target is not getattr or u.args[1] != "shape"]
@@ -121,24 +115,26 @@ def find_rounded_norm(graph: MaseGraph, site: fx.Node) -> Match:
 
 
 def is_on_gpu(layer: QLinearPacked) -> bool:
-    """Whether it takes a launch of its own to round what the layer reads."""
+    """Return True if rounding the layer's input takes a separate launch."""
     return layer.codes.is_cuda
 
 
 def rewrite_rounded_norm(graph: MaseGraph, match: Match) -> fx.Node:
-    """The norm rounds its result, and its readers no longer do; a sum before it goes along."""
+    """Make the norm round its result instead of its readers, and add the sum before it."""
     site = match.one("site")
     for reader in match.all("reader"):
         layer = cast(QLinearPacked, node_module(reader))
         layer.quantizers = {k: v for k, v in layer.quantizers.items() if k != "data_in"}
+    total: Any
     total, _, weight, eps = site.args
-    if not isinstance(total, fx.Node) or not _is_sum(graph, total):
+    is_sum = isinstance(total, fx.Node) and op_name(graph, total) == "add"
+    if not is_sum or total.kwargs or [type(a) for a in total.args] != [fx.Node, fx.Node]:
         site.target = rounded_rms_norm
         return site
     with graph.fx_graph.inserting_before(total):
         row = graph.fx_graph.get_attr(str(cast(fx.Node, weight).target))
-        given = (*total.args, site.args[1], row, eps)
-        new = graph.fx_graph.call_function(add_rounded_rms_norm, given)
+        operands = (*total.args, site.args[1], row, eps)
+        new = graph.fx_graph.call_function(add_rounded_rms_norm, operands)
         parts = [graph.fx_graph.call_function(operator.getitem, (new, i)) for i in range(2)]
     for old, part in zip((total, site), parts, strict=True):
         old.replace_all_uses_with(part)
@@ -147,17 +143,11 @@ def rewrite_rounded_norm(graph: MaseGraph, match: Match) -> fx.Node:
     return new
 
 
-def _is_sum(graph: MaseGraph, node: fx.Node) -> bool:
-    """Whether `node` is the sum of two nodes, and nothing else is asked of it."""
-    is_add = op_name(graph, node) == "add" and len(node.args) == 2 and not node.kwargs
-    return is_add and all(isinstance(a, fx.Node) for a in node.args)
-
-
 # -- rotation ----------------------------------------------------------------------------------
 
 
 def find_rotation(graph: MaseGraph, site: fx.Node) -> Match:
-    """`x * cos + cat((-x[..., half:], x[..., :half]), -1) * sin`, found at the cat."""
+    """Match `x * cos + cat((-x[..., half:], x[..., :half]), -1) * sin`, at the cat."""
     parts = site.args[0] if site.args else ()
     dim = site.kwargs.get("dim", site.args[1] if len(site.args) > 1 else 0)
     if not isinstance(parts, (tuple, list)) or len(parts) != 2 or dim != -1:
@@ -179,8 +169,10 @@ def find_rotation(graph: MaseGraph, site: fx.Node) -> Match:
 
 
 def _half_of(node: Any, end: int) -> fx.Node | None:
-    """The tensor of which `node` is the second half of the last dimension (`end` 0: where it
-    starts), or the first (1: where it stops)."""
+    """Return the tensor whose last dimension `node` halves; None if it is no half.
+
+    `end` 0: `node` is the second half, from a start; 1: the first half, up to a stop.
+    """
     if not isinstance(node, fx.Node) or node.target is not operator.getitem:
         return None
     x: Any
@@ -195,7 +187,7 @@ def _half_of(node: Any, end: int) -> fx.Node | None:
 
 
 def _is_half(x: Any, place: Any) -> bool:
-    """Whether `place` is half of the last size of `x`."""
+    """Return True if `place` is half of the last size of `x`."""
     if not isinstance(place, fx.Node) or place.target is not operator.floordiv:
         return False
     size, two = place.args
@@ -207,14 +199,10 @@ def _is_half(x: Any, place: Any) -> bool:
 
 
 def rewrite_rotation(graph: MaseGraph, match: Match) -> fx.Node:
-    """The rotation in the place of its sum."""
+    """Replace the sum by the rotation."""
     x, total = match.one("x"), match.one("total")
     cos, sin = _other(match.one("straight"), x), _other(match.one("turned"), match.one("site"))
-    with graph.fx_graph.inserting_before(total):
-        new = graph.fx_graph.call_function(rotate, (x, cos, sin))
-    total.replace_all_uses_with(new)
-    erase_unused(total)
-    return new
+    return _replaced(total, rotate, (x, cos, sin))
 
 
 RMS_NORM = Pattern("rms_norm", site=("rsqrt",), find=find_rms_norm, rewrite=rewrite_rms_norm)

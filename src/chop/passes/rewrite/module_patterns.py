@@ -10,7 +10,7 @@ from chop.patterns import check_pattern, fullmatch
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether `pattern` is the path, its last names, or an expression for the whole of it.
+    """Return True if `pattern` is the path, its last names, or an expression for all of it.
 
     >>> matches("attention.query", "layer.0.attention.query")
     True
@@ -30,9 +30,9 @@ def check_patterns(patterns: Iterable[str], where: str) -> None:
 
 
 def select(patterns: Sequence[str] | None, paths: Sequence[str], where: str) -> list[str]:
-    """The paths that some pattern matches, in order; None selects all.
+    """Return the paths that some pattern matches, in order; None selects all.
 
-    A pattern that matches nothing is an error that lists the nearest paths.
+    Raise for a pattern that matches nothing, with the nearest paths.
     """
     if patterns is None:
         return list(paths)

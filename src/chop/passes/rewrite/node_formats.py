@@ -1,22 +1,26 @@
-"""Number formats of quantised nodes, in their metadata."""
+"""Number formats of quantised nodes in their metadata, and constants that no format may round."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
-from torch import fx
+from torch import Tensor, fx
 
-from chop.ir.meta import CommonMeta, MaseMetadata, ValueMeta
-from chop.ir.ops import Operand, node_module, parameter_role
+from chop.ir.graph import MaseGraph
+from chop.ir.meta import MaseMetadata, ValueMeta
+from chop.ir.ops import Op, Operand, find_op, node_module, parameter_role
+from chop.log import get_logger
 from chop.nn.quantized.function import call_quantizers, is_quantized_function
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantized.operands import DATA_OUT
 from chop.nn.quantizers import Quantizer
+from chop.nn.quantizers.arithmetic.softmax import MASKED
 
 
 def node_quantizers(node: fx.Node) -> Mapping[str, Quantizer] | None:
-    """The format of each operand of `node` by its role; None where it is not quantised."""
+    """Return the format of each operand of `node` by its role; None if it is not quantised."""
     if node.op == "call_module":
         module = node_module(node)
         return module.quantizers if isinstance(module, QuantizedModule) else None
@@ -28,9 +32,8 @@ def node_quantizers(node: fx.Node) -> Mapping[str, Quantizer] | None:
 def annotate_formats(node: fx.Node) -> None:
     """Write the formats of a quantised node's operands, parameters and results.
 
-    A result without a format of its own (`data_out`) is told in the format of the first operand,
-    the one the arithmetic is done in, and is not said to be brought there. Does nothing to a node
-    without metadata.
+    A result without a format (`data_out`) is written in the format of the first operand, which the
+    arithmetic is in, and is marked as not applied. A node without metadata stays unchanged.
     """
     quantizers, meta = node_quantizers(node), node.meta.get("mase")
     if quantizers is None or not isinstance(meta, MaseMetadata):
@@ -40,14 +43,17 @@ def annotate_formats(node: fx.Node) -> None:
         role = tensor_roles.get(name) or role_of(name, quantizers)
         if role is not None:
             _write(value, quantizers[role], is_applied=True)
-    _annotate_result(meta.common, quantizers)
+    own, first = quantizers[DATA_OUT], next(iter(quantizers.values()))
+    result = (meta.common.results or {}).get("data_out_0")
+    if result is not None:
+        _write(result, first if own.is_bypass else own, is_applied=not own.is_bypass)
 
 
 def _tensor_roles(node: fx.Node) -> dict[str, str]:
     """Return the role of each tensor operand of a quantised function, by its name in the metadata.
 
     Numbers among the operands have no name: in `2 - x` the metadata has `x` as data_in_0, and the
-    function brings it to the format of data_in_1.
+    function rounds it to the format of data_in_1.
     """
     if node.op != "call_function" or not is_quantized_function(node.target):
         return {}
@@ -57,22 +63,14 @@ def _tensor_roles(node: fx.Node) -> dict[str, str]:
 
 
 def operand_argument(node: fx.Node, operand: Operand) -> Any:
-    """Return what `node` is called with for an operand; None where it has none."""
+    """Return the argument of `node` for an operand; None if it has none."""
     if operand.position < len(node.args):
         return node.args[operand.position]
     return node.kwargs.get(operand.argument)
 
 
-def _annotate_result(common: CommonMeta, quantizers: Mapping[str, Quantizer]) -> None:
-    own, first = quantizers[DATA_OUT], next(iter(quantizers.values()))
-    value = (common.results or {}).get("data_out_0")
-    if value is not None:
-        is_applied = not own.is_bypass
-        _write(value, own if is_applied else first, is_applied=is_applied)
-
-
 def role_of(name: str, quantizers: Mapping[str, Quantizer]) -> str | None:
-    """The role of an operand by its name in the metadata; None for one without a format."""
+    """Return the role of an operand by its name in the metadata; None for one without a format."""
     if name in quantizers:
         return name
     if name == "data_in_0" and "data_in" in quantizers:
@@ -87,20 +85,48 @@ def _write(value: ValueMeta, quantizer: Quantizer, *, is_applied: bool) -> None:
 
 
 def relink_formats(node: fx.Node) -> None:
-    """Let the nodes that read `node` tell the format of its result."""
+    """Write the format of `node`'s result into the metadata of the nodes that read it."""
     meta = node.meta.get("mase")
     if not isinstance(meta, MaseMetadata) or meta.common.results is None:
         return
     result = meta.common.results.get("data_out_0")
     for user in node.users:
         reader = user.meta.get("mase")
-        if result is not None and isinstance(reader, MaseMetadata):
-            _follow(reader.common, node, result)
-            annotate_formats(user)  # what it quantises itself, it tells itself
+        if result is None or not isinstance(reader, MaseMetadata):
+            continue
+        for value in (reader.common.args or {}).values():
+            is_same = value.shape == result.shape and value.torch_dtype == result.torch_dtype
+            if value.source is node and is_same:
+                value.follow(result, is_applied=False)
+        annotate_formats(user)  # operands that the user quantises have its own formats
 
 
-def _follow(common: CommonMeta, source: fx.Node, result: ValueMeta) -> None:
-    for value in (common.args or {}).values():
-        same = value.shape == result.shape and value.torch_dtype == result.torch_dtype
-        if value.source is source and same:
-            value.follow(result, is_applied=False)  # told, not brought there
+logger = get_logger(__name__)
+
+
+def without_masks(
+    graph: MaseGraph, node: fx.Node, op: Op, config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the config of a call that rounds neither a mask among its operands nor its result.
+
+    A mask is a constant with elements of -2**100 or less, also behind views of it. In 8 bits of
+    fixed point minus infinity is -8, and a masked score of 7.5 would be -0.5: not masked at all.
+    """
+    compute = op.compute
+    assert compute is not None, f"op '{op.name}' cannot be quantised"
+    masks = [o.role for o in compute.operands if _is_mask(graph, operand_argument(node, o))]
+    if not masks:
+        return dict(config)
+    logger.info("node '%s': %s is a mask; it and the result keep their values.", node.name, masks)
+    return {**config, **{f"{role}_name": "NA" for role in (*masks, DATA_OUT)}}
+
+
+def _is_mask(graph: MaseGraph, source: Any) -> bool:
+    while isinstance(source, fx.Node) and source.op != "get_attr":
+        op = find_op(source, graph.custom_ops)
+        source = source.args[0] if op is not None and op.is_view and source.args else None
+    if not isinstance(source, fx.Node):
+        return False
+    value = attrgetter(str(source.target))(graph.model)
+    is_float = isinstance(value, Tensor) and value.is_floating_point()
+    return is_float and bool((value <= MASKED).any())

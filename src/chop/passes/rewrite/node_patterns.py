@@ -1,13 +1,13 @@
-"""One matcher for chains of nodes, and what a row of a pattern table is.
+"""A matcher for chains of nodes, and the rows of pattern tables.
 
-A pattern names the op it is looked for at (its sites), the steps that must lead up to a site and
-those that must follow it. The matcher walks them; what it finds, or why it does not, is a record.
-Add a pattern: a `Pattern` with a `rewrite`, in the table of the pass that offers it.
+A pattern names the op of its sites, the steps that must lead to a site and those that must follow
+it. The matcher walks them and records the match, or the reason for none. To add a pattern, add a
+`Pattern` with a `rewrite` to the table of a pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +21,7 @@ from chop.passes.rewrite.node_formats import node_quantizers
 
 @dataclass(frozen=True)
 class PatternStep:
-    """Nodes of one of these MASE ops: exactly one, or with `optional` none or one, or with
-    `repeated` any number."""
+    """One node of these MASE ops, at most one (`optional`), or any number (`repeated`)."""
 
     role: str
     ops: tuple[str, ...]
@@ -34,37 +33,37 @@ class PatternStep:
 
     @property
     def can_skip(self) -> bool:
-        """Whether the chain may go on without this step."""
+        """True if the step may be missing."""
         return self.optional or self.repeated
 
 
 @dataclass
 class Match:
-    """The nodes found, by role; `nodes` in the order of execution."""
+    """Nodes of a match, by role."""
 
     roles: dict[str, list[fx.Node]] = field(default_factory=dict)
 
     def one(self, role: str) -> fx.Node:
-        """The node of a role that has exactly one."""
+        """Return the node of a role that has exactly one."""
         (node,) = self.roles[role]
         return node
 
     def maybe(self, role: str) -> fx.Node | None:
-        """The node of an optional role."""
+        """Return the node of an optional role."""
         return next(iter(self.roles.get(role, [])), None)
 
     def all(self, role: str) -> list[fx.Node]:
-        """The nodes of a role, nearest to the site first."""
+        """Return the nodes of a role, nearest to the site first."""
         return self.roles.get(role, [])
 
     @property
     def nodes(self) -> list[fx.Node]:
         """Every node of the match."""
-        return [node for found in self.roles.values() for node in found]
+        return [node for role in self.roles.values() for node in role]
 
 
 class NoMatchError(Exception):
-    """Why a site is not an instance of a pattern."""
+    """Reason why a site is no instance of a pattern."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Pattern:
     before: tuple[PatternStep, ...] = ()
     after: tuple[PatternStep, ...] = ()
     find: Callable[[MaseGraph, fx.Node], Match] | None = None
-    """For shapes that are no chain: gives the match at a site itself."""
+    """Return the match at a site, for patterns that are no chain."""
 
     def __post_init__(self) -> None:
         OPS.check(self.site, f"pattern '{self.name}'")
@@ -85,7 +84,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class SiteRecord:
-    """What became of one site."""
+    """Result of a pattern at one site."""
 
     pattern: str
     site: str
@@ -95,9 +94,9 @@ class SiteRecord:
 
 
 def apply_pattern(graph: MaseGraph, pattern: Pattern) -> list[SiteRecord]:
-    """Rewrite every instance of `pattern`; one record per site, fused or not."""
+    """Rewrite every instance of `pattern`; return one record per site, fused or not."""
     records = []
-    for node in list(sites(graph, pattern)):
+    for node in [n for n in graph.fx_graph.nodes if op_name(graph, n) in pattern.site]:
         if node.graph is not graph.fx_graph or node._erased:
             continue
         name, before = node.name, set(graph.fx_graph.nodes)
@@ -105,27 +104,17 @@ def apply_pattern(graph: MaseGraph, pattern: Pattern) -> list[SiteRecord]:
             match = find_match(graph, pattern, node)
             names = tuple(n.name for n in match.nodes)
             new = pattern.rewrite(graph, match)
-        except NoMatchError as miss:
-            _erase_new(graph, before)
+        except NoMatchError as miss:  # undo a rewrite that stopped half way
+            for added in reversed([n for n in graph.fx_graph.nodes if n not in before]):
+                graph.fx_graph.erase_node(added)
             records.append(SiteRecord(pattern.name, name, False, str(miss)))
             continue
         records.append(SiteRecord(pattern.name, name, True, f"now '{new.name}'", names))
     return records
 
 
-def _erase_new(graph: MaseGraph, before: set[fx.Node]) -> None:
-    """Undo a rewrite that stopped half way."""
-    for node in reversed([n for n in graph.fx_graph.nodes if n not in before]):
-        graph.fx_graph.erase_node(node)
-
-
-def sites(graph: MaseGraph, pattern: Pattern) -> Iterator[fx.Node]:
-    """The nodes a pattern is looked for at."""
-    return (n for n in graph.fx_graph.nodes if op_name(graph, n) in pattern.site)
-
-
 def find_match(graph: MaseGraph, pattern: Pattern, site: fx.Node) -> Match:
-    """The instance of `pattern` at `site`; a NoMatchError says what is in the way."""
+    """Return the instance of `pattern` at `site`; raise NoMatchError with the reason if none."""
     if pattern.find is not None:
         return pattern.find(graph, site)
     match = Match({"site": [site]})
@@ -136,22 +125,17 @@ def find_match(graph: MaseGraph, pattern: Pattern, site: fx.Node) -> Match:
 
 
 def check_unquantised(nodes: Iterable[fx.Node]) -> None:
-    """A fused kernel computes in float alone."""
+    """Raise for quantised nodes, because a fused kernel computes in float only."""
     for node in nodes:
-        if _is_quantised(node):
+        is_function = node.op == "call_function" and is_quantized_function(node.target)
+        if is_function or node_quantizers(node) is not None:
             raise NoMatchError(f"'{node.name}' is quantised, which the fused kernel is not")
 
 
 def op_name(graph: MaseGraph, node: fx.Node) -> str | None:
-    """The MASE op of a node, None where the table has none."""
+    """Return the MASE op of a node; None if the table has none."""
     op = find_op(node, graph.custom_ops)
     return None if op is None else op.name
-
-
-def _is_quantised(node: fx.Node) -> bool:
-    if node.op == "call_function" and is_quantized_function(node.target):
-        return True
-    return node_quantizers(node) is not None
 
 
 def _walk_users(
@@ -180,7 +164,7 @@ def _only_user(node: fx.Node) -> fx.Node:
 def _walk_operands(
     graph: MaseGraph, steps: tuple[PatternStep, ...], node: fx.Node, match: Match
 ) -> None:
-    """Backwards; of a node with several operands, the one along which the steps go on."""
+    """Walk backwards; at a node with several operands, along the one where the steps match."""
     if not steps:
         return
     step, rest = steps[0], steps[1:]
@@ -188,14 +172,14 @@ def _walk_operands(
     for operand in dict.fromkeys(node.all_input_nodes):
         if op_name(graph, operand) not in step.ops:
             continue
-        found = Match({**match.roles, step.role: [*match.all(step.role), operand]})
+        longer = Match({**match.roles, step.role: [*match.all(step.role), operand]})
         try:
             _only_user(operand)
-            _walk_operands(graph, steps if step.repeated else rest, operand, found)
+            _walk_operands(graph, steps if step.repeated else rest, operand, longer)
         except NoMatchError as error:
             miss = error
             continue
-        match.roles = found.roles
+        match.roles = longer.roles
         return
     if step.can_skip and (miss is None or step.repeated):
         _walk_operands(graph, rest, node, match)
@@ -204,10 +188,10 @@ def _walk_operands(
     raise miss or NoMatchError(_expected(step, "comes from", graph, first, node))
 
 
-def _expected(step: PatternStep, how: str, graph: MaseGraph, found: fx.Node, node: fx.Node) -> str:
-    wanted = " or ".join(step.ops)
-    op = op_name(graph, found) or found.op
-    return f"'{node.name}' {how} '{found.name}' ({op}) where {step.role} ({wanted}) is expected"
+def _expected(step: PatternStep, how: str, graph: MaseGraph, other: fx.Node, node: fx.Node) -> str:
+    ops = " or ".join(step.ops)
+    op = op_name(graph, other) or other.op
+    return f"'{node.name}' {how} '{other.name}' ({op}) where {step.role} ({ops}) is expected"
 
 
 def erase(match: Match) -> None:
@@ -219,7 +203,7 @@ def erase(match: Match) -> None:
 
 
 def erase_unused(node: fx.Node) -> None:
-    """Erase a node that nothing uses, and what was there for it alone."""
+    """Erase a node that nothing uses, and the nodes that only it used."""
     if node.users or node._erased or node.op == "placeholder":
         return
     operands = node.all_input_nodes
@@ -229,6 +213,6 @@ def erase_unused(node: fx.Node) -> None:
 
 
 def number(value: Any) -> float | None:
-    """`value` where it is a plain number."""
+    """Return `value` as a float if it is a plain number, else None."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number else None

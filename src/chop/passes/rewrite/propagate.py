@@ -1,8 +1,8 @@
 """One run of a graph that reports the result of every node to a recorder.
 
-Shapes need no arithmetic: the run is on meta tensors where it can be, on fake tensors where the
-graph asks what only those know, and on real ones where it asks for values or values are wanted.
-The model is left as it was in every case.
+Shapes need no arithmetic. The run uses meta tensors if possible, and fake tensors if the graph asks
+for devices. It uses real tensors if the graph or the caller needs values. The model stays
+unchanged.
 """
 
 from __future__ import annotations
@@ -30,30 +30,35 @@ def propagate(
 ) -> None:
     """Run `graph` on `inputs` (placeholder -> value), calling `record(node, result)` for each node.
 
-    With `real` False the cheapest world that can run the graph is used, the real one last and only
-    where `retry` allows it; a run that fails is repeated from the start in the next.
+    With `real` False, try meta tensors, fake tensors and, if `retry` allows it, real ones. A run
+    that fails starts again with the next kind.
     """
-    worlds: list[World] = [_run_real] if real else [_run_meta, _run_fake]
-    worlds += [_run_real] if retry and not real else []
+    kinds: list[Run] = [_run_real] if real else [_run_meta, _run_fake]
+    kinds += [_run_real] if retry and not real else []
+    own = [m for m in graph.model.modules() if not type(m).__module__.startswith("torch.")]
     with evaluation_mode(graph.model), torch.no_grad():
-        for world in worlds:
+        for run in kinds:
             interpreter = _Recording(graph.model, record)
             try:
-                with _kept_attributes(graph.model):
-                    world(interpreter, inputs)
+                # a user's module may set attributes of its own, such as a cached mask
+                with _restored([module.__dict__ for module in own]):
+                    run(interpreter, inputs)
                 return
-            except Exception as error:  # whatever this world cannot do: the last has the last word
-                if world is worlds[-1]:
-                    raise _failure(interpreter, error) from error
+            except Exception as error:  # anything this kind cannot do: the last one reports it
+                if run is kinds[-1]:
+                    node = interpreter.current
+                    where = f"node '{node.name}' ({node.op} {node.target})" if node else "the graph"
+                    reason = str(error).split("\n\nWhile executing")[0].strip()
+                    message = f"cannot run on dummy_in: {type(error).__name__}: {reason}"
+                    raise PassError(f"{where}: {message}") from error
 
 
 class _Recording(fx.Interpreter):
-    """An interpreter that reports each result, and remembers the node it was running."""
+    """An interpreter that reports each result, and stores the current node."""
 
     def __init__(self, model: fx.GraphModule, record: Recorder) -> None:
         super().__init__(model)
-        self.model = model
-        self.record = record
+        self.model, self.record = model, record
         self.current: fx.Node | None = None
         self.extra_traceback = False
 
@@ -64,16 +69,16 @@ class _Recording(fx.Interpreter):
         return result
 
 
-World = Callable[[_Recording, Mapping[str, Any]], None]
+Run = Callable[[_Recording, Mapping[str, Any]], None]
 META = torch.device("meta")
 
 
 class _OnMeta(_Recording):
-    """Runs on meta tensors, equal calls once: the layers of a deep model cost what one does."""
+    """A run on meta tensors that computes equal calls once, so depth costs little."""
 
     def __init__(self, model: fx.GraphModule, record: Recorder) -> None:
         super().__init__(model, record)
-        self.known: dict[Any, Any] = {}
+        self.cache: dict[Any, Any] = {}
         self.is_written = any(is_mutation(node) for node in self.graph.nodes)
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -92,20 +97,19 @@ class _OnMeta(_Recording):
         return self._once(kind, target, args, kwargs, super().call_module)
 
     def _once(self, kind: Any, target: Any, args: Any, kwargs: Any, run: Any) -> Any:
-        if kind is None or str(getattr(kind, "__name__", kind)).endswith("_"):  # in place
-            return run(target, args, kwargs)
+        is_in_place = str(getattr(kind, "__name__", kind)).endswith("_")
         key = (kind, key_of(args), key_of(kwargs))
-        if not is_hashable(key):
+        if kind is None or is_in_place or not is_hashable(key):
             return run(target, args, kwargs)
-        if key not in self.known:
-            self.known[key] = run(target, args, kwargs)
-        # A tensor without data can stand for many, unless a node may change its shape in place.
-        found = self.known[key]
-        return _map_tensors(found, _to_meta) if self.is_written else found
+        if key not in self.cache:
+            self.cache[key] = run(target, args, kwargs)
+        # A tensor without data can be shared, unless a node may change its shape in place.
+        result = self.cache[key]
+        return _map_tensors(result, _to_meta) if self.is_written else result
 
 
 def _on_meta(argument: Any) -> Any:
-    """`argument` with every device in it replaced by the meta device."""
+    """Replace every device in `argument` by the meta device."""
     if isinstance(argument, torch.device):
         return META
     if isinstance(argument, tuple):
@@ -128,44 +132,43 @@ def _run_meta(interpreter: _Recording, inputs: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _emptied(model: nn.Module) -> Iterator[None]:
-    """Parameters and buffers, all of one device, replaced by meta tensors within."""
-    if len({t.device for t in (*model.parameters(), *model.buffers())}) > 1:
+    """Replace parameters and buffers, all of one device, by meta tensors inside the context."""
+    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    if len({t.device for t in tensors.values()}) > 1:
         raise PassError("meta tensors cannot tell devices apart.")
+    empty = {key: _to_meta(tensor) for key, tensor in tensors.items()}
     stores: list[dict[str, Any]] = [
         store for m in model.modules() for store in (m._parameters, m._buffers) if store
     ]
+    with _restored(stores):
+        for store in stores:
+            store.update({n: t if t is None else empty[id(t)] for n, t in store.items()})
+        yield
+
+
+@contextlib.contextmanager
+def _restored(stores: list[dict[str, Any]]) -> Iterator[None]:
     before = [dict(store) for store in stores]
-    made = {id(t): t for kept in before for t in kept.values() if t is not None}
-    empty = {key: _to_meta(tensor) for key, tensor in made.items()}
     try:
-        for store, kept in zip(stores, before, strict=True):
-            store.update({n: t if t is None else empty[id(t)] for n, t in kept.items()})
         yield
     finally:
-        for store, kept in zip(stores, before, strict=True):
+        for store, entries in zip(stores, before, strict=True):
             store.clear()
-            store.update(kept)
+            store.update(entries)
 
 
 def _run_fake(interpreter: _Recording, inputs: Mapping[str, Any]) -> None:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fakes = [_map_tensors(v, mode.from_tensor) for v in inputs.values()]
-    # A write to a buffer alone, with no fake operand, happens for real in a fake world too.
+    # A write to a buffer alone, with no fake operand, also happens for real here.
     with kept_buffers(interpreter.model), mode, quiet("torch._subclasses.fake_tensor"):
         interpreter.run(*fakes)
 
 
 def _run_real(interpreter: _Recording, inputs: Mapping[str, Any]) -> None:
-    copies = [_map_tensors(v, torch.clone) for v in inputs.values()]  # in-place ops spare the user
+    copies = [_map_tensors(v, torch.clone) for v in inputs.values()]  # in-place ops write to these
     with kept_buffers(interpreter.model), kept_random_state(interpreter.model):
         interpreter.run(*copies)
-
-
-def _failure(interpreter: _Recording, error: Exception) -> PassError:
-    node = interpreter.current
-    where = f"node '{node.name}' ({node.op} {node.target})" if node else "the graph"
-    first = str(error).split("\n\nWhile executing")[0].strip()
-    return PassError(f"{where}: cannot run on dummy_in: {type(error).__name__}: {first}")
 
 
 @contextlib.contextmanager
@@ -176,22 +179,9 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 def kept_random_state(model: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Put back the random state of the CPU and of the device the model is on."""
+    """Restore the random state of the CPU and of the model's device at the end of the context."""
     device = device_of(model)
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-
-
-@contextlib.contextmanager
-def _kept_attributes(model: nn.Module) -> Iterator[None]:
-    """Put back what a module of the user's sets on itself as it runs, such as a cached mask."""
-    own = [m for m in model.modules() if not type(m).__module__.startswith("torch.")]
-    before = [(module.__dict__, dict(module.__dict__)) for module in own]
-    try:
-        yield
-    finally:
-        for attributes, kept in before:
-            attributes.clear()
-            attributes.update(kept)
 
 
 def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -204,79 +194,79 @@ def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return value
 
 
-def bind_inputs(graph: MaseGraph, given: Any, where: str) -> dict[str, Any]:
-    """A value for each placeholder, in order, from what the user gave.
+def bind_inputs(graph: MaseGraph, values: Any, where: str) -> dict[str, Any]:
+    """Return a value for each placeholder, in order, from the user's `values`.
 
-    `given` may be a mapping (keys the graph does not take are ignored), one tensor, or a sequence
-    in the order of the placeholders; None means the inputs the graph was traced with.
+    `values` is a mapping (other keys than the graph's inputs are ignored), one tensor, or a
+    sequence in the order of the placeholders; None means the inputs the graph was traced with.
     """
-    given = graph.dummy_in if given is None else given
-    takes = [node for node in graph.fx_graph.nodes if node.op == "placeholder"]
-    names = ", ".join(str(node.target) for node in takes)
-    if given is None:
+    values = graph.dummy_in if values is None else values
+    placeholders = [node for node in graph.fx_graph.nodes if node.op == "placeholder"]
+    names = ", ".join(str(node.target) for node in placeholders)
+    if values is None:
         raise PassError(f"{where}: dummy_in is missing. Give a value for each input: {names}.")
-    if isinstance(given, Tensor):
-        given = (given,)
-    if not isinstance(given, Mapping):
-        given = _by_position(given, takes, where)
+    if isinstance(values, Tensor):
+        values = (values,)
+    if not isinstance(values, Mapping):
+        values = _by_position(values, [str(node.target) for node in placeholders], where)
     device = device_of(graph.model)
     return {
-        str(node.target): _map_tensors(_pick(node, given, names, where), lambda t: t.to(device))
-        for node in takes
+        str(node.target): _map_tensors(_pick(node, values, names, where), lambda t: t.to(device))
+        for node in placeholders
     }
 
 
-def _by_position(given: Any, takes: list[fx.Node], where: str) -> dict[str, Any]:
-    names = [str(node.target) for node in takes]
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        kind = type(given).__name__
+def _by_position(values: Any, names: list[str], where: str) -> dict[str, Any]:
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        kind = type(values).__name__
         raise PassError(f"{where}: dummy_in must be a mapping, a tensor or a tuple, got {kind}.")
-    if len(given) > len(names):
+    if len(values) > len(names):
         raise PassError(
-            f"{where}: dummy_in has {len(given)} values; the graph takes {len(names)}: "
+            f"{where}: dummy_in has {len(values)} values; the graph takes {len(names)}: "
             f"{', '.join(names)}."
         )
-    return dict(zip(names, given, strict=False))
+    return dict(zip(names, values, strict=False))
 
 
-def _pick(node: fx.Node, given: Mapping[str, Any], names: str, where: str) -> Any:
+def _pick(node: fx.Node, values: Mapping[str, Any], names: str, where: str) -> Any:
     for name in (str(node.target), node.name):
-        if name in given:
-            return given[name]
+        if name in values:
+            return values[name]
     if node.args:  # the default of the forward's argument
         return node.args[0]
-    has = ", ".join(str(key) for key in given.keys()) or "nothing"  # noqa: SIM118
+    has = ", ".join(str(key) for key in values.keys()) or "nothing"  # noqa: SIM118
     raise PassError(
         f"{where}: dummy_in has no '{node.target}'. The graph takes: {names}; given: {has}."
     )
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """The device of the first parameter; the CPU for a model that has none."""
+    """Return the device of the first parameter; the CPU for a model without parameters."""
     tensor = next(model.parameters(), None)
     return tensor.device if tensor is not None else torch.device("cpu")
 
 
 def example_inputs(graph: MaseGraph) -> tuple[dict[str, Any], bool]:
-    """Inputs like those the graph is annotated with, and whether they are the very values.
+    """Return inputs like those of the annotation, and True if they are the original values.
 
-    Where no values were kept, they are zeros of the same shapes and dtypes.
+    Without stored values, they are zeros of the same shapes and dtypes.
     """
     results = {
         str(node.target): list((mase_meta(node).common.results or {}).values())
         for node in graph.fx_graph.nodes
         if node.op == "placeholder"
     }
-    tensors = [r for found in results.values() for r in found if r.is_tensor]
+    tensors = [r for entries in results.values() for r in entries if r.is_tensor]
     has_values = bool(tensors) and all(r.value is not None for r in tensors)
     nested = {n: v for n, v in (graph.dummy_in or {}).items() if len(results.get(n, ())) > 1}
-    return {n: nested.get(n, _example(found)) for n, found in results.items()}, has_values
+    return {n: nested.get(n, _example(entries)) for n, entries in results.items()}, has_values
 
 
 def _example(results: list[ValueMeta]) -> Any:
-    made = [_zeros(r) if r.is_tensor and r.value is None else r.value for r in results]
-    return made[0] if len(made) == 1 else tuple(made)
-
-
-def _zeros(result: ValueMeta) -> Tensor:
-    return torch.zeros(result.shape or [], dtype=result.torch_dtype, device=result.device)
+    values = [
+        torch.zeros(r.shape or [], dtype=r.torch_dtype, device=r.device)
+        if r.is_tensor and r.value is None
+        else r.value
+        for r in results
+    ]
+    return values[0] if len(values) == 1 else tuple(values)

@@ -10,9 +10,8 @@ from chop import MaseGraph
 from chop.errors import ConfigError
 from chop.nn.quantizers.stored_scale import with_stored_scale
 from chop.passes.graph.transforms.gptq import gptq_transform_pass
-from chop.passes.graph.transforms.learned_rounding import learned_rounding_transform_pass
+from chop.passes.graph.transforms.learned_rounding import blocks, learned_rounding_transform_pass
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
-from chop.passes.ptq.sites.layer_blocks import blocks
 from chop.passes.ptq.sites.rounded_layers import layers_with_own_weights
 
 FLOAT_DATA = {"data_in_width": "NA", "bias_width": "NA"}

@@ -22,7 +22,7 @@ from chop.log import get_report_logger
 from chop.nn.modules.masked import with_mask
 from chop.nn.quantizers import MXInt, ScaleInteger
 from chop.passes.graph.transforms.pack_weights import KEPT, memory_table
-from chop.passes.ptq.sites.stored_scales import store_scale
+from chop.passes.ptq.sites.rounded_layers import store_scale
 
 BERT = "BERT classification"
 

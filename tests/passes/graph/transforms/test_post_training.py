@@ -29,7 +29,7 @@ from chop.passes.graph.analysis.sensitivity import (
 from chop.passes.graph.transforms.gptq import gptq_transform_pass
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
 from chop.passes.ptq.observe.layerwise_run import LayerwiseRun
-from chop.passes.ptq.solve.gptq_rounding import rounded_with_feedback
+from chop.passes.ptq.solve.column_feedback import rounded_with_feedback
 from chop.passes.ptq.solve.weight_grid import weight_grid
 
 X = torch.zeros(4, 8)

@@ -7,9 +7,9 @@ from torch import nn
 from chop import MaseGraph
 from chop.errors import ConfigError
 from chop.nn.quantizers.stored_scale import with_stored_scale
-from chop.passes.graph.transforms.clip import clip_transform_pass
 from chop.passes.graph.transforms.correct_bias import correct_bias_transform_pass
 from chop.passes.graph.transforms.equalize import equalize_transform_pass
+from chop.passes.graph.transforms.gptq import clip_transform_pass
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
 
 FLOAT_DATA = {"data_in_width": "NA", "bias_width": "NA"}

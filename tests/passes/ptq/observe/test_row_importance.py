@@ -12,7 +12,7 @@ from chop import MaseGraph
 from chop.passes.graph.transforms.gptq import gptq_transform_pass
 from chop.passes.graph.transforms.learned_rounding import learned_rounding_transform_pass
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
-from chop.passes.ptq.observe.row_importance import EQUAL_SHARE, row_importances
+from chop.passes.ptq.observe.curvature import EQUAL_SHARE, row_importances
 
 FOUR_BITS = {"name": "scale_integer", "weight_width": 4, "weight_granularity": "channel",
              "data_in_width": "NA", "bias_width": "NA"}  # fmt: skip

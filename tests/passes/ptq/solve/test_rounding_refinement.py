@@ -14,8 +14,12 @@ from chop.nn.quantizers.stored_scale import ScaledInteger
 from chop.passes.graph.transforms.gptq import gptq_transform_pass
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
 from chop.passes.ptq.observe.input_sums import InputSums, sums_of
-from chop.passes.ptq.observe.reference_run import PairedRun
-from chop.passes.ptq.solve.gptq_rounding import making_up_for, output_error, rounded_with_feedback
+from chop.passes.ptq.observe.layerwise_run import PairedRun
+from chop.passes.ptq.solve.column_feedback import (
+    compensating_weight,
+    output_error,
+    rounded_with_feedback,
+)
 from chop.passes.ptq.solve.rounding_refinement import moved_elements, refined, with_fitted_scales
 from chop.passes.ptq.solve.weight_grid import weight_grid
 
@@ -106,7 +110,7 @@ def test_drift_is_made_up_for_by_least_squares():
     before, weight = torch.randn(90, 8, generator=draw), torch.randn(5, 8, generator=draw)
     now = (before + 0.3 * torch.randn(90, 8, generator=draw)).double()
     sums = InputSums(now.T @ now, (before - now).T @ now, now.sum(0), before.sum(0), len(now))
-    got = making_up_for(weight, sums, damping=1e-12)
+    got = compensating_weight(weight, sums, damping=1e-12)
     wanted = torch.linalg.lstsq(now, before.double() @ weight.double().T).solution.T
     assert torch.allclose(got, wanted, atol=1e-8)
 
@@ -118,8 +122,8 @@ def test_a_move_that_follows_the_noise_of_the_rows_is_not_made_whole(noise, low,
     weight = torch.randn(5, 40, generator=draw)
     lost = 0.1 * now.roll(1, 1) + noise * torch.randn(200, 40, generator=draw)
     sums = sums_of(now, now + lost)
-    whole = making_up_for(weight, replace(sums, halves=()), 1e-9) - weight.double()
-    part = making_up_for(weight, sums, 1e-9) - weight.double()
+    whole = compensating_weight(weight, replace(sums, halves=()), 1e-9) - weight.double()
+    part = compensating_weight(weight, sums, 1e-9) - weight.double()
     share = float((part * whole).sum() / whole.square().sum())
     assert torch.allclose(part, share * whole, atol=1e-9)
     assert low <= share <= high + 1e-9

@@ -2,24 +2,28 @@
 
 from chop.old_names import lazy_names
 from chop.passes.base import check_exports
-from chop.passes.graph.analysis.add_common_metadata import add_common_metadata_analysis_pass
 from chop.passes.graph.analysis.add_hardware_metadata import add_hardware_metadata_analysis_pass
-from chop.passes.graph.analysis.add_software_metadata import add_software_metadata_analysis_pass
+from chop.passes.graph.analysis.add_metadata import (
+    add_common_metadata_analysis_pass,
+    add_software_metadata_analysis_pass,
+    init_metadata_analysis_pass,
+)
 from chop.passes.graph.analysis.allocate_bits import allocate_bits_analysis_pass
 from chop.passes.graph.analysis.autosharding import autosharding_analysis_pass
 from chop.passes.graph.analysis.calculate_avg_bits import calculate_avg_bits_mg_analysis_pass
 from chop.passes.graph.analysis.calculate_sparsity import calculate_sparsity_analysis_pass
 from chop.passes.graph.analysis.calibrate import calibrate_analysis_pass
 from chop.passes.graph.analysis.explain import explain_analysis_pass
-from chop.passes.graph.analysis.init_metadata import init_metadata_analysis_pass
 from chop.passes.graph.analysis.profile_statistics import profile_statistics_analysis_pass
-from chop.passes.graph.analysis.report_graph import report_graph_analysis_pass
 from chop.passes.graph.analysis.report_node_hardware_type import (
     report_node_hardware_type_analysis_pass,
 )
-from chop.passes.graph.analysis.report_node_meta_param import report_node_meta_param_analysis_pass
-from chop.passes.graph.analysis.report_node_shape import report_node_shape_analysis_pass
-from chop.passes.graph.analysis.report_node_type import report_node_type_analysis_pass
+from chop.passes.graph.analysis.reports import (
+    report_graph_analysis_pass,
+    report_node_meta_param_analysis_pass,
+    report_node_shape_analysis_pass,
+    report_node_type_analysis_pass,
+)
 from chop.passes.graph.analysis.runtime import runtime_analysis_pass
 from chop.passes.graph.analysis.sensitivity import sensitivity_analysis_pass
 from chop.passes.graph.analysis.summarize_graph import summarize_graph_analysis_pass

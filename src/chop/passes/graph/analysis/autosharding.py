@@ -1,4 +1,4 @@
-"""Plan how a graph is split over devices."""
+"""Plan the split of a graph over devices."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from chop.passes.base import PassResult, graph_pass
 
 @dataclass(frozen=True)
 class AutoshardingArgs:
-    """The mesh to plan for, and what a step is.
+    """Settings of `autosharding_analysis_pass`.
 
-    `mesh_shape`: devices along one axis or two. `bandwidth`: bytes a second of a link, one value or
-    one for each axis. `latency`: seconds of a link, likewise. `memory`: bytes of a device, None for
-    no limit. `flops` and `memory_bandwidth`: of a device, a second. `training`: a step is forward
-    and backward with Adam; else it is forward alone.
+    `mesh_shape`: devices along one or two axes. `bandwidth`: bytes per second of a link, one value
+    or one per axis. `latency`: seconds of a link, also per axis. `memory`: bytes of a device, None
+    for no limit. `flops` and `memory_bandwidth`: of a device, per second. `training`: a step is
+    forward and backward with Adam; otherwise forward only.
     """
 
     mesh_shape: tuple[int, ...] = (1, 2)
@@ -36,28 +36,22 @@ class AutoshardingArgs:
     training: bool = True
 
     def mesh(self) -> Mesh:
-        """The mesh these arguments describe."""
-        return Mesh(
-            self.mesh_shape,
-            self.bandwidth,
-            self.latency,
-            self.memory,
-            self.flops,
-            self.memory_bandwidth,
-        )
+        """Return the mesh of these settings."""
+        links = (self.bandwidth, self.latency)
+        return Mesh(self.mesh_shape, *links, self.memory, self.flops, self.memory_bandwidth)
 
     def __post_init__(self) -> None:
-        self.mesh()  # so that a value out of range is an error of the configuration
+        self.mesh()  # a value out of range is an error of the configuration
 
 
 @graph_pass("autosharding_analysis_pass", AutoshardingArgs, needs=("common",))
 def autosharding_analysis_pass(graph: MaseGraph, args: AutoshardingArgs) -> PassResult:
-    """Choose for every node how it is split over the mesh, in the least modelled time.
+    """Choose the split of every node over the mesh with the least modelled time.
 
     `info["plan"]` is the plan, with its cost. Each tensor operand and result gets its layouts under
-    `software.args[name]["sharding"]` and `software.results[name]["sharding"]`, one entry a mesh
+    `software.args[name]["sharding"]` and `software.results[name]["sharding"]`, one entry per mesh
     axis: "R" whole, "S0" split along dimension 0, "P" a sum over devices; `software.sharding` has
-    the names of the node's strategies. Needs common metadata, at the shapes to plan for.
+    the names of the node's strategies. Needs common metadata at the shapes to plan for.
     """
     plan = make_plan(graph, args.mesh(), training=args.training)
     for node in graph.fx_graph.nodes:
@@ -81,7 +75,7 @@ def _annotate(graph: MaseGraph, node: fx.Node, plan: Plan) -> None:
 
 
 def _operands(graph: MaseGraph, node: fx.Node, plan: Plan) -> dict[str, tuple[Layout, ...]]:
-    """Layouts in which `node` reads its tensors: those of a tuple all as the first."""
+    """Return the layouts in which `node` reads its tensors; all items of a tuple as the first."""
     if node.name not in plan.strategies:
         return {}
     op = find_op(node, graph.custom_ops) or UNKNOWN

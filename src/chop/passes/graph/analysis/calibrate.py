@@ -1,4 +1,4 @@
-"""Choose the ranges of number formats from what the operands are on data."""
+"""Choose the ranges of number formats from the operands' values on calibration data."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from torch import Tensor, fx
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata
-from chop.ir.ops import Operand
 from chop.log import get_logger
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.transforms.quantize import chosen_formats
-from chop.passes.ptq.observe.calibration_data import calibration_batches
-from chop.passes.ptq.observe.layerwise_run import LayerwiseRun
+from chop.passes.ptq.observe.layerwise_run import LayerwiseRun, calibration_batches
 from chop.passes.ptq.observe.observers import make_observer
-from chop.passes.ptq.observe.operand_observer import ObserverChoice, OperandObserver
-from chop.passes.ptq.observe.watched_operands import Watched, operand_of, watch
+from chop.passes.ptq.observe.watched_operands import (
+    OperandObserver,
+    Watched,
+    operand_of,
+    watch,
+)
 from chop.passes.quantization_rules import QuantizeArgs, modern_beside
 
 logger = get_logger(__name__)
@@ -29,12 +31,12 @@ OWN = ("data", "num_samples", "observer", "operands")
 
 @dataclass(frozen=True)
 class CalibrateArgs(QuantizeArgs):
-    """`data`: batches, an iterable or a function that gives one; `num_samples`: rows of them.
+    """Settings of `calibrate_analysis_pass`.
 
-    `observer`: its name (`mase list observers`), or a table with its `name` and settings.
-    `operands`: those to calibrate, by default every one. All other keys are rules, as
-    quantize_transform_pass takes them, by `by`: what a config leaves open is chosen, what it gives
-    stands.
+    `data`: calibration batches, an iterable or a function that returns one. `num_samples`: rows to
+    use. `observer`: its name (`mase list observers`), or a table with its `name` and settings.
+    `operands`: those to calibrate; by default all. All other keys are rules as for
+    quantize_transform_pass, by `by`: settings that a config leaves open are chosen, others stay.
     """
 
     data: Any = None
@@ -47,74 +49,71 @@ class CalibrateArgs(QuantizeArgs):
 
 @graph_pass("calibrate_analysis_pass", CalibrateArgs)
 def calibrate_analysis_pass(graph: MaseGraph, args: CalibrateArgs) -> PassResult:
-    """Choose what formats leave open: the point of fixed point, scales, biases of exponents.
+    """Choose the settings that formats leave open: fractional widths, scales, exponent biases.
 
         _, info = calibrate_analysis_pass(mg, {"data": batches, "observer": "percentile",
             "linear": {"config": {"name": "scale_integer", "data_in_width": 8, "weight_width": 8,
                                   "weight_granularity": "channel"}}})
         quantize_transform_pass(mg, info["config"])
 
-    `info["config"]` has a rule for each node, with a scale for a whole tensor as a number. Scales
+    `info["config"]` has a rule for each node; a scale for a whole tensor is a number in it. Scales
     of channels and groups are in the metadata of the nodes (`software.calibration`), where
-    quantize_transform_pass finds them, and in `info["scales"]`. The float model runs layer by
-    layer, so memory does not grow with its depth; `info["kept_bytes"]` is the most that was kept of
-    values. `info["table"]` has the range of every operand. Formats that measure each block anew
-    have nothing to choose but the rule of their shared exponent, where there is one.
+    quantize_transform_pass reads them, and in `info["scales"]`. The float model runs layer by
+    layer, so memory does not grow with its depth; `info["kept_bytes"]` is the largest size of the
+    stored values. `info["table"]` has the range of every operand. Formats that measure each block
+    have nothing to choose but the rule of their shared exponent, if there are several.
     """
-    make_observer(args.observer, f"{WHERE}.observer")  # a wrong one is told before anything runs
+    make_observer(args.observer, f"{WHERE}.observer")  # report a wrong one before anything runs
     watched = _watched(graph, args)
     if not watched:
         raise ConfigError(f"{WHERE}: the rules give no format to anything. Name one to calibrate.")
     batches = calibration_batches(args.data, args.num_samples, f"{WHERE}.data")
-    kept = _observe(graph, watched, batches)
+    kept_bytes = _observe(graph, watched, batches)
     for each in watched:
         each.settle(args.operands, args.observer, f"{WHERE}.observer")
-    _annotate(graph, watched)
+    for node in graph.fx_graph.nodes:
+        node.meta.setdefault("mase", MaseMetadata())
+    for each in watched:
+        for node in each.nodes:
+            chosen = {role: dict(settings) for role, settings in each.chosen.items()}
+            node.meta["mase"].software.calibration = chosen
     return graph, {
         "config": {"by": "name", **{w.key: {"config": w.config} for w in watched}},
-        "scales": {w.key: found for w in watched if (found := w.scales)},
+        "scales": {w.key: scales for w in watched if (scales := w.scales)},
         "table": [record for w in watched for record in w.records],
-        "kept_bytes": kept,
+        "kept_bytes": kept_bytes,
     }
 
 
 def _watched(graph: MaseGraph, args: CalibrateArgs) -> list[Watched]:
-    """Everything that the rules give a format, a module that is called twice once."""
-    known: dict[str, Watched] = {}
+    """Return everything that the rules give a format; a module with several calls once."""
+    watched: dict[str, Watched] = {}
     for node, _, choice in chosen_formats(graph, args.rule_args):
         if choice is not None:
-            made = watch(graph, node, choice)
-            if known.setdefault(made.key, made) is not made:
-                known[made.key].nodes.append(node)
+            new = watch(graph, node, choice)
+            if watched.setdefault(new.key, new) is not new:
+                watched[new.key].nodes.append(node)
     shared: dict[tuple[Any, ...], OperandObserver] = {}
-    for each in known.values():
+    for each in watched.values():
         for operand in each.inputs:
-            if each.is_open(operand.role, args.operands):
-                each.seen[operand.role] = _observer(each, operand, args.observer, shared)
-    return list(known.values())
-
-
-def _observer(
-    each: Watched,
-    operand: Operand,
-    observer: ObserverChoice,
-    shared: dict[tuple[Any, ...], OperandObserver],
-) -> OperandObserver:
-    """One for the operand; layers that read one value in one format have it together."""
-    form = each.quantizers[operand.role]
-    source = operand_of(operand, each.nodes[0].args, each.nodes[0].kwargs)
-    is_alone = len(each.nodes) > 1 or not isinstance(source, fx.Node)
-    key = (each.key, operand.role) if is_alone else (source, form)
-    if key not in shared:
-        shared[key] = OperandObserver(form, observer, f"{WHERE}.observer")
-    return shared[key]
+            if not each.is_open(operand.role, args.operands):
+                continue
+            form = each.quantizers[operand.role]
+            source = operand_of(operand, each.nodes[0].args, each.nodes[0].kwargs)
+            # layers that read one value in one format share its observer
+            is_alone = len(each.nodes) > 1 or not isinstance(source, fx.Node)
+            key = (each.key, operand.role) if is_alone else (source, form)
+            if key not in shared:
+                shared[key] = OperandObserver(form, args.observer, f"{WHERE}.observer")
+            each.observers[operand.role] = shared[key]
+    return list(watched.values())
 
 
 def _observe(graph: MaseGraph, watched: list[Watched], batches: list[Any]) -> int:
-    """Show every operand to its observer; the most bytes of values that were kept."""
+    """Pass every operand to its observer; return the largest size of the stored values, bytes."""
     by_node = {node: each for each in watched for node in each.nodes}
-    done: set[tuple[OperandObserver, Any]] = set()
-    kept = 0
+    finished: set[tuple[OperandObserver, Any]] = set()
+    kept_bytes = 0
     with LayerwiseRun(graph, batches, f"{WHERE}.data") as run:
         for number, node in enumerate(n for n in run.nodes if n in by_node):
             logger.info("calibrate: %d of %d, %s", number + 1, len(by_node), node.name)
@@ -122,25 +121,15 @@ def _observe(graph: MaseGraph, watched: list[Watched], batches: list[Any]) -> in
             todo = [
                 (operand, watcher)
                 for operand in each.inputs
-                if (watcher := each.seen.get(operand.role)) is not None
-                and (watcher, operand_of(operand, node.args, node.kwargs)) not in done
+                if (watcher := each.observers.get(operand.role)) is not None
+                and (watcher, operand_of(operand, node.args, node.kwargs)) not in finished
             ]
             for args, kwargs in run.arguments(node):
                 for operand, watcher in todo:
                     value = operand_of(operand, args, kwargs)
                     if isinstance(value, Tensor) and value.is_floating_point():
                         watcher.observe(value)
-            done |= {(w, operand_of(o, node.args, node.kwargs)) for o, w in todo}
-            kept = max(kept, run.kept_bytes)
+            finished |= {(w, operand_of(o, node.args, node.kwargs)) for o, w in todo}
+            kept_bytes = max(kept_bytes, run.kept_bytes)
         run.advance(run.nodes[-1])  # the last layer too must run on the data
-    return kept
-
-
-def _annotate(graph: MaseGraph, watched: list[Watched]) -> None:
-    """Write what was found on the nodes."""
-    for node in graph.fx_graph.nodes:
-        node.meta.setdefault("mase", MaseMetadata())
-    for each in watched:
-        for node in each.nodes:
-            noted = {role: dict(found) for role, found in each.found.items()}
-            node.meta["mase"].software.calibration = noted
+    return kept_bytes

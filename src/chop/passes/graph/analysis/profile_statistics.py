@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.ir.ops import node_module
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.ptq.observe.calibration_data import first_batches, source_of
+from chop.passes.ptq.observe.layerwise_run import first_batches, source_of
 from chop.passes.ptq.observe.tensor_statistics import STATISTICS, Statistic
 from chop.passes.rewrite.propagate import bind_inputs, propagate
 from chop.registry import suggest
@@ -25,11 +26,11 @@ Config = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class ProfileStatisticsArgs:
-    """Which nodes, which statistics, over which inputs.
+    """Settings of `profile_statistics_analysis_pass`.
 
     `by`: targets are node names ("name") or MASE ops ("type"). `*_statistics`: name -> its
     configuration (`device`, `dims` and its own keys). `input_generator`: an iterable of inputs, or
-    a function that gives one; `num_samples`: stop after so many rows of the batch dimension.
+    a function that returns one. `num_samples`: rows of the batch dimension to use.
     """
 
     by: Literal["type", "name"] = "type"
@@ -50,11 +51,11 @@ def profile_statistics_analysis_pass(graph: MaseGraph, args: ProfileStatisticsAr
     """Write statistics under `software.args[name]["stat"]` and `software.results[name]["stat"]`.
 
     Weights are those of the target weight nodes; activations are the operands and results of the
-    target activation nodes, gathered as the inputs stream by. `info["table"]` has the records.
+    target activation nodes, gathered over all inputs. `info["table"]` has the records.
     """
-    found = _profile_weights(graph, args) | _profile_activations(graph, args)
+    statistics = _profile_weights(graph, args) | _profile_activations(graph, args)
     rows = []
-    for (node, branch, name), gathered in found.items():
+    for (node, branch, name), gathered in statistics.items():
         stat = {kind: each.compute() for kind, each in gathered.items()}
         getattr(mase_meta(node).software, branch)[name]["stat"].update(stat)
         rows.append({"node": node.name, "branch": branch, "name": name, "stat": stat})
@@ -67,60 +68,57 @@ Gathered = dict[str, Statistic]
 
 def _profile_weights(graph: MaseGraph, args: ProfileStatisticsArgs) -> dict[Key, Gathered]:
     make = _maker(args.weight_statistics, "weight_statistics")
-    found: dict[Key, Gathered] = {}
+    statistics: dict[Key, Gathered] = {}
     for node in _targets(graph, args.by, args.target_weight_nodes, "target_weight_nodes"):
-        for name, tensor in _weights(node):
-            found[node, "args", name] = _fed(make(), tensor)
-    return found
-
-
-def _weights(node: fx.Node) -> list[tuple[str, Tensor]]:
-    if node.op != "call_module":
-        return []
-    known = mase_meta(node).software.args or {}
-    module = node_module(node)
-    return [(n, p) for n, p in module.named_parameters() if n in known and p.is_floating_point()]
+        names = mase_meta(node).software.args or {}
+        parameters = node_module(node).named_parameters() if node.op == "call_module" else ()
+        for name, tensor in parameters:
+            if name in names and tensor.is_floating_point():
+                statistics[node, "args", name] = _updated(make(), tensor)
+    return statistics
 
 
 def _profile_activations(graph: MaseGraph, args: ProfileStatisticsArgs) -> dict[Key, Gathered]:
     make = _maker(args.activation_statistics, "activation_statistics")
-    wanted = _targets(graph, args.by, args.target_activation_nodes, "target_activation_nodes")
-    if not wanted or not args.activation_statistics:
+    targets = _targets(graph, args.by, args.target_activation_nodes, "target_activation_nodes")
+    if not targets or not args.activation_statistics:
         return {}
     if args.input_generator is None:
         raise ConfigError("profile_statistics.input_generator: activations need inputs to run on.")
-    watched = _watched(wanted)
-    found: dict[Key, Gathered] = {}
+    watched = _watched(targets)
+    statistics: dict[Key, Gathered] = {}
 
     def record(node: fx.Node, result: Any) -> None:
         for i, tensor in enumerate(tensors_in(result)):
             for key in watched.get((node, i), ()):
                 if tensor.is_floating_point():
-                    _fed(found.setdefault(key, make()), tensor)
+                    _updated(statistics.setdefault(key, make()), tensor)
 
-    for inputs in _inputs(graph, args):
-        propagate(graph, inputs, record, real=True)
-    return found
+    batches = source_of(args.input_generator)
+    inputs = (bind_inputs(graph, batch, "profile_statistics") for batch in batches)
+    for values in first_batches(inputs, args.num_samples):
+        propagate(graph, values, record, real=True)
+    return statistics
 
 
-def _watched(wanted: list[fx.Node]) -> dict[tuple[fx.Node, int], list[Key]]:
-    """Which statistics each result of each node feeds: its own, and those of its users."""
+def _watched(targets: list[fx.Node]) -> dict[tuple[fx.Node, int], list[Key]]:
+    """Return the statistics that each result of a node feeds: its own, and those of its users."""
     watched: dict[tuple[fx.Node, int], list[Key]] = {}
-    for node in wanted:
+    for node in targets:
         common = mase_meta(node).common
         for i, name in enumerate(common.results or {}):
             watched.setdefault((node, i), []).append((node, "results", name))
-        seen: dict[fx.Node, int] = {}
+        used: Counter[fx.Node] = Counter()
         for name, value in (common.args or {}).items():
             if value.source is not None and value.is_tensor:
-                place = seen.get(value.source, 0)
-                seen[value.source] = place + 1
-                place %= len(mase_meta(value.source).common.results or {})  # x * x is one tensor
+                results = len(mase_meta(value.source).common.results or {})
+                place = used[value.source] % results  # x * x is one tensor
+                used[value.source] += 1
                 watched.setdefault((value.source, place), []).append((node, "args", name))
     return watched
 
 
-def _fed(gathered: Gathered, tensor: Tensor) -> Gathered:
+def _updated(gathered: Gathered, tensor: Tensor) -> Gathered:
     for each in gathered.values():
         each.update(tensor)
     return gathered
@@ -138,14 +136,8 @@ def _targets(graph: MaseGraph, by: str, names: list[str], where: str) -> list[fx
     label = {n: n.name if by == "name" else mase_meta(n).common.mase_op for n in graph.nodes}
     for name in names:
         if name not in label.values():
-            known = {str(value) for value in label.values()}
+            labels = {str(value) for value in label.values()}
             raise ConfigError(
-                f"profile_statistics.{where}: no node has {by} '{name}'. {suggest(name, known)}"
+                f"profile_statistics.{where}: no node has {by} '{name}'. {suggest(name, labels)}"
             )
     return [node for node in graph.nodes if label[node] in names]
-
-
-def _inputs(graph: MaseGraph, args: ProfileStatisticsArgs) -> Iterable[Mapping[str, Any]]:
-    batches = source_of(args.input_generator)
-    inputs = (bind_inputs(graph, batch, "profile_statistics") for batch in batches)
-    return first_batches(inputs, args.num_samples)

@@ -1,4 +1,4 @@
-"""How long a graph takes for a batch, and how often it is right."""
+"""Measure the time of a graph per batch, and its accuracy."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LABELS = "labels"
 
 @dataclass(frozen=True)
 class RuntimeArgs:
-    """What to run on.
+    """Settings of `runtime_analysis_pass`.
 
-    `data_module`: gives `test_dataloader()`, or with `test` false `val_dataloader()`; without one,
-    the inputs of the trace are run. `num_batches`: stop after so many; `num_warmup_batches`: run
-    so many first, without timing. The other keys are as programs give them.
+    `data_module`: has `test_dataloader()` and, for `test` false, `val_dataloader()`; without one
+    the inputs of the trace are run. `num_batches`: batches to time. `num_warmup_batches`: batches
+    run before. The other keys are accepted for older programs.
     """
 
     data_module: Any = None
@@ -48,20 +48,30 @@ class RuntimeArgs:
 
 @graph_pass("runtime_analysis_pass", RuntimeArgs)
 def runtime_analysis_pass(graph: MaseGraph, args: RuntimeArgs) -> PassResult:
-    """Time the model on batches, in evaluation mode; with labels, count how often it is right.
+    """Time the model on batches in evaluation mode; with labels, measure its accuracy.
 
-    `info` has `batches`, `latency_ms` (the median of a batch), `rows_per_second` and, where the
-    data has labels, `accuracy`.
+    `info` has `batches`, `latency_ms` (the median of a batch), `rows_per_second` and, if the data
+    has labels, `accuracy`.
     """
-    times, right, rows = [], [], 0
+    warmup = args.num_GPU_warmup_batches
+    warmup = args.num_warmup_batches if warmup is None else warmup
+    times, right, rows, device = [], [], 0, device_of(graph.model)
     with torch.inference_mode(), evaluation_mode(graph.model):
-        for inputs, labels in _repeated(graph, args):
-            seconds, output = _timed(graph, inputs)
-            times.append(seconds)
-            rows += _rows(inputs)
+        for batch in _batches(args, args.num_batches + warmup):
+            inputs = bind_inputs(graph, _first(batch), "runtime")
+            start = time.perf_counter()
+            output = graph.model(**inputs)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            times.append(time.perf_counter() - start)
+            first = next((v for v in inputs.values() if isinstance(v, Tensor) and v.dim()), None)
+            rows += 1 if first is None else first.shape[0]
+            labels = batch.get(LABELS) if isinstance(batch, Mapping) else None
+            labels = batch[1] if isinstance(batch, tuple | list) else labels
             if labels is not None:
-                right.append(_scores(output).argmax(-1).cpu() == labels)
-    measured = times[_warmup(args) :] or times
+                scores = _first(output["logits"] if isinstance(output, Mapping) else output)
+                right.append(scores.argmax(-1).cpu() == torch.as_tensor(labels))
+    measured = times[warmup:] or times
     info: dict[str, Any] = {
         "batches": len(measured),
         "latency_ms": 1000 * statistics.median(measured),
@@ -73,65 +83,22 @@ def runtime_analysis_pass(graph: MaseGraph, args: RuntimeArgs) -> PassResult:
     return graph, info
 
 
-def _warmup(args: RuntimeArgs) -> int:
-    given = args.num_GPU_warmup_batches
-    return args.num_warmup_batches if given is None else given
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, tuple | list) else value
 
 
-def _repeated(
-    graph: MaseGraph, args: RuntimeArgs
-) -> Iterable[tuple[dict[str, Any], Tensor | None]]:
-    """So many batches as were asked for, after those of the warm-up, from the first on again."""
-    wanted = args.num_batches + _warmup(args)
-    while wanted > 0:
-        before = wanted
-        for batch in _batches(args):
-            if wanted == 0:
+def _batches(args: RuntimeArgs, count: int) -> Iterable[Any]:
+    """Yield `count` batches; start again at the first after the last."""
+    data = args.data_module
+    while count > 0:
+        before = count
+        batches = [None]
+        if data is not None:
+            batches = data.test_dataloader() if args.test else data.val_dataloader()
+        for batch in batches:
+            if count == 0:
                 return
-            labels = _labels(batch)
-            yield bind_inputs(graph, _given(batch), "runtime"), labels
-            wanted -= 1
-        if wanted == before:
+            yield batch
+            count -= 1
+        if count == before:
             raise ConfigError("runtime.data_module: gives no batch.")
-
-
-def _batches(args: RuntimeArgs) -> Iterable[Any]:
-    if args.data_module is None:
-        return [None]
-    module = args.data_module
-    batches: Iterable[Any] = module.test_dataloader() if args.test else module.val_dataloader()
-    return batches
-
-
-def _given(batch: Any) -> Any:
-    is_pair = isinstance(batch, tuple | list)
-    return batch[0] if is_pair else batch
-
-
-def _labels(batch: Any) -> Tensor | None:
-    if isinstance(batch, tuple | list):
-        return torch.as_tensor(batch[1])
-    return (
-        torch.as_tensor(batch[LABELS]) if isinstance(batch, Mapping) and LABELS in batch else None
-    )
-
-
-def _timed(graph: MaseGraph, inputs: Mapping[str, Any]) -> tuple[float, Any]:
-    device = device_of(graph.model)
-    start = time.perf_counter()
-    output = graph.model(**inputs)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start, output
-
-
-def _rows(inputs: Mapping[str, Any]) -> int:
-    first = next((v for v in inputs.values() if isinstance(v, Tensor) and v.dim()), None)
-    return 1 if first is None else first.shape[0]
-
-
-def _scores(output: Any) -> Tensor:
-    if isinstance(output, Mapping):
-        output = output["logits"]
-    scores: Tensor = output[0] if isinstance(output, tuple) else output
-    return scores

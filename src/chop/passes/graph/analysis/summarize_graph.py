@@ -1,8 +1,9 @@
-"""What a graph costs: parameters, arithmetic, traffic and memory, per node and in all."""
+"""Cost of a graph: parameters, arithmetic, traffic and memory, per node and in total."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +20,12 @@ from chop.passes.report_table import draw_table, show
 
 HEADERS = ("node", "op", "parameters", "macs", "flops", "bytes_moved", "live_bytes")
 MODULE_FACTS = ("batch_first",)
-"""Module attributes a cost rule may ask for beside the arguments of the call."""
+"""Module attributes that a cost rule may need in addition to the arguments of the call."""
 
 
 @dataclass(frozen=True)
 class SummarizeGraphArgs:
-    """`file_name`: also write the table there."""
+    """Settings of `summarize_graph_analysis_pass`. `file_name`: a file to write the table to."""
 
     file_name: Path | None = None
 
@@ -33,9 +34,9 @@ class SummarizeGraphArgs:
 def summarize_graph_analysis_pass(graph: MaseGraph, args: SummarizeGraphArgs) -> PassResult:
     """Count parameters, MACs, FLOPs, bytes moved and live activation bytes at the traced shapes.
 
-    `info["table"]` has a record a node, `info["total"]` the sums; parameters that nodes share
-    count once in the total, and `activation_peak` is the most activation bytes alive at a node.
-    The counts of a node are also under `software.cost`.
+    `info["table"]` has one record per node, `info["total"]` the sums. Shared parameters count once
+    in the total; `activation_peak` is the largest number of live activation bytes. The counts of a
+    node are also under `software.cost`.
     """
     live = live_bytes(graph)
     rows = [node_cost(graph, node) | {"live_bytes": live[node]} for node in graph.fx_graph.nodes]
@@ -48,7 +49,7 @@ def summarize_graph_analysis_pass(graph: MaseGraph, args: SummarizeGraphArgs) ->
 
 
 def node_cost(graph: MaseGraph, node: fx.Node) -> dict[str, Any]:
-    """Parameters, MACs, FLOPs and bytes read and written by one call of `node`."""
+    """Return the parameters, MACs, FLOPs and bytes moved by one call of `node`."""
     common = mase_meta(node).common
     op = find_op(node, graph.custom_ops)
     shapes = _shapes_of(node, op)
@@ -80,7 +81,7 @@ def _shapes_of(node: fx.Node, op: Op | None) -> Shapes:
 
 
 def _bytes_moved(node: fx.Node, op: Op | None) -> int:
-    """Bytes of the tensors read and written; a view, or a question about a size, moves none."""
+    """Return the bytes of the tensors read and written; a view or a shape query moves none."""
     common = mase_meta(node).common
     written = _bytes((common.results or {}).values())
     shares = shares_storage(node, op) and not is_in_place(node)
@@ -94,7 +95,7 @@ def _bytes_moved(node: fx.Node, op: Op | None) -> int:
 
 
 def shares_storage(node: fx.Node, op: Op | None) -> bool:
-    """Whether the result of `node` lies in the storage of its operand."""
+    """Return True if the result of `node` is in the storage of its operand."""
     common = mase_meta(node).common
     operands = [v for v in (common.args or {}).values() if v.is_tensor]
     if not node.op.startswith("call_") or not operands:
@@ -135,46 +136,32 @@ def _bytes(values: Iterable[ValueMeta]) -> int:
 
 
 def live_bytes(graph: MaseGraph) -> dict[fx.Node, int]:
-    """Activation bytes alive while each node runs: made, and still needed by it or a later one.
+    """Return the activation bytes alive during each node: made, and needed by it or a later one.
 
-    Views and in-place results live in the storage of their operand. Parameters are not counted.
+    Views and in-place results are in the storage of their operand. Parameters are not counted.
     """
     nodes = list(graph.fx_graph.nodes)
-    owner = _storage_owners(graph)
-    size = {n: _activation_bytes(n) for n in nodes if owner[n] is n}
+    owner: dict[fx.Node, fx.Node] = {}
+    for node in nodes:
+        shares = shares_storage(node, find_op(node, graph.custom_ops))
+        owner[node] = owner[node.all_input_nodes[0]] if shares else node
+    owners = [n for n in nodes if owner[n] is n and n.op not in ("get_attr", "output")]
+    size = {n: _bytes((mase_meta(n).common.results or {}).values()) for n in owners}
     last = {owner[source]: i for i, n in enumerate(nodes) for source in (n, *n.all_input_nodes)}
     live: dict[fx.Node, int] = {}
     alive = 0
-    ending: dict[int, int] = {}
+    ending: Counter[int] = Counter()
     for i, node in enumerate(nodes):
-        if owner[node] is node:
+        if node in size:
             alive += size[node]
-            ending[last[node]] = ending.get(last[node], 0) + size[node]
+            ending[last[node]] += size[node]
         live[node] = alive
-        alive -= ending.get(i, 0)
+        alive -= ending[i]
     return live
-
-
-def _activation_bytes(node: fx.Node) -> int:
-    if node.op in ("get_attr", "output"):
-        return 0
-    return _bytes((mase_meta(node).common.results or {}).values())
-
-
-def _storage_owners(graph: MaseGraph) -> dict[fx.Node, fx.Node]:
-    owner: dict[fx.Node, fx.Node] = {}
-    for node in graph.fx_graph.nodes:
-        shares = shares_storage(node, find_op(node, graph.custom_ops))
-        owner[node] = owner[node.all_input_nodes[0]] if shares else node
-    return owner
 
 
 def _total(graph: MaseGraph, rows: list[dict[str, Any]]) -> dict[str, int]:
     distinct = {id(p): p.numel() for n in graph.fx_graph.nodes for p in _parameters_of(n)}
-    return {
-        "parameters": sum(distinct.values()),
-        "macs": sum(row["macs"] for row in rows),
-        "flops": sum(row["flops"] for row in rows),
-        "bytes_moved": sum(row["bytes_moved"] for row in rows),
-        "activation_peak": max((row["live_bytes"] for row in rows), default=0),
-    }
+    sums = {key: sum(row[key] for row in rows) for key in ("macs", "flops", "bytes_moved")}
+    peak = max((row["live_bytes"] for row in rows), default=0)
+    return {"parameters": sum(distinct.values()), **sums, "activation_peak": peak}

@@ -1,9 +1,8 @@
-"""What quantisation changed, layer by layer."""
+"""Compare each layer before and after quantisation."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from chop.nn.quantized.convert import own_class
 from chop.nn.quantized.function import is_quantized_function
 from chop.nn.quantized.operands import DATA_OUT
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.report_table import Rows, draw_table, show
+from chop.passes.report_table import draw_table, show
 from chop.passes.rewrite.node_formats import node_quantizers
 
 HEADERS = ("Name", "Op", "Before", "After", "Changed", "Formats")
@@ -27,9 +26,10 @@ COUNTS = ("Op", "Total", "Changed", "Unchanged")
 
 @dataclass(frozen=True)
 class SummarizeQuantizationArgs:
-    """`original_graph`: the graph before; without it, "before" is the float layer of each.
+    """Settings of `summarize_quantization_analysis_pass`.
 
-    `save_dir`: also write `quantization_layers.csv` and `quantization_ops.csv` there.
+    `original_graph`: the graph before; without it the float layer of each is used. `save_dir`: a
+    folder for `quantization_layers.csv` and `quantization_ops.csv`.
     """
 
     save_dir: Path | None = None
@@ -46,22 +46,30 @@ class SummarizeQuantizationArgs:
 def summarize_quantization_analysis_pass(
     graph: MaseGraph, args: SummarizeQuantizationArgs
 ) -> PassResult:
-    """Show every quantisable layer and function before and after, and how many of each op changed.
+    """Show every quantisable layer and function before and after, and the changes of each op.
 
     `info["table"]` has a record per node, `info["ops"]` one per op. Needs no metadata.
     """
     before = {} if args.original_graph is None else _calls(args.original_graph)
     rows = [_record(name, node, before.get(name)) for name, node in _calls(graph).items()]
-    ops = _count(rows)
+    ops = []
+    for op in dict.fromkeys(row["Op"] for row in rows):
+        changed = [bool(row["Changed"]) for row in rows if row["Op"] == op]
+        counts = (op, len(changed), sum(changed), len(changed) - sum(changed))
+        ops.append(dict(zip(COUNTS, counts, strict=True)))
     for name, records, headers in (("ops", ops, COUNTS), ("layers", rows, HEADERS)):
         show("\n" + draw_table(records, headers))
         if args.save_dir is not None:
-            _write_csv(args.save_dir / f"quantization_{name}.csv", records, headers)
+            make_folder(args.save_dir)
+            with (args.save_dir / f"quantization_{name}.csv").open("w", newline="") as file:
+                writer = csv.DictWriter(file, headers)
+                writer.writeheader()
+                writer.writerows(records)
     return graph, {"table": rows, "ops": ops}
 
 
 def _calls(graph: MaseGraph) -> dict[str, fx.Node]:
-    """The nodes whose op can be quantised."""
+    """Return the nodes whose op can be quantised."""
     calls = [n for n in graph.fx_graph.nodes if n.op.startswith("call_")]
     ops = {node: find_op(node, graph.custom_ops) for node in calls}
     return {n.name: n for n, op in ops.items() if op is not None and op.compute is not None}
@@ -82,14 +90,14 @@ def _record(name: str, node: fx.Node, original: fx.Node | None) -> dict[str, Any
 
 
 def _call_name(node: fx.Node) -> str:
-    """What a node calls: `Linear`, `LinearInteger`, `add`, `add_integer`."""
+    """Return the name that a node calls: `Linear`, `LinearInteger`, `add`, `add_integer`."""
     if node.op == "call_module":
         return type(node_module(node)).__name__
     return str(getattr(node.target, "__name__", node.target))
 
 
 def _float_name(node: fx.Node) -> str:
-    """What a node would call were it not quantised."""
+    """Return the name that a node would call without quantisation."""
     if node.op == "call_module":
         module: nn.Module = node_module(node)
         return own_class(type(module)).__name__
@@ -108,20 +116,3 @@ def _formats(node: fx.Node) -> str:
         for role, quantizer in quantizers.items()
         if role != DATA_OUT or not quantizer.is_bypass
     )
-
-
-def _count(rows: Rows) -> list[dict[str, Any]]:
-    counts = []
-    for op in dict.fromkeys(row["Op"] for row in rows):
-        changed = [bool(row["Changed"]) for row in rows if row["Op"] == op]
-        values = (op, len(changed), sum(changed), len(changed) - sum(changed))
-        counts.append(dict(zip(COUNTS, values, strict=True)))
-    return counts
-
-
-def _write_csv(file: Path, rows: Rows, headers: Sequence[str]) -> None:
-    make_folder(file.parent)
-    with file.open("w", newline="") as handle:
-        writer = csv.DictWriter(handle, headers)
-        writer.writeheader()
-        writer.writerows(rows)

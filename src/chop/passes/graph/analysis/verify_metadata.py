@@ -1,4 +1,4 @@
-"""Check that a graph's annotations are true and that it computes what the model computed."""
+"""Check a graph's annotations, and its output against the original model."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from chop.passes.rewrite.propagate import bind_inputs, example_inputs, propagate
 
 @dataclass(frozen=True)
 class VerifyMetadataArgs:
-    """`original`: a module or graph to compare with; `inputs`: on what (None: those of the trace).
+    """Settings of `verify_metadata_analysis_pass`.
 
-    `tolerance`: the largest absolute difference of outputs that passes.
+    `original`: a module or graph to compare with. `inputs`: those of the comparison; None uses
+    those of the trace. `tolerance`: the largest accepted absolute difference of outputs.
     """
 
     original: Any = None
@@ -43,10 +44,10 @@ def verify(
     *,
     tolerance: float = 1e-5,
 ) -> dict[str, Any]:
-    """Facts of a sound graph: how many nodes were checked, how far its output is from `original`.
+    """Check a graph; return the number of nodes and the distance of its output from `original`.
 
-    Checks that the graph lints, that every node is annotated, that types are of the IR, that
-    links follow the edges, and that shapes are those of a run. GraphError names the node.
+    The graph must lint, every node must be annotated, types must be those of the IR, links must
+    follow the edges, and shapes must be those of a run. GraphError names the node.
     """
     graph.fx_graph.lint()
     for node in graph.fx_graph.nodes:
@@ -60,7 +61,7 @@ def verify(
 
 
 def verify_annotated(graph: MaseGraph, node: fx.Node) -> None:
-    """Every node carries metadata with operands and results."""
+    """Raise unless the node has metadata with operands and results."""
     meta = node.meta.get("mase")
     if not isinstance(meta, MaseMetadata) or meta.common.args is None or not meta.common.results:
         raise GraphError(
@@ -69,7 +70,7 @@ def verify_annotated(graph: MaseGraph, node: fx.Node) -> None:
 
 
 def verify_type(graph: MaseGraph, node: fx.Node) -> None:
-    """The type is one of the seven, and type and op are those of the op table."""
+    """Raise unless type and op of the node are those of the op table."""
     common = mase_meta(node).common
     if common.mase_type not in MASE_TYPES:
         allowed = ", ".join(MASE_TYPES)
@@ -85,28 +86,25 @@ def verify_type(graph: MaseGraph, node: fx.Node) -> None:
 
 
 def verify_links(graph: MaseGraph, node: fx.Node) -> None:
-    """Each operand comes `from` the node the graph feeds it from, with that node's shape."""
-    found = mase_meta(node).common.args or {}
-    wanted = describe_arguments(node, find_op(node, graph.custom_ops))
-    if list(found) != list(wanted):
+    """Raise unless each operand comes `from` the graph's node, with that node's shape."""
+    actual = mase_meta(node).common.args or {}
+    expected = describe_arguments(node, find_op(node, graph.custom_ops))
+    if list(actual) != list(expected):
         raise GraphError(
-            f"node '{node.name}': args are {', '.join(found) or 'none'}; "
-            f"the graph gives {', '.join(wanted) or 'none'}."
+            f"node '{node.name}': args are {', '.join(actual) or 'none'}; "
+            f"the graph gives {', '.join(expected) or 'none'}."
         )
-    for name, value in wanted.items():
-        _verify_link(node, name, found[name], value)
-
-
-def _verify_link(node: fx.Node, name: str, found: ValueMeta, wanted: ValueMeta) -> None:
-    if found.source is not wanted.source:
-        raise GraphError(
-            f"node '{node.name}': args.{name} comes from '{found.source}' in the metadata "
-            f"and from '{wanted.source}' in the graph."
-        )
-    if found.shape != wanted.shape:
-        raise GraphError(
-            f"node '{node.name}': args.{name} has shape {found.shape}, its source {wanted.shape}."
-        )
+    for name, value in expected.items():
+        source, shape = actual[name].source, actual[name].shape
+        if source is not value.source:
+            raise GraphError(
+                f"node '{node.name}': args.{name} comes from '{source}' in the metadata "
+                f"and from '{value.source}' in the graph."
+            )
+        if shape != value.shape:
+            raise GraphError(
+                f"node '{node.name}': args.{name} has shape {shape}, its source {value.shape}."
+            )
 
 
 NODE_CHECKS: tuple[Callable[[MaseGraph, fx.Node], None], ...] = (
@@ -114,28 +112,24 @@ NODE_CHECKS: tuple[Callable[[MaseGraph, fx.Node], None], ...] = (
     verify_type,
     verify_links,
 )
-"""What must hold of every node; to add a check, add a function."""
+"""Checks of every node; to add a check, add a function."""
 
 
 def verify_shapes(graph: MaseGraph) -> None:
-    """Results have the shapes and dtypes that a run on the annotated inputs gives."""
+    """Raise unless results have the shapes and dtypes of a run on the annotated inputs."""
     wrong: list[str] = []
 
     def record(node: fx.Node, result: Any) -> None:
-        found = mase_meta(node).common.results or {}
-        wanted = describe_result(result)
-        if [_facts(v) for v in found.values()] != [_facts(v) for v in wanted.values()]:
+        actual, expected = mase_meta(node).common.results or {}, describe_result(result)
+        facts = [[(v.shape, v.torch_dtype) for v in r.values()] for r in (actual, expected)]
+        if facts[0] != facts[1]:
             wrong.append(
-                f"node '{node.name}': results are {_show(found)}; a run gives {_show(wanted)}."
+                f"node '{node.name}': results are {_show(actual)}; a run gives {_show(expected)}."
             )
 
     propagate(graph, example_inputs(graph)[0], record, real=False)
     if wrong:
         raise GraphError(wrong[0])
-
-
-def _facts(value: ValueMeta) -> tuple[Any, ...]:
-    return (value.shape, value.torch_dtype)
 
 
 def _show(results: dict[str, ValueMeta]) -> str:
@@ -145,13 +139,15 @@ def _show(results: dict[str, ValueMeta]) -> str:
 def verify_output(
     graph: MaseGraph, original: nn.Module | MaseGraph, inputs: Any, *, tolerance: float
 ) -> float:
-    """The largest absolute difference between the outputs of `graph` and `original`."""
+    """Return the largest absolute difference between the outputs of `graph` and `original`."""
     bound = bind_inputs(graph, inputs, "verify")
     module = original.model if isinstance(original, MaseGraph) else original
-    found, wanted = run_tensors(graph.model, bound), run_tensors(module, bound)
-    if [t.shape for t in found] != [t.shape for t in wanted]:
-        raise GraphError(f"the graph gives {_shapes(found)}; the original gives {_shapes(wanted)}.")
-    difference = max((_distance(a, b) for a, b in zip(found, wanted, strict=True)), default=0.0)
+    actual, expected = run_tensors(graph.model, bound), run_tensors(module, bound)
+    if [t.shape for t in actual] != [t.shape for t in expected]:
+        raise GraphError(
+            f"the graph gives {_shapes(actual)}; the original gives {_shapes(expected)}."
+        )
+    difference = max((_distance(a, b) for a, b in zip(actual, expected, strict=True)), default=0.0)
     if not difference <= tolerance:  # so that a NaN fails
         raise GraphError(
             f"the graph's output differs from the original's by {difference:g}, "
@@ -165,7 +161,7 @@ def _shapes(tensors: list[Tensor]) -> str:
 
 
 def run_tensors(model: nn.Module, inputs: dict[str, Any]) -> list[Tensor]:
-    """The tensors `model` gives in evaluation mode; the model is left as it was."""
+    """Return the tensors of `model` in evaluation mode; the model stays unchanged."""
     with undisturbed(model):
         return list(tensors_in(model(**inputs)))
 

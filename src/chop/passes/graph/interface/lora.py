@@ -1,7 +1,7 @@
 """Adapters on disk, without the model, in the layout that PEFT writes and reads.
 
-`<path>/adapter_config.json` says where the adapters go, `<path>/adapter_model.safetensors` has
-them under `base_model.model.<module path>.lora_A.weight` and `….lora_B.weight`.
+`<path>/adapter_config.json` has the settings, `<path>/adapter_model.safetensors` the adapters under
+`base_model.model.<module path>.lora_A.weight` and `….lora_B.weight`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from chop.errors import CheckpointError, PassError
 from chop.files import folder_lock, make_folder, parse_json, read_json, shown, whole_file
@@ -35,7 +35,7 @@ from chop.passes.graph.transforms.lora import (
     trained_names,
 )
 from chop.passes.rewrite.annotate import refresh
-from chop.passes.rewrite.lift_products import lift_products
+from chop.passes.rewrite.lift_layers import lift_products
 from chop.patterns import check_pattern, fullmatch
 
 logger = get_logger(__name__)
@@ -43,10 +43,10 @@ CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 PATTERN = re.compile(r"(?!.*\)[*+?{])[A-Za-z0-9_.$^|()\[\]*+\\-]{1,300}", re.ASCII)
-"""Ends of paths as expressions, without repeated groups, which could take forever."""
+"""Ends of paths as expressions, without repeated groups, which could run forever."""
 SAVED_CONFIG, SAVED_TENSORS, REPLACED_CONFIG = "mase_config", "mase_sha256", "mase_replaces"
-"""What this package notes with the weights: the settings, a checksum of the tensors, and one of the
-settings that were there before, which a kill may leave beside the new weights."""
+"""Metadata of the weights: the settings, a checksum of the tensors, and one of the previous
+settings, which an interrupted save may leave next to the new weights."""
 ADAPTER_NAME = re.compile(r"\.lora_[AB]\.weight$")
 PLAIN_LORA: dict[str, Any] = {
     "peft_type": "LORA",
@@ -59,12 +59,12 @@ PLAIN_LORA: dict[str, Any] = {
     "target_parameters": None,
     "trainable_token_indices": None,
 }
-"""Settings that change the arithmetic, with the values an adapter of this package has."""
+"""Settings that change the arithmetic, with the values that adapters of this package have."""
 
 
 @dataclass(frozen=True)
 class AdapterPath:
-    """`path`: the folder of the adapter."""
+    """Settings of the adapter passes. `path`: the folder of the adapter."""
 
     path: Path
 
@@ -81,37 +81,27 @@ def save_lora_adapter_interface_pass(graph: MaseGraph, args: AdapterPath) -> Pas
             "save_lora_adapter: the graph has no adapters. "
             "Run insert_lora_adapter_transform_pass first."
         )
-    saved = _saved_parameters(graph)
+    adapters = {id(p) for layer in layers.values() for p in layer.parameters()}
+    saved = {n: p for n, p in graph.model.named_parameters() if p.requires_grad}
+    saved = {n: p for n, p in saved.items() if id(p) not in adapters}
     modules = list(dict.fromkeys(name.rpartition(".")[0] for name in saved))
-    tensors = {f"{PREFIX}{name}": tensor for name, tensor in {**_adapters(layers), **saved}.items()}
-    config = _config(graph, layers, modules)
-    text = json.dumps(config, indent=2) + "\n"
+    weights = {f"{path}.lora_A.weight": layer.lora_A.weight for path, layer in layers.items()}
+    weights |= {f"{path}.lora_B.weight": layer.lora_B.weight for path, layer in layers.items()}
+    tensors = {
+        f"{PREFIX}{name}": tensor.detach().clone().contiguous()
+        for name, tensor in {**weights, **saved}.items()
+    }
+    text = json.dumps(_config(graph, layers, modules), indent=2) + "\n"
     make_folder(args.path)
-    told = {"format": "pt", SAVED_CONFIG: text, SAVED_TENSORS: _digest(tensors)}
+    metadata = {"format": "pt", SAVED_CONFIG: text, SAVED_TENSORS: _digest(tensors)}
     with folder_lock(args.path):
-        told[REPLACED_CONFIG] = _text_digest(args.path / CONFIG_NAME)
-        # the weights carry the settings: replacing them is the step from the old to the new
-        _replace(args.path / WEIGHTS_NAME, lambda file: save_file(tensors, file, told))
-        _replace(args.path / CONFIG_NAME, lambda file: file.write_text(text))
+        metadata[REPLACED_CONFIG] = _text_digest(args.path / CONFIG_NAME)
+        # the weights contain the settings: replacing them is the step from the old to the new
+        with whole_file(args.path / WEIGHTS_NAME, to_disk=True, is_held=True) as draft:
+            save_file(tensors, draft, metadata)
+        with whole_file(args.path / CONFIG_NAME, to_disk=True, is_held=True) as draft:
+            draft.write_text(text)
     return graph, {"path": args.path, "adapters": list(layers), "modules_to_save": modules}
-
-
-def _adapters(layers: Mapping[str, LoRALinear]) -> dict[str, Tensor]:
-    return {
-        f"{path}.{name}.weight": part.weight.detach().clone().contiguous()
-        for path, layer in layers.items()
-        for name, part in (("lora_A", layer.lora_A), ("lora_B", layer.lora_B))
-    }
-
-
-def _saved_parameters(graph: MaseGraph) -> dict[str, Tensor]:
-    """What trains beside the adapters."""
-    adapters = {id(p) for layer in adapted_layers(graph).values() for p in layer.parameters()}
-    return {
-        name: parameter.detach().clone().contiguous()
-        for name, parameter in graph.model.named_parameters()
-        if parameter.requires_grad and id(parameter) not in adapters
-    }
 
 
 def _config(
@@ -139,7 +129,7 @@ def _text_digest(file: Path) -> str:
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """One checksum of all tensors, their names, types and shapes."""
+    """Return one checksum of all tensors, their names, types and shapes."""
     rows = [
         [name, str(t.dtype), list(t.shape), checksum(t.contiguous())]
         for name, t in sorted(tensors.items())
@@ -147,32 +137,36 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def _replace(target: Path, write: Any) -> None:
-    with whole_file(target, to_disk=True, is_held=True) as draft:
-        write(draft)
-
-
 @graph_pass("load_lora_adapter_interface_pass", AdapterPath, rewrites=True, preserves=False)
 def load_lora_adapter_interface_pass(graph: MaseGraph, args: AdapterPath) -> PassResult:
     """Insert the adapters of the folder `path`, written here or by PEFT, with their weights.
 
-    Adapters that are there already take the weights. As after insertion, only adapters and the
-    modules saved beside them train. `info["adapters"]` has the paths. The graph is untouched when
-    the files do not fit it.
+    Existing adapters get the weights. As after insertion, only adapters and the modules saved with
+    them train. `info["adapters"]` has the paths. The graph stays unchanged if the files do not fit.
     """
-    tensors, told = _read_tensors(args.path / WEIGHTS_NAME)
-    config = _read_config(args.path / CONFIG_NAME, told)
+    tensors, metadata = _read_tensors(args.path / WEIGHTS_NAME)
+    config = _read_config(args.path / CONFIG_NAME, metadata)
     lift_products(graph)
-    found = {k.rsplit(".lora_", 1)[0] for k in tensors if ADAPTER_NAME.search(k)}
+    paths = {k.rsplit(".lora_", 1)[0] for k in tensors if ADAPTER_NAME.search(k)}
     others = {k: v for k, v in tensors.items() if not ADAPTER_NAME.search(k)}
-    if not found:
+    if not paths:
         raise CheckpointError(f"{args.path / WEIGHTS_NAME}: there is no adapter in it.")
-    _check_parameters(graph, args.path, others)
-    plan = {path: _plan(graph, args.path, path, tensors, config) for path in sorted(found)}
+    parameters = dict(graph.model.named_parameters())
+    for name, tensor in others.items():
+        if name not in parameters or parameters[name].shape != tensor.shape:
+            raise CheckpointError(
+                f"{args.path}: the graph has no parameter '{name}' of shape {list(tensor.shape)}."
+            )
+    plan = {path: _plan(graph, args.path, path, tensors, config) for path in sorted(paths)}
     before = trained_names(graph)
-    for path, adapter in plan.items():
-        _load_adapter(graph, path, adapter)
-    _load_parameters(graph, others)
+    with torch.no_grad():
+        for path, adapter in plan.items():
+            insert_adapters(graph, [path], adapter.args)
+            layer: Any = graph.model.get_submodule(path)
+            layer.lora_A.weight.copy_(adapter.a)
+            layer.lora_B.weight.copy_(adapter.b)
+        for name, tensor in others.items():
+            parameters[name].copy_(tensor)
     train_only_adapters(graph, sorted({name.rpartition(".")[0] for name in others}))
     if before is not None:
         next(iter(adapted_layers(graph).values())).trained_before = before
@@ -180,22 +174,14 @@ def load_lora_adapter_interface_pass(graph: MaseGraph, args: AdapterPath) -> Pas
     return graph, {"adapters": [path for path in linear_paths(graph) if path in plan]}
 
 
-def _read_config(file: Path, told: Mapping[str, str]) -> dict[str, Any]:
-    """The settings of the adapters; `told` is what was noted with the weights."""
-    saved = told.get(SAVED_CONFIG)
-    if saved is not None and _text_digest(file) == told.get(REPLACED_CONFIG, ""):
+def _read_config(file: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of the adapters; `metadata` is that of the weights."""
+    saved = metadata.get(SAVED_CONFIG)
+    if saved is not None and _text_digest(file) == metadata.get(REPLACED_CONFIG, ""):
         logger.warning("%s: of the adapter before; the settings saved with the weights hold.", file)
         config = parse_json(saved, f"{file} (saved with the weights)", CheckpointError)
     else:
         config = read_json(file, CheckpointError)
-    _check_config(config, file)
-    if saved is not None and config != parse_json(saved, str(file), CheckpointError):
-        raise CheckpointError(f"{file}: not the settings that were saved with the weights.")
-    found: dict[str, Any] = config
-    return found
-
-
-def _check_config(config: Any, file: Path) -> None:
     if not isinstance(config, dict):
         raise CheckpointError(f"{file}: expected a mapping, got {shown(config)}.")
     for key, plain in PLAIN_LORA.items():
@@ -203,6 +189,9 @@ def _check_config(config: Any, file: Path) -> None:
         if value != plain and value:
             raise CheckpointError(f"{file}: {key} is {shown(value)}; only {plain!r} is supported.")
     _check_numbers(config, file)
+    if saved is not None and config != parse_json(saved, str(file), CheckpointError):
+        raise CheckpointError(f"{file}: not the settings that were saved with the weights.")
+    return config
 
 
 def _check_numbers(config: Mapping[str, Any], file: Path) -> None:
@@ -227,7 +216,7 @@ def _check_number(value: Any, low: float, high: float, where: str) -> None:
 
 
 def _read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors, and what was noted with them."""
+    """Return the tensors and the metadata of the file."""
     if not file.is_file():
         pickled = file.with_suffix(".bin").is_file()
         more = " A .bin is a pickle, which can run code, and is not read." if pickled else ""
@@ -235,14 +224,12 @@ def _read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(file, framework="pt") as opened:
             metadata = opened.metadata() or {}
-            names = list(opened.keys())
-            tensors = {name: opened.get_tensor(name) for name in names}
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
         raise CheckpointError(f"{file}: damaged safetensors file ({error}).") from error
-    told = metadata.get(SAVED_TENSORS)
-    if (told is None) != (SAVED_CONFIG not in metadata) or (
-        told is not None and told != _digest(tensors)
-    ):
+    saved = metadata.get(SAVED_TENSORS)
+    is_incomplete = (saved is None) != (SAVED_CONFIG not in metadata)
+    if is_incomplete or (saved is not None and saved != _digest(tensors)):
         raise CheckpointError(f"{file}: its checksum is not the one it was saved with.")
     plain = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
     if len(plain) != len(tensors):
@@ -250,18 +237,9 @@ def _read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return plain, metadata
 
 
-def _check_parameters(graph: MaseGraph, folder: Path, others: Mapping[str, Tensor]) -> None:
-    known = dict(graph.model.named_parameters())
-    for name, tensor in others.items():
-        if name not in known or known[name].shape != tensor.shape:
-            raise CheckpointError(
-                f"{folder}: the graph has no parameter '{name}' of shape {list(tensor.shape)}."
-            )
-
-
 @dataclass(frozen=True)
 class _Adapter:
-    """One adapter of a file."""
+    """An adapter of a file."""
 
     args: InsertLoraArgs
     a: Tensor
@@ -275,29 +253,21 @@ def _plan(
     tensors: Mapping[str, Tensor],
     config: Mapping[str, Any],
 ) -> _Adapter:
-    """The adapter for the layer at `path`, checked against that layer."""
+    """Return the adapter for the layer at `path`, checked against that layer."""
     if path not in linear_paths(graph):
         raise CheckpointError(f"{folder}: the graph has no linear layer '{path}'.")
-    a, b = (tensors.get(f"{path}.lora_{part}.weight") for part in "AB")
+    a, b = (tensors.get(f"{path}.lora_{part}.weight", torch.zeros(())) for part in "AB")
     layer: Any = graph.model.get_submodule(path)
-    if (
-        a is None
-        or b is None
-        or a.dim() != 2
-        or b.dim() != 2
-        or a.shape[0] != b.shape[1]
-        or not (a.is_floating_point() and b.is_floating_point())
-        or a.shape[1:] + b.shape[:1]
-        != (
-            layer.in_features,
-            layer.out_features,
-        )
-    ):
+    is_pair = all(part.dim() == 2 and part.is_floating_point() for part in (a, b))
+    sizes = (layer.in_features, layer.out_features)
+    if not is_pair or a.shape[0] != b.shape[1] or (a.shape[1], b.shape[0]) != sizes:
         raise CheckpointError(
             f"{folder}: the adapter of '{path}' does not fit a layer that takes "
             f"{layer.in_features} features and gives {layer.out_features}."
         )
-    alpha = _by_pattern(config.get("alpha_pattern"), path, config.get("lora_alpha", a.shape[0]))
+    patterns = (config.get("alpha_pattern") or {}).items()
+    matching = (v for k, v in patterns if fullmatch(rf"(.*\.)?({k})", path))  # as in PEFT
+    alpha = next(matching, config.get("lora_alpha", a.shape[0]))
     args = InsertLoraArgs(a.shape[0], float(alpha), float(config.get("lora_dropout", 0.0)))
     if isinstance(layer, LoRALinear) and (layer.rank, layer.alpha) != (args.rank, args.alpha):
         raise CheckpointError(
@@ -305,26 +275,3 @@ def _plan(
             f"the file one of rank {args.rank} and alpha {args.alpha:g}. Fuse the former first."
         )
     return _Adapter(args, a, b)
-
-
-def _load_adapter(graph: MaseGraph, path: str, adapter: _Adapter) -> None:
-    insert_adapters(graph, [path], adapter.args)
-    layer = graph.model.get_submodule(path)
-    assert isinstance(layer, LoRALinear), f"no adapter at '{path}'"
-    with torch.no_grad():
-        layer.lora_A.weight.copy_(adapter.a)
-        layer.lora_B.weight.copy_(adapter.b)
-
-
-def _by_pattern(patterns: Mapping[str, Any] | None, path: str, default: Any) -> Any:
-    """The value of the first pattern that is the end of `path`, as PEFT reads them."""
-    items = (patterns or {}).items()
-    fits = (v for k, v in items if fullmatch(rf"(.*\.)?({k})", path))
-    return next(fits, default)
-
-
-def _load_parameters(graph: MaseGraph, tensors: Mapping[str, Tensor]) -> None:
-    known: dict[str, nn.Parameter] = dict(graph.model.named_parameters())
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            known[name].copy_(tensor)

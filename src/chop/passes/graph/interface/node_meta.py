@@ -1,4 +1,4 @@
-"""The metadata of nodes as TOML: written for people and other programs, and read back."""
+"""Metadata of nodes as TOML, for people and other programs."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ ROOTS = ("common", "software", "hardware")
 
 @dataclass(frozen=True)
 class SaveNodeMetaArgs:
-    """`save_path`: the file to write."""
+    """Settings of `save_node_meta_param_interface_pass`. `save_path`: the file to write."""
 
     save_path: Path
 
     @staticmethod
-    def modern(given: Any) -> Any:
-        """A path in the place of the mapping is the file."""
-        return {"save_path": given} if isinstance(given, str | Path) else given
+    def modern(args: Any) -> Any:
+        """Accept a path instead of the mapping."""
+        return {"save_path": args} if isinstance(args, str | Path) else args
 
 
 @dataclass(frozen=True)
 class LoadNodeMetaArgs:
-    """`load_path`: the file to read."""
+    """Settings of `load_node_meta_param_interface_pass`. `load_path`: the file to read."""
 
     load_path: Path
 
     @staticmethod
-    def modern(given: Any) -> Any:
-        """A path in the place of the mapping is the file."""
-        return {"load_path": given} if isinstance(given, str | Path) else given
+    def modern(args: Any) -> Any:
+        """Accept a path instead of the mapping."""
+        return {"load_path": args} if isinstance(args, str | Path) else args
 
 
 @graph_pass("save_node_meta_param_interface_pass", SaveNodeMetaArgs, needs=("init",))
@@ -58,7 +58,7 @@ def save_node_meta_param_interface_pass(graph: MaseGraph, args: SaveNodeMetaArgs
 
 @graph_pass("load_node_meta_param_interface_pass", LoadNodeMetaArgs)
 def load_node_meta_param_interface_pass(graph: MaseGraph, args: LoadNodeMetaArgs) -> PassResult:
-    """Put the metadata of a file that `save_node_meta_param_interface_pass` wrote on the nodes."""
+    """Read the metadata of nodes from a file of `save_node_meta_param_interface_pass`."""
     stored = load_toml(args.load_path)
     nodes = {node.name: node for node in graph.fx_graph.nodes}
     for name in (*nodes, *stored):
@@ -72,6 +72,7 @@ def load_node_meta_param_interface_pass(graph: MaseGraph, args: LoadNodeMetaArgs
 
 
 MOST_ELEMENTS = 64
+"""Elements of the largest tensor that is written: statistics have fewer, values more."""
 
 
 def _plain(value: Any) -> Any:
@@ -107,16 +108,12 @@ def _value(fields: Mapping[str, Any], nodes: Mapping[str, fx.Node], where: str) 
     value = ValueMeta()
     value.update(fields)
     if isinstance(value.torch_dtype, str):
-        value.torch_dtype = _dtype(value.torch_dtype, where)
+        dtype = getattr(torch, value.torch_dtype.removeprefix("torch."), None)
+        if not isinstance(dtype, torch.dtype):
+            raise PassError(f"{where}: '{value.torch_dtype}' is no dtype of torch.")
+        value.torch_dtype = dtype
     if isinstance(value.device, str):
         value.device = torch.device(value.device)
     if value.source is not None:
         value.source = nodes.get(str(value.source))
     return value
-
-
-def _dtype(text: str, where: str) -> torch.dtype:
-    found = getattr(torch, text.removeprefix("torch."), None)
-    if not isinstance(found, torch.dtype):
-        raise PassError(f"{where}: '{text}' is no dtype of torch.")
-    return found

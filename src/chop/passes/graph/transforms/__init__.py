@@ -2,16 +2,11 @@
 
 from chop.old_names import lazy_names
 from chop.passes.base import check_exports
-from chop.passes.graph.transforms.clip import clip_transform_pass
 from chop.passes.graph.transforms.compile import compile_transform_pass
 from chop.passes.graph.transforms.correct_bias import correct_bias_transform_pass
 from chop.passes.graph.transforms.decompose_attention import (
     decompose_attention_transform_pass,
 )
-from chop.passes.graph.transforms.eliminate_common_subexpressions import (
-    eliminate_common_subexpressions_transform_pass,
-)
-from chop.passes.graph.transforms.eliminate_dead_code import eliminate_dead_code_transform_pass
 from chop.passes.graph.transforms.emit_bram import emit_bram_transform_pass
 from chop.passes.graph.transforms.emit_cocotb import emit_cocotb_transform_pass
 from chop.passes.graph.transforms.emit_internal_rtl import emit_internal_rtl_transform_pass
@@ -19,11 +14,10 @@ from chop.passes.graph.transforms.emit_verilog_top import emit_verilog_top_trans
 from chop.passes.graph.transforms.equalize import equalize_transform_pass
 from chop.passes.graph.transforms.extract_subgraph import extract_subgraph_transform_pass
 from chop.passes.graph.transforms.fix_sizes import fix_sizes_transform_pass
-from chop.passes.graph.transforms.fold_constants import fold_constants_transform_pass
 from chop.passes.graph.transforms.fuse_attention import fuse_attention_transform_pass
 from chop.passes.graph.transforms.fuse_conv_bn import fuse_conv_bn_transform_pass
 from chop.passes.graph.transforms.fuse_patterns import fuse_patterns_transform_pass
-from chop.passes.graph.transforms.gptq import gptq_transform_pass
+from chop.passes.graph.transforms.gptq import clip_transform_pass, gptq_transform_pass
 from chop.passes.graph.transforms.learn_scales import learn_scales_transform_pass
 from chop.passes.graph.transforms.learned_rounding import learned_rounding_transform_pass
 from chop.passes.graph.transforms.lora import (
@@ -37,9 +31,14 @@ from chop.passes.graph.transforms.prune import (
     prune_transform_pass,
 )
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
-from chop.passes.graph.transforms.remove_dropout import remove_dropout_transform_pass
 from chop.passes.graph.transforms.replace_module import replace_module_transform_pass
 from chop.passes.graph.transforms.rotate import rotate_transform_pass
+from chop.passes.graph.transforms.simplify_graph import (
+    eliminate_common_subexpressions_transform_pass,
+    eliminate_dead_code_transform_pass,
+    fold_constants_transform_pass,
+    remove_dropout_transform_pass,
+)
 from chop.passes.graph.transforms.smooth import smooth_transform_pass
 
 __all__ = [

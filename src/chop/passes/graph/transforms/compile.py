@@ -22,13 +22,12 @@ CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 @dataclass(frozen=True)
 class CompileArgs:
-    """How to compile.
+    """Settings of `compile_transform_pass`.
 
-    `mode`: how hard to optimise, as torch.compile names it. `backend`: torch.compile's backend.
-    `dynamic`: expect other shapes; where None, torch decides. `fullgraph`: a graph break is an
-    error. `warm_up`: make the first call at once, and time it. `report_breaks`: look for graph
-    breaks as well. `cache`: where compiled code is kept. `dummy_in`: inputs of the first call; the
-    graph's own where None.
+    `mode`: the optimisation level of torch.compile. `backend`: its backend. `dynamic`: expect other
+    shapes; torch decides if None. `fullgraph`: a graph break is an error. `warm_up`: make the first
+    call at once, and time it. `report_breaks`: also look for graph breaks. `cache`: folder for
+    compiled code. `dummy_in`: inputs of the first call; the graph's own if None.
     """
 
     mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = (
@@ -45,14 +44,17 @@ class CompileArgs:
 
 @graph_pass("compile_transform_pass", CompileArgs)
 def compile_transform_pass(graph: MaseGraph, args: CompileArgs) -> PassResult:
-    """Make `mg.model(...)` run compiled code; nodes, modules and checkpoints stay as they are.
+    """Make `mg.model(...)` run compiled code; nodes, modules and checkpoints stay unchanged.
 
-    Compiled code is kept between runs in `cache` (the user's cache folder unless the environment
-    names another). `info["breaks"]` lists graph breaks by node and reason, `info["first_call"]`
-    is the seconds of the first call where one was made. Undo it with `uncompile(mg)`.
+    Compiled code is stored between runs in `cache` (by default the user's cache folder, unless the
+    environment names another). `info["breaks"]` lists graph breaks by node and reason,
+    `info["first_call"]` is the seconds of the first call, if one was made. Undo it with
+    `uncompile(mg)`.
     """
     check_backend(args.backend)
-    _keep_cache(args.cache)
+    if args.cache is not None or CACHE_VARIABLE not in os.environ:
+        # by default Inductor stores code with the temporary files
+        os.environ[CACHE_VARIABLE] = str(args.cache or cache_dir() / "inductor")
     inputs = args.dummy_in or graph.dummy_in
     breaks: list[dict[str, str]] = []
     uncompile(graph)
@@ -70,18 +72,18 @@ def compile_transform_pass(graph: MaseGraph, args: CompileArgs) -> PassResult:
 
 def check_backend(name: str) -> None:
     """Raise unless torch.compile has a backend of this name."""
-    known = torch.compiler.list_backends(exclude_tags=None)
-    if name not in known:
-        raise ConfigError(f"no backend '{name}'. {suggest(name, known)}")
+    backends = torch.compiler.list_backends(exclude_tags=None)
+    if name not in backends:
+        raise ConfigError(f"no backend '{name}'. {suggest(name, backends)}")
 
 
 def uncompile(graph: MaseGraph) -> None:
-    """Let `mg.model` run as plain Python again."""
+    """Make `mg.model` run as plain Python again."""
     graph.model._compiled_call_impl = None
 
 
 def find_breaks(graph: MaseGraph, inputs: dict[str, Any]) -> list[dict[str, str]]:
-    """The graph breaks of one run: the node whose code is there, and torch's reason."""
+    """Return the graph breaks of one run: the node of the code line, and torch's reason."""
     torch._dynamo.reset()
     explain: Callable[..., Any] = torch._dynamo.explain(graph.model.forward)
     with torch.no_grad():
@@ -94,7 +96,7 @@ def find_breaks(graph: MaseGraph, inputs: dict[str, Any]) -> list[dict[str, str]
 
 
 def _node_at(graph: MaseGraph, stack: Any) -> str:
-    """The node whose line of generated code is innermost on a stack, '?' where none is."""
+    """Return the node whose line of generated code is innermost on a stack; '?' if none is."""
     by_name = {node.name: node for node in graph.fx_graph.nodes}
     for frame in reversed(list(stack)):
         assigned = (frame.line or "").split("=")[0].strip()
@@ -110,10 +112,3 @@ def _first_call(graph: MaseGraph, inputs: dict[str, Any] | None) -> float:
     with torch.no_grad():
         graph.model(**inputs)
     return time.perf_counter() - start
-
-
-def _keep_cache(folder: Path | None) -> None:
-    """Tell Inductor where to keep compiled code; by default it is lost with the temporary files."""
-    if folder is None and CACHE_VARIABLE in os.environ:
-        return
-    os.environ[CACHE_VARIABLE] = str(folder or cache_dir() / "inductor")

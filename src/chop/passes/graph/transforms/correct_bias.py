@@ -1,4 +1,4 @@
-"""Put the mean error of each channel of a quantised layer into its bias."""
+"""Correct the mean error of each channel of a quantised layer in its bias."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from chop.log import get_logger
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.ptq.observe.calibration_data import calibration_batches
 from chop.passes.ptq.observe.input_sums import InputStatistics, InputSums
-from chop.passes.ptq.observe.reference_run import PairedRun
+from chop.passes.ptq.observe.layerwise_run import PairedRun, calibration_batches
+from chop.passes.ptq.sites.channel_flow import add_to_bias
 from chop.passes.ptq.sites.rounded_layers import plain_weight, quantized_layer, wide_weight
-from chop.passes.ptq.sites.weight_updates import add_to_bias
 from chop.passes.rewrite.node_formats import annotate_formats
 
 logger = get_logger(__name__)
@@ -28,8 +27,10 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True)
 class CorrectBiasArgs:
-    """`data`: batches to calibrate on, an iterable or a function that gives one; `num_samples`:
-    stop after so many rows.
+    """Settings of `correct_bias_transform_pass`.
+
+    `data`: calibration batches, an iterable or a function that returns one. `num_samples`: rows to
+    use.
     """
 
     data: Any = None
@@ -38,17 +39,17 @@ class CorrectBiasArgs:
 
 @graph_pass("correct_bias_transform_pass", CorrectBiasArgs, rewrites=True, preserves=False)
 def correct_bias_transform_pass(graph: MaseGraph, args: CorrectBiasArgs) -> PassResult:
-    """Let each quantised layer's output have the mean that it has in floating point.
+    """Change the biases of quantised layers so that their outputs have the float model's means.
 
         quantize_transform_pass(mg, {"linear": {"config": {"name": "mxint", "weight_width": 4}}})
         correct_bias_transform_pass(mg, {"data": batches})
 
-    Rounding moves the mean of a channel, and the next layer sees that shift in every sample. Linear
-    layers and convolutions are taken in the order in which they run; each gets the difference of
-    the means over the data in its bias, a bias of its own in floating point where it had none. The
-    float mean is that of the weights as the layers hold them: run it before a pass that replaces
-    them by rounded ones, or on its own. `info["layers"]` has the largest correction of each layer,
-    in root mean squares of its output's means.
+    Rounding moves the mean of a channel, and the next layer receives that shift in every sample.
+    Linear layers and convolutions are corrected in the order of the graph: the difference of the
+    means over the data is added to the bias. A layer without a bias gets one in floating point. The
+    float mean is that of the stored weights, so run this pass before one that rounds them.
+    `info["layers"]` has the largest correction of each layer, relative to the root mean square of
+    its output's means.
     """
     layers = list(_layers(graph))
     if not layers:
@@ -61,7 +62,7 @@ def correct_bias_transform_pass(graph: MaseGraph, args: CorrectBiasArgs) -> Pass
         statistics = InputStatistics(run, before=True)
         for node, layer in layers:
             sums = statistics.of(node, layer)
-            run.leave(node)
+            run.advance_before(node.next)
             records.append(_correct(node, layer, sums))
     for node, _ in layers:
         annotate_formats(node)
@@ -69,7 +70,7 @@ def correct_bias_transform_pass(graph: MaseGraph, args: CorrectBiasArgs) -> Pass
 
 
 def _layers(graph: MaseGraph) -> Iterator[tuple[fx.Node, QuantizedModule]]:
-    """Quantised layers; one that is called in several places has several means, and is left."""
+    """Yield quantised layers; skip those with several calls, which have several means."""
     nodes = [node for node in graph.fx_graph.nodes if quantized_layer(node) is not None]
     calls = Counter(str(node.target) for node in nodes)
     for node in nodes:
@@ -80,14 +81,13 @@ def _layers(graph: MaseGraph) -> Iterator[tuple[fx.Node, QuantizedModule]]:
 
 
 def _correct(node: fx.Node, layer: QuantizedModule, sums: InputSums) -> dict[str, Any]:
-    wanted = wide_weight(layer).double() @ (sums.total_before / sums.rows)
-    given = plain_weight(layer).double() @ (sums.total / sums.rows)
-    correction = wanted - given
+    target = wide_weight(layer).double() @ (sums.total_before / sums.rows)
+    correction = target - plain_weight(layer).double() @ (sums.total / sums.rows)
     if cast(Tensor | None, layer.bias) is None:
         layer.set_formats(
             {**layer.config, "bias_width": "NA"}, {**layer.quantizers, "bias": Bypass()}
         )
     add_to_bias(layer, correction)
-    size = float(wanted.square().mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny))
+    size = float(target.square().mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny))
     largest = float(correction.abs().amax()) / size
     return {"node": node.name, "module": str(node.target), "largest": largest}

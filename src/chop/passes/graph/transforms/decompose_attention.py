@@ -1,10 +1,8 @@
-"""One call of fused attention, written out."""
+"""Replace a call of fused attention by its parts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import fx
@@ -17,7 +15,7 @@ from chop.passes.base import NoArgs, PassResult, graph_pass
 from chop.passes.rewrite.annotate import ensure_meta, refresh
 from chop.passes.rewrite.node_patterns import op_name
 from chop.passes.rewrite.propagate import device_of
-from chop.passes.rewrite.surgery import add_constant
+from chop.passes.rewrite.surgery import add_constant, bypass
 
 ATTENTION = "scaled_dot_product_attention"
 
@@ -26,10 +24,10 @@ ATTENTION = "scaled_dot_product_attention"
 def decompose_attention_transform_pass(graph: MaseGraph, args: NoArgs) -> PassResult:
     """Replace `scaled_dot_product_attention` by matmul, scale, mask, softmax, matmul.
 
-    For what has these and not the call, as hardware; before quantising, so that each gets formats
-    of its own. A mask of truth values becomes `where` with minus infinity, one of numbers is added.
-    `is_causal` becomes such a mask, a constant of the captured length; heads that share keys are
-    the rows of one product. Calls with dropout, and quantised ones, stay as they are;
+    For targets that have these ops and not the call, such as hardware. Run it before quantising, so
+    that each op gets its own formats. A boolean mask becomes `where` with minus infinity, a float
+    mask is added. `is_causal` becomes such a mask, a constant of the captured length; heads that
+    share keys are the rows of one product. Calls with dropout, and quantised ones, stay unchanged;
     `info["sites"]` has a record for each call: decomposed, or the reason why not. The output stays
     equal up to rounding.
     """
@@ -47,57 +45,57 @@ def decompose_attention_transform_pass(graph: MaseGraph, args: NoArgs) -> PassRe
 
 
 def _obstacle(node: fx.Node) -> str:
-    """Why a call is left alone; nothing where it is not."""
+    """Return the reason why a call stays unchanged; empty if there is none."""
     if is_quantized_function(node.target):
         return "it is quantised as one call"
-    given = dict(named_arguments(node))
-    if given.get("dropout_p", 0) not in (0, False):
-        return f"dropout_p = {given['dropout_p']}"
-    if given.get("enable_gqa") and len(_shape(given["query"])) != 4:
-        return f"grouped heads of shape {_shape(given['query'])}"
+    arguments = dict(named_arguments(node))
+    if arguments.get("dropout_p", 0) not in (0, False):
+        return f"dropout_p = {arguments['dropout_p']}"
+    if arguments.get("enable_gqa") and len(_shape(arguments["query"])) != 4:
+        return f"grouped heads of shape {_shape(arguments['query'])}"
     return ""
 
 
 def _shape(node: fx.Node) -> list[int]:
-    found: list[int] = mase_meta(node).common["results"]["data_out_0"]["shape"]
-    return found
+    shape: list[int] = mase_meta(node).common["results"]["data_out_0"]["shape"]
+    return shape
 
 
 def _write_out(graph: MaseGraph, node: fx.Node) -> None:
-    """Put the parts of the call in its place."""
-    given = dict(named_arguments(node))
-    query, key, value = (given[name] for name in ("query", "key", "value"))
-    groups = _shape(key)[1] if given.get("enable_gqa") else None
+    """Replace the call by its parts."""
+    arguments = dict(named_arguments(node))
+    query, key, value = (arguments[name] for name in ("query", "key", "value"))
+    groups = _shape(key)[1] if arguments.get("enable_gqa") else None
+    scale = arguments.get("scale")
+    scale = 1 / math.sqrt(_shape(query)[-1]) if scale is None else float(scale)
+    call = graph.fx_graph.call_function
     with graph.fx_graph.inserting_before(node):
         turned = graph.fx_graph.call_method("transpose", (key, -1, -2))
         scores = _product(graph, query, turned, [*_shape(query), _shape(key)[-2]], groups)
-        scaled = graph.fx_graph.call_function(torch.mul, (scores, _scale(query, given)))
-        if given.get("is_causal"):
-            seen = _causal(graph, node, (_shape(query)[-2], _shape(key)[-2]))
-            masked = graph.fx_graph.call_function(torch.where, (seen, scaled, -math.inf))
-        else:
-            masked = _masked(graph, scaled, given.get("attn_mask"))
-        weights = graph.fx_graph.call_function(torch.softmax, (masked,), {"dim": -1})
+        scores = call(torch.mul, (scores, scale))
+        mask = arguments.get("attn_mask")
+        if arguments.get("is_causal"):
+            lengths, device = (_shape(query)[-2], _shape(key)[-2]), device_of(graph.model)
+            visible = torch.ones(lengths, dtype=torch.bool, device=device).tril()
+            mask = graph.fx_graph.get_attr(add_constant(graph, f"{node.name}_seen", visible))
+            ensure_meta(mask)
+            scores = call(torch.where, (mask, scores, -math.inf))
+        elif isinstance(mask, fx.Node):
+            is_bool = mase_meta(mask).common["results"]["data_out_0"]["torch_dtype"] is torch.bool
+            operands = (mask, scores, -math.inf) if is_bool else (scores, mask)
+            scores = call(torch.where if is_bool else torch.add, operands)
+        weights = call(torch.softmax, (scores,), {"dim": -1})
         sizes = [*_shape(query)[:-1], _shape(key)[-2], _shape(value)[-1]]
         output = _product(graph, weights, value, sizes, groups)
-    node.replace_all_uses_with(output)
-    graph.fx_graph.erase_node(node)
-
-
-def _causal(graph: MaseGraph, node: fx.Node, sizes: tuple[int, int]) -> fx.Node:
-    """A constant: each query sees the keys up to its own place."""
-    seen = torch.ones(sizes, dtype=torch.bool, device=device_of(graph.model)).tril()
-    constant = graph.fx_graph.get_attr(add_constant(graph, f"{node.name}_seen", seen))
-    ensure_meta(constant)
-    return constant
+    bypass(node, output)
 
 
 def _product(
     graph: MaseGraph, left: fx.Node, right: fx.Node, sizes: list[int], groups: int | None
 ) -> fx.Node:
-    """left @ right with `sizes` (batch, heads, rows, inner, columns).
+    """Return left @ right with `sizes` (batch, heads, rows, inner, columns).
 
-    Where heads share one of `groups` matrices `right`, the rows of those that do are one matrix.
+    Heads that share one of `groups` matrices `right` are the rows of one product.
     """
     if groups is None or groups == sizes[1]:
         return graph.fx_graph.call_function(torch.matmul, (left, right))
@@ -107,16 +105,3 @@ def _product(
     )
     product = graph.fx_graph.call_function(torch.matmul, (merged, right))
     return graph.fx_graph.call_method("reshape", (product, -1, heads, rows, columns))
-
-
-def _scale(query: fx.Node, given: Mapping[str, Any]) -> float:
-    scale = given.get("scale")
-    return 1 / math.sqrt(_shape(query)[-1]) if scale is None else float(scale)
-
-
-def _masked(graph: MaseGraph, scores: fx.Node, mask: Any) -> fx.Node:
-    if not isinstance(mask, fx.Node):
-        return scores
-    if mase_meta(mask).common["results"]["data_out_0"]["torch_dtype"] is torch.bool:
-        return graph.fx_graph.call_function(torch.where, (mask, scores, -math.inf))
-    return graph.fx_graph.call_function(torch.add, (scores, mask))

@@ -20,11 +20,12 @@ from chop.passes.ptq.sites.channel_flow import (
     ExampleRun,
     RefusedError,
     Trail,
+    apply_change,
+    check_calls,
     follow,
     is_layer,
     scaling,
 )
-from chop.passes.ptq.sites.weight_updates import apply_change, check_calls
 from chop.passes.rewrite.annotate import refresh
 
 WHO = "equalize"
@@ -32,7 +33,7 @@ WHO = "equalize"
 
 @dataclass(frozen=True)
 class EqualizeArgs:
-    """`rounds`: how often all pairs are gone through; a layer may be in two."""
+    """Settings of `equalize_transform_pass`. `rounds`: passes over all pairs; pairs may overlap."""
 
     rounds: int = 10
 
@@ -48,28 +49,34 @@ def equalize_transform_pass(graph: MaseGraph, args: EqualizeArgs) -> PassResult:
         equalize_transform_pass(mg)
         quantize_transform_pass(mg, {"linear": {"config": {"name": "integer", ...}}})
 
-    A channel that is scaled where a linear layer or convolution makes it, and scaled back where the
-    next ones read it, changes no output when what lies between lets it pass: ReLU, pooling, views.
-    Such pairs are found by running the graph on its example inputs, as it is and scaled. Weights
-    with one scale for many channels are rounded better then. Run it on the float graph, batch norms
-    fused. `info["pairs"]` has the modules of each pair; a graph without any stays as it is.
+    A channel is scaled by the linear layer or convolution that makes it and scaled back by the
+    layers that read it. This changes no output if the nodes between let the factor pass: ReLU,
+    pooling, views. Such pairs are found by running the graph on its example inputs, with and
+    without a change. Weights with one scale for many channels are then rounded better. Run it on
+    the float graph with fused batch norms. `info["pairs"]` has the modules of each pair; a graph
+    without pairs stays unchanged.
     """
     if any(isinstance(m, QuantizedModule) for m in graph.model.modules()):
         raise ConfigError("equalize: the graph has quantised layers. Equalise before quantising.")
     pairs = list(_pairs(graph))
     for _ in range(args.rounds):
         for writer, trail in pairs:
-            _equalize(graph, writer, trail)
+            written = _ranges(writer, 0)
+            read = torch.stack([_ranges(reader, 1) for reader in trail.readers]).amax(0)
+            usable = (written > 0) & (read > 0)
+            factors = torch.where(usable, (read / written.clamp(min=1e-300)).sqrt(), 1.0)
+            apply_change(graph, scaling(factors), Trail(trail.writers), WHO)
+            apply_change(graph, scaling(1 / factors), Trail({}, trail.readers), WHO)
     refresh(graph)
-    named = [
+    names = [
         {"writer": str(writer.target), "readers": [str(n.target) for n in trail.readers]}
         for writer, trail in pairs
     ]
-    return graph, {"pairs": named}
+    return graph, {"pairs": names}
 
 
 def _pairs(graph: MaseGraph) -> Iterator[tuple[fx.Node, Trail]]:
-    """Layers whose channels can be scaled, with where that goes."""
+    """Yield layers whose channels can be scaled, with the path of the change."""
     run = ExampleRun(graph, WHO)
     draw = torch.Generator().manual_seed(0)
     for node in run.nodes:
@@ -82,22 +89,13 @@ def _pairs(graph: MaseGraph) -> Iterator[tuple[fx.Node, Trail]]:
             trail = follow(run, scaling(factors), {node: dim}, extend=False)
             check_calls(graph, trail)
         except RefusedError:
-            continue  # most layers: what follows is no such pair
+            continue  # most layers are in no such pair
         if trail.readers and node not in trail.readers:
             yield node, trail
 
 
-def _equalize(graph: MaseGraph, writer: fx.Node, trail: Trail) -> None:
-    made = _ranges(writer, 0)
-    read = torch.stack([_ranges(reader, 1) for reader in trail.readers]).amax(0)
-    usable = (made > 0) & (read > 0)
-    factors = torch.where(usable, (read / made.clamp(min=1e-300)).sqrt(), 1.0)
-    apply_change(graph, scaling(factors), Trail(trail.writers), WHO)
-    apply_change(graph, scaling(1 / factors), Trail({}, trail.readers), WHO)
-
-
 def _ranges(node: fx.Node, dim: int) -> Tensor:
-    """The largest magnitude of a weight for each index of a dimension."""
+    """Return the largest magnitude of a weight for each index of a dimension."""
     layer: Any = node_module(node)
-    found: Tensor = layer.weight.detach().double().abs().movedim(dim, 0).flatten(1).amax(1)
-    return found
+    ranges: Tensor = layer.weight.detach().double().abs().movedim(dim, 0).flatten(1).amax(1)
+    return ranges

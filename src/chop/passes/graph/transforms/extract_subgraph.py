@@ -1,4 +1,4 @@
-"""Keep the part of a graph between chosen nodes."""
+"""Extract the part of a graph between chosen nodes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from chop.registry import suggest
 
 @dataclass(frozen=True)
 class ExtractSubgraphArgs:
-    """`outputs`: nodes whose results the part gives; `inputs`: nodes whose results it is given.
+    """Settings of `extract_subgraph_transform_pass`.
 
-    With no `inputs` the part starts at the inputs of the graph.
+    `outputs`: nodes whose results the part returns. `inputs`: nodes whose results it receives;
+    without any, the part starts at the inputs of the graph.
     """
 
     outputs: list[str]
@@ -36,11 +37,11 @@ class ExtractSubgraphArgs:
 
 @graph_pass("extract_subgraph_transform_pass", ExtractSubgraphArgs, rewrites=True, preserves=False)
 def extract_subgraph_transform_pass(graph: MaseGraph, args: ExtractSubgraphArgs) -> PassResult:
-    """Cut the graph down to what computes `outputs` from `inputs`.
+    """Reduce the graph to the nodes that compute `outputs` from `inputs`.
 
-    Each node of `inputs` becomes an input of the same name; inputs that are no longer needed go,
-    as do modules. One output is given as it is, several as a tuple. `info["inputs"]` lists what
-    the part takes. Work on a deep copy to keep the whole.
+    Each node of `inputs` becomes an input of the same name; unused inputs and modules are removed.
+    One output is returned directly, several as a tuple. `info["inputs"]` lists the inputs of the
+    part. Work on a deep copy to keep the whole graph.
     """
     outputs = [_find(graph, name, "outputs") for name in args.outputs]
     inputs = [_find(graph, name, "inputs") for name in args.inputs]
@@ -48,40 +49,45 @@ def extract_subgraph_transform_pass(graph: MaseGraph, args: ExtractSubgraphArgs)
     first = next(iter(graph.fx_graph.nodes))
     cuts = {node: _cut(node, first) for node in inputs if node.op != "placeholder"}
     ends = tuple(cuts.get(node, node) for node in outputs)
-    _set_output(graph, ends)
+    output = next(node for node in graph.fx_graph.nodes if node.op == "output")
+    output.args = (ends[0] if len(ends) == 1 else ends,)
+    hooks = graph.model._forward_hooks
+    for key in [k for k, hook in hooks.items() if isinstance(hook, OutputTemplate)]:
+        del hooks[key]  # it describes the whole model's output
     _erase_others(graph, ends)
-    takes = [str(n.target) for n in graph.fx_graph.nodes if n.op == "placeholder"]
-    _guard_part(graph, takes, shapes)
-    graph.dummy_in = _still_given(graph, takes)
+    names = [str(n.target) for n in graph.fx_graph.nodes if n.op == "placeholder"]
+    _guard_part(graph, names, shapes)
+    examples = graph.dummy_in or {}
+    graph.dummy_in = {n: examples[n] for n in names} if set(names) <= set(examples) else None
     refresh(graph)
-    return graph, {"inputs": takes}
+    return graph, {"inputs": names}
 
 
 def _shapes(graph: MaseGraph, inputs: list[fx.Node]) -> dict[str, tuple[int, ...]]:
-    """The shapes, where the graph was captured, of results that are to be inputs."""
+    """Return the shapes, as captured, of results that become inputs."""
     guards = guards_of(graph.model)
     if guards is None or not guards.guards or not graph.dummy_in:
         return {}
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
 
     def record(node: fx.Node, result: Any) -> None:
         if node in inputs and isinstance(result, Tensor):
-            found[node.name] = tuple(result.shape)
+            shapes[node.name] = tuple(result.shape)
 
     names = [str(n.target) for n in graph.fx_graph.nodes if n.op == "placeholder"]
     propagate(graph, {n: graph.dummy_in[n] for n in names}, record, real=False)
-    return found
+    return shapes
 
 
-def _guard_part(graph: MaseGraph, takes: list[str], shapes: dict[str, tuple[int, ...]]) -> None:
-    """Guards on inputs that are gone become pins of the new inputs, whose sizes decide now."""
+def _guard_part(graph: MaseGraph, names: list[str], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Replace guards on removed inputs by pins of the new inputs' sizes."""
     guards = guards_of(graph.model)
     if guards is None:
         return
-    part = guards.restricted(takes)
+    part = guards.restricted(names)
     lost = [g for g in guards.guards if g not in part.guards]
     if lost:
-        part = part.pinning({name: s for name, s in shapes.items() if name in takes}, lost[0])
+        part = part.pinning({name: s for name, s in shapes.items() if name in names}, lost[0])
     replace_guards(graph.model, part)
 
 
@@ -93,24 +99,16 @@ def _find(graph: MaseGraph, name: str, where: str) -> fx.Node:
 
 
 def _cut(node: fx.Node, first: fx.Node) -> fx.Node:
-    """An input, before the node `first`, that stands for the result of `node` from here on."""
+    """Insert an input before `first` that replaces the result of `node`."""
     with node.graph.inserting_before(first):
-        given = node.graph.placeholder(node.name)
+        new = node.graph.placeholder(node.name)
     if isinstance(node.meta.get("mase"), MaseMetadata):
-        common = ensure_meta(given).common
+        common = ensure_meta(new).common
         results = node.meta["mase"].common.results or {}
         common.results = {name: replace(value) for name, value in results.items()}
         common.args = {}
-    node.replace_all_uses_with(given)
-    return given
-
-
-def _set_output(graph: MaseGraph, ends: tuple[fx.Node, ...]) -> None:
-    output = next(node for node in graph.fx_graph.nodes if node.op == "output")
-    output.args = (ends[0] if len(ends) == 1 else ends,)
-    hooks = graph.model._forward_hooks
-    for key in [k for k, hook in hooks.items() if isinstance(hook, OutputTemplate)]:
-        del hooks[key]  # it speaks of the whole model's output
+    node.replace_all_uses_with(new)
+    return new
 
 
 def _erase_others(graph: MaseGraph, ends: tuple[fx.Node, ...]) -> None:
@@ -123,8 +121,3 @@ def _erase_others(graph: MaseGraph, ends: tuple[fx.Node, ...]) -> None:
             graph.fx_graph.erase_node(node)
             targets += [str(node.target)] if node.op == "call_module" else []
     drop_unused_modules(graph, targets)
-
-
-def _still_given(graph: MaseGraph, takes: list[str]) -> dict[str, Any] | None:
-    given = graph.dummy_in or {}
-    return {name: given[name] for name in takes} if all(n in given for n in takes) else None

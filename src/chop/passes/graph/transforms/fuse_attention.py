@@ -1,9 +1,9 @@
-"""Attention written out, as one call of fused attention."""
+"""Fuse attention that a model writes out into one call."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -35,9 +35,9 @@ LAST_TWO = ((-1, -2), (-2, -1), (2, 3), (3, 2))
 def fuse_attention_transform_pass(graph: MaseGraph, args: NoArgs) -> PassResult:
     """Replace matmul, scale, mask, softmax, dropout, matmul by `scaled_dot_product_attention`.
 
-    Masks that are added (position biases too) or filled in become its mask; dropout keeps its rate
-    and follows training mode. The call is that of `chop.kernels`: our kernel for float32 on the CPU
-    without gradients, torch's function otherwise. `info["sites"]` has a record for each softmax:
+    Added masks (also position biases) and filled masks become its mask; dropout keeps its rate and
+    follows training mode. The call is that of `chop.kernels`: our kernel for float32 on the CPU
+    without gradients, otherwise torch's function. `info["sites"]` has a record for each softmax:
     fused, or the reason why not. The output stays equal up to rounding.
     """
     records = apply_pattern(graph, ATTENTION)
@@ -48,7 +48,7 @@ def fuse_attention_transform_pass(graph: MaseGraph, args: NoArgs) -> PassResult:
 
 
 def rewrite_attention(graph: MaseGraph, match: Match) -> fx.Node:
-    """Put the fused call in the place of the last matmul."""
+    """Replace the last matmul by the fused call."""
     _check_softmax(match.one("site"))
     query, key_transposed = _operands(match.one("scores"))
     output = match.one("output")
@@ -61,9 +61,10 @@ def rewrite_attention(graph: MaseGraph, match: Match) -> fx.Node:
         dropout = match.maybe("dropout")
         if dropout is not None:
             options["dropout_p"] = _dropout_rate(graph, dropout)
-        if mask is None:
-            key, value, is_grouped = _grouped(key, value)
-            options |= {"enable_gqa": True} if is_grouped else {}
+        grouped = (_before_repeat(key), _before_repeat(value))
+        if mask is None and None not in grouped:
+            key, value = cast(tuple[fx.Node, fx.Node], grouped)
+            options["enable_gqa"] = True
         new = graph.fx_graph.call_function(
             scaled_dot_product_attention, (query, key, value), options
         )
@@ -92,7 +93,7 @@ def _check_softmax(softmax: fx.Node) -> None:
 
 
 def _scale(node: fx.Node | None) -> float:
-    """The number that scores are multiplied with."""
+    """Return the factor of the scores."""
     if node is None:
         return 1.0
     values = [v for v in map(number, node.args) if v is not None]
@@ -105,7 +106,7 @@ def _scale(node: fx.Node | None) -> float:
 
 
 def _mask(graph: MaseGraph, match: Match) -> Any:
-    """The sum of all that is added to the scores; None where there is no mask."""
+    """Return the sum of everything that is added to the scores; None without a mask."""
     total: Any = None
     for node in reversed(match.all("mask")):  # in the order of execution
         is_filled = op_name(graph, node) == "masked_fill"
@@ -115,7 +116,7 @@ def _mask(graph: MaseGraph, match: Match) -> Any:
 
 
 def _added(node: fx.Node, match: Match) -> fx.Node:
-    """The operand of an addition that is not the scores."""
+    """Return the operand of an addition that is not the scores."""
     others = [a for a in node.args[:2] if a not in match.nodes]
     if len(others) != 1 or not isinstance(others[0], fx.Node):
         raise NoMatchError(f"'{node.name}' adds no tensor of the graph to the scores")
@@ -125,7 +126,7 @@ def _added(node: fx.Node, match: Match) -> fx.Node:
 
 
 def _filled(graph: MaseGraph, node: fx.Node) -> fx.Node:
-    """`masked_fill(scores, mask, value)` as an addend: the value where the mask is, else 0."""
+    """Return `masked_fill(scores, mask, value)` as an addend: the value inside the mask, else 0."""
     where, value = node.args[1:3]
     if number(value) is None:
         raise NoMatchError(f"'{node.name}' fills in something that is not a number")
@@ -133,7 +134,7 @@ def _filled(graph: MaseGraph, node: fx.Node) -> fx.Node:
 
 
 def _untransposed(graph: MaseGraph, node: fx.Node) -> fx.Node:
-    """The keys, given them with their last two dimensions exchanged."""
+    """Return the keys of a node that exchanges their last two dimensions."""
     is_transpose = node.target in ("transpose", torch.transpose) and len(node.args) == 3
     if is_transpose and node.args[1:] in LAST_TWO:
         return node.args[0]  # type: ignore[return-value]
@@ -141,7 +142,7 @@ def _untransposed(graph: MaseGraph, node: fx.Node) -> fx.Node:
 
 
 def _dropout_rate(graph: MaseGraph, dropout: fx.Node) -> Any:
-    """The rate in training and 0 in evaluation, as a node of the graph."""
+    """Return the rate in training and 0 in evaluation, as a node of the graph."""
     module = node_module(dropout) if dropout.op == "call_module" else None
     if not isinstance(module, nn.Dropout):
         raise NoMatchError(f"'{dropout.name}' is not a dropout whose rate is known")
@@ -154,16 +155,8 @@ def _dropout_rate(graph: MaseGraph, dropout: fx.Node) -> Any:
     return graph.fx_graph.call_module(target)
 
 
-def _grouped(key: fx.Node, value: fx.Node) -> tuple[fx.Node, fx.Node, bool]:
-    """Keys and values before each head was repeated for its group of query heads."""
-    first, second = _before_repeat(key), _before_repeat(value)
-    if first is None or second is None:
-        return key, value, False
-    return first, second, True
-
-
 def _before_repeat(node: fx.Node) -> fx.Node | None:
-    """`reshape(expand(x[:, :, None]))` -> `x`."""
+    """Return `x` of `reshape(expand(x[:, :, None]))`; None for other nodes."""
     for target in ("reshape", "expand"):
         if node.target != target or not isinstance(node.args[0], fx.Node):
             return None
@@ -175,7 +168,7 @@ def _before_repeat(node: fx.Node) -> fx.Node | None:
 
 
 def find_repeated_heads(graph: MaseGraph, site: fx.Node) -> Match:
-    """Attention whose keys and values are heads repeated for their groups of query heads."""
+    """Match attention whose keys and values are repeated for groups of query heads."""
     if site.target not in (F.scaled_dot_product_attention, scaled_dot_product_attention):
         raise NoMatchError(f"'{site.name}' is not torch's function")
     operands = [a for a in site.args[1:3] if isinstance(a, fx.Node)]
@@ -185,7 +178,7 @@ def find_repeated_heads(graph: MaseGraph, site: fx.Node) -> Match:
 
 
 def rewrite_repeated_heads(graph: MaseGraph, match: Match) -> fx.Node:
-    """Let the function know of the groups, instead of repeating heads for it."""
+    """Pass the groups to the function instead of repeated heads."""
     site = match.one("site")
     before = [_before_repeat(node) for node in match.all("repeated")]
     site.args = (site.args[0], *before, *site.args[3:])

@@ -25,16 +25,17 @@ FUSABLE: dict[type[nn.Module], type[nn.Module]] = {
     nn.ConvTranspose2d: nn.BatchNorm2d,
     nn.ConvTranspose3d: nn.BatchNorm3d,
 }
-"""Convolution -> the norm it can take in. Exact types: a subclass may compute otherwise."""
+"""Convolution -> the norm that it can absorb. Exact types: a subclass may compute differently."""
 
 
 @graph_pass("fuse_conv_bn_transform_pass", rewrites=True)
 def fuse_conv_bn_transform_pass(graph: MaseGraph, args: NoArgs) -> PassResult:
-    """Scale and shift each convolution by the batch norm that follows, and remove the latter.
+    """Scale and shift each convolution by the batch norm behind it, and remove the batch norm.
 
-    A pair is fused when the norm is the only user of the convolution, neither module is called
-    elsewhere, and the norm is in evaluation mode with running statistics; its output in evaluation
-    mode stays the same. `info["fused"]` maps convolution to norm, `info["skipped"]` says why not.
+    A pair is fused if the norm is the only user of the convolution, neither module has other calls,
+    and the norm is in evaluation mode with running statistics. The output in evaluation mode stays
+    the same. `info["fused"]` maps convolution to norm, `info["skipped"]` has the reasons for not
+    fusing.
     """
     fused: dict[str, str] = {}
     skipped: dict[str, str] = {}

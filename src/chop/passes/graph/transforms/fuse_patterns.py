@@ -1,6 +1,6 @@
-"""Pairs and groups of layers as one: a table of patterns on one matcher.
+"""Fuse pairs and groups of layers: a table of patterns on one matcher.
 
-Add a pattern: a `Pattern` and its rewrite, and a row in `PATTERNS`.
+To add a pattern, add a `Pattern` with its rewrite to `PATTERNS`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from chop.passes.rewrite.node_patterns import (
     erase,
     op_name,
 )
-from chop.passes.rewrite.surgery import drop_unused_modules, set_module
+from chop.passes.rewrite.surgery import bypass, drop_unused_modules, set_module
 
 M = TypeVar("M", bound=nn.Module)
 PatternName = Literal[
@@ -48,22 +48,23 @@ PatternName = Literal[
 
 @dataclass(frozen=True)
 class FusePatternsArgs:
-    """Which patterns to look for, in order."""
+    """Settings of `fuse_patterns_transform_pass`. `patterns`: those to fuse, in order."""
 
     patterns: tuple[PatternName, ...] = get_args(PatternName)
 
 
 @graph_pass("fuse_patterns_transform_pass", FusePatternsArgs, rewrites=True)
 def fuse_patterns_transform_pass(graph: MaseGraph, args: FusePatternsArgs) -> PassResult:
-    """Fuse attention, linear + activation, add + layer norm, projections of one input, and the
-    norms and rotations that decoders write out.
+    """Fuse attention, linear + activation, add + layer norm, projections, norms and rotations.
 
-    Attention on heads that are repeated for groups of query heads reads each of them once. On a GPU
-    a norm rounds its result where the packed layers that read it would, with the sum before it.
+    Norms and rotations are those that decoders write out; projections are those of one input.
+    Attention on heads that are repeated for groups of query heads reads each of them once. On a
+    GPU a norm rounds its result if all packed layers that read it would, and includes the sum
+    before it.
 
-    `info["sites"]` has a record for each place a pattern was looked for: fused, or the reason why
-    not. Parameters are shared with the layers before, but for merged projections, whose weights
-    are joined, packed ones as bytes. The output stays equal up to rounding.
+    `info["sites"]` has a record for each site: fused, or the reason why not. Parameters are shared
+    with the original layers, except for merged projections, whose weights are joined, packed ones
+    as bytes. The output stays equal up to rounding.
     """
     records = [r for name in args.patterns for r in apply_pattern(graph, PATTERNS[name])]
     fused = sum(r.fused for r in records)
@@ -72,16 +73,12 @@ def fuse_patterns_transform_pass(graph: MaseGraph, args: FusePatternsArgs) -> Pa
     return graph, {"sites": [dataclasses.asdict(r) for r in records], "fused": fused}
 
 
-def _is_called_once(graph: MaseGraph, node: fx.Node) -> bool:
-    calls = Counter(id(node_module(n)) for n in graph.fx_graph.nodes if n.op == "call_module")
-    return calls[id(node_module(node))] == 1
-
-
 def _plain_module(graph: MaseGraph, node: fx.Node, kind: type[M]) -> M:
     module = node_module(node) if node.op == "call_module" else None
     if type(module) is not kind or not isinstance(module, kind):
         raise NoMatchError(f"'{node.name}' is not a plain {kind.__name__} module")
-    if not _is_called_once(graph, node):
+    calls = [n for n in graph.fx_graph.nodes if n.op == "call_module" and node_module(n) is module]
+    if len(calls) != 1:
         raise NoMatchError(f"the module of '{node.name}' is called elsewhere too")
     if module._forward_hooks or module._forward_pre_hooks:
         raise NoMatchError(f"the module of '{node.name}' has hooks")
@@ -92,23 +89,20 @@ def _plain_module(graph: MaseGraph, node: fx.Node, kind: type[M]) -> M:
 
 
 def _activation(graph: MaseGraph, node: fx.Node) -> str:
-    name = str(op_name(graph, node))
-    if node.op == "call_module":
-        approximate = getattr(node_module(node), "approximate", "none")
-    else:
-        approximate = node.kwargs.get("approximate", "none")
-    return f"{name}_tanh" if approximate == "tanh" else name
+    is_layer = node.op == "call_module"
+    settings = vars(node_module(node)) if is_layer else node.kwargs
+    suffix = "_tanh" if settings.get("approximate", "none") == "tanh" else ""
+    return f"{op_name(graph, node)}{suffix}"
 
 
 def _rewrite_linear_activation(graph: MaseGraph, match: Match) -> fx.Node:
     linear, site = match.one("linear"), match.one("site")
     module = _plain_module(graph, linear, nn.Linear)
     new = LinearActivation(module, _activation(graph, site))
-    target = str(site.target) if site.op == "call_module" else None
+    targets = [str(site.target)] if site.op == "call_module" else []
     set_module(graph, str(linear.target), new)
-    site.replace_all_uses_with(linear)
-    graph.fx_graph.erase_node(site)
-    drop_unused_modules(graph, [target] if target else [])
+    bypass(site, linear)
+    drop_unused_modules(graph, targets)
     return linear
 
 
@@ -131,7 +125,7 @@ def _rewrite_add_layer_norm(graph: MaseGraph, match: Match) -> fx.Node:
 
 
 def _is_own_product(graph: MaseGraph, node: fx.Node) -> bool:
-    """Whether a tensor is fresh from a linear layer, at most through dropout, and read once."""
+    """Return True if only one node reads the tensor, which a linear layer made (and dropout)."""
     while op_name(graph, node) == "dropout" and len(node.users) == 1:
         node = node.all_input_nodes[0]
     return op_name(graph, node) == "linear" and len(node.users) == 1
@@ -141,7 +135,7 @@ def _is_own_product(graph: MaseGraph, node: fx.Node) -> bool:
 
 
 def _find_projections(graph: MaseGraph, site: fx.Node) -> Match:
-    """The linear layers of one parent that read what the site reads, found at the first of them."""
+    """Match the linear layers of one parent that read the site's input, at the first of them."""
     source, parent = site.all_input_nodes[0], str(site.target).rpartition(".")[0]
     same = [
         node
@@ -195,7 +189,7 @@ def _check_own_parameters(graph: MaseGraph, nodes: list[fx.Node], layers: list[n
 
 
 def merged_packed(layers: list[QLinearPacked]) -> QLinearPacked:
-    """One packed layer whose outputs are those of all, side by side: their bytes are joined."""
+    """Return one packed layer with the outputs of all: their bytes are joined."""
     first = layers[0]
     kinds = [(m.format, m.group_size, m.dtype, m.quantizers, m.codes.device) for m in layers]
     if any(kind != kinds[0] for kind in kinds) or "data_out" in first.quantizers:
@@ -204,36 +198,27 @@ def merged_packed(layers: list[QLinearPacked]) -> QLinearPacked:
         raise NoMatchError("the packed projections have scales of their own for their inputs")
     codes, scales = (torch.cat([getattr(m, n) for m in layers]) for n in ("codes", "scales"))
     weight = PackedTensor(codes, scales, first.format, first.group_size, first.in_features)
-    new = QLinearPacked(weight, _merged_bias(layers), first.quantizers, first.dtype)
-    return new.train(first.training)
-
-
-def _merged_bias(layers: list[QLinearPacked]) -> nn.Parameter | None:
-    biases = [m.bias for m in layers]
-    if all(b is None for b in biases):
-        return None
-    if len({b.requires_grad for b in biases if b is not None}) > 1:
+    biases = [m.bias for m in layers if m.bias is not None]
+    if len({bias.requires_grad for bias in biases}) > 1:
         raise NoMatchError("the projections differ in whether their biases train")
-    like = next(b for b in biases if b is not None)
+    bias = _joined_bias(layers, biases[0], biases[0].requires_grad) if biases else None
+    return QLinearPacked(weight, bias, first.quantizers, first.dtype).train(first.training)
+
+
+def _joined_bias(layers: list[Any], like: torch.Tensor, trains: bool) -> nn.Parameter:
+    """Join the biases of layers, with zeros of the dtype of `like` for missing ones."""
     filled = [like.new_zeros(m.out_features) if m.bias is None else m.bias.detach() for m in layers]
-    return nn.Parameter(torch.cat(filled), like.requires_grad)
+    return nn.Parameter(torch.cat(filled), trains)
 
 
 def _merged(layers: list[nn.Linear]) -> nn.Linear:
-    """One linear layer whose outputs are those of all, side by side."""
-    weights = [layer.weight for layer in layers]
-    biases = [layer.bias for layer in layers]
-    has_bias = any(b is not None for b in biases)
+    first, weights = layers[0].weight, [layer.weight.detach() for layer in layers]
+    has_bias = any(layer.bias is not None for layer in layers)
     new = nn.Linear(1, 1, bias=has_bias, device="meta")
-    new.in_features, new.out_features = weights[0].shape[1], sum(w.shape[0] for w in weights)
-    is_trained = weights[0].requires_grad
-    new.weight = nn.Parameter(torch.cat([w.detach() for w in weights]), is_trained)
+    new.in_features, new.out_features = first.shape[1], sum(len(w) for w in weights)
+    new.weight = nn.Parameter(torch.cat(weights), first.requires_grad)
     if has_bias:
-        filled = [
-            w.new_zeros(w.shape[0]) if b is None else b.detach()
-            for w, b in zip(weights, biases, strict=True)
-        ]
-        new.bias = nn.Parameter(torch.cat(filled), is_trained)
+        new.bias = _joined_bias(layers, first, first.requires_grad)
     new.training = layers[0].training
     return new
 

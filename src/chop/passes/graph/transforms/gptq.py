@@ -1,4 +1,4 @@
-"""Choose the values of quantised weights by what they do to the layers' outputs."""
+"""Round quantised weights, or search their ranges, so that layer outputs change least."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, fx
 
 from chop.errors import ConfigError
@@ -13,10 +14,9 @@ from chop.ir.graph import MaseGraph
 from chop.log import get_logger
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.ptq.observe.calibration_data import calibration_batches
+from chop.passes.ptq.observe.curvature import row_importances
 from chop.passes.ptq.observe.input_sums import InputStatistics, InputSums
-from chop.passes.ptq.observe.reference_run import PairedRun
-from chop.passes.ptq.observe.row_importance import row_importances
+from chop.passes.ptq.observe.layerwise_run import PairedRun, calibration_batches
 from chop.passes.ptq.sites.layer_checkpoints import layer_checkpoints
 from chop.passes.ptq.sites.rounded_layers import (
     kept_places,
@@ -25,14 +25,13 @@ from chop.passes.ptq.sites.rounded_layers import (
     put_if_better,
     wide_weight,
 )
-from chop.passes.ptq.solve.gptq_rounding import (
+from chop.passes.ptq.solve.column_feedback import (
+    compensating_weight,
     damped,
-    making_up_for,
     output_error,
     rounded_with_feedback,
 )
 from chop.passes.ptq.solve.rounding_refinement import refined
-from chop.passes.ptq.solve.weight_grid import WeightGrid
 from chop.passes.rewrite.node_formats import annotate_formats
 
 logger = get_logger(__name__)
@@ -42,18 +41,19 @@ ORDERS: dict[str, tuple[bool, ...]] = {
     "left_to_right": (False,),
     "best": (True, False),
 }
-"""Whether columns go by importance: each way is tried, and the better is kept."""
+"""Values of `by_importance` for each order; all are tried and the best result is used."""
 
 
 @dataclass(frozen=True)
 class GptqArgs:
-    """`data`: batches to calibrate on, an iterable or a function that gives one; `num_samples`:
-    stop after so many rows. `damping`: share of the mean that is added to the diagonal of the
-    Hessian. `order`: in which columns are rounded. `target`: the layers' outputs to come close to,
-    those of the float model, or those on what the rounded layers before give. `rows`: whether each
-    row that a layer is given counts the same, or by what its error does to the model's loss.
-    `rounds`: how often scales are fitted to the integers and all weights decided again; 0 is GPTQ
-    as published. `keep`: a folder to keep finished layers in: an interrupted run goes on there.
+    """Settings of `gptq_transform_pass`.
+
+    `data`: calibration batches, an iterable or a function that returns one. `num_samples`: rows to
+    use. `damping`: share of the mean that is added to the diagonal of the Hessian. `order`: order
+    of the columns. `target`: the outputs to approximate, those of the float model or those on the
+    results of the rounded layers before. `rows`: weigh all rows equally, or by the effect of their
+    error on the loss. `rounds`: refinements of scales and weights; 0 is GPTQ as published. `keep`:
+    a folder for checkpoints of finished layers, from which an interrupted run resumes.
     """
 
     data: Any = None
@@ -81,33 +81,32 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
             "weight_group_size": 128, "data_in_width": "NA", "bias_width": "NA"}}})
         gptq_transform_pass(mg, {"data": batches})
 
-    Linear layers and convolutions are taken in the order in which they run, each on the outputs
-    of those before it as they are by then. Ranges of groups and blocks are searched too; integers
-    keep theirs in a buffer, `weight_scale`. Every weight stays a value of its format, and pruned
-    ones stay zero: the others make up for that as for rounding. Rounded
-    weights are parameters of the graph's own: the model it was made from keeps its weights. A
-    weight that other nodes share is left to plain rounding.
-    `info["layers"]` has the signal-to-noise ratio of each layer's output in dB, rounded plainly
-    and rounded so.
+    Linear layers and convolutions are rounded in the order of the graph, each on the outputs of the
+    rounded layers before it. Ranges of groups and blocks are searched too; integers store theirs in
+    the buffer `weight_scale`. Every weight stays a value of its format. Pruned weights stay zero,
+    and the others compensate for them too. Rounded weights are parameters of the graph: the model
+    it was captured from keeps its weights. A weight that other nodes share is rounded plainly.
+    `info["layers"]` has the signal-to-noise ratio of each layer's output in dB, after plain
+    rounding and after this pass.
     """
     layers = layers_with_own_weights(graph, "gptq")
     batches = calibration_batches(args.data, args.num_samples, "gptq.data")
-    kept = layer_checkpoints(args.keep, graph, batches, args, "gptq")
+    checkpoints = layer_checkpoints(args.keep, graph, batches, args, "gptq")
     records = []
     with PairedRun(graph, batches, "gptq.data") as run:
         by_loss = args.rows == "by_loss"
-        counts = row_importances(graph, dict(layers), batches, "gptq.data") if by_loss else None
-        statistics = InputStatistics(run, before=args.target == "float", importances=counts)
+        rows = row_importances(graph, dict(layers), batches, "gptq.data") if by_loss else None
+        statistics = InputStatistics(run, before=args.target == "float", importances=rows)
         for number, (node, layer) in enumerate(layers, 1):
             logger.info("gptq: layer %d of %d, %s", number, len(layers), node.target)
             named, file = {str(node.target): layer}, f"{number:05}"
-            found = kept.find(named, file)
-            sums = None if found else statistics.of(node, layer)
+            stored = checkpoints.find(named, file)
+            sums = None if stored else statistics.of(node, layer)
             run.remember(layer)
-            if found:
-                records.append(found.restore(named))
+            if stored:
+                records.append(stored.restore(named))
             elif sums:
-                records.append(kept.put(named, file, _round_layer(node, layer, sums, args)))
+                records.append(checkpoints.put(named, file, _round_layer(node, layer, sums, args)))
     for node, _ in layers:
         annotate_formats(node)
     return graph, {"layers": records}
@@ -116,26 +115,69 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
 def _round_layer(
     node: fx.Node, layer: QuantizedModule, sums: InputSums, args: GptqArgs
 ) -> dict[str, Any]:
-    weight = wide_weight(layer)
+    weight, hessian, mask = wide_weight(layer), sums.hessian, kept_places(layer)
     grid = layer_grid(layer, f"gptq: '{node.target}'")
-    wanted = weight.double()
-    if args.target == "float":
-        wanted = making_up_for(weight, sums, args.damping)
-    values, ranges = _rounded(wanted, sums.hessian, grid, kept_places(layer), args)
-    ranges = ranges.to(weight.dtype)
-    values = grid.as_stored(values.to(weight.dtype), ranges)
-    return put_if_better(node, layer, grid, (values, ranges), wanted, sums.hessian)
-
-
-def _rounded(
-    wanted: Tensor, hessian: Tensor, grid: WeightGrid, mask: Tensor | None, args: GptqArgs
-) -> tuple[Tensor, Tensor]:
-    """The values and the ranges of `wanted`: the better of the orders, refined."""
+    is_float = args.target == "float"
+    target = compensating_weight(weight, sums, args.damping) if is_float else weight.double()
     choices = [
         rounded_with_feedback(
-            wanted, hessian, grid, damping=args.damping, by_importance=way, mask=mask
+            target, hessian, grid, damping=args.damping, by_importance=way, mask=mask
         )
         for way in ORDERS[args.order]
     ]
-    best = min(choices, key=lambda choice: output_error(choice[0] - wanted, hessian))
-    return refined(*best, wanted, damped(hessian, args.damping), grid, args.rounds, mask)
+    best = min(choices, key=lambda choice: output_error(choice[0] - target, hessian))
+    lifted = damped(hessian, args.damping)
+    values, ranges = refined(*best, target, lifted, grid, args.rounds, mask)
+    ranges = ranges.to(weight.dtype)
+    values = grid.as_stored(values.to(weight.dtype), ranges)
+    return put_if_better(node, layer, grid, (values, ranges), target, hessian)
+
+
+@dataclass(frozen=True)
+class ClipArgs:
+    """Settings of `clip_transform_pass`.
+
+    `data`: calibration batches that weigh the inputs of a layer, an iterable or a function that
+    returns one; without it all inputs count the same. `num_samples`: rows to use.
+    """
+
+    data: Any = None
+    num_samples: int | None = None
+
+
+@graph_pass("clip_transform_pass", ClipArgs, rewrites=True, preserves=False)
+def clip_transform_pass(graph: MaseGraph, args: ClipArgs) -> PassResult:
+    """Search the range of each group or block of a quantised weight.
+
+    The largest weights may be clipped if all others are rounded better.
+
+        quantize_transform_pass(mg, {"linear": {"config": {"name": "scale_integer", ...}}})
+        clip_transform_pass(mg, {"data": batches})
+
+    This is the first step of `gptq_transform_pass`, with rounding to the nearest value after it. It
+    is cheap and needs no data. Integers store their scales in the buffer `weight_scale`.
+    `info["layers"]` has the signal-to-noise ratio in dB before and after, of each layer's output,
+    or of its weight without data.
+    """
+    layers = layers_with_own_weights(graph, "clip")
+    if args.data is None:
+        records = [_clip(n, layer, torch.eye(wide_weight(layer).shape[1])) for n, layer in layers]
+    else:
+        batches = calibration_batches(args.data, args.num_samples, "clip.data")
+        with PairedRun(graph, batches, "clip.data") as run:
+            statistics = InputStatistics(run, before=False)
+            records = [_clip(n, layer, statistics.of(n, layer).hessian) for n, layer in layers]
+    for node, _ in layers:
+        annotate_formats(node)
+    return graph, {"layers": records}
+
+
+def _clip(node: fx.Node, layer: QuantizedModule, hessian: Tensor) -> dict[str, Any]:
+    weight = wide_weight(layer)
+    hessian = hessian.to(weight.device, torch.double)
+    grid = layer_grid(layer, f"clip: '{node.target}'")
+    importance = hessian.diagonal().to(weight.dtype)
+    ranges = grid.chosen_range(weight, importance.clamp(min=importance.mean() * 1e-6))
+    spread = ranges[:, grid.groups]
+    values = grid.as_stored(grid.round(weight, spread), ranges)
+    return put_if_better(node, layer, grid, (values, ranges), weight, hessian)

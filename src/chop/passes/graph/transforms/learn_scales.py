@@ -1,4 +1,4 @@
-"""Let the scales of integers train beside the weights."""
+"""Train the scales of integers together with the weights."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import ScaleInteger
 from chop.nn.quantizers.scale_integer import STORED
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.ptq.sites.stored_scales import store_scale
+from chop.passes.ptq.sites.rounded_layers import store_scale
 from chop.passes.rewrite.annotate import refresh
 
 
 @dataclass(frozen=True)
 class LearnScalesArgs:
-    """`operands`: those whose scales train. `zero_points`: let the zero points of unsigned integers
-    train too."""
+    """Settings of `learn_scales_transform_pass`.
+
+    `operands`: operands whose scales train. `zero_points`: also train the zero points of unsigned
+    integers.
+    """
 
     operands: tuple[str, ...] = ("data_in", "weight")
     zero_points: bool = True
@@ -31,34 +34,34 @@ class LearnScalesArgs:
 
 @graph_pass("learn_scales_transform_pass", LearnScalesArgs, rewrites=True, preserves=False)
 def learn_scales_transform_pass(graph: MaseGraph, args: LearnScalesArgs) -> PassResult:
-    """Make the scales of quantised layers parameters, which training then moves.
+    """Make the scales of quantised layers trainable parameters.
 
-        _, found = calibrate_analysis_pass(mg, {"data": batches, "linear": {"config": int4}})
-        quantize_transform_pass(mg, found["config"])
+        _, info = calibrate_analysis_pass(mg, {"data": batches, "linear": {"config": int4}})
+        quantize_transform_pass(mg, info["config"])
         learn_scales_transform_pass(mg)   # then train
 
-    Scales begin where calibration or rounding put them, so the output does not change. Their
-    gradient is that of a learned step size. A scale that is measured at each call has nothing to
-    learn: calibrate first. `info["parameters"]` names the new parameters.
+    Scales start at the values of calibration or rounding, so the output does not change. Their
+    gradient is that of a learned step size. A scale that is measured at each call cannot be
+    learned: calibrate first. `info["parameters"]` names the new parameters.
     """
-    made = [f"{node.target}.{name}" for node, name in _learned(graph, args)]
-    if not made:
+    names = [f"{node.target}.{name}" for node, name in _learned(graph, args)]
+    if not names:
         raise ConfigError(
             f"learn_scales: no layer has a scale for {' or '.join(args.operands)} that is given "
             "or stored. Run calibrate_analysis_pass and quantize_transform_pass with its config."
         )
     refresh(graph)
-    return graph, {"parameters": made}
+    return graph, {"parameters": names}
 
 
 def _learned(graph: MaseGraph, args: LearnScalesArgs) -> Iterator[tuple[fx.Node, str]]:
-    """Every scale that is turned into a parameter, each layer once."""
-    seen: set[int] = set()
+    """Turn scales into parameters, each layer once; yield the node and name of each."""
+    visited: set[int] = set()
     for node in graph.fx_graph.nodes:
         layer = adapted_layer(node_module(node)) if node.op == "call_module" else None
-        if not isinstance(layer, QuantizedModule) or id(layer) in seen:
+        if not isinstance(layer, QuantizedModule) or id(layer) in visited:
             continue
-        seen.add(id(layer))
+        visited.add(id(layer))
         for role, form in list(layer.quantizers.items()):
             if role in args.operands and form.scaled is not None:
                 yield from ((node, name) for name in _learn(layer, role, form.scaled, args))
@@ -71,12 +74,11 @@ def _learn(
         return
     reference = next((p for p in layer.parameters(recurse=False)), torch.zeros(()))
     if not form.is_stored:
-        given = torch.tensor(form.scale).to(reference.device)
-        store_scale(layer, role, given)
+        store_scale(layer, role, torch.tensor(form.scale).to(reference.device))
     name = f"{role}_scale"
-    kept = getattr(layer, name)
-    if not isinstance(kept, nn.Parameter):
-        _as_parameter(layer, name, kept)
+    scale = getattr(layer, name)
+    if not isinstance(scale, nn.Parameter):
+        _as_parameter(layer, name, scale)
         yield name
     if args.zero_points and not form.is_signed and not hasattr(layer, f"{role}_zero_point"):
         zero = torch.tensor(float(form.zero_point)).to(reference.device)

@@ -1,26 +1,32 @@
-"""Learn how weights are rounded, a block of layers at a time, from what the block gives."""
+"""Learn the rounding of weights, one block of layers at a time, from the block's output.
+
+Blocks are found from data flow and not from names. A cut is a place in the order of nodes where
+only one value is still to be read that is an operand of a quantised layer or depends on one: in a
+transformer between attention and feed-forward (the residual stream), in a chain between any layers.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError
+from chop.ir.dims import FACTS
 from chop.ir.graph import MaseGraph
+from chop.ir.ops import find_op
 from chop.log import get_logger
 from chop.nn.modules.masked import stored_weight
+from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.transforms.gptq import gptq_transform_pass
-from chop.passes.ptq.observe.calibration_data import calibration_batches
-from chop.passes.ptq.observe.reference_run import PairedRun
-from chop.passes.ptq.sites.layer_blocks import Block, blocks
+from chop.passes.ptq.observe.layerwise_run import PairedRun, calibration_batches
 from chop.passes.ptq.sites.layer_checkpoints import layer_checkpoints
 from chop.passes.ptq.sites.rounded_layers import (
     decibels,
@@ -35,18 +41,20 @@ from chop.passes.rewrite.node_formats import annotate_formats
 
 logger = get_logger(__name__)
 
-LOOKS = 4
-"""How often the error over all batches is looked at: the best weights seen are kept."""
+CHECKS = 4
+"""Number of times that the error over all batches is measured; the best weights are used."""
 
 
 @dataclass(frozen=True)
 class LearnedRoundingArgs:
-    """`data`: batches to learn from, an iterable or a function that gives one; `num_samples`: stop
-    after so many rows. `steps`: of descent for each block, each on one batch, drawn by `seed`.
-    `reach`: how many steps of its format a weight may be moved before it is rounded.
-    `layers_per_block`: the fewest quantised layers of a block. `start`: from the weights as they
-    are, or as `gptq_transform_pass` would round them. `keep`: a folder to keep finished blocks in:
-    an interrupted run goes on there.
+    """Settings of `learned_rounding_transform_pass`.
+
+    `data`: batches to learn from, an iterable or a function that returns one. `num_samples`: rows
+    to use. `steps`: descent steps per block, each on one batch, drawn by `seed`. `reach`: largest
+    offset of a weight before rounding, in steps of its format. `layers_per_block`: the fewest
+    quantised layers of a block. `start`: from the current weights, or from those that
+    `gptq_transform_pass` rounds. `keep`: a folder for checkpoints of finished blocks, from which an
+    interrupted run resumes.
     """
 
     data: Any = None
@@ -60,9 +68,8 @@ class LearnedRoundingArgs:
 
     def __post_init__(self) -> None:
         for name in ("steps", "layers_per_block"):
-            if getattr(self, name) < 1:
-                given = getattr(self, name)
-                raise ConfigError(f"learned_rounding.{name}: must be at least 1, got {given}.")
+            if (value := getattr(self, name)) < 1:
+                raise ConfigError(f"learned_rounding.{name}: must be at least 1, got {value}.")
         if not 0 < self.reach <= 2:
             raise ConfigError(f"learned_rounding.reach: must lie in (0, 2], got {self.reach}.")
 
@@ -74,39 +81,39 @@ def learned_rounding_transform_pass(graph: MaseGraph, args: LearnedRoundingArgs)
         quantize_transform_pass(mg, {"linear": {"config": {"name": "mxint", "weight_width": 4}}})
         learned_rounding_transform_pass(mg, {"data": batches})
 
-    A block is a stretch of the graph after which one value alone goes on that depends on quantised
-    layers: a layer of a chain, one half of a transformer's layer. Its output is brought close to
-    what the float model has there, by descent along the signs of gradients, on inputs as the blocks
-    before give them by then. Every weight stays a value of its format; a block whose error does
-    not fall keeps its weights, and a weight that other nodes share is left to plain rounding.
+    A block is a part of the graph after which only one value depends on quantised layers: a layer
+    of a chain, one half of a transformer's layer. Descent along the signs of gradients brings its
+    output close to that of the float model, on the outputs of the blocks before it. Every weight
+    stays a value of its format. A block whose error does not fall keeps its weights, and a weight
+    that other nodes share is rounded plainly.
     `info["blocks"]` has the signal-to-noise ratio of each block's output in dB, before and after.
     """
     layers = layers_with_own_weights(graph, "learned_rounding")
     where = "learned_rounding.data"
     batches = calibration_batches(args.data, args.num_samples, where)
-    found = list(blocks(graph, layers, args.layers_per_block))
+    stages = list(blocks(graph, layers, args.layers_per_block))
     weights: dict[nn.Module, nn.Parameter] = {layer: stored_weight(layer) for _, layer in layers}
-    kept = layer_checkpoints(args.keep, graph, batches, args, "learned_rounding")
+    checkpoints = layer_checkpoints(args.keep, graph, batches, args, "learned_rounding")
     if args.start == "gptq":
         gptq_transform_pass(graph, {"data": batches, "keep": args.keep})
     records = []
     with PairedRun(graph, batches, where, weights) as run:
-        for number, block in enumerate(found, 1):
+        for number, block in enumerate(stages, 1):
             named = {str(node.target): layer for node, layer in block.layers}
-            logger.info("learned_rounding: block %d of %d, %s", number, len(found), [*named])
-            done = kept.find(named, f"{number:05}")
-            if done:
-                records.append(done.restore(named))
+            logger.info("learned_rounding: block %d of %d, %s", number, len(stages), [*named])
+            stored = checkpoints.find(named, f"{number:05}")
+            if stored:
+                records.append(stored.restore(named))
                 continue
-            told = {"modules": [*named], **_learn(block, run, args, len(batches))}
-            records.append(kept.put(named, f"{number:05}", told))
+            record = {"modules": [*named], **_learn(block, run, args, len(batches))}
+            records.append(checkpoints.put(named, f"{number:05}", record))
     for node, _ in layers:
         annotate_formats(node)
     return graph, {"blocks": records}
 
 
 def _learn(block: Block, run: PairedRun, args: LearnedRoundingArgs, count: int) -> dict[str, Any]:
-    """Learn the weights of one block; the errors before and after."""
+    """Learn the weights of one block; return the errors before and after."""
     run.now.advance(block.start)
     run.advance_before(block.end)
     weights = [
@@ -122,7 +129,7 @@ def _learn(block: Block, run: PairedRun, args: LearnedRoundingArgs, count: int) 
             _loss(block, run, draw.randrange(count))[0].backward()  # type: ignore[no-untyped-call]
         for weight in weights:
             weight.step(2 * args.reach / args.steps * (1 - step / args.steps))
-        if (step + 1) % max(1, args.steps // LOOKS) == 0 or step + 1 == args.steps:
+        if (step + 1) % max(1, args.steps // CHECKS) == 0 or step + 1 == args.steps:
             with _all_in_place(weights):
                 error = _errors(block, run, count)
             if error[0] < least[0]:
@@ -143,18 +150,60 @@ def _all_in_place(weights: Sequence[LearnedWeight]) -> Any:
 
 
 def _errors(block: Block, run: PairedRun, count: int) -> tuple[float, float]:
-    """The error of the block over all batches, and the power of what it should give."""
+    """Return the error of the block over all batches, and the power of the target."""
     parts = [_loss(block, run, batch) for batch in range(count)]
     return sum(float(e) for e, _ in parts), sum(s for _, s in parts)
 
 
 def _loss(block: Block, run: PairedRun, batch: int) -> tuple[Tensor, float]:
-    """The squared error of what the block gives on one batch, and the power of what it should."""
-    wanted = run.before.values(batch, block.results)
-    given = run.now.replay(batch, block.end, block.results)
+    """Return the squared error of the block's output on one batch, and the power of the target."""
+    targets = run.before.values(batch, block.results)
+    outputs = run.now.replay(batch, block.end, block.results)
     error, power = torch.zeros(()), 0.0
-    for y, target in zip(given, wanted, strict=True):
+    for y, target in zip(outputs, targets, strict=True):
         if isinstance(y, Tensor) and y.is_floating_point():
             error = error + (y - target).float().square().sum()
             power += float(target.float().square().sum())
     return error, power
+
+
+@dataclass(frozen=True)
+class Block:
+    """Nodes from `start` up to but excluding `end`, their layers, and the results others read."""
+
+    start: fx.Node
+    end: fx.Node
+    layers: tuple[tuple[fx.Node, QuantizedModule], ...]
+    results: tuple[fx.Node, ...]
+
+
+def blocks(
+    graph: MaseGraph, layers: Sequence[tuple[fx.Node, QuantizedModule]], least: int
+) -> Iterator[Block]:
+    """Yield the graph from its first to its last of `layers`, in blocks of at least `least`."""
+    nodes = list(graph.fx_graph.nodes)
+    by_node = dict(layers)
+    changed = _changed(nodes, by_node)
+    place = {node: i for i, node in enumerate(nodes)}
+    last = {node: max((place[user] for user in node.users), default=-1) for node in nodes}
+    alive: list[fx.Node] = []
+    inside: list[tuple[fx.Node, QuantizedModule]] = []
+    start = 0
+    for i, node in enumerate(nodes[:-1]):
+        inside += [(node, by_node[node])] if node in by_node else []
+        alive = [n for n in (*alive, node) if n in changed and last[n] > i]
+        is_end = nodes[i + 1].op == "output" or (len(alive) == 1 and len(inside) >= least)
+        if inside and is_end:
+            yield Block(nodes[start], nodes[i + 1], tuple(inside), tuple(alive))
+            start, inside = i + 1, []
+
+
+def _changed(nodes: Sequence[fx.Node], layers: Mapping[fx.Node, object]) -> set[fx.Node]:
+    """Return the layers, their operands and everything that depends on them but sizes and types."""
+    changed = {source for node in layers for source in node.all_input_nodes}.union(layers)
+    for node in nodes:
+        op = None if node.op == "output" else find_op(node)
+        reads_facts = op is not None and op.dims == FACTS
+        if not reads_facts and any(n in changed for n in node.all_input_nodes):
+            changed.add(node)
+    return changed

@@ -18,24 +18,24 @@ from chop.nn.modules.lora import LoRALinear, is_packed, stored_weight
 from chop.passes.base import NoArgs, PassResult, graph_pass
 from chop.passes.change_warnings import warn_little
 from chop.passes.rewrite.annotate import refresh
-from chop.passes.rewrite.lift_products import lift_products
+from chop.passes.rewrite.lift_layers import lift_products
 from chop.passes.rewrite.module_patterns import select
-from chop.passes.rewrite.surgery import set_module
+from chop.passes.rewrite.surgery import replace_modules, set_module
 
 logger = get_logger(__name__)
 
 LINEAR_LAYERS = (nn.Linear, QLinearPacked, QLinearInt8)
-"""The layers that take an adapter."""
+"""Layers that can have an adapter."""
 
 
 @dataclass(frozen=True)
 class InsertLoraArgs:
-    """The adapters and where they go.
+    """Settings of `insert_lora_adapter_transform_pass`.
 
-    `rank`: columns of A and rows of B. `alpha`: the adapter counts alpha / rank times.
-    `dropout`: of the adapter's input, in training. `target_modules`: patterns of module paths (a
-    path, its last names, or a regular expression), every linear layer where None.
-    `modules_to_save`: patterns of modules that train as they are, such as a classifier.
+    `rank`: columns of A and rows of B. `alpha`: the adapter is scaled by alpha / rank. `dropout`:
+    of the adapter's input, in training. `target_modules`: patterns of module paths (a path, its
+    last names, or a regular expression); every linear layer if None. `modules_to_save`: patterns
+    of modules that train entirely, such as a classifier.
     """
 
     rank: int = 8
@@ -55,20 +55,22 @@ class InsertLoraArgs:
 
 @graph_pass("insert_lora_adapter_transform_pass", InsertLoraArgs, rewrites=True)
 def insert_lora_adapter_transform_pass(graph: MaseGraph, args: InsertLoraArgs) -> PassResult:
-    """Put an adapter beside each chosen linear layer; from then on only adapters train.
+    """Insert an adapter into each chosen linear layer; afterwards only adapters train.
 
         insert_lora_adapter_transform_pass(mg, {"rank": 6, "alpha": 1.0, "dropout": 0.5})
 
     The output does not change, because B starts at zero. Every other parameter is frozen, except
-    those of `modules_to_save`; fusing restores what trained before. Layers that have an adapter
-    keep it. Packed layers take adapters too, and products that some models write in the place of
-    linear layers become such first. `info` has the paths (`adapters`) and the numbers of
-    `trainable` and all (`total`) parameters with their `share`.
+    those of `modules_to_save`; fusing restores the previous state. Layers with an adapter keep it.
+    Packed layers can have adapters too. Products that some models write instead of linear layers
+    become linear layers first. `info` has the paths (`adapters`) and the numbers of `trainable`
+    and all (`total`) parameters with their `share`.
     """
     lift_products(graph)
-    paths = linear_paths(graph)
-    saved = _saved_modules(graph, args.modules_to_save)
-    chosen = select(args.target_modules, paths, "insert_lora_adapter.target_modules")
+    saved = []
+    if args.modules_to_save:
+        modules = [path for path, _ in graph.model.named_modules() if path]
+        saved = select(args.modules_to_save, modules, "insert_lora_adapter.modules_to_save")
+    chosen = select(args.target_modules, linear_paths(graph), "insert_lora_adapter.target_modules")
     chosen = [p for p in chosen if not any(_is_within(p, s) for s in saved)]
     if not chosen:
         raise PassError("insert_lora_adapter: the graph has no linear layer to adapt.")
@@ -88,21 +90,16 @@ def insert_lora_adapter_transform_pass(graph: MaseGraph, args: InsertLoraArgs) -
 
 
 def linear_paths(graph: MaseGraph) -> list[str]:
-    """Paths of the linear layers that nodes call, adapted or not."""
+    """Return the paths of the linear layers that nodes call, adapted or not."""
     calls = [n for n in graph.fx_graph.nodes if n.op == "call_module"]
     linear = [str(n.target) for n in calls if isinstance(node_module(n), LINEAR_LAYERS)]
     return list(dict.fromkeys(linear))
 
 
 def adapted_layers(graph: MaseGraph) -> dict[str, LoRALinear]:
-    """The layers with adapters, by path."""
-    found = {path: graph.model.get_submodule(path) for path in linear_paths(graph)}
-    return {path: layer for path, layer in found.items() if isinstance(layer, LoRALinear)}
-
-
-def _saved_modules(graph: MaseGraph, patterns: Sequence[str]) -> list[str]:
-    paths = [path for path, _ in graph.model.named_modules() if path]
-    return select(patterns, paths, "insert_lora_adapter.modules_to_save") if patterns else []
+    """Return the layers with adapters, by path."""
+    layers = {path: graph.model.get_submodule(path) for path in linear_paths(graph)}
+    return {path: layer for path, layer in layers.items() if isinstance(layer, LoRALinear)}
 
 
 def _is_within(path: str, outer: str) -> bool:
@@ -110,7 +107,7 @@ def _is_within(path: str, outer: str) -> bool:
 
 
 def trained_names(graph: MaseGraph) -> list[str] | None:
-    """Names of the parameters that train; None where adapters froze the others already."""
+    """Return the names of the parameters that train; None if adapters froze the others already."""
     if adapted_layers(graph):
         return None
     return [name for name, p in graph.model.named_parameters() if p.requires_grad]
@@ -119,17 +116,15 @@ def trained_names(graph: MaseGraph) -> list[str] | None:
 def insert_adapters(
     graph: MaseGraph, paths: Sequence[str], args: InsertLoraArgs
 ) -> list[LoRALinear]:
-    """Adapters at `paths`; a layer that several paths share gets one. The new ones."""
-    made: dict[int, LoRALinear] = {}
-    for path in paths:
-        layer = graph.model.get_submodule(path)
-        if isinstance(layer, LoRALinear):
-            continue
+    """Insert adapters at `paths`, one per layer; return the new ones."""
+    layers = {path: graph.model.get_submodule(path) for path in paths}
+    plain = {path: layer for path, layer in layers.items() if not isinstance(layer, LoRALinear)}
+
+    def make(path: str, layer: nn.Module) -> LoRALinear:
         assert isinstance(layer, LINEAR_LAYERS), f"'{path}' is a {type(layer).__name__}"
-        if id(layer) not in made:
-            made[id(layer)] = LoRALinear(layer, args.rank, args.alpha, args.dropout)
-        set_module(graph, path, made[id(layer)])
-    return list(made.values())
+        return LoRALinear(layer, args.rank, args.alpha, args.dropout)
+
+    return replace_modules(graph, plain, make)
 
 
 def train_only_adapters(graph: MaseGraph, saved: Sequence[str]) -> None:
@@ -144,7 +139,7 @@ def train_only_adapters(graph: MaseGraph, saved: Sequence[str]) -> None:
 
 
 def count_trainable(model: nn.Module) -> dict[str, Any]:
-    """How many parameters train, of how many, and the share."""
+    """Return the number of trainable parameters, of all, and their ratio."""
     parameters = list(model.parameters())
     total = sum(p.numel() for p in parameters)
     trainable = sum(p.numel() for p in parameters if p.requires_grad)
@@ -153,17 +148,19 @@ def count_trainable(model: nn.Module) -> dict[str, Any]:
 
 @graph_pass("fuse_lora_weights_transform_pass", rewrites=True)
 def fuse_lora_weights_transform_pass(graph: MaseGraph, args: NoArgs) -> PassResult:
-    """Add each adapter to the weight beside it and remove it; the output stays, up to rounding.
+    """Add each adapter to its weight and remove it; the output stays equal up to rounding.
 
-    The graph is back to the layers it had, and what trained before the insertion trains again. A
-    quantised or packed layer rounds the sum, so its output moves by its format's error. A weight
-    that other layers have too, such as an embedding's, is not changed: the fused layer gets one of
-    its own. Does nothing to a graph without adapters. `info["fused"]` has the paths, `untied` those
-    whose weight was shared.
+    The graph has its original layers again, and the parameters that trained before the insertion
+    train again. A quantised or packed layer rounds the sum, so its output moves by its format's
+    error. A shared weight, such as an embedding's, is not changed: the fused layer gets a copy. A
+    graph without adapters stays unchanged. `info["fused"]` has the paths, `untied` those whose
+    weight was shared.
     """
     layers = adapted_layers(graph)
     trained = {name for layer in layers.values() for name in layer.trained_before}
-    shared = _shared_tensors(graph.model)
+    tables = [table for m in graph.model.modules() for table in (m._parameters, m._buffers)]
+    owners = Counter(id(t) for table in tables for t in table.values() if t is not None)
+    shared = {key for key, count in owners.items() if count > 1}
     fused: dict[int, Any] = {}
     untied = []
     for path, layer in layers.items():
@@ -173,7 +170,13 @@ def fuse_lora_weights_transform_pass(graph: MaseGraph, args: NoArgs) -> PassResu
         if id(weight) in shared and _stored(fused[id(layer)]) is not weight:
             untied.append(path)
         set_module(graph, path, fused[id(layer)])
-    _train_again(graph, trained, [layers[path] for path in untied], fused)
+    for name, parameter in graph.model.named_parameters():
+        if name in trained:
+            parameter.requires_grad_(True)
+    for layer in (layers[path] for path in untied):
+        if not is_packed(layer.base_layer):  # an untied weight trains if its original does
+            trains = stored_weight(layer.base_layer).requires_grad
+            stored_weight(fused[id(layer)]).requires_grad_(trains)
     if layers:
         refresh(graph)
     else:
@@ -182,25 +185,5 @@ def fuse_lora_weights_transform_pass(graph: MaseGraph, args: NoArgs) -> PassResu
 
 
 def _stored(layer: Any) -> Tensor:
-    """The tensor that layers with one weight have in common."""
+    """Return the tensor that layers with one weight have in common."""
     return layer.codes if is_packed(layer) else stored_weight(layer)
-
-
-def _shared_tensors(model: nn.Module) -> set[int]:
-    """The parameters and buffers that several modules own."""
-    tables = [table for m in model.modules() for table in (m._parameters, m._buffers)]
-    owned = Counter(id(t) for table in tables for t in table.values() if t is not None)
-    return {key for key, count in owned.items() if count > 1}
-
-
-def _train_again(
-    graph: MaseGraph, trained: set[str], untied: Sequence[LoRALinear], fused: dict[int, Any]
-) -> None:
-    """Undo the freezing; a weight that was untied trains as the one it was copied from."""
-    for name, parameter in graph.model.named_parameters():
-        if name in trained:
-            parameter.requires_grad_(True)
-    for layer in untied:
-        if not is_packed(layer.base_layer):
-            trains = stored_weight(layer.base_layer).requires_grad
-            stored_weight(fused[id(layer)]).requires_grad_(trains)

@@ -1,4 +1,4 @@
-"""Put a model's weights into memory as bytes, and say what that saves and what it leaves."""
+"""Store a model's weights as packed bytes, and report the memory before and after."""
 
 from __future__ import annotations
 
@@ -16,17 +16,10 @@ from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear
 from chop.nn.modules.transposed import is_transposed_linear
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.pack.weight_packer import (
-    KEPT,
-    MAKERS,
-    MemoryRecord,
-    PackWeightsArgs,
-    WeightPacker,
-)
+from chop.passes.pack.weight_packer import KEPT, MAKERS, MemoryRecord, PackWeightsArgs, WeightPacker
 from chop.passes.report_table import draw_table, show
 from chop.passes.rewrite.annotate import refresh
-from chop.passes.rewrite.lift_products import lift_products
-from chop.passes.rewrite.lift_tables import lift_experts, lift_tables
+from chop.passes.rewrite.lift_layers import lift_experts, lift_products, lift_tables
 
 logger = get_logger(__name__)
 
@@ -34,9 +27,9 @@ HEADERS = ("module", "class", "elements", "before", "after", "share", "packed", 
 
 
 def pack_module(module: nn.Module, args: PackWeightsArgs) -> tuple[nn.Module, dict[str, Any]]:
-    """Pack the layers of a plain module, in place; a single layer gives the packed one.
+    """Pack the layers of a plain module, in place; return the packed layer for a single layer.
 
-    What its forward reads of a layer besides calling it is not seen.
+    Reads of a layer's weight in its forward function are not detected.
     """
     holder = nn.Module()
     holder.add_module("module", module)
@@ -44,14 +37,14 @@ def pack_module(module: nn.Module, args: PackWeightsArgs) -> tuple[nn.Module, di
     packer.reason_for_rest = "not in a layer that can be packed"
     for path in list(_layer_paths(module, "module")):
         packer.visit(path)
-    info = _told(packer, args)
+    info = _report(packer, args)
     for record in info["modules"]:
         record["module"] = record["module"].removeprefix("module").removeprefix(".")
     return holder.get_submodule("module"), info
 
 
 def _layer_paths(module: nn.Module, path: str) -> Iterator[str]:
-    """Paths of layers; what is inside a layer is the layer's own."""
+    """Yield the paths of layers, without the modules inside them."""
     op = op_of_module(module)
     is_layer = op is not None and op.name in MAKERS
     is_layer = is_layer or isinstance(module, (LoRALinear, *PACKED_LAYERS))
@@ -74,15 +67,15 @@ def pack_weights_transform_pass(graph: MaseGraph, args: PackWeightsArgs) -> Pass
     """Replace linear layers, experts and embeddings by layers on packed weights.
 
     Float layers are rounded to `format`. A layer quantised to an MX format that can be packed, or
-    to integers with a scale for each group, output or tensor, keeps its own format and its values
-    bit for bit, with the scales that calibration, GPTQ or training gave it. Layers that share a
-    weight share its bytes; pruned weights are packed with their zeros; adapters stay, beside a
-    packed layer. A layer whose weight other nodes read is kept. The graph lets go of the
-    model it was made from (`graph.original`), which holds the float weights.
+    to integers with scales, keeps its format and its values bit for bit. Its scales, per group,
+    output or tensor, may come from calibration, GPTQ or training. Layers that share a weight share
+    its bytes; pruned weights are packed with their zeros; an adapter of a packed layer stays. A
+    layer whose weight other nodes read is kept. The graph releases the model it was captured from
+    (`graph.original`), which has the float weights.
 
-    `info["modules"]` has one record per module: bytes before and after, and why it was kept;
-    `info["before"]`, `info["after"]` and `info["kept"]` are bytes of the whole model.
-    A plain module may take the graph's place: its layers are packed, in place.
+    `info["modules"]` has one record per module: bytes before and after, and the reason if it was
+    kept; `info["before"]`, `info["after"]` and `info["kept"]` are bytes of the whole model. The
+    pass also packs the layers of a plain module, in place.
     """
     lift_products(graph)
     if args.embeddings and args.format not in ROW_INTEGERS:
@@ -90,16 +83,17 @@ def pack_weights_transform_pass(graph: MaseGraph, args: PackWeightsArgs) -> Pass
     if args.format not in ROW_INTEGERS:
         lift_experts(graph)
     packer = WeightPacker(graph.model, args, _read_modules(graph))
-    for target in _targets(graph):
+    calls = [n for n in graph.fx_graph.nodes if n.op == "call_module"]
+    for target in dict.fromkeys(str(n.target) for n in calls):
         packer.visit(target)
     refresh(graph)
-    info = _told(packer, args)
+    info = _report(packer, args)
     if packer.packed_modules:
         graph.original = None
     return graph, info
 
 
-def _told(packer: WeightPacker, args: PackWeightsArgs) -> dict[str, Any]:
+def _report(packer: WeightPacker, args: PackWeightsArgs) -> dict[str, Any]:
     info = _summary(packer.records())
     if not packer.packed_modules:
         logger.warning("pack_weights: no layer was packed. info['modules'] says why.")
@@ -109,9 +103,8 @@ def _told(packer: WeightPacker, args: PackWeightsArgs) -> dict[str, Any]:
 
 
 def memory_table(info: dict[str, Any]) -> str:
-    """The records of the pass as a table, in MiB, largest after packing first."""
-    rows = sorted(info["modules"], key=lambda r: -r["after"])
-    shown = [
+    """Return the records of the pass as a table, in MiB, largest after packing first."""
+    rows = [
         {
             **row,
             "class": row["kind"],
@@ -119,14 +112,14 @@ def memory_table(info: dict[str, Any]) -> str:
             "after": f"{row['after'] / 2**20:.3f}",
             "share": f"{row['share']:.1%}",
         }
-        for row in rows
+        for row in sorted(info["modules"], key=lambda r: -r["after"])
     ]
     total = (
         f"{info['before'] / 2**20:.2f} MiB before, {info['after'] / 2**20:.2f} MiB after "
         f"({info['ratio']:.3f}); not packed: {info['kept'] / 2**20:.2f} MiB; all packed it would "
         f"be {info['ideal'] / 2**20:.2f} MiB."
     )
-    return f"{draw_table(shown, HEADERS)}\n{total}"
+    return f"{draw_table(rows, HEADERS)}\n{total}"
 
 
 def _summary(records: list[MemoryRecord]) -> dict[str, Any]:
@@ -145,13 +138,8 @@ def _summary(records: list[MemoryRecord]) -> dict[str, Any]:
     }
 
 
-def _targets(graph: MaseGraph) -> list[str]:
-    calls = [n for n in graph.fx_graph.nodes if n.op == "call_module"]
-    return list(dict.fromkeys(str(n.target) for n in calls))
-
-
 def _read_modules(graph: MaseGraph) -> set[int]:
-    """The modules that have a parameter which nodes read themselves, by whatever name."""
+    """Return the ids of modules with a parameter that nodes read directly, under any name."""
     paths = {str(n.target) for n in graph.fx_graph.nodes if n.op == "get_attr"}
     owners = {path.rpartition(".")[0] for path in paths} - {""}
     parameters = dict(graph.model.named_parameters(remove_duplicate=False))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx
@@ -23,7 +22,7 @@ from chop.nn.quantizers.formats import find_format
 from chop.passes.base import PassResult, graph_pass, parse_args
 from chop.passes.change_warnings import warn_little
 from chop.passes.module.quantize import WHERE, quantize_module, warn_unchanged
-from chop.passes.ptq.sites.stored_scales import adopt_scales
+from chop.passes.ptq.sites.rounded_layers import adopt_scales
 from chop.passes.quantization_rules import (
     Candidate,
     FormatChoice,
@@ -31,10 +30,8 @@ from chop.passes.quantization_rules import (
     choose,
     require_rules,
 )
-from chop.passes.rewrite.added_masks import without_masks
-from chop.passes.rewrite.lift_products import lift_products
-from chop.passes.rewrite.lift_tables import lift_experts
-from chop.passes.rewrite.node_formats import annotate_formats, relink_formats
+from chop.passes.rewrite.lift_layers import lift_experts, lift_products
+from chop.passes.rewrite.node_formats import annotate_formats, relink_formats, without_masks
 from chop.passes.rewrite.surgery import set_module
 
 logger = get_logger(__name__)
@@ -42,15 +39,8 @@ logger = get_logger(__name__)
 CALLS = ("call_function", "call_method")
 
 
-@dataclass(frozen=True)
-class QuantizedCall:
-    """A quantised function and its configuration, to take the place of a node's own."""
-
-    function: Callable[..., Any]
-    config: dict[str, Any]
-
-
-Change = QuantizedModule | QuantizedCall
+Change = tuple[Callable[..., Any], dict[str, Any]] | QuantizedModule
+"""A quantised layer, or a quantised function and its configuration."""
 
 
 @graph_pass(
@@ -61,7 +51,7 @@ Change = QuantizedModule | QuantizedCall
     on_module=quantize_module,
 )
 def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
-    """Quantise what the rules match; `info["quantized"]` names the class or function of each.
+    """Quantise everything that the rules match; `info["quantized"]` names each class or function.
 
         quantize_transform_pass(mg, {
             "by": "type",
@@ -69,19 +59,18 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
             "linear": {"config": {"name": "integer", "data_in_width": 8, "weight_width": 8}},
         })
 
-    Precedence: a rule by name beats one by regular expression, which beats one by type, which
-    beats the default. `by` says how the keys are read, in one way or a list of ways.
+    Precedence: name, then regular expression, then type, then default. `by` is how the keys are
+    read, in one way or a list of ways.
 
-    Layers become quantised layers, functions and tensor methods become quantised functions
-    (an operation in place becomes one that is not, or is left alone where others read what it
-    writes). A constant that masks what it is added to (elements of -2**100 or less) keeps its
-    values, and so does the sum. A layer with an adapter is quantised beside it, and the products
-    that GPT-2 and its kin write (`Conv1D`) are linear layers first, those of a mixture's experts
-    one layer (`experts`) for all of them. A config whose `name` is None leaves alone
-    what it matches. What is quantised already changes its format. Metadata that exists follows:
-    type and precision of operands, parameters and results. Scales that calibrate_analysis_pass
-    wrote there go into the layers whose config asks for stored ones. No value is changed when an
-    argument is wrong. A plain module may take the graph's place; its layers are quantised.
+    Layers become quantised layers; functions and tensor methods become quantised functions. An
+    in-place operation becomes one that is not, or stays unchanged if other nodes read its operand.
+    A constant that masks a sum (elements of -2**100 or less) keeps its values, and so does the sum.
+    A layer with an adapter is quantised inside it. The products that GPT-2 and its relatives write
+    (`Conv1D`) first become linear layers, those of a mixture's experts one layer (`experts`). A
+    config whose `name` is None leaves its matches unchanged. Quantised layers change their format.
+    Existing metadata is updated: type and precision of operands, parameters and results. Scales
+    from calibrate_analysis_pass are stored in layers whose config asks for stored ones. A wrong
+    argument changes no value. The pass also quantises the layers of a plain module.
     """
     require_rules(args)
     lift_products(graph)
@@ -95,11 +84,12 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
     warn_unchanged(changes)
     layers = [adapted_layer(node_module(node)) for node in changes if node.op == "call_module"]
     warn_little(WHERE, "quantised", layers, graph.model)
-    return graph, {"quantized": {node.name: _name_of(change) for node, change in changes.items()}}
+    named = {n: type(c) if isinstance(c, QuantizedModule) else c[0] for n, c in changes.items()}
+    return graph, {"quantized": {node.name: item.__name__ for node, item in named.items()}}
 
 
 def check_quantization(graph: MaseGraph, pass_args: Mapping[str, Any]) -> None:
-    """Raise where `quantize_transform_pass` would refuse these arguments for this graph."""
+    """Raise if `quantize_transform_pass` would reject these arguments for this graph."""
     args = parse_args(QuantizeArgs, pass_args, WHERE)
     require_rules(args)
     _plan(graph, chosen_formats(graph, args))
@@ -108,18 +98,12 @@ def check_quantization(graph: MaseGraph, pass_args: Mapping[str, Any]) -> None:
 def chosen_formats(
     graph: MaseGraph, args: QuantizeArgs
 ) -> list[tuple[fx.Node, Op | None, FormatChoice | None]]:
-    """Every call of the graph with its op and the config that the rules give it."""
+    """Return every call of the graph with its op and the config that the rules give it."""
     nodes = [n for n in graph.fx_graph.nodes if n.op in (*CALLS, "call_module")]
     ops = [find_op(node, graph.custom_ops) for node in nodes]
     candidates = [_candidate(n, op) for n, op in zip(nodes, ops, strict=True)]
-    return list(zip(nodes, ops, _choose(graph, args, candidates), strict=True))
-
-
-def _choose(
-    graph: MaseGraph, args: QuantizeArgs, candidates: list[Candidate]
-) -> list[FormatChoice | None]:
     try:
-        return choose(args, candidates, WHERE)
+        return list(zip(nodes, ops, choose(args, candidates, WHERE), strict=True))
     except ConfigError as error:
         if any(isinstance(module, PACKED_LAYERS) for module in graph.model.modules()):
             raise ConfigError(f"{error} Its layers are packed: quantise before packing.") from error
@@ -145,9 +129,9 @@ def _candidate(node: fx.Node, op: Op | None) -> Candidate:
 
 
 def _is_write_read(node: fx.Node) -> bool:
-    """Whether an operation in place writes to what another node reads, or to the model's state.
+    """Return True if an in-place operation writes to a value of other nodes or of the model.
 
-    A quantised operation writes to the quantised copy, which nobody else would see.
+    A quantised operation writes to the quantised copy, which no other node reads.
     """
     in_place = node.op == "call_module" and getattr(node_module(node), "inplace", False)
     source: Any = node.args[0] if node.args and (in_place or is_in_place(node)) else None
@@ -160,7 +144,7 @@ def _is_write_read(node: fx.Node) -> bool:
 
 
 def _is_quantizable_call(node: fx.Node, op: Op | None) -> bool:
-    """Whether a call has a quantised function, with arguments in the same order, on floats."""
+    """Return True if a call on floats has a quantised function with the same argument order."""
     compute = None if op is None else op.compute
     if compute is None or compute.function is None or node.target in compute.unlike:
         return False
@@ -172,50 +156,36 @@ def _is_quantizable_call(node: fx.Node, op: Op | None) -> bool:
 
 
 def _plan(
-    graph: MaseGraph,
-    chosen: list[tuple[fx.Node, Op | None, FormatChoice | None]],
+    graph: MaseGraph, choices: list[tuple[fx.Node, Op | None, FormatChoice | None]]
 ) -> dict[fx.Node, Change]:
-    """What each node becomes; the graph is not touched yet, so that an error leaves it whole."""
-    made: dict[tuple[int, str], QuantizedModule] = {}
+    """Return the replacement of each node; the graph is not changed yet, in case of an error."""
+    layers: dict[tuple[int, str], QuantizedModule] = {}
     places: dict[str, tuple[fx.Node, FormatChoice | None]] = {}
     changes: dict[fx.Node, Change] = {}
-    for node, op, choice in chosen:
+    for node, op, choice in choices:
         if node.op == "call_module":
-            _check_shared(node, choice, places)
+            first, expected = places.setdefault(str(node.target), (node, choice))
+            if expected != choice:
+                where = next(c.where for c in (choice, expected) if c is not None)
+                raise ConfigError(
+                    f"{where}: nodes '{first.name}' and '{node.name}' call one module, "
+                    f"'{node.target}', and get different configs. Name the module instead."
+                )
         if choice is None:
             continue
         if node.op == "call_module":
             module = adapted_layer(node_module(node))
             key = (id(module), choice.where)  # a layer called twice stays one layer
-            if key not in made:
-                made[key] = to_format(module, choice.config, where=choice.where)
-            changes[node] = made[key]
+            if key not in layers:
+                layers[key] = to_format(module, choice.config, where=choice.where)
+            changes[node] = layers[key]
         else:
             assert op is not None, f"node '{node.name}' was chosen without an op"
             config = without_masks(graph, node, op, choice.config)
-            changes[node] = _call(op, replace(choice, config=config))
+            form = find_format(config["name"], f"{choice.where}.name")
+            parse_function_config(op, form, config, choice.where)
+            changes[node] = (quantized_function(op, form), config)
     return changes
-
-
-def _check_shared(
-    node: fx.Node,
-    choice: FormatChoice | None,
-    places: dict[str, tuple[fx.Node, FormatChoice | None]],
-) -> None:
-    """Two calls of one module must get one config."""
-    first, expected = places.setdefault(str(node.target), (node, choice))
-    if expected != choice:
-        where = next(c.where for c in (choice, expected) if c is not None)
-        raise ConfigError(
-            f"{where}: nodes '{first.name}' and '{node.name}' call one module, '{node.target}', "
-            f"and get different configs. Name the module instead."
-        )
-
-
-def _call(op: Op, choice: FormatChoice) -> QuantizedCall:
-    form = find_format(choice.config["name"], f"{choice.where}.name")
-    parse_function_config(op, form, choice.config, choice.where)
-    return QuantizedCall(quantized_function(op, form), dict(choice.config))
 
 
 def _apply(graph: MaseGraph, node: fx.Node, change: Change) -> None:
@@ -224,11 +194,5 @@ def _apply(graph: MaseGraph, node: fx.Node, change: Change) -> None:
         set_module(graph, f"{node.target}.base_layer" if has_adapter else str(node.target), change)
         adopt_scales(node, change)
     else:
-        node.op, node.target = "call_function", change.function
-        node.kwargs = {**node.kwargs, "config": change.config}
-
-
-def _name_of(change: Change) -> str:
-    return (
-        type(change).__name__ if isinstance(change, QuantizedModule) else change.function.__name__
-    )
+        node.op, node.target = "call_function", change[0]
+        node.kwargs = {**node.kwargs, "config": change[1]}

@@ -1,8 +1,7 @@
-"""Put other modules in the place of chosen ones."""
+"""Replace chosen modules by other modules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,36 +12,17 @@ from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op, node_module
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.rewrite.annotate import refresh
-from chop.passes.rewrite.surgery import set_module
+from chop.passes.rewrite.surgery import replace_modules
 from chop.patterns import check_pattern, fullmatch
-
-Matches = Callable[[MaseGraph, fx.Node, Any], bool]
-
-
-def _by_name(graph: MaseGraph, node: fx.Node, target: Any) -> bool:
-    return target in (str(node.target), node.name)
-
-
-def _by_type(graph: MaseGraph, node: fx.Node, target: Any) -> bool:
-    if isinstance(target, type):
-        return isinstance(node_module(node), target)
-    op = find_op(node, graph.custom_ops)
-    return target in (op.name if op else None, type(node_module(node)).__name__)
-
-
-def _by_pattern(graph: MaseGraph, node: fx.Node, target: Any) -> bool:
-    check_pattern(target, "replace_module_transform_pass: target", ConfigError)
-    return fullmatch(target, str(node.target))
-
-
-MATCHERS: dict[str, Matches] = {"name": _by_name, "type": _by_type, "pattern": _by_pattern}
 
 
 @dataclass(frozen=True)
 class ReplaceModuleArgs:
-    """`by` and `target` say which: a path or node name ("name"), a class, its name or a MASE op
-    ("type"), or a regular expression over whole paths ("pattern"). `factory` takes the module
-    there and gives the one to put in its place.
+    """Settings of `replace_module_transform_pass`.
+
+    `by` and `target`: a path or node name ("name"), a class, its name or a MASE op ("type"), or a
+    regular expression over whole paths ("pattern"). `factory`: a function from the old module to
+    the new one.
     """
 
     target: Any
@@ -57,29 +37,36 @@ class ReplaceModuleArgs:
 
 @graph_pass("replace_module_transform_pass", ReplaceModuleArgs, rewrites=True, preserves=False)
 def replace_module_transform_pass(graph: MaseGraph, args: ReplaceModuleArgs) -> PassResult:
-    """Replace the chosen modules by what `factory` makes of each; `info["replaced"]` names them.
+    """Replace the chosen modules by those of `factory`; `info["replaced"]` names them.
 
-    A module called in several places is replaced by one new module in all of them. Metadata
-    follows the new modules. An error where nothing matches.
+    A module with several calls is replaced by one new module. Metadata is updated. It is an error
+    if nothing matches.
     """
-    made: dict[int, nn.Module] = {}
-    replaced: list[str] = []
     calls = [n for n in graph.fx_graph.nodes if n.op == "call_module"]
-    chosen = [n for n in calls if MATCHERS[args.by](graph, n, args.target)]
-    if not chosen:
+    targets = [str(n.target) for n in calls if _matches(graph, n, args)]
+    layers = {target: graph.model.get_submodule(target) for target in targets}
+    if not layers:
         raise PassError(f"replace_module: no module matches {args.by} {args.target!r}.")
-    for target in dict.fromkeys(str(node.target) for node in chosen):
-        old = graph.model.get_submodule(target)
-        if id(old) not in made:
-            made[id(old)] = _make(args.factory, old, target)
-        set_module(graph, target, made[id(old)])
-        replaced.append(target)
+
+    def make(target: str, old: nn.Module) -> nn.Module:
+        new = args.factory(old)
+        if not isinstance(new, nn.Module):
+            raise PassError(f"replace_module: factory gave {type(new).__name__} for '{target}'.")
+        return new
+
+    replace_modules(graph, layers, make)
     refresh(graph)
-    return graph, {"replaced": replaced}
+    return graph, {"replaced": list(layers)}
 
 
-def _make(factory: Callable[[nn.Module], Any], old: nn.Module, target: str) -> nn.Module:
-    new = factory(old)
-    if not isinstance(new, nn.Module):
-        raise PassError(f"replace_module: factory gave {type(new).__name__} for '{target}'.")
-    return new
+def _matches(graph: MaseGraph, node: fx.Node, args: ReplaceModuleArgs) -> bool:
+    target, module = args.target, node_module(node)
+    if args.by == "name":
+        return target in (str(node.target), node.name)
+    if args.by == "pattern":
+        check_pattern(target, "replace_module_transform_pass: target", ConfigError)
+        return fullmatch(target, str(node.target))
+    if isinstance(target, type):
+        return isinstance(module, target)
+    op = find_op(node, graph.custom_ops)
+    return target in (op.name if op else None, type(module).__name__)

@@ -1,4 +1,4 @@
-"""Move the scales of activations into the weights that read them, before rounding either."""
+"""Move scales of activations into the weights that read them, before rounding either."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from chop.nn.quantized.convert import quantized_class
 from chop.nn.quantizers import Bypass, Quantizer
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.transforms.quantize import chosen_formats
-from chop.passes.ptq.observe.calibration_data import calibration_batches
-from chop.passes.ptq.observe.layerwise_run import LayerwiseRun
+from chop.passes.ptq.observe.layerwise_run import LayerwiseRun, calibration_batches
 from chop.passes.ptq.sites.rounded_layers import decibels
 from chop.passes.ptq.sites.scaling_sites import Site, apply_factors, scaling_sites
 from chop.passes.ptq.solve.factor_search import (
@@ -42,12 +41,13 @@ OWN = ("data", "num_samples", "style", "alpha")
 
 @dataclass(frozen=True)
 class SmoothArgs(QuantizeArgs):
-    """`data`: batches, an iterable or a function that gives one; `num_samples`: rows of them.
+    """Settings of `smooth_transform_pass`.
 
-    `style`: "smooth" evens out the largest magnitudes of inputs and weights; "awq" makes columns
-    larger that strong inputs read. `alpha`: how much, from 0 to 1; without it the best for each
-    site is searched. All other keys are rules as quantize_transform_pass takes them: the formats
-    that errors are measured in. Without rules `alpha` must be given.
+    `data`: calibration batches, an iterable or a function that returns one. `num_samples`: rows to
+    use. `style`: "smooth" balances the largest magnitudes of inputs and weights; "awq" enlarges
+    columns that strong inputs read. `alpha`: strength from 0 to 1; without it the best is searched
+    for each site. All other keys are rules as for quantize_transform_pass: the formats that errors
+    are measured in. Without rules `alpha` is required.
     """
 
     data: Any = None
@@ -70,13 +70,12 @@ def smooth_transform_pass(graph: MaseGraph, args: SmoothArgs) -> PassResult:
         smooth_transform_pass(mg, {"data": batches, **rules})
         quantize_transform_pass(mg, rules)
 
-    The channels are divided where they are made: in the weight of a norm, the rows of a linear
-    layer (also through attention, from values to the projection of the output), or one side of an
-    elementwise product. A value that anything but linear layers reads is left alone, and so is a
-    parameter that is used twice. The model computes what it did, up to rounding; factors are chosen
-    so that the quantised layers, the one that makes the channels among them, will err least on the
-    data. `info["sites"]` has for each value the
-    signal-to-noise ratio of its readers' outputs in dB, before and after.
+    The channels are divided at their source: in the weight of a norm, the rows of a linear layer
+    (also through attention, from values to the output projection), or one factor of an elementwise
+    product. A value with readers that are no linear layers stays unchanged, as does a parameter
+    that is used twice. The output stays the same up to rounding. Factors minimise the error of the
+    quantised layers, including the one that makes the channels, on the data. `info["sites"]` has
+    the signal-to-noise ratio of each value's readers' outputs in dB, before and after.
     """
     forms = _formats(graph, args)
     if not forms and args.alpha is None:
@@ -84,32 +83,31 @@ def smooth_transform_pass(graph: MaseGraph, args: SmoothArgs) -> PassResult:
             f"{WHERE}: give rules to choose factors by (as to quantize_transform_pass), or alpha."
         )
     batches = calibration_batches(args.data, args.num_samples, f"{WHERE}.data")
-    sites = [s for s in scaling_sites(graph, batches[0], f"{WHERE}.data") if _is_asked(s, forms)]
+    sites = [
+        site
+        for site in scaling_sites(graph, batches[0], f"{WHERE}.data")
+        if not forms or any(node in forms for node in site.readers)
+    ]
     choices = _choices(graph, sites, batches, forms, args)
     for site, choice, _ in choices:
         apply_factors(graph, site, choice.factors)
-    return graph, {"sites": [_record(*found) for found in choices]}
+    return graph, {"sites": [_record(*each) for each in choices]}
 
 
 Forms = Mapping[fx.Node, Mapping[str, Quantizer]]
 
 
 def _formats(graph: MaseGraph, args: SmoothArgs) -> dict[fx.Node, Mapping[str, Quantizer]]:
-    """The formats that the rules give to the operands of layers."""
+    """Return the formats that the rules set for the operands of layers."""
     if not args.rules and not args.default.config:
         return {}
-    found: dict[fx.Node, Mapping[str, Quantizer]] = {}
+    formats: dict[fx.Node, Mapping[str, Quantizer]] = {}
     for node, _, choice in chosen_formats(graph, args.rule_args):
         if choice is not None and node.op == "call_module":
             layer = adapted_layer(node_module(node))
             cls = quantized_class(layer, choice.config["name"], where=choice.where)
-            found[node] = cls.parse(choice.config, choice.where)[1]
-    return found
-
-
-def _is_asked(site: Site, forms: Forms) -> bool:
-    """Whether any reader will be rounded; without rules all are."""
-    return not forms or any(node in forms for node in site.readers)
+            formats[node] = cls.parse(choice.config, choice.where)[1]
+    return formats
 
 
 def _choices(
@@ -119,8 +117,8 @@ def _choices(
     forms: Forms,
     args: SmoothArgs,
 ) -> list[tuple[Site, FactorChoice, float]]:
-    """The factors of each site and the power of its readers' outputs; nothing is changed yet."""
-    found: list[tuple[Site, FactorChoice, float]] = []
+    """Return the factors of each site and the power of its readers' outputs."""
+    choices: list[tuple[Site, FactorChoice, float]] = []
     per_batch = -(-ROWS_KEPT // len(batches))
     with LayerwiseRun(graph, batches, f"{WHERE}.data") as run:
         place = {node: i for i, node in enumerate(run.nodes)}
@@ -134,18 +132,22 @@ def _choices(
             if node not in first:
                 continue
             site = first[node]
-            logger.info("smooth: %d of %d, %s", len(found) + 1, len(sites), site.value.name)
-            seen = ChannelStatistics(per_batch)
+            logger.info("smooth: %d of %d, %s", len(choices) + 1, len(sites), site.value.name)
+            statistics = ChannelStatistics(per_batch)
             for x in run.operands(node):
-                seen.add(x)
-            maker = makers.get(site.value)
-            problem = _problem(site, seen, forms, maker, powers)
-            found.append((site, _choice(problem, args, bool(forms)), problem.power))
-    return found
+                statistics.add(x)
+            weights = [layer.weight.detach().float() for layer in site.layers]  # type: ignore[operator]
+            formats = [forms.get(reader, PLAIN) for reader in site.readers]
+            readers = list(zip(weights, formats, strict=True))
+            index, maker = site.index.to(weights[0].device), makers.get(site.value)
+            made_by = None if maker is None else _maker(maker, forms[maker], powers[maker])
+            problem = FactorProblem(statistics, readers, index, made_by)
+            choices.append((site, _choice(problem, args, bool(forms)), problem.power))
+    return choices
 
 
 def _maker_node(run: LayerwiseRun, site: Site, forms: Forms) -> fx.Node | None:
-    """The linear layer that makes the channels, where it will be rounded."""
+    """Return the linear layer that makes the channels, if it will be rounded."""
     paths = {scaled.path for scaled in site.made_by}
     calls = [n for n in run.nodes if n.op == "call_module" and n.target in paths and n in forms]
     is_linear = calls and isinstance(node_module(calls[0]), nn.Linear)
@@ -153,7 +155,7 @@ def _maker_node(run: LayerwiseRun, site: Site, forms: Forms) -> fx.Node | None:
 
 
 def _power(inputs: Iterable[Tensor]) -> Tensor:
-    """The mean square of each column of a layer's input."""
+    """Return the mean square of each column of a layer's input."""
     total, count = torch.zeros(()), 0
     for x in inputs:
         rows = x.detach().float().reshape(-1, x.shape[-1])
@@ -161,35 +163,22 @@ def _power(inputs: Iterable[Tensor]) -> Tensor:
     return total / count
 
 
-def _problem(
-    site: Site,
-    seen: ChannelStatistics,
-    forms: Forms,
-    maker: fx.Node | None,
-    powers: Mapping[fx.Node, Tensor],
-) -> FactorProblem:
-    plain: Mapping[str, Quantizer] = {"data_in": Bypass(), "weight": Bypass()}
-    weights = [layer.weight.detach().float() for layer in site.layers]  # type: ignore[operator]
-    readers = [(w, forms.get(n, plain)) for n, w in zip(site.readers, weights, strict=True)]
-    index = site.index.to(weights[0].device)
-    made_by = None if maker is None else _maker(maker, forms[maker], powers[maker])
-    return FactorProblem(seen, readers, index, made_by)
+PLAIN: Mapping[str, Quantizer] = {"data_in": Bypass(), "weight": Bypass()}
 
 
 def _maker(node: fx.Node, formats: Mapping[str, Quantizer], power: Tensor) -> Maker:
     layer: Any = node_module(node)
-    rows = layer.weight.detach().float()
-    if layer.bias is None:
-        return Maker(rows, has_bias=False, formats=formats, power=power)
-    rows = torch.cat([rows, layer.bias.detach().float()[:, None]], 1)
-    power = torch.cat([power, power.new_ones(1)])
-    return Maker(rows, has_bias=True, formats=formats, power=power)
+    rows, has_bias = layer.weight.detach().float(), layer.bias is not None
+    if has_bias:
+        rows = torch.cat([rows, layer.bias.detach().float()[:, None]], 1)
+        power = torch.cat([power, power.new_ones(1)])
+    return Maker(rows, has_bias, formats, power)
 
 
 def _choice(problem: FactorProblem, args: SmoothArgs, has_rules: bool) -> FactorChoice:
     if args.alpha is None:
         return best_factors(args.style, problem, ALPHAS)
-    factors = factors_of(args.style, problem.seen, problem.weights, problem.index, args.alpha)
+    factors = factors_of(args.style, problem.statistics, problem.weights, problem.index, args.alpha)
     if not has_rules:
         return FactorChoice(factors, args.alpha, 0.0, 0.0)
     none = torch.ones_like(factors)

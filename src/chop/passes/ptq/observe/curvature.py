@@ -1,14 +1,19 @@
 """Loss that small changes of layers add, predicted by one forward and one backward run.
 
-The loss is the divergence of the model's distribution from what it was. Near no change it is half
-of E[s²], where s is the change of the log-likelihood of a label drawn from the model itself: the
+The loss is the divergence of the model's distribution from the original one. For small changes it
+is half of E[s²], where s is the change of the log-likelihood of a label drawn from the model: the
 gradient of that likelihood times the change, summed over everything in one sample that the change
 touches (the Fisher information; no label of the data is needed).
+
+The importance of an input row of a layer is the mean square of the gradients over its outputs: an
+error costs more on some tokens than on others, and nothing on padding. For a model without `logits`
+the loss is the squared error of its outputs, and the gradient that of the outputs times random
+signs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,26 +25,27 @@ from chop.errors import PassError
 from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
 from chop.ir.trace.environment import evaluation_mode
+from chop.log import get_logger
 from chop.nn.quantizers import Quantizer
-from chop.passes.ptq.observe.calibration_data import running
 from chop.passes.ptq.observe.layer_inputs import sample_rows
-from chop.passes.rewrite.propagate import bind_inputs
+from chop.passes.ptq.observe.layerwise_run import formats_off, own, running
+from chop.passes.rewrite.propagate import bind_inputs, undisturbed
 
 Roles = Mapping[str, Quantizer]
 DATA_IN, WEIGHT = "data_in", "weight"
 DRAWS = 4
-"""Labels drawn for each row of a sequence: its rows make one sample, and samples are few."""
+"""Labels drawn for each row of a sequence: its rows form one sample, and samples are few."""
 KEPT_BYTES = 256 * 2**20
-"""Memory for what formats do to weights, which are else rounded again for every batch."""
+"""Memory to cache the changes of weights, which otherwise are rounded again for every batch."""
 
 
 @dataclass
 class Watch:
-    """A layer, the formats to try in it, and the s of every sample that each has so far.
+    """A layer, the formats to try in it, and the s of every sample for each format.
 
-    A layer may be called several times in a batch, and on other rows than the batch has: what each
-    call adds is `pending` until the batch is done. What formats do to the weight is the same for
-    every batch: it is kept where memory allows.
+    A layer may be called several times per batch, and on other rows than the batch has, so the
+    contributions of its calls are `pending` until the batch ends. The changes of the weight are
+    the same for every batch; `keeps_changes` caches them.
     """
 
     layer: nn.Module
@@ -52,12 +58,7 @@ class Watch:
 
     def __call__(self, _: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         x = args[0].detach()
-        if not output.requires_grad:
-            output = output.detach().requires_grad_()
-        output.register_hook(  # type: ignore[no-untyped-call]
-            lambda gradient: self._add(x, gradient.detach())
-        )
-        return output
+        return with_hook(output, lambda gradient: self._add(x, gradient))
 
     def _add(self, x: Tensor, gradient: Tensor) -> None:
         if isinstance(self.layer, nn.Embedding):
@@ -68,7 +69,8 @@ class Watch:
         rows, slopes = sample_rows(self.layer, _wide(x)), gradient_rows(self.layer, gradient)
         by_weight = (slopes.mT @ rows).flatten(1)
         moves = (by_weight @ self._weight_changes(weight, flat)).double()
-        by_input = slopes @ flat if self._rounds_inputs() else slopes
+        rounds_inputs = any(not roles[DATA_IN].is_bypass for roles in self.formats.values())
+        by_input = slopes @ flat if rounds_inputs else slopes
         for moved, (label, roles) in zip(moves.unbind(1), self.formats.items(), strict=True):
             if not roles[DATA_IN].is_bypass:
                 error = sample_rows(self.layer, _wide(roles[DATA_IN](x)) - _wide(x))
@@ -85,22 +87,19 @@ class Watch:
             moved = (change.reshape(weight.shape)[rows] * slopes).sum((1, 2))
             self.pending.setdefault(label, []).append(moved.double().cpu())
 
-    def _rounds_inputs(self) -> bool:
-        return any(not roles[DATA_IN].is_bypass for roles in self.formats.values())
-
     def _weight_changes(self, weight: Tensor, flat: Tensor) -> Tensor:
-        """(elements, formats): what each format does to the weight."""
+        """Return the change of the weight by each format, (elements, formats)."""
         if self.changes is not None:
             return self.changes
-        found = flat.new_empty(flat.numel(), len(self.formats))
-        for column, roles in zip(found.unbind(1), self.formats.values(), strict=True):
+        changes = flat.new_empty(flat.numel(), len(self.formats))
+        for column, roles in zip(changes.unbind(1), self.formats.values(), strict=True):
             column.copy_((_wide(roles[WEIGHT](weight)).reshape(flat.shape) - flat).flatten())
         if self.keeps_changes:
-            self.changes = found
-        return found
+            self.changes = changes
+        return changes
 
     def end_batch(self, samples: int) -> None:
-        """Take what the calls of a batch of so many samples added."""
+        """Add the pending contributions of a batch with `samples` samples."""
         self.is_reached |= bool(self.pending)
         for label in self.formats:
             total = torch.zeros(samples, dtype=torch.double)
@@ -109,19 +108,27 @@ class Watch:
             self.moves.setdefault(label, []).append(total)
 
 
+def with_hook(output: Tensor, hook: Callable[[Tensor], None]) -> Tensor:
+    """Return `output`, made to require a gradient, with a hook that receives the gradient."""
+    if not output.requires_grad:
+        output = output.detach().requires_grad_()
+    output.register_hook(lambda gradient: hook(gradient.detach()))  # type: ignore[no-untyped-call]
+    return output
+
+
 def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
 def _by_sample(part: Tensor, samples: int) -> Tensor:
-    """Rows that a call had, added up by sample; where they are of no sample alone, in one."""
+    """Sum the rows of a call by sample; rows that belong to no single sample count in the first."""
     if part.numel() % samples == 0:
         return part.reshape(samples, -1).sum(1)
     return torch.cat([part.sum()[None], part.new_zeros(samples - 1)])
 
 
 def gradient_rows(layer: nn.Module, gradient: Tensor) -> Tensor:
-    """(samples, rows, outputs)"""
+    """Return a gradient as (samples, rows, outputs)."""
     gradient = _wide(gradient)
     if isinstance(layer, nn.Conv1d | nn.Conv2d):
         return gradient.flatten(2).movedim(1, -1)
@@ -135,12 +142,15 @@ def predicted_moves(
     batches: Iterable[Any],
     where: str,
 ) -> dict[tuple[fx.Node, str], Tensor]:
-    """How far each format in each layer moves each sample: s, over the root of twice the rows.
+    """Return the move of each sample by each format in each layer: s / sqrt(2 * rows).
 
-    The squares of a layer's moves add up to the loss of one row of the output; where several
-    layers change, the moves of a sample add up first. The model is left as it was.
+    The squares of a layer's moves sum to the loss per row of the output. If several layers change,
+    sum the moves of a sample first. The model stays unchanged.
     """
-    watches = _watches(layers, formats)
+    watches, room = {}, KEPT_BYTES
+    for node, layer in layers.items():  # the first layers cache the changes of their weights
+        room -= 4 * layer.weight.numel() * len(formats[node])  # type: ignore[operator]
+        watches[node] = Watch(layer, formats[node], keeps_changes=room >= 0)
     rows = 0
     with ExitStack() as stack:
         stack.enter_context(evaluation_mode(graph.model))
@@ -168,20 +178,9 @@ def predicted_moves(
     }
 
 
-def _watches(
-    layers: Mapping[fx.Node, nn.Module], formats: Mapping[fx.Node, Mapping[str, Roles]]
-) -> dict[fx.Node, Watch]:
-    """A watch for each layer; those that are seen first keep what their formats do."""
-    found, room = {}, KEPT_BYTES
-    for node, layer in layers.items():
-        room -= 4 * layer.weight.numel() * len(formats[node])  # type: ignore[operator]
-        found[node] = Watch(layer, formats[node], keeps_changes=room >= 0)
-    return found
-
-
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """No parameter takes a gradient within: only values on the way do."""
+    """Disable the gradients of all parameters inside the context."""
     trains = [p for p in model.parameters() if p.requires_grad]
     for parameter in trains:
         parameter.requires_grad_(False)
@@ -193,9 +192,9 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 
 def scores_of(result: Any) -> Tensor:
-    """The logits of a model, or the first floating-point tensor it gives.
+    """Return the logits of a model, or the first floating-point tensor of its result.
 
-    Its last dimension are the classes, its first the samples.
+    The last dimension are the classes, the first the samples.
     """
     if isinstance(result, Mapping) and "logits" in result:
         return result["logits"]  # type: ignore[no-any-return]
@@ -206,10 +205,90 @@ def scores_of(result: Any) -> Tensor:
 
 
 def surprise(scores: Tensor, draw: torch.Generator) -> Tensor:
-    """A loss whose gradients have the model's Fisher information as their second moment."""
+    """Return a loss whose gradients have the model's Fisher information as second moment."""
     likely = scores.float().reshape(-1, scores.shape[-1]).log_softmax(-1)
     if likely.shape[1] == 2:  # both labels give one direction: their mean square is exact
         spread = likely.detach().exp().prod(1).sqrt()
         return ((likely[:, 0] - likely[:, 1]) * spread).sum()
-    chosen = torch.multinomial(likely.detach().exp().cpu(), 1, generator=draw)
-    return -likely.gather(-1, chosen.to(likely.device)).sum()
+    labels = torch.multinomial(likely.detach().exp().cpu(), 1, generator=draw)
+    return -likely.gather(-1, labels.to(likely.device)).sum()
+
+
+logger = get_logger(__name__)
+
+EQUAL_SHARE = 0.1
+"""Share of the weight that is equal for all rows: few rows may have a gradient, and these alone
+represent future inputs badly."""
+
+Importances = Mapping[fx.Node, Sequence[Tensor | None]]
+"""Weights of rows for each layer and batch: 1 on average over all batches."""
+
+
+def row_importances(
+    graph: MaseGraph, layers: Mapping[fx.Node, nn.Module], batches: Sequence[Any], where: str
+) -> Importances:
+    """Return the weights of each layer's rows, by one forward and backward run without formats.
+
+    None for a layer that was not run, or whose outputs have no gradient.
+    """
+    watches = {node: RowWatch() for node in layers}
+    draw = torch.Generator().manual_seed(0)
+    with ExitStack() as stack:
+        model = graph.model
+        for manager in (undisturbed, formats_off, frozen):
+            stack.enter_context(manager(model))
+        stack.enter_context(torch.enable_grad())
+        for node, layer in layers.items():
+            stack.callback(layer.register_forward_hook(watches[node]).remove)
+        for number, batch in enumerate(batches):
+            with running(where, number):
+                inputs = {k: own(v) for k, v in bind_inputs(graph, batch, where).items()}
+                loss = _loss(model(**inputs), draw)
+            if not loss.requires_grad:
+                logger.info("%s: no gradient reaches the layers, all rows count the same.", where)
+                return {}
+            loss.backward()  # type: ignore[no-untyped-call]
+            for watch in watches.values():
+                watch.end_batch()
+    return {node: _shared_out(watch.batches) for node, watch in watches.items()}
+
+
+def _loss(result: Any, draw: torch.Generator) -> Tensor:
+    """Return the function whose squared gradients are the loss of a small error."""
+    if isinstance(result, Mapping) and "logits" in result:
+        return surprise(result["logits"], draw)
+    total = torch.zeros(())
+    for output in tensors_in(result):
+        if output.is_floating_point():
+            signs = torch.randint(0, 2, output.shape, generator=draw).to(output) * 2 - 1
+            total = total + (output * signs).float().sum().cpu()
+    return total
+
+
+class RowWatch:
+    """Squared gradients of one layer's rows, batch by batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[Tensor | None] = []
+        self.now: Tensor | None = None
+
+    def __call__(self, layer: nn.Module, _: tuple[Any, ...], output: Tensor) -> Tensor:
+        return with_hook(output, lambda gradient: self._add(gradient_rows(layer, gradient)))
+
+    def _add(self, rows: Tensor) -> None:
+        squares = rows.float().square().mean(-1).flatten()
+        self.now = squares if self.now is None else self.now + squares
+
+    def end_batch(self) -> None:
+        self.batches.append(self.now)
+        self.now = None
+
+
+def _shared_out(batches: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Divide squared gradients by their mean, and mix in the equal share."""
+    present = [b for b in batches if b is not None]
+    count = sum(b.numel() for b in present)
+    mean = sum(float(b.double().sum()) for b in present) / max(count, 1)
+    if mean == 0:
+        return [None] * len(batches)
+    return [None if b is None else (1 - EQUAL_SHARE) * b / mean + EQUAL_SHARE for b in batches]

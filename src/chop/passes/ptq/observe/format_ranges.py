@@ -1,8 +1,4 @@
-"""Ranges of number formats: which can be chosen, and the settings that give them.
-
-`ranged(format)` gives what an observer needs to know of a format: which ranges there are to choose
-from, what values become in one, and the settings that make it.
-"""
+"""Ranges of number formats: those an observer can select, and the settings that set them."""
 
 from __future__ import annotations
 
@@ -22,14 +18,15 @@ from chop.nn.quantizers.scale_integer import SMALLEST_SCALE
 
 CLIPS = tuple(1 - i / 80 for i in range(76))
 BINADES = (1.0, 0.5, 0.25, 0.125, 0.0625)
-"""Shares of a range to try; of ranges that are powers of two only halves differ."""
+"""Shares of a range to try; ranges that are powers of two differ only by halving."""
 BIASES = range(-100, 150)
+"""Exponent biases to try: all that float32 can hold for the formats of this project."""
 
 
 class RangedFormat(Protocol):
-    """A format together with the setting that says how far it reaches.
+    """A format and the setting that determines its range.
 
-    Ranges are pairs of tensors, `low` and `high`, with an element for each slot.
+    Ranges are pairs of tensors, `low` and `high`, with one element per slot.
     """
 
     @property
@@ -37,18 +34,18 @@ class RangedFormat(Protocol):
         """Shares of a range that make a difference."""
 
     def reached(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """The range that is not clipped where `low` and `high` are asked for."""
+        """Return the range that is not clipped if `low` and `high` are requested."""
 
     def represent(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """What the values `x`, (slots, values), become."""
+        """Return the values `x`, (slots, values), in the format."""
 
     def settings(self, low: Tensor, high: Tensor) -> dict[str, Any]:
-        """The settings of the format that make the range; scales as a tensor."""
+        """Return the format's settings for the range; scales as a tensor."""
 
 
 @dataclass(frozen=True)
 class ScaledRange:
-    """Integers times a scale; unsigned ones for a whole tensor also choose their zero point."""
+    """Integers times a scale; unsigned ones for a whole tensor also have a zero point."""
 
     format: ScaleInteger
 
@@ -56,7 +53,7 @@ class ScaledRange:
 
     @property
     def has_zero_point(self) -> bool:
-        """Whether the lowest value may be another than the highest's negative."""
+        """True if the range need not be symmetric."""
         return not self.format.is_signed and self.format.granularity == "tensor"
 
     def reached(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,13 +64,13 @@ class ScaledRange:
         return _symmetric(low, high)
 
     def scale(self, low: Tensor, high: Tensor) -> Tensor:
-        """The scale that reaches the range."""
+        """Return the scale that reaches the range."""
         bottom, top = self.reached(low, high)
         span = top - bottom if self.has_zero_point else top  # unsigned integers begin at 0
         return (span / self.format.integers[1]).clamp(min=SMALLEST_SCALE)
 
     def zero_point(self, low: Tensor, high: Tensor) -> Tensor:
-        """The integer that stands for zero."""
+        """Return the integer that represents zero."""
         if not self.has_zero_point:
             return torch.zeros_like(low)
         return (-low / self.scale(low, high)).round().clamp(*self.format.integers)
@@ -84,15 +81,15 @@ class ScaledRange:
         return ((x / scale).round() + zero).clamp(bottom, top).sub(zero) * scale
 
     def settings(self, low: Tensor, high: Tensor) -> dict[str, Any]:
-        found: dict[str, Any] = {"scale": self.scale(low, high)}
+        settings: dict[str, Any] = {"scale": self.scale(low, high)}
         if self.has_zero_point:
-            found["zero_point"] = int(self.zero_point(low, high)[0])
-        return found
+            settings["zero_point"] = int(self.zero_point(low, high)[0])
+        return settings
 
 
 @dataclass(frozen=True)
 class PowerRange:
-    """A format of one range for the whole tensor, a power of two apart from the next.
+    """A format with one range for the whole tensor, from a series of powers of two.
 
     `setting`: the integer that moves the range, `frac_width` or `exponent_bias`.
     """
@@ -106,12 +103,13 @@ class PowerRange:
         return _symmetric(low, high)
 
     def value(self, low: Tensor, high: Tensor) -> int:
-        """The value of the setting: the narrowest range that holds both."""
-        largest = float(torch.maximum(-low, high).max())
+        """Return the setting of the narrowest range that includes both, or of the widest."""
+        largest = float(torch.maximum(-low, high).max()) or 1.0
         reaches = _reaches(self.format, self.setting)
-        if largest == 0:
-            return _value_at(reaches, 1.0)
-        return _value_at(reaches, largest)
+        enough = {value: reach for value, reach in reaches.items() if reach >= largest}
+        if not enough:
+            return max(reaches, key=reaches.__getitem__)
+        return min(enough, key=enough.__getitem__)
 
     def represent(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
         return _with(self.format, self.setting, self.value(low, high)).quantize(x)
@@ -125,28 +123,21 @@ def _symmetric(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     return -largest, largest
 
 
-def _value_at(reaches: dict[int, float], largest: float) -> int:
-    enough = {value: reach for value, reach in reaches.items() if reach >= largest}
-    if not enough:
-        return max(reaches, key=reaches.__getitem__)
-    return min(enough, key=enough.__getitem__)
-
-
 @functools.cache
 def _reaches(form: Quantizer, setting: str) -> dict[int, float]:
-    """How far the format reaches with each value of the setting that it takes."""
+    """Return the largest value of the format for each allowed value of the setting."""
     fixed = form.fixed_point
     if fixed is not None:
         # a power of two saturates by half a step, and that step is worth a bit everywhere else
         top = fixed.width - fixed.is_signed
         return {f: 2.0 ** (top - f) for f in range(-90, 127)}
-    found = {}
+    reaches = {}
     for value in BIASES:
         try:
-            found[value] = _with(form, setting, value).range[1]
+            reaches[value] = _with(form, setting, value).range[1]
         except ConfigError:  # values that float32 cannot hold
             continue
-    return {value: reach for value, reach in found.items() if math.isfinite(reach)}
+    return {value: reach for value, reach in reaches.items() if math.isfinite(reach)}
 
 
 def _with(form: Quantizer, setting: str, value: Any) -> Quantizer:
@@ -155,7 +146,7 @@ def _with(form: Quantizer, setting: str, value: Any) -> Quantizer:
 
 
 def ranged(form: Quantizer) -> RangedFormat | None:
-    """The format with its range to be chosen; None where it has none, or measures each tensor."""
+    """Return the format with a range to select; None if it has none, or measures each tensor."""
     if form.scaled is not None:
         return ScaledRange(form.scaled)
     names = {f.name for f in dataclasses.fields(form)}
@@ -166,10 +157,10 @@ def ranged(form: Quantizer) -> RangedFormat | None:
 
 
 def slot_rows(form: Quantizer, x: Tensor, *, by_row: bool) -> Tensor:
-    """`x` as (slots, values): what shares a range is in one row.
+    """Return `x` as (slots, values), where each row has one range.
 
-    Of groups each position along the last dimension is a slot, and `by_row` every row's groups are
-    slots of their own, as for a weight.
+    For groups, each position along the last dimension is a slot; `by_row`, every row has its own
+    groups, as in a weight.
     """
     x = torch.where(torch.isfinite(x), x, 0.0)
     scaled = form.scaled
@@ -185,7 +176,7 @@ def slot_rows(form: Quantizer, x: Tensor, *, by_row: bool) -> Tensor:
 
 
 def rules_of(form: Quantizer) -> Iterator[Quantizer]:
-    """The format with each of its rules for the exponent that a block shares."""
+    """Yield the format with each rule for the shared exponent of a block."""
     if hasattr(form, "scale_rule"):
         for rule in ("floor", "ceil", "rceil", "even"):
             yield _with(form, "scale_rule", rule)

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 MOST_BINS, LEAST_BINS = 4096, 256
 MOST_COUNTS = 2**20
-"""Counts over all slots together: many slots get fewer bins each."""
+"""Largest number of counts over all slots together: many slots get fewer bins each."""
 
 
 class BinCounts:
@@ -22,12 +22,12 @@ class BinCounts:
         self.counts = torch.zeros(slots, bins, dtype=torch.int64, device=device)
 
     def add(self, places: Tensor) -> None:
-        """Count values by their bins, (slots, values); those beyond the ends count there."""
+        """Count values by their bins, (slots, values); clamp bins beyond the ends."""
         slots, bins = self.counts.shape
         index = places.clamp(0, bins - 1).long()
         index += torch.arange(slots, device=index.device)[:, None] * bins
-        found = torch.bincount(index.flatten(), minlength=self.counts.numel())
-        self.counts += found.reshape(self.counts.shape)
+        counts = torch.bincount(index.flatten(), minlength=self.counts.numel())
+        self.counts += counts.reshape(self.counts.shape)
 
     def double(self, slots: Tensor | slice, below: float) -> None:
         """Double the range of `slots`, with the share `below` of the new bins under the old."""
@@ -71,26 +71,26 @@ class Histogram:
 
     @property
     def points(self) -> tuple[Tensor, Tensor]:
-        """(slots, points) twice: values in order, the middles of bins, and how often each was."""
+        """Values in order (bin centres if counted) and their counts, both (slots, points)."""
         if self._values is not None:
             return self._values.sort(1).values, torch.ones_like(self._values, dtype=torch.int64)
         width = torch.exp2(self._exponent)[:, None] * 2 / self.bins
         return (torch.arange(self.bins) - self.bins // 2 + 0.5) * width, self._bins.counts
 
     def quantile(self, share: float) -> Tensor:
-        """(slots,): the value that `share` of the values do not exceed, linear between points."""
+        """Return the value that `share` of the values do not exceed, (slots,), interpolated."""
         points, counts = self.points
         before = counts.cumsum(1).double() - 0.5 * counts
-        wanted = share * counts.sum(1, keepdim=True)
-        after = (before < wanted).sum(1, keepdim=True).clamp(1, max(points.shape[1] - 1, 1))
+        rank = share * counts.sum(1, keepdim=True)
+        after = (before < rank).sum(1, keepdim=True).clamp(1, max(points.shape[1] - 1, 1))
         after = after.clamp(max=points.shape[1] - 1)
         left, right = (after - 1).clamp(min=0), after
         low, high = points.gather(1, left), points.gather(1, right)
         gap = (before.gather(1, right) - before.gather(1, left)).clamp(min=1e-300)
-        part = ((wanted - before.gather(1, left)) / gap).clamp(0, 1)
+        part = ((rank - before.gather(1, left)) / gap).clamp(0, 1)
         return (low + (high - low) * part).float().squeeze(1)
 
 
 def _exponent(rows: Tensor) -> Tensor:
-    """log2 of the least power of two above each row's largest magnitude."""
+    """Return log2 of the smallest power of two above each row's largest magnitude."""
     return torch.frexp(rows.abs().amax(1).clamp(min=2.0**-100)).exponent.float()

@@ -31,23 +31,19 @@ def weight_rows(layer: nn.Module, x: Tensor, path: str) -> Tensor:
 
 
 def groups_of(layer: nn.Module) -> int:
-    """Return the number of groups of a convolution's inputs: rows of the weight see one each."""
+    """Return the number of groups of a convolution's inputs; each row of the weight reads one."""
     return int(getattr(layer, "groups", 1))
 
 
 def input_rows(layer: nn.Module, x: Tensor) -> Tensor:
-    """The vectors that each row of the weight is multiplied with, as rows."""
+    """Return the vectors that each row of the weight is multiplied with, as rows."""
     return sample_rows(layer, x).flatten(0, 1)
 
 
 def sample_rows(layer: nn.Module, x: Tensor) -> Tensor:
-    """The same as (samples, rows, columns); the first dimension of `x` are the samples."""
-    if isinstance(layer, nn.Conv1d | nn.Conv2d):
-        return _patches(layer, x)
-    return x.reshape(x.shape[0] if x.dim() > 1 else 1, -1, x.shape[-1])
-
-
-def _patches(layer: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
+    """Return these vectors as (samples, rows, columns); the first dimension of `x` are samples."""
+    if not isinstance(layer, nn.Conv1d | nn.Conv2d):
+        return x.reshape(x.shape[0] if x.dim() > 1 else 1, -1, x.shape[-1])
     sizes: Any = {k: getattr(layer, k) for k in ("kernel_size", "dilation", "stride")}
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     x = F.pad(x, layer._reversed_padding_repeated_twice, mode)

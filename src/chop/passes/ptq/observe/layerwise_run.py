@@ -1,27 +1,35 @@
-"""Run a graph over many batches a stretch at a time, stopping before chosen nodes.
+"""Run of a graph over many batches in steps, with stops before chosen nodes.
 
-What a node is given can be looked at, and the node's module changed, before anything behind it
-runs. Between two stops only those values are kept that a node further on reads, so the memory does
-not grow with the depth of the model.
+The inputs of a node can be read, and its module changed, before any later node runs. Between two
+stops only those values stay that a later node reads, so memory does not grow with the depth of the
+model.
+
+`PairedRun` also runs the float reference. Errors of rounded layers reach the layers behind them; if
+the float inputs of a layer are known, its weights can compensate for these errors too.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor, fx
+import torch
+from torch import Tensor, fx, nn
 
-from chop.errors import ConfigError
+from chop.errors import ChopError, ConfigError, PassError
 from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
-from chop.passes.ptq.observe.calibration_data import running
+from chop.nn.modules.masked import stored_weight
+from chop.nn.quantized.layer import QuantizedModule
+from chop.nn.quantizers import Bypass
 from chop.passes.rewrite.propagate import bind_inputs, undisturbed
 
 
 class LayerwiseRun:
-    """The values of a graph on a list of batches, up to the node it has come to.
+    """Values of a graph on a list of batches, up to the current node.
 
     with LayerwiseRun(graph, batches, "gptq.data") as run:
         for node in layers:
@@ -32,17 +40,20 @@ class LayerwiseRun:
         self.graph = graph
         self.nodes: list[fx.Node] = list(graph.fx_graph.nodes)
         self._place = {node: i for i, node in enumerate(self.nodes)}
-        self._last_use = _last_uses(self.nodes, self._place)
+        self._last_use: dict[fx.Node, list[fx.Node]] = {}
+        for node in self.nodes:  # the values that no later node reads
+            last = max((*node.users, node), key=self._place.__getitem__)
+            self._last_use.setdefault(last, []).append(node)
         self._position = 0
         self._where = where
-        self._values = [self._start(bind_inputs(graph, b, where)) for b in batches]
+        inputs = [node for node in self.nodes if node.op == "placeholder"]
+        self._values: list[dict[fx.Node, Any]] = [
+            {node: own(values[str(node.target)]) for node in inputs}
+            for values in (bind_inputs(graph, batch, where) for batch in batches)
+        ]
         if not self._values:
             raise ConfigError(f"{where}: no batch was given. Give at least one.")
         self._context = contextlib.ExitStack()
-
-    def _start(self, inputs: Mapping[str, Any]) -> dict[fx.Node, Any]:
-        takes = (node for node in self.nodes if node.op == "placeholder")
-        return {node: own(inputs[str(node.target)]) for node in takes}
 
     def __enter__(self) -> LayerwiseRun:
         self._context.enter_context(undisturbed(self.graph.model))
@@ -53,7 +64,7 @@ class LayerwiseRun:
         self._values = []
 
     def operands(self, node: fx.Node) -> Iterator[Tensor]:
-        """What `node` is given as its first operand, batch by batch; all before it has run."""
+        """Run up to `node`, then yield its first operand for each batch."""
         self.advance(node)
         source = node.args[0] if node.args else next(iter(node.kwargs.values()))
         assert isinstance(source, fx.Node), f"{node.name} has no operand"
@@ -61,13 +72,13 @@ class LayerwiseRun:
             yield values[source]
 
     def arguments(self, node: fx.Node) -> Iterator[tuple[Any, Any]]:
-        """What `node` is called with, args and kwargs, batch by batch; all before it has run."""
+        """Run up to `node`, then yield its args and kwargs for each batch."""
         self.advance(node)
         for values in self._values:
             yield fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
 
     def advance(self, to: fx.Node) -> None:
-        """Run every batch up to `to`, which is not run."""
+        """Run every batch up to but excluding `to`."""
         end = self._place[to]
         stretch = self.nodes[self._position : end]
         if stretch:
@@ -77,28 +88,25 @@ class LayerwiseRun:
             self._position = end
 
     def replay(self, batch: int, end: fx.Node, results: Sequence[fx.Node]) -> list[Any]:
-        """What `results` give on one batch from here up to `end`; the run stays where it is."""
+        """Return `results` on one batch, run from here to `end`; the run itself does not move."""
         values = {node: own(value) for node, value in self._values[batch].items()}
         stretch = self.nodes[self._position : self._place[end]]
-        self._run(stretch, values, keeps=results)
+        self._run(stretch, values, results)
         return [values[node] for node in results]
 
     def values(self, batch: int, nodes: Sequence[fx.Node]) -> list[Any]:
-        """What nodes gave on one batch, of those that are still to be read."""
+        """Return values on one batch, of nodes that are still to be read."""
         return [self._values[batch][node] for node in nodes]
 
     def results(self) -> Iterator[Any]:
-        """What the model gives, batch by batch; the run ends with it."""
+        """Run to the end and yield the model's result for each batch."""
         output = self.nodes[-1]
         self.advance(output)
         for values in self._values:
             yield fx.node.map_arg(output.args[0], values.__getitem__)
 
     def _run(
-        self,
-        stretch: Sequence[fx.Node],
-        values: dict[fx.Node, Any],
-        keeps: Sequence[fx.Node] = (),
+        self, stretch: Sequence[fx.Node], values: dict[fx.Node, Any], keeps: Sequence[fx.Node] = ()
     ) -> None:
         interpreter = fx.Interpreter(self.graph.model, garbage_collect_values=False)
         interpreter.extra_traceback = False
@@ -112,27 +120,132 @@ class LayerwiseRun:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the values that are kept now, over all batches."""
-        seen = {
+        """Bytes of all stored values, over all batches."""
+        storages = {
             t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
             for values in self._values
             for value in values.values()
             for t in tensors_in(value)
         }
-        return sum(seen.values())
+        return sum(storages.values())
 
 
 def own(value: Any) -> Any:
-    """A copy, which nodes may write to: the batch is the user's, and a replay leaves no trace."""
+    """Return a copy that nodes may write to; the batch belongs to the user."""
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def _last_uses(
-    nodes: Sequence[fx.Node], place: Mapping[fx.Node, int]
-) -> dict[fx.Node, list[fx.Node]]:
-    """For each node the values that nobody reads after it."""
-    found: dict[fx.Node, list[fx.Node]] = {}
-    for node in nodes:
-        last = max((*node.users, node), key=place.__getitem__)
-        found.setdefault(last, []).append(node)
-    return found
+class PairedRun:
+    """Two runs of one graph: `now` with formats and current weights, `before` without changes.
+
+    with PairedRun(graph, batches, "gptq.data") as run:
+        for node, layer in layers:
+            for x, float_x in run.operands(node): ...
+            run.remember(layer)
+            layer.weight = ...
+
+    `weights`: original weights of layers that changed earlier.
+    """
+
+    def __init__(
+        self,
+        graph: MaseGraph,
+        batches: Iterable[Any],
+        where: str,
+        weights: Mapping[nn.Module, nn.Parameter] | None = None,
+    ) -> None:
+        batches = list(batches)
+        self.graph = graph
+        self.now = LayerwiseRun(graph, batches, where)
+        self.before = LayerwiseRun(graph, batches, where)
+        self._context = contextlib.ExitStack()
+        called = Counter(str(n.target) for n in graph.fx_graph.nodes if n.op == "call_module")
+        several = [graph.model.get_submodule(target) for target, n in called.items() if n > 1]
+        # later calls of these read the weight as it is now
+        shared = {m: w for m in several if (w := m._parameters.get("weight")) is not None}
+        self._weights: dict[nn.Module, nn.Parameter] = {**shared, **(weights or {})}
+
+    def __enter__(self) -> PairedRun:
+        self._context.enter_context(self.now)
+        self._context.enter_context(self.before)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._context.close()
+
+    def operands(self, node: fx.Node) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the first operand of `node` for each batch, with and without formats."""
+        self.now.advance(node)
+        self.advance_before(node)
+        yield from zip(self.now.operands(node), self.before.operands(node), strict=True)
+
+    def remember(self, layer: nn.Module) -> None:
+        """Store the original weight of `layer`, which may change afterwards."""
+        self._weights.setdefault(layer, stored_weight(layer))
+
+    def advance_before(self, to: fx.Node) -> None:
+        """Run the reference up to but excluding `to`."""
+        with formats_off(self.graph.model), contextlib.ExitStack() as stack:
+            for layer, weight in self._weights.items():
+                stack.callback(setattr, layer, "weight", stored_weight(layer))
+                layer.weight = weight
+            self.before.advance(to)
+
+
+@contextlib.contextmanager
+def formats_off(model: nn.Module) -> Iterator[None]:
+    """Make every quantised layer compute in floating point inside the context."""
+    with contextlib.ExitStack() as stack:
+        for layer in model.modules():
+            if isinstance(layer, QuantizedModule):
+                stack.callback(setattr, layer, "quantizers", layer.quantizers)
+                layer.quantizers = dict.fromkeys(layer.quantizers, Bypass())
+        yield
+
+
+@contextmanager
+def running(where: str, number: int) -> Iterator[None]:
+    """Name the batch in the error if a graph does not run on it."""
+    try:
+        yield
+    except ChopError:
+        raise
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise PassError(
+            f"{where}: the graph does not run on batch {number}: {reason}. "
+            "Give batches like the inputs that the graph was captured with."
+        ) from error
+
+
+def calibration_batches(data: Any, num_samples: int | None, where: str) -> list[Any]:
+    """Return the batches of `data` up to `num_samples` rows; all of them without a number.
+
+    `data` is an iterable of batches (mappings, tensors or tuples), or a function that returns one.
+    """
+    source = source_of(data)
+    if source is None or isinstance(source, Tensor | Mapping | str):
+        kind = type(source).__name__
+        raise ConfigError(f"{where}: expected an iterable of batches, got {kind}.")
+    if num_samples is not None and num_samples < 1:
+        raise ConfigError(f"{where}: num_samples must be at least 1, got {num_samples}.")
+    batches = list(first_batches(source, num_samples))
+    if not batches:
+        raise ConfigError(f"{where}: no batch was given. Give at least one.")
+    return batches
+
+
+def source_of(data: Any) -> Any:
+    """Return the iterable that `data` is, or that it returns when called."""
+    return data() if callable(data) and not isinstance(data, Iterable) else data
+
+
+def first_batches(source: Iterable[Any], num_samples: int | None) -> Iterator[Any]:
+    """Yield batches until `num_samples` rows are reached; all of them without a number."""
+    rows = 0
+    for batch in source:
+        yield batch
+        first = next(tensors_in(batch), torch.zeros(1))
+        rows += first.shape[0] if first.dim() else 1
+        if num_samples is not None and rows >= num_samples:
+            return

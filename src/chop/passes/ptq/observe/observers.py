@@ -1,8 +1,8 @@
-"""Observers: what they see of a tensor, batch by batch, says which range its format should have.
+"""Observers: each watches a tensor batch by batch and selects the range of its format.
 
-Each keeps what it needs in bounded memory and sees the data once; the same data gives the same
-range. To add one, write a class with `observe` and `range_for` under `@OBSERVERS.entry("name")`;
-its fields are its settings.
+An observer uses bounded memory and reads the data once; the same data always selects the same
+range. To add one, write a class with `see` or `range_for` under `@OBSERVERS.entry("name")`; its
+fields are its settings.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Range = tuple[Tensor, Tensor]
 
 @dataclass
 class Observer(ABC):
-    """Sees the values of one operand as rows, (slots, values): each row has a range of its own.
+    """Statistics of one operand's values, as rows (slots, values) with one range per row.
 
-    Zero is in every range.
+    Every range includes zero.
     """
 
     def __post_init__(self) -> None:
@@ -37,28 +37,27 @@ class Observer(ABC):
         self.high: Tensor | None = None
 
     def observe(self, rows: Tensor) -> None:
-        """See one batch."""
-        found = rows.detach().float().cpu()
-        if found.shape[1] == 0:
-            return
-        self.see(found, found.amin(1).clamp(max=0), found.amax(1).clamp(min=0))
+        """Add one batch."""
+        rows = rows.detach().float().cpu()
+        if rows.shape[1]:
+            self.see(rows, rows.amin(1).clamp(max=0), rows.amax(1).clamp(min=0))
 
     @abstractmethod
     def see(self, rows: Tensor, low: Tensor, high: Tensor) -> None:
-        """Take in the values of a batch, and the least and largest of each slot."""
+        """Add the values of a batch, and the smallest and largest of each slot."""
 
     def range_for(self, form: RangedFormat) -> Range:
-        """The lowest and the highest value that the format should reach, for each slot."""
+        """Return the lowest and highest value that the format should reach, for each slot."""
         return self.seen
 
     @property
     def seen(self) -> Range:
-        """The range as far as it is known by now; nothing was seen is an error of the caller."""
+        """Range so far."""
         assert self.low is not None and self.high is not None, "the observer saw nothing"
         return self.low, self.high
 
     def widen(self, low: Tensor, high: Tensor) -> None:
-        """Let the range hold `low` and `high` too."""
+        """Extend the range to `low` and `high`."""
         self.low = low if self.low is None else torch.minimum(self.low, low)
         self.high = high if self.high is None else torch.maximum(self.high, high)
 
@@ -70,7 +69,7 @@ OBSERVERS: Registry[type[Observer]] = Registry("observer")
 @OBSERVERS.entry("min_max")
 @dataclass
 class MinMax(Observer):
-    """The least and the largest value: nothing that was seen is clipped."""
+    """The smallest and largest value: nothing is clipped."""
 
     def see(self, rows: Tensor, low: Tensor, high: Tensor) -> None:
         self.widen(low, high)
@@ -79,7 +78,7 @@ class MinMax(Observer):
 @OBSERVERS.entry("moving_average")
 @dataclass
 class MovingAverage(Observer):
-    """The averages of each batch's least and largest value, where the past keeps `momentum`."""
+    """Moving averages of each batch's smallest and largest value; `momentum` weighs the past."""
 
     momentum: float = 0.9
 
@@ -100,7 +99,7 @@ class MovingAverage(Observer):
 
 @dataclass
 class HistogramObserver(Observer):
-    """Counts values in bins."""
+    """Observer that counts values in bins."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,7 +112,7 @@ class HistogramObserver(Observer):
 
     @property
     def counted(self) -> Histogram:
-        """The counts."""
+        """Counts in bins."""
         assert self.histogram is not None, "the observer saw nothing"
         return self.histogram
 
@@ -121,7 +120,7 @@ class HistogramObserver(Observer):
 @OBSERVERS.entry("percentile")
 @dataclass
 class Percentile(HistogramObserver):
-    """On either side the value that `percentile` per cent of the values do not go beyond."""
+    """The value on either side that `percentile` per cent of the values do not exceed."""
 
     percentile: float = 99.99
 
@@ -135,17 +134,17 @@ class Percentile(HistogramObserver):
     def range_for(self, form: RangedFormat) -> Range:
         low, high = self.seen
         share = self.percentile / 100
-        found = self.counted.quantile(1 - share), self.counted.quantile(share)
-        return torch.maximum(low, found[0].clamp(max=0)), torch.minimum(high, found[1].clamp(min=0))
+        bottom, top = self.counted.quantile(1 - share), self.counted.quantile(share)
+        return torch.maximum(low, bottom.clamp(max=0)), torch.minimum(high, top.clamp(min=0))
 
 
 @dataclass
 class SearchingObserver(HistogramObserver):
-    """Of several shares of the whole range the one with the least loss."""
+    """Observer that tries several shares of the whole range and uses the one of least loss."""
 
     @abstractmethod
     def loss(self, form: RangedFormat, ends: Range, x: Tensor, counts: Tensor) -> Tensor:
-        """(slots,): what the range loses of the values `x`, seen so many times."""
+        """Return the loss of the range on the values `x` with their `counts`, (slots,)."""
 
     def range_for(self, form: RangedFormat) -> Range:
         low, high = self.seen
@@ -171,32 +170,29 @@ class LeastSquares(SearchingObserver):
 @OBSERVERS.entry("entropy")
 @dataclass
 class Entropy(SearchingObserver):
-    """The range whose rounded values have the distribution nearest to that of the clipped ones."""
+    """The range whose rounded values are distributed most like the clipped values."""
 
     def loss(self, form: RangedFormat, ends: Range, x: Tensor, counts: Tensor) -> Tensor:
         counts = counts.double()
         changes = form.represent(x, *ends).diff(dim=1) != 0
         level = torch.nn.functional.pad(changes.cumsum(1), (1, 0))
         bottom, top = (bound[:, None] for bound in form.reached(*ends))
-        is_inside = (x >= bottom) & (x <= top)
-        inside = counts * is_inside
-        spread = _spread(inside, level)
-        clipped = _clipped(counts, is_inside)
+        inside = counts * ((x >= bottom) & (x <= top))
+        spread, clipped = _spread(inside, level), _clipped(counts, inside)
         p, q = clipped / clipped.sum(1, keepdim=True), spread / spread.sum(1, keepdim=True)
         ratio = (p / q.clamp(min=1e-12)).clamp(min=1e-300).log()
         return (p * ratio).sum(1).nan_to_num(torch.inf)
 
 
 def _spread(counts: Tensor, level: Tensor) -> Tensor:
-    """The counts of each level shared out equally among its bins that are not empty."""
+    """Distribute the counts of each level equally over its bins that are not empty."""
     total = torch.zeros_like(counts).scatter_add_(1, level, counts)
     filled = torch.zeros_like(counts).scatter_add_(1, level, (counts > 0).double())
     return (total / filled.clamp(min=1)).gather(1, level) * (counts > 0)
 
 
-def _clipped(counts: Tensor, is_inside: Tensor) -> Tensor:
-    """The counts beyond the range moved to its first and last bins that are not empty."""
-    inside = counts * is_inside
+def _clipped(counts: Tensor, inside: Tensor) -> Tensor:
+    """Move the counts beyond the range to its first and last bins that are not empty."""
     filled = inside > 0
     first = filled.double().argmax(1, keepdim=True)
     last = counts.shape[1] - 1 - filled.flip(1).double().argmax(1, keepdim=True)
@@ -208,30 +204,30 @@ def _clipped(counts: Tensor, is_inside: Tensor) -> Tensor:
 
 
 class RuleObserver:
-    """The rule for shared exponents that errs least in squares, of formats that have several."""
+    """Squared errors of all rules for shared exponents, of formats that have several."""
 
     def __init__(self, form: Quantizer) -> None:
         self.errors: dict[Quantizer, float] = dict.fromkeys(rules_of(form), 0.0)
 
     def observe(self, x: Tensor) -> None:
-        """See one batch."""
+        """Add one batch."""
         x = torch.where(torch.isfinite(x), x, 0.0).detach().float()
         for form in self.errors:
             self.errors[form] += float((form.quantize(x) - x).double().square().sum())
 
     def settings(self) -> dict[str, Any]:
-        """The setting of the best rule."""
+        """Return the setting of the best rule."""
         best = min(self.errors, key=self.errors.__getitem__)
         return {"scale_rule": best.scale_rule}  # type: ignore[attr-defined]
 
 
-def make_observer(given: str | Mapping[str, Any], where: str) -> Observer:
-    """A fresh observer: by its name, or by a mapping with its `name` and settings.
+def make_observer(choice: str | Mapping[str, Any], where: str) -> Observer:
+    """Return a new observer by its name, or by a mapping with its `name` and settings.
 
     >>> make_observer({"name": "percentile", "percentile": 99.9}, "here").percentile
     99.9
     """
-    settings: dict[str, Any] = {"name": given} if isinstance(given, str) else dict(given)
+    settings: dict[str, Any] = {"name": choice} if isinstance(choice, str) else dict(choice)
     try:
         cls = OBSERVERS[str(settings.pop("name", None))]
     except RegistryError as error:

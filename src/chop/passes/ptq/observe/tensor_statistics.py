@@ -1,7 +1,7 @@
-"""Statistics of tensors seen in pieces: one class each, listed in `STATISTICS`.
+"""Statistics of tensors that arrive in pieces: one class each, listed in `STATISTICS`.
 
 To add one, write a `Statistic` under `@statistic("name")`; its fields are its configuration.
-`dims` says what is reduced over: "all" gives one number, a list of dimensions keeps the others,
+`dims` are the reduced dimensions: "all" returns one number, a list of dimensions keeps the others,
 None keeps every element and reduces over the pieces alone.
 """
 
@@ -23,7 +23,7 @@ Dims = Literal["all"] | list[int] | None
 
 @dataclass
 class Statistic:
-    """Takes in tensors with `update`, answers with `compute`.
+    """A statistic that is updated by `update` and returned by `compute`.
 
     `device`: where to gather ("cpu", "cuda"); None leaves tensors where they are.
     """
@@ -32,28 +32,28 @@ class Statistic:
     dims: Dims = "all"
 
     def update(self, x: Tensor) -> None:
-        """Take in one more piece; an empty one says nothing."""
+        """Add one piece; ignore an empty one."""
         if x.numel() == 0:
             return
         x = x.detach().to(self.device or x.device)
         self.take(rows(x if x.is_floating_point() else x.float(), self.dims))
 
     def take(self, values: Tensor) -> None:
-        """Take in values laid out as kept dimensions × observations."""
+        """Add values with the shape (kept dimensions, observations)."""
         raise NotImplementedError
 
     def compute(self) -> dict[str, Any]:
-        """The statistic of all pieces so far."""
+        """Return the statistic of all pieces so far."""
         raise NotImplementedError
 
 
 S = TypeVar("S", bound=type[Statistic])
 STATISTICS: Registry[type[Statistic]] = Registry("statistic")
-"""Every statistic the profiler knows, by name."""
+"""Every statistic of the profiler, by name."""
 
 
 def statistic(name: str, aliases: tuple[str, ...] = ()) -> Callable[[S], S]:
-    """List a class as the statistic `name`."""
+    """Register a class as the statistic `name`."""
 
     def decorate(cls: S) -> S:
         STATISTICS.register(name, cls, aliases)
@@ -63,7 +63,7 @@ def statistic(name: str, aliases: tuple[str, ...] = ()) -> Callable[[S], S]:
 
 
 def rows(x: Tensor, dims: Dims) -> Tensor:
-    """`x` with the reduced dimensions flattened into the last.
+    """Return `x` with the reduced dimensions flattened into the last.
 
     >>> rows(torch.zeros(2, 3, 4), [0, 2]).shape
     torch.Size([3, 8])
@@ -71,14 +71,13 @@ def rows(x: Tensor, dims: Dims) -> Tensor:
     if dims == "all":
         return x.reshape(-1)
     reduced = [d % max(x.dim(), 1) for d in dims or []]
-    kept = [d for d in range(x.dim()) if d not in reduced]
-    shape = [x.shape[d] for d in kept]
-    return x.permute(*kept, *reduced).reshape(*shape, -1)
+    others = [d for d in range(x.dim()) if d not in reduced]
+    return x.permute(*others, *reduced).reshape(*(x.shape[d] for d in others), -1)
 
 
 @dataclass
 class _Keeping(Statistic):
-    """Keeps all values, for statistics that cannot be had in one pass."""
+    """Statistic that stores all values, because one pass is not enough."""
 
     pieces: list[Tensor] = field(default_factory=list, init=False, repr=False)
 
@@ -86,7 +85,7 @@ class _Keeping(Statistic):
         self.pieces.append(values.clone())
 
     def values(self) -> Tensor:
-        """Everything seen so far, observations last."""
+        """Return all values so far, observations last."""
         return torch.cat(self.pieces, dim=-1)
 
 
@@ -102,7 +101,7 @@ class RecordedValues(_Keeping):
 @statistic("variance_precise")
 @dataclass
 class VariancePrecise(_Keeping):
-    """Mean and variance in two passes over values that are kept."""
+    """Mean and variance in two passes over stored values."""
 
     def compute(self) -> dict[str, Any]:
         values = self.values()
@@ -144,9 +143,9 @@ class VarianceOnline(Statistic):
 @statistic("range_n_sigma")
 @dataclass
 class RangeNSigma(VarianceOnline):
-    """The interval mean ± `num_sigmas` standard deviations; of magnitudes with `abs`.
+    """Interval mean ± `num_sigmas` standard deviations; of magnitudes with `abs`.
 
-    `var_mode` says how programs want the variance: the same numbers either way.
+    `var_mode` is accepted for older programs; both modes return the same numbers.
     """
 
     num_sigmas: float = 3.0
@@ -188,10 +187,7 @@ class RangeMinMax(Statistic):
 @statistic("range_quantile")
 @dataclass
 class RangeQuantile(_Keeping):
-    """The interval that holds the fraction `quantile` of the values, equal tails left out.
-
-    With `abs`, of the magnitudes.
-    """
+    """Interval of the central fraction `quantile` of the values; of magnitudes with `abs`."""
 
     quantile: float = 0.97
     abs: bool = False
@@ -208,7 +204,7 @@ class RangeQuantile(_Keeping):
 
 
 def _quantile(ordered: Tensor, fraction: float) -> Tensor:
-    # torch.quantile refuses more than 2**24 values; the rule is the same linear interpolation.
+    # torch.quantile rejects more than 2**24 values; the rule is the same linear interpolation.
     place = fraction * (ordered.shape[-1] - 1)
     below = int(place)
     above = min(below + 1, ordered.shape[-1] - 1)
@@ -240,8 +236,8 @@ class AbsMean(Mean):
         super().take(values.abs())
 
     def compute(self) -> dict[str, Any]:
-        found = super().compute()
-        return {"abs_mean": found["mean"], "count": found["count"]}
+        mean = super().compute()
+        return {"abs_mean": mean["mean"], "count": mean["count"]}
 
 
 @statistic("histogram")

@@ -25,8 +25,7 @@ from chop.ir.reclass import mask_name
 from chop.log import get_logger
 from chop.nn.modules.masked import stored_weight
 from chop.nn.quantized.layer import QuantizedModule
-from chop.passes.ptq.sites.rounded_layers import WEIGHT
-from chop.passes.ptq.sites.stored_scales import store_scale
+from chop.passes.ptq.sites.rounded_layers import WEIGHT, replace_weight, store_scale
 
 logger = get_logger(__name__)
 
@@ -34,7 +33,7 @@ SCALE = f"{WEIGHT}_scale"
 MASK = mask_name(WEIGHT)
 RECORD = "record"
 
-NOT_ASKED = ("data", "batches", "keep", "loss", "scores", "dummy_in")
+IGNORED = ("data", "batches", "keep", "loss", "scores", "dummy_in")
 """Settings that do not change the result, or that the batches and the graph decide."""
 
 Layers = Mapping[str, nn.Module]
@@ -49,35 +48,34 @@ class LayerCheckpoint:
     record: dict[str, Any]
 
     def restore(self, layers: Layers) -> dict[str, Any]:
-        """Restore them in `layers`; return the record."""
+        """Restore the tensors in `layers`; return the record."""
         for target, layer in layers.items():
-            old = stored_weight(layer)
-            kept = self.tensors[f"{target}.{WEIGHT}"].to(old.device)
-            layer.weight = nn.Parameter(kept, requires_grad=old.requires_grad)
+            replace_weight(
+                layer, self.tensors[f"{target}.{WEIGHT}"].to(stored_weight(layer).device)
+            )
             if f"{target}.{SCALE}" in self.tensors:
                 store_scale(cast(QuantizedModule, layer), WEIGHT, self.tensors[f"{target}.{SCALE}"])
         return self.record
 
 
 class LayerCheckpoints:
-    """Checkpoints of a pass, by the layers' names; without a folder there are none."""
+    """Checkpoints of a pass, by the layers' names; none without a folder."""
 
     def __init__(self, folder: Path | None, who: str) -> None:
         self.folder, self.who = folder, who
-        self._is_told = False
+        self._is_logged = False
 
     def find(self, layers: Layers, name: str) -> LayerCheckpoint | None:
         """Return the checkpoint `name` if it exists and fits `layers`."""
-        file = None if self.folder is None else self._file(self.folder, name)
-        if file is None or not file.is_file():
+        if self.folder is None or not (file := self.folder / f"{name}.safetensors").is_file():
             return None
-        found = _read(file, layers)
-        if found is None:
+        checkpoint = _read(file, layers)
+        if checkpoint is None:
             logger.warning("%s: checkpoint %s cannot be used, recomputing.", self.who, file)
-        elif not self._is_told:
+        elif not self._is_logged:
             logger.info("%s: resumes from the checkpoints in %s.", self.who, self.folder)
-            self._is_told = True
-        return found
+            self._is_logged = True
+        return checkpoint
 
     def put(self, layers: Layers, name: str, record: dict[str, Any]) -> dict[str, Any]:
         """Store the weights of `layers` under `name`, with their record; return the record."""
@@ -88,13 +86,9 @@ class LayerCheckpoints:
                 for key in (WEIGHT, SCALE, MASK)
                 if isinstance(tensor := getattr(layer, key, None), Tensor)
             }
-            with whole_file(self._file(self.folder, name)) as draft:
+            with whole_file(self.folder / f"{name}.safetensors") as draft:
                 save_file(tensors, draft, metadata={RECORD: json.dumps(record)})
         return record
-
-    @staticmethod
-    def _file(folder: Path, name: str) -> Path:
-        return folder / f"{name}.safetensors"
 
 
 def _read(file: Path, layers: Layers) -> LayerCheckpoint | None:
@@ -106,8 +100,8 @@ def _read(file: Path, layers: Layers) -> LayerCheckpoint | None:
     except (SafetensorError, OSError, ValueError, KeyError):
         return None
     for target, layer in layers.items():
-        weight, kept = cast(Tensor, layer.weight), tensors.get(f"{target}.{WEIGHT}")
-        if kept is None or kept.shape != weight.shape or kept.dtype != weight.dtype:
+        weight, stored = cast(Tensor, layer.weight), tensors.get(f"{target}.{WEIGHT}")
+        if stored is None or stored.shape != weight.shape or stored.dtype != weight.dtype:
             return None
     return LayerCheckpoint(tensors, record)
 
@@ -119,8 +113,8 @@ def layer_checkpoints(
     if folder is None:
         return LayerCheckpoints(None, who)
     names = {field.name for field in fields(settings)}
-    asked = replace(settings, **dict.fromkeys(names.intersection(NOT_ASKED)))
-    digest = hashlib.sha256(f"{who}:{asked}:{graph_fingerprint(graph)}".encode())
+    settings = replace(settings, **dict.fromkeys(names.intersection(IGNORED)))
+    digest = hashlib.sha256(f"{who}:{settings}:{graph_fingerprint(graph)}".encode())
     for batch in batches:
         for number, tensor in enumerate(tensors_in(batch)):
             add_tensor(digest, str(number), tensor)

@@ -16,26 +16,23 @@ from chop.passes.ptq.sites.channel_flow import (
     ExampleRun,
     RefusedError,
     Trail,
-    follow,
-    is_same,
-    scaling,
-)
-from chop.passes.ptq.sites.weight_updates import (
     add_to_bias,
     apply_change,
     check_calls,
+    follow,
+    is_same,
     own_layer,
+    scaling,
     shared_parameters,
 )
 from chop.passes.rewrite.surgery import bypass, set_module
 
 
 @dataclass
-class Norm:
-    """A node that scales what has been normalised, along its last dimension.
+class ScaledNorm:
+    """A node that scales a normalised value along its last dimension.
 
-    It calls a layer, or is a product with a parameter behind a normalisation written out.
-    `operand` is what it is given.
+    It calls a layer, or multiplies an explicit normalisation of `operand` by a parameter.
     """
 
     node: fx.Node
@@ -50,12 +47,12 @@ class Norm:
 
     @property
     def is_layer(self) -> bool:
-        """Whether the node calls a layer that also normalises."""
+        """True if the node calls a layer, which also normalises."""
         return self.node.op == "call_module"
 
 
-def find_norms(run: ExampleRun) -> Iterator[Norm]:
-    """Every norm of a graph that has a scale."""
+def find_norms(run: ExampleRun) -> Iterator[ScaledNorm]:
+    """Yield every norm of a graph that has a scale."""
     constant = _constants(run.nodes)
     for node in run.nodes:
         op = None if node.op == "output" else find_op(node)
@@ -64,43 +61,37 @@ def find_norms(run: ExampleRun) -> Iterator[Norm]:
         if node.op == "call_module" and op.dims == "norm_last":
             layer: Any = node_module(node)
             if layer.weight is not None and layer.weight.dim() == 1:
-                operand = node.all_input_nodes[0]
-                yield Norm(node, operand, layer.weight.detach(), _shift(layer))
+                bias = getattr(layer, "bias", None)
+                shift = None if bias is None else bias.detach()
+                yield ScaledNorm(node, node.all_input_nodes[0], layer.weight.detach(), shift)
         elif op.name == "mul":
             yield from _product(run, node, constant)
 
 
-def _shift(layer: nn.Module) -> Tensor | None:
-    bias = getattr(layer, "bias", None)
-    return None if bias is None else bias.detach()
-
-
 def _constants(nodes: list[fx.Node]) -> set[fx.Node]:
-    """Nodes that depend on parameters and numbers alone."""
-    found: set[fx.Node] = set()
+    """Return the nodes that depend on parameters and numbers alone."""
+    constants: set[fx.Node] = set()
     for node in nodes:
         inputs = node.all_input_nodes
-        if node.op == "get_attr" or (inputs and all(n in found for n in inputs)):
-            found.add(node)
-    return found
+        if node.op == "get_attr" or (inputs and all(n in constants for n in inputs)):
+            constants.add(node)
+    return constants
 
 
-def _product(run: ExampleRun, node: fx.Node, constant: set[fx.Node]) -> Iterator[Norm]:
-    if len(node.all_input_nodes) != 2:
-        return
+def _product(run: ExampleRun, node: fx.Node, constant: set[fx.Node]) -> Iterator[ScaledNorm]:
     scales = [n for n in node.all_input_nodes if n in constant]
     others = [n for n in node.all_input_nodes if n not in constant]
-    if len(scales) != 1 or not isinstance(run.values[others[0]], Tensor):
+    if len(scales) != 1 or len(others) != 1 or not isinstance(run.values[others[0]], Tensor):
+        return
         return
     scale, x = run.values[scales[0]], run.values[others[0]]
     fits = isinstance(scale, Tensor) and scale.dim() == 1 and scale.is_floating_point()
     if fits and x.dim() > 1 and x.shape[-1] == len(scale) > 1:
-        yield Norm(node, others[0], scale.detach())
+        yield ScaledNorm(node, others[0], scale.detach())
 
 
-def readers_of(run: ExampleRun, norm: Norm) -> Trail:
-    """The layers that can take a norm's scale; an error where others read it too."""
-    graph = run.graph
+def readers_of(run: ExampleRun, norm: ScaledNorm) -> Trail:
+    """Return the layers that can absorb a norm's scale; raise if other nodes read it too."""
     if norm.is_layer:
         calls = Counter(str(n.target) for n in run.nodes if n.op == "call_module")
         if calls[str(norm.node.target)] > 1:
@@ -109,12 +100,12 @@ def readers_of(run: ExampleRun, norm: Norm) -> Trail:
     factors = 0.5 + torch.rand(norm.size, generator=draw, dtype=torch.double)
     last = run.values[norm.node].dim() - 1
     trail = follow(run, scaling(factors), {norm.node: last}, extend=False)
-    check_calls(graph, Trail({}, trail.readers))
+    check_calls(run.graph, Trail({}, trail.readers))
     return trail
 
 
-def fold(graph: MaseGraph, norm: Norm, trail: Trail, who: str) -> None:
-    """Let the readers have the scale and the shift, and the norm neither."""
+def fold(graph: MaseGraph, norm: ScaledNorm, trail: Trail, who: str) -> None:
+    """Move the scale and the shift of a norm into the layers that read it."""
     if norm.shift is not None:
         shared = shared_parameters(graph)
         for target in dict.fromkeys(str(n.target) for n in trail.readers):
@@ -129,8 +120,8 @@ def fold(graph: MaseGraph, norm: Norm, trail: Trail, who: str) -> None:
         bypass(norm.node, norm.operand)
 
 
-def centres(norm: Norm) -> bool:
-    """Whether a norm takes the mean away: then it does not see a number that is added."""
+def centres(norm: ScaledNorm) -> bool:
+    """Return True if a norm subtracts the mean, so that an added constant has no effect."""
     if not norm.is_layer:
         return False
     layer = node_module(norm.node)
@@ -140,8 +131,8 @@ def centres(norm: Norm) -> bool:
         return is_same(layer(x + 1), layer(x))
 
 
-def without_mean(graph: MaseGraph, norm: Norm) -> None:
-    """Replace a norm that centres by one that does not: what it is given is centred by now."""
+def without_mean(graph: MaseGraph, norm: ScaledNorm) -> None:
+    """Replace a norm that centres by one that does not; its operand must be centred."""
     old: Any = node_module(norm.node)
     new = nn.RMSNorm(norm.size, eps=old.eps, elementwise_affine=False)
     set_module(graph, str(norm.node.target), new.train(old.training))

@@ -1,10 +1,11 @@
-"""Quantised layers whose weights a pass replaces, and how they store the new values."""
+"""Quantised layers whose weights a pass replaces, and the scales that layers store."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
+from chop.ir.meta import MaseMetadata
 from chop.ir.ops import node_module
 from chop.ir.reclass import mask_name
 from chop.log import get_logger
@@ -19,21 +21,23 @@ from chop.nn.modules.lora import adapted_layer
 from chop.nn.modules.masked import stored_weight
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import ScaleInteger
+from chop.nn.quantizers.scale_integer import STORED
 from chop.nn.quantizers.stored_scale import with_stored_scale
-from chop.passes.ptq.sites.stored_scales import store_scale
-from chop.passes.ptq.solve.gptq_rounding import output_error
+from chop.passes.ptq.observe.watched_operands import explicit_settings
+from chop.passes.ptq.solve.column_feedback import output_error
 from chop.passes.ptq.solve.weight_grid import WeightGrid, weight_grid
 
 logger = get_logger(__name__)
 
 WEIGHT = "weight"
 OPS = ("linear", "conv1d", "conv2d")
+IS_APPLIED = "is_applied"
 
 
 def layers_with_own_weights(graph: MaseGraph, who: str) -> list[tuple[fx.Node, QuantizedModule]]:
-    """Return nodes and layers whose weight is quantised and nobody else's, each layer once.
+    """Return nodes and layers whose quantised weight no other layer has, each layer once.
 
-    Warn of a weight that others share; raise ConfigError if no layer is left. `who` is the pass.
+    Warn of a shared weight; raise ConfigError if no layer remains. `who` is the pass.
     """
     layers = list(_own_layers(graph, who))
     if not layers:
@@ -44,12 +48,12 @@ def layers_with_own_weights(graph: MaseGraph, who: str) -> list[tuple[fx.Node, Q
 def _own_layers(graph: MaseGraph, who: str) -> Iterator[tuple[fx.Node, QuantizedModule]]:
     owners = Counter(id(p) for _, p in graph.model.named_parameters(remove_duplicate=False))
     read = {str(n.target) for n in graph.fx_graph.nodes if n.op == "get_attr"}
-    seen: set[int] = set()
+    visited: set[int] = set()
     for node in graph.fx_graph.nodes:
         layer = quantized_layer(node)
-        if layer is None or id(layer) in seen:
+        if layer is None or id(layer) in visited:
             continue
-        seen.add(id(layer))
+        visited.add(id(layer))
         own = layer._parameters.get(WEIGHT)
         if own is None or owners[id(own)] > 1 or f"{node.target}.{WEIGHT}" in read:
             logger.warning("%s: '%s' shares its weight and keeps plain rounding.", who, node.target)
@@ -58,7 +62,7 @@ def _own_layers(graph: MaseGraph, who: str) -> Iterator[tuple[fx.Node, Quantized
 
 
 def quantized_layer(node: fx.Node) -> QuantizedModule | None:
-    """The quantised linear layer or convolution that `node` calls, if it calls one."""
+    """Return the quantised linear layer or convolution that `node` calls; None for others."""
     if node.op != "call_module":
         return None
     layer = adapted_layer(node_module(node))
@@ -69,29 +73,29 @@ def quantized_layer(node: fx.Node) -> QuantizedModule | None:
 
 
 def wide_weight(layer: QuantizedModule) -> Tensor:
-    """The weight as (rows, columns), in single precision at least."""
+    """Return the weight as (rows, columns), in single precision at least."""
     weight = cast(Tensor, layer.weight).detach()
     wide = weight if weight.dtype == torch.float64 else weight.float()
     return wide.reshape(weight.shape[0], -1)
 
 
 def kept_places(layer: nn.Module) -> Tensor | None:
-    """Where the weight is not pruned, as (rows, columns); None where nothing is."""
+    """Return the mask of unpruned weights, as (rows, columns); None if nothing is pruned."""
     mask = layer._buffers.get(mask_name(WEIGHT))
     return None if mask is None else mask.bool().flatten(1)
 
 
 def layer_grid(layer: QuantizedModule, where: str) -> WeightGrid:
-    """The grid that the layer's weight is rounded to."""
+    """Return the grid that the layer's weight is rounded to."""
     weight = cast(Tensor, layer.weight)
     return weight_grid(layer.quantizers[WEIGHT], weight.shape, where, weight.device)
 
 
 def plain_weight(layer: QuantizedModule) -> Tensor:
-    """The weight as the layer rounds it, as (rows, columns)."""
+    """Return the weight as the layer rounds it, as (rows, columns)."""
     weight = cast(Tensor, layer.weight).detach()
-    found: Tensor = with_stored_scale(layer, WEIGHT, layer.quantizers[WEIGHT])(weight)
-    return found.reshape(weight.shape[0], -1)
+    rounded: Tensor = with_stored_scale(layer, WEIGHT, layer.quantizers[WEIGHT])(weight)
+    return rounded.reshape(weight.shape[0], -1)
 
 
 def put_if_better(
@@ -99,17 +103,17 @@ def put_if_better(
     layer: QuantizedModule,
     grid: WeightGrid,
     rounded: tuple[Tensor, Tensor],
-    wanted: Tensor,
+    target: Tensor,
     hessian: Tensor,
 ) -> dict[str, Any]:
     """Store a `rounded` weight, values and ranges, if its error is below that of plain rounding.
 
-    Return the signal-to-noise ratio of the layer's output in dB, rounded plainly and as it is now.
+    Return the signal-to-noise ratio of the layer's output in dB, of plain rounding and now.
     """
     values, ranges = rounded
-    signal = output_error(wanted, hessian)
-    before = output_error(plain_weight(layer) - wanted, hessian)
-    after = output_error(values - wanted, hessian)
+    signal = output_error(target, hessian)
+    before = output_error(plain_weight(layer) - target, hessian)
+    after = output_error(values - target, hessian)
     if after < before:
         put_rounded(layer, grid, values, ranges)
     return {
@@ -121,23 +125,58 @@ def put_if_better(
 
 
 def put_rounded(layer: QuantizedModule, grid: WeightGrid, values: Tensor, ranges: Tensor) -> None:
-    """Give the layer its rounded weight, and the scales that belong to it."""
-    old = stored_weight(layer)
-    kept = values.reshape(old.shape).to(old.dtype)
-    layer.weight = nn.Parameter(kept, requires_grad=old.requires_grad)
+    """Store a rounded weight and its scales in the layer."""
+    replace_weight(layer, values.reshape(stored_weight(layer).shape))
     if grid.quantizer.scaled is not None:
         store_scales(layer, grid.quantizer.scaled, grid.scales(ranges.to(values.dtype)))
 
 
+def replace_weight(layer: nn.Module, values: Tensor) -> None:
+    """Replace the weight of a layer by a new parameter of the same dtype."""
+    old = stored_weight(layer)
+    layer.weight = nn.Parameter(values.to(old.dtype), requires_grad=old.requires_grad)
+
+
 def store_scales(layer: QuantizedModule, form: ScaleInteger, scales: Tensor) -> None:
-    """Let the layer keep the scales of its weight, one for each row and group."""
-    shape = {"tensor": (), "channel": (scales.shape[0],)}.get(form.granularity)
-    kept = scales if shape is None else scales.flatten()[: math.prod(shape)].reshape(shape)
+    """Store the scales of a layer's weight, one for each row and group."""
     if form.granularity == "group":
-        kept = scales.reshape(*cast(Tensor, layer.weight).shape[:-1], -1)
-    store_scale(layer, WEIGHT, kept)
+        scales = scales.reshape(*cast(Tensor, layer.weight).shape[:-1], -1)
+    elif form.granularity in ("tensor", "channel"):
+        shape = () if form.granularity == "tensor" else (scales.shape[0],)
+        scales = scales.flatten()[: math.prod(shape)].reshape(shape)
+    store_scale(layer, WEIGHT, scales)
+
+
+def store_scale(layer: QuantizedModule, role: str, scale: Tensor) -> None:
+    """Store the scales of one operand in a buffer of `layer`."""
+    form = layer.quantizers[role].scaled
+    assert form is not None, f"{layer.quantizers[role]} has no scale"
+    # operands that followed the weight's settings get explicit ones: they store no scales
+    others = {r: q for r, q in layer.quantizers.items() if r not in (role, "data_out")}
+    config = dict(layer.config)
+    for other, own in others.items():
+        if not any(key.startswith(f"{other}_") for key in config):
+            config |= explicit_settings(own, other)
+    name = f"{role}_scale"
+    if hasattr(layer, name):
+        delattr(layer, name)
+    device = next((p.device for p in layer.parameters()), scale.device)
+    layer.register_buffer(name, scale.detach().clone().to(device))
+    config[name] = STORED
+    layer.set_formats(config, {**layer.quantizers, role: replace(form, scale=STORED)})
+
+
+def adopt_scales(node: fx.Node, layer: QuantizedModule) -> None:
+    """Store the scales that calibration wrote on `node`, for formats that store scales."""
+    meta = node.meta.get("mase")
+    calibration = meta.software.calibration if isinstance(meta, MaseMetadata) else None
+    for role, form in layer.quantizers.items():
+        entry = (calibration or {}).get(role, {})
+        if form.is_stored and isinstance(entry.get("scale"), Tensor) and not entry.get(IS_APPLIED):
+            store_scale(layer, role, entry["scale"])
+            entry[IS_APPLIED] = True
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Ten times the logarithm of a ratio of powers."""
+    """Return ten times the logarithm of a ratio of powers."""
     return math.inf if noise == 0 else 10 * math.log10(max(signal, 1e-300) / noise)

@@ -1,16 +1,16 @@
 """Sites where factors can move from the inputs of linear layers into their weights.
 
-The channels of a value are divided by factors where it is made (the weight of a norm, the rows of a
-linear layer, one factor of a product), and the columns of every layer that reads it are multiplied
-by them. What the model gives stays the same.
+The channels of a value are divided by factors at their source (the weight of a norm, the rows of a
+linear layer, one factor of a product). The columns of every layer that reads the value are
+multiplied by the same factors. The output of the model stays the same.
 """
 
 from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,15 +26,16 @@ from chop.passes.rewrite.propagate import bind_inputs
 from chop.passes.rewrite.surgery import set_module
 
 PROBES = 4
-"""Random vectors that channels are recognised by: so many are never alike."""
+"""Number of random vectors that identify a channel: no two channels agree in all of them."""
 NEAR = 1e-3
+"""Largest difference of two equal probe values, for rounding errors of attention in float32."""
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """A tensor whose first dimension are channels to be scaled: the parameter `name` at `path`.
+    """The parameter `name` of the module at `path`: a tensor with channels as first dimension.
 
-    Where `offset` is added to it before it is multiplied with, the sum is what is scaled.
+    If the model adds the constant `offset` to it, the sum is scaled.
     """
 
     path: str
@@ -46,7 +47,7 @@ class Scaled:
 class Site:
     """A value, the linear layers that read it, and the tensors that make its channels.
 
-    `index` has for each channel of the value the channel of those tensors it comes from.
+    `index`: for each channel of the value, the channel of those tensors it comes from.
     """
 
     value: fx.Node
@@ -65,32 +66,27 @@ class _Producer:
     made_by: tuple[Scaled, ...]
     channels: int
     probe: fx.Node | None = None
-    """The layer whose channels are moved about on the way; None where they stay in place."""
+    """The layer whose channels are moved on the way; None if they stay in place."""
 
 
 def scaling_sites(graph: MaseGraph, batch: Any, where: str) -> list[Site]:
-    """Every site of the graph, in the order in which it runs; `batch` shows how channels move."""
+    """Return every site of the graph in order; `batch` is run to see how channels move."""
     finder = _Finder(graph)
-    found: dict[fx.Node, tuple[tuple[fx.Node, ...], _Producer]] = {}
+    producers: dict[fx.Node, tuple[tuple[fx.Node, ...], _Producer]] = {}
     for node in graph.fx_graph.nodes:
         readers = finder.linear_readers(node)
         if readers:
             producer = finder.producer(node, _columns(readers[0]), is_first=True)
             if producer is not None:
-                found[node] = readers, producer
-    moved = {value: p.probe for value, (_, p) in found.items() if p.probe is not None}
+                producers[node] = readers, producer
+    moved = {value: p.probe for value, (_, p) in producers.items() if p.probe is not None}
     indices = _moved_channels(graph, moved, batch, where) if moved else {}
-    return list(_sites(found, indices))
-
-
-def _sites(
-    found: dict[fx.Node, tuple[tuple[fx.Node, ...], _Producer]], indices: dict[fx.Node, Tensor]
-) -> Iterator[Site]:
-    for value, (readers, producer) in found.items():
-        if producer.probe is None:
-            yield Site(value, readers, producer.made_by, torch.arange(producer.channels))
-        elif value in indices:
-            yield Site(value, readers, producer.made_by, indices[value])
+    indices |= {v: torch.arange(p.channels) for v, (_, p) in producers.items() if p.probe is None}
+    return [
+        Site(value, readers, producer.made_by, indices[value])
+        for value, (readers, producer) in producers.items()
+        if value in indices
+    ]
 
 
 def _columns(node: fx.Node) -> int:
@@ -99,7 +95,7 @@ def _columns(node: fx.Node) -> int:
 
 
 class _Finder:
-    """Walks the graph against its direction, as far as factors pass."""
+    """A walk against the direction of the graph, along nodes that carry factors."""
 
     def __init__(self, graph: MaseGraph) -> None:
         self.graph = graph
@@ -110,22 +106,22 @@ class _Finder:
         )
 
     def op(self, node: fx.Node) -> Op:
-        """The row of a node."""
+        """Return the op table's row of a node."""
         return find_op(node, self.graph.custom_ops) or UNKNOWN
 
     def readers(self, node: fx.Node) -> list[fx.Node]:
-        """Who reads elements of a value, and not its size alone."""
+        """Return the nodes that read elements of a value, not only its size."""
         return [user for user in node.users if self.op(user).dims != FACTS]
 
     def linear_readers(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """All who read a value, if all are linear layers that may be scaled."""
+        """Return all readers of a value if all are linear layers that may be scaled."""
         users = self.readers(node)
         is_fit = all(u.args[:1] == (node,) and self.is_own_linear(u) for u in users)
         alike = {_columns(u) for u in users} if is_fit else set()
         return tuple(users) if users and len(alike) == 1 else ()
 
     def is_own_linear(self, node: fx.Node) -> bool:
-        """Whether a node calls a linear layer of which nobody else uses anything."""
+        """Return True if a node calls a linear layer whose parameters no other node uses."""
         if node.op != "call_module" or len(node.all_input_nodes) != 1:
             return False
         module = node_module(node)
@@ -136,7 +132,7 @@ class _Finder:
         return not is_stored and self._is_own(str(node.target), module)
 
     def _is_own(self, path: str, module: nn.Module) -> bool:
-        """Whether the parameters are plain, and nobody else's."""
+        """Return True if the parameters are plain, and used by no other module or node."""
         own = dict(module.named_parameters(recurse=False))
         is_plain = isinstance(own.get("weight"), nn.Parameter)
         return is_plain and all(
@@ -146,7 +142,7 @@ class _Finder:
     def producer(
         self, node: fx.Node, channels: int, *, is_first: bool = False, is_moved: bool = False
     ) -> _Producer | None:
-        """The tensors whose factors are those of `node`'s last dimension; None without any."""
+        """Return the tensors that scale `node`'s last dimension; None if there are none."""
         if not is_first and len(self.readers(node)) != 1:
             return None
         op = self.op(node)
@@ -160,12 +156,12 @@ class _Finder:
             return self._shifted(node, channels)
         moves = is_moved or op.dims != "elementwise"
         places = op.carries_factor[-1:] if moves else op.carries_factor
-        for place in places:  # of a product of matrices the second has the channels last
-            given = node.args[place] if place < len(node.args) else None
-            if isinstance(given, fx.Node):
-                found = self.producer(given, channels, is_moved=moves)
-                if found is not None:
-                    return found
+        for place in places:  # the second factor of a matrix product has the channels last
+            source = node.args[place] if place < len(node.args) else None
+            if isinstance(source, fx.Node):
+                producer = self.producer(source, channels, is_moved=moves)
+                if producer is not None:
+                    return producer
         return None
 
     def _rows(self, node: fx.Node, channels: int, *, is_moved: bool) -> _Producer | None:
@@ -184,16 +180,16 @@ class _Finder:
             is_own = self.reads[str(node.target)] == 1 and self._is_own(str(node.target), module)
             is_fit = is_own and module.weight.shape == (channels,)
             return _Producer(_tensors(node, module), channels) if is_fit else None
-        given = {k: v for k, v in _norm_parameters(node).items() if v is not None}
-        if not isinstance(given.get("weight"), fx.Node):
+        arguments = dict(zip(NORM_ARGUMENTS, node.args, strict=False)) | dict(node.kwargs)
+        tensors: list[Any] = [
+            arguments[n] for n in ("weight", "bias") if arguments.get(n) is not None
+        ]
+        if not isinstance(arguments.get("weight"), fx.Node):
             return None
-        found = [self._parameter(v, channels) for v in given.values()]
-        if any(
-            p is None or len(self.readers(v)) != 1
-            for p, v in zip(found, given.values(), strict=True)
-        ):
+        producers = [self._parameter(tensor, channels) for tensor in tensors]
+        if None in producers or any(len(self.readers(tensor)) != 1 for tensor in tensors):
             return None
-        return _Producer(tuple(t for p in found if p for t in p.made_by), channels)
+        return _Producer(tuple(t for p in producers if p for t in p.made_by), channels)
 
     def _parameter(self, node: Any, channels: int) -> _Producer | None:
         if not isinstance(node, fx.Node) or node.op != "get_attr":
@@ -206,17 +202,22 @@ class _Finder:
         return _Producer((Scaled(path, name),), channels)
 
     def _shifted(self, node: fx.Node, channels: int) -> _Producer | None:
-        """A parameter and a number, as in norms that multiply by one plus their weight."""
+        """Return a parameter plus a number, as in norms that multiply by one plus their weight."""
         numbers = [a for a in node.args if isinstance(a, int | float)]
         nodes = [a for a in node.args if isinstance(a, fx.Node)]
         if len(numbers) != 1 or len(nodes) != 1 or node.kwargs:
             return None
-        found = self.producer(nodes[0], channels)
-        is_parameter = found is not None and len(found.made_by) == 1 and found.probe is None
-        if found is None or not is_parameter or self.reads[found.made_by[0].path]:
+        producer = self.producer(nodes[0], channels)
+        if producer is None or len(producer.made_by) != 1 or producer.probe is not None:
             return None
-        path, name = found.made_by[0].path, found.made_by[0].name
-        return _Producer((Scaled(path, name, float(numbers[0])),), channels)
+        parameter = producer.made_by[0]
+        if self.reads[parameter.path]:
+            return None
+        return _Producer((replace(parameter, offset=float(numbers[0])),), channels)
+
+
+NORM_ARGUMENTS = ("input", "normalized_shape", "weight", "bias")
+"""Leading arguments of the norms in torch.nn.functional."""
 
 
 def _tensors(node: fx.Node, module: nn.Module) -> tuple[Scaled, ...]:
@@ -224,71 +225,62 @@ def _tensors(node: fx.Node, module: nn.Module) -> tuple[Scaled, ...]:
     return tuple(Scaled(str(node.target), name) for name in names)
 
 
-def _norm_parameters(node: fx.Node) -> dict[str, Any]:
-    """The parameters of a call of a norm: (input, shape, weight, bias, …)."""
-    names = ("input", "normalized_shape", "weight", "bias")
-    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-    return {name: given.get(name) for name in ("weight", "bias")}
-
-
 # -- channels that move on the way ---------------------------------------------------------------
 
 
 class _Probe(fx.Interpreter):
-    """Runs the graph with vectors of our own in the place of some layers' results."""
+    """A run of the graph with the results of some layers replaced by `vectors`."""
 
-    def __init__(self, model: fx.GraphModule, vectors: dict[fx.Node, Tensor]) -> None:
+    def __init__(
+        self, model: fx.GraphModule, vectors: dict[fx.Node, Tensor], outputs: Container[fx.Node]
+    ) -> None:
         super().__init__(model)
         self.extra_traceback = False
-        self.vectors = vectors
-        self.seen: dict[fx.Node, Tensor] = {}
-        self.wanted: set[fx.Node] = set()
+        self.vectors, self.outputs = vectors, outputs
+        self.results: dict[fx.Node, Tensor] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
         if n in self.vectors:
             result = self.vectors[n].to(result).expand_as(result)
-        if n in self.wanted:
-            self.seen[n] = result
+        if n in self.outputs:
+            self.results[n] = result
         return result
 
 
 def _moved_channels(
     graph: MaseGraph, moved: dict[fx.Node, fx.Node], batch: Any, where: str
 ) -> dict[fx.Node, Tensor]:
-    """For each value the channel of its layer that each of its channels is.
+    """Return for each value the channel of its layer that each of its channels comes from.
 
-    A layer's result is made constant over all positions, a number for each channel; attention
-    averages over positions, so the numbers come through, and tell where each channel went. A value
-    whose numbers are others is left out.
+    A layer's result becomes a constant over all positions, one number per channel. Attention
+    averages over positions, so the numbers identify the channels. Values with other numbers are
+    left out.
     """
     draw = torch.Generator().manual_seed(0)
-    seen: dict[fx.Node, list[Tensor]] = {value: [] for value in moved}
-    given: dict[fx.Node, list[Tensor]] = {layer: [] for layer in moved.values()}
-    inputs = bind_inputs(graph, batch, where)
+    results: dict[fx.Node, list[Tensor]] = {value: [] for value in moved}
+    probes: dict[fx.Node, list[Tensor]] = {layer: [] for layer in moved.values()}
+    sizes = {layer: int(node_module(layer).out_features) for layer in probes}  # type: ignore[arg-type]
+    inputs = bind_inputs(graph, batch, where).values()
     with evaluation_mode(graph.model), torch.no_grad():
         for _ in range(PROBES):
-            sizes = {layer: int(node_module(layer).out_features) for layer in given}  # type: ignore[arg-type]
             vectors = {layer: torch.randn(n, generator=draw) for layer, n in sizes.items()}
-            probe = _Probe(graph.model, vectors)
-            probe.wanted = set(moved)
-            probe.run(
-                *(inputs[str(n.target)] for n in graph.fx_graph.nodes if n.op == "placeholder")
-            )
+            probe = _Probe(graph.model, vectors, moved)
+            probe.run(*inputs)
             for value in moved:
-                seen[value].append(probe.seen[value].float().flatten(0, -2).cpu())
+                results[value].append(probe.results[value].float().flatten(0, -2).cpu())
             for layer, vector in vectors.items():
-                given[layer].append(vector)
-    found = {v: _matched(torch.stack(seen[v]), torch.stack(given[moved[v]])) for v in moved}
-    return {value: index for value, index in found.items() if index is not None}
+                probes[layer].append(vector)
+    sources = {v: _matched(torch.stack(results[v]), torch.stack(probes[moved[v]])) for v in moved}
+    return {value: index for value, index in sources.items() if index is not None}
 
 
-def _matched(seen: Tensor, given: Tensor) -> Tensor | None:
-    """For (probes, rows, channels) and (probes, sources) the source of each channel, if clear."""
-    mean = seen.mean(1)
-    if not bool(((seen - mean[:, None]).abs() < NEAR).all()):
+def _matched(results: Tensor, probes: Tensor) -> Tensor | None:
+    """Return the source of each channel, from (probes, rows, channels) and (probes, sources)."""
+    mean = results.mean(1)
+    if not bool(((results - mean[:, None]).abs() < NEAR).all()):
         return None
-    distance, index = torch.cdist(mean.T, given.T).min(1)
+    distance, index = torch.cdist(mean.T, probes.T).min(1)
     return index if bool((distance < 10 * NEAR).all()) else None
 
 
@@ -298,15 +290,16 @@ def _matched(seen: Tensor, given: Tensor) -> Tensor | None:
 def apply_factors(graph: MaseGraph, site: Site, factors: Tensor) -> None:
     """Divide the value's channels by `factors`, and multiply the columns of its readers.
 
-    Channels that come from one channel of their layer have one factor. Layers are copies of the
-    graph's own: the model it was made from keeps its weights.
+    Channels that come from one channel of their layer have one factor. Changed layers are copies,
+    so the model that the graph was captured from keeps its weights.
     """
     sources = torch.ones(int(site.index.max()) + 1).index_copy(0, site.index, factors.cpu().float())
     for node in site.readers:
-        module = _copied(graph, str(node.target))
-        _set(module, "weight", lambda w: w * factors.to(w))
+        _set(_copied(graph, str(node.target)), "weight", lambda w: w * factors.to(w))
+    called = {str(n.target) for n in graph.fx_graph.nodes if n.op == "call_module"}
     for scaled in site.made_by:
-        module = _owner(graph, scaled.path)
+        path = scaled.path
+        module = _copied(graph, path) if path in called else graph.model.get_submodule(path)
         _set(module, scaled.name, lambda p, s=scaled: _divided(p, sources, s.offset))
 
 
@@ -316,15 +309,10 @@ def _divided(value: Tensor, sources: Tensor, offset: float) -> Tensor:
     return (value + offset) / whole.reshape(shape) - offset
 
 
-def _owner(graph: MaseGraph, path: str) -> nn.Module:
-    is_called = any(n.op == "call_module" and n.target == path for n in graph.fx_graph.nodes)
-    return _copied(graph, path) if is_called else graph.model.get_submodule(path)
-
-
 def _copied(graph: MaseGraph, path: str) -> nn.Module:
-    made = copy.deepcopy(graph.model.get_submodule(path))
-    set_module(graph, path, made)
-    return made
+    layer = copy.deepcopy(graph.model.get_submodule(path))
+    set_module(graph, path, layer)
+    return layer
 
 
 def _set(module: nn.Module, name: str, change: Any) -> None:

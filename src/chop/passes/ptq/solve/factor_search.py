@@ -1,4 +1,4 @@
-"""Factors for the channels that linear layers read, by what they do to the layers' outputs."""
+"""Search of factors for the channels that linear layers read, by the error of their outputs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from chop.nn.quantizers import Quantizer
-from chop.passes.ptq.solve.gptq_rounding import output_error
+from chop.passes.ptq.solve.column_feedback import output_error
 
 ALPHAS = tuple(i / 10 for i in range(11))
 ROWS_KEPT = 512
-"""Rows of the input that errors are measured on where the input is rounded too."""
+"""Rows of the input that errors are measured on if the input is rounded too."""
 LEAST_SHARE = 1e-4
-"""Of the largest channel: channels that are never on count as no less."""
+"""Smallest magnitude of a channel that is used, relative to the largest channel."""
 
 
 @dataclass
 class ChannelStatistics:
-    """What is seen of a value, (rows, channels): magnitudes, products, and some of its rows."""
+    """Statistics of a value (rows, channels): magnitudes, products, and a sample of its rows."""
 
     per_batch: int
     largest: Tensor | None = None
@@ -30,7 +30,7 @@ class ChannelStatistics:
     rows: list[Tensor] = field(default_factory=list)
 
     def add(self, x: Tensor) -> None:
-        """See one batch."""
+        """Add one batch."""
         rows = x.detach().float().reshape(-1, x.shape[-1])
         magnitude, product = rows.abs(), (rows.T @ rows).double()
         largest, total = magnitude.amax(0), magnitude.double().sum(0)
@@ -43,11 +43,11 @@ class ChannelStatistics:
         step = -(-len(rows) // self.per_batch)
         self.rows.append(rows[::step])
 
-    @property
-    def mean(self) -> Tensor:
-        """The mean magnitude of each channel."""
-        assert self.total is not None, "nothing was seen"
-        return (self.total / self.count).float()
+    def measured(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the largest and the mean magnitude of each channel, and the sum of x xᵀ."""
+        assert self.largest is not None, "no batch was added"
+        assert self.total is not None and self.hessian is not None
+        return self.largest, (self.total / self.count).float(), self.hessian
 
 
 Formats = Mapping[str, Quantizer]
@@ -55,45 +55,49 @@ Candidates = Callable[[ChannelStatistics, Sequence[Tensor], Tensor, float], Tens
 
 
 def _shared(values: Tensor, index: Tensor) -> Tensor:
-    """The largest of the channels that come from one channel, for each of them."""
+    """Return for each channel the largest value of the channels with the same source."""
     merged = values.new_zeros(int(index.max()) + 1).scatter_reduce_(0, index, values, "amax")
     return merged[index].clamp(min=max(LEAST_SHARE * float(values.max()), 1e-30))
 
 
 def _smooth(
-    seen: ChannelStatistics, weights: Sequence[Tensor], index: Tensor, alpha: float
+    statistics: ChannelStatistics, weights: Sequence[Tensor], index: Tensor, alpha: float
 ) -> Tensor:
-    """Large channels of the input shrink to where the weight's columns are as large."""
-    assert seen.largest is not None, "nothing was seen"
+    """Shrink large channels of the input until the weight's columns are as large."""
     column = torch.stack([w.abs().amax(0) for w in weights]).amax(0).float()
-    x, w = (_shared(v, index) for v in (seen.largest, column))
+    x, w = (_shared(v, index) for v in (statistics.measured()[0], column))
     return x**alpha / w ** (1 - alpha)
 
 
-def _awq(seen: ChannelStatistics, weights: Sequence[Tensor], index: Tensor, alpha: float) -> Tensor:
-    """Columns of the weight grow with how strong their channel is on average."""
-    return _shared(seen.mean, index) ** alpha
+def _awq(
+    statistics: ChannelStatistics, weights: Sequence[Tensor], index: Tensor, alpha: float
+) -> Tensor:
+    """Grow the weight's columns with the mean magnitude of their channels."""
+    return _shared(statistics.measured()[1], index) ** alpha
 
 
 STYLES: dict[str, Candidates] = {"smooth": _smooth, "awq": _awq}
-"""How factors are made of statistics and an exponent."""
+"""Functions that compute factors from statistics and an exponent."""
 
 
 def factors_of(
-    style: str, seen: ChannelStatistics, weights: Sequence[Tensor], index: Tensor, alpha: float
+    style: str,
+    statistics: ChannelStatistics,
+    weights: Sequence[Tensor],
+    index: Tensor,
+    alpha: float,
 ) -> Tensor:
-    """(channels,): the factors, of geometric mean one."""
-    raw = STYLES[style](seen, weights, index, alpha)
-    logs = raw.log()
+    """Return the factors of all channels, with a geometric mean of one."""
+    logs = STYLES[style](statistics, weights, index, alpha).log()
     return (logs - logs.mean()).exp()
 
 
 @dataclass(frozen=True)
 class Maker:
-    """The linear layer that makes the channels: it is rounded too, after its rows are divided.
+    """The linear layer that makes the channels; its rows are divided and then rounded.
 
-    `rows`: its weight, and its bias as one more column; `power`: the mean square of what each
-    column is multiplied with.
+    `rows`: its weight, and its bias as one more column. `power`: the mean square of the input of
+    each column.
     """
 
     rows: Tensor
@@ -102,7 +106,7 @@ class Maker:
     power: Tensor
 
     def relative_errors(self, divisors: Tensor) -> Tensor:
-        """For each row the power of its error by that of its result, at rows so divided."""
+        """Return the power of each row's error relative to that of its result, after division."""
         divided = self.rows / divisors[:, None]
         rounded = divided.clone()
         columns = divided.shape[1] - self.has_bias
@@ -115,12 +119,12 @@ class Maker:
 
 @dataclass(frozen=True)
 class FactorProblem:
-    """Who reads a value in which formats, what was seen of it, and the layer that makes it.
+    """A value: its statistics, the weights and formats of its readers, and the layer that makes it.
 
-    `index` has the row of the maker for each channel.
+    `index`: the row of the maker for each channel.
     """
 
-    seen: ChannelStatistics
+    statistics: ChannelStatistics
     readers: Sequence[tuple[Tensor, Formats]]
     index: Tensor
     maker: Maker | None = None
@@ -131,40 +135,40 @@ class FactorProblem:
         return [weight for weight, _ in self.readers]
 
     def error(self, factors: Tensor) -> float:
-        """The mean squared error of all readers' outputs, for one row."""
+        """Return the mean squared error of all readers' outputs, for one row."""
         return sum(self._errors(factors)) + self._makers_error(factors)
 
     def _errors(self, factors: Tensor) -> Iterator[float]:
-        x = torch.cat(self.seen.rows)
+        x = torch.cat(self.statistics.rows)
         for weight, forms in self.readers:
             scaled = forms["weight"](weight * factors)
             if forms["data_in"].is_bypass:
-                assert self.seen.hessian is not None, "nothing was seen"
-                yield output_error(scaled / factors - weight, self.seen.hessian) / self.seen.count
+                yield self._per_row(scaled / factors - weight)
             else:
                 result = forms["data_in"](x / factors) @ scaled.T - x @ weight.T
                 yield float(result.double().square().sum()) / len(x)
 
+    def _per_row(self, difference: Tensor) -> float:
+        return output_error(difference, self.statistics.measured()[2]) / self.statistics.count
+
     def _makers_error(self, factors: Tensor) -> float:
         if self.maker is None:
             return 0.0
-        assert self.seen.hessian is not None, "nothing was seen"
         divisors = torch.ones(len(self.maker.rows)).to(factors).index_copy(0, self.index, factors)
         share = self.maker.relative_errors(divisors)[self.index]
-        power = self.seen.hessian.diagonal() / self.seen.count
+        power = self.statistics.measured()[2].diagonal() / self.statistics.count
         reach = sum(weight.double().square().sum(0) for weight in self.weights)
         return float((share * power * reach).sum())
 
     @property
     def power(self) -> float:
-        """The mean square of all readers' outputs, for one row."""
-        assert self.seen.hessian is not None, "nothing was seen"
-        return sum(output_error(w, self.seen.hessian) for w in self.weights) / self.seen.count
+        """Mean square of all readers' outputs, for one row."""
+        return sum(map(self._per_row, self.weights))
 
 
 @dataclass(frozen=True)
 class FactorChoice:
-    """The factors chosen for a site, and the squared error of its readers without and with them."""
+    """Factors of a site, and the squared error of its readers without and with them."""
 
     factors: Tensor
     alpha: float | None
@@ -173,12 +177,12 @@ class FactorChoice:
 
 
 def best_factors(style: str, problem: FactorProblem, alphas: Sequence[float]) -> FactorChoice:
-    """Of the factors for each of `alphas`, and none, those with the least error of the outputs."""
+    """Return the factors with the least error of the outputs, for any of `alphas` or none."""
     none = torch.ones_like(problem.weights[0][0])
     before = problem.error(none)
     best = FactorChoice(none, None, before, before)
     for alpha in alphas:
-        factors = factors_of(style, problem.seen, problem.weights, problem.index, alpha)
+        factors = factors_of(style, problem.statistics, problem.weights, problem.index, alpha)
         error = problem.error(factors)
         if error < best.after:
             best = FactorChoice(factors, alpha, before, error)

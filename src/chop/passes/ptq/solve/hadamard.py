@@ -1,4 +1,4 @@
-"""Orthogonal matrices: Hadamard's, whose entries are all of one size, and random ones."""
+"""Orthogonal matrices: Hadamard matrices and random ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Kind = Literal["hadamard", "random"]
 
 
 def hadamard(size: int) -> Tensor | None:
-    """A matrix of entries 1 and -1 with orthogonal rows; None where none is known here.
+    """Return a matrix of entries 1 and -1 with orthogonal rows; None if no construction is known.
 
     Powers of two by doubling; times q + 1 for a prime q that is 3 modulo 4 (Paley): 12, 20, 24 …
     """
@@ -26,7 +26,6 @@ def hadamard(size: int) -> Tensor | None:
 
 
 def _paley(size: int) -> Tensor | None:
-    """The matrix of size 1, or of size q + 1 for a prime q = 3 mod 4, from the squares modulo q."""
     q = size - 1
     if size == 1:
         return torch.ones(1, 1, dtype=torch.double)
@@ -42,28 +41,28 @@ def _paley(size: int) -> Tensor | None:
 
 
 def orthogonal(size: int, kind: Kind, seed: int) -> Tensor:
-    """An orthogonal matrix in double precision.
+    """Return an orthogonal matrix in double precision.
 
-    Hadamard's has rows of random signs, so that no input is favoured; a random one takes its place
-    where none of the size is known.
+    A Hadamard matrix gets random signs of its rows, so that no input is favoured. A random matrix
+    replaces it for sizes without a known Hadamard matrix.
     """
     draw = torch.Generator().manual_seed(seed)
-    found = hadamard(size) if kind == "hadamard" else None
-    if found is None:
+    matrix = hadamard(size) if kind == "hadamard" else None
+    if matrix is None:
         return _random(size, draw)
     signs = torch.randint(0, 2, (size,), generator=draw) * 2.0 - 1.0
-    mixed: Tensor = signs.double()[:, None] * found / size**0.5
+    mixed: Tensor = signs.double()[:, None] * matrix / size**0.5
     return mixed
 
 
 def _random(size: int, draw: torch.Generator) -> Tensor:
     q, r = torch.linalg.qr(torch.randn(size, size, generator=draw, dtype=torch.double))
-    found: Tensor = q * r.diagonal().sign()
-    return found
+    matrix: Tensor = q * r.diagonal().sign()
+    return matrix
 
 
 def fixing_ones(size: int, seed: int) -> Tensor:
-    """A random orthogonal matrix that leaves (1, …, 1) alone: it keeps means."""
+    """Return a random orthogonal matrix that maps (1, …, 1) to itself, so it keeps means."""
     draw = torch.Generator().manual_seed(seed)
     mirror = torch.full((size,), size**-0.5, dtype=torch.double)
     mirror[0] -= 1

@@ -1,8 +1,8 @@
-"""A weight that learns how each of its elements is rounded, and how far its ranges reach.
+"""A weight whose rounding and ranges are learned.
 
-What is learned is an offset for each element, in steps of the format there, that is added before
-rounding, and for integers with scales a factor for each scale. Rounding passes gradients on as if
-it were not there, and only their signs are used (Cheng et al., 2023): every element moves as far.
+Learned are an offset of each element, in steps of the format, that is added before rounding, and
+for integers with scales a factor of each scale. Gradients pass through the rounding unchanged, and
+only their signs are used (Cheng et al., 2023), so every element moves by the same amount.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from chop.nn.quantizers import Bypass
 from chop.passes.ptq.solve.weight_grid import WeightGrid
 
 FINEST = 2.0**-16
-"""The smallest step that is looked for, relative to the largest magnitude of a weight."""
+"""Smallest step that is searched for, relative to the largest magnitude of a weight."""
 
 
 class LearnedWeight:
@@ -43,24 +43,20 @@ class LearnedWeight:
         if mask is not None:
             self.steps = self.steps.masked_fill(~mask, 0.0)  # pruned: zero stays zero
         self.offsets = torch.zeros_like(self.weight, requires_grad=True)
-        self.factors = torch.ones_like(self.ranges, requires_grad=self.learns_ranges)
+        learns_ranges = grid.quantizer.scaled is not None  # shared exponents are no numbers
+        self.factors = torch.ones_like(self.ranges, requires_grad=learns_ranges)
         self._shape = cast(Tensor, layer.weight).shape
 
-    @property
-    def learns_ranges(self) -> bool:
-        """Whether ranges are numbers; shared exponents are not."""
-        return self.grid.quantizer.scaled is not None
-
     def value(self) -> Tensor:
-        """The rounded weight, through which gradients pass."""
-        wanted = self.weight + self.offsets * self.steps
+        """Return the rounded weight; gradients pass through the rounding."""
+        moved = self.weight + self.offsets * self.steps
         form = self.grid.quantizer.scaled
         if form is None:
-            rounded = self.grid.as_stored(wanted.detach(), self.ranges)
-            return (wanted + (rounded - wanted).detach()).reshape(self._shape)
+            rounded = self.grid.as_stored(moved.detach(), self.ranges)
+            return (moved + (rounded - moved).detach()).reshape(self._shape)
         scales = (self.grid.scales(self.ranges) * self.factors)[:, self.grid.groups]
         low, high = (q - form.zero_point for q in form.integers)
-        steps = (wanted / scales).clamp(low, high)
+        steps = (moved / scales).clamp(low, high)
         whole = (form.represent_at(steps, steps.new_ones(())) - steps).detach() + steps
         return (whole * scales).reshape(self._shape)
 
@@ -76,37 +72,37 @@ class LearnedWeight:
                 values.grad = None
 
     def state(self) -> tuple[Tensor, Tensor]:
-        """A copy of what has been learned."""
+        """Return a copy of the learned values."""
         return self.offsets.detach().clone(), self.factors.detach().clone()
 
     def restore(self, state: tuple[Tensor, Tensor]) -> None:
-        """Go back to a copy."""
+        """Restore the values of `state()`."""
         with torch.no_grad():
             self.offsets.copy_(state[0])
             self.factors.copy_(state[1])
 
     def result(self) -> tuple[Tensor, Tensor]:
-        """The values and ranges that were learned."""
+        """Return the learned values and ranges."""
         ranges = self.ranges * self.factors.detach()
         values = self.value().detach().reshape(self.weight.shape)
         return self.grid.as_stored(values, ranges), ranges
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let the layer compute with the value for a while."""
+        """Make the layer compute with the learned value inside the context."""
         layer = self.layer
-        kept, quantizers = layer._parameters.pop("weight"), layer.quantizers
+        weight, quantizers = layer._parameters.pop("weight"), layer.quantizers
         layer.quantizers = {**quantizers, "weight": Bypass()}
-        layer.__dict__["weight"] = self.value().to(cast(nn.Parameter, kept).dtype)
+        layer.__dict__["weight"] = self.value().to(cast(nn.Parameter, weight).dtype)
         try:
             yield
         finally:
             del layer.__dict__["weight"]
-            layer._parameters["weight"], layer.quantizers = kept, quantizers
+            layer._parameters["weight"], layer.quantizers = weight, quantizers
 
 
 def _ranges(layer: QuantizedModule, grid: WeightGrid, weight: Tensor) -> Tensor:
-    """The ranges that the layer stores, or else those that it would measure."""
+    """Return the ranges that the layer stores, or else those that it would measure."""
     form = grid.quantizer.scaled
     if form is not None and form.is_stored:
         scales = cast(Tensor, layer.weight_scale).to(weight.dtype)
@@ -116,15 +112,15 @@ def _ranges(layer: QuantizedModule, grid: WeightGrid, weight: Tensor) -> Tensor:
 
 
 def _steps(grid: WeightGrid, weight: Tensor, ranges: Tensor) -> Tensor:
-    """How far the next value of the format is from that of each element, towards the element."""
+    """Return the distance from each rounded element to the next value, towards the element."""
     spread = ranges[:, grid.groups]
     rounded = grid.round(weight, spread)
-    way = torch.where(weight < rounded, -1.0, 1.0)
+    direction = torch.where(weight < rounded, -1.0, 1.0)
     steps = torch.zeros_like(weight)
     probe = float(weight.abs().amax()) * FINEST
     while probe > 0 and probe < 4 * float(spread.abs().amax()):
         # the first probe beyond half a step is within a whole one: it lands on the neighbour
-        distance = (grid.round(rounded + way * probe, spread) - rounded).abs()
+        distance = (grid.round(rounded + direction * probe, spread) - rounded).abs()
         steps = torch.where(steps == 0, distance, steps)
         probe *= 2
     return steps

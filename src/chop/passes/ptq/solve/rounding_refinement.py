@@ -1,8 +1,8 @@
-"""Lower the error of a rounded weight further: ranges fitted to its integers, elements moved.
+"""Refinement of a rounded weight: ranges fitted to its integers, and elements moved.
 
 The error is that of `column_feedback`, (W - Q) H (W - Q)ᵀ. Rounding with feedback decides each
-column once; here every column is decided again with all others as they have become, and where
-integers are multiplied by scales, the scales are those that fit the integers best.
+column once. Refinement decides every column again, given the current values of all others. For
+integers with scales, it also fits the scales to the integers.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from chop.passes.ptq.solve.column_feedback import BLOCK
-from chop.passes.ptq.solve.gptq_rounding import kept, output_error
+from chop.passes.ptq.solve.column_feedback import BLOCK, masked_column, output_error
 from chop.passes.ptq.solve.weight_grid import WeightGrid
 
 
@@ -24,9 +23,9 @@ def refined(
     rounds: int,
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The rounded weight and its ranges after so many rounds, fewer where one lowers nothing.
+    """Return the weight and its ranges after `rounds` rounds; stop when a round lowers nothing.
 
-    What `mask` says is pruned stays zero.
+    Weights that `mask` prunes stay zero.
     """
     least = output_error(rounded - weight, hessian)
     for _ in range(rounds):
@@ -49,7 +48,7 @@ def moved_elements(
     grid: WeightGrid,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Each column in turn at the values of its grid that are best beside all others."""
+    """Set each column in turn to the values of its grid that are best given all others."""
     gradient = (rounded - weight) @ hessian
     result = rounded.clone()
     group = grid.groups.tolist()
@@ -58,9 +57,9 @@ def moved_elements(
         near, across = gradient[:, inside].clone(), hessian[inside, inside]
         for i in range(near.shape[1]):
             column = result[:, start + i]
-            # a parabola in one element: of the grid, the value nearest to its minimum is the best
+            # a parabola in one element: the grid's value nearest to its minimum is the best
             best = column - near[:, i] / across[i, i]
-            moved = kept(grid.round(best, ranges[:, group[start + i]]), mask, start + i)
+            moved = masked_column(grid.round(best, ranges[:, group[start + i]]), mask, start + i)
             near += (moved - column)[:, None] * across[i]
             result[:, start + i] = moved
         gradient += (result[:, inside] - rounded[:, inside]) @ hessian[inside]
@@ -70,7 +69,7 @@ def moved_elements(
 def with_fitted_scales(
     rounded: Tensor, ranges: Tensor, weight: Tensor, hessian: Tensor, grid: WeightGrid
 ) -> tuple[Tensor, Tensor]:
-    """The same integers at the scales with the least error, and the ranges these come from."""
+    """Return the same integers at the scales with the least error, and the ranges of these."""
     form = grid.quantizer.scaled
     assert form is not None, f"{grid.quantizer} has no scale"
     scales = grid.scales(ranges)
@@ -78,7 +77,7 @@ def with_fitted_scales(
     matrix, vector = _normal_equations(whole, weight, hessian, grid)
     if grid.is_whole:
         matrix, vector = matrix.sum(0, keepdim=True), vector.sum(0, keepdim=True)
-    fitted = _solved(matrix, vector).expand_as(scales)
+    fitted = _solve(matrix, vector).expand_as(scales)
     fitted = torch.where(fitted == 0, scales, fitted)  # a group of zeros keeps its scale
     return whole * fitted[:, grid.groups], fitted * form.integers[1]
 
@@ -86,7 +85,7 @@ def with_fitted_scales(
 def _normal_equations(
     whole: Tensor, weight: Tensor, hessian: Tensor, grid: WeightGrid
 ) -> tuple[Tensor, Tensor]:
-    """For each row, the products of its groups with each other and with the weight."""
+    """Return the products of each row's groups with each other and with the weight."""
     matrix = whole.new_zeros(len(whole), grid.count, grid.count)
     vector = whole.new_zeros(len(whole), grid.count)
     for group in range(grid.count):
@@ -97,11 +96,11 @@ def _normal_equations(
     return matrix, vector
 
 
-def _solved(matrix: Tensor, vector: Tensor) -> Tensor:
-    """The solution; 0 for a group without integers."""
+def _solve(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Solve the equations; return 0 for a group without integers."""
     diagonal = matrix.diagonal(dim1=1, dim2=2)
     used = diagonal > 0
-    # as good as nothing, for groups whose inputs always move together
+    # negligible, but makes groups solvable whose inputs always move together
     lift = torch.where(used, 1e-9 * diagonal, 1.0)
-    found: Tensor = torch.linalg.solve(matrix + torch.diag_embed(lift), vector)
-    return torch.where(used, found, 0.0)
+    solution: Tensor = torch.linalg.solve(matrix + torch.diag_embed(lift), vector)
+    return torch.where(used, solution, 0.0)

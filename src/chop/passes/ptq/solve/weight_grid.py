@@ -1,8 +1,7 @@
-"""The grid that a weight's format rounds to, column by column, with the range of each group chosen.
+"""Grid of values that a weight's format rounds to, with an explicit range for each group.
 
-Most formats take their scale from the largest magnitude of a channel, group or block. Here that
-magnitude is a number of its own, so that a range may be chosen that clips, and columns rounded one
-after the other against it.
+Most formats derive their scale from the largest magnitude of a channel, group or block. Here this
+magnitude is a separate number: a range may clip, and columns can be rounded one after the other.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from chop.nn.quantizers.scale_integer import SMALLEST_SCALE
 
 INTEGER_CLIPS = tuple(1.0 - 0.02 * i for i in range(30))
 POWER_CLIPS = (1.0, 2.0, 0.5, 0.25)
-"""Ranges to try, relative to the largest magnitude; of powers of two only doubles differ."""
+"""Ranges to try, relative to the largest magnitude; powers of two differ only by doubling."""
 
 
 @dataclass(frozen=True)
 class WeightGrid:
-    """How a weight of shape (rows, columns) is rounded.
+    """Rounding of a weight of shape (rows, columns).
 
-    `groups` has the group of each column, `count` is how many there are; where `is_whole` one range
-    serves all rows. `shape` is that of the layer's weight.
+    `groups`: the group of each column. `count`: number of groups. `is_whole`: one range for all
+    rows. `shape`: shape of the layer's weight.
     """
 
     quantizer: Quantizer
@@ -37,18 +36,18 @@ class WeightGrid:
 
     @property
     def has_range(self) -> bool:
-        """Whether values depend on a range at all; a plain fixed or floating point does not."""
+        """True if values depend on a range; those of plain fixed or floating point do not."""
         return self.quantizer.has_range
 
     def largest(self, weight: Tensor) -> Tensor:
-        """(rows, groups): the largest magnitude of each group."""
-        found = weight.new_zeros(weight.shape[0], self.count)
+        """Return the largest magnitude of each group, (rows, groups)."""
+        largest = weight.new_zeros(weight.shape[0], self.count)
         index = self.groups.expand(weight.shape[0], -1)
-        found.scatter_reduce_(1, index, weight.abs(), "amax", include_self=True)
-        return found.amax().expand_as(found) if self.is_whole else found
+        largest.scatter_reduce_(1, index, weight.abs(), "amax", include_self=True)
+        return largest.amax().expand_as(largest) if self.is_whole else largest
 
     def round(self, x: Tensor, largest: Tensor) -> Tensor:
-        """`x` in the format, where `largest` (same shape, or it broadcasts) gives the range."""
+        """Return `x` in the format; `largest`, which broadcasts to its shape, is the range."""
         scaled, blocks = self.quantizer.scaled, self.quantizer.blocks
         if scaled is not None:
             return scaled.represent_at(x, self.scales(largest))
@@ -66,24 +65,27 @@ class WeightGrid:
         return self.quantizer.quantize(rounded.reshape(self.shape)).reshape(rounded.shape)
 
     def scales(self, largest: Tensor) -> Tensor:
-        """The scales of integers that reach `largest`; negative for a negative one."""
+        """Return the scales of integers that reach `largest`; negative for a negative one."""
         scaled = self.quantizer.scaled
         assert scaled is not None, f"{self.quantizer} has no scale"
         scales = largest / scaled.integers[1]
         return torch.where(scales.abs() < SMALLEST_SCALE, SMALLEST_SCALE, scales)
 
     def chosen_range(self, weight: Tensor, importance: Tensor) -> Tensor:
-        """(rows, groups): of several ranges the one with the least error.
+        """Return the range with the least error for each group, (rows, groups).
 
-        `importance` of each column weighs its squared error. Integers with one more value below
-        zero than above (`narrow = false`) may have it above instead: their range is negative then.
+        `importance` weights the squared error of each column. Integers with one more value below
+        zero than above (`narrow = false`) may be mirrored: their range is then negative.
         """
         largest = self.largest(weight)
         if not self.has_range:
             return largest
         best, least = largest, torch.full_like(largest, torch.inf)
         for clip in self._clips():
-            error = self._error(weight, largest * clip, importance)
+            rounded = self.round(weight, (largest * clip)[:, self.groups])
+            squared = (weight - rounded).square() * importance
+            error = torch.zeros_like(largest).index_add_(1, self.groups, squared)
+            error = error.sum().expand_as(error) if self.is_whole else error
             best = torch.where(error < least, largest * clip, best)
             least = torch.minimum(error, least)
         return best
@@ -96,29 +98,22 @@ class WeightGrid:
         is_lopsided = form.is_signed and low != -high and form.zero_point == 0
         return INTEGER_CLIPS + tuple(-c for c in INTEGER_CLIPS if is_lopsided)
 
-    def _error(self, weight: Tensor, largest: Tensor, importance: Tensor) -> Tensor:
-        rounded = self.round(weight, largest[:, self.groups])
-        squared = (weight - rounded).square() * importance
-        error = torch.zeros_like(largest).index_add_(1, self.groups, squared)
-        return error.sum().expand_as(error) if self.is_whole else error
-
 
 def weight_grid(
     quantizer: Quantizer, shape: torch.Size, where: str, device: torch.device | str = "cpu"
 ) -> WeightGrid:
-    """The grid of a weight of `shape`, whose first dimension are the rows."""
-    columns = shape[1:].numel()
-    each, group = _runs(quantizer, shape, where)
-    number = torch.arange(columns, device=device)
-    per_run = -(-each // group)
-    groups = (number // each) * per_run + (number % each) // group
+    """Return the grid of a weight of `shape`, whose first dimension are the rows."""
+    run, group = _runs(quantizer, shape, where)
+    number = torch.arange(shape[1:].numel(), device=device)
+    per_run = -(-run // group)
+    groups = (number // run) * per_run + (number % run) // group
     scaled = quantizer.scaled
     is_whole = scaled is not None and scaled.granularity == "tensor"
     return WeightGrid(quantizer, groups, int(groups[-1]) + 1, is_whole, tuple(shape))
 
 
 def _runs(quantizer: Quantizer, shape: torch.Size, where: str) -> tuple[int, int]:
-    """Columns after which groups begin anew, and the columns of a group."""
+    """Return the number of columns after which groups start again, and the columns of a group."""
     last, columns = shape[-1], shape[1:].numel()
     blocks, scaled = quantizer.blocks, quantizer.scaled
     if blocks is not None:

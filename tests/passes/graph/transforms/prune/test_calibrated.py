@@ -15,7 +15,7 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import ConfigError, PassError
 from chop.nn.modules import Masked
-from chop.passes.prune.sparsegpt import PruningChoice, pruned_with_feedback
+from chop.passes.prune.calibrated import PruningChoice, pruned_with_feedback
 from chop.passes.ptq.observe.layer_inputs import input_rows
 
 
