@@ -19,9 +19,9 @@ from chop.hw.design.component import COMPONENTS, Component
 from chop.hw.design.stream import Stream, divisors
 from chop.hw.flow.predict.count import UNMODELLED
 from chop.hw.library import components as parts
+from chop.hw.library.fixed_linear import weight_codes
 from chop.hw.library.fixed_norm import Affine
 from chop.hw.library.fixed_piecewise import lines_of
-from chop.hw.library.mxint_linear import weight_codes
 from chop.hw.streams.stream_route import Replay
 from chop.nn.quantizers.mxint import MXInt
 

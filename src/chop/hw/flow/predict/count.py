@@ -11,7 +11,7 @@ from chop.hw.design.component import Component
 from chop.hw.design.switched import Switched
 from chop.hw.flow.predict import others, products
 from chop.hw.flow.predict.inventory import Inventory
-from chop.hw.library.fixed_prelu import PRelu
+from chop.hw.library.fixed_leaky_relu import PRelu
 from chop.hw.library.fixed_table_sum import TableSum
 from chop.hw.library.packed import PackedLinear
 
