@@ -1,6 +1,5 @@
 // `fixed_matmul`: the product of two matrices, exactly and then cast; each comes as a stream of its
-// own that stays as it is from one reset to the next, and may stall. With exponents the operands are
-// MXINT: each element has its own exponent.
+// own that stays as it is from one reset to the next, and may stall.
 `default_nettype none
 
 module prove_fixed_matmul #(
@@ -8,32 +7,30 @@ module prove_fixed_matmul #(
     parameter int INNER = 2,
     parameter int COLUMNS = 1,
     parameter int WIDTH = 1,
-    parameter int EXPONENT = 0,
     parameter bit IS_TRANSPOSED = 1'b0,
     parameter int OUT_WIDTH = 2,
     parameter int SLOTS = 12,
-    parameter int LATENCY = 16,
-    parameter int BEAT = WIDTH + EXPONENT
+    parameter int LATENCY = 16
 ) (
     input  wire logic clk,
     input  wire logic rst,
-    input  wire logic [BEAT-1:0] data_in_0,
+    input  wire logic [WIDTH-1:0] data_in_0,
     input  wire logic data_in_0_valid,
-    input  wire logic [INNER*COLUMNS*BEAT-1:0] any_matrix,
+    input  wire logic [INNER*COLUMNS*WIDTH-1:0] any_matrix,
     input  wire logic data_in_1_valid,
     input  wire logic data_out_0_ready,
     output      logic [2:0] broken
 );
 
   logic data_in_0_ready, data_in_1_ready, data_out_0_valid, lawful;
-  logic [BEAT-1:0] data_in_1;
+  logic [WIDTH-1:0] data_in_1;
   logic [OUT_WIDTH-1:0] data_out_0;
-  logic [INNER*COLUMNS*BEAT-1:0] matrix_q;  // in the order in which it comes
+  logic [INNER*COLUMNS*WIDTH-1:0] matrix_q;  // in the order in which it comes
   logic [7:0] at_q, place;
-  logic [INNER*BEAT-1:0] tensor;
+  logic [INNER*WIDTH-1:0] tensor;
   logic [COLUMNS*OUT_WIDTH-1:0] result;
 
-  assign data_in_1 = matrix_q[at_q*BEAT+:BEAT];
+  assign data_in_1 = matrix_q[at_q*WIDTH+:WIDTH];
 
   always_ff @(posedge clk) begin
     if (data_in_1_valid && data_in_1_ready) begin
@@ -54,37 +51,32 @@ module prove_fixed_matmul #(
       .DATA_IN_0_PRECISION_0       (WIDTH),
       .DATA_IN_0_PRECISION_1       (0),
       .DATA_IN_0_IS_SIGNED         (1'b0),
-      .DATA_IN_0_EXPONENT_WIDTH    (EXPONENT),
       .DATA_IN_0_TENSOR_SIZE_DIM_0 (INNER),
       .DATA_IN_0_TENSOR_SIZE_DIM_1 (ROWS),
       .DATA_IN_0_PARALLELISM_DIM_0 (1),
       .DATA_IN_1_PRECISION_0       (WIDTH),
       .DATA_IN_1_PRECISION_1       (0),
       .DATA_IN_1_IS_SIGNED         (1'b0),
-      .DATA_IN_1_EXPONENT_WIDTH    (EXPONENT),
       .DATA_IN_1_IS_TRANSPOSED     (IS_TRANSPOSED),
       .DATA_OUT_0_PRECISION_0      (OUT_WIDTH),
       .DATA_OUT_0_PRECISION_1      (0),
       .DATA_OUT_0_IS_SIGNED        (1'b0),
       .DATA_OUT_0_TENSOR_SIZE_DIM_0(COLUMNS),
       .DATA_OUT_0_PARALLELISM_DIM_0(1),
-      .ACC_WIDTH                   (2 * WIDTH + INNER + 2 ** (EXPONENT + 1) - 2)
+      .ACC_WIDTH                   (2 * WIDTH + INNER)
   ) dut (
       .*
   );
 
   for (genvar column = 0; column < COLUMNS; column++) begin : g_column
     logic signed [23:0] sum, x, y;
-    logic [BEAT-1:0] x_beat, y_beat;
     int from;
     always_comb begin
       sum = '0;
       for (int k = 0; k < INNER; k++) begin
         from = IS_TRANSPOSED ? column * INNER + k : k * COLUMNS + column;
-        x_beat = tensor[k*BEAT+:BEAT];
-        y_beat = matrix_q[from*BEAT+:BEAT];
-        x = 24'(x_beat[WIDTH-1:0]) << (x_beat >> WIDTH);
-        y = 24'(y_beat[WIDTH-1:0]) << (y_beat >> WIDTH);
+        x = 24'(tensor[k*WIDTH+:WIDTH]);
+        y = 24'(matrix_q[from*WIDTH+:WIDTH]);
         sum = sum + x * y;
       end
     end
@@ -95,7 +87,7 @@ module prove_fixed_matmul #(
   end
 
   tensor_laws #(
-      .WIDTH(BEAT), .IN_BEATS(INNER), .OUT_BEATS(COLUMNS), .BEAT(OUT_WIDTH), .SLOTS(SLOTS),
+      .WIDTH(WIDTH), .IN_BEATS(INNER), .OUT_BEATS(COLUMNS), .BEAT(OUT_WIDTH), .SLOTS(SLOTS),
       .LATENCY(LATENCY), .GAP(LATENCY + 1)
   ) u_laws (
       .clk      (clk),
