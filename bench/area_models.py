@@ -161,7 +161,7 @@ def fit_kind(kind: str, rows: list[dict[str, Any]], models: dict[str, Any]) -> N
         "ff": fit(ffs, [r["ff"] for r in rows], common["ff"]),
     }
     for what, fitted in own.items():
-        models[what][kind] = rounded(_kept({**common[what], **fitted}, common[what]))
+        models[what][kind] = rounded(_kept(fitted, common[what]))
 
 
 def fit_some(args: argparse.Namespace) -> None:
@@ -302,8 +302,11 @@ def fit_models(args: argparse.Namespace) -> None:
 
 
 COMMANDS = {
-    **{"grid": measure, "route": measure, "fit": fit_models},
-    **{"check": check, "markdown": markdown},
+    "grid": measure,
+    "route": measure,
+    "fit": fit_models,
+    "check": check,
+    "markdown": markdown,
 }
 
 
