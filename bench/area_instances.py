@@ -19,9 +19,9 @@ from chop.hw.design.component import COMPONENTS, Component
 from chop.hw.design.stream import Stream, divisors
 from chop.hw.flow.predict.count import UNMODELLED
 from chop.hw.library import components as parts
+from chop.hw.library.fixed_linear import weight_codes
 from chop.hw.library.fixed_norm import Affine
 from chop.hw.library.fixed_piecewise import lines_of
-from chop.hw.library.mxint_linear import weight_codes
 from chop.hw.streams.stream_route import Replay
 from chop.nn.quantizers.mxint import MXInt
 
@@ -200,6 +200,11 @@ def _leaky(d: Draw) -> Component:
     return parts.LeakyRelu(d.stream(24), d.format(), int(d.one(1, 3, 41, 13)), int(d.one(4, 7, 12)))
 
 
+def _prelu(d: Draw) -> Component:
+    source, number = d.stream(8, int(d.one(4, 8, 12, 16, 32))), d.format(is_signed=True)
+    return parts.PRelu(source, d.format(), d.codes(number, source.shape[-1]), number)
+
+
 def _lut(d: Draw) -> Component:
     source = d.stream(24, number=d.format(4, 5, 6, 7, 8, 8, 9, 10, 11), most=4)
     function = d.one(np.tanh, lambda x: 1 / (1 + np.exp(-x)), lambda x: x / (1 + np.exp(-x)))
@@ -357,6 +362,7 @@ GRID: dict[str, tuple[int, Make]] = {
     "fixed_batch_norm": (60, _batch_norm),
     "fixed_relu": (10, _relu),
     "fixed_leaky_relu": (75, _leaky),
+    "fixed_prelu": (30, _prelu),
     "fixed_hardsigmoid": (50, _unary(parts.HardSigmoid)),
     "fixed_hardswish": (50, _unary(parts.HardSwish)),
     "fixed_lut": (80, _lut),

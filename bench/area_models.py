@@ -2,14 +2,15 @@
 
     python bench/area_models.py grid --jobs 16 --rows out/area
     python bench/area_models.py route --jobs 16 --rows out/area
-    python bench/area_models.py fit --rows out/area
+    python bench/area_models.py fit --rows out/area [--kinds fixed_prelu …]
     python bench/area_models.py check
 
 `grid`: each instance of area_instances.py synthesised by Yosys for each family. `route`: some of
 the instances placed and routed on ecp5-85k. Both measure what is missing or was measured on other
 RTL, leave a row per instance in the folder `--rows` as it is done, and take up from there. `fit`:
 the coefficients, which `chop.hw.flow.predict` reads, from the instances that are not held out, and
-bench/results/area_grid.json from all rows.
+bench/results/area_grid.json from all rows. `fit --kinds`: the coefficients of these kinds alone;
+those of the other kinds stay as they are, and so do rows of other RTL.
 `check`: the errors that the committed coefficients have on the committed rows.
 """
 
@@ -30,6 +31,7 @@ from area_rows import (
     ROUTED_ON,
     compact,
     kept_rows,
+    key_of,
     measure,
     read_rows,
 )
@@ -109,8 +111,9 @@ ALIKE = (
     frozenset(
         {
             "fixed_add", "fixed_sub", "fixed_mul", "fixed_constant_arithmetic", "fixed_batch_norm",
-            "fixed_leaky_relu", "fixed_hardsigmoid", "fixed_hardswish", "fixed_piecewise",
-            "mxint_to_fixed", "fixed_to_mxint", "fixed_softmax", "fixed_lut", "fixed_embedding",
+            "fixed_leaky_relu", "fixed_prelu", "fixed_hardsigmoid", "fixed_hardswish",
+            "fixed_piecewise", "mxint_to_fixed", "fixed_to_mxint", "fixed_softmax", "fixed_lut",
+            "fixed_embedding",
         }
     ),
 )  # fmt: skip
@@ -144,6 +147,39 @@ def is_held_out(row: dict[str, Any]) -> bool:
     if "mhz" in row:
         return row["number"] in held_out(row["kind"], GRID[row["kind"]][0])
     return row["number"] >= HELD_OUT_FROM
+
+
+def fit_kind(kind: str, rows: list[dict[str, Any]], models: dict[str, Any]) -> None:
+    """Fit the areas of one kind, drawn to the coefficients that `models` has of all kinds."""
+    inventories = amounts_of(rows)
+    amounts = [inventories[r["kind"], r["number"], r["on"]].amounts for r in rows]
+    luts = [{n: v for n, v in each.items() if n not in LUT_ONLY} for each in amounts]
+    ffs = [{n: v for n, v in each.items() if n in FF_ONLY} for each in amounts]
+    common = {what: models[what][ANY] for what in ("lut", "ff")}
+    own = {
+        "lut": fit(luts, [r["lut"] for r in rows], common["lut"], power=1.0, firm=FIRM),
+        "ff": fit(ffs, [r["ff"] for r in rows], common["ff"]),
+    }
+    for what, fitted in own.items():
+        models[what][kind] = rounded(_kept(fitted, common[what]))
+
+
+def fit_some(args: argparse.Namespace) -> None:
+    """Fit the kinds `args.kinds`, and put the rows of the folder in the place of older ones."""
+    fresh = [
+        json.loads(line)
+        for file in sorted(args.rows.glob("grid.*jsonl"))
+        for line in file.read_text().splitlines()
+    ]
+    rows = [*({key_of(r): r for r in (*kept_rows("grid"), *fresh) if "error" not in r}).values()]
+    models = coefficients()
+    for family in models:
+        for kind in args.kinds:
+            mine = [r for r in rows if (r["kind"], r["on"]) == (kind, family)]
+            fit_kind(kind, [r for r in mine if not is_held_out(r)], models[family])
+    COEFFICIENTS.write_text(json.dumps(models, indent=1, sort_keys=True) + "\n")
+    save("area_grid", {"area": compact(rows), "clock": kept_rows("route")})
+    check_rows([r for r in rows if r["kind"] in args.kinds], [])
 
 
 def fit_all(args: argparse.Namespace) -> None:
@@ -260,7 +296,18 @@ def draw(pairs: list[tuple[float, float]]) -> None:
     figure.savefig(ROOT / "docs" / "images" / "predicted.svg", metadata={"Date": None})
 
 
-COMMANDS = {"grid": measure, "route": measure, "fit": fit_all, "check": check, "markdown": markdown}
+def fit_models(args: argparse.Namespace) -> None:
+    """Fit the kinds that are named, or all of them together."""
+    (fit_some if args.kinds else fit_all)(args)
+
+
+COMMANDS = {
+    "grid": measure,
+    "route": measure,
+    "fit": fit_models,
+    "check": check,
+    "markdown": markdown,
+}
 
 
 def main() -> None:

@@ -17,7 +17,6 @@ EQUIVALENT = {
     "fixed_shift_add:sign:f84c1e3f": "a node of an input is no wider than the input and its sign",
     "fixed_table_sum:number:b16ff3be": "a table of fewer bits is repeated for the addresses above",
     "fixed_matmul:number:351dff6d": UNUSED,
-    "mxint_matmul:number:351dff6d": UNUSED,
     "fixed_to_mxint:sign:eed35089": "SHIFTED has at most the bits of an element and its sign",
     "sliding_window:number:6a92f9e2": "windows that begin in row 0 begin STRIDE rows after "
     "the last ones that begin in padding: the sum is the same offset",

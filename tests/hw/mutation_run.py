@@ -58,14 +58,13 @@ GROUPS = {
     "softmax": Group(("fixed_softmax", "row_buffer"), ("fixed_softmax",)),
     "linear": Group(
         ("fixed_linear", "fixed_dot_product", "rom_source", "rom_bank_source"),
-        ("fixed_linear", "fixed_linear_packed"),
+        ("fixed_linear", "fixed_linear_packed", "mxint_linear"),
         (switched(),),
     ),
-    "blocks": Group(
-        ("mxint_linear", "mxint_matmul", "fixed_to_mxint", "mxint_to_fixed"),
-        ("mxint_linear", "mxint_matmul", "fixed_to_mxint", "mxint_to_fixed"),
+    "blocks": Group(("fixed_to_mxint", "mxint_to_fixed"), ("fixed_to_mxint", "mxint_to_fixed")),
+    "matmul": Group(
+        ("fixed_matmul", "tile_buffer"), ("fixed_matmul", "mxint_matmul", "stream_replay")
     ),
-    "matmul": Group(("fixed_matmul", "tile_buffer"), ("fixed_matmul", "stream_replay")),
     "pool": Group(
         ("fixed_pool", "fixed_divide", "fixed_hard_activation"),
         ("fixed_max_pool", "fixed_avg_pool", "fixed_hardsigmoid", "fixed_hardswish"),
@@ -83,7 +82,7 @@ GROUPS = {
         ("fixed_add", "fixed_mul", "fixed_sub", "fixed_constant_arithmetic"),
     ),
     "casts": Group(
-        ("fixed_cast", "fixed_batch_norm", "fixed_relu", "fixed_leaky_relu", "fixed_prelu"),
+        ("fixed_cast", "fixed_batch_norm", "fixed_relu", "fixed_leaky_relu"),
         ("stream_cast", "fixed_batch_norm", "fixed_relu", "fixed_leaky_relu", "fixed_prelu"),
     ),
     "tables": Group(

@@ -7,7 +7,7 @@ from chop.hw.arith.mxint import on_wire
 from chop.hw.design.samples import BYTE, COUNT, stream
 from chop.hw.design.stream import Stream
 from chop.hw.library.components import BlockLinear, BlockMatmul, FromMxint, ToMxint
-from chop.hw.library.mxint_linear import sample_weights
+from chop.hw.library.fixed_linear import sample_blocks
 from chop.hw.sim.component_check import bench_design
 from chop.nn.quantizers import MXInt
 
@@ -139,25 +139,25 @@ FROM_BLOCKS = [
     *no_reset(BACK, ("shifted_valid_q", "if (rst) shifted_valid_q <= 1'b0;", "")),
 ]
 
-LINEAR = "mxint_linear"
+LINEAR = "fixed_linear"
 PRODUCTS = [
     Mutant(
         "the exponent of the data is left out",
         LINEAR,
-        "beat[X_BITS+:DATA_IN_0_EXPONENT_WIDTH]",
-        "DATA_IN_0_EXPONENT_WIDTH'(0)",
+        "SHIFT_WIDTH'(beat >> X_BITS)",
+        "SHIFT_WIDTH'(0)",
     ),
     Mutant(
         "the exponent of the weights is left out",
         LINEAR,
-        "weight[lane*WEIGHT_WIDTH+W_BITS+:WEIGHT_EXPONENT_WIDTH]",
-        "WEIGHT_EXPONENT_WIDTH'(0)",
+        "SHIFT_WIDTH'(weight[lane*WEIGHT_WIDTH+:WEIGHT_WIDTH] >> W_BITS)",
+        "SHIFT_WIDTH'(0)",
     ),
     Mutant(
         "all outputs have one exponent",
         LINEAR,
-        "weight[lane*WEIGHT_WIDTH+W_BITS+:WEIGHT_EXPONENT_WIDTH]",
-        "weight[W_BITS+:WEIGHT_EXPONENT_WIDTH]",
+        "weight[lane*WEIGHT_WIDTH+:WEIGHT_WIDTH] >> W_BITS",
+        "weight[0+:WEIGHT_WIDTH] >> W_BITS",
     ),
     Mutant(
         "the weights of another output",
@@ -168,13 +168,13 @@ PRODUCTS = [
     Mutant(
         "products are shifted when they begin",
         LINEAR,
-        "sum_shifts[lane*SHIFT_WIDTH+:SHIFT_WIDTH]",
-        "shifts[lane*SHIFT_WIDTH+:SHIFT_WIDTH]",
+        "dot_tag[AT+:SHIFT_WIDTH]",
+        "tag[AT+:SHIFT_WIDTH]",
     ),
     Mutant(
         "products are not shifted",
         LINEAR,
-        "sum_shifts[lane*SHIFT_WIDTH+:SHIFT_WIDTH]",
+        "dot_tag[AT+:SHIFT_WIDTH]",
         "SHIFT_WIDTH'(0)",
     ),
     Mutant(
@@ -193,14 +193,14 @@ PRODUCTS = [
     ),
     Mutant("half does not ride in with a bias", LINEAR, "HALF", "'0", "BIAS_PRECISION_1)) + HALF"),
     Mutant("half does not ride in", LINEAR, "HALF", "'0", "assign start = HALF"),
-    Mutant("a sum of blocks goes on", LINEAR, "term_first_q", "1'b0", "(term_first_q"),
-    Mutant("the bias is taken early", LINEAR, "term_first_q", "sum_first", "(term_first_q"),
+    Mutant("a sum of blocks goes on", LINEAR, "sum_first", "1'b0", "(sum_first"),
+    Mutant("the bias is taken early", LINEAR, "sum_first", "dot_tag[1]", "(sum_first"),
     Mutant(
         "a bias is taken under a stall",
         LINEAR,
         "skid_ready",
         "1'b1",
-        "bias_ready = term_valid_q && term_first_q && skid_ready",
+        "bias_ready = sum_valid && sum_first && skid_ready",
     ),
     Mutant(
         "a product does not wait for its weight",
@@ -212,10 +212,10 @@ PRODUCTS = [
     Mutant(
         "a result comes with each product",
         LINEAR,
-        "term_valid_q && term_last_q",
-        "term_valid_q",
+        "sum_valid && sum_last",
+        "sum_valid",
     ),
-    Mutant("products that are none are added", LINEAR, "enable && term_valid_q", "enable"),
+    Mutant("products that are none are added", LINEAR, "enable && sum_valid", "enable"),
     Mutant(
         "a full replay buffer of blocks takes more",
         LINEAR,
@@ -239,8 +239,8 @@ PRODUCTS = [
         zeroed("level_q", "    "),
         zeroed("in_fold_q", "  "),
         zeroed("out_fold_q"),
-        zeroed("term_valid_q", " ", "1'b0"),
-        zeroed("acc_done_q", "   ", "1'b0"),
+        ("shifted_tag_q", "if (rst) shifted_tag_q <= '0;", ""),
+        ("acc_done_q", "if (rst) acc_done_q <= 1'b0;", ""),
     ),
 ]
 
@@ -251,7 +251,7 @@ def blocks():
     """Every kind of component that has blocks, each between its own ports."""
     wide, eight, four = Fixed(16, 9), MXInt(8, block_size=4), MXInt(4, block_size=2)
     wire, short = on_wire(eight, wide, 10), on_wire(eight, wide, 4)
-    fine = sample_weights(4, 10, MXInt(6, block_size=2), Fixed(12, 24))
+    fine = sample_blocks(4, 10, MXInt(6, block_size=2), Fixed(12, 24))
     return bench_design(
         [
             ToMxint(stream(2, 12, lanes=2, number=wide), eight),
@@ -260,10 +260,10 @@ def blocks():
             ToMxint(stream(8, number=wide), MXInt(5, exponent_width=3, block_size=4)),
             FromMxint(Stream((2, 10), 2, wire), Fixed(12, 6)),
             FromMxint(Stream((2, 10), 1, wire), Fixed(wire.width, wire.frac_width)),
-            BlockLinear(Stream((2, 10), 2, wire), sample_weights(4, 10, four), BYTE, 2),
-            BlockLinear(Stream((4,), 4, short), sample_weights(6, 4, eight), BYTE, 1),
+            BlockLinear(Stream((2, 10), 2, wire), sample_blocks(4, 10, four), BYTE, 2),
+            BlockLinear(Stream((4,), 4, short), sample_blocks(6, 4, eight), BYTE, 1),
             BlockLinear(Stream((10,), 1, wire), fine, Fixed(16, 8), 2),
-            BlockLinear(Stream((10,), 2, wire), sample_weights(4, 10, four, None), BYTE, 4),
+            BlockLinear(Stream((10,), 2, wire), sample_blocks(4, 10, four, None), BYTE, 4),
             BlockMatmul(Stream((2, 3, 10), 2, wire), Stream((2, 4, 10), 2, wire), BYTE, 2),
         ]
     )

@@ -134,7 +134,6 @@ def shorten_parameters(directory, bits):
 INNER = {
     "fixed_dot_product": (r"(\$clog2\(DATA_IN_0_PARALLELISM_DIM_0\))", 0),
     "fixed_linear": (r"(\$clog2\(IN_LANES\))", 0),
-    "mxint_linear": (r"(\$clog2\(IN_LANES\))", 0),
     "fixed_norm": (r"(localparam int SQUARES_WIDTH = SQUARE_WIDTH \+ GROWTH)", 2),
     "fixed_softmax": (r"(localparam int SUM_WIDTH = EXP_WIDTH \+ \$clog2\(SIZE\))", 0),
     "fixed_pool": (r"(X_WIDTH \+ \$clog2\(AREA\))", 0),

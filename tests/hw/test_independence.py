@@ -57,7 +57,8 @@ def test_reference_and_design_share_no_function():
     lowerings = [lowering.lower for lowering in LOWERINGS.values()]
     design = reachable([*lowerings, *COMPONENTS.values(), Lowerer, Design])
     assert {"chop.hw.reference.exact.product", "chop.hw.reference.exact.quantized"} <= reference
-    assert {"chop.hw.arith.golden.cast", "chop.hw.library.fixed_linear.Linear.golden"} <= design
+    linear = "chop.hw.library.fixed_linear.folded_product.Linear.golden"
+    assert {"chop.hw.arith.golden.cast", linear} <= design
     assert reference & design == set()
 
 

@@ -15,15 +15,23 @@ from chop.hw.arith.golden import Fixed
 from chop.hw.arith.mxint import Mxint, on_wire
 from chop.hw.design.stream import Stream, from_bytes, to_bytes
 from chop.hw.flow.explore import for_target
-from chop.hw.library.components import BlockLinear, BlockMatmul, BlockWeights, FromMxint, ToMxint
-from chop.hw.library.mxint_linear import bias_codes, sample_weights, weight_codes
+from chop.hw.library.components import (
+    BlockLinear,
+    BlockMatmul,
+    BlockWeights,
+    FromMxint,
+    Linear,
+    Matmul,
+    ToMxint,
+)
+from chop.hw.library.fixed_linear import bias_codes, sample_blocks, sample_weights, weight_codes
 from chop.hw.lower import Parallelism, lower
 from chop.hw.lower.verify import verify
 from chop.hw.sim.component_check import bench_design, check_components
 from chop.hw.sim.emit import emit, read_interface
 from chop.hw.sim.exercise import exercise
 from chop.hw.sim.simulate import Simulator, lint
-from chop.hw.timing.cycles import interval
+from chop.hw.timing.cycles import interval, simulate_control
 from chop.ir.graph import MaseGraph
 from chop.nn.quantizers import MXInt
 from chop.passes.graph.analysis import (
@@ -32,6 +40,7 @@ from chop.passes.graph.analysis import (
 )
 from chop.passes.graph.transforms import quantize_transform_pass
 
+FIXED_OUT = Fixed(8, 4)
 ROUNDINGS = ("nearest_even", "floor", "toward_zero", "nearest_away")
 
 
@@ -207,6 +216,39 @@ def test_a_mixed_design_is_exact_in_rtl_with_and_without_stalls(mixed, tmp_path)
     assert read_interface(tmp_path).control == lowered.design.control()
 
 
+@pytest.mark.sim
+@pytest.mark.parametrize("clock_mhz", [50, 150])
+def test_a_mixed_design_is_exact_in_rtl_at_a_slow_and_a_fast_clock(mixed, clock_mhz, tmp_path):
+    lowered = lower(mixed, Parallelism(2, clock_mhz=clock_mhz))
+    simulator = Simulator(lowered.design, emit(lowered.design, tmp_path))
+    assert exercise(simulator, lowered.encode(draw(8, 3, 12, seed=4))).is_exact
+
+
+def test_the_clock_chooses_the_registers_of_products_of_blocks(mixed):
+    """A higher clock_mhz takes as many registers as in fixed point, and cycles of latency."""
+    slow, usual, fast = (
+        lower(mixed, Parallelism(2, clock_mhz=mhz)).design for mhz in (50, 100, 150)
+    )
+    for name, registers in (("fc1", (1, 1, 2)), ("matmul", (1, 2, 2))):
+        parts = [design.stage(name).component for design in (slow, usual, fast)]
+        assert {part.kind for part in parts} <= {"mxint_linear", "mxint_matmul"}
+        told = [part.parameters().get("OPERAND_REGISTERS", 1) for part in parts]
+        assert told == list(registers)
+        assert [part.latency - parts[0].latency for part in parts] == [k - 1 for k in registers]
+    first = [min(simulate_control(d, 2).outputs["data_out_1"]) for d in (slow, usual, fast)]
+    assert first[0] < first[1] < first[2]
+
+
+def test_wide_products_of_blocks_have_fewer_tree_registers_at_a_slow_clock():
+    layers = [case for kind in (BlockLinear, BlockMatmul) for case in kind.cases()]
+    wide = [case for case in layers if case.inputs[0].lanes > 8]
+    assert {type(case) for case in wide} == {BlockLinear, BlockMatmul}
+    for case in wide:
+        slow, fast = case.for_clock(50), case.for_clock(150)
+        assert slow.parameters()["TREE_STEP"] == 2 and "TREE_STEP" not in fast.parameters()
+        assert fast.latency - slow.latency == 2  # an operand register, and one of the tree
+
+
 def test_float_results_are_the_models_own_where_float32_holds_the_sums(mixed):
     lowered = lower(mixed, Parallelism(4))
     x = draw(16, 3, 12, seed=3)
@@ -309,6 +351,36 @@ def test_ways_of_fixed_point_alone_are_refused_for_blocks(mixed, caplog):
     assert verify(mixed, lowered).values and "fc3_weight" in lowered.design.inputs
 
 
+def test_products_refuse_blocks_that_do_not_fit():
+    wire = on_wire(MXInt(8, block_size=4), Fixed(16, 8), 8)
+    with pytest.raises(ConfigError, match="mxint_linear: parallelism must divide the 4 elements"):
+        BlockLinear(Stream((8,), 8, wire), sample_blocks(2, 8, MXInt(8, block_size=8)), FIXED_OUT)
+    with pytest.raises(ConfigError, match="mxint_linear: weights take 4 inputs, the stream has"):
+        BlockLinear(Stream((8,), 4, wire), sample_blocks(2, 4, MXInt(8)), FIXED_OUT)
+    left, right = Stream((2, 8), 4, wire), Stream((4, 8), 4, wire)
+    with pytest.raises(ConfigError, match=r"fixed_matmul: data_in_1 in MXINT must be transposed"):
+        Matmul(Stream((2, 4), 4, Fixed(8)), right, FIXED_OUT, lanes=4)
+    with pytest.raises(ConfigError, match="mxint_matmul: inner sizes must be equal, got 8 and 4"):
+        BlockMatmul(left, Stream((8, 4), 4, wire), FIXED_OUT)
+    with pytest.raises(ConfigError, match="mxint_matmul: data_in_1 must have the lanes of what"):
+        BlockMatmul(left, Stream((4, 8), 2, wire), FIXED_OUT)
+
+
+@pytest.mark.sim
+def test_one_operand_may_be_in_blocks_and_the_other_in_fixed_point(tmp_path):
+    """The component takes each operand as its format says: exponents of one alone are shifted."""
+    wire = on_wire(MXInt(8, block_size=4), Fixed(16, 8), 8)
+    weights = sample_blocks(4, 8, MXInt(6, block_size=4))
+    layers = [
+        Linear(Stream((2, 8), 2, wire), sample_weights(4, 8), FIXED_OUT, 2),
+        Linear(Stream((2, 8), 4, FIXED_OUT), weights, FIXED_OUT),
+        Matmul(Stream((2, 8), 2, wire), Stream((8, 4), 2, FIXED_OUT), FIXED_OUT, lanes=2),
+    ]
+    assert all(layer.has_shifter for layer in layers)
+    for verdict in check_components(layers, tmp_path):
+        assert verdict.is_exact
+
+
 def test_an_input_that_only_blocks_are_made_of_needs_a_format():
     graph = graph_of(nn.Sequential(nn.Linear(4, 4)), draw(2, 4), {"0": mxint()})
     for node in graph.fx_graph.find_nodes(op="placeholder"):
@@ -363,7 +435,7 @@ def test_weights_lie_in_memory_with_their_exponents(mixed):
     weight, bias = layer.memories()
     assert (len(weight.words), len(bias.words)) == (3 * 2, 2)
     assert weight.width == 4 * (4 * 8 + layer.weights.wire.shared_width)
-    assert isinstance(layer.weights.wire, Mxint) and BlockMatmul.module == "mxint_matmul"
+    assert isinstance(layer.weights.wire, Mxint) and BlockMatmul.module == "fixed_matmul"
 
 
 # -- any sizes in RTL ------------------------------------------------------------------------------
@@ -391,7 +463,7 @@ def random_component(rng, kind):
         right = Stream((outputs, row), lanes, wires[1])
         return BlockMatmul(left, right, out, divisor(rng, outputs))
     bias = Fixed(int(rng.integers(1, 10)), int(rng.integers(-4, 20))) if rng.integers(2) else None
-    weights = sample_weights(outputs, row, other, bias)
+    weights = sample_blocks(outputs, row, other, bias)
     lanes = divisor(rng, math.gcd(row, wires[0].block, weights.wire.block))
     return BlockLinear(Stream((rows, row), lanes, wires[0]), weights, out, divisor(rng, outputs))
 

@@ -175,3 +175,23 @@ def test_faults_of_a_network_of_additions_are_refuted(old, new):
     fault = Edit("fixed_shift_add", old, new)
     proofs = [proof for proof in PROOFS if proof.module == "fixed_shift_add"]
     assert any(broken(proof.with_fault(fault)) for proof in proofs)
+
+
+OPTION_FAULTS = (
+    ("fixed_leaky_relu", "HAS_WEIGHT", "assign data_in_0_ready = enable && has_slope;",
+     "assign data_in_0_ready = enable;"),
+    ("fixed_leaky_relu", "HAS_WEIGHT", "valid_q  <= data_in_0_valid && has_slope;",
+     "valid_q  <= data_in_0_valid;"),
+    pytest.param("fixed_linear", "X_EXPONENT", "<< dot_tag[AT+:SHIFT_WIDTH]",
+                 "<< tag[AT+:SHIFT_WIDTH]", marks=pytest.mark.slow),
+    pytest.param("fixed_linear", "X_EXPONENT", "if (enable) shifted_tag_q <=",
+                 "shifted_tag_q <=", marks=pytest.mark.slow),
+)  # fmt: skip
+"""Faults that only a proof with this option can refute: a text and what it becomes."""
+
+
+@pytest.mark.sim("pyosys")
+@pytest.mark.parametrize(("module", "option", "old", "new"), OPTION_FAULTS)
+def test_a_fault_of_an_option_is_refuted(module, option, old, new):
+    (proof,) = [p for p in PROOFS if p.module == module and option in p.parameters]
+    assert first_broken(proof.with_fault(Edit(module, old, new))) is not None

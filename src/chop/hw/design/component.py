@@ -243,12 +243,14 @@ class Mover(Component):
 
 
 def precision(prefix: str, number: Fixed) -> dict[str, Parameter]:
-    """The parameters that say the numbers of a port: width, fractional bits, and no sign."""
-    found: dict[str, Parameter] = {
-        f"{prefix}_PRECISION_0": number.width,
+    """Return the parameters of a port: bits of an element and of an exponent, and no sign."""
+    widths: dict[str, Parameter] = {
+        f"{prefix}_PRECISION_0": number.lane_width,
         f"{prefix}_PRECISION_1": number.frac_width,
     }
-    return found if number.is_signed else found | {f"{prefix}_IS_SIGNED": False}
+    if number.shared_width:
+        widths[f"{prefix}_EXPONENT_WIDTH"] = number.shared_width
+    return widths if number.is_signed else widths | {f"{prefix}_IS_SIGNED": False}
 
 
 def result_precision(number: Fixed) -> dict[str, Parameter]:

@@ -6,20 +6,24 @@ from chop.hw.library.fixed_batch_norm import BatchNorm
 from chop.hw.library.fixed_conv import Conv, Conv1d, Conv2d, ExternalConv1d, ExternalConv2d
 from chop.hw.library.fixed_embedding import Embedding
 from chop.hw.library.fixed_hard_activation import HardSigmoid, HardSwish
-from chop.hw.library.fixed_leaky_relu import LeakyRelu
-from chop.hw.library.fixed_linear import ExternalLinear, ExternalWeights, Linear, Weights
+from chop.hw.library.fixed_leaky_relu import LeakyRelu, PRelu
+from chop.hw.library.fixed_linear import (
+    BlockLinear,
+    BlockWeights,
+    ExternalLinear,
+    ExternalWeights,
+    Linear,
+    Weights,
+)
 from chop.hw.library.fixed_lut import Lut
-from chop.hw.library.fixed_matmul import Matmul
+from chop.hw.library.fixed_matmul import BlockMatmul, Matmul
 from chop.hw.library.fixed_norm import LayerNorm, Norm, RmsNorm
 from chop.hw.library.fixed_piecewise import Piecewise
 from chop.hw.library.fixed_pool import AvgPool, MaxPool, Pool
-from chop.hw.library.fixed_prelu import PRelu
 from chop.hw.library.fixed_relu import Relu
 from chop.hw.library.fixed_shift_add import ShiftAdd
 from chop.hw.library.fixed_softmax import Softmax
 from chop.hw.library.fixed_table_sum import TableSum
-from chop.hw.library.mxint_linear import BlockLinear, BlockWeights
-from chop.hw.library.mxint_matmul import BlockMatmul
 from chop.hw.library.sliding_window import SlidingWindow
 from chop.hw.library.stream_concat import Concat
 from chop.hw.library.whole_window import WholeWindow

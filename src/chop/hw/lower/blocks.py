@@ -1,7 +1,7 @@
 """Values on their way to and from MXINT: which formats are in blocks, and the casts between.
 
 A node may bring an operand to MXINT that its component takes as fixed point: then the numbers are
-brought there and back. `mxint_linear` and `mxint_matmul` take blocks as they are.
+brought there and back. `fixed_linear` and `fixed_matmul` take blocks as they are.
 """
 
 from __future__ import annotations

@@ -194,11 +194,8 @@ class Lowerer:
         return found
 
     def lowering(self, node: fx.Node) -> Lowering:
-        """How the op of `node` becomes hardware; an op may have a way of its own for MXINT."""
-        name = self.op(node).rtl
-        for_blocks = name.replace("fixed_", "mxint_")
-        is_other = for_blocks in LOWERINGS and blocks.takes_blocks(node)
-        return LOWERINGS[for_blocks if is_other else name]
+        """Return the function that lowers the op of `node`."""
+        return LOWERINGS[self.op(node).rtl]
 
     def _needed(self) -> set[fx.Node]:
         """The nodes that the outputs depend on; where only the size is read, nothing is."""

@@ -376,7 +376,7 @@ def _unfed(stage: Stage) -> list[str]:
     return [port for name, port in _OPTIONAL_PORTS.items() if told.get(name) is False]
 
 
-_OPTIONAL_PORTS = {"HAS_BIAS": "bias", "HAS_MASK": "data_in_1"}
+_OPTIONAL_PORTS = {"HAS_BIAS": "bias", "HAS_MASK": "data_in_1", "HAS_WEIGHT": "weight"}
 """By the parameter that says whether a stream is used."""
 
 

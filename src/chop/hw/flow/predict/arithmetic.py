@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from chop.hw.arith.shift_add import signed_digits
+from chop.hw.design.component import Unary
 from chop.hw.flow.predict.inventory import CHAINLESS, Inventory, trailing_zeros
 from chop.hw.flow.predict.products import count_sources
 from chop.hw.library.fixed_arithmetic import Add, Binary, Mul, WithConstant
 from chop.hw.library.fixed_batch_norm import BatchNorm
-from chop.hw.library.fixed_leaky_relu import LeakyRelu
+from chop.hw.library.fixed_leaky_relu import LeakyRelu, PRelu
 
 BESIDE_PRODUCT = 20
 """A multiplier is as slow as a carry chain of so many bits."""
@@ -121,12 +122,12 @@ def count_batch_norm(inventory: Inventory, component: BatchNorm) -> None:
 
 
 def count_leaky(inventory: Inventory, component: LeakyRelu) -> None:
-    """A product with a constant, a choice and a cast."""
+    """Count a product with a constant, a choice and a cast."""
     number, lanes = component.source.format, component.source.lanes
     x = number.signed_width
     slope = component.slope.bit_length() + 1
     digits = len(signed_digits(component.slope))
-    # Nobody knows of a product in a DSP that its two highest bits are the same.
+    # Yosys cannot know that the two highest bits of a product in a DSP are the same.
     wide = x + max(slope - (digits == 1), component.slope_frac)
     if number.is_signed and digits > 1:
         inventory.multiplier(x, slope, lanes)
@@ -137,8 +138,29 @@ def count_leaky(inventory: Inventory, component: LeakyRelu) -> None:
             lowest += max(number.frac_width - component.format.frac_width, 0)
         inventory.add("choice_shift", (max(x - lowest, 0) + 1) * lanes)
     inventory.registers((wide + 1) * lanes + 1)
-    frac = number.frac_width + component.slope_frac
+    _count_rectified(inventory, component, wide, component.slope_frac)
+
+
+def count_prelu(inventory: Inventory, component: PRelu) -> None:
+    """Count a product with streamed slopes, a choice, a cast and the memory of slopes."""
+    number, lanes, slope = component.source.format, component.source.lanes, component.weight_format
+    x = number.signed_width
+    wide = x + max(slope.width, slope.frac_width)
     if number.is_signed:
+        inventory.multiplier(x, slope.width, lanes)
+        inventory.add("choice", wide * lanes)
+        inventory.registers(wide * lanes + 1)
+        count_sources(inventory, component.memories())
+    else:  # nothing is below zero: the memory keeps its valid bit alone
+        inventory.registers(number.width * lanes + 2)
+    _count_rectified(inventory, component, wide, slope.frac_width)
+
+
+def _count_rectified(inventory: Inventory, component: Unary, wide: int, slope_frac: int) -> None:
+    """Count the cast of a leaky rectifier from `wide` bits, and its skid buffer."""
+    number, lanes = component.source.format, component.source.lanes
+    if number.is_signed:
+        frac = number.frac_width + slope_frac
         inventory.cast(wide, frac, True, component.format, lanes, beside=BESIDE_PRODUCT)
     else:  # nothing is below zero: the number itself
         inventory.cast(number.width, number.frac_width, False, component.format, lanes)

@@ -11,7 +11,6 @@ from chop.hw.design.component import Component
 from chop.hw.design.switched import Switched
 from chop.hw.flow.predict import others, products
 from chop.hw.flow.predict.inventory import Inventory
-from chop.hw.library.fixed_prelu import PRelu
 from chop.hw.library.fixed_table_sum import TableSum
 from chop.hw.library.packed import PackedLinear
 
@@ -19,7 +18,7 @@ COUNTS: Mapping[type, Callable[[Inventory, Any], None]] = {
     **products.COUNTS,
     **others.COUNTS,
 }
-UNMODELLED = (TableSum, PackedLinear, PRelu)
+UNMODELLED = (TableSum, PackedLinear)
 """Components of which nothing was measured that a model could be fitted to."""
 
 

@@ -13,6 +13,7 @@ from chop.hw.flow.predict.arithmetic import (
     count_batch_norm,
     count_binary,
     count_leaky,
+    count_prelu,
     count_with_constant,
 )
 from chop.hw.flow.predict.inventory import Inventory, bits_for, trailing_zeros
@@ -22,7 +23,7 @@ from chop.hw.library.fixed_batch_norm import BatchNorm
 from chop.hw.library.fixed_divide import Division
 from chop.hw.library.fixed_embedding import Embedding
 from chop.hw.library.fixed_hard_activation import HardUnary
-from chop.hw.library.fixed_leaky_relu import LeakyRelu
+from chop.hw.library.fixed_leaky_relu import LeakyRelu, PRelu
 from chop.hw.library.fixed_lut import Lut
 from chop.hw.library.fixed_norm import Norm
 from chop.hw.library.fixed_piecewise import Piecewise
@@ -356,6 +357,7 @@ COUNTS: dict[type, Callable[[Inventory, Any], None]] = {
     WithConstant: count_with_constant,
     BatchNorm: count_batch_norm,
     LeakyRelu: count_leaky,
+    PRelu: count_prelu,
     HardUnary: count_hard,
     Lut: count_lut,
     Piecewise: count_piecewise,

@@ -10,11 +10,9 @@ from chop.hw.arith.mxint import Mxint
 from chop.hw.design.component import Memory
 from chop.hw.flow.predict.inventory import MAPPED_WEIGHT_BITS, Inventory, bits_for, is_block_rom
 from chop.hw.library.fixed_conv import Conv
-from chop.hw.library.fixed_linear import ExternalLinear, Linear
+from chop.hw.library.fixed_linear import ExternalLinear, FoldedProduct, Linear
 from chop.hw.library.fixed_matmul import Matmul
 from chop.hw.library.fixed_shift_add import ShiftAdd
-from chop.hw.library.mxint_linear import BlockLinear
-from chop.hw.library.mxint_matmul import BlockMatmul
 from chop.hw.library.sliding_window import Geometry
 
 
@@ -74,40 +72,41 @@ def count_dot_product(
 
 
 def count_array(
-    inventory: Inventory,
-    *,
-    x: Fixed,
-    w: Fixed,
-    folds: tuple[int, int],
-    lanes: tuple[int, int],
-    acc_width: int,
-    frac: int,
-    out: Fixed,
-    bias: Fixed | None,
-    told: float = 1.0,
-    registers: tuple[int, int] = (1, 1),
+    inventory: Inventory, layer: FoldedProduct, frac: int, bias: Fixed | None, told: float = 1.0
 ) -> None:
-    """`fixed_linear` without its memories; `told`, `registers`: as of `count_dot_product`."""
-    in_folds, out_folds = folds
-    in_lanes, out_lanes = lanes
+    """Count `fixed_linear` without its memories; `told`: see `count_dot_product`.
+
+    `frac`: fractional bits of the accumulator.
+    """
+    in_folds, out_folds = layer.folds
+    in_lanes, out_lanes = layer.inputs[0].lanes, layer.lanes
     slots = 2 if out_folds == 1 or in_folds < 2 else in_folds
-    beat = in_lanes * x.lane_width + x.shared_width
-    inventory.ram(slots, beat, name="slots", is_late=True)
+    inventory.ram(slots, layer.inputs[0].beat_width, name="slots", is_late=True)
     count_steps(inventory, slots, in_folds, out_folds)
-    x_width, w_width = x.lane_width + (not x.is_signed), w.lane_width + (not w.is_signed)
-    count_dot_product(
-        inventory, x_width, w_width, in_lanes, out_lanes, told=told, registers=registers
-    )
-    inventory.multiplier(x_width, w_width, in_lanes * out_lanes)
-    inventory.packed(in_lanes * (out_lanes * w_width * told + x_width))
-    inventory.add("acc", out_lanes * acc_width)
-    inventory.path("sum", acc_width)
-    inventory.registers(out_lanes * acc_width + 1)
+    x, w = (number.lane_width + (not number.is_signed) for number in layer.operands)
+    count_dot_product(inventory, x, w, in_lanes, out_lanes, told=told, registers=layer.registers)
+    inventory.multiplier(x, w, in_lanes * out_lanes)
+    inventory.packed(in_lanes * (out_lanes * w * told + x))
+    inventory.add("acc", out_lanes * layer.acc_width)
+    inventory.path("sum", layer.acc_width)
+    inventory.registers(out_lanes * layer.acc_width + 1)
+    if layer.has_shifter:
+        count_shifts(inventory, layer)
     if bias is not None:
         inventory.add("bias", out_lanes * bias.width)
+    out, width = layer.format, layer.acc_width
     has_half = out.rounding == "nearest_even" and frac > out.frac_width
-    inventory.cast(acc_width, frac, True, out, out_lanes, half=has_half, beside=acc_width)
+    inventory.cast(width, frac, True, out, out_lanes, half=has_half, beside=width)
     inventory.skid(out_lanes * out.width)
+
+
+def count_shifts(inventory: Inventory, layer: FoldedProduct) -> None:
+    """Count the shifter of sums of MXINT blocks and the exponents that travel with them."""
+    top = sum(number.top for number in layer.operands if isinstance(number, Mxint))
+    bits, levels = layer.lanes * layer.acc_width, max(top, 1).bit_length()
+    inventory.add("shift", bits * levels)
+    inventory.add("block_exponent", layer.lanes * (levels + 1))
+    inventory.registers(bits + 3 + 6 * layer.lanes * (levels + 1))
 
 
 def count_steps(inventory: Inventory, slots: int, in_folds: int, out_folds: int) -> None:
@@ -123,31 +122,20 @@ def count_steps(inventory: Inventory, slots: int, in_folds: int, out_folds: int)
 
 
 def count_linear(inventory: Inventory, layer: Linear) -> None:
-    """A folded product with constant weights, or with weights from outside."""
-    weights, folds = layer.weights, layer.folds
-    count_array(
-        inventory,
-        x=layer.source.format,
-        w=weights.weight_format,
-        folds=folds,
-        lanes=(layer.source.lanes, layer.lanes),
-        acc_width=layer.acc_width,
-        frac=weights.frac(layer.source.format),
-        out=layer.format,
-        bias=weights.bias_format if weights.bias is not None else None,
-        told=count_weights(inventory, layer),
-        registers=layer.registers,
-    )
+    """Count a folded product with constant or external weights."""
+    weights, told = layer.weights, count_weights(inventory, layer)
+    bias = weights.bias_format if weights.bias is not None else None
+    count_array(inventory, layer, weights.frac(layer.source.format), bias, told)
 
 
 def count_weights(inventory: Inventory, layer: Linear) -> float:
-    """The memories of a layer; words are packed only where their bits matter.
+    """Count the memories of a layer; words are packed only where their bits matter.
 
-    Returns the share of the bits of a word that are registers.
+    Return the share of the bits of a word that are registers.
     """
     weights, (in_folds, out_folds) = layer.weights, layer.folds
     depth = in_folds * out_folds
-    width = layer.source.lanes * layer.lanes * weights.weight_format.width
+    width = weights.weight_bits(layer.source.lanes) // depth
     count_sources(inventory, weights.bias_memories(layer.lanes))
     if isinstance(layer, ExternalLinear):
         return 1.0
@@ -233,66 +221,7 @@ def count_matmul(inventory: Inventory, layer: Matmul) -> None:
         else (layer.left.shape[-1], out_folds, layer.left.lanes)
     )
     count_tiles(inventory, layer.right.beat_width, rows, row_beats, group, layer.rows)
-    count_array(
-        inventory,
-        x=layer.left.format,
-        w=layer.right.format,
-        folds=layer.folds,
-        lanes=(layer.left.lanes, layer.lanes),
-        acc_width=layer.acc_width,
-        frac=layer.frac_width,
-        out=layer.format,
-        bias=None,
-        registers=layer.registers,
-    )
-
-
-def count_shifts(inventory: Inventory, layer: BlockLinear | BlockMatmul, top: int) -> None:
-    """What brings the sums of blocks to one scale."""
-    bits = layer.lanes * layer.acc_width
-    inventory.add("shift", bits * max(top, 1).bit_length())
-    inventory.add("block_exponent", layer.lanes * (max(top, 1).bit_length() + 1))
-    inventory.registers(bits + 3 + 6 * layer.lanes * (max(top, 1).bit_length() + 1))
-
-
-def _top(*numbers: Fixed) -> int:
-    return sum(number.top for number in numbers if isinstance(number, Mxint))
-
-
-def count_block_linear(inventory: Inventory, layer: BlockLinear) -> None:
-    """A folded product of blocks."""
-    weights = layer.weights
-    count_array(
-        inventory,
-        x=layer.source.format,
-        w=weights.wire,
-        folds=layer.folds,
-        lanes=(layer.source.lanes, layer.lanes),
-        acc_width=layer.acc_width,
-        frac=weights.frac(layer.source.format),
-        out=layer.format,
-        bias=weights.bias_format if weights.bias is not None else None,
-    )
-    count_shifts(inventory, layer, _top(layer.source.format, weights.wire))
-    count_sources(inventory, layer.memories())
-
-
-def count_block_matmul(inventory: Inventory, layer: BlockMatmul) -> None:
-    """A tile buffer and a folded product of blocks."""
-    in_folds = layer.folds[0]
-    count_tiles(inventory, layer.right.beat_width, layer.columns, in_folds, layer.lanes, layer.rows)
-    count_array(
-        inventory,
-        x=layer.left.format,
-        w=layer.right.format,
-        folds=layer.folds,
-        lanes=(layer.left.lanes, layer.lanes),
-        acc_width=layer.acc_width,
-        frac=layer.left.format.frac_width + layer.right.format.frac_width,
-        out=layer.format,
-        bias=None,
-    )
-    count_shifts(inventory, layer, _top(layer.left.format, layer.right.format))
+    count_array(inventory, layer, layer.frac_width, None)
 
 
 def count_shift_add(inventory: Inventory, layer: ShiftAdd) -> None:
@@ -326,8 +255,6 @@ COUNTS: dict[type, Callable[[Inventory, Any], None]] = {
     Linear: count_linear,
     Conv: count_conv,
     Matmul: count_matmul,
-    BlockLinear: count_block_linear,
-    BlockMatmul: count_block_matmul,
     ShiftAdd: count_shift_add,
 }
 """How each class and its children are counted."""

@@ -223,7 +223,7 @@ class ExternalConv(Conv):
 
     def twins(self) -> list[Twin]:
         product = self.product
-        second = ExternalConvTwin(product.folds, product.source.lanes, *product.registers)
+        second = ExternalConvTwin(product.folds, product.latency)
         return [ExternalWindowTwin(self.geometry), second]
 
     @classmethod

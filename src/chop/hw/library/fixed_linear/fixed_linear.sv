@@ -3,18 +3,25 @@
 //
 // Order of the streams, one beat per compute cycle: weights by output fold, then input fold, and in
 // a beat element (output lane * input lanes + input lane). One bias beat per output fold.
-// The accumulator is exact: ACC_WIDTH comes from the range of the real weights.
+//
+// An operand is fixed point, or MXINT if it has exponents. Its elements are then mantissas. A beat of
+// data_in_0 has the exponent of their block above them, and a beat of weights has one above the
+// mantissas of each output lane. A shifter raises each beat's dot product by both exponents, one
+// cycle later. Blocks may have any size that the input lanes divide.
+// The accumulator is exact: ACC_WIDTH comes from the range of the real weights and exponents.
 `default_nettype none
 
 module fixed_linear #(
     parameter int DATA_IN_0_PRECISION_0        = 8,  // width of an input element, bits, 1 or more
     parameter int DATA_IN_0_PRECISION_1        = 4,  // its fractional bits
     parameter bit DATA_IN_0_IS_SIGNED          = 1'b1,  // two's complement
+    parameter int DATA_IN_0_EXPONENT_WIDTH     = 0,  // bits of a block's exponent; 0: fixed point
     parameter int DATA_IN_0_TENSOR_SIZE_DIM_0  = 4,  // elements of an input vector
     parameter int DATA_IN_0_PARALLELISM_DIM_0  = 2,  // input lanes; divides the size
     parameter int WEIGHT_PRECISION_0           = 8,  // width of a weight, bits, 1 or more
     parameter int WEIGHT_PRECISION_1           = 4,  // its fractional bits
     parameter bit WEIGHT_IS_SIGNED             = 1'b1,  // two's complement
+    parameter int WEIGHT_EXPONENT_WIDTH        = 0,  // bits of a block's exponent; 0: fixed point
     parameter bit IS_PACKED                    = 1'b0,  // as in fixed_dot_product
     parameter bit HAS_BIAS                     = 1'b1,  // 0: the bias stream is not used
     parameter int BIAS_PRECISION_0             = 8,  // width of a bias, bits, 1 or more
@@ -29,17 +36,21 @@ module fixed_linear #(
     parameter int DATA_OUT_0_PARALLELISM_DIM_0 = 2,  // output lanes; divides the size
     parameter int ACC_WIDTH                    = 24, // accumulator, bits: holds every partial sum
     parameter int OPERAND_REGISTERS            = 1,  // as in fixed_dot_product
-    parameter int TREE_STEP                    = 1   // as in fixed_dot_product
+    parameter int TREE_STEP                    = 1,  // as in fixed_dot_product
+    // Bits of a beat of data_in_0, and of the weights of one output lane.
+    parameter int DATA_IN_0_WIDTH =
+        DATA_IN_0_PARALLELISM_DIM_0 * DATA_IN_0_PRECISION_0 + DATA_IN_0_EXPONENT_WIDTH,
+    parameter int WEIGHT_WIDTH =
+        DATA_IN_0_PARALLELISM_DIM_0 * WEIGHT_PRECISION_0 + WEIGHT_EXPONENT_WIDTH
 ) (
     input  wire logic clk,
     input  wire logic rst,
 
-    input  wire logic [DATA_IN_0_PARALLELISM_DIM_0*DATA_IN_0_PRECISION_0-1:0] data_in_0,
+    input  wire logic [DATA_IN_0_WIDTH-1:0] data_in_0,
     input  wire logic data_in_0_valid,
     output      logic data_in_0_ready,
 
-    input  wire logic [DATA_OUT_0_PARALLELISM_DIM_0*DATA_IN_0_PARALLELISM_DIM_0
-        *WEIGHT_PRECISION_0-1:0] weight,
+    input  wire logic [DATA_OUT_0_PARALLELISM_DIM_0*WEIGHT_WIDTH-1:0] weight,
     input  wire logic weight_valid,
     output      logic weight_ready,
 
@@ -58,6 +69,10 @@ module fixed_linear #(
     $error("fixed_linear: widths must be 1 or more, got %0d, %0d, %0d and %0d",
            DATA_IN_0_PRECISION_0, WEIGHT_PRECISION_0, BIAS_PRECISION_0, DATA_OUT_0_PRECISION_0);
   end
+  if (DATA_IN_0_EXPONENT_WIDTH < 0 || WEIGHT_EXPONENT_WIDTH < 0) begin : g_refuse_exponent
+    $error("fixed_linear: exponents must have 0 bits or more, got %0d and %0d",
+           DATA_IN_0_EXPONENT_WIDTH, WEIGHT_EXPONENT_WIDTH);
+  end
   if (DATA_IN_0_PARALLELISM_DIM_0 < 1
       || DATA_IN_0_TENSOR_SIZE_DIM_0 % DATA_IN_0_PARALLELISM_DIM_0 != 0) begin : g_refuse_in
     $error("fixed_linear: the parallelism must divide the size, got %0d of %0d",
@@ -74,7 +89,8 @@ module fixed_linear #(
   localparam int OUT_LANES = DATA_OUT_0_PARALLELISM_DIM_0;
   localparam int IN_FOLDS = DATA_IN_0_TENSOR_SIZE_DIM_0 / IN_LANES;
   localparam int OUT_FOLDS = DATA_OUT_0_TENSOR_SIZE_DIM_0 / OUT_LANES;
-  localparam int BEAT_WIDTH = IN_LANES * DATA_IN_0_PRECISION_0;
+  localparam int X_BITS = IN_LANES * DATA_IN_0_PRECISION_0;
+  localparam int W_BITS = IN_LANES * WEIGHT_PRECISION_0;
 
   // A vector is kept for OUT_FOLDS passes; two slots at least, to load while computing.
   localparam int SLOTS = OUT_FOLDS == 1 || IN_FOLDS < 2 ? 2 : IN_FOLDS;
@@ -85,6 +101,10 @@ module fixed_linear #(
 
   localparam int SUM_WIDTH = DATA_IN_0_PRECISION_0 + (DATA_IN_0_IS_SIGNED ? 0 : 1)
       + WEIGHT_PRECISION_0 + (WEIGHT_IS_SIGNED ? 0 : 1) + $clog2(IN_LANES);
+  localparam bit HAS_SHIFTER = DATA_IN_0_EXPONENT_WIDTH > 0 || WEIGHT_EXPONENT_WIDTH > 0;
+  localparam int SHIFT_WIDTH = 1 + (DATA_IN_0_EXPONENT_WIDTH > WEIGHT_EXPONENT_WIDTH
+      ? DATA_IN_0_EXPONENT_WIDTH : WEIGHT_EXPONENT_WIDTH);
+  localparam int TAG_WIDTH = 3 + (HAS_SHIFTER ? OUT_LANES * SHIFT_WIDTH : 0);
   localparam int PRODUCT_FRAC = DATA_IN_0_PRECISION_1 + WEIGHT_PRECISION_1;
   localparam bit BIAS_IS_FINER = HAS_BIAS && BIAS_PRECISION_1 > PRODUCT_FRAC;
   localparam int ACC_FRAC = BIAS_IS_FINER ? BIAS_PRECISION_1 : PRODUCT_FRAC;
@@ -95,7 +115,8 @@ module fixed_linear #(
       IS_HALF_ADDED ? ACC_WIDTH'(1) << (DROPPED > 0 ? DROPPED - 1 : 0) : '0;
 
   // Replay buffer: write slots in turn, read them OUT_FOLDS times, free them in the last pass.
-  logic [BEAT_WIDTH-1:0] slots_q[SLOTS];
+  logic [DATA_IN_0_WIDTH-1:0] slots_q[SLOTS];
+  logic [DATA_IN_0_WIDTH-1:0] beat;
   logic [SLOT_WIDTH-1:0] write_q, read_q, base_q, read_next;
   logic [LEVEL_WIDTH-1:0] level_q;
   logic [IN_FOLD_WIDTH-1:0] in_fold_q;
@@ -113,6 +134,7 @@ module fixed_linear #(
   assign weight_ready    = has_operand && enable;
   assign free            = issue && is_last_pass;
   assign read_next       = read_q == SLOT_WIDTH'(SLOTS - 1) ? '0 : read_q + 1'b1;
+  assign beat            = slots_q[read_q];
 
   always_ff @(posedge clk) begin
     if (load) begin
@@ -137,8 +159,20 @@ module fixed_linear #(
     end
   end
 
-  logic [OUT_LANES*SUM_WIDTH-1:0] sums;
+  // The dot products of the elements; a tag travels along.
+  logic [OUT_LANES*W_BITS-1:0] elements;
+  logic [OUT_LANES*SUM_WIDTH-1:0] dots;
+  logic [OUT_LANES*ACC_WIDTH-1:0] aligned, sums;
+  logic [TAG_WIDTH-1:0] tag, dot_tag;
   logic sum_valid, sum_first, sum_last;
+
+  assign tag[2:0] = {issue, is_first, is_last};
+
+  for (genvar lane = 0; lane < OUT_LANES; lane++) begin : g_dot
+    assign elements[lane*W_BITS+:W_BITS] = weight[lane*WEIGHT_WIDTH+:W_BITS];
+    assign aligned[lane*ACC_WIDTH+:ACC_WIDTH] =
+        ACC_WIDTH'($signed(dots[lane*SUM_WIDTH+:SUM_WIDTH])) <<< (ACC_FRAC - PRODUCT_FRAC);
+  end
 
   fixed_dot_product #(
       .DATA_IN_0_PRECISION_0      (DATA_IN_0_PRECISION_0),
@@ -148,19 +182,48 @@ module fixed_linear #(
       .IS_PACKED                  (IS_PACKED),
       .DATA_IN_0_PARALLELISM_DIM_0(IN_LANES),
       .OUTPUTS                    (OUT_LANES),
-      .TAG_WIDTH                  (3),
+      .TAG_WIDTH                  (TAG_WIDTH),
       .OPERAND_REGISTERS          (OPERAND_REGISTERS),
       .TREE_STEP                  (TREE_STEP)
   ) u_fixed_dot_product (
       .clk       (clk),
       .rst       (rst),
       .enable    (enable),
-      .tag_in    ({issue, is_first, is_last}),
-      .data_in_0 (slots_q[read_q]),
-      .weight    (weight),
-      .data_out_0(sums),
-      .tag_out   ({sum_valid, sum_first, sum_last})
+      .tag_in    (tag),
+      .data_in_0 (beat[X_BITS-1:0]),
+      .weight    (elements),
+      .data_out_0(dots),
+      .tag_out   (dot_tag)
   );
+
+  if (HAS_SHIFTER) begin : g_shifter
+    logic [OUT_LANES*ACC_WIDTH-1:0] shifted_q;
+    logic [2:0] shifted_tag_q;
+
+    assign sums = shifted_q;
+    assign {sum_valid, sum_first, sum_last} = shifted_tag_q;
+
+    for (genvar lane = 0; lane < OUT_LANES; lane++) begin : g_lane
+      localparam int AT = 3 + lane * SHIFT_WIDTH;
+      // The exponents are the bits above the elements: none for fixed point.
+      assign tag[AT+:SHIFT_WIDTH] = SHIFT_WIDTH'(beat >> X_BITS)
+          + SHIFT_WIDTH'(weight[lane*WEIGHT_WIDTH+:WEIGHT_WIDTH] >> W_BITS);
+      always_ff @(posedge clk) begin
+        if (enable) begin
+          shifted_q[lane*ACC_WIDTH+:ACC_WIDTH] <=
+              aligned[lane*ACC_WIDTH+:ACC_WIDTH] << dot_tag[AT+:SHIFT_WIDTH];
+        end
+      end
+    end
+
+    always_ff @(posedge clk) begin
+      if (enable) shifted_tag_q <= dot_tag[2:0];
+      if (rst) shifted_tag_q <= '0;
+    end
+  end else begin : g_no_shifter
+    assign sums = aligned;
+    assign {sum_valid, sum_first, sum_last} = dot_tag;
+  end
 
   logic [OUT_LANES*ACC_WIDTH-1:0] acc_q;
   logic [OUT_LANES*DATA_OUT_0_PRECISION_0-1:0] cast;
@@ -180,7 +243,7 @@ module fixed_linear #(
     end else begin : g_no_bias
       assign start = HALF;
     end
-    assign sum = ACC_WIDTH'($signed(sums[lane*SUM_WIDTH+:SUM_WIDTH])) <<< (ACC_FRAC - PRODUCT_FRAC);
+    assign sum = $signed(sums[lane*ACC_WIDTH+:ACC_WIDTH]);
     always_ff @(posedge clk) begin
       if (enable && sum_valid) begin
         acc_q[lane*ACC_WIDTH+:ACC_WIDTH] <=

@@ -1,5 +1,6 @@
 // `fixed_linear`: weight * x + bias, exactly and then cast, for weights and a bias of any value that
-// stay as they are from one reset to the next; their streams may stall.
+// stay as they are from one reset to the next; their streams may stall. Operands with exponents are
+// MXINT: each beat has its own exponent.
 `default_nettype none
 
 module prove_fixed_linear #(
@@ -12,9 +13,11 @@ module prove_fixed_linear #(
     parameter int X_WIDTH = 2,
     parameter int X_FRAC = 1,
     parameter bit X_SIGNED = 1'b1,
+    parameter int X_EXPONENT = 0,
     parameter int W_WIDTH = 2,
     parameter int W_FRAC = 1,
     parameter bit W_SIGNED = 1'b1,
+    parameter int W_EXPONENT = 0,
     parameter bit HAS_BIAS = 1'b1,
     parameter int B_WIDTH = 2,
     parameter int B_FRAC = 1,
@@ -23,13 +26,17 @@ module prove_fixed_linear #(
     parameter int OUT_FRAC = 1,
     parameter bit OUT_SIGNED = 1'b1,
     parameter int ROUNDING = 0,
-    parameter int OVERFLOW = 0
+    parameter int OVERFLOW = 0,
+    // Bits of a beat of data_in_0, and of the weights of one output; input folds.
+    parameter int X_BEAT = IN_LANES * X_WIDTH + X_EXPONENT,
+    parameter int W_BEAT = IN_LANES * W_WIDTH + W_EXPONENT,
+    parameter int IN_FOLDS = IN / IN_LANES
 ) (
     input  wire logic clk,
     input  wire logic rst,
-    input  wire logic [IN_LANES*X_WIDTH-1:0] data_in_0,
+    input  wire logic [X_BEAT-1:0] data_in_0,
     input  wire logic data_in_0_valid,
-    input  wire logic [OUT*IN*W_WIDTH-1:0] any_weight,
+    input  wire logic [OUT*IN_FOLDS*W_BEAT-1:0] any_weight,
     input  wire logic [OUT*B_WIDTH-1:0] any_bias,
     input  wire logic weight_valid,
     input  wire logic bias_valid,
@@ -37,16 +44,15 @@ module prove_fixed_linear #(
     output      logic [2:0] broken
 );
 
-  localparam int IN_FOLDS = IN / IN_LANES;
   localparam int OUT_FOLDS = OUT / OUT_LANES;
 
   logic data_in_0_ready, weight_ready, bias_ready, data_out_0_valid, weight_lawful, bias_lawful;
   logic [OUT_LANES*OUT_WIDTH-1:0] data_out_0;
-  logic [OUT_LANES*IN_LANES*W_WIDTH-1:0] weight;
+  logic [OUT_LANES*W_BEAT-1:0] weight;
   logic [OUT_LANES*B_WIDTH-1:0] bias;
 
   // The streams of weights and biases: folds in turn.
-  logic [OUT*IN*W_WIDTH-1:0] weight_q;
+  logic [OUT*IN_FOLDS*W_BEAT-1:0] weight_q;
   logic [OUT*B_WIDTH-1:0] bias_q;
   logic [7:0] in_fold_q, out_fold_q, bias_fold_q;
 
@@ -66,10 +72,8 @@ module prove_fixed_linear #(
   end
 
   for (genvar row = 0; row < OUT_LANES; row++) begin : g_row
-    for (genvar lane = 0; lane < IN_LANES; lane++) begin : g_lane
-      assign weight[(row*IN_LANES+lane)*W_WIDTH+:W_WIDTH] =
-          weight_q[((out_fold_q*OUT_LANES+row)*IN+in_fold_q*IN_LANES+lane)*W_WIDTH+:W_WIDTH];
-    end
+    assign weight[row*W_BEAT+:W_BEAT] =
+        weight_q[((out_fold_q*OUT_LANES+row)*IN_FOLDS+in_fold_q)*W_BEAT+:W_BEAT];
     assign bias[row*B_WIDTH+:B_WIDTH] = bias_q[(bias_fold_q*OUT_LANES+row)*B_WIDTH+:B_WIDTH];
   end
 
@@ -87,11 +91,13 @@ module prove_fixed_linear #(
       .DATA_IN_0_PRECISION_0       (X_WIDTH),
       .DATA_IN_0_PRECISION_1       (X_FRAC),
       .DATA_IN_0_IS_SIGNED         (X_SIGNED),
+      .DATA_IN_0_EXPONENT_WIDTH    (X_EXPONENT),
       .DATA_IN_0_TENSOR_SIZE_DIM_0 (IN),
       .DATA_IN_0_PARALLELISM_DIM_0 (IN_LANES),
       .WEIGHT_PRECISION_0          (W_WIDTH),
       .WEIGHT_PRECISION_1          (W_FRAC),
       .WEIGHT_IS_SIGNED            (W_SIGNED),
+      .WEIGHT_EXPONENT_WIDTH       (W_EXPONENT),
       .HAS_BIAS                    (HAS_BIAS),
       .BIAS_PRECISION_0            (B_WIDTH),
       .BIAS_PRECISION_1            (B_FRAC),
@@ -109,9 +115,9 @@ module prove_fixed_linear #(
   );
 
   // A whole vector: what has come of it, and the beat that comes.
-  logic [IN*X_WIDTH-1:0] vector_q, vector;
+  logic [IN_FOLDS*X_BEAT-1:0] vector_q, vector;
   logic [7:0] place_q;
-  logic [IN*X_WIDTH-1:0] head;  // the oldest vector of which results are due
+  logic [IN_FOLDS*X_BEAT-1:0] head;  // the oldest vector of which results are due
   logic [OUT*OUT_WIDTH-1:0] result;
   logic [7:0] result_fold_q;
   logic taken;
@@ -120,7 +126,7 @@ module prove_fixed_linear #(
 
   always_comb begin
     vector = vector_q;
-    vector[place_q*IN_LANES*X_WIDTH+:IN_LANES*X_WIDTH] = data_in_0;
+    vector[place_q*X_BEAT+:X_BEAT] = data_in_0;
   end
 
   always_ff @(posedge clk) begin
@@ -139,6 +145,9 @@ module prove_fixed_linear #(
     logic signed [23:0] sum, x, w, b;
     logic [X_WIDTH-1:0] x_code;
     logic [W_WIDTH-1:0] w_code;
+    logic [X_BEAT-1:0] x_beat;
+    logic [W_BEAT-1:0] w_beat;
+    logic [7:0] shift;
     logic [B_WIDTH-1:0] b_code;
     // In steps of 2**-(X_FRAC + W_FRAC + B_FRAC).
     always_comb begin
@@ -146,11 +155,14 @@ module prove_fixed_linear #(
       b = B_SIGNED ? 24'($signed(b_code)) : $signed(24'(b_code));
       sum = HAS_BIAS ? b * 24'(2 ** (X_FRAC + W_FRAC)) : '0;
       for (int k = 0; k < IN; k++) begin
-        x_code = head[k*X_WIDTH+:X_WIDTH];
-        w_code = weight_q[(row*IN+k)*W_WIDTH+:W_WIDTH];
+        x_beat = head[k/IN_LANES*X_BEAT+:X_BEAT];
+        w_beat = weight_q[(row*IN_FOLDS+k/IN_LANES)*W_BEAT+:W_BEAT];
+        x_code = x_beat[k%IN_LANES*X_WIDTH+:X_WIDTH];
+        w_code = w_beat[k%IN_LANES*W_WIDTH+:W_WIDTH];
+        shift = 8'(x_beat >> (IN_LANES * X_WIDTH)) + 8'(w_beat >> (IN_LANES * W_WIDTH));
         x = X_SIGNED ? 24'($signed(x_code)) : $signed(24'(x_code));
         w = W_SIGNED ? 24'($signed(w_code)) : $signed(24'(w_code));
-        sum = sum + x * w * 24'(2 ** B_FRAC);
+        sum = sum + (x * w * 24'(2 ** B_FRAC) <<< shift);
       end
     end
     spec_cast #(
@@ -162,7 +174,7 @@ module prove_fixed_linear #(
     );
   end
 
-  stream_laws #(.WIDTH(IN * X_WIDTH), .BEAT(OUT_LANES * OUT_WIDTH), .SLOTS(SLOTS), .LATENCY(BOUND), .GAP(BOUND + 1)) u_laws (
+  stream_laws #(.WIDTH(IN_FOLDS * X_BEAT), .BEAT(OUT_LANES * OUT_WIDTH), .SLOTS(SLOTS), .LATENCY(BOUND), .GAP(BOUND + 1)) u_laws (
       .clk      (clk),
       .rst      (rst),
       .is_lawful(weight_lawful && bias_lawful),
