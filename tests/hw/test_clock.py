@@ -6,7 +6,7 @@ from hardware_models import fixed_graph
 
 from chop.errors import ConfigError
 from chop.hw.lower import Parallelism, lower
-from chop.hw.lower.attached import attached_design
+from chop.hw.lower.design_cache import attached_design
 from chop.hw.sim.emit import emit
 from chop.hw.sim.exercise import exercise
 from chop.hw.sim.simulate import Simulator

@@ -9,7 +9,7 @@ from torch import nn
 
 from chop.actions import build_hardware
 from chop.errors import HardwareError
-from chop.hw.lower import Parallelism, attached, lower
+from chop.hw.lower import Parallelism, design_cache, lower
 from chop.hw.lower.verify import Agreement, encoded, verify
 from chop.ir.graph import MaseGraph
 from chop.models import MLP

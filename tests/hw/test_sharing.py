@@ -20,7 +20,7 @@ from chop.hw.flow.explore import for_budget, for_target
 from chop.hw.flow.hardware_report import stage_rows
 from chop.hw.library.fixed_linear import Linear, sample_weights
 from chop.hw.lower import Parallelism, lower
-from chop.hw.lower.attached import attached_design
+from chop.hw.lower.design_cache import attached_design
 from chop.hw.lower.verify import verify
 from chop.hw.sim.component_check import check_components
 from chop.hw.sim.emit import emit

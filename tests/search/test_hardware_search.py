@@ -9,7 +9,7 @@ from chop.actions import Subject
 from chop.actions.hardware import emit_hardware
 from chop.actions.hardware_formats import best_frac_width
 from chop.errors import ChopError, ConfigError, HardwareError
-from chop.hw.lower.attached import attached_design
+from chop.hw.lower.design_cache import attached_design
 from chop.hw.lower.verify import verify
 from chop.hw.sim.fingerprint import design_fingerprint
 from chop.models import MLP

@@ -8,7 +8,7 @@ from typing import Any
 
 from chop.hw.flow.project import DEFAULT_PROJECT
 from chop.hw.lower import Lowered
-from chop.hw.lower.attached import attached_design, verified_design
+from chop.hw.lower.design_cache import attached_design, verified_design
 from chop.ir.graph import MaseGraph
 
 

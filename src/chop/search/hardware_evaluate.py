@@ -21,7 +21,7 @@ from chop.hw.design.design import Design
 from chop.hw.flow.predict import Prediction, predict
 from chop.hw.flow.route.parts import get_part
 from chop.hw.lower import Lowerer, Parallelism
-from chop.hw.lower.attached import attached_design
+from chop.hw.lower.design_cache import attached_design
 from chop.hw.sim.fingerprint import design_fingerprint
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass

@@ -17,7 +17,7 @@ from chop.cli.settings import to_table
 from chop.cli.source import describe, find_source, load_graph
 from chop.errors import ConfigError
 from chop.hw.flow.predict import predict
-from chop.hw.lower.attached import attached_design
+from chop.hw.lower.design_cache import attached_design
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.passes.graph.analysis.add_hardware_metadata import (

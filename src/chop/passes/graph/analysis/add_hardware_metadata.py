@@ -16,7 +16,7 @@ from chop.hw.flow.predict import predict
 from chop.hw.library.constant_product import ConstantProduct
 from chop.hw.library.packed import PackedLinear
 from chop.hw.lower import Lowered, Parallelism, lower
-from chop.hw.lower.attached import attach_design
+from chop.hw.lower.design_cache import attach_design
 from chop.hw.lower.storage import MEMORY, Storage
 from chop.hw.sim.emit import used_components
 from chop.ir.graph import MaseGraph

@@ -7,8 +7,8 @@ import torch
 from hardware_models import SmallMlp, fixed_graph
 
 from chop.actions.hardware import emit_hardware
-from chop.hw.lower import Lowerer, attached
-from chop.hw.lower.attached import attached_design, verified_design
+from chop.hw.lower import Lowerer, design_cache
+from chop.hw.lower.design_cache import attached_design, verified_design
 from chop.ir.meta import mase_meta
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.passes.graph.transforms import (
