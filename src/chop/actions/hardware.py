@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.simulation import TRACED_CYCLES
-from chop.arguments import MAPPING, NEW_FOLDER, NONE, takes
+from chop.arguments import MAPPING, NEW_FOLDER, NONE, an, takes
 from chop.errors import HardwareError
 from chop.hw.arith.golden import Ints
-from chop.hw.design.clock import DEFAULT_MHZ
 from chop.hw.flow import synth
 from chop.hw.flow.hardware_report import write_report
 from chop.hw.flow.notebook import design_html
@@ -20,7 +19,8 @@ from chop.hw.flow.route.flow import DEFAULTS, Routed, RouteOptions, require_tool
 from chop.hw.flow.route.parts import get_part
 from chop.hw.flow.route.place import Progress
 from chop.hw.flow.synth import Area
-from chop.hw.lower import Lowered
+from chop.hw.lower import DesignSpec, Lowered
+from chop.hw.lower.design_cache import design_spec
 from chop.hw.lower.verify import encoded
 from chop.hw.sim.cocotb_run import BENCH
 from chop.hw.sim.emit import emit, vector_files, write_files
@@ -33,6 +33,7 @@ from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 
 VECTORS = 10
 """Tensors that are drawn for the test bench where no inputs are given."""
+SETTINGS = an(DesignSpec, "a DesignSpec")
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,13 @@ class HardwareBuild:
         return design_html(self.lowered.design, self.verdict, self.area)
 
 
-@takes(HardwareError, project_dir=NEW_FOLDER, parallelism=MAPPING | NONE)
+@takes(HardwareError, project_dir=NEW_FOLDER, parallelism=MAPPING | SETTINGS | NONE)
 def build_hardware(
     graph: MaseGraph,
     project_dir: str | Path = DEFAULT_PROJECT,
     *,
     inputs: Any = None,
-    parallelism: Mapping[str, Any] | None = None,
+    parallelism: Mapping[str, Any] | DesignSpec | None = None,
     family: str | None = "xc7",
     waves: bool = False,
     check: bool = True,
@@ -89,8 +90,7 @@ def build_hardware(
     area = synth.synthesize(hardware, family=family) if family else None
     routed = None
     if device is not None:
-        clock = (parallelism or {}).get("clock_mhz", DEFAULT_MHZ)
-        routing = replace(routing, logic_mhz=routing.logic_mhz or clock)
+        routing = replace(routing, logic_mhz=routing.logic_mhz or design_spec(graph).clock_mhz)
         routed = _routed(lowered, hardware, device, routing, codes, progress)
     report = write_report(lowered.design, hardware, verdict, area, routed)
     return HardwareBuild(hardware, lowered, verdict, area, report, routed)

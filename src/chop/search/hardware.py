@@ -21,9 +21,13 @@ from chop.hw.flow.explore import for_target
 from chop.hw.flow.predict.model import family_of
 from chop.hw.flow.route.parts import PARTS, get_part
 from chop.hw.library.fixed_linear import PRODUCTS
-from chop.hw.lower import Lowered, Lowerer, Parallelism
+from chop.hw.lower import DesignSpec, Lowered, Lowerer
 from chop.ir.graph import MaseGraph
 from chop.passes import quantize_transform_pass
+from chop.passes.graph.analysis.add_hardware_metadata import (
+    AddHardwareMetadataArgs,
+    choose_design,
+)
 from chop.pipelines import CompressionPipeline
 from chop.registry import suggest
 from chop.search.costs import PART
@@ -200,14 +204,10 @@ class HardwareSpace(Space):
             folded = {"target_interval": _whole(params[PACE])}
         return folded | ({MULTIPLIER: others} if others else {})
 
-    def folded_args(self, graph: MaseGraph, params: Mapping[str, Value]) -> dict[str, Any]:
-        """The same for one graph, its pace turned into the lanes of each layer."""
-        args = self.design_args(params)
-        cycles = args.pop("target_interval", None)
-        if cycles is None:
-            return args
-        lanes = {name: list(pair) for name, pair in for_target(graph, cycles).lanes.items()}
-        return {"max_parallelism": 1, "parallelism": lanes, **args}
+    def design_spec(self, graph: MaseGraph, params: Mapping[str, Value]) -> DesignSpec:
+        """Return the settings of the design of one graph, its pace turned into lanes."""
+        args = AddHardwareMetadataArgs.from_config(self.design_args(params), self.where)
+        return choose_design(graph, args)
 
     def _multiplier(self, layer: Layer, params: Mapping[str, Value]) -> str:
         return str(params.get(f"{layer.group}.{MULTIPLIER}", self.table.multipliers[0]))
@@ -267,7 +267,7 @@ def _tried(subject: MaseGraph) -> tuple[MaseGraph, Observed, Lowered]:
         graph, observed, lambda _, role: BIAS_WIDTH if role == BIAS else TRIED_WIDTH
     )
     graph, _ = quantize_transform_pass(graph, rules)
-    return graph, observed, Lowerer(graph, Parallelism(1), "top").run()
+    return graph, observed, Lowerer(graph, DesignSpec(1)).run()
 
 
 def _layers(observed: Observed, lowered: Lowered, by: str, subject: MaseGraph) -> dict[str, Layer]:

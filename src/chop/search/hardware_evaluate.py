@@ -20,7 +20,7 @@ from chop.errors import ConfigError
 from chop.hw.design.design import Design
 from chop.hw.flow.predict import Prediction, predict
 from chop.hw.flow.route.parts import get_part
-from chop.hw.lower import Lowerer, Parallelism
+from chop.hw.lower import DesignSpec, Lowerer
 from chop.hw.lower.design_cache import attached_design
 from chop.hw.sim.fingerprint import design_fingerprint
 from chop.ir.graph import MaseGraph
@@ -48,7 +48,7 @@ BEST = {"maximize": 1.0, "minimize": 0.0}
 class Scored(NamedTuple):
     """A design with its score, the costs among the objectives, and how it is folded."""
 
-    args: dict[str, Any]
+    spec: DesignSpec
     design: Design
     score: HardwareScore
     costs: dict[str, float]
@@ -105,7 +105,7 @@ class HardwareEvaluator(ModelEvaluator):
         graph = self._compressed(params, context)
         if self.train_after:
             train(self, graph, params, context, itertools.count(1), self.recovery)
-        add_hardware_metadata_analysis_pass(graph, self.hardware.folded_args(graph, params))
+        add_hardware_metadata_analysis_pass(graph, self.hardware.design_spec(graph, params))
         return graph
 
     def describe(self, params: Params, seed: int = 0) -> dict[str, Any]:
@@ -149,17 +149,15 @@ class HardwareEvaluator(ModelEvaluator):
 
         What does not fit without its FIFOs does not fit with them: sizing these takes most time.
         """
-        args, part = self.hardware.folded_args(graph, params), self.hardware.table.part
-        lanes = {name: (pair[0], pair[1]) for name, pair in args["parallelism"].items()}
-        folded = Parallelism(1, lanes, args.get("multiplier", {}))
-        self._require_room(predict(Lowerer(graph, folded, "top").run().design, part))
-        add_hardware_metadata_analysis_pass(graph, args)
+        spec, part = self.hardware.design_spec(graph, params), self.hardware.table.part
+        self._require_room(predict(Lowerer(graph, spec).run().design, part))
+        add_hardware_metadata_analysis_pass(graph, spec)
         design = attached_design(graph).design
         score = score_design(design, part)
         self._require_room(score.prediction)
         rest = [name for name in self.costs if name not in PREDICTED]
         found = compute_costs(graph, rest) | {n: PREDICTED[n](score) for n in PREDICTED}
-        return Scored(args, design, score, {name: found[name] for name in self.costs})
+        return Scored(spec, design, score, {name: found[name] for name in self.costs})
 
     def _is_settled(self, params: Params) -> bool:
         """Whether training leaves the cost as it is: sums of shifts depend on the weights."""
@@ -173,7 +171,7 @@ class HardwareEvaluator(ModelEvaluator):
             "interval": scored.score.interval,
             "predicted": {**prediction.takes(), "mhz": prediction.mhz},
             "predicted_errors": prediction.errors,
-            "args": scored.args,
+            "args": scored.spec.to_config(),
         }
 
     def _require_room(self, prediction: Prediction) -> None:

@@ -1,23 +1,16 @@
 """Registers between operations and the logic between registers, by the clock of a design.
 
 A register more lets the clock be faster, and costs flip-flops and a cycle of latency. `lower`
-brings every component to the clock of its `Parallelism` by `Component.for_clock`; RTL, cycle model
+brings every component to the clock of its `DesignSpec` by `Component.for_clock`; RTL, cycle model
 and FIFO depths follow from the component.
 """
 
 from __future__ import annotations
 
-from chop.errors import ConfigError
+from chop.ir.design_spec import DEFAULT_MHZ as DEFAULT_MHZ
 
-DEFAULT_MHZ = 100.0
 SLOW_MHZ, FAST_MHZ = 60.0, 120.0
 """Up to the first the fewest registers are taken, from the second on the most."""
-
-
-def check_clock(clock_mhz: float) -> None:
-    """An error unless a clock has a positive frequency."""
-    if not clock_mhz > 0:
-        raise ConfigError(f"clock_mhz must be above 0 MHz, got {clock_mhz:g}.")
 
 
 def operand_registers(clock_mhz: float, *, is_late: bool) -> int:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from chop import toolchain
 from chop.errors import HardwareError
-from chop.hw.design.clock import DEFAULT_MHZ, check_clock, logic_picoseconds
+from chop.hw.design.clock import DEFAULT_MHZ, logic_picoseconds
+from chop.ir.design_spec import check_clock
 from chop.registry import suggest
 
 FAMILIES = {

@@ -18,9 +18,11 @@ from chop.hw.lower.engine import (
 )
 from chop.hw.lower.registry import LOWERINGS, Lowering, lowers
 from chop.hw.lower.supported import check_supported, supported_ops
+from chop.ir.design_spec import DesignSpec
 
 __all__ = [
     "LOWERINGS",
+    "DesignSpec",
     "Lowered",
     "Lowerer",
     "Lowering",

@@ -1,8 +1,8 @@
-"""The design of a graph: made once, kept beside the graph, made again only where that changed.
+"""The design of a graph: lowered once, cached beside the graph, lowered again where that changed.
 
-`attach_design` keeps the design that a graph was lowered to; `attached_design` gives it back while
-everything that a lowering reads (nodes, formats, settings, parameters, parallelism) is as it was.
-A graph that was copied or loaded has none yet: it gets one from the parallelism in its metadata.
+Its settings are the `DesignSpec` in the metadata of the output node, which copies and checkpoints
+of a graph have too. The cache holds while everything that a lowering reads (nodes, formats,
+settings, parameters) is unchanged.
 """
 
 from __future__ import annotations
@@ -16,110 +16,104 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, fx, nn
 
-from chop.hw.design.clock import DEFAULT_MHZ
-from chop.hw.lower import Lowered, Parallelism, lower
-from chop.hw.lower.storage import EXTERNAL
+from chop.errors import HardwareError
+from chop.hw.lower.engine import lower
+from chop.hw.lower.supported import attribute
+from chop.hw.lower.values import Lowered
 from chop.hw.lower.verify import verify
+from chop.ir.design_spec import DesignSpec
 from chop.ir.graph import MaseGraph
-from chop.ir.meta import mase_meta
+from chop.ir.meta import HardwareMeta, mase_meta
 
 PLAIN = (bool, int, float, str, tuple, list, type(None))
 """Attributes of a layer that may be settings."""
 
 
 @dataclass
-class _Attached:
+class _Cached:
     lowered: Lowered
     state: str
-    """Of the graph when it was lowered."""
+    """Digest of the graph when it was lowered."""
     is_verified: bool = False
 
 
-_DESIGNS: WeakKeyDictionary[MaseGraph, _Attached] = WeakKeyDictionary()
+_DESIGNS: WeakKeyDictionary[MaseGraph, _Cached] = WeakKeyDictionary()
 
 
-def attach_design(graph: MaseGraph, lowered: Lowered) -> None:
-    """Keep the design of an annotated graph with it."""
-    _DESIGNS[graph] = _Attached(lowered, _state(graph))
+def has_design(graph: MaseGraph) -> bool:
+    """Return whether the metadata of `graph` has the settings of a design."""
+    return _graph_meta(graph).design is not None
+
+
+def design_spec(graph: MaseGraph) -> DesignSpec:
+    """Return the settings of the design of an annotated graph."""
+    spec = _graph_meta(graph).design
+    if spec is None:
+        raise HardwareError(
+            "node 'output': its hardware metadata has no settings of a design. Run "
+            "add_hardware_metadata_analysis_pass."
+        )
+    return spec
+
+
+def _graph_meta(graph: MaseGraph) -> HardwareMeta:
+    (output,) = graph.fx_graph.find_nodes(op="output")
+    return mase_meta(output).hardware
+
+
+def attach_design(graph: MaseGraph, spec: DesignSpec, lowered: Lowered) -> None:
+    """Store the settings of an annotated graph in its metadata, and cache its design."""
+    _graph_meta(graph).design = spec
+    _DESIGNS[graph] = _Cached(lowered, _state(graph))
 
 
 def attached_design(graph: MaseGraph) -> Lowered:
-    """The design of an annotated graph: the one it has, or a new one where the graph changed."""
+    """Return the design of an annotated graph; lower it again if the graph changed."""
     return _current(graph).lowered
 
 
 def verified_design(graph: MaseGraph, inputs: Any = None) -> Lowered:
-    """The design of an annotated graph, which is compared with its model first: on `inputs` (a
-    batch or a tuple of them), and once on generated ones. Raises where they differ.
+    """Return the design of an annotated graph after a comparison with its model.
+
+    They are compared on `inputs` (a batch or a tuple of them), and once on generated inputs. Raise
+    if they differ.
     """
-    found = _current(graph)
-    if inputs is not None or not found.is_verified:
-        verify(graph, found.lowered, inputs, is_generated=not found.is_verified)
-        found.is_verified = True
-    return found.lowered
+    current = _current(graph)
+    if inputs is not None or not current.is_verified:
+        verify(graph, current.lowered, inputs, is_generated=not current.is_verified)
+        current.is_verified = True
+    return current.lowered
 
 
-def _current(graph: MaseGraph) -> _Attached:
-    state = _state(graph)
-    found = _DESIGNS.get(graph)
-    if found is None or found.state != state:
-        lanes, places = _parallelism(graph), _storage(graph)
-        lowered = lower(graph, lanes, weights=places, share_layers=_in_flight(graph))
-        found = _Attached(lowered, state)
-        _DESIGNS[graph] = found
-    return found
+def _current(graph: MaseGraph) -> _Cached:
+    state, cached = _state(graph), _DESIGNS.get(graph)
+    if cached is None or cached.state != state:
+        lowered = lower(graph, design_spec(graph))
+        _check_lanes(graph, lowered)
+        cached = _DESIGNS[graph] = _Cached(lowered, state)
+    return cached
 
 
-WITHOUT_MULTIPLIERS = {"fixed_shift_add": "shift_add", "fixed_table_sum": "tables"}
-"""The `multiplier` that each of these modules comes from."""
-
-
-def _parallelism(graph: MaseGraph) -> Parallelism:
-    """What the metadata tells: lanes, the clock, and which layers have no multipliers."""
-    told = {node.name: mase_meta(node).hardware for node in graph.fx_graph.nodes}
-    ways = {name: WITHOUT_MULTIPLIERS.get(each.module or "") for name, each in told.items()}
-    added = {name: way for name, way in ways.items() if way is not None}
-    steps = [int((told[name].cost or {}).get("adders_per_stage", 2)) for name in added]
-    packed = {name: "packed" for name, each in told.items() if (each.cost or {}).get("is_packed")}
-    clocks = [
-        each.cost["clock_khz"] / 1000 for each in told.values() if "clock_khz" in (each.cost or {})
-    ]
-    return Parallelism(
-        1,
-        _lanes(graph),
-        added | packed,
-        steps[0] if steps else 2,
-        clocks[0] if clocks else DEFAULT_MHZ,
-    )
-
-
-def _lanes(graph: MaseGraph) -> dict[str, tuple[int, int]]:
-    """The parallelism that the metadata tells, by node."""
-    told = {node.name: mase_meta(node).hardware.parallelism for node in graph.fx_graph.nodes}
-    return {name: (lanes[0], lanes[1]) for name, lanes in told.items() if lanes is not None}
-
-
-def _storage(graph: MaseGraph) -> dict[str, str]:
-    """Where the metadata says that weights lie, by node."""
-    told = {node.name: mase_meta(node).hardware.interface for node in graph.fx_graph.nodes}
-    storage = {name: (each or {}).get("weight", {}).get("storage") for name, each in told.items()}
-    return {name: EXTERNAL for name, place in storage.items() if place == "EXTERNAL"}
-
-
-def _in_flight(graph: MaseGraph) -> int:
-    """How many tensors go together through a block that layers share; 0 where none does."""
-    told = [mase_meta(node).hardware.interface or {} for node in graph.fx_graph.nodes]
-    return max(int(each.get("shared", {}).get("in_flight", 0)) for each in told)
+def _check_lanes(graph: MaseGraph, lowered: Lowered) -> None:
+    """Raise if a node's metadata has other lanes than the design: the settings alone decide."""
+    for node in graph.fx_graph.nodes:
+        written, lanes = mase_meta(node).hardware.parallelism, lowered.lanes(node)
+        if written is not None and (lanes is None or list(written) != lanes):
+            raise HardwareError(
+                f"node '{node.name}': hardware.parallelism is {written}, and its design has "
+                f"{lanes}. Run add_hardware_metadata_analysis_pass again; its argument "
+                f"'parallelism' sets the lanes of nodes."
+            )
 
 
 # -- whether the graph changed ---------------------------------------------------------------------
 
 
 def _state(graph: MaseGraph) -> str:
-    """A digest of everything that a lowering reads."""
+    """Return a digest of everything that a lowering reads."""
     digest = hashlib.sha256()
     for node in graph.fx_graph.nodes:
-        digest.update(repr(_told(node)).encode())
+        digest.update(repr(_facts(node)).encode())
     for path, module in graph.model.named_modules():
         digest.update(repr((path, type(module), _settings(module))).encode())
     for name, tensor in _tensors(graph):
@@ -128,14 +122,12 @@ def _state(graph: MaseGraph) -> str:
     return digest.hexdigest()
 
 
-def _told(node: fx.Node) -> tuple[Any, ...]:
+def _facts(node: fx.Node) -> tuple[Any, ...]:
     meta = mase_meta(node)
     values = {**(meta.common.args or {}), **(meta.common.results or {})}
     formats = {name: (v.get("shape"), v.format, v.is_applied) for name, v in values.items()}
     call = (node.name, node.op, node.target, node.args, node.kwargs)
-    interface = meta.hardware.interface or {}
-    places = (interface.get("weight", {}).get("storage"), interface.get("shared"))
-    return (*call, formats, meta.hardware.parallelism, *places)
+    return (*call, formats, meta.hardware.parallelism, meta.hardware.design)
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
@@ -147,12 +139,10 @@ def _settings(module: nn.Module) -> dict[str, Any]:
 
 
 def _tensors(graph: MaseGraph) -> Iterator[tuple[str, Tensor]]:
-    """Parameters, buffers, and other tensors that nodes read."""
+    """Yield parameters, buffers, and other tensors that nodes read."""
     yield from graph.model.named_parameters()
     yield from graph.model.named_buffers()
     for node in graph.fx_graph.find_nodes(op="get_attr"):
-        found: Any = graph.model
-        for part in str(node.target).split("."):
-            found = getattr(found, part)
-        if isinstance(found, Tensor):
-            yield str(node.target), found
+        value = attribute(graph, node)
+        if isinstance(value, Tensor):
+            yield str(node.target), value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,14 @@ from torch import fx, nn
 
 from chop.errors import ConfigError, HardwareError
 from chop.hw.arith.golden import MAX_WIDTH, Fixed, Ints, Span
-from chop.hw.design.clock import DEFAULT_MHZ, has_head
+from chop.hw.design.clock import has_head
 from chop.hw.design.component import Component
 from chop.hw.design.design import Wire
-from chop.hw.design.stream import Stream, divisors
+from chop.hw.design.stream import Stream
 from chop.hw.lower import blocks, formats, sharing
 from chop.hw.lower.calls import gives_tensor
 from chop.hw.lower.registry import LOWERINGS, Lowering
-from chop.hw.lower.storage import MEMORY, Storage
+from chop.hw.lower.storage import Storage
 from chop.hw.lower.supported import check_finite, check_supported
 from chop.hw.lower.values import Lowered as Lowered
 from chop.hw.lower.values import Shape as Shape
@@ -30,6 +30,7 @@ from chop.hw.streams.stream_cast import Cast
 from chop.hw.streams.stream_reorder import Reorder, moves_beats
 from chop.hw.timing.cycles import size_fifos, with_fifos
 from chop.ir.arguments import operand_nodes
+from chop.ir.design_spec import DEFAULT_MHZ, MEMORY, DesignSpec
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.ir.ops import Op, find_op, node_module
@@ -41,55 +42,41 @@ EXACT_WIDTH = 53
 """Bits of the widest output: a double holds its numbers."""
 
 
-@dataclass(frozen=True)
-class Parallelism:
-    """Elements per beat: at most `most`, or as given for a node as (input, output).
-
-    `multiplier`: how products with constants are formed, by node; "*" is for all others.
-    """
-
-    most: int = 4
-    by_node: Mapping[str, tuple[int, int]] | None = None
-    multiplier: Mapping[str, str] = field(default_factory=dict)
-    adders_per_stage: int = 2
-    """Additions between registers, where there are no multipliers."""
-    clock_mhz: float = DEFAULT_MHZ
-    """The clock that registers are chosen for: see `chop.hw.design.clock`."""
-
-    def of(self, name: str, inputs: int, outputs: int) -> tuple[int, int]:
-        """Lanes on both sides of node `name` with so many input and output channels."""
-        if self.by_node and name in self.by_node:
-            return self.by_node[name]
-        return self._fit(inputs), self._fit(outputs)
-
-    def multiplier_of(self, name: str) -> str:
-        """How node `name` forms its products."""
-        return self.multiplier.get(name, self.multiplier.get("*", "array"))
-
-    def _fit(self, channels: int) -> int:
-        return max(d for d in divisors(channels) if d <= max(self.most, 1))
+def Parallelism(  # noqa: N802  # the class that DesignSpec replaced
+    most: int = 4,
+    by_node: Mapping[str, tuple[int, int]] | None = None,
+    multiplier: Mapping[str, str] | None = None,
+    adders_per_stage: int = 2,
+    clock_mhz: float = DEFAULT_MHZ,
+) -> DesignSpec:
+    """Return a `DesignSpec`; an older spelling of its first fields."""
+    return DesignSpec(max(most, 1), by_node or {}, multiplier or {}, adders_per_stage, clock_mhz)
 
 
 def lower(
     graph: MaseGraph,
-    parallelism: Parallelism,
+    parallelism: DesignSpec,
     *,
     depths: Mapping[Wire, int] | None = None,
     name: str = "top",
-    weights: str | Mapping[str, str] = MEMORY,
-    share_layers: int | bool = False,
+    weights: str | Mapping[str, str] | None = None,
+    share_layers: int | bool | None = None,
 ) -> Lowered:
-    """The design of `graph`, with FIFOs of the given depths, or of those it needs.
+    """Return the design of `graph` by the settings `parallelism`, with FIFOs.
 
-    `weights`: "memory", or "external" for layers whose weights the outside streams in, by a port
-    of each; a mapping says it by node, and 'default' in it for the others. `share_layers`: repeated
-    layers are one block, which a tensor passes once for each of them; a number: so many tensors go
-    through it together.
+    `depths`: of the FIFOs; by default those that the design needs. `weights` (a place, or places
+    by node with 'default' for the others) and `share_layers` replace those of the settings.
     """
-    lowered = Lowerer(graph, parallelism, name, weights).run(share_layers=share_layers)
+    spec = parallelism
+    if weights is not None:
+        places = {"default": weights} if isinstance(weights, str) else dict(weights)
+        spec = replace(spec, weights=places.pop("default", MEMORY), node_weights=places)
+    if share_layers is not None:
+        spec = replace(spec, share_layers=int(share_layers))
+    lowered = Lowerer(graph, spec, name).run()
     if depths is None:
         depths = size_fifos(lowered.design)
-    design = with_fifos(lowered.design, depths, has_head(parallelism.clock_mhz))
+    design = with_fifos(lowered.design, depths, has_head(spec.clock_mhz))
     return replace(lowered, design=design, depths=depths)
 
 
@@ -116,21 +103,16 @@ def pixel_shape(shape: Shape) -> Shape:
 
 
 class Lowerer:
-    """Walks the graph once and builds the design."""
+    """Builder of a design: walks the graph once."""
 
-    def __init__(
-        self,
-        graph: MaseGraph,
-        parallelism: Parallelism,
-        name: str,
-        weights: str | Mapping[str, str] = MEMORY,
-    ) -> None:
+    def __init__(self, graph: MaseGraph, parallelism: DesignSpec, name: str = "top") -> None:
         check_supported(graph)
         check_finite(graph)
+        parallelism.check_nodes(node.name for node in graph.fx_graph.nodes)
         self.graph = graph
-        self.storage = Storage.of(weights)
-        self.external: set[str] = set()
         self.parallelism = parallelism
+        self.storage = Storage(parallelism.weights, parallelism.node_weights)
+        self.external: set[str] = set()
         self.builder = Builder(name)
         self.needed = self._needed()
         self.values: dict[fx.Node, Value] = {}
@@ -139,8 +121,8 @@ class Lowerer:
         self.outputs: dict[str, Value] = {}
         self._made: dict[tuple[Wire, Component], Wire] = {}
 
-    def run(self, *, share_layers: int | bool = False) -> Lowered:
-        """Every node that the outputs need, in turn."""
+    def run(self) -> Lowered:
+        """Lower every node that the outputs need, in turn."""
         numbers = {n: k for k, n in enumerate(self.graph.fx_graph.find_nodes(op="placeholder"))}
         for node in self.graph.fx_graph.nodes:
             if (
@@ -156,10 +138,10 @@ class Lowerer:
         self.storage.check(self._ops(), self.external)
         self.storage.tell_of_kept(n for n, c in self.components.items() if c.kind == "mxint_linear")
         values = {node.name: value for node, value in self.values.items()}
-        if not share_layers:
+        if not self.parallelism.share_layers:
             design = self.builder.build()
             return Lowered(design, self.inputs, self.outputs, self.components, values)
-        shared = sharing.share_layers(self.builder.plain(), int(share_layers))
+        shared = sharing.share_layers(self.builder.plain(), self.parallelism.share_layers)
         return Lowered(
             with_forks(shared.design),
             self.inputs,

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from chop.errors import HardwareError
+from chop.ir.design_spec import EXTERNAL as EXTERNAL
+from chop.ir.design_spec import MEMORY
 from chop.log import get_logger
-from chop.registry import suggest
 
 logger = get_logger(__name__)
 
-MEMORY, EXTERNAL = "memory", "external"
-PLACES = (MEMORY, EXTERNAL)
 ALLOWED = "Allowed: linear, conv1d, conv2d"
 
 
@@ -22,15 +21,6 @@ class Storage:
 
     default: str = MEMORY
     by_node: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, told: str | Mapping[str, str]) -> Storage:
-        """What a config says: a place, or places by node, of which 'default' is for the others."""
-        places = {"default": told} if isinstance(told, str) else dict(told)
-        for name, place in places.items():
-            if place not in PLACES:
-                raise HardwareError(f"weights: '{name}' is '{place}'. {suggest(place, PLACES)}")
-        return cls(places.pop("default", MEMORY), places)
 
     def is_external(self, node: str) -> bool:
         """Whether the weights of a node come from outside."""
@@ -43,8 +33,6 @@ class Storage:
         """
         found = set(taken)
         for name in self.by_node:
-            if name not in nodes:
-                raise HardwareError(f"weights: no node '{name}'. {suggest(name, nodes)}")
             if self.is_external(name) and name not in found:
                 raise HardwareError(
                     f"node '{name}' ({nodes[name]}): weights = '{EXTERNAL}', and it takes none "

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from chop.errors import HardwareError
 from chop.hw.arith.golden import Fixed, Ints
@@ -70,6 +70,16 @@ class Lowered:
             for (name, value), x in pairs
         }
         return {**data, **self.design.weights(len(tensors[0]))}
+
+    def lanes(self, node: fx.Node) -> list[int] | None:
+        """Return the input and output lanes of `node`; None for wiring and unused inputs."""
+        component = self.components.get(node.name)
+        if component is not None:
+            return [component.inputs[0].lanes, component.outputs[0].lanes]
+        inputs = [n for n in node.graph.nodes if n.op == "placeholder"]
+        name = f"data_in_{inputs.index(node)}" if node in inputs else ""
+        stream = self.design.inputs.get(name)
+        return None if stream is None else [stream.lanes, stream.lanes]
 
     def decode(self, codes: Mapping[str, Ints]) -> list[Tensor]:
         """Torch tensors for output codes."""

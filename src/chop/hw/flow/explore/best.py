@@ -25,7 +25,7 @@ from chop.hw.flow.predict import Prediction, StagePrediction
 from chop.hw.flow.predict.model import coefficients, family_of, predict_stage, whole_of
 from chop.hw.flow.route.parts import PARTS, Part, get_part
 from chop.hw.library.fixed_linear import PRODUCTS, Linear
-from chop.hw.lower import Lowerer, Parallelism
+from chop.hw.lower import DesignSpec, Lowerer
 from chop.ir.graph import MaseGraph
 from chop.registry import suggest
 
@@ -84,14 +84,23 @@ class Choice:
     """A design for a part, with what is predicted of it."""
 
     part: str
-    parallelism: Parallelism
-    share_layers: bool
+    spec: DesignSpec
     cycles: int
     predicted: Prediction
     energy: float
     """Of a frame, by the proxy of `ENERGY`."""
     label: str = ""
     """Of the graph, where there were several."""
+
+    @property
+    def parallelism(self) -> DesignSpec:
+        """The settings of the design: another name of `spec`."""
+        return self.spec
+
+    @property
+    def share_layers(self) -> bool:
+        """Whether repeated layers are one block."""
+        return bool(self.spec.share_layers)
 
     @property
     def fps(self) -> float:
@@ -250,7 +259,7 @@ class Search:
         """Whether it can be; its LUTs are kept."""
         self._told(f"{name}: {how}")
         try:
-            design = self._lower({}, {name: how})
+            design = Lowerer(self.graph, self._spec({}, {name: how})).run().design
         except (HardwareError, ConfigError):
             return False
         self.luts[name, how] = next(
@@ -370,15 +379,14 @@ class Search:
         lanes = {name: (i, o) for name, (_, i, o) in zip(self.layers, state, strict=True)}
         how = {n: h for n, (h, _, _) in zip(self.layers, state, strict=True) if h != "array"}
         try:
-            lanes |= self._ports(lanes)
-            design = self._lower(lanes, how)
+            spec = self._spec(lanes | self._ports(lanes), how)
+            design = Lowerer(self.graph, spec).run().design
         except (HardwareError, ConfigError):
             return None
         predicted = whole_of(self.family, [self._stage(stage) for stage in design.stages])
         return Choice(
             self.part.name,
-            Parallelism(1, lanes, how, clock_mhz=self.wish.clock_mhz),
-            self.share_layers,
+            spec,
             design.cycles(),
             predicted,
             energy_of(design, predicted),
@@ -403,10 +411,9 @@ class Search:
         ) if self.layers else self.explorer.slowest.cycles  # fmt: skip
         return self.explorer.input_lanes(dict(lanes), max(slowest, 1))
 
-    def _lower(self, lanes: Mapping[str, tuple[int, int]], how: Mapping[str, str]) -> Design:
-        chosen = Parallelism(1, dict(lanes), dict(how), clock_mhz=self.wish.clock_mhz)
-        lowerer = Lowerer(self.graph, chosen, "top")
-        return lowerer.run(share_layers=self.share_layers).design
+    def _spec(self, lanes: Mapping[str, tuple[int, int]], how: Mapping[str, str]) -> DesignSpec:
+        clock, shares = self.wish.clock_mhz, int(self.share_layers)
+        return DesignSpec(1, lanes, how, clock_mhz=clock, share_layers=shares)
 
 
 LEAST_TRIES, MOST_STAGES = 200, 20_000

@@ -14,7 +14,7 @@ from chop.errors import HardwareError
 from chop.hw.design.component import Component
 from chop.hw.design.design import Design
 from chop.hw.design.stream import divisors
-from chop.hw.lower import Lowered, Lowerer, Parallelism
+from chop.hw.lower import DesignSpec, Lowered, Lowerer
 from chop.ir.graph import MaseGraph
 
 Lanes = dict[str, tuple[int, int]]
@@ -127,8 +127,7 @@ class FoldingExplorer:
 
     def _lower(self, lanes: Lanes) -> Lowered:
         """Without FIFOs; one lane where nothing is said."""
-        lowerer = Lowerer(self.graph, Parallelism(1, lanes), "top")
-        return lowerer.run(share_layers=self.share_layers)
+        return Lowerer(self.graph, DesignSpec(1, lanes, share_layers=int(self.share_layers))).run()
 
     def _folding(self, lowered: Lowered, lanes: Lanes) -> Folding:
         design = lowered.design
