@@ -30,7 +30,7 @@ from chop.hw.design.control import Wire
 from chop.hw.design.design import Design, Stage
 from chop.hw.design.twin import Twin, declared
 from chop.hw.timing.compiled import run_network
-from chop.hw.timing.network import Network, Told
+from chop.hw.timing.network import Network, Outcome
 from chop.hw.timing.stalls import NO_STALLS, patience
 
 
@@ -61,20 +61,20 @@ def waiting_stages(design: Design, queues: Mapping[Wire, Twin] | None = None) ->
     network = Network(design, queues or {}, ())
     network.drop_pipelines()
     rest = _settled(design, network, 0)
-    told = _settled(design, network, design.in_flight)
+    outcome = _settled(design, network, design.in_flight)
     beats = [design.in_flight * s.beats for s in design.output_streams().values()]
-    if any(len(times) < count for times, count in zip(told.outputs, beats, strict=True)):
-        return _names(network, told.blocked)
-    nodes = zip(network.nodes, rest.states, told.states, strict=True)
+    if any(len(times) < count for times, count in zip(outcome.outputs, beats, strict=True)):
+        return _names(network, outcome.blocked)
+    nodes = zip(network.nodes, rest.states, outcome.states, strict=True)
     return _names(network, [n.outputs[0] for n, before, after in nodes if before != after])
 
 
-def _settled(design: Design, network: Network, tensors: int) -> Told:
+def _settled(design: Design, network: Network, tensors: int) -> Outcome:
     """Send `tensors` tensors at full rate, and run until nothing moves."""
     sent = [tensors * stream.beats for stream in design.inputs.values()]
     # one beat more than can come, so that the run ends when nothing moves
-    wanted = [tensors * stream.beats + 1 for stream in design.output_streams().values()]
-    return run_network(network, NO_STALLS, (sent, wanted), patience(design.cycles(), NO_STALLS))
+    beats = [tensors * stream.beats + 1 for stream in design.output_streams().values()]
+    return run_network(network, NO_STALLS, (sent, beats), patience(design.cycles(), NO_STALLS))
 
 
 def _names(network: Network, edges: Sequence[int]) -> list[str]:
