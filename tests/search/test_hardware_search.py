@@ -123,8 +123,8 @@ def test_every_trial_of_the_front_is_emitted_as_it_was_scored(study, tmp_path):
 def test_the_front_has_both_arithmetics_and_trials_that_end_early_say_why(study):
     _, result = study
     kinds = [t["attributes"]["hardware"]["args"] for t in result.pareto_front()]
-    assert any("multiplier" in each for each in kinds)
-    assert not all("multiplier" in each for each in kinds)
+    assert any(each["multiplier"] for each in kinds)
+    assert not all(each["multiplier"] for each in kinds)
     ended = [t["reason"] for t in result.trials if t["state"] == "pruned"]
     assert ended and all("is no worse in any objective" in reason for reason in ended)
 

@@ -1,4 +1,4 @@
-"""Proof that a design never deadlocks, whatever the timing at its ports.
+"""Proof that a design never deadlocks, for any timing at its ports.
 
 The components are deterministic processes between bounded queues. A step that can be done stays
 possible until it is done, so the order of steps does not decide whether a network stops: its
@@ -14,7 +14,7 @@ The proof removes these registers and runs the rest, which is a lower bound:
    beat has come and every process is in the state in which it began, any number of tensors pass.
 2. By the first sentences, this network then never stops for any order of arrivals and departures.
 3. A design with the registers does at least every step that the network without them can do. In a
-   design that has stopped, a pipeline with a beat in it stands before a full queue, so a consumer
+   design that has stopped, a pipeline with a beat in it stands before a full queue. So a consumer
    finds every beat that it would find without the registers, and a producer all the room.
 
 Ports are independent: a source offers each beat in the end, and a sink takes each in the end. An
