@@ -9,10 +9,10 @@ from designs import residual
 
 from chop.errors import HardwareError
 from chop.hw.design.stream import Stream
-from chop.hw.sim.activity import clocked_top
 from chop.hw.sim.emit import emit
 from chop.hw.sim.parallel_runs import LEAD, Part, joined, split, worthwhile_jobs
 from chop.hw.sim.simulate import Simulator, random_inputs
+from chop.hw.sim.stage_clocks import clocked_top
 from chop.hw.sim.verdict import Verdict
 from chop.hw.timing.cycles import balanced
 from chop.hw.timing.stalls import Stalls, Timing

@@ -28,7 +28,7 @@ from chop.hw.design.memories import read_vectors as read_vectors
 from chop.hw.design.memories import vector_files as vector_files
 from chop.hw.design.stream import Stream
 from chop.hw.design.twin import TwinRecord, record
-from chop.hw.sim import trust
+from chop.hw.sim import manifest
 from chop.hw.sim.worst_case import EndFiles, check_widths, ends_files, files_of
 from chop.hw.timing.liveness import check_live
 
@@ -85,7 +85,7 @@ def write_files(directory: Path, files: Mapping[str, str]) -> None:
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.write_text(text)
         draft.replace(path)
-    trust.seal(directory, files)
+    manifest.seal(directory, files)
 
 
 def remove_stale(directory: Path, pattern: str, kept: Iterable[str]) -> None:
@@ -94,12 +94,12 @@ def remove_stale(directory: Path, pattern: str, kept: Iterable[str]) -> None:
     stale = [path for path in directory.glob(pattern) if path not in wanted]
     for path in stale:
         path.unlink()
-    trust.seal(directory, {}, [str(path.relative_to(directory)) for path in stale])
+    manifest.seal(directory, {}, [str(path.relative_to(directory)) for path in stale])
 
 
 def require_ours(directory: Path, top: str) -> None:
     """Raises unless `directory` holds what this package emitted; RTL is a program."""
-    trust.require_ours(directory, top, _known(), BENCH)
+    manifest.require_ours(directory, top, _known(), BENCH)
 
 
 def add_library(folder: str | Path) -> None:
@@ -154,7 +154,7 @@ def read_interface(directory: Path) -> Interface:
     if not path.exists():
         raise HardwareError(f"{path}: no such file. Run emit_verilog_top_transform_pass first.")
     told = read_json(path, HardwareError)
-    trust.check_names(told, path)
+    manifest.check_names(told, path)
     try:
         ports = {
             side: {n: _read_stream(s) for n, s in told[side].items()}

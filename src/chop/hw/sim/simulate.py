@@ -24,9 +24,9 @@ from chop.hw.design.control import Wire, signal_name
 from chop.hw.design.design import Design, Interface
 from chop.hw.design.stream import Stream, from_bytes, storage_bytes, to_bytes
 from chop.hw.sim import parallel_runs as parts
-from chop.hw.sim.activity import clocked_top
 from chop.hw.sim.parallel_runs import Part
 from chop.hw.sim.sim_top import SimTop, sim_top
+from chop.hw.sim.stage_clocks import clocked_top
 from chop.hw.sim.verdict import UNPACED, Pace, compare, compare_pace
 from chop.hw.sim.verdict import Verdict as Verdict
 from chop.hw.sim.verilate import build, call

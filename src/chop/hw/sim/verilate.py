@@ -14,10 +14,10 @@ from chop import toolchain
 from chop.errors import HardwareError
 from chop.files import cache_dir
 from chop.hw.design.design import Interface
-from chop.hw.sim import activity, trust
-from chop.hw.sim.activity import ClockedTop
+from chop.hw.sim import manifest, stage_clocks
 from chop.hw.sim.emit import write_files
 from chop.hw.sim.sim_top import GATE, SimTop
+from chop.hw.sim.stage_clocks import ClockedTop
 from chop.log import get_logger
 
 logger = get_logger(__name__)
@@ -63,13 +63,13 @@ def build(
     version = toolchain.verilator().version()
     for text in (top.text, _model_text(interface, top), version, str(waves)):
         key.update(text.encode())
-    for source in (*sources, GATE, DRIVER, HEADER, TRIGGERS, Path(activity.__file__)):
+    for source in (*sources, GATE, DRIVER, HEADER, TRIGGERS, Path(stage_clocks.__file__)):
         key.update(source.read_bytes())
     plain = "quick" if is_quick else "fast"
     kind = "waves" if waves else "long" if isinstance(top, ClockedTop) else plain
     work = directory / "sim" / f"{kind}-{key.hexdigest()[:16]}"
     program = work / "simulator"
-    if not trust.is_built_here(program):
+    if not manifest.is_built_here(program):
         shutil.rmtree(work, ignore_errors=True)  # a file that came with the folder is not compiled
         write_files(work, {name: top.text})
         _verilate(interface.name, [*sources, GATE, work / name], work, _OPTIONS[kind])
@@ -77,7 +77,7 @@ def build(
         write_files(work, {"model.cpp": _model_text(interface, top, *domains)})
         _put_resets_aside(work)
         _compile(work, kind)
-        trust.note_built(program)
+        manifest.note_built(program)
     return program
 
 
@@ -87,7 +87,7 @@ def _domains(top: ClockedTop, work: Path, sources: Sequence[Path]) -> tuple[str,
     others = [p.name for p in work.glob("Vtop_[!_]*.h")]
     if others:  # where the state of a stage lies elsewhere nobody would see it change
         raise HardwareError(f"verilator left modules apart from the design: {', '.join(others)}.")
-    return activity.model_members(top, root.read_text(), [p.read_text() for p in sources])
+    return stage_clocks.model_members(top, root.read_text(), [p.read_text() for p in sources])
 
 
 def _model_text(interface: Interface, top: SimTop, domains: str = "", members: str = "") -> str:
