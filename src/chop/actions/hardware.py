@@ -38,7 +38,7 @@ SETTINGS = an(DesignSpec, "a DesignSpec")
 
 @dataclass(frozen=True)
 class HardwareBuild:
-    """What was built and what the simulation said of it."""
+    """A built design, with the verdict of its simulation."""
 
     directory: Path
     lowered: Lowered
@@ -48,7 +48,7 @@ class HardwareBuild:
     routed: Routed | None = None
 
     def _repr_html_(self) -> str:
-        """The design, with what the simulation said of it, as a notebook shows it."""
+        """Return the design with its verdict, for notebooks."""
         return design_html(self.lowered.design, self.verdict, self.area)
 
 
@@ -66,16 +66,17 @@ def build_hardware(
     routing: RouteOptions = DEFAULTS,
     progress: Progress | None = None,
 ) -> HardwareBuild:
-    """Emit, lint, simulate on `inputs` (random ones where None) and synthesise; write the report.
+    """Emit, lint, simulate on `inputs` (random by default) and synthesise; write the report.
 
     `inputs` is a batch, or a tuple with one for each input of the graph. Before anything is
     written the design is compared with the PyTorch model in exact arithmetic, on these and on
-    generated inputs (`check=False` leaves that out). The simulation is the standard run of
+    generated inputs (`check=False` skips that). The simulation is the standard run of
     `chop.hw.sim.exercise`.
 
-    `parallelism` are arguments of add_hardware_metadata_analysis_pass; `family` None leaves out
-    synthesis. With a `device`, one of `chop.hw.flow.route.parts.PARTS`, the design is also placed
-    and routed; `progress` gets messages about that. Raises unless every output bit is right.
+    `parallelism`: a `DesignSpec`, or arguments of add_hardware_metadata_analysis_pass. `family`
+    None skips synthesis. With a `device`, one of `chop.hw.flow.route.parts.PARTS`, the design is
+    also placed and routed; `progress` gets messages about that. Raise unless every output bit is
+    right.
     """
     if device is not None:
         require_tools(get_part(device))  # before the long work
@@ -128,8 +129,9 @@ def emit_hardware(
     inputs: Any = None,
     check: bool = True,
 ) -> tuple[Lowered, dict[str, Ints]]:
-    """Write the RTL, memories and test bench of a graph with hardware metadata, as the emit passes
-    do, after one comparison with the PyTorch model; the design, and the codes of the test inputs.
+    """Write the RTL, memories and test bench of an annotated graph; return design and input codes.
+
+    The design is compared with the PyTorch model first, as the emit passes do.
     """
     args = EmitArgs(Path(project_dir), check=check)
     lowered = checked_design(graph, args, inputs)

@@ -95,7 +95,7 @@ class DesignSpec:
 
     def check_nodes(self, names: Iterable[str]) -> None:
         """Raise if a setting is for a node that is not one of `names`."""
-        known = list(names)
+        nodes = list(names)
         tables = {
             "parallelism": self.parallelism,
             "multiplier": self.multiplier,
@@ -103,8 +103,8 @@ class DesignSpec:
         }
         for setting, table in tables.items():
             for name in table:
-                if name not in known and not (setting == "multiplier" and name == ALL_OTHERS):
-                    raise HardwareError(f"{setting}: no node '{name}'. {suggest(name, known)}")
+                if name not in nodes and not (setting == "multiplier" and name == ALL_OTHERS):
+                    raise HardwareError(f"{setting}: no node '{name}'. {suggest(name, nodes)}")
 
 
 def check_clock(clock_mhz: float) -> None:

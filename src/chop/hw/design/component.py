@@ -1,7 +1,7 @@
 """One op of the hardware, one class: its formats, integers, instance, memories, cycles and cost.
 
-To add a component, make a folder with `<module>.sv` and a file next to it. The file has a class with
-the methods below under `@register`, the function that makes it from a node
+To add a component, make a folder with `<module>.sv` and a file next to it. The file has a class
+with the methods below under `@register`, the function that makes it from a node
 (`chop.hw.lower.lowers`) and the op by its definition (`chop.hw.reference.exact_ops.exact_op`). In
 the library the folder is in `library/` and its name is in the list of `library/__init__.py`;
 outside, importing the file is enough. One test runs the `cases` of every component and compares

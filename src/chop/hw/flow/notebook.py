@@ -16,8 +16,8 @@ def design_html(design: Design, verdict: Verdict | None = None, area: Area | Non
     """Return the drawn pipeline, its verdict and area if they are known, and its stages."""
     pace = f"a tensor every {design.cycles():,} cycles"
     title = notebook.heading(design.name, pace, f"held by {bottleneck(design)}")
-    told = [notebook.note(str(each)) for each in (verdict, area) if each is not None]
+    notes = [notebook.note(str(each)) for each in (verdict, area) if each is not None]
     picture = diagram(design)
     drawn = picture[picture.index("<svg") :]
     rows = [{**asdict(row), "utilisation": f"{row.utilisation:.0%}"} for row in stage_rows(design)]
-    return notebook.shown(title, *told, drawn, notebook.table(rows))
+    return notebook.shown(title, *notes, drawn, notebook.table(rows))

@@ -11,7 +11,7 @@ LENGTH = 16
 
 
 def design_fingerprint(design: Design) -> str:
-    """The same for the same RTL and memories, whatever machine emits them.
+    """Return a digest of the RTL and memories, equal on every machine.
 
     >>> from chop.hw.library.components import Relu
     >>> from chop.hw.streams.builder import Builder

@@ -29,7 +29,7 @@ class AddHardwareMetadataArgs(DesignSpec):
     if they must. `fit`: or the best for a part, by predicted LUTs, flip-flops, DSPs, memories and
     clock. `goal`: what is best there: the most frames per second ("fps"), the fewest LUTs ("lut")
     or the least energy of a frame ("energy"). `least_fps`: frames per second that the design must
-    reach whatever the goal.
+    reach for any goal.
     """
 
     target_interval: int | None = None
@@ -55,10 +55,10 @@ class AddHardwareMetadataArgs(DesignSpec):
             )
 
     @classmethod
-    def modern(cls, given: Any) -> Any:
+    def modern(cls, args: Any) -> Any:
         """Return the arguments of a `DesignSpec`, which has settings and no goal."""
-        is_spec = isinstance(given, DesignSpec) and not isinstance(given, cls)
-        return cls(**vars(given)) if is_spec else given
+        is_spec = isinstance(args, DesignSpec) and not isinstance(args, cls)
+        return cls(**vars(args)) if is_spec else args
 
     def spec(self) -> DesignSpec:
         """Return the settings without the goals."""
