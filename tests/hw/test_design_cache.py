@@ -12,7 +12,7 @@ from chop.actions.hardware import emit_hardware
 from chop.errors import CheckpointError, HardwareError
 from chop.hw.lower import DesignSpec, Lowerer, design_cache
 from chop.hw.lower.design_cache import attached_design, design_spec, verified_design
-from chop.hw.sim.fingerprint import design_fingerprint
+from chop.hw.sim.emit import design_fingerprint
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.ir.store.checkpoint import digest

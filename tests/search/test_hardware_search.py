@@ -11,7 +11,7 @@ from chop.actions.hardware_formats import best_frac_width
 from chop.errors import ChopError, ConfigError, HardwareError
 from chop.hw.lower.design_cache import attached_design
 from chop.hw.lower.verify import verify
-from chop.hw.sim.fingerprint import design_fingerprint
+from chop.hw.sim.emit import design_fingerprint
 from chop.models import MLP
 from chop.search import search
 from chop.search.apply import apply

@@ -12,8 +12,7 @@ from chop.arguments import MAPPING, NEW_FOLDER, NONE, an, takes
 from chop.errors import HardwareError
 from chop.hw.arith.golden import Ints
 from chop.hw.flow import synth
-from chop.hw.flow.hardware_report import write_report
-from chop.hw.flow.notebook import design_html
+from chop.hw.flow.hardware_report import design_html, write_report
 from chop.hw.flow.project import DEFAULT_PROJECT, remember_project
 from chop.hw.flow.route.flow import DEFAULTS, Routed, RouteOptions, require_tools, route
 from chop.hw.flow.route.parts import get_part

@@ -22,7 +22,7 @@ from chop.hw.flow.predict import Prediction, predict
 from chop.hw.flow.route.parts import get_part
 from chop.hw.lower import DesignSpec, Lowerer
 from chop.hw.lower.design_cache import attached_design
-from chop.hw.sim.fingerprint import design_fingerprint
+from chop.hw.sim.emit import design_fingerprint
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.pipelines import CompressionPipeline

@@ -136,7 +136,6 @@ class _Target:
 
 
 def _bits(number: Fraction) -> int:
-    """Return the fractional bits of a binary fraction."""
     return number.denominator.bit_length() - 1
 
 

@@ -40,7 +40,7 @@ def signed_digits(number: int) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Node:
+class Adder:
     """left + sign * (right << shift), of two earlier nodes."""
 
     left: int
@@ -63,7 +63,7 @@ class Network:
     """Inputs 0 … inputs - 1, then `nodes`, each of earlier nodes; `results` are the rows."""
 
     inputs: int
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[Adder] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
     numbers: dict[Pair, int] = field(default_factory=dict)
     levels: list[int] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Network:
         if pair not in self.numbers:
             left, right, shift, sign = pair
             self.numbers[pair] = self.inputs + len(self.nodes)
-            self.nodes.append(Node(left, right, shift, sign))
+            self.nodes.append(Adder(left, right, shift, sign))
             self.levels.append(1 + max(self.levels[left], self.levels[right]))
         return self.numbers[pair]
 

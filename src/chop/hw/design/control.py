@@ -67,6 +67,5 @@ def read_control(record: Mapping[str, Any]) -> Control | None:
 
 
 def _frozen(value: Any) -> Any:
-    """Return lists, which JSON has, as tuples."""
     is_list = isinstance(value, Sequence) and not isinstance(value, str)
     return tuple(_frozen(each) for each in value) if is_list else value

@@ -100,7 +100,6 @@ class Design:
         }
 
     def _repr_html_(self) -> str | None:
-        """Return the pipeline as a notebook shows it."""
         return notebook.view_of(self)
 
     def stage(self, name: str) -> Stage:

@@ -52,7 +52,7 @@ def take(count: int = 1, inputs: tuple[int, ...] = (0,), gives: tuple[int, ...] 
     return Phase(count, takes=inputs, gives=gives)
 
 
-class Step(NamedTuple):
+class ProcessStep(NamedTuple):
     """One row of a schedule; `takes` and `gives` have a bit for each input and output."""
 
     takes: int
@@ -136,11 +136,13 @@ class Process:
         return sum(p.count for p in self.once)
 
     @cached_property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[ProcessStep]:
         """The schedule, step by step."""
         inputs = len(self.slots)
         rows = self.table.tolist()
-        return [Step(r[0], r[1], tuple(r[2 : 2 + inputs]), tuple(r[2 + inputs :])) for r in rows]
+        return [
+            ProcessStep(r[0], r[1], tuple(r[2 : 2 + inputs]), tuple(r[2 + inputs :])) for r in rows
+        ]
 
 
 class Machine:

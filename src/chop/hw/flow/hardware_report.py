@@ -13,6 +13,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from chop import notebook
 from chop.hw.design.design import Design, Stage, Wire
 from chop.hw.flow.roofline import roofline
 from chop.hw.flow.route.flow import Routed, records
@@ -26,6 +27,17 @@ from graph.drawing import Box, Edge, to_svg
 
 PREDICTED_CYCLES = 40_000
 """Cycles for which the cycle model predicts tensors, approximately."""
+VERDICT = (
+    "is_exact",
+    "tensors",
+    "compared",
+    "mismatches",
+    "first_mismatch",
+    "handshake_violations",
+    "surplus_beats",
+    "cycles",
+)
+"""Facts of a verdict in the records."""
 BOTTLENECK, LAYER, PLUMBING, PORT = "#ffd9b3", "#dbe9ff", "#eeeeee", "#ffffff"
 
 
@@ -232,6 +244,7 @@ def pipeline_records(
     source, target and width. `summary`, `verdict`, `area`, `routed` and `roofline` are None if
     nothing was simulated, synthesised or routed.
     """
+    roofs = roofline(design, get_part(routed.part), routed.mhz) if routed else None
     return {
         "name": design.name,
         "inputs": {
@@ -251,10 +264,12 @@ def pipeline_records(
         "bottleneck": bottleneck(design),
         "interval": design.cycles(),
         "summary": asdict(summary(design, verdict)) if verdict else None,
-        "verdict": _verdict(verdict) if verdict else None,
+        "verdict": {"text": str(verdict)} | {name: getattr(verdict, name) for name in VERDICT}
+        if verdict
+        else None,
         "area": asdict(area) if area else None,
         "routed": _routed(design, routed) if routed else None,
-        "roofline": _roofline(design, routed),
+        "roofline": roofs.records() if roofs else None,
     }
 
 
@@ -263,15 +278,9 @@ def rtl_file(stage: Stage) -> str:
     return f"rtl/{stage.component.module}.sv"
 
 
-def _roofline(design: Design, routed: Routed | None) -> dict[str, Any] | None:
-    roofs = None if routed is None else roofline(design, get_part(routed.part), routed.mhz)
-    return None if roofs is None else roofs.records()
-
-
 def _routed(design: Design, routed: Routed) -> dict[str, Any]:
-    facts = records(routed)
     rate = tensors_per_second(routed.mhz, interval(design))
-    return {**facts, "bitstream": routed.bitstream.name, "tensors_per_second": rate}
+    return {**records(routed), "bitstream": routed.bitstream.name, "tensors_per_second": rate}
 
 
 def _streams(design: Design) -> list[dict[str, Any]]:
@@ -287,13 +296,6 @@ def _streams(design: Design) -> list[dict[str, Any]]:
         }
         for wire, target in ends
     ]
-
-
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    counts = ("is_exact", "tensors", "compared", "mismatches", "first_mismatch")
-    more = ("handshake_violations", "surplus_beats", "cycles")
-    facts = {name: getattr(verdict, name) for name in (*counts, *more)}
-    return {"text": str(verdict), **facts}
 
 
 def diagram(design: Design, mhz: float | None = None, *, is_linked: bool = False) -> str:
@@ -355,3 +357,15 @@ def write_report(
     }
     write_files(directory, files)
     return directory / "report.md"
+
+
+@notebook.view(Design)
+def design_html(design: Design, verdict: Verdict | None = None, area: Area | None = None) -> str:
+    """Return the drawn pipeline, its verdict and area if they are known, and its stages."""
+    pace = f"a tensor every {design.cycles():,} cycles"
+    title = notebook.heading(design.name, pace, f"held by {bottleneck(design)}")
+    notes = [notebook.note(str(each)) for each in (verdict, area) if each is not None]
+    picture = diagram(design)
+    drawn = picture[picture.index("<svg") :]
+    rows = [{**asdict(row), "utilisation": f"{row.utilisation:.0%}"} for row in stage_rows(design)]
+    return notebook.shown(title, *notes, drawn, notebook.table(rows))

@@ -15,16 +15,15 @@ def called(node: fx.Node, first: Any) -> Any:
 
     Sizes among its other arguments are those that the graph was captured with.
     """
-    args, kwargs = fx.map_arg((node.args[1:], dict(node.kwargs)), _known)
+    args, kwargs = fx.map_arg(
+        (node.args[1:], dict(node.kwargs)),
+        lambda n: mase_meta(n).common["results"]["data_out_0"].get("value"),
+    )
     if node.op == "call_module":
         return node_module(node)(first, *args, **kwargs)
     if node.op == "call_method":
         return getattr(first, str(node.target))(*args, **kwargs)
     return node.target(first, *args, **kwargs)  # type: ignore[operator]
-
-
-def _known(node: fx.Node) -> Any:
-    return mase_meta(node).common["results"]["data_out_0"].get("value")
 
 
 def gives_tensor(node: fx.Node) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from chop.errors import HardwareError
 from chop.hw.lower.engine import lower
@@ -115,7 +115,12 @@ def _state(graph: MaseGraph) -> str:
     for node in graph.fx_graph.nodes:
         digest.update(repr(_facts(node)).encode())
     for path, module in graph.model.named_modules():
-        digest.update(repr((path, type(module), _settings(module))).encode())
+        settings = {
+            name: value
+            for name, value in vars(module).items()
+            if isinstance(value, PLAIN) and not name.startswith("_") and name != "training"
+        }
+        digest.update(repr((path, type(module), settings)).encode())
     for name, tensor in _tensors(graph):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
@@ -128,14 +133,6 @@ def _facts(node: fx.Node) -> tuple[Any, ...]:
     formats = {name: (v.get("shape"), v.format, v.is_applied) for name, v in values.items()}
     call = (node.name, node.op, node.target, node.args, node.kwargs)
     return (*call, formats, meta.hardware.parallelism, meta.hardware.design)
-
-
-def _settings(module: nn.Module) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if isinstance(value, PLAIN) and not name.startswith("_") and name != "training"
-    }
 
 
 def _tensors(graph: MaseGraph) -> Iterator[tuple[str, Tensor]]:

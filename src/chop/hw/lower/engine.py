@@ -133,14 +133,15 @@ class Lowerer:
                 self._output(node)
             else:
                 self._call(node)
-        self.storage.check(self._ops(), self.external)
+        rows = {n.name: (n, find_op(n, self.graph.custom_ops)) for n in self.graph.fx_graph.nodes}
+        ops = {name: op.name if op else node.op for name, (node, op) in rows.items()}
+        self.storage.check(ops, self.external)
         self.storage.warn_of_mxint(
             n for n, c in self.components.items() if c.kind == "mxint_linear"
         )
         values = {node.name: value for node, value in self.values.items()}
         if not self.parallelism.share_layers:
-            design = self.builder.build()
-            return Lowered(design, self.inputs, self.outputs, self.components, values)
+            return Lowered(self.builder.build(), self.inputs, self.outputs, self.components, values)
         shared = sharing.share_layers(self.builder.plain(), self.parallelism.share_layers)
         return Lowered(
             with_forks(shared.design),
@@ -149,10 +150,6 @@ class Lowerer:
             {**self.components, **shared.components},
             _moved(values, shared.streams),
         )
-
-    def _ops(self) -> dict[str, str]:
-        ops = {n: find_op(n, self.graph.custom_ops) for n in self.graph.fx_graph.nodes}
-        return {node.name: op.name if op else node.op for node, op in ops.items()}
 
     def _call(self, node: fx.Node) -> None:
         self._check_in_place(node)
@@ -234,7 +231,7 @@ class Lowerer:
         is_whole = dtype is not None and not dtype.is_floating_point
         if dtype is torch.bool or (is_whole and self._is_mask(node)):
             return TRUTH
-        rows = [_table_rows(user) for user in node.users if user in self.needed]
+        rows = [table_rows(user) for user in node.users if user in self.needed]
         if rows and all(rows):  # numbers of the rows of tables
             return Fixed(max(1, (max(rows) - 1).bit_length()), 0, is_signed=False)
         read = formats.formats_read(node, self._needed_op)
@@ -409,12 +406,11 @@ class Lowerer:
 
 
 def _moved(values: Mapping[str, Value], streams: Mapping[str, Wire | None]) -> dict[str, Value]:
-    """Return values with their new streams; drop those whose streams are gone."""
     wires = {name: streams.get(value.wire.stage, value.wire) for name, value in values.items()}
     return {name: replace(values[name], wire=wire) for name, wire in wires.items() if wire}
 
 
-def _table_rows(node: fx.Node) -> int:
+def table_rows(node: fx.Node) -> int:
     """Return the rows of the table that `node` reads by number; 0 if it reads none."""
     module = node_module(node) if node.op == "call_module" else None
     return module.num_embeddings if isinstance(module, nn.Embedding) else 0

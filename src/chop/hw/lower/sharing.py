@@ -38,9 +38,11 @@ class Repeat:
     result: tuple[int, int]
 
     @property
-    def saved(self) -> Cost:
-        """Cost of the runs behind the first, without their memories."""
-        return sum((s.component.cost() for run in self.runs[1:] for s in run), Cost())
+    def worth(self) -> tuple[int, int, int]:
+        """Multipliers, register bits and stages of the runs behind the first."""
+        stages = [stage for run in self.runs[1:] for stage in run]
+        saved = sum((stage.component.cost() for stage in stages), Cost())
+        return saved.multipliers, saved.register_bits, len(stages)
 
     def result_of(self, number: int) -> Wire:
         """Return the result wire of a run."""
@@ -90,7 +92,7 @@ def share_layers(design: Design, in_flight: int = 1) -> Shared:
     if in_flight < 1 or (in_flight > 1 and design.sent):
         allowed = "1, where weights come from outside" if design.sent else "1 or more"
         raise HardwareError(f"in_flight is {in_flight}. Allowed: {allowed}.")
-    repeats = sorted(_repeats(design), key=_worth, reverse=True)
+    repeats = sorted(_repeats(design), key=lambda repeat: repeat.worth, reverse=True)
     if not repeats:
         raise HardwareError(
             f"design '{design.name}': no layers are repeated, so none can share a block. Layers "
@@ -117,11 +119,6 @@ def _unlike(design: Design, repeat: Repeat) -> list[str]:
     return repeat.differences() + (problem if stream != result else [])
 
 
-def _worth(repeat: Repeat) -> tuple[int, int, int]:
-    saved = repeat.saved
-    return (saved.multipliers, saved.register_bits, sum(len(run) for run in repeat.runs[1:]))
-
-
 # -- where layers are repeated ---------------------------------------------------------------------
 
 
@@ -144,7 +141,6 @@ def _repeats(design: Design) -> Iterator[Repeat]:
 
 
 def _look(component: Component) -> tuple[object, ...]:
-    """Return the properties of a component without its formats."""
     streams = (*component.inputs, *component.outputs)
     return (type(component), *((s.shape, s.lanes) for s in streams))
 
@@ -232,7 +228,10 @@ def _looped(design: Design, repeat: Repeat, in_flight: int) -> Design:
         Stage(back, Fifo(stream, in_flight * stream.beats), (Wire(leave),)),
     ]
     moved = {repeat.result_of(passes - 1): Wire(leave, 1)}
-    before, behind = _around(design, repeat, removed)
+    late = {stage.name for stage in _behind(design, repeat.result_of(-1))}
+    rest = [stage for stage in design.stages if stage.name not in removed]
+    before = [stage for stage in rest if stage.name not in late]
+    behind = [stage for stage in rest if stage.name in late]
     behind = [replace(s, sources=tuple(moved.get(w, w) for w in s.sources)) for s in behind]
     inputs, sent = _ports(design, repeat)
     return Design(
@@ -243,14 +242,6 @@ def _looped(design: Design, repeat: Repeat, in_flight: int) -> Design:
         sent,
         Loop(entry, leave, back, passes, in_flight),
     )
-
-
-def _around(design: Design, repeat: Repeat, removed: set[str]) -> tuple[list[Stage], list[Stage]]:
-    """Return the stages before the loop, and those that depend on its result."""
-    late = {stage.name for stage in _behind(design, repeat.result_of(-1))}
-    rest = [stage for stage in design.stages if stage.name not in removed]
-    before = [stage for stage in rest if stage.name not in late]
-    return before, [stage for stage in rest if stage.name in late]
 
 
 def _block(

@@ -9,7 +9,7 @@ whole range, and numbers between and beyond the values of the formats.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,8 @@ from torch import Tensor, fx
 from chop.arguments import an, check
 from chop.errors import HardwareError
 from chop.hw.arith.golden import Fixed, Ints
-from chop.hw.lower import Lowered, Value
+from chop.hw.lower.engine import table_rows
+from chop.hw.lower.values import Lowered, Value
 from chop.hw.reference.double_model import check_doubles
 from chop.hw.reference.exact import Codes, Exact, coded, quantized
 from chop.hw.reference.exact_model import (
@@ -35,7 +36,6 @@ from chop.hw.reference.exact_model import (
 )
 from chop.hw.reference.exact_ops import MOVES, UNCHANGED, is_kept
 from chop.ir.graph import MaseGraph
-from chop.ir.ops import node_module
 
 GENERATED = 32
 """Generated tensors of each input."""
@@ -66,9 +66,9 @@ def verify(
     sets += [_generated(graph, lowered)] if is_generated else []
     values = tensors = 0
     for rows in sets:
-        for batch in _batches(rows):
-            values += _check(graph, lowered, batch)
-            tensors += len(batch[0]) if batch else 0
+        for start in range(0, len(rows[0]), BATCH) if rows else ():
+            values += _check(graph, lowered, [x[start : start + BATCH] for x in rows])
+        tensors += len(rows[0]) if rows else 0
     return Agreement(tensors, values)
 
 
@@ -80,11 +80,6 @@ def _tensors(inputs: Any) -> list[Tensor]:
     for each in tensors:
         check("inputs", TENSOR, each, HardwareError)
     return [torch.as_tensor(x).detach().double().cpu() for x in tensors]
-
-
-def _batches(rows: Sequence[Tensor]) -> Iterable[list[Tensor]]:
-    for start in range(0, len(rows[0]), BATCH) if rows else ():
-        yield [x[start : start + BATCH] for x in rows]
 
 
 def _check(graph: MaseGraph, lowered: Lowered, rows: Sequence[Tensor]) -> int:
@@ -171,7 +166,6 @@ def _held(
 
 
 def _has_one_format(graph: MaseGraph, node: fx.Node) -> bool:
-    """Return whether all readers of an input bring it to one and the same format first."""
     formats = {result_format(node)} - {None} or _reading_formats(graph, node)
     return len(formats) == 1 and None not in formats
 
@@ -204,16 +198,11 @@ def _generated(graph: MaseGraph, lowered: Lowered) -> list[Tensor]:
         form = lowered.design.inputs[name].format
         more = _between if _has_one_format(graph, node) else _spread
         codes = np.concatenate([f(rng, form, (GENERATED, *shape)) for f in (_spread, more)])
-        rows = [_table_rows(user) for user in node.users]
+        rows = [table_rows(user) for user in node.users]
         if any(rows):  # numbers of rows that there are
             codes = np.minimum(codes, min(n for n in rows if n) - 1)
         inputs.append(torch.from_numpy(np.ldexp(codes, -form.frac_width)))
     return inputs
-
-
-def _table_rows(node: fx.Node) -> int:
-    module = node_module(node) if node.op == "call_module" else None
-    return int(getattr(module, "num_embeddings", 0))
 
 
 def _spread(rng: np.random.Generator, form: Fixed, shape: tuple[int, ...]) -> Any:

@@ -58,7 +58,7 @@ def _value(graph: MaseGraph, node: fx.Node, values: Environment, inputs: Any) ->
     if node.op == "placeholder":
         return _input(node, next(inputs))
     if node.op == "get_attr":
-        return _exact(_attribute(graph, node))
+        return _exact(functools.reduce(getattr, str(node.target).split("."), graph.model))
     args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda n: values[n])
     if node.op == "output":
         return args[0]
@@ -81,10 +81,6 @@ def _input(node: fx.Node, x: Exact) -> Any:
     if is_truth:
         return torch.from_numpy(x.codes.astype(bool))
     return _brought(x, result_format(node))
-
-
-def _attribute(graph: MaseGraph, node: fx.Node) -> Any:
-    return functools.reduce(getattr, str(node.target).split("."), graph.model)
 
 
 def _exact(value: Any) -> Any:
@@ -127,17 +123,12 @@ def operand_formats(node: fx.Node, op: str) -> dict[str, Form | None]:
     operands = [n for n in argument_names(node, op) if n not in ("weight", "bias")]
     for number, name in enumerate(operands):
         formats[name] = _by_hand(node, args.get(f"data_in_{number}"))
-    for number in range(len(_listed(node))):
+    first = node.args[0] if node.args else node.kwargs.get("tensors")
+    for number in range(len(first) if isinstance(first, tuple | list) else 0):
         formats[f"tensors_{number}"] = _by_hand(node, args.get(f"data_in_{number}"))
     for name in ("weight", "bias"):
         formats[name] = _by_hand(node, args.get(name))
     return {"input": None, "other": None} | formats
-
-
-def _listed(node: fx.Node) -> Sequence[Any]:
-    """Return the tensors of a call that takes a list of them."""
-    first = node.args[0] if node.args else node.kwargs.get("tensors")
-    return first if isinstance(first, tuple | list) else ()
 
 
 def argument_names(node: fx.Node, op: str, value: fx.Node | None = None) -> list[str]:

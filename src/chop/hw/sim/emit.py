@@ -18,7 +18,7 @@ from chop.errors import HardwareError
 from chop.files import read_json
 from chop.hw.arith.golden import Fixed
 from chop.hw.arith.mxint import Mxint
-from chop.hw.design.component import OWN_SOURCES, ROOMS, Component, Memory, Parameter
+from chop.hw.design.component import OWN_SOURCES, ROOMS, Memory, Parameter
 from chop.hw.design.control import read_control, signal_name
 from chop.hw.design.design import Design, Interface, Stage, Wire
 from chop.hw.design.memories import Files, memory_text, sent
@@ -27,7 +27,7 @@ from chop.hw.design.memories import read_inputs as read_inputs
 from chop.hw.design.memories import read_vectors as read_vectors
 from chop.hw.design.memories import vector_files as vector_files
 from chop.hw.design.stream import Stream
-from chop.hw.design.twin import TwinRecord, record
+from chop.hw.design.twin import record
 from chop.hw.sim import manifest
 from chop.hw.sim.worst_case import EndFiles, check_widths, ends_files, files_of
 from chop.hw.timing.liveness import check_live
@@ -62,6 +62,26 @@ def design_files(design: Design) -> Files:
     return {**top_files(design), **component_files(design), **memory_files(design)}
 
 
+def design_fingerprint(design: Design) -> str:
+    """Return a digest of the RTL and memories, equal on every machine.
+
+    >>> from chop.hw.library.components import Relu
+    >>> from chop.hw.streams.builder import Builder
+    >>> from chop.hw.arith.golden import Fixed
+    >>> from chop.hw.design.stream import Stream
+    >>> builder = Builder("top")
+    >>> x = builder.input("data_in_0", Stream((4,), 2, Fixed(8, 4)))
+    >>> builder.output("data_out_0", builder.add("relu", Relu(builder.stream(x), Fixed(8, 4)), x))
+    >>> len(design_fingerprint(builder.build()))
+    16
+    """
+    files = design_files(design)
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name}\n{files[name]}\n".encode())
+    return digest.hexdigest()[:16]
+
+
 def top_files(design: Design) -> Files:
     """Return `rtl/<name>.sv` and `design.json`."""
     return {
@@ -88,10 +108,10 @@ def write_files(directory: Path, files: Mapping[str, str]) -> None:
     manifest.seal(directory, files)
 
 
-def remove_stale(directory: Path, pattern: str, kept: Iterable[str]) -> None:
-    """Remove files of `pattern`, left by an earlier design, that are not `kept`."""
-    current = {directory / name for name in kept}
-    stale = [path for path in directory.glob(pattern) if path not in current]
+def remove_stale(directory: Path, pattern: str, current: Iterable[str]) -> None:
+    """Remove files of `pattern`, left by an earlier design, that are not `current`."""
+    paths = {directory / name for name in current}
+    stale = [path for path in directory.glob(pattern) if path not in paths]
     for path in stale:
         path.unlink()
     manifest.seal(directory, {}, [str(path.relative_to(directory)) for path in stale])
@@ -133,15 +153,11 @@ def used_components(text: str) -> list[str]:
     used: set[str] = set()
     texts = [text]
     while texts:
-        fresh = set(_instantiated(texts.pop())) & modules - used
+        code = re.sub(r"//[^\n]*|/\*.*?\*/", "", texts.pop(), flags=re.DOTALL)
+        fresh = set(re.findall(r"\b(\w+)\s+(?:#\s*\(|u_\w+\s*\()", code)) & modules - used
         used |= fresh
         texts += [_source(name) for name in fresh]
     return sorted(used)
-
-
-def _instantiated(text: str) -> list[str]:
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
-    return re.findall(r"\b(\w+)\s+(?:#\s*\(|u_\w+\s*\()", code)
 
 
 def _source(name: str) -> str:
@@ -244,6 +260,7 @@ def _describe_memory(memory: Memory) -> dict[str, object]:
 
 def _describe_stage(stage: Stage) -> dict[str, object]:
     component = stage.component
+    twins = [record(twin) for twin in component.twins()]
     return {
         "name": stage.name,
         "module": component.module,
@@ -251,16 +268,10 @@ def _describe_stage(stage: Stage) -> dict[str, object]:
         "outputs": [_describe_stream(s) for s in component.outputs],
         "parameters": dict(component.parameters()),
         "cycles": component.cycles(),
-        "twins": _describe_twins(component),
+        "twins": None if None in twins else twins,
         "memories": {m.name: _describe_memory(m) for m in component.memories()},
         "has_ends": component.has_sums,
     }
-
-
-def _describe_twins(component: Component) -> list[TwinRecord | None] | None:
-    """Return the cycle model of a component in plain data; None if it cannot be stored."""
-    records = [record(twin) for twin in component.twins()]
-    return None if None in records else records
 
 
 def top_text(design: Design) -> str:
@@ -326,8 +337,9 @@ def _port_parameters(design: Design) -> list[tuple[str, int, str]]:
 def _module_line(design: Design) -> str:
     rows = _port_parameters(design)
     width = max(len(name) for name, _, _ in rows)
-    constants = _comma_list(
-        (f"    localparam int {name:<{width}} = {value}", note) for name, value, note in rows
+    constants = "\n".join(
+        f"    localparam int {name:<{width}} = {value}{',' * (k < len(rows))}  // {note}"
+        for k, (name, value, note) in enumerate(rows, start=1)
     )
     ports = ["    input  wire logic clk", "    input  wire logic rst"]
     streams = _port_streams(design)
@@ -342,14 +354,6 @@ def _module_line(design: Design) -> str:
             f"    {back} logic {name}_ready",
         ]
     return f"module {design.name} #(\n{constants}\n) (\n" + ",\n".join(ports) + "\n);\n"
-
-
-def _comma_list(rows: Iterable[tuple[str, str]]) -> str:
-    listed = list(rows)
-    return "\n".join(
-        f"{text}{',' if k < len(listed) - 1 else ''}  // {note}"
-        for k, (text, note) in enumerate(listed)
-    )
 
 
 def _signal(design: Design, wire: Wire) -> str:
@@ -372,7 +376,6 @@ def _signals(design: Design) -> str:
 
 
 def _unfed(stage: Stage) -> list[str]:
-    """Return the ports of a component that nothing feeds."""
     parameters = stage.component.parameters()
     return [port for name, port in _OPTIONAL_PORTS.items() if parameters.get(name) is False]
 

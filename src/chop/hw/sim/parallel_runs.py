@@ -25,7 +25,7 @@ PART_CYCLES = 500_000
 
 
 @dataclass(frozen=True)
-class Part:
+class RunPart:
     """The tensors from `start` to `stop`, of which the first `lead` belong to the part before."""
 
     start: int
@@ -44,17 +44,17 @@ def worthwhile_jobs(cycles: int) -> int:
     return max(min(usable_cores(), cycles // PART_CYCLES), 1)
 
 
-def split(tensors: int, together: int, jobs: int) -> list[Part]:
+def split(tensors: int, together: int, jobs: int) -> list[RunPart]:
     """Return at most `jobs` parts of similar work, each of whole groups of `together` tensors."""
     lead = LEAD * together
     jobs = max(min(jobs, tensors // (2 * lead)), 1)
     groups = tensors // together
     ends = [groups * k // jobs * together for k in range(jobs + 1)]
-    return [Part(max(begin - lead, 0), end, min(lead, begin)) for begin, end in pairwise(ends)]
+    return [RunPart(max(begin - lead, 0), end, min(lead, begin)) for begin, end in pairwise(ends)]
 
 
 def joined(
-    parts: Sequence[Part], verdicts: Sequence[Verdict], streams: Mapping[str, Stream]
+    parts: Sequence[RunPart], verdicts: Sequence[Verdict], streams: Mapping[str, Stream]
 ) -> Verdict | None:
     """Return the verdict of all parts; None unless all are exact and continue each other."""
     if not all(verdict.is_exact for verdict in verdicts):
@@ -83,7 +83,7 @@ def joined(
 
 
 def _continued(
-    before: Timing, part: Part, after: Timing, streams: Mapping[str, Stream]
+    before: Timing, part: RunPart, after: Timing, streams: Mapping[str, Stream]
 ) -> Timing | None:
     """Return `before` with the rest of `after`, shifted by the cycles of the shared tensors."""
     moved = set()

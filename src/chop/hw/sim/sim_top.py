@@ -66,7 +66,6 @@ class Probe:
 
 
 def _signed(codes: Ints, width: int) -> Ints:
-    """Return the low `width` bits, read as a signed number."""
     half = 1 << (width - 1)
     return ((codes + half) & (2 * half - 1)) - half
 

@@ -26,7 +26,7 @@ from chop.hw.design.control import Wire, signal_name
 from chop.hw.design.design import Design, Interface
 from chop.hw.design.stream import Stream, from_bytes, storage_bytes, to_bytes
 from chop.hw.sim import parallel_runs as parts
-from chop.hw.sim.parallel_runs import Part
+from chop.hw.sim.parallel_runs import RunPart
 from chop.hw.sim.sim_top import SimTop, sim_top
 from chop.hw.sim.stage_clocks import clocked_top
 from chop.hw.sim.verdict import UNPACED, Pace, compare, compare_pace
@@ -188,7 +188,7 @@ class Simulator:
         if len(ranges) < 2:
             return None
 
-        def run(part: Part) -> Verdict:
+        def run(part: RunPart) -> Verdict:
             some = [
                 {name: codes[part.start : part.stop] for name, codes in each.items()}
                 for each in (inputs, expected)
@@ -332,7 +332,7 @@ class Simulator:
         taps: Mapping[str, Stream] | None = None,
     ) -> Verdict:
         is_done, cycles, violations, spoilt, traced = struct.unpack_from("<5Q", response)
-        reader = _Reader(response, 40)
+        reader = _ResponseReader(response, 40)
         into, out = self._streams(program.top, taps)
         handshakes = reader.array(np.uint8, traced).reshape(-1, len(into) + len(out))
         times_in = {name: reader.array(np.uint32, reader.count()) for name in into}
@@ -384,7 +384,7 @@ class _TappedRun:
             self.streams |= {port: stream for port, stream, _ in listed}
 
 
-class _Reader:
+class _ResponseReader:
     """Reader of arrays from the front of a byte string."""
 
     def __init__(self, data: bytes, offset: int) -> None:

@@ -138,7 +138,7 @@ def _domain(
 
 
 @dataclass
-class _State:
+class _DomainState:
     """Fields of the verilated module that an edge of a domain may change.
 
     `runs`: first and last field of each contiguous run.
@@ -190,10 +190,10 @@ def _spans(runs: list[tuple[str, str]]) -> str:
     return "{" + ", ".join(spans) + "}"
 
 
-def _states(top: ClockedTop, header: str, tables: set[str]) -> list[_State]:
+def _states(top: ClockedTop, header: str, tables: set[str]) -> list[_DomainState]:
     """Return the state of each domain, also registers named after a net outside."""
     owner = {name: k for k, d in enumerate(top.domains) for name in (*d.instances, *d.outputs)}
-    states = [_State([], []) for _ in top.domains]
+    states = [_DomainState([], []) for _ in top.domains]
     before = None
     for kind, name in _FIELD.findall(header):
         owning = owner.get(name.split("__DOT__")[0])

@@ -15,7 +15,7 @@ SHOWN_CYCLES = 60
 
 
 @dataclass(frozen=True)
-class Trace:
+class HandshakeTrace:
     """Valid and ready of one port, cycle by cycle."""
 
     port: str
@@ -28,11 +28,13 @@ class Trace:
         return [k for k, (v, r) in enumerate(zip(self.valid, self.ready, strict=True)) if v and r]
 
 
-def traces(verdict: Verdict, interface: Interface, cycles: int = SHOWN_CYCLES) -> list[Trace]:
+def traces(
+    verdict: Verdict, interface: Interface, cycles: int = SHOWN_CYCLES
+) -> list[HandshakeTrace]:
     """Return the handshakes of every port, from the start."""
     bits = verdict.handshakes[:cycles]
     return [
-        Trace(port, [bool(b & 1) for b in bits[:, k]], [bool(b & 2) for b in bits[:, k]])
+        HandshakeTrace(port, [bool(b & 1) for b in bits[:, k]], [bool(b & 2) for b in bits[:, k]])
         for k, port in enumerate((*interface.inputs, *interface.outputs))
     ]
 
@@ -57,7 +59,7 @@ def draw_handshakes(verdict: Verdict, interface: Interface, path: Path) -> Path:
     return path
 
 
-def _draw(axes: Any, ports: list[Trace]) -> None:
+def _draw(axes: Any, ports: list[HandshakeTrace]) -> None:
     labels = []
     for row, (name, levels) in enumerate(
         (f"{t.port}_{kind}", getattr(t, kind)) for t in ports for kind in ("valid", "ready")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from chop import native
 from chop.hw.design.process import Process
 from chop.hw.design.twin import Queue
-from chop.hw.timing.network import Network, Node, Outcome, Reference
+from chop.hw.timing.network import ReferenceRun, RunOutcome, TwinNetwork, TwinNode
 from chop.hw.timing.stalls import Stalls
 
 Array = npt.NDArray[Any]
@@ -33,19 +33,19 @@ def library() -> ctypes.CDLL | None:
     return built
 
 
-def can_run(network: Network) -> bool:
+def can_run(network: TwinNetwork) -> bool:
     """Return whether `run` accepts this network on this machine."""
     is_narrow = all(max(len(n.inputs), len(n.outputs)) < MOST_PORTS for n in network.nodes)
     return network.is_declared and is_narrow and library() is not None
 
 
 def run_network(
-    network: Network,
+    network: TwinNetwork,
     stalls: Stalls,
     beats: tuple[list[int], list[int]],
     patience: int,
     limit: int | None = None,
-) -> Outcome:
+) -> RunOutcome:
     """Run a network, compiled if possible, and store the high-water mark of each queue.
 
     `beats`: of each source and each sink; the run ends when all have passed.
@@ -53,7 +53,7 @@ def run_network(
     if can_run(network):
         outcome = run(network, stalls, beats, patience, limit)
     else:
-        outcome = Reference(network, stalls, *beats).run(patience, limit)
+        outcome = ReferenceRun(network, stalls, *beats).run(patience, limit)
     for node, mark in zip(network.nodes, outcome.high_water, strict=True):
         if isinstance(node.twin, Queue):
             node.twin.high_water = mark
@@ -61,18 +61,22 @@ def run_network(
 
 
 def run(
-    network: Network,
+    network: TwinNetwork,
     stalls: Stalls,
     beats: tuple[list[int], list[int]],
     patience: int,
     limit: int | None,
-) -> Outcome:
-    """Run a network compiled, with the same result as `Reference.run`."""
+) -> RunOutcome:
+    """Run a network compiled, with the same result as `ReferenceRun.run`."""
     built = library()
     assert built is not None, "called only where the library is built"
     ports = [*network.sources, *network.sinks]
     counts = [*beats[0], *beats[1]]
-    head = _head(network, stalls, patience, limit)
+    sizes = [len(part) for part in (network.nodes, network.names, network.gates)]
+    sizes += [len(network.sources), len(network.sinks)]
+    chances = (stalls.seed, stalls.burst, *stalls.thresholds())
+    ends = (patience, -1 if limit is None else limit)
+    head = np.array([*sizes, *chances, *ends], dtype=np.int64)
     layout = np.array(_layout(network, ports, counts), dtype=np.int64)
     tables = [_process(node).table for node in network.nodes]
     quiet = [_process(node).quiet for node in network.nodes]
@@ -86,15 +90,7 @@ def run(
     return _outcome(network, facts, times, len(network.sources))
 
 
-def _head(network: Network, stalls: Stalls, patience: int, limit: int | None) -> Array:
-    sizes = (len(network.nodes), len(network.names), len(network.gates))
-    ports = (len(network.sources), len(network.sinks))
-    chances = (stalls.seed, stalls.burst, *stalls.thresholds())
-    ends = (patience, -1 if limit is None else limit)
-    return np.array([*sizes, *ports, *chances, *ends], dtype=np.int64)
-
-
-def _layout(network: Network, ports: Sequence[int], counts: Sequence[int]) -> list[int]:
+def _layout(network: TwinNetwork, ports: Sequence[int], counts: Sequence[int]) -> list[int]:
     layout: list[int] = []
     for node in network.nodes:
         process = _process(node)
@@ -109,7 +105,7 @@ def _layout(network: Network, ports: Sequence[int], counts: Sequence[int]) -> li
     return layout
 
 
-def _process(node: Node) -> Process:
+def _process(node: TwinNode) -> Process:
     assert node.process is not None, "every twin of a compiled network is a process"
     return node.process
 
@@ -118,12 +114,12 @@ def _pointers(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * max(len(arrays), 1))(*(a.ctypes.data for a in arrays))
 
 
-def _outcome(network: Network, facts: Array, times: list[Array], sources: int) -> Outcome:
+def _outcome(network: TwinNetwork, facts: Array, times: list[Array], sources: int) -> RunOutcome:
     sizes = (len(network.nodes), len(times), len(network.names))
     marks, counts, blocked, rest = np.split(facts[2:], np.cumsum(sizes))
     states = np.split(rest, np.cumsum(_state_sizes(network))[:-1])
     passed = [t[: int(count)] for t, count in zip(times, counts, strict=True)]
-    return Outcome(
+    return RunOutcome(
         list(passed[:sources]),
         list(passed[sources:]),
         bool(facts[0]),
@@ -134,6 +130,5 @@ def _outcome(network: Network, facts: Array, times: list[Array], sources: int) -
     )
 
 
-def _state_sizes(network: Network) -> list[int]:
-    """Return the numbers in the state of each node: step, input buffers, output queues."""
+def _state_sizes(network: TwinNetwork) -> list[int]:
     return [1 + len(node.inputs) + len(node.outputs) for node in network.nodes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from chop.errors import HardwareError
@@ -12,7 +12,7 @@ from chop.hw.design.twin import Queue, Twin
 from chop.hw.streams.fifo import Fifo
 from chop.hw.timing.compiled import run_network
 from chop.hw.timing.liveness import is_live
-from chop.hw.timing.network import Network, Outcome
+from chop.hw.timing.network import TwinNetwork
 from chop.hw.timing.stalls import NO_STALLS as NO_STALLS
 from chop.hw.timing.stalls import Stalls as Stalls
 from chop.hw.timing.stalls import Times as Times
@@ -44,22 +44,17 @@ def simulate_control(
         [tensors * s.beats for s in design.inputs.values()],
         [tensors * s.beats for s in outputs.values()],
     )
-    network = Network(design, queues or {}, gated)
+    network = TwinNetwork(design, queues or {}, gated)
     outcome = run_network(network, stalls, beats, patience(cycles, stalls), limit)
     if not outcome.is_done:
-        raise HardwareError(_deadlock(design.name, network, outcome))
+        blocked = dict.fromkeys(network.names[edge] for edge in outcome.blocked)
+        raise HardwareError(
+            f"design '{design.name}' deadlocks in cycle {outcome.last_beat}: beats wait behind "
+            f"{', '.join(blocked) or 'nothing'}. Forks need deeper FIFOs behind them."
+        )
     return Timing(
         dict(zip(design.inputs, outcome.inputs, strict=True)),
         dict(zip(outputs, outcome.outputs, strict=True)),
-    )
-
-
-def _deadlock(name: str, network: Network, outcome: Outcome) -> str:
-    blocked = [network.names[edge] for edge in outcome.blocked]
-    return (
-        f"design '{name}' deadlocks in cycle {outcome.last_beat}: beats wait behind "
-        f"{', '.join(dict.fromkeys(blocked)) or 'nothing'}. "
-        f"Forks need deeper FIFOs behind them."
     )
 
 
@@ -178,8 +173,8 @@ def _least_depth(pace: _Pace, depths: Mapping[Wire, int], wire: Wire, best: floa
     low, high = 0, max(1, *_high_water(pace, depths, wire))
     if not pace.holds({**depths, wire: high}, best):  # a source that runs ahead fills any FIFO
         return high
-    depth = {depth for depth in depths.values() if depth < high}  # layers alike need the same
-    guesses = [g for depth in sorted(depth) for g in (depth, depth - 1)]
+    others = {depth for depth in depths.values() if depth < high}  # equal layers need the same
+    guesses = [g for depth in sorted(others) for g in (depth, depth - 1)]
     while high - low > 1:
         inside = [g for g in guesses if low < g < high]
         middle = inside[0] if inside else (low + high) // 2
@@ -210,19 +205,19 @@ def with_fifos(design: Design, depths: Mapping[Wire, int], has_head: bool = True
     stages: list[Stage] = []
     moved: dict[Wire, Wire] = {}
 
-    def place(wires: list[Wire], stream_of: Callable[[Wire], object]) -> None:
-        for wire in wires:
-            if wire in depths:
-                suffix = f"_{wire.port}" if wire.port else ""
-                name = f"{wire.stage}_fifo{suffix}"
-                fifo = Fifo(stream_of(wire), depths[wire], has_head)  # type: ignore[arg-type]
-                stages.append(Stage(name, fifo, (wire,)))
-                moved[wire] = Wire(name)
+    def place(wire: Wire) -> None:
+        if wire in depths:
+            name = f"{wire.stage}_fifo" + (f"_{wire.port}" if wire.port else "")
+            fifo = Fifo(design.stream(wire), depths[wire], has_head)
+            stages.append(Stage(name, fifo, (wire,)))
+            moved[wire] = Wire(name)
 
-    place([Wire(name) for name in design.inputs], design.stream)
+    for name in design.inputs:
+        place(Wire(name))
     for stage in design.stages:
         stages.append(replace(stage, sources=tuple(moved.get(w, w) for w in stage.sources)))
-        place([Wire(stage.name, p) for p in range(len(stage.component.outputs))], design.stream)
+        for port in range(len(stage.component.outputs)):
+            place(Wire(stage.name, port))
     outputs = {name: moved.get(wire, wire) for name, wire in design.outputs.items()}
     sized = replace(design, stages=tuple(stages), outputs=outputs)
     sized.check()

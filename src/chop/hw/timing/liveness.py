@@ -27,16 +27,17 @@ from collections.abc import Mapping, Sequence
 
 from chop.errors import HardwareError
 from chop.hw.design.control import Wire
-from chop.hw.design.design import Design, Stage
+from chop.hw.design.design import Design
 from chop.hw.design.twin import Twin, declared
 from chop.hw.timing.compiled import run_network
-from chop.hw.timing.network import Network, Outcome
+from chop.hw.timing.network import RunOutcome, TwinNetwork
 from chop.hw.timing.stalls import NO_STALLS, patience
 
 
 def check_live(design: Design) -> None:
     """Raise an error that names the stages unless `design` provably never deadlocks."""
-    unknown = [s for s in design.stages if _is_undeclared(s) and _is_on_a_cycle(design, s.name)]
+    opaque = [s for s in design.stages if any(declared(t) is None for t in s.component.twins())]
+    unknown = [stage for stage in opaque if _is_on_a_cycle(design, stage.name)]
     if unknown:
         names = ", ".join(f"'{stage.name}'" for stage in unknown)
         raise HardwareError(
@@ -58,7 +59,7 @@ def is_live(design: Design, queues: Mapping[Wire, Twin] | None = None) -> bool:
 
 def waiting_stages(design: Design, queues: Mapping[Wire, Twin] | None = None) -> list[str]:
     """Return the stages that hold back beats in the proof; none if the design never deadlocks."""
-    network = Network(design, queues or {}, ())
+    network = TwinNetwork(design, queues or {}, ())
     network.drop_pipelines()
     rest = _settled(design, network, 0)
     outcome = _settled(design, network, design.in_flight)
@@ -69,7 +70,7 @@ def waiting_stages(design: Design, queues: Mapping[Wire, Twin] | None = None) ->
     return _names(network, [n.outputs[0] for n, before, after in nodes if before != after])
 
 
-def _settled(design: Design, network: Network, tensors: int) -> Outcome:
+def _settled(design: Design, network: TwinNetwork, tensors: int) -> RunOutcome:
     """Send `tensors` tensors at full rate, and run until nothing moves."""
     sent = [tensors * stream.beats for stream in design.inputs.values()]
     # one beat more than can come, so that the run ends when nothing moves
@@ -77,12 +78,8 @@ def _settled(design: Design, network: Network, tensors: int) -> Outcome:
     return run_network(network, NO_STALLS, (sent, beats), patience(design.cycles(), NO_STALLS))
 
 
-def _names(network: Network, edges: Sequence[int]) -> list[str]:
+def _names(network: TwinNetwork, edges: Sequence[int]) -> list[str]:
     return list(dict.fromkeys(network.names[edge] for edge in edges))
-
-
-def _is_undeclared(stage: Stage) -> bool:
-    return any(declared(twin) is None for twin in stage.component.twins())
 
 
 def _is_on_a_cycle(design: Design, name: str) -> bool:

@@ -22,26 +22,21 @@ class _Part(NamedTuple):
     twins: list[Twin]
 
 
-def _parts(design: Design | Interface) -> Iterable[_Part]:
+def _parts(design: Design | Interface) -> tuple[list[_Part], Iterable[Wire]]:
+    """Return the stages of a design, and the wires of its outputs."""
     if isinstance(design, Design):
-        for each in design.stages:
-            component = each.component
-            yield _Part(each.name, each.sources, len(component.outputs), component.twins())
-        return
+        parts = [(s.name, s.sources, s.component) for s in design.stages]
+        return [
+            _Part(n, w, len(c.outputs), c.twins()) for n, w, c in parts
+        ], design.outputs.values()
     assert design.control is not None, f"'{design.name}' has twins that files do not keep"
-    for stage in design.control.stages:
-        twins = [from_record(record) for record in stage.twins]
-        yield _Part(stage.name, stage.sources, stage.outputs, twins)
+    return [
+        _Part(s.name, s.sources, s.outputs, [from_record(record) for record in s.twins])
+        for s in design.control.stages
+    ], design.control.outputs
 
 
-def _output_wires(design: Design | Interface) -> list[Wire]:
-    if isinstance(design, Design):
-        return list(design.outputs.values())
-    assert design.control is not None, f"'{design.name}' has twins that files do not keep"
-    return list(design.control.outputs)
-
-
-class Node(NamedTuple):
+class TwinNode(NamedTuple):
     """A twin between the edges that feed it and those that it feeds."""
 
     twin: Twin
@@ -59,23 +54,24 @@ class Gate(NamedTuple):
     behind: int
 
 
-class Network:
+class TwinNetwork:
     """Nodes in the order of stages, and numbered edges between them; `names` has their stages."""
 
     def __init__(
         self, design: Design | Interface, queues: Mapping[Wire, Twin], gated: Sequence[Wire]
     ) -> None:
         self.names: list[str] = []
-        self.nodes: list[Node] = []
+        self.nodes: list[TwinNode] = []
         self.gates: list[Gate] = []
         self._edges: dict[Wire, int] = {}
         self._ahead: dict[Wire, int] = {}
         self._queues = queues
         self._gated = {wire: k for k, wire in enumerate(gated)}
         self.sources = [self._open(Wire(name)) for name in design.inputs]
-        for part in _parts(design):
+        parts, outputs = _parts(design)
+        for part in parts:
             self._add_stage(part)
-        self.sinks = [self._edges[wire] for wire in _output_wires(design)]
+        self.sinks = [self._edges[wire] for wire in outputs]
 
     def drop_pipelines(self) -> None:
         """Leave each node the least storage that any timing leaves it."""
@@ -144,7 +140,7 @@ class Network:
             self._close(wire, edge)
 
     def _add_node(self, twin: Twin, inputs: list[int], outputs: list[int]) -> None:
-        self.nodes.append(Node(twin, declared(twin), inputs, outputs))
+        self.nodes.append(TwinNode(twin, declared(twin), inputs, outputs))
 
 
 def _feeding(twin: Twin, edges: list[int], before: list[int]) -> list[int]:
@@ -153,8 +149,8 @@ def _feeding(twin: Twin, edges: list[int], before: list[int]) -> list[int]:
     return [before[0] if k < 0 else edges[k] for k in twin.sources]
 
 
-class Outcome(NamedTuple):
-    """Outcome of a run: cycles of beats by port, and the state at its end."""
+class RunOutcome(NamedTuple):
+    """RunOutcome of a run: cycles of beats by port, and the state at its end."""
 
     inputs: list[Times]
     outputs: list[Times]
@@ -187,11 +183,11 @@ class _OwnTwin:
         self.twin.step(consumed[0], produced[0])
 
 
-class Reference:
+class ReferenceRun:
     """A network between the driver's sources and sinks, in plain Python."""
 
     def __init__(
-        self, network: Network, stalls: Stalls, wanted_in: list[int], wanted_out: list[int]
+        self, network: TwinNetwork, stalls: Stalls, wanted_in: list[int], wanted_out: list[int]
     ) -> None:
         valid, ready, inside = stalls.thresholds()
         self.network = network
@@ -212,7 +208,7 @@ class Reference:
         self.valid, self.ready = [False] * edges, [False] * edges
         self.cycle, self.last_beat = 0, -1
 
-    def run(self, patience: int, limit: int | None) -> Outcome:
+    def run(self, patience: int, limit: int | None) -> RunOutcome:
         """Run until every beat has left, nothing moved for `patience` cycles, or `limit` cycles."""
         while not self._is_done() and (limit is None or self.cycle < limit):
             self._step()
@@ -224,7 +220,7 @@ class Reference:
         done = self._is_done() or (limit is not None and self.cycle >= limit)
         states = [m.state if isinstance(m, Machine) else () for m in self.machines]
         rest = (done, self.last_beat, blocked, high, states)
-        return Outcome([*self.times_in], [*self.times_out], *rest)
+        return RunOutcome([*self.times_in], [*self.times_out], *rest)
 
     def _is_done(self) -> bool:
         pairs = zip(self.times_out, self.wanted_out, strict=True)

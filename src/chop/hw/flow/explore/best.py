@@ -300,7 +300,6 @@ class Search:
         return mixed
 
     def _multipliers(self, state: Sequence[Option | None], lanes: int) -> int:
-        """Return the multipliers of a whole design; `lanes` if it cannot be made."""
         choice = self.choice(tuple(o for o in state if o)) if all(state) else None
         return lanes if choice is None else choice.predicted.dsp
 
@@ -435,7 +434,6 @@ def _with(state: State, changes: Mapping[int, Option]) -> State:
 
 
 def _is_beside(option: Option, now: Option, factor: float = 4) -> bool:
-    """Return whether the way differs, or the lanes of each side differ by at most a factor."""
     ratios = (option[1] / now[1], option[2] / now[2])
     return option[0] != now[0] or all(1 / factor <= ratio <= factor for ratio in ratios)
 

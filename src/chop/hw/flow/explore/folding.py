@@ -127,7 +127,6 @@ class FoldingExplorer:
         return design.passes if is_looped else 1
 
     def _lower(self, lanes: Lanes) -> Lowered:
-        """Lower without FIFOs; the default is one lane."""
         return Lowerer(self.graph, DesignSpec(1, lanes, share_layers=int(self.share_layers))).run()
 
     def _folding(self, lowered: Lowered, lanes: Lanes) -> Folding:

@@ -20,7 +20,7 @@ from chop.hw.design.clock import DEFAULT_MHZ
 from chop.hw.design.design import Interface
 from chop.hw.flow.route.netlist import Netlist, make_netlist, simulate_netlist
 from chop.hw.flow.route.parts import Part, get_part
-from chop.hw.flow.route.place import Placement, Progress, Step, place
+from chop.hw.flow.route.place import PathStep, Placement, Progress, place
 from chop.hw.flow.route.tools import run_yowasp
 
 SEEDS = (1, 2, 3)
@@ -45,7 +45,7 @@ class Routed:
     cells: Mapping[str, int]
     packed: int
     """Flip-flops that lie in multipliers."""
-    path: tuple[Step, ...]
+    path: tuple[PathStep, ...]
     """The slowest path of the fastest seed."""
     bitstream: Path
     simulated: str
@@ -97,7 +97,7 @@ class RouteOptions:
 
 
 @dataclass(frozen=True)
-class Job:
+class RouteJob:
     """A design to route, and the folders of its files."""
 
     hardware: Path
@@ -139,7 +139,9 @@ def route(
     """
     part = get_part(device)
     require_tools(part)
-    job = Job(hardware, interface, part, options, stages, vectors, progress or (lambda text: None))
+    job = RouteJob(
+        hardware, interface, part, options, stages, vectors, progress or (lambda text: None)
+    )
     shutil.rmtree(job.draft, ignore_errors=True)
     job.draft.mkdir(parents=True)
     try:
@@ -151,7 +153,7 @@ def route(
     return routed
 
 
-def _run(job: Job) -> Routed:
+def _run(job: RouteJob) -> Routed:
     part, work = job.part, job.draft
     job.tell("synthesise")
     logic_mhz = job.options.logic_mhz or DEFAULT_MHZ
@@ -179,7 +181,7 @@ def _run(job: Job) -> Routed:
     return routed
 
 
-def _place(job: Job, netlist: Netlist) -> list[Placement]:
+def _place(job: RouteJob, netlist: Netlist) -> list[Placement]:
     """Return a placement for each seed, in their order."""
     target = job.options.target_mhz
     with ThreadPoolExecutor(job.options.jobs) as pool:  # each waits for a child process
@@ -190,7 +192,7 @@ def _place(job: Job, netlist: Netlist) -> list[Placement]:
         return [run.result() for run in runs]
 
 
-def _simulate(job: Job, netlist: Netlist) -> str:
+def _simulate(job: RouteJob, netlist: Netlist) -> str:
     """Return the verdict of the simulated netlist; empty without a simulation."""
     is_small = sum(netlist.cells.values()) <= SIMULATED_CELLS
     is_simulated = is_small if job.options.simulate is None else job.options.simulate

@@ -65,11 +65,8 @@ def make_netlist(
     netlist = json.loads((work / NETLIST).read_text())
     packed = pack_dsp_registers(netlist, top) if part.family.name == "ecp5" else 0
     (work / NETLIST).write_text(json.dumps(netlist))
-    return Netlist(work / NETLIST, top, _count_cells(netlist["modules"][top]), packed)
-
-
-def _count_cells(module: Mapping[str, Any]) -> dict[str, int]:
-    return dict(sorted(Counter(cell["type"] for cell in module["cells"].values()).items()))
+    counts = Counter(cell["type"] for cell in netlist["modules"][top]["cells"].values())
+    return Netlist(work / NETLIST, top, dict(sorted(counts.items())), packed)
 
 
 # -- simulation ------------------------------------------------------------------------------------
@@ -135,10 +132,12 @@ def _to_vectors(cell: dict[str, Any]) -> None:
         if parameters.get(name) == value:
             raise HardwareError(f"netlist: there is no model of {kind} with {name} = {value}.")
     model, vectors = _VECTORS[kind]
-    joined = {
-        name: [_pin(pins, f"{name}{k}") for k in range(width)] for name, width in vectors.items()
-    }
-    joined |= {new: [_pin(pins, old)] for old, new in _SCALARS[kind].items()}
+
+    def pin(name: str) -> Any:
+        return (pins.get(name) or ["0"])[0]
+
+    joined = {name: [pin(f"{name}{k}") for k in range(width)] for name, width in vectors.items()}
+    joined |= {new: [pin(old)] for old, new in _SCALARS[kind].items()}
     passed = {name: parameters[name] for name in _PARAMETERS[kind] if name in parameters}
     if kind == "DP16KD":
         slices = [parameters.get(f"INITVAL_{k:02X}", "0" * 320) for k in range(64)]
@@ -146,11 +145,6 @@ def _to_vectors(cell: dict[str, Any]) -> None:
     outputs = ("P", "DOA", "DOB")
     cell["port_directions"] = {n: "output" if n in outputs else "input" for n in joined}
     cell |= {"type": model, "parameters": passed, "connections": joined}
-
-
-def _pin(pins: Mapping[str, Any], name: str) -> int | str:
-    bit: int | str = pins.get(name, ["0"])[0] if pins.get(name) else "0"
-    return bit
 
 
 def _cell_models(part: Part) -> str:

@@ -63,11 +63,16 @@ def as_bits(streams: Mapping[str, Stream], codes: Mapping[str, Ints]) -> dict[st
 def pins_text(interface: Interface) -> str:
     """Return the module, in SystemVerilog."""
     ports = ["    input  wire logic clk", "    input  wire logic rst"]
-    signals, instances = [], []
+    signals, instances, directions = [], [], ("input  wire", "output     ")
     design_pins = [".clk(clk)", ".rst(rst_q)"]
     for into, side in zip((True, False), _sides(interface), strict=True):
         for name, stream in side.items():
-            ports += _port_lines(name, into)
+            driven, back = directions if into else reversed(directions)
+            ports += [
+                f"    {driven} logic {name}",
+                f"    {driven} logic {name}_valid",
+                f"    {back} logic {name}_ready",
+            ]
             beat = f"{name}_beat"
             signals += [
                 f"  logic [{stream.beat_width - 1}:0] {beat};",
@@ -90,15 +95,6 @@ def pins_text(interface: Interface) -> str:
             "endmodule\n\n`default_nettype wire\n",
         ]
     )
-
-
-def _port_lines(name: str, into: bool) -> list[str]:
-    driven, back = ("input  wire", "output     ") if into else ("output     ", "input  wire")
-    return [
-        f"    {driven} logic {name}",
-        f"    {driven} logic {name}_valid",
-        f"    {back} logic {name}_ready",
-    ]
 
 
 def _serial_text(name: str, width: int, into: bool) -> str:

@@ -18,7 +18,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Step:
+class PathStep:
     """One piece of a path: through a cell, or along a net."""
 
     kind: str
@@ -35,7 +35,7 @@ class Placement:
     seed: int
     mhz: float
     used: Mapping[str, int]
-    path: tuple[Step, ...]
+    path: tuple[PathStep, ...]
     """The slowest path from register to register."""
     file: Path
     """The routed design, in the text form of the family."""
@@ -62,8 +62,10 @@ def place(
     done = run_yowasp(package, package.removeprefix("yowasp_"), arguments, work, listen)
     (work / f"seed{seed}.log").write_text(done.stdout)
     if done.returncode or not (work / report).exists():
+        errors = [line for line in done.stdout.splitlines() if line.startswith("ERROR")]
         raise HardwareError(
-            f"{part.name}: nextpnr found no placement (seed {seed}): {_complaint(done.stdout)}"
+            f"{part.name}: nextpnr found no placement (seed {seed}): "
+            f"{' '.join(errors[:3]) or done.stdout[-500:]}"
         )
     facts = json.loads((work / report).read_text())
     return Placement(
@@ -73,11 +75,6 @@ def place(
         slowest_path(facts, stages),
         work / routed,
     )
-
-
-def _complaint(text: str) -> str:
-    errors = [line for line in text.splitlines() if line.startswith("ERROR")]
-    return " ".join(errors[:3]) or text[-500:]
 
 
 class _Milestones:
@@ -113,7 +110,7 @@ def used_cells(report: Mapping[str, Any], part: Part) -> dict[str, int]:
     return {kind: int(cells.get(c, {}).get("used", 0)) for kind, c in part.family.cells.items()}
 
 
-def slowest_path(report: Mapping[str, Any], stages: Sequence[str]) -> tuple[Step, ...]:
+def slowest_path(report: Mapping[str, Any], stages: Sequence[str]) -> tuple[PathStep, ...]:
     """Return the slowest path of the clock, each step with its stage of the design."""
     clocked = [p for p in report["critical_paths"] if "<async>" not in (p["from"], p["to"])]
     if not clocked:
@@ -122,9 +119,9 @@ def slowest_path(report: Mapping[str, Any], stages: Sequence[str]) -> tuple[Step
     return condensed([_step(step, stages) for step in longest["path"]])
 
 
-def condensed(path: Sequence[Step]) -> tuple[Step, ...]:
+def condensed(path: Sequence[PathStep]) -> tuple[PathStep, ...]:
     """Return the path with cells that follow each other without a wire merged, as a carry chain."""
-    steps: list[Step] = []
+    steps: list[PathStep] = []
     for step in path:
         if step.kind == "routing" and not step.nanoseconds:
             continue
@@ -136,10 +133,10 @@ def condensed(path: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _step(record: Mapping[str, Any], stages: Sequence[str]) -> Step:
+def _step(record: Mapping[str, Any], stages: Sequence[str]) -> PathStep:
     where = record.get("net") or record["to"]["cell"]
     stage = stage_of(where, stages)
-    return Step(record["type"], round(float(record["delay"]), 3), readable(where), stage)
+    return PathStep(record["type"], round(float(record["delay"]), 3), readable(where), stage)
 
 
 def readable(name: str) -> str:
