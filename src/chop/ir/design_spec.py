@@ -95,7 +95,7 @@ class DesignSpec:
 
     def check_nodes(self, names: Iterable[str]) -> None:
         """Raise if a setting is for a node that is not one of `names`."""
-        nodes = list(names)
+        nodes = set(names)
         tables = {
             "parallelism": self.parallelism,
             "multiplier": self.multiplier,
