@@ -31,7 +31,7 @@ from chop import MaseGraph
 from chop.actions import build_hardware
 from chop.hw.library.components import TableSum
 from chop.hw.lower import Lowered
-from chop.hw.lower.attached import attached_design
+from chop.hw.lower.design_cache import attached_design
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,
     add_hardware_metadata_analysis_pass,

@@ -38,7 +38,7 @@ from chop.hw.design.design import Design
 from chop.hw.design.stream import Stream
 from chop.hw.flow.synth import Area, synthesize
 from chop.hw.library.components import Relu, ShiftAdd, Weights
-from chop.hw.lower.attached import attached_design
+from chop.hw.lower.design_cache import attached_design
 from chop.hw.sim.emit import emit
 from chop.hw.sim.simulate import Simulator, random_inputs
 from chop.hw.streams.builder import Builder

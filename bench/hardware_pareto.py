@@ -194,9 +194,9 @@ def _commit() -> str:
 
 
 def _emitted(name: str, graph: Any, hardware: Path) -> dict[str, Any]:
-    from chop.hw.lower.attached import attached_design
+    from chop.hw.lower.design_cache import attached_design
     from chop.hw.lower.verify import verify
-    from chop.hw.sim.fingerprint import design_fingerprint
+    from chop.hw.sim.emit import design_fingerprint
 
     lowered, data = attached_design(graph), digits()
     design = lowered.design

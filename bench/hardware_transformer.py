@@ -63,7 +63,7 @@ from chop import MaseGraph
 from chop.hw.design.stream import divisors
 from chop.hw.flow.explore import for_budget, for_target
 from chop.hw.flow.synth import synthesize
-from chop.hw.lower import Lowered, Parallelism, lower
+from chop.hw.lower import DesignSpec, Lowered, lower
 from chop.hw.lower.verify import verify
 from chop.hw.sim.emit import emit
 from chop.hw.sim.simulate import Simulator, lint
@@ -146,7 +146,7 @@ def cells(directory: Path) -> dict[str, Any]:
     }
 
 
-def folding(graph: MaseGraph, cycles: int, most: int) -> Parallelism:
+def folding(graph: MaseGraph, cycles: int, most: int) -> DesignSpec:
     """Lanes of each product so that a token takes about `cycles`; at most `most` on each side."""
     by_node = {}
     for node in graph.fx_graph.nodes:
@@ -161,14 +161,14 @@ def folding(graph: MaseGraph, cycles: int, most: int) -> Parallelism:
             if i * o >= wanted and max(i, o) <= most
         ]
         by_node[node.name] = min(pairs, key=lambda p: (p[0] * p[1], abs(p[0] - p[1]), p))
-    return Parallelism(4, by_node)
+    return DesignSpec(4, by_node)
 
 
 def measure_vit(args: argparse.Namespace, scratch: Path, lanes: int = 2) -> dict[str, Any]:
     """From training to cells."""
     graph, data, told = trained_vit(args.trained)
     started = time.perf_counter()
-    lowered = lower(graph, Parallelism(lanes))
+    lowered = lower(graph, DesignSpec(lanes))
     lowering = time.perf_counter() - started
     agreement = verify(graph, lowered, data.test_images)
     found = measure_design(graph, lowered, (data.test_images,), scratch)
@@ -193,7 +193,7 @@ def equal_in_doubles(graph: MaseGraph, lowered: Lowered, inputs: Tensor) -> int:
 
 def measure_mxint(graph: MaseGraph, data: Any, lanes: int, scratch: Path) -> dict[str, Any]:
     """The test images through PyTorch, integers and RTL, and cells."""
-    lowered = lower(graph, Parallelism(lanes))
+    lowered = lower(graph, DesignSpec(lanes))
     images = data.test_images
     agreement = verify(graph, lowered, images)
     found = measure_design(graph, lowered, (images,), scratch)
@@ -290,7 +290,7 @@ def _measured(
     inputs: tuple[Tensor, ...],
     scratch: Path,
     weights: str = "memory",
-    lanes: Parallelism | None = None,
+    lanes: DesignSpec | None = None,
 ) -> dict[str, Any]:
     started = time.perf_counter()
     lowered = lower(graph, lanes or folding(graph, cycles=512, most=32), weights=weights)
@@ -314,7 +314,7 @@ def measure_vit_shared(args: argparse.Namespace, scratch: Path) -> dict[str, Any
     """Both layers of the vision transformer in one block, beside two blocks."""
     graph, data, told = trained_vit(args.trained, "layers_")
     images = (data.test_images,)
-    return {"accuracy": told, **_compared(graph, Parallelism(2), images, scratch)}
+    return {"accuracy": told, **_compared(graph, DesignSpec(2), images, scratch)}
 
 
 class BertLayers(nn.Module):
@@ -345,7 +345,7 @@ def measure_bert_shared(args: argparse.Namespace, scratch: Path) -> dict[str, An
 
 def _compared(
     graph: MaseGraph,
-    lanes: Parallelism,
+    lanes: DesignSpec,
     inputs: tuple[Tensor, ...],
     scratch: Path,
     has_cells: bool = True,
@@ -397,7 +397,7 @@ def measure_folding(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
 def measure_cells(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """Cells of the vision transformer and of one encoder layer of bert-tiny, without simulation."""
     vit, _, _ = trained_vit(args.trained)
-    emit(lower(vit, Parallelism(2)).design, scratch / "vit")
+    emit(lower(vit, DesignSpec(2)).design, scratch / "vit")
     model, _ = tiny_bert(args)
     ids, padding = some_reviews(args)
     with torch.no_grad():

@@ -20,7 +20,7 @@ from chop.files import (
     whole_file,
     write_whole,
 )
-from chop.hw.sim import trust
+from chop.hw.sim import manifest
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_one_folder_keeps_what_is_built(monkeypatch, tmp_path):
     assert cache_dir() == tmp_path / "mine"
     program = tmp_path / "program"
     program.write_text("")
-    trust.note_built(program)
+    manifest.note_built(program)
     assert len(list((tmp_path / "mine" / "built").iterdir())) == 1
 
 

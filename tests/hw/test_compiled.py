@@ -12,7 +12,7 @@ from chop.hw.design.twin import Bracket, Queue, Twin, declared, from_record, rec
 from chop.hw.sim.component_check import bench_design
 from chop.hw.timing import compiled
 from chop.hw.timing.cycles import Stalls, simulate_control, size_fifos
-from chop.hw.timing.network import Network, Reference
+from chop.hw.timing.network import ReferenceRun, TwinNetwork
 
 NAMES = sorted(name for name, cls in COMPONENTS.items() if cls.__module__.startswith("chop."))
 needs_compiler = pytest.mark.skipif(
@@ -26,9 +26,9 @@ def both(design, stalls, tensors=3, queues=(), gated=(), patience=500, limit=Non
         [tensors * s.beats for s in streams.values()]
         for streams in (design.inputs, design.output_streams())
     ]
-    networks = [Network(design, {w: Queue(3) for w in queues}, gated) for _ in range(2)]
+    networks = [TwinNetwork(design, {w: Queue(3) for w in queues}, gated) for _ in range(2)]
     fast = compiled.run(networks[0], stalls, tuple(wanted), patience, limit)
-    return fast, Reference(networks[1], stalls, *wanted).run(patience, limit)
+    return fast, ReferenceRun(networks[1], stalls, *wanted).run(patience, limit)
 
 
 def assert_same(fast, plain):
@@ -86,9 +86,9 @@ class SlowTwin(Queue):
 def test_a_step_of_its_own_counts_where_it_is_the_nearer():
     assert declared(SlowTwin(2)) is None
     assert declared(Queue(2)).depth == 2
-    network = Network(mlp((8, 8), (2, 2)), {Wire("data_in_0"): SlowTwin(2)}, ())
+    network = TwinNetwork(mlp((8, 8), (2, 2)), {Wire("data_in_0"): SlowTwin(2)}, ())
     assert not network.is_declared
-    told = Reference(network, Stalls(), [8], [8]).run(200, None)
+    told = ReferenceRun(network, Stalls(), [8], [8]).run(200, None)
     assert list(told.inputs[0])[:4] == [0, 2, 4, 6]
 
 

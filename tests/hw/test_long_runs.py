@@ -9,10 +9,10 @@ from designs import residual
 
 from chop.errors import HardwareError
 from chop.hw.design.stream import Stream
-from chop.hw.sim.activity import clocked_top
 from chop.hw.sim.emit import emit
-from chop.hw.sim.parallel_runs import LEAD, Part, joined, split, worthwhile_jobs
+from chop.hw.sim.parallel_runs import LEAD, RunPart, joined, split, worthwhile_jobs
 from chop.hw.sim.simulate import Simulator, random_inputs
+from chop.hw.sim.stage_clocks import clocked_top
 from chop.hw.sim.verdict import Verdict
 from chop.hw.timing.cycles import balanced
 from chop.hw.timing.stalls import Stalls, Timing
@@ -41,7 +41,7 @@ def test_parts_cover_all_tensors_once_and_keep_groups_together():
     own = [n for p in parts for n in range(p.start + p.lead, p.stop)]
     assert own == list(range(102))
     assert all(p.start % 3 == p.stop % 3 == 0 for p in parts)
-    assert split(2 * LEAD - 1, 1, 8) == [Part(0, 2 * LEAD - 1, 0)]
+    assert split(2 * LEAD - 1, 1, 8) == [RunPart(0, 2 * LEAD - 1, 0)]
 
 
 def test_a_short_run_is_not_worth_a_second_process():
@@ -56,7 +56,7 @@ def _verdict(times, tensors):
 
 
 def test_parts_whose_shared_tensors_differ_in_pace_are_not_joined():
-    parts = [Part(0, 4, 0), Part(0, 8, 4)]
+    parts = [RunPart(0, 4, 0), RunPart(0, 8, 4)]
     streams = {"data_out_0": Stream((1,), 1, None)}
     first = _verdict([9, 12, 15, 18], 4)
     later = _verdict([9, 13, 15, 18, 21, 24, 27, 30], 8)

@@ -9,7 +9,7 @@ from torch import nn
 
 from chop.actions import build_hardware
 from chop.errors import HardwareError
-from chop.hw.lower import Parallelism, attached, lower
+from chop.hw.lower import Parallelism, design_cache, lower
 from chop.hw.lower.verify import Agreement, encoded, verify
 from chop.ir.graph import MaseGraph
 from chop.models import MLP
@@ -85,7 +85,7 @@ def test_another_model_than_the_design_was_made_from_is_noticed_by_its_first_nod
 def test_nothing_is_written_of_a_design_that_differs(monkeypatch, tmp_path):
     graph = in_widths(8)
     design = negated(graph)
-    monkeypatch.setattr(attached, "lower", lambda *_, **__: design)
+    monkeypatch.setattr(design_cache, "lower", lambda *_, **__: design)
     monkeypatch.setattr(add_hardware_metadata, "lower", lambda *_, **__: design)
     for emit in EMITTERS:
         with pytest.raises(HardwareError, match="node 'layers_3'"):

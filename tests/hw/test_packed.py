@@ -10,7 +10,7 @@ from chop.errors import ChopError
 from chop.hw.arith.golden import Fixed
 from chop.hw.library.packed import PackedLinear, families, pair_width
 from chop.hw.lower import Parallelism, lower
-from chop.hw.lower.attached import attached_design
+from chop.hw.lower.design_cache import attached_design
 from chop.hw.lower.verify import verify
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from tests.hw.test_shift_add import Mlp, annotated, graph_of

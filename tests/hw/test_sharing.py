@@ -20,14 +20,14 @@ from chop.hw.flow.explore import for_budget, for_target
 from chop.hw.flow.hardware_report import stage_rows
 from chop.hw.library.fixed_linear import Linear, sample_weights
 from chop.hw.lower import Parallelism, lower
-from chop.hw.lower.attached import attached_design
+from chop.hw.lower.design_cache import attached_design
 from chop.hw.lower.verify import verify
 from chop.hw.sim.component_check import check_components
 from chop.hw.sim.emit import emit
 from chop.hw.sim.exercise import exercise
 from chop.hw.sim.simulate import Simulator, lint
 from chop.hw.timing.cycles import Stalls, interval, patience, simulate_control
-from chop.hw.timing.network import Network, Reference
+from chop.hw.timing.network import ReferenceRun, TwinNetwork
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 
 TOKENS, SIZE = 3, 6
@@ -174,7 +174,7 @@ def test_the_model_in_python_says_the_same(lowered):
     for stalls in (Stalls(), Stalls(0.6, 0.7, 3, burst=2)):
         wanted = ([4 * s.beats for s in design.inputs.values()],
                   [4 * s.beats for s in design.output_streams().values()])  # fmt: skip
-        told = Reference(Network(design, {}, ()), stalls, *wanted)
+        told = ReferenceRun(TwinNetwork(design, {}, ()), stalls, *wanted)
         found = told.run(patience(design.cycles(), stalls), None)
         known = simulate_control(design, 4, stalls)
         assert list(found.outputs[0]) == [int(t) for t in known.outputs["data_out_0"]]

@@ -9,9 +9,9 @@ from chop.actions import Subject
 from chop.actions.hardware import emit_hardware
 from chop.actions.hardware_formats import best_frac_width
 from chop.errors import ChopError, ConfigError, HardwareError
-from chop.hw.lower.attached import attached_design
+from chop.hw.lower.design_cache import attached_design
 from chop.hw.lower.verify import verify
-from chop.hw.sim.fingerprint import design_fingerprint
+from chop.hw.sim.emit import design_fingerprint
 from chop.models import MLP
 from chop.search import search
 from chop.search.apply import apply
@@ -123,8 +123,8 @@ def test_every_trial_of_the_front_is_emitted_as_it_was_scored(study, tmp_path):
 def test_the_front_has_both_arithmetics_and_trials_that_end_early_say_why(study):
     _, result = study
     kinds = [t["attributes"]["hardware"]["args"] for t in result.pareto_front()]
-    assert any("multiplier" in each for each in kinds)
-    assert not all("multiplier" in each for each in kinds)
+    assert any(each["multiplier"] for each in kinds)
+    assert not all(each["multiplier"] for each in kinds)
     ended = [t["reason"] for t in result.trials if t["state"] == "pruned"]
     assert ended and all("is no worse in any objective" in reason for reason in ended)
 

@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.simulation import TRACED_CYCLES
-from chop.arguments import MAPPING, NEW_FOLDER, NONE, takes
+from chop.arguments import MAPPING, NEW_FOLDER, NONE, an, takes
 from chop.errors import HardwareError
 from chop.hw.arith.golden import Ints
-from chop.hw.design.clock import DEFAULT_MHZ
 from chop.hw.flow import synth
-from chop.hw.flow.hardware_report import write_report
-from chop.hw.flow.notebook import design_html
+from chop.hw.flow.hardware_report import design_html, write_report
 from chop.hw.flow.project import DEFAULT_PROJECT, remember_project
 from chop.hw.flow.route.flow import DEFAULTS, Routed, RouteOptions, require_tools, route
 from chop.hw.flow.route.parts import get_part
 from chop.hw.flow.route.place import Progress
 from chop.hw.flow.synth import Area
-from chop.hw.lower import Lowered
+from chop.hw.lower import DesignSpec, Lowered
+from chop.hw.lower.design_cache import design_spec
 from chop.hw.lower.verify import encoded
 from chop.hw.sim.cocotb_run import BENCH
 from chop.hw.sim.emit import emit, vector_files, write_files
@@ -33,11 +32,12 @@ from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 
 VECTORS = 10
 """Tensors that are drawn for the test bench where no inputs are given."""
+SETTINGS = an(DesignSpec, "a DesignSpec")
 
 
 @dataclass(frozen=True)
 class HardwareBuild:
-    """What was built and what the simulation said of it."""
+    """A built design, with the verdict of its simulation."""
 
     directory: Path
     lowered: Lowered
@@ -47,17 +47,17 @@ class HardwareBuild:
     routed: Routed | None = None
 
     def _repr_html_(self) -> str:
-        """The design, with what the simulation said of it, as a notebook shows it."""
+        """Return the design with its verdict, for notebooks."""
         return design_html(self.lowered.design, self.verdict, self.area)
 
 
-@takes(HardwareError, project_dir=NEW_FOLDER, parallelism=MAPPING | NONE)
+@takes(HardwareError, project_dir=NEW_FOLDER, parallelism=MAPPING | SETTINGS | NONE)
 def build_hardware(
     graph: MaseGraph,
     project_dir: str | Path = DEFAULT_PROJECT,
     *,
     inputs: Any = None,
-    parallelism: Mapping[str, Any] | None = None,
+    parallelism: Mapping[str, Any] | DesignSpec | None = None,
     family: str | None = "xc7",
     waves: bool = False,
     check: bool = True,
@@ -65,16 +65,17 @@ def build_hardware(
     routing: RouteOptions = DEFAULTS,
     progress: Progress | None = None,
 ) -> HardwareBuild:
-    """Emit, lint, simulate on `inputs` (random ones where None) and synthesise; write the report.
+    """Emit, lint, simulate on `inputs` (random by default) and synthesise; write the report.
 
     `inputs` is a batch, or a tuple with one for each input of the graph. Before anything is
     written the design is compared with the PyTorch model in exact arithmetic, on these and on
-    generated inputs (`check=False` leaves that out). The simulation is the standard run of
+    generated inputs (`check=False` skips that). The simulation is the standard run of
     `chop.hw.sim.exercise`.
 
-    `parallelism` are arguments of add_hardware_metadata_analysis_pass; `family` None leaves out
-    synthesis. With a `device`, one of `chop.hw.flow.route.parts.PARTS`, the design is also placed
-    and routed; `progress` gets messages about that. Raises unless every output bit is right.
+    `parallelism`: a `DesignSpec`, or arguments of add_hardware_metadata_analysis_pass. `family`
+    None skips synthesis. With a `device`, one of `chop.hw.flow.route.parts.PARTS`, the design is
+    also placed and routed; `progress` gets messages about that. Raise unless every output bit is
+    right.
     """
     if device is not None:
         require_tools(get_part(device))  # before the long work
@@ -89,8 +90,7 @@ def build_hardware(
     area = synth.synthesize(hardware, family=family) if family else None
     routed = None
     if device is not None:
-        clock = (parallelism or {}).get("clock_mhz", DEFAULT_MHZ)
-        routing = replace(routing, logic_mhz=routing.logic_mhz or clock)
+        routing = replace(routing, logic_mhz=routing.logic_mhz or design_spec(graph).clock_mhz)
         routed = _routed(lowered, hardware, device, routing, codes, progress)
     report = write_report(lowered.design, hardware, verdict, area, routed)
     return HardwareBuild(hardware, lowered, verdict, area, report, routed)
@@ -128,8 +128,9 @@ def emit_hardware(
     inputs: Any = None,
     check: bool = True,
 ) -> tuple[Lowered, dict[str, Ints]]:
-    """Write the RTL, memories and test bench of a graph with hardware metadata, as the emit passes
-    do, after one comparison with the PyTorch model; the design, and the codes of the test inputs.
+    """Write the RTL, memories and test bench of an annotated graph; return design and input codes.
+
+    The design is compared with the PyTorch model first, as the emit passes do.
     """
     args = EmitArgs(Path(project_dir), check=check)
     lowered = checked_design(graph, args, inputs)

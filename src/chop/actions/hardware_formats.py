@@ -1,7 +1,7 @@
-"""Fixed point for whole models on their way to hardware: a width each, the point placed by values.
+"""Fixed point for whole models on their way to hardware, with the point placed by values.
 
-`observe_values` runs a float model once and keeps what its nodes read and give; `fixed_point_rules`
-makes arguments of quantize_transform_pass from it, in any widths.
+`observe_values` runs a float model once and records the operands and results of its nodes;
+`fixed_point_rules` makes arguments of quantize_transform_pass from them, in any widths.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from chop.ir.ops.integer import undefined
 
 DATA_IN, WEIGHT, BIAS, DATA_OUT = "data_in", "weight", "bias", "data_out"
 OUTPUT_WIDTH = 16
-"""Bits of what leaves the model: wide enough that no two scores are rounded to the same."""
+"""Bits of results of the model: wide enough that no two scores are rounded to the same."""
 SAMPLES = 1 << 14
-"""The most values of an operand that are kept, evenly from all."""
+"""Most values of an operand to record, evenly from all."""
 MASKED = 2.0**20
-"""Values from here on are what masks put in, not numbers to place the point by."""
+"""Values from here on come from masks and do not place the point."""
 EXTRA_PLACES = 4
 """Places of the point that are tried beyond the one that clips next to nothing."""
 WEIGHTED_OPS = ("linear", "conv1d", "conv2d")
-"""Ops whose weights and inputs are worth widths of their own."""
+"""Ops whose weights and inputs have their own widths."""
 EXACT_OPS = (*WEIGHTED_OPS, "add", "sub", "mul", "embedding")
-"""Ops whose results are binary fractions: whoever reads them rounds them."""
+"""Ops whose results are binary fractions: their readers round them."""
 
 
 class Widths(Protocol):
     """Bits of an operand."""
 
     def __call__(self, node: str, role: str) -> int:
-        """Bits of the operand `role` of a node."""
+        """Return the bits of the operand `role` of a node."""
         ...
 
 
@@ -51,32 +51,32 @@ class ObservedNode:
     op: Op
     values: Mapping[str, Tensor]
     places: dict[tuple[str, int], int] = field(default_factory=dict, compare=False)
-    """Where the point was put, by role and width: every trial of a search asks again."""
+    """Cache of `frac_width`, by role and width, for the trials of a search."""
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """What is brought to a format: the operands, and a result that is no binary fraction."""
+        """Roles that need a format: the operands, and a result that is no binary fraction."""
         is_exact = self.op.name in EXACT_OPS
         return tuple(role for role in self.values if role != DATA_OUT or not is_exact)
 
     @property
     def is_weighted(self) -> bool:
-        """Whether it multiplies by constants: these are worth widths of their own."""
+        """True if it multiplies by constants, which get their own widths."""
         return WEIGHT in self.values and self.op.name in WEIGHTED_OPS
 
     def frac_width(self, role: str, width: int) -> int:
-        """The bits behind the point of an operand, for the least square error."""
+        """Return the fractional bits of an operand with the least square error."""
         if (role, width) not in self.places:
             self.places[role, width] = best_frac_width(self.values[role], width)
         return self.places[role, width]
 
 
 Observed = Mapping[str, ObservedNode]
-"""By node, in the order of execution."""
+"""Node name -> values, in the order of execution."""
 
 
 def observe_values(graph: MaseGraph, batches: Iterable[Any]) -> dict[str, ObservedNode]:
-    """What the nodes that round read and give while `batches` pass.
+    """Return operands and results of the nodes that round while `batches` pass.
 
     A batch is a tensor, a tuple with one for each input, or a mapping by name.
     """
@@ -87,14 +87,14 @@ def observe_values(graph: MaseGraph, batches: Iterable[Any]) -> dict[str, Observ
         with torch.no_grad():
             watched.run(*_arguments(graph, batch))
     graph.model.train(was_training)
-    if not watched.seen:
+    if not watched.values:
         raise HardwareError("the model has no node whose operands could be put in fixed point.")
     return {
         name: ObservedNode(
-            op, {role: torch.cat(found) for role, found in watched.seen[name].items()}
+            op, {role: torch.cat(parts) for role, parts in watched.values[name].items()}
         )
         for name, op in watched.ops.items()
-        if name in watched.seen
+        if name in watched.values
     }
 
 
@@ -106,41 +106,41 @@ def _arguments(graph: MaseGraph, batch: Any) -> Sequence[Any]:
 
 
 class _Watched(fx.Interpreter):
-    """Runs a graph and keeps values of the nodes that round, by role."""
+    """Interpreter that records values of the nodes that round, by role."""
 
     def __init__(self, graph: MaseGraph) -> None:
         super().__init__(graph.model)
-        found = {node.name: find_op(node, graph.custom_ops) for node in graph.fx_graph.nodes}
-        self.ops = {name: op for name, op in found.items() if op is not None and _rounds(op)}
-        self.seen: dict[str, dict[str, list[Tensor]]] = {}
+        ops = {node.name: find_op(node, graph.custom_ops) for node in graph.fx_graph.nodes}
+        self.ops = {name: op for name, op in ops.items() if op is not None and _rounds(op)}
+        self.values: dict[str, dict[str, list[Tensor]]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        given = super().run_node(n)
+        result = super().run_node(n)
         if n.name in self.ops:
-            is_first = n.name not in self.seen
-            seen = self.seen.setdefault(n.name, {})
+            is_first = n.name not in self.values
+            values = self.values.setdefault(n.name, {})
             for role, value in self._operands(n, args, kwargs, is_first):
-                seen.setdefault(role, []).append(_some(value))
-            for value in [v for v in tensors_in(given) if v.is_floating_point()][:1]:
-                seen.setdefault(DATA_OUT, []).append(_some(value))
-        return given
+                values.setdefault(role, []).append(_some(value))
+            for value in [v for v in tensors_in(result) if v.is_floating_point()][:1]:
+                values.setdefault(DATA_OUT, []).append(_some(value))
+        return result
 
     def _operands(
         self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any], is_first: bool
     ) -> Iterator[tuple[str, Tensor]]:
-        """The operands of a call, and once the parameters of a layer."""
+        """Yield the operands of a call, and once the parameters of a layer."""
         compute = self.ops[node.name].compute
         assert compute is not None, "an op that rounds computes"
         is_layer = node.op == "call_module"
-        found = {
+        operands = {
             operand: args[operand.position]
             if operand.position < len(args)
             else kwargs.get(operand.argument)
             for operand in (compute.inputs if is_layer else compute.operands)
         }
-        has_number = any(isinstance(value, int | float) for value in found.values())
-        for operand, value in found.items():
+        has_number = any(isinstance(value, int | float) for value in operands.values())
+        for operand, value in operands.items():
             if isinstance(value, int | float):  # of a size of its own
                 yield operand.role, torch.tensor([float(value)])
             elif isinstance(value, Tensor) and value.is_floating_point():
@@ -151,20 +151,20 @@ class _Watched(fx.Interpreter):
 
 
 def _rounds(op: Op) -> bool:
-    """A rectifier or a maximum picks a value that it is given: there is nothing to round."""
+    """Return whether an op rounds; a rectifier or a maximum only picks one of its values."""
     is_monotone = op.rtl in LOWERINGS and LOWERINGS[op.rtl].is_monotone
     return op.compute is not None and not is_monotone
 
 
 def _role(operand: Operand) -> str:
-    """The operands of a sum share a format; the second of a product is its weight."""
+    """Return the role: operands of a sum share a format; the second of a product is its weight."""
     if operand.argument in (WEIGHT, BIAS):
         return operand.argument
     return operand.prefer or DATA_IN
 
 
 def _some(values: Tensor) -> Tensor:
-    """At most `SAMPLES` of the values, evenly from all, with the largest and the smallest."""
+    """Return at most `SAMPLES` values, evenly from all, with the largest and the smallest."""
     flat = values.detach().double().reshape(-1).cpu()
     flat = flat[flat.abs() < MASKED]
     if len(flat) <= SAMPLES:
@@ -173,7 +173,7 @@ def _some(values: Tensor) -> Tensor:
 
 
 def best_frac_width(values: Tensor, width: int) -> int:
-    """Bits behind the point with the least mean square error for signed numbers of `width` bits.
+    """Return the fractional bits with the least mean square error for `width` signed bits.
 
     >>> best_frac_width(torch.tensor([0.5, -0.25, 0.75]), 8)
     7
@@ -189,10 +189,10 @@ def best_frac_width(values: Tensor, width: int) -> int:
 
 
 def fixed_point_rules(graph: MaseGraph, observed: Observed, widths: Widths) -> dict[str, Any]:
-    """Arguments of quantize_transform_pass, by name: every node that rounds, in `widths`.
+    """Return arguments of quantize_transform_pass: every node that rounds, in `widths`.
 
-    Ops with integer arithmetic of their own (softmax, norms, tables) compute in it, as hardware
-    does. What leaves the model has `OUTPUT_WIDTH` bits.
+    Ops with their own integer arithmetic (softmax, norms, tables) use it, as hardware does.
+    Results of the model have `OUTPUT_WIDTH` bits.
     """
     output = next(iter(graph.fx_graph.find_nodes(op="output")))
     leaving = {node.name for node in output.all_input_nodes}

@@ -13,8 +13,8 @@ from chop.cli.failures import UsageError
 from chop.cli.model_under_study import ModelAndData, SubjectMaker, load_subject
 from chop.cli.settings import read_settings, read_table
 from chop.errors import ConfigError, HardwareError
-from chop.hw.lower.attached import attached_design
-from chop.hw.sim.fingerprint import design_fingerprint
+from chop.hw.lower.design_cache import attached_design
+from chop.hw.sim.emit import design_fingerprint
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.registry import suggest

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from chop.errors import GraphError
+from chop.ir.design_spec import DesignSpec
 from chop.ir.number_formats import format_by_hand, stored_format, type_and_precision
 from chop.nn.quantizers.base import Quantizer
 from chop.registry import suggest
@@ -292,7 +293,10 @@ class SoftwareMeta(KeyedRecord):
 
 @dataclasses.dataclass(eq=False)
 class HardwareMeta(KeyedRecord):
-    """How a node is realised in hardware."""
+    """Hardware of a node.
+
+    `design` has the settings of the whole design; it is on the output node alone.
+    """
 
     is_implicit: bool | None = None
     toolchain: str | None = None
@@ -304,6 +308,7 @@ class HardwareMeta(KeyedRecord):
     max_parallelism: Any = None
     parallelism: Any = None
     cost: Any = None
+    design: DesignSpec | None = None
 
 
 @dataclasses.dataclass(eq=False)

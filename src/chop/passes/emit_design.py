@@ -8,7 +8,7 @@ from typing import Any
 
 from chop.hw.flow.project import DEFAULT_PROJECT
 from chop.hw.lower import Lowered
-from chop.hw.lower.attached import attached_design, verified_design
+from chop.hw.lower.design_cache import attached_design, verified_design
 from chop.ir.graph import MaseGraph
 
 
@@ -16,7 +16,7 @@ from chop.ir.graph import MaseGraph
 class EmitArgs:
     """`project_dir`: files go to its folder `hardware`.
 
-    `check`: first compare the design with the PyTorch model, and write nothing where they differ.
+    `check`: first compare the design with the PyTorch model; write nothing if they differ.
     """
 
     project_dir: Path = DEFAULT_PROJECT
@@ -29,9 +29,9 @@ class EmitArgs:
 
 
 def checked_design(graph: MaseGraph, args: EmitArgs, inputs: Any = None) -> Lowered:
-    """The design of an annotated graph; raises where it is not the model's.
+    """Return the design of an annotated graph; raise if it differs from the model.
 
-    It is compared on `inputs` (a batch or a tuple of them) and on generated ones.
+    They are compared on `inputs` (a batch or a tuple of them) and on generated ones.
     """
     return verified_design(graph, inputs) if args.check else attached_design(graph)
 

@@ -17,13 +17,12 @@ from chop.errors import ChopError, ConfigError, HardwareError
 from chop.hw.design.design import Design
 from chop.hw.flow import synth
 from chop.hw.flow.predict import Prediction, predict
-from chop.hw.lower import Parallelism, lower
+from chop.hw.lower import DesignSpec, lower
+from chop.hw.lower.design_cache import attached_design, has_design
 from chop.hw.sim.emit import emit
 from chop.hw.timing.cycles import interval
 from chop.ir.graph import MaseGraph
-from chop.ir.meta import mase_meta
 from chop.passes import calculate_avg_bits_mg_analysis_pass
-from chop.passes.emit_design import lowered_design
 from chop.passes.graph.analysis.calculate_avg_bits import stored_weights
 from chop.passes.graph.analysis.summarize_graph import node_cost
 from chop.pipelines import CompressionPipeline
@@ -142,15 +141,10 @@ def latency(graph: MaseGraph) -> float:
 # -- hardware -----------------------------------------------------------------------------------
 
 
-LANES = 4
-"""Elements per beat where add_hardware_metadata_analysis_pass has said nothing else."""
-
-
 def _design(graph: MaseGraph, name: str) -> Design:
-    is_annotated = any(mase_meta(n).hardware.parallelism is not None for n in graph.nodes)
     try:
-        found = lowered_design(graph) if is_annotated else lower(graph, Parallelism(LANES))
-        return found.design
+        lowered = attached_design(graph) if has_design(graph) else lower(graph, DesignSpec())
+        return lowered.design
     except ChopError as error:
         raise HardwareError(f"costs: {name}: the graph cannot become hardware: {error}") from error
 

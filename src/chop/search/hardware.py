@@ -18,12 +18,17 @@ from chop.errors import ChopError, ConfigError, HardwareError
 from chop.hw.design.component import Component
 from chop.hw.design.stream import divisors
 from chop.hw.flow.explore import for_target
+from chop.hw.flow.explore.folding import channels
 from chop.hw.flow.predict.model import family_of
 from chop.hw.flow.route.parts import PARTS, get_part
 from chop.hw.library.fixed_linear import PRODUCTS
-from chop.hw.lower import Lowered, Lowerer, Parallelism
+from chop.hw.lower import DesignSpec, Lowered, Lowerer
 from chop.ir.graph import MaseGraph
 from chop.passes import quantize_transform_pass
+from chop.passes.graph.analysis.add_hardware_metadata import (
+    AddHardwareMetadataArgs,
+    choose_design,
+)
 from chop.pipelines import CompressionPipeline
 from chop.registry import suggest
 from chop.search.costs import PART
@@ -38,24 +43,23 @@ MULTIPLIER, LANES, ARRAY = "multiplier", "lanes", "array"
 PACES = 8
 """The most paces to choose from where none are given: each takes half the cycles of the next."""
 TRIED_WIDTH = 8
-"""Of the design that tells, before any trial, whether the model lowers and how it folds."""
+"""Bits of the design that is lowered before any trial, to check the model and its folds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HardwareTable:
     """The TOML form, `[space.hardware]`.
 
-    `part`: whose cells and clock are predicted, and which a design must fit. `widths`: bits of the
-    inputs and weights of layers, `others`: of what has no weights (sums, softmax, norms, tables).
-    `by`: widths and arithmetic are chosen for each layer ("name"), for all of a type, or for all
-    ("model"). `sparsities`: shares of weights to prune. `folding`: "pace", one number of cycles
-    between tensors that every layer is folded for, or "lanes", elements per beat of each layer.
-    `paces`: those cycles; by default what the model can do and the part has multipliers for,
-    halved again and again. `lanes`: to choose
-    from. `multipliers`: how linear layers form products with their constants: "array", and others
-    such as "shift_add" for layers of at most `shift_add_weights` weights. `ceiling`: the best
-    that the metric can become, where that is known; by default what the uncompressed model reaches
-    and, where trials train, the best that there is.
+    `part`: part whose cells and clock are predicted, and which a design must fit. `widths`: bits of
+    the inputs and weights of layers, `others`: of nodes without weights (sums, softmax, norms,
+    tables). `by`: widths and arithmetic are chosen for each layer ("name"), for all of a type, or
+    for all ("model"). `sparsities`: shares of weights to prune. `folding`: "pace", one number of
+    cycles between tensors that every layer is folded for, or "lanes", elements per beat of each
+    layer. `paces`: those cycles; by default halved repeatedly, as far as the model and the part's
+    multipliers allow. `lanes`: to choose from. `multipliers`: how linear layers form products with
+    their constants: "array", and others such as "shift_add" for layers of at most
+    `shift_add_weights` weights. `ceiling`: the best possible value of the metric; by default that
+    of the uncompressed model or, if trials train, the best that there is.
     """
 
     part: str = PART
@@ -96,7 +100,7 @@ class HardwareTable:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer that multiplies by constants, and what may be chosen for it."""
+    """A layer that multiplies by constants, with the sizes that its choices depend on."""
 
     node: str
     op: str
@@ -130,31 +134,30 @@ class HardwareSpace(Space):
 
     def _named(self, has_others: bool) -> dict[str, Dimension]:
         table = self.table
-        found: dict[str, Dimension] = {}
+        dimensions: dict[str, Dimension] = {}
         for group in dict.fromkeys(layer.group for layer in self.layers.values()):
-            found[f"{group}.data_in"] = Choice(table.widths)
-            found[f"{group}.weight"] = Choice(table.widths)
+            dimensions[f"{group}.data_in"] = Choice(table.widths)
+            dimensions[f"{group}.weight"] = Choice(table.widths)
             if len(table.multipliers) > 1 and self._adds(group):
-                found[f"{group}.{MULTIPLIER}"] = Choice(table.multipliers)
+                dimensions[f"{group}.{MULTIPLIER}"] = Choice(table.multipliers)
         if table.folding == LANES:
-            found |= {f"{n}.{LANES}": Choice(self._lanes(la)) for n, la in self.layers.items()}
+            dimensions |= {f"{n}.{LANES}": Choice(self._lanes(la)) for n, la in self.layers.items()}
         else:
-            found[PACE] = Choice(self.paces)
+            dimensions[PACE] = Choice(self.paces)
         if has_others:
-            found[OTHERS] = Choice(table.others)
+            dimensions[OTHERS] = Choice(table.others)
         if table.sparsities != (0.0,):
-            found[SPARSITY] = Choice(table.sparsities)
-        return found
+            dimensions[SPARSITY] = Choice(table.sparsities)
+        return dimensions
 
     def _adds(self, group: str) -> bool:
-        """Whether some layer of the group may do without multipliers."""
         return any(la.group == group and self._is_small(la) for la in self.layers.values())
 
     def _is_small(self, layer: Layer) -> bool:
         return layer.op == "linear" and layer.weights <= self.table.shift_add_weights
 
     def _lanes(self, layer: Layer) -> tuple[str, ...]:
-        """Input x output lanes, each a divisor of its channels."""
+        """Return input x output lanes, each a divisor of its channels."""
         sides = [
             [d for d in divisors(channels) if d in self.table.lanes] or [1]
             for channels in (layer.inputs, layer.outputs)
@@ -164,7 +167,7 @@ class HardwareSpace(Space):
     # -- what a point means --------------------------------------------------------------------
 
     def width(self, params: Mapping[str, Value], node: str, role: str) -> int:
-        """Bits of an operand."""
+        """Return the bits of an operand."""
         if role == BIAS:
             return BIAS_WIDTH
         layer = self.layers.get(node)
@@ -175,16 +178,16 @@ class HardwareSpace(Space):
     def quantize_args(
         self, graph: MaseGraph, observed: Observed, params: Mapping[str, Value]
     ) -> dict[str, Any]:
-        """The arguments of quantize_transform_pass for a point."""
+        """Return the arguments of quantize_transform_pass for a point."""
         return fixed_point_rules(graph, observed, lambda node, role: self.width(params, node, role))
 
     def prune_args(self, params: Mapping[str, Value], seed: int = 0) -> dict[str, Any] | None:
-        """The arguments of prune_transform_pass for a point; None where nothing is pruned."""
+        """Return the arguments of prune_transform_pass for a point; None without pruning."""
         share = params.get(SPARSITY, self.table.sparsities[0])
         return {"weight": {"sparsity": share}, "seed": seed} if share else None
 
     def design_args(self, params: Mapping[str, Value]) -> dict[str, Any]:
-        """The arguments of add_hardware_metadata_analysis_pass for a point."""
+        """Return the arguments of add_hardware_metadata_analysis_pass for a point."""
         chosen = {name: self._multiplier(layer, params) for name, layer in self.layers.items()}
         others = {
             name: how
@@ -200,30 +203,28 @@ class HardwareSpace(Space):
             folded = {"target_interval": _whole(params[PACE])}
         return folded | ({MULTIPLIER: others} if others else {})
 
-    def folded_args(self, graph: MaseGraph, params: Mapping[str, Value]) -> dict[str, Any]:
-        """The same for one graph, its pace turned into the lanes of each layer."""
-        args = self.design_args(params)
-        cycles = args.pop("target_interval", None)
-        if cycles is None:
-            return args
-        lanes = {name: list(pair) for name, pair in for_target(graph, cycles).lanes.items()}
-        return {"max_parallelism": 1, "parallelism": lanes, **args}
+    def design_spec(self, graph: MaseGraph, params: Mapping[str, Value]) -> DesignSpec:
+        """Return the settings of the design of one graph, its pace turned into lanes."""
+        args = AddHardwareMetadataArgs.from_config(self.design_args(params), self.where)
+        return choose_design(graph, args)
 
     def _multiplier(self, layer: Layer, params: Mapping[str, Value]) -> str:
         return str(params.get(f"{layer.group}.{MULTIPLIER}", self.table.multipliers[0]))
 
     def initial(self) -> list[dict[str, Value]]:
-        """Points to begin with, which treat all layers alike and prune nothing: the widest words
-        and the narrowest ones, with each arithmetic, fastest, smallest, and what is between."""
+        """Return points to begin with, which treat all layers equally and prune nothing.
+
+        They have the widest and the narrowest words, with each arithmetic, for every folding.
+        """
         foldings = max(len(_points(dimension)) for _, dimension in self._folding())
         ends_first = dict.fromkeys((0, foldings - 1, *range(foldings)))
-        found = [
+        points = [
             self._even(width, number, how)
             for how in self.table.multipliers
             for width in (max, min)
             for number in ends_first
         ]
-        return list({repr(point): point for point in found}.values())
+        return list({repr(point): point for point in points}.values())
 
     def _folding(self) -> list[tuple[str, Dimension]]:
         is_lanes = self.table.folding == LANES
@@ -231,7 +232,7 @@ class HardwareSpace(Space):
         return [(n, d) for n, d in self.dimensions.items() if n.endswith(end)]
 
     def _even(self, choose: Any, number: int, multiplier: str) -> dict[str, Value]:
-        """A point that treats all layers alike; `number` counts foldings."""
+        """Return a point that treats all layers equally; `number` counts foldings."""
         point: dict[str, Value] = {}
         foldings = dict(self._folding())
         for name, dimension in self.dimensions.items():
@@ -258,7 +259,7 @@ def _points(dimension: Dimension) -> list[Any]:
 
 
 def _tried(subject: MaseGraph) -> tuple[MaseGraph, Observed, Lowered]:
-    """A copy of the model in 8 bits, with one lane everywhere; no FIFOs yet."""
+    """Return a copy of the model in 8 bits, with one lane everywhere, without FIFOs."""
     graph, _ = CompressionPipeline()(copy.deepcopy(subject))
     if not graph.dummy_in:
         raise HardwareError("the graph has no example inputs (dummy_in) to place the point by.")
@@ -267,24 +268,24 @@ def _tried(subject: MaseGraph) -> tuple[MaseGraph, Observed, Lowered]:
         graph, observed, lambda _, role: BIAS_WIDTH if role == BIAS else TRIED_WIDTH
     )
     graph, _ = quantize_transform_pass(graph, rules)
-    return graph, observed, Lowerer(graph, Parallelism(1), "top").run()
+    return graph, observed, Lowerer(graph, DesignSpec(1)).run()
 
 
 def _layers(observed: Observed, lowered: Lowered, by: str, subject: MaseGraph) -> dict[str, Layer]:
-    """By node; calls of one module are one group."""
+    """Return layers by node; calls of one module are one group."""
     targets = {n.name: str(n.target) for n in subject.fx_graph.nodes if n.op == "call_module"}
     firsts: dict[str, str] = {}
-    found = {}
+    layers = {}
     for name, node in observed.items():
         component = lowered.components.get(name)
         if not node.is_weighted or component is None:
             continue
         own = firsts.setdefault(targets.get(name, name), name)
         group = {"name": own, "type": node.op.name, "model": ALL}[by]
-        found[name] = Layer(name, node.op.name, group, _weights(component), *_channels(component))
-    if not found:
+        layers[name] = Layer(name, node.op.name, group, _weights(component), *channels(component))
+    if not layers:
         raise HardwareError("the model has no linear layer or convolution to choose a design of.")
-    return found
+    return layers
 
 
 def _weights(component: Component) -> int:
@@ -292,30 +293,26 @@ def _weights(component: Component) -> int:
     return int(weights.weight.size) if weights is not None else component.products()
 
 
-def _channels(component: Component) -> tuple[int, int]:
-    return component.in_unit, component.outputs[0].shape[-1]
-
-
 def _paces(graph: MaseGraph, lowered: Lowered, multipliers: int) -> tuple[int, ...]:
-    """Cycles between tensors that the model can be folded for, from the fewest to the most.
+    """Return cycles between tensors that the model can be folded for, in rising order.
 
     The first that takes more multipliers than there are is one of them: arithmetic without
     multipliers may still reach it.
     """
-    found: list[int] = []
+    paces: list[int] = []
     cycles = lowered.design.cycles()
-    while len(found) < PACES and cycles >= 1:
+    while len(paces) < PACES and cycles >= 1:
         try:
             folding = for_target(graph, cycles)
         except HardwareError:
             break
-        found.append(cycles)
+        paces.append(cycles)
         if folding.multipliers > multipliers:
             break
         cycles //= 2
-    return tuple(sorted(found))
+    return tuple(sorted(paces))
 
 
 def read_space(mapping: Mapping[str, Any], where: str, subject: Any = None) -> HardwareSpace:
-    """The space of a table `[space.hardware]`, over the layers of `subject`."""
+    """Return the space of a table `[space.hardware]`, over the layers of `subject`."""
     return HardwareSpace(subject, parse(HardwareTable, mapping, where), where=where)

@@ -1,7 +1,7 @@
-"""What a point of a hardware space is worth: the metric, and the design's predicted cells and pace.
+"""Evaluation of a point of a hardware space: the metric, and the predicted cells and pace.
 
-The design is known before the model is measured, and its cost with it: a trial that does not fit
-the part, or that another one beats however well it does, ends there.
+The design and its cost are computed before the model is measured: a trial that does not fit the
+part, or that another one beats for any value of the metric, ends there.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from chop.errors import ConfigError
 from chop.hw.design.design import Design
 from chop.hw.flow.predict import Prediction, predict
 from chop.hw.flow.route.parts import get_part
-from chop.hw.lower import Lowerer, Parallelism
-from chop.hw.lower.attached import attached_design
-from chop.hw.sim.fingerprint import design_fingerprint
+from chop.hw.lower import DesignSpec, Lowerer
+from chop.hw.lower.design_cache import attached_design
+from chop.hw.sim.emit import design_fingerprint
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.pipelines import CompressionPipeline
@@ -33,22 +33,22 @@ from chop.search.hardware import HardwareSpace
 from chop.search.trial import Pruned, TrialContext
 
 OBJECTIVES = ("frames_per_second", "predicted_lut", "predicted_dsp")
-"""What is weighed beside the metric where nothing else is asked for."""
+"""Default objectives besides the metric."""
 PRUNE = "prune_transform_pass"
 HARDWARE = "hardware"
-"""The attribute of a trial that tells its design."""
+"""Attribute of a trial with its design."""
 SHARES = ((1, 1 / 9), (3, 1 / 3), (9, 1.0))
 """Steps of measuring, as pruners have their rungs, and the share of rows measured by then."""
 FEWEST_ROWS = 64
-"""Of fewer rows, all are measured at once."""
+"""Fewer rows than these are measured at once."""
 BEST = {"maximize": 1.0, "minimize": 0.0}
-"""Direction -> what no metric surpasses."""
+"""Direction -> best value of any metric."""
 
 
 class Scored(NamedTuple):
-    """A design with its score, the costs among the objectives, and how it is folded."""
+    """A design with its settings, its score, and the costs among the objectives."""
 
-    args: dict[str, Any]
+    spec: DesignSpec
     design: Design
     score: HardwareScore
     costs: dict[str, float]
@@ -56,11 +56,11 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True)
 class HardwareEvaluator(ModelEvaluator):
-    """Prunes, quantises and folds a copy of a trained model as a point of a `HardwareSpace` says;
-    with `train_after`, trains it in its formats.
+    """Evaluation that prunes, quantises and folds a copy of a trained model by a `HardwareSpace`.
 
-    A trial keeps the attribute `hardware`: arguments of add_hardware_metadata_analysis_pass, what
-    is predicted of the design, and its fingerprint, which the design that is emitted later has too.
+    With `train_after` it then trains the copy in its formats. A trial stores the attribute
+    `hardware`: the settings of the design, its prediction, and its fingerprint, which the emitted
+    design has too.
     """
 
     costs: tuple[str, ...] = OBJECTIVES
@@ -79,13 +79,13 @@ class HardwareEvaluator(ModelEvaluator):
 
     @property
     def hardware(self) -> HardwareSpace:
-        """The part of the space that says what the design is."""
-        found = factor(self.space, HardwareSpace)
-        assert found is not None, "checked when it was made"
-        return found
+        """The part of the space that describes the design."""
+        space = factor(self.space, HardwareSpace)
+        assert space is not None, "checked when it was made"
+        return space
 
     def __call__(self, params: Params, context: TrialContext) -> dict[str, float]:
-        """The objectives of a point; raises `Pruned` where it is hopeless."""
+        """Return the objectives of a point; raise `Pruned` if it is hopeless."""
         graph = self._compressed(params, context)
         scored = self._scored(graph, params)
         if self._is_settled(params):
@@ -94,22 +94,22 @@ class HardwareEvaluator(ModelEvaluator):
         if self.train_after:
             train(self, graph, params, context, itertools.count(1), self.recovery)
             scored = self._scored(graph, params)
-        context.attribute(HARDWARE, self._told(scored))
+        context.attribute(HARDWARE, self._record(scored))
         value = self._measure(graph, context, scored.costs)
         if self.keep:
             keep_graph(graph, context)
         return {self.objective: value, **scored.costs}
 
     def build(self, params: Params, context: TrialContext) -> MaseGraph:
-        """The finished model of a point, annotated: the same for the same point and seed."""
+        """Return the finished model of a point, annotated: equal for equal point and seed."""
         graph = self._compressed(params, context)
         if self.train_after:
             train(self, graph, params, context, itertools.count(1), self.recovery)
-        add_hardware_metadata_analysis_pass(graph, self.hardware.folded_args(graph, params))
+        add_hardware_metadata_analysis_pass(graph, self.hardware.design_spec(graph, params))
         return graph
 
     def describe(self, params: Params, seed: int = 0) -> dict[str, Any]:
-        """What a point means, as plain tables."""
+        """Return the meaning of a point, as plain tables."""
         graph, observed = made(self.subject).graph(seed), _observed(made(self.subject))
         quantize = self.hardware.quantize_args(graph, observed, params)
         pruned = self.hardware.prune_args(params, seed)
@@ -123,10 +123,10 @@ class HardwareEvaluator(ModelEvaluator):
 
     @property
     def ceiling(self) -> float:
-        """The best that the metric is taken to become."""
-        told = self.hardware.table.ceiling
-        if told is not None:
-            return told
+        """The best value that the metric is assumed to reach."""
+        ceiling = self.hardware.table.ceiling
+        if ceiling is not None:
+            return ceiling
         if self.train_after:
             return BEST[direction_of(self.objective)]
         return _uncompressed(made(self.subject))
@@ -145,27 +145,25 @@ class HardwareEvaluator(ModelEvaluator):
         return graph
 
     def _scored(self, graph: MaseGraph, params: Params) -> Scored:
-        """The design of a graph, which is annotated; raises `Pruned` where it does not fit.
+        """Annotate a graph and score its design; raise `Pruned` if it does not fit.
 
-        What does not fit without its FIFOs does not fit with them: sizing these takes most time.
+        A design that does not fit without its FIFOs does not fit with them: sizing takes most time.
         """
-        args, part = self.hardware.folded_args(graph, params), self.hardware.table.part
-        lanes = {name: (pair[0], pair[1]) for name, pair in args["parallelism"].items()}
-        folded = Parallelism(1, lanes, args.get("multiplier", {}))
-        self._require_room(predict(Lowerer(graph, folded, "top").run().design, part))
-        add_hardware_metadata_analysis_pass(graph, args)
+        spec, part = self.hardware.design_spec(graph, params), self.hardware.table.part
+        self._require_room(predict(Lowerer(graph, spec).run().design, part))
+        add_hardware_metadata_analysis_pass(graph, spec)
         design = attached_design(graph).design
         score = score_design(design, part)
         self._require_room(score.prediction)
         rest = [name for name in self.costs if name not in PREDICTED]
-        found = compute_costs(graph, rest) | {n: PREDICTED[n](score) for n in PREDICTED}
-        return Scored(args, design, score, {name: found[name] for name in self.costs})
+        costs = compute_costs(graph, rest) | {n: PREDICTED[n](score) for n in PREDICTED}
+        return Scored(spec, design, score, {name: costs[name] for name in self.costs})
 
     def _is_settled(self, params: Params) -> bool:
-        """Whether training leaves the cost as it is: sums of shifts depend on the weights."""
+        """Return whether training keeps the cost: sums of shifts depend on the weights."""
         return not self.train_after or "multiplier" not in self.hardware.design_args(params)
 
-    def _told(self, scored: Scored) -> dict[str, Any]:
+    def _record(self, scored: Scored) -> dict[str, Any]:
         prediction = scored.score.prediction
         return {
             "part": self.hardware.table.part,
@@ -173,7 +171,7 @@ class HardwareEvaluator(ModelEvaluator):
             "interval": scored.score.interval,
             "predicted": {**prediction.takes(), "mhz": prediction.mhz},
             "predicted_errors": prediction.errors,
-            "args": scored.args,
+            "args": scored.spec.to_config(),
         }
 
     def _require_room(self, prediction: Prediction) -> None:
@@ -181,8 +179,8 @@ class HardwareEvaluator(ModelEvaluator):
         has = part.has()
         over = {k: n for k, n in prediction.takes().items() if n > has.get(k, n)}
         if over:
-            told = ", ".join(f"{n} {kind.upper()} of {has[kind]}" for kind, n in over.items())
-            raise Pruned(f"it does not fit {part.name}: {told} predicted.")
+            excess = ", ".join(f"{n} {kind.upper()} of {has[kind]}" for kind, n in over.items())
+            raise Pruned(f"it does not fit {part.name}: {excess} predicted.")
 
     def _require_hope(
         self, context: TrialContext, best: float, costs: Mapping[str, float], when: str
@@ -197,7 +195,7 @@ class HardwareEvaluator(ModelEvaluator):
     def _measure(
         self, graph: MaseGraph, context: TrialContext, costs: Mapping[str, float]
     ) -> float:
-        """The metric; accuracy row by row, as long as there is hope."""
+        """Return the metric; accuracy in steps of rows, while there is hope."""
         subject = made(self.subject)
         rows, part = subject.rows, subject.evaluate_rows
         if self.objective != "accuracy" or part is None or rows < FEWEST_ROWS or self.train_after:
@@ -216,12 +214,12 @@ class HardwareEvaluator(ModelEvaluator):
 
 @functools.lru_cache(maxsize=4)
 def _observed(subject: Subject) -> Observed:
-    """Once in each process: what the values of the uncompressed model are."""
+    """Return the values of the uncompressed model, once in each process."""
     graph, _ = CompressionPipeline()(subject.graph(0))
     return observe_values(graph, subject.batches())
 
 
 @functools.lru_cache(maxsize=4)
 def _uncompressed(subject: Subject) -> float:
-    """Once in each process: what the uncompressed model reaches."""
+    """Return the metric of the uncompressed model, once in each process."""
     return float(subject.evaluate(subject.graph(0)))

@@ -13,7 +13,7 @@ from chop.hw.arith.golden import Fixed
 from chop.hw.design.stream import Stream
 from chop.hw.flow.route.flow import RouteOptions, read_routed, route
 from chop.hw.flow.route.parts import PARTS, get_part
-from chop.hw.flow.route.place import Step, condensed, stage_of
+from chop.hw.flow.route.place import PathStep, condensed, stage_of
 from chop.hw.library.components import Linear, Relu, Weights
 from chop.hw.sim.emit import emit
 from chop.hw.sim.simulate import random_inputs
@@ -125,12 +125,12 @@ def test_the_stage_of_a_net_is_the_longest_that_fits():
 
 def test_a_carry_chain_is_one_step_of_a_path():
     path = [
-        Step("clk-to-q", 0.5, "a", "fc1"),
-        Step("routing", 1.0, "a", "fc1"),
-        Step("logic", 0.4, "b", "fc1"),
-        Step("routing", 0.0, "b", "fc1"),
-        Step("logic", 0.1, "c", "fc1"),
-        Step("setup", 0.0, "d", "fc1"),
+        PathStep("clk-to-q", 0.5, "a", "fc1"),
+        PathStep("routing", 1.0, "a", "fc1"),
+        PathStep("logic", 0.4, "b", "fc1"),
+        PathStep("routing", 0.0, "b", "fc1"),
+        PathStep("logic", 0.1, "c", "fc1"),
+        PathStep("setup", 0.0, "d", "fc1"),
     ]
     told = [(step.kind, step.nanoseconds, step.where) for step in condensed(path)]
     assert told == [

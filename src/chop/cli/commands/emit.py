@@ -13,11 +13,11 @@ from chop.cli.configs import DataOptions, ModelOptions, OutputOptions
 from chop.cli.data import Data, load_data
 from chop.cli.hardware_trials import load_trial
 from chop.cli.session import Session
-from chop.cli.settings import to_table
 from chop.cli.source import describe, find_source, load_graph
 from chop.errors import ConfigError
 from chop.hw.flow.predict import predict
-from chop.hw.lower.attached import attached_design
+from chop.hw.lower import DesignSpec
+from chop.hw.lower.design_cache import attached_design, design_spec
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.passes.graph.analysis.add_hardware_metadata import (
@@ -55,7 +55,7 @@ class Emitted:
 
     graph: MaseGraph
     data: Data | None
-    args: dict[str, Any]
+    args: DesignSpec
     facts: dict[str, Any]
     part: str | None = None
 
@@ -73,21 +73,22 @@ def load_emitted(config: EmitConfig, session: Session) -> Emitted:
     found = load_trial(config.model, config.trial)
     session.console.say(found.in_words())
     facts = {**describe(found.graph, found.loaded.source), "trial": dict(found.trial)}
-    return Emitted(found.graph, found.data, found.args, facts, found.part)
+    spec = design_spec(found.graph)
+    return Emitted(found.graph, found.data, spec, facts, found.part)
 
 
-def _folding(config: EmitConfig, graph: MaseGraph, session: Session) -> dict[str, Any]:
-    """Of the options, by hand: what is chosen for a part is chosen here, where it can be seen."""
+def _folding(config: EmitConfig, graph: MaseGraph, session: Session) -> DesignSpec:
+    """Return the settings of the options; the search for a part runs here, with its progress."""
     part = config.design.fit
     if part is None:
-        return to_table(config.design)
+        return config.design
     with session.console.progress(f"designs for {part}") as progress:
 
         def tell(tried: int, most: int, text: str) -> None:
             progress.expect(most)
             progress.to(tried, text)
 
-        return to_table(fitted_args(graph, config.design, part, tell))
+        return fitted_args(graph, config.design, part, tell)
 
 
 def start_hardware(given: Emitted, session: Session) -> None:
@@ -113,9 +114,7 @@ def run(config: EmitConfig, session: Session) -> dict[str, Any]:
     return {**given.facts, **told}
 
 
-def emit(
-    graph: MaseGraph, data: Data | None, args: dict[str, Any], project: Path
-) -> dict[str, Any]:
+def emit(graph: MaseGraph, data: Data | None, args: DesignSpec, project: Path) -> dict[str, Any]:
     """Write `project`/hardware; the pace of the design and its files."""
     _, info = add_hardware_metadata_analysis_pass(graph, args)
     emit_hardware(graph, project, inputs=test_inputs(graph, data))

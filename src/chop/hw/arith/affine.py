@@ -20,7 +20,7 @@ from chop.hw.arith.golden import Fixed, Ints
 MOST_BITS = 160
 """Fractional bits of a slope up to which constants are searched."""
 ALL_CODES = 4096
-"""Up to so many codes are all tried; of more, those where the result steps."""
+"""Number of codes up to which all are tried; of more, those where the result steps."""
 MOST_STEPS = 1 << 16
 """Steps of the result up to which constants are searched; more would take minutes."""
 
@@ -51,65 +51,55 @@ class Constants:
 def fit_lines(
     lines: tuple[Line, ...], data: Fixed, out: Fixed, *, has_offset: bool = True
 ) -> Constants | None:
-    """The shortest constants that give every line, cast to `out`, for every code of `data`.
+    """Return the shortest constants that give every line, cast to `out`, for every code of `data`.
 
-    Without an offset the line is wanted below zero alone. None where no constants are found, or
-    where the result has more than `MOST_STEPS` different codes.
+    Without an offset the line is needed below zero alone. Return None if there are no such
+    constants, or if the result has more than `MOST_STEPS` different codes.
     """
     high = data.high if has_offset else -1
     try:
-        wanted = [_Wanted(line, data.low, high, data.frac_width, out) for line in lines]
+        targets = [_Target(line, data.low, high, data.frac_width, out) for line in lines]
     except _TooManyStepsError:
         return None
     first = max(out.frac_width - data.frac_width + 1, 0)  # the product resolves a tie
     for frac_width in range(first, MOST_BITS + 1):
-        found = _all_found(wanted, frac_width)
-        if found is not None and (has_offset or all(0 in f.offsets for f in found)):
-            return _constants(found, frac_width, data.frac_width + frac_width, has_offset)
+        fits = [fit for target in targets if (fit := target.constants(frac_width)) is not None]
+        if len(fits) == len(targets) and (has_offset or all(0 in f.offsets for f in fits)):
+            return _constants(fits, frac_width, data.frac_width + frac_width, has_offset)
     return None
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A slope, the offsets that go with it, and the one that is nearest to the line's."""
+class _Fit:
+    """A slope, the offsets that fit it, and the offset nearest to that of the line."""
 
     slope: int
     offsets: range
     nearest: int
 
     def has_multiple(self, shift: int) -> bool:
-        """Whether a multiple of 2**shift is among the offsets."""
+        """Return whether a multiple of 2**shift is among the offsets."""
         return -(-self.offsets.start >> shift) << shift in self.offsets
 
     def offset(self, shift: int) -> int:
-        """The multiple of 2**shift among the offsets that is nearest, in such steps."""
+        """Return the nearest multiple of 2**shift among the offsets, in such steps."""
         low, high = -(-self.offsets.start >> shift), (self.offsets.stop - 1) >> shift
         return min(max(self.nearest >> shift, low), high)
 
 
-def _all_found(wanted: list[_Wanted], frac_width: int) -> list[_Found] | None:
-    found: list[_Found] = []
-    for each in wanted:
-        one = each.constants(frac_width)
-        if one is None:
-            return None
-        found.append(one)
-    return found
-
-
-def _constants(found: list[_Found], frac_width: int, frac: int, has_offset: bool) -> Constants:
-    slopes = tuple(f.slope for f in found)
+def _constants(fits: list[_Fit], frac_width: int, frac: int, has_offset: bool) -> Constants:
+    slopes = tuple(f.slope for f in fits)
     if not has_offset:
-        return Constants(slopes, (0,) * len(found), frac_width, frac)
+        return Constants(slopes, (0,) * len(fits), frac_width, frac)
     shift = 0
-    while shift < frac and all(f.has_multiple(shift + 1) for f in found):
+    while shift < frac and all(f.has_multiple(shift + 1) for f in fits):
         shift += 1
-    offsets = tuple(f.offset(shift) for f in found)
+    offsets = tuple(f.offset(shift) for f in fits)
     return Constants(slopes, offsets, frac_width, frac - shift)
 
 
-class _Wanted:
-    """What one line must give: whole output codes, before the range, at the codes that matter."""
+class _Target:
+    """Output codes of one line, before saturation, at the inputs that matter."""
 
     def __init__(self, line: Line, low: int, high: int, frac_width: int, out: Fixed) -> None:
         self.line, self.out = line, out
@@ -125,37 +115,32 @@ class _Wanted:
             self.is_open_below, self.is_open_above = codes == out.low, codes == out.high
         self.codes = codes
 
-    def constants(self, frac_width: int) -> _Found | None:
-        """A slope of `frac_width` fractional bits with its offsets, None where there are none."""
+    def constants(self, frac_width: int) -> _Fit | None:
+        """Return a slope of `frac_width` fractional bits with its offsets, or None."""
         slope = round(self.line.slope * (1 << frac_width))
         step = self.frac_width + frac_width - self.out.frac_width  # an output step is 2**step
-        bits = max(golden.bits_of(self.codes) + step, golden.bits_of(self.x) + _size(slope)) + 2
+        bits = (
+            max(golden.bits_of(self.codes) + step, golden.bits_of(self.x) + slope.bit_length() + 1)
+            + 2
+        )
         lows, highs = _rounded_from(golden.wide(self.codes, bits), step, self.out.rounding)
         product = golden.wide(self.x, bits) * slope
         least = (lows - product)[~self.is_open_below]
         most = (highs - product)[~self.is_open_above]
         exact = round(self.line.offset * Fraction(2) ** (self.frac_width + frac_width))
         # where nothing bounds it, up to the line's own offset and zero
-        low = int(least.max()) if least.size else min(exact, 0, *_least(most))
-        high = int(most.min()) if most.size else max(exact, 0, low)
-        return _Found(slope, range(low, high + 1), exact) if low <= high else None
-
-
-def _least(numbers: Any) -> list[int]:
-    return [int(numbers.min())] if numbers.size else []
+        ends = [int(most.min())] if most.size else []
+        low = int(least.max()) if least.size else min(exact, 0, *ends)
+        high = ends[0] if ends else max(exact, 0, low)
+        return _Fit(slope, range(low, high + 1), exact) if low <= high else None
 
 
 def _bits(number: Fraction) -> int:
-    """Fractional bits of a binary fraction."""
     return number.denominator.bit_length() - 1
 
 
-def _size(number: int) -> int:
-    return number.bit_length() + 1
-
-
 def _codes_that_matter(line: Line, low: int, high: int, frac_width: int, out: Fixed) -> Ints:
-    """All codes, or the ends and those around each step of the result, which is monotone."""
+    """Return all codes, or the ends and those around each step of the monotone result."""
     if high - low < ALL_CODES or line.slope == 0:
         return np.arange(low, max(high, low) + 1) if line.slope else np.array([low])
     slope = float(line.slope) * 2.0 ** (out.frac_width - frac_width)
@@ -175,7 +160,7 @@ def _codes_that_matter(line: Line, low: int, high: int, frac_width: int, out: Fi
 
 
 def _rounded_from(codes: Any, step: int, rounding: str) -> tuple[Any, Any]:
-    """The least and the largest number, in parts 2**step of an output step, that round to a code.
+    """Return the range of numbers that round to a code, in parts 2**step of an output step.
 
     >>> _rounded_from(np.array([1, 2]), 2, "nearest_even")  # above 0.5 below 1.5; from 1.5 to 2.5
     (array([3, 6]), array([ 5, 10]))

@@ -26,12 +26,12 @@ FRAC_WIDTHS = range(-256, 513)
 Rounding = Literal["nearest_even", "floor", "toward_zero", "nearest_away"]
 Overflow = Literal["saturate", "wrap"]
 ROUNDINGS: tuple[Rounding, ...] = ("nearest_even", "floor", "toward_zero", "nearest_away")
-"""What `fixed_cast` does, at the number that its parameter ROUNDING has for it."""
+"""Roundings of `fixed_cast`, at the value of its parameter ROUNDING."""
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """Fixed point: multiples of 2**-frac_width in `width` bits, and how numbers are brought there.
+    """Fixed point: multiples of 2**-frac_width in `width` bits, with rounding and overflow.
 
     >>> Fixed(8, 3).encode([0.3, 100.0]).tolist()
     [2, 127]
@@ -60,7 +60,7 @@ class Fixed:
 
     @classmethod
     def of(cls, number: Integer) -> Fixed:
-        """The number format `Integer` in hardware."""
+        """Return the hardware format of the number format `Integer`."""
         kinds = (number.is_signed, number.narrow, number.overflow, number.rounding)
         return cls(number.width, number.frac_width, *kinds)  # type: ignore[arg-type]
 
@@ -90,21 +90,21 @@ class Fixed:
         return 0
 
     def to_wire(self, codes: Ints, lanes: int) -> tuple[Ints, Ints | None]:
-        """The elements of each beat, and what they share."""
+        """Return the elements of each beat, and the bits that they share."""
         return codes.reshape(-1, lanes), None
 
     def from_wire(self, elements: Ints, shared: Ints | None) -> Ints:
-        """Codes of the elements of beats: the inverse of `to_wire`."""
+        """Return the codes of the elements of beats: the inverse of `to_wire`."""
         return elements
 
     def holds(self, other: Fixed) -> bool:
-        """Whether codes of `other` are codes of this format, for the same numbers, as they are."""
+        """Return whether every code of `other` is a code of this format for the same number."""
         same = (type(self), self.width, self.frac_width, self.is_signed)
         is_laid_out = same == (type(other), other.width, other.frac_width, other.is_signed)
         return is_laid_out and self.low <= other.low and other.high <= self.high
 
     def encode(self, values: npt.ArrayLike) -> Ints:
-        """Codes of numbers, rounded and brought into the range."""
+        """Return the codes of numbers, rounded and brought into the range."""
         scaled = np.ldexp(np.asarray(values, dtype=np.float64), self.frac_width)
         if self.overflow == "wrap":
             scaled = np.fmod(scaled, 2.0**self.width)  # exact, and rounding does not see periods
@@ -112,14 +112,14 @@ class Fixed:
         return self.fit(whole.astype(np.int64))
 
     def fit(self, codes: Any) -> Ints:
-        """Whole codes brought into the range: saturated, or modulo 2**width."""
+        """Return whole codes brought into the range: saturated, or modulo 2**width."""
         if self.overflow == "wrap":
             codes = ((codes - self.low) & ((1 << self.width) - 1)) + self.low
         fitted: Ints = np.clip(codes, self.low, self.high).astype(np.int64)
         return fitted
 
     def decode(self, codes: Ints) -> npt.NDArray[np.float64]:
-        """The numbers that `codes` stand for."""
+        """Return the numbers of `codes`."""
         return np.ldexp(codes.astype(np.float64), -self.frac_width)
 
     def __str__(self) -> str:
@@ -130,7 +130,7 @@ class Fixed:
 
 
 class Span(NamedTuple):
-    """The codes that an exact result may have, from `low` to `high`, and their fractional bits."""
+    """Range of the codes of an exact result, `low` to `high`, and their fractional bits."""
 
     low: int
     high: int
@@ -153,7 +153,7 @@ class Span(NamedTuple):
 
 
 def span(number: Fixed) -> Span:
-    """All codes of a format."""
+    """Return the range of all codes of a format."""
     return Span(number.low, number.high, number.frac_width)
 
 
@@ -171,19 +171,19 @@ _WHOLE: dict[str, Any] = {
 
 
 def wide(values: Ints, bits: int) -> Any:
-    """`values`, as Python's integers where results of `bits` bits would not fit an int64."""
+    """Return `values`, as Python's integers if results of `bits` bits do not fit an int64."""
     return values.astype(object) if bits > MAX_WIDTH + 1 else values
 
 
 def bits_of(values: Any) -> int:
-    """Bits of the largest magnitude among `values`, and a sign."""
+    """Return the bits of the largest magnitude among `values`, with a sign."""
     if not values.size:
         return 1
     return max(int(values.max()).bit_length(), int(values.min()).bit_length()) + 1
 
 
 def round_shift(values: Ints, dropped: int, rounding: Rounding = "nearest_even") -> Any:
-    """`values` / 2**dropped, rounded; a negative `dropped` is an exact left shift."""
+    """Return `values` / 2**dropped, rounded; a negative `dropped` is an exact left shift."""
     if dropped <= 0:
         return wide(values, bits_of(values) - dropped) << -dropped
     exact = wide(values, max(bits_of(values), dropped) + 2)
@@ -192,7 +192,7 @@ def round_shift(values: Ints, dropped: int, rounding: Rounding = "nearest_even")
 
 
 def round_divide(values: Ints, divisor: int, rounding: Rounding = "nearest_even") -> Any:
-    """`values` / `divisor`, rounded.
+    """Return `values` / `divisor`, rounded.
 
     >>> round_divide(np.array([3, 9, 10, -3]), 6).tolist()
     [0, 2, 2, 0]
@@ -205,7 +205,7 @@ def round_divide(values: Ints, divisor: int, rounding: Rounding = "nearest_even"
 
 
 def _round(floor: Any, rest: Any, divisor: int, is_negative: Any, rounding: Rounding) -> Any:
-    """The quotient with a remainder of `rest`: its floor, or the whole number above."""
+    """Return the quotient with a remainder of `rest`: its floor, or the next integer."""
     if rounding == "floor":
         return floor
     if rounding == "toward_zero":
@@ -215,12 +215,12 @@ def _round(floor: Any, rest: Any, divisor: int, is_negative: Any, rounding: Roun
 
 
 def cast(values: Ints, frac_width: int, out: Fixed) -> Ints:
-    """Codes with `frac_width` fractional bits in the format `out`."""
+    """Return codes with `frac_width` fractional bits in the format `out`."""
     return out.fit(round_shift(values, frac_width - out.frac_width, out.rounding))
 
 
 def divide_cast(values: Ints, frac_width: int, divisor: int, out: Fixed) -> Ints:
-    """The exact quotient of codes with `frac_width` fractional bits, cast to `out`."""
+    """Return the exact quotient of codes with `frac_width` fractional bits, cast to `out`."""
     shift = out.frac_width - frac_width
     dividend = wide(values, bits_of(values) + max(shift, 0)) << max(shift, 0)
     return out.fit(round_divide(dividend, divisor << max(-shift, 0), out.rounding))

@@ -66,17 +66,17 @@ class Mxint(Fixed):
         return max(1, self.top.bit_length())
 
     def holds(self, other: Fixed) -> bool:
-        """Whether a wire of `other` is one of this format: the same, however it was rounded."""
+        """Return whether a wire of `other` has this format, however it was rounded."""
         same = ("width", "frac_width", "mantissa", "top", "block", "row")
         pairs = ((getattr(self, name), getattr(other, name, None)) for name in same)
         return isinstance(other, Mxint) and all(mine == its for mine, its in pairs)
 
     def exponents(self, codes: Ints) -> Ints:
-        """The exponent of each element's block, in the shape (rows, `row`)."""
+        """Return the exponent of each element's block, in the shape (rows, `row`)."""
         rows = np.abs(codes.reshape(-1, self.row))
         largest = np.maximum.reduceat(rows, range(0, self.row, self.block), axis=1)
-        found = np.clip(_bit_length(largest) - (self.mantissa - 1), 0, self.top)
-        return np.repeat(found, self.block, axis=1)[:, : self.row]
+        exponents = np.clip(_bit_length(largest) - (self.mantissa - 1), 0, self.top)
+        return np.repeat(exponents, self.block, axis=1)[:, : self.row]
 
     def to_wire(self, codes: Ints, lanes: int) -> tuple[Ints, Ints | None]:
         exponents = self.exponents(codes)
@@ -88,23 +88,23 @@ class Mxint(Fixed):
         return elements << shared[:, None]
 
     def quantize(self, codes: Any, lowest: int) -> Ints:
-        """Codes of fixed point brought to this format, for any rounding.
+        """Return fixed-point codes in this format, for any rounding.
 
-        `lowest`: the place of the highest bit of a block from which on its exponent is above 0.
+        `lowest`: the highest bit of a block from which on its exponent is above 0.
         """
         rows = codes.reshape(-1, self.row)
         largest = np.maximum.reduceat(np.abs(rows), range(0, self.row, self.block), axis=1)
         exponent = np.clip(_bit_length(largest) - 1 - lowest, 0, self.top)
         spread = np.repeat(exponent, self.block, axis=1)[:, : self.row]
-        limit, found = (1 << (self.mantissa - 1)) - 1, np.zeros(rows.shape, dtype=np.int64)
+        limit, quantized = (1 << (self.mantissa - 1)) - 1, np.zeros(rows.shape, dtype=np.int64)
         for k in np.unique(exponent):
             dropped = lowest + int(k) - (self.mantissa - 2)
             whole = golden.round_shift(rows[spread == k], dropped, self.rounding)
-            found[spread == k] = np.clip(whole, -limit, limit).astype(np.int64) << int(k)
-        return found.reshape(codes.shape)
+            quantized[spread == k] = np.clip(whole, -limit, limit).astype(np.int64) << int(k)
+        return quantized.reshape(codes.shape)
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Ints:
-        """Codes to test with: blocks of every exponent, their ends, and zeros."""
+        """Return codes to test with: blocks of every exponent, extreme codes, and zeros."""
         limit = (1 << (self.mantissa - 1)) - 1
         mantissas = rng.integers(-limit, limit, shape, endpoint=True)
         ends = rng.choice([-limit, limit, 0], shape)
@@ -123,17 +123,17 @@ class Mxint(Fixed):
 
 
 def _bit_length(magnitudes: Any) -> Ints:
-    """Bits of each number from 0 to 2**62; 0 for 0."""
+    """Return the bits of each number from 0 to 2**62; 0 for 0."""
     wide = magnitudes.astype(np.int64)
     halves = wide >> 31, wide & ((1 << 31) - 1)  # a double holds both exactly
     high, low = (np.frexp(half.astype(np.float64))[1] for half in halves)
-    found: Ints = np.where(halves[0] > 0, high + 31, low).astype(np.int64)
-    return found
+    bits: Ints = np.where(halves[0] > 0, high + 31, low).astype(np.int64)
+    return bits
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where the highest bit of a block's codes may lie, as far as the exponent tells."""
+    """Range of the highest bit of a block's codes, as far as the exponent shows it."""
 
     lowest: int
     highest: int
@@ -145,11 +145,11 @@ class Places:
 
 
 def places(number: MXInt, source: Fixed) -> Places:
-    """The places that blocks of `source` have in the format `number`.
+    """Return the places of blocks of `source` in the format `number`.
 
     The format's exponent is that of the highest bit, from -limit to limit. Below `width` - 2 the
-    mantissa holds every bit of the source, and all places do with one exponent; but not the last
-    place, at which larger numbers may saturate.
+    mantissa holds every bit of the source, and one exponent is enough for all places. The last
+    place is an exception: larger numbers may saturate there.
     """
     reach = max(-source.low, source.high).bit_length() - 1
     low, high = source.frac_width - number.max_exponent, source.frac_width + number.max_exponent
@@ -158,28 +158,28 @@ def places(number: MXInt, source: Fixed) -> Places:
 
 
 def on_wire(number: MXInt, source: Fixed, row: int) -> Mxint:
-    """The wire of numbers of `source` brought to `number` in rows of `row` elements."""
-    found = places(number, source)
-    width = number.width + found.top
+    """Return the wire of numbers of `source` in the format `number`, in rows of `row` elements."""
+    wire = places(number, source)
+    width = number.width + wire.top
     if width > MAX_WIDTH:
         raise ConfigError(
-            f"MXINT: blocks of {source} have {found.top + 1} exponents, which with mantissas of "
+            f"MXINT: blocks of {source} have {wire.top + 1} exponents, which with mantissas of "
             f"{number.width} bits are {width} bits. Allowed: {MAX_WIDTH}. Lower exponent_width, or "
             f"quantise what is brought to MXINT."
         )
     return Mxint(
         width,
-        source.frac_width + number.width - 2 - found.lowest,
+        source.frac_width + number.width - 2 - wire.lowest,
         rounding=rounding_of(number),
         mantissa=number.width,
-        top=found.top,
+        top=wire.top,
         block=block_of(number, row),
         row=row,
     )
 
 
 def of_values(number: MXInt, values: Any, row: int) -> tuple[Mxint, Ints]:
-    """The wire of constants that are of the format `number`, and their codes."""
+    """Return the wire of constants that have the format `number`, and their codes."""
     largest = np.abs(values.reshape(-1, row))
     largest = np.maximum.reduceat(largest, range(0, row, block_of(number, row)), axis=1)
     exponents = np.frexp(largest[largest > 0])[1] - 1
@@ -196,13 +196,13 @@ def of_values(number: MXInt, values: Any, row: int) -> tuple[Mxint, Ints]:
 
 
 def block_of(number: MXInt, row: int) -> int:
-    """Elements of a block in rows of `row`."""
+    """Return the elements of a block in rows of `row`."""
     size = number.tile[1]
     return row if size == -1 else min(size, row)
 
 
 def rounding_of(number: MXInt) -> Rounding:
-    """How the format rounds, where hardware does so too."""
+    """Return the rounding of the format; raise if hardware does not have it."""
     if number.rounding not in golden.ROUNDINGS:
         allowed = ", ".join(golden.ROUNDINGS)
         raise ConfigError(f"MXINT: rounding = '{number.rounding}'. Allowed: {allowed}.")

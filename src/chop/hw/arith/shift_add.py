@@ -1,9 +1,9 @@
-"""Products with constants as networks of shifted additions, which share what they have in common.
+"""Products with constants as networks of shifted additions with common subexpressions.
 
-Each weight is written in canonical signed digits: few of them, no two beside each other. A row of
-a matrix is then a sum of shifted inputs; the pair of terms that occurs most often, in whatever rows
-and at whatever shifts, becomes a node, which takes the place of its pairs, until none occurs twice.
-What is left of each row is added from the shallowest terms on.
+Each weight is written in canonical signed digits: few digits, no two of them adjacent. A row of a
+matrix is then a sum of shifted inputs. The most frequent pair of terms, in any row and at any
+shift, becomes a node that replaces its pairs, until no pair occurs twice. The remaining terms of
+each row are added, the shallowest first.
 
 >>> signed_digits(7)  # 8 - 1
 [(0, -1), (3, 1)]
@@ -28,7 +28,7 @@ Pair = tuple[int, int, int, int]
 
 
 def signed_digits(number: int) -> list[tuple[int, int]]:
-    """Places and signs of the canonical signed digits."""
+    """Return the places and signs of the canonical signed digits of `number`."""
     digits, place = [], 0
     while number:
         if number % 2:
@@ -40,8 +40,8 @@ def signed_digits(number: int) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Node:
-    """left + sign * (right << shift): of two nodes before it."""
+class Adder:
+    """left + sign * (right << shift), of two earlier nodes."""
 
     left: int
     right: int
@@ -51,7 +51,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Result:
-    """A row of the product: sign * (node << shift); `node` is -1 where the row is zero."""
+    """A row of the product: sign * (node << shift); `node` is -1 for a row of zeros."""
 
     node: int
     shift: int
@@ -60,12 +60,12 @@ class Result:
 
 @dataclass
 class Network:
-    """Inputs 0 … inputs - 1, then `nodes`, each of nodes before it; `results` are the rows."""
+    """Inputs 0 … inputs - 1, then `nodes`, each of earlier nodes; `results` are the rows."""
 
     inputs: int
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[Adder] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
-    known: dict[Pair, int] = field(default_factory=dict)
+    numbers: dict[Pair, int] = field(default_factory=dict)
     levels: list[int] = field(default_factory=list)
     """Additions on the longest way to each node."""
 
@@ -73,32 +73,32 @@ class Network:
         self.levels = [0] * self.inputs
 
     def node(self, pair: Pair) -> int:
-        """The number of the node that adds `pair`."""
-        if pair not in self.known:
+        """Return the number of the node that adds `pair`; make it if there is none."""
+        if pair not in self.numbers:
             left, right, shift, sign = pair
-            self.known[pair] = self.inputs + len(self.nodes)
-            self.nodes.append(Node(left, right, shift, sign))
+            self.numbers[pair] = self.inputs + len(self.nodes)
+            self.nodes.append(Adder(left, right, shift, sign))
             self.levels.append(1 + max(self.levels[left], self.levels[right]))
-        return self.known[pair]
+        return self.numbers[pair]
 
     def coefficients(self) -> list[np.ndarray]:
-        """Each node as a sum of inputs, in Python's integers."""
-        found = list(np.eye(self.inputs, dtype=object))
+        """Return each node as a sum of inputs, in Python's integers."""
+        rows = list(np.eye(self.inputs, dtype=object))
         for n in self.nodes:
-            found.append(found[n.left] + n.sign * (found[n.right] << n.shift))
-        return found
+            rows.append(rows[n.left] + n.sign * (rows[n.right] << n.shift))
+        return rows
 
     def spans(self, low: int, high: int) -> list[Span]:
-        """The numbers that each node may be, for inputs from `low` to `high`."""
-        told = []
+        """Return the range of each node for inputs from `low` to `high`."""
+        spans = []
         for row in self.coefficients():
             corners = [sorted((int(c) * low, int(c) * high)) for c in row if c]
-            told.append(Span(sum(c[0] for c in corners), sum(c[1] for c in corners), 0))
-        return told
+            spans.append(Span(sum(c[0] for c in corners), sum(c[1] for c in corners), 0))
+        return spans
 
 
 def build(matrix: Ints) -> Network:
-    """The network of a matrix (rows, inputs)."""
+    """Return the network of a matrix (rows, inputs)."""
     network = Network(matrix.shape[1])
     rows = [
         {(k, place): sign for k, w in enumerate(row) for place, sign in signed_digits(int(w))}
@@ -110,13 +110,13 @@ def build(matrix: Ints) -> Network:
 
 
 def pair_of(a: tuple[Term, int], b: tuple[Term, int]) -> Pair:
-    """The pair of two terms, the one with the smaller shift first."""
+    """Return the pair of two terms, the one with the smaller shift first."""
     ((m, s), g), ((n, t), h) = sorted((a, b), key=lambda term: (term[0][1], term[0][0]))
     return m, n, t - s, g * h
 
 
 def _share(rows: list[dict[Term, int]], network: Network) -> None:
-    """Replace the pairs that occur more than once by nodes, the most frequent ones first."""
+    """Replace pairs that occur more than once by nodes, the most frequent first."""
     counts: Counter[Pair] = Counter()
     places: dict[Pair, set[int]] = {}
     for number, row in enumerate(rows):
@@ -132,12 +132,12 @@ def _share(rows: list[dict[Term, int]], network: Network) -> None:
             heapq.heappush(queue, (_rank(pair, counts[pair], network), pair))
             continue
         changed: set[Pair] = set()
-        found = [(n, at) for n in places[pair] for at in _matches(rows[n], pair)]
-        if len(found) < 2:  # they overlap
+        matches = [(n, at) for n in places[pair] for at in _matches(rows[n], pair)]
+        if len(matches) < 2:  # they overlap
             counts[pair] = 0
             continue
         node = network.node(pair)
-        for number, (first, second) in found:
+        for number, (first, second) in matches:
             changed |= _replace(rows[number], number, (first, second), node, counts, places)
         for each in changed:
             if counts[each] > 1:
@@ -145,7 +145,7 @@ def _share(rows: list[dict[Term, int]], network: Network) -> None:
 
 
 def _rank(pair: Pair, count: int, network: Network) -> tuple[int, int, int]:
-    """Frequent pairs first, then shallow ones, then narrow ones."""
+    """Return a sort key: frequent pairs first, then shallow ones, then narrow ones."""
     return -count, max(network.levels[pair[0]], network.levels[pair[1]]), pair[2]
 
 
@@ -155,7 +155,7 @@ def _count(pair: Pair, number: int, counts: Counter[Pair], places: dict[Pair, se
 
 
 def _matches(row: dict[Term, int], pair: Pair) -> Iterator[tuple[Term, Term]]:
-    """Where a pair occurs in a row, no term twice."""
+    """Yield the occurrences of a pair in a row; no term is used twice."""
     left, right, shift, sign = pair
     used: set[Term] = set()
     for term in sorted(row):
@@ -175,7 +175,7 @@ def _replace(
     counts: Counter[Pair],
     places: dict[Pair, set[int]],
 ) -> set[Pair]:
-    """Put a node in place of two terms; the pairs that there are more of since."""
+    """Replace two terms by a node; return the pairs that became more frequent."""
     sign = row[terms[0]]
     for term in terms:
         old = (term, row.pop(term))
@@ -192,18 +192,14 @@ def _replace(
 
 
 def _add_up(row: dict[Term, int], network: Network) -> Result:
-    """Add the terms of a row, the shallowest first."""
     if not row:
         return Result(-1, 0, 1)
     heap = [(network.levels[node], shift, node, sign) for (node, shift), sign in row.items()]
     heapq.heapify(heap)
     while len(heap) > 1:
         (_, s, m, g), (_, t, n, h) = heapq.heappop(heap), heapq.heappop(heap)
-        ((first, low), sign), _ = sorted(
-            [((m, s), g), ((n, t), h)], key=lambda x: (x[0][1], x[0][0])
-        )
         node = network.node(pair_of(((m, s), g), ((n, t), h)))
-        assert first in (m, n), f"{first} is none of {m} and {n}"
+        low, _, sign = min((s, m, g), (t, n, h), key=lambda term: term[:2])
         heapq.heappush(heap, (network.levels[node], low, node, sign))
     _, shift, node, sign = heap[0]
     return Result(node, shift, sign)

@@ -1,7 +1,7 @@
 """One op of the hardware, one class: its formats, integers, instance, memories, cycles and cost.
 
-To add a component, make a folder with `<module>.sv` and a file beside it. The file has a class with
-the methods below under `@register`, the function that makes it from a node
+To add a component, make a folder with `<module>.sv` and a file next to it. The file has a class
+with the methods below under `@register`, the function that makes it from a node
 (`chop.hw.lower.lowers`) and the op by its definition (`chop.hw.reference.exact_ops.exact_op`). In
 the library the folder is in `library/` and its name is in the list of `library/__init__.py`;
 outside, importing the file is enough. One test runs the `cases` of every component and compares
@@ -26,7 +26,7 @@ from chop.hw.design.twin import Queue, Twin
 from chop.registry import Registry
 
 Parameter = int | bool | str | tuple[int, ...]
-"""What a module is told; several numbers are words of 64 bits, the first in the low ones."""
+"""Value of a module's parameter; several numbers are words of 64 bits, the first lowest."""
 LARGEST_IN_LOGIC = 2048
 """Bits of a constant memory above which it becomes block RAM, whose words come late in a cycle."""
 _HARDWARE = Path(__file__).resolve().parents[1]
@@ -85,27 +85,27 @@ class Component(ABC):
     module: ClassVar[str]
     """The RTL module; several components may be kinds of one."""
     name: ClassVar[str] = ""
-    """What the component is known by, where it is not the name of its module."""
+    """Name of the component, if it is not that of its module."""
     is_clocked: ClassVar[bool] = True
     pins: ClassVar[tuple[str, ...]] = ()
-    """The module's ports for `inputs`, where they are not data_in_0, data_in_1 …"""
+    """The module's ports for `inputs`, if they are not data_in_0, data_in_1 …"""
     has_sums: ClassVar[bool] = True
-    """Whether it computes with numbers; a component that moves or looks up data does not."""
+    """True if it computes with numbers; a component that moves or looks up data does not."""
     has_scales: ClassVar[bool] = False
-    """Whether it does other things with rows of small numbers: tests then bring some."""
+    """True if it treats rows of small numbers differently: tests then include some."""
     inputs: tuple[Stream, ...]
     outputs: tuple[Stream, ...]
 
     @abstractmethod
     def golden(self, *data: Ints) -> Ints:
-        """Output codes for batches of input codes, shape (tensors, *stream.shape) each."""
+        """Return output codes for batches of input codes, shape (tensors, *stream.shape) each."""
 
     @abstractmethod
     def parameters(self) -> Mapping[str, Parameter]:
-        """Values of the module's parameters."""
+        """Return the values of the module's parameters."""
 
     def memories(self) -> tuple[Memory, ...]:
-        """Constant memories."""
+        """Return the constant memories."""
         return ()
 
     def ends(self) -> tuple[Ints, ...]:
@@ -120,50 +120,50 @@ class Component(ABC):
         return {}
 
     def reads(self, memory: Memory) -> int:
-        """How often a tensor takes all words of a streamed memory."""
+        """Return how often a tensor reads all words of a streamed memory."""
         return self.outputs[0].beats // len(memory.words)
 
     def in_pass(self, number: int) -> Component:
-        """What it is in a pass through a block that layers share: itself."""
+        """Return the component of one pass through a block that layers share: itself."""
         return self
 
     def for_clock(self, clock_mhz: float) -> Component:
-        """The same with the registers that a clock asks for; itself where it has no choice."""
+        """Return the component with the registers for a clock; itself without a choice."""
         return self
 
     @classmethod
     def cases(cls) -> Sequence[Component]:
-        """Components to test: sizes, formats and parallelisms that differ in kind."""
+        """Return components to test: sizes, formats and parallelisms that differ in kind."""
         return ()
 
     @abstractmethod
     def twins(self) -> list[Twin]:
-        """The cycle model, as a chain; empty for a combinational pass-through."""
+        """Return the cycle model, as a chain; empty for a combinational pass-through."""
 
     def cycles(self) -> int:
-        """Folding bound: least cycles between tensors when nothing else holds it up."""
+        """Return the folding bound: least cycles between tensors without stalls."""
         return max(s.beats for s in (*self.inputs, *self.outputs))
 
     def products(self) -> int:
-        """Products of a tensor with constants: what may be folded; 0 where nothing may be."""
+        """Return the products of a tensor with constants that can be folded."""
         return 0
 
     @property
     def in_unit(self) -> int:
-        """What the lanes of the first input must divide."""
+        """Number that the lanes of the first input must divide."""
         return self.inputs[0].shape[-1]
 
     def cost(self) -> Cost:
-        """Resources of one instance."""
+        """Return the resources of one instance."""
         return Cost(memory_bits=sum(m.bits for m in self.memories()))
 
     def pin(self, number: int) -> str:
-        """The module's port for an input."""
+        """Return the module's port for an input."""
         return self.pins[number] if self.pins else f"data_in_{number}"
 
     @property
     def kind(self) -> str:
-        """What readers know it by: its name, or that of its module."""
+        """Name in reports: its own, or that of its module."""
         return self.name or self.module
 
     @property
@@ -179,7 +179,7 @@ C = TypeVar("C", bound=Component)
 
 
 def register(cls: type[C]) -> type[C]:
-    """Make a component known by its name, which is that of its module where it has none.
+    """Register a component by its name, by default that of its module.
 
     Its RTL is `<module>.sv` beside the file of the class, or the library's.
     """
@@ -202,7 +202,7 @@ class Unary(Component):
 
     source: Stream
     format: Fixed
-    """Of the output."""
+    """Format of the output."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", (self.source,))
@@ -229,7 +229,7 @@ class Unary(Component):
 
 @dataclass(frozen=True)
 class Mover(Component):
-    """Same tensor out as in."""
+    """A component whose output is its input."""
 
     stream: Stream
     has_sums = False
@@ -254,15 +254,15 @@ def precision(prefix: str, number: Fixed) -> dict[str, Parameter]:
 
 
 def result_precision(number: Fixed) -> dict[str, Parameter]:
-    """The parameters of `data_out_0`: its numbers, and how results are brought there."""
-    found = precision("DATA_OUT_0", number)
+    """Return the parameters of `data_out_0`: its numbers, rounding and overflow."""
+    parameters = precision("DATA_OUT_0", number)
     if number.rounding != "nearest_even":
-        found["DATA_OUT_0_ROUNDING"] = ROUNDINGS.index(number.rounding)
+        parameters["DATA_OUT_0_ROUNDING"] = ROUNDINGS.index(number.rounding)
     if number.narrow or number.overflow == "wrap":
-        found["DATA_OUT_0_OVERFLOW"] = 1 if number.narrow else 2
-    return found
+        parameters["DATA_OUT_0_OVERFLOW"] = 1 if number.narrow else 2
+    return parameters
 
 
 def sign_parameter(number: Fixed) -> dict[str, Parameter]:
-    """What modules that leave the number alone need to know of it."""
+    """Return the parameter of modules that only move numbers."""
     return {} if number.is_signed else {"DATA_IN_0_IS_SIGNED": False}

@@ -1,7 +1,7 @@
 """The control of a design without its data: which stages, with which twins, feed which.
 
-The cycle model needs no more. `design.json` keeps it, so that a simulation from files alone knows
-in which cycle every beat must come.
+The cycle model needs no more. `design.json` stores it, so that a simulation from files alone knows
+the cycle of every beat.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Control:
 
 
 def signal_name(wire: Wire, outputs: int) -> str:
-    """The name inside the top module of a stream that leaves a stage with `outputs` streams."""
+    """Return the name inside the top module of a stream that leaves a stage with `outputs`."""
     return f"{wire.stage}_{wire.port}_stream" if outputs > 1 else f"{wire.stage}_stream"
 
 
-def read_control(told: Mapping[str, Any]) -> Control | None:
-    """The control that `design.json` tells; None where a stage has a twin of somebody's own."""
+def read_control(record: Mapping[str, Any]) -> Control | None:
+    """Return the control in `design.json`; None if a twin could not be stored."""
     stages = [
         ControlStage(
             stage["name"],
@@ -53,20 +53,19 @@ def read_control(told: Mapping[str, Any]) -> Control | None:
             len(stage["outputs"]),
             tuple(_frozen(each) for each in stage["twins"]),
         )
-        for stage in told["stages"]
+        for stage in record["stages"]
         if stage.get("twins") is not None
     ]
-    if len(stages) != len(told["stages"]):
+    if len(stages) != len(record["stages"]):
         return None
-    wires = {name: Wire(name) for name in told["inputs"]}
+    wires = {name: Wire(name) for name in record["inputs"]}
     for stage in stages:
         for port in range(stage.outputs):
             wire = Wire(stage.name, port)
             wires[signal_name(wire, stage.outputs)] = wire
-    return Control(tuple(stages), tuple(wires[s] for s in told["connections"].values()))
+    return Control(tuple(stages), tuple(wires[s] for s in record["connections"].values()))
 
 
 def _frozen(value: Any) -> Any:
-    """Lists, as JSON gives them, as tuples."""
     is_list = isinstance(value, Sequence) and not isinstance(value, str)
     return tuple(_frozen(each) for each in value) if is_list else value

@@ -30,9 +30,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class Loop:
-    """A block that each tensor passes several times: from the stage `entry` to `exit`, from where
-    the queue `back` leads to the second input of `entry`. Streams in it are those of one pass; what
-    else enters it comes for all passes. `in_flight` tensors go through it together.
+    """A block that each tensor passes several times, from the stage `entry` to `exit`.
+
+    From there the queue `back` leads to the second input of `entry`. Streams inside are those of
+    one pass; other streams that enter carry all passes. `in_flight` tensors go through together.
     """
 
     entry: str
@@ -44,7 +45,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Interface:
-    """What a test bench knows of a design: its ports and its pace."""
+    """Ports and pace of a design, for a test bench."""
 
     name: str
     inputs: Mapping[str, Stream]
@@ -52,11 +53,11 @@ class Interface:
     cycles: int
     """Folding bound: least cycles between tensors."""
     control: Control | None = None
-    """What the cycle model needs; None where a stage has a twin of somebody's own."""
+    """Control for the cycle model; None if a twin cannot be stored."""
     sent: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Inputs that carry weights: the shape of what each is sent again and again."""
+    """Inputs that carry weights: the shape of the codes that each receives repeatedly."""
     passes: int = 1
-    """Through a block that layers share."""
+    """Passes through a block that layers share."""
     in_flight: int = 1
     """Tensors that go through it together: their number must be a multiple of it."""
 
@@ -70,18 +71,17 @@ class Design:
     stages: tuple[Stage, ...]
     outputs: Mapping[str, Wire]
     sent: Mapping[str, Ints] = field(default_factory=dict)
-    """Weights that come from outside: by input, the codes that it is sent; they have the shape of
-    its stream, or 1 where they are repeated."""
+    """Weights from outside: input -> its codes, in the shape of its stream or 1 if repeated."""
     loop: Loop | None = None
 
     @property
     def passes(self) -> int:
-        """Through the block that layers share; 1 where there is none."""
+        """Passes through the block that layers share; 1 without such a block."""
         return self.loop.passes if self.loop else 1
 
     @property
     def in_flight(self) -> int:
-        """Tensors that go through that block together; 1 where there is none."""
+        """Tensors that go through that block together; 1 without such a block."""
         return self.loop.in_flight if self.loop else 1
 
     @cached_property
@@ -93,67 +93,71 @@ class Design:
         return self.stages[names.index(self.loop.entry) : names.index(self.loop.back) + 1]
 
     def weights(self, tensors: int) -> dict[str, Ints]:
-        """Codes of the inputs that carry weights, as for any input: views that repeat them."""
+        """Return the codes of the inputs that carry weights, as views that repeat them."""
         return {
             name: np.broadcast_to(codes, (tensors, *self.inputs[name].shape))
             for name, codes in self.sent.items()
         }
 
     def _repr_html_(self) -> str | None:
-        """Return the pipeline as a notebook shows it."""
         return notebook.view_of(self)
 
     def stage(self, name: str) -> Stage:
-        """The stage called `name`."""
-        found = {s.name: s for s in self.stages}
-        if name not in found:
-            raise HardwareError(f"design '{self.name}': no stage '{name}'. {suggest(name, found)}")
-        return found[name]
+        """Return the stage called `name`."""
+        stages = {s.name: s for s in self.stages}
+        if name not in stages:
+            raise HardwareError(f"design '{self.name}': no stage '{name}'. {suggest(name, stages)}")
+        return stages[name]
 
     def stream(self, wire: Wire) -> Stream:
-        """What flows on `wire`."""
+        """Return the stream on `wire`."""
         if wire.stage in self.inputs:
             return self.inputs[wire.stage]
         return self.stage(wire.stage).component.outputs[wire.port]
 
     def output_streams(self) -> dict[str, Stream]:
-        """The streams that leave the design, by port."""
+        """Return the streams that leave the design, by port."""
         return {name: self.stream(wire) for name, wire in self.outputs.items()}
 
     def interface(self) -> Interface:
-        """Ports and pace."""
-        streams = self.output_streams()
-        sizes = {name: codes.shape for name, codes in self.sent.items()}
-        names = (self.name, self.inputs, streams)
-        loop = (self.passes, self.in_flight)
-        return Interface(*names, self.cycles(), self.control(), sizes, *loop)
+        """Return ports and pace."""
+        return Interface(
+            self.name,
+            self.inputs,
+            self.output_streams(),
+            self.cycles(),
+            self.control(),
+            {name: codes.shape for name, codes in self.sent.items()},
+            self.passes,
+            self.in_flight,
+        )
 
     def control(self) -> Control | None:
-        """Stages and twins without data; None where a stage has a twin of somebody's own."""
+        """Return stages and twins without data; None if a twin cannot be stored."""
         stages = []
         for stage in self.stages:
-            twins = [record(twin) for twin in stage.component.twins()]
-            known = tuple(told for told in twins if told is not None)
-            if len(known) < len(twins):
+            twins = stage.component.twins()
+            records = tuple(stored for twin in twins if (stored := record(twin)) is not None)
+            if len(records) < len(twins):
                 return None
             outputs = len(stage.component.outputs)
-            stages.append(ControlStage(stage.name, stage.sources, outputs, known))
+            stages.append(ControlStage(stage.name, stage.sources, outputs, records))
         return Control(tuple(stages), tuple(self.outputs.values()))
 
     def golden(self, data: Mapping[str, Ints]) -> dict[str, Ints]:
-        """Output codes for input codes, each of shape (tensors, *stream.shape)."""
+        """Return output codes for input codes, each of shape (tensors, *stream.shape)."""
         values = self.values(data)
         return {name: values[wire.stage] for name, wire in self.outputs.items()}
 
     def values(self, data: Mapping[str, Ints]) -> dict[str, Ints]:
-        """The codes that every stage gives; in a block that layers share, those of the last."""
+        """Return the codes of every stage; in a block that layers share, those of the last."""
         values: dict[str, Ints] = dict(data)
         looped = self.looped
         for stage in self.stages:
             if stage not in looped:
                 operands = [
-                    values[wire.stage].reshape(-1, *taken.shape)
-                    for wire, taken in zip(stage.sources, stage.component.inputs, strict=True)
+                    values[wire.stage].reshape(-1, *stream.shape)
+                    for wire, stream in zip(stage.sources, stage.component.inputs, strict=True)
                 ]
                 values[stage.name] = stage.component.golden(*operands)
             elif stage is looped[0]:
@@ -161,62 +165,62 @@ class Design:
         return values
 
     def _run_loop(self, looped: tuple[Stage, ...], values: dict[str, Ints]) -> None:
-        """All passes, of all tensors."""
+        """Run all passes of all tensors."""
         entry, inside = looped[0], {stage.name for stage in looped}
         carried = values[entry.sources[0].stage].reshape(-1, *entry.component.inputs[0].shape)
         for number in range(self.passes):
             values[entry.name] = carried
             for stage in looped[1:]:
                 operands = [
-                    values[wire.stage].reshape(-1, *taken.shape)
+                    values[wire.stage].reshape(-1, *stream.shape)
                     if wire.stage in inside
-                    else values[wire.stage].reshape(-1, self.passes, *taken.shape)[:, number]
-                    for wire, taken in zip(stage.sources, stage.component.inputs, strict=True)
+                    else values[wire.stage].reshape(-1, self.passes, *stream.shape)[:, number]
+                    for wire, stream in zip(stage.sources, stage.component.inputs, strict=True)
                 ]
                 values[stage.name] = stage.component.in_pass(number).golden(*operands)
             carried = values[looped[-1].name].reshape(carried.shape)
 
     def cycles(self) -> int:
-        """Folding bound of the design: the slowest stage's."""
+        """Return the folding bound of the design: that of the slowest stage."""
         of_ports = [s.beats for s in (*self.inputs.values(), *self.output_streams().values())]
         return max([self.stage_cycles(s) for s in self.stages] + of_ports)
 
     def stage_cycles(self, stage: Stage) -> int:
-        """Folding bound of a stage: for all passes that a tensor makes."""
+        """Return the folding bound of a stage, for all passes that a tensor makes."""
         return stage.component.cycles() * (self.passes if stage in self.looped else 1)
 
     def cost(self) -> Cost:
-        """Resources of all stages."""
+        """Return the resources of all stages."""
         return sum((s.component.cost() for s in self.stages), Cost())
 
     def check(self) -> None:
         """Raise unless every stream has one producer, one consumer and one description."""
         used: set[Wire] = set()
-        known = {Wire(name) for name in self.inputs}
-        known |= {Wire(self.loop.back)} if self.loop else set()
+        open_wires = {Wire(name) for name in self.inputs}
+        open_wires |= {Wire(self.loop.back)} if self.loop else set()
         inside = {stage.name for stage in self.looped}
         for stage in self.stages:
             is_inside = stage.name in inside and stage is not self.looped[0]
-            for wire, wanted in zip(stage.sources, stage.component.inputs, strict=True):
-                self._check_wire(wire, stage.name, known, used)
+            for wire, expected in zip(stage.sources, stage.component.inputs, strict=True):
+                self._check_wire(wire, stage.name, open_wires, used)
                 passes = self.passes if is_inside and wire.stage not in inside else 1
                 if (
-                    self.stream(wire).beats != passes * wanted.beats
-                    or self.stream(wire).lanes != wanted.lanes
+                    self.stream(wire).beats != passes * expected.beats
+                    or self.stream(wire).lanes != expected.lanes
                 ):
                     raise HardwareError(
-                        f"stage '{stage.name}': expected {wanted}, '{wire.stage}' gives "
+                        f"stage '{stage.name}': expected {expected}, '{wire.stage}' gives "
                         f"{self.stream(wire)}."
                     )
-            known |= {Wire(stage.name, p) for p in range(len(stage.component.outputs))}
+            open_wires |= {Wire(stage.name, p) for p in range(len(stage.component.outputs))}
         for name, wire in self.outputs.items():
-            self._check_wire(wire, name, known, used)
-        if known - used:
-            idle = ", ".join(sorted(w.stage for w in known - used))
+            self._check_wire(wire, name, open_wires, used)
+        if open_wires - used:
+            idle = ", ".join(sorted(w.stage for w in open_wires - used))
             raise HardwareError(f"design '{self.name}': nothing uses the output of {idle}.")
 
-    def _check_wire(self, wire: Wire, user: str, known: set[Wire], used: set[Wire]) -> None:
-        if wire not in known:
+    def _check_wire(self, wire: Wire, user: str, open_wires: set[Wire], used: set[Wire]) -> None:
+        if wire not in open_wires:
             raise HardwareError(f"'{user}' uses '{wire.stage}', which no earlier stage gives.")
         if wire in used:
             raise HardwareError(f"'{user}' uses '{wire.stage}' a second time: it needs a fork.")
@@ -224,10 +228,10 @@ class Design:
 
 
 def whole_flights(codes: Mapping[str, Ints], in_flight: int) -> dict[str, Ints]:
-    """Tensors, again from the first until they are a multiple of those that go together."""
-    found = {}
+    """Repeat tensors from the first until their number is a multiple of `in_flight`."""
+    whole = {}
     for name, each in codes.items():
         missing = -len(each) % in_flight if len(each) else 0
         rows = np.arange(len(each) + missing) % max(len(each), 1)
-        found[name] = each[rows] if missing else each
-    return found
+        whole[name] = each[rows] if missing else each
+    return whole

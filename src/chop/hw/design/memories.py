@@ -1,4 +1,4 @@
-"""What lies in files beside the RTL: memories, the weights that ports are sent, test vectors."""
+"""Files beside the RTL: memories, weights that ports receive, test vectors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Files = dict[str, str]
 
 
 def memory_text(memory: Memory) -> str:
-    """Hexadecimal words for $readmemh, one line each.
+    r"""Return hexadecimal words for $readmemh, one line each.
 
     >>> memory_text(Memory("weight", (1, 255), 9))
     '001\\n0ff\\n'
@@ -29,28 +29,25 @@ def memory_text(memory: Memory) -> str:
 
 
 def memory_files(design: Design) -> Files:
-    """One memory file for each constant memory, and for what each port with weights is sent."""
-    inside = {
+    """Return one file for each constant memory, and for each port that receives weights."""
+    files = {
         f"mem/{stage.name}_{memory.name}.mem": memory_text(memory)
         for stage in design.stages
         for memory in stage.component.memories()
     }
-    return {
-        **inside,
-        **{f"mem/{name}.mem": memory_text(sent(design, name)) for name in design.sent},
-    }
+    return files | {f"mem/{name}.mem": memory_text(sent(design, name)) for name in design.sent}
 
 
 def sent(design: Design, name: str) -> Memory:
-    """The words that the outside streams into the port `name`, again and again, in this order."""
+    """Return the words that the outside streams into the port `name`, repeatedly, in this order."""
     stream = design.inputs[name]
     return Memory(name, tuple(stream.words(design.sent[name])), stream.beat_width)
 
 
 def vector_files(design: Design, inputs: Mapping[str, Ints]) -> Files:
-    """Test vectors: one hexadecimal word per beat, for each input and for each expected output.
+    """Return test vectors: one hexadecimal word per beat, for inputs and expected outputs.
 
-    Not for inputs that carry weights: what they are sent lies with the memories.
+    Inputs that carry weights have none: their words are with the memories.
     """
     data = {name: stream for name, stream in design.inputs.items() if name not in design.sent}
     streams = {**data, **design.output_streams()}
@@ -62,7 +59,7 @@ def vector_files(design: Design, inputs: Mapping[str, Ints]) -> Files:
 
 
 def read_vectors(directory: Path, streams: Mapping[str, Stream]) -> dict[str, Ints]:
-    """The codes in the test vectors of `streams`."""
+    """Return the codes in the test vectors of `streams`."""
     return {
         name: read_codes(directory / "test" / f"{name}.mem", name, stream, (-1, *stream.shape))
         for name, stream in streams.items()
@@ -70,15 +67,15 @@ def read_vectors(directory: Path, streams: Mapping[str, Stream]) -> dict[str, In
 
 
 def read_inputs(directory: Path, interface: Interface) -> dict[str, Ints]:
-    """The codes in the test vectors of all inputs, with the weights that some are sent."""
+    """Return the codes in the test vectors of all inputs, with the weights that some receive."""
     data = {n: s for n, s in interface.inputs.items() if n not in interface.sent}
-    found = read_vectors(directory, data)
-    tensors = len(next(iter(found.values())))
+    vectors = read_vectors(directory, data)
+    tensors = len(next(iter(vectors.values())))
     for name, shape in interface.sent.items():
         stream = interface.inputs[name]
         codes = read_codes(directory / "mem" / f"{name}.mem", name, stream, shape)
-        found[name] = np.broadcast_to(codes, (tensors, *stream.shape))
-    return found
+        vectors[name] = np.broadcast_to(codes, (tensors, *stream.shape))
+    return vectors
 
 
 def read_codes(path: Path, name: str, stream: Stream, shape: tuple[int, ...]) -> Ints:

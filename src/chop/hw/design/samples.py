@@ -1,7 +1,7 @@
-"""Formats, streams and numbers that components are tested with: unlike in kind, small in size.
+"""Formats, streams and numbers that components are tested with: different in kind, small in size.
 
-`row_ends` and `matched_ends` drive sums and products to both ends of their range: with them an
-accumulator that is a bit too short gives a wrong result.
+`row_ends` and `matched_ends` drive sums and products to both ends of their range: an accumulator
+that is a bit too short then gives a wrong result.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ KINDS = (
 
 
 def stream(*shape: int, lanes: int = 1, number: Fixed = BYTE) -> Stream:
-    """Tensors of `shape`."""
+    """Return a stream of tensors of `shape`."""
     return Stream(shape, lanes, number)
 
 
 def codes(number: Fixed, *shape: int, seed: int = 7) -> Ints:
-    """Numbers over the whole range of a format, the same ones for a seed."""
+    """Return numbers over the whole range of a format, the same for the same seed."""
     rng = np.random.default_rng(seed)
     return rng.integers(number.low, number.high, shape, endpoint=True)
 
@@ -61,9 +61,10 @@ def row_ends(streams: Sequence[Stream]) -> tuple[Ints, ...]:
     count = max(1, len(streams))
     pairs = [*itertools.product((0, 1), repeat=count), *((k,) * count for k in range(2, 8))]
     largest = max((stream.elements for stream in streams), default=1)
-    kept = pairs[: max(LEAST_ENDS, MOST_ELEMENTS // largest)]
+    patterns = pairs[: max(LEAST_ENDS, MOST_ELEMENTS // largest)]
     return tuple(
-        np.stack([_pattern(stream, pair[k]) for pair in kept]) for k, stream in enumerate(streams)
+        np.stack([_pattern(stream, pair[k]) for pair in patterns])
+        for k, stream in enumerate(streams)
     )
 
 
@@ -94,12 +95,12 @@ def matched_ends(weight: Ints, starts: Ints, number: Fixed) -> Ints:
     bits = golden.bits_of(weight) + number.signed_width + weight.shape[1].bit_length()
     exact = golden.wide(weight, bits)
     corners = np.stack([exact * end for end in (number.low, number.high)])
-    found = []
+    vectors = []
     for sign in (1, -1):
         reach = sign * ((sign * corners).max(axis=0).sum(axis=1) * sign + starts)
         rows = np.argsort(reach, kind="stable")[::-1][:MATCHED_ROWS]
-        found.append(np.where(sign * weight[rows] > 0, number.high, number.low))
-    return np.concatenate(found).astype(np.int64)
+        vectors.append(np.where(sign * weight[rows] > 0, number.high, number.low))
+    return np.concatenate(vectors).astype(np.int64)
 
 
 def in_tensors(vectors: Ints, stream: Stream) -> Ints:

@@ -1,4 +1,4 @@
-"""What flows between components: tensors of fixed-point elements, some lanes per beat."""
+"""Streams between components: tensors of fixed-point elements, some lanes per beat."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Stream:
         return self.lanes * self.format.lane_width + self.format.shared_width
 
     def words(self, codes: Ints) -> list[int]:
-        """One integer per beat, as the bits lie on the wire."""
+        """Return one integer per beat, with the bits in the order of the wire."""
         elements, shared = self.format.to_wire(codes, self.lanes)
         words = pack_words(elements, self.format.lane_width)
         above = np.zeros(len(words), dtype=np.int64) if shared is None else shared
@@ -56,7 +56,7 @@ class Stream:
         return [word | int(more) << place for word, more in zip(words, above, strict=True)]
 
     def codes(self, words: Sequence[int]) -> Ints:
-        """Codes of the elements of `words`: the inverse of `words`, flat."""
+        """Return the codes of the elements of `words`: the inverse of `words`, flat."""
         size, width = storage_bytes(self.beat_width), self.beat_width
         mask = (1 << width) - 1
         rows = b"".join((word & mask).to_bytes(size, "little") for word in words)
@@ -64,12 +64,12 @@ class Stream:
 
 
 def divisors(number: int) -> list[int]:
-    """Positive divisors in rising order."""
+    """Return the positive divisors in rising order."""
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
 def pack_words(codes: Ints, width: int) -> list[int]:
-    """Rows of codes as integers of `width` bits per element, element 0 in the low bits.
+    """Return rows of codes as integers of `width` bits per element, element 0 in the low bits.
 
     >>> [hex(w) for w in pack_words(np.array([[1, -1], [2, 3]]), 4)]
     ['0xf1', '0x32']
@@ -87,11 +87,11 @@ def pack_words(codes: Ints, width: int) -> list[int]:
 
 
 _ROWS = 4096
-"""Of codes that are packed at once, for memory."""
+"""Rows of codes that are packed at once, to bound memory."""
 
 
 def _packed(rows: Ints, width: int) -> npt.NDArray[np.uint8]:
-    """Rows of codes as rows of bytes, lowest first."""
+    """Return rows of codes as rows of bytes, lowest first."""
     if width in (8, 16, 32):
         return np.ascontiguousarray(rows).astype(f"<u{width // 8}").view(np.uint8)
     bits = (rows[..., None] >> np.minimum(np.arange(width), 63)) & 1
@@ -99,15 +99,15 @@ def _packed(rows: Ints, width: int) -> npt.NDArray[np.uint8]:
 
 
 def storage_bytes(bits: int) -> int:
-    """Bytes that Verilator gives a port of so many bits."""
+    """Return the bytes of a Verilator port of `bits` bits."""
     small = [size for size in (1, 2, 4, 8) if bits <= 8 * size]
     return small[0] if small else 4 * math.ceil(bits / 32)
 
 
 def to_bytes(codes: Ints, stream: Stream) -> npt.NDArray[np.uint8]:
-    """Beats of `codes` as rows of bytes, in the layout of a Verilator port.
+    """Return beats of `codes` as rows of bytes, in the layout of a Verilator port.
 
-    What `codes` repeats (a view along which it does not move) is made once.
+    Codes that a view repeats are converted once.
     """
     axes = tuple(slice(None) if step else slice(1) for step in codes.strides[:-1])
     once = codes[axes]
@@ -129,29 +129,24 @@ def _beat_bytes(codes: Ints, stream: Stream) -> npt.NDArray[np.uint8]:
 
 
 def _bits(rows: Ints, width: int) -> npt.NDArray[np.uint8]:
-    """The bits of each row, element 0 first, the lowest of an element first."""
+    """Return the bits of each row, element 0 first, the lowest of an element first."""
     bits = (rows[:, :, None] >> np.arange(width)) & 1
     return bits.reshape(len(rows), rows.shape[1] * width).astype(np.uint8)
 
 
 def from_bytes(rows: npt.NDArray[np.uint8], stream: Stream) -> Ints:
-    """Codes of beats given as rows of bytes: the inverse of `to_bytes`, flat per beat."""
+    """Return the codes of beats from rows of bytes: the inverse of `to_bytes`, flat per beat."""
     number, place = stream.format, stream.lanes * stream.format.lane_width
     bits = np.unpackbits(rows, axis=1, bitorder="little")[:, : stream.beat_width]
     unsigned = _numbers(bits[:, :place], number.lane_width)
-    elements = _signed(unsigned, number.lane_width) if number.is_signed else unsigned
+    sign = (unsigned >> (number.lane_width - 1)) << number.lane_width
+    elements = unsigned - sign if number.is_signed else unsigned
     shared = _numbers(bits[:, place:], number.shared_width)[:, 0] if number.shared_width else None
     return number.from_wire(elements, shared)
 
 
 def _numbers(bits: npt.NDArray[np.uint8], width: int) -> Ints:
-    """The unsigned numbers of `width` bits in each row of bits."""
+    """Return the unsigned numbers of `width` bits in each row of bits."""
     lanes = bits.reshape(len(bits), bits.shape[1] // width, width).astype(np.int64)
-    found: Ints = (lanes << np.arange(width)).sum(axis=2)
-    return found
-
-
-def _signed(unsigned: Ints, width: int) -> Ints:
-    """Two's complement of `width` bits."""
-    codes: Ints = np.where(unsigned >> (width - 1), unsigned - (1 << width), unsigned)
-    return codes
+    numbers: Ints = (lanes << np.arange(width)).sum(axis=2)
+    return numbers

@@ -19,16 +19,16 @@ WIDEST = "ACC_WIDTH"
 
 @dataclass(frozen=True, eq=False)
 class Switched(Component):
-    """`layers` in turn, each for `in_flight` tensors: parameters, streams and cycles alike."""
+    """`layers` in turn, each for `in_flight` tensors; parameters, streams and cycles are equal."""
 
     layers: tuple[Component, ...]
     in_flight: int = 1
 
     def __post_init__(self) -> None:
         first = self.layers[0]
-        found = [told for each in self.layers[1:] for told in differences(first, each)]
-        if found:
-            raise ConfigError(f"{first.kind}: {'; '.join(found)}.")
+        problems = [problem for each in self.layers[1:] for problem in differences(first, each)]
+        if problems:
+            raise ConfigError(f"{first.kind}: {'; '.join(problems)}.")
         for name in ("module", "name", "pins", "inputs", "outputs", "has_sums"):
             object.__setattr__(self, name, getattr(first, name))
 
@@ -40,7 +40,7 @@ class Switched(Component):
         return out
 
     def ends(self) -> tuple[Ints, ...]:
-        """Return the ends of every layer, in the turns in which tensors meet the layers."""
+        """Return the ends of every layer, in the order in which tensors meet the layers."""
         all_ends = [layer.ends() for layer in self.layers]
         count = max((len(each[0]) for each in all_ends if each), default=0)
         rounds = -(-count // self.in_flight)
@@ -66,16 +66,16 @@ class Switched(Component):
         return self.layers[number]
 
     def parameters(self) -> Mapping[str, Parameter]:
-        told = [layer.parameters() for layer in self.layers]
-        widest = [cast(int, each[WIDEST]) for each in told if WIDEST in each]
-        return {**told[0], **({WIDEST: max(widest)} if widest else {})}
+        tables = [layer.parameters() for layer in self.layers]
+        widest = [cast(int, each[WIDEST]) for each in tables if WIDEST in each]
+        return {**tables[0], **({WIDEST: max(widest)} if widest else {})}
 
     def memories(self) -> tuple[Memory, ...]:
         listed = zip(*(layer.memories() for layer in self.layers), strict=True)
         return tuple(self._banked(same) for same in listed)
 
     def _banked(self, same: tuple[Memory, ...]) -> Memory:
-        """The memories of all layers behind each other; one where they are equal."""
+        """Return the memories of all layers concatenated; one memory if they are equal."""
         first = same[0]
         if all(each.words == first.words for each in same):
             return first
@@ -100,23 +100,23 @@ class Switched(Component):
 
 
 def differences(one: Component, other: Component) -> list[str]:
-    """Why two components cannot be one: what differs, in words; empty where nothing does."""
+    """Return the differences that keep two components apart, in words."""
     if type(one) is not type(other):
         return [f"{one.kind} and {other.kind}"]
     pairs = zip((*one.inputs, *one.outputs), (*other.inputs, *other.outputs), strict=False)
-    found = [f"streams {a} and {b}" for a, b in pairs if a != b]
+    problems = [f"streams {a} and {b}" for a, b in pairs if a != b]
     mine, theirs = one.parameters(), other.parameters()
     for name in mine.keys() | theirs.keys():
         a, b = mine.get(name), theirs.get(name)
         if name != WIDEST and a != b:
-            found.append(f"{name} is {a!s:.40} and {b!s:.40}")
-    if not found and [record(t) for t in one.twins()] != [record(t) for t in other.twins()]:
-        found.append("other cycles")
-    return sorted(found) or _unlike_memories(one, other)
+            problems.append(f"{name} is {a!s:.40} and {b!s:.40}")
+    if not problems and [record(t) for t in one.twins()] != [record(t) for t in other.twins()]:
+        problems.append("other cycles")
+    return sorted(problems) or _unlike_memories(one, other)
 
 
 def _unlike_memories(one: Component, other: Component) -> list[str]:
-    """Memories that cannot be switched: those that the component itself reads."""
+    """Return memories that cannot be switched: those that the component itself reads."""
     pairs = zip(one.memories(), other.memories(), strict=True)
     return [
         f"the memory '{a.name}'"

@@ -23,23 +23,23 @@ TWINS: Registry[type[Twin]] = Registry("cycle model")
 
 
 class Twin:
-    """Handshake of one component: a `process`, or state of its own that moves by `step`.
+    """Handshake of one component: a `process`, or its own state that moves by `step`.
 
-    With a `step` of its own and two `inputs` it takes a beat of both at once.
+    With its own `step` and two `inputs` it takes a beat of both at once.
     """
 
     name: ClassVar[str] = ""
-    """What files call it, where they may keep it: then `arguments` make it again."""
+    """Name in files; a twin without one cannot be stored."""
     inputs = 1
     sources: tuple[int, ...] | None = None
-    """What feeds it inside its component: numbers of the component's inputs, and -1 for the twin
+    """Its sources inside its component: numbers of the component's inputs, and -1 for the twin
     before it. None: the first of a chain has all inputs, each other one the twin before it."""
     arguments: tuple[Any, ...] = ()
-    """What it was made with, in numbers."""
+    """Arguments of its constructor, in numbers."""
     gives = False
-    """Whether the output offers a beat."""
+    """True if the output offers a beat."""
     takes = True
-    """Whether the input would take one."""
+    """True if the input would take a beat."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -48,22 +48,22 @@ class Twin:
 
     @classmethod
     def made(cls, *arguments: Any) -> Twin:
-        """The twin with these `arguments`."""
+        """Return the twin with these `arguments`."""
         return cls(*arguments)
 
     def process(self) -> Process:
-        """The control, declared."""
+        """Return the control, declared."""
         raise NotImplementedError(f"{type(self).__name__} has no process: it moves by `step`")
 
-    def step(self, taken: bool, given: bool) -> None:
-        """One clock edge: the input was taken, the output was given."""
+    def step(self, consumed: bool, produced: bool) -> None:
+        """Advance one clock edge: the input was taken, the output was given."""
         raise NotImplementedError(f"{type(self).__name__} has no `step`: see its process")
 
 
 def declared(twin: Twin) -> Process | None:
-    """The process of `twin`; None where a `step` of its own is what counts.
+    """Return the process of `twin`; None if its own `step` counts.
 
-    Of the two, the one that is defined nearer to the class of `twin`.
+    Of the two, the one defined nearer to the class of `twin` counts.
     """
     for cls in type(twin).__mro__:
         if "process" in vars(cls):
@@ -93,12 +93,11 @@ class Queue(Twin):
         slots = (0,) * self.inputs
         return Process(phases, slots, self.latency, depth=self.depth, once=once)
 
-    def step(self, taken: bool, given: bool) -> None:
-        self.count += taken - given
+    def step(self, consumed: bool, produced: bool) -> None:
+        self.count += consumed - produced
         self.gives = self.count > 0
         self.takes = self.count < self.depth
-        if self.count > self.high_water:
-            self.high_water = self.count
+        self.high_water = max(self.high_water, self.count)
 
 
 class ConstantsTwin(Queue):
@@ -123,12 +122,12 @@ class Bracket(Twin):
     def process(self) -> Process:
         return Process((take(),), latency=self.top_bit + 1)
 
-    def step(self, taken: bool, given: bool) -> None:
-        self.advance(taken, given)
+    def step(self, consumed: bool, produced: bool) -> None:
+        self.advance(consumed, produced)
         self.takes = self.count < 2
 
     def advance(self, enters: bool, leaves: bool) -> None:
-        """One clock edge; `enters` is only looked at while the pipeline is enabled."""
+        """Advance one clock edge; `enters` counts only while the pipeline is enabled."""
         if self.count < 2:
             self.count += self.line >> self.top_bit
             self.line = (self.line << 1 | enters) & self.mask
@@ -141,18 +140,18 @@ TwinRecord = tuple[Any, ...]
 
 
 def record(twin: Twin) -> TwinRecord | None:
-    """What files keep of a twin; None for a class without a name of its own."""
+    """Return a twin in plain data; None for a class without its own name."""
     name = vars(type(twin)).get("name")
     return (name, *twin.arguments) if name else None
 
 
-def from_record(told: TwinRecord) -> Twin:
-    """The twin of a record.
+def from_record(record: TwinRecord) -> Twin:
+    """Return the twin of a record.
 
     >>> from_record(("Queue", 2)).arguments
     (2,)
     """
-    name, *arguments = told
+    name, *arguments = record
     if name not in TWINS:
         raise HardwareError(f"cycle model: unknown twin '{name}'. {suggest(name, TWINS)}")
     return TWINS[name].made(*arguments)

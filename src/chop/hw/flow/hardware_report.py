@@ -1,4 +1,4 @@
-"""What a person opens: a report of a built design, and a diagram of its streams.
+"""Report of a built design, and a diagram of its streams.
 
 `stage_rows` and `summary` make the records; `report_text` and `diagram` draw them.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
+from chop import notebook
 from chop.hw.design.design import Design, Stage, Wire
 from chop.hw.flow.roofline import roofline
 from chop.hw.flow.route.flow import Routed, records
@@ -25,7 +26,18 @@ from chop.hw.timing.cycles import NO_STALLS, Timing, interval, simulate_control,
 from graph.drawing import Box, Edge, to_svg
 
 PREDICTED_CYCLES = 40_000
-"""The cycle model predicts as many tensors as pass in about so many cycles."""
+"""Cycles for which the cycle model predicts tensors, approximately."""
+VERDICT = (
+    "is_exact",
+    "tensors",
+    "compared",
+    "mismatches",
+    "first_mismatch",
+    "handshake_violations",
+    "surplus_beats",
+    "cycles",
+)
+"""Facts of a verdict in the records."""
 BOTTLENECK, LAYER, PLUMBING, PORT = "#ffd9b3", "#dbe9ff", "#eeeeee", "#ffffff"
 
 
@@ -61,20 +73,15 @@ class Summary:
 
     @property
     def is_predicted(self) -> bool:
-        """Every compared beat left in the cycle that the model said."""
+        """True if every compared beat left in the predicted cycle."""
         return self.beats_compared == self.beats_as_predicted > 0
 
 
 def stage_rows(design: Design) -> list[StageRow]:
-    """One row for each stage, in order; `utilisation` is its share of the cycles of a tensor."""
-    pace = _pace(design)
+    """Return one row per stage, in order; `utilisation` is its share of the cycles of a tensor."""
+    cycles = interval(design)
+    pace = cycles if math.isfinite(cycles) else float(design.cycles())
     return [_row(design, stage, pace) for stage in design.stages]
-
-
-def _pace(design: Design) -> float:
-    """Cycles between tensors, by the cycle model; the folding bound where that has none."""
-    found = interval(design)
-    return found if math.isfinite(found) else float(design.cycles())
 
 
 def _row(design: Design, stage: Stage, pace: float) -> StageRow:
@@ -96,12 +103,12 @@ def _row(design: Design, stage: Stage, pace: float) -> StageRow:
 
 
 def bottleneck(design: Design) -> str:
-    """The stage with the most cycles; the first of them."""
+    """Return the first stage with the most cycles."""
     return max(design.stages, key=design.stage_cycles).name
 
 
 def summary(design: Design, verdict: Verdict) -> Summary:
-    """Predicted against simulated pace, at full rate."""
+    """Return predicted against simulated pace, at full rate."""
     tensors = min(verdict.tensors, max(4, PREDICTED_CYCLES // design.cycles()))
     tensors = -(-tensors // design.in_flight) * design.in_flight
     predicted = simulate_control(design, tensors, NO_STALLS)
@@ -128,7 +135,7 @@ def _latency(timing: Timing) -> int:
 
 
 def _interval(design: Design, timing: Timing) -> float | None:
-    """Mean cycles between tensors after the second."""
+    """Return the mean cycles between tensors after the second."""
     ends = [timing.tensor_ends(n, s.beats) for n, s in design.output_streams().items()]
     first = 2 * design.in_flight - 1  # tensors that go together leave together
     if len(ends[0]) < first + 2:
@@ -139,36 +146,36 @@ def _interval(design: Design, timing: Timing) -> float | None:
 def report_text(
     design: Design, verdict: Verdict, area: Area | None = None, routed: Routed | None = None
 ) -> str:
-    """The report, as Markdown."""
-    told = summary(design, verdict)
-    above = told.predicted_interval - told.bound
+    """Return the report, as Markdown."""
+    facts = summary(design, verdict)
+    above = facts.predicted_interval - facts.bound
     lines = [
         f"# Hardware report: {design.name}",
         "",
         f"Verdict: {verdict}.",
-        f"Cycle model: {told.beats_as_predicted} of {told.beats_compared} output beats left in the "
-        f"predicted cycle.",
+        f"Cycle model: {facts.beats_as_predicted} of {facts.beats_compared} output beats left in "
+        f"the predicted cycle.",
         "",
-        _pace_table(told),
+        _pace_table(facts),
         "",
-        f"Bottleneck: {told.bottleneck}. {_explain_stalls(design, above)}",
+        f"Bottleneck: {facts.bottleneck}. {_explain_stalls(design, above)}",
         f"Area: {area}." if area else "Area: not synthesised.",
         "",
         _stage_table(stage_rows(design)),
         "",
-        *([_routed_text(design, routed, told)] if routed else []),
+        *([_routed_text(design, routed, facts)] if routed else []),
     ]
     return "\n".join(lines)
 
 
 def tensors_per_second(mhz: float, interval: float) -> float:
-    """Of a design that takes a tensor every `interval` cycles."""
+    """Return the throughput of a design with a tensor every `interval` cycles."""
     return mhz * 1e6 / interval
 
 
-def _routed_text(design: Design, routed: Routed, told: Summary) -> str:
+def _routed_text(design: Design, routed: Routed, facts: Summary) -> str:
     roof = roofline(design, get_part(routed.part), routed.mhz)
-    pace = told.simulated_interval or told.predicted_interval
+    pace = facts.simulated_interval or facts.predicted_interval
     clocks = ", ".join(f"{mhz:.1f} (seed {seed})" for seed, mhz in routed.clocks.items())
     cells = [
         (kind.upper(), count, routed.available[kind], f"{count / routed.available[kind]:.1%}")
@@ -196,34 +203,25 @@ def _routed_text(design: Design, routed: Routed, told: Summary) -> str:
     )
 
 
-def _pace_table(told: Summary) -> str:
+def _pace_table(facts: Summary) -> str:
     rows = [
-        ("cycles between tensors", told.bound, told.predicted_interval, told.simulated_interval),
-        ("cycles to the first output beat", "", told.predicted_latency, told.simulated_latency),
+        ("cycles between tensors", facts.bound, facts.predicted_interval, facts.simulated_interval),
+        ("cycles to the first output beat", "", facts.predicted_latency, facts.simulated_latency),
     ]
     headers = ("", "folding bound", "predicted", "simulated")
     return tabulate(rows, headers=headers, tablefmt="github")
 
 
 def _stage_table(rows: list[StageRow]) -> str:
-    headers = {
-        "stage": "stage",
-        "module": "module",
-        "shape": "shape",
-        "format": "format",
-        "lanes_in": "in",
-        "lanes_out": "out",
-        "cycles": "cycles",
-        "utilisation": "busy",
-        "multipliers": "mult",
-        "memory_bits": "mem bits",
-    }
+    short = {"lanes_in": "in", "lanes_out": "out", "utilisation": "busy"}
+    short |= {"multipliers": "mult", "memory_bits": "mem bits"}
+    headers = {each.name: short.get(each.name, each.name) for each in fields(StageRow)}
     cells = [{**asdict(row), "utilisation": f"{row.utilisation:.0%}"} for row in rows]
     return tabulate(cells, headers=headers, tablefmt="github")
 
 
 def _explain_stalls(design: Design, above: float) -> str:
-    """What holds the design above its folding bound, and what would remove it."""
+    """Return why the design is above its folding bound, and what would help."""
     if above <= 0:
         return "No stall above the folding bound."
     text = f"{above:g} cycles above the folding bound: a stage waits while another holds its beats."
@@ -240,12 +238,13 @@ def pipeline_records(
     area: Area | None = None,
     routed: Routed | None = None,
 ) -> dict[str, Any]:
-    """The design as plain data: ports, stages, the streams between them, pace and verdict.
+    """Return the design as plain data: ports, stages, streams, pace and verdict.
 
-    `stages` have a row each, with the `file` of its RTL and `depth` where it is a FIFO; `streams`
-    say who feeds whom and how wide. `summary`, `verdict`, `area`, `routed` and `roofline` are None
-    where nothing was simulated, synthesised or routed.
+    `stages` have a row each, with the `file` of its RTL and the `depth` of a FIFO; `streams` have
+    source, target and width. `summary`, `verdict`, `area`, `routed` and `roofline` are None if
+    nothing was simulated, synthesised or routed.
     """
+    roofs = roofline(design, get_part(routed.part), routed.mhz) if routed else None
     return {
         "name": design.name,
         "inputs": {
@@ -254,38 +253,34 @@ def pipeline_records(
         },
         "outputs": list(design.outputs),
         "stages": [
-            {**asdict(row), **_depth(stage), "file": rtl_file(stage)}
-            for row, stage in zip(stage_rows(design), design.stages, strict=True)
+            {
+                **asdict(row),
+                **({"depth": s.component.depth} if isinstance(s.component, Fifo) else {}),
+                "file": rtl_file(s),
+            }
+            for row, s in zip(stage_rows(design), design.stages, strict=True)
         ],
         "streams": _streams(design),
         "bottleneck": bottleneck(design),
         "interval": design.cycles(),
         "summary": asdict(summary(design, verdict)) if verdict else None,
-        "verdict": _verdict(verdict) if verdict else None,
+        "verdict": {"text": str(verdict)} | {name: getattr(verdict, name) for name in VERDICT}
+        if verdict
+        else None,
         "area": asdict(area) if area else None,
         "routed": _routed(design, routed) if routed else None,
-        "roofline": _roofline(design, routed),
+        "roofline": roofs.records() if roofs else None,
     }
 
 
 def rtl_file(stage: Stage) -> str:
-    """The file of a stage's module, relative to the hardware directory."""
+    """Return the file of a stage's module, relative to the hardware directory."""
     return f"rtl/{stage.component.module}.sv"
 
 
-def _roofline(design: Design, routed: Routed | None) -> dict[str, Any] | None:
-    found = None if routed is None else roofline(design, get_part(routed.part), routed.mhz)
-    return None if found is None else found.records()
-
-
 def _routed(design: Design, routed: Routed) -> dict[str, Any]:
-    told = records(routed)
     rate = tensors_per_second(routed.mhz, interval(design))
-    return {**told, "bitstream": routed.bitstream.name, "tensors_per_second": rate}
-
-
-def _depth(stage: Stage) -> dict[str, int]:
-    return {"depth": stage.component.depth} if isinstance(stage.component, Fifo) else {}
+    return {**records(routed), "bitstream": routed.bitstream.name, "tensors_per_second": rate}
 
 
 def _streams(design: Design) -> list[dict[str, Any]]:
@@ -303,18 +298,10 @@ def _streams(design: Design) -> list[dict[str, Any]]:
     ]
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    counts = ("is_exact", "tensors", "compared", "mismatches", "first_mismatch")
-    more = ("handshake_violations", "surplus_beats", "cycles")
-    told = {name: getattr(verdict, name) for name in (*counts, *more)}
-    return {"text": str(verdict), **told}
-
-
 def diagram(design: Design, mhz: float | None = None, *, is_linked: bool = False) -> str:
-    """The pipeline as SVG: stream widths on the edges, cycles and how busy each stage is, the
-    bottleneck marked, and the clock where it is known.
+    """Return the pipeline as SVG: streams, cycles and use of stages, bottleneck, clock.
 
-    `is_linked`: boxes lead to the RTL of their stage, which lies beside the picture.
+    `is_linked`: boxes link to the RTL of their stage, next to the picture.
     """
     slowest = bottleneck(design)
     boxes = [Box(name, (name, f"{s.shape} {s.format}"), PORT) for name, s in design.inputs.items()]
@@ -346,8 +333,8 @@ def _box(stage: Stage, row: StageRow, link: str, *, is_slowest: bool) -> Box:
     if isinstance(component, Fifo):
         lines = (*lines[:3], f"{component.depth} beats deep")
     fill = BOTTLENECK if is_slowest else LAYER if multipliers else PLUMBING
-    told = f"{stage.name}: {link}" if link else ""
-    return Box(stage.name, (*lines, "bottleneck") if is_slowest else lines, fill, told, link)
+    hint = f"{stage.name}: {link}" if link else ""
+    return Box(stage.name, (*lines, "bottleneck") if is_slowest else lines, fill, hint, link)
 
 
 def _label(design: Design, wire: Wire) -> str:
@@ -370,3 +357,15 @@ def write_report(
     }
     write_files(directory, files)
     return directory / "report.md"
+
+
+@notebook.view(Design)
+def design_html(design: Design, verdict: Verdict | None = None, area: Area | None = None) -> str:
+    """Return the drawn pipeline, its verdict and area if they are known, and its stages."""
+    pace = f"a tensor every {design.cycles():,} cycles"
+    title = notebook.heading(design.name, pace, f"held by {bottleneck(design)}")
+    notes = [notebook.note(str(each)) for each in (verdict, area) if each is not None]
+    picture = diagram(design)
+    drawn = picture[picture.index("<svg") :]
+    rows = [{**asdict(row), "utilisation": f"{row.utilisation:.0%}"} for row in stage_rows(design)]
+    return notebook.shown(title, *notes, drawn, notebook.table(rows))

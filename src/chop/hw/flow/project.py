@@ -1,4 +1,4 @@
-"""Where emitted hardware goes, and where it last went."""
+"""Project directories of emitted hardware: the default, and the latest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def remember_project(project: Path) -> None:
 
 
 def latest_project() -> Path:
-    """The project this process last emitted a top to; the default where it emitted none.
+    """Return the project this process last emitted a top to, else the default.
 
     `simulate()` after the emit passes means the design they wrote.
     """

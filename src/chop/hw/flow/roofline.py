@@ -1,4 +1,4 @@
-"""How near a design is to what its part could do: products per second against bytes streamed."""
+"""Comparison of a design with its part: products per second against bytes streamed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from chop.hw.timing.cycles import interval
 class Roofline:
     """The roofs over a design at a clock, and the design below them.
 
-    Products are multiply-accumulates; bytes are what enters and leaves by the ports.
+    Products are multiply-accumulates; bytes are those that enter and leave by the ports.
     """
 
     part: str
     mhz: float
     products: int
-    """Of a tensor."""
+    """Products per tensor."""
     bytes: float
-    """Of a tensor."""
+    """Bytes per tensor."""
     interval: float
     """Cycles between tensors."""
     part_multipliers: int
@@ -56,7 +56,7 @@ class Roofline:
         return self.bytes_per_cycle * self.mhz * 1e6
 
     def records(self) -> dict[str, float | str]:
-        """As plain data."""
+        """Return plain data."""
         names = ("reached", "intensity", "part_roof", "design_roof", "bandwidth")
         return {
             "part": self.part,
@@ -67,20 +67,20 @@ class Roofline:
         }
 
     def __str__(self) -> str:
-        told = f"{self.reached / 1e9:.3g} G products per second, {self.intensity:.3g} per byte"
+        text = f"{self.reached / 1e9:.3g} G products per second, {self.intensity:.3g} per byte"
         if not self.design_multipliers:
-            return f"{told}; without multipliers, of which {self.part} has {self.part_multipliers}"
+            return f"{text}; without multipliers, of which {self.part} has {self.part_multipliers}"
         of_part, own = self.reached / self.part_roof, self.reached / self.design_roof
         of_ports = self.reached / (self.bandwidth * self.intensity)
         return (
-            f"{told}: {own:.0%} of its {self.design_multipliers} multipliers, "
+            f"{text}: {own:.0%} of its {self.design_multipliers} multipliers, "
             f"{of_part:.1%} of the {self.part_multipliers} of {self.part}, "
             f"{of_ports:.0%} of what its ports could feed"
         )
 
 
 def roofline(design: Design, part: Part, mhz: float) -> Roofline | None:
-    """The roofs over `design` on `part` at a clock; None where it forms no products."""
+    """Return the roofs over `design` on `part` at a clock; None without products."""
     streams = [*design.inputs.values(), *design.output_streams().values()]
     times = {stage.name: design.passes if stage in design.looped else 1 for stage in design.stages}
     products = sum(products_of(s.component) * times[s.name] for s in design.stages)
@@ -99,7 +99,7 @@ def roofline(design: Design, part: Part, mhz: float) -> Roofline | None:
 
 
 def products_of(component: Component) -> int:
-    """Products of a tensor, also where they are formed by additions."""
+    """Return the products of a tensor, also if additions form them."""
     weights = getattr(component, "weights", None)
     if component.products() or weights is None:
         return component.products()

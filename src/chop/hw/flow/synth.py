@@ -12,7 +12,8 @@ from pathlib import Path
 
 from chop import toolchain
 from chop.errors import HardwareError
-from chop.hw.design.clock import DEFAULT_MHZ, check_clock, logic_picoseconds
+from chop.hw.design.clock import DEFAULT_MHZ, logic_picoseconds
+from chop.ir.design_spec import check_clock
 from chop.registry import suggest
 
 FAMILIES = {
@@ -25,11 +26,11 @@ FAMILIES = {
 
 
 def mapped_for(clock_mhz: float) -> str:
-    """The command that tells the mapper of ECP5 how fast logic must be, and to try more than once.
+    """Return the command that sets the time for logic on ECP5, and the better of its mappers.
 
-    It makes each path as fast as it can where nobody says what is fast enough, and takes an eighth
-    more LUTs for that, up to three times as many for a component. Its second flow keeps the best
-    of four mappings: 3 to 5 % fewer LUTs of whole designs, and up to a fifth of a component.
+    Without a target the mapper makes each path as fast as it can and takes an eighth more LUTs, up
+    to three times as many for a component. Its second flow takes the best of four mappings: 3 to
+    5 % fewer LUTs of whole designs, and up to a fifth of a component.
     """
     return (
         f"scratchpad -set abc9.D {logic_picoseconds(clock_mhz)} -copy abc9.script.flow2 abc9.script"
@@ -78,9 +79,9 @@ class Area:
 def synthesize(
     directory: Path, top: str = "top", family: str = "xc7", clock_mhz: float = DEFAULT_MHZ
 ) -> Area:
-    """Cell counts of the RTL emitted in the hardware directory `directory`.
+    """Return cell counts of the RTL emitted in the hardware directory `directory`.
 
-    `clock_mhz`: what logic is mapped for on ecp5; a faster one takes more LUTs.
+    `clock_mhz`: clock that logic is mapped for on ecp5; a faster one takes more LUTs.
     """
     check_clock(clock_mhz)
     if family not in FAMILIES:
@@ -99,13 +100,13 @@ def synthesize(
             [sys.executable, "-c", _CHILD, request], cwd=directory, capture_output=True, text=True
         )
         if done.returncode or not out.exists():
-            told = (done.stdout + done.stderr).strip()
-            raise HardwareError(f"yosys failed ({done.returncode}): {told[-2000:]}")
+            output = (done.stdout + done.stderr).strip()
+            raise HardwareError(f"yosys failed ({done.returncode}): {output[-2000:]}")
         return group(family, json.loads(out.read_text())["design"]["num_cells_by_type"])
 
 
 def group(family: str, cells: Mapping[str, int]) -> Area:
-    """Cells of a family by what they are."""
+    """Return the cells of a family by kind."""
     counts = {
         group: sum(n for cell, n in cells.items() if cell.startswith(starts))
         for group, starts in _GROUPS.items()
@@ -114,7 +115,7 @@ def group(family: str, cells: Mapping[str, int]) -> Area:
 
 
 def elaborate(directory: Path, top: str = "top") -> dict[str, int]:
-    """Port widths of the emitted top module, from slang; raises where RTL does not elaborate."""
+    """Return port widths of the emitted top module, from slang; raise if it does not elaborate."""
     toolchain.require_package("pyslang")
     import pyslang
 
@@ -124,8 +125,8 @@ def elaborate(directory: Path, top: str = "top") -> dict[str, int]:
     errors = [d for d in compilation.getAllDiagnostics() if d.isError()]
     if errors:
         engine = pyslang.DiagnosticEngine
-        told = engine.reportAll(compilation.sourceManager, errors)
-        raise HardwareError(f"slang: {told[-2000:]}")
+        report = engine.reportAll(compilation.sourceManager, errors)
+        raise HardwareError(f"slang: {report[-2000:]}")
     for instance in compilation.getRoot().topInstances:
         if instance.name == top:
             return {port.name: int(port.type.bitWidth) for port in instance.body.portList}

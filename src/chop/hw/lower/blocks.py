@@ -1,4 +1,4 @@
-"""Values on their way to and from MXINT: which formats are in blocks, and the casts between.
+"""Values in MXINT: which formats have blocks, and the casts to and from them.
 
 A node may bring an operand to MXINT that its component takes as fixed point: then the numbers are
 brought there and back. `fixed_linear` and `fixed_matmul` take blocks as they are.
@@ -28,18 +28,18 @@ if TYPE_CHECKING:  # the engine casts
 
 
 def operand_blocks(node: fx.Node, name: str) -> MXInt | None:
-    """The MXINT format that `node` brings an operand or parameter to; None where it is another."""
+    """Return the MXINT format that `node` applies to an operand or parameter, or None."""
     return _applied(node, f"args.{name}", (mase_meta(node).common.args or {}).get(name))
 
 
 def result_blocks(node: fx.Node) -> MXInt | None:
-    """The MXINT format that `node` brings its result to; None where it is another."""
+    """Return the MXINT format that `node` applies to its result, or None."""
     results = mase_meta(node).common.results or {}
     return _applied(node, "results.data_out_0", results.get("data_out_0"))
 
 
 def takes_blocks(node: fx.Node) -> bool:
-    """Whether `node` brings an operand or parameter to MXINT."""
+    """Return whether `node` brings an operand or parameter to MXINT."""
     return any(operand_blocks(node, name) is not None for name in mase_meta(node).common.args or {})
 
 
@@ -61,41 +61,41 @@ def _applied(node: fx.Node, where: str, meta: ValueMeta | None) -> MXInt | None:
 
 
 def parameter_blocks(node: fx.Node, name: str) -> MXInt:
-    """The MXINT format of a weight or bias; an error where it has none, or blocks across rows."""
-    found = operand_blocks(node, name)
-    if found is None:
+    """Return the MXINT format of a weight or bias; raise without one, or across rows."""
+    blocks = operand_blocks(node, name)
+    if blocks is None:
         meta = mase_meta(node).common["args"][name]
         raise HardwareError(
             f"node '{node.name}': args.{name} is {meta.type} {meta.precision} beside operands in "
             f"MXINT. Allowed: 'mxint' for all of them."
         )
-    if found.axis not in (-1, 1 if name == "weight" else 0):
+    if blocks.axis not in (-1, 1 if name == "weight" else 0):
         raise HardwareError(
-            f"node '{node.name}': {name}_axis = {found.axis}. Allowed in hardware: -1, blocks "
+            f"node '{node.name}': {name}_axis = {blocks.axis}. Allowed in hardware: -1, blocks "
             f"along what is summed over."
         )
-    return found
+    return blocks
 
 
 def needed_blocks(low: Lowerer, node: fx.Node, name: str, axis: int = -1) -> MXInt:
-    """The MXINT format of an operand whose blocks lie along `axis`; refused where they do not."""
-    found = operand_blocks(node, name)
-    if found is None:
+    """Return the MXINT format of an operand with blocks along `axis`; raise for others."""
+    blocks = operand_blocks(node, name)
+    if blocks is None:
         raise low.refuse(
             node, f"{name} is not in MXINT, another operand is", "Allowed: 'mxint' for all of them"
         )
     dims = len(mase_meta(node).common["args"][name]["shape"])
-    if found.tile[0] != 1 or found.axis % dims != axis % dims:
+    if blocks.tile[0] != 1 or blocks.axis % dims != axis % dims:
         raise low.refuse(
             node,
-            f"{name} has blocks of {found.block_size} along axis {found.axis}",
+            f"{name} has blocks of {blocks.block_size} along axis {blocks.axis}",
             f"Allowed in hardware: blocks of one size along what is summed over, axis = {axis}",
         )
-    return found
+    return blocks
 
 
 def block_operand(low: Lowerer, node: fx.Node, number: int, lanes: int, axis: int = -1) -> Value:
-    """An operand in MXINT, `lanes` of a block in a beat; of blocks along -2, transposed."""
+    """Return an operand in MXINT, `lanes` of a block per beat; blocks along -2 transposed."""
     name = f"data_in_{number}"
     blocks = needed_blocks(low, node, name, axis)
     source = low.operands(node)[number]
@@ -117,7 +117,7 @@ def to_blocks(
     *,
     axis: int = -1,
 ) -> Value:
-    """`value` in MXINT with blocks along `axis`, which its stream runs along."""
+    """Return `value` in MXINT with blocks along `axis`, which its stream follows."""
     places = np.arange(len(value.order)).reshape(value.shape)
     order: Ints = (places if axis == -1 else np.swapaxes(places, -1, -2)).reshape(-1)
     shape = value.shape if axis == -1 else (*value.shape[:-2], value.shape[-1], value.shape[-2])
@@ -127,13 +127,13 @@ def to_blocks(
 
 
 def there_and_back(low: Lowerer, node: fx.Node, name: str, value: Value, blocks: MXInt) -> Value:
-    """`value` brought to MXINT, as the fixed-point numbers that it then has."""
+    """Return `value` brought to MXINT and back to fixed point."""
     lanes = block_lanes(low, node, value, blocks)
     return plainly(low, f"{name}_plain", to_blocks(low, node, name, value, blocks, lanes))
 
 
 def block_lanes(low: Lowerer, node: fx.Node, value: Value, blocks: MXInt) -> int:
-    """Lanes for a cast of `value`: of those that it has, as many as a block allows."""
+    """Return the most lanes for a cast of `value` that its stream and a block allow."""
     dims = len(value.shape) + 1
     if blocks.tile[0] != 1 or blocks.axis % dims != dims - 1:
         raise low.refuse(
@@ -146,15 +146,15 @@ def block_lanes(low: Lowerer, node: fx.Node, value: Value, blocks: MXInt) -> int
     return max(d for d in divisors(np.gcd(row, block_of(blocks, row))) if d <= most)
 
 
-def plainly(low: Lowerer, name: str, value: Value, wanted: Fixed | None = None) -> Value:
-    """`value` in fixed point: in the format `wanted`, or with all its numbers."""
+def plainly(low: Lowerer, name: str, value: Value, number_format: Fixed | None = None) -> Value:
+    """Return `value` in fixed point: in `number_format`, or with all its numbers."""
     stream = low.stream(value)
     if not isinstance(stream.format, Mxint):
         return value
-    number = exact_format(stream.format) if wanted is None else wanted
+    number = exact_format(stream.format) if number_format is None else number_format
     return replace(value, wire=low.once(name, FromMxint(stream, number), value.wire))
 
 
 def doubles(values: npt.NDArray[np.float64]) -> Tensor:
-    """A tensor of the numbers."""
+    """Return a tensor of the numbers."""
     return torch.from_numpy(np.ascontiguousarray(values))

@@ -1,4 +1,4 @@
-"""A node's own call on other tensors: how ops that only move numbers say where each goes."""
+"""A node's call on other tensors, for ops that only move numbers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from chop.ir.ops import node_module
 
 
 def called(node: fx.Node, first: Any) -> Any:
-    """What the op of `node` gives for `first` in place of its first operand.
+    """Run the op of `node` with `first` in place of its first operand.
 
     Sizes among its other arguments are those that the graph was captured with.
     """
-    args, kwargs = fx.map_arg((node.args[1:], dict(node.kwargs)), _known)
+    args, kwargs = fx.map_arg(
+        (node.args[1:], dict(node.kwargs)),
+        lambda n: mase_meta(n).common["results"]["data_out_0"].get("value"),
+    )
     if node.op == "call_module":
         return node_module(node)(first, *args, **kwargs)
     if node.op == "call_method":
@@ -23,11 +26,7 @@ def called(node: fx.Node, first: Any) -> Any:
     return node.target(first, *args, **kwargs)  # type: ignore[operator]
 
 
-def _known(node: fx.Node) -> Any:
-    return mase_meta(node).common["results"]["data_out_0"].get("value")
-
-
 def gives_tensor(node: fx.Node) -> bool:
-    """Whether the result of `node` is a tensor, and not a size."""
+    """Return whether the result of `node` is a tensor, and not a size."""
     results = mase_meta(node).common.results or {}
     return any(each.is_tensor for each in results.values())

@@ -1,4 +1,4 @@
-"""Operands that are no streams: parameters and numbers that the model was given."""
+"""Operands that are no streams: parameters and plain numbers of the model."""
 
 from __future__ import annotations
 
@@ -35,18 +35,17 @@ class Constant:
         return self.values.shape
 
     def encoded(self, number: Fixed) -> Ints:
-        """Codes in the format `number`: through the constant's own, as the model does."""
+        """Return codes in the format `number`, through the constant's own, as the model does."""
         own = self.format.decode(self.format.encode(self.values))
         return number.encode(own).reshape(-1)
 
 
 def constant_operand(low: Lowerer, node: fx.Node, number: int) -> Constant | None:
-    """Operand `number` of `node` where it is a parameter; None where it is computed."""
+    """Return operand `number` of `node` if it is a parameter; None if it is computed."""
     source = operand_nodes(node, low.op(node)).get(f"data_in_{number}")
     if source is None or source in low.values:
         return None
-    tensor = parameter(low, source)
-    return tensor_constant(low, node, tensor, number)
+    return tensor_constant(low, node, parameter(low, source), number)
 
 
 def tensor_constant(low: Lowerer, node: fx.Node, tensor: Tensor | None, number: int) -> Constant:
@@ -59,58 +58,16 @@ def tensor_constant(low: Lowerer, node: fx.Node, tensor: Tensor | None, number: 
             "Allowed: tensors that are computed of the inputs, and parameters",
         )
     values = (tensor[0] if tensor.dim() == dims else tensor).detach().double().cpu().numpy()
-    wanted = formats.operand_format(node, f"data_in_{number}")
-    is_held = wanted is not None and wanted.overflow == "saturate"
+    number_format = formats.operand_format(node, f"data_in_{number}")
+    is_held = number_format is not None and number_format.overflow == "saturate"
     if np.isneginf(values).any() and not is_held:
         raise low.refuse(
             node,
             f"operand {number} has elements of minus infinity",
             "Allowed: a mask that is added in front of a softmax, or a format that saturates",
         )
-    return _constant(low, node, values, wanted)
-
-
-def scalar_operand(low: Lowerer, node: fx.Node) -> tuple[float, bool] | None:
-    """Return the plain number among the two operands of `node`, and whether it is the first."""
-    given = [value for _, value in named_arguments(node)][:2]
-    for k, value in enumerate(given):
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            if not math.isfinite(value):
-                raise low.refuse(node, f"the number {value}", "Allowed: finite numbers")
-            return float(value), k == 0
-    return None
-
-
-def scalar_constant(number: float) -> Constant | None:
-    """Return `number` as a constant; None where it has more than `WIDEST` bits."""
-    span = _span(np.asarray(number))
-    return Constant(np.asarray(number), span.format) if span.width <= WIDEST else None
-
-
-MOVED = ("expand", "view", "reshape", "unsqueeze", "squeeze", "to", "getitem", "contiguous")
-"""What may stand between a parameter and who reads it."""
-
-
-def parameter(low: Lowerer, node: fx.Node) -> Tensor | None:
-    """The tensor of a `get_attr`, also behind views of it; expanded to a batch it stays one."""
-    if node.op == "get_attr":
-        found = attribute(low.graph, node)
-        return found if isinstance(found, Tensor) else None
-    is_moved = node.op.startswith("call") and low.op(node).name in MOVED
-    if not is_moved or not node.args or not isinstance(node.args[0], fx.Node):
-        return None
-    inner = parameter(low, node.args[0])
-    if inner is None:
-        return None
-    moved: Tensor = called(node, inner)
-    return moved[:1] if low.op(node).name == "expand" and len(inner) == 1 else moved
-
-
-def _constant(
-    low: Lowerer, node: fx.Node, values: npt.NDArray[np.float64], wanted: Fixed | None
-) -> Constant:
-    if wanted is not None:
-        return Constant(values, wanted)
+    if number_format is not None:
+        return Constant(values, number_format)
     span = _span(values)
     if span.width > WIDEST:
         raise low.refuse(
@@ -121,8 +78,44 @@ def _constant(
     return Constant(values, span.format)
 
 
+def scalar_operand(low: Lowerer, node: fx.Node) -> tuple[float, bool] | None:
+    """Return the plain number among the two operands of `node`, and whether it is the first."""
+    operands = [value for _, value in named_arguments(node)][:2]
+    for k, value in enumerate(operands):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if not math.isfinite(value):
+                raise low.refuse(node, f"the number {value}", "Allowed: finite numbers")
+            return float(value), k == 0
+    return None
+
+
+def scalar_constant(number: float) -> Constant | None:
+    """Return `number` as a constant; None if it has more than `WIDEST` bits."""
+    span = _span(np.asarray(number))
+    return Constant(np.asarray(number), span.format) if span.width <= WIDEST else None
+
+
+MOVED = ("expand", "view", "reshape", "unsqueeze", "squeeze", "to", "getitem", "contiguous")
+"""Ops that may stand between a parameter and its reader."""
+
+
+def parameter(low: Lowerer, node: fx.Node) -> Tensor | None:
+    """Return the tensor of a `get_attr`, also behind views; expanded to a batch it stays one."""
+    if node.op == "get_attr":
+        tensor = attribute(low.graph, node)
+        return tensor if isinstance(tensor, Tensor) else None
+    is_moved = node.op.startswith("call") and low.op(node).name in MOVED
+    if not is_moved or not node.args or not isinstance(node.args[0], fx.Node):
+        return None
+    inner = parameter(low, node.args[0])
+    if inner is None:
+        return None
+    moved: Tensor = called(node, inner)
+    return moved[:1] if low.op(node).name == "expand" and len(inner) == 1 else moved
+
+
 def _span(values: npt.NDArray[np.float64]) -> Span:
-    """Return the codes of all `values`, with as many fractional bits as they need."""
+    """Return the range of the codes of `values`, with the fractional bits that they need."""
     exact = [Fraction(float(v)) for v in np.unique(values)]
     frac = max(e.denominator.bit_length() - 1 for e in exact)
     whole = [int(e * 2**frac) for e in exact]

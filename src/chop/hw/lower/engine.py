@@ -1,10 +1,10 @@
-"""The walk over the graph, and what every lowering uses: operands, formats, stages."""
+"""Walk over the graph, and the helpers of every lowering: operands, formats, stages."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,14 @@ from torch import fx, nn
 
 from chop.errors import ConfigError, HardwareError
 from chop.hw.arith.golden import MAX_WIDTH, Fixed, Ints, Span
-from chop.hw.design.clock import DEFAULT_MHZ, has_head
+from chop.hw.design.clock import has_head
 from chop.hw.design.component import Component
 from chop.hw.design.design import Wire
-from chop.hw.design.stream import Stream, divisors
+from chop.hw.design.stream import Stream
 from chop.hw.lower import blocks, formats, sharing
 from chop.hw.lower.calls import gives_tensor
 from chop.hw.lower.registry import LOWERINGS, Lowering
-from chop.hw.lower.storage import MEMORY, Storage
+from chop.hw.lower.storage import Storage
 from chop.hw.lower.supported import check_finite, check_supported
 from chop.hw.lower.values import Lowered as Lowered
 from chop.hw.lower.values import Shape as Shape
@@ -30,6 +30,7 @@ from chop.hw.streams.stream_cast import Cast
 from chop.hw.streams.stream_reorder import Reorder, moves_beats
 from chop.hw.timing.cycles import size_fifos, with_fifos
 from chop.ir.arguments import operand_nodes
+from chop.ir.design_spec import DEFAULT_MHZ, MEMORY, DesignSpec
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.ir.ops import Op, find_op, node_module
@@ -41,96 +42,77 @@ EXACT_WIDTH = 53
 """Bits of the widest output: a double holds its numbers."""
 
 
-@dataclass(frozen=True)
-class Parallelism:
-    """Elements per beat: at most `most`, or as given for a node as (input, output).
-
-    `multiplier`: how products with constants are formed, by node; "*" is for all others.
-    """
-
-    most: int = 4
-    by_node: Mapping[str, tuple[int, int]] | None = None
-    multiplier: Mapping[str, str] = field(default_factory=dict)
-    adders_per_stage: int = 2
-    """Additions between registers, where there are no multipliers."""
-    clock_mhz: float = DEFAULT_MHZ
-    """The clock that registers are chosen for: see `chop.hw.design.clock`."""
-
-    def of(self, name: str, inputs: int, outputs: int) -> tuple[int, int]:
-        """Lanes on both sides of node `name` with so many input and output channels."""
-        if self.by_node and name in self.by_node:
-            return self.by_node[name]
-        return self._fit(inputs), self._fit(outputs)
-
-    def multiplier_of(self, name: str) -> str:
-        """How node `name` forms its products."""
-        return self.multiplier.get(name, self.multiplier.get("*", "array"))
-
-    def _fit(self, channels: int) -> int:
-        return max(d for d in divisors(channels) if d <= max(self.most, 1))
+def Parallelism(  # noqa: N802  # the class that DesignSpec replaced
+    most: int = 4,
+    by_node: Mapping[str, tuple[int, int]] | None = None,
+    multiplier: Mapping[str, str] | None = None,
+    adders_per_stage: int = 2,
+    clock_mhz: float = DEFAULT_MHZ,
+) -> DesignSpec:
+    """Return a `DesignSpec`; an older spelling of its first fields."""
+    return DesignSpec(max(most, 1), by_node or {}, multiplier or {}, adders_per_stage, clock_mhz)
 
 
 def lower(
     graph: MaseGraph,
-    parallelism: Parallelism,
+    parallelism: DesignSpec,
     *,
     depths: Mapping[Wire, int] | None = None,
     name: str = "top",
-    weights: str | Mapping[str, str] = MEMORY,
-    share_layers: int | bool = False,
+    weights: str | Mapping[str, str] | None = None,
+    share_layers: int | bool | None = None,
 ) -> Lowered:
-    """The design of `graph`, with FIFOs of the given depths, or of those it needs.
+    """Return the design of `graph` by the settings `parallelism`, with FIFOs.
 
-    `weights`: "memory", or "external" for layers whose weights the outside streams in, by a port
-    of each; a mapping says it by node, and 'default' in it for the others. `share_layers`: repeated
-    layers are one block, which a tensor passes once for each of them; a number: so many tensors go
-    through it together.
+    `depths`: of the FIFOs; by default those that the design needs. `weights` (a place, or places
+    by node with 'default' for the others) and `share_layers` replace those of the settings.
     """
-    lowered = Lowerer(graph, parallelism, name, weights).run(share_layers=share_layers)
+    spec = parallelism
+    if weights is not None:
+        places = {"default": weights} if isinstance(weights, str) else dict(weights)
+        spec = replace(spec, weights=places.pop("default", MEMORY), node_weights=places)
+    if share_layers is not None:
+        spec = replace(spec, share_layers=int(share_layers))
+    lowered = Lowerer(graph, spec, name).run()
     if depths is None:
         depths = size_fifos(lowered.design)
-    design = with_fifos(lowered.design, depths, has_head(parallelism.clock_mhz))
+    design = with_fifos(lowered.design, depths, has_head(spec.clock_mhz))
     return replace(lowered, design=design, depths=depths)
 
 
 def unary(low: Lowerer, node: fx.Node, make: Callable[[Stream], Component]) -> Value:
-    """The component that `make` gives for the stream of the only operand of `node`."""
+    """Add the component that `make` builds for the stream of the only operand of `node`."""
     value = low.operand(node)
     return replace(value, wire=low.add(node, make(low.stream(value)), value))
 
 
 def row_major(shape: Shape) -> Ints:
-    """The order of torch itself."""
+    """Return the order of torch."""
     return np.arange(math.prod(shape))
 
 
 def pixel_order(shape: Shape) -> Ints:
-    """The channels of a pixel together: (C, H, W) streamed as (H, W, C), (C, L) as (L, C)."""
+    """Return the order with the channels of a pixel together: (C, H, W) as (H, W, C)."""
     axes = (*range(1, len(shape)), 0)
     return np.arange(math.prod(shape)).reshape(shape).transpose(axes).reshape(-1)
 
 
 def pixel_shape(shape: Shape) -> Shape:
-    """Of the stream of an image: (C, H, W) -> (H, W, C)."""
+    """Return the shape of an image's stream: (C, H, W) -> (H, W, C)."""
     return (*shape[1:], shape[0])
 
 
 class Lowerer:
-    """Walks the graph once and builds the design."""
+    """Builder of a design: walks the graph once."""
 
-    def __init__(
-        self,
-        graph: MaseGraph,
-        parallelism: Parallelism,
-        name: str,
-        weights: str | Mapping[str, str] = MEMORY,
-    ) -> None:
+    def __init__(self, graph: MaseGraph, parallelism: DesignSpec, name: str = "top") -> None:
         check_supported(graph)
         check_finite(graph)
+        parallelism.check_nodes(node.name for node in graph.fx_graph.nodes)
         self.graph = graph
-        self.storage = Storage.of(weights)
-        self.external: set[str] = set()
         self.parallelism = parallelism
+        self.storage = Storage(parallelism.weights, parallelism.node_weights)
+        self.external: set[str] = set()
         self.builder = Builder(name)
         self.needed = self._needed()
         self.values: dict[fx.Node, Value] = {}
@@ -139,13 +121,11 @@ class Lowerer:
         self.outputs: dict[str, Value] = {}
         self._made: dict[tuple[Wire, Component], Wire] = {}
 
-    def run(self, *, share_layers: int | bool = False) -> Lowered:
-        """Every node that the outputs need, in turn."""
+    def run(self) -> Lowered:
+        """Lower every node that the outputs need, in turn."""
         numbers = {n: k for k, n in enumerate(self.graph.fx_graph.find_nodes(op="placeholder"))}
         for node in self.graph.fx_graph.nodes:
-            if (
-                node not in self.needed or node.op == "get_attr"
-            ):  # weights are read where they are used
+            if node not in self.needed or node.op == "get_attr":  # read where it is used
                 continue
             if node.op == "placeholder":
                 self._input(node, numbers[node])
@@ -153,13 +133,16 @@ class Lowerer:
                 self._output(node)
             else:
                 self._call(node)
-        self.storage.check(self._ops(), self.external)
-        self.storage.tell_of_kept(n for n, c in self.components.items() if c.kind == "mxint_linear")
+        rows = {n.name: (n, find_op(n, self.graph.custom_ops)) for n in self.graph.fx_graph.nodes}
+        ops = {name: op.name if op else node.op for name, (node, op) in rows.items()}
+        self.storage.check(ops, self.external)
+        self.storage.warn_of_mxint(
+            n for n, c in self.components.items() if c.kind == "mxint_linear"
+        )
         values = {node.name: value for node, value in self.values.items()}
-        if not share_layers:
-            design = self.builder.build()
-            return Lowered(design, self.inputs, self.outputs, self.components, values)
-        shared = sharing.share_layers(self.builder.plain(), int(share_layers))
+        if not self.parallelism.share_layers:
+            return Lowered(self.builder.build(), self.inputs, self.outputs, self.components, values)
+        shared = sharing.share_layers(self.builder.plain(), self.parallelism.share_layers)
         return Lowered(
             with_forks(shared.design),
             self.inputs,
@@ -168,44 +151,39 @@ class Lowerer:
             _moved(values, shared.streams),
         )
 
-    def _ops(self) -> dict[str, str]:
-        """The op of each node, by name."""
-        found = {n: find_op(n, self.graph.custom_ops) for n in self.graph.fx_graph.nodes}
-        return {node.name: op.name if op else node.op for node, op in found.items()}
-
     def _call(self, node: fx.Node) -> None:
         self._check_in_place(node)
         try:
             value = self.lowering(node).lower(self, node)
-            wanted = blocks.result_blocks(node)
-            if value is not None and wanted is not None:
-                lanes = blocks.block_lanes(self, node, value, wanted)
+            blocked = blocks.result_blocks(node)
+            if value is not None and blocked is not None:
+                lanes = blocks.block_lanes(self, node, value, blocked)
                 name = f"{node.name}_mxint"
-                value = blocks.to_blocks(self, node, name, value, wanted, lanes)
+                value = blocks.to_blocks(self, node, name, value, blocked, lanes)
         except ConfigError as error:  # of a component, which does not know the node
             raise HardwareError(f"node '{node.name}' ({self.op(node).name}): {error}") from error
         if value is not None:
             self.values[node] = value
 
     def op(self, node: fx.Node) -> Op:
-        """The row of `node` in the op table."""
-        found = find_op(node, self.graph.custom_ops)
-        assert found is not None, f"node '{node.name}' was not checked"
-        return found
+        """Return the row of `node` in the op table."""
+        row = find_op(node, self.graph.custom_ops)
+        assert row is not None, f"node '{node.name}' was not checked"
+        return row
 
     def lowering(self, node: fx.Node) -> Lowering:
         """Return the function that lowers the op of `node`."""
         return LOWERINGS[self.op(node).rtl]
 
     def _needed(self) -> set[fx.Node]:
-        """The nodes that the outputs depend on; where only the size is read, nothing is."""
-        found: set[fx.Node] = set()
+        """Return the nodes that the outputs depend on; readers of sizes alone need nothing."""
+        needed: set[fx.Node] = set()
         for node in reversed(self.graph.fx_graph.nodes):
-            readers = (user for user in node.users if user in found)
+            readers = (user for user in node.users if user in needed)
             is_read = any(not self._reads_size(n) for n in readers)
             if node.op == "output" or is_read or self._reads_size(node):
-                found.add(node)
-        return found
+                needed.add(node)
+        return needed
 
     def _reads_size(self, node: fx.Node) -> bool:
         is_call = node.op not in ("output", "placeholder", "get_attr")
@@ -237,9 +215,9 @@ class Lowerer:
         self.values[node] = self.inputs[name]
 
     def _input_format(self, node: fx.Node) -> Fixed:
-        """What readers bring the input to; of unlike formats, one with the numbers of all.
+        """Return the format of an input port: that of its readers, or a union of theirs.
 
-        What takes it as it is then takes the numbers that the port has.
+        A reader that applies no format takes the numbers that the port has.
         """
         own = formats.result_format(node)
         if own is not None:
@@ -250,7 +228,7 @@ class Lowerer:
         is_whole = dtype is not None and not dtype.is_floating_point
         if dtype is torch.bool or (is_whole and self._is_mask(node)):
             return TRUTH
-        rows = [_table_rows(user) for user in node.users if user in self.needed]
+        rows = [table_rows(user) for user in node.users if user in self.needed]
         if rows and all(rows):  # numbers of the rows of tables
             return Fixed(max(1, (max(rows) - 1).bit_length()), 0, is_signed=False)
         read = formats.formats_read(node, self._needed_op)
@@ -264,7 +242,7 @@ class Lowerer:
         return listed[0] if len(listed) == 1 else formats.union(listed)
 
     def _is_mask(self, node: fx.Node) -> bool:
-        """Whether all that is asked of an input is where it is 0."""
+        """Return whether readers only compare an input with 0."""
         users = [user for user in node.users if user in self.needed]
         return bool(users) and all(
             user.target in (torch.ne, torch.eq) and user.args == (node, 0) for user in users
@@ -287,36 +265,36 @@ class Lowerer:
             self.outputs[f"data_out_{number}"] = value
 
     def operands(self, node: fx.Node) -> list[fx.Node]:
-        """The nodes whose results are the operands data_in_0, data_in_1 … of `node`."""
+        """Return the nodes whose results are the operands data_in_0, data_in_1 … of `node`."""
         return list(operand_nodes(node, self.op(node)).values())
 
     def operand(self, node: fx.Node, number: int = 0) -> Value:
-        """An operand of `node`, in the format that the node brings it to."""
+        """Return an operand of `node`, in the format that the node applies."""
         sources = self.operands(node)
         if number >= len(sources) or sources[number] not in self.values:
             raise self.refuse(node, "a constant operand", "Allowed: tensors that are computed")
         value = self.values[sources[number]]
         name = f"{node.name}_cast_{number}"
         shared = blocks.operand_blocks(node, f"data_in_{number}")
-        wanted = None if shared else formats.operand_format(node, f"data_in_{number}")
-        value = blocks.plainly(self, f"{name}_plain", value, wanted)
+        number_format = None if shared else formats.operand_format(node, f"data_in_{number}")
+        value = blocks.plainly(self, f"{name}_plain", value, number_format)
         if shared is not None:
             return blocks.there_and_back(self, node, name, value, shared)
-        return value if wanted is None else self.cast(name, value, wanted)
+        return value if number_format is None else self.cast(name, value, number_format)
 
-    def cast(self, name: str, value: Value, wanted: Fixed) -> Value:
-        """`value` in the format `wanted`, by a stage `name` where it is in another."""
+    def cast(self, name: str, value: Value, number_format: Fixed) -> Value:
+        """Return `value` in another format, by a stage `name` if it needs one."""
         stream = self.stream(value)
-        if wanted.holds(stream.format):
+        if number_format.holds(stream.format):
             return value
-        return replace(value, wire=self.builder.add(name, Cast(stream, wanted), value.wire))
+        return replace(value, wire=self.builder.add(name, Cast(stream, number_format), value.wire))
 
     def stream(self, value: Value) -> Stream:
-        """What flows for `value`."""
+        """Return the stream of `value`."""
         return self.builder.stream(value.wire)
 
     def arrange(self, node: fx.Node, value: Value, order: Ints, shape: Shape) -> Value:
-        """`value` streamed in `order`, as a stream of `shape`; reordered only where it differs."""
+        """Return `value` streamed in `order`, as a stream of `shape`; reordered if it differs."""
         if np.array_equal(value.order, order):
             return value
         place = np.empty_like(value.order)
@@ -324,9 +302,9 @@ class Lowerer:
         return Value(self.gather(node, value, place[order], shape), value.shape, order)
 
     def gather(self, node: fx.Node, value: Value, places: Ints, shape: Shape) -> Wire:
-        """The elements of the stream of `value` at `places`, as a stream of `shape`.
+        """Return the elements of the stream of `value` at `places`, as a stream of `shape`.
 
-        What was gathered before is used again.
+        An equal stage is used again.
         """
         stream = self.stream(value)
         lanes = math.gcd(stream.lanes, shape[-1])
@@ -337,41 +315,41 @@ class Lowerer:
         return self.once(f"{node.name}_reorder_{value.wire.stage}", component, value.wire)
 
     def once(self, name: str, component: Component, wire: Wire) -> Wire:
-        """A stage `name`, or the one that does the same with `wire` already."""
+        """Add a stage `name`, or return the one that does the same with `wire` already."""
         key = (wire, component)
         if key not in self._made:
             self._made[key] = self.builder.add(self.builder.fresh(name), component, wire)
         return self._made[key]
 
     def pixels(self, node: fx.Node, value: Value) -> Value:
-        """An image, streamed pixel by pixel."""
+        """Return an image, streamed pixel by pixel."""
         return self.arrange(node, value, pixel_order(value.shape), pixel_shape(value.shape))
 
     def takes_weights(self, node: fx.Node) -> bool:
-        """Whether the weights of `node` come from outside."""
+        """Return whether the weights of `node` come from outside."""
         return self.storage.is_external(node.name)
 
     def weight_port(self, node: fx.Node, stream: Stream, codes: Ints) -> Wire:
-        """An input by which the outside sends the weights of `node`, `codes` for each vector."""
+        """Add an input by which the outside sends the weights of `node`, `codes` per vector."""
         self.external.add(node.name)
         return self.builder.input(f"{node.name}_weight", stream, codes[None])
 
     def add(self, node: fx.Node, component: Component, *values: Value | Wire) -> Wire:
-        """A stage named after the node, and a cast where the result is wanted in another format."""
+        """Add a stage named after the node, and a cast if its result needs another format."""
         component = component.for_clock(self.parallelism.clock_mhz)
         self.components[node.name] = component
         wires = [v.wire if isinstance(v, Value) else v for v in values]
         wire = self.builder.add(node.name, component, *wires)
-        wanted = self.wanted_format(node)
-        if wanted is not None and not wanted.holds(component.output.format):
-            cast = Cast(component.output, wanted)
+        number_format = self.wanted_format(node)
+        if number_format is not None and not number_format.holds(component.output.format):
+            cast = Cast(component.output, number_format)
             wire = self.builder.add(f"{node.name}_cast", cast, wire)
         return wire
 
     def wanted_format(self, node: fx.Node) -> Fixed | None:
-        """The format to give the result of `node` in: its own, else that of all its readers.
+        """Return the format for the result of `node`: its own, else that of all its readers.
 
-        None where the result goes on exactly.
+        None if the result stays exact.
         """
         if blocks.result_blocks(node) is not None:
             return None  # blocks are made of exact numbers
@@ -379,16 +357,16 @@ class Lowerer:
         return own or formats.one_format(formats.formats_read(node, self._needed_op))
 
     def result_format(self, node: fx.Node, exact: Span | None = None, why: str = "") -> Fixed:
-        """The wanted format, else one that holds all of `exact`.
+        """Return the wanted format, else one that holds all of `exact`.
 
-        Where results are no binary fractions (`exact` is None; `why` says it) a format is needed.
+        Results that are no binary fractions (`exact` is None; `why` has the reason) need a format.
         """
-        wanted = self.wanted_format(node)
-        if wanted is not None:
-            return wanted
+        number_format = self.wanted_format(node)
+        if number_format is not None:
+            return number_format
         if exact is None and blocks.result_blocks(node) is not None:
-            told = f"{why or 'its result is no binary fraction'}, of which MXINT could be made"
-            raise self.refuse(node, told, "Allowed: its result in 'integer'")
+            problem = f"{why or 'its result is no binary fraction'}, of which MXINT could be made"
+            raise self.refuse(node, problem, "Allowed: its result in 'integer'")
         if exact is None:
             raise self.refuse(
                 node,
@@ -406,7 +384,7 @@ class Lowerer:
         return exact.format
 
     def setting(self, node: fx.Node, name: str, default: Any, names: Sequence[str] = ()) -> Any:
-        """A configuration value: the module's attribute, or the argument of the function.
+        """Return a configuration value: the module's attribute, or the argument of the function.
 
         `names` are the arguments behind the first, of functions that have no signature.
         """
@@ -419,30 +397,27 @@ class Lowerer:
         return dict(zip(names, rest, strict=False)).get(name, default)
 
     def refuse(self, node: fx.Node, what: str, allowed: str) -> HardwareError:
-        """An error that names node, op, what was given and what is allowed."""
+        """Return an error that names node, op, the problem and what is allowed."""
         op = find_op(node, self.graph.custom_ops)
         return HardwareError(f"node '{node.name}' ({op.name if op else '?'}): {what}. {allowed}.")
 
 
 def _moved(values: Mapping[str, Value], streams: Mapping[str, Wire | None]) -> dict[str, Value]:
-    """Values whose streams are elsewhere; without those of which nothing is kept."""
     wires = {name: streams.get(value.wire.stage, value.wire) for name, value in values.items()}
     return {name: replace(values[name], wire=wire) for name, wire in wires.items() if wire}
 
 
-def _table_rows(node: fx.Node) -> int:
-    """The rows of the table that `node` reads by number; 0 where it reads none."""
+def table_rows(node: fx.Node) -> int:
+    """Return the rows of the table that `node` reads by number; 0 if it reads none."""
     module = node_module(node) if node.op == "call_module" else None
     return module.num_embeddings if isinstance(module, nn.Embedding) else 0
 
 
-def _results(given: Any) -> Iterator[Any]:
-    """The tensors that a model gives, through tuples, lists and mappings."""
-    if isinstance(given, tuple | list):
-        for each in given:
-            yield from _results(each)
-    elif isinstance(given, Mapping):
-        for each in given.values():
-            yield from _results(each)
+def _results(output: Any) -> Iterator[Any]:
+    """Yield the tensors that a model returns, through tuples, lists and mappings."""
+    parts = output.values() if isinstance(output, Mapping) else output
+    if isinstance(output, tuple | list | Mapping):
+        for part in parts:
+            yield from _results(part)
     else:
-        yield given
+        yield output

@@ -1,8 +1,8 @@
 """Number formats of a graph's values, as hardware reads them from the metadata.
 
-A format is applied where the node brings a value to it; a value that no node has brought to a
-format is exact. `formats_read` says what the readers of a value make of it: where that is one
-format, casting at the producer instead changes nothing.
+A format is applied where the node brings a value to it; a value that no node brought to a format is
+exact. If all readers of a value apply one format (`formats_read`), casting at the producer instead
+changes nothing.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ FindOp = Callable[[fx.Node], Op | None]
 
 
 def operand_format(node: fx.Node, name: str) -> Fixed | None:
-    """The format that `node` brings an operand or parameter to; None: it takes it as it is."""
+    """Return the format that `node` applies to an operand or parameter; None: exact."""
     return _applied(node, f"args.{name}", (mase_meta(node).common.args or {}).get(name))
 
 
 def result_format(node: fx.Node) -> Fixed | None:
-    """The format that `node` brings its result to; None: it gives it as it is, or as MXINT."""
+    """Return the format that `node` applies to its result; None: exact, or MXINT."""
     if result_blocks(node) is not None:
         return None
     results = mase_meta(node).common.results or {}
@@ -39,15 +39,15 @@ def result_format(node: fx.Node) -> Fixed | None:
 
 
 def parameter_format(node: fx.Node, name: str) -> Fixed:
-    """The format of a weight or bias; an error where it has none."""
+    """Return the format of a weight or bias; raise if it has none."""
     meta = mase_meta(node).common["args"][name]
-    found = _applied(node, f"args.{name}", meta)
-    if found is None:
+    number = _applied(node, f"args.{name}", meta)
+    if number is None:
         raise HardwareError(
             f"node '{node.name}': args.{name} is {meta.type} {meta.precision}. Hardware needs type "
             f"'fixed' and precision [width, frac_width]: quantise the graph or set both by hand."
         )
-    return found
+    return number
 
 
 def _applied(node: fx.Node, where: str, meta: ValueMeta | None) -> Fixed | None:
@@ -72,11 +72,11 @@ def _fixed(node: fx.Node, where: str, number: Quantizer) -> Fixed:
 
 
 def formats_read(node: fx.Node, find: FindOp) -> set[Fixed | None]:
-    """What the readers of `node` bring its result to; None stands for one that takes it exactly."""
-    found: set[Fixed | None] = set()
+    """Return the formats that readers of `node` apply to its result; None: exact."""
+    applied: set[Fixed | None] = set()
     for user in node.users:
-        found |= {None} if user.op == "output" else _read_by(user, node, find)
-    return found
+        applied |= {None} if user.op == "output" else _read_by(user, node, find)
+    return applied
 
 
 def _read_by(user: fx.Node, node: fx.Node, find: FindOp) -> set[Fixed | None]:
@@ -98,13 +98,13 @@ def _read_by(user: fx.Node, node: fx.Node, find: FindOp) -> set[Fixed | None]:
 
 
 def one_format(formats: Iterable[Fixed | None]) -> Fixed | None:
-    """The only one of `formats`; None where there are several, or a value is taken exactly."""
-    found = set(formats)
-    return found.pop() if len(found) == 1 else None
+    """Return the only one of `formats`; None if there are several, or a reader is exact."""
+    distinct = set(formats)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 def union(formats: Iterable[Fixed]) -> Fixed:
-    """The narrowest format with the numbers of all of `formats`."""
+    """Return the narrowest format with the numbers of all of `formats`."""
     listed = list(formats)
     frac = max(f.frac_width for f in listed)
     low = min(f.low << (frac - f.frac_width) for f in listed)

@@ -34,14 +34,14 @@ class AddedMask:
 
     @property
     def numbers(self) -> Tensor:
-        """What is added to the other elements; 0 for the masked ones."""
+        """Numbers that are added to the other elements; 0 for the masked ones."""
         return torch.where(self.is_masked, 0.0, self.tensor)
 
 
 def added_mask(low: Lowerer, node: fx.Node) -> AddedMask | None:
-    """Return the mask that the sum `node` adds; None where it adds none.
+    """Return the mask that the sum `node` adds, or None.
 
-    An operand or result that is brought to a number format is a number as any other.
+    An operand or result that is brought to a number format is an ordinary number.
     """
     if formats.result_format(node) is not None:
         return None
@@ -55,7 +55,7 @@ def added_mask(low: Lowerer, node: fx.Node) -> AddedMask | None:
 
 
 def check_mask_readers(low: Lowerer, node: fx.Node) -> None:
-    """Refuse `node`, which masks elements, where anything but a softmax reads it."""
+    """Raise if anything but a softmax reads `node`, which masks elements."""
     wrong = [
         user for user in node.users if user.op == "output" or low.op(user) is not OPS["softmax"]
     ]

@@ -1,4 +1,4 @@
-"""How ops become hardware: one lowering for each name in the column `rtl` of the op table."""
+"""Lowerings of ops: one for each name in the column `rtl` of the op table."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LowerNode = Callable[["Lowerer", fx.Node], "Value | None"]
 
 @dataclass(frozen=True)
 class Lowering:
-    """`lower(engine, node)` adds the stages of a node and gives its value.
+    """`lower(engine, node)` adds the stages of a node and returns its value.
 
-    `takes_pixels`: it wants images pixel by pixel. `is_wiring`: it hands on the same numbers.
-    `is_monotone`: it picks one of its numbers, or zero, and so commutes with a cast that keeps the
-    order. `reads_size`: it reads no numbers at all.
+    `takes_pixels`: it needs images pixel by pixel. `is_wiring`: it passes on the same numbers.
+    `is_monotone`: it picks one of its numbers, or zero, and so commutes with a monotone cast.
+    `reads_size`: it reads no numbers at all.
     """
 
     lower: LowerNode
@@ -37,26 +37,18 @@ class Lowering:
 LOWERINGS: Registry[Lowering] = Registry("hardware realisation")
 
 
-def lowers(
-    name: str,
-    *,
-    takes_pixels: bool = False,
-    is_wiring: bool = False,
-    is_monotone: bool = False,
-    reads_size: bool = False,
-) -> Callable[[LowerNode], LowerNode]:
-    """Register the function that lowers ops whose row says `rtl=name`; see `Lowering`."""
+def lowers(name: str, **properties: bool) -> Callable[[LowerNode], LowerNode]:
+    """Register a lowering of ops whose row has `rtl=name`; `properties`: see `Lowering`."""
 
     def decorate(function: LowerNode) -> LowerNode:
-        lowering = Lowering(function, takes_pixels, is_wiring, is_monotone, reads_size)
-        LOWERINGS.register(name, lowering)
+        LOWERINGS.register(name, Lowering(function, **properties))
         return function
 
     return decorate
 
 
 def check_op_table() -> None:
-    """Raise where a row of the op table names a realisation that there is not."""
+    """Raise if a row of the op table names an unknown realisation."""
     for op in OPS.values():
         if op.rtl and op.rtl not in LOWERINGS:
             raise HardwareError(

@@ -1,4 +1,4 @@
-"""What the lowerings of ops over rows share: softmax and the norms."""
+"""Common parts of the lowerings of ops over rows: softmax and the norms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chop.nn.quantized.integer import node_arithmetic
 
 
 def require_integers(low: Lowerer, node: fx.Node) -> None:
-    """Refuse an op that the model computes in floating point: hardware has other results."""
+    """Raise for an op that the model computes in floating point: hardware differs."""
     if node_arithmetic(node) != "integer":
         raise low.refuse(
             node,
@@ -43,12 +43,12 @@ def row_operand(low: Lowerer, node: fx.Node) -> tuple[Value, Stream]:
 
 
 def add_rows(low: Lowerer, node: fx.Node, value: Value, component: Component) -> Value:
-    """The stage of a node whose result has the shape of its operand."""
+    """Add the stage of a node whose result has the shape of its operand."""
     return replace(value, wire=low.add(node, component, value))
 
 
 def made(low: Lowerer, node: fx.Node, component: Any, *arguments: Any) -> Component:
-    """The component; what it cannot be made with is refused by the name of the node."""
+    """Return the component; raise for the node if it cannot be made."""
     try:
         built: Component = component(*arguments)
     except ConfigError as error:
@@ -59,17 +59,17 @@ def made(low: Lowerer, node: fx.Node, component: Any, *arguments: Any) -> Compon
 
 
 def constant(low: Lowerer, node: fx.Node, name: str) -> Tensor | None:
-    """A parameter: of the module, or the attribute that the function is called with."""
+    """Return a parameter: of the module, or the attribute that the function is called with."""
     if node.op == "call_module":
         return getattr(node_module(node), name, None)
-    given = dict(named_arguments(node)).get(name)
-    if given is None:
+    source = dict(named_arguments(node)).get(name)
+    if source is None:
         return None
-    if not isinstance(given, fx.Node) or given.op != "get_attr":
+    if not isinstance(source, fx.Node) or source.op != "get_attr":
         raise low.refuse(node, f"its {name} is computed", "Allowed: parameters of the model")
-    return attribute(low.graph, given)  # type: ignore[no-any-return]
+    return attribute(low.graph, source)  # type: ignore[no-any-return]
 
 
 def codes_of(tensor: Tensor, number: Fixed) -> Ints:
-    """The codes of a parameter."""
+    """Return the codes of a parameter."""
     return number.encode(tensor.detach().double().cpu().numpy().reshape(-1))

@@ -1,8 +1,9 @@
-"""Which ops have a realisation in hardware, and what to take instead where one has none."""
+"""Ops with a realisation in hardware, and the nearest alternative to others."""
 
 from __future__ import annotations
 
 import difflib
+import functools
 from typing import Any
 
 from torch import Tensor, fx
@@ -14,20 +15,22 @@ from chop.ir.ops import OPS, find_op, node_module
 
 
 def check_supported(graph: MaseGraph) -> None:
-    """Raise, before anything is made, where a node has no realisation in hardware."""
+    """Raise if a node has no realisation in hardware."""
     for node in graph.fx_graph.nodes:
         op = find_op(node, graph.custom_ops)
         if node.op in ("placeholder", "get_attr", "output") or (op and op.rtl in LOWERINGS):
             continue
-        nearest = _nearest(op.name if op else str(node.target))
+        name = op.name if op else str(node.target)
+        close = difflib.get_close_matches(name, supported_ops(), n=1, cutoff=0.3)
+        nearest = _NEAREST.get(name) or (close[0] if close else "linear")
         raise HardwareError(
-            f"node '{node.name}' ({op.name if op else node.target}): no hardware component "
-            f"realises it. Nearest supported: {nearest}. Supported: {', '.join(supported_ops())}."
+            f"node '{node.name}' ({name}): no hardware component realises it. Nearest supported: "
+            f"{nearest}. Supported: {', '.join(supported_ops())}."
         )
 
 
 def check_finite(graph: MaseGraph) -> None:
-    """Raise where a weight or constant that the graph reads has an element that is no number.
+    """Raise if a weight or constant that the graph reads has an element that is no number.
 
     A constant that is added may have elements of minus infinity: it is a mask.
     """
@@ -59,15 +62,12 @@ def _check_numbers(
 
 
 def attribute(graph: MaseGraph, node: fx.Node) -> Any:
-    """Return what a `get_attr` reads."""
-    found: Any = graph.model
-    for part in str(node.target).split("."):
-        found = getattr(found, part)
-    return found
+    """Return the value that a `get_attr` reads."""
+    return functools.reduce(getattr, str(node.target).split("."), graph.model)
 
 
 def supported_ops() -> list[str]:
-    """Ops of the table that hardware realises."""
+    """Return the ops of the table that hardware realises."""
     return sorted(op.name for op in OPS.values() if op.rtl in LOWERINGS)
 
 
@@ -79,8 +79,3 @@ _NEAREST = {
     "elu": "leaky_relu",
     "conv3d": "conv2d",
 }
-
-
-def _nearest(name: str) -> str:
-    close = difflib.get_close_matches(name, supported_ops(), n=1, cutoff=0.3)
-    return _NEAREST.get(name) or (close[0] if close else "linear")

@@ -1,15 +1,15 @@
-"""Whether a design computes what the PyTorch model does: the verdict before anything is built.
+"""Comparison of a design with the PyTorch model, before anything is built.
 
 Three parties must agree on every output: the design's integers, the model in exact arithmetic
 (`exact_model`, which shares no code with the design) and the model itself in double precision.
-They are compared on the inputs given and on generated ones: the ends of the input formats, their
-whole range, and numbers between and beyond what the formats hold.
+They are compared on the user's inputs and on generated ones: the ends of the input formats, their
+whole range, and numbers between and beyond the values of the formats.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,8 @@ from torch import Tensor, fx
 from chop.arguments import an, check
 from chop.errors import HardwareError
 from chop.hw.arith.golden import Fixed, Ints
-from chop.hw.lower import Lowered, Value
+from chop.hw.lower.engine import table_rows
+from chop.hw.lower.values import Lowered, Value
 from chop.hw.reference.double_model import check_doubles
 from chop.hw.reference.exact import Codes, Exact, coded, quantized
 from chop.hw.reference.exact_model import (
@@ -35,17 +36,16 @@ from chop.hw.reference.exact_model import (
 )
 from chop.hw.reference.exact_ops import MOVES, UNCHANGED, is_kept
 from chop.ir.graph import MaseGraph
-from chop.ir.ops import node_module
 
 GENERATED = 32
-"""Tensors of each input that are made where none, or only some, are given."""
+"""Generated tensors of each input."""
 BATCH = 256
 """Tensors that are compared at once."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How much of a design was compared with its model and found equal."""
+    """Amount of data on which a design and its model were equal."""
 
     tensors: int
     values: int
@@ -57,19 +57,18 @@ class Agreement:
 def verify(
     graph: MaseGraph, lowered: Lowered, inputs: Any = None, *, is_generated: bool = True
 ) -> Agreement:
-    """Check that `lowered` computes what the model of `graph` does; raises where it does not.
+    """Check that `lowered` computes the same as the model of `graph`; raise if it does not.
 
-    `inputs`: a batch for the graph's input, or a tuple of one for each; `is_generated` adds inputs
-    made for the purpose. The error names the first node that differs, its formats, and what the
-    design and the model give.
+    `inputs`: a batch for the graph's input, or a tuple of one for each; `is_generated` adds
+    generated inputs. The error names the first node that differs, its formats, and both values.
     """
     sets = [] if inputs is None else [_tensors(inputs)]
     sets += [_generated(graph, lowered)] if is_generated else []
     values = tensors = 0
     for rows in sets:
-        for batch in _batches(rows):
-            values += _check(graph, lowered, batch)
-            tensors += len(batch[0]) if batch else 0
+        for start in range(0, len(rows[0]), BATCH) if rows else ():
+            values += _check(graph, lowered, [x[start : start + BATCH] for x in rows])
+        tensors += len(rows[0]) if rows else 0
     return Agreement(tensors, values)
 
 
@@ -77,19 +76,14 @@ TENSOR = an(Tensor, "a tensor")
 
 
 def _tensors(inputs: Any) -> list[Tensor]:
-    found = inputs if isinstance(inputs, tuple | list) else (inputs,)
-    for each in found:
+    tensors = inputs if isinstance(inputs, tuple | list) else (inputs,)
+    for each in tensors:
         check("inputs", TENSOR, each, HardwareError)
-    return [torch.as_tensor(x).detach().double().cpu() for x in found]
-
-
-def _batches(rows: Sequence[Tensor]) -> Iterable[list[Tensor]]:
-    for start in range(0, len(rows[0]), BATCH) if rows else ():
-        yield [x[start : start + BATCH] for x in rows]
+    return [torch.as_tensor(x).detach().double().cpu() for x in tensors]
 
 
 def _check(graph: MaseGraph, lowered: Lowered, rows: Sequence[Tensor]) -> int:
-    """Compare one batch; the number of output values."""
+    """Compare one batch; return the number of output values."""
     codes = encoded(lowered, rows)
     numbers = _numbers(graph, lowered, rows, codes)
     exact = run_exact(graph, [Exact.of(x.numpy()) for x in numbers])
@@ -103,57 +97,36 @@ def _check(graph: MaseGraph, lowered: Lowered, rows: Sequence[Tensor]) -> int:
 def _first_wrong(
     graph: MaseGraph, lowered: Lowered, golden: Mapping[str, Ints], exact: Environment
 ) -> tuple[str, Exact, Exact] | None:
-    """The first output that is not the model's: its port, what it gives, what it must."""
+    """Return the first output that differs from the model: port, actual and expected."""
     for (port, value), node in zip(lowered.outputs.items(), _output_nodes(graph), strict=True):
         number = lowered.design.output_streams()[port].format
-        found = _exact_codes(value, golden[port], number)
-        if found.differs(exact[node]).any():
-            return port, found, exact[node]
+        actual = _exact_codes(value, golden[port], number)
+        if actual.differs(exact[node]).any():
+            return port, actual, exact[node]
     return None
 
 
 def encoded(lowered: Lowered, inputs: Any) -> dict[str, Ints]:
-    """The codes of a batch, or of a tuple with one for each input of the graph, by port."""
-    return lowered.encode(*_fitting(lowered, _tensors(inputs)))
-
-
-def _fitting(lowered: Lowered, rows: Sequence[Tensor]) -> list[Tensor]:
-    """The inputs that the design takes, of the sizes that it takes."""
-    found = _used(lowered, rows)
-    for name, given in zip(lowered.inputs, found, strict=True):
-        size, wanted = math.prod(given.shape[1:]), math.prod(lowered.design.inputs[name].shape)
-        if size != wanted:
-            raise HardwareError(f"inputs: {name} has rows of {size} values, not of {wanted}.")
-    return found
-
-
-def _used(lowered: Lowered, rows: Sequence[Tensor]) -> list[Tensor]:
-    """Those of the inputs of the graph, in its order, that the design has a port for."""
-    if len(rows) == len(lowered.inputs):
-        return list(rows)
-    names = [f"data_in_{k}" for k in range(len(rows))]
-    kept = [x for name, x in zip(names, rows, strict=True) if name in lowered.inputs]
-    if len(kept) != len(lowered.inputs):
-        raise HardwareError(
-            f"inputs: got {len(rows)} tensors. The design has {len(lowered.inputs)} inputs: "
-            f"{', '.join(lowered.inputs)}."
-        )
-    return kept
+    """Return the codes of a batch, or of a tuple with one per input of the graph, by port."""
+    rows = _tensors(inputs)
+    if len(rows) != len(lowered.inputs):  # drop inputs without a port
+        rows = [x for k, x in enumerate(rows) if f"data_in_{k}" in lowered.inputs]
+    for name, x in zip(lowered.inputs, rows, strict=False):
+        size, expected = math.prod(x.shape[1:]), math.prod(lowered.design.inputs[name].shape)
+        if size != expected:
+            raise HardwareError(f"inputs: {name} has rows of {size} values, not of {expected}.")
+    return lowered.encode(*rows)
 
 
 def _output_nodes(graph: MaseGraph) -> list[fx.Node]:
-    output = next(n for n in graph.fx_graph.nodes if n.op == "output")
-    return list(output.all_input_nodes) if isinstance(output.args[0], fx.Node) else _flat(output)
-
-
-def _flat(output: fx.Node) -> list[fx.Node]:
-    found: list[fx.Node] = []
-    fx.map_arg(output.args, found.append)
-    return found
+    nodes: list[fx.Node] = []
+    (output,) = graph.fx_graph.find_nodes(op="output")
+    fx.map_arg(output.args, nodes.append)
+    return nodes
 
 
 def _exact_codes(value: Value, codes: Ints, number: Fixed) -> Exact:
-    """The numbers of a stream, in the order of torch."""
+    """Return the numbers of a stream, in the order of torch."""
     flat = np.asarray(codes).reshape(len(codes), -1)
     placed: Codes = np.empty_like(flat)
     placed[:, value.order] = flat
@@ -163,89 +136,77 @@ def _exact_codes(value: Value, codes: Ints, number: Fixed) -> Exact:
 # -- inputs ----------------------------------------------------------------------------------------
 
 
-def _placeholders(graph: MaseGraph) -> list[fx.Node]:
-    return [n for n in graph.fx_graph.nodes if n.op == "placeholder"]
-
-
 def _numbers(
     graph: MaseGraph, lowered: Lowered, rows: Sequence[Tensor], codes: Mapping[str, Ints]
 ) -> list[Tensor]:
-    """What the model takes for `rows`: the numbers themselves where its own format makes codes of
-    them, as the design's port does; the numbers that the port holds elsewhere.
+    """Return the model's inputs for `rows`: `rows`, or the numbers that the port holds.
+
+    The port's numbers are used unless the model itself brings the input to one format.
     """
-    held = _held(graph, lowered, rows, codes)
-    nodes = _placeholders(graph)
+    ports = _held(graph, lowered, rows, codes)
+    nodes = graph.fx_graph.find_nodes(op="placeholder")
     return [
         x if _has_one_format(graph, node) else each
-        for node, x, each in zip(nodes, rows, held, strict=True)
+        for node, x, each in zip(nodes, rows, ports, strict=True)
     ]
 
 
 def _held(
     graph: MaseGraph, lowered: Lowered, rows: Sequence[Tensor], codes: Mapping[str, Ints]
 ) -> list[Tensor]:
-    """The numbers that the input ports hold; of an input without a port, the input."""
-    found = []
+    """Return the numbers that the input ports hold; for an input without a port, the input."""
+    numbers = []
     for number, x in enumerate(rows):
         name = f"data_in_{number}"
         if name in lowered.inputs:
             form = lowered.design.inputs[name].format
             x = torch.from_numpy(_exact_codes(lowered.inputs[name], codes[name], form).double())
-        found.append(x)
-    return found
+        numbers.append(x)
+    return numbers
 
 
 def _has_one_format(graph: MaseGraph, node: fx.Node) -> bool:
-    """Whether everything that reads an input brings it to one and the same format first."""
     formats = {result_format(node)} - {None} or _reading_formats(graph, node)
     return len(formats) == 1 and None not in formats
 
 
 def _reading_formats(graph: MaseGraph, node: fx.Node) -> set[Form | None]:
-    """The formats that readers of `node`, also behind views, bring it to; None: as it is."""
-    found: set[Form | None] = set()
+    """Return the formats that readers of `node`, also behind views, apply; None: exact."""
+    applied: set[Form | None] = set()
     for user in node.users:
         op = op_name(graph, user)
         if op in MOVES | UNCHANGED and not quantizers_of(user):
-            found |= _reading_formats(graph, user)
+            applied |= _reading_formats(graph, user)
         elif user.op == "output":
-            found.add(None)
+            applied.add(None)
         else:
             formats = operand_formats(user, op)
-            found |= {formats.get(name) for name in argument_names(user, op, node)}
-    return found
+            applied |= {formats.get(name) for name in argument_names(user, op, node)}
+    return applied
 
 
 def _generated(graph: MaseGraph, lowered: Lowered) -> list[Tensor]:
-    """Inputs over and beyond the ranges of the ports; zeros for an input without one."""
+    """Return inputs over and beyond the ranges of the ports; zeros without a port."""
     rng = np.random.default_rng(0)
-    found = []
-    for number, node in enumerate(_placeholders(graph)):
+    inputs = []
+    for number, node in enumerate(graph.fx_graph.find_nodes(op="placeholder")):
         name = f"data_in_{number}"
         shape = tuple(node.meta["mase"].common.results["data_out_0"]["shape"])[1:]
         if name not in lowered.inputs:
-            found.append(torch.zeros(2 * GENERATED, *shape, dtype=torch.float64))
+            inputs.append(torch.zeros(2 * GENERATED, *shape, dtype=torch.float64))
             continue
         form = lowered.design.inputs[name].format
-        codes = _spread(rng, form, (GENERATED, *shape))
-        if _has_one_format(graph, node):
-            codes = np.concatenate([codes, _between(rng, form, (GENERATED, *shape))])
-        else:
-            codes = np.concatenate([codes, _spread(rng, form, (GENERATED, *shape))])
-        rows = [_table_rows(user) for user in node.users]
+        more = _between if _has_one_format(graph, node) else _spread
+        codes = np.concatenate([f(rng, form, (GENERATED, *shape)) for f in (_spread, more)])
+        rows = [table_rows(user) for user in node.users]
         if any(rows):  # numbers of rows that there are
             codes = np.minimum(codes, min(n for n in rows if n) - 1)
-        found.append(torch.from_numpy(np.ldexp(codes, -form.frac_width)))
-    return found
-
-
-def _table_rows(node: fx.Node) -> int:
-    module = node_module(node) if node.op == "call_module" else None
-    return int(getattr(module, "num_embeddings", 0))
+        inputs.append(torch.from_numpy(np.ldexp(codes, -form.frac_width)))
+    return inputs
 
 
 def _spread(rng: np.random.Generator, form: Fixed, shape: tuple[int, ...]) -> Any:
-    """Codes over the whole range of a format: its ends, zero, small ones, all of it."""
+    """Return codes over the whole range of a format: its ends, zero, small ones, all of it."""
     low, high = form.low, form.high
     codes = rng.integers(low, high, shape, endpoint=True)
     near = np.clip(rng.integers(-3, 3, shape, endpoint=True), low, high)
@@ -259,7 +220,7 @@ def _spread(rng: np.random.Generator, form: Fixed, shape: tuple[int, ...]) -> An
 
 
 def _between(rng: np.random.Generator, form: Fixed, shape: tuple[int, ...]) -> Any:
-    """Numbers between the codes, ties among them, and some beyond the ends."""
+    """Return numbers between the codes, with ties, and some beyond the ends."""
     codes = _spread(rng, form, shape)
     moved = codes + rng.choice(np.array([-0.5, -0.25, 0.0, 0.25, 0.5, 0.625]), shape)
     beyond = codes * rng.choice(np.array([1.0, 1.5, -1.5, 3.0]), shape)
@@ -272,9 +233,9 @@ def _between(rng: np.random.Generator, form: Fixed, shape: tuple[int, ...]) -> A
 def _difference(
     graph: MaseGraph, lowered: Lowered, rows: Sequence[Tensor], codes: Mapping[str, Ints]
 ) -> HardwareError:
-    """The error of a design that differs: at the first node that does.
+    """Return the error for the first node that differs.
 
-    Both are run on the numbers that the input ports hold, so that a difference there shows as one.
+    Both run on the numbers that the input ports hold, so that a difference there is one as well.
     """
     numbers = _held(graph, lowered, rows, codes)
     exact = run_exact(graph, [Exact.of(x.numpy()) for x in numbers])
@@ -287,39 +248,41 @@ def _difference(
         if value is None or not isinstance(exact[node], Exact):
             continue
         form = lowered.design.stream(value.wire).format
-        given = _exact_codes(value, stages[value.wire.stage], form)
-        if not _is_handed_on(graph, node, given, exact[node]):
+        actual = _exact_codes(value, stages[value.wire.stage], form)
+        if not _is_handed_on(graph, node, actual, exact[node]):
             where = f"node '{node.name}' ({op_name(graph, node)})"
-            return _told(where, given, exact[node], _settings(node))
-    return _told(f"output '{wrong[0]}'", *wrong[1:], "")
+            return _report(where, actual, exact[node], _settings(node))
+    return _report(f"output '{wrong[0]}'", *wrong[1:], "")
 
 
-def _is_handed_on(graph: MaseGraph, node: fx.Node, given: Exact, exact: Exact) -> bool:
-    """Return whether `given` is the result of `node`, or is so in a format that a reader applies.
+def _is_handed_on(graph: MaseGraph, node: fx.Node, actual: Exact, exact: Exact) -> bool:
+    """Return whether `actual` is the result of `node`, or that in a format of a reader.
 
     Elements that a mask fills are on no wire: the softmax behind it reads the mask.
     """
-    if given.shape != exact.shape:
+    if actual.shape != exact.shape:
         return True
     is_sent = is_kept(exact)
-    if not given.differs(exact)[is_sent].any():
+    if not actual.differs(exact)[is_sent].any():
         return True
     forms = [form for form in _reading_formats(graph, node) if form is not None]
-    return any(not given.differs(quantized(exact, form))[is_sent].any() for form in forms)
+    return any(not actual.differs(quantized(exact, form))[is_sent].any() for form in forms)
 
 
 def _unlike_port(
     graph: MaseGraph, lowered: Lowered, rows: Sequence[Tensor], numbers: Sequence[Tensor]
 ) -> HardwareError:
-    """The error of an input port that makes other numbers of its inputs than the model does."""
-    for node, x, held in zip(_placeholders(graph), rows, numbers, strict=True):
+    """Return the error for an input port that holds other numbers than the model uses."""
+    for node, x, port in zip(
+        graph.fx_graph.find_nodes(op="placeholder"), rows, numbers, strict=True
+    ):
         forms = [f for f in _reading_formats(graph, node) if f is not None]
-        wanted = [quantized(Exact.of(x.numpy()), form) for form in forms[:1]]
-        if wanted and wanted[0].differs(Exact.of(held.numpy())).any():
-            return _told(
+        expected = [quantized(Exact.of(x.numpy()), form) for form in forms[:1]]
+        if expected and expected[0].differs(Exact.of(port.numpy())).any():
+            return _report(
                 f"node '{node.name}' (placeholder)",
-                Exact.of(held.numpy()),
-                wanted[0],
+                Exact.of(port.numpy()),
+                expected[0],
                 f" It is read as {forms[0]}.",
             )
     return HardwareError("inputs: the input ports make other numbers of them than the model does.")
@@ -330,12 +293,12 @@ def _settings(node: fx.Node) -> str:
     if not own:
         form = result_format(node)
         own = {"data_out": str(form)} if form is not None else {}
-    told = ", ".join(f"{role} = {text}" for role, text in own.items())
-    return f" Its formats: {told or 'none, it is left in float'}."
+    formats = ", ".join(f"{role} = {text}" for role, text in own.items())
+    return f" Its formats: {formats or 'none, it is left in float'}."
 
 
-def _told(where: str, given: Exact, expected: Exact, settings: str) -> HardwareError:
-    wrong = given.differs(expected).reshape(-1)
+def _report(where: str, actual: Exact, expected: Exact, settings: str) -> HardwareError:
+    wrong = actual.differs(expected).reshape(-1)
     first = int(wrong.argmax())
     place = [int(i) for i in np.unravel_index(first, expected.shape)]
     remedy = "Give the result of the node a format (data_out_width, data_out_frac_width)"
@@ -343,7 +306,7 @@ def _told(where: str, given: Exact, expected: Exact, settings: str) -> HardwareE
         remedy += ": as it is, no fixed-point number is equal to it"
     return HardwareError(
         f"{where}: the design differs from the PyTorch model in {int(wrong.sum())} of "
-        f"{wrong.size} values; the first, at {place}, is {float(given.fraction(first))!r} and "
+        f"{wrong.size} values; the first, at {place}, is {float(actual.fraction(first))!r} and "
         f"must be {float(expected.fraction(first))!r}.{settings} {remedy}, or quantise it with "
         f"settings that hardware has."
     )

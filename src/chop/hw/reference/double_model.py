@@ -1,13 +1,14 @@
 """The PyTorch model run in double precision, node by node, beside its exact values.
 
-Sums of fixed-point products are exact in double precision, so the two are equal. Where doubles had
-to be rounded (a third, a table, numbers of more than 53 bits) they are equal up to that rounding,
-and the exact value is handed on, so that what comes after is compared on equal terms.
+Sums of fixed-point products are exact in double precision, so the two are equal. If doubles had
+to be rounded (a third, a table, numbers of more than 53 bits), they are equal up to that rounding.
+The exact value is then passed on, so that later nodes are compared on equal terms.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,30 +36,27 @@ ROUNDING = 2.0**-44
 
 
 def check_doubles(graph: MaseGraph, inputs: Sequence[Tensor], exact: Environment) -> None:
-    """Raise where the PyTorch model gives another value than `exact` says of a node."""
+    """Raise if the PyTorch model gives another value for a node than `exact`."""
     model = copy.deepcopy(graph.model).double().eval()
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     remaining = iter(inputs)
     with torch.no_grad():
         for node in graph.fx_graph.nodes:
             if node.op == "output":
                 break
-            value = _value(model, graph, node, _read(graph, node, found, exact), remaining)
-            found[node.name] = _same(graph, node, value, exact[node])
+            value = _value(model, graph, node, _read(graph, node, values, exact), remaining)
+            values[node.name] = _same(graph, node, value, exact[node])
 
 
 def _value(
-    model: Any, graph: MaseGraph, node: fx.Node, found: Mapping[str, Any], inputs: Any
+    model: Any, graph: MaseGraph, node: fx.Node, values: Mapping[str, Any], inputs: Any
 ) -> Any:
     if node.op == "placeholder":
         return _brought(next(inputs).to(_dtype(node)), result_format(node))
     if node.op == "get_attr":
-        value: Any = model
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
-        return value
-    given: Any = fx.map_arg((node.args, dict(node.kwargs)), lambda n: found[n.name])
-    args, kwargs = given
+        return functools.reduce(getattr, str(node.target).split("."), model)
+    args: Any
+    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda n: values[n.name])
     if quantizers_of(node):
         return _call(model, node, args, kwargs, {})
     formats = operand_formats(node, op_name(graph, node))
@@ -73,9 +71,9 @@ def _value(
 
 
 def _read(
-    graph: MaseGraph, node: fx.Node, found: Mapping[str, Any], exact: Environment
+    graph: MaseGraph, node: fx.Node, values: Mapping[str, Any], exact: Environment
 ) -> Mapping[str, Any]:
-    """Return what `node` reads: of operands that no double holds, what its format makes of them.
+    """Return the operands of `node`; those that no double holds are already in its format.
 
     A number just beside a tie would be rounded to the tie, and from there to the other side.
     """
@@ -86,16 +84,17 @@ def _read(
         forms = {formats.get(name) for name in argument_names(node, op, source)} - {None}
         number = exact[source]
         if len(forms) == 1 and isinstance(number, Exact) and not number.is_double:
-            held = np.where(is_kept(number), quantized(number, *forms).double(), found[source.name])
-            changed[source.name] = torch.from_numpy(held)
-    return {**found, **changed}
+            rounded = np.where(
+                is_kept(number), quantized(number, *forms).double(), values[source.name]
+            )
+            changed[source.name] = torch.from_numpy(rounded)
+    return {**values, **changed}
 
 
 def _dtype(node: fx.Node) -> torch.dtype:
-    """Doubles, but for an input of whole numbers."""
-    given = mase_meta(node).common["results"]["data_out_0"].torch_dtype
-    is_whole = given is not None and not given.is_floating_point
-    return given if is_whole and given is not None else torch.float64
+    dtype = mase_meta(node).common["results"]["data_out_0"].torch_dtype
+    is_whole = dtype is not None and not dtype.is_floating_point
+    return dtype if is_whole else torch.float64
 
 
 def _brought(value: Any, form: Form | None) -> Any:
@@ -121,30 +120,26 @@ def _call(
 
 
 def _same(graph: MaseGraph, node: fx.Node, value: Any, exact: Any) -> Any:
-    """`value` where it is the exact one; the exact one where doubles had to be rounded."""
+    """Return `value` if it is exact; the exact value if doubles had to be rounded."""
     if not isinstance(value, Tensor) or not isinstance(exact, Exact):
         return value
-    wanted = np.asarray(exact.double())
-    given = np.maximum(value.numpy().reshape(wanted.shape), float(LEAST))
-    if np.array_equal(given, wanted):
+    expected = np.asarray(exact.double())
+    actual = np.maximum(value.numpy().reshape(expected.shape), float(LEAST))
+    if np.array_equal(actual, expected):
         return value
-    away = np.abs(given - wanted)
+    away = np.abs(actual - expected)
     form = result_format(node)
     fixed = None if form is None else form.fixed_point
     step = 0.0 if fixed is None else fixed.integer_step()  # rounded the other way
-    allowed = step + ROUNDING * float(np.abs(wanted).max(initial=0.0))
-    may_round = exact.is_rounded or not exact.is_double or _rounds_within(node, exact)
+    allowed = step + ROUNDING * float(np.abs(expected).max(initial=0.0))
+    # a format may round what doubles did not hold
+    may_round = exact.is_rounded or not exact.is_double or (form and exact.was_rounded)
     if may_round and bool((away <= allowed).all()):
-        return torch.from_numpy(wanted.copy())
+        return torch.from_numpy(expected.copy())
     place = tuple(int(i) for i in np.unravel_index(int(away.argmax()), away.shape))
     raise HardwareError(
         f"node '{node.name}' ({op_name(graph, node)}): PyTorch in double precision gives "
-        f"{given[place]!r} at {list(place)}, its definition in exact arithmetic "
-        f"{wanted[place]!r}. The design is held to the definition and cannot be checked: leave the "
-        f"op out, or define it in chop.hw.reference.exact_ops.EXACT_OPS."
+        f"{actual[place]!r} at {list(place)}, its definition in exact arithmetic "
+        f"{expected[place]!r}. The design is held to the definition and cannot be checked: leave "
+        f"the op out, or define it in chop.hw.reference.exact_ops.EXACT_OPS."
     )
-
-
-def _rounds_within(node: fx.Node, exact: Exact) -> bool:
-    """Whether the node rounds to a format what doubles may not have held."""
-    return result_format(node) is not None and exact.was_rounded

@@ -28,12 +28,12 @@ SAFE_INT, SAFE_FLOAT = 1 << 62, 1 << 53
 
 
 def reach(codes: Codes) -> int:
-    """The largest magnitude among `codes`."""
+    """Return the largest magnitude among `codes`."""
     return max(abs(int(codes.max())), abs(int(codes.min()))) if codes.size else 0
 
 
 def fitted(codes: Codes, bound: int) -> Codes:
-    """`codes` in a type in which numbers up to `bound` are computed exactly."""
+    """Return `codes` in a type that computes numbers up to `bound` exactly."""
     if bound < SAFE_INT and (codes.dtype != object or reach(codes) < SAFE_INT):
         return codes.astype(np.int64)
     return codes.astype(object)
@@ -55,7 +55,7 @@ class Exact:
 
     @classmethod
     def of(cls, values: npt.ArrayLike) -> Exact:
-        """The numbers that doubles stand for."""
+        """Return the exact numbers of doubles."""
         x = np.asarray(values, dtype=np.float64)
         mantissas, exponents = np.frexp(x)
         whole = np.ldexp(mantissas, 53).astype(np.int64)  # x = whole * 2**(exponent - 53)
@@ -74,14 +74,14 @@ class Exact:
         return self.codes.shape
 
     def fraction(self, index: int) -> Fraction:
-        """Element `index` of the flat array."""
+        """Return element `index` of the flat array."""
         return Fraction(int(self.codes.reshape(-1)[index])) / self._unit()
 
     def _unit(self) -> Fraction:
         return Fraction(self.divisor) * Fraction(2) ** self.frac_width
 
     def double(self) -> npt.NDArray[np.float64]:
-        """The nearest doubles."""
+        """Return the nearest doubles."""
         if self.divisor == 1 and reach(self.codes) <= SAFE_FLOAT:
             return np.ldexp(self.codes.astype(np.float64), -self.frac_width)
         unit = self._unit()
@@ -90,15 +90,15 @@ class Exact:
 
     @property
     def is_double(self) -> bool:
-        """Whether double precision holds every element."""
+        """True if double precision holds every element."""
         return self.divisor == 1 and reach(self.codes) <= SAFE_FLOAT
 
     def take(self, codes: Codes) -> Exact:
-        """Other integers of the same scale."""
+        """Return other integers of the same scale."""
         return Exact(codes, self.frac_width, self.divisor, self.is_rounded)
 
     def at(self, frac_width: int, divisor: int) -> Codes:
-        """The integers at a finer scale: a multiple of this one's."""
+        """Return the integers at a finer scale, a multiple of this one's."""
         factor = divisor // self.divisor << (frac_width - self.frac_width)
         return fitted(self.codes, max(reach(self.codes), 1) * factor) * factor
 
@@ -110,7 +110,7 @@ class Exact:
         a, b = self.at(frac_width, divisor), other.at(frac_width, divisor)
         bound = reach(a) + reach(b)
         total = fitted(a, bound) + fitted(b, bound)
-        return self._made(total, frac_width, divisor, other)
+        return self._combined(total, frac_width, divisor, other)
 
     def __neg__(self) -> Exact:
         return self.take(-self.codes)
@@ -122,40 +122,40 @@ class Exact:
         bound = reach(self.codes) * reach(other.codes)
         product = fitted(self.codes, bound) * fitted(other.codes, bound)
         frac_width = self.frac_width + other.frac_width
-        return self._made(product, frac_width, self.divisor * other.divisor, other)
+        return self._combined(product, frac_width, self.divisor * other.divisor, other)
 
     def __truediv__(self, number: int) -> Exact:
-        """Divided by a positive integer, of which powers of two go to the scale."""
+        """Divide by a positive integer; its powers of two go to the scale."""
         twos = (number & -number).bit_length() - 1
         divided = (self.frac_width + twos, self.divisor * (number >> twos))
         return Exact(self.codes, *divided, self.is_rounded)._reduced()
 
     def _reduced(self) -> Exact:
-        """With the common divisor of everything taken out."""
+        """Divide codes and divisor by their common divisor."""
         common = math.gcd(self.divisor, *(int(c) for c in np.unique(self.codes)))
         if common == 1:
             return self
         return Exact(self.codes // common, self.frac_width, self.divisor // common, self.is_rounded)
 
-    def _made(self, codes: Codes, frac_width: int, divisor: int, other: Exact) -> Exact:
+    def _combined(self, codes: Codes, frac_width: int, divisor: int, other: Exact) -> Exact:
         is_rounded = self.is_rounded or other.is_rounded
-        made = Exact(codes, frac_width, divisor, is_rounded)
-        return made if made.is_double else Exact(codes, frac_width, divisor, True)
+        exact = Exact(codes, frac_width, divisor, is_rounded)
+        return exact if exact.is_double else Exact(codes, frac_width, divisor, True)
 
     def differs(self, other: Exact) -> npt.NDArray[np.bool_]:
-        """Where the numbers are not the same."""
+        """Return a mask of the elements that are different numbers."""
         frac_width, divisor = self._common(other)
         unlike = self.at(frac_width, divisor) != other.at(frac_width, divisor)
         return np.asarray(unlike, dtype=bool)
 
 
 def constant(value: float | int) -> Exact:
-    """One number; what torch computes with in double precision."""
+    """Return one number, which torch computes with in double precision."""
     return Exact.of([float(value)])
 
 
 def product(x: Exact, weight: Exact) -> Exact:
-    """Sums over the last dimension of `x` and of the matrix `weight`: x @ weight.T."""
+    """Return x @ weight.T: sums over the last dimensions."""
     rows = np.abs(fitted(weight.codes, reach(weight.codes) * weight.shape[1])).sum(axis=1)
     bound = reach(x.codes) * reach(rows)
     if bound < SAFE_FLOAT:
@@ -174,11 +174,11 @@ ROUND_UP: dict[str, Rule] = {
     "floor": lambda q, twice, d: np.zeros(q.shape, dtype=bool),
     "toward_zero": lambda q, twice, d: (q < 0) & (twice > 0),
 }
-"""Whether to take the integer above: of the floor `q`, twice the rest, and the divisor `d`."""
+"""Rounding -> rule to take the integer above, by floor `q`, twice the rest, and divisor `d`."""
 
 
 def rounded(x: Exact, frac_width: int, rounding: str) -> Codes:
-    """The integers nearest to x * 2**frac_width in the sense of `rounding`."""
+    """Return the integers nearest to x * 2**frac_width by the rule `rounding`."""
     up = max(frac_width - x.frac_width, 0)
     divisor = x.divisor << max(x.frac_width - frac_width, 0)
     bound = (max(reach(x.codes), 1) << up) + 2 * divisor
@@ -190,7 +190,7 @@ def rounded(x: Exact, frac_width: int, rounding: str) -> Codes:
 
 
 def code_range(width: int, is_signed: bool, narrow: bool) -> tuple[int, int]:
-    """The smallest and the largest integer of a fixed-point format."""
+    """Return the smallest and the largest integer of a fixed-point format."""
     if not is_signed:
         return 0, (1 << width) - 1
     high = (1 << (width - 1)) - 1
@@ -198,7 +198,7 @@ def code_range(width: int, is_signed: bool, narrow: bool) -> tuple[int, int]:
 
 
 def quantized(x: Exact, form: Any) -> Exact:
-    """`x` in a number format, read from its fields: rounded, then saturated or wrapped."""
+    """Return `x` in a number format, from its fields: rounded, then saturated or wrapped."""
     if hasattr(form, "block_size"):
         return _in_blocks(x, form)
     low, high = code_range(form.width, form.is_signed, form.narrow)
@@ -212,25 +212,25 @@ def quantized(x: Exact, form: Any) -> Exact:
 
 
 def _in_blocks(x: Exact, form: Any) -> Exact:
-    """`x` in MXINT: each block in multiples of a power of two that its largest magnitude chooses.
+    """Return `x` in MXINT: the largest magnitude of a block chooses its power of two.
 
-    With |x| from 2**e to 2**(e + 1) in the block, e brought into the range of the exponent, an
-    element is a multiple of 2**(e - width + 2), of at most 2**(width - 1) - 1 of them.
+    Let |x| be from 2**e to 2**(e + 1), with e clipped to the range of the exponent. Then an
+    element is a multiple of 2**(e - width + 2), at most 2**(width - 1) - 1 of them.
     """
     exponents = _block_exponents(x, form)
     limit, finest = (1 << (form.width - 1)) - 1, form.width - 2 - int(exponents.min())
     codes = np.zeros(x.shape, dtype=object)
     for e in np.unique(exponents):
         whole = rounded(x, form.width - 2 - int(e), form.rounding).reshape(x.shape)
-        held = np.minimum(np.maximum(whole, -limit), limit).astype(object)
+        clipped = np.minimum(np.maximum(whole, -limit), limit).astype(object)
         here = exponents == e
-        codes[here] = held[here] * (1 << int(e - exponents.min()))
-    found = coded(fitted(codes, reach(codes)), finest)
-    return Exact(found.codes, found.frac_width, was_rounded=x.is_rounded or not x.is_double)
+        codes[here] = clipped[here] * (1 << int(e - exponents.min()))
+    scaled = coded(fitted(codes, reach(codes)), finest)
+    return Exact(scaled.codes, scaled.frac_width, was_rounded=x.is_rounded or not x.is_double)
 
 
 def _block_exponents(x: Exact, form: Any) -> Codes:
-    """The shared exponent of each element."""
+    """Return the shared exponent of each element."""
     last = np.moveaxis(np.abs(x.codes), form.axis, -1) if len(x.shape) > 1 else np.abs(x.codes)
     rows = np.atleast_2d(last)
     sizes = form.block_size if isinstance(form.block_size, tuple) else (1, form.block_size)
@@ -244,12 +244,12 @@ def _block_exponents(x: Exact, form: Any) -> Codes:
     most = 2 ** (form.exponent_width - 1) - 1
     values, which = np.unique(largest, return_inverse=True)
     places = np.array([_floor_log2(int(m), x, most) for m in values], dtype=np.int64)
-    found = places[which.reshape(-1)].reshape(last.shape)
-    return np.asarray(np.moveaxis(found, -1, form.axis) if len(x.shape) > 1 else found)
+    exponents = places[which.reshape(-1)].reshape(last.shape)
+    return np.asarray(np.moveaxis(exponents, -1, form.axis) if len(x.shape) > 1 else exponents)
 
 
 def _floor_log2(code: int, x: Exact, most: int) -> int:
-    """The largest e, from -most to most, with 2**e at most code / (divisor * 2**frac_width)."""
+    """Return the largest e in -most … most with 2**e <= code / (divisor * 2**frac_width)."""
     unit = x.divisor << x.frac_width
     e = code.bit_length() - unit.bit_length()  # or one less
     is_above = unit << max(e, 0) > code << max(-e, 0)
@@ -257,7 +257,7 @@ def _floor_log2(code: int, x: Exact, most: int) -> int:
 
 
 def coded(codes: Codes, frac_width: int, was_rounded: bool = False) -> Exact:
-    """codes * 2**-frac_width; the scale of an array has no negative `frac_width`."""
+    """Return codes * 2**-frac_width; the scale of an array has no negative `frac_width`."""
     up = max(-frac_width, 0)
     wide = fitted(codes, max(reach(codes), 1) << up) * (1 << up)
     return Exact(wide, max(frac_width, 0), was_rounded=was_rounded)

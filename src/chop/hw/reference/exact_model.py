@@ -1,13 +1,14 @@
 """The quantised model in exact arithmetic, node by node, from the definitions alone.
 
-It reads the graph, the layers' weights and settings, and the fields of the number formats that are
-applied; it shares nothing with the lowering, the golden models or the quantisers' own code, and so
-can tell whether a design computes what the model does.
+It reads the graph, the layers' weights and settings, and the fields of the applied number formats.
+It shares no code with the lowering, the golden models or the quantisers, so that it can check
+whether a design computes the same values as the model.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -30,52 +31,51 @@ ROUNDINGS = ("nearest_even", "nearest_away", "floor", "toward_zero")
 Form = Integer | MXInt
 """The formats that hardware has."""
 Environment = dict[fx.Node, Any]
-"""What each node gives: an `Exact`, or a plain value such as a size."""
+"""Result of each node: an `Exact`, or a plain value such as a size."""
 
 
 def run_exact(graph: MaseGraph, inputs: Sequence[Exact]) -> Environment:
-    """What every node of `graph` gives for batches of inputs, in the order of its inputs."""
-    found: Environment = {}
+    """Return the result of every node of `graph` for batches of inputs, in their order."""
+    values: Environment = {}
     remaining = iter(inputs)
     for node in graph.fx_graph.nodes:
         try:
-            found[node] = _value(graph, node, found, remaining)
+            values[node] = _value(graph, node, values, remaining)
         except HardwareError as error:
             if str(error).startswith("node '"):
                 raise
             raise HardwareError(f"node '{node.name}' ({op_name(graph, node)}): {error}") from error
-    return found
+    return values
 
 
 def op_name(graph: MaseGraph, node: fx.Node) -> str:
-    """The op of `node` in the op table, or what it calls."""
+    """Return the op of `node` in the op table, or the target of its call."""
     op = find_op(node, graph.custom_ops)
     return op.name if op else str(node.target)
 
 
-def _value(graph: MaseGraph, node: fx.Node, found: Environment, inputs: Any) -> Any:
+def _value(graph: MaseGraph, node: fx.Node, values: Environment, inputs: Any) -> Any:
     if node.op == "placeholder":
         return _input(node, next(inputs))
     if node.op == "get_attr":
-        return _exact(_attribute(graph, node))
-    given, named = fx.map_arg((node.args, dict(node.kwargs)), lambda n: found[n])
+        return _exact(functools.reduce(getattr, str(node.target).split("."), graph.model))
+    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda n: values[n])
     if node.op == "output":
-        return given[0]
+        return args[0]
     name = op_name(graph, node)
     formats = operand_formats(node, name)
-    if name in MOVES and isinstance(given[0], Exact):
-        result = _moved(node, [_brought(given[0], formats["input"]), *given[1:]], named)
+    if name in MOVES and isinstance(args[0], Exact):
+        result = _moved(node, [_brought(args[0], formats["input"]), *args[1:]], kwargs)
     elif name in UNCHANGED:
-        result = _brought(given[0], formats["input"])
+        result = _brought(args[0], formats["input"])
     elif name in EXACT_OPS:
-        result = EXACT_OPS[name](_arguments(node, name, given, named, formats))
+        result = EXACT_OPS[name](_arguments(node, name, args, kwargs, formats))
     else:
-        result = _called(node, given, named, formats)
+        result = _called(node, args, kwargs, formats)
     return _brought(result, result_format(node))
 
 
 def _input(node: fx.Node, x: Exact) -> Any:
-    """An input in its format; truth values are torch's."""
     results = mase_meta(node).common.results or {}
     is_truth = "data_out_0" in results and results["data_out_0"].torch_dtype is torch.bool
     if is_truth:
@@ -83,15 +83,8 @@ def _input(node: fx.Node, x: Exact) -> Any:
     return _brought(x, result_format(node))
 
 
-def _attribute(graph: MaseGraph, node: fx.Node) -> Any:
-    found: Any = graph.model
-    for part in str(node.target).split("."):
-        found = getattr(found, part)
-    return found
-
-
 def _exact(value: Any) -> Any:
-    """Return the exact numbers of a tensor of floats, any other value as it is.
+    """Return the exact numbers of a tensor of floats, any other value unchanged.
 
     Minus infinity, which masks have, is `LEAST`.
     """
@@ -109,7 +102,7 @@ def _brought(value: Any, form: Form | None) -> Any:
 
 
 def quantizers_of(node: fx.Node) -> Mapping[str, Quantizer]:
-    """What `node` quantises itself, by role; nothing where it is left in float."""
+    """Return the quantisers of `node` by role; none if it computes in float."""
     if node.op == "call_module":
         module = node_module(node)
         return module.quantizers if isinstance(module, QuantizedModule) else {}
@@ -119,40 +112,35 @@ def quantizers_of(node: fx.Node) -> Mapping[str, Quantizer]:
 
 
 def operand_formats(node: fx.Node, op: str) -> dict[str, Form | None]:
-    """The format that each argument of `node` is brought to, by name; None where it is not."""
+    """Return the format that `node` brings each argument to, by name, or None."""
     own = quantizers_of(node)
     if own:
         roles = {"input": "data_in" if "data_in" in own else "data_in_0", "other": "data_in_1"}
         names = (*roles, "weight", "bias")
         return {n: _checked(node, roles.get(n, n), own.get(roles.get(n, n))) for n in names}
     args = mase_meta(node).common.args or {}
-    found: dict[str, Form | None] = {}
+    formats: dict[str, Form | None] = {}
     operands = [n for n in argument_names(node, op) if n not in ("weight", "bias")]
     for number, name in enumerate(operands):
-        found[name] = _by_hand(node, args.get(f"data_in_{number}"))
-    for number in range(len(_listed(node))):
-        found[f"tensors_{number}"] = _by_hand(node, args.get(f"data_in_{number}"))
-    for name in ("weight", "bias"):
-        found[name] = _by_hand(node, args.get(name))
-    return {"input": None, "other": None} | found
-
-
-def _listed(node: fx.Node) -> Sequence[Any]:
-    """The tensors of a call that takes a list of them."""
+        formats[name] = _by_hand(node, args.get(f"data_in_{number}"))
     first = node.args[0] if node.args else node.kwargs.get("tensors")
-    return first if isinstance(first, tuple | list) else ()
+    for number in range(len(first) if isinstance(first, tuple | list) else 0):
+        formats[f"tensors_{number}"] = _by_hand(node, args.get(f"data_in_{number}"))
+    for name in ("weight", "bias"):
+        formats[name] = _by_hand(node, args.get(name))
+    return {"input": None, "other": None} | formats
 
 
 def argument_names(node: fx.Node, op: str, value: fx.Node | None = None) -> list[str]:
-    """Names of the arguments that are nodes, or that are `value`, in the order of the call."""
+    """Return the names of arguments that are nodes, or that are `value`, in call order."""
     names = ARGUMENTS.get(op, ("input",))
-    given = [*zip(names, node.args, strict=False), *node.kwargs.items()]
-    nodes = [(name, each) for name, each in given if isinstance(each, fx.Node)]
+    arguments = [*zip(names, node.args, strict=False), *node.kwargs.items()]
+    nodes = [(name, each) for name, each in arguments if isinstance(each, fx.Node)]
     return [name for name, each in nodes if value is None or each is value]
 
 
 def result_format(node: fx.Node) -> Form | None:
-    """The format that `node` brings its result to; None where it does not."""
+    """Return the format that `node` brings its result to, or None."""
     own = quantizers_of(node)
     if own:
         return _checked(node, "data_out", own.get("data_out"))
@@ -160,14 +148,14 @@ def result_format(node: fx.Node) -> Form | None:
 
 
 def _by_hand(node: fx.Node, meta: ValueMeta | None) -> Form | None:
-    """A format in the metadata of a node that has no quantisers: one set by hand."""
+    """Return a format that a user set in the metadata of a node without quantisers."""
     if meta is None or not meta.is_applied:
         return None
     return _checked(node, "format", meta.format)
 
 
 def _checked(node: fx.Node, role: str, form: Quantizer | None) -> Form | None:
-    """`form`, refused where hardware has it not or it is not the same at each run."""
+    """Return `form`; raise if hardware does not have it or it is random."""
     if form is None or form.is_bypass:
         return None
     if form.wire is None:
@@ -190,77 +178,77 @@ def _checked(node: fx.Node, role: str, form: Quantizer | None) -> Form | None:
 def _arguments(
     node: fx.Node,
     op: str,
-    given: Sequence[Any],
-    named: Mapping[str, Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
     formats: Mapping[str, Form | None],
 ) -> dict[str, Any]:
-    """The arguments of a call by name: settings of the layer, operands in their formats."""
-    found: dict[str, Any] = {}
+    """Return the arguments of a call by name: layer settings, operands in their formats."""
+    arguments: dict[str, Any] = {}
     if node.op == "call_module":
         module = node_module(node)
-        found = {n: _exact(getattr(module, n)) for n in ARGUMENTS[op] if hasattr(module, n)}
-        found["training"] = False  # hardware is the model at inference
-    found |= dict(zip(ARGUMENTS[op], given, strict=False)) | dict(named)
+        arguments = {n: _exact(getattr(module, n)) for n in ARGUMENTS[op] if hasattr(module, n)}
+        arguments["training"] = False  # hardware is the model at inference
+    arguments |= dict(zip(ARGUMENTS[op], args, strict=False)) | dict(kwargs)
     if str(getattr(node.target, "__name__", node.target)) == "rsub":
-        found["input"], found["other"] = found["other"], found["input"]
-    numbers = [n for n in ("input", "other") if isinstance(found.get(n), int | float)]
-    found |= {name: constant(found[name]) for name in numbers}
-    if isinstance(found.get("tensors"), tuple | list):
-        listed = enumerate(found["tensors"])
-        found["tensors"] = [_brought(v, formats.get(f"tensors_{k}")) for k, v in listed]
-    kept = dict.fromkeys(numbers)  # as in PyTorch, a format rounds tensors and no plain number
-    told = {n: _brought(v, {**formats, **kept}.get(n)) for n, v in found.items() if n != "config"}
+        arguments["input"], arguments["other"] = arguments["other"], arguments["input"]
+    numbers = [n for n in ("input", "other") if isinstance(arguments.get(n), int | float)]
+    arguments |= {name: constant(arguments[name]) for name in numbers}
+    if isinstance(arguments.get("tensors"), tuple | list):
+        listed = enumerate(arguments["tensors"])
+        arguments["tensors"] = [_brought(v, formats.get(f"tensors_{k}")) for k, v in listed]
+    plain = dict.fromkeys(numbers)  # as in PyTorch, a format rounds tensors and no plain number
+    operands = {
+        n: _brought(v, {**formats, **plain}.get(n)) for n, v in arguments.items() if n != "config"
+    }
     if node_arithmetic(node) == "integer":
-        told["integer"] = {**formats, "data_out": result_format(node), "given": found["input"]}
-    return told
+        operands["integer"] = {
+            **formats,
+            "data_out": result_format(node),
+            "given": arguments["input"],
+        }
+    return operands
 
 
-def _moved(node: fx.Node, given: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    """What an op that only moves numbers gives: torch moves their places."""
-    x = given[0]
+def _moved(node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the result of an op that only moves numbers: torch moves their places."""
+    x = args[0]
     places = torch.arange(x.codes.size).reshape(x.shape)
-    moved = _call(node, [places, *given[1:]], named)
+    moved = _call(node, [places, *args[1:]], kwargs)
     parts = moved if isinstance(moved, tuple | list) else [moved]
-    taken = tuple(x.take(x.codes.reshape(-1)[part.numpy()]) for part in parts)
-    return taken if isinstance(moved, tuple | list) else taken[0]
+    results = tuple(x.take(x.codes.reshape(-1)[part.numpy()]) for part in parts)
+    return results if isinstance(moved, tuple | list) else results[0]
 
 
-def _call(node: fx.Node, given: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    """The node's own call on torch values."""
+def _call(node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run the node's call on torch values."""
     if node.op == "call_module":
-        return copy.deepcopy(node_module(node)).double().eval()(*given, **named)
+        return copy.deepcopy(node_module(node)).double().eval()(*args, **kwargs)
     if node.op == "call_method":
-        return getattr(given[0], str(node.target))(*given[1:], **named)
-    return node.target(*given, **named)  # type: ignore[operator]
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
 def _called(
     node: fx.Node,
-    given: Sequence[Any],
-    named: Mapping[str, Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
     formats: Mapping[str, Form | None],
 ) -> Any:
-    """An op without a definition here (sizes, ops of the user's own): torch's, in doubles."""
-    if isinstance(given[0], Exact) and op_of_size(node):
-        shape = torch.Size(given[0].shape)
-        return shape if len(given) == 1 and not named else shape[_index(given, named)]
-    operands = [_brought(v, formats["input"] if i == 0 else None) for i, v in enumerate(given)]
+    """Run an op without a definition here (sizes, a user's ops) in torch, in doubles."""
+    if isinstance(args[0], Exact) and op_of_size(node):
+        shape = torch.Size(args[0].shape)
+        dims = [*args[1:], *kwargs.values()]
+        return shape[int(dims[0])] if dims else shape
+    operands = [_brought(v, formats["input"] if i == 0 else None) for i, v in enumerate(args)]
     with torch.no_grad():
-        return _exact(_call(node, [_doubles(v) for v in operands], _doubled(named)))
+        doubled = {name: _doubles(value) for name, value in kwargs.items()}
+        return _exact(_call(node, [_doubles(v) for v in operands], doubled))
 
 
 def op_of_size(node: fx.Node) -> bool:
-    """Whether `node` asks for a tensor's size."""
+    """Return whether `node` reads a tensor's size."""
     return node.op == "call_method" and node.target == "size"
-
-
-def _index(given: Sequence[Any], named: Mapping[str, Any]) -> int:
-    return int(given[1] if len(given) > 1 else named["dim"])
 
 
 def _doubles(value: Any) -> Any:
     return torch.from_numpy(np.array(value.double())) if isinstance(value, Exact) else value
-
-
-def _doubled(named: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _doubles(value) for name, value in named.items()}

@@ -1,4 +1,4 @@
-"""What each op computes, by its definition, in exact arithmetic.
+"""Definition of each op in exact arithmetic.
 
 Add an op: a function of the call's arguments by name under `@exact_op`, in the folder of the
 component that realises it. It may use this module and `chop.hw.reference.exact`, and nothing of
@@ -16,7 +16,7 @@ from chop.errors import HardwareError, RegistryError
 from chop.hw.reference.exact import Codes, Exact
 
 Arguments = Mapping[str, Any]
-"""Of a call: operands and parameters are `Exact`, settings are as torch has them.
+"""Arguments of a call: operands and parameters are `Exact`, settings are as torch has them.
 
 Under `integer`, where the call's config says `arithmetic = "integer"`: its formats by argument, and
 `data_out`, and as `given` the first operand before it is brought to one.
@@ -25,7 +25,7 @@ ExactOp = Callable[[Arguments], Exact]
 F = TypeVar("F", bound=ExactOp)
 
 EXACT_OPS: dict[str, ExactOp] = {}
-"""By the op's name in the op table; what only moves numbers is run by torch on their places."""
+"""Op of the op table -> definition. Ops that only move numbers run in torch, on places."""
 ARGUMENTS: dict[str, tuple[str, ...]] = {}
 """Positional arguments, and the attributes of the layers, by op."""
 VIEWS = ("flatten", "view", "reshape", "squeeze", "unsqueeze", "unflatten", "contiguous")
@@ -52,41 +52,41 @@ def exact_op(names: str, arguments: str) -> Callable[[F], F]:
 
 
 LEAST = -(1 << 128)
-"""What stands for minus infinity among exact numbers."""
+"""Stand-in for minus infinity among exact numbers."""
 
 
 def is_kept(x: Exact) -> Codes:
-    """Where a number is no mask: above -2**100."""
+    """Return a mask of the numbers that are no minus infinity: those above -2**100."""
     return np.asarray(x.codes > (-(1 << 100) * x.divisor << x.frac_width)).astype(bool)
 
 
 def with_bias(x: Exact, bias: Exact | None, axis: int) -> Exact:
-    """`x` with a number added for each index of a dimension, where there is a bias."""
+    """Return `x` plus a number for each index of a dimension, if there is a bias."""
     return x if bias is None else x + along(bias, axis, len(x.shape))
 
 
 def along(x: Exact, axis: int, dims: int) -> Exact:
-    """A vector whose numbers belong to the indices of one of `dims` dimensions."""
+    """Return a vector as a tensor of `dims` dimensions that varies along one of them."""
     shape = [1] * dims
     shape[axis] = -1
     return x.take(x.codes.reshape(shape))
 
 
 def sizes_of(value: Any, dims: int) -> list[int]:
-    """One size for each dimension, of torch's one number or tuple."""
-    found = list(value) if isinstance(value, Sequence) else [value] * dims
-    return [int(v) for v in (found * dims if len(found) == 1 else found)]
+    """Return one size per dimension from a number or a tuple."""
+    sizes = list(value) if isinstance(value, Sequence) else [value] * dims
+    return [int(v) for v in (sizes * dims if len(sizes) == 1 else sizes)]
 
 
 def refuse_setting(name: str, value: Any, allowed: str) -> HardwareError:
-    """The error of a setting that has no definition here."""
+    """Return the error for a setting that has no definition here."""
     return HardwareError(
         f"{name} = {value}: the exact reference has no such op. Allowed: {allowed}"
     )
 
 
 def padded(codes: Codes, padding: Sequence[int], fill: int) -> Codes:
-    """The last dimensions grown by `padding` on both sides."""
+    """Return the last dimensions grown by `padding` on both sides."""
     outer = codes.ndim - len(padding)
     shape = [n + 2 * p for n, p in zip(codes.shape[outer:], padding, strict=True)]
     # not np.pad: among Python's integers it would put NumPy's, which overflow
@@ -99,17 +99,17 @@ def padded(codes: Codes, padding: Sequence[int], fill: int) -> Codes:
 def window_parts(
     codes: Codes, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> dict[tuple[int, ...], Codes]:
-    """By offset in the window: what lies there, for every window."""
+    """Return the elements at each offset in the window, for every window."""
     sizes = codes.shape[codes.ndim - len(kernel) :]
     counts = [
         (n - d * (k - 1) - 1) // s + 1
         for n, k, s, d in zip(sizes, kernel, stride, dilation, strict=True)
     ]
-    found = {}
+    parts = {}
     for offset in np.ndindex(*kernel):
         starts = [o * d for o, d in zip(offset, dilation, strict=True)]
         cuts: list[Any] = [
             slice(b, b + s * (c - 1) + 1, s) for b, s, c in zip(starts, stride, counts, strict=True)
         ]
-        found[offset] = codes[(..., *cuts)]
-    return found
+        parts[offset] = codes[(..., *cuts)]
+    return parts

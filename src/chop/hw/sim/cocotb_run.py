@@ -1,4 +1,4 @@
-"""Runs the emitted cocotb test bench, on Icarus or on a Verilator that cocotb knows."""
+"""Runs of the emitted cocotb test bench, on Icarus or on a Verilator that cocotb supports."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CocotbResult:
 def run_cocotb(
     directory: Path, *, top: str = "top", simulator: str = "icarus", waves: bool = False
 ) -> CocotbResult:
-    """Run `test/test_top.py` of the hardware directory; raises unless every test ran and passed."""
+    """Run `test/test_top.py` of the hardware directory; raise unless every test passed."""
     if simulator not in SIMULATORS:
         raise HardwareError(
             f"cocotb: unknown simulator '{simulator}'. {suggest(simulator, SIMULATORS)}"
@@ -65,27 +65,31 @@ def run_cocotb(
     command = [sys.executable, "-c", _CHILD, simulator, str(directory), top, str(int(waves))]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if not results.exists():
-        told = (done.stdout + done.stderr).strip()
-        raise HardwareError(f"cocotb did not run: {told[-2000:]}")
+        output = (done.stdout + done.stderr).strip()
+        raise HardwareError(f"cocotb did not run: {output[-2000:]}")
     return _read(results, simulator)
 
 
 def _verilator_environment() -> dict[str, str]:
     tool = toolchain.verilator()
     if tool.number() < OLDEST_VERILATOR:
-        wanted = ".".join(str(part) for part in OLDEST_VERILATOR)
+        oldest = ".".join(str(part) for part in OLDEST_VERILATOR)
         raise HardwareError(
-            f"cocotb: Verilator {tool.version()} is too old, {wanted} or later is needed. "
+            f"cocotb: Verilator {tool.version()} is too old, {oldest} or later is needed. "
             f"Use simulator='icarus', or the native simulation."
         )
     return tool.environment()
 
 
 def _read(results: Path, simulator: str) -> CocotbResult:
-    """The runner itself passes in silence when no test was found: count them."""
+    """Read the results; the runner itself passes silently when no test was found."""
     cases = list(ElementTree.parse(results).getroot().iter("testcase"))
     failed = [c for c in cases if c.find("failure") is not None or c.find("error") is not None]
     if not cases or failed:
-        told = [f"{c.get('name')}: {(c.find('failure') or c).get('message', '')}" for c in failed]
-        raise HardwareError(f"cocotb: {len(failed)} of {len(cases)} tests failed. {' '.join(told)}")
+        messages = [
+            f"{c.get('name')}: {(c.find('failure') or c).get('message', '')}" for c in failed
+        ]
+        raise HardwareError(
+            f"cocotb: {len(failed)} of {len(cases)} tests failed. {' '.join(messages)}"
+        )
     return CocotbResult(simulator, len(cases), ())

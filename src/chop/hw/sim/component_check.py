@@ -36,7 +36,7 @@ def enough_tensors(design: Design) -> int:
 
 
 def bench_design(components: Sequence[Component]) -> Design:
-    """A design with each component alone between its own ports: one build tests them all."""
+    """Return a design with each component between its own ports: one build tests them all."""
     builder = Builder("top")
     for k, component in enumerate(components):
         sources = [
@@ -51,7 +51,7 @@ def bench_design(components: Sequence[Component]) -> Design:
 
 @dataclass(frozen=True)
 class ComponentCheck:
-    """What the components of `design` must do, worked out once for any number of simulators."""
+    """Expected behaviour of the components of `design`, for any number of simulators."""
 
     design: Design
     tensors: int
@@ -90,14 +90,13 @@ def check_components(
 ) -> list[Verdict]:
     """Run every component under every stall profile; raise at the first thing that is not right.
 
-    Checked: a silent lint, every output value on random and on worst-case inputs, no handshake law
-    broken, the cycle of every beat equal to the cycle model's, every entry of a table, and at full
-    rate the interval equal to the folding bound.
+    Checked: a silent lint; every output value on random and on worst-case inputs; handshake laws;
+    the cycle of every beat; every entry of a table; at full rate, the folding bound.
     """
     design = bench_design(components)
     simulator = Simulator(design, emit(design, directory), is_quick=True)
-    if told := lint(directory):
-        raise HardwareError(f"verilator -Wall: {told}")
+    if complaints := lint(directory):
+        raise HardwareError(f"verilator -Wall: {complaints}")
     return ComponentCheck(design, tensors or enough_tensors(design)).run(simulator)
 
 

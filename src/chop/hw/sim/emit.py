@@ -1,6 +1,6 @@
-"""Writes a design as SystemVerilog: `rtl/top.sv`, the components used, `mem/*.mem`, `design.json`.
+"""SystemVerilog of a design: `rtl/top.sv`, the components used, `mem/*.mem`, `design.json`.
 
-Same design, same bytes: no time stamps, no absolute paths. Everything is made before anything is
+Same design, same bytes: no time stamps, no absolute paths. All text is made before anything is
 written, and each file appears at once.
 """
 
@@ -18,7 +18,7 @@ from chop.errors import HardwareError
 from chop.files import read_json
 from chop.hw.arith.golden import Fixed
 from chop.hw.arith.mxint import Mxint
-from chop.hw.design.component import OWN_SOURCES, ROOMS, Component, Memory, Parameter
+from chop.hw.design.component import OWN_SOURCES, ROOMS, Memory, Parameter
 from chop.hw.design.control import read_control, signal_name
 from chop.hw.design.design import Design, Interface, Stage, Wire
 from chop.hw.design.memories import Files, memory_text, sent
@@ -27,8 +27,8 @@ from chop.hw.design.memories import read_inputs as read_inputs
 from chop.hw.design.memories import read_vectors as read_vectors
 from chop.hw.design.memories import vector_files as vector_files
 from chop.hw.design.stream import Stream
-from chop.hw.design.twin import TwinRecord, record
-from chop.hw.sim import trust
+from chop.hw.design.twin import record
+from chop.hw.sim import manifest
 from chop.hw.sim.worst_case import EndFiles, check_widths, ends_files, files_of
 from chop.hw.timing.liveness import check_live
 
@@ -62,8 +62,28 @@ def design_files(design: Design) -> Files:
     return {**top_files(design), **component_files(design), **memory_files(design)}
 
 
+def design_fingerprint(design: Design) -> str:
+    """Return a digest of the RTL and memories, equal on every machine.
+
+    >>> from chop.hw.library.components import Relu
+    >>> from chop.hw.streams.builder import Builder
+    >>> from chop.hw.arith.golden import Fixed
+    >>> from chop.hw.design.stream import Stream
+    >>> builder = Builder("top")
+    >>> x = builder.input("data_in_0", Stream((4,), 2, Fixed(8, 4)))
+    >>> builder.output("data_out_0", builder.add("relu", Relu(builder.stream(x), Fixed(8, 4)), x))
+    >>> len(design_fingerprint(builder.build()))
+    16
+    """
+    files = design_files(design)
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name}\n{files[name]}\n".encode())
+    return digest.hexdigest()[:16]
+
+
 def top_files(design: Design) -> Files:
-    """`rtl/<name>.sv` and `design.json`."""
+    """Return `rtl/<name>.sv` and `design.json`."""
     return {
         f"rtl/{design.name}.sv": top_text(design),
         "design.json": json.dumps(describe(design), indent=2) + "\n",
@@ -71,12 +91,12 @@ def top_files(design: Design) -> Files:
 
 
 def component_files(design: Design) -> Files:
-    """Exactly the components the top module uses, found by reading the sources."""
+    """Return exactly the components the top module uses, found by reading the sources."""
     return {f"rtl/{n}.sv": _source(n) for n in used_components(top_text(design))}
 
 
 def write_files(directory: Path, files: Mapping[str, str]) -> None:
-    """Write each file whole or not at all; a file with the same text is left alone."""
+    """Write each file completely or not at all; skip a file with the same text."""
     for name, text in files.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,36 +105,36 @@ def write_files(directory: Path, files: Mapping[str, str]) -> None:
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.write_text(text)
         draft.replace(path)
-    trust.seal(directory, files)
+    manifest.seal(directory, files)
 
 
-def remove_stale(directory: Path, pattern: str, kept: Iterable[str]) -> None:
-    """Remove what an earlier design left behind: files of `pattern` that are not `kept`."""
-    wanted = {directory / name for name in kept}
-    stale = [path for path in directory.glob(pattern) if path not in wanted]
+def remove_stale(directory: Path, pattern: str, current: Iterable[str]) -> None:
+    """Remove files of `pattern`, left by an earlier design, that are not `current`."""
+    paths = {directory / name for name in current}
+    stale = [path for path in directory.glob(pattern) if path not in paths]
     for path in stale:
         path.unlink()
-    trust.seal(directory, {}, [str(path.relative_to(directory)) for path in stale])
+    manifest.seal(directory, {}, [str(path.relative_to(directory)) for path in stale])
 
 
 def require_ours(directory: Path, top: str) -> None:
-    """Raises unless `directory` holds what this package emitted; RTL is a program."""
-    trust.require_ours(directory, top, _known(), BENCH)
+    """Raise unless this package emitted the files of `directory`; RTL is a program."""
+    manifest.require_ours(directory, top, _known(), BENCH)
 
 
 def add_library(folder: str | Path) -> None:
-    """Also look for components in `folder`, which has a folder for each, as the library has.
+    """Look for components in `folder` as well, which has a folder for each component.
 
-    A component of yours may use the library's; it may not have the name of one.
+    Such a component may use the library's; it may not have the name of one.
     """
-    found = Path(folder).resolve()
-    if not any(found.glob("*/*.sv")):
+    library = Path(folder).resolve()
+    if not any(library.glob("*/*.sv")):
         raise HardwareError(f"add_library: there is no <component>/<component>.sv in '{folder}'.")
-    taken = sorted(set(_folders(found)) & set(_known() if found not in _LIBRARIES else ()))
-    if taken:
-        raise HardwareError(f"add_library: '{folder}' names components that exist: {taken}.")
-    if found not in _LIBRARIES:
-        _LIBRARIES.append(found)
+    clashes = sorted(set(_folders(library)) & set(_known() if library not in _LIBRARIES else ()))
+    if clashes:
+        raise HardwareError(f"add_library: '{folder}' names components that exist: {clashes}.")
+    if library not in _LIBRARIES:
+        _LIBRARIES.append(library)
 
 
 def _folders(library: Path) -> dict[str, Path]:
@@ -122,26 +142,22 @@ def _folders(library: Path) -> dict[str, Path]:
 
 
 def _known() -> dict[str, Path]:
-    """Every module by name, and its folder: the libraries', and those beside registered classes."""
-    found = {name: folder for library in _LIBRARIES for name, folder in _folders(library).items()}
-    return {**OWN_SOURCES, **found}
+    """Return the folder of every module: of the libraries, and next to registered classes."""
+    folders = {name: folder for library in _LIBRARIES for name, folder in _folders(library).items()}
+    return {**OWN_SOURCES, **folders}
 
 
 def used_components(text: str) -> list[str]:
-    """Names of the library's modules that `text` instantiates, directly or through others."""
-    known = set(_known())
-    found: set[str] = set()
+    """Return the library modules that `text` instantiates, directly or through others."""
+    modules = set(_known())
+    used: set[str] = set()
     texts = [text]
     while texts:
-        fresh = set(_instantiated(texts.pop())) & known - found
-        found |= fresh
+        code = re.sub(r"//[^\n]*|/\*.*?\*/", "", texts.pop(), flags=re.DOTALL)
+        fresh = set(re.findall(r"\b(\w+)\s+(?:#\s*\(|u_\w+\s*\()", code)) & modules - used
+        used |= fresh
         texts += [_source(name) for name in fresh]
-    return sorted(found)
-
-
-def _instantiated(text: str) -> list[str]:
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
-    return re.findall(r"\b(\w+)\s+(?:#\s*\(|u_\w+\s*\()", code)
+    return sorted(used)
 
 
 def _source(name: str) -> str:
@@ -149,54 +165,55 @@ def _source(name: str) -> str:
 
 
 def read_interface(directory: Path) -> Interface:
-    """Ports and pace of the design emitted in `directory`, from its `design.json`."""
+    """Return ports and pace of the design emitted in `directory`, from its `design.json`."""
     path = directory / "design.json"
     if not path.exists():
         raise HardwareError(f"{path}: no such file. Run emit_verilog_top_transform_pass first.")
-    told = read_json(path, HardwareError)
-    trust.check_names(told, path)
+    record = read_json(path, HardwareError)
+    manifest.check_names(record, path)
     try:
         ports = {
-            side: {n: _read_stream(s) for n, s in told[side].items()}
+            side: {n: _read_stream(s) for n, s in record[side].items()}
             for side in ("inputs", "outputs")
         }
-        control = read_control(told)
-        sizes = {n: tuple(s["sent"]["shape"]) for n, s in told["inputs"].items() if "sent" in s}
+        control = read_control(record)
+        sizes = {n: tuple(s["sent"]["shape"]) for n, s in record["inputs"].items() if "sent" in s}
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise HardwareError(f"{path}: not the streams of a design ({error!r}).") from error
-    names = (told["name"], ports["inputs"], ports["outputs"])
-    loop = (told.get("passes", 1), told.get("in_flight", 1))
-    return Interface(*names, told["cycles"], control, sizes, *loop)
+    loop = (record.get("passes", 1), record.get("in_flight", 1))
+    return Interface(
+        record["name"], ports["inputs"], ports["outputs"], record["cycles"], control, sizes, *loop
+    )
 
 
 def read_ends(directory: Path) -> tuple[EndFiles, ...]:
-    """Return the stages of the design in `directory` whose worst-case inputs lie in files."""
+    """Return the stages of the design in `directory` whose worst-case inputs are in files."""
     path = directory / "design.json"
-    told = read_json(path, HardwareError)
+    record = read_json(path, HardwareError)
     try:
-        ports = {Wire(name): _read_stream(each) for name, each in told["inputs"].items()}
+        ports = {Wire(name): _read_stream(each) for name, each in record["inputs"].items()}
         inside = {
             Wire(stage["name"], k): _read_stream(each)
-            for stage in told["stages"]
+            for stage in record["stages"]
             for k, each in enumerate(stage["outputs"])
         }
-        return files_of(told["stages"], {**ports, **inside})
+        return files_of(record["stages"], {**ports, **inside})
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise HardwareError(f"{path}: not the stages of a design ({error!r}).") from error
 
 
-def _read_stream(told: Mapping[str, Any]) -> Stream:
-    width, frac_width = told["precision"]
-    number = Fixed(width, frac_width, told.get("is_signed", True))
-    if "block_size" in told:
-        top, row = told["exponents"] - 1, told["shape"][-1]
-        blocks = {"mantissa": width, "top": top, "block": told["block_size"], "row": row}
+def _read_stream(record: Mapping[str, Any]) -> Stream:
+    width, frac_width = record["precision"]
+    number = Fixed(width, frac_width, record.get("is_signed", True))
+    if "block_size" in record:
+        top, row = record["exponents"] - 1, record["shape"][-1]
+        blocks = {"mantissa": width, "top": top, "block": record["block_size"], "row": row}
         number = Mxint(width + top, frac_width, **blocks)
-    return Stream(tuple(told["shape"]), told["parallelism"], number)
+    return Stream(tuple(record["shape"]), record["parallelism"], number)
 
 
 def describe(design: Design) -> dict[str, object]:
-    """What `design.json` says: streams, stages, parameters, and a hash of each memory."""
+    """Return the contents of `design.json`: streams, stages, parameters, memory hashes."""
     return {
         "name": design.name,
         "cycles": design.cycles(),
@@ -213,19 +230,19 @@ def describe(design: Design) -> dict[str, object]:
 
 def _describe_stream(stream: Stream) -> dict[str, object]:
     number = stream.format
-    told: dict[str, object] = {
+    record: dict[str, object] = {
         "shape": list(stream.shape),
         "parallelism": stream.lanes,
         "precision": [number.lane_width, number.frac_width],
         "is_signed": number.is_signed,
     }
     if isinstance(number, Mxint):
-        told |= {"exponents": number.top + 1, "block_size": number.block}
-    return told
+        record |= {"exponents": number.top + 1, "block_size": number.block}
+    return record
 
 
 def _describe_sent(design: Design, name: str) -> dict[str, object]:
-    """Of a port with weights: the shape of what it is sent, which is repeated where it has a 1."""
+    """Return the shape of the codes that a port with weights receives; 1: repeated."""
     if name not in design.sent:
         return {}
     return {
@@ -243,6 +260,7 @@ def _describe_memory(memory: Memory) -> dict[str, object]:
 
 def _describe_stage(stage: Stage) -> dict[str, object]:
     component = stage.component
+    twins = [record(twin) for twin in component.twins()]
     return {
         "name": stage.name,
         "module": component.module,
@@ -250,20 +268,14 @@ def _describe_stage(stage: Stage) -> dict[str, object]:
         "outputs": [_describe_stream(s) for s in component.outputs],
         "parameters": dict(component.parameters()),
         "cycles": component.cycles(),
-        "twins": _describe_twins(component),
+        "twins": None if None in twins else twins,
         "memories": {m.name: _describe_memory(m) for m in component.memories()},
         "has_ends": component.has_sums,
     }
 
 
-def _describe_twins(component: Component) -> list[TwinRecord | None] | None:
-    """The cycle model of a component in plain data; None where it is of somebody's own."""
-    told = [record(twin) for twin in component.twins()]
-    return None if None in told else told
-
-
 def top_text(design: Design) -> str:
-    """The top module."""
+    """Return the top module."""
     blocks = [
         _header(design),
         _module_line(design),
@@ -307,9 +319,9 @@ def _port_streams(design: Design) -> dict[str, Stream]:
 
 
 def _port_parameters(design: Design) -> list[tuple[str, int, str]]:
-    """Return name, value and meaning of what describes the ports.
+    """Return name, value and meaning of the parameters that describe the ports.
 
-    They are local: a design has its sizes built in, and one that is given others is broken.
+    They are local: a design has its sizes built in.
     """
     rows: list[tuple[str, int, str]] = []
     for port, stream in _port_streams(design).items():
@@ -325,8 +337,9 @@ def _port_parameters(design: Design) -> list[tuple[str, int, str]]:
 def _module_line(design: Design) -> str:
     rows = _port_parameters(design)
     width = max(len(name) for name, _, _ in rows)
-    constants = _comma_list(
-        (f"    localparam int {name:<{width}} = {value}", note) for name, value, note in rows
+    constants = "\n".join(
+        f"    localparam int {name:<{width}} = {value}{',' * (k < len(rows))}  // {note}"
+        for k, (name, value, note) in enumerate(rows, start=1)
     )
     ports = ["    input  wire logic clk", "    input  wire logic rst"]
     streams = _port_streams(design)
@@ -334,25 +347,17 @@ def _module_line(design: Design) -> str:
         bits = f"[{name.upper()}_PARALLELISM_DIM_0*{name.upper()}_PRECISION_0-1:0]"
         if shared := streams[name].format.shared_width:
             bits = bits.replace("-1:0", f"+{shared}-1:0")
-        given, taken = ("input  wire", "output     ") if into else ("output     ", "input  wire")
+        driven, back = ("input  wire", "output     ") if into else ("output     ", "input  wire")
         ports += [
-            f"    {given} logic {bits} {name}",
-            f"    {given} logic {name}_valid",
-            f"    {taken} logic {name}_ready",
+            f"    {driven} logic {bits} {name}",
+            f"    {driven} logic {name}_valid",
+            f"    {back} logic {name}_ready",
         ]
     return f"module {design.name} #(\n{constants}\n) (\n" + ",\n".join(ports) + "\n);\n"
 
 
-def _comma_list(rows: Iterable[tuple[str, str]]) -> str:
-    listed = list(rows)
-    return "\n".join(
-        f"{text}{',' if k < len(listed) - 1 else ''}  // {note}"
-        for k, (text, note) in enumerate(listed)
-    )
-
-
 def _signal(design: Design, wire: Wire) -> str:
-    """The name of a stream inside the top module."""
+    """Return the name of a stream inside the top module."""
     if wire.stage in design.inputs:
         return wire.stage
     return signal_name(wire, len(design.stage(wire.stage).component.outputs))
@@ -371,13 +376,12 @@ def _signals(design: Design) -> str:
 
 
 def _unfed(stage: Stage) -> list[str]:
-    """The ports of a component that nothing feeds."""
-    told = stage.component.parameters()
-    return [port for name, port in _OPTIONAL_PORTS.items() if told.get(name) is False]
+    parameters = stage.component.parameters()
+    return [port for name, port in _OPTIONAL_PORTS.items() if parameters.get(name) is False]
 
 
 _OPTIONAL_PORTS = {"HAS_BIAS": "bias", "HAS_MASK": "data_in_1", "HAS_WEIGHT": "weight"}
-"""By the parameter that says whether a stream is used."""
+"""Parameter that enables a stream -> its port."""
 
 
 def _stream_signals(name: str, bits: int) -> list[str]:
@@ -385,7 +389,7 @@ def _stream_signals(name: str, bits: int) -> list[str]:
 
 
 def _stage_text(design: Design, stage: Stage) -> str:
-    """The instances of one stage: the component and the sources of its constants."""
+    """Return the instances of one stage: the component and the sources of its constants."""
     component = stage.component
     parameters = dict(component.parameters())
     pins = {"clk": "clk", "rst": "rst"}
@@ -411,7 +415,7 @@ def _stage_text(design: Design, stage: Stage) -> str:
 
 
 def _stream_pins(pin: str, signals: list[str]) -> dict[str, str]:
-    """Data, valid and ready of one port; several signals are concatenated, the last one low."""
+    """Return data, valid and ready of a port; several signals are concatenated, the last low."""
     suffixes = ("", "_valid", "_ready")
     joined = [", ".join(f"{s}{suffix}" for s in signals) for suffix in suffixes]
     texts = [f"{{{text}}}" if len(signals) > 1 else text for text in joined]
@@ -465,8 +469,8 @@ def _output_text(design: Design) -> str:
 
 
 def _unused(design: Design) -> str:
-    told = [n for n, _, _ in _port_parameters(design) if "SIZE" in n or n.endswith("PRECISION_1")]
-    listed = "".join(f",\n    32'({name})" for name in told)
+    names = [n for n, _, _ in _port_parameters(design) if "SIZE" in n or n.endswith("PRECISION_1")]
+    listed = "".join(f",\n    32'({name})" for name in names)
     listed += "".join(f",\n    {s.name}_{p}_ready" for s in design.stages for p in _unfed(s))
     note = "  // Told to readers and tools only; the logic has these sizes built in."
     return f"{note}\n  wire logic unused_ok = &{{\n    1'b0{listed}\n  }};\n"

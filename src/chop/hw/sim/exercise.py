@@ -1,4 +1,4 @@
-"""The standard run: what a simulated design stands before it is called exact."""
+"""The standard run: all checks that a simulated design must pass to be called exact."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SLOW = Stalls(0.1, 1.0, 7)
 SLOW_TENSORS = 4
 """Tensors of the run with the slow source: enough for a steady state."""
 RESETS = 48
-"""So many that one falls into each stage's last cycle of a tensor, more likely than not."""
+"""Enough that one probably falls into each stage's last cycle of a tensor."""
 LEAST_TENSORS = 8
-"""In the runs with stalls; fewer are sent again."""
+"""Tensors in the runs with stalls; fewer are sent again."""
 
 
 def profiles(cycles: int, ports: Stalls = STALLS) -> tuple[Stalls, ...]:
-    """Stalls at the ports; inside; and so long that everything fills up and runs dry.
+    """Return stalls at the ports; inside; and so long that everything fills up and runs dry.
 
     The last two runs begin after resets in the middle of a tensor. `cycles` is the folding bound.
     """
@@ -66,11 +66,13 @@ def exercise(
         expected = simulator.design.golden(inputs)
     together = simulator.interface.in_flight
     inputs, expected = (whole_flights(codes, together) for codes in (inputs, expected))
-    more, wanted = (whole_flights(_repeated(codes), together) for codes in (inputs, expected))
+    more, more_expected = (
+        whole_flights(_repeated(codes), together) for codes in (inputs, expected)
+    )
     for each in profiles(simulator.interface.cycles, stalls):
-        simulator.run(more, each, expected=wanted).require_exact()
+        simulator.run(more, each, expected=more_expected).require_exact()
     first = max(SLOW_TENSORS // together, 1) * together
-    few, result = ({n: v[:first] for n, v in codes.items()} for codes in (more, wanted))
+    few, result = ({n: v[:first] for n, v in codes.items()} for codes in (more, more_expected))
     simulator.run(few, SLOW, expected=result).require_exact()
     verdict = simulator.run(inputs, expected=expected, trace=trace).require_exact()
     check_memories(simulator.directory)  # last: a wrong value says more than a wrong file
@@ -85,23 +87,23 @@ def _end_cases(simulator: Simulator) -> list[EndCase]:
 
 
 def _repeated(codes: Mapping[str, Ints]) -> dict[str, Ints]:
-    """The tensors, again from the first where they are few."""
+    """Return the tensors, again from the first if they are few."""
     count = max(LEAST_TENSORS, *(len(each) for each in codes.values()))
     is_few = {n: 0 < len(v) < count for n, v in codes.items()}
     return {n: v[np.arange(count) % len(v)] if is_few[n] else v for n, v in codes.items()}
 
 
 def check_memories(directory: Path) -> None:
-    """Raise unless every memory file is the one that `design.json` speaks of."""
+    """Raise unless every memory file is the one of `design.json`."""
     design = json.loads((directory / "design.json").read_text())
     listed = {
-        f"{stage['name']}_{name}": told
+        f"{stage['name']}_{name}": facts
         for stage in design["stages"]
-        for name, told in stage["memories"].items()
+        for name, facts in stage["memories"].items()
     }
-    listed |= {name: told["sent"] for name, told in design["inputs"].items() if "sent" in told}
-    for name, told in listed.items():
+    listed |= {name: facts["sent"] for name, facts in design["inputs"].items() if "sent" in facts}
+    for name, facts in listed.items():
         path = directory / "mem" / f"{name}.mem"
-        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "no file"
-        if found != told["sha256"]:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "no file"
+        if digest != facts["sha256"]:
             raise HardwareError(f"{path}: not the memory of design.json. Emit it again.")

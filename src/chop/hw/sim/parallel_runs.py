@@ -1,7 +1,7 @@
-"""A long run in parts, one process each, joined to what one process would have told.
+"""A long run in parallel processes, merged to the result of one process.
 
-Every part but the first begins some tensors early: those bring the design to the pace that it has
-in the middle of a run, and lie over the end of the part before, which must show the same cycles.
+Every part but the first begins some tensors early. These bring the design to its steady pace, and
+overlap with the end of the part before, which must show the same cycles.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PART_CYCLES = 500_000
 
 
 @dataclass(frozen=True)
-class Part:
+class RunPart:
     """The tensors from `start` to `stop`, of which the first `lead` belong to the part before."""
 
     start: int
@@ -34,29 +34,29 @@ class Part:
 
 
 def usable_cores() -> int:
-    """The cores that this process may use."""
-    known = getattr(os, "sched_getaffinity", None)  # not everywhere
-    return len(known(0)) if known else os.cpu_count() or 1
+    """Return the number of cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not everywhere
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def worthwhile_jobs(cycles: int) -> int:
-    """As many processes as a run of so many cycles gains by."""
+    """Return the number of processes worth starting for `cycles` cycles."""
     return max(min(usable_cores(), cycles // PART_CYCLES), 1)
 
 
-def split(tensors: int, together: int, jobs: int) -> list[Part]:
-    """At most `jobs` parts of about the same work, each of whole groups of `together` tensors."""
+def split(tensors: int, together: int, jobs: int) -> list[RunPart]:
+    """Return at most `jobs` parts of similar work, each of whole groups of `together` tensors."""
     lead = LEAD * together
     jobs = max(min(jobs, tensors // (2 * lead)), 1)
     groups = tensors // together
     ends = [groups * k // jobs * together for k in range(jobs + 1)]
-    return [Part(max(begin - lead, 0), end, min(lead, begin)) for begin, end in pairwise(ends)]
+    return [RunPart(max(begin - lead, 0), end, min(lead, begin)) for begin, end in pairwise(ends)]
 
 
 def joined(
-    parts: Sequence[Part], verdicts: Sequence[Verdict], streams: Mapping[str, Stream]
+    parts: Sequence[RunPart], verdicts: Sequence[Verdict], streams: Mapping[str, Stream]
 ) -> Verdict | None:
-    """The verdict of all parts; None unless all are exact and each goes on where another ends."""
+    """Return the verdict of all parts; None unless all are exact and continue each other."""
     if not all(verdict.is_exact for verdict in verdicts):
         return None
     timing = verdicts[0].timing
@@ -83,15 +83,15 @@ def joined(
 
 
 def _continued(
-    before: Timing, part: Part, after: Timing, streams: Mapping[str, Stream]
+    before: Timing, part: RunPart, after: Timing, streams: Mapping[str, Stream]
 ) -> Timing | None:
-    """`before` and what follows of `after`, moved by the cycles that the shared tensors tell."""
+    """Return `before` with the rest of `after`, shifted by the cycles of the shared tensors."""
     moved = set()
-    for known, found in ((before.inputs, after.inputs), (before.outputs, after.outputs)):
-        for name, times in found.items():
+    for first, second in ((before.inputs, after.inputs), (before.outputs, after.outputs)):
+        for name, times in second.items():
             beats = streams[name].beats
             settled = part.lead // 2 * beats  # from here on the lead must run as the run before
-            late = _numbers(known[name])[part.start * beats + settled :]
+            late = _numbers(first[name])[part.start * beats + settled :]
             early = _numbers(times)[settled : part.lead * beats]
             if late.size != early.size:
                 return None
@@ -100,12 +100,12 @@ def _continued(
         return None
     shift, lead = moved.pop(), part.lead
 
-    def appended(known: Mapping[str, Times], found: Mapping[str, Times]) -> dict[str, Times]:
+    def appended(first: Mapping[str, Times], second: Mapping[str, Times]) -> dict[str, Times]:
         return {
             name: np.concatenate(
-                [_numbers(known[name]), _numbers(times)[lead * streams[name].beats :] + shift]
+                [_numbers(first[name]), _numbers(times)[lead * streams[name].beats :] + shift]
             ).astype(np.uint32)
-            for name, times in found.items()
+            for name, times in second.items()
         }
 
     return Timing(appended(before.inputs, after.inputs), appended(before.outputs, after.outputs))

@@ -1,9 +1,9 @@
-"""The top module as it is simulated: with a gate on every inner stream and a probe for each table.
+"""The simulated top module: with a gate on every inner stream and a probe for each table.
 
 The copy differs from the emitted module in nothing else, and open gates are wires. Gates hold up
 the streams inside the design, which no stall at its ports can do one by one. They also cut them:
-with `tapped` high, each gate gives the producer and the consumer of its stream ports of their own,
-so that every component can be driven alone. A probe is a second instance of a table, with its own
+with `tapped` high, each gate gives the producer and the consumer of its stream their own ports, so
+that every component can be driven alone. A probe is a second instance of a table, with its own
 ports, so that every entry can be read in every lane.
 """
 
@@ -53,12 +53,12 @@ class Probe:
         )
 
     def codes(self) -> Ints:
-        """Every code in every lane, no two lanes with the same one."""
+        """Return every code in every lane, no two lanes with the same one."""
         rows = np.arange(2**self.in_width)[:, None] + np.arange(self.lanes)
         return _signed(rows, self.in_width)[None]
 
     def entries(self, directory: Path) -> Ints:
-        """What the probe must answer to `codes`, by the memory file."""
+        """Return the expected answers to `codes`, from the memory file."""
         text = (directory / self.file).read_text()
         table = np.array([int(word, 16) for word in text.split()], dtype=np.int64)
         unsigned = self.codes() & (2**self.in_width - 1)
@@ -66,7 +66,6 @@ class Probe:
 
 
 def _signed(codes: Ints, width: int) -> Ints:
-    """The low `width` bits, read as a signed number."""
     half = 1 << (width - 1)
     return ((codes + half) & (2 * half - 1)) - half
 
@@ -85,10 +84,10 @@ class SimTop:
 
 
 def sim_top(text: str) -> SimTop:
-    """The top module `text` with gates and probes."""
+    """Return the top module `text` with gates and probes."""
     widths = {name: int(high) + 1 for high, name in _STREAM.findall(text)}
-    taken = set(re.findall(r"\.data_in_\d+_valid\s*\((\w+)_valid\)", text))
-    gates = tuple(name for name in widths if name in taken)
+    consumed = set(re.findall(r"\.data_in_\d+_valid\s*\((\w+)_valid\)", text))
+    gates = tuple(name for name in widths if name in consumed)
     outputs = {signal: port for port, signal in _OUTPUT.findall(text)}
     probes = tuple(_probe(match) for match in _TABLE.finditer(text))
     for name in gates:
@@ -138,15 +137,15 @@ def _gate_text(name: str, width: int) -> str:
 """
 
 
-def _probe(found: re.Match[str]) -> Probe:
-    told = {name: text or number for name, text, number in _PARAMETER.findall(found[1])}
+def _probe(match: re.Match[str]) -> Probe:
+    parameters = {name: text or number for name, text, number in _PARAMETER.findall(match[1])}
     return Probe(
-        stage=found[2],
-        parameters=found[1],
-        file=told["INIT_FILE"],
-        in_width=int(told["DATA_IN_0_PRECISION_0"]),
-        out_width=int(told["DATA_OUT_0_PRECISION_0"]),
-        lanes=int(told["DATA_IN_0_PARALLELISM_DIM_0"]),
+        stage=match[2],
+        parameters=match[1],
+        file=parameters["INIT_FILE"],
+        in_width=int(parameters["DATA_IN_0_PRECISION_0"]),
+        out_width=int(parameters["DATA_OUT_0_PRECISION_0"]),
+        lanes=int(parameters["DATA_IN_0_PARALLELISM_DIM_0"]),
     )
 
 

@@ -1,5 +1,7 @@
-"""Runs emitted RTL natively with Verilator; compares every output bit with the golden integers,
-and the cycle of every beat with the cycle model."""
+"""Native simulation of emitted RTL with Verilator.
+
+Every output bit is compared with the golden integers, the cycle of every beat with the cycle model.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ from chop.hw.design.control import Wire, signal_name
 from chop.hw.design.design import Design, Interface
 from chop.hw.design.stream import Stream, from_bytes, storage_bytes, to_bytes
 from chop.hw.sim import parallel_runs as parts
-from chop.hw.sim.activity import clocked_top
-from chop.hw.sim.parallel_runs import Part
+from chop.hw.sim.parallel_runs import RunPart
 from chop.hw.sim.sim_top import SimTop, sim_top
+from chop.hw.sim.stage_clocks import clocked_top
 from chop.hw.sim.verdict import UNPACED, Pace, compare, compare_pace
 from chop.hw.sim.verdict import Verdict as Verdict
 from chop.hw.sim.verilate import build, call
@@ -39,16 +41,15 @@ from chop.log import get_logger
 logger = get_logger(__name__)
 
 PREDICTED_CYCLES = 10_000
-"""For how long at least the cycle model follows a simulation."""
+"""Least cycles of a simulation that the cycle model follows."""
 COMPILED_CYCLES = 2_000_000
-"""For how long it does so where it runs compiled."""
+"""The same for the compiled model."""
 _RESET_SPAN = 10_000
-"""A reset comes within the time of four tensors (what the last one left must show), and of so many
-cycles."""
+"""A reset comes within the time of four tensors (its predecessor must show), and these cycles."""
 _EXTRA_CYCLES = 64
-"""How long to look for beats that should not come after the last expected one."""
+"""Cycles to look for beats that should not come after the last expected one."""
 LONG_RUN = 8_000_000
-"""Cycles from which on a run gains more by a program made for it than building that takes."""
+"""Cycles from which on building a program for long runs is worth it."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,11 @@ class Simulator:
         long_runs: bool | None = None,
         is_quick: bool = False,
     ) -> None:
-        """Build the RTL emitted in the hardware directory `directory`; `lint` it on its own.
+        """Build the RTL emitted in the hardware directory `directory`; `lint` it separately.
 
-        `long_runs`: whether runs that nothing holds up inside get a program of their own, in which
-        stages sleep while nothing changes in them; None: those of LONG_RUN cycles or more do. It
-        is built when it is first needed. `is_quick` builds fast and simulates slowly.
+        `long_runs`: whether runs without stalls inside get their own program, built when first
+        needed, in which stages sleep while nothing changes in them; None: those of LONG_RUN cycles
+        or more do. `is_quick` builds fast and simulates slowly.
         """
         self.design = design if isinstance(design, Design) else None
         self.interface = design.interface() if isinstance(design, Design) else design
@@ -93,7 +94,7 @@ class Simulator:
         self._predictions: dict[tuple[int, Stalls], Timing] = {}
 
     def at(self, directory: Path) -> Simulator:
-        """The same program, run on the memory files of another hardware directory."""
+        """Return the same program, run on the memory files of another hardware directory."""
         moved = copy.copy(self)
         moved.directory = Path(directory).resolve()
         return moved
@@ -109,11 +110,11 @@ class Simulator:
     ) -> Verdict:
         """Stream `inputs` (codes, one array of tensors per port) through; compare everything.
 
-        Compared are the values, the handshakes, and for PREDICTED_CYCLES or more the cycle of
-        every beat. `expected` is needed where only the interface of the design is known. `trace`
-        cycles of the handshakes at the ports, and of all signals where the simulator was built
-        with waves, are kept. Many tensors without stalls are spread over `jobs` processes, by
-        default as many as there are cores and it is worth; the verdict is that of one process.
+        Compared are the values, the handshakes, and for PREDICTED_CYCLES or more the cycle of every
+        beat. `expected` is needed if only the interface of the design is known. `trace`: cycles of
+        handshakes at the ports to record, and of all signals if the simulator was built with waves.
+        Many tensors without stalls are spread over `jobs` processes, by default as many as are
+        worth it; the verdict is that of one process.
         """
         if expected is None:
             assert self.design is not None, "an interface cannot tell the expected outputs"
@@ -137,11 +138,14 @@ class Simulator:
         return replace(verdict, pace=self._pace(verdict.timing, tensors, stalls))
 
     def _program_for(self, tensors: int, stalls: Stalls, trace: int) -> _Program:
-        """The program for long runs where one is wanted and nothing is held up inside."""
-        wants = self.long_runs
-        if wants is None:
-            wants = tensors * self.interface.cycles >= LONG_RUN
-        if not wants or stalls.inside < 1 or trace or self.waves:
+        """Return the program for long runs, if requested and nothing is held up inside."""
+        is_long = tensors * self.interface.cycles >= LONG_RUN
+        if (
+            not (is_long if self.long_runs is None else self.long_runs)
+            or stalls.inside < 1
+            or trace
+            or self.waves
+        ):
             return self._ordinary
         if self._long_program is None:
             text = (self.directory / "rtl" / f"{self.interface.name}.sv").read_text()
@@ -167,9 +171,9 @@ class Simulator:
         trace: int,
     ) -> Verdict:
         started = time.perf_counter()
-        told = self._drive(program, inputs, expected, stalls, trace)
+        response = self._drive(program, inputs, expected, stalls, trace)
         seconds = time.perf_counter() - started
-        return replace(self._verdict(program, told, expected), seconds=seconds)
+        return replace(self._verdict(program, response, expected), seconds=seconds)
 
     def _run_parts(
         self,
@@ -178,13 +182,13 @@ class Simulator:
         expected: Mapping[str, Ints],
         jobs: int,
     ) -> Verdict | None:
-        """None where there is but one part, or where the whole must tell what is wrong."""
+        """Return None for a single part, or if the whole must show what is wrong."""
         tensors = len(next(iter(inputs.values())))
-        found = parts.split(tensors, self.interface.in_flight, jobs)
-        if len(found) < 2:
+        ranges = parts.split(tensors, self.interface.in_flight, jobs)
+        if len(ranges) < 2:
             return None
 
-        def run(part: Part) -> Verdict:
+        def run(part: RunPart) -> Verdict:
             some = [
                 {name: codes[part.start : part.stop] for name, codes in each.items()}
                 for each in (inputs, expected)
@@ -192,33 +196,33 @@ class Simulator:
             return self._run_whole(program, some[0], some[1], NO_STALLS, 0)
 
         started = time.perf_counter()
-        with ThreadPoolExecutor(len(found)) as pool:
+        with ThreadPoolExecutor(len(ranges)) as pool:
             try:
-                verdicts = list(pool.map(run, found))
+                verdicts = list(pool.map(run, ranges))
             except HardwareError:
                 return None
         seconds = time.perf_counter() - started
-        streams = {**self._inputs(program.top), **self._outputs(program.top)}
-        verdict = parts.joined(found, verdicts, streams)
+        into, out = self._streams(program.top)
+        verdict = parts.joined(ranges, verdicts, into | out)
         if verdict is None:
             logger.info("simulate: the parts of the run do not join, it runs in one process")
             return None
         return replace(verdict, seconds=seconds)
 
     def run_tables(self) -> Verdict | None:
-        """Every entry of every table, in each lane, against its file; None without tables."""
+        """Read every entry of every table, in each lane, against its file; None without tables."""
         probes = self.top.probes
         if not probes:
             return None
         inputs = {probe.ports[0]: probe.codes() for probe in probes}
         expected = {probe.ports[1]: probe.entries(self.directory) for probe in probes}
-        told = self._drive(self._ordinary, inputs, expected, NO_STALLS, 0)
-        return self._verdict(self._ordinary, told, expected)
+        response = self._drive(self._ordinary, inputs, expected, NO_STALLS, 0)
+        return self._verdict(self._ordinary, response, expected)
 
     def run_ends(self, cases: Sequence[EndCase]) -> Verdict | None:
-        """Drive each component alone, at full rate; None where no component can be driven.
+        """Drive each component alone, at full rate; None if no component can be driven.
 
-        A stage is left out where one of its streams has neither a gate nor a port.
+        A stage is left out if one of its streams has neither a gate nor a port.
         """
         run = _TappedRun()
         for case in cases:
@@ -228,8 +232,8 @@ class Simulator:
                 run.add(into, out)
         if not run.inputs:
             return None
-        told = self._drive(self._ordinary, run.inputs, run.expected, NO_STALLS, 0, run.streams)
-        return self._verdict(self._ordinary, told, run.expected, run.streams)
+        response = self._drive(self._ordinary, run.inputs, run.expected, NO_STALLS, 0, run.streams)
+        return self._verdict(self._ordinary, response, run.expected, run.streams)
 
     def _end(self, signal: str, side: str) -> str | None:
         """Return the port that reaches one end of the stream `signal` while streams are cut."""
@@ -248,7 +252,7 @@ class Simulator:
         return {name: streams.get(name, unused) for name, unused in bits.items()}
 
     def _pace(self, timing: Timing, tensors: int, stalls: Stalls) -> Pace:
-        """The cycles of the beats against the model's; nothing where there is no model."""
+        """Compare the cycles of the beats with the model, if there is a model."""
         model = self.design or self.interface
         if not tensors or (self.design is None and self.interface.control is None):
             return UNPACED
@@ -263,7 +267,6 @@ class Simulator:
         return compare_pace(timing, self._predictions[key])
 
     def _gated(self) -> list[Wire]:
-        """The wires that have a gate."""
         control = self.interface.control
         if control is None:
             stages = self.design.stages if self.design else ()
@@ -271,16 +274,20 @@ class Simulator:
         else:
             counts = {stage.name: stage.outputs for stage in control.stages}
         wires = [Wire(name, port) for name, count in counts.items() for port in range(count)]
-        known = {signal_name(wire, counts[wire.stage]): wire for wire in wires}
-        return [known[name] for name in self.top.gates]
+        by_signal = {signal_name(wire, counts[wire.stage]): wire for wire in wires}
+        return [by_signal[name] for name in self.top.gates]
 
-    def _inputs(self, top: SimTop, taps: Mapping[str, Stream] | None = None) -> dict[str, Stream]:
-        own = {**self.interface.inputs, **{p.ports[0]: p.streams[0] for p in top.probes}}
-        return own if taps is None else {**own, **self._taps("in", taps)}
-
-    def _outputs(self, top: SimTop, taps: Mapping[str, Stream] | None = None) -> dict[str, Stream]:
-        own = {**self.interface.outputs, **{p.ports[1]: p.streams[1] for p in top.probes}}
-        return own if taps is None else {**own, **self._taps("out", taps)}
+    def _streams(
+        self, top: SimTop, taps: Mapping[str, Stream] | None = None
+    ) -> tuple[dict[str, Stream], dict[str, Stream]]:
+        """Return the input and the output streams of a program."""
+        into, out = (
+            {**ports, **{p.ports[k]: p.streams[k] for p in top.probes}}
+            for k, ports in enumerate((self.interface.inputs, self.interface.outputs))
+        )
+        if taps is not None:
+            into, out = into | self._taps("in", taps), out | self._taps("out", taps)
+        return into, out
 
     def _drive(
         self,
@@ -291,14 +298,11 @@ class Simulator:
         trace: int,
         taps: Mapping[str, Stream] | None = None,
     ) -> bytes:
-        """Return what the program answers; a port without codes gets none and gives none.
+        """Return the program's answer; a port without codes gets none and gives none.
 
-        `taps`: streams of the taps, where the streams inside are cut.
+        `taps`: streams of the taps, if the streams inside are cut.
         """
-        sides = (
-            (inputs, self._inputs(program.top, taps)),
-            (expected, self._outputs(program.top, taps)),
-        )
+        sides = zip((inputs, expected), self._streams(program.top, taps), strict=True)
         passes, gates = self.interface.passes, len(self.top.gates)
         lull = 4 if passes > 1 else 1  # ports are idle while a tensor goes round
         # one tensor alone is in each stage in turn, as often as it passes the shared block
@@ -323,13 +327,13 @@ class Simulator:
     def _verdict(
         self,
         program: _Program,
-        told: bytes,
+        response: bytes,
         expected: Mapping[str, Ints],
         taps: Mapping[str, Stream] | None = None,
     ) -> Verdict:
-        is_done, cycles, violations, spoilt, traced = struct.unpack_from("<5Q", told)
-        reader = _Reader(told, 40)
-        into, out = self._inputs(program.top, taps), self._outputs(program.top, taps)
+        is_done, cycles, violations, spoilt, traced = struct.unpack_from("<5Q", response)
+        reader = _ResponseReader(response, 40)
+        into, out = self._streams(program.top, taps)
         handshakes = reader.array(np.uint8, traced).reshape(-1, len(into) + len(out))
         times_in = {name: reader.array(np.uint32, reader.count()) for name in into}
         times_out, outputs = {}, {}
@@ -338,23 +342,31 @@ class Simulator:
             size = storage_bytes(stream.beat_width)
             rows = reader.array(np.uint8, beats * size).reshape(beats, size)
             outputs[name] = from_bytes(rows, stream).reshape(-1)
-            times_out[name] = reader.array(np.uint32, beats)[: _beats(expected, name, stream)]
+            needed = expected[name].size // stream.lanes if name in expected else 0
+            times_out[name] = reader.array(np.uint32, beats)[:needed]
         if not is_done:
             counts = {n: f"{outputs[n].size} of {v.size}" for n, v in expected.items()}
             endless = any(outputs[n].size > v.size for n, v in expected.items())
             what = "beats come without end" if endless else "no beat moved any more"
             raise HardwareError(f"simulation: {what} after cycle {cycles}; values out: {counts}.")
-        compared, wrong, first, surplus, kept = compare(expected, outputs, out)
+        compared, wrong, first, surplus, values = compare(expected, outputs, out)
         timing = Timing(times_in, {name: times_out[name] for name in expected})
         tensors = len(next(iter(expected.values())))
         own = {*self.interface.inputs, *self.interface.outputs}
         shown = handshakes[:, [k for k, name in enumerate((*into, *out)) if name in own]]
-        found = (tensors, compared, wrong, first, violations, surplus, timing, kept, shown, spoilt)
-        return Verdict(*found, simulated_cycles=cycles)
-
-
-def _beats(expected: Mapping[str, Ints], name: str, stream: Stream) -> int:
-    return expected[name].size // stream.lanes if name in expected else 0
+        facts = (
+            tensors,
+            compared,
+            wrong,
+            first,
+            violations,
+            surplus,
+            timing,
+            values,
+            shown,
+            spoilt,
+        )
+        return Verdict(*facts, simulated_cycles=cycles)
 
 
 @dataclass
@@ -372,8 +384,8 @@ class _TappedRun:
             self.streams |= {port: stream for port, stream, _ in listed}
 
 
-class _Reader:
-    """Takes arrays off the front of a byte string."""
+class _ResponseReader:
+    """Reader of arrays from the front of a byte string."""
 
     def __init__(self, data: bytes, offset: int) -> None:
         self.data, self.offset = data, offset
@@ -382,25 +394,25 @@ class _Reader:
         return int(self.array(np.uint64, 1)[0])
 
     def array(self, dtype: Any, count: int) -> npt.NDArray[Any]:
-        found = np.frombuffer(self.data, dtype, count, self.offset)
-        self.offset += found.nbytes
-        return found
+        array = np.frombuffer(self.data, dtype, count, self.offset)
+        self.offset += array.nbytes
+        return array
 
 
 def random_inputs(design: Design, tensors: int, seed: int = 0) -> dict[str, Ints]:
-    """Codes over the whole range of each input, the extremes among them; weights as they are.
+    """Return codes over the whole range of each input, with its extremes; weights unchanged.
 
-    Where what reads an input does other things with small numbers, rows of every scale.
+    Inputs whose readers treat small numbers differently get rows of every scale.
     """
     rng = np.random.default_rng(seed)
     small = {w.stage for s in design.stages if s.component.has_scales for w in s.sources}
-    found = design.weights(tensors)
+    inputs = design.weights(tensors)
     for name, stream in design.inputs.items():
-        if name in found:
+        if name in inputs:
             continue
         number = stream.format
         if isinstance(number, Mxint):
-            found[name] = number.draw(rng, (tensors, *stream.shape))
+            inputs[name] = number.draw(rng, (tensors, *stream.shape))
             continue
         codes = rng.integers(number.low, number.high, (tensors, *stream.shape), endpoint=True)
         extreme = rng.random(codes.shape) < 0.05
@@ -408,5 +420,5 @@ def random_inputs(design: Design, tensors: int, seed: int = 0) -> dict[str, Ints
         if name in small:
             rows = (*codes.shape[:-1], 1)
             codes >>= rng.integers(0, number.width, rows) * rng.integers(0, 1, rows, endpoint=True)
-        found[name] = np.where(extreme, ends, codes).astype(np.int64)
-    return found
+        inputs[name] = np.where(extreme, ends, codes).astype(np.int64)
+    return inputs

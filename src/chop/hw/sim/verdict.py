@@ -1,4 +1,4 @@
-"""What a simulation showed, compared with the golden integers and with the cycle model."""
+"""Result of a simulation, compared with the golden integers and with the cycle model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chop.hw.timing.cycles import Times, Timing
 
 @dataclass(frozen=True)
 class Pace:
-    """How many beats were compared with the cycle model, and how many came in another cycle."""
+    """Beats that were compared with the cycle model, and those that came in another cycle."""
 
     beats: int
     mistimed: int
@@ -24,12 +24,12 @@ class Pace:
 
 
 UNPACED = Pace(0, 0, "")
-"""Nothing was predicted."""
+"""Result without a prediction."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a simulation showed: outputs and cycles compared, and where they first differ."""
+    """Result of a simulation: outputs and cycles compared, and the first difference."""
 
     tensors: int
     compared: int
@@ -45,15 +45,15 @@ class Verdict:
     """Wrong beats in the runs that a reset cut off."""
     pace: Pace = UNPACED
     simulated_cycles: int = 0
-    """Of all processes together, until the last output beat of each."""
+    """Cycles of all processes together, until the last output beat of each."""
     seconds: float = 0.0
-    """By the clock, while they ran."""
+    """Wall-clock time of the run."""
     jobs: int = 1
     """Processes that the run was spread over."""
 
     @property
     def is_exact(self) -> bool:
-        """At least one value compared, every bit equal, laws kept, each beat in its cycle."""
+        """True if at least one value was compared and everything was right."""
         return self.compared > 0 and not (
             self.mismatches
             or self.handshake_violations
@@ -69,7 +69,7 @@ class Verdict:
 
     @property
     def rate(self) -> str:
-        """How fast the simulation was, in words; empty where it was too short to tell."""
+        """Speed of the simulation, in words; empty for a short one."""
         if self.seconds <= 0:
             return ""
         by = "1 process" if self.jobs == 1 else f"{self.jobs} processes"
@@ -77,7 +77,7 @@ class Verdict:
         return f"{self.simulated_cycles:,} cycles in {self.seconds:.1f} s by {by}: {pace}"
 
     def require_exact(self) -> Verdict:
-        """Itself; raises unless exact."""
+        """Return the verdict; raise unless it is exact."""
         if not self.is_exact:
             raise HardwareError(f"simulation: {self}")
         return self
@@ -103,20 +103,20 @@ class Verdict:
 
 
 def compare_pace(simulated: Timing, predicted: Timing) -> Pace:
-    """Every beat that the model told, at every port, with the cycle in which it passed."""
+    """Compare every beat that the model predicted, at every port, with its cycle."""
     beats = mistimed = 0
     first = ""
     for side in ("inputs", "outputs"):
-        found: Mapping[str, Times] = getattr(simulated, side)
+        actual: Mapping[str, Times] = getattr(simulated, side)
         for name, times in getattr(predicted, side).items():
-            wanted = np.asarray(times, dtype=np.int64)
-            here = np.asarray(found[name], dtype=np.int64)[: wanted.size]
-            wrong = np.flatnonzero(here != wanted[: here.size])
+            predicted_times = np.asarray(times, dtype=np.int64)
+            here = np.asarray(actual[name], dtype=np.int64)[: predicted_times.size]
+            wrong = np.flatnonzero(here != predicted_times[: here.size])
             beats += here.size
             mistimed += wrong.size
             if wrong.size and not first:
                 at = wrong[0]
-                first = f"beat {at} of {name} in cycle {here[at]}, predicted {wanted[at]}"
+                first = f"beat {at} of {name} in cycle {here[at]}, predicted {predicted_times[at]}"
     return Pace(beats, mistimed, first)
 
 
@@ -125,19 +125,19 @@ def compare(
     outputs: Mapping[str, Ints],
     streams: Mapping[str, Stream],
 ) -> tuple[int, int, str, int, dict[str, Ints]]:
-    """Values compared, values wrong, the first wrong one, beats too many, and the outputs."""
+    """Return values compared, values wrong, the first wrong one, surplus beats, and the outputs."""
     compared = mismatches = surplus = 0
     first = ""
-    kept = {}
-    for name, wanted in expected.items():
-        flat = wanted.reshape(-1)
-        found = outputs[name][: flat.size]
+    values = {}
+    for name, codes in expected.items():
+        flat = codes.reshape(-1)
+        actual = outputs[name][: flat.size]
         surplus += (outputs[name].size - flat.size) // streams[name].lanes
-        wrong = np.flatnonzero(found != flat)
+        wrong = np.flatnonzero(actual != flat)
         compared += flat.size
         mismatches += wrong.size
-        kept[name] = found.reshape(wanted.shape)
+        values[name] = actual.reshape(codes.shape)
         if wrong.size and not first:
-            where = tuple(int(i) for i in np.unravel_index(wrong[0], wanted.shape))
-            first = f"{name}{list(where)} is {found[wrong[0]]}, expected {flat[wrong[0]]}"
-    return compared, mismatches, first, surplus, kept
+            where = tuple(int(i) for i in np.unravel_index(wrong[0], codes.shape))
+            first = f"{name}{list(where)} is {actual[wrong[0]]}, expected {flat[wrong[0]]}"
+    return compared, mismatches, first, surplus, values

@@ -1,4 +1,4 @@
-"""Turns emitted RTL into a program with Verilator and the C++ compiler, and lints it."""
+"""Compilation of emitted RTL to a program, with Verilator and the C++ compiler, and its lint."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from chop import toolchain
 from chop.errors import HardwareError
 from chop.files import cache_dir
 from chop.hw.design.design import Interface
-from chop.hw.sim import activity, trust
-from chop.hw.sim.activity import ClockedTop
+from chop.hw.sim import manifest, stage_clocks
 from chop.hw.sim.emit import write_files
 from chop.hw.sim.sim_top import GATE, SimTop
+from chop.hw.sim.stage_clocks import ClockedTop
 from chop.log import get_logger
 
 logger = get_logger(__name__)
@@ -27,7 +27,7 @@ HEADER = DRIVER.with_suffix(".h")
 TRIGGERS = DRIVER.with_name("triggers.h")
 _CXX_FLAGS = ("-std=gnu++17", "-pthread", "-fno-strict-aliasing")
 _LEVELS = {"fast": "-O1", "waves": "-O1", "long": "-O3", "quick": "-O0"}
-"""How much each kind of program is optimised: a quick one is compiled for longer than it runs."""
+"""Optimisation of each kind of program: a quick one compiles for longer than it runs."""
 _RUNTIME = {
     False: ("verilated", "verilated_threads"),
     True: ("verilated", "verilated_threads", "verilated_fst_c"),
@@ -37,7 +37,7 @@ _OPTIONS = {"fast": (), "waves": ("--trace-fst",), "long": ("--flatten",), "quic
 
 
 def lint(directory: Path, top: str = "top") -> str:
-    """Warnings and errors of `verilator --lint-only -Wall` on the emitted RTL; empty for none."""
+    """Return the complaints of `verilator --lint-only -Wall` on the emitted RTL; empty for none."""
     command = [str(toolchain.verilator().program), "--lint-only", "-Wall", "--top-module", top]
     command += [str(p) for p in sorted((directory.resolve() / "rtl").glob("*.sv"))]
     environment = os.environ | toolchain.verilator().environment()
@@ -63,13 +63,13 @@ def build(
     version = toolchain.verilator().version()
     for text in (top.text, _model_text(interface, top), version, str(waves)):
         key.update(text.encode())
-    for source in (*sources, GATE, DRIVER, HEADER, TRIGGERS, Path(activity.__file__)):
+    for source in (*sources, GATE, DRIVER, HEADER, TRIGGERS, Path(stage_clocks.__file__)):
         key.update(source.read_bytes())
     plain = "quick" if is_quick else "fast"
     kind = "waves" if waves else "long" if isinstance(top, ClockedTop) else plain
     work = directory / "sim" / f"{kind}-{key.hexdigest()[:16]}"
     program = work / "simulator"
-    if not trust.is_built_here(program):
+    if not manifest.is_built_here(program):
         shutil.rmtree(work, ignore_errors=True)  # a file that came with the folder is not compiled
         write_files(work, {name: top.text})
         _verilate(interface.name, [*sources, GATE, work / name], work, _OPTIONS[kind])
@@ -77,21 +77,21 @@ def build(
         write_files(work, {"model.cpp": _model_text(interface, top, *domains)})
         _put_resets_aside(work)
         _compile(work, kind)
-        trust.note_built(program)
+        manifest.note_built(program)
     return program
 
 
 def _domains(top: ClockedTop, work: Path, sources: Sequence[Path]) -> tuple[str, str]:
-    """What the driver must know of the clocks of `top`."""
+    """Return the code that describes the clocks of `top` to the driver."""
     root = work / "Vtop___024root.h"
     others = [p.name for p in work.glob("Vtop_[!_]*.h")]
     if others:  # where the state of a stage lies elsewhere nobody would see it change
         raise HardwareError(f"verilator left modules apart from the design: {', '.join(others)}.")
-    return activity.model_members(top, root.read_text(), [p.read_text() for p in sources])
+    return stage_clocks.model_members(top, root.read_text(), [p.read_text() for p in sources])
 
 
 def _model_text(interface: Interface, top: SimTop, domains: str = "", members: str = "") -> str:
-    """The code that tells the driver the ports, and the clocks, of the verilated module."""
+    """Return the code that describes the ports and clocks of the verilated module."""
 
     def port(name: str) -> str:
         return f"&top.{name}, sizeof(top.{name}), &top.{name}_valid, &top.{name}_ready"
@@ -147,7 +147,7 @@ def _verilate(top: str, sources: Sequence[Path], work: Path, options: Sequence[s
 
 
 def _compile(work: Path, kind: str) -> None:
-    """One translation unit for the whole design: small designs compile in a second or two."""
+    """Compile the design as one translation unit: small designs take a second or two."""
     waves, is_long = kind == "waves", kind == "long"
     unit = work / "unit.cpp"
     parts = [*(p.name for p in sorted(work.glob("Vtop*.cpp"))), "model.cpp"]
@@ -155,44 +155,43 @@ def _compile(work: Path, kind: str) -> None:
     unit.write_text(_triggers(work) + "".join(_included(part) for part in parts))
     draft = work / f"simulator.{os.getpid()}"
     runtime = _runtime("fast" if is_long else kind)
-    # What was compiled before for all designs is not optimised as a program for long runs is.
+    # objects shared by all designs are not optimised as a program for long runs is
     shared = _RUNTIME[waves] if is_long else (*_RUNTIME[waves], "driver")
     more = () if is_long else ("-include", str(runtime / "prelude.h"))
     objects = [str(runtime / f"{name}.o") for name in shared]
     libraries = ["-lz", "-llz4"] if waves else []
     flags = [*_flags(kind), *more, "-I", str(work), "-I", str(HEADER.parent)]
-    call([_compiler(), *flags, str(unit), *objects, *libraries, "-o", str(draft)], cwd=work)
+    call(
+        [str(toolchain.program("g++")), *flags, str(unit), *objects, *libraries, "-o", str(draft)],
+        cwd=work,
+    )
     draft.replace(work / "simulator")
 
 
 def _put_resets_aside(work: Path) -> None:
-    """Tell the compiler that resets are rare: what runs in every cycle lies closer together."""
+    """Tell the compiler that resets are rare: code of every cycle is then contiguous."""
     for file in work.glob("Vtop*DepSet*.cpp"):
         text = file.read_text()
         file.write_text(re.sub(r"if \((vlSelf(?:->|Ref\.)rst)\)", r"if (VL_UNLIKELY(\1))", text))
 
 
 def _triggers(work: Path) -> str:
-    """Lines that replace Verilator's list of clocks, where it is slow and there are many."""
+    """Return lines that replace Verilator's list of clocks, if it is slow and there are many."""
     slow = "std::array<bool, T_size> m_flags"
     types = toolchain.verilator().include / "verilated_types.h"
-    found = re.search(r"VlTriggerVec<(\d+)> __Vnba", (work / "Vtop___024root.h").read_text())
-    if found is None or int(found[1]) < 8 or slow not in types.read_text():
+    count = re.search(r"VlTriggerVec<(\d+)> __Vnba", (work / "Vtop___024root.h").read_text())
+    if count is None or int(count[1]) < 8 or slow not in types.read_text():
         return ""
-    return f'#define TRIGGERS {found[1]}\n#include "{TRIGGERS.name}"\n'
+    return f'#define TRIGGERS {count[1]}\n#include "{TRIGGERS.name}"\n'
 
 
 def _included(part: str) -> str:
-    """A line that includes `part`; what runs once is not optimised, which is much of the time."""
+    """Return a line that includes `part`; code that runs once is not optimised, to save time."""
     line = f'#include "{part}"\n'
     if "Slow" not in part and "Syms" not in part:
         return line
     begin = '#pragma GCC push_options\n#pragma GCC optimize("O0")\n'
     return f"{begin}{line}#pragma GCC pop_options\n"
-
-
-def _compiler() -> str:
-    return str(toolchain.program("g++"))
 
 
 def _flags(kind: str) -> list[str]:
@@ -204,7 +203,7 @@ def _flags(kind: str) -> list[str]:
 
 
 def _runtime(kind: str) -> Path:
-    """Verilator's run time, headers and the driver, compiled once, in the user's cache."""
+    """Compile Verilator's run time, headers and the driver once, in the user's cache."""
     tool, waves = toolchain.verilator(), kind == "waves"
     driver = DRIVER.read_text() + HEADER.read_text()
     key = hashlib.sha256(f"{tool.version()} {_flags(kind)} {driver}".encode()).hexdigest()
@@ -212,22 +211,22 @@ def _runtime(kind: str) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     prelude = cache / "prelude.h"
     write_files(cache, {prelude.name: "".join(f"#include <{name}>\n" for name in _PRELUDE)})
-    wanted = {f"{name}.o": ["-c", str(tool.include / f"{name}.cpp")] for name in _RUNTIME[waves]}
-    wanted["driver.o"] = ["-c", str(DRIVER)]
-    wanted["prelude.h.gch"] = ["-x", "c++-header", str(prelude)]
-    for name, source in wanted.items():
+    objects = {f"{name}.o": ["-c", str(tool.include / f"{name}.cpp")] for name in _RUNTIME[waves]}
+    objects["driver.o"] = ["-c", str(DRIVER)]
+    objects["prelude.h.gch"] = ["-x", "c++-header", str(prelude)]
+    for name, source in objects.items():
         if not (cache / name).exists():
             logger.info("compiling Verilator's run time: %s", name)
             draft = cache / f"{os.getpid()}.{name}"
-            call([_compiler(), *_flags(kind), *source, "-o", str(draft)], cache)
+            call([str(toolchain.program("g++")), *_flags(kind), *source, "-o", str(draft)], cache)
             draft.replace(cache / name)
     return cache
 
 
 def call(command: Sequence[str], cwd: Path, more: Mapping[str, str] | None = None) -> None:
-    """Run a program; raises with what it said when it fails."""
+    """Run a program; raise with its output if it fails."""
     environment = os.environ | (more or {})
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment)
     if done.returncode:
-        told = (done.stderr + done.stdout).strip()
-        raise HardwareError(f"{Path(command[0]).name} failed ({done.returncode}): {told[-2000:]}")
+        output = (done.stderr + done.stdout).strip()
+        raise HardwareError(f"{Path(command[0]).name} failed ({done.returncode}): {output[-2000:]}")

@@ -80,7 +80,9 @@ def _signal(design: Design, wire: Wire) -> str:
 def ends_files(design: Design) -> Files:
     """Return the codes of all cases: a file for each input and output of a stage."""
     return {
-        _file(case.stage, side, k): _text(stream, codes)
+        _file(case.stage, side, k): memory_text(
+            Memory("ends", tuple(stream.words(codes)), stream.beat_width)
+        )
         for case in design_ends(design)
         for side, listed in (("in", case.inputs), ("out", case.outputs))
         for k, (_, stream, codes) in enumerate(listed)
@@ -91,13 +93,9 @@ def _file(stage: str, side: str, number: int) -> str:
     return f"test/ends_{stage}_{side}_{number}.mem"
 
 
-def _text(stream: Stream, codes: Ints) -> str:
-    return memory_text(Memory("ends", tuple(stream.words(codes)), stream.beat_width))
-
-
 @dataclass(frozen=True)
 class EndFiles:
-    """What `design.json` tells of a stage whose cases lie in files: its signals and streams."""
+    """Signals and streams of a stage whose cases are in files, from `design.json`."""
 
     stage: str
     inputs: tuple[tuple[str, Stream], ...]
@@ -119,10 +117,10 @@ class EndFiles:
 
 
 def files_of(
-    told: Sequence[Mapping[str, Any]], streams: Mapping[Wire, Stream]
+    stages: Sequence[Mapping[str, Any]], streams: Mapping[Wire, Stream]
 ) -> tuple[EndFiles, ...]:
-    """Return the stages among `told`, those of `design.json`, whose cases lie in files."""
-    counts = {stage["name"]: len(stage["outputs"]) for stage in told}
+    """Return the stages of `design.json` whose cases are in files."""
+    counts = {stage["name"]: len(stage["outputs"]) for stage in stages}
 
     def listed(wires: Iterable[Wire]) -> tuple[tuple[str, Stream], ...]:
         return tuple(
@@ -136,6 +134,6 @@ def files_of(
             listed(Wire(*wire) for wire in stage["sources"]),
             listed(Wire(stage["name"], k) for k in range(len(stage["outputs"]))),
         )
-        for stage in told
+        for stage in stages
         if stage.get("has_ends")
     )

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from chop import native
 from chop.hw.design.process import Process
 from chop.hw.design.twin import Queue
-from chop.hw.timing.network import Network, Node, Reference, Told
+from chop.hw.timing.network import ReferenceRun, RunOutcome, TwinNetwork, TwinNode
 from chop.hw.timing.stalls import Stalls
 
 Array = npt.NDArray[Any]
@@ -25,7 +25,7 @@ MOST_PORTS = 32
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The built model, or None where it cannot be built."""
+    """Return the built model, or None if it cannot be built."""
     built = native.load(SOURCE)
     if built is not None:
         built.mase_cycles.argtypes = [ctypes.c_void_p] * 6
@@ -33,83 +33,79 @@ def library() -> ctypes.CDLL | None:
     return built
 
 
-def can_run(network: Network) -> bool:
-    """Whether `run` takes this network here."""
+def can_run(network: TwinNetwork) -> bool:
+    """Return whether `run` accepts this network on this machine."""
     is_narrow = all(max(len(n.inputs), len(n.outputs)) < MOST_PORTS for n in network.nodes)
     return network.is_declared and is_narrow and library() is not None
 
 
 def run_network(
-    network: Network,
+    network: TwinNetwork,
     stalls: Stalls,
-    wanted: tuple[list[int], list[int]],
+    beats: tuple[list[int], list[int]],
     patience: int,
     limit: int | None = None,
-) -> Told:
-    """Run a network, compiled where possible, and note the high-water mark of each queue.
+) -> RunOutcome:
+    """Run a network, compiled if possible, and store the high-water mark of each queue.
 
-    The run ends when every source and sink has passed its `wanted` beats.
+    `beats`: of each source and each sink; the run ends when all have passed.
     """
     if can_run(network):
-        told = run(network, stalls, wanted, patience, limit)
+        outcome = run(network, stalls, beats, patience, limit)
     else:
-        told = Reference(network, stalls, *wanted).run(patience, limit)
-    for node, mark in zip(network.nodes, told.high_water, strict=True):
+        outcome = ReferenceRun(network, stalls, *beats).run(patience, limit)
+    for node, mark in zip(network.nodes, outcome.high_water, strict=True):
         if isinstance(node.twin, Queue):
             node.twin.high_water = mark
-    return told
+    return outcome
 
 
 def run(
-    network: Network,
+    network: TwinNetwork,
     stalls: Stalls,
-    wanted: tuple[list[int], list[int]],
+    beats: tuple[list[int], list[int]],
     patience: int,
     limit: int | None,
-) -> Told:
-    """What `Reference.run` tells, of as many beats at each source and each sink as are wanted."""
+) -> RunOutcome:
+    """Run a network compiled, with the same result as `ReferenceRun.run`."""
     built = library()
     assert built is not None, "called only where the library is built"
     ports = [*network.sources, *network.sinks]
-    counts = [*wanted[0], *wanted[1]]
-    head = _head(network, stalls, patience, limit)
+    counts = [*beats[0], *beats[1]]
+    sizes = [len(part) for part in (network.nodes, network.names, network.gates)]
+    sizes += [len(network.sources), len(network.sinks)]
+    chances = (stalls.seed, stalls.burst, *stalls.thresholds())
+    ends = (patience, -1 if limit is None else limit)
+    head = np.array([*sizes, *chances, *ends], dtype=np.int64)
     layout = np.array(_layout(network, ports, counts), dtype=np.int64)
     tables = [_process(node).table for node in network.nodes]
     quiet = [_process(node).quiet for node in network.nodes]
     times = [np.empty(max(count, 1), dtype=np.uint32) for count in counts]
     size = 2 + len(network.nodes) + len(ports) + len(network.names) + sum(_state_sizes(network))
-    told = np.zeros(size, dtype=np.int64)
+    facts = np.zeros(size, dtype=np.int64)
     built.mase_cycles(
         head.ctypes.data, layout.ctypes.data, _pointers(tables), _pointers(quiet),
-        _pointers(times), told.ctypes.data,
+        _pointers(times), facts.ctypes.data,
     )  # fmt: skip
-    return _told(network, told, times, len(network.sources))
+    return _outcome(network, facts, times, len(network.sources))
 
 
-def _head(network: Network, stalls: Stalls, patience: int, limit: int | None) -> Array:
-    sizes = (len(network.nodes), len(network.names), len(network.gates))
-    ports = (len(network.sources), len(network.sinks))
-    chances = (stalls.seed, stalls.burst, *stalls.thresholds())
-    ends = (patience, -1 if limit is None else limit)
-    return np.array([*sizes, *ports, *chances, *ends], dtype=np.int64)
-
-
-def _layout(network: Network, ports: Sequence[int], counts: Sequence[int]) -> list[int]:
-    found: list[int] = []
+def _layout(network: TwinNetwork, ports: Sequence[int], counts: Sequence[int]) -> list[int]:
+    layout: list[int] = []
     for node in network.nodes:
         process = _process(node)
-        found += [len(node.inputs), len(node.outputs), process.latency, process.depth]
-        found += [len(process.table), process.first, process.slides]
-        found += [*node.inputs, *node.outputs, *process.slots]
-        found += [process.grain(i) for i in range(len(node.inputs))]
+        layout += [len(node.inputs), len(node.outputs), process.latency, process.depth]
+        layout += [len(process.table), process.first, process.slides]
+        layout += [*node.inputs, *node.outputs, *process.slots]
+        layout += [process.grain(i) for i in range(len(node.inputs))]
     for gate in network.gates:
-        found += gate
+        layout += gate
     for edge, count in zip(ports, counts, strict=True):
-        found += (edge, count)
-    return found
+        layout += (edge, count)
+    return layout
 
 
-def _process(node: Node) -> Process:
+def _process(node: TwinNode) -> Process:
     assert node.process is not None, "every twin of a compiled network is a process"
     return node.process
 
@@ -118,22 +114,21 @@ def _pointers(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * max(len(arrays), 1))(*(a.ctypes.data for a in arrays))
 
 
-def _told(network: Network, told: Array, times: list[Array], sources: int) -> Told:
+def _outcome(network: TwinNetwork, facts: Array, times: list[Array], sources: int) -> RunOutcome:
     sizes = (len(network.nodes), len(times), len(network.names))
-    marks, counts, blocked, rest = np.split(told[2:], np.cumsum(sizes))
+    marks, counts, blocked, rest = np.split(facts[2:], np.cumsum(sizes))
     states = np.split(rest, np.cumsum(_state_sizes(network))[:-1])
     passed = [t[: int(count)] for t, count in zip(times, counts, strict=True)]
-    return Told(
+    return RunOutcome(
         list(passed[:sources]),
         list(passed[sources:]),
-        bool(told[0]),
-        int(told[1]),
+        bool(facts[0]),
+        int(facts[1]),
         np.flatnonzero(blocked).tolist(),
         marks.tolist(),
         [tuple(state.tolist()) for state in states[: len(network.nodes)]],
     )
 
 
-def _state_sizes(network: Network) -> list[int]:
-    """Numbers in the state of each node: its step, input buffers and output queues."""
+def _state_sizes(network: TwinNetwork) -> list[int]:
     return [1 + len(node.inputs) + len(node.outputs) for node in network.nodes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from chop.errors import HardwareError
@@ -12,7 +12,7 @@ from chop.hw.design.twin import Queue, Twin
 from chop.hw.streams.fifo import Fifo
 from chop.hw.timing.compiled import run_network
 from chop.hw.timing.liveness import is_live
-from chop.hw.timing.network import Network, Told
+from chop.hw.timing.network import TwinNetwork
 from chop.hw.timing.stalls import NO_STALLS as NO_STALLS
 from chop.hw.timing.stalls import Stalls as Stalls
 from chop.hw.timing.stalls import Times as Times
@@ -28,39 +28,33 @@ def simulate_control(
     gated: Sequence[Wire] = (),
     limit: int | None = None,
 ) -> Timing:
-    """Exact times of every beat at the ports while `tensors` tensors pass; raises on deadlock.
+    """Return the exact cycle of every beat at the ports while `tensors` tensors pass.
 
-    `queues` puts further queues on wires, to try FIFO depths without changing the design. `gated`
-    are the wires inside the design that `stalls` holds up. After `limit` cycles the model stops,
-    and tells the beats until then.
+    Raise on deadlock. `queues` puts further queues on wires, to try FIFO depths without changing
+    the design. `gated` are the wires inside the design that `stalls` holds up. After `limit` cycles
+    the model stops and returns the beats until then.
 
-    The model runs compiled where there is a compiler and every twin is a process, else in Python.
+    The model runs compiled if there is a compiler and every twin is a process, else in Python.
     """
     if isinstance(design, Design):
         outputs, cycles = design.output_streams(), design.cycles()
     else:
         outputs, cycles = dict(design.outputs), design.cycles
-    wanted = (
+    beats = (
         [tensors * s.beats for s in design.inputs.values()],
         [tensors * s.beats for s in outputs.values()],
     )
-    network = Network(design, queues or {}, gated)
-    told = run_network(network, stalls, wanted, patience(cycles, stalls), limit)
-    if not told.is_done:
-        raise HardwareError(_deadlock(design.name, network, told))
+    network = TwinNetwork(design, queues or {}, gated)
+    outcome = run_network(network, stalls, beats, patience(cycles, stalls), limit)
+    if not outcome.is_done:
+        blocked = dict.fromkeys(network.names[edge] for edge in outcome.blocked)
+        raise HardwareError(
+            f"design '{design.name}' deadlocks in cycle {outcome.last_beat}: beats wait behind "
+            f"{', '.join(blocked) or 'nothing'}. Forks need deeper FIFOs behind them."
+        )
     return Timing(
-        dict(zip(design.inputs, told.inputs, strict=True)),
-        dict(zip(outputs, told.outputs, strict=True)),
-    )
-
-
-def _deadlock(name: str, network: Network, told: Told) -> str:
-    """Where the beats are stuck."""
-    blocked = [network.names[edge] for edge in told.blocked]
-    return (
-        f"design '{name}' deadlocks in cycle {told.last_beat}: beats wait behind "
-        f"{', '.join(dict.fromkeys(blocked)) or 'nothing'}. "
-        f"Forks need deeper FIFOs behind them."
+        dict(zip(design.inputs, outcome.inputs, strict=True)),
+        dict(zip(outputs, outcome.outputs, strict=True)),
     )
 
 
@@ -68,9 +62,9 @@ _TENSORS = 4
 
 
 def interval(design: Design, queues: Mapping[Wire, Twin] | None = None) -> float:
-    """Cycles between tensors in the steady state; infinite for a design that deadlocks.
+    """Return the cycles between tensors in the steady state; infinite for a deadlock.
 
-    A design that holds many tensors at once is followed until all its buffers have filled.
+    The model runs until all buffers of the design have filled.
     """
     return _Pace(design).interval(queues or {})
 
@@ -83,16 +77,18 @@ class _Pace:
         self.bound = design.cycles()
 
     def interval(self, queues: Mapping[Wire, Twin], best: float = float("inf")) -> float:
-        """Cycles between tensors; infinite for a deadlock. Above `best` a first look will do."""
+        """Return the cycles between tensors; infinite for a deadlock, estimated above `best`."""
         together = self.design.in_flight
         try:
-            found, first = self._look(queues, _TENSORS * together)
-            held = first // self.bound
-            if held > (_TENSORS - 2) * together and found <= best:
-                found, _ = self._look(queues, (-(-2 * held // together) + _TENSORS) * together)
+            cycles, first = self._look(queues, _TENSORS * together)
+            in_design = first // self.bound
+            if in_design > (_TENSORS - 2) * together and cycles <= best:
+                cycles, _ = self._look(
+                    queues, (-(-2 * in_design // together) + _TENSORS) * together
+                )
         except HardwareError:
             return float("inf")
-        return found
+        return cycles
 
     def holds(self, depths: Mapping[Wire, int], best: float) -> bool:
         """Return whether FIFOs of these depths prevent every deadlock and allow `best`."""
@@ -100,7 +96,7 @@ class _Pace:
         return is_live(self.design, queues) and self.interval(queues, best) <= best
 
     def _look(self, queues: Mapping[Wire, Twin], tensors: int) -> tuple[float, int]:
-        """Cycles between the last of so many tensors, and the cycle in which the first has left."""
+        """Return the cycles between the last tensors, and the cycle in which the first left."""
         timing = simulate_control(self.design, tensors, queues=queues)
         streams = self.design.output_streams()
         ends = [timing.tensor_ends(name, stream.beats) for name, stream in streams.items()]
@@ -134,7 +130,7 @@ def size_fifos(design: Design) -> dict[Wire, int]:
 
 
 def _enough(pace: _Pace, depths: dict[Wire, int], best: float) -> dict[Wire, int]:
-    """`depths`, of which the least are doubled until all together are enough.
+    """Double the smallest of `depths` until all together are enough.
 
     Each was found while others were still deep, which can hide that it is too small.
     """
@@ -145,22 +141,22 @@ def _enough(pace: _Pace, depths: dict[Wire, int], best: float) -> dict[Wire, int
     return depths
 
 
-def _needed(pace: _Pace, wires: list[Wire], kept: list[Wire], best: float) -> list[Wire]:
-    """Those of `wires` that need a FIFO, dropped in turn, where `kept` have one.
+def _needed(pace: _Pace, wires: list[Wire], fixed: list[Wire], best: float) -> list[Wire]:
+    """Return those of `wires` that need a FIFO, dropped in turn, while `fixed` have one.
 
-    Further FIFOs never slow a design: where all of a half can go, each of it can.
+    Further FIFOs never slow a design: if all of a half can be dropped, each of it can.
     """
-    if not wires or pace.holds(dict.fromkeys(kept, _DEEP), best):
+    if not wires or pace.holds(dict.fromkeys(fixed, _DEEP), best):
         return []
     if len(wires) == 1:
         return wires
     first, second = wires[: len(wires) // 2], wires[len(wires) // 2 :]
-    found = _needed(pace, first, [*kept, *second], best)
-    return found + _needed(pace, second, [*kept, *found], best)
+    needed = _needed(pace, first, [*fixed, *second], best)
+    return needed + _needed(pace, second, [*fixed, *needed], best)
 
 
 def _candidates(design: Design) -> tuple[list[Wire], list[Wire]]:
-    """Wires where a FIFO may help: behind the forks, and all inside the design."""
+    """Return wires where a FIFO may help: behind the forks, and all inside the design."""
     forks, wires = [], []
     returning = (design.loop.exit, design.loop.back) if design.loop else ()  # has its queue
     for stage in design.stages:
@@ -177,8 +173,8 @@ def _least_depth(pace: _Pace, depths: Mapping[Wire, int], wire: Wire, best: floa
     low, high = 0, max(1, *_high_water(pace, depths, wire))
     if not pace.holds({**depths, wire: high}, best):  # a source that runs ahead fills any FIFO
         return high
-    found = {depth for depth in depths.values() if depth < high}  # layers alike need the same
-    guesses = [g for depth in sorted(found) for g in (depth, depth - 1)]
+    others = {depth for depth in depths.values() if depth < high}  # equal layers need the same
+    guesses = [g for depth in sorted(others) for g in (depth, depth - 1)]
     while high - low > 1:
         inside = [g for g in guesses if low < g < high]
         middle = inside[0] if inside else (low + high) // 2
@@ -205,23 +201,23 @@ def _queues(depths: Mapping[Wire, int]) -> dict[Wire, Twin]:
 
 
 def with_fifos(design: Design, depths: Mapping[Wire, int], has_head: bool = True) -> Design:
-    """`design` with a FIFO of the given depth behind each wire; `has_head`: see `Fifo`."""
+    """Return `design` with a FIFO of the given depth behind each wire; `has_head`: see `Fifo`."""
     stages: list[Stage] = []
     moved: dict[Wire, Wire] = {}
 
-    def place(wires: list[Wire], stream_of: Callable[[Wire], object]) -> None:
-        for wire in wires:
-            if wire in depths:
-                suffix = f"_{wire.port}" if wire.port else ""
-                name = f"{wire.stage}_fifo{suffix}"
-                fifo = Fifo(stream_of(wire), depths[wire], has_head)  # type: ignore[arg-type]
-                stages.append(Stage(name, fifo, (wire,)))
-                moved[wire] = Wire(name)
+    def place(wire: Wire) -> None:
+        if wire in depths:
+            name = f"{wire.stage}_fifo" + (f"_{wire.port}" if wire.port else "")
+            fifo = Fifo(design.stream(wire), depths[wire], has_head)
+            stages.append(Stage(name, fifo, (wire,)))
+            moved[wire] = Wire(name)
 
-    place([Wire(name) for name in design.inputs], design.stream)
+    for name in design.inputs:
+        place(Wire(name))
     for stage in design.stages:
         stages.append(replace(stage, sources=tuple(moved.get(w, w) for w in stage.sources)))
-        place([Wire(stage.name, p) for p in range(len(stage.component.outputs))], design.stream)
+        for port in range(len(stage.component.outputs)):
+            place(Wire(stage.name, port))
     outputs = {name: moved.get(wire, wire) for name, wire in design.outputs.items()}
     sized = replace(design, stages=tuple(stages), outputs=outputs)
     sized.check()
@@ -229,5 +225,5 @@ def with_fifos(design: Design, depths: Mapping[Wire, int], has_head: bool = True
 
 
 def balanced(design: Design) -> Design:
-    """`design` with the FIFOs it needs to run at its best interval and never deadlock."""
+    """Return `design` with the FIFOs it needs for its best interval and against deadlock."""
     return with_fifos(design, size_fifos(design))

@@ -1,4 +1,4 @@
-"""Proof that a design never deadlocks, whatever the timing at its ports.
+"""Proof that a design never deadlocks, for any timing at its ports.
 
 The components are deterministic processes between bounded queues. A step that can be done stays
 possible until it is done, so the order of steps does not decide whether a network stops: its
@@ -14,7 +14,7 @@ The proof removes these registers and runs the rest, which is a lower bound:
    beat has come and every process is in the state in which it began, any number of tensors pass.
 2. By the first sentences, this network then never stops for any order of arrivals and departures.
 3. A design with the registers does at least every step that the network without them can do. In a
-   design that has stopped, a pipeline with a beat in it stands before a full queue, so a consumer
+   design that has stopped, a pipeline with a beat in it stands before a full queue. So a consumer
    finds every beat that it would find without the registers, and a producer all the room.
 
 Ports are independent: a source offers each beat in the end, and a sink takes each in the end. An
@@ -27,16 +27,17 @@ from collections.abc import Mapping, Sequence
 
 from chop.errors import HardwareError
 from chop.hw.design.control import Wire
-from chop.hw.design.design import Design, Stage
+from chop.hw.design.design import Design
 from chop.hw.design.twin import Twin, declared
 from chop.hw.timing.compiled import run_network
-from chop.hw.timing.network import Network, Told
+from chop.hw.timing.network import RunOutcome, TwinNetwork
 from chop.hw.timing.stalls import NO_STALLS, patience
 
 
 def check_live(design: Design) -> None:
     """Raise an error that names the stages unless `design` provably never deadlocks."""
-    unknown = [s for s in design.stages if _is_undeclared(s) and _is_on_a_cycle(design, s.name)]
+    opaque = [s for s in design.stages if any(declared(t) is None for t in s.component.twins())]
+    unknown = [stage for stage in opaque if _is_on_a_cycle(design, stage.name)]
     if unknown:
         names = ", ".join(f"'{stage.name}'" for stage in unknown)
         raise HardwareError(
@@ -58,31 +59,27 @@ def is_live(design: Design, queues: Mapping[Wire, Twin] | None = None) -> bool:
 
 def waiting_stages(design: Design, queues: Mapping[Wire, Twin] | None = None) -> list[str]:
     """Return the stages that hold back beats in the proof; none if the design never deadlocks."""
-    network = Network(design, queues or {}, ())
+    network = TwinNetwork(design, queues or {}, ())
     network.drop_pipelines()
     rest = _settled(design, network, 0)
-    told = _settled(design, network, design.in_flight)
+    outcome = _settled(design, network, design.in_flight)
     beats = [design.in_flight * s.beats for s in design.output_streams().values()]
-    if any(len(times) < count for times, count in zip(told.outputs, beats, strict=True)):
-        return _names(network, told.blocked)
-    nodes = zip(network.nodes, rest.states, told.states, strict=True)
+    if any(len(times) < count for times, count in zip(outcome.outputs, beats, strict=True)):
+        return _names(network, outcome.blocked)
+    nodes = zip(network.nodes, rest.states, outcome.states, strict=True)
     return _names(network, [n.outputs[0] for n, before, after in nodes if before != after])
 
 
-def _settled(design: Design, network: Network, tensors: int) -> Told:
+def _settled(design: Design, network: TwinNetwork, tensors: int) -> RunOutcome:
     """Send `tensors` tensors at full rate, and run until nothing moves."""
     sent = [tensors * stream.beats for stream in design.inputs.values()]
     # one beat more than can come, so that the run ends when nothing moves
-    wanted = [tensors * stream.beats + 1 for stream in design.output_streams().values()]
-    return run_network(network, NO_STALLS, (sent, wanted), patience(design.cycles(), NO_STALLS))
+    beats = [tensors * stream.beats + 1 for stream in design.output_streams().values()]
+    return run_network(network, NO_STALLS, (sent, beats), patience(design.cycles(), NO_STALLS))
 
 
-def _names(network: Network, edges: Sequence[int]) -> list[str]:
+def _names(network: TwinNetwork, edges: Sequence[int]) -> list[str]:
     return list(dict.fromkeys(network.names[edge] for edge in edges))
-
-
-def _is_undeclared(stage: Stage) -> bool:
-    return any(declared(twin) is None for twin in stage.component.twins())
 
 
 def _is_on_a_cycle(design: Design, name: str) -> bool:

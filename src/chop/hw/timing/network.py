@@ -16,68 +16,62 @@ from chop.hw.timing.stalls import Stalls, Times, draws
 
 
 class _Part(NamedTuple):
-    """A stage as the model sees it."""
-
     name: str
     sources: Sequence[Wire]
     outputs: int
     twins: list[Twin]
 
 
-def _parts(design: Design | Interface) -> Iterable[_Part]:
+def _parts(design: Design | Interface) -> tuple[list[_Part], Iterable[Wire]]:
+    """Return the stages of a design, and the wires of its outputs."""
     if isinstance(design, Design):
-        for each in design.stages:
-            component = each.component
-            yield _Part(each.name, each.sources, len(component.outputs), component.twins())
-        return
+        parts = [(s.name, s.sources, s.component) for s in design.stages]
+        return [
+            _Part(n, w, len(c.outputs), c.twins()) for n, w, c in parts
+        ], design.outputs.values()
     assert design.control is not None, f"'{design.name}' has twins that files do not keep"
-    for stage in design.control.stages:
-        twins = [from_record(told) for told in stage.twins]
-        yield _Part(stage.name, stage.sources, stage.outputs, twins)
+    return [
+        _Part(s.name, s.sources, s.outputs, [from_record(record) for record in s.twins])
+        for s in design.control.stages
+    ], design.control.outputs
 
 
-def _output_wires(design: Design | Interface) -> list[Wire]:
-    if isinstance(design, Design):
-        return list(design.outputs.values())
-    assert design.control is not None, f"'{design.name}' has twins that files do not keep"
-    return list(design.control.outputs)
-
-
-class Node(NamedTuple):
+class TwinNode(NamedTuple):
     """A twin between the edges that feed it and those that it feeds."""
 
     twin: Twin
     process: Process | None
-    """None where the twin moves by a `step` of its own."""
+    """None if the twin moves by its own `step`."""
     inputs: list[int]
     outputs: list[int]
 
 
 class Gate(NamedTuple):
-    """What may hold up a stream: its place in the caller's list, the edges before and behind it."""
+    """A gate that may hold up a stream: its place in the caller's list, the edges around it."""
 
     number: int
     before: int
     behind: int
 
 
-class Network:
-    """Nodes in the order of stages, and the edges between them by number; `names` say whose."""
+class TwinNetwork:
+    """Nodes in the order of stages, and numbered edges between them; `names` has their stages."""
 
     def __init__(
         self, design: Design | Interface, queues: Mapping[Wire, Twin], gated: Sequence[Wire]
     ) -> None:
         self.names: list[str] = []
-        self.nodes: list[Node] = []
+        self.nodes: list[TwinNode] = []
         self.gates: list[Gate] = []
         self._edges: dict[Wire, int] = {}
         self._ahead: dict[Wire, int] = {}
         self._queues = queues
         self._gated = {wire: k for k, wire in enumerate(gated)}
         self.sources = [self._open(Wire(name)) for name in design.inputs]
-        for part in _parts(design):
+        parts, outputs = _parts(design)
+        for part in parts:
             self._add_stage(part)
-        self.sinks = [self._edges[wire] for wire in _output_wires(design)]
+        self.sinks = [self._edges[wire] for wire in outputs]
 
     def drop_pipelines(self) -> None:
         """Leave each node the least storage that any timing leaves it."""
@@ -88,7 +82,7 @@ class Network:
 
     @property
     def is_declared(self) -> bool:
-        """Whether every twin is a process."""
+        """True if every twin is a process."""
         return all(node.process is not None for node in self.nodes)
 
     def _new_edge(self, name: str) -> int:
@@ -96,13 +90,12 @@ class Network:
         return len(self.names) - 1
 
     def _open(self, wire: Wire) -> int:
-        """A new edge that `wire` starts with."""
         edge = self._new_edge(wire.stage)
         self._close(wire, edge)
         return edge
 
     def _close(self, wire: Wire, edge: int) -> None:
-        """`wire` ends with `edge`, or behind the queue that is asked for there."""
+        """End `wire` with `edge`, or behind the queue requested there."""
         if wire in self._queues:
             behind = self._ahead.get(wire)
             behind = self._new_edge(wire.stage) if behind is None else behind
@@ -111,9 +104,9 @@ class Network:
         self._edges[wire] = edge
 
     def _enter(self, wire: Wire) -> int:
-        """The edge by which the beats of `wire` reach the stage that takes them.
+        """Return the edge by which the beats of `wire` reach the stage that takes them.
 
-        The wire may be that of a stage which comes later: the way back of a loop.
+        The wire may be that of a later stage: the way back of a loop.
         """
         if wire not in self._edges:
             self._edges[wire] = self._ahead[wire] = self._new_edge(wire.stage)
@@ -147,18 +140,17 @@ class Network:
             self._close(wire, edge)
 
     def _add_node(self, twin: Twin, inputs: list[int], outputs: list[int]) -> None:
-        self.nodes.append(Node(twin, declared(twin), inputs, outputs))
+        self.nodes.append(TwinNode(twin, declared(twin), inputs, outputs))
 
 
 def _feeding(twin: Twin, edges: list[int], before: list[int]) -> list[int]:
-    """The edges that feed a twin: of those of its stage and of the twin before it."""
     if twin.sources is None:
         return before or edges
     return [before[0] if k < 0 else edges[k] for k in twin.sources]
 
 
-class Told(NamedTuple):
-    """What a run says: times of beats by port, and where it stood when it ended."""
+class RunOutcome(NamedTuple):
+    """RunOutcome of a run: cycles of beats by port, and the state at its end."""
 
     inputs: list[Times]
     outputs: list[Times]
@@ -168,13 +160,13 @@ class Told(NamedTuple):
     blocked: list[int]
     """Edges that offered a beat that was not taken."""
     high_water: list[int]
-    """Of each node: the most beats in an output queue."""
+    """Most beats in an output queue, by node."""
     states: list[tuple[int, ...]]
     """State of each node at the end, pipelines left out; empty for a twin with its own `step`."""
 
 
 class _OwnTwin:
-    """A twin with a `step` of its own, as a machine."""
+    """A twin with its own `step`, as a machine."""
 
     def __init__(self, twin: Twin) -> None:
         self.twin = twin
@@ -187,15 +179,15 @@ class _OwnTwin:
         inputs = range(len(valid))
         return [self.twin.takes and all(valid[k] for k in inputs if k != i) for i in inputs]
 
-    def step(self, taken: Sequence[bool], given: Sequence[bool]) -> None:
-        self.twin.step(taken[0], given[0])
+    def step(self, consumed: Sequence[bool], produced: Sequence[bool]) -> None:
+        self.twin.step(consumed[0], produced[0])
 
 
-class Reference:
+class ReferenceRun:
     """A network between the driver's sources and sinks, in plain Python."""
 
     def __init__(
-        self, network: Network, stalls: Stalls, wanted_in: list[int], wanted_out: list[int]
+        self, network: TwinNetwork, stalls: Stalls, wanted_in: list[int], wanted_out: list[int]
     ) -> None:
         valid, ready, inside = stalls.thresholds()
         self.network = network
@@ -216,8 +208,8 @@ class Reference:
         self.valid, self.ready = [False] * edges, [False] * edges
         self.cycle, self.last_beat = 0, -1
 
-    def run(self, patience: int, limit: int | None) -> Told:
-        """Until every beat has left, nothing has moved for `patience` cycles, or `limit` cycles."""
+    def run(self, patience: int, limit: int | None) -> RunOutcome:
+        """Run until every beat has left, nothing moved for `patience` cycles, or `limit` cycles."""
         while not self._is_done() and (limit is None or self.cycle < limit):
             self._step()
             if self.cycle - 1 - self.last_beat > patience:
@@ -228,14 +220,13 @@ class Reference:
         done = self._is_done() or (limit is not None and self.cycle >= limit)
         states = [m.state if isinstance(m, Machine) else () for m in self.machines]
         rest = (done, self.last_beat, blocked, high, states)
-        return Told([*self.times_in], [*self.times_out], *rest)
+        return RunOutcome([*self.times_in], [*self.times_out], *rest)
 
     def _is_done(self) -> bool:
         pairs = zip(self.times_out, self.wanted_out, strict=True)
         return all(len(times) >= count for times, count in pairs)
 
     def _step(self) -> None:
-        """One cycle."""
         network = self.network
         for k, edge in enumerate(network.sources):
             if not self.offering[k]:
@@ -257,7 +248,7 @@ class Reference:
         self.cycle += 1
 
     def _move(self, passes: list[bool]) -> list[bool]:
-        """One cycle of every node, given the claims of ports and gates; which edges had a beat."""
+        """Advance every node one cycle; return the edges that had a beat."""
         self._claim(passes)
         fired = [v and r for v, r in zip(self.valid, self.ready, strict=True)]
         for node, machine in zip(self.network.nodes, self.machines, strict=True):
@@ -267,7 +258,7 @@ class Reference:
         return fired
 
     def _claim(self, passes: list[bool]) -> None:
-        """Who offers and who would take, on every edge."""
+        """Compute who offers and who would take, on every edge."""
         valid, ready, nodes = self.valid, self.ready, self.network.nodes
         for node, machine in zip(nodes, self.machines, strict=True):
             for edge, offers in zip(node.outputs, machine.offers, strict=True):
@@ -275,8 +266,8 @@ class Reference:
         for k, before, behind in self.network.gates:
             valid[behind] = valid[before] and (passes[k] or self.held[k])
         for node, machine in zip(nodes, self.machines, strict=True):
-            taken = machine.takes([valid[e] for e in node.inputs])
-            for edge, takes in zip(node.inputs, taken, strict=True):
+            ready_inputs = machine.takes([valid[e] for e in node.inputs])
+            for edge, takes in zip(node.inputs, ready_inputs, strict=True):
                 ready[edge] = takes
         for k, before, behind in reversed(self.network.gates):
             ready[before] = ready[behind] and (passes[k] or self.held[k])

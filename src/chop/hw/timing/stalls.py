@@ -1,4 +1,4 @@
-"""When beats are offered and taken in a run, and when they passed."""
+"""Random offers and acceptances of beats in a run, and the cycles in which beats passed."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _FULL = 1 << 24
 
 @dataclass(frozen=True)
 class Stalls:
-    """How often a source offers (`valid`) and a sink takes (`ready`), as probabilities."""
+    """Probabilities that a source offers (`valid`) and a sink takes (`ready`) a beat."""
 
     valid: float = 1.0
     ready: float = 1.0
     seed: int = 1
     inside: float = 1.0
-    """How often a stream between two stages lets a beat pass."""
+    """Probability that a stream between two stages lets a beat pass."""
     burst: int = 1
     """Cycles for which each drawn decision holds."""
     resets: int = 0
-    """How often the run is begun and cut off by a reset before the run that counts."""
+    """Runs that a reset cuts off before the run that counts."""
 
     def thresholds(self) -> tuple[int, int, int]:
-        """The probabilities as 24-bit integers."""
+        """Return the probabilities as 24-bit integers."""
         return round(self.valid * _FULL), round(self.ready * _FULL), round(self.inside * _FULL)
 
     @property
     def is_drawn(self) -> bool:
-        """Whether any decision falls by a draw, so that a part of the run is not like the whole."""
+        """True if a decision is random: then a part of the run differs from the whole."""
         return min(self.valid, self.ready, self.inside) < 1 or self.resets > 0
 
 
@@ -42,7 +42,7 @@ Times = Sequence[int] | npt.NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Timing:
-    """When beats passed the ports of a design, in cycles after reset."""
+    """Cycles after reset in which beats passed the ports of a design."""
 
     inputs: Mapping[str, Times]
     outputs: Mapping[str, Times]
@@ -53,7 +53,7 @@ class Timing:
         return 1 + max(int(times[-1]) for times in self.outputs.values())
 
     def tensor_ends(self, name: str, beats: int) -> list[int]:
-        """The cycle in which the last beat of each tensor left by output `name`."""
+        """Return the cycle in which the last beat of each tensor left by output `name`."""
         return [int(t) for t in self.outputs[name][beats - 1 :: beats]]
 
 
@@ -76,7 +76,7 @@ class Draw:
 
 
 def draws(stalls: Stalls, prime: int, count: int, threshold: int) -> list[Draw]:
-    """Independent decisions for each of `count` streams."""
+    """Return independent decisions for each of `count` streams."""
     return [Draw(stalls, prime * (k + 1), threshold) for k in range(count)]
 
 

@@ -22,6 +22,7 @@ from chop.errors import CheckpointError, ConfigError
 from chop.files import shown
 from chop.hub_config import check_config
 from chop.ir.applied import applied
+from chop.ir.design_spec import DesignSpec
 from chop.ir.meta import CommonMeta, HardwareMeta, MaseMetadata, SoftwareMeta, ValueMeta
 from chop.ir.store import vocabulary
 from chop.ir.store.type_hints import fits, hints_of, text_of
@@ -46,7 +47,7 @@ ARGUMENTS = _PLAIN | {"$node"}
 """What a node's arguments may hold."""
 ATTRIBUTES = _PLAIN | {"$own", "$quantizer", "$config"}
 """What a module's attributes may hold."""
-METADATA = _PLAIN | {"$node", "$quantizer", "$record"}
+METADATA = _PLAIN | {"$node", "$quantizer", "$record", "$design"}
 
 
 # -- to JSON ---------------------------------------------------------------------------------
@@ -162,6 +163,7 @@ _ENCODERS: dict[Any, Callable[[Any, str, Any], Any]] = {
     complex: lambda v, where, own: {"$complex": [encode(v.real, where), encode(v.imag, where)]},
     type(Ellipsis): lambda v, where, own: {"$ellipsis": True},
     Quantizer: _encode_quantizer,
+    DesignSpec: lambda v, where, own: {"$design": v.to_config()},
 }
 
 
@@ -331,6 +333,14 @@ def _decode_quantizer(decode: Decoder, pair: Any, where: str, kinds: Any) -> Qua
     return made
 
 
+def _decode_design(decode: Decoder, config: Any, where: str, kinds: Any) -> DesignSpec:
+    settings = decode(_mapping(config, where), where, frozenset())
+    try:
+        return DesignSpec.from_config(settings, where)
+    except ConfigError as error:
+        raise CheckpointError(str(error)) from error
+
+
 def _decode_record(decode: Decoder, pair: Any, where: str, kinds: frozenset[str]) -> Any:
     name, fields = _items(pair, where, 2)
     if not isinstance(name, str) or name not in _RECORDS:
@@ -420,6 +430,7 @@ _DECODERS: dict[str, Callable[[Decoder, Any, str, frozenset[str]], Any]] = {
     "$torch": _decode_torch,
     "$quantizer": _decode_quantizer,
     "$record": _decode_record,
+    "$design": _decode_design,
     "$function": _decode_function,
     "$config": lambda decode, record, where, kinds: decode_config(record, decode, where),
 }

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from chop.errors import ConfigError, HardwareError, PassError
-from chop.hw.lower.attached import attached_design
+from chop.hw.lower.design_cache import attached_design
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import (
     add_common_metadata_analysis_pass,

@@ -1,4 +1,4 @@
-"""Parallelism, arithmetic and sharing by themselves.
+"""Choice of parallelism, arithmetic and sharing for a goal.
 
 `for_target` and `for_budget` count multipliers. `best` counts what a part has: LUTs, flip-flops,
 DSPs and memories, as `chop.hw.flow.predict` predicts them, and a clock.

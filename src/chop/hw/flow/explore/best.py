@@ -1,10 +1,10 @@
 """The best design for a part: folding, arithmetic and sharing, by predicted cells and clock.
 
-A state says for each layer how it multiplies and how many lanes it has. Every state is lowered and
-predicted as a whole, so that gearboxes, casts and what lies between layers count. The search starts
-from the cheapest state of each pace and of each preference, and changes one layer, or two that
-follow each other, as long as that is better. Of large graphs fewer states are tried, and layers
-change one after the other.
+A state has, for each layer, its kind of multiplication and its lanes. Every state is lowered and
+predicted as a whole, so that gearboxes, casts and everything between layers count. The search
+starts from the cheapest state of each pace and of each preference. It changes one layer, or two
+adjacent ones, while that improves the design. For large graphs it tries fewer states and changes
+layers one after the other.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from chop.hw.flow.predict import Prediction, StagePrediction
 from chop.hw.flow.predict.model import coefficients, family_of, predict_stage, whole_of
 from chop.hw.flow.route.parts import PARTS, Part, get_part
 from chop.hw.library.fixed_linear import PRODUCTS, Linear
-from chop.hw.lower import Lowerer, Parallelism
+from chop.hw.lower import DesignSpec, Lowerer
 from chop.ir.graph import MaseGraph
 from chop.registry import suggest
 
 GOALS = ("fps", "lut", "energy")
 """The most frames per second; the fewest LUTs; the least energy of a frame."""
 ENERGY = {"lut": 1.0, "ff": 0.5, "dsp": 16.0, "bram": 32.0}
-"""Of a busy cell in a cycle, against a LUT's: a proxy, in no unit."""
+"""Energy of a busy cell in a cycle, relative to a LUT: a proxy without unit."""
 IDLE = 0.1
-"""Of a flip-flop in a cycle in which its stage waits: its clock."""
+"""Energy of the clock of an idle flip-flop in a cycle."""
 MOST_TARGETS = 48
 """Paces that a search starts from."""
 Option = tuple[str, int, int]
-"""How a layer multiplies, and its input and output lanes."""
+"""Multiplication of a layer, and its input and output lanes."""
 State = tuple[Option, ...]
 Tell = Callable[[int, int, str], None]
-"""Hears how many designs were tried, of how many at most, and what the last one is."""
+"""Called with the designs tried, the most to try, and the last one in words."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What is wanted of a part.
+    """Goal of the search on a part.
 
-    `goal`: "fps", "lut" or "energy". `least_fps`: frames per second that are kept whatever the
-    goal. `multipliers`: the ways of forming products that may be used. `share_layers`: whether
-    repeated layers are one block; None: whichever is better. `room`: the share of the part's LUTs
-    and flip-flops that may be used; nextpnr needs the rest. `clock_mhz`: what registers are
-    chosen for, see `chop.hw.design.clock`.
+    `goal`: "fps", "lut" or "energy". `least_fps`: frames per second that every design must reach.
+    `multipliers`: the allowed ways of forming products. `share_layers`: whether repeated layers are
+    one block; None: whichever is better. `room`: the share of the part's LUTs and flip-flops that
+    may be used; nextpnr needs the rest. `clock_mhz`: clock that registers are chosen for, see
+    `chop.hw.design.clock`.
     """
 
     goal: str = "fps"
@@ -81,21 +81,30 @@ class Wish:
 
 @dataclass(frozen=True)
 class Choice:
-    """A design for a part, with what is predicted of it."""
+    """A design for a part, with its prediction."""
 
     part: str
-    parallelism: Parallelism
-    share_layers: bool
+    spec: DesignSpec
     cycles: int
     predicted: Prediction
     energy: float
-    """Of a frame, by the proxy of `ENERGY`."""
+    """Energy of a frame, by the proxy `ENERGY`."""
     label: str = ""
-    """Of the graph, where there were several."""
+    """Label of the graph, if there were several."""
+
+    @property
+    def parallelism(self) -> DesignSpec:
+        """The settings of the design: another name of `spec`."""
+        return self.spec
+
+    @property
+    def share_layers(self) -> bool:
+        """True if repeated layers are one block."""
+        return bool(self.spec.share_layers)
 
     @property
     def fps(self) -> float:
-        """Frames per second, predicted."""
+        """Predicted frames per second."""
         return self.predicted.mhz * 1e6 / self.cycles
 
     def __str__(self) -> str:
@@ -103,7 +112,7 @@ class Choice:
 
 
 def energy_of(design: Design, predicted: Prediction) -> float:
-    """Of a frame: busy cells of every stage in its busy cycles, and the clock of the others."""
+    """Return the energy of a frame: busy cells in busy cycles, and the clock of idle ones."""
     total, cycles = 0.0, design.cycles()
     for stage, row in zip(design.stages, predicted.stages, strict=True):
         busy = min(design.stage_cycles(stage), cycles)
@@ -113,19 +122,19 @@ def energy_of(design: Design, predicted: Prediction) -> float:
 
 
 def modelled_parts() -> list[str]:
-    """Parts of which something can be predicted."""
+    """Return the parts that have a prediction model."""
     return [name for name, part in PARTS.items() if part.family.name in coefficients()]
 
 
 def check_part(name: str, where: str = "explore") -> Part:
-    """The part called `name`; an error where nothing can be predicted of it."""
-    known = modelled_parts()
+    """Return the part called `name`; raise if it has no prediction model."""
+    modelled = modelled_parts()
     if name not in PARTS:
-        raise ConfigError(f"{where}: unknown part '{name}'. {suggest(name, known)}")
-    if name not in known:
+        raise ConfigError(f"{where}: unknown part '{name}'. {suggest(name, modelled)}")
+    if name not in modelled:
         raise ConfigError(
             f"{where}: nothing is predicted of '{name}', so no design can be chosen for it. "
-            f"Allowed: {', '.join(known)}."
+            f"Allowed: {', '.join(modelled)}."
         )
     return PARTS[name]
 
@@ -133,22 +142,22 @@ def check_part(name: str, where: str = "explore") -> Part:
 def best(
     graph: MaseGraph, part: str, wish: Wish | None = None, *, tell: Tell | None = None
 ) -> Choice:
-    """The best design of `graph` for the part called `part`, as far as can be predicted.
+    """Return the best design of `graph` for the part called `part`, as far as predicted.
 
-    `tell` hears how far it is.
+    `tell` is called with the progress.
     """
-    wanted, device = wish or Wish(), check_part(part)
-    shares = (False, True) if wanted.share_layers is None else (wanted.share_layers,)
-    found: list[Choice] = []
+    goal, device = wish or Wish(), check_part(part)
+    shares = (False, True) if goal.share_layers is None else (goal.share_layers,)
+    choices: list[Choice] = []
     problems: list[str] = []
     for share in shares:
         try:
-            found.append(Search(graph, device, wanted, share, tell).run())
+            choices.append(Search(graph, device, goal, share, tell).run())
         except HardwareError as error:
             problems.append(str(error))
-    if not found:
+    if not choices:
         raise HardwareError(problems[0])
-    return min(found, key=lambda choice: rank(choice, device, wanted))
+    return min(choices, key=lambda choice: rank(choice, device, goal))
 
 
 def best_of(
@@ -159,24 +168,24 @@ def best_of(
     accuracy: Callable[[MaseGraph], float] | None = None,
     least_accuracy: float = -math.inf,
 ) -> Choice:
-    """The best of several graphs, such as one model in word lengths: its label says which.
+    """Return the best of several graphs, such as one model in several word lengths, with its label.
 
-    Graphs of which `accuracy` says less than `least_accuracy` are left out.
+    Graphs whose `accuracy` is below `least_accuracy` are left out.
     """
-    kept = {
+    accurate = {
         label: graph
         for label, graph in graphs.items()
         if accuracy is None or accuracy(graph) >= least_accuracy
     }
-    if not kept:
+    if not accurate:
         raise HardwareError(f"explore: no graph of {len(graphs)} reaches {least_accuracy:g}.")
-    wanted, device = wish or Wish(), get_part(part)
-    found = [replace(best(graph, part, wanted), label=label) for label, graph in kept.items()]
-    return min(found, key=lambda choice: rank(choice, device, wanted))
+    goal, device = wish or Wish(), get_part(part)
+    choices = [replace(best(graph, part, goal), label=label) for label, graph in accurate.items()]
+    return min(choices, key=lambda choice: rank(choice, device, goal))
 
 
 def rank(choice: Choice, part: Part, wish: Wish) -> tuple[float, ...]:
-    """Smaller is better: what is too much, what is too slow, the goal, then LUTs and DSPs."""
+    """Return a sort key, smaller is better: excess cells, missing speed, goal, LUTs, DSPs."""
     used, has = choice.predicted.takes(), part.has()
     limits = {k: n * (wish.room if k in ("lut", "ff") else 1) for k, n in has.items()}
     too_much = sum(max(0.0, used[k] / max(limits[k], 1e-9) - 1) for k in used if used[k])
@@ -195,7 +204,7 @@ class Search:
     share_layers: bool
     tell: Tell | None = None
     tried: dict[State, Choice | None] = field(default_factory=dict)
-    known: dict[tuple[Any, ...], StagePrediction] = field(default_factory=dict)
+    predicted: dict[tuple[Any, ...], StagePrediction] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.family = family_of(self.part.name)
@@ -206,14 +215,14 @@ class Search:
         self.options = {name: self._options(name) for name in self.layers}
 
     def run(self) -> Choice:
-        """The best state that is found; an error where none fits."""
+        """Return the best state; raise if none fits."""
         starts = sorted((state for state in self._starts() if self.choice(state)), key=self._rank)
-        found = [self._climb(state) for state in starts[:CLIMBS]]
-        if not found:
+        ends = [self._climb(state) for state in starts[:CLIMBS]]
+        if not ends:
             raise HardwareError(
                 f"explore: no design of the graph can be made for {self.part.name}."
             )
-        chosen = self.choice(min(found, key=self._rank))
+        chosen = self.choice(min(ends, key=self._rank))
         assert chosen is not None, "only states that can be made are ranked"
         self._require(chosen)
         return chosen
@@ -232,25 +241,25 @@ class Search:
             )
 
     def _options(self, name: str) -> list[Option]:
-        """The ways of a layer."""
+        """Return the options of a layer."""
         inputs, outputs = channels(self.layers[name])
         pairs = itertools.product(divisors(inputs), divisors(outputs))
-        found: list[Option] = [("array", i, o) for i, o in pairs]
+        options: list[Option] = [("array", i, o) for i, o in pairs]
         if "array" not in self.wish.multipliers and self._others(name):
-            found = []
-        return found + [(how, inputs, outputs) for how in self._others(name)]
+            options = []
+        return options + [(how, inputs, outputs) for how in self._others(name)]
 
     def _others(self, name: str) -> list[str]:
-        """Ways of forming the products of a layer besides an array that the graph allows."""
+        """Return the ways besides an array that the graph allows for a layer."""
         component = self.layers[name]
-        wanted = [how for how in self.wish.multipliers if how != "array"]
-        return [how for how in wanted if self._is_made(name, how)] if is_constant(component) else []
+        ways = [how for how in self.wish.multipliers if how != "array"]
+        return [how for how in ways if self._is_made(name, how)] if is_constant(component) else []
 
     def _is_made(self, name: str, how: str) -> bool:
-        """Whether it can be; its LUTs are kept."""
-        self._told(f"{name}: {how}")
+        """Return whether a layer can be made so; store its LUTs."""
+        self._report(f"{name}: {how}")
         try:
-            design = self._lower({}, {name: how})
+            design = Lowerer(self.graph, self._spec({}, {name: how})).run().design
         except (HardwareError, ConfigError):
             return False
         self.luts[name, how] = next(
@@ -259,8 +268,7 @@ class Search:
         return True
 
     def _starts(self) -> Iterator[State]:
-        """For each pace the cheapest option of every layer, by two measures of what is cheap, and
-        a mixture of both that the part has multipliers for."""
+        """Yield, for each pace, the cheapest options by two preferences, and a mixture of both."""
         everything = self.explorer.targets()
         step = max(1, len(everything) // MOST_TARGETS)
         for cycles in everything[::step]:
@@ -275,7 +283,7 @@ class Search:
     def _mixed(
         self, array: Sequence[Option | None], other: Sequence[Option | None]
     ) -> list[Option | None]:
-        """Arrays, except where another way costs the fewest LUTs for the multipliers it saves."""
+        """Return arrays, except where another way costs the fewest LUTs per multiplier saved."""
         names, mixed = list(self.layers), list(array)
         lanes = [option[1] * option[2] if option else 0 for option in array]
 
@@ -292,12 +300,11 @@ class Search:
         return mixed
 
     def _multipliers(self, state: Sequence[Option | None], lanes: int) -> int:
-        """Of a whole design, with those of norms and averages; `lanes` where it cannot be made."""
         choice = self.choice(tuple(o for o in state if o)) if all(state) else None
         return lanes if choice is None else choice.predicted.dsp
 
     def _cheapest(self, name: str, cycles: int, prefers: str) -> Option | None:
-        """The option of a layer with the fewest lanes that keeps a pace."""
+        """Return the option of a layer with the fewest lanes that keeps a pace."""
         layer = self.layers[name]
         whole = layer.products() * self.explorer.passes(name)
         enough = [o for o in self.options[name] if whole <= cycles * o[1] * o[2]]
@@ -315,7 +322,7 @@ class Search:
         return (math.inf,) if choice is None else rank(choice, self.part, self.wish)
 
     def _climb(self, state: State) -> State:
-        """The first state from which no change makes it better."""
+        """Return the first state that no change improves."""
         if sum(1 for _ in self._near(state)) > self.most // CLIMBS:
             return self._descend(state)
         while True:
@@ -325,7 +332,7 @@ class Search:
             state = better
 
     def _descend(self, state: State) -> State:
-        """Layer by layer the best of its ways, as long as a round makes it better."""
+        """Improve layer by layer while a round makes the state better."""
         while True:
             before = state
             for k, name in enumerate(self.layers):
@@ -336,7 +343,7 @@ class Search:
                 return state
 
     def _near(self, state: State) -> Iterator[State]:
-        """States that differ in one layer, or, in small graphs, in two that follow each other."""
+        """Yield states that differ in one layer or, in small graphs, in two adjacent ones."""
         names = list(self.layers)
         for k, name in enumerate(names):
             yield from (_with(state, {k: option}) for option in self._moves(name, state[k]))
@@ -347,22 +354,22 @@ class Search:
                 yield from (_with(state, {k: x, k + 1: y}) for x, y in pairs)
 
     def _moves(self, name: str, now: Option) -> list[Option]:
-        """Options near `now`: all of a small layer; of a large one those with lanes beside its."""
+        """Return all options of a small layer; of a large one those near `now`."""
         options = self.options[name]
         if len(options) <= SMALL:
             return options
         return [o for o in options if _is_beside(o, now)]
 
     def choice(self, state: State) -> Choice | None:
-        """The design of a state, predicted; None where it cannot be made or enough were tried."""
+        """Return the predicted design of a state; None if it cannot be made or tries ran out."""
         if state not in self.tried:
             if len(self.tried) >= self.most:
                 return None
-            self.tried[state] = found = self._make(state)
-            self._told(str(found or ""))
+            self.tried[state] = choice = self._make(state)
+            self._report(str(choice or ""))
         return self.tried[state]
 
-    def _told(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         if self.tell is not None:
             self.tell(len(self.tried), self.most, text)
 
@@ -370,32 +377,31 @@ class Search:
         lanes = {name: (i, o) for name, (_, i, o) in zip(self.layers, state, strict=True)}
         how = {n: h for n, (h, _, _) in zip(self.layers, state, strict=True) if h != "array"}
         try:
-            lanes |= self._ports(lanes)
-            design = self._lower(lanes, how)
+            spec = self._spec(lanes | self._ports(lanes), how)
+            design = Lowerer(self.graph, spec).run().design
         except (HardwareError, ConfigError):
             return None
         predicted = whole_of(self.family, [self._stage(stage) for stage in design.stages])
         return Choice(
             self.part.name,
-            Parallelism(1, lanes, how, clock_mhz=self.wish.clock_mhz),
-            self.share_layers,
+            spec,
             design.cycles(),
             predicted,
             energy_of(design, predicted),
         )
 
     def _stage(self, stage: Stage) -> StagePrediction:
-        """What a stage takes. Layers are counted once for each of their ways: that takes long."""
+        """Return the prediction of a stage; those of layers are cached."""
         part = stage.component
         key = (stage.name, type(part), part.inputs, part.outputs)
         if stage.name not in self.layers:
             return predict_stage(stage.name, part, self.family)
-        if key not in self.known:
-            self.known[key] = predict_stage(stage.name, part, self.family)
-        return self.known[key]
+        if key not in self.predicted:
+            self.predicted[key] = predict_stage(stage.name, part, self.family)
+        return self.predicted[key]
 
     def _ports(self, lanes: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """Lanes of the inputs: those of the first layer, so that nothing waits at the door."""
+        """Return lanes of the inputs: those of the first layer, so that no input waits."""
         slowest = max(
             self.explorer.passes(name)
             * -(-layer.products() // (lanes[name][0] * lanes[name][1]))
@@ -403,10 +409,9 @@ class Search:
         ) if self.layers else self.explorer.slowest.cycles  # fmt: skip
         return self.explorer.input_lanes(dict(lanes), max(slowest, 1))
 
-    def _lower(self, lanes: Mapping[str, tuple[int, int]], how: Mapping[str, str]) -> Design:
-        chosen = Parallelism(1, dict(lanes), dict(how), clock_mhz=self.wish.clock_mhz)
-        lowerer = Lowerer(self.graph, chosen, "top")
-        return lowerer.run(share_layers=self.share_layers).design
+    def _spec(self, lanes: Mapping[str, tuple[int, int]], how: Mapping[str, str]) -> DesignSpec:
+        clock, shares = self.wish.clock_mhz, int(self.share_layers)
+        return DesignSpec(1, lanes, how, clock_mhz=clock, share_layers=shares)
 
 
 LEAST_TRIES, MOST_STAGES = 200, 20_000
@@ -420,7 +425,7 @@ MOST_PAIRS = 600
 
 
 def is_constant(component: Component) -> bool:
-    """Whether a layer multiplies by constants: what needs no multiplier."""
+    """Return whether a layer multiplies by constants, which needs no multiplier."""
     return isinstance(component, Linear) and component.products() > 0
 
 
@@ -429,11 +434,10 @@ def _with(state: State, changes: Mapping[int, Option]) -> State:
 
 
 def _is_beside(option: Option, now: Option, factor: float = 4) -> bool:
-    """Whether another way is taken, or the lanes of each side differ by at most a factor."""
     ratios = (option[1] / now[1], option[2] / now[2])
     return option[0] != now[0] or all(1 / factor <= ratio <= factor for ratio in ratios)
 
 
 def all_states(options: Mapping[str, Sequence[Option]]) -> Iterable[State]:
-    """Every state there is: for small graphs."""
+    """Return every state, for small graphs."""
     return itertools.product(*options.values())

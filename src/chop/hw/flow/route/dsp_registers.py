@@ -1,9 +1,9 @@
-"""Moves flip-flops into the multipliers of ECP5, which have registers that Yosys leaves unused.
+"""Packing of flip-flops into the multipliers of ECP5, whose registers Yosys leaves unused.
 
-A multiplier `MULT18X18D` can register its operands and its product. Where all bits of each operand
-come from flip-flops that share clock and enable and are never reset, the multiplier takes what they
-take (an operand that is a constant is registered with the other); where all bits of a product go to
-such flip-flops and nowhere else, it gives what they give. The netlist keeps its function, cycle by
+A multiplier `MULT18X18D` can register its operands and its product. If all bits of each operand
+come from flip-flops that share clock and enable and are never reset, the multiplier reads their
+inputs instead (a constant operand is registered with the other). If all bits of a product go to
+such flip-flops and nowhere else, it drives their outputs. The netlist keeps its function, cycle by
 cycle, and loses the flip-flops that nothing reads.
 """
 
@@ -24,15 +24,15 @@ Bit = int | str
 Cell = dict[str, Any]
 
 
-class Control(NamedTuple):
-    """What flip-flops must share to be one register."""
+class RegisterControl(NamedTuple):
+    """Signals that flip-flops must share to be one register."""
 
     clock: Bit
     enable: Bit
 
 
 def pack_dsp_registers(netlist: Mapping[str, Any], top: str) -> int:
-    """Change the module `top` of a JSON netlist in place; the number of flip-flops that went."""
+    """Change the module `top` of a JSON netlist in place; return the flip-flops removed."""
     module = netlist["modules"][top]
     packer = _Packer(module)
     before = len(packer.flip_flops)
@@ -44,25 +44,25 @@ def pack_dsp_registers(netlist: Mapping[str, Any], top: str) -> int:
 
 
 class _Packer:
-    """The cells of a module, with who drives and who reads each net."""
+    """The cells of a module, with the driver and the readers of each net."""
 
     def __init__(self, module: Mapping[str, Any]) -> None:
         self.cells: dict[str, Cell] = module["cells"]
         self.flip_flops: dict[Bit, str] = {}  # by the net they drive
         self.readers: dict[Bit, set[tuple[str, str]]] = defaultdict(set)
-        for port, told in module["ports"].items():
-            for bit in told["bits"]:
+        for port, facts in module["ports"].items():
+            for bit in facts["bits"]:
                 self.readers[bit].add(("", port))
         for name, cell in self.cells.items():
             if cell["type"] == FLIP_FLOP:
                 self.flip_flops[cell["connections"]["Q"][0]] = name
             for port, bits in cell["connections"].items():
                 for bit in bits:
-                    if not _is_output(cell, port):
+                    if cell["port_directions"].get(port) != "output":
                         self.readers[bit].add((name, port))
 
     def pack(self, name: str, cell: Cell) -> None:
-        """Give a multiplier the registers that lie around it."""
+        """Give a multiplier the registers around it."""
         enables: list[Bit] = []
         packed = self._pack_operands(name, cell, enables)
         packed = self._pack_product(name, cell, enables) or packed
@@ -80,27 +80,27 @@ class _Packer:
         self.readers[bit].add((name, port))
 
     def _pack_operands(self, name: str, cell: Cell, enables: list[Bit]) -> Bit:
-        """The clock of the registers that the operands got; "" for none.
+        """Return the clock of the registers of the operands; "" for none.
 
         Both or neither: nextpnr times a multiplier with one of them as if it had none.
         """
-        found = {operand: self._registers(cell, operand) for operand in "AB"}
-        controls = {o: _shared_control(list(r.values())) for o, r in found.items() if r}
-        known = [control for control in controls.values() if control is not None]
-        if None in found.values() or len(known) < len(controls) or not known:
+        by_operand = {operand: self._registers(cell, operand) for operand in "AB"}
+        controls = {o: _shared_control(list(r.values())) for o, r in by_operand.items() if r}
+        distinct = [control for control in controls.values() if control is not None]
+        if None in by_operand.values() or len(distinct) < len(controls) or not distinct:
             return ""
-        for operand, registers in found.items():
+        for operand, registers in by_operand.items():
             assert registers is not None, "looked at above"
-            control = controls.get(operand) or known[0]  # a constant has none
+            control = controls.get(operand) or distinct[0]  # a constant has none
             if not _note(cell, f"INPUT{operand}", control, enables):
                 return ""
             for port, register in registers.items():
                 self.readers[cell["connections"][port][0]].discard((name, port))
                 self._connect(name, cell, port, register["connections"]["DI"][0])
-        return known[0].clock
+        return distinct[0].clock
 
     def _registers(self, cell: Cell, operand: str) -> dict[str, Cell] | None:
-        """By port, the flip-flop before each bit that is no constant; None unless all have one."""
+        """Return the flip-flop before each variable bit, by port; None unless all have one."""
         ports = [f"{operand}{k}" for k in range(OPERAND_BITS)]
         bits = {port: cell["connections"][port][0] for port in ports}
         variable = {port: bit for port, bit in bits.items() if bit not in CONSTANTS}
@@ -109,7 +109,7 @@ class _Packer:
         return {port: self.cells[self.flip_flops[bit]] for port, bit in variable.items()}
 
     def _pack_product(self, name: str, cell: Cell, enables: list[Bit]) -> Bit:
-        """The clock of the register that the product got; "" for none."""
+        """Return the clock of the register of the product; "" for none."""
         behind: dict[str, str] = {}
         for port in (f"P{k}" for k in range(PRODUCT_BITS)):
             bit = cell["connections"].get(port, [""])[0]
@@ -143,31 +143,27 @@ class _Packer:
                     queue.append(bits[0])
 
 
-def _is_output(cell: Cell, port: str) -> bool:
-    return bool(cell["port_directions"].get(port) == "output")
-
-
-def _control(cell: Cell) -> Control | None:
-    """Clock and enable of a flip-flop that is never reset; None for another."""
-    told, pins = cell["parameters"], cell["connections"]
+def _control(cell: Cell) -> RegisterControl | None:
+    """Return clock and enable of a flip-flop that is never reset; None for another."""
+    parameters, pins = cell["parameters"], cell["connections"]
     is_plain = (
-        told.get("CLKMUX", "CLK") == "CLK"
-        and told.get("REGSET", "RESET") == "RESET"
-        and told.get("LSRMUX", "LSR") == "LSR"
+        parameters.get("CLKMUX", "CLK") == "CLK"
+        and parameters.get("REGSET", "RESET") == "RESET"
+        and parameters.get("LSRMUX", "LSR") == "LSR"
         and pins.get("LSR", ["0"])[0] == "0"
     )
     enables = {"CE": pins.get("CE", ["1"])[0], "1": "1"}
-    enable = enables.get(str(told.get("CEMUX", "CE")).strip())
-    return None if enable is None or not is_plain else Control(pins["CLK"][0], enable)
+    enable = enables.get(str(parameters.get("CEMUX", "CE")).strip())
+    return None if enable is None or not is_plain else RegisterControl(pins["CLK"][0], enable)
 
 
-def _shared_control(registers: list[Cell]) -> Control | None:
-    found = {_control(register) for register in registers}
-    return found.pop() if len(found) == 1 else None
+def _shared_control(registers: list[Cell]) -> RegisterControl | None:
+    controls = {_control(register) for register in registers}
+    return controls.pop() if len(controls) == 1 else None
 
 
-def _note(cell: Cell, place: str, control: Control, enables: list[Bit]) -> bool:
-    """Say in a multiplier's parameters that it has a register; False where enables run out."""
+def _note(cell: Cell, place: str, control: RegisterControl, enables: list[Bit]) -> bool:
+    """Write a register into a multiplier's parameters; return False if enables run out."""
     if control.enable not in enables:
         if len(enables) == ENABLES:
             return False

@@ -20,13 +20,13 @@ from chop.hw.design.clock import DEFAULT_MHZ
 from chop.hw.design.design import Interface
 from chop.hw.flow.route.netlist import Netlist, make_netlist, simulate_netlist
 from chop.hw.flow.route.parts import Part, get_part
-from chop.hw.flow.route.place import Placement, Progress, Step, place
+from chop.hw.flow.route.place import PathStep, Placement, Progress, place
 from chop.hw.flow.route.tools import run_yowasp
 
 SEEDS = (1, 2, 3)
 TARGET_MHZ = 200.0
 SIMULATED_CELLS = 12_000
-"""Netlists up to that size are simulated unless it is said otherwise."""
+"""Cells up to which netlists are simulated by default."""
 Vectors = tuple[Mapping[str, Ints], Mapping[str, Ints]]
 """Codes of the inputs, and of the outputs that they give."""
 
@@ -45,15 +45,15 @@ class Routed:
     cells: Mapping[str, int]
     packed: int
     """Flip-flops that lie in multipliers."""
-    path: tuple[Step, ...]
+    path: tuple[PathStep, ...]
     """The slowest path of the fastest seed."""
     bitstream: Path
     simulated: str
-    """What the simulation of the netlist said; empty where there was none."""
+    """Verdict of the simulated netlist; empty without a simulation."""
 
     @property
     def mhz(self) -> float:
-        """Of the bitstream."""
+        """Clock of the bitstream, in MHz."""
         return self.clocks[self.seed]
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Routed:
 
 
 def require_tools(part: Part) -> None:
-    """An error that names the extra, unless all that routing for `part` needs is there."""
+    """Raise an error that names the extra unless the tools for `part` are installed."""
     for package in ("pyosys", part.family.package):
         toolchain.require_package(package)
 
@@ -97,8 +97,8 @@ class RouteOptions:
 
 
 @dataclass(frozen=True)
-class Job:
-    """What is to be routed, and where its files are made."""
+class RouteJob:
+    """A design to route, and the folders of its files."""
 
     hardware: Path
     interface: Interface
@@ -134,12 +134,14 @@ def route(
 ) -> Routed:
     """Synthesise, place and route the RTL emitted in `hardware`; write `route/<device>` there.
 
-    With `vectors` the netlist is simulated on them before it is placed. `stages` are the names of
-    the design's, which the slowest path is told in. The folder appears when everything is done.
+    With `vectors` the netlist is simulated on them before it is placed. `stages` are stage names of
+    the design, for the slowest path. The folder appears when everything is done.
     """
     part = get_part(device)
     require_tools(part)
-    job = Job(hardware, interface, part, options, stages, vectors, progress or _say_nothing)
+    job = RouteJob(
+        hardware, interface, part, options, stages, vectors, progress or (lambda text: None)
+    )
     shutil.rmtree(job.draft, ignore_errors=True)
     job.draft.mkdir(parents=True)
     try:
@@ -151,11 +153,7 @@ def route(
     return routed
 
 
-def _say_nothing(text: str) -> None:
-    """Progress that nobody asked for."""
-
-
-def _run(job: Job) -> Routed:
+def _run(job: RouteJob) -> Routed:
     part, work = job.part, job.draft
     job.tell("synthesise")
     logic_mhz = job.options.logic_mhz or DEFAULT_MHZ
@@ -183,8 +181,8 @@ def _run(job: Job) -> Routed:
     return routed
 
 
-def _place(job: Job, netlist: Netlist) -> list[Placement]:
-    """A placement for each seed, in their order."""
+def _place(job: RouteJob, netlist: Netlist) -> list[Placement]:
+    """Return a placement for each seed, in their order."""
     target = job.options.target_mhz
     with ThreadPoolExecutor(job.options.jobs) as pool:  # each waits for a child process
         runs = [
@@ -194,24 +192,24 @@ def _place(job: Job, netlist: Netlist) -> list[Placement]:
         return [run.result() for run in runs]
 
 
-def _simulate(job: Job, netlist: Netlist) -> str:
-    """What the simulation of the netlist says; empty where there is none."""
+def _simulate(job: RouteJob, netlist: Netlist) -> str:
+    """Return the verdict of the simulated netlist; empty without a simulation."""
     is_small = sum(netlist.cells.values()) <= SIMULATED_CELLS
-    wanted = is_small if job.options.simulate is None else job.options.simulate
-    if job.vectors is None or not wanted:
+    is_simulated = is_small if job.options.simulate is None else job.options.simulate
+    if job.vectors is None or not is_simulated:
         return ""
     job.tell("simulate the netlist")
     return str(simulate_netlist(netlist, job.interface, job.part, job.draft, job.vectors))
 
 
 def require_room(netlist: Netlist, part: Part) -> None:
-    """An error unless the part has enough multipliers and memories, which nothing else can be."""
+    """Raise unless the part has enough multipliers and memories, which have no substitute."""
     for kind in ("dsp", "bram"):
         cells = {"dsp": ("MULT18", "SB_MAC16"), "bram": ("DP16KD", "SB_RAM")}[kind]
-        wanted = sum(n for cell, n in netlist.cells.items() if cell.startswith(cells))
-        if wanted > part.has()[kind]:
+        needed = sum(n for cell, n in netlist.cells.items() if cell.startswith(cells))
+        if needed > part.has()[kind]:
             raise HardwareError(
-                f"{part.name}: the design needs {wanted} {kind.upper()}, the part has "
+                f"{part.name}: the design needs {needed} {kind.upper()}, the part has "
                 f"{part.has()[kind]}. Take a larger part, or fold more: --max-multipliers."
             )
 
@@ -231,19 +229,19 @@ KEPT = ("*.sv", "*.log", "*.bit", "*.bin", "route.json")
 
 
 def _keep(work: Path, routed: Routed) -> None:
-    """Leave in the folder what a person wants of it, and a record of the result."""
+    """Leave only the files for users in the folder, and a record of the result."""
     record = {**records(routed), "bitstream": routed.bitstream.name}
     (work / "route.json").write_text(json.dumps(record, indent=2) + "\n")
-    kept = {path for pattern in KEPT for path in work.glob(pattern)}
+    files = {path for pattern in KEPT for path in work.glob(pattern)}
     for path in work.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
-        elif path not in kept:
+        elif path not in files:
             path.unlink()
 
 
 def records(routed: Routed) -> dict[str, Any]:
-    """The result in plain data."""
+    """Return the result in plain data."""
     spread = sorted(routed.clocks.values())
     return {
         **asdict(routed),
@@ -256,6 +254,6 @@ def records(routed: Routed) -> dict[str, Any]:
 
 
 def read_routed(hardware: Path, device: str) -> dict[str, Any] | None:
-    """The record that `route` left for a part; None where there is none."""
+    """Return the record that `route` wrote for a part, or None."""
     path = hardware / "route" / device / "route.json"
     return read_json(path, HardwareError) if path.exists() else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +29,12 @@ CELLS = Path(__file__).parent / "cells"
 SERIAL = ("serial_in", "serial_out")
 NETLIST = "netlist.json"
 STALLS = Stalls(0.8, 0.7, 3)
-"""Of the second simulation of a netlist."""
+"""Stalls of the second simulation of a netlist."""
 
 
 @dataclass(frozen=True)
 class Netlist:
-    """The file that is placed, and how many cells of each type it has."""
+    """The file that is placed, and its number of cells of each type."""
 
     file: Path
     top: str
@@ -64,14 +65,8 @@ def make_netlist(
     netlist = json.loads((work / NETLIST).read_text())
     packed = pack_dsp_registers(netlist, top) if part.family.name == "ecp5" else 0
     (work / NETLIST).write_text(json.dumps(netlist))
-    return Netlist(work / NETLIST, top, _count(netlist["modules"][top]), packed)
-
-
-def _count(module: Mapping[str, Any]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for cell in module["cells"].values():
-        found[cell["type"]] = found.get(cell["type"], 0) + 1
-    return dict(sorted(found.items()))
+    counts = Counter(cell["type"] for cell in netlist["modules"][top]["cells"].values())
+    return Netlist(work / NETLIST, top, dict(sorted(counts.items())), packed)
 
 
 # -- simulation ------------------------------------------------------------------------------------
@@ -84,10 +79,10 @@ def simulate_netlist(
     work: Path,
     vectors: tuple[Mapping[str, Ints], Mapping[str, Ints]],
 ) -> Verdict:
-    """Stream inputs through the pins of the netlist; raises unless every output bit is expected.
+    """Stream inputs through the pins of the netlist; raise unless every output bit is right.
 
-    `vectors` are codes at the ports of the design: inputs, and the outputs they must give. They
-    are streamed at full rate, and again with random stalls.
+    `vectors` are codes at the ports of the design: inputs, and their expected outputs. They are
+    streamed at full rate, and again with random stalls.
     """
     text = _simulation_text(netlist, work)
     files = {f"rtl/{netlist.top}.sv": text, "rtl/cells.sv": _cell_models(part)}
@@ -100,12 +95,12 @@ def simulate_netlist(
 
 
 def _simulation_text(netlist: Netlist, work: Path) -> str:
-    """The netlist in Verilog, with cells that have models."""
-    told = json.loads(netlist.file.read_text())
-    for cell in told["modules"][netlist.top]["cells"].values():
+    """Return the netlist in Verilog, with cells that have models."""
+    record = json.loads(netlist.file.read_text())
+    for cell in record["modules"][netlist.top]["cells"].values():
         if cell["type"] in _VECTORS:
             _to_vectors(cell)
-    (work / "simulated.json").write_text(json.dumps(told))
+    (work / "simulated.json").write_text(json.dumps(record))
     text = work / "simulated.v"
     names = (str((work / "simulated.json").resolve()), str(text.resolve()))
     run_yosys([f"read_json {names[0]}", f"write_verilog -noattr {names[1]}"], work)
@@ -132,31 +127,28 @@ _REFUSED = {"DP16KD": {"CLKAMUX": "INV", "CLKBMUX": "INV", "REGMODE_B": "OUTREG"
 
 def _to_vectors(cell: dict[str, Any]) -> None:
     """Replace a cell by its model: ports with a number become vectors."""
-    kind, pins, told = cell["type"], cell["connections"], cell["parameters"]
+    kind, pins, parameters = cell["type"], cell["connections"], cell["parameters"]
     for name, value in _REFUSED.get(kind, {}).items():
-        if told.get(name) == value:
+        if parameters.get(name) == value:
             raise HardwareError(f"netlist: there is no model of {kind} with {name} = {value}.")
     model, vectors = _VECTORS[kind]
-    joined = {
-        name: [_pin(pins, f"{name}{k}") for k in range(width)] for name, width in vectors.items()
-    }
-    joined |= {new: [_pin(pins, old)] for old, new in _SCALARS[kind].items()}
-    kept = {name: told[name] for name in _PARAMETERS[kind] if name in told}
+
+    def pin(name: str) -> Any:
+        return (pins.get(name) or ["0"])[0]
+
+    joined = {name: [pin(f"{name}{k}") for k in range(width)] for name, width in vectors.items()}
+    joined |= {new: [pin(old)] for old, new in _SCALARS[kind].items()}
+    passed = {name: parameters[name] for name in _PARAMETERS[kind] if name in parameters}
     if kind == "DP16KD":
-        slices = [told.get(f"INITVAL_{k:02X}", "0" * 320) for k in range(64)]
-        kept["INIT"] = "".join(reversed(slices)).replace("x", "0")
+        slices = [parameters.get(f"INITVAL_{k:02X}", "0" * 320) for k in range(64)]
+        passed["INIT"] = "".join(reversed(slices)).replace("x", "0")
     outputs = ("P", "DOA", "DOB")
     cell["port_directions"] = {n: "output" if n in outputs else "input" for n in joined}
-    cell |= {"type": model, "parameters": kept, "connections": joined}
-
-
-def _pin(pins: Mapping[str, Any], name: str) -> int | str:
-    found: int | str = pins.get(name, ["0"])[0] if pins.get(name) else "0"
-    return found
+    cell |= {"type": model, "parameters": passed, "connections": joined}
 
 
 def _cell_models(part: Part) -> str:
-    """Yosys' models of the family's cells, and ours of those it has none of."""
+    """Return Yosys' models of the family's cells, and ours of the others."""
     spec = importlib.util.find_spec("pyosys")
     assert spec is not None and spec.origin is not None, "synthesised with it a moment ago"
     share = Path(spec.origin).parent / "share"

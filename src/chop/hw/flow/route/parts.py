@@ -14,20 +14,20 @@ from chop.registry import Registry, suggest
 
 @dataclass(frozen=True)
 class Family:
-    """How a family is synthesised, placed and packed, and what its cells are called."""
+    """Tools and cell names of a device family: synthesis, placement and packing."""
 
     name: str
     package: str
     """The Python package with its place and route."""
     synthesis: str
-    """Yosys' script; `{top}` and what a part adds, `{more}`."""
+    """Yosys' script with `{top}` and the addition of a part, `{more}`."""
     packer: str
-    """Turns the routed design into a bitstream."""
+    """Program that turns the routed design into a bitstream."""
     routed_suffix: str
     routed_option: str
     bitstream_suffix: str
     cells: Mapping[str, str]
-    """Of nextpnr's report, by what they are."""
+    """Kind of cell -> its name in nextpnr's report."""
 
 
 ECP5 = Family(
@@ -55,7 +55,7 @@ FAMILIES = (ECP5, ICE40)
 
 @dataclass(frozen=True)
 class Part:
-    """One device: what it is called, its resources, and how the tools know it."""
+    """One device: its name, its resources, and its names in the tools."""
 
     name: str
     family: Family
@@ -67,23 +67,23 @@ class Part:
     bram_kbit: int
     options: tuple[str, ...]
     synthesis: str = ""
-    """What is added to the family's script."""
+    """Addition to the family's script."""
 
     @property
     def ff(self) -> int:
-        """Flip-flops: one beside each LUT, in both families."""
+        """Flip-flops: one per LUT, in both families."""
         return self.lut
 
     @property
     def label(self) -> str:
-        """One line about it."""
+        """Description in one line."""
         return (
             f"{self.device}: {self.lut} LUT, {self.dsp} multipliers, "
             f"{self.bram} memories of {self.bram_kbit} kbit"
         )
 
     def has(self) -> dict[str, int]:
-        """Resources by kind."""
+        """Return resources by kind."""
         return {"lut": self.lut, "ff": self.ff, "dsp": self.dsp, "bram": self.bram}
 
 
@@ -93,7 +93,7 @@ def _ecp5(size: str, lut: int, dsp: int, bram: int) -> Part:
 
 
 PARTS: Registry[Part] = Registry("part")
-"""By the name that `--device` takes."""
+"""Name for `--device` -> part."""
 for _part in (
     _ecp5("12k", 12_144, 28, 32),
     _ecp5("25k", 24_288, 28, 56),
@@ -117,7 +117,7 @@ for _part in (
 
 
 def get_part(name: str) -> Part:
-    """The part called `name`."""
+    """Return the part called `name`."""
     if name not in PARTS:
         raise HardwareError(f"unknown part '{name}'. {suggest(name, PARTS)}")
     return PARTS[name]

@@ -1,6 +1,6 @@
-"""A module around a design that fits its streams onto pins: three for each, whatever their width.
+"""A module around a design that puts its streams on pins: three for each, for any width.
 
-A beat goes bit by bit, the lowest first, so that the module is a design as any other whose elements
+A beat goes bit by bit, the lowest first, so that the module is an ordinary design whose elements
 are bits: the same simulator runs it, on the same vectors. Reset is registered once. The pace of
 a stream is that of its pins; the clock is that of the design.
 """
@@ -20,12 +20,12 @@ BIT = Fixed(1, 0, is_signed=False)
 
 
 def pins_name(design: str) -> str:
-    """What the module around `design` is called."""
+    """Return the name of the module around `design`."""
     return f"{design}_pins"
 
 
 def pins_interface(interface: Interface) -> Interface:
-    """Ports and pace of the module around a design."""
+    """Return ports and pace of the module around a design."""
     ports = [{n: bits_of(s) for n, s in side.items()} for side in _sides(interface)]
     slowest = max(s.beats * (s.beat_width + 1) for side in _sides(interface) for s in side.values())
     return replace(
@@ -43,31 +43,36 @@ def _sides(interface: Interface) -> tuple[Mapping[str, Stream], Mapping[str, Str
 
 
 def bits_of(stream: Stream) -> Stream:
-    """The stream of the bits of `stream`."""
+    """Return the stream of the bits of `stream`."""
     return Stream((stream.elements * stream.format.width,), 1, BIT)
 
 
 def as_bits(streams: Mapping[str, Stream], codes: Mapping[str, Ints]) -> dict[str, Ints]:
-    """The bits of tensors of codes, in the order in which they pass the pins.
+    """Return the bits of tensors of codes, in the order in which they pass the pins.
 
     >>> as_bits({"x": Stream((2,), 2, Fixed(3, 0))}, {"x": np.array([[1, -2]])})["x"].tolist()
     [[1, 0, 0, 0, 1, 1]]
     """
-    found = {}
+    bits = {}
     for name, stream in streams.items():
         rows = np.asarray(codes[name]).reshape(-1, stream.elements, 1)
-        found[name] = ((rows >> np.arange(stream.format.width)) & 1).reshape(len(rows), -1)
-    return found
+        bits[name] = ((rows >> np.arange(stream.format.width)) & 1).reshape(len(rows), -1)
+    return bits
 
 
 def pins_text(interface: Interface) -> str:
-    """The module, in SystemVerilog."""
+    """Return the module, in SystemVerilog."""
     ports = ["    input  wire logic clk", "    input  wire logic rst"]
-    signals, instances = [], []
+    signals, instances, directions = [], [], ("input  wire", "output     ")
     design_pins = [".clk(clk)", ".rst(rst_q)"]
     for into, side in zip((True, False), _sides(interface), strict=True):
         for name, stream in side.items():
-            ports += _port_lines(name, into)
+            driven, back = directions if into else reversed(directions)
+            ports += [
+                f"    {driven} logic {name}",
+                f"    {driven} logic {name}_valid",
+                f"    {back} logic {name}_ready",
+            ]
             beat = f"{name}_beat"
             signals += [
                 f"  logic [{stream.beat_width - 1}:0] {beat};",
@@ -90,15 +95,6 @@ def pins_text(interface: Interface) -> str:
             "endmodule\n\n`default_nettype wire\n",
         ]
     )
-
-
-def _port_lines(name: str, into: bool) -> list[str]:
-    given, taken = ("input  wire", "output     ") if into else ("output     ", "input  wire")
-    return [
-        f"    {given} logic {name}",
-        f"    {given} logic {name}_valid",
-        f"    {taken} logic {name}_ready",
-    ]
 
 
 def _serial_text(name: str, width: int, into: bool) -> str:

@@ -1,4 +1,4 @@
-"""Place and route with nextpnr: a run for each seed, and what its report says."""
+"""Place and route with nextpnr: a run for each seed, and the facts of its report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Step:
+class PathStep:
     """One piece of a path: through a cell, or along a net."""
 
     kind: str
@@ -30,12 +30,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Placement:
-    """What one seed gave."""
+    """Result of one seed."""
 
     seed: int
     mhz: float
     used: Mapping[str, int]
-    path: tuple[Step, ...]
+    path: tuple[PathStep, ...]
     """The slowest path from register to register."""
     file: Path
     """The routed design, in the text form of the family."""
@@ -49,7 +49,7 @@ def place(
     stages: Sequence[str],
     progress: Progress | None = None,
 ) -> Placement:
-    """Place and route `netlist`; `stages` are the names of the design's, for its slowest path."""
+    """Place and route `netlist`; `stages` are stage names of the design, for the slowest path."""
     work = netlist.file.parent
     routed, report = f"seed{seed}{part.family.routed_suffix}", f"seed{seed}.json"
     arguments = [
@@ -59,63 +59,59 @@ def place(
     ]  # fmt: skip
     listen = None if progress is None else _Milestones(seed, progress)
     package = part.family.package
-    program = package.removeprefix("yowasp_")
-    done = run_yowasp(package, program, arguments, work, listen)
+    done = run_yowasp(package, package.removeprefix("yowasp_"), arguments, work, listen)
     (work / f"seed{seed}.log").write_text(done.stdout)
     if done.returncode or not (work / report).exists():
+        errors = [line for line in done.stdout.splitlines() if line.startswith("ERROR")]
         raise HardwareError(
-            f"{part.name}: nextpnr found no placement (seed {seed}): {_complaint(done.stdout)}"
+            f"{part.name}: nextpnr found no placement (seed {seed}): "
+            f"{' '.join(errors[:3]) or done.stdout[-500:]}"
         )
-    told = json.loads((work / report).read_text())
+    facts = json.loads((work / report).read_text())
     return Placement(
         seed,
-        slowest_clock(told),
-        used_cells(told, part),
-        slowest_path(told, stages),
+        slowest_clock(facts),
+        used_cells(facts, part),
+        slowest_path(facts, stages),
         work / routed,
     )
 
 
-def _complaint(text: str) -> str:
-    errors = [line for line in text.splitlines() if line.startswith("ERROR")]
-    return " ".join(errors[:3]) or text[-500:]
-
-
 class _Milestones:
-    """Tells how far a run is, from what nextpnr says."""
+    """Progress of a run, from the output of nextpnr."""
 
-    _KNOWN = (
+    _STAGES = (
         (re.compile(r"Info: Packing"), "packing"),
         (re.compile(r"Info: +at (?:initial|iteration)"), "placing"),
         (re.compile(r"Info: Routing\b|Info: Setting up routing"), "routing"),
     )
 
     def __init__(self, seed: int, progress: Progress) -> None:
-        self.seed, self.progress, self.told = seed, progress, ""
+        self.seed, self.progress, self.stage = seed, progress, ""
 
     def __call__(self, line: str) -> None:
-        for pattern, stage in self._KNOWN:
-            if pattern.match(line) and stage != self.told:
-                self.told = stage
+        for pattern, stage in self._STAGES:
+            if pattern.match(line) and stage != self.stage:
+                self.stage = stage
                 self.progress(f"seed {self.seed}: {stage}")
 
 
 def slowest_clock(report: Mapping[str, Any]) -> float:
-    """The clock that was reached, in MHz."""
-    clocks = [float(told["achieved"]) for told in report["fmax"].values()]
+    """Return the clock that was reached, in MHz."""
+    clocks = [float(clock["achieved"]) for clock in report["fmax"].values()]
     if not clocks:
         raise HardwareError("nextpnr: the design has no path from register to register.")
     return min(clocks)
 
 
 def used_cells(report: Mapping[str, Any], part: Part) -> dict[str, int]:
-    """Cells in use by kind."""
-    told = report["utilization"]
-    return {kind: int(told.get(c, {}).get("used", 0)) for kind, c in part.family.cells.items()}
+    """Return cells in use by kind."""
+    cells = report["utilization"]
+    return {kind: int(cells.get(c, {}).get("used", 0)) for kind, c in part.family.cells.items()}
 
 
-def slowest_path(report: Mapping[str, Any], stages: Sequence[str]) -> tuple[Step, ...]:
-    """The slowest path of the clock, each step with the stage of the design that it lies in."""
+def slowest_path(report: Mapping[str, Any], stages: Sequence[str]) -> tuple[PathStep, ...]:
+    """Return the slowest path of the clock, each step with its stage of the design."""
     clocked = [p for p in report["critical_paths"] if "<async>" not in (p["from"], p["to"])]
     if not clocked:
         return ()
@@ -123,29 +119,28 @@ def slowest_path(report: Mapping[str, Any], stages: Sequence[str]) -> tuple[Step
     return condensed([_step(step, stages) for step in longest["path"]])
 
 
-def condensed(path: Sequence[Step]) -> tuple[Step, ...]:
-    """The path with cells that follow each other without a wire, as in a carry chain, as one."""
-    found: list[Step] = []
+def condensed(path: Sequence[PathStep]) -> tuple[PathStep, ...]:
+    """Return the path with cells that follow each other without a wire merged, as a carry chain."""
+    steps: list[PathStep] = []
     for step in path:
         if step.kind == "routing" and not step.nanoseconds:
             continue
-        if found and step.kind == found[-1].kind == "logic":
-            total = round(found[-1].nanoseconds + step.nanoseconds, 3)
-            found[-1] = replace(step, nanoseconds=total)
+        if steps and step.kind == steps[-1].kind == "logic":
+            total = round(steps[-1].nanoseconds + step.nanoseconds, 3)
+            steps[-1] = replace(step, nanoseconds=total)
         else:
-            found.append(step)
-    return tuple(found)
+            steps.append(step)
+    return tuple(steps)
 
 
-def _step(told: Mapping[str, Any], stages: Sequence[str]) -> Step:
-    end = told["to"]
-    where = told.get("net") or end["cell"]
+def _step(record: Mapping[str, Any], stages: Sequence[str]) -> PathStep:
+    where = record.get("net") or record["to"]["cell"]
     stage = stage_of(where, stages)
-    return Step(told["type"], round(float(told["delay"]), 3), readable(where), stage)
+    return PathStep(record["type"], round(float(record["delay"]), 3), readable(where), stage)
 
 
 def readable(name: str) -> str:
-    """The part of a name that is the design's, without what Yosys and nextpnr hang on it.
+    """Return the design's part of a name, without additions of Yosys and nextpnr.
 
     >>> readable("u_top.u_fc1.level_q_TRELLIS_FF_Q_DI_LUT4_Z")
     'u_top.u_fc1.level_q'
@@ -154,16 +149,16 @@ def readable(name: str) -> str:
 
 
 def stage_of(name: str, stages: Sequence[str]) -> str:
-    """The stage that a net or a cell belongs to; the module's own name for what is between.
+    """Return the stage of a net or a cell; the module's own name for what is between.
 
     >>> stage_of("u_top.u_fc1_weight_source.address_q[0]", ["fc1", "fc1_relu"])
     'fc1'
     >>> stage_of("u_data_in_0_pins.left_q", ["fc1"])
     'pins'
     """
-    found = re.match(r"u_\w+?\.u_(\w+)", name)
-    if found is None:
+    match = re.match(r"u_\w+?\.u_(\w+)", name)
+    if match is None:
         return "pins"
-    within = found[1]
+    within = match[1]
     names = [s for s in stages if within == s or within.startswith(f"{s}_")]
     return max(names, key=len, default=within)

@@ -1,5 +1,7 @@
-"""Runs the tools of synthesis, placement and packing: each in a child process, which is ended when
-the caller is interrupted. An error of Yosys ends its process, and so must not end ours."""
+"""Child processes for the tools of synthesis, placement and packing.
+
+They end when the caller is interrupted. An error of Yosys ends its process, which must not be ours.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,14 @@ run = getattr(importlib.import_module(package), "run_" + program.replace("-", "_
 sys.exit(run(arguments))
 """
 Listener = Callable[[str], None]
-"""Gets each line that a tool says."""
+"""Called with each line of output of a tool."""
 
 
 def run_yosys(commands: Sequence[str], work: Path) -> None:
     """Run Yosys' `commands` one after the other, in the folder `work`."""
-    told = _run([sys.executable, "-c", _YOSYS, json.dumps(list(commands))], work, None)
-    if told.returncode:
-        raise HardwareError(f"yosys failed ({told.returncode}): {told.stdout[-2000:]}")
+    done = _run([sys.executable, "-c", _YOSYS, json.dumps(list(commands))], work, None)
+    if done.returncode:
+        raise HardwareError(f"yosys failed ({done.returncode}): {done.stdout[-2000:]}")
 
 
 def run_yowasp(
@@ -42,7 +44,7 @@ def run_yowasp(
     work: Path,
     listen: Listener | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program of a YoWASP package in the folder `work`: it sees files below it alone."""
+    """Run a program of a YoWASP package in the folder `work`; it sees only files below it."""
     return _run([sys.executable, "-c", _YOWASP, package, program, *arguments], work, listen)
 
 

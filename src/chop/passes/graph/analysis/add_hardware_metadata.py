@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from torch import fx
 
 from chop.errors import ConfigError
-from chop.hw.design.clock import DEFAULT_MHZ, check_clock
 from chop.hw.design.component import Component
-from chop.hw.flow.explore import Folding, Wish, best, for_budget, for_target
+from chop.hw.flow.explore import Wish, best, for_budget, for_target
 from chop.hw.flow.explore.best import Tell, check_part, modelled_parts
 from chop.hw.flow.predict import predict
-from chop.hw.library.constant_product import ConstantProduct
-from chop.hw.library.packed import PackedLinear
-from chop.hw.lower import Lowered, Parallelism, lower
-from chop.hw.lower.attached import attach_design
-from chop.hw.lower.storage import MEMORY, Storage
+from chop.hw.lower import DesignSpec, Lowered, lower
+from chop.hw.lower.design_cache import attach_design
 from chop.hw.sim.emit import used_components
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import HardwareMeta, mase_meta
@@ -25,60 +21,30 @@ from chop.passes.base import PassResult, graph_pass
 
 
 @dataclass(frozen=True)
-class AddHardwareMetadataArgs:
-    """How parallel each node is.
+class AddHardwareMetadataArgs(DesignSpec):
+    """Settings of the design, or goals to choose them by.
 
-    `max_parallelism`: the most elements per beat, for the last dimension (a list gives one number
-    per dimension, DIM_0 first; streams are parallel in DIM_0). `parallelism`: input and output
-    lanes of nodes, by hand. `target_interval`: choose them instead: the cheapest design with so
-    many cycles between tensors. `max_multipliers`: or the fastest with so many multipliers. `fit`:
-    or the best for a part, by predicted LUTs, flip-flops, DSPs, memories and clock. `goal`: what
-    is best there: the most frames per second ("fps"), the fewest LUTs ("lut") or the least energy
-    of a frame ("energy"). `least_fps`: frames per second that are kept whatever the goal.
-    `weights`: "memory" of the design, or "external": linear layers and convolutions have a port
-    each by which the outside streams their weights. `node_weights`: the same for nodes, by hand.
-    `share_layers`: repeated layers are one block, and so many tensors go through it together; 0:
-    only where `max_multipliers` cannot be kept otherwise.
-    `multiplier`: how layers form products with their weights, by node, "*" for all others: "array",
-    a folded array of multipliers; "packed", one in which two outputs share a multiplier; or, with a
-    whole vector or window in each cycle, "shift_add", additions alone, or "tables" of input bits.
-    `adders_per_stage`: additions between two registers in these.
-    `clock_mhz`: the clock that registers are chosen for: a lower one has fewer flip-flops and
-    cycles of latency.
+    `target_interval`: choose the cheapest design with at most this many cycles between tensors.
+    `max_multipliers`: or the fastest with this many multipliers; repeated layers share one block
+    if they must. `fit`: or the best for a part, by predicted LUTs, flip-flops, DSPs, memories and
+    clock. `goal`: what is best there: the most frames per second ("fps"), the fewest LUTs ("lut")
+    or the least energy of a frame ("energy"). `least_fps`: frames per second that the design must
+    reach for any goal.
     """
 
-    max_parallelism: int | list[int] = 4
-    parallelism: dict[str, tuple[int, int]] = field(default_factory=dict)
     target_interval: int | None = None
     max_multipliers: int | None = None
     fit: str | None = None
     goal: str = "fps"
     least_fps: float = 0.0
-    weights: str = MEMORY
-    node_weights: dict[str, str] = field(default_factory=dict)
-    share_layers: int = 0
-    multiplier: dict[str, str] = field(default_factory=dict)
-    adders_per_stage: int = 2
-    clock_mhz: float = DEFAULT_MHZ
 
     def __post_init__(self) -> None:
-        given = (self.target_interval, self.max_multipliers, self.fit)
-        if sum(each is not None for each in given) > 1:
+        super().__post_init__()
+        goals = (self.target_interval, self.max_multipliers, self.fit)
+        if sum(each is not None for each in goals) > 1:
             raise ConfigError(
                 "target_interval, max_multipliers and fit exclude each other; set one."
             )
-        self._check_wish()
-        if self.adders_per_stage < 1:
-            raise ConfigError(f"adders_per_stage must be 1 or more, got {self.adders_per_stage}.")
-        if not self.max_parallelism or self.most < 1:
-            raise ConfigError(f"max_parallelism must be 1 or more, got {self.max_parallelism}.")
-        if self.share_layers < 0:
-            raise ConfigError(f"share_layers must be 0 or more, got {self.share_layers}.")
-        check_clock(self.clock_mhz)
-        Storage.of(self.places)
-
-    def _check_wish(self) -> None:
-        """Whether part and goal can be had together."""
         wish, default = Wish(self.goal, self.least_fps), Wish()
         if self.fit is not None:
             check_part(self.fit, "fit")
@@ -88,16 +54,15 @@ class AddHardwareMetadataArgs:
                 f"fit is one of {', '.join(modelled_parts())}."
             )
 
-    @property
-    def places(self) -> dict[str, str]:
-        """Of the weights, by node."""
-        return {"default": self.weights, **self.node_weights}
+    @classmethod
+    def modern(cls, args: Any) -> Any:
+        """Return the arguments of a `DesignSpec`, which has settings and no goal."""
+        is_spec = isinstance(args, DesignSpec) and not isinstance(args, cls)
+        return cls(**vars(args)) if is_spec else args
 
-    @property
-    def most(self) -> int:
-        """The most elements per beat."""
-        given = self.max_parallelism
-        return given if isinstance(given, int) else given[0]
+    def spec(self) -> DesignSpec:
+        """Return the settings without the goals."""
+        return DesignSpec(**{each.name: getattr(self, each.name) for each in fields(DesignSpec)})
 
 
 @graph_pass("add_hardware_metadata_analysis_pass", AddHardwareMetadataArgs, needs=("common",))
@@ -107,54 +72,48 @@ def add_hardware_metadata_analysis_pass(
     """Write `hardware` of every node: module, parameters, interface, parallelism, files.
 
     Needs number formats in fixed point: those of the inputs and parameters, and of every result
-    that is no binary fraction. Nodes that are wiring only are `is_implicit`. The design itself,
-    with its FIFOs, stays with the graph for the emit passes. Says in `info` the folding bound in
-    cycles and the multipliers, and with `fit` what is predicted of the part.
+    that is no binary fraction. Nodes that are wiring only are `is_implicit`. The output node has
+    the settings of the design, `hardware.design`; the design itself, with its FIFOs, is cached for
+    the emit passes. `info` has the folding bound in cycles and the multipliers, and with `fit` the
+    prediction for the part.
     """
-    lanes, share_layers = _parallelism(graph, args)
-    lowered = lower(graph, lanes, weights=args.places, share_layers=share_layers)
+    spec = choose_design(graph, args)
+    lowered = lower(graph, spec)
     for node in graph.fx_graph.nodes:
-        mase_meta(node).hardware = _describe(lowered, node, args)
-        _note_loop(lowered, node)
-    attach_design(graph, lowered)
+        mase_meta(node).hardware = _describe(lowered, node, spec)
+    attach_design(graph, spec, lowered)
     design = lowered.design
-    told: dict[str, Any] = {"cycles": design.cycles(), "multipliers": design.cost().multipliers}
+    info: dict[str, Any] = {"cycles": design.cycles(), "multipliers": design.cost().multipliers}
     if args.fit is not None:
-        told |= {"predicted": str(predict(design, args.fit))}
-    return graph, told
+        info["predicted"] = str(predict(design, args.fit))
+    return graph, info
 
 
-def _parallelism(graph: MaseGraph, args: AddHardwareMetadataArgs) -> tuple[Parallelism, int]:
-    """Lanes, and how many tensors go together through a block that layers share; 0: none does."""
+def choose_design(graph: MaseGraph, args: AddHardwareMetadataArgs) -> DesignSpec:
+    """Return the settings that meet the goal of `args`; settings by hand stay."""
     if args.fit is not None:
-        return _fitted(graph, args, args.fit)
+        return fitted_args(graph, args, args.fit).spec()
     shares = bool(args.share_layers)
-    chosen: Folding | None = None
     if args.target_interval is not None:
-        chosen = for_target(graph, args.target_interval, share_layers=shares)
-    if args.max_multipliers is not None:
-        chosen = for_budget(graph, args.max_multipliers, share_layers=shares)
-    most = args.most if chosen is None else 1
-    lanes = {**(chosen.lanes if chosen else {}), **args.parallelism}
-    products = Parallelism(most, lanes, args.multiplier, args.adders_per_stage, args.clock_mhz)
-    return products, args.share_layers or int(chosen.share_layers if chosen else 0)
-
-
-def _fitted(graph: MaseGraph, args: AddHardwareMetadataArgs, part: str) -> tuple[Parallelism, int]:
-    """What is best for a part; what is given by hand stays."""
-    chosen = fitted_args(graph, args, part)
-    products = Parallelism(
-        1, chosen.parallelism, chosen.multiplier, args.adders_per_stage, args.clock_mhz
+        folding = for_target(graph, args.target_interval, share_layers=shares)
+    elif args.max_multipliers is not None:
+        folding = for_budget(graph, args.max_multipliers, share_layers=shares)
+    else:
+        return args.spec()
+    return replace(
+        args.spec(),
+        max_parallelism=1,
+        parallelism={**folding.lanes, **args.parallelism},
+        share_layers=args.share_layers or int(folding.share_layers),
     )
-    return products, chosen.share_layers
 
 
 def fitted_args(
     graph: MaseGraph, args: AddHardwareMetadataArgs, part: str, tell: Tell | None = None
 ) -> AddHardwareMetadataArgs:
-    """The same design by hand: what `best` finds for `part`. What is given by hand stays.
+    """Return the arguments of the best design for `part`, by hand; settings by hand stay.
 
-    `tell` hears how far the search is.
+    `tell` is called with the progress of the search.
     """
     default = Wish()
     ways = (args.multiplier["*"],) if "*" in args.multiplier else default.multipliers
@@ -167,61 +126,38 @@ def fitted_args(
         goal=default.goal,
         least_fps=default.least_fps,
         max_parallelism=1,
-        parallelism={**(choice.parallelism.by_node or {}), **args.parallelism},
-        multiplier={**choice.parallelism.multiplier, **args.multiplier},
-        share_layers=args.share_layers or int(choice.share_layers),
+        parallelism={**choice.spec.parallelism, **args.parallelism},
+        multiplier={**choice.spec.multiplier, **args.multiplier},
+        share_layers=args.share_layers or choice.spec.share_layers,
     )
 
 
-def _describe(lowered: Lowered, node: fx.Node, args: AddHardwareMetadataArgs) -> HardwareMeta:
-    component = lowered.components.get(node.name)
+def _describe(lowered: Lowered, node: fx.Node, spec: DesignSpec) -> HardwareMeta:
+    component, lanes = lowered.components.get(node.name), lowered.lanes(node)
     if component is None:
         return HardwareMeta(
-            is_implicit=True,
-            toolchain="INTERNAL",
-            device_id=-1,
-            interface={},
-            parallelism=_input_lanes(lowered, node),
+            is_implicit=True, toolchain="INTERNAL", device_id=-1, interface={}, parallelism=lanes
         )
-    lanes = [component.inputs[0].lanes, component.outputs[0].lanes]
+    most = spec.max_parallelism
+    files = used_components(f"{component.module} #(")
     return HardwareMeta(
         is_implicit=False,
         toolchain="INTERNAL",
         module=component.module,
         device_id=0,
         interface=_interface(component),
-        dependence_files=_files(component.module),
+        dependence_files=[f"{name}/{name}.sv" for name in files],
         verilog_param=dict(component.parameters()),
-        max_parallelism=args.max_parallelism,
+        max_parallelism=most if isinstance(most, int) else list(most),
         parallelism=lanes,
-        cost=_cost(component, args.clock_mhz),
+        cost={"cycles": component.cycles(), "multipliers": component.cost().multipliers},
     )
 
 
-def _note_loop(lowered: Lowered, node: fx.Node) -> None:
-    """Say of a node in a block that layers share how many tensors go through it together."""
-    component = lowered.components.get(node.name)
-    if any(stage.component is component for stage in lowered.design.looped):
-        found = mase_meta(node).hardware
-        assert found.interface is not None, "every node with a component has an interface"
-        found.interface["shared"] = {"in_flight": lowered.design.in_flight}
-
-
-def _cost(component: Component, clock_mhz: float) -> dict[str, int]:
-    told = {"cycles": component.cycles(), "multipliers": component.cost().multipliers}
-    if isinstance(component, ConstantProduct):
-        told |= {"adders_per_stage": component.adders_per_stage}
-    if clock_mhz != DEFAULT_MHZ:
-        told |= {"clock_khz": round(1000 * clock_mhz)}
-    if isinstance(component, PackedLinear):
-        told |= {"is_packed": True}
-    return told
-
-
 def _interface(component: Component) -> dict[str, Any]:
-    """Where constants are stored and how: BRAM, element 0 of a word in the low bits.
+    """Return the storage of constants: BRAM, element 0 of a word in the low bits.
 
-    EXTERNAL: they come from outside, so many words for a tensor.
+    EXTERNAL: they come from outside, `words` for each tensor.
     """
     outside = {
         component.pin(k): {"storage": "EXTERNAL", "words": stream.beats, "width": stream.beat_width}
@@ -237,16 +173,3 @@ def _interface(component: Component) -> dict[str, Any]:
         }
         for memory in component.memories()
     } | outside
-
-
-def _files(module: str) -> list[str]:
-    used = used_components(f"{module} #(")
-    return [f"{name}/{name}.sv" for name in used]
-
-
-def _input_lanes(lowered: Lowered, node: fx.Node) -> list[int] | None:
-    if node.op != "placeholder":
-        return None
-    number = [n for n in node.graph.nodes if n.op == "placeholder"].index(node)
-    stream = lowered.design.inputs.get(f"data_in_{number}")  # none where nothing reads it
-    return None if stream is None else [stream.lanes, stream.lanes]

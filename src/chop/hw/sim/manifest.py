@@ -1,9 +1,9 @@
-"""Which emitted hardware is ours to run.
+"""The manifest of emitted hardware, and the check that its files are safe to run.
 
-RTL is a program: `$system` in it runs a command. A folder is simulated or synthesised when every
-file in it is as the manifest says it was emitted, the components are the library's, and the top
-module does nothing but connect them; anything else needs the caller's trust. A simulator that lies
-in the folder is run only when this user built it.
+RTL is a program: `$system` in it runs a command. A folder is simulated or synthesised only if every
+file in it is as its manifest lists it, the components are the library's, and the top module only
+connects them. Anything else needs the caller's trust. A simulator in the folder runs only if this
+user built it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chop.files import cache_dir, read_json, read_text
 
 MANIFEST = "manifest.json"
 SEALED = ("rtl/", "mem/", "test/", "design.json")
-"""What the manifest lists: all that a tool reads of a project."""
+"""Files that the manifest lists: all that a tool reads of a project."""
 ADVICE = "If you trust it, say so: --trust, or simulate(…, trust=True)."
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _TOKEN = re.compile(
@@ -35,26 +35,26 @@ _TOKEN = re.compile(
 
 
 def seal(directory: Path, files: Mapping[str, str], removed: Iterable[str] = ()) -> None:
-    """Note in the manifest of a hardware directory what was written to it and removed from it."""
+    """Update the manifest of a hardware directory with written and removed files."""
     written = {n: _hash(t.encode()) for n, t in files.items() if n.startswith(SEALED)}
-    gone = {name for name in removed if name.startswith(SEALED)}
-    if not written and not gone:
+    dropped = {name for name in removed if name.startswith(SEALED)}
+    if not written and not dropped:
         return
     path = directory / MANIFEST
     try:
         before = _read_manifest(path)
-    except HardwareError:  # none yet, or one that says nothing: what is in it is not vouched for
+    except HardwareError:  # none yet, or unreadable: its files are not vouched for
         before = {}
-    kept = {name: told for name, told in before.items() if name not in gone}
-    text = json.dumps({"sha256": dict(sorted({**kept, **written}.items()))}, indent=1) + "\n"
+    entries = {name: digest for name, digest in before.items() if name not in dropped}
+    text = json.dumps({"sha256": dict(sorted({**entries, **written}.items()))}, indent=1) + "\n"
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text)
     draft.replace(path)
 
 
 def _read_manifest(path: Path) -> dict[str, str]:
-    told = read_json(path, HardwareError)
-    listed = told.get("sha256") if isinstance(told, dict) else None
+    manifest = read_json(path, HardwareError)
+    listed = manifest.get("sha256") if isinstance(manifest, dict) else None
     if not isinstance(listed, dict) or not all(isinstance(v, str) for v in listed.values()):
         raise HardwareError(f"{path}: not a manifest of emitted files. {ADVICE}")
     return listed
@@ -68,12 +68,12 @@ def _hash(data: bytes) -> str:
 
 
 def require_ours(directory: Path, top: str, library: Mapping[str, Path], bench: Path) -> None:
-    """Raises unless the hardware directory holds what this package emits, unchanged."""
+    """Raise unless the hardware directory has the files that this package emits, unchanged."""
     listed = _read_manifest(directory / MANIFEST)
-    found = {name: path for name, path in _files(directory) if name.startswith(SEALED)}
-    for name in sorted(listed.keys() | found.keys()):
-        _check_file(directory, name, listed.get(name), found.get(name))
-    for name, path in found.items():
+    files = {name: path for name, path in _files(directory) if name.startswith(SEALED)}
+    for name in sorted(listed.keys() | files.keys()):
+        _check_file(directory, name, listed.get(name), files.get(name))
+    for name, path in files.items():
         if name.startswith("rtl/"):
             _check_source(path, top, library)
         elif name.endswith(".py") and path.read_bytes() != bench.read_bytes():
@@ -83,19 +83,19 @@ def require_ours(directory: Path, top: str, library: Mapping[str, Path], bench: 
 def _files(directory: Path) -> list[tuple[str, Path]]:
     within = [directory, *(directory / folder for folder in ("rtl", "mem", "test"))]
     paths = [p for folder in within if folder.is_dir() for p in sorted(folder.iterdir())]
-    kept = [p for p in paths if p.name != "__pycache__" and not p.is_dir()]
-    return [(str(p.relative_to(directory)), p) for p in kept]
+    files = [p for p in paths if p.name != "__pycache__" and not p.is_dir()]
+    return [(str(p.relative_to(directory)), p) for p in files]
 
 
-def _check_file(directory: Path, name: str, told: str | None, path: Path | None) -> None:
+def _check_file(directory: Path, name: str, digest: str | None, path: Path | None) -> None:
     shown = directory / name
     if path is None:
         raise HardwareError(f"{shown}: listed in the manifest, and not there. Emit it again.")
-    if told is None:
+    if digest is None:
         raise HardwareError(f"{shown}: not among the files that were emitted. {ADVICE}")
     if path.is_symlink() or not path.is_file():
         raise HardwareError(f"{shown}: not a plain file. {ADVICE}")
-    if _hash(path.read_bytes()) != told:
+    if _hash(path.read_bytes()) != digest:
         raise HardwareError(f"{shown}: changed since it was emitted. {ADVICE}")
 
 
@@ -115,9 +115,9 @@ def _check_source(path: Path, top: str, library: Mapping[str, Path]) -> None:
 
 
 def check_top(text: str, path: Path, library: Mapping[str, Path]) -> None:
-    """Raises unless a top module only connects components: no task, macro, string or other module.
+    """Raise unless a top module only connects components: no task, macro, string or other module.
 
-    Names, numbers, `assign` and instances of the library are all that an emitted top consists of.
+    An emitted top has only names, numbers, `assign` and instances of the library.
     """
     position, words = 0, []
     while position < len(text):
@@ -136,7 +136,7 @@ def check_top(text: str, path: Path, library: Mapping[str, Path]) -> None:
 
 
 def _is_directive(token: str) -> bool:
-    """Comments that tools take orders from."""
+    """Return whether a token is a comment with orders to tools, or a forbidden word."""
     words = token[2:].split()
     is_order = token.startswith("//") and bool(words) and words[0] in ("verilator", "synopsys")
     return is_order or token in _FORBIDDEN
@@ -148,28 +148,28 @@ _FORBIDDEN = frozenset(
 )
 
 
-def check_names(told: Any, path: Path) -> None:
-    """Raises unless the names in a `design.json`, which go into C++, are plain identifiers."""
-    is_plain = isinstance(told, dict) and all(
-        isinstance(told.get(side), dict) for side in ("inputs", "outputs")
+def check_names(record: Any, path: Path) -> None:
+    """Raise unless the names in a `design.json`, which go into C++, are plain identifiers."""
+    is_plain = isinstance(record, dict) and all(
+        isinstance(record.get(side), dict) for side in ("inputs", "outputs")
     )
     if not is_plain:
         raise HardwareError(f"{path}: expected name, cycles, inputs and outputs.")
-    stages = told.get("stages", [])
+    stages = record.get("stages", [])
     is_list = isinstance(stages, list) and all(isinstance(s, dict) for s in stages)
     named = [stage.get("name") for stage in stages] if is_list else [stages]
-    for name in (told.get("name"), *told["inputs"], *told["outputs"], *named):
+    for name in (record.get("name"), *record["inputs"], *record["outputs"], *named):
         if not isinstance(name, str) or len(name) > 200 or not IDENTIFIER.fullmatch(name):
             raise HardwareError(f"{path}: {name!r:.80} is not the name of a module, port or stage.")
-    if type(told.get("cycles")) is not int or not 0 < told["cycles"] < 1 << 40:
-        raise HardwareError(f"{path}: cycles is {told.get('cycles')!r:.80}.")
+    if type(record.get("cycles")) is not int or not 0 < record["cycles"] < 1 << 40:
+        raise HardwareError(f"{path}: cycles is {record.get('cycles')!r:.80}.")
 
 
 # -- programs --------------------------------------------------------------------------------
 
 
 def is_built_here(program: Path) -> bool:
-    """Whether this user built `program` as it is: it is noted in the user's cache."""
+    """Return whether this user built `program` as it is, by a note in the user's cache."""
     return program.is_file() and _note(program).exists()
 
 

@@ -9,7 +9,7 @@ from designs import mlp, residual
 
 from chop.actions.simulation import simulate, synthesize
 from chop.errors import HardwareError
-from chop.hw.sim import trust
+from chop.hw.sim import manifest
 from chop.hw.sim.cocotb_run import BENCH
 from chop.hw.sim.emit import (
     emit,
@@ -167,11 +167,11 @@ def test_a_program_that_came_with_the_folder_is_not_ours(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     program = tmp_path / "simulator"
     program.write_bytes(np.arange(9).tobytes())
-    assert not trust.is_built_here(program)
-    trust.note_built(program)
-    assert trust.is_built_here(program)
+    assert not manifest.is_built_here(program)
+    manifest.note_built(program)
+    assert manifest.is_built_here(program)
     program.write_bytes(b"#!/bin/sh")
-    assert not trust.is_built_here(program)
+    assert not manifest.is_built_here(program)
 
 
 @pytest.mark.sim

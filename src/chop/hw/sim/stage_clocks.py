@@ -1,9 +1,9 @@
-"""The top module for long runs: each stage has a clock of its own, and sleeps while it can.
+"""The top module for long runs: each stage has its own clock, and sleeps while it can.
 
 In a folded design most stages stand still in most cycles. An edge that left the whole state of a
-stage as it was would do so again for as long as the stage's inputs stay the same, so the driver
-leaves such edges out: every value and every cycle stay what they are. The copy differs from the
-emitted module in the clocks alone.
+stage unchanged would do so again while the stage's inputs stay the same, so the driver leaves such
+edges out: every value and every cycle stay the same. The copy differs from the emitted module in
+the clocks alone.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ _FIELD = re.compile(
 _TABLE_FILE = re.compile(r"\$readmemh\(\w+, (\w+)\)")
 _SHARED = ("clk", "rst")
 _FOLLOWERS = ("stream_fork", "fifo")
-"""Modules so small that a clock of their own costs more than their sleep saves: they go with what
-feeds them."""
+"""Modules too small to gain by their own clock: they share that of the module that feeds them."""
 
 
 _Pins: TypeAlias = Mapping[str, Sequence[tuple[str, str]]]
@@ -53,15 +52,15 @@ class ClockedTop(SimTop):
 
 
 def clocked_top(text: str) -> ClockedTop:
-    """The top module `text` with a clock for each stage and the memories that feed it."""
+    """Return the top module `text` with a clock for each stage and the memories that feed it."""
     ports = frozenset(re.findall(r"(\w+),?$", text.partition("\n);\n")[0], re.M))
     domains = _domains(text, ports)
     clock = {name: domain.clock for domain in domains for name in domain.instances}
     text = _INSTANCE.sub(
-        lambda found: re.sub(r"(\.clk\s*)\(clk\)", rf"\1({clock[found[2]]})", found[0]), text
+        lambda match: re.sub(r"(\.clk\s*)\(clk\)", rf"\1({clock[match[2]]})", match[0]), text
     )
     text = _DECLARED.sub(
-        lambda found: re.sub(r"(?=[,;])", " /*verilator public_flat_rd*/", found[0]), text
+        lambda match: re.sub(r"(?=[,;])", " /*verilator public_flat_rd*/", match[0]), text
     )
     head = "".join(f",\n    input  wire logic {domain.clock}" for domain in domains)
     text = text.replace("\n);\n", f"{head}\n);\n", 1)
@@ -69,7 +68,7 @@ def clocked_top(text: str) -> ClockedTop:
 
 
 def _pins(text: str) -> list[tuple[str, str]]:
-    """Pins of an instance, once for each net of what they are connected to."""
+    """Return the pins of an instance, once for each net that they are connected to."""
     return [
         (pin, net)
         for pin, expression in _PIN.findall(text)
@@ -79,7 +78,7 @@ def _pins(text: str) -> list[tuple[str, str]]:
 
 
 def _domains(text: str, ports: frozenset[str]) -> tuple[Domain, ...]:
-    """Instances that are connected by more than streams go together, and followers with a stage."""
+    """Group instances that are connected by more than streams, and followers with a stage."""
     streams = [name + end for name in _STREAM.findall(text) for end in ("", "_valid", "_ready")]
     outer = ports.union(streams)
     instances = _INSTANCE.findall(text)
@@ -99,7 +98,7 @@ def _domains(text: str, ports: frozenset[str]) -> tuple[Domain, ...]:
 
 
 def _tied(pins: _Pins, outer: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of instances with a net in common that is no stream."""
+    """Yield pairs of instances with a common net that is no stream."""
     owner: dict[str, str] = {}
     for name, connected in pins.items():
         for net in (net for _, net in connected if net not in outer):
@@ -107,7 +106,7 @@ def _tied(pins: _Pins, outer: frozenset[str]) -> Iterator[tuple[str, str]]:
 
 
 def _fed(pins: _Pins, followers: set[str]) -> Iterator[tuple[str, str]]:
-    """Each follower with the instance that drives its data."""
+    """Yield each follower with the instance that drives its data."""
     drivers = {
         net: name
         for name, connected in pins.items()
@@ -123,8 +122,10 @@ def _fed(pins: _Pins, followers: set[str]) -> Iterator[tuple[str, str]]:
 def _domain(
     clock: str, names: list[str], pins: list[tuple[str, str]], outer: frozenset[str]
 ) -> Domain:
-    """Of data_out pins `ready` comes in, of all others it goes out; what the domain drives itself
-    is no input of it."""
+    """Return a domain; nets that it drives itself are no inputs of it.
+
+    `ready` enters at data_out pins and leaves at all others.
+    """
     inputs: dict[str, None] = {}
     outputs: dict[str, None] = {}
     for pin, net in pins:
@@ -137,36 +138,42 @@ def _domain(
 
 
 @dataclass
-class _State:
-    """Fields of the verilated module that an edge of a domain may change, first and last of each
-    run that lies in one piece."""
+class _DomainState:
+    """Fields of the verilated module that an edge of a domain may change.
+
+    `runs`: first and last field of each contiguous run.
+    """
 
     runs: list[tuple[str, str]]
     memories: list[str]
 
 
 def model_members(top: ClockedTop, header: str, sources: Iterable[str]) -> tuple[str, str]:
-    """Code for the driver, by the verilated module's `header`: its rows of domains, its members.
+    """Return code for the driver: the rows of domains, and the members of the model.
 
-    `sources`: the texts of all modules, which tell the memories that are never written.
+    `sources`: the texts of all modules, which show the memories that are never written.
     """
     tables = {name for text in sources for name in _TABLE_FILE.findall(text)}
     states = _states(top, header, tables)
-    rows, kept, raised, lowered, cases = [], [], [], [], []
+    rows, stored, raised, lowered, cases = [], [], [], [], []
     for k, (domain, state) in enumerate(zip(top.domains, states, strict=True)):
-        places = [_place(top, net) for net in domain.inputs]
+        places = [
+            f"top.{net}" if net in top.ports else f"root.top__DOT__{net}" for net in domain.inputs
+        ]
         names = [f"kept_{k}_{j}" for j in range(len(places))]
         pairs = list(zip(places, names, strict=True))
         changed = " | ".join(f"differs({place}, {name})" for place, name in pairs) or "false"
         rows.append(f"{{{_spans(state.runs)}, {_spans([(m, m) for m in state.memories])}}}")
-        kept += [f"std::remove_reference_t<decltype({place})> {name}{{}};" for place, name in pairs]
+        stored += [
+            f"std::remove_reference_t<decltype({place})> {name}{{}};" for place, name in pairs
+        ]
         raised.append(f"top.{domain.clock} = !(is_asleep[{k}] &= !({changed}));")
         lowered.append(f"top.{domain.clock} = 0;")
         cases.append(f"case {k}: {' '.join(f'{n} = {p};' for p, n in pairs)} break;")
     table = "".join(f"        {row},\n" for row in rows)
     members = [
         "Vtop___024root& root = *top.rootp;",
-        *kept,
+        *stored,
         _method("raise(uint8_t* is_asleep)", raised),
         _method("lower()", lowered),
         _method("keep_inputs(size_t domain)", ["switch (domain) {", *cases, "}"]),
@@ -178,28 +185,24 @@ def _method(head: str, lines: list[str]) -> str:
     return f"void {head} override {{\n" + "".join(f"    {line}\n" for line in lines) + "  }"
 
 
-def _place(top: ClockedTop, net: str) -> str:
-    return f"top.{net}" if net in top.ports else f"root.top__DOT__{net}"
-
-
 def _spans(runs: list[tuple[str, str]]) -> str:
     spans = [f"span(root.top__DOT__{first}, root.top__DOT__{last})" for first, last in runs]
     return "{" + ", ".join(spans) + "}"
 
 
-def _states(top: ClockedTop, header: str, tables: set[str]) -> list[_State]:
-    """What each domain holds, also where a register of it goes by the name of a net outside."""
+def _states(top: ClockedTop, header: str, tables: set[str]) -> list[_DomainState]:
+    """Return the state of each domain, also registers named after a net outside."""
     owner = {name: k for k, d in enumerate(top.domains) for name in (*d.instances, *d.outputs)}
-    states = [_State([], []) for _ in top.domains]
+    states = [_DomainState([], []) for _ in top.domains]
     before = None
     for kind, name in _FIELD.findall(header):
-        found = owner.get(name.split("__DOT__")[0])
+        owning = owner.get(name.split("__DOT__")[0])
         is_memory = kind.startswith("VlUnpacked")
-        if found is not None and is_memory and name.split("__DOT__")[-1] not in tables:
-            states[found].memories.append(name)
-        if found is not None and not is_memory:
-            runs = states[found].runs
-            begins = runs.pop()[0] if before == found else name
+        if owning is not None and is_memory and name.split("__DOT__")[-1] not in tables:
+            states[owning].memories.append(name)
+        if owning is not None and not is_memory:
+            runs = states[owning].runs
+            begins = runs.pop()[0] if before == owning else name
             runs.append((begins, name))
-        before = None if is_memory else found
+        before = None if is_memory else owning
     return states
