@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -40,21 +39,20 @@ class ScaleInteger(RoundingQuantizer):
     signed integers.
     """
 
-    name: ClassVar[str] = "scale_integer"
-    class_suffix: ClassVar[str] = "ScaleInteger"
-    stem: ClassVar[Stem] = Stem(
+    name, class_suffix = "scale_integer", "ScaleInteger"
+    stem = Stem(
         "[u]int<width>",
         "int8",
         r"(?P<u>u)?int(?P<width>\d{1,4})",
         lambda q: "u" * (not q.is_signed) + f"int{q.width}",
         read_sign,
     )
-    group_grammar: ClassVar[str] = "[/<group_size> or /channel]"
-    packed_forms: ClassVar[tuple[PackedFormat, ...]] = (
+    group_grammar = "[/<group_size> or /channel]"
+    packed_forms = (
         PackedFormat("int8_group", "int8", 4, IntegerElement(8, 0), REAL_SCALE_BYTES),
         PackedFormat("int4", "int4", 5, IntegerElement(4, 0), REAL_SCALE_BYTES),
     )
-    search_settings: ClassVar[Mapping[str, Any]] = {"width": [4, 6, 8]}
+    search_settings: ClassVar = {"width": [4, 6, 8]}
 
     width: int = 8
     scale: float | tuple[float, ...] | Literal["stored"] | None = None

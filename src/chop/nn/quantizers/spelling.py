@@ -66,6 +66,16 @@ def read_sign(parts: Mapping[str, str]) -> dict[str, Any]:
     return unsigned | whole_numbers({k: v for k, v in parts.items() if k != "u"})
 
 
+def number_stem(word: str, setting: str = "width", example: int = 8) -> Stem:
+    """Return the stem `word8`: the word and one setting."""
+    return Stem(
+        f"{word}<{setting}>",
+        f"{word}{example}",
+        rf"{word}(?P<{setting}>\d{{1,4}})",
+        lambda q: f"{word}{getattr(q, setting)}",
+    )
+
+
 def float_stem(word: str) -> Stem:
     """Return the stem `word_e4m3`: a sign, exponent bits and the other bits of `width`."""
     return Stem(
