@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class BlockQuantizer(RoundingQuantizer):
     """
 
     group_grammar = "[/<block_size>]"
-    legacy = ("skip_first_dim",)
+    legacy: ClassVar[tuple[str, ...]] = ("skip_first_dim",)
 
     block_size: BlockSize = field(default=BLOCK_SIZE, kw_only=True)
     axis: int = field(default=-1, kw_only=True)

@@ -54,9 +54,10 @@ def power_of_two(exponent: Tensor, dtype: torch.dtype) -> Tensor:
 
 def times_power(x: Tensor, exponent: Tensor | int) -> Tensor:
     """Return x * 2**exponent, exact unless the result is subnormal or overflows."""
-    half = exponent >> 1  # two steps: 2**exponent itself may be no normal number
+    # two steps: 2**exponent itself may be no normal number
     if isinstance(exponent, int):
-        return x * 2.0**half * 2.0 ** (exponent - half)
+        return x * 2.0 ** (exponent >> 1) * 2.0 ** (exponent - (exponent >> 1))
+    half = exponent >> 1
     return x * power_of_two(half, x.dtype) * power_of_two(exponent - half, x.dtype)
 
 

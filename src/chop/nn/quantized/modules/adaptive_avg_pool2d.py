@@ -1,7 +1,0 @@
-"""`nn.AdaptiveAvgPool2d` in every number format: `AdaptiveAvgPool2dInteger` …"""
-
-from __future__ import annotations
-
-from chop.nn.quantized.layer import layers_of
-
-__getattr__, __dir__ = layers_of(__name__)

@@ -1,7 +1,0 @@
-"""`Experts`, the linear layers of a mixture, in every number format: `ExpertsInteger` …"""
-
-from __future__ import annotations
-
-from chop.nn.quantized.layer import layers_of
-
-__getattr__, __dir__ = layers_of(__name__)

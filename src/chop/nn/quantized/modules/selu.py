@@ -1,7 +1,0 @@
-"""`nn.SELU` in every number format: `SELUInteger` …"""
-
-from __future__ import annotations
-
-from chop.nn.quantized.layer import layers_of
-
-__getattr__, __dir__ = layers_of(__name__)
