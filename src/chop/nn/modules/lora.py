@@ -17,8 +17,9 @@ from chop.ir.reclass import reclassed
 class LoRALinear(nn.Linear):
     """`base_layer(x) + alpha / rank * lora_B(lora_A(dropout(x)))`, where lora_B starts at zero.
 
-    `base_layer` is any linear layer, quantised and packed ones too; it is frozen. `weight` and `bias`
-    are the base layer's. A layer with rank 8 on 768 features trains 2 * 8 * 768 numbers next to 768 * 768 frozen ones.
+    `base_layer` is any linear layer, quantised and packed ones too; it is frozen. `weight`
+    and `bias` are the base layer's. A layer with rank 8 on 768 features trains 2 * 8 * 768 numbers
+    next to 768 * 768 frozen ones.
 
     A packed layer has `dtype`, the float type of its weight, `float_weight()`, and
     `with_added(delta)`, the layer with the sum rounded to its format again.
