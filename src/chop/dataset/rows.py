@@ -1,7 +1,6 @@
-"""Which rows of a split are used: drawn by a seed, each class in its share.
+"""Random selection of rows by a seed, with the class shares of the whole split.
 
-A split that is sorted by label has only one class among its first rows, so the first rows of a
-split never stand for the whole of it.
+The first rows would not do: a split may be sorted by label.
 """
 
 from __future__ import annotations
@@ -12,51 +11,49 @@ from typing import Any
 import numpy as np
 
 LABEL_NAMES = ("labels", "label", "label_ids")
-"""What a column of labels is called."""
+"""Names of a column of labels."""
 MOST_CLASSES = 1000
-"""A column of more different values is not taken for classes."""
+"""Most distinct values of a column of classes."""
 HELD_OUT_SEED = 0
-"""The rows held out for choosing are the same for every command, whatever its seed: a model must
-never have been trained on the rows by which it is chosen."""
+"""Seed of held-out rows, the same for every command: models must not train on these rows."""
 
 
 def draw_rows(split: Any, count: int, seed: int) -> Any:
-    """`count` rows of `split` in random order, each class in its share; all where it has fewer."""
-    rows = draw_indices(labels_of(split), len(split), count, seed)
-    return split.select(rows)
+    """Return `count` random rows of `split` with its class shares; all if it has fewer."""
+    return split.select(draw_indices(labels_of(split), len(split), count, seed))
 
 
 def hold_out(split: Any, share: float) -> tuple[Any, Any]:
-    """`split` without `share` of its rows, and these rows; the same ones each time."""
+    """Return `split` without `share` of its rows, and these rows; the same ones each time."""
     count = round(share * len(split))
-    held = sorted(draw_indices(labels_of(split), len(split), count, HELD_OUT_SEED))
-    kept = np.setdiff1d(np.arange(len(split)), held).tolist()
-    return split.select(kept), split.select(held)
+    held_out = sorted(draw_indices(labels_of(split), len(split), count, HELD_OUT_SEED))
+    others = np.setdiff1d(np.arange(len(split)), held_out).tolist()
+    return split.select(others), split.select(held_out)
 
 
 def draw_indices(
     labels: Sequence[Any] | np.ndarray | None, length: int, count: int, seed: int
 ) -> list[int]:
-    """The places of `count` rows out of `length`, in random order; `labels` give the classes.
+    """Return the indices of `count` rows out of `length`, in random order; `labels` are classes.
 
     >>> sorted(draw_indices([0, 0, 0, 0, 1, 1], 6, 3, seed=1))
     [0, 2, 4]
     """
     generator = np.random.default_rng(seed)
     order = generator.permutation(length)
-    if count >= length:
-        return [int(i) for i in order]
     classes = _classes(labels)
-    if classes is None:
+    if count >= length or classes is None:
         return [int(i) for i in order[:count]]
-    chosen = np.concatenate(
-        [order[classes[order] == c][:n] for c, n in enumerate(_shares(classes, count))]
-    )
-    return [int(i) for i in generator.permutation(chosen)]
+    exact = np.bincount(classes) * count / len(classes)
+    shares = np.floor(exact).astype(int)
+    largest_rests = np.argsort(shares - exact, kind="stable")
+    shares[largest_rests[: count - int(shares.sum())]] += 1
+    rows = np.concatenate([order[classes[order] == c][:n] for c, n in enumerate(shares)])
+    return [int(i) for i in generator.permutation(rows)]
 
 
 def _classes(labels: Sequence[Any] | np.ndarray | None) -> np.ndarray | None:
-    """The class of each row as a number from 0; None where rows have no class."""
+    """Return the class of each row as a number from 0, None if rows have no class."""
     values = np.asarray([] if labels is None else labels)
     if values.ndim != 1 or not len(values) or values.dtype.kind not in "biuUS":
         return None
@@ -64,17 +61,8 @@ def _classes(labels: Sequence[Any] | np.ndarray | None) -> np.ndarray | None:
     return classes if len(kinds) <= MOST_CLASSES else None
 
 
-def _shares(classes: np.ndarray, count: int) -> list[int]:
-    """How many of `count` rows each class gets: its share, rounded so that the sum is right."""
-    exact = np.bincount(classes) * count / len(classes)
-    whole = np.floor(exact).astype(int)
-    largest_rests = np.argsort(whole - exact, kind="stable")
-    whole[largest_rests[: count - int(whole.sum())]] += 1
-    return [int(n) for n in whole]
-
-
 def labels_of(split: Any) -> Any:
-    """The labels of a split, None where it has none or rows of its own make."""
+    """Return the labels of a split, None if it has none."""
     columns = getattr(split, "columns", None)
     if isinstance(columns, Mapping):
         name = next((n for n in LABEL_NAMES if n in columns), None)

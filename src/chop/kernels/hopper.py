@@ -67,7 +67,7 @@ class Cut:
 
 
 def choose(batch: int, rows: int, columns: int, multiprocessors: int) -> Cut:
-    """Return the cut that was fastest on an H200 among those tried (bench/kernels.py, section cuts).
+    """Return the fastest cut on an H200 among those tried (bench/kernels.py, section cuts).
 
     All multiprocessors should end at the same time. Tall blocks read x less often, and one of
     them fills a multiprocessor; where they would not come out even, small ones share it.

@@ -26,6 +26,5 @@ class MLP(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], num_labels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of shape [batch, num_labels]."""
         logits: Tensor = self.layers(x)
         return logits
