@@ -6,10 +6,7 @@ formats, those registered later too.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator, Mapping
-from importlib.machinery import ModuleSpec
 from typing import Any
 
 from torch import nn
@@ -21,7 +18,6 @@ from chop.nn.quantized.layer import (
     find_layer_class,
     layer_class,
     layer_name,
-    layers_of,
     quantized_layers,
 )
 from chop.nn.quantizers import FORMATS, Quantizer
@@ -78,16 +74,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*globals(), *(layer_name(*pair) for pair in LAYER_CLASSES)]
-
-
-# The submodules, `chop.nn.quantized.modules.linear` and so on, hold nothing but their classes.
-for _op in (
-    *("adaptive_avg_pool1d", "adaptive_avg_pool2d", "avg_pool2d", "batch_norm1d", "batch_norm2d"),
-    *("conv1d", "conv2d", "conv_transpose2d", "embedding", "experts", "gelu", "group_norm"),
-    *("hardswish", "layer_norm", "leaky_relu", "linear", "multihead_attention", "relu", "rms_norm"),
-    *("selu", "sigmoid", "silu", "softmax", "softplus", "softsign", "tanh"),
-):
-    _module = importlib.util.module_from_spec(ModuleSpec(f"{__name__}.{_op}", None))
-    _module.__doc__ = f"Layers of the op `{_op}` in every number format."
-    _module.__getattr__, _module.__dir__ = layers_of(_module.__name__)  # type: ignore[method-assign]
-    sys.modules[_module.__name__] = globals()[_op] = _module

@@ -1,0 +1,5 @@
+"""`nn.BatchNorm2d` in every number format, such as `BatchNorm2dInteger`."""
+
+from chop.nn.quantized.layer import layers_of
+
+__getattr__, __dir__ = layers_of(__name__)

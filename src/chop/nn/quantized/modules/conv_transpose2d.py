@@ -1,0 +1,5 @@
+"""`nn.ConvTranspose2d` in every number format, such as `ConvTranspose2dInteger`."""
+
+from chop.nn.quantized.layer import layers_of
+
+__getattr__, __dir__ = layers_of(__name__)

@@ -1,0 +1,5 @@
+"""`nn.Embedding` in every number format, such as `EmbeddingInteger`."""
+
+from chop.nn.quantized.layer import layers_of
+
+__getattr__, __dir__ = layers_of(__name__)

@@ -1,0 +1,5 @@
+"""`nn.GELU` in every number format, such as `GELUInteger`."""
+
+from chop.nn.quantized.layer import layers_of
+
+__getattr__, __dir__ = layers_of(__name__)

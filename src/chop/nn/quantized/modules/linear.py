@@ -1,0 +1,5 @@
+"""`nn.Linear` in every number format, such as `LinearInteger`."""
+
+from chop.nn.quantized.layer import layers_of
+
+__getattr__, __dir__ = layers_of(__name__)
