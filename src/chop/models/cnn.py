@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from chop.models.reference import reference_model
+from chop.models.reference_models import reference_model
 
 
 @reference_model("cnn", reads="images", example=lambda m: torch.zeros(2, m.conv1.in_channels, 8, 8))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from chop.models.reference import reference_model
+from chop.models.reference_models import reference_model
 
 
 @reference_model("mlp", reads="features", example=lambda m: torch.zeros(2, m.layers[1].in_features))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chop.models.old import OLD_IMAGE_MODELS, OLD_MODELS
-from chop.models.reference import MODEL_FACTS, Reads
+from chop.models.reference_models import MODEL_FACTS, Reads
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from transformers import AutoConfig, PretrainedConfig
 from chop.errors import ChopError, ConfigError, HubError
 from chop.hub import locate
 from chop.log import warn_once
-from chop.models.folders import CheckedPlace, check_model_options, checked
+from chop.models.folder_checks import CheckedPlace, check_model_options, checked
 from chop.models.old import OLD_HUB_NAMES, OLD_MODELS
-from chop.models.reference import MODELS
+from chop.models.reference_models import MODELS
 from chop.models.tasks import (
     CLASSIFIES_IMAGES,
     CLASSIFIES_TEXT,

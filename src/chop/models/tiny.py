@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from chop.errors import ConfigError
-from chop.models.reference import reference_model
+from chop.models.reference_models import reference_model
 from chop.registry import suggest
 
 WIDTH = {"hidden_size": 32, "intermediate_size": 64}

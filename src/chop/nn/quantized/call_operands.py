@@ -10,8 +10,8 @@ from torch import Tensor
 from chop.arguments import MAPPING, NONE, check
 from chop.errors import ConfigError
 from chop.ir.ops import Compute, Operand
-from chop.nn.quantized.integer import DATA_OUT as DATA_OUT
-from chop.nn.quantized.integer import check_integers
+from chop.nn.quantized.integer_calls import DATA_OUT as DATA_OUT
+from chop.nn.quantized.integer_calls import check_integers
 from chop.nn.quantizers import Quantizer, operand_quantizers
 from chop.nn.quantizers.operands import NO_FORMAT, SPELLED, plain_names
 

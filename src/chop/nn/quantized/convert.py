@@ -13,8 +13,8 @@ from torch.nn.utils.parametrize import is_parametrized
 from chop.errors import ConfigError
 from chop.ir.ops import op_of_module
 from chop.ir.reclass import recipe_members, reclassed
+from chop.nn.quantized.call_operands import is_unquantized
 from chop.nn.quantized.layer import QuantizedModule, has_layers, layer_class, quantized_layers
-from chop.nn.quantized.operands import is_unquantized
 from chop.nn.quantizers.formats import find_format
 from chop.nn.quantizers.operands import ARITHMETIC, plain_names
 from chop.registry import suggest

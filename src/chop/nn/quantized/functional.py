@@ -18,8 +18,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from chop.errors import RegistryError
 from chop.ir.ops import OPS, Op
-from chop.nn.quantized.integer import compute_integers, is_integer, with_gradient_of
-from chop.nn.quantized.operands import (
+from chop.nn.quantized.call_operands import (
     DATA_OUT,
     describe,
     function_quantizers,
@@ -27,6 +26,7 @@ from chop.nn.quantized.operands import (
     quantize_arguments,
     quantize_value,
 )
+from chop.nn.quantized.integer_calls import compute_integers, is_integer, with_gradient_of
 from chop.nn.quantizers import FORMATS, Quantizer
 from chop.registry import suggest
 

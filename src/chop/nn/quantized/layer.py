@@ -19,9 +19,7 @@ from torch import Tensor, nn
 from chop.ir.ops import OPS, Compute, Op, parameter_role
 from chop.ir.reclass import masked
 from chop.ir.store.packed import Stored
-from chop.nn.quantized.frozen import forget, is_random, quantize_parameter
-from chop.nn.quantized.integer import compute_integers, is_integer, with_gradient_of
-from chop.nn.quantized.operands import (
+from chop.nn.quantized.call_operands import (
     DATA_OUT,
     describe,
     is_bypassed,
@@ -30,6 +28,8 @@ from chop.nn.quantized.operands import (
     quantize_arguments,
     quantize_value,
 )
+from chop.nn.quantized.frozen import forget, is_random, quantize_parameter
+from chop.nn.quantized.integer_calls import compute_integers, is_integer, with_gradient_of
 from chop.nn.quantizers import FORMATS, Quantizer
 from chop.nn.quantizers.codes import Floats, same_bits, scales_of
 from chop.nn.quantizers.stored_scale import with_stored_scale, with_stored_scales

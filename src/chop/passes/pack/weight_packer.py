@@ -24,8 +24,8 @@ from chop.kernels.layers import PACKED_LAYERS
 from chop.nn.modules.lora import LoRALinear, adapted_layer, is_packed
 from chop.nn.modules.masked import WEIGHT, Masked
 from chop.nn.modules.transposed import as_linear, is_transposed_linear
+from chop.nn.quantized.call_operands import is_bypassed
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantized.operands import is_bypassed
 from chop.nn.quantizers import Quantizer
 from chop.nn.quantizers.stored_scale import with_stored_scale
 from chop.passes.pack.packed_form import KeepError, mx_form, packed_integers, stored_tensors

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import Op, find_op
 from chop.log import get_logger
-from chop.nn.quantized.operands import DATA_OUT
+from chop.nn.quantized.call_operands import DATA_OUT
 from chop.nn.quantizers.arithmetic.softmax import MASKED
 from chop.passes.rewrite.node_formats import operand_argument
 

@@ -9,9 +9,9 @@ from torch import fx
 
 from chop.ir.meta import CommonMeta, MaseMetadata, ValueMeta
 from chop.ir.ops import Operand, node_module, parameter_role
+from chop.nn.quantized.call_operands import DATA_OUT
 from chop.nn.quantized.functional import call_quantizers, is_quantized_function
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantized.operands import DATA_OUT
 from chop.nn.quantizers import Quantizer
 
 

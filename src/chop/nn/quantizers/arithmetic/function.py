@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from chop.errors import ConfigError
-from chop.nn.quantizers.arithmetic.codes import check_width, decode, encode
+from chop.nn.quantizers.arithmetic.fixed_codes import check_width, decode, encode
 from chop.nn.quantizers.integer import Integer
 
 WHOLE_TABLE = 12

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from chop.errors import ConfigError
-from chop.nn.quantizers.arithmetic.codes import (
+from chop.nn.quantizers.arithmetic.fixed_codes import (
     LARGEST_WIDTH,
     MOST_BITS,
     check_width,

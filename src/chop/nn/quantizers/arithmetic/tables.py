@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.arithmetic.codes import bit_length
+from chop.nn.quantizers.arithmetic.fixed_codes import bit_length
 
 ENTRIES = 256
 MANTISSA_FRAC = 16
