@@ -1,6 +1,6 @@
 """Algebra for the optimiser: laws of arithmetic as text, and rules about shapes as functions.
 
-`simplify` looks at one node and answers an equal, cheaper one, or None if no rule applies.
+`simplify` returns an equal, cheaper node, or None if no rule applies.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from graph.errors import GraphError
 from graph.ir import Graph, Node, Op, Shape
 from graph.ops import is_elementwise
 
-# One law a line; to add a law, add a line. Letters stand for any node, numbers for constants that
-# hold nothing else. The laws hold for infinities and NaN too, which is why x * 0 -> 0 and
-# x - x -> 0 are not among them: inf * 0 is NaN.
+# One law per line; to add a law, add a line. A letter matches any node, a number a constant whose
+# elements all equal it. The laws hold for infinities and NaN: so x * 0 -> 0 is not a law.
 LAWS = """
     x + 0         ->  x
     x - 0         ->  x
@@ -40,14 +39,14 @@ _OPERATORS = {ast.Add: Op.ADD, ast.Sub: Op.SUB, ast.Mult: Op.MUL, ast.Div: Op.DI
 
 
 class Term(NamedTuple):
-    """A side of a law: an operation on terms, which may also be letters and numbers."""
+    """A side of a law: an operation on terms, letters and numbers."""
 
     op: Op
     operands: tuple[Term | str | float, ...]
 
 
 def parse_law(line: str) -> tuple[Term | str | float, Term | str | float]:
-    """The two sides of a law.
+    """Return the two sides of a law.
 
     >>> parse_law("x + 0 -> x")
     (Term(op=<Op.ADD: 'add'>, operands=('x', 0)), 'x')
@@ -76,7 +75,7 @@ def _term(tree: ast.expr) -> Term | str | float:
 
 
 def _matches(term: Term | str | float, node: Node, letters: dict[str, Node]) -> bool:
-    """Whether `node` has the form of `term`; fills in what the letters stand for."""
+    """Return True if `node` matches `term`, and bind the letters."""
     if isinstance(term, str):
         return letters.setdefault(term, node).name == node.name
     if not isinstance(term, Term):
@@ -104,7 +103,7 @@ def _build(term: Term | str | float, letters: dict[str, Node], like: Node, name:
 def _use_laws(node: Node) -> Node | None:
     for left, right in PARSED_LAWS.get(node.op, ()):
         letters: dict[str, Node] = {}
-        # A constant may have been there to broadcast: then it is not superfluous.
+        # a constant that broadcasts the result must stay
         if _matches(left, node, letters) and _broadcast(letters.values()) == node.shape:
             return _build(right, letters, node, node.name)
     return None
@@ -115,12 +114,12 @@ def _broadcast(nodes: Iterable[Node]) -> Shape:
 
 
 def _parse_laws() -> dict[Op, list[tuple[Term, Term | str | float]]]:
-    found: dict[Op, list[tuple[Term, Term | str | float]]] = {}
+    laws: dict[Op, list[tuple[Term, Term | str | float]]] = {}
     for line in LAWS.strip().splitlines():
         left, right = parse_law(line)
         assert isinstance(left, Term), f"the left side of '{line}' is no operation"
-        found.setdefault(left.op, []).append((left, right))
-    return found
+        laws.setdefault(left.op, []).append((left, right))
+    return laws
 
 
 PARSED_LAWS = _parse_laws()
@@ -131,19 +130,19 @@ def _source(x: Node) -> Node:
 
 
 def _same_shape(y: Node, x: Node) -> Node | None:
-    """reshape, broadcast or cast to what it already is -> x"""
+    """Replace a reshape, broadcast or cast without effect by x."""
     return x if (x.shape, x.dtype) == (y.shape, y.dtype) else None
 
 
 def _twice(y: Node, x: Node) -> Node | None:
-    """reshape(reshape(x)) -> reshape(x), and the same for broadcast"""
+    """Merge reshape(reshape(x)), and the same for broadcast."""
     if x.op is not y.op:
         return None
     return _source(x).apply(y.op, name=y.name, shape=y.shape)
 
 
 def _transpose_twice(y: Node, x: Node) -> Node | None:
-    """transpose(transpose(x)) -> one transpose"""
+    """Merge transpose(transpose(x))."""
     if x.op is not Op.TRANSPOSE:
         return None
     axes = tuple(x.attributes["axes"][a] for a in y.attributes["axes"])
@@ -151,17 +150,17 @@ def _transpose_twice(y: Node, x: Node) -> Node | None:
 
 
 def _transpose_nothing(y: Node, x: Node) -> Node | None:
-    """transpose that keeps every axis in place -> x"""
+    """Replace a transpose without effect by x."""
     return x if y.attributes["axes"] == tuple(range(x.ndim)) else None
 
 
 def _reduce_nothing(y: Node, x: Node) -> Node | None:
-    """sum, mean or max over axes of size one -> reshape"""
+    """Replace a sum, mean or max over axes of size one by a reshape."""
     return x.apply(Op.RESHAPE, name=y.name, shape=y.shape) if x.size == y.size else None
 
 
 def _broadcast_last(y: Node, *inputs: Node) -> Node | None:
-    """broadcast(a) + b -> a + b, itself broadcast if that is still needed"""
+    """Replace broadcast(a) + b by a + b, broadcast if still needed."""
     sources = [_source(x) if x.op is Op.BROADCAST else x for x in inputs]
     if sources == list(inputs):
         return None
@@ -171,7 +170,7 @@ def _broadcast_last(y: Node, *inputs: Node) -> Node | None:
 
 
 def _divide_by_power_of_two(y: Node, a: Node, b: Node) -> Node | None:
-    """x / 8 -> x * 0.125, exact for powers of two and faster"""
+    """Replace x / 8 by x * 0.125: exact for powers of two, and faster."""
     if b.value is None or not np.all(np.abs(np.frexp(b.value)[0]) == 0.5):
         return None
     if np.any(np.abs(np.frexp(b.value)[1]) > 100):  # the inverse must be a normal number
@@ -180,21 +179,21 @@ def _divide_by_power_of_two(y: Node, a: Node, b: Node) -> Node | None:
 
 
 def _sum_one_hot(y: Node, x: Node) -> Node | None:
-    """sum(one_hot(labels)) over the classes -> 1"""
+    """Replace sum(one_hot(labels)) over the classes by 1."""
     if x.op is not Op.ONE_HOT or y.attributes["axis"] != (x.ndim - 1,):
         return None
     return y.graph.add_const(np.ones(y.shape, y.dtype), y.name)
 
 
 def _expand_softmax(y: Node, x: Node) -> Node:
-    """softmax -> exp(x - max) / sum: parts that other nodes may share"""
+    """Expand softmax to exp(x - max) / sum, whose parts can be shared."""
     axis = y.attributes["axis"]
     powers = (x - x.apply(Op.MAX, axis=axis, keepdims=True)).apply(Op.EXP)
     return powers.apply(Op.DIV, powers.apply(Op.SUM, axis=axis, keepdims=True), name=y.name)
 
 
 def _expand_log_softmax(y: Node, x: Node) -> Node:
-    """log_softmax -> (x - max) - log(sum(exp(x - max)))"""
+    """Expand log_softmax to (x - max) - log(sum(exp(x - max)))."""
     axis = y.attributes["axis"]
     shifted = x - x.apply(Op.MAX, axis=axis, keepdims=True)
     total = shifted.apply(Op.EXP).apply(Op.SUM, axis=axis, keepdims=True)
@@ -202,13 +201,13 @@ def _expand_log_softmax(y: Node, x: Node) -> Node:
 
 
 def _expand_cross_entropy(y: Node, logits: Node, target: Node) -> Node:
-    """cross_entropy -> -mean(sum(target * log_softmax))"""
+    """Expand cross_entropy to -mean(sum(target * log_softmax))."""
     rows = (target * logits.apply(Op.LOG_SOFTMAX)).apply(Op.SUM, axis=-1)
     return rows.apply(Op.MEAN).apply(Op.NEG, name=y.name)
 
 
-# Rules that look at shapes and attributes, by the operation they replace; first match wins. Each
-# is a function (node, *its inputs) -> node or None, and its docstring is the rule.
+# Rules about shapes and attributes, by the operation they replace; the first match is used. Each
+# is a function (node, *its inputs) -> node or None.
 STRUCTURE: Mapping[Op, tuple[Callable[..., Node | None], ...]] = {
     **dict.fromkeys(filter(is_elementwise, Op), (_broadcast_last,)),
     Op.DIV: (_broadcast_last, _divide_by_power_of_two),
@@ -226,9 +225,9 @@ STRUCTURE: Mapping[Op, tuple[Callable[..., Node | None], ...]] = {
 
 
 def simplify(new: Graph, node: Node) -> Node | None:
-    """The first rule's answer for `node`, built in `new` under the node's own name."""
-    found = _use_laws(node)
+    """Return the result of the first rule that applies to `node`, in `new` under its name."""
+    simpler = _use_laws(node)
     inputs = [new.nodes[name] for name in node.inputs]
-    for rule in STRUCTURE.get(node.op, ()) if found is None else ():
-        found = found or rule(node, *inputs)
-    return found
+    for rule in STRUCTURE.get(node.op, ()) if simpler is None else ():
+        simpler = simpler or rule(node, *inputs)
+    return simpler

@@ -1,10 +1,9 @@
-"""Compilation: the walk of `evaluate`, written down once as a Python function.
+"""Compilation of a graph to a Python function.
 
-Walking a graph costs a dictionary lookup here and a new array there for every node, every time.
-All of it can be decided beforehand: the order, which function to call, and into which memory to
-write. `compile_graph` decides, writes the result as source (read it: `Compiled.source`) and lets
-Python compile that. Arrays inside live in a few buffers that are used again as soon as their last
-reader is done; a FUSED node runs block by block, so its intermediate values never leave the cache.
+`evaluate` sorts nodes, looks up functions and allocates arrays at every call. `compile_graph` does
+this once and writes the calls as Python source (`Compiled.source`), which Python compiles.
+Intermediate arrays share a few buffers, which are reused after their last reader. A FUSED node runs
+block by block, so that its intermediate values stay in the cache.
 
     >>> g = Graph()
     >>> x = g.add_input("x", (3,))
@@ -36,8 +35,8 @@ from graph.ir import Array, Graph, Node, Op, Step
 from graph.ops import DTYPES, is_elementwise
 
 BLOCK = 16384  # elements of one block of a FUSED node: 128 KiB of float64, well within a cache
-VIEWS = {Op.TRANSPOSE, Op.RESHAPE, Op.BROADCAST}  # give another look at the same memory
-# How to write an operation into memory {out}. Elementwise operations need no row: they are called.
+VIEWS = {Op.TRANSPOSE, Op.RESHAPE, Op.BROADCAST}  # results may share memory with the input
+# Source that writes an operation to {out}. Elementwise operations are plain calls without a row.
 INTO: Mapping[Op, tuple[str, ...]] = {
     Op.MATMUL: ("matmul({0}, {1}, {out})",),
     Op.SUM: ("add_up({0}, {axis}, None, {out}, {keepdims})",),
@@ -66,15 +65,15 @@ class Compiled:
     _run: Callable[..., tuple[Array, ...]]
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """The outputs by name, in new arrays."""
-        given = check_inputs(self.inputs, inputs)
+        """Return the outputs by name, in new arrays."""
+        values = check_inputs(self.inputs, inputs).values()
         with np.errstate(all="ignore"):
-            found = self._run(*given.values())
-        return {name: np.asarray(x) for name, x in zip(self.outputs, found, strict=True)}
+            results = self._run(*values)
+        return {name: np.asarray(x) for name, x in zip(self.outputs, results, strict=True)}
 
 
 def compile_graph(graph: Graph, outputs: Iterable[Node | str]) -> Compiled:
-    """A function from the inputs of `graph` to `outputs`."""
+    """Return a function from the inputs of `graph` to `outputs`."""
     names = tuple(output if isinstance(output, str) else output.name for output in outputs)
     needed = ancestors(graph, names)
     order = [node for node in topological_sort(graph) if node.name in needed]
@@ -89,7 +88,7 @@ def compile_graph(graph: Graph, outputs: Iterable[Node | str]) -> Compiled:
 
 
 class _Memory:
-    """Numbered stretches of memory, each handed out again once its last reader is done."""
+    """Numbered buffers, each reused after its last reader."""
 
     def __init__(self) -> None:
         self.storages: list[Array] = []
@@ -97,7 +96,7 @@ class _Memory:
         self._free: list[int] = []
 
     def take(self, byte_count: int) -> int:
-        """A free storage that is large enough: the smallest such, or a new one."""
+        """Return the smallest free storage that is large enough, or a new one."""
         fitting = [s for s in self._free if self.storages[s].nbytes >= byte_count]
         if not fitting:
             self.storages.append(np.empty(max(1, byte_count), np.uint8))
@@ -108,23 +107,23 @@ class _Memory:
         return best
 
     def release(self, storage: int) -> None:
-        """Note that one reader is done."""
+        """Count one reader less."""
         self.readers[storage] -= 1
         if self.readers[storage] == 0:
             self._free.append(storage)
 
     def view(self, storage: int, node: Node) -> Array:
-        """The start of a storage as an array for `node`."""
+        """Return the start of a storage as an array for `node`."""
         byte_count = node.size * node.dtype.itemsize
         return self.storages[storage][:byte_count].view(node.dtype).reshape(node.shape)
 
     def total_bytes(self) -> int:
-        """All the memory the buffers take."""
+        """Return the bytes of all buffers."""
         return sum(storage.nbytes for storage in self.storages)
 
 
 class _Writer:
-    """Writes one statement per node and keeps track of where each value lives."""
+    """Writer of one statement per node; tracks the memory of each value."""
 
     def __init__(self, graph: Graph, order: list[Node], outputs: set[str]) -> None:
         self.outputs = outputs
@@ -138,15 +137,15 @@ class _Writer:
         self.reads = {k: sum(u in needed for u in users) for k, users in graph.users().items()}
 
     def source(self, inputs: Iterable[Node], outputs: Iterable[str]) -> str:
-        """The finished function."""
+        """Return the source of the function."""
         arguments = ", ".join(self.variable[node.name] for node in inputs)
-        found = {**self.variable, **self.result}
-        results = "".join(f"{found[name]}, " for name in outputs).rstrip()
+        places = {**self.variable, **self.result}
+        results = "".join(f"{places[name]}, " for name in outputs).rstrip()
         body = [*self.lines, f"return {results}"]
         return "\n".join([f"def run({arguments}):", *(f"    {line}" for line in body)])
 
     def add(self, node: Node) -> None:
-        """Write `node`, then let go of the memory only it still needed."""
+        """Write `node`, then release the memory that it was the last to read."""
         if node.op is Op.INPUT:
             self._name(node, "x")
         elif node.op is Op.CONST:
@@ -161,7 +160,9 @@ class _Writer:
             self._add_other(node)
         self._release_inputs(node)
         if node.name in self.outputs and node.op in {Op.INPUT, Op.CONST, *VIEWS}:
-            self._copy(node)
+            # outputs do not share memory with buffers, inputs or constants
+            copy = self.result[node.name] = f"y{len(self.variable)}_{len(self.lines)}"
+            self.lines.append(f"{copy} = {self.variable[node.name]}.copy()")
 
     def _add_other(self, node: Node) -> None:
         if not (is_elementwise(node.op) or node.op in INTO or node.op is Op.FUSED):
@@ -186,10 +187,10 @@ class _Writer:
         self.memory.readers[storage] += self.reads[node.name]
 
     def _bind(self, node: Node, storage: int, array: Array) -> str:
-        """A name for a fixed piece of memory: b3, or b3_7 for another look at the same."""
+        """Return a name for a buffer: b3, or b3_7 for another view of it."""
         name = f"b{storage}"
-        known = self.namespace.setdefault(name, array)
-        if (known.shape, known.strides, known.dtype) != (array.shape, array.strides, array.dtype):
+        old = self.namespace.setdefault(name, array)
+        if (old.shape, old.strides, old.dtype) != (array.shape, array.strides, array.dtype):
             name = f"b{storage}_{len(self.variable)}"
             self.namespace[name] = array
         self.variable[node.name] = name
@@ -214,7 +215,7 @@ class _Writer:
             self.lines.extend(line.format(*args, **keywords) for line in INTO[node.op])
 
     def _call(self, node: Node) -> None:
-        """An operation that brings its own memory."""
+        """Write an operation that allocates its result."""
         result = self._name(node, "y")
         kernel = f"{node.op.value}_{result}"
         self.namespace[kernel] = partial(KERNELS[node.op], **node.attributes)
@@ -222,28 +223,23 @@ class _Writer:
         self.lines.append(f"{result} = {kernel}({args})")
 
     def _add_view(self, node: Node) -> None:
-        """Of a buffer the look is taken now, once and for all; of anything else at run time."""
+        """Create the view of a buffer now; of any other value at run time."""
         (source,) = node.inputs
         storage = self.storage.get(source)
         if storage is None:
             self._call(node)
             return
         base = self.namespace[self.variable[source]]
-        look = KERNELS[node.op](base, **node.attributes)
-        if np.may_share_memory(base, look):
+        view = KERNELS[node.op](base, **node.attributes)
+        if np.may_share_memory(base, view):
             self._live_in(node, storage)
-            self._bind(node, storage, look)
+            self._bind(node, storage, view)
         else:  # reshaping a transposed array copies
             self._call(node)
 
-    def _copy(self, node: Node) -> None:
-        """Outputs never share memory with buffers, inputs or constants."""
-        self.result[node.name] = f"y{len(self.variable)}_{len(self.lines)}"
-        self.lines.append(f"{self.result[node.name]} = {self.variable[node.name]}.copy()")
-
 
 def fused_kernel(node: Node) -> Callable[..., None]:
-    """A function (*inputs, out) that runs the steps of a FUSED node, by blocks of rows if large."""
+    """Return a function (*inputs, out) for the steps of a FUSED node, by blocks if large."""
     inputs = [f"i{at}" for at in range(len(node.inputs))]
     lines, registers = _fused_lines(node.attributes["steps"], inputs)
     block = min(BLOCK // prod(node.shape[1:]) or 1, *node.shape[:1]) if node.shape else 1
@@ -257,7 +253,7 @@ def fused_kernel(node: Node) -> Callable[..., None]:
 
 
 def _fused_lines(steps: Sequence[Step], inputs: Sequence[str]) -> tuple[list[str], list[str]]:
-    """One call per step, and the scratch arrays they need besides `out`."""
+    """Return one call per step, and the names of scratch arrays besides `out`."""
     last_read = {i: at for at, step in enumerate(steps) for i in step.operands}
     place, free = list(inputs), ["out"]
     registers: list[str] = []
@@ -278,7 +274,7 @@ def _fused_lines(steps: Sequence[Step], inputs: Sequence[str]) -> tuple[list[str
 def _by_blocks(
     run: Callable[..., None], node: Node, block: int, scratch: Sequence[Array]
 ) -> Callable[..., None]:
-    """`run`, a few rows at a time; inputs without rows of their own are passed whole."""
+    """Return `run` by blocks of rows; inputs without rows are passed whole."""
     graph, (count, *_) = node.graph, node.shape
     operands = [graph.nodes[name] for name in node.inputs]
     has_rows = [x.ndim == node.ndim and x.shape[0] == count for x in operands]

@@ -1,4 +1,4 @@
-"""The picture of a computation graph: a box for each node, an arrow for each value it reads."""
+"""Drawings of computation graphs: a box per node, an arrow per value that it reads."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from graph.ir import Graph, Op, settings_of
 __all__ = ["Box", "Edge", "picture", "to_dot", "to_svg"]
 
 FILLS = {Op.INPUT: "#dbeafe", Op.CONST: "#fef3c7", Op.FUSED: "#dcfce7"}
-"""Colours of the ops that stand out."""
+"""Colours of special ops."""
 
 
 def picture(graph: Graph) -> tuple[list[Box], list[Edge]]:
-    """The boxes and arrows of `graph`, for `to_svg` and `to_dot`."""
+    """Return the boxes and arrows of `graph`, for `to_svg` and `to_dot`."""
     boxes = [
         Box(
             node.name,

@@ -1,6 +1,6 @@
-"""The exceptions of this package: one root, so a caller can catch all of them at once.
+"""Exceptions of this package, with one root.
 
-Every message says where (the node's name and op), what was given and what is allowed.
+A message has the node's name and op, the value, and the allowed values.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Iterable
 
 
 class GraphError(Exception):
-    """Root of every error this package raises on purpose."""
+    """Root of the errors of this package."""
 
 
 class NameTakenError(GraphError, ValueError):
-    """Two nodes of one graph were given the same name."""
+    """Two nodes of one graph have the same name."""
 
 
 class UnknownNodeError(GraphError, LookupError):
-    """A name that no node of the graph answers to."""
+    """A name that no node of the graph has."""
 
 
 class UnknownOpError(GraphError, LookupError):
@@ -34,7 +34,7 @@ class DtypeError(GraphError, TypeError):
 
 
 class CycleError(GraphError, ValueError):
-    """A graph whose nodes wait for each other."""
+    """A graph with a cycle."""
 
 
 class InputError(GraphError, ValueError):
@@ -42,20 +42,20 @@ class InputError(GraphError, ValueError):
 
 
 class GradientError(GraphError, ValueError):
-    """A gradient was asked for where none exists."""
+    """A gradient that does not exist."""
 
 
 class ImportFxError(GraphError, ValueError):
-    """A torch.fx graph uses something this IR has no operation for."""
+    """A torch.fx graph with an operation that this IR lacks."""
 
 
-def suggest(name: object, known: Iterable[str]) -> str:
-    """A sentence that names the nearest known name and lists up to thirty of the rest.
+def suggest(name: object, allowed: Iterable[str]) -> str:
+    """Return a sentence with the nearest allowed name and up to thirty of all names.
 
     >>> suggest("sofmax", ["add", "softmax"])
     "Did you mean 'softmax'? Known: add, softmax."
     """
-    names = sorted(known)
+    names = sorted(allowed)
     near = difflib.get_close_matches(str(name), names, n=1)
     hint = f"Did you mean '{near[0]}'? " if near else ""
     rest = ", …" if len(names) > 30 else ""

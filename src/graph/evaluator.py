@@ -1,8 +1,8 @@
-"""Forward evaluation: put the nodes in an order that works, then compute them one by one.
+"""Forward evaluation: sort the nodes, then compute them one by one.
 
-A node can be computed once all nodes it reads have been computed. `topological_sort` finds an
-order in which that holds for every node; `evaluate` walks it with one numpy function per
-operation, from the table `KERNELS`. Arithmetic follows IEEE 754 without warnings: log(0) is -inf.
+A node is computed after all nodes it reads. `topological_sort` returns such an order; `evaluate`
+follows it with one numpy function per operation, from the table `KERNELS`. Arithmetic follows IEEE
+754 without warnings: log(0) is -inf.
 
     >>> g = Graph()
     >>> x, y = g.add_input("x"), g.add_input("y")
@@ -24,9 +24,9 @@ from graph.ir import Array, Graph, Node, Op, Step
 
 
 def topological_sort(graph: Graph) -> list[Node]:
-    """The nodes, each after all it reads (Kahn's algorithm); a cycle is an error that names it.
+    """Return the nodes, each after those it reads (Kahn's algorithm); raise if there is a cycle.
 
-    Nodes that could come in either order keep the order in which they were added.
+    The order is otherwise that in which nodes were added.
     """
     users = graph.users()
     waiting = {node.name: len(node.inputs) for node in graph}
@@ -45,7 +45,7 @@ def topological_sort(graph: Graph) -> list[Node]:
 
 
 def _find_cycle(graph: Graph, waiting: Mapping[str, int]) -> list[str]:
-    """Follow unfinished inputs backwards until a node comes round again."""
+    """Follow unfinished inputs backwards until a node repeats."""
     name = next(name for name, count in waiting.items() if count)
     path: list[str] = []
     while name not in path:
@@ -56,54 +56,51 @@ def _find_cycle(graph: Graph, waiting: Mapping[str, int]) -> list[str]:
 
 
 def ancestors(graph: Graph, outputs: Iterable[Node | str]) -> set[str]:
-    """The names of all nodes that `outputs` depend on, themselves included."""
+    """Return the names of `outputs` and of all nodes that they depend on."""
     stack = [graph.node(output).name for output in outputs]
-    found = set(stack)
+    names = set(stack)
     while stack:
         for name in graph.nodes[stack.pop()].inputs:
-            if name not in found:
-                found.add(name)
+            if name not in names:
+                names.add(name)
                 stack.append(name)
-    return found
+    return names
 
 
 def evaluate(
     graph: Graph, inputs: Mapping[str, Any], outputs: Iterable[Node | str] | None = None
 ) -> dict[str, Array]:
-    """The value of every node by name; with `outputs`, of those alone, and only what they need."""
-    wanted = None if outputs is None else [o if isinstance(o, str) else o.name for o in outputs]
-    needed = graph.nodes.keys() if wanted is None else ancestors(graph, wanted)
-    given = check_inputs([node for node in graph.inputs() if node.name in needed], inputs)
-    values: dict[str, Array] = {}
+    """Return the value of every node by name; with `outputs`, compute only those."""
+    names = [*graph.nodes, *graph.aliases]
+    if outputs is not None:
+        names = [output if isinstance(output, str) else output.name for output in outputs]
+    needed = graph.nodes.keys() if outputs is None else ancestors(graph, names)
+    values = check_inputs([node for node in graph.inputs() if node.name in needed], inputs)
     with np.errstate(all="ignore"):
         for node in topological_sort(graph):
-            if node.name in needed:
-                values[node.name] = _compute(node, values, given)
-    names = [*graph.nodes, *graph.aliases] if wanted is None else wanted
+            if node.name not in needed or node.op is Op.INPUT:
+                continue
+            if node.op is Op.CONST:
+                assert node.value is not None, f"constant '{node.name}' has no value"
+                values[node.name] = node.value
+            else:
+                operands = [values[name] for name in node.inputs]
+                values[node.name] = KERNELS[node.op](*operands, **node.attributes)
     return {name: np.asarray(values[graph.node(name).name]) for name in names}
 
 
-def _compute(node: Node, values: Mapping[str, Array], given: Mapping[str, Array]) -> Array:
-    if node.op is Op.INPUT:
-        return given[node.name]
-    if node.op is Op.CONST:
-        assert node.value is not None, f"constant '{node.name}' has no value"
-        return node.value
-    return KERNELS[node.op](*[values[name] for name in node.inputs], **node.attributes)
-
-
 def check_inputs(nodes: Sequence[Node], inputs: Mapping[str, Any]) -> dict[str, Array]:
-    """The given values of `nodes` as arrays of the declared shape and dtype.
+    """Return the values of `nodes` as arrays of the declared shape and dtype.
 
-    Values for other names are ignored: a pass may have found an input to be of no use.
+    Values for other names are ignored: a pass may have removed an input.
     """
     return {node.name: _check_input(node, inputs) for node in nodes}
 
 
 def _check_input(node: Node, inputs: Mapping[str, Any]) -> Array:
     if node.name not in inputs:
-        given = ", ".join(f"'{name}'" for name in inputs) or "nothing"
-        raise InputError(f"input '{node.name}' is missing; it needs a {node.type}. Given: {given}.")
+        names = ", ".join(f"'{name}'" for name in inputs) or "nothing"
+        raise InputError(f"input '{node.name}' is missing; it needs a {node.type}. Given: {names}.")
     value = inputs[node.name]
     if not isinstance(value, np.ndarray | np.generic):  # Python numbers take the declared dtype
         value = np.asarray(value, dtype=node.dtype)
@@ -113,17 +110,13 @@ def _check_input(node: Node, inputs: Mapping[str, Any]) -> Array:
     return np.asarray(value)
 
 
-# The kernels that numpy does not have. Elementwise ones take an array to write into, as ufuncs do.
+# Kernels that numpy does not have. Elementwise ones have an argument `out`, as ufuncs do.
 
 
 def _sigmoid(x: Array, out: Array | None = None) -> Array:
     out = np.empty_like(x) if out is None else out
     np.exp(np.negative(x, out), out)
     return np.divide(1.0, np.add(out, 1.0, out), out)
-
-
-def _relu(x: Array, out: Array | None = None) -> Array:
-    return np.maximum(x, 0, out=out)
 
 
 def _step(x: Array, out: Array | None = None) -> Array:
@@ -151,8 +144,7 @@ def _log_softmax(x: Array, axis: int) -> Array:
 
 
 def _cross_entropy(logits: Array, target: Array) -> Array:
-    rows = (target * _log_softmax(logits, -1)).sum(-1)
-    return -rows.mean()
+    return -(target * _log_softmax(logits, -1)).sum(-1).mean()
 
 
 def _one_hot(labels: Array, classes: int, dtype: str) -> Array:
@@ -182,7 +174,7 @@ KERNELS: Mapping[Op, Callable[..., Array]] = {
     Op.SQRT: np.sqrt,
     Op.TANH: np.tanh,
     Op.SIGMOID: _sigmoid,
-    Op.RELU: _relu,
+    Op.RELU: lambda x, out=None: np.maximum(x, 0, out=out),
     Op.STEP: _step,
     Op.EQUAL: _equal,
     Op.MATMUL: np.matmul,

@@ -1,7 +1,6 @@
-"""The same network in two IRs: what torch.fx records and this package does, side by side.
+"""Comparison of this IR with torch.fx on one network, and import from torch.fx.
 
-`from_fx` goes one step further and turns a traced `torch.fx` module into a `Graph`. It is the only
-file of the package that imports torch.
+`from_fx` converts a traced `torch.fx` module to a `Graph`. Only this file imports torch.
 
     python -m graph.fx_compare
 """
@@ -37,12 +36,12 @@ class MLP(nn.Module):
         self.output = nn.Linear(HIDDEN, CLASSES, dtype=torch.float64)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Class probabilities of a batch."""
+        """Return the class probabilities of a batch."""
         return F.softmax(self.output(torch.relu(self.hidden(x))), dim=-1)
 
 
 def build_mlp() -> tuple[Graph, Node]:
-    """The same network by hand, the weights as inputs under torch's names."""
+    """Build the same network by hand, with the weights as inputs under torch's names."""
     graph = Graph()
     x = graph.add_input("x", (BATCH, PIXELS))
     for name, fan_in, fan_out in (("hidden", PIXELS, HIDDEN), ("output", HIDDEN, CLASSES)):
@@ -55,7 +54,7 @@ def build_mlp() -> tuple[Graph, Node]:
 
 @dataclass(frozen=True)
 class Imported:
-    """A torch.fx graph in this IR; parameters are inputs, and here are their values."""
+    """A torch.fx graph in this IR, and the values of its parameters, which are inputs."""
 
     graph: Graph
     parameters: dict[str, Array]
@@ -63,10 +62,10 @@ class Imported:
 
 
 def from_fx(module: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Imported:
-    """`module` as a `Graph` for inputs of the shapes and dtypes of `example_inputs`.
+    """Convert `module` to a `Graph` for inputs like `example_inputs`.
 
-    Every fx node keeps its name. Operations without a row in `CALLS` or `MODULES` are an error
-    that names the node. Call `module.eval()` first if it has dropout.
+    Every fx node keeps its name. An operation without a row in `CALLS` or `MODULES` is an error.
+    Call `module.eval()` first if it has dropout.
     """
     importer = _Importer(module, example_inputs)
     for node in module.graph.nodes:
@@ -92,7 +91,7 @@ class _Importer:
             raise ImportFxError(f"node '{node.name}' (placeholder): no example input is left.")
         example, name = self.examples.pop(0), str(node.target)
         self.graph.add_input(name, example.shape, _numpy_dtype(example))
-        if node.name != name:  # fx calls a parameter `input` input_1: keep what the user wrote
+        if node.name != name:  # fx renames `input` to input_1: use the user's name
             self.graph.alias(node.name, name)
 
     def _get_attr(self, node: fx.Node) -> None:
@@ -108,8 +107,8 @@ class _Importer:
 
     def _call_module(self, node: fx.Node) -> None:
         module = self.modules[str(node.target)]
-        found = MODULES.get(type(module))
-        handler = partial(found, self, module, str(node.target)) if found else None
+        rule = MODULES.get(type(module))
+        handler = partial(rule, self, module, str(node.target)) if rule else None
         self._call(node, handler, type(module).__name__)
 
     def _output(self, node: fx.Node) -> None:
@@ -117,9 +116,9 @@ class _Importer:
 
     def _call(self, node: fx.Node, handler: Handler | None, called: object) -> None:
         if handler is None:
-            known = [str(getattr(key, "__name__", key)) for key in (*CALLS, *MODULES)]
+            names = {str(getattr(key, "__name__", key)) for key in (*CALLS, *MODULES)}
             text = f"node '{node.name}' ({node.op}): no operation is listed for '{called}'."
-            raise ImportFxError(f"{text} {suggest(called, set(known))}")
+            raise ImportFxError(f"{text} {suggest(called, names)}")
         args, kwargs = _map_nodes((node.args, node.kwargs), lambda n: self.graph.node(n.name))
         try:
             inspect.signature(handler).bind(*args, name=node.name, **kwargs)
@@ -129,7 +128,7 @@ class _Importer:
         handler(*args, name=node.name, **kwargs)
 
     def parameter(self, name: str) -> Node:
-        """The input node for a parameter or buffer, made when first asked for."""
+        """Return the input node of a parameter or buffer, added at first use."""
         if name not in self.parameters:
             tensor = operator.attrgetter(name)(self.module).detach()
             self.parameters[name] = tensor.cpu().numpy()
@@ -142,7 +141,7 @@ def _numpy_dtype(tensor: torch.Tensor) -> str:
 
 
 Handler = Callable[..., Node]
-_map_nodes: Any = fx.map_arg  # typed for fx nodes on both sides; ours go out
+_map_nodes: Any = fx.map_arg  # its types demand fx nodes as results
 
 
 def _unary(op: str) -> Handler:
@@ -191,9 +190,9 @@ def _reshape(x: Node, *shape: Any, name: str) -> Node:
 
 
 def _expand(x: Node, *shape: Any, name: str) -> Node:
-    asked = tuple(np.ravel(shape).tolist())
-    kept = (1,) * (len(asked) - x.ndim) + x.shape
-    sizes = tuple(k if a == -1 else a for a, k in zip(asked, kept, strict=True))
+    target = tuple(np.ravel(shape).tolist())
+    own = (1,) * (len(target) - x.ndim) + x.shape
+    sizes = tuple(n if size == -1 else size for size, n in zip(target, own, strict=True))
     return x.apply("broadcast", name=name, shape=sizes)
 
 
@@ -223,7 +222,7 @@ def _cross_entropy(logits: Node, target: Node, *, name: str, **options: Any) -> 
 PLAIN_LOSS = {"weight": None, "ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
 
 
-# torch function, operator or method name -> how to say it here. To support another, add a row.
+# Handlers by torch function, operator or method name. To support another, add a row.
 _NAMES: Mapping[Handler, tuple[Any, ...]] = {
     _binary("add"): (operator.add, torch.add, "add"),
     _binary("sub"): (operator.sub, torch.sub, "sub"),
@@ -305,7 +304,7 @@ MODULES: Mapping[type[nn.Module], Handler] = {
 }
 
 
-# What fx keeps about the traced MLP and this IR does not: the finding, and where to see it.
+# Facts about the traced MLP that fx records and this IR does not.
 ONLY_IN_FX: Mapping[str, Callable[[fx.GraphModule], object]] = {
     "module hierarchy: which submodule a node runs": lambda m: [
         str(n.target) for n in m.graph.nodes if n.op == "call_module"
@@ -320,7 +319,7 @@ ONLY_IN_FX: Mapping[str, Callable[[fx.GraphModule], object]] = {
 
 
 def side_by_side(module: fx.GraphModule, graph: Graph) -> str:
-    """Both listings in two columns, nodes of one name in one row."""
+    """Return both listings in two columns, nodes of one name in one row."""
     left = {n.name: f"{n.op:<13} {n.name:<8} {_target(n)}" for n in module.graph.nodes}
     right = dict(zip(graph.nodes, str(graph).splitlines(), strict=True))
     shared = [name for name in left if name in right]
@@ -340,7 +339,7 @@ def _target(node: fx.Node) -> str:
 
 
 def main() -> None:
-    """Print the comparison: both IRs, what only fx knows, and that the values agree."""
+    """Print both IRs, the facts that only fx has, and that the values agree."""
     torch.manual_seed(0)
     module = fx.symbolic_trace(MLP())
     x = torch.randn(BATCH, PIXELS, dtype=torch.float64)

@@ -1,8 +1,7 @@
-"""The intermediate representation: operations, nodes, and the graph that holds them.
+"""Intermediate representation: operations, nodes, and the graph that holds them.
 
-A `Graph` is a list of `Node`s. A node says which operation it is, which earlier nodes it reads
-(by name) and, because shapes and dtypes are worked out the moment it is added, exactly what kind
-of array it will be. Nothing is computed here: the graph is a description.
+A `Graph` is a list of `Node`s. A node has an operation and the names of the nodes it reads. Its
+shape and dtype are inferred when it is added. The graph is a description: it computes nothing.
 
     >>> g = Graph()
     >>> x = g.add_input("x", (2, 3))
@@ -36,7 +35,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Node:
     """One value of the graph: an operation applied to other nodes.
 
-    Nodes do arithmetic by adding to their graph: `x * 2.0 + y` makes a const, a mul and an add.
+    Arithmetic on nodes adds to their graph: `x * 2.0 + y` adds a const, a mul and an add.
     """
 
     name: str
@@ -45,11 +44,11 @@ class Node:
     shape: Shape
     dtype: np.dtype[Any]
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    value: Array | None = None  # of a CONST, and of no other
+    value: Array | None = None  # only of a CONST
     graph: Graph = field(repr=False, kw_only=True)
 
     def apply(self, op: Op | str, *others: Node | float, name: str = "", **attributes: Any) -> Node:
-        """The node `op(self, *others)`, added to the graph; numbers become constants."""
+        """Add the node `op(self, *others)` to the graph and return it; numbers become constants."""
         operands = [self, *(self._as_node(other) for other in others)]
         return self.graph.add_op(op, operands, name, **attributes)
 
@@ -106,7 +105,7 @@ class Node:
 
     @property
     def expression(self) -> str:
-        """The right-hand side: `mul(x, y)`, `const 2`, `input`."""
+        """Right-hand side: `mul(x, y)`, `const 2`, `input`."""
         if self.op is Op.CONST:
             assert self.value is not None, f"constant '{self.name}' has no value"
             return f"const {self.value:.6g}" if self.value.ndim == 0 else "const […]"
@@ -116,26 +115,26 @@ class Node:
 class Graph:
     """Nodes by name, in the order they were added.
 
-    `aliases` holds names that now stand for another node: a pass that finds `y` to be the same as
-    `x` drops `y` and notes `y -> x`, so asking for `y` goes on working.
+    `aliases` maps names to other nodes: a pass that replaces `y` by `x` drops `y` and adds the
+    alias `y -> x`, so that `y` can still be looked up.
     """
 
     def __init__(self, avoid: Iterable[str] = ()) -> None:
-        """An empty graph that gives nodes without a name none of the names in `avoid`."""
+        """Create an empty graph that does not generate the names in `avoid`."""
         self.nodes: dict[str, Node] = {}
         self.aliases: dict[str, str] = {}
         self._used: Counter[str] = Counter()
         self._avoid = frozenset(avoid)
 
     def successor(self) -> Graph:
-        """An empty graph to take this one's place: it invents no name that is taken here."""
+        """Return an empty graph to replace this one; it generates no name that is in use here."""
         graph = Graph(avoid=[*self.nodes, *self.aliases])
         graph._used = self._used.copy()
         return graph
 
     @classmethod
     def from_nodes(cls, nodes: Iterable[Node]) -> Graph:
-        """A graph of copies of `nodes`, in any order; each must be spelt out in full."""
+        """Return a graph of copies of `nodes`, in any order, without inference."""
         graph = cls()
         for node in nodes:
             graph.add_node(node)
@@ -145,7 +144,7 @@ class Graph:
         return graph
 
     def add_input(self, name: str, shape: Iterable[int] = (), dtype: Any = "float64") -> Node:
-        """A value given at run time."""
+        """Add a value that is passed at run time."""
         sizes = tuple(int(size) for size in shape)
         if any(size < 1 for size in sizes):
             raise ShapeError(f"node '{name}' (input): every size must be at least 1, got {sizes}.")
@@ -153,7 +152,7 @@ class Graph:
         return self.add_node(Node(name, Op.INPUT, (), sizes, find_dtype(where, dtype), graph=self))
 
     def add_const(self, value: Any, name: str = "", dtype: Any = None) -> Node:
-        """A value known now. Python numbers become float64, arrays keep their dtype."""
+        """Add a constant. Python numbers become float64, arrays keep their dtype."""
         name = name or self._fresh(Op.CONST)
         if dtype is None:
             dtype = value.dtype if isinstance(value, np.ndarray | np.generic) else "float64"
@@ -165,7 +164,7 @@ class Graph:
     def add_op(
         self, op: Op | str, inputs: Sequence[Node | str], name: str = "", **attributes: Any
     ) -> Node:
-        """The node `op(*inputs)`, its shape and dtype inferred and checked."""
+        """Add the node `op(*inputs)`; infer and check its shape and dtype."""
         op = find_op(op)
         operands = [self.node(i) for i in inputs]
         call = Call(op, name or self._fresh(op), operands, attributes)
@@ -174,28 +173,28 @@ class Graph:
         return self.add_node(Node(call.name, op, names, shape, dtype, settled, graph=self))
 
     def add_node(self, node: Node) -> Node:
-        """A copy of a finished node (perhaps another graph's) as a node of this graph."""
+        """Add a copy of a finished node, which may belong to another graph."""
         if node.name in self:
             raise NameTakenError(f"node '{node.name}': the graph already has a node of that name.")
         self.nodes[node.name] = node if node.graph is self else replace(node, graph=self)
         return self.nodes[node.name]
 
     def alias(self, name: str, target: str) -> None:
-        """Let `name` stand for the node `target` from now on."""
+        """Make `name` another name of the node `target`."""
         if name in self.nodes:
             raise NameTakenError(f"alias '{name}': the graph already has a node of that name.")
         self.aliases[name] = self.node(target).name
 
     def node(self, node: Node | str) -> Node:
-        """The node of that name in this graph (a node of another graph is looked up by name)."""
+        """Return the node of that name in this graph, also for a node of another graph."""
         name = node if isinstance(node, str) else node.name
-        found = self.nodes.get(self.aliases.get(name, name))
-        if found is None:
+        own = self.nodes.get(self.aliases.get(name, name))
+        if own is None:
             raise UnknownNodeError(f"no node is called '{name}'. {suggest(name, self.nodes)}")
-        return found
+        return own
 
     def copy(self) -> Graph:
-        """An equal graph that can grow apart from this one."""
+        """Return an independent copy."""
         graph = self.successor()
         for node in self:
             graph.add_node(node)
@@ -203,7 +202,7 @@ class Graph:
         return graph
 
     def _fresh(self, op: Op) -> str:
-        """A name not yet taken: mul, mul_1, mul_2 …"""
+        """Return an unused name: mul, mul_1, mul_2."""
         base = op.value
         while True:
             count = self._used[base]
@@ -213,15 +212,15 @@ class Graph:
                 return name
 
     def users(self) -> dict[str, list[str]]:
-        """For each node, the nodes that read it (twice, if they read it twice)."""
-        found: dict[str, list[str]] = {name: [] for name in self.nodes}
+        """Return the readers of each node, once per read."""
+        readers: dict[str, list[str]] = {name: [] for name in self.nodes}
         for node in self:
             for name in node.inputs:
-                found[name].append(node.name)
-        return found
+                readers[name].append(node.name)
+        return readers
 
     def inputs(self) -> list[Node]:
-        """The INPUT nodes, in order."""
+        """Return the INPUT nodes, in order."""
         return [node for node in self if node.op is Op.INPUT]
 
     def __iter__(self) -> Iterator[Node]:
@@ -236,26 +235,28 @@ class Graph:
     def __str__(self) -> str:
         rows = [(node.name, f"= {node.expression}", node.type, settings_of(node)) for node in self]
         rows += [(name, f"= {target}", "(alias)", "") for name, target in self.aliases.items()]
-        return "\n".join(_columns(rows))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        padded = ([text.ljust(w) for text, w in zip(row, widths, strict=True)] for row in rows)
+        return "\n".join(" ".join(row).rstrip() for row in padded)
 
     def __repr__(self) -> str:
         return f"<Graph of {len(self)} nodes>"
 
     def to_svg(self, title: str = "") -> str:
-        """A drawing of the graph as an SVG document."""
-        from graph import draw  # the picture reads the IR; the IR needs no picture to be imported
+        """Return a drawing of the graph as an SVG document."""
+        from graph import draw  # late: `draw` imports this module
 
         return draw.to_svg(*draw.picture(self), title)
 
     def to_dot(self, title: str = "") -> str:
-        """The same for Graphviz."""
+        """Return the drawing for Graphviz."""
         from graph import draw
 
         return draw.to_dot(*draw.picture(self), title)
 
 
 def settings_of(node: Node) -> str:
-    """The attributes of a node as text."""
+    """Return the attributes of a node as text."""
     return ", ".join(f"{key}={_short(value)}" for key, value in node.attributes.items())
 
 
@@ -263,9 +264,3 @@ def _short(value: object) -> str:
     if isinstance(value, tuple) and value and isinstance(value[0], Step):
         return " ".join(step.op.value for step in value)
     return str(value)
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    padded = ([text.ljust(w) for text, w in zip(row, widths, strict=True)] for row in rows)
-    return [" ".join(row).rstrip() for row in padded]

@@ -1,4 +1,4 @@
-"""The tour: five phases, each with its printed result and the answer to its question.
+"""Tour of the package in five phases, each with its output and a question answered.
 
 python -m graph.main
 """
@@ -16,7 +16,7 @@ from graph.passes import constant_fold, dead_code_elimination, optimize
 
 
 def example() -> tuple[Graph, Node]:
-    """loss = (x * w + b)², with room for improvement: a constant sum and a node nobody reads."""
+    """Return loss = (x * w + b)², with a constant sum and an unread node to optimise."""
     graph = Graph()
     x, w = graph.add_input("x"), graph.add_input("w")
     b = graph.add_op("add", [graph.add_const(1.0), graph.add_const(2.0)], name="b")
@@ -29,7 +29,7 @@ VALUES = {"x": 2.0, "w": 5.0}
 
 
 def phase_1() -> None:
-    """The graph as data."""
+    """Print the graph as data."""
     graph, _ = example()
     print(graph)
     looped = Graph.from_nodes(_tie_a_knot(graph))
@@ -44,7 +44,7 @@ def phase_1() -> None:
 
 
 def _tie_a_knot(graph: Graph) -> list[Node]:
-    """The example's nodes, but y reads the loss."""
+    """Return the example's nodes, but y reads the loss."""
     other = Graph()
     for node in graph:
         inputs = ("mul", "loss") if node.name == "y" else node.inputs
@@ -56,7 +56,7 @@ def _tie_a_knot(graph: Graph) -> list[Node]:
 
 
 def phase_2() -> None:
-    """Evaluation in topological order."""
+    """Evaluate in topological order."""
     graph, _ = example()
     print("order:", " ".join(node.name for node in topological_sort(graph)))
     for name, value in evaluate(graph, VALUES).items():
@@ -68,7 +68,7 @@ def phase_2() -> None:
 
 
 def phase_3() -> None:
-    """Gradients, as nodes of a larger graph, checked by finite differences."""
+    """Add gradients as nodes, and check them by finite differences."""
     graph, loss = example()
     larger, gradients = backward(graph, loss)
     values = evaluate(larger, VALUES)
@@ -92,7 +92,7 @@ def phase_3() -> None:
 
 
 def phase_4() -> None:
-    """Optimisation: what each pass does, and that the order matters."""
+    """Optimise: show each pass, and that the order matters."""
     graph, loss = example()
     swept_first = constant_fold(dead_code_elimination(graph, [loss]))
     folded_first = dead_code_elimination(constant_fold(graph), [loss])
@@ -114,7 +114,7 @@ def phase_4() -> None:
 
 
 def phase_5() -> None:
-    """The same network in torch.fx."""
+    """Compare with the same network in torch.fx."""
     from graph import fx_compare  # the one part that needs torch
 
     fx_compare.main()

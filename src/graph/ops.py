@@ -1,7 +1,7 @@
-"""The operations, and for each the rule that tells the shape and dtype of its result.
+"""Operations, and the rules for the shape and dtype of their results.
 
-`OPS` is the table of record: how many inputs an operation takes, which attributes it has, what
-comes out. The rules run when a node is added, so a graph that exists is a graph that fits.
+The table `OPS` has the number of inputs, the attributes and the result of each operation. The rules
+run when a node is added, so every graph is consistent.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ DTYPES = ("float32", "float64", "int32", "int64")
 
 
 class Op(Enum):
-    """Every operation of the IR. To add one: a member here, a row in `OPS` below, a row in
-    `evaluator.KERNELS` and a row in `backward.RULES`; the tests check that no table forgot it."""
+    """Operations of the IR.
+
+    To add one: a member here and rows in `OPS`, `evaluator.KERNELS` and `backward.RULES`. The tests
+    check that no table lacks it.
+    """
 
     INPUT = "input"
     CONST = "const"
@@ -39,7 +42,7 @@ class Op(Enum):
     SIGMOID = "sigmoid"
     RELU = "relu"
     STEP = "step"  # 1 where x > 0, else 0: the derivative of relu
-    EQUAL = "equal"  # 1 where a == b, else 0: picks the winners of max
+    EQUAL = "equal"  # 1 where a == b, else 0: selects the largest for max
     MATMUL = "matmul"
     TRANSPOSE = "transpose"
     RESHAPE = "reshape"
@@ -52,11 +55,11 @@ class Op(Enum):
     CROSS_ENTROPY = "cross_entropy"
     ONE_HOT = "one_hot"
     CAST = "cast"
-    FUSED = "fused"  # several elementwise operations in one node, made by passes.fuse_elementwise
+    FUSED = "fused"  # several elementwise operations, by passes.fuse_elementwise
 
 
 class Operand(Protocol):
-    """What the rules need to know of an input; `ir.Node` is one."""
+    """Properties of an input that the rules read; `ir.Node` is one."""
 
     @property
     def name(self) -> str: ...
@@ -71,7 +74,7 @@ class Operand(Protocol):
 
 
 def find_op(op: Op | str) -> Op:
-    """The member of `Op` that a name stands for."""
+    """Return the member of `Op` with a name."""
     if isinstance(op, Op):
         return op
     try:
@@ -82,11 +85,11 @@ def find_op(op: Op | str) -> Op:
 
 
 def find_dtype(where: str, dtype: Any) -> np.dtype[Any]:
-    """`dtype` as numpy has it, if it is one of `DTYPES`."""
-    found = np.dtype(dtype)
-    if found.name not in DTYPES:
-        raise DtypeError(f"{where}: dtype must be one of {', '.join(DTYPES)}, got {found.name}.")
-    return found
+    """Return the numpy dtype, which must be one of `DTYPES`."""
+    result = np.dtype(dtype)
+    if result.name not in DTYPES:
+        raise DtypeError(f"{where}: dtype must be one of {', '.join(DTYPES)}, got {result.name}.")
+    return result
 
 
 class Step(NamedTuple):
@@ -101,7 +104,7 @@ Inferred = tuple[Shape, np.dtype[Any], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operation about to become a node: what the rules of `OPS` look at."""
+    """An operation before it becomes a node: the argument of the rules of `OPS`."""
 
     op: Op
     name: str
@@ -109,7 +112,7 @@ class Call:
     attributes: Mapping[str, Any]
 
     def infer(self) -> Inferred:
-        """Shape, dtype and settled attributes (defaults filled in, axes counted from zero)."""
+        """Return shape, dtype and attributes with defaults, axes counted from zero."""
         spec = OPS.get(self.op)
         if spec is None:
             raise UnknownOpError(
@@ -128,23 +131,23 @@ class Call:
 
     @property
     def where(self) -> str:
-        """How messages name this node."""
+        """Name of this node in messages."""
         return f"node '{self.name}' ({self.op.value})"
 
     @property
     def shapes(self) -> str:
-        """How messages name the shapes of the inputs."""
+        """Shapes of the inputs in messages."""
         return " and ".join(f"{node.shape} of '{node.name}'" for node in self.inputs)
 
     def require_float(self) -> None:
-        """Refuse integers."""
+        """Raise if an input is an integer."""
         for node in self.inputs:
             if node.dtype.kind != "f":
                 text = f"needs a floating dtype, got {node.dtype} of '{node.name}'; add a cast."
                 raise DtypeError(f"{self.where}: {text}")
 
     def one_dtype(self) -> np.dtype[Any]:
-        """The dtype all inputs share: this IR says every conversion aloud."""
+        """Return the common dtype of the inputs; conversions are explicit in this IR."""
         first = self.inputs[0]
         for node in self.inputs[1:]:
             if node.dtype != first.dtype:
@@ -153,7 +156,7 @@ class Call:
         return first.dtype
 
     def broadcast_shape(self, *shapes: Shape) -> Shape:
-        """The shape all `shapes` can be repeated to, by numpy's rule."""
+        """Return the shape that `shapes` broadcast to, by numpy's rule."""
         try:
             return np.broadcast_shapes(*shapes)
         except ValueError:
@@ -161,14 +164,14 @@ class Call:
             raise ShapeError(f"{self.where}: {text}") from None
 
     def axes(self, axis: Any) -> tuple[int, ...]:
-        """`axis` (None for all, a number, or several) as sorted numbers counted from zero."""
+        """Return `axis` (None for all, a number, or several) as sorted numbers from zero."""
         rank = self.inputs[0].ndim
-        given = range(rank) if axis is None else (axis,) if isinstance(axis, int) else axis
-        for one in given:
+        axes = range(rank) if axis is None else (axis,) if isinstance(axis, int) else axis
+        for one in axes:
             if not -rank <= one < rank:
                 text = f"axis {one} is out of range for the shape {self.inputs[0].shape}"
                 raise ShapeError(f"{self.where}: {text} of '{self.inputs[0].name}'.")
-        return tuple(sorted({one % rank for one in given}))
+        return tuple(sorted({one % rank for one in axes}))
 
 
 def _elementwise(call: Call, settled: dict[str, Any]) -> Inferred:
@@ -202,11 +205,11 @@ def _transpose(call: Call, settled: dict[str, Any]) -> Inferred:
 
 def _reshape(call: Call, settled: dict[str, Any]) -> Inferred:
     (x,) = call.inputs
-    asked = tuple(settled["shape"] or ())
-    known = prod(size for size in asked if size != -1)
-    shape = tuple(x.size // max(1, known) if size == -1 else size for size in asked)
-    if prod(shape) != x.size or asked.count(-1) > 1 or any(size < 1 for size in shape):
-        raise ShapeError(f"{call.where}: shape {call.shapes} cannot be reshaped to {asked}.")
+    target = tuple(settled["shape"] or ())
+    fixed = prod(size for size in target if size != -1)
+    shape = tuple(x.size // max(1, fixed) if size == -1 else size for size in target)
+    if prod(shape) != x.size or target.count(-1) > 1 or any(size < 1 for size in shape):
+        raise ShapeError(f"{call.where}: shape {call.shapes} cannot be reshaped to {target}.")
     return shape, x.dtype, {"shape": shape}
 
 
@@ -225,8 +228,8 @@ def _broadcast(call: Call, settled: dict[str, Any]) -> Inferred:
 def _reduce(call: Call, settled: dict[str, Any]) -> Inferred:
     (x,) = call.inputs
     axis, keepdims = call.axes(settled["axis"]), bool(settled["keepdims"])
-    kept = [1 if i in axis else size for i, size in enumerate(x.shape) if keepdims or i not in axis]
-    return tuple(kept), x.dtype, {"axis": axis} | ({"keepdims": True} if keepdims else {})
+    sizes = [1 if i in axis else n for i, n in enumerate(x.shape) if keepdims or i not in axis]
+    return tuple(sizes), x.dtype, {"axis": axis} | ({"keepdims": True} if keepdims else {})
 
 
 def _along_axis(call: Call, settled: dict[str, Any]) -> Inferred:
@@ -262,12 +265,11 @@ def _cast(call: Call, settled: dict[str, Any]) -> Inferred:
 
 
 class OpSpec(NamedTuple):
-    """What the IR knows of an operation: inputs (0 for any number), the rule for shape and dtype,
-    the attributes with their defaults, whether it works element by element, and on floats only."""
+    """Properties of an operation."""
 
-    arity: int
+    arity: int  # number of inputs, 0 for any
     infer: Callable[[Call, dict[str, Any]], Inferred]
-    defaults: Mapping[str, Any] = {}
+    defaults: Mapping[str, Any] = {}  # attributes
     is_elementwise: bool = False
     needs_float: bool = False
 
@@ -309,5 +311,5 @@ OPS: Mapping[Op, OpSpec] = {
 
 
 def is_elementwise(op: Op) -> bool:
-    """Whether element i of the result depends on elements i of the inputs alone."""
+    """Return True if element i of the result depends only on elements i of the inputs."""
     return op in OPS and OPS[op].is_elementwise

@@ -1,9 +1,8 @@
 """Optimisation: graphs that compute the same values with less work.
 
-Every pass takes a graph and gives a new one in which each surviving name keeps its value. A pass
-that finds a node superfluous does not hunt down its remains: it points the readers elsewhere,
-leaves an alias, and trusts `dead_code_elimination` to sweep. That is why order matters, and why
-`optimize` runs the passes in rounds until nothing changes.
+A pass returns a new graph in which each remaining name has the same value. To remove a node, a pass
+redirects its readers and adds an alias; `dead_code_elimination` then deletes unread nodes. The
+order therefore matters, and `optimize` runs the passes in rounds until nothing changes.
 
     >>> g = Graph()
     >>> x = g.add_input("x")
@@ -32,48 +31,47 @@ Names = Iterable[Node | str]
 
 
 def rewrite(graph: Graph, visit: Callable[[Graph, Node], Node | None]) -> Graph:
-    """Copy `graph` node by node; where `visit` answers another node, that one takes its place.
+    """Copy `graph` node by node, replacing a node by the one that `visit` returns.
 
-    `visit` sees the new graph and the node as it would stand there, its inputs already rewritten.
-    The node it answers (already in the new graph) is what readers of the old name get.
+    The arguments of `visit` are the new graph and the node with its inputs rewritten. It returns a
+    node of the new graph, which readers of the old name then read, or None.
     """
     new = graph.successor()
     for node in topological_sort(graph):
         moved = replace(node, inputs=tuple(new.node(i).name for i in node.inputs), graph=new)
-        answer = visit(new, moved)
-        if answer is None:
+        replacement = visit(new, moved)
+        if replacement is None:
             new.add_node(moved)
-        elif answer.name != node.name:
-            new.alias(node.name, answer.name)
+        elif replacement.name != node.name:
+            new.alias(node.name, replacement.name)
     for name, target in graph.aliases.items():
         new.alias(name, target)
     return new
 
 
 def dead_code_elimination(graph: Graph, outputs: Names) -> Graph:
-    """`graph` without the nodes that `outputs` do not depend on, unread inputs included."""
-    wanted = [output if isinstance(output, str) else output.name for output in outputs]
-    alive = ancestors(graph, wanted)
-    kept = graph.successor()
+    """Remove the nodes that `outputs` do not depend on, unread inputs included."""
+    names = [output if isinstance(output, str) else output.name for output in outputs]
+    alive = ancestors(graph, names)
+    new = graph.successor()
     for node in graph:
         if node.name in alive:
-            kept.add_node(node)
-    kept.aliases = {name: graph.aliases[name] for name in wanted if name in graph.aliases}
-    return kept
+            new.add_node(node)
+    new.aliases = {name: graph.aliases[name] for name in names if name in graph.aliases}
+    return new
 
 
 def constant_fold(graph: Graph) -> Graph:
-    """Every node whose inputs are all constants becomes a constant, under its own name.
+    """Replace every node whose inputs are all constants by a constant of the same name.
 
-    Runs in topological order, so whole constant expressions collapse in one pass. The constants
-    they were made of stay behind, dead. A broadcast is left alone: it costs nothing where it is,
-    and folded it would fill memory with copies.
+    The pass runs in topological order, so it folds whole expressions at once. Their parts stay,
+    unread. A broadcast is not folded: that would fill memory with copies.
     """
 
     def visit(new: Graph, node: Node) -> Node | None:
         inputs = [new.nodes[name] for name in node.inputs]
-        is_known = bool(inputs) and all(x.value is not None for x in inputs)
-        if not is_known or node.op is Op.BROADCAST:
+        is_constant = bool(inputs) and all(x.value is not None for x in inputs)
+        if not is_constant or node.op is Op.BROADCAST:
             return None
         with np.errstate(all="ignore"):
             value = KERNELS[node.op](*(x.value for x in inputs), **node.attributes)
@@ -83,8 +81,8 @@ def constant_fold(graph: Graph) -> Graph:
 
 
 def common_subexpression_elimination(graph: Graph) -> Graph:
-    """Nodes that say the same (op, inputs, attributes, or equal constants) become one node."""
-    seen: dict[Any, str] = {}
+    """Merge nodes with equal op, inputs and attributes, and equal constants."""
+    first_names: dict[Any, str] = {}
 
     def visit(new: Graph, node: Node) -> Node | None:
         if node.op is Op.INPUT:
@@ -92,22 +90,22 @@ def common_subexpression_elimination(graph: Graph) -> Graph:
         inputs = tuple(sorted(node.inputs)) if node.op in COMMUTATIVE else node.inputs
         attributes = tuple(sorted(node.attributes.items()))
         value = None if node.value is None else (node.value.tobytes(), node.shape, node.dtype)
-        first = seen.setdefault((node.op, inputs, attributes, value), node.name)
+        first = first_names.setdefault((node.op, inputs, attributes, value), node.name)
         return None if first == node.name else new.nodes[first]
 
     return rewrite(graph, visit)
 
 
 def simplify_algebra(graph: Graph) -> Graph:
-    """Use the laws and the structural rules of `algebra` wherever they apply."""
+    """Apply the laws and the structural rules of `algebra`."""
     return rewrite(graph, simplify)
 
 
 def fuse_elementwise(graph: Graph, outputs: Names) -> Graph:
-    """Runs of elementwise operations of one shape become single FUSED nodes.
+    """Merge chains of elementwise operations of one shape into single FUSED nodes.
 
-    A node joins the group of its readers if they are all in one group and it is no output, so a
-    group's values are seen by nobody outside and need never exist as whole arrays.
+    A node joins the group of its readers if all are in one group and it is no output. Values inside
+    a group then have no other readers, and need not exist as whole arrays.
     """
     groups = _elementwise_groups(graph, {graph.node(output).name for output in outputs})
 
@@ -119,7 +117,7 @@ def fuse_elementwise(graph: Graph, outputs: Names) -> Graph:
 
 
 def _elementwise_groups(graph: Graph, outputs: set[str]) -> dict[str, list[Node]]:
-    """Members in topological order, by the name of the last one."""
+    """Return the members of each group in topological order, by the name of the last."""
     users = graph.users()
     order = [node for node in topological_sort(graph) if is_elementwise(node.op)]
     last: dict[str, str] = {}
@@ -150,18 +148,13 @@ PASSES: Mapping[str, Pass] = {
     "dead_code_elimination": dead_code_elimination,
     "fuse_elementwise": fuse_elementwise,
 }
-# In rounds until nothing changes, then the finish once: fused nodes hide what the rounds look for.
-ROUND = (
-    "constant_fold",
-    "simplify_algebra",
-    "common_subexpression_elimination",
-    "dead_code_elimination",
-)
+# Rounds repeat until nothing changes; the finish runs once, because rounds cannot read fused nodes.
 FINISH = ("fuse_elementwise", "dead_code_elimination")
+ROUND = tuple(name for name in PASSES if name != "fuse_elementwise")
 
 
 class PassRecord(NamedTuple):
-    """What one run of a pass did to the number of nodes."""
+    """Number of nodes before and after a run of a pass."""
 
     round: int
     name: str
@@ -171,7 +164,7 @@ class PassRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class Optimized:
-    """An optimised graph and the log of how it came to be."""
+    """An optimised graph and the log of its passes."""
 
     graph: Graph
     records: tuple[PassRecord, ...]
@@ -188,15 +181,15 @@ def optimize(
     round_passes: Sequence[str] = ROUND,
     finish: Sequence[str] = FINISH,
 ) -> Optimized:
-    """`graph` with every pass of the round applied until nothing changes, then the finish."""
-    wanted = list(outputs)
+    """Apply the passes of a round until nothing changes, then the finish."""
+    names = list(outputs)
     records: list[PassRecord] = []
     for number in count(1):
         before = _fingerprint(graph)
-        graph = _run(graph, wanted, round_passes, number, records)
+        graph = _run(graph, names, round_passes, number, records)
         if _fingerprint(graph) == before:
             break
-    graph = _run(graph, wanted, finish, number + 1, records)
+    graph = _run(graph, names, finish, number + 1, records)
     return Optimized(graph, tuple(records))
 
 

@@ -251,7 +251,7 @@ def test_a_product_is_kept_for_what_it_depends_on_alone():
 def test_products_are_not_kept_without_end():
     for n in range(ready.MOST_KEPT + 10):
         ready.keep((n,), "product")
-    assert len(ready._kept.products) <= ready.MOST_KEPT
+    assert len(ready._cache.products) <= ready.MOST_KEPT
 
 
 def test_the_constants_of_the_kernel_are_those_of_the_cut():

@@ -104,9 +104,8 @@ def test_every_format_of_the_package_has_its_import():
     lines = (home / "__init__.py").read_text()
     for form in FORMATS.values():
         assert f"from {form.__module__} import {form.__name__} as {form.__name__}\n" in lines
-    declared = [
-        p for p in home.glob("*.py") if re.search(r"^    name: .*= \"", p.read_text(), re.M)
-    ]
+    pattern = re.compile(r"^    name, class_suffix = \"", re.M)
+    declared = [p for p in home.glob("*.py") if pattern.search(p.read_text())]
     assert len(declared) == len(FORMATS)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from transformers import DataCollatorWithPadding, default_data_collator
 
-from chop.dataset.rows import LABEL_NAMES
+from chop.dataset.row_selection import LABEL_NAMES
 from chop.errors import DataError
 
 LABELS = "labels"

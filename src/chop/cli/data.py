@@ -13,7 +13,7 @@ from chop.actions.language import LANGUAGE_METRICS
 from chop.cli.configs import DataOptions, ModelOptions
 from chop.cli.failures import UsageError
 from chop.dataset import DATASETS, get_dataset, get_tokenized_dataset
-from chop.dataset.rows import draw_rows, hold_out
+from chop.dataset.row_selection import draw_rows, hold_out
 from chop.dataset.running_text import load_running_text
 from chop.dataset.token_streams import is_token_stream, load_token_streams
 from chop.dataset.tokenized import load_tokenizer

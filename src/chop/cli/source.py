@@ -23,7 +23,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.trace.inputs import Signature, is_hugging_face
 from chop.models import MODELS, get_model
 from chop.models.named import DEFAULT_TASK, build_model, check_task
-from chop.models.reference import facts_of
+from chop.models.reference_models import facts_of
 from chop.passes import add_common_metadata_analysis_pass, init_metadata_analysis_pass
 
 FORMS = (

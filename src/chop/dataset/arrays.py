@@ -1,4 +1,4 @@
-"""A dataset held in memory: tensors of equal length, by column."""
+"""Datasets in memory: tensors of equal length, by column."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ArrayDataset(Dataset[dict[str, Tensor]]):
 
     @property
     def column_names(self) -> list[str]:
-        """The names of the columns."""
+        """Names of the columns."""
         return list(self.columns)
 
     def __len__(self) -> int:
@@ -43,6 +43,6 @@ class ArrayDataset(Dataset[dict[str, Tensor]]):
         return {name: column[index] for name, column in self.columns.items()}
 
     def select(self, indices: Sequence[int] | range) -> ArrayDataset:
-        """The rows `indices`, in that order."""
+        """Return the rows `indices`, in that order."""
         rows = torch.as_tensor(list(indices), dtype=torch.long)
         return ArrayDataset({name: column[rows] for name, column in self.columns.items()})

@@ -1,4 +1,4 @@
-"""A dataset in batches: `MaseDataModule`, and what is known of a dataset by its name."""
+"""Datasets in batches: `MaseDataModule`, and the properties of a dataset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from chop.dataset.named import DATASETS
 from chop.dataset.npz import array_names, check_tokens, read_arrays
 from chop.dataset.token_arrays import KEYS, load_token_arrays
 from chop.dataset.tokenized import get_tokenized_dataset
-from chop.dataset.toy import toy
 from chop.errors import DataError
 from chop.files import shown
 from chop.hub import locate
@@ -28,7 +27,7 @@ TOYS = ("toy", "toy_tiny")
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What a model has to know of a dataset; `sample_shape` is that of one row of its input."""
+    """Properties of a dataset; `sample_shape` is the shape of one row of its input."""
 
     name: str
     num_classes: int
@@ -38,22 +37,21 @@ class DatasetInfo:
 
     @property
     def num_features(self) -> int:
-        """The number of values in one row of the input."""
+        """Values in one row of the input."""
         return int(np.prod(self.sample_shape))
 
     @property
     def image_size(self) -> tuple[int, ...] | None:
-        """Channels, height and width; None where the input is no image."""
+        """Channels, height and width; None if the input is no image."""
         return self.sample_shape if len(self.sample_shape) == 3 else None
 
 
 class MaseDataModule:
-    """The splits of a dataset as batches: `setup()`, then `train_dataloader()` and its like.
+    """Splits of a dataset as batches: call `setup()`, then `train_dataloader()` and so on.
 
-    `name` is a built-in dataset, a folder of arrays (`train.npz`, `test.npz` with one array for
-    each column), or text for `tokenizer`. A dataset of one input and a label gives pairs, as
-    `x, y = batch`; any other gives mappings. `model_name` and `num_workers` are as programs give
-    them; the rows that a seed orders are the same for any of them.
+    `name` is a built-in dataset, a folder of arrays (`train.npz`, `test.npz` with one array per
+    column), or text for `tokenizer`. Batches of one input and a label are pairs, others mappings.
+    The seed alone determines the order of rows.
     """
 
     def __init__(
@@ -74,7 +72,7 @@ class MaseDataModule:
         self.splits: dict[str, Any] = {}
 
     def prepare_data(self) -> None:
-        """Nothing: data is read by `setup`."""
+        """Do nothing; `setup` reads the data."""
 
     def setup(self, stage: str | None = None) -> None:
         """Read the data."""
@@ -82,34 +80,34 @@ class MaseDataModule:
 
     @property
     def dataset_info(self) -> DatasetInfo:
-        """What is known of this dataset."""
+        """Properties of this dataset."""
         return _info_of(self.name, self._read())
 
     @property
     def train_dataset(self) -> Any:
-        """The rows to train on."""
+        """Training rows."""
         return self._split("train")
 
     @property
     def val_dataset(self) -> Any:
-        """The rows to choose by: the validation split, or the test split where there is none."""
+        """Validation rows, else test rows."""
         return self._split("validation", "test")
 
     @property
     def test_dataset(self) -> Any:
-        """The rows to measure on: the test split, or the validation split where there is none."""
+        """Test rows, else validation rows."""
         return self._split("test", "validation")
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Batches to train on, in an order that the seed decides."""
+        """Return training batches, in an order determined by the seed."""
         return self._loader(self.train_dataset, shuffle=True)
 
     def val_dataloader(self) -> DataLoader[Any]:
-        """Batches to choose by."""
+        """Return validation batches."""
         return self._loader(self.val_dataset, shuffle=False)
 
     def test_dataloader(self) -> DataLoader[Any]:
-        """Batches to measure on."""
+        """Return test batches."""
         return self._loader(self.test_dataset, shuffle=False)
 
     def _read(self) -> dict[str, Any]:
@@ -119,13 +117,12 @@ class MaseDataModule:
 
     def _split(self, *names: str) -> Any:
         splits = self._read()
-        found = next((splits[name] for name in names if name in splits), None)
-        if found is None:
-            raise DataError(
-                f"dataset '{self.name}' has no split {' or '.join(names)}; it has: "
-                f"{', '.join(splits)}."
-            )
-        return found
+        for name in names:
+            if name in splits:
+                return splits[name]
+        raise DataError(
+            f"dataset '{self.name}' has no split {' or '.join(names)}; it has: {', '.join(splits)}."
+        )
 
     def _loader(self, split: Any, *, shuffle: bool) -> DataLoader[Any]:
         return DataLoader(
@@ -139,29 +136,38 @@ class MaseDataModule:
 
     def _collate(self, rows: list[dict[str, Any]]) -> Any:
         if self.tokenizer is not None and "input_ids" in rows[0]:
-            tokens = [{k: v for k, v in row.items() if k not in LABEL_COLUMNS} for row in rows]
+            tokens = [
+                {k: v for k, v in r.items() if k not in LABEL_COLUMNS and not isinstance(v, str)}
+                for r in rows
+            ]
             labels = [row[name] for row in rows for name in LABEL_COLUMNS if name in row]
-            return {
-                **self.tokenizer.pad(_only_tokens(tokens), return_tensors="pt"),
-                LABELS: torch.as_tensor(labels),
-            }
+            padded = self.tokenizer.pad(tokens, return_tensors="pt")
+            return {**padded, LABELS: torch.as_tensor(labels)}
         batch = default_collate(rows)
         if len(batch) == 2 and LABELS in batch:
             return next(v for k, v in batch.items() if k != LABELS), batch[LABELS]
         return batch
 
 
-def _only_tokens(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if not isinstance(v, str)} for row in rows]
+def toy(
+    train_size: int = 256, test_size: int = 64, num_features: int = 4, seed: int = 0
+) -> dict[str, ArrayDataset]:
+    """Return points `x` of `num_features` values; label 1 if the signs of the first two differ."""
+    generator = torch.Generator().manual_seed(seed)
+    splits = {}
+    for name, size in (("train", train_size), ("validation", test_size), ("test", test_size)):
+        x = torch.randn(size, num_features, generator=generator)
+        splits[name] = ArrayDataset({"x": x, "labels": (x[:, 0] * x[:, 1] < 0).long()})
+    return splits
 
 
 def get_dataset_info(name: str, tokenizer: Any = None) -> DatasetInfo:
-    """What is known of the dataset `name`, found by reading it."""
+    """Read the dataset `name` and return its properties."""
     return _info_of(name, load_splits(name, tokenizer))
 
 
 def load_splits(name: str, tokenizer: Any = None, max_token_len: int = 512) -> dict[str, Any]:
-    """The splits of a built-in dataset, a folder of arrays, or text for `tokenizer`."""
+    """Return the splits of a built-in dataset, a folder of arrays, or text for `tokenizer`."""
     if name in DATASETS:
         return dict(DATASETS[name]())
     if name.replace("-", "_") in TOYS:

@@ -1,4 +1,4 @@
-"""Handwritten digits, 8 x 8 grey pixels, from scikit-learn's own files."""
+"""Handwritten digits, 8 x 8 grey pixels, from scikit-learn."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from chop.dataset.arrays import ArrayDataset
 from chop.dataset.named import DATASETS
 from chop.errors import DataError, MissingDependencyError
 
-BRIGHTEST = 16.0
+BRIGHTEST = 16.0  # largest pixel of scikit-learn's images
 
 
 @DATASETS.entry("digits")
 def digits(test_size: int = 360, seed: int = 0) -> dict[str, ArrayDataset]:
-    """1797 digits as `pixel_values` of shape [1, 8, 8] in [0, 1], and `labels` from 0 to 9."""
+    """Return 1797 digits: `pixel_values` of shape [1, 8, 8] in [0, 1], `labels` from 0 to 9."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -22,12 +22,12 @@ def digits(test_size: int = 360, seed: int = 0) -> dict[str, ArrayDataset]:
             "digits: scikit-learn is not installed. Install it: pip install 'masegraph[train]'."
         ) from error
     check("digits: seed", WHOLE, seed, DataError)
-    found = load_digits()
-    count = len(found.target)
+    raw = load_digits()
+    count = len(raw.target)
     if not isinstance(test_size, int) or not 0 < test_size < count:
         raise DataError(f"digits: test_size is {test_size!r}. Allowed: 1 to {count - 1} rows.")
-    order = torch.randperm(len(found.target), generator=torch.Generator().manual_seed(seed))
-    pixels = torch.tensor(found.images, dtype=torch.float32)[order, None] / BRIGHTEST
-    whole = ArrayDataset({"pixel_values": pixels, "labels": torch.tensor(found.target)[order]})
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    pixels = torch.tensor(raw.images, dtype=torch.float32)[order, None] / BRIGHTEST
+    whole = ArrayDataset({"pixel_values": pixels, "labels": torch.tensor(raw.target)[order]})
     first = len(whole) - test_size
     return {"train": whole.select(range(first)), "test": whole.select(range(first, len(whole)))}

@@ -1,4 +1,4 @@
-"""How many classes the labels of a dataset tell apart, read before a model is built for it."""
+"""Number of classes of a dataset, read before a model is built for it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from chop.dataset.named import DATASETS, get_dataset
-from chop.dataset.rows import LABEL_NAMES, MOST_CLASSES, labels_of
+from chop.dataset.row_selection import LABEL_NAMES, MOST_CLASSES, labels_of
 from chop.dataset.running_text import is_language_data
 from chop.dataset.tokenized import load_text
 from chop.errors import ChopError
 
 
 def count_classes(dataset: str) -> int | None:
-    """The number of classes in the training rows of `dataset`; None where rows have none.
+    """Return the number of classes in the training rows of `dataset`, else None.
 
-    A dataset that cannot be read has none either: who loads it says why.
+    None also stands for a dataset that cannot be read: loading it reports the fault.
     """
     if dataset in DATASETS:
         return _count(labels_of(get_dataset(dataset)["train"]))
@@ -26,10 +26,7 @@ def count_classes(dataset: str) -> int | None:
         splits = load_text(dataset)
     except (ChopError, OSError, ValueError):
         return None
-    return _of_text(splits.get("train", next(iter(splits.values()))))
-
-
-def _of_text(split: Any) -> int | None:
+    split = splits.get("train", next(iter(splits.values())))
     name = next((n for n in LABEL_NAMES if n in split.column_names), None)
     if name is None:
         return None
@@ -38,7 +35,7 @@ def _of_text(split: Any) -> int | None:
 
 
 def _count(labels: Any) -> int | None:
-    """Classes are numbered from 0, so the last one tells how many there are."""
+    """Return the largest label plus one, because classes are numbered from 0."""
     values = np.asarray([] if labels is None else labels)
     if values.ndim != 1 or not len(values) or values.dtype.kind not in "iu":
         return None

@@ -1,4 +1,4 @@
-"""A synthetic language whose best perplexity is known: each token is drawn by the two before it."""
+"""A synthetic language with a known best perplexity: a Markov chain of order 2."""
 
 from __future__ import annotations
 
@@ -13,24 +13,20 @@ from chop.dataset.arrays import ArrayDataset
 from chop.dataset.named import DATASETS, OF_LANGUAGE
 from chop.errors import DataError
 
-VOCABULARY = 12
-"""Tokens of the language."""
-FOLLOWERS = 4
-"""Tokens that may follow two given ones."""
-ODDS = (0.55, 0.25, 0.15, 0.05)
-"""How often each of them does."""
-LENGTH = 64
-"""Tokens of a row."""
+VOCABULARY = 12  # tokens of the language
+FOLLOWERS = 4  # tokens that may follow a pair
+ODDS = (0.55, 0.25, 0.15, 0.05)  # their probabilities
+LENGTH = 64  # tokens of a row
 
 
 @DATASETS.entry("markov")
 def markov(
     train_size: int = 1024, test_size: int = 128, length: int = LENGTH, seed: int = 0
 ) -> dict[str, ArrayDataset]:
-    """Rows of tokens of a Markov chain of order 2; no model gets below `best_perplexity`."""
+    """Return rows of tokens; no model has a perplexity below `best_perplexity`."""
     least = {"train_size": 1, "test_size": 1, "length": 3, "seed": 0}
-    given = {"train_size": train_size, "test_size": test_size, "length": length, "seed": seed}
-    for name, value in given.items():
+    settings = {"train_size": train_size, "test_size": test_size, "length": length, "seed": seed}
+    for name, value in settings.items():
         check(f"markov: {name}", WHOLE, value, DataError)
         if value < least[name]:
             raise DataError(f"markov: {name} is {value}. Allowed: {least[name]} or more.")
@@ -45,16 +41,16 @@ def markov(
 
 @functools.cache
 def followers() -> Tensor:
-    """The tokens that may follow each pair, [12, 12, 4]: the language itself, of its own seed."""
+    """Return the tokens that may follow each pair, [12, 12, 4], from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
     shuffled = torch.rand(VOCABULARY, VOCABULARY, VOCABULARY, generator=generator).argsort(-1)
     return shuffled[..., :FOLLOWERS]
 
 
 def best_perplexity(length: int = LENGTH) -> float:
-    """What a model that knows the language reaches on rows of `length` tokens.
+    """Return the perplexity of a perfect model on rows of `length` tokens.
 
-    The second token of a row is any of 12; each later one is as surprising as `ODDS` are.
+    The second token of a row is any of 12; later ones have the entropy of `ODDS`.
 
     >>> round(best_perplexity(), 3)
     3.1

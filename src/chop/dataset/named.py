@@ -1,4 +1,4 @@
-"""Built-in datasets by name. To add one: `@DATASETS.entry` on a function that gives splits."""
+"""Built-in datasets by name; to add one, decorate a function of splits: `@DATASETS.entry`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from chop.registry import Registry
 Splits = dict[str, ArrayDataset]
 
 DATASETS: Registry[Callable[..., Splits]] = Registry("dataset")
-"""Functions that give {"train": …, "test": …} without a network."""
+"""Functions that return {"train": …, "test": …} without a network."""
 OF_LANGUAGE = ("markov",)
-"""Built-in datasets whose labels are the tokens themselves: each next one is to be predicted."""
+"""Built-in datasets of language: the labels are the tokens."""
 
 
 def get_dataset(name: str, **options: Any) -> Splits:
-    """The splits of the built-in dataset `name`."""
+    """Return the splits of the built-in dataset `name`."""
     return DATASETS[name](**options)

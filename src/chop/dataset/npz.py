@@ -1,6 +1,6 @@
-"""Arrays of numbers from `.npz` files that others may have written.
+"""Arrays of numbers from untrusted `.npz` files.
 
-A header is checked against the bytes behind it before memory is allocated. Pickles are not read.
+Headers are checked against the file's size before memory is allocated. Pickles are not read.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from chop.files import check_stored, shown
 
 SUFFIX = ".npy"
 SMALL, RATIO = 1 << 28, 16
-"""Bytes that any file may expand to, and how many times its size beyond that."""
+"""Bytes that any file may expand to, and the factor of its size beyond that."""
 PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""What numpy writes."""
+"""Compression types that numpy writes."""
 NUMBERS = "biuf"
 LARGEST_TOKEN = (1 << 31) - 1
 _DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, tokenize.TokenError, OSError, EOFError, ValueError),
     *(SyntaxError, TypeError, OverflowError, RecursionError, RuntimeError, MemoryError, KeyError),
 )
-"""What zipfile and numpy raise on files that make no sense."""
+"""Errors of zipfile and numpy for damaged files."""
 
 
 def read_arrays(file: Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
@@ -45,7 +45,10 @@ def read_arrays(file: Path, names: Sequence[str] | None = None) -> dict[str, np.
                     f"({missing[0]} is missing)."
                 )
             chosen = members if names is None else {name: members[name] for name in names}
-            _check_budget(chosen, file)
+            needed, size = sum(info.file_size for info in chosen.values()), file.stat().st_size
+            most = SMALL + RATIO * size
+            if needed > most:
+                raise DataError(f"{file}: {size} bytes that expand to {needed}. Allowed: {most}.")
             return {
                 n: _read(archive, info, f"{file}: array {shown(n)}") for n, info in chosen.items()
             }
@@ -53,12 +56,13 @@ def read_arrays(file: Path, names: Sequence[str] | None = None) -> dict[str, np.
         if isinstance(error, DataError):
             raise
         raise DataError(
-            f"{file}: expected a .npz file of arrays of numbers ({_line(error)})."
+            f"{file}: expected a .npz file of arrays of numbers "
+            f"({(str(error).splitlines() or [type(error).__name__])[0][:200]})."
         ) from error
 
 
 def array_names(file: Path) -> list[str]:
-    """Return the names of the arrays of a file; none where it is no `.npz` file."""
+    """Return the names of the arrays of a file; none if it is no `.npz` file."""
     try:
         with zipfile.ZipFile(file) as archive:
             return list(_members(archive, file))
@@ -77,25 +81,20 @@ def check_tokens(ids: np.ndarray, where: str) -> None:
 
 
 def _members(archive: zipfile.ZipFile, file: Path) -> dict[str, zipfile.ZipInfo]:
-    found: dict[str, zipfile.ZipInfo] = {}
+    members: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         name = info.filename.removesuffix(SUFFIX)
-        if name in found or not info.filename.endswith(SUFFIX) or info.compress_type not in PACKED:
+        if (
+            name in members
+            or not info.filename.endswith(SUFFIX)
+            or info.compress_type not in PACKED
+        ):
             raise DataError(
                 f"{file}: member {shown(info.filename)}: there twice, packed in another way, or no "
                 f"{SUFFIX} file."
             )
-        found[name] = info
-    return found
-
-
-def _check_budget(members: dict[str, zipfile.ZipInfo], file: Path) -> None:
-    """Raise if a file expands to far more than its size."""
-    needed, size = sum(info.file_size for info in members.values()), file.stat().st_size
-    if needed > SMALL + RATIO * size:
-        raise DataError(
-            f"{file}: {size} bytes that expand to {needed}. Allowed: {SMALL + RATIO * size}."
-        )
+        members[name] = info
+    return members
 
 
 def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str) -> np.ndarray:
@@ -113,8 +112,8 @@ def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str) -> np.nda
     if len(data) != needed:
         raise DataError(f"{where}: {len(data)} bytes, expected {needed}.")
     flat = np.frombuffer(data, kind)
-    made = flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
-    return np.asarray(made, kind.newbyteorder("="), order="C")
+    array = flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+    return np.asarray(array, kind.newbyteorder("="), order="C")
 
 
 def _header(opened: BinaryIO, where: str) -> tuple[tuple[int, ...], bool, Any]:
@@ -125,9 +124,5 @@ def _header(opened: BinaryIO, where: str) -> tuple[tuple[int, ...], bool, Any]:
     }
     if version not in readers:
         raise DataError(f"{where}: version {version} of the format. Allowed: (1, 0), (2, 0).")
-    found: tuple[tuple[int, ...], bool, Any] = readers[version](opened)
-    return found
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    header: tuple[tuple[int, ...], bool, Any] = readers[version](opened)
+    return header

@@ -10,8 +10,8 @@ from chop.dataset.named import DATASETS
 from chop.errors import DataError
 
 PAD, FIRST, SECOND = 0, 1, 2
-"""Padding, and the two marks whose order is the label."""
-SHORTEST = 4
+"""Padding, and two marks; their order is the label."""
+SHORTEST = 4  # tokens of the shortest sequence
 
 
 @DATASETS.entry("sequences")
@@ -22,23 +22,16 @@ def sequences(
     vocab_size: int = 64,
     seed: int = 0,
 ) -> dict[str, ArrayDataset]:
-    """Sequences of 4 to `length` tokens; the label is 1 where mark 1 comes before mark 2."""
-    least = {
-        "train_size": 1,
-        "test_size": 1,
-        "length": SHORTEST,
-        "vocab_size": SECOND + 2,
-        "seed": 0,
-    }
-    given = (train_size, test_size, length, vocab_size, seed)
-    for (name, low), value in zip(least.items(), given, strict=True):
+    """Return sequences of 4 to `length` tokens; label 1 if mark 1 comes before mark 2."""
+    sizes = (("train_size", train_size, 1), ("test_size", test_size, 1), ("seed", seed, 0))
+    lengths = (("length", length, SHORTEST), ("vocab_size", vocab_size, SECOND + 2))
+    for name, value, low in (*sizes, *lengths):
         if not isinstance(value, int) or value < low:
             raise DataError(f"sequences: {name} is {value!r}. Allowed: {low} or more.")
     generator = torch.Generator().manual_seed(seed)
-    sizes = {"train": train_size, "test": test_size}
     return {
         split: ArrayDataset(_draw(size, length, vocab_size, generator))
-        for split, size in sizes.items()
+        for split, size in (("train", train_size), ("test", test_size))
     }
 
 

@@ -1,4 +1,4 @@
-"""Text that is tokens already: flat arrays, with no package beyond NumPy needed to read them."""
+"""Text as tokens in flat arrays, read with NumPy alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEYS = ("ids", "offsets", "labels")
 
 
 class TokenArrays(Dataset[dict[str, Any]]):
-    """Sequence `i` is `ids[offsets[i]:offsets[i + 1]]`, its class `labels[i]`.
+    """Sequences of tokens: `i` is `ids[offsets[i]:offsets[i + 1]]`, its class `labels[i]`.
 
     A sequence longer than `max_token_len` keeps its last token, the separator.
     """
@@ -50,11 +50,11 @@ class TokenArrays(Dataset[dict[str, Any]]):
 
     @property
     def lengths(self) -> np.ndarray:
-        """The number of tokens of each sequence."""
+        """Tokens of each sequence."""
         return np.minimum(np.diff(self.offsets), self.max_token_len)
 
     def tokens(self, index: int) -> np.ndarray:
-        """The tokens of one sequence."""
+        """Return the tokens of one sequence."""
         whole = self.ids[self.offsets[index] : self.offsets[index + 1]]
         if len(whole) <= self.max_token_len:
             return whole
@@ -71,7 +71,7 @@ class TokenArrays(Dataset[dict[str, Any]]):
         return {"input_ids": tokens, "attention_mask": [1] * len(tokens), "labels": label}
 
     def select(self, indices: Sequence[int] | range | np.ndarray) -> TokenArrays:
-        """The sequences `indices`, in that order."""
+        """Return the sequences `indices`, in that order."""
         rows = [self.tokens(int(i)) for i in indices]
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
         ids = np.concatenate(rows) if rows else self.ids[:0]
@@ -79,16 +79,15 @@ class TokenArrays(Dataset[dict[str, Any]]):
 
 
 def load_token_arrays(folder: str | Path, max_token_len: int = 512) -> dict[str, TokenArrays]:
-    """The splits in `folder`, one `<split>.npz` each with `ids`, `offsets` and `labels`.
+    """Return the splits in `folder`: `<split>.npz` with `ids`, `offsets` and `labels`.
 
-    The file does not say which tokenizer made it: that is for the caller to know.
+    The caller must know the tokenizer; the file does not name it.
     """
     files = sorted(Path(folder).glob("*.npz"))
     if not files:
         raise DataError(f"load_token_arrays: no .npz file in '{folder}'.")
-    return {file.stem: _arrays_of(file, max_token_len) for file in files}
-
-
-def _arrays_of(file: Path, max_token_len: int) -> TokenArrays:
-    ids, offsets, labels = read_arrays(file, KEYS).values()
-    return TokenArrays(ids, offsets, labels, max_token_len, where=str(file))
+    splits = {}
+    for file in files:
+        ids, offsets, labels = read_arrays(file, KEYS).values()
+        splits[file.stem] = TokenArrays(ids, offsets, labels, max_token_len, where=str(file))
+    return splits

@@ -1,4 +1,4 @@
-"""Running text that is tokens already: one long array, cut into rows to predict each next token."""
+"""Running text as tokens: one long array, cut into rows for next-token prediction."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ FILES = {
     "test": ("test.npz", "held.npz"),
     "validation": ("validation.npz",),
 }
-"""Split -> the files that may hold it."""
+"""Possible file names of each split."""
 IDS = "ids"
 
 
 def is_token_stream(folder: str | Path) -> bool:
-    """Whether `folder` holds running text: a file of a split whose one array is `ids`."""
-    return any(_holds_ids(file) for file in _files(Path(folder)).values())
+    """Return True if a file of a split in `folder` has exactly one array, `ids`."""
+    return any(array_names(file) == [IDS] for file in _files(Path(folder)).values())
 
 
 def load_token_streams(folder: str | Path, length: int) -> Mapping[str, ArrayDataset]:
-    """The splits of `folder`, each as rows of `length` tokens; what is left over is dropped."""
+    """Return the splits of `folder` as rows of `length` tokens; an incomplete row is dropped."""
     return {split: rows_of(file, length) for split, file in _files(Path(folder)).items()}
 
 
@@ -47,9 +47,5 @@ def rows_of(file: Path, length: int) -> ArrayDataset:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    found = {s: [folder / n for n in names if (folder / n).is_file()] for s, names in FILES.items()}
-    return {split: files[0] for split, files in found.items() if files}
-
-
-def _holds_ids(file: Path) -> bool:
-    return array_names(file) == [IDS]
+    paths = {s: [folder / n for n in names if (folder / n).is_file()] for s, names in FILES.items()}
+    return {split: files[0] for split, files in paths.items() if files}

@@ -1,4 +1,4 @@
-"""Text from the hub or a local folder as tokens: memory-mapped, tokenised once, then cached."""
+"""Tokenised text from the hub or a local folder: memory-mapped and cached."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from transformers import AutoTokenizer
 
 from chop.errors import ChopError, DataError, MissingDependencyError
 from chop.files import read_json, shown
-from chop.hub import Place, locate
+from chop.hub import locate
 from chop.hub_config import check_config, refuse_remote_code
 from chop.patterns import check_patterns
 
 TEXT_COLUMNS = ("text", "sentence", "review", "content")
-"""What a column of text is called, where a dataset has several columns of strings."""
+"""Names of a column of text, for datasets with several columns of strings."""
 SPLITS = ("train", "test", "validation", "unsupervised")
 SETTINGS, RULES, MODEL_CONFIG = "tokenizer_config.json", "tokenizer.json", "config.json"
 READERS = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".csv": "csv", ".txt": "text"}
-"""File suffix -> the reader for it."""
+"""Reader by file suffix."""
 
 
 def get_tokenized_dataset(
@@ -36,14 +36,13 @@ def get_tokenized_dataset(
     choose: Callable[[Any], Any] | None = None,
     trust_remote_code: bool = False,
 ) -> Any:
-    """The splits of `dataset` with the tokens that the tokenizer of `checkpoint` gives.
+    """Return the splits of `dataset`, tokenised by the tokenizer of `checkpoint`.
 
-    Both are a hub name or a local folder; a name is looked for in $MASE_DATA and $MASE_MODELS
-    before the hub. `text_columns`: the column of text, or two for pairs of sentences; found by
-    itself where there is one. The rest of the columns stay. With `return_tokenizer` the answer is
-    a pair. `choose` may leave out splits and rows: only what it gives is tokenised. The result is
-    cached in `cache_dir` (by default where `datasets` keeps its files) and made again when the
-    text, the tokenizer or `max_token_len` changes. `trust_remote_code`: as in `load_tokenizer`.
+    Both are a hub name or a local folder; $MASE_DATA and $MASE_MODELS are searched before the hub.
+    `text_columns` is the column of text, or two for pairs of sentences; by default it is inferred.
+    Other columns stay. `return_tokenizer` adds the tokenizer to the result. `choose` selects the
+    splits and rows to tokenise. The result is cached in `cache_dir` (default: that of `datasets`)
+    until the text, the tokenizer or `max_token_len` changes.
     """
     tokenizer = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
     raw = load_text(dataset, cache_dir)
@@ -56,7 +55,7 @@ def get_tokenized_dataset(
 def load_tokenizer(checkpoint: str | Path, *, trust_remote_code: bool = False) -> Any:
     """Return the tokenizer of a model, by hub name or folder.
 
-    `trust_remote_code`: import the Python files that the folder or the hub has for it.
+    With `trust_remote_code` Python files of the folder or the hub are imported.
     """
     place = locate(checkpoint, "model")
     where = f"tokenizer '{checkpoint}'"
@@ -68,13 +67,13 @@ def load_tokenizer(checkpoint: str | Path, *, trust_remote_code: bool = False) -
     except Exception as error:  # of any kind: every tokenizer checks its files in its own way
         file = f"{where}: {SETTINGS}"
         refuse_remote_code(settings, file, DataError, trust_remote_code=trust_remote_code)
-        told = (str(error).strip().splitlines() or [""])[0]
-        raise DataError(f"{where}: none could be loaded ({told}).") from error
+        line = (str(error).strip().splitlines() or [""])[0]
+        raise DataError(f"{where}: none could be loaded ({line}).") from error
 
 
 def _check_files(folder: Path, where: str) -> dict[str, Any]:
     """Raise DataError if a file of a tokenizer is no JSON; return its settings."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name in (SETTINGS, RULES, MODEL_CONFIG):
         content = read_json(folder / name, DataError) if (folder / name).is_file() else {}
         if not isinstance(content, dict):
@@ -83,24 +82,26 @@ def _check_files(folder: Path, where: str) -> dict[str, Any]:
             check_patterns(content, f"{where}: {name}", DataError)
         if name == MODEL_CONFIG:
             check_config(content, f"{where}: {name}", DataError)
-        found = content if name == SETTINGS else found
-    return found
+        settings = content if name == SETTINGS else settings
+    return settings
 
 
 def load_text(dataset: str | Path, cache_dir: str | Path | None = None) -> Any:
-    """The splits of a dataset as they are stored, memory-mapped."""
+    """Return the raw splits of a dataset, memory-mapped."""
     package = datasets_package()
     place = locate(dataset, "dataset")
     cache = None if cache_dir is None else str(cache_dir)
     if place.is_folder:
         with reading(dataset):
             return _load_folder(package, Path(place.name), cache)
-    return package.load_dataset(place.name, cache_dir=cache, **_hub_options(package, place))
+    offline = package.DownloadConfig(local_files_only=True)
+    options = {"download_config": offline} if place.is_local else {}
+    return package.load_dataset(place.name, cache_dir=cache, **options)
 
 
 @contextlib.contextmanager
 def reading(dataset: str | Path) -> Iterator[None]:
-    """Say in words of ours what `datasets` finds wrong with files while it reads them."""
+    """Convert errors of `datasets` while it reads files to DataErrors."""
     package = datasets_package()
     try:
         yield
@@ -108,12 +109,12 @@ def reading(dataset: str | Path) -> Iterator[None]:
         cause = error.__cause__ or error
         if isinstance(cause, ChopError):
             raise cause from error
-        told = str(cause).strip().split("\n")[0]
-        raise DataError(f"dataset '{dataset}': its files cannot be read ({told}).") from error
+        line = str(cause).strip().split("\n")[0]
+        raise DataError(f"dataset '{dataset}': its files cannot be read ({line}).") from error
 
 
 def datasets_package() -> Any:
-    """Hugging Face's `datasets`; an error says how to install it."""
+    """Return Hugging Face's `datasets`, or raise with how to install it."""
     try:
         import datasets
     except ImportError as error:
@@ -124,18 +125,12 @@ def datasets_package() -> Any:
     return datasets
 
 
-def _hub_options(package: Any, place: Place) -> dict[str, Any]:
-    if not place.is_local:
-        return {}
-    return {"download_config": package.DownloadConfig(local_files_only=True)}
-
-
 def _load_folder(package: Any, folder: Path, cache: str | None) -> Any:
     if (folder / "dataset_dict.json").is_file():
         return package.load_from_disk(str(folder))
     for suffix, reader in READERS.items():
         files = {split: split_files(folder, split, suffix) for split in SPLITS}
-        files = {split: found for split, found in files.items() if found}
+        files = {split: paths for split, paths in files.items() if paths}
         if files:
             return package.load_dataset(reader, data_files=files, cache_dir=cache)
     raise DataError(
@@ -145,27 +140,24 @@ def _load_folder(package: Any, folder: Path, cache: str | None) -> Any:
 
 
 def split_files(folder: Path, split: str, suffix: str) -> list[str]:
-    """`train.parquet`, `train-00000-of-00001.parquet`, in the folder or below it."""
-    found = [*folder.rglob(f"{split}{suffix}"), *folder.rglob(f"{split}-*{suffix}")]
-    return sorted(str(file) for file in found)
+    """Return `train.parquet`, `train-00000-of-00001.parquet` in the folder or below it."""
+    files = [*folder.rglob(f"{split}{suffix}"), *folder.rglob(f"{split}-*{suffix}")]
+    return sorted(map(str, files))
 
 
-def text_columns_of(raw: Any, given: Sequence[str] | None, where: str) -> list[str]:
-    """The columns of text in splits: those given, or the one that it is likely to be."""
+def text_columns_of(raw: Any, names: Sequence[str] | None, where: str) -> list[str]:
+    """Return the columns of text in splits: `names`, or the likeliest one."""
     features = next(iter(raw.values())).features
     strings = [name for name, kind in features.items() if "string" in getattr(kind, "dtype", "")]
-    wanted = [given] if isinstance(given, str) else list(given or _likely_columns(strings))
-    if len(wanted) not in (1, 2) or not set(wanted) <= set(strings):
+    likely = [name for name in TEXT_COLUMNS if name in strings][:1]
+    likely = likely or (strings if len(strings) == 1 else [])
+    columns = [names] if isinstance(names, str) else list(names or likely)
+    if len(columns) not in (1, 2) or not set(columns) <= set(strings):
         raise DataError(
             f"dataset '{where}': cannot tell the column of text; columns of strings are "
-            f"{strings}, asked for was {given}. Name one, or two for pairs, in text_columns."
+            f"{strings}, asked for was {names}. Name one, or two for pairs, in text_columns."
         )
-    return wanted
-
-
-def _likely_columns(strings: list[str]) -> list[str]:
-    named = [name for name in TEXT_COLUMNS if name in strings]
-    return named[:1] or (strings if len(strings) == 1 else [])
+    return columns
 
 
 def _tokenize(raw: Any, tokenizer: Any, columns: list[str], max_token_len: int) -> Any:
@@ -181,9 +173,8 @@ def _tokenize(raw: Any, tokenizer: Any, columns: list[str], max_token_len: int) 
             name: split.map(
                 encode,
                 batched=True,
-                # Left to itself, `datasets` hashes the tokenizer object, which changes as it is
-                # used: the same text would be tokenised again.
-                new_fingerprint=_digest(split._fingerprint, recipe),
+                # by default `datasets` hashes the tokenizer object, which changes with use
+                new_fingerprint=digest(split._fingerprint, recipe),
                 desc=f"tokenise {name}",
             )
             for name, split in raw.items()
@@ -192,7 +183,7 @@ def _tokenize(raw: Any, tokenizer: Any, columns: list[str], max_token_len: int) 
 
 
 def recipe_of(tokenizer: Any, columns: list[str], max_token_len: int) -> str:
-    """Everything that decides the tokens of a text, as one string."""
+    """Return everything that determines the tokens of a text, as one string."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     rules = (
         json.loads(backend.to_str()) if backend is not None else {"vocab": tokenizer.get_vocab()}
@@ -203,5 +194,6 @@ def recipe_of(tokenizer: Any, columns: list[str], max_token_len: int) -> str:
     return json.dumps([kind, rules, columns, max_token_len], sort_keys=True)
 
 
-def _digest(*parts: str) -> str:
+def digest(*parts: str) -> str:
+    """Return a fingerprint for the cache of `datasets`."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

@@ -20,8 +20,8 @@ from chop.kernels.layers import QEmbeddingPacked, QLinearPacked
 from chop.kernels.ops import PackedTensor
 from chop.nn.modules.coded import PARTS, CodedLinear
 from chop.nn.quantized import from_float
+from chop.nn.quantized.call_operands import layer_quantizers
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantized.operands import layer_quantizers
 from chop.nn.quantizers.codes import encode
 
 Spec = dict[str, Any]

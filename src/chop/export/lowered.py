@@ -20,9 +20,9 @@ from chop.ir.reclass import reclassed
 from chop.kernels.layers import PACKED_LAYERS, QEmbeddingPacked, QLinearInt8, unpacked_weight
 from chop.nn.modules.coded import CodedLinear
 from chop.nn.modules.semi_structured import SemiStructuredLinear
-from chop.nn.quantized.function import call_quantizers, is_quantized_function
+from chop.nn.quantized.call_operands import DATA_OUT
+from chop.nn.quantized.functional import call_quantizers, is_quantized_function
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantized.operands import DATA_OUT
 from chop.nn.quantizers import Bypass, Quantizer
 
 GRAPH = an(MaseGraph, "a MaseGraph")

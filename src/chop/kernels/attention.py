@@ -1,5 +1,4 @@
-"""Attention in one call: kernels of our own for float32 on the CPU and for few queries on a GPU,
-torch's everywhere else."""
+"""Attention: own kernels for float32 on the CPU and for few queries on a GPU, else torch's."""
 
 from __future__ import annotations
 
@@ -22,18 +21,18 @@ from chop.nn.quantizers.kernels import assume_constant_result, is_traced
 
 SOURCE = Path(__file__).with_name("attention.cpp")
 CONTRACTS = "-ffp-contract=fast"
-"""Products and sums are rounded once, which costs half as much."""
+"""Round a product and its sum once, at half the cost."""
 LEAST_QUERIES = 32
-"""With fewer, copying keys and values does not pay, and torch's kernel is faster."""
+"""Fewest queries; with fewer, torch is faster than copying keys and values."""
 LEAST_WORK = 1 << 22
-"""With fewer multiplications in a product torch is faster, because it starts sooner."""
+"""Fewest multiplications of a product; with fewer, torch is faster."""
 MOST_ROWS = 64
-"""On a GPU: query heads that share keys, times queries, at most: they are one tile."""
+"""Most query heads that share keys, times queries, on a GPU: they are one tile."""
 MOST_SIZE = 256
 GPU_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 MASK_KINDS = {torch.float32: 1, torch.bool: 2}
-"""As in `attention.cpp`."""
+"""Numbers in `attention.cpp`."""
 
 _operators = torch.library.Library("mase", "FRAGMENT")
 _operators.define(
@@ -53,10 +52,9 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """`softmax(query @ key.mT * scale + attn_mask) @ value`, as torch's function of this name.
+    """Return `softmax(query @ key.mT * scale + attn_mask) @ value`, as torch's function does.
 
-    Where no gradient is asked for it runs our kernels: for float32 on the CPU, and on a GPU for few
-    queries, as in decoding. Otherwise it is torch's function.
+    Without gradients it runs our kernels for float32 on the CPU, and for few queries on a GPU.
     """
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
     options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
@@ -87,28 +85,17 @@ def _torch_attention(
     scale: float | None,
     enable_gqa: bool,
 ) -> Tensor:
-    """torch's function; which with groups and a mask writes out all scores, unless keys and values
-    are repeated for it."""
-    if enable_gqa and mask is not None:
+    if enable_gqa and mask is not None:  # torch would write out all scores
         group = query.shape[1] // key.shape[1]
-        key, value = _repeated(key, group), _repeated(value, group)
+        key, value = (x.repeat_interleave(group, 1) if group > 1 else x for x in (key, value))
         enable_gqa = False
     return F.scaled_dot_product_attention(
         query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
 
 
-def _repeated(x: Tensor, times: int) -> Tensor:
-    """Each head `times` times."""
-    if times == 1:
-        return x
-    batch, heads, length, size = x.shape
-    every = x[:, :, None].expand(batch, heads, times, length, size)
-    return every.reshape(batch, heads * times, length, size)
-
-
 def _may_run(tensors: tuple[Tensor, ...]) -> bool:
-    """Whether nobody asks for what only torch's function gives: gradients, exports, casts."""
+    """Return True without gradients, exports and autocast, which only torch's function has."""
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return False
     device = tensors[0].device.type
@@ -121,12 +108,12 @@ def _may_run(tensors: tuple[Tensor, ...]) -> bool:
 
 @assume_constant_result
 def _is_exporting() -> bool:
-    """Asked outside the compiler: that of torch 2.11 answers yes whatever it does."""
+    # evaluated outside the compiler of torch 2.11, which always answers True
     return torch.compiler.is_exporting()
 
 
 def _fits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_grouped: bool) -> bool:
-    """Whether a kernel takes these operands, and is faster."""
+    """Return True if a kernel accepts these operands and is faster."""
     if not query.dim() == key.dim() == value.dim() == 4:
         return False
     batch, heads, queries, size = query.shape
@@ -134,9 +121,14 @@ def _fits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_gro
     fits = key.shape == (batch, key_heads, keys, size)
     fits = fits and value.shape == (batch, key_heads, keys, value_size)
     fits = fits and (heads == key_heads or (is_grouped and heads % max(key_heads, 1) == 0))
-    fits = fits and all(_is_readable(x, query.device) for x in (query, key, value))
+    plain = all(_is_plain(x, query.device) and x.stride(3) == 1 for x in (query, key, value))
+    fits = fits and plain
     if mask is not None:
-        fits = fits and _fits_mask(mask, query.device, (batch, heads, queries, keys))
+        shape = (batch, heads, queries, keys)[4 - mask.dim() :] if mask.dim() <= 4 else ()
+        sizes_fit = len(shape) == mask.dim() and all(
+            n in (1, full) for n, full in zip(mask.shape, shape, strict=True)
+        )
+        fits = fits and _is_plain(mask, query.device) and sizes_fit
     suits = _is_for_cpu if query.is_cpu else _is_for_gpu
     return fits and suits(query, key, value, mask)
 
@@ -159,27 +151,13 @@ def _is_for_gpu(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) 
     return query.is_cuda and is_small and is_known and has_work and HAS_TRITON
 
 
-def _is_readable(x: Tensor, device: torch.device) -> bool:
-    is_plain = type(x) in PLAIN and x.device == device and x.layout == torch.strided
-    return is_plain and x.stride(3) == 1
-
-
-def _fits_mask(mask: Tensor, device: torch.device, shape: tuple[int, ...]) -> bool:
-    is_plain = type(mask) in PLAIN and mask.device == device and mask.layout == torch.strided
-    if not is_plain:
-        return False
-    missing = len(shape) - mask.dim()
-    return missing >= 0 and all(
-        given in (1, wanted) for given, wanted in zip(mask.shape, shape[missing:], strict=True)
-    )
-
-
-# -- the kernel ------------------------------------------------------------------------------
+def _is_plain(x: Tensor, device: torch.device) -> bool:
+    return type(x) in PLAIN and x.device == device and x.layout == torch.strided
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The built kernel, or None where it cannot be built."""
+    """Return the built kernel, None if it cannot be built."""
     built = native.load(SOURCE, (*native.openmp_flags(), CONTRACTS))
     if built is None:
         return None
@@ -191,7 +169,7 @@ def library() -> ctypes.CDLL | None:
 def run(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float
 ) -> Tensor:
-    """The kernel, which has to be there, on operands that are known to fit."""
+    """Run the kernel on operands that fit."""
     if query.is_cuda:
         from chop.kernels import attention_gpu  # only where Triton is
 
@@ -200,7 +178,14 @@ def run(
     assert built is not None, "attention: there is no library to run"
     batch, heads, queries, _ = query.shape
     out = torch.empty((batch, queries, heads, value.shape[3]), dtype=torch.float32)
-    problem = _problem(query, key, value, mask, is_causal, out)
+    of_batch, of_token, of_head, _ = out.stride()
+    numbers = (
+        *query.shape[:2], key.shape[1], queries, key.shape[2], query.shape[3], value.shape[3],
+        *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], of_batch, of_head, of_token,
+        *_mask_strides(mask), 0 if mask is None else MASK_KINDS[mask.dtype],
+        is_causal, torch.get_num_threads(),
+    )  # fmt: skip
+    problem = (ctypes.c_int64 * len(numbers))(*numbers)  # the struct `Problem` of `attention.cpp`
     built.mase_attention(
         problem, query.data_ptr(), key.data_ptr(), value.data_ptr(),
         None if mask is None else mask.data_ptr(), out.data_ptr(), scale,
@@ -208,37 +193,18 @@ def run(
     return out.transpose(1, 2)  # `transpose(1, 2).flatten(2)` of it copies nothing
 
 
-def _problem(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, out: Tensor
-) -> ctypes.Array[ctypes.c_int64]:
-    """The struct `Problem` of `attention.cpp`."""
-    batch, heads, queries, size = query.shape
-    _, key_heads, keys, _ = key.shape
-    of_batch, of_token, of_head, _ = out.stride()
-    numbers = (
-        batch, heads, key_heads, queries, keys, size, value.shape[3],
-        *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], of_batch, of_head, of_token,
-        *_mask_strides(mask), 0 if mask is None else MASK_KINDS[mask.dtype],
-        is_causal, torch.get_num_threads(),
-    )  # fmt: skip
-    return (ctypes.c_int64 * len(numbers))(*numbers)
-
-
 def _mask_strides(mask: Tensor | None) -> tuple[int, ...]:
-    """Of batch, head, query and key; 0 where there is only one."""
+    """Return the strides of batch, head, query and key; 0 for sizes of one."""
     if mask is None:
         return (0, 0, 0, 0)
     own = [0 if n == 1 else step for n, step in zip(mask.shape, mask.stride(), strict=True)]
     return (*[0] * (4 - mask.dim()), *own)
 
 
-# -- the operator ----------------------------------------------------------------------------
-
-
 def _run_checked(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float
 ) -> Tensor:
-    """The kernel on any operands: torch.compile may have laid them out anew."""
+    """Run the kernel or torch's function; torch.compile may have changed the strides."""
     is_one_mask = mask is None or not is_causal
     is_there = query.is_cuda or library() is not None
     if is_one_mask and is_there and _fits(query, key, value, mask, True):

@@ -1,8 +1,8 @@
 """Attention of few queries on a GPU, in Triton: each key and value is read once.
 
 A program owns the query heads that share a head of keys, and one part of the keys. It writes the
-largest score, the sum and the mean of its part; the last program of a head to finish puts the parts
-together in order, so that the result does not depend on timing.
+largest score, the sum and the mean of its part; the last program of a head to finish combines the
+parts in order, so that the result does not depend on timing.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -21,9 +21,9 @@ from chop.kernels.device import multiprocessors, tickets_for
 NO_MASK, ADDED, ALLOWED = (tl.constexpr(i) for i in range(3))
 KEYS_AT_ONCE = 64
 TILE_BYTES = 1 << 14
-"""Keys of a step at most: three steps are on their way."""
+"""Most bytes of the keys of a step: three steps are in flight."""
 MOST_PARTS = 32
-"""Parts of the keys, at most: the last program reads them all."""
+"""Most parts of the keys: the last program reads them all."""
 
 
 @triton.jit
@@ -88,7 +88,7 @@ def _attention_kernel(
 
 @triton.jit
 def _masked(scores, m_of, n, m_key, row, allowed, MASK: tl.constexpr, IS_CAUSAL: tl.constexpr):
-    """Scores with what the mask adds; minus infinity where a key is not `allowed`."""
+    """Add the mask to the scores; minus infinity where a key is not `allowed`."""
     if MASK == ADDED:
         added = tl.load(m_of[:, None] + n[None, :] * m_key, mask=allowed, other=0.0)
         scores += added.to(tl.float32)
@@ -103,7 +103,7 @@ def _masked(scores, m_of, n, m_key, row, allowed, MASK: tl.constexpr, IS_CAUSAL:
 def _together(
     partial, ends, heads, head, ROWS: tl.constexpr, VALUE_SIZE: tl.constexpr, PARTS: tl.constexpr
 ):
-    """The weighted sums of all parts, and the sums of their weights."""
+    """Return the weighted sums of all parts, and the sums of their weights."""
     r, e = tl.arange(0, ROWS), tl.arange(0, VALUE_SIZE)
     top = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
@@ -131,7 +131,7 @@ def run(
     is_causal: bool,
     scale: float,
 ) -> Tensor:
-    """Attention of operands that fit; `mask_strides` are of batch, head, query and key."""
+    """Return the attention of operands that fit; `mask_strides` are of batch, head, query, key."""
     batch, heads, queries, size = query.shape
     _, key_heads, keys, value_size = value.shape
     out = query.new_empty((batch, queries, heads, value_size)).transpose(1, 2)
@@ -146,9 +146,9 @@ def run(
         partial = torch.empty(room, dtype=torch.float32, device=query.device)
         tickets = tickets_for(query.device, programs)
     kind = NO_MASK if mask is None else ALLOWED if mask.dtype == torch.bool else ADDED
-    given = query if mask is None else mask.view(torch.uint8) if kind is ALLOWED else mask
+    mask_or_any = query if mask is None else mask.view(torch.uint8) if kind is ALLOWED else mask
     _attention_kernel[(programs, parts)](
-        query, key, value, given, out, partial, tickets,
+        query, key, value, mask_or_any, out, partial, tickets,
         key_heads, group, queries, keys, size, value_size, part_keys, scale,
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *mask_strides,
         *out.stride()[:3],
@@ -159,17 +159,17 @@ def run(
 
 
 def _padded(size: int) -> int:
-    """The smallest tile that holds `size`."""
+    """Return the smallest tile that holds `size`."""
     return max(16, int(triton.next_power_of_2(size)))
 
 
 def _keys_at_once(row_bytes: int) -> int:
-    """As many as there is room for."""
+    """Return the keys per step that fit."""
     return max(16, min(KEYS_AT_ONCE, TILE_BYTES // row_bytes))
 
 
 def _part_keys(keys: int, at_once: int, programs: int, multiprocessors: int) -> int:
-    """How many keys a program has, so that there is one for each multiprocessor."""
+    """Return the keys of a program, so that there is one per multiprocessor."""
     chunks = triton.cdiv(keys, at_once)
     parts = min(chunks, MOST_PARTS, max(1, triton.cdiv(multiprocessors, programs)))
     return int(triton.cdiv(chunks, parts)) * at_once

@@ -1,8 +1,8 @@
-"""A cache of keys and values in number formats: codes in memory, values when they are read.
+"""A key-value cache in number formats, decoded when it is read.
 
-Every token of every head is one row of codes (`chop.kernels.row_codecs`), so a cache is cut,
-reordered and joined as bytes. Keys have channels that are large in every token, which would leave
-few codes to the others: what the first tokens have in common is kept once, beside the codes.
+Each token of each head is one row of codes (`chop.kernels.row_codecs`), so a cache is sliced,
+reordered and joined as bytes. Some channels of keys are large in every token. The codes are
+therefore differences to the mean of the first tokens.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ DEFAULT = "default"
 
 
 class PackedLayer(CacheLayerMixin):
-    """Keys and values of one layer, as codes; with a `window`, those of the last tokens alone.
+    """Keys and values of one layer as codes; a `window` limits them to the last tokens.
 
-    With `is_centred` codes are of the difference to the mean of the tokens that came first.
+    With `is_centred` the codes are differences to the mean of the first tokens.
     """
 
     is_croppable = True
@@ -36,16 +36,14 @@ class PackedLayer(CacheLayerMixin):
         self._means: dict[str, Tensor] = {}
         self.window = window
         self.is_sliding = window is not None
-        self._held: dict[str, Parts] = {}
+        self._parts: dict[str, Parts] = {}
         self._columns: dict[str, int] = {}
         super().__init__()
         self.cumulative_length = 0
 
-    # -- values ----------------------------------------------------------------------------------
-
     @property
     def keys(self) -> Any:
-        """The keys that are kept, as values; None before the first."""
+        """Decoded keys; None before the first."""
         return self._values("key")
 
     @keys.setter
@@ -54,7 +52,7 @@ class PackedLayer(CacheLayerMixin):
 
     @property
     def values(self) -> Any:
-        """The values that are kept; None before the first."""
+        """Decoded values; None before the first."""
         return self._values("value")
 
     @values.setter
@@ -62,7 +60,7 @@ class PackedLayer(CacheLayerMixin):
         assert value is None, "values are kept as codes"
 
     def _values(self, name: str) -> Any:
-        parts = self._held.get(name)
+        parts = self._parts.get(name)
         return None if parts is None else self._decoded(name, parts)
 
     def _decoded(self, name: str, parts: Parts) -> Tensor:
@@ -77,7 +75,7 @@ class PackedLayer(CacheLayerMixin):
         return self.codec.encode(states if mean is None else states - mean.to(states.dtype))
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Remember what the values look like."""
+        """Store the dtype, device and sizes of the values."""
         self.dtype, self.device = key_states.dtype, key_states.device
         self._columns = {"key": key_states.shape[-1], "value": value_states.shape[-1]}
         self.is_initialized = True
@@ -85,32 +83,30 @@ class PackedLayer(CacheLayerMixin):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Keep the codes of new tokens; the values of all, new ones as they will be read."""
+        """Store the codes of new tokens; return the decoded keys and values of all tokens."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.cumulative_length += key_states.shape[-2]
         full = {
-            name: _joined(self._held.get(name), self._encoded(name, states))
+            name: _joined(self._parts.get(name), self._encoded(name, states))
             for name, states in (("key", key_states), ("value", value_states))
         }
-        kept = None if self.window is None else 1 - self.window
-        self._held = {name: tuple(p[:, :, kept:] for p in parts) for name, parts in full.items()}
+        first = None if self.window is None else 1 - self.window
+        self._parts = {name: tuple(p[:, :, first:] for p in parts) for name, parts in full.items()}
         return self._decoded("key", full["key"]), self._decoded("value", full["value"])
 
-    # -- sizes -----------------------------------------------------------------------------------
-
     def get_seq_length(self) -> int:
-        """Tokens seen."""
+        """Return the number of tokens so far."""
         return self.cumulative_length
 
     def get_max_length(self) -> int:
-        """The window; -1 without one."""
+        """Return the window, -1 without one."""
         return -1 if self.window is None else self.window
 
     get_max_cache_shape = get_max_length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Number of keys that the next queries meet, and the position of the first."""
+        """Return the number of keys for the next queries, and the position of the first."""
         dropped = 0 if self.window is None else max(self.cumulative_length - self.window + 1, 0)
         return self.cumulative_length - dropped + query_length, dropped
 
@@ -118,25 +114,23 @@ class PackedLayer(CacheLayerMixin):
     def nbytes(self) -> int:
         """Bytes of codes, scales and means."""
         means = sum(mean.nbytes for mean in self._means.values())
-        return means + sum(part.nbytes for parts in self._held.values() for part in parts)
+        return means + sum(part.nbytes for parts in self._parts.values() for part in parts)
 
     @property
     def elements(self) -> int:
-        """Numbers that are kept."""
-        held = [(self._columns[name], parts[0].shape[:-1]) for name, parts in self._held.items()]
-        return sum(columns * shape.numel() for columns, shape in held)
-
-    # -- rows and tokens -------------------------------------------------------------------------
+        """Number of stored elements."""
+        parts = self._parts.items()
+        return sum(self._columns[name] * part[0].shape[:-1].numel() for name, part in parts)
 
     def _change(self, change: Any) -> None:
-        self._held = {name: tuple(map(change, parts)) for name, parts in self._held.items()}
+        self._parts = {name: tuple(map(change, parts)) for name, parts in self._parts.items()}
 
     def _change_rows(self, change: Any) -> None:
         self._change(change)
         self._means = {name: change(mean) for name, mean in self._means.items()}
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Take rows of the batch in another order."""
+        """Reorder the rows of the batch."""
         self._change_rows(lambda part: part.index_select(0, beam_idx.to(part.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
@@ -148,7 +142,7 @@ class PackedLayer(CacheLayerMixin):
         self._change_rows(lambda part: part[indices])
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forget as many of the last tokens; a negative number, as transformers has it."""
+        """Drop the last tokens; the number is negative in transformers."""
         if tokens_to_remove == 0 or not self.is_initialized:
             return
         if self.window is not None and self.cumulative_length >= self.window:
@@ -158,39 +152,34 @@ class PackedLayer(CacheLayerMixin):
         self.cumulative_length -= removed
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Clear the layer."""
         self._means = {}
-        self._held, self.cumulative_length, self.is_initialized = {}, 0, False
+        self._parts, self.cumulative_length, self.is_initialized = {}, 0, False
 
     def offload(self) -> None:
         """Move the codes to the CPU."""
         self._change_rows(lambda part: part.to("cpu", non_blocking=True))
 
     def prefetch(self) -> None:
-        """Bring the codes back."""
+        """Move the codes back to the device."""
         self._change_rows(lambda part: part.to(self.device, non_blocking=True))
 
 
-def _joined(held: Parts | None, new: Parts) -> Parts:
-    if held is None:
+def _joined(old: Parts | None, new: Parts) -> Parts:
+    """Append the new tokens, in the old type if that is exact; else `torch.cat` widens both."""
+    if old is None:
         return new
-    pairs = zip(held, new, strict=True)
-    return tuple(torch.cat([a, b.to(a.dtype) if _fits(b, a) else b], dim=-2) for a, b in pairs)
-
-
-def _fits(new: Tensor, held: Tensor) -> bool:
-    """Whether values of a wider type are exact in the narrower one; torch joins the others."""
-    return new.dtype == held.dtype or torch.equal(new.to(held.dtype).to(new.dtype), new)
+    pairs = [(a, b, b.to(a.dtype)) for a, b in zip(old, new, strict=True)]
+    return tuple(torch.cat([a, c if torch.equal(c.to(b.dtype), b) else b], -2) for a, b, c in pairs)
 
 
 class PackedCache(DynamicCache):
-    """The cache of a language model in number formats, for `past_key_values` of `generate`.
+    """A language model's cache in number formats, for `past_key_values` of `generate`.
 
-    `formats` is one format for all layers, or a mapping from layers to formats, with "default" for
+    `formats` is one format for all layers, or a mapping from layers to formats with "default" for
     the others. A format is a name (mxint8, mxint4, mxfp8, mxfp4, int8, int4, float, or any of the
-    registry) or its config. `config` is the model's; layers with a sliding window keep the window.
-    `is_centred`: codes are of the difference to the mean of the prompt's tokens, which makes them
-    finer; without, a token's values depend on nothing else.
+    registry) or its config. `config` is the model's; sliding windows stay. With `is_centred` the
+    codes are differences to the mean of the prompt: finer, but dependent on the prompt.
 
         mg.generate(**inputs, past_key_values=PackedCache(mg.model.config, "mxint8"))
     """
@@ -203,13 +192,10 @@ class PackedCache(DynamicCache):
         is_centred: bool = True,
     ) -> None:
         plain = DynamicCache(config=config).layers
-        chosen = formats_by_layer(formats, len(plain))
-        layers: list[Any] = [
-            PackedLayer(
-                codec_of(chosen[i], f"cache, layer {i}"), _window(layer, i), is_centred=is_centred
-            )
-            for i, layer in enumerate(plain)
-        ]
+        layers: list[Any] = []
+        for i, form in enumerate(formats_by_layer(formats, len(plain))):
+            codec = codec_of(form, f"cache, layer {i}")
+            layers.append(PackedLayer(codec, _window(plain[i], i), is_centred=is_centred))
         Cache.__init__(self, layers=layers)
 
     @property
@@ -221,7 +207,7 @@ class PackedCache(DynamicCache):
         return list(self.layers)
 
     def capacity(self, bits: int = 16) -> float:
-        """How many times as many tokens fit as in numbers of `bits` bits, as measured in bytes."""
+        """Return how many times more tokens fit than as `bits`-bit numbers."""
         elements = sum(layer.elements for layer in self._packed())
         return elements * bits / 8 / self.nbytes if self.nbytes else 1.0
 
@@ -233,7 +219,7 @@ def _window(layer: Any, index: int) -> int | None:
 
 
 def formats_by_layer(formats: Any, layers: int) -> list[Any]:
-    """The format of each layer.
+    """Return the format of each layer.
 
     >>> formats_by_layer({"default": "mxint4", 0: "mxint8"}, 2)
     ['mxint8', 'mxint4']

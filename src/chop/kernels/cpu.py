@@ -1,4 +1,4 @@
-"""The CPU back end: `cpu.cpp`, built at first use; the PyTorch reference where it cannot be."""
+"""CPU back end: `cpu.cpp`, built at first use, or the PyTorch reference."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from chop.kernels.formats import KERNEL_CODES
 
 SOURCE = Path(__file__).with_name("cpu.cpp")
 MAX_BATCH = 32
-"""Above this many rows of activations, unpacking a slice and calling the BLAS is faster."""
+"""Most rows of activations; for more, unpacking slices and the BLAS are faster."""
 GRAIN = 1 << 15
-"""Weight elements for which another thread pays."""
+"""Weight elements per thread."""
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The built kernels, or None where they cannot be built."""
+    """Return the built kernels, None if they cannot be built."""
     built = native.load(SOURCE, native.openmp_flags())
     if built is None:
         return None
@@ -44,13 +44,13 @@ def unpack(
     built = library()
     if built is None:
         return reference.unpack(codes, scales, format, group_size, columns, dtype)
-    made = dtype if dtype in (torch.float32, torch.bfloat16) else torch.float32
-    out = torch.empty((*codes.shape[:-1], columns), dtype=made)
+    kind = dtype if dtype in (torch.float32, torch.bfloat16) else torch.float32
+    out = torch.empty((*codes.shape[:-1], columns), dtype=kind)
     if out.numel():
         codes, scales = codes.contiguous(), scales.contiguous()
         built.mase_unpack(
             KERNEL_CODES[format], codes.data_ptr(), scales.data_ptr(), out.data_ptr(),
-            out.numel() // columns, columns, group_size, made == torch.bfloat16,
+            out.numel() // columns, columns, group_size, kind == torch.bfloat16,
             _threads(out.numel()),
         )  # fmt: skip
     return out.to(dtype)
@@ -67,7 +67,7 @@ def linear(
 def rounded_linear(
     x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
 ) -> Tensor | None:
-    """`linear` of `x` rounded to MXINT8 in blocks of 32, in one call; None where there is none."""
+    """Return `linear` of `x` rounded to MXINT8 in blocks of 32; None without a kernel."""
     return _product(x, codes, scales, bias, format, group_size, rounds=True)
 
 
@@ -90,4 +90,4 @@ def _product(
     if not is_done:
         return None
     y = y if bias is None else y.add_(bias)
-    return y if is_float else y.to(x.dtype)  # even a call that does nothing takes time
+    return y if is_float else y.to(x.dtype)  # skips a call: even no-ops take time

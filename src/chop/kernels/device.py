@@ -1,4 +1,4 @@
-"""What kernels ask of a GPU."""
+"""Properties and counters of a GPU."""
 
 from __future__ import annotations
 
@@ -13,35 +13,34 @@ from chop.nvrtc import raw_stream
 
 @functools.cache
 def multiprocessors(device: torch.device) -> int:
-    """How many multiprocessors it has; 1 for what is no GPU."""
+    """Return the number of multiprocessors, 1 without a GPU."""
     if device.type != "cuda":
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-_kept: dict[tuple[torch.device, int, int], Tensor] = {}
+_tickets: dict[tuple[torch.device, int, int], Tensor] = {}
 
 
 def tickets_for(device: torch.device, count: int) -> Tensor:
-    """At least `count` zeros that kernels on the current stream count up and set back to zero.
+    """Return at least `count` zeros that kernels on the current stream count up and reset.
 
-    They are kept. Not so those that a graph is captured with for the first time: they lie in the
-    graph's memory, and only its replay sets them to zero.
+    They are cached, except during a graph capture: those belong to the graph's memory, and only its
+    replay sets them to zero.
     """
     size = 1 << max(count - 1, 1).bit_length()
     if device.type != "cuda":  # an interpreter
         return torch.zeros(size, dtype=torch.int32)
     key = (device, raw_stream(device), size)
-    if key not in _kept:
+    if key not in _tickets:
         if torch.cuda.is_current_stream_capturing():
             return torch.zeros(size, dtype=torch.int32, device=device)
-        _kept[key] = _zeros_elsewhere(device, size)
-    return _kept[key]
+        _tickets[key] = _zeros_elsewhere(device, size)
+    return _tickets[key]
 
 
 def _zeros_elsewhere(device: torch.device, size: int) -> Tensor:
-    """Zeros made by another thread: while a graph is warmed up, all that its thread allocates lies
-    in the graph's memory, and nothing of that may be kept."""
+    """Allocate zeros in another thread: those of a graph's thread belong to the graph's memory."""
 
     def make() -> Tensor:
         zeros = torch.zeros(size, dtype=torch.int32, device=device)

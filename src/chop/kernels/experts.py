@@ -1,7 +1,7 @@
-"""The linear layers of all experts of a mixture, on packed weights.
+"""Linear layers of all experts of a mixture, on packed weights.
 
-Rows of activations are sorted by expert; `ends` says where the rows of each end, as in torch's
-grouped product, whose place this takes.
+Rows of activations are sorted by expert; `ends` has the end of each expert's rows, as in torch's
+grouped product, which this replaces.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ operators.define(
 
 
 def _parts(ends: Tensor) -> Iterator[tuple[int, slice]]:
-    """The experts that have rows, with their rows."""
+    """Yield each expert with rows, and its rows."""
     first = 0
     for expert, last in enumerate(ends.tolist()):
         if last > first:
@@ -38,12 +38,6 @@ def _multiply(
     for expert, rows in _parts(ends):
         y[rows] = multiply(x[rows], codes[expert], scales[expert], None, format, group_size)
     return y
-
-
-def _fake(
-    x: Tensor, ends: Tensor, codes: Tensor, scales: Tensor, format: str, group_size: int
-) -> Tensor:
-    return x.new_empty((x.shape[0], codes.shape[1]))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -65,23 +59,26 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 
 for _device in ("CPU", "CUDA", "MPS"):
     operators.impl("packed_experts", _multiply, _device)
-torch.library.register_fake("mase::packed_experts", _fake, lib=operators)
+torch.library.register_fake(
+    "mase::packed_experts",
+    lambda x, ends, codes, *rest: x.new_empty((x.shape[0], codes.shape[1])),
+    lib=operators,
+)
 torch.library.register_autograd(
     "mase::packed_experts", _backward, setup_context=_keep, lib=operators
 )
 
 
 class QExpertsPacked(nn.Module):
-    """One packed matrix (outputs, inputs) for each expert.
+    """One packed matrix (outputs, inputs) per expert.
 
-    `quantizers` may give a number format for `data_in`; `stored` are the scales of one that keeps
-    them beside the operand.
+    `quantizers` may hold a number format for `data_in`, and `stored` its stored scales.
     """
 
     mase_leaf: ClassVar[bool] = True
     codes: Tensor
     scales: Tensor
-    quantizers: dict[str, Quantizer] = {}  # noqa: RUF012 -- of layers saved before there were any
+    quantizers: dict[str, Quantizer] = {}  # noqa: RUF012 -- for layers saved without any
 
     def __init__(
         self,
@@ -100,11 +97,10 @@ class QExpertsPacked(nn.Module):
 
     @property
     def weight(self) -> PackedTensor:
-        """The packed weights."""
+        """Packed weights."""
         return PackedTensor(self.codes, self.scales, self.format, self.group_size, self.in_features)
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
-        """Each row of `x` times the transposed weight of its expert."""
         if "data_in" in self.quantizers:
             x = with_stored_scale(self, "data_in", self.quantizers["data_in"])(x)
         y: Tensor = torch.ops.mase.packed_experts(
@@ -113,6 +109,5 @@ class QExpertsPacked(nn.Module):
         return y
 
     def extra_repr(self) -> str:
-        """Sizes and format, for printing."""
         sizes = f"{self.experts}, in_features={self.in_features}, out_features={self.out_features}"
         return f"{sizes}, format={self.format}, group_size={self.group_size}"

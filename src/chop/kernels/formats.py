@@ -1,4 +1,4 @@
-"""The packed formats of the kernels: what the classes of the format registry declare."""
+"""Packed formats of the kernels, from the `packed_forms` of the format registry."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from chop.registry import Registry, suggest
 GROUP_SIZES = (16, 32, 64, 128)
 DEFAULT_GROUP_SIZE = 32
 ROW_INTEGERS = {"int8": False, "int8_dynamic": True}
-"""Formats of `QLinearInt8`: a scale for each output; the value is True if it rounds activations."""
-SCALE_BIAS = 127
-SCALE_NAN = 255
+"""Formats of `QLinearInt8`, with a scale per output: True if activations are rounded."""
+SCALE_BIAS, SCALE_NAN = 127, 255  # of the E8M0 scale bytes
 
 
 def _registry(kind: str, *, real_scales: bool) -> Registry[PackedFormat]:
     """Return the packed formats by name, in the order of their kernel codes."""
-    found: Registry[PackedFormat] = Registry(kind)
+    formats: Registry[PackedFormat] = Registry(kind)
     rows = [row for form in FORMATS.values() for row in vars(form).get("packed_forms", ())]
     for row in sorted(rows, key=lambda row: row.kernel_code):
         if row.has_real_scales == real_scales:
-            found.register(row.name, row)
-    return found
+            formats.register(row.name, row)
+    return formats
 
 
 PACKED_FORMATS = _registry("packed format", real_scales=False)
@@ -38,8 +37,8 @@ KERNEL_CODES = {
 
 def packed_format(name: str) -> PackedFormat | None:
     """Return the packed format of that name, None if there is none."""
-    found: PackedFormat | None = PACKED_FORMATS.get(name) or INTEGER_FORMATS.get(name)
-    return found
+    row: PackedFormat | None = PACKED_FORMATS.get(name) or INTEGER_FORMATS.get(name)
+    return row
 
 
 def pack_format(text: str, group_size: int, where: str) -> tuple[str, int]:
@@ -57,8 +56,8 @@ def pack_format(text: str, group_size: int, where: str) -> tuple[str, int]:
         return "int8", group_size
     layout, size = form.packed_layout, form.group_columns
     if layout is None or size is None:
-        known = (*PACKED_FORMATS, *INTEGER_FORMATS, *ROW_INTEGERS)
-        raise ConfigError(f"{where}: no packed format holds '{text}'. {suggest(text, known)}")
+        names = (*PACKED_FORMATS, *INTEGER_FORMATS, *ROW_INTEGERS)
+        raise ConfigError(f"{where}: no packed format holds '{text}'. {suggest(text, names)}")
     if group_size not in (DEFAULT_GROUP_SIZE, size):
         raise ConfigError(f"{where}: '{text}' has groups of {size}, and group_size {group_size}.")
     return layout.name, size

@@ -1,4 +1,4 @@
-"""Layers that do the work of two, and save a pass over memory where torch lets them."""
+"""Pairs of layers in one, which save a pass over memory without gradients."""
 
 from __future__ import annotations
 
@@ -25,14 +25,11 @@ IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh_,
     "sigmoid": torch.sigmoid_,
 }
-"""The same, overwriting their operand."""
+"""In-place variants."""
 
 
 class LinearActivation(nn.Module):
-    """A linear layer, whose parameters are shared, and its activation.
-
-    Without gradients the product is overwritten.
-    """
+    """A linear layer (parameters shared) and its activation, in place without gradients."""
 
     mase_leaf: ClassVar[bool] = True
 
@@ -42,13 +39,11 @@ class LinearActivation(nn.Module):
         self.train(linear.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The activation of the product."""
         y = F.linear(x, self.weight, self.bias)
         table = ACTIVATIONS if torch.is_grad_enabled() else IN_PLACE
         return table[self.activation](y)
 
     def extra_repr(self) -> str:
-        """Sizes and activation, for printing."""
         rows, columns = self.weight.shape
         return f"in_features={columns}, out_features={rows}, activation={self.activation}"
 
@@ -56,8 +51,7 @@ class LinearActivation(nn.Module):
 class AddLayerNorm(nn.Module):
     """The layer norm of a sum; parameters are shared with `norm`.
 
-    `overwrites` says that nothing else reads the first operand, so that without gradients it may
-    hold the sum.
+    With `overwrites` nothing else reads the first operand: without gradients it holds the sum.
     """
 
     mase_leaf: ClassVar[bool] = True
@@ -69,7 +63,6 @@ class AddLayerNorm(nn.Module):
         self.train(norm.training)
 
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
-        """The layer norm of `x + residual`."""
         may_write = self.overwrites and not torch.is_grad_enabled() and x.shape == residual.shape
         total = x.add_(residual) if may_write else x + residual
         return F.layer_norm(total, self.normalized_shape, self.weight, self.bias, self.eps)

@@ -1,10 +1,9 @@
-"""The GPU back end in Triton: unpack, and multiply with the weight decoded in registers.
+"""GPU back end in Triton: unpack, and multiply with the weight decoded in registers.
 
-Where `chop.kernels.hopper` has a kernel for a product, that is used.
-
-A program of the linear kernel owns `block_n` rows of the weight and `block_m` rows of activations.
-Where that leaves multiprocessors idle, `split` programs share the columns: each writes its part,
-and the last to finish adds them up in order, so that the result does not depend on timing.
+Products that `chop.kernels.hopper` has a kernel for use that kernel. A program of the linear kernel
+owns `block_n` rows of the weight and `block_m` rows of activations. If that leaves multiprocessors
+idle, `split` programs share the columns: each writes its part, and the last to finish adds them in
+order, so that the result does not depend on timing.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -29,7 +28,7 @@ MXINT8, MXINT4, MXFP4 = (tl.constexpr(KERNEL_CODES[n]) for n in ("mxint8", "mxin
 
 @triton.jit
 def _whole(code, FORMAT: tl.constexpr):
-    """The value of an element code (uint8) in units of its last binary place, as float32."""
+    """Return the value of an element code (uint8) in units of its last place, as float32."""
     if FORMAT == MXINT8:
         value = code.to(tl.int8, bitcast=True).to(tl.float32)
     elif FORMAT == MXINT4:
@@ -68,7 +67,7 @@ def _unpack_kernel(
     FORMAT: tl.constexpr, SHIFT: tl.constexpr, GROUP_BYTES: tl.constexpr, PER_BYTE: tl.constexpr,
     GROUPS: tl.constexpr, IS_EVEN: tl.constexpr,
 ):  # fmt: skip
-    """GROUPS groups of one row; where no row has a tail, all rows are one long row."""
+    """Unpack GROUPS groups of one row; if no row has a tail, all rows are one long row."""
     program = tl.program_id(0).to(tl.int64)
     row, place = program // row_programs, program % row_programs
     group = place * GROUPS + tl.arange(0, GROUPS)[:, None]
@@ -155,11 +154,10 @@ def _linear_kernel(
 
 @dataclass(frozen=True)
 class Config:
-    """How a linear is cut up; `block_k` counts columns of the weight.
+    """Partition of a linear; `block_k` counts columns of the weight.
 
-    Few bytes are in flight for one program, so there must be many: `per_sm` is how many programs
-    a multiprocessor is to have, and the columns are split until there are as many. `split` fixes
-    the number of parts instead.
+    One program has few bytes in flight, hence many programs: the columns are split until each
+    multiprocessor has `per_sm` programs, or into `split` parts if that is set.
     """
 
     block_m: int
@@ -171,9 +169,9 @@ class Config:
     split: int | None = None
 
     def parts(self, programs: int, steps: int, multiprocessors: int) -> int:
-        """Into how many parts the `steps` along the columns are split."""
-        wanted = self.split or round(self.per_sm * multiprocessors / programs)
-        return max(1, min(wanted, steps // 2, MAX_SPLIT) if self.split is None else wanted)
+        """Return the number of parts of the `steps` along the columns."""
+        count = self.split or round(self.per_sm * multiprocessors / programs)
+        return max(1, min(count, steps // 2, MAX_SPLIT) if self.split is None else count)
 
 
 MAX_SPLIT = 16
@@ -182,11 +180,11 @@ CONFIGS: tuple[tuple[int, Config], ...] = (
     (32, Config(32, 64, 128, warps=4, stages=3, per_sm=4)),
     (64, Config(64, 64, 128, warps=4, stages=3, per_sm=3)),
 )
-"""The largest batch each is for; beyond the last, unpacking once and the vendor's matmul win."""
+"""Largest batch of each; beyond the last, unpacking once and the vendor's matmul win."""
 UNPACK_SIZES = {1: (4096, 8), 2: (2048, 2)}
-"""Elements in a byte -> elements that a program unpacks, and its warps: fastest on an H200."""
+"""Elements per program and warps, by elements per byte: fastest on an H200."""
 UNPACKED_AT_ONCE = 1 << 27
-"""Elements of the weight that are unpacked at a time for a large batch."""
+"""Elements of the weight per unpacking for a large batch."""
 
 
 def unpack(
@@ -220,9 +218,9 @@ def linear(
     x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
 ) -> Tensor:
     """See `reference.linear`."""
-    kept = hopper.kept_linear(x, codes, scales, bias, format, group_size)
-    if kept is not None:
-        return kept
+    product = hopper.kept_linear(x, codes, scales, bias, format, group_size)
+    if product is not None:
+        return product
     if hopper.is_known(x, codes.shape[0], format):
         return hopper.linear(x, codes, scales, bias, format, group_size)
     batch = x.numel() // max(x.shape[-1], 1)
@@ -239,7 +237,7 @@ def run_linear(
     x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int,
     config: Config,
 ) -> Tensor:  # fmt: skip
-    """`linear` with a given configuration."""
+    """Run `linear` with a configuration."""
     per_byte, columns, rows = PACKED_FORMATS[format].per_byte, x.shape[-1], codes.shape[0]
     x, codes, scales = x.contiguous(), codes.contiguous(), scales.contiguous()
     batch = x.numel() // columns
@@ -267,7 +265,7 @@ def run_linear(
 
 @functools.cache
 def _is_known(format: str, device: torch.device) -> bool:
-    """Whether the device has the instructions: 8-bit floats came with compute capability 8.9."""
+    """Return True if the device has the instructions; 8-bit floats need capability 8.9."""
     if device.type != "cuda" or format != "mxfp8":
         return True
     return torch.cuda.get_device_capability(device) >= (8, 9)

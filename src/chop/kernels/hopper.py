@@ -1,8 +1,8 @@
 """Packed linear on GPUs of compute capability 9.0, in CUDA C++.
 
-Three kernels: for few rows of x, where reading the weight is the work, `hopper_few.cu` (8-bit
-codes) and `hopper_few4.cu` (4-bit codes); `hopper_many.cu` for more. Here is which is used when,
-and how the first cuts up a product.
+For few rows of x, where reading the weight dominates, the kernels are `hopper_few.cu` (8-bit codes)
+and `hopper_few4.cu` (4-bit codes); for more rows, `hopper_many.cu`. This module selects the kernel
+and partitions the products of the first.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from chop.kernels.ready import Ready, find, keep, key_of
 
 FOUR_BITS = tuple(name for name, row in PACKED_FORMATS.items() if row.element.bits == 4)
 STEPS = {name: hopper_few4.STEP if name in FOUR_BITS else 64 for name in PACKED_FORMATS}
-"""The formats that have kernels, and what the number of columns must be a multiple of."""
+"""Formats with kernels; the number of columns is a multiple of the value."""
 LARGEST_BATCH = 32
-"""Rows of x that the kernel for few can do."""
+"""Most rows of x of the kernel for few rows."""
 FEW = 16
-"""Rows of x up to which it is the faster one."""
+"""Rows of x up to which that kernel is faster."""
 LONG = 2048
 """Columns from which two blocks share them, if there are too few rows for all multiprocessors."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How a product is cut up: a block has `tiles` times 16 rows of the weight and up to `batch`
-    rows of x, its `warps` take turns along the columns, of which it has one part of `split`."""
+    """Partition of a product into blocks of `tiles` times 16 rows of the weight.
+
+    A block has up to `batch` rows of x and one part of `split` of the columns, along which its
+    `warps` take turns.
+    """
 
     batch: int
     tiles: int
@@ -44,15 +47,15 @@ class Cut:
 
     @property
     def shared_bytes(self) -> int:
-        """The sums of each warp, in float32, four to a row left over."""
+        """Bytes of the float32 sums of each warp, with four more per row."""
         return self.warps * self.batch * (16 * self.tiles + 4) * 4
 
     def blocks(self, rows: int) -> tuple[int, int, int]:
-        """The grid for a weight of `rows` rows."""
+        """Return the grid for a weight of `rows` rows."""
         return -(-rows // (16 * self.tiles)), self.split, 1
 
     def defines(self, format: str, group_size: int) -> dict[str, int]:
-        """The constants of the kernel."""
+        """Return the constants of the kernel."""
         return {
             "FORMAT": PACKED_FORMATS[format].kernel_code,
             "GROUP": group_size,
@@ -64,7 +67,7 @@ class Cut:
 
 
 def choose(batch: int, rows: int, columns: int, multiprocessors: int) -> Cut:
-    """The cut that was fastest on an H200 among those tried (bench/kernels.py, section cuts).
+    """Return the fastest cut on an H200 among those tried (bench/kernels.py, section cuts).
 
     All multiprocessors should end at the same time. Tall blocks read x less often, and one of
     them fills a multiprocessor; where they would not come out even, small ones share it.
@@ -85,13 +88,13 @@ def choose(batch: int, rows: int, columns: int, multiprocessors: int) -> Cut:
 
 
 def _is_even(blocks: int, multiprocessors: int) -> bool:
-    """Whether few multiprocessors are idle while the last blocks run."""
+    """Return True if few multiprocessors are idle while the last blocks run."""
     rounds = -(-blocks // multiprocessors)
     return rounds * multiprocessors <= 1.15 * blocks
 
 
 def is_known(x: Tensor, rows: int, format: str) -> bool:
-    """Whether one of the kernels can do it, for a weight of `rows` rows."""
+    """Return True if a kernel accepts `x` and a weight of `rows` rows."""
     columns = x.shape[-1]
     return (
         format in STEPS
@@ -106,7 +109,7 @@ def is_known(x: Tensor, rows: int, format: str) -> bool:
 
 
 def is_for_many(x: Tensor, rows: int) -> bool:
-    """Whether the kernel for many rows of x is the one to use."""
+    """Return True if the kernel for many rows of x is faster."""
     columns = x.shape[-1]
     batch = x.numel() // columns
     return (
@@ -131,19 +134,19 @@ def linear(
     """See `reference.linear`."""
     key = key_of(x, codes, scales, bias, format, group_size)
     x, codes, scales = x.contiguous(), _aligned(codes), _aligned(scales)
-    given = bias
+    original_bias = bias
     bias = None if bias is None else bias.to(x.dtype).contiguous()
     if is_for_many(x, codes.shape[0]):
         return hopper_many.linear(x, codes, scales, bias, format, group_size)
     prepare = hopper_few4.prepared if format in FOUR_BITS else prepared
     product = prepare(x, codes, scales, bias, format, group_size)
-    if bias is given and (codes.data_ptr(), scales.data_ptr()) == (key or ())[:2]:
+    if bias is original_bias and (codes.data_ptr(), scales.data_ptr()) == (key or ())[:2]:
         keep(key, product)
     return product(x)
 
 
 def _aligned(packed: Tensor) -> Tensor:
-    """The same bytes, contiguous from a multiple of 16."""
+    """Return the same bytes, contiguous and aligned to 16 bytes."""
     packed = packed.contiguous()
     return packed if packed.data_ptr() % 16 == 0 else packed.clone()
 
@@ -151,7 +154,7 @@ def _aligned(packed: Tensor) -> Tensor:
 def prepared(
     x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
 ) -> Ready:
-    """`reference.linear` of these, ready to be queued."""
+    """Return `reference.linear` of these operands as a prepared launch."""
     rows, columns = codes.shape[0], x.shape[-1]
     cut = choose(x.numel() // columns, rows, columns, multiprocessors(x.device))
     return prepared_as(x, codes, scales, bias, format, group_size, cut)
@@ -166,7 +169,7 @@ def prepared_as(
     group_size: int,
     cut: Cut,
 ) -> Ready:
-    """`prepared` with a given cut; all tensors contiguous, x and bias in bfloat16."""
+    """Return `prepared` with `cut`; all tensors are contiguous, x and bias in bfloat16."""
     columns, rows = x.shape[-1], codes.shape[0]
     tensors = (None, codes, scales, bias, None)
     pointers = [c_void_p(None if t is None else t.data_ptr()) for t in tensors]
@@ -178,7 +181,7 @@ def prepared_as(
 
 @functools.cache
 def is_present(device: torch.device) -> bool:
-    """Whether the device is one of those, with a run-time compiler beside it."""
+    """Return True if the device has capability 9.x and there is a run-time compiler."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
         return False
     return nvrtc.is_available()

@@ -19,24 +19,26 @@ from chop.kernels.formats import PACKED_FORMATS, groups_of
 from chop.kernels.ready import Ready
 
 STEP = 32
-"""Columns that a thread takes at a time: their number must be a multiple."""
+"""Columns per step of a thread; the number of columns is a multiple."""
 CHUNK, PANEL, BARRIERS = 128, 32, 2048
-"""As in the kernel: columns of a chunk, scales of a row that lie together, bytes of barriers."""
+"""Constants of the kernel: columns of a chunk, scales of a panel, bytes of barriers."""
 MOST_COLUMNS = 1 << 16
-"""There is a barrier for each panel of scales."""
+"""Limit from the number of barriers: one per panel of scales."""
 MOST_SHARED = 227 << 10
 LONG = 8192
 """Columns from which two blocks share them, if there are too few rows for tall blocks."""
 TALLEST = 7
-"""Tiles of a block, at most: the registers hold no more."""
+"""Most tiles of a block, limited by registers."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How a product is cut up: a block has `tiles` times 16 rows of the weight and up to `batch`
-    rows of x; its `warps` take chunks in turn, of which it has one part of `split`, through
-    `slots` (a multiple of `warps`). A multiprocessor shall have room for `blocks`, this kernel's
-    or the next one's."""
+    """Partition of a product into blocks of `tiles` times 16 rows of the weight.
+
+    A block has up to `batch` rows of x and one part of `split` of the chunks, which its `warps`
+    process in turn through `slots` (a multiple of `warps`). A multiprocessor has room for `blocks`,
+    of this kernel or the next.
+    """
 
     batch: int
     tiles: int
@@ -46,21 +48,21 @@ class Cut:
     blocks: int = 1
 
     def shared_bytes(self, columns: int, group_size: int) -> int:
-        """Slots and scales; or the sums of each warp, if more."""
+        """Return the bytes of slots and scales, or of the sums of each warp if more."""
         chunks = -(-columns // CHUNK)
         panels = -(-chunks // self.split) * CHUNK // group_size // PANEL + 2
-        kept = (
+        buffers = (
             self.slots * (self.tiles * 1024 + self.batch * 256) + panels * 16 * self.tiles * PANEL
         )
         sums = self.warps * self.batch * (16 * self.tiles + 4) * 4
-        return BARRIERS + max(kept, sums)
+        return BARRIERS + max(buffers, sums)
 
     def grid(self, rows: int) -> tuple[int, int, int]:
-        """The blocks for a weight of `rows` rows."""
+        """Return the grid for a weight of `rows` rows."""
         return -(-rows // (16 * self.tiles)), self.split, 1
 
     def defines(self, format: str, group_size: int) -> dict[str, int]:
-        """The constants of the kernel."""
+        """Return the constants of the kernel."""
         return {
             "FORMAT": PACKED_FORMATS[format].kernel_code,
             "GROUP": group_size,
@@ -76,7 +78,7 @@ class Cut:
 
 @functools.lru_cache(1024)
 def choose(batch: int, rows: int, columns: int, group_size: int, multiprocessors: int) -> Cut:
-    """The cut that was fastest on an H200 among those tried (bench/kernels.py, section cuts4).
+    """Return the fastest cut on an H200 among those tried (bench/kernels.py, section cuts4).
 
     All multiprocessors should end at the same time, with blocks as tall as that allows: they read
     x less often.
@@ -103,7 +105,7 @@ def _cut(size: int, rows: int, columns: int, multiprocessors: int) -> Cut:
 
 
 def _even(rows: int, multiprocessors: int) -> int:
-    """The tallest block of which all rounds are full, or nearly so; else the fullest."""
+    """Return the tallest block whose rounds are nearly full, else the fullest."""
 
     def idle(tiles: int) -> float:
         blocks = -(-rows // (16 * tiles))
@@ -116,7 +118,7 @@ def _even(rows: int, multiprocessors: int) -> int:
 def prepared(
     x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
 ) -> Ready:
-    """`reference.linear` of these, ready to be queued."""
+    """Return `reference.linear` of these operands as a prepared launch."""
     rows, columns = codes.shape[0], x.shape[-1]
     cut = choose(x.numel() // columns, rows, columns, group_size, multiprocessors(x.device))
     return prepared_as(x, codes, scales, bias, format, group_size, cut)
@@ -131,7 +133,7 @@ def prepared_as(
     group_size: int,
     cut: Cut,
 ) -> Ready:
-    """`prepared` with a given cut; all tensors contiguous, x and bias in bfloat16."""
+    """Return `prepared` with `cut`; all tensors are contiguous, x and bias in bfloat16."""
     columns, rows, device = x.shape[-1], codes.shape[0], x.device
     batch = x.numel() // columns
 
@@ -152,8 +154,10 @@ def prepared_as(
 def _weight_maps(
     codes: int, scales: int, rows: int, columns: int, group_size: int, tiles: int
 ) -> tuple[nvrtc.TensorMap, nvrtc.TensorMap]:
-    """Codes and scales as the copy engine sees them; which has no use for scales whose rows do
-    not start at multiples of 16 bytes, and is not asked for them."""
+    """Return the maps of codes and scales for the copy engine.
+
+    It cannot copy scales whose rows are not aligned to 16 bytes; the kernel then does not use it.
+    """
     row_bytes, groups = columns // 2, groups_of(columns, group_size)
     box = (16 * tiles, CHUNK // 2)
     of_codes = nvrtc.tensor_map(codes, nvrtc.UINT8, (rows, row_bytes), row_bytes, box)
@@ -164,7 +168,7 @@ def _weight_maps(
 
 
 def source() -> str:
-    """The text of the kernel, with what it shares with others."""
+    """Return the source of the kernel, with the shared headers."""
     names = ("hopper.cuh", "hopper_few.cuh", "hopper_few4.cu")
     return "\n".join(Path(__file__).with_name(name).read_text() for name in names)
 

@@ -1,6 +1,6 @@
 """Packed linear for many rows of x on GPUs of compute capability 9.0, in CUDA C++.
 
-`hopper_many.cu` says how it works; here is how a product is cut up, and the launch.
+`hopper_many.cu` describes the kernel; this module partitions products and launches it.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ from chop.kernels.device import multiprocessors, tickets_for
 from chop.kernels.formats import PACKED_FORMATS
 
 ROWS, SPAN, WORKERS = 128, 128, 256
-"""As in the kernel: rows of the weight in a block, columns of a step, threads that multiply."""
+"""Constants of the kernel: weight rows of a block, columns of a step, multiplying threads."""
 LARGEST_BATCH = 256
 BATCHES = (32, 64, 128, 256)
-"""Rows of x that a block can have."""
+"""Choices of rows of x per block."""
 FEWEST_ROWS, FEWEST_COLUMNS = 2048, 1024
-"""Weights smaller than this were not tried."""
+"""Smallest weights that were measured."""
 MOST_SHARED = 227 << 10
 SHORT = 16
-"""A block with fewer steps leaves shared memory to the next kernel, which starts the earlier."""
+"""Steps below which a block leaves shared memory to the next kernel, which starts earlier."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A block has `batch` rows of x and one part of `split` of the columns. Two parts can be added
-    up by a pair of blocks; more go through memory. `step` columns are a stage of the pipeline."""
+    """Partition of a product into blocks of `batch` rows of x and 1 / `split` of the columns.
+
+    A pair of blocks can add two parts; more parts are added through memory. `step` columns are a
+    stage of the pipeline.
+    """
 
     batch: int
     split: int = 1
@@ -43,7 +46,7 @@ class Tile:
 
     @property
     def stages(self) -> int:
-        """As many as there is room for."""
+        """Stages that fit into shared memory."""
         room = MOST_SHARED - 1024
         return min(self.most_stages, room // self._stage_bytes)
 
@@ -53,21 +56,21 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """The stages and two barriers for each; or what turning the result needs, if more."""
+        """Bytes of the stages and their barriers, or of the transposed result if more."""
         turned = self.batch * (2 * ROWS + 16)
         return max(self.stages * (self._stage_bytes + 16), turned)
 
     @property
     def threads(self) -> int:
-        """Those that multiply, and a warp that loads; see MOVES_REGISTERS in the kernel."""
+        """Threads that multiply, and those that load; see MOVES_REGISTERS in the kernel."""
         return WORKERS + (128 if self.batch > 128 else 32)
 
     def blocks(self, batch: int, rows: int) -> tuple[int, int, int]:
-        """The grid for `batch` rows of x and a weight of `rows` rows."""
+        """Return the grid for `batch` rows of x and a weight of `rows` rows."""
         return -(-rows // ROWS), self.split, -(-batch // self.batch)
 
     def defines(self, format: str, group_size: int) -> dict[str, int]:
-        """The constants of the kernel."""
+        """Return the constants of the kernel."""
         return {
             "FORMAT": PACKED_FORMATS[format].kernel_code,
             "GROUP": group_size,
@@ -80,7 +83,7 @@ class Tile:
 
 
 def choose(batch: int, rows: int, columns: int, multiprocessors: int) -> Tile:
-    """The tile that was fastest on an H200 among those tried (bench/kernels.py, section tiles)."""
+    """Return the fastest tile on an H200 among those tried (bench/kernels.py, section tiles)."""
     blocks, steps = -(-rows // ROWS), columns // SPAN
     size = next(n for n in BATCHES if n >= batch)
     split = _split(multiprocessors // blocks, steps)
@@ -92,9 +95,9 @@ def choose(batch: int, rows: int, columns: int, multiprocessors: int) -> Tile:
     return Tile(size, split, most_stages=3 if steps // split < SHORT else 6)
 
 
-def _split(wanted: int, steps: int) -> int:
-    """Parts of the columns: a power of two up to `wanted` that leaves each at least two steps."""
-    return max((n for n in (1, 2, 4) if n <= wanted and 2 * n <= steps), default=1)
+def _split(most: int, steps: int) -> int:
+    """Return a power of two up to `most` that leaves each part at least two steps."""
+    return max((n for n in (1, 2, 4) if n <= most and 2 * n <= steps), default=1)
 
 
 def run_linear(
@@ -154,14 +157,14 @@ def _chosen(batch: int, rows: int, columns: int, multiprocessors: int, bits: int
 
 
 def source(tile: Tile) -> str:
-    """The text of the kernel: what kernels share, the instruction for the batch, the kernel."""
+    """Return the source: shared header, instruction for the batch, kernel."""
     here = Path(__file__)
     shared, kernel = (here.with_name(n) for n in ("hopper.cuh", "hopper_many.cu"))
     return f"{shared.read_text()}\n{instruction(tile.batch)}\n{kernel.read_text()}"
 
 
 def instruction(batch: int) -> str:
-    """`wgmma(d, a, b)`: the product of 64 x 16 in registers with 16 x `batch`, added to `d`."""
+    """Return `wgmma(d, a, b)`: adds 64 x 16 in registers times 16 x `batch` to `d`."""
     count = batch // 2
     sums = ", ".join(f"%{i}" for i in range(count))
     operands = ", ".join(f"%{count + i}" for i in range(4))

@@ -1,7 +1,7 @@
-"""Layers whose weights lie in memory as bytes.
+"""Layers with packed weights.
 
-Weights are buffers: they are saved with the model and do not train. The bias stays a parameter,
-and gradients pass through to the input, so adapters around a packed layer train.
+Weights are buffers: they are saved with the model and do not train. The bias stays a parameter, and
+gradients pass to the input, so that adapters train.
 """
 
 from __future__ import annotations
@@ -16,14 +16,7 @@ from chop.errors import ConfigError
 from chop.ir.reclass import reclassed
 from chop.kernels import integer
 from chop.kernels.experts import QExpertsPacked
-from chop.kernels.ops import (
-    ROUNDED,
-    PackedTensor,
-    multiply,
-    multiply_rounded,
-    pack,
-    unpack,
-)
+from chop.kernels.ops import ROUNDED, PackedTensor, multiply, multiply_rounded, pack, unpack
 from chop.nn.quantizers import Quantizer
 from chop.nn.quantizers.stored_scale import with_stored_scale
 
@@ -31,7 +24,7 @@ Quantizers = Mapping[str, Quantizer]
 
 
 def _own_bias(bias: Tensor | None) -> nn.Parameter | None:
-    """A parameter with the values of `bias`, which trains where that did."""
+    """Return a parameter with the values of `bias`, trainable if that was."""
     if bias is None:
         return None
     return nn.Parameter(bias.detach(), bias.requires_grad or not isinstance(bias, nn.Parameter))
@@ -40,9 +33,8 @@ def _own_bias(bias: Tensor | None) -> nn.Parameter | None:
 class QLinearPacked(nn.Module):
     """A linear layer on packed weights.
 
-    `quantizers` may give number formats for `data_in` and `data_out`, as quantised layers have
-    them; without, activations stay as they are. `stored` are the scales of formats that keep theirs
-    beside the operand (`data_in_scale`); the layer has them as buffers.
+    `quantizers` may hold number formats of `data_in` and `data_out`, and `stored` their stored
+    scales (`data_in_scale`), which become buffers.
 
     >>> layer = QLinearPacked.from_linear(nn.Linear(64, 8), "mxint4")
     >>> layer(torch.ones(2, 64)).shape, layer.codes.shape
@@ -54,7 +46,7 @@ class QLinearPacked(nn.Module):
     scales: Tensor
     bias: Tensor | None
     dtype: torch.dtype = torch.float32
-    """The type of the weight before it was packed, in which adapters compute."""
+    """Type of the weight before packing, in which adapters compute."""
 
     def __init__(
         self,
@@ -79,29 +71,28 @@ class QLinearPacked(nn.Module):
     def from_linear(
         cls, linear: nn.Linear, format: str = "mxint8", group_size: int = 32
     ) -> QLinearPacked:
-        """`linear` with its weight rounded to the format and packed."""
+        """Return `linear` with its weight packed."""
         weight = linear.weight
         return cls(pack(weight, format, group_size), linear.bias, dtype=weight.dtype)
 
     @property
     def weight(self) -> PackedTensor:
-        """The packed weight."""
+        """Packed weight."""
         return PackedTensor(self.codes, self.scales, self.format, self.group_size, self.in_features)
 
     def float_weight(self) -> Tensor:
-        """The values of the weight."""
+        """Return the values of the weight."""
         return unpack(self.weight, self.dtype)
 
     def with_added(self, delta: Tensor) -> QLinearPacked:
-        """This layer with `delta` added to its weight and the sum rounded to the format."""
+        """Return this layer with `delta` added to its weight, rounded to the format."""
         total = pack(unpack(self.weight) + delta, self.format, self.group_size)
-        made = reclassed(self, type(self))
-        made._buffers.update(codes=total.codes, scales=total.scales)
-        return made
+        layer = reclassed(self, type(self))
+        layer._buffers.update(codes=total.codes, scales=total.scales)
+        return layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` times the transposed weight plus bias."""
-        # Asked for as attributes, each of these takes longer than all the rest here.
+        # as attributes these would take longer than the rest of this function
         own: dict[str, Any] = self._buffers
         weight = (own["codes"], own["scales"], self._parameters["bias"])
         parts = (*weight, self.format, self.group_size)
@@ -121,13 +112,12 @@ class QLinearPacked(nn.Module):
         return rounded
 
     def extra_repr(self) -> str:
-        """Sizes and format, for printing."""
         sizes = f"in_features={self.in_features}, out_features={self.out_features}"
         return f"{sizes}, format={self.format}, group_size={self.group_size}"
 
 
 class QEmbeddingPacked(nn.Module):
-    """An embedding whose table is packed; only the rows asked for are unpacked."""
+    """An embedding with a packed table; only the rows in use are unpacked."""
 
     mase_leaf: ClassVar[bool] = True
     codes: Tensor
@@ -144,7 +134,7 @@ class QEmbeddingPacked(nn.Module):
     def from_embedding(
         cls, embedding: nn.Embedding, format: str = "mxint8", group_size: int = 32
     ) -> QEmbeddingPacked:
-        """`embedding` with its table rounded to the format and packed."""
+        """Return `embedding` with its table packed."""
         if embedding.max_norm is not None:
             raise ConfigError(
                 "QEmbeddingPacked: max_norm rewrites the table at each call; it cannot be packed."
@@ -153,24 +143,17 @@ class QEmbeddingPacked(nn.Module):
 
     @property
     def weight(self) -> PackedTensor:
-        """The packed table."""
+        """Packed table."""
         return PackedTensor(
             self.codes, self.scales, self.format, self.group_size, self.embedding_dim
         )
 
     def forward(self, indices: Tensor) -> Tensor:
-        """The rows at `indices`."""
-        return torch.ops.mase.unpack(
-            self.codes[indices],
-            self.scales[indices],
-            self.format,
-            self.group_size,
-            self.embedding_dim,
-            self.dtype,
-        )
+        codes, scales = self.codes[indices], self.scales[indices]
+        layout = (self.format, self.group_size, self.embedding_dim)
+        return torch.ops.mase.unpack(codes, scales, *layout, self.dtype)
 
     def extra_repr(self) -> str:
-        """Sizes and format, for printing."""
         sizes = f"{self.num_embeddings}, {self.embedding_dim}"
         return f"{sizes}, format={self.format}, group_size={self.group_size}"
 
@@ -178,8 +161,8 @@ class QEmbeddingPacked(nn.Module):
 class QLinearInt8(nn.Module):
     """A linear layer on int8 weights with one scale per output (amax / 127).
 
-    With `quantize_input`, activations are int8 as well, with one scale per row found at each
-    call, and the product is one of integers; without, only the weight is rounded.
+    With `quantize_input` activations are int8 too, with one scale per row and call, and the product
+    is computed in integers.
     """
 
     mase_leaf: ClassVar[bool] = True
@@ -201,44 +184,41 @@ class QLinearInt8(nn.Module):
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, *, quantize_input: bool = False) -> QLinearInt8:
-        """`linear` with its weight rounded to int8."""
+        """Return `linear` with its weight rounded to int8."""
         codes, scales = integer.quantize_rows(linear.weight.detach())
         return cls(codes, scales, linear.bias, quantize_input=quantize_input)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the weight before it was packed, in which adapters compute."""
+        """Type of the weight before packing, in which adapters compute."""
         return self.scales.dtype
 
     def float_weight(self) -> Tensor:
-        """The values of the weight."""
+        """Return the values of the weight."""
         return self.codes.to(self.dtype) * self.scales[:, None]
 
     def with_added(self, delta: Tensor) -> QLinearInt8:
-        """This layer with `delta` added to its weight and the sum rounded to int8."""
-        total = self.float_weight() + delta.to(self.dtype)
-        codes, scales = integer.quantize_rows(total)
-        made = reclassed(self, type(self))
-        made._buffers.update(codes=codes, scales=scales)
-        return made
+        """Return this layer with `delta` added to its weight, rounded to int8."""
+        codes, scales = integer.quantize_rows(self.float_weight() + delta.to(self.dtype))
+        layer = reclassed(self, type(self))
+        layer._buffers.update(codes=codes, scales=scales)
+        return layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` times the transposed weight plus bias."""
         multiply = integer.dynamic_linear if self.quantize_input else integer.weight_only_linear
         return multiply(x, self.codes, self.units, self.scales, self.bias)
 
     def extra_repr(self) -> str:
-        """Sizes and kind, for printing."""
         sizes = f"in_features={self.in_features}, out_features={self.out_features}"
         return f"{sizes}, quantize_input={self.quantize_input}"
 
 
 PACKED_LAYERS = (QLinearPacked, QEmbeddingPacked, QExpertsPacked, QLinearInt8)
-"""The layers whose weights lie in memory as bytes."""
+"""Layers with packed weights."""
 
 
 def unpacked_weight(layer: nn.Module) -> Tensor:
-    """The float values of a packed layer's weight."""
+    """Return the float values of a packed layer's weight."""
     if isinstance(layer, QLinearInt8):
         return layer.float_weight()
     weight = layer.weight

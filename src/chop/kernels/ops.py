@@ -1,7 +1,7 @@
-"""One call per operation: checks its input, then runs the back end of the tensor's device.
+"""Operations on packed tensors: check the input, then run the back end of its device.
 
-The operators are known to torch: tracers, fake tensors and torch.compile see them as any other,
-and `packed_linear` has a gradient towards its input and its bias.
+They are torch operators, visible to tracers, fake tensors and torch.compile. `packed_linear` has
+gradients of its input and its bias.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from chop.nn.quantizers.kernels import is_traced
 PLAIN = (Tensor, torch.nn.Parameter)
 INDEX_DTYPES = (torch.int32, torch.int64)
 ROUNDED = MXInt(8, block_size=32)
-"""The format to which a kernel rounds activations by itself."""
+"""Format to which some kernels round activations."""
 
 operators = torch.library.Library("mase", "FRAGMENT")
 operators.define(
@@ -61,24 +61,42 @@ class PackedTensor:
     columns: int
 
     def __post_init__(self) -> None:
-        _check_packed(self)
+        where, row = "PackedTensor", _format(self.format, "PackedTensor")
+        check_group_size(self.group_size, where, is_integer=row.has_real_scales)
+        scale_width = row.row_scale_bytes(self.columns, self.group_size)
+        widths = {"codes": row.code_bytes(self.columns), "scales": scale_width}
+        for name, width in widths.items():
+            part: Tensor = getattr(self, name)
+            _want(part.dtype == torch.uint8, where, f"{name} must be uint8, got {part.dtype}.")
+            _want(
+                part.dim() > 0 and part.shape[-1] == width,
+                where,
+                f"{name} must be of shape (…, {width}) for {self.columns} columns, "
+                f"got {tuple(part.shape)}.",
+            )
+        _want(
+            self.codes.shape[:-1] == self.scales.shape[:-1],
+            where,
+            f"codes and scales must have the same rows, got {tuple(self.codes.shape)} and "
+            f"{tuple(self.scales.shape)}.",
+        )
+        _same_device(where, self.codes, self.scales)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the values."""
+        """Shape of the values."""
         return (*self.codes.shape[:-1], self.columns)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that codes and scales take."""
+        """Bytes of codes and scales."""
         return self.codes.nbytes + self.scales.nbytes
 
 
 def pack(x: Tensor, format: str = "mxint8", group_size: int = 32) -> PackedTensor:
-    """Return `x` rounded to the format, as bytes; groups lie along the last dimension.
+    """Return `x` rounded to the format, as bytes, in groups along the last dimension.
 
-    Unpacking gives exactly the values of the format's quantizer. `format` may spell the group size
-    too: "mxint4/16".
+    `unpack` returns exactly the quantizer's values. `format` may spell the group size: "mxint4/16".
     """
     _want(isinstance(x, Tensor), "pack", f"x must be a tensor, got {type(x).__name__}.")
     if isinstance(format, str) and "/" in format:
@@ -87,45 +105,37 @@ def pack(x: Tensor, format: str = "mxint8", group_size: int = 32) -> PackedTenso
     check_group_size(group_size, "pack", is_integer=row.has_real_scales)
     _want(x.is_floating_point(), "pack", f"x must be a floating-point tensor, got {x.dtype}.")
     _want(x.dim() > 0, "pack", "x must have at least one dimension, got a scalar.")
-    columns = x.shape[-1]
-    rows = x.detach().reshape(math.prod(x.shape[:-1]), columns)
-    codes, scales = reference.pack_rows(rows, row, group_size)
-    lead = x.shape[:-1]
-    return PackedTensor(
-        codes.view(*lead, codes.shape[-1]),
-        scales.view(*lead, scales.shape[-1]),
-        row.name,
-        group_size,
-        columns,
-    )
+    *lead, columns = x.shape
+    rows = x.detach().reshape(math.prod(lead), columns)
+    parts = reference.pack_rows(rows, row, group_size)
+    codes, scales = (part.view(*lead, part.shape[-1]) for part in parts)
+    return PackedTensor(codes, scales, row.name, group_size, columns)
 
 
 def pack_integers(whole: Tensor, scales: Tensor, group_size: int) -> PackedTensor:
-    """A matrix of integers times `scales`, one for each row and group, as bytes: int4 where the
-    integers lie in -8 … 7, else int8_group.
+    """Pack a matrix of integers with one scale per row and group.
+
+    The format is int4 if the integers are in -8 … 7, else int8_group.
 
     >>> pack_integers(torch.tensor([[7.0, -8.0]]), torch.tensor([[-0.5]]), 16).codes.tolist()
     [[135]]
     """
-    bits = 4 if bool(((whole >= -8) & (whole <= 7)).all()) else 8
-    _want(
-        bits == 4 or bool(((whole >= -128) & (whole <= 127)).all()),
-        "pack_integers",
-        "integers must lie in -128 … 127.",
-    )
-    row = INTEGER_FORMATS["int4" if bits == 4 else "int8_group"]
+    is_small = bool(((whole >= -8) & (whole <= 7)).all())
+    fits = is_small or bool(((whole >= -128) & (whole <= 127)).all())
+    _want(fits, "pack_integers", "integers must lie in -128 … 127.")
+    row = INTEGER_FORMATS["int4" if is_small else "int8_group"]
     codes = reference.join_codes(row.element.encode(whole.detach()), row)
     as_bytes = reference.scale_bytes(scales.detach())
     return PackedTensor(codes, as_bytes, row.name, group_size, whole.shape[-1])
 
 
 def _want_packed(value: Any, where: str) -> None:
-    told = f"expected a PackedTensor, got {type(value).__name__}. Make one: kernels.pack(x)."
-    _want(isinstance(value, PackedTensor), where, told)
+    message = f"expected a PackedTensor, got {type(value).__name__}. Make one: kernels.pack(x)."
+    _want(isinstance(value, PackedTensor), where, message)
 
 
 def unpack(packed: PackedTensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The values of `packed`, exact in float32 and rounded to nearest in narrower types."""
+    """Return the values of `packed`, exact in float32, rounded to nearest in narrower types."""
     _want_packed(packed, "unpack")
     _want(isinstance(dtype, torch.dtype), "unpack", f"dtype must be a torch.dtype, got {dtype!r}.")
     _want(dtype.is_floating_point, "unpack", f"dtype must be floating-point, got {dtype}.")
@@ -135,9 +145,9 @@ def unpack(packed: PackedTensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def packed_linear(x: Tensor, weight: PackedTensor, bias: Tensor | None = None) -> Tensor:
-    """`x` times the transposed `weight` plus `bias`, in the dtype of `x`.
+    """Return `x` times the transposed `weight` plus `bias`, in the dtype of `x`.
 
-    The weight is never unpacked as a whole; what is read from memory is its bytes.
+    The weight is never unpacked as a whole.
     """
     if not isinstance(weight, PackedTensor) or not _fits(x, weight, bias):
         _want_packed(weight, "packed_linear")
@@ -148,7 +158,7 @@ def packed_linear(x: Tensor, weight: PackedTensor, bias: Tensor | None = None) -
 def multiply(
     x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
 ) -> Tensor:
-    """The operator on parts that are known to fit; where no one is looking, without its costs."""
+    """Run the operator on checked operands, without the dispatcher if nothing observes it."""
     run = torch.ops.mase.packed_linear.default
     if torch.compiler.is_compiling():
         return run(x, codes, scales, bias, format, group_size)
@@ -165,9 +175,9 @@ def multiply(
 def multiply_rounded(
     x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
 ) -> Tensor | None:
-    """`multiply` of `x` in `ROUNDED`, where one kernel does both and no one is looking; else None.
+    """Round `x` to `ROUNDED` and multiply in one kernel; None if there is none.
 
-    The rounded values are those of the format, so the product is the same, bit for bit.
+    The result is the same as in two steps, bit for bit.
     """
     needs_gradient = x.requires_grad or (bias is not None and bias.requires_grad)
     is_seen = torch.compiler.is_compiling() or (needs_gradient and torch.is_grad_enabled())
@@ -177,13 +187,13 @@ def multiply_rounded(
 
 
 def _is_watched(x: Tensor, codes: Tensor) -> bool:
-    """Whether someone must see the operator: a subclass of tensors, a mode, a tracer."""
+    """Return True if a tensor subclass, a mode or a tracer must see the operator."""
     is_plain = type(x) in PLAIN and type(codes) in PLAIN
     return not is_plain or torch._C._is_torch_function_mode_enabled() or is_traced(x)
 
 
 def _fits(x: Tensor, weight: PackedTensor, bias: Tensor | None) -> bool:
-    """Whether a product can be computed; quick, because it is asked at every call."""
+    """Return True if a product can be computed; fast, because every call runs it."""
     codes = weight.codes
     fits = x.is_floating_point() and x.dim() > 0 and x.shape[-1] == weight.columns
     fits = fits and codes.dim() == 2 and x.device == codes.device
@@ -214,7 +224,7 @@ def _explain_misfit(x: Tensor, weight: PackedTensor, bias: Tensor | None) -> Non
 def packed_embedding(
     indices: Tensor, weight: PackedTensor, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """The rows of `weight` at `indices`; only those rows are unpacked."""
+    """Return the rows of `weight` at `indices`; only those rows are unpacked."""
     _want_packed(weight, "packed_embedding")
     _matrix(weight)
     _want(
@@ -242,31 +252,6 @@ def _format(name: str, where: str) -> PackedFormat:
     return row
 
 
-def _check_packed(packed: PackedTensor) -> None:
-    where, row = "PackedTensor", _format(packed.format, "PackedTensor")
-    check_group_size(packed.group_size, where, is_integer=row.has_real_scales)
-    widths = {
-        "codes": row.code_bytes(packed.columns),
-        "scales": row.row_scale_bytes(packed.columns, packed.group_size),
-    }
-    for name, width in widths.items():
-        part: Tensor = getattr(packed, name)
-        _want(part.dtype == torch.uint8, where, f"{name} must be uint8, got {part.dtype}.")
-        _want(
-            part.dim() > 0 and part.shape[-1] == width,
-            where,
-            f"{name} must be of shape (…, {width}) for {packed.columns} columns, "
-            f"got {tuple(part.shape)}.",
-        )
-    _want(
-        packed.codes.shape[:-1] == packed.scales.shape[:-1],
-        where,
-        f"codes and scales must have the same rows, got {tuple(packed.codes.shape)} and "
-        f"{tuple(packed.scales.shape)}.",
-    )
-    _same_device(where, packed.codes, packed.scales)
-
-
 def _matrix(weight: PackedTensor) -> tuple[int, int]:
     _want(
         weight.codes.dim() == 2,
@@ -282,9 +267,6 @@ def _same_device(where: str, one: Tensor, other: Tensor) -> None:
         where,
         f"all tensors must be on one device, got {one.device} and {other.device}.",
     )
-
-
-# -- the operators ---------------------------------------------------------------------------
 
 
 @functools.cache
@@ -311,18 +293,6 @@ for _name, _kind in (("unpack", "unpack"), ("packed_linear", "linear")):
     operators.impl(_name, getattr(reference, _kind), "MPS")
 
 
-def _fake_unpack(
-    codes: Tensor, scales: Tensor, format: str, group_size: int, columns: int, dtype: torch.dtype
-) -> Tensor:
-    return codes.new_empty((*codes.shape[:-1], columns), dtype=dtype)
-
-
-def _fake_linear(
-    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
-) -> Tensor:
-    return x.new_empty((*x.shape[:-1], codes.shape[0]))
-
-
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, codes, scales, bias, ctx.format, ctx.group_size = inputs
     ctx.columns, ctx.bias_dtype = x.shape[-1], None if bias is None else bias.dtype
@@ -342,8 +312,18 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     return to_x, None, None, to_bias, None, None
 
 
-torch.library.register_fake("mase::unpack", _fake_unpack, lib=operators)
-torch.library.register_fake("mase::packed_linear", _fake_linear, lib=operators)
+torch.library.register_fake(
+    "mase::unpack",
+    lambda codes, scales, format, group_size, columns, dtype: codes.new_empty(
+        (*codes.shape[:-1], columns), dtype=dtype
+    ),
+    lib=operators,
+)
+torch.library.register_fake(
+    "mase::packed_linear",
+    lambda x, codes, *rest: x.new_empty((*x.shape[:-1], codes.shape[0])),
+    lib=operators,
+)
 torch.library.register_autograd(
     "mase::packed_linear", _backward, setup_context=_keep, lib=operators
 )

@@ -1,7 +1,7 @@
-"""Products that are ready to be queued: of a launch, only x and y are new each time.
+"""Prepared launches of products: only x and y change from call to call.
 
-What surrounds a launch in Python takes longer than a small product on the GPU. So it is done once
-per weight and shape of x.
+Preparing a launch in Python takes longer than a small product on the GPU, so it is done once per
+weight and shape of x.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor
 from chop import nvrtc
 
 MOST_KEPT = 4096
-"""Products that a thread remembers."""
+"""Most products in the cache of a thread."""
 Key = tuple[Any, ...]
 
 
 class Ready:
-    """A product with x of one shape; `at_x` and `at_y` are their places among the arguments.
+    """A product for one shape of x; `at_x` and `at_y` are indices among the arguments.
 
-    `x_map` makes of the address of x what the copy engine must know; without, the kernel gets the
+    `x_map` converts the address of x for the copy engine; without it the kernel receives the
     address.
     """
 
@@ -47,7 +47,7 @@ class Ready:
         self._launch.give(at_y, self._y)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The product; x is contiguous, on the device and of the shape that it was made for."""
+        """Return the product; x is contiguous, on the device and of the prepared shape."""
         y = x.new_empty(self._shape)
         self._y.value = y.data_ptr()
         if self._x_map is None:
@@ -62,20 +62,20 @@ class Ready:
         return y
 
 
-class _Kept(threading.local):
-    """Of a thread its own: another must not change arguments while they are read."""
+class _Products(threading.local):
+    """Products per thread: another must not change arguments while they are read."""
 
     def __init__(self) -> None:
         self.products: dict[Key, Ready] = {}
 
 
-_kept = _Kept()
+_cache = _Products()
 
 
 def key_of(
     x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int
 ) -> Key | None:
-    """All that a launch depends on; None where operands must be made fit for it first."""
+    """Return all that a launch depends on; None if operands must be copied first."""
     if not (x.is_contiguous() and codes.is_contiguous() and scales.is_contiguous()):
         return None
     weight = (codes.data_ptr(), scales.data_ptr(), codes.shape[0], format, group_size)
@@ -86,14 +86,14 @@ def key_of(
 
 
 def find(key: Key | None) -> Ready | None:
-    """The product, if this thread has kept it."""
-    return _kept.products.get(key) if key is not None else None
+    """Return the product from this thread's cache, else None."""
+    return _cache.products.get(key) if key is not None else None
 
 
 def keep(key: Key | None, product: Ready) -> Ready:
-    """The product, kept for the next time."""
+    """Store the product in the cache and return it."""
     if key is not None:
-        if len(_kept.products) >= MOST_KEPT:
-            _kept.products.clear()
-        _kept.products[key] = product
+        if len(_cache.products) >= MOST_KEPT:
+            _cache.products.clear()
+        _cache.products[key] = product
     return product

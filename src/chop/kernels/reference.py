@@ -1,4 +1,4 @@
-"""Packing and unpacking in PyTorch: the definition that every other back end equals."""
+"""Packing and unpacking in PyTorch: the reference of all back ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ELEMENTS_AT_ONCE = 1 << 22
 
 
 def pack_rows(x: Tensor, format: PackedFormat, group_size: int) -> tuple[Tensor, Tensor]:
-    """Codes and scales of a matrix."""
+    """Return codes and scales of a matrix."""
     rows, columns = x.shape
     codes = x.new_empty((rows, format.code_bytes(columns)), dtype=torch.uint8)
     scales = x.new_empty((rows, format.row_scale_bytes(columns, group_size)), dtype=torch.uint8)
@@ -49,24 +49,23 @@ def _pack_integers(x: Tensor, form: ScaleInteger, format: PackedFormat) -> tuple
 
 
 def scale_bytes(scales: Tensor) -> Tensor:
-    """Real scales as bytes."""
-    laid_out = torch.empty(scales.shape, device=scales.device).copy_(scales)
-    return laid_out.view(torch.uint8)
+    """Return real scales as bytes."""
+    return torch.empty(scales.shape, device=scales.device).copy_(scales).view(torch.uint8)
 
 
 def real_scales(as_bytes: Tensor) -> Tensor:
-    """The inverse of `scale_bytes`."""
-    laid_out = torch.empty(as_bytes.shape, dtype=torch.uint8, device=as_bytes.device)
-    return laid_out.copy_(as_bytes).view(torch.float32)
+    """Return real scales from their bytes."""
+    contiguous = torch.empty(as_bytes.shape, dtype=torch.uint8, device=as_bytes.device)
+    return contiguous.copy_(as_bytes).view(torch.float32)
 
 
 def spread(per_group: Tensor, group_size: int, columns: int) -> Tensor:
-    """One value per group -> one per column."""
+    """Repeat one value per group to one per column."""
     return per_group.repeat_interleave(group_size, -1)[..., :columns]
 
 
 def join_codes(codes: Tensor, format: PackedFormat) -> Tensor:
-    """One code per byte -> as many as fit, the first in the low bits."""
+    """Join codes into full bytes, the first in the low bits."""
     if format.per_byte == 1:
         return codes
     if codes.shape[-1] % 2:
@@ -75,14 +74,14 @@ def join_codes(codes: Tensor, format: PackedFormat) -> Tensor:
 
 
 def split_codes(codes: Tensor, format: PackedFormat, columns: int) -> Tensor:
-    """The inverse of `join_codes`."""
+    """Split bytes into codes."""
     if format.per_byte == 1:
         return codes
     return torch.stack((codes & 15, codes >> 4), -1).flatten(-2)[..., :columns]
 
 
 def scale_values(scales: Tensor) -> Tensor:
-    """2**(byte - 127) as float32, NaN for 255, from the bits: no power is computed."""
+    """Return 2**(byte - 127) as float32, NaN for 255, by its bits."""
     bits = scales.int() << 23
     bits = torch.where(scales == 0, 1 << 22, bits)  # 2**-127 is subnormal in float32
     bits = torch.where(scales == SCALE_NAN, 0x7FC00000, bits)
@@ -92,7 +91,7 @@ def scale_values(scales: Tensor) -> Tensor:
 def unpack(
     codes: Tensor, scales: Tensor, format: str, group_size: int, columns: int, dtype: torch.dtype
 ) -> Tensor:
-    """Element times scale, exact in float32, then rounded to `dtype`."""
+    """Return element times scale, exact in float32, then rounded to `dtype`."""
     row = packed_format(format)
     assert row is not None, f"no packed format '{format}'"
     elements = row.element.decode(split_codes(codes, row, columns))
@@ -113,9 +112,9 @@ def linear(
     at_once: int = ELEMENTS_AT_ONCE,
     unpack: Callable[..., Tensor] | None = None,
 ) -> Tensor:
-    """`x` times the transposed weight plus bias, `at_once` elements of it unpacked at a time.
+    """Return `x` times the transposed weight plus bias, unpacking `at_once` elements at a time.
 
-    `unpack` is the operator's unless a back end gives its own, which saves a dispatch.
+    A back end may pass its `unpack`, which saves a dispatch.
     """
     unpack = unpack or torch.ops.mase.unpack
     rows, columns = codes.shape[0], x.shape[-1]
@@ -132,7 +131,7 @@ def linear(
 
 
 def dequantize_mxint8(codes: Tensor, scales: Tensor, group_size: int) -> Tensor:
-    """MXINT8 -> bfloat16 by assembling the bits of each number, step by step.
+    """Convert MXINT8 to bfloat16 by assembling the bits of each number, step by step.
 
     A bfloat16 is a sign, 8 exponent bits and 7 fraction bits; unless the exponent is 0, a leading
     one that is not stored stands before the fraction. An MXINT8 element is a sign and, once that

@@ -1,5 +1,7 @@
-"""A root-mean-square norm whose result is rounded to `ROUNDED`, with the sum before it if there is
-one: what lies between two products of a decoder, in one launch on a GPU."""
+"""A root-mean-square norm, rounded to `ROUNDED`, with an optional sum before it.
+
+On a GPU this is one launch between two products of a decoder.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from chop.nn.quantizers.kernels import NAMES, ROUNDINGS, Kernel, can_call, is_tr
 BLOCK = ROUNDED.tile[1]
 SETTINGS = cast(Kernel, ROUNDED.kernel())
 MOST_THREADS, MOST_VECTORS = 1024, 8
-"""Of a row, and of a thread: what lies in registers."""
+"""Threads per row and vectors per thread: both stay in registers."""
 
 operators.define(
     "rounded_rms_norm(Tensor x, Tensor? residual, Tensor weight, float eps) -> (Tensor, Tensor)"
@@ -33,14 +35,14 @@ operators.define(
 def rounded_rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor, eps: float = 1e-6
 ) -> Tensor:
-    """`rows.rms_norm`, its result rounded to `ROUNDED`.
+    """Return `rows.rms_norm`, rounded to `ROUNDED`.
 
     >>> rounded_rms_norm(torch.tensor([[3.0, 3.0]]), (2,), torch.tensor([1.0, 0.3]))
     tensor([[0.9922, 0.2969]])
     """
     if has_torch_function((input, weight)):
-        given = (input, normalized_shape, weight, eps)
-        return handle_torch_function(rounded_rms_norm, (input, weight), *given)
+        arguments = (input, normalized_shape, weight, eps)
+        return handle_torch_function(rounded_rms_norm, (input, weight), *arguments)
     if _has_kernel(input, weight):
         return _run(input, None, weight, eps)[1]
     return ROUNDED(rms_norm(input, normalized_shape, weight, eps))
@@ -53,11 +55,11 @@ def add_rounded_rms_norm(
     weight: Tensor,
     eps: float = 1e-6,
 ) -> tuple[Tensor, Tensor]:
-    """The sum of two tensors, and `rounded_rms_norm` of it."""
+    """Return the sum of two tensors, and its `rounded_rms_norm`."""
     tensors = (input, residual, weight)
     if has_torch_function(tensors):
-        given = (input, residual, normalized_shape, weight, eps)
-        return handle_torch_function(add_rounded_rms_norm, tensors, *given)
+        arguments = (input, residual, normalized_shape, weight, eps)
+        return handle_torch_function(add_rounded_rms_norm, tensors, *arguments)
     if input.shape == residual.shape and _has_kernel(input, residual, weight):
         return _run(input, residual, weight, eps)
     total = input + residual
@@ -69,7 +71,7 @@ add_rounded_rms_norm.op = OPS["add_rounded_rms_norm"]  # type: ignore[attr-defin
 
 
 def _has_kernel(input: Tensor, *others: Tensor) -> bool:
-    """Whether a GPU does it all at once, and nobody asks for what only the definition gives."""
+    """Return True if the GPU kernel accepts these operands, without gradients or tracing."""
     tensors = (input, *others)
     if not input.is_cuda or not all(t.dtype == input.dtype and t.is_cuda for t in others):
         return False
@@ -95,13 +97,13 @@ def _run(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tupl
 def _launch(
     x: Tensor, residual: Tensor | None, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """The sum (empty without a residual) and its rounded norm, in one launch."""
-    given = [_aligned(t) for t in (x, residual, weight) if t is not None]
-    y = torch.empty_like(given[0])
+    """Return the sum (empty without a residual) and its rounded norm, in one launch."""
+    operands = [_aligned(t) for t in (x, residual, weight) if t is not None]
+    y = torch.empty_like(operands[0])
     total = torch.empty_like(y) if residual is not None else y.new_empty(0)
     columns = weight.shape[-1]
     function, threads = _kernel(x.device, x.dtype, columns, residual is not None)
-    has = [given[0], given[1] if residual is not None else None, given[-1], total, y]
+    has = [operands[0], operands[1] if residual is not None else None, operands[-1], total, y]
     pointers = [c_void_p(None if t is None else t.data_ptr()) for t in has]
     values = (c_float * 8)(*SETTINGS.parameters)
     grid = (y.numel() // columns, 1, 1)
@@ -112,7 +114,7 @@ def _launch(
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """`x` where vectors can be read from it, or else a copy."""
+    """Return `x`, or a copy that is aligned for vector reads."""
     x = x.contiguous()
     return x if x.data_ptr() % gpu.BYTES_AT_ONCE == 0 else x.clone()
 
@@ -121,7 +123,7 @@ def _aligned(x: Tensor) -> Tensor:
 def _kernel(
     device: torch.device, dtype: torch.dtype, columns: int, has_residual: bool
 ) -> tuple[nvrtc.Function, int]:
-    """The compiled kernel for rows of this length, and the threads of a row."""
+    """Return the compiled kernel for rows of this length, and the threads per row."""
     vectors = columns * dtype.itemsize // gpu.BYTES_AT_ONCE
     threads = min(MOST_THREADS, -(-vectors // 32) * 32)
     image = nvrtc.compile_cuda(
@@ -134,7 +136,7 @@ def _kernel(
 def defines(
     dtype: torch.dtype, vectors: int, threads: int, has_residual: bool
 ) -> dict[str, int | str]:
-    """The constants of the kernel for rows of so many vectors."""
+    """Return the constants of the kernel for rows of `vectors` vectors."""
     vector = gpu.BYTES_AT_ONCE // dtype.itemsize
     return {
         "FORMAT": gpu.FORMATS[NAMES.index(SETTINGS.name)],
@@ -150,7 +152,7 @@ def defines(
 
 
 def source() -> str:
-    """The text of the kernel, after what it shares with the number formats."""
+    """Return the source of the kernel, after that of the number formats."""
     return "\n".join((gpu.source(), Path(__file__).with_suffix(".cu").read_text()))
 
 

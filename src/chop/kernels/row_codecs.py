@@ -1,7 +1,7 @@
-"""How rows of numbers are kept in memory: codes of a number format, and back.
+"""Codecs that store rows of numbers as codes of a number format.
 
-Each row is kept by itself, so its values do not depend on what it came with. To store another
-format in fewer bytes, add a codec and its row to `CODECS`.
+Each row is encoded alone, so its values do not depend on other rows. To store another format in
+fewer bytes, add a codec and its row to `CODECS`.
 """
 
 from __future__ import annotations
@@ -21,29 +21,27 @@ from chop.nn.quantizers import Quantizer, make_quantizer, parse_format
 Parts = tuple[Tensor, ...]
 FLOAT = "float"
 EXACT = (torch.bfloat16, torch.float16, torch.float32)
-"""Types that values of a format without codes are kept in: the first that holds them exactly."""
+"""Storage types of formats without codes: the first that is exact is used."""
 
 
 class Codec(Protocol):
-    """A way to keep tensors whose last dimension is a row: parts keep the other dimensions."""
+    """Encoder of tensors whose last dimension is a row; parts have the other dimensions."""
 
     def encode(self, x: Tensor) -> Parts:
-        """The parts of `x`."""
+        """Return the parts of `x`."""
 
     def decode(self, parts: Parts, columns: int, dtype: torch.dtype) -> Tensor:
-        """The values of parts."""
+        """Return the values of parts."""
 
 
 @dataclass(frozen=True)
 class FloatCodec:
-    """Values as they come."""
+    """Unchanged values."""
 
     def encode(self, x: Tensor) -> Parts:
-        """`x` itself."""
         return (x,)
 
     def decode(self, parts: Parts, columns: int, dtype: torch.dtype) -> Tensor:
-        """The values."""
         return parts[0].to(dtype)
 
 
@@ -58,27 +56,23 @@ class PackedCodec:
         check_group_size(self.group_size, "cache")
 
     def encode(self, x: Tensor) -> Parts:
-        """Codes and scales."""
         packed = pack(x, self.format, self.group_size)
         return packed.codes, packed.scales
 
     def decode(self, parts: Parts, columns: int, dtype: torch.dtype) -> Tensor:
-        """Each code times its scale."""
         codes, scales = (part.contiguous() for part in parts)
-        found: Tensor = torch.ops.mase.unpack(
-            codes, scales, self.format, self.group_size, columns, dtype
-        )
-        return found
+        layout = (self.format, self.group_size, columns)
+        values: Tensor = torch.ops.mase.unpack(codes, scales, *layout, dtype)
+        return values
 
 
 @dataclass(frozen=True)
 class IntegerCodec:
-    """Integers of 4 or 8 bits, symmetric, with one scale (bfloat16) for each row."""
+    """Symmetric integers of 4 or 8 bits with one scale (bfloat16) per row."""
 
     bits: int
 
     def encode(self, x: Tensor) -> Parts:
-        """Integers, and the scale: the largest magnitude over the largest integer."""
         high = 2 ** (self.bits - 1) - 1
         largest = x.float().abs().amax(-1, keepdim=True)
         scale = (largest / high).clamp(min=torch.finfo(torch.float32).tiny).bfloat16()
@@ -90,7 +84,6 @@ class IntegerCodec:
         return (whole[..., 0::2] & 15) | (whole[..., 1::2] << 4), scale
 
     def decode(self, parts: Parts, columns: int, dtype: torch.dtype) -> Tensor:
-        """Integers times their scale."""
         codes, scale = parts
         if self.bits == 4:
             low = (codes << 4) >> 4  # sign of the low half
@@ -100,15 +93,11 @@ class IntegerCodec:
 
 @dataclass(frozen=True)
 class TableCodec:
-    """Numbers of their places in the list of a format's values: of up to 256, a byte each.
-
-    Up to 16 values take half a byte.
-    """
+    """Indices into the values of a format: a byte for up to 256 values, half for up to 16."""
 
     quantizer: Quantizer
 
     def encode(self, x: Tensor) -> Parts:
-        """Places of the values nearest by the format."""
         table = value_table(self.quantizer).to(x.device)
         codes = torch.searchsorted(table, self.quantizer(x.float())).to(torch.uint8)
         if len(table) > 16:
@@ -118,7 +107,6 @@ class TableCodec:
         return (codes[..., 0::2] | (codes[..., 1::2] << 4),)
 
     def decode(self, parts: Parts, columns: int, dtype: torch.dtype) -> Tensor:
-        """The values at these places."""
         (codes,) = parts
         table = value_table(self.quantizer).to(device=codes.device, dtype=dtype)
         if len(table) <= 16:
@@ -133,7 +121,6 @@ class ValueCodec:
     quantizer: Quantizer
 
     def encode(self, x: Tensor) -> Parts:
-        """The format's values of each row by itself."""
         rows = x.float().reshape(-1, x.shape[-1])
         whole = is_row_wise(self.quantizer, x.shape[-1])
         values = self.quantizer(rows) if whole else torch.stack([*map(self.quantizer, rows)])
@@ -141,27 +128,26 @@ class ValueCodec:
         return (values.view(x.shape).to(kind),)
 
     def decode(self, parts: Parts, columns: int, dtype: torch.dtype) -> Tensor:
-        """The values."""
         return parts[0].to(dtype)
 
 
 @functools.lru_cache(maxsize=64)
 def value_table(quantizer: Quantizer) -> Tensor:
-    """The values that a format gives to all numbers of bfloat16, in order."""
+    """Return the format's values of all bfloat16 numbers, in order."""
     numbers = torch.arange(2**16, dtype=torch.int32).to(torch.uint16).view(torch.bfloat16).float()
     return torch.unique(quantizer(numbers[numbers.isfinite()]))
 
 
 @functools.lru_cache(maxsize=64)
 def is_row_wise(quantizer: Quantizer, columns: int) -> bool:
-    """Whether rows of unlike sizes have the values that each has by itself."""
+    """Return True if rows of different magnitudes are quantised independently."""
     draw = torch.Generator().manual_seed(0)
     rows = torch.randn(3, columns, generator=draw) * torch.tensor([[1.0], [100.0], [0.01]])
     return torch.equal(quantizer(rows), torch.stack([quantizer(row) for row in rows]))
 
 
 def _of_quantizer(quantizer: Quantizer) -> Codec:
-    """Return a packed codec where there is one, a table for few values, else floats."""
+    """Return a packed codec if there is one, a table for few values, else floats."""
     layout, size = quantizer.packed_layout, quantizer.group_columns
     if layout is not None and layout.name in PACKED_FORMATS and size in GROUP_SIZES:
         return PackedCodec(layout.name, size)
@@ -179,13 +165,13 @@ CODECS: dict[str, Codec] = {
     "int4": IntegerCodec(4),
     **{name: PackedCodec(name) for name in PACKED_FORMATS},
 }
-"""Formats by the names that a cache has for them; any other is parsed as a spelling."""
+"""Codecs by name; any other format is parsed as a spelling."""
 
 
 def codec_of(format: str | Mapping[str, Any] | Quantizer, where: str = "cache") -> Codec:
     """Return the codec of a format: a spelling, a config with its settings, or a quantizer.
 
-    "int8" and "int4" are integers with a scale for each row, as a cache keeps them.
+    "int8" and "int4" have one scale per row.
 
     >>> codec_of("mxint4/16")
     PackedCodec(format='mxint4', group_size=16)

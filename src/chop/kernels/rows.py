@@ -1,5 +1,7 @@
-"""What a decoder does between its products, each in one call: `rows.cpp` on the CPU, torch's own
-function on a GPU, and the definition where gradients or a compiler are at work."""
+"""Normalisation and rotation of rows: `rows.cpp` on the CPU, torch's function on a GPU.
+
+With gradients or a compiler, the PyTorch definition runs.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ SOURCE = Path(__file__).with_name("rows.cpp")
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The built kernels, or None where they cannot be built."""
+    """Return the built kernels, None if they cannot be built."""
     built = native.load(SOURCE)
     if built is None:
         return None
@@ -37,15 +39,16 @@ def library() -> ctypes.CDLL | None:
 def rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor, eps: float = 1e-6
 ) -> Tensor:
-    """`input` over the root of the mean of its squares along the last dimension, in float32; the
-    result in the type of `input`, times `weight`.
+    """Return `input` over its root mean square along the last dimension, times `weight`.
+
+    The quotient is computed in float32 and rounded to the type of `input`.
 
     >>> rms_norm(torch.tensor([[3.0, 3.0]]), (2,), torch.tensor([1.0, 2.0])).round(decimals=3)
     tensor([[1., 2.]])
     """
     if has_torch_function((input, weight)):
-        given = (input, normalized_shape, weight, eps)
-        return handle_torch_function(rms_norm, (input, weight), *given)
+        arguments = (input, normalized_shape, weight, eps)
+        return handle_torch_function(rms_norm, (input, weight), *arguments)
     if not _may_run(input, weight):
         wide = input.float()
         normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
@@ -61,7 +64,7 @@ def rms_norm(
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`x` turned by the angles of `cos` and `sin`: pairs are half of the last dimension apart.
+    """Rotate `x` by the angles of `cos` and `sin`: pairs are half of the last dimension apart.
 
     >>> rotate(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 0.0]), torch.tensor([1.0, 1.0]))
     tensor([-2.,  1.])
@@ -85,7 +88,7 @@ rotate.op = OPS["rotary"]  # type: ignore[attr-defined]
 
 
 def _may_run(first: Tensor, *others: Tensor) -> bool:
-    """Whether a kernel takes these operands, and nobody asks for what only the definition gives."""
+    """Return True if a kernel accepts these operands, without gradients or tracing."""
     if torch.compiler.is_compiling():
         return False
     tensors = (first, *others)
@@ -101,7 +104,7 @@ def _may_run(first: Tensor, *others: Tensor) -> bool:
 
 
 def _can_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
-    """Whether `x` is heads of tokens, and the tables have an angle for each token."""
+    """Return True if `x` is heads of tokens, and the tables have an angle per token."""
     if not (x.dim() == 4 and cos.dim() == 4 and x.is_cpu and x.shape[-1] % 2 == 0):
         return False
     batch, _, tokens, size = x.shape

@@ -3,7 +3,7 @@
 from chop.models.cnn import CNN, ResidualBlock, ResidualCNN
 from chop.models.mlp import MLP
 from chop.models.named import get_model
-from chop.models.reference import MODELS, reference_model
+from chop.models.reference_models import MODELS, reference_model
 from chop.models.tasks import TASKS
 from chop.models.tiny import tiny_bert, tiny_llama, tiny_vit
 from chop.old_names import lazy_names

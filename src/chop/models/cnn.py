@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from chop.models.reference import reference_model
+from chop.models.reference_models import reference_model
 
 
 @reference_model("cnn", reads="images", example=lambda m: torch.zeros(2, m.conv1.in_channels, 8, 8))
@@ -20,7 +20,6 @@ class CNN(nn.Module):
         self.pool, self.classifier = nn.AdaptiveAvgPool2d(1), nn.Linear(2 * width, num_labels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of shape [batch, num_labels]."""
         x = torch.relu(self.norm1(self.conv1(x)))
         x = torch.relu(self.norm2(self.conv2(x)))
         logits: Tensor = self.classifier(self.pool(x).flatten(1))
@@ -28,7 +27,7 @@ class CNN(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """x + f(x), with two convolutions in f."""
+    """Residual block x + f(x), with two convolutions in f."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -36,7 +35,6 @@ class ResidualBlock(nn.Module):
         self.conv2, self.norm2 = nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same shape as `x`."""
         y = torch.relu(self.norm1(self.conv1(x)))
         return torch.relu(x + self.norm2(self.conv2(y)))
 
@@ -56,7 +54,6 @@ class ResidualCNN(nn.Module):
         self.pool, self.classifier = nn.AdaptiveAvgPool2d(1), nn.Linear(width, num_labels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of shape [batch, num_labels]."""
         x = self.blocks(torch.relu(self.norm(self.stem(x))))
         logits: Tensor = self.classifier(self.pool(x).flatten(1))
         return logits

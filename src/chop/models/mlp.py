@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from chop.models.reference import reference_model
+from chop.models.reference_models import reference_model
 
 
 @reference_model("mlp", reads="features", example=lambda m: torch.zeros(2, m.layers[1].in_features))
@@ -26,6 +26,5 @@ class MLP(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], num_labels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of shape [batch, num_labels]."""
         logits: Tensor = self.layers(x)
         return logits

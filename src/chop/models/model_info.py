@@ -1,16 +1,16 @@
-"""What is known of a model by its name."""
+"""Kind of input of a model, by name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from chop.models.old import OLD_IMAGE_MODELS, OLD_MODELS
-from chop.models.reference import MODEL_FACTS, Reads
+from chop.models.reference_models import MODEL_FACTS, Reads
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A model's name and what it reads: images, text, or vectors of features."""
+    """Name of a model and the kind of its input: images, text, or feature vectors."""
 
     name: str
     is_vision_model: bool
@@ -18,19 +18,14 @@ class ModelInfo:
 
     @property
     def is_physical_model(self) -> bool:
-        """Whether the model reads vectors of features."""
+        """True if the model reads feature vectors."""
         return not (self.is_vision_model or self.is_nlp_model)
 
 
 def get_model_info(name: str) -> ModelInfo:
-    """What the model `name` reads; a name that is not one of ours is that of a text model."""
-    reads = _reads(name.replace("-", "_"))
+    """Return the input kind of the model `name`; an unknown name is a text model."""
+    key = name.replace("-", "_")
+    reads: Reads = "features" if key in OLD_MODELS else "text"
+    reads = "images" if key in OLD_IMAGE_MODELS else reads
+    reads = MODEL_FACTS[key].reads if key in MODEL_FACTS else reads
     return ModelInfo(name, reads == "images", reads == "text")
-
-
-def _reads(name: str) -> Reads:
-    if name in MODEL_FACTS:
-        return MODEL_FACTS[name].reads
-    if name in OLD_IMAGE_MODELS:
-        return "images"
-    return "features" if name in OLD_MODELS else "text"

@@ -1,6 +1,6 @@
-"""A model by name: a small reference model, a hub name, a local folder, or a config.
+"""Models by name: a small reference model, a hub name, a local folder, or a config.
 
-To add a reference model: a function or class that builds it, under `@reference_model`.
+To add a reference model, decorate a function or class that builds it with `@reference_model`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from transformers import AutoConfig, PretrainedConfig
 from chop.errors import ChopError, ConfigError, HubError
 from chop.hub import locate
 from chop.log import warn_once
-from chop.models.folders import Checked, check_model_options, checked
+from chop.models.folder_checks import CheckedPlace, check_model_options, checked
 from chop.models.old import OLD_HUB_NAMES, OLD_MODELS
-from chop.models.reference import MODELS
+from chop.models.reference_models import MODELS
 from chop.models.tasks import (
     CLASSIFIES_IMAGES,
     CLASSIFIES_TEXT,
@@ -36,18 +36,15 @@ OWN_TASKS = {
     **dict.fromkeys(("mlp", "cnn", "residual_cnn", "tiny_vit"), CLASSIFIES_IMAGES),
     "tiny_llama": PREDICTS_TEXT,
 }
-"""Reference models -> what they are for; the others are for the default task."""
-
+"""Tasks of reference models; the others have the default task."""
 OLD_TASKS = {
     "cls": "sequence-classification",
     "classification": "sequence-classification",
     "lm": "causal-lm",
 }
-"""Tasks as programs for DeepWok/mase call them."""
-
-
+"""Names of tasks in programs for DeepWok/mase."""
 WRONG_VALUES = (TypeError, ValueError, RuntimeError, StrictDataclassError)
-"""What Python, torch and transformers raise on sizes and settings that make no model."""
+"""Errors of Python, torch and transformers for invalid sizes and settings."""
 
 
 def get_model(
@@ -62,17 +59,26 @@ def get_model(
 ) -> nn.Module:
     """Return the model `name`: one of `MODELS`, a folder, a name on the hub, or a config.
 
-    `task` is for Hugging Face models. `options` go to the builder (`num_labels` …). A config gives
-    a model with random weights, and so does `pretrained=False`. `dataset_info` gives the number of
-    labels where `options` do not; `checkpoint` is a folder or name to take the weights from.
-    `trust_remote_code`: import the Python files that a folder or the hub has for its model.
+    `task` is for Hugging Face models. `options` go to the builder (`num_labels` …). For a config or
+    `pretrained=False` weights are random. `dataset_info` is the default for the number of
+    labels; `checkpoint` is a folder or name to load the weights from. With `trust_remote_code` the
+    Python files that a folder or the hub has for its model are imported.
     """
-    task, options = OLD_TASKS.get(task, task), _with_labels(options, dataset_info)
+    task = OLD_TASKS.get(task, task)
+    options = {"num_labels" if k == "num_classes" else k: v for k, v in options.items()}
+    if dataset_info is not None:
+        options.setdefault("num_labels", dataset_info.num_classes)
     if isinstance(name, str) and not Path(name).is_dir():
         builder = MODELS[name] if name in MODELS else OLD_MODELS.get(name.replace("-", "_"))
         if builder is not None:
             check_task(name, task)
-            _check_weights(name, pretrained, checkpoint)
+            if checkpoint is not None:
+                raise ConfigError(
+                    f"get_model: '{name}' takes no checkpoint, got '{checkpoint}'. "
+                    "Load its weights with chop.tools.checkpoint_load.load_model."
+                )
+            if pretrained:
+                warn_once(__name__, f"get_model: '{name}' has no trained weights; they are random.")
             built: nn.Module = build_model(name, builder, options)
             return built
         if name in OLD_HUB_NAMES:
@@ -90,7 +96,7 @@ def get_model(
     return model
 
 
-def _load(source: Checked, task: str, pretrained: bool | None, options: dict[str, Any]) -> Any:
+def _load(source: CheckedPlace, task: str, pretrained: bool | None, options: dict[str, Any]) -> Any:
     """Return the model of a checked place; errors of transformers become HubErrors."""
     place, family = source.place, auto_class(task)
     trusted: dict[str, Any] = {"trust_remote_code": source.trust_remote_code}
@@ -110,48 +116,42 @@ def _load(source: Checked, task: str, pretrained: bool | None, options: dict[str
     except Exception as error:  # of any kind: every model checks its config in its own way
         if isinstance(error, ValueError):
             _refuse_task(place.name, task, error)
-        told = (str(error).strip().splitlines() or [""])[0]
+        line = (str(error).strip().splitlines() or [""])[0]
         raise HubError(
-            f"model '{place.name}': transformers cannot load it ({type(error).__name__}: {told})."
+            f"model '{place.name}': transformers cannot load it ({type(error).__name__}: {line})."
         ) from error
 
 
 def missing_weights(name: str, task: str, *, trust_remote_code: bool = False) -> list[str]:
-    """Return the parameters that a Hugging Face model for `task` has and its files lack.
+    """Return the parameters of a Hugging Face model for `task` that its files lack.
 
-    transformers draws them at random, as for the new head of a model that is to be trained.
+    transformers initialises them at random, such as a new head.
     """
     source = checked(locate(name, "model"), trust_remote_code=trust_remote_code)
-    _, told = auto_class(task).from_pretrained(
+    _, loading_info = auto_class(task).from_pretrained(
         source.place.name,
         local_files_only=source.place.is_local,
         output_loading_info=True,
         trust_remote_code=trust_remote_code,
     )
-    return sorted(told["missing_keys"])
+    return sorted(loading_info["missing_keys"])
 
 
 def _refuse_task(name: str, task: str, error: ValueError) -> None:
-    """Say in a line what transformers says in a list of hundreds of classes."""
+    """Raise a short error instead of transformers' list of hundreds of classes."""
     if "Unrecognized configuration class" not in str(error):
         return
-    found = re.search(r"<class '[\w.]*\.(\w+)Config'>", str(error))
-    kind = found.group(1) if found else "such"
-    known = possible_tasks(_model_type(str(error)))
-    allowed = ", ".join([*known, "base"])
+    match = re.search(r"<class '[\w.]*\.(\w+)Config'>", str(error))
+    kind = match.group(1) if match else "such"
+    package = re.search(r"transformers\.models\.(\w+)\.", str(error))
+    allowed = ", ".join([*possible_tasks(package and package.group(1)), "base"])
     raise ConfigError(
         f"task: '{name}' is a {kind} model, and there are none for {task}. Allowed: {allowed}."
     ) from error
 
 
-def _model_type(told: str) -> str | None:
-    """The type of model that transformers' error is about: the name of its package."""
-    found = re.search(r"transformers\.models\.(\w+)\.", told)
-    return found.group(1) if found else None
-
-
 def check_task(name: str, task: str | None) -> None:
-    """Refuse a task that a reference model is not for; none and the default say nothing."""
+    """Raise if a reference model has another task; None and the default are accepted."""
     own = OWN_TASKS.get(name, DEFAULT_TASK)
     if task not in (None, DEFAULT_TASK, own):
         raise ConfigError(
@@ -160,14 +160,14 @@ def check_task(name: str, task: str | None) -> None:
 
 
 def build_model(name: str, builder: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """What `builder` makes of `options`; an error names those that it takes."""
-    taken = inspect.signature(builder).parameters
+    """Return the model of `builder` with `options`; an error lists the allowed ones."""
+    allowed = inspect.signature(builder).parameters
     try:
         inspect.signature(builder).bind(**options)
     except TypeError as error:
         raise ConfigError(
             f"model_options: {name} does not take {', '.join(options) or 'nothing'} ({error}). "
-            f"It takes: {', '.join(taken) or 'nothing'}."
+            f"It takes: {', '.join(allowed) or 'nothing'}."
         ) from error
     try:
         return builder(**options)
@@ -177,23 +177,5 @@ def build_model(name: str, builder: Callable[..., Any], options: Mapping[str, An
         shown = ", ".join(f"{key} = {value!r}" for key, value in options.items()) or "none"
         raise ConfigError(
             f"{name}: no model could be built with model_options {shown} "
-            f"({type(error).__name__}: {error}). It takes: {', '.join(taken) or 'nothing'}."
+            f"({type(error).__name__}: {error}). It takes: {', '.join(allowed) or 'nothing'}."
         ) from error
-
-
-def _with_labels(options: dict[str, Any], dataset_info: Any) -> dict[str, Any]:
-    """`options` with `num_labels`, which older programs call `num_classes` or leave to the data."""
-    renamed = {"num_labels" if k == "num_classes" else k: v for k, v in options.items()}
-    if dataset_info is not None:
-        renamed.setdefault("num_labels", dataset_info.num_classes)
-    return renamed
-
-
-def _check_weights(name: str, pretrained: bool | None, checkpoint: Any) -> None:
-    if checkpoint is not None:
-        raise ConfigError(
-            f"get_model: '{name}' takes no checkpoint, got '{checkpoint}'. "
-            "Load its weights with chop.tools.checkpoint_load.load_model."
-        )
-    if pretrained:
-        warn_once(__name__, f"get_model: '{name}' has no trained weights; they are random.")

@@ -1,4 +1,4 @@
-"""Small models that programs for DeepWok/mase ask for by name."""
+"""Small models that programs for DeepWok/mase load by name."""
 
 from __future__ import annotations
 
@@ -9,31 +9,25 @@ from torch import Tensor, nn
 
 
 class Blocks(nn.Module):
-    """Layers one after the other, called `seq_blocks`; the input is flattened."""
+    """Sequential layers called `seq_blocks`, on a flattened input."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
         self.seq_blocks = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of shape [batch, num_labels]."""
         logits: Tensor = self.seq_blocks(x.flatten(1))
         return logits
 
 
 def toy(num_labels: int = 2, in_features: int = 4, width: int = 100) -> nn.Module:
-    """Three linear layers with ReLU."""
-    return Blocks(
-        nn.Linear(in_features, width),
-        nn.ReLU(),
-        nn.Linear(width, width),
-        nn.ReLU(),
-        nn.Linear(width, num_labels),
-    )
+    """Return three linear layers with ReLU."""
+    first, second = nn.Linear(in_features, width), nn.Linear(width, width)
+    return Blocks(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(width, num_labels))
 
 
 def jsc_tiny(num_labels: int = 5, in_features: int = 16) -> nn.Module:
-    """Batch norm, ReLU and one linear layer, for the 16 features of particle jets."""
+    """Return batch norm, ReLU and one linear layer, for the 16 features of particle jets."""
     return Blocks(
         nn.BatchNorm1d(in_features), nn.ReLU(), nn.Linear(in_features, num_labels), nn.ReLU()
     )
@@ -62,16 +56,13 @@ class VGG7(nn.Module):
         self.last_layer = nn.Linear(hidden, num_labels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of shape [batch, num_labels]."""
         logits: Tensor = self.last_layer(self.classifier(self.feature_layers(x)))
         return logits
 
 
 OLD_MODELS: dict[str, Callable[..., nn.Module]] = {"toy": toy, "jsc_tiny": jsc_tiny, "vgg7": VGG7}
-"""Builders; each takes `num_labels` and its own sizes."""
-
+"""Builders with `num_labels` and sizes as arguments."""
 OLD_HUB_NAMES = {"resnet18": "microsoft/resnet-18"}
-"""Models that are taken from the hub, or from a folder of that name."""
-
+"""Models from the hub, or from a folder of that name."""
 OLD_IMAGE_MODELS = ("resnet18", "vgg7")
-"""Those that read images."""
+"""Models for images."""

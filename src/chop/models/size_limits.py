@@ -1,7 +1,7 @@
 """Limits on the size of a model that a file describes, checked while its modules are built.
 
-The model is built on the meta device, where tensors have no memory. The first module or tensor
-beyond the limits ends it, so a forged config costs no more than its weights would.
+The model is built on the meta device, without memory, up to the first module or tensor beyond the
+limits. So a forged config costs no more than its weights would.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from torch.nn.modules import module as registration
 from chop.errors import HubError
 
 SLACK_BYTES, SLACK_MODULES = 1 << 28, 2048
-"""Allowance for what no weight file has: a new head, masks, tables of positions."""
+"""Allowance for tensors without weight files: a new head, masks, position tables."""
 PLAIN_GROWTH, PACKED_GROWTH = 8, 32
-"""Bytes of a float32 model for each byte of its weights: those of float8 weights of which half are
-shared, and those of weights in one bit."""
+"""Bytes of a float32 model per byte of its weights: float8 with half shared, and one bit."""
 MODULES_PER_TENSOR = 8
 
 
@@ -36,7 +35,7 @@ class SizeLimit:
 
     @staticmethod
     def of_weights(bytes: int, tensors: int, *, is_packed: bool) -> SizeLimit:
-        """Return the limit for weight files of so many bytes and tensors."""
+        """Return the limit for weight files of `bytes` bytes with `tensors` tensors."""
         growth = PACKED_GROWTH if is_packed else PLAIN_GROWTH
         reason = f"its weights are {bytes} bytes in {tensors} tensors"
         most = growth * bytes + SLACK_BYTES

@@ -1,6 +1,6 @@
-"""The documented names of the tools, gathered in one place; nothing inside imports it.
+"""Documented names of the tools; nothing inside imports this package.
 
-Those whose import is heavy are rows of `chop.old_names`.
+Names with heavy imports are rows of `chop.old_names`.
 """
 
 from __future__ import annotations

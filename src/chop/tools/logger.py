@@ -1,4 +1,4 @@
-"""Loggers, under the import path that programs know them by."""
+"""Loggers, under an older import path."""
 
 from chop.log import get_logger, set_logging_verbosity
 

@@ -1,8 +1,8 @@
-"""Boxes and arrows in layers: where they go, and the picture, as SVG or for Graphviz.
+"""Drawings of boxes and arrows in layers, as SVG or for Graphviz.
 
 >>> svg = to_svg([Box("a", ("a",)), Box("b", ("b",))], [Edge("a", "b")], title="a to b")
 
-It knows nothing of what it draws: `graph` draws its computation graphs with it, `chop` its models,
+It is independent of what it draws: `graph` uses it for computation graphs, `chop` for models,
 hardware and reports.
 """
 

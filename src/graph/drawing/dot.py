@@ -1,4 +1,4 @@
-"""Any directed graph in the language of Graphviz."""
+"""Directed graphs in the language of Graphviz."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from graph.drawing.layout import Box, Edge, check_links
 
 
 def to_dot(boxes: Sequence[Box], edges: Sequence[Edge], title: str = "") -> str:
-    """The same drawing for Graphviz, which then makes its own layout."""
+    """Return the drawing for Graphviz, which computes its own layout."""
     check_links(boxes, edges)
     nodes = [
         f"  {_dot(box.name)} [label={_dot(chr(10).join(box.lines))}, fillcolor={_dot(box.fill)}, "
@@ -36,6 +36,6 @@ def to_dot(boxes: Sequence[Box], edges: Sequence[Edge], title: str = "") -> str:
 
 
 def _dot(text: str) -> str:
-    """A DOT string: only the quote and the backslash need escaping, a newline is written \\n."""
+    """Return a DOT string; quotes, backslashes and newlines are escaped."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

@@ -1,4 +1,4 @@
-"""What is wrong with a drawing that was asked for."""
+"""Errors in the boxes and edges of a drawing."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable
 
 
 class DrawError(ValueError):
-    """A drawing was asked for with a repeated box or an edge to nowhere."""
+    """A repeated box, or an edge to an unknown box."""
 
 
-def suggest(name: object, known: Iterable[str]) -> str:
-    """A sentence that names the nearest known name and lists up to thirty of the rest.
+def suggest(name: object, allowed: Iterable[str]) -> str:
+    """Return a sentence with the nearest allowed name and up to thirty of all names.
 
     >>> suggest("sofmax", ["add", "softmax"])
     "Did you mean 'softmax'? Known: add, softmax."
     """
-    names = sorted(known)
+    names = sorted(allowed)
     near = difflib.get_close_matches(str(name), names, n=1)
     hint = f"Did you mean '{near[0]}'? " if near else ""
     rest = ", …" if len(names) > 30 else ""

@@ -1,6 +1,6 @@
-"""Where to put boxes and arrows: the layout of any directed graph in rows, edges running down.
+"""Layout of a directed graph in rows, with edges running down.
 
-It takes the classic four steps of a layered drawing, one function each:
+It has the four classic steps of a layered drawing, one function each:
 
 1. `_orient`: turn the few edges that close a cycle, so that every edge can run down;
 2. `_layer`: give each box a row, as high as its inputs allow and as near its users as possible;
@@ -8,7 +8,7 @@ It takes the classic four steps of a layered drawing, one function each:
 4. `_place`: find x positions that keep edges straight and boxes apart.
 
 An edge that spans several rows is a chain of *virtual* nodes, one per row, so that the sorting
-makes room for it. Nothing here recurses, and the same input always gives the same output.
+leaves room for it. Nothing recurses, and the result is deterministic.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ Link = tuple[int, int]
 
 @dataclass(frozen=True)
 class Box:
-    """One node of the drawing: its text lines, its colour, the text shown on hover, and where a
-    click leads, relative to the drawing.
-    """
+    """One node of the drawing: text lines, colour, hover text, and a link relative to it."""
 
     name: str
     lines: tuple[str, ...]
@@ -62,7 +60,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Placed:
-    """Where a box lies: its centre and its size."""
+    """Centre and size of a box."""
 
     x: float
     y: float
@@ -72,10 +70,10 @@ class Placed:
 
 @dataclass(frozen=True)
 class Layout:
-    """A finished layout: one `Placed` per box and one point list per edge, in the given order.
+    """A finished layout: one `Placed` per box and one point list per edge, in input order.
 
-    A route's points come in pairs: each pair is the vertical run through one row, and curves
-    are drawn only between rows, so no edge crosses a box.
+    A route has pairs of points: each pair is a vertical line through one row. Curves are only
+    between rows, so no edge crosses a box.
     """
 
     boxes: tuple[Placed, ...]
@@ -85,7 +83,7 @@ class Layout:
 
 
 def layout(boxes: Sequence[Box], edges: Sequence[Edge]) -> Layout:
-    """Positions of all boxes and edges; no two boxes overlap."""
+    """Return the positions of all boxes and edges; no two boxes overlap."""
     links = check_links(boxes, edges)
     down, order = _orient(len(boxes), links)
     rows = _layer(order, down)
@@ -96,7 +94,7 @@ def layout(boxes: Sequence[Box], edges: Sequence[Edge]) -> Layout:
 
 
 def check_links(boxes: Sequence[Box], edges: Sequence[Edge]) -> list[Link]:
-    """The edges as pairs of box numbers; refuses repeated and unknown names."""
+    """Return the edges as pairs of box numbers; raise for repeated and unknown names."""
     number: dict[str, int] = {}
     for box in boxes:
         if box.name in number:
@@ -116,7 +114,7 @@ def _text_size(lines: Sequence[str]) -> Point:
 
 
 def columns(text: str) -> int:
-    """Width in monospace columns: East Asian wide characters take two."""
+    """Return the width in monospace columns; East Asian wide characters have two."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
@@ -130,9 +128,9 @@ def _neighbours(count: int, links: Iterable[Link]) -> tuple[list[list[int]], lis
 
 
 def _orient(count: int, links: Sequence[Link]) -> tuple[list[Link], list[int]]:
-    """Every link turned to agree with one order of the boxes, and that order.
+    """Return the links, turned to follow one order of the boxes, and that order.
 
-    Kahn's algorithm; where only cycles are left it goes on with the first box not yet placed.
+    This is Kahn's algorithm; in a cycle it continues with the first box not yet placed.
     """
     above, below = _neighbours(count, ((s, t) for s, t in links if s != t))
     waiting = [len(sources) for sources in above]
@@ -158,26 +156,26 @@ def _orient(count: int, links: Sequence[Link]) -> tuple[list[Link], list[int]]:
 
 
 def _layer(order: Sequence[int], links: Sequence[Link]) -> list[int]:
-    """The row of each box: longest path from the top, then boxes sink towards their users."""
+    """Return the row of each box: longest path from the top, then moved towards its users."""
     above, below = _neighbours(len(order), ((s, t) for s, t in links if s != t))
     row = [0] * len(order)
     for i in order:
         row[i] = max((row[source] + 1 for source in above[i]), default=0)
     for i in reversed(order):
-        if len(below[i]) > len(above[i]):  # sinking shortens more edges than it stretches
+        if len(below[i]) > len(above[i]):  # moving down shortens more edges than it stretches
             row[i] = min(row[target] for target in below[i]) - 1
     return row
 
 
 class _Web:
-    """Boxes and virtual nodes as one numbered set in which every link joins adjacent rows."""
+    """Boxes and virtual nodes in one numbering; every link joins adjacent rows."""
 
     def __init__(self, sizes: Sequence[Point], row: Sequence[int], links: Sequence[Link]) -> None:
         self.box_count = len(sizes)
         self.width = [width for width, _ in sizes]
         self.height = [height for _, height in sizes]
         self.row = list(row)
-        # Per link: its chain of node numbers, or None where the link has no virtual nodes to give.
+        # Per link: its chain of node numbers, or None without virtual nodes.
         self.chains: list[list[int] | None] = [None] * len(links)
         self._make_chains(links)
         steps = [step for chain in self.chains if chain for step in pairwise(chain)]
@@ -207,26 +205,24 @@ class _Web:
         return [source, *range(first, first + len(rows)), target]
 
     def _depth_first(self) -> list[int]:
-        """All nodes, each branch kept together: a good start for the sorting."""
-        seen = [False] * len(self.row)
-        found: list[int] = []
+        """Return all nodes by branches: a good start for the sorting."""
+        order: dict[int, None] = {}
         for root in sorted(range(len(self.row)), key=lambda i: self.row[i]):
             stack = [root]
             while stack:
                 i = stack.pop()
-                if not seen[i]:
-                    seen[i] = True
-                    found.append(i)
+                if i not in order:
+                    order[i] = None
                     stack.extend(reversed(self.below[i]))
-        return found
+        return list(order)
 
     def is_virtual(self, i: int) -> bool:
-        """Whether node `i` is a point of a long edge and no box."""
+        """Return True if node `i` is a point of a long edge and no box."""
         return i >= self.box_count
 
 
 def _order(web: _Web) -> None:
-    """Sort rows by barycentre, down and up in turn, and keep the order with fewest crossings."""
+    """Sort rows by barycentre, down and up in turn; use the order with fewest crossings."""
     best, fewest, stale = [list(row) for row in web.rows], _crossings(web), 0
     for sweep in range(ORDER_SWEEPS):
         if fewest == 0 or stale >= PATIENCE:
@@ -256,20 +252,20 @@ def _slots(rows: Sequence[Sequence[int]]) -> dict[int, int]:
 
 
 def _crossings(web: _Web) -> int:
-    """How many pairs of edges cross: for each row gap, the inversions between its two orders."""
+    """Return the number of crossings: inversions between the orders of adjacent rows."""
     slot, total = _slots(web.rows), 0
     for row in web.rows:
-        seen: list[int] = []
+        passed: list[int] = []
         for i in row:
             targets = sorted(slot[j] for j in web.below[i])
-            total += sum(len(seen) - bisect_right(seen, target) for target in targets)
+            total += sum(len(passed) - bisect_right(passed, target) for target in targets)
             for target in targets:
-                insort(seen, target)
+                insort(passed, target)
     return total
 
 
 def _place(web: _Web) -> None:
-    """Give every node an x: pull it to its neighbours, row by row, keeping order and gaps."""
+    """Set the x of every node near its neighbours, row by row, with order and gaps fixed."""
     for row in web.rows:
         _settle(web, row, [0.0] * len(row), [1.0] * len(row))
     everywhere = [up + down for up, down in zip(web.above, web.below, strict=True)]
@@ -283,7 +279,7 @@ def _place(web: _Web) -> None:
 
 
 def _straighten(web: _Web) -> None:
-    """Give runs of virtual nodes one x wherever their neighbours in the rows leave room."""
+    """Give virtual nodes of an edge one x if their neighbours in the rows leave room."""
     place = {i: (row, at) for row in web.rows for at, i in enumerate(row) if web.is_virtual(i)}
     for chain in web.chains:
         run: list[int] = []
@@ -299,7 +295,7 @@ def _straighten(web: _Web) -> None:
 
 
 def _room(web: _Web, row: Sequence[int], at: int) -> Point:
-    """How far left and right the virtual node at a place of a row can move."""
+    """Return the range in which the virtual node at a place of a row can move."""
     low, high = -math.inf, math.inf
     if at > 0:
         low = web.x[row[at - 1]] + web.width[row[at - 1]] / 2 + VIRTUAL_GAP
@@ -327,10 +323,10 @@ def _pull(web: _Web, row: Sequence[int], near: Sequence[Sequence[int]]) -> None:
 def _settle(
     web: _Web, row: Sequence[int], wishes: Sequence[float], weights: Sequence[float]
 ) -> None:
-    """The x positions nearest to `wishes` (weighted least squares) that keep the gaps of a row.
+    """Set the x positions nearest to `wishes` (weighted least squares) that keep the gaps of a row.
 
-    Measured from the tightest packing, "keep the gaps" reads "never decrease", which is isotonic
-    regression: wherever two neighbours pull past each other, they share their mean.
+    Relative to the tightest packing, positions must not decrease. This is isotonic regression:
+    neighbours that would pass each other share their mean.
     """
     packed = _packed(web, row)
     pools: list[tuple[float, float, int]] = []  # mean, weight, members
@@ -347,7 +343,7 @@ def _settle(
 
 
 def _packed(web: _Web, row: Sequence[int]) -> list[float]:
-    """Centres of a row packed as tightly as the gaps allow, the first at zero."""
+    """Return the centres of a row packed as tightly as the gaps allow, the first at zero."""
     centres = [0.0] * min(1, len(row))
     for left, right in pairwise(row):
         gap = VIRTUAL_GAP if web.is_virtual(left) or web.is_virtual(right) else BOX_GAP
@@ -356,7 +352,7 @@ def _packed(web: _Web, row: Sequence[int]) -> list[float]:
 
 
 def _finish(web: _Web, links: Sequence[Link], down: Sequence[Link]) -> Layout:
-    """Rows to y positions, ports to edge ends, and everything moved into positive coordinates."""
+    """Convert rows to y positions and ports to edge ends, in positive coordinates."""
     left = min((x - w / 2 for x, w in zip(web.x, web.width, strict=True)), default=0.0) - MARGIN
     web.x = [x - left for x in web.x]
     bands = _bands(web)
@@ -375,7 +371,7 @@ def _finish(web: _Web, links: Sequence[Link], down: Sequence[Link]) -> Layout:
 
 
 def _bands(web: _Web) -> list[Point]:
-    """Top and bottom of each row; a gap grows with the sideways travel of its edges."""
+    """Return top and bottom of each row; a gap grows with the sideways travel of its edges."""
     bands: list[Point] = []
     top = MARGIN
     for row in web.rows:
@@ -387,7 +383,7 @@ def _bands(web: _Web) -> list[Point]:
 
 
 class _Ports:
-    """Where each link leaves and enters its boxes: spread over the side, in the order of ends."""
+    """Points where links leave and enter boxes, spread over the side in the order of ends."""
 
     def __init__(self, web: _Web, links: Sequence[Link]) -> None:
         self.leave = self._spread(web, links, is_leaving=True)
@@ -400,13 +396,13 @@ class _Ports:
             chain = web.chains[number] or [source, target]
             box, next_one = (source, chain[1]) if is_leaving else (target, chain[-2])
             at_box.setdefault(box, []).append((web.x[next_one], number))
-        found = {}
+        ports = {}
         for box, ends in at_box.items():
             step = min(PORT_STEP, 0.8 * web.width[box] / len(ends))
             first = web.x[box] - step * (len(ends) - 1) / 2
             for position, (_, number) in enumerate(sorted(ends)):
-                found[number] = first + step * position
-        return found
+                ports[number] = first + step * position
+        return ports
 
 
 def _route(
@@ -417,7 +413,7 @@ def _route(
     number: int,
     link: Link,
 ) -> list[Point]:
-    """The points of one edge, downwards, a vertical run per row (a loop for a self-edge)."""
+    """Return the points of one edge, downwards, with a vertical line per row, or of a loop."""
     source, target = link
     start, end = boxes[source], boxes[target]
     if source == target:

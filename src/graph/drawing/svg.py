@@ -1,4 +1,4 @@
-"""Any directed graph in layers, as one SVG document.
+"""Directed graphs in layers, as one SVG document.
 
 >>> svg = to_svg([Box("a", ("a",)), Box("b", ("b",))], [Edge("a", "b")], title="a to b")
 """
@@ -53,11 +53,11 @@ ARROW_HEAD = (
 
 
 def to_svg(boxes: Sequence[Box], edges: Sequence[Edge], title: str = "") -> str:
-    """The drawing as one self-contained SVG document, for light and dark viewers."""
-    found = layout(boxes, edges)
+    """Return the drawing as one self-contained SVG document, for light and dark viewers."""
+    plan = layout(boxes, edges)
     lift = TITLE_HEIGHT if title else 0.0
-    width = max(found.width, columns(title) * 9.5 + 2 * MARGIN)
-    height = found.height + lift
+    width = max(plan.width, columns(title) * 9.5 + 2 * MARGIN)
+    height = plan.height + lift
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="layered-graph" role="img" '
@@ -66,10 +66,10 @@ def to_svg(boxes: Sequence[Box], edges: Sequence[Edge], title: str = "") -> str:
             ARROW_HEAD,
             '<rect class="ground" width="100%" height="100%"/>',
             *_heading(title, width),
-            f'<g transform="translate({(width - found.width) / 2:.1f} {lift:.1f})">',
-            *map(_svg_edge, edges, found.routes),
-            *map(_svg_box, boxes, found.boxes),
-            *map(_svg_label, edges, found.routes),
+            f'<g transform="translate({(width - plan.width) / 2:.1f} {lift:.1f})">',
+            *map(_svg_edge, edges, plan.routes),
+            *map(_svg_box, boxes, plan.boxes),
+            *map(_svg_label, edges, plan.routes),
             "</g>",
             "</svg>",
             "",
@@ -98,13 +98,15 @@ def _svg_edge(edge: Edge, route: Sequence[Point]) -> str:
 
 
 def _path(route: Sequence[Point]) -> str:
-    """Straight down through rows, an S-curve between them."""
+    """Return a path that is straight in rows and an S-curve between them."""
     (x, y), *rest = route
     parts = [f"M{x:.1f} {y:.1f}"]
     for step, (x_next, y_next) in enumerate(rest):
         is_inside_row = step % 2 == 0
         if is_inside_row or abs(x_next - x) < STRAIGHT:
-            if abs(x_next - x) + abs(y_next - y) >= 0.1:  # no length would turn the arrow head
+            if (
+                abs(x_next - x) + abs(y_next - y) >= 0.1
+            ):  # a point of no length would turn the arrow head
                 parts.append(f"L{x_next:.1f} {y_next:.1f}")
         else:
             middle = (y + y_next) / 2

@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from chop.ir.ops import OPS
 from chop.nn.quantized import from_float, quantized_func_map, quantized_module_map
-from chop.nn.quantized.function import quantized_functions
+from chop.nn.quantized.functional import quantized_functions
 from chop.nn.quantized.layer import quantized_layers
 from chop.nn.quantizers import FORMATS, make_quantizer
 

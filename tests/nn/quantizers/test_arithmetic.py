@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from chop.errors import ConfigError
 from chop.nn.quantizers import Integer
-from chop.nn.quantizers.arithmetic import codes, function, norm, softmax, tables
+from chop.nn.quantizers.arithmetic import fixed_codes, function, norm, softmax, tables
 
 BYTE, FINE, HALF = Integer(8, 4), Integer(12, 8), Integer(16, 9)
 COUNT, PART = Integer(7, 3, is_signed=False), Integer(8, 7, is_signed=False)
@@ -232,7 +232,9 @@ def test_lines_are_as_few_as_will_do():
 
 def test_bit_length_is_pythons():
     numbers = [0, 1, 2, 3, *(2**k + d for k in range(2, 62) for d in (-1, 0, 1))]
-    assert codes.bit_length(torch.tensor(numbers)).tolist() == [n.bit_length() for n in numbers]
+    assert fixed_codes.bit_length(torch.tensor(numbers)).tolist() == [
+        n.bit_length() for n in numbers
+    ]
 
 
 def test_not_a_number_stays_one():

@@ -32,7 +32,7 @@ from chop.cli.stages import Results, Stage, run_stages
 from chop.cli.training import measure
 from chop.cli.units import with_units
 from chop.dataset import get_dataset
-from chop.dataset.rows import hold_out
+from chop.dataset.row_selection import hold_out
 from chop.errors import SearchError
 from chop.hw.timing.cycles import interval
 from chop.ir.graph import MaseGraph

@@ -16,8 +16,8 @@ from chop.export.rounding import Steps
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op, node_module
 from chop.log import get_logger
+from chop.nn.quantized.call_operands import DATA_OUT
 from chop.nn.quantized.convert import float_class_of
-from chop.nn.quantized.operands import DATA_OUT
 from chop.nn.quantizers import FP8, MXFP, MXInt, Quantizer
 from chop.passes.graph.transforms import quantize_transform_pass
 

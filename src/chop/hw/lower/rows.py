@@ -16,7 +16,7 @@ from chop.hw.lower.engine import Lowerer, Value, row_major
 from chop.hw.lower.supported import attribute
 from chop.ir.arguments import named_arguments
 from chop.ir.ops import node_module
-from chop.nn.quantized.integer import node_arithmetic
+from chop.nn.quantized.integer_calls import node_arithmetic
 
 
 def require_integers(low: Lowerer, node: fx.Node) -> None:

@@ -22,8 +22,8 @@ from chop.hw.reference.exact_ops import ARGUMENTS, EXACT_OPS, LEAST, MOVES, UNCH
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.ops import find_op, node_module
-from chop.nn.quantized.function import call_quantizers, is_quantized_function
-from chop.nn.quantized.integer import node_arithmetic
+from chop.nn.quantized.functional import call_quantizers, is_quantized_function
+from chop.nn.quantized.integer_calls import node_arithmetic
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Integer, MXInt, Quantizer
 

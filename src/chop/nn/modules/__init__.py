@@ -1,4 +1,4 @@
-"""Layers that torch does not have, and those of torch that programs know under this path."""
+"""Layers beyond torch's, and `Identity` of torch."""
 
 from torch.nn import Identity
 

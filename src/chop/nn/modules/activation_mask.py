@@ -26,15 +26,15 @@ CHOOSE: dict[str, Callable[[Tensor, int, int], Tensor]] = {
     "l1-norm": _smallest,
     "l2-norm": _smallest,
 }
-"""Method -> the places to set to zero in each row of a matrix, `count` of them."""
+"""Indices of the `count` elements of each row to set to zero, by method."""
 
 
 class ActivationMask(nn.Module):
-    """Sets the share `sparsity` of each sample to zero: its smallest values, or random places.
+    """Mask that sets the share `sparsity` of each sample to zero: smallest or random elements.
 
-    The places are chosen in each sample alone (the first dimension is the batch), so a result
-    does not depend on what it is batched with; random places are the same in every call. With a
-    `threshold`, everything at most that large is set to zero instead.
+    Each sample (index of the first dimension) has its mask, so results do not depend on the
+    batch; random masks are the same in every call. With a `threshold`, all elements of at most that
+    magnitude are set to zero instead.
     """
 
     mase_leaf: ClassVar[bool] = True

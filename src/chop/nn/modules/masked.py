@@ -1,4 +1,4 @@
-"""Layers whose weight is pruned: zero where a mask says so, in training too."""
+"""Layers with a pruned weight: zero where masked, in training too."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ LAYERS = (
     nn.ConvTranspose2d,
     nn.ConvTranspose3d,
 )
-"""Layers of torch whose masked classes have names here; others are made at need."""
+"""Layers of torch whose masked classes have names here; others are created on demand."""
 
 
 class Masked(nn.Module):
     """A layer with a buffer `weight_mask`: its weight reads as zero where the mask is False.
 
-    Gradients there are zero, so training leaves the zeros alone; an optimiser that still moves
-    them by momentum changes nothing that is computed or saved. The parameter keeps its name, and
-    state dicts have the mask beside it.
+    Gradients there are zero, and changes by an optimiser's momentum are neither used nor saved. The
+    parameter keeps its name, and state dicts also contain the mask.
     """
 
     plain_class: ClassVar[type[nn.Module]]
@@ -37,11 +36,11 @@ class Masked(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weight as the layer computes with it."""
+        """Weight with its zeros."""
         stored: Tensor | None = self._parameters.get(WEIGHT)
-        if stored is None:  # a value may stand for it for a while
+        if stored is None:  # temporarily replaced by a value
             stored = self.__dict__.get(WEIGHT)
-        if stored is None:  # while it is being built; hasattr must say no
+        if stored is None:  # under construction: hasattr must be False
             raise AttributeError(f"{type(self).__name__} has no weight yet")
         return masked(self, WEIGHT, stored)
 
@@ -52,7 +51,7 @@ class Masked(nn.Module):
             stored.masked_fill_(~self.weight_mask, 0.0)  # type: ignore[union-attr]
 
     def train(self, mode: bool = True) -> Any:
-        """As `nn.Module.train`; the stored parameter gets its zeros."""
+        """Set the mode as `nn.Module.train` does, and write the zeros."""
         self.write_zeros()
         return super().train(mode)
 
@@ -62,14 +61,14 @@ class Masked(nn.Module):
 
 
 def stored_weight(layer: nn.Module) -> nn.Parameter:
-    """The parameter behind a layer's weight, which reads otherwise where it is pruned."""
+    """Return the parameter behind a layer's weight, without its mask."""
     weight = layer._parameters[WEIGHT]
     assert weight is not None, f"{type(layer).__name__} has no weight"
     return weight
 
 
 def masked_class(cls: type[nn.Module]) -> type[Masked]:
-    """`cls` with a mask on its weight: nn.Linear -> MaskedLinear."""
+    """Return `cls` with a mask on its weight: nn.Linear -> MaskedLinear."""
     return _MASKED(cls)
 
 
@@ -95,21 +94,21 @@ MaskedConvTranspose3d = masked_class(nn.ConvTranspose3d)
 
 
 def with_mask(layer: nn.Module, mask: Tensor) -> Masked:
-    """A float layer that keeps its weight where `mask` and any mask before it do.
+    """Return a float layer with `mask`, combined with its earlier mask.
 
-    The parameter is the layer's own, and is set to zero where it is pruned.
+    The parameter is shared with `layer` and set to zero where it is pruned.
     """
     cls = type(layer)
-    made = reclassed(layer, cls if issubclass(cls, Masked) else masked_class(cls))
-    old = made._buffers.get(mask_name(WEIGHT))
-    made.register_buffer(mask_name(WEIGHT), mask if old is None else mask & old)
-    made.write_zeros()
-    return made
+    pruned = reclassed(layer, cls if issubclass(cls, Masked) else masked_class(cls))
+    old = pruned._buffers.get(mask_name(WEIGHT))
+    pruned.register_buffer(mask_name(WEIGHT), mask if old is None else mask & old)
+    pruned.write_zeros()
+    return pruned
 
 
 def without_mask(layer: Masked) -> nn.Module:
-    """The layer as it was before it was masked, its weight with the zeros."""
+    """Return the layer without its mask; the zeros stay in its weight."""
     layer.write_zeros()
-    made = reclassed(layer, layer.plain_class)
-    del made._buffers[mask_name(WEIGHT)]
-    return made
+    plain = reclassed(layer, layer.plain_class)
+    del plain._buffers[mask_name(WEIGHT)]
+    return plain

@@ -1,4 +1,4 @@
-"""A layer that multiplies by an orthogonal matrix as the model runs."""
+"""A layer that multiplies by an orthogonal matrix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ class Rotation(nn.Module):
         self.register_buffer("matrix", matrix)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x`, rotated."""
         matrix: Tensor = self.matrix  # type: ignore[assignment]
         runs = x.reshape(*x.shape[:-1], -1, len(matrix))
         return (runs @ matrix.to(x.dtype)).flatten(-2)

@@ -1,8 +1,8 @@
-"""Linear layers whose weights have at most two of every four neighbours that are not zero.
+"""Linear layers with 2:4 sparse weights: at most two of every four neighbours are not zero.
 
-Such a weight is kept as two values and two places of each four, 9/16 of its bytes at 16 bits. GPUs
-multiply with it at up to twice the speed; torch's `to_sparse_semi_structured` makes the form that
-they read. Elsewhere the layer computes with the weight written out.
+Such a weight is stored as two values and two indices per group of four, 9/16 of its bytes at 16
+bits. GPUs multiply with it at up to twice the speed, in torch's semi-structured form. On other
+devices the layer computes with the dense weight.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from chop.errors import ConfigError
 
 GROUP, KEPT = 4, 2
 ROWS, COLUMNS = 32, 64
-"""What the sizes of a weight must be multiples of, for either of torch's two backends."""
+"""Sizes of a weight are multiples of these, for both backends of torch."""
 SPARSE_DTYPES = (torch.bfloat16, torch.float16)
-"""Types that GPUs multiply with in this form; others are written out."""
+"""Types with sparse products on GPUs; others use the dense weight."""
 
 
 def two_of_four_fault(weight: Tensor) -> str | None:
-    """Why `weight` cannot be kept so, with row and group; None where it can.
+    """Return why `weight` is not 2:4, with row and group; None if it is.
 
     >>> two_of_four_fault(torch.ones(32, 64))
     'row 0, group 0 (columns 0 to 3) has 4 values that are not zero; 2 are allowed'
@@ -50,9 +50,9 @@ def two_of_four_fault(weight: Tensor) -> str | None:
 
 
 def pack_two_of_four(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The two values of each four as (rows, columns / 2), and their places, two groups a byte.
+    """Return the two values of each four as (rows, columns / 2), and their indices.
 
-    A place has two bits; that of the first value is lower, and so is the first group.
+    An index has two bits and a byte two groups; the first value and group are in the low bits.
     """
     rows = weight.shape[0]
     groups = weight.detach().reshape(rows, -1, GROUP)
@@ -64,7 +64,7 @@ def pack_two_of_four(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unpack_two_of_four(values: Tensor, indices: Tensor) -> Tensor:
-    """The weight written out, with its zeros."""
+    """Return the dense weight."""
     rows = values.shape[0]
     codes = torch.stack((indices & 15, indices >> 4), dim=-1).reshape(rows, -1)
     places = torch.stack((codes & 3, codes >> 2), dim=-1).long()
@@ -78,7 +78,7 @@ def _has_cusparselt() -> bool:
 
 
 def fastest_algorithm(packed: Tensor, x: Tensor) -> int:
-    """The algorithm of cuSPARSELt that multiplies a packed weight and rows `x` fastest."""
+    """Return the fastest cuSPARSELt algorithm for a packed weight and rows `x`."""
     places: Any = torch._C
     if hasattr(places, "_cusparselt"):  # from torch 2.7 on; the older way warns
         return int(places._cusparselt.mm_search(packed, x.t(), None, None, None, False)[0])
@@ -86,22 +86,21 @@ def fastest_algorithm(packed: Tensor, x: Tensor) -> int:
 
 
 def sparse_form(weight: Tensor) -> Tensor:
-    """A 2:4 weight on a GPU as torch's semi-structured tensor; cuSPARSELt's where torch has it."""
+    """Return a 2:4 weight as torch's semi-structured tensor, of cuSPARSELt if available."""
     kind: Any = torch.sparse.SparseSemiStructuredTensorCUTLASS
     if _has_cusparselt():
         kind = torch.sparse.SparseSemiStructuredTensorCUSPARSELT
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*SparseSemiStructuredTensor is in prototype")
-        made: Tensor = kind.from_dense(weight.contiguous())
-    return made
+        sparse: Tensor = kind.from_dense(weight.contiguous())
+    return sparse
 
 
 class SemiStructuredLinear(nn.Module):
     """A linear layer on a 2:4 weight.
 
-    `values` and `indices` are buffers: they are saved, move and copy, and do not train; the bias
-    stays a parameter, and gradients pass through to the input. On a GPU and in 16 bits the first
-    call makes torch's form of the weight, which is not saved.
+    `values` and `indices` are buffers and do not train; the bias stays a parameter, and gradients
+    pass to the input. On a GPU with 16 bits the first call creates torch's form; it is not saved.
 
     >>> linear = nn.Linear(64, 32)
     >>> linear.weight = nn.Parameter(torch.tensor([1.0, 0.0, 0.0, 2.0]).repeat(32, 16))
@@ -116,7 +115,7 @@ class SemiStructuredLinear(nn.Module):
     bias: Tensor | None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SemiStructuredLinear:
-        """A layer not yet filled; copies and what is unpickled come by here too."""
+        """Return an empty layer; copies and unpickled layers are created here too."""
         _keep_from_compiler()
         return super().__new__(cls)
 
@@ -130,7 +129,7 @@ class SemiStructuredLinear(nn.Module):
 
     @classmethod
     def from_linear(cls, linear: nn.Linear) -> SemiStructuredLinear:
-        """`linear`, whose weight is 2:4, on that weight packed."""
+        """Return `linear` with its 2:4 weight packed."""
         fault = two_of_four_fault(linear.weight)
         if fault is not None:
             raise ConfigError(f"SemiStructuredLinear: {fault}.")
@@ -139,15 +138,14 @@ class SemiStructuredLinear(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the weight."""
+        """Type of the weight."""
         return self.values.dtype
 
     def float_weight(self) -> Tensor:
-        """The weight written out, with its zeros."""
+        """Return the dense weight."""
         return unpack_two_of_four(self.values, self.indices)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` times the transposed weight plus bias."""
         if not self._runs_sparse(x):
             return F.linear(x, self.float_weight(), self.bias)
         if self._sparse is None:
@@ -156,10 +154,9 @@ class SemiStructuredLinear(nn.Module):
         return F.linear(x.detach(), self._sparse, bias)  # type: ignore[arg-type]
 
     def search(self, rows: int) -> int | None:
-        """Let cuSPARSELt look for its fastest algorithm at so many rows; all calls then take it.
+        """Search the fastest cuSPARSELt algorithm for `rows` rows, and use it from now on.
 
-        What it is called; None where there is nothing to choose (no GPU, 32 bits, CUTLASS). It is
-        not saved.
+        Return it, or None if there is no choice (no GPU, 32 bits, CUTLASS). It is not saved.
         """
         if not self.values.is_cuda or self.dtype not in SPARSE_DTYPES or not _has_cusparselt():
             return None
@@ -167,12 +164,12 @@ class SemiStructuredLinear(nn.Module):
             self._make_sparse()
         x = self.values.new_empty(-(-rows // 8) * 8, self.in_features)
         sparse: Any = self._sparse
-        found = fastest_algorithm(sparse.packed, x)
-        sparse.alg_id_cusparselt = found
-        return found
+        algorithm = fastest_algorithm(sparse.packed, x)
+        sparse.alg_id_cusparselt = algorithm
+        return algorithm
 
     def _runs_sparse(self, x: Tensor) -> bool:
-        """Whether the GPU's product takes `x`; it has no gradients."""
+        """Return True if the sparse product accepts `x`; it has no gradients."""
         if not x.is_cuda or x.dtype != self.dtype or self.dtype not in SPARSE_DTYPES:
             return False
         trains = x.requires_grad or (self.bias is not None and self.bias.requires_grad)
@@ -183,7 +180,7 @@ class SemiStructuredLinear(nn.Module):
             self._sparse = sparse_form(self.float_weight())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        self._sparse = None  # of another device or type
+        self._sparse = None  # has another device or type
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
@@ -194,17 +191,12 @@ class SemiStructuredLinear(nn.Module):
         return {**self.__dict__, "_sparse": None}
 
     def extra_repr(self) -> str:
-        """Sizes, for printing."""
         return f"in_features={self.in_features}, out_features={self.out_features}, 2:4"
 
 
 @functools.cache
 def _keep_from_compiler() -> None:
-    """Let torch.compile call `_make_sparse` as it is.
-
-    As a decorator would, which imports the compiler: most of the time that `import chop.passes`
-    would take.
-    """
+    """Exclude `_make_sparse` from torch.compile; a decorator would import the compiler early."""
     layer: Any = SemiStructuredLinear
     disable: Any = torch.compiler.disable
     layer._make_sparse = disable(layer._make_sparse)

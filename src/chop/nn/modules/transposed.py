@@ -1,4 +1,4 @@
-"""Linear layers whose weight is stored as (inputs, outputs), as GPT-2's are, as torch's layers."""
+"""Conversion of linear layers with weights (inputs, outputs), as in GPT-2, to torch's."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from torch import nn
 
 
 def is_transposed_linear(module: nn.Module) -> bool:
-    """Whether `module` is transformers' Conv1D: `x @ weight + bias`.
-
-    By its name, because the library need not be installed.
-    """
-    cls = type(module)
+    """Return True if `module` is transformers' Conv1D: `x @ weight + bias`."""
+    cls = type(module)  # by name: the library need not be installed
     return cls.__name__ == "Conv1D" and cls.__module__ == "transformers.pytorch_utils"
 
 
 def as_linear(module: Any) -> nn.Linear:
-    """The `nn.Linear` that computes as `module`, on the same memory.
+    """Return an `nn.Linear` that computes the same as `module`, bit for bit.
 
-    Its weight is the transpose of `module.weight`, a parameter of its own over the same storage:
-    what changes in one changes in the other, and the product is the same call, bit for bit.
+    Its weight is a transposed parameter on the same storage: a change in one changes the other.
     """
     weight, bias = module.weight, module.bias
     new = nn.Linear(1, 1, bias=False, device="meta")

@@ -1,14 +1,12 @@
-"""Quantised parameters kept between calls, so that a frozen weight is quantised once.
+"""Cache of quantised parameters, so that a frozen weight is quantised once.
 
-A parameter is frozen while nothing can train it: it requires no gradient, or gradients are off.
-What is kept is a second copy of the weight, so there is a limit to it: over all layers together at
-most `cache_limit()` bytes, 512 MiB unless `set_cache_limit` says otherwise (0: keep nothing). What
-does not fit beside the rest is quantised at each call. `clear_caches()` frees all of it.
+A parameter is frozen if it requires no gradient or gradients are off. The cache is a second copy of
+the weights. All layers together use at most `cache_limit()` bytes, 512 MiB by default; other
+weights are quantised at each call.
 
-What is kept lives outside the module, so that copies, pickles and state dicts never see it. It is
-used again only while the parameter's storage, version and format are the ones it was made from;
-a call that trains and a change of mode drop it. (Torch does not count edits made in place through
-`.data` as versions; after one, outside training, call `eval()` or `train()`.)
+The cache lives outside the modules: copies, pickles and state dicts do not contain it. An entry is
+valid for one storage, version and format of the parameter. A training call or a change of mode
+drops it. Torch does not count edits through `.data` as versions: call `eval()` or `train()` after.
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ from chop.nn.quantizers import Quantizer
 
 
 @dataclass(frozen=True)
-class _Kept:
-    storage: StorageWeakRef  # while it lives, no other storage is taken for this one
+class _Entry:
+    storage: StorageWeakRef  # while it lives, no other storage has its address
     address: int
     version: int
     dtype: torch.dtype
@@ -50,37 +48,34 @@ class _Kept:
 
 @dataclass
 class _Budget:
-    """How many bytes may be kept, and how many are: a tensor counts until it is freed."""
+    """Bytes allowed and bytes in use; a tensor counts until it is freed."""
 
     limit: int = 512 * 2**20
     used: int = 0
 
     def take(self, tensor: Tensor) -> bool:
-        """Count `tensor`, if it fits."""
+        """Count `tensor` and return True if it fits."""
         if self.used + tensor.nbytes > self.limit:
             return False
         self.used += tensor.nbytes
-        weakref.finalize(tensor, self._give_back, tensor.nbytes).atexit = False
+        weakref.finalize(tensor, self._release, tensor.nbytes).atexit = False
         return True
 
-    def _give_back(self, size: int) -> None:
+    def _release(self, size: int) -> None:
         self.used -= size
 
 
-_KEPT: WeakKeyDictionary[nn.Module, dict[str, _Kept]] = WeakKeyDictionary()
+_CACHE: WeakKeyDictionary[nn.Module, dict[str, _Entry]] = WeakKeyDictionary()
 _BUDGET = _Budget()
 
 
 def cache_limit() -> int:
-    """The most bytes that quantised weights kept between calls may take together."""
+    """Return the most bytes of the cache."""
     return _BUDGET.limit
 
 
 def set_cache_limit(limit: int) -> None:
-    """Let quantised weights kept between calls take `limit` bytes together; 0 keeps none.
-
-    Where more is kept already, all of it is freed.
-    """
+    """Limit the cache to `limit` bytes, 0 to disable it; a larger cache is cleared."""
     if limit < 0:
         raise ConfigError(f"set_cache_limit: limit must be at least 0 bytes, got {limit}.")
     _BUDGET.limit = limit
@@ -89,54 +84,54 @@ def set_cache_limit(limit: int) -> None:
 
 
 def cached_bytes() -> int:
-    """The bytes that quantised weights kept between calls take."""
+    """Return the bytes in the cache."""
     return _BUDGET.used
 
 
 def clear_caches() -> None:
-    """Free every quantised weight that is kept; the next calls make them anew."""
-    _KEPT.clear()
+    """Clear the cache; the next calls quantise again."""
+    _CACHE.clear()
 
 
 def quantize_parameter(module: nn.Module, name: str, value: Tensor, quantizer: Quantizer) -> Tensor:
-    """`quantizer(value)`, from the last call where `value` is frozen and has not changed."""
+    """Return `quantizer(value)`, from the cache if `value` is frozen and has not changed."""
     if torch.compiler.is_compiling():
         return quantizer(value)
     if not _is_frozen(value, quantizer):
         forget(module)
         return quantizer(value)
-    kept = _KEPT.get(module, {}).get(name)
-    if kept is not None and kept.fits(value, quantizer):
-        return kept.result
-    return _keep(module, name, value, quantizer)
+    entry = _CACHE.get(module, {}).get(name)
+    if entry is not None and entry.fits(value, quantizer):
+        return entry.result
+    return _store(module, name, value, quantizer)
 
 
 def forget(module: nn.Module) -> None:
-    """Drop what is kept for `module`."""
-    _KEPT.pop(module, None)
+    """Drop the entries of `module`."""
+    _CACHE.pop(module, None)
 
 
 def _is_frozen(value: Tensor, quantizer: Quantizer) -> bool:
     scale_trains = bool(getattr(quantizer, "trains", False))
     trains = scale_trains or (value.requires_grad and torch.is_grad_enabled())
-    # a plain parameter: pruned, parametrised, sharded and traced weights are made anew each call
+    # a plain parameter: pruned, parametrised, sharded and traced weights differ at each call
     plain = type(value) is nn.Parameter and not value.is_inference()
     return plain and not trains and not is_random(quantizer)
 
 
 def is_random(quantizer: Quantizer) -> bool:
-    """Whether the values of one tensor differ from call to call."""
+    """Return True if results differ from call to call."""
     rounding = getattr(quantizer, "rounding", None)
     return rounding == "stochastic" or bool(getattr(quantizer, "stochastic", False))
 
 
-def _keep(module: nn.Module, name: str, value: Tensor, quantizer: Quantizer) -> Tensor:
-    _KEPT.get(module, {}).pop(name, None)  # freed before the new one is made
+def _store(module: nn.Module, name: str, value: Tensor, quantizer: Quantizer) -> Tensor:
+    _CACHE.get(module, {}).pop(name, None)  # freed before the new one is created
     source = value.detach()
     with torch.inference_mode(False), torch.no_grad():  # usable later, where gradients are on
         result = quantizer(source)
     if type(result) is Tensor and result is not source and _BUDGET.take(result):
-        _KEPT.setdefault(module, {})[name] = _Kept(
+        _CACHE.setdefault(module, {})[name] = _Entry(
             StorageWeakRef(value.untyped_storage()),  # type: ignore[no-untyped-call]
             value.data_ptr(),
             value._version,

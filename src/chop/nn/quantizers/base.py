@@ -1,4 +1,4 @@
-"""What every number format is: a frozen dataclass, tensor in, representable values out."""
+"""Base class of number formats: frozen dataclasses that map tensors to representable values."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 Bound = float | Tensor
 EVERYWHERE = (-math.inf, math.inf)
-MOST_CODE_BITS = 8
+MOST_CODE_BITS = 8  # a code is at most a byte
 Wire = Literal["fixed", "mxint"]
 StraightThrough = Literal["masked", "identity"]
 
 FORMATS: Registry[type[Quantizer]] = Registry("format")
-"""Every number format by its name; a class that extends `Quantizer` and has a name is one."""
+"""Number formats by name; a subclass of `Quantizer` with a name is registered."""
 
 
 @dataclass(frozen=True)
@@ -41,35 +41,33 @@ class Quantizer:
 
     A format defines `represent` (the values, in PyTorch) and `bits`; the rest is common:
 
-    - `quantize(x)` gives the values alone and is the reference;
-    - calling the format gives the same values with a straight-through gradient;
-    - `ste` says where the gradient passes: "masked" where `x` lies in the format's range,
-      "identity" everywhere.
+    - `quantize(x)` returns the values and is the reference;
+    - calling the format returns the same values with a straight-through gradient;
+    - `ste` selects where the gradient passes: "masked" in the format's range, or "identity".
 
-    A class that has a `name` of its own is registered in `FORMATS` when it is defined, with its
-    `aliases`; from then on configs, searches and the command line know it, and every layer and
-    function exists in it (`LinearInteger`: the layer's name and `class_suffix`).
+    A class with a `name` is registered in `FORMATS`, with its `aliases`: configs, searches and the
+    command line then accept it, and every layer and function exists in it (`LinearInteger`: the
+    layer's name and `class_suffix`).
     """
 
     name: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
     class_suffix: ClassVar[str]
     search_settings: ClassVar[Mapping[str, Any]] = {}
-    """What a search tries of the format where it is named without settings; lists are tried."""
+    """Settings that a search tries by default; a list holds the choices."""
     legacy: ClassVar[tuple[str, ...]] = ()
-    """Settings of older configs that are no fields; `modern` translates or drops them."""
+    """Settings of older configs that `modern` translates or drops."""
 
     is_bypass: ClassVar[bool] = False
     """True for the format that changes nothing."""
     wire: ClassVar[Wire | None] = None
-    """How hardware streams its values; None for a format without hardware."""
+    """Hardware stream of its values; None for a format without hardware."""
     packed_forms: ClassVar[tuple[Any, ...]] = ()
-    """Layouts in bytes that the kernels have, as `PackedFormat` rows."""
+    """Byte layouts of the kernels, as `PackedFormat` rows."""
     stem: ClassVar[Stem | None] = None
-    """How the name and the main settings are spelled: `mxint4`; without one, the `name` alone."""
-
+    """Spelling of the name and main settings (`mxint4`); without one, the `name`."""
     group_grammar: ClassVar[str] = ""
-    """What may follow the stem, for documentation: `[/<block_size>]`."""
+    """Grammar of the group after the stem, for documentation: `[/<block_size>]`."""
 
     ste: StraightThrough = field(default="masked", kw_only=True)
 
@@ -82,21 +80,21 @@ class Quantizer:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    # -- faces: what back ends ask a format; each class answers for itself ---------------------
+    # Properties that back ends read; each class overrides its own.
 
     @property
     def scaled(self) -> ScaleInteger | None:
-        """This format if it is integers times real scales, else None."""
+        """Itself if it is integers times real scales, else None."""
         return None
 
     @property
     def blocks(self) -> BlockQuantizer | None:
-        """This format if the elements of a block share an exponent, else None."""
+        """Itself if the elements of a block share an exponent, else None."""
         return None
 
     @property
     def fixed_point(self) -> Integer | None:
-        """This format if it is fixed point, else None."""
+        """Itself if it is fixed point, else None."""
         return None
 
     @property
@@ -106,7 +104,7 @@ class Quantizer:
 
     @property
     def is_stored(self) -> bool:
-        """True if the layer keeps the scales."""
+        """True if the layer stores the scales."""
         return False
 
     @property
@@ -118,7 +116,7 @@ class Quantizer:
     def packed_layout(self) -> PackedFormat | None:
         """Layout in bytes that holds its values, one of `packed_forms`, else None."""
         size = self.group_columns
-        rows = type(self).packed_forms if size is not None else ()
+        rows = self.packed_forms if size is not None else ()
         return next((row for row in rows if row.quantizer(size or 0) == self), None)
 
     @property
@@ -144,7 +142,7 @@ class Quantizer:
     def code_values(self) -> Tensor | None:
         """Return the value of every code before its scale, for codes of at most 8 bits.
 
-        None if the format has no codes of its own: they then count the values in order.
+        None if the format declares no codes: they then count the values in order.
         """
         return self.values_by_code() if self.code_bits <= MOST_CODE_BITS else None
 
@@ -155,8 +153,6 @@ class Quantizer:
     def integer_step(self) -> float | None:
         """Return the step that all values are multiples of, before the scale, else None."""
         return None
-
-    # -- text ----------------------------------------------------------------------------------
 
     def __str__(self) -> str:
         return self.spelling
@@ -183,20 +179,20 @@ class Quantizer:
 
     @classmethod
     def modern(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings as fields: `legacy` ones are dropped unless a format knows better.
-
-        Older configs write 0 and 1 where a setting is true or false.
-        """
-        is_switch = {field.name for field in dataclasses.fields(cls) if field.type == "bool"}
-        kept = {key: value for key, value in settings.items() if key not in cls.legacy}
-        return {k: bool(v) if k in is_switch and v in (0, 1) else v for k, v in kept.items()}
+        """Return the settings without `legacy` ones, and 0 and 1 of switches as booleans."""
+        switches = {field.name for field in dataclasses.fields(cls) if field.type == "bool"}
+        return {
+            key: bool(value) if key in switches and value in (0, 1) else value
+            for key, value in settings.items()
+            if key not in cls.legacy
+        }
 
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
-        """The format's definition on a float32 or float64 tensor that is not empty."""
+        """Return the values of a float32 or float64 tensor that is not empty: the definition."""
         raise NotImplementedError
 
     def quantize(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """The representable values of `x`, same shape and dtype.
+        """Return the representable values of `x`, same shape and dtype.
 
         `noise`, uniform in [0, 1) and shaped as `x`, replaces the random numbers of stochastic
         rounding. Half-precision tensors are computed in float32 and rounded to their type.
@@ -209,7 +205,7 @@ class Quantizer:
         return self.represent(wide, noise).to(x.dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`quantize(x)` by the fastest way there is, with a straight-through gradient."""
+        """Return `quantize(x)`, by native code if possible, with a straight-through gradient."""
         if not isinstance(x, Tensor):
             raise ConfigError(f"{self.name}: expected a tensor, got {type(x).__name__}.")
         if x.requires_grad and torch.is_grad_enabled():
@@ -217,7 +213,7 @@ class Quantizer:
         return self._values(x)[0]
 
     def _values(self, x: Tensor) -> tuple[Tensor, bool]:
-        """The values, and whether all of `x` is known to lie in the range."""
+        """Return the values, and True if all of `x` is known to be in the range."""
         if torch.compiler.is_compiling():
             kernel = self.kernel() if can_call(x) else None
             return (kernel.call(x) if kernel and kernel.block else self.quantize(x)), False
@@ -225,7 +221,7 @@ class Quantizer:
         return kernel.run(x) if kernel is not None else (self.quantize(x), False)
 
     def kernel(self) -> Kernel | None:
-        """The native code for these settings, None where there is none."""
+        """Return the native code for these settings, None if there is none."""
         return None
 
     @functools.cached_property
@@ -234,25 +230,24 @@ class Quantizer:
 
     @property
     def bits(self) -> float:
-        """Average bits that storing one element takes, shared exponents included."""
+        """Average bits to store one element, shared exponents included."""
         raise NotImplementedError
 
     @property
     def range(self) -> tuple[float, float]:
-        """Where the gradient passes when masked: the smallest and largest value, else infinite."""
+        """Smallest and largest value, between which a masked gradient passes, else infinite."""
         return EVERYWHERE
 
     def value_set(self) -> Tensor | None:
-        """All finite values in order, for formats of at most 8 bits that do not depend on `x`."""
+        """Return all finite values in order, for formats of at most 8 bits that ignore `x`."""
         return None
 
     def clip_range(self, x: Tensor) -> tuple[Bound, Bound] | None:
-        """Between which values (that broadcast with `x`) the gradient passes; None: everywhere."""
-        everywhere = self.ste == "identity" or self.range == EVERYWHERE
-        return None if everywhere else self.range
+        """Return the bounds (broadcast with `x`) of the gradient; None: it passes everywhere."""
+        return None if self.ste == "identity" or self.range == EVERYWHERE else self.range
 
     def surrogate(self, x: Tensor) -> Tensor:
-        """The continuous function whose slope is the gradient of this format."""
+        """Return the continuous function whose slope is the gradient of this format."""
         clip = self.clip_range(x)
         return x if clip is None else x.clamp(clip[0], clip[1])  # type: ignore[arg-type]
 
@@ -267,13 +262,13 @@ class RoundingQuantizer(Quantizer):
     def rounded_kernel(
         self, name: str, parameters: tuple[float, ...], block: int = 0
     ) -> Kernel | None:
-        """The native code `name` with this rounding; random rounding has none."""
+        """Return the native code `name` with this rounding; random rounding has none."""
         if self.rounding == "stochastic":
             return None
         return Kernel(name, self.rounding, parameters, block)
 
     def noise_for(self, x: Tensor, noise: Tensor | None) -> Tensor | None:
-        """The random numbers that this rounding mode needs, None for all but "stochastic"."""
+        """Return the random numbers of "stochastic" rounding, else None."""
         if self.rounding != "stochastic":
             return None
         return make_noise(x, self.seed) if noise is None else noise.to(x.dtype)
@@ -295,51 +290,42 @@ class _StraightThrough(torch.autograd.Function):
         if not ctx.saved_tensors:
             return gradients[0], None
         (x,) = ctx.saved_tensors
-        low, high = ctx.quantizer.clip_range(x)
-        return _where_between(gradients[0], x, low, high), None
-
-
-def _where_between(gradient: Tensor, x: Tensor, low: Bound, high: Bound) -> Tensor:
-    """The gradient where low <= x <= high, else 0."""
-    is_plain = isinstance(low, float) and not (torch.is_grad_enabled() or gradient.requires_grad)
-    if is_plain and not torch.compiler.is_compiling() and can_mask(gradient, x):
-        return mask(gradient, x, float(low), float(high))
-    return torch.where((x >= low) & (x <= high), gradient, 0.0)
+        (low, high), gradient = ctx.quantizer.clip_range(x), gradients[0]
+        trains = torch.is_grad_enabled() or gradient.requires_grad
+        is_plain = isinstance(low, float) and not trains and not torch.compiler.is_compiling()
+        if is_plain and can_mask(gradient, x):
+            return mask(gradient, x, float(low), float(high)), None
+        return torch.where((x >= low) & (x <= high), gradient, 0.0), None
 
 
 def _check_class(cls: type[Quantizer]) -> None:
-    """Refuse a format whose generated layers would have no name, or another format's."""
+    """Raise if a name of the new format, or of its layers, is missing or in use."""
     suffix = vars(cls).get("class_suffix")
     if not isinstance(suffix, str) or not suffix.isidentifier():
         raise RegistryError(
             f"format '{cls.name}': class_suffix is {suffix!r}. Give {cls.__name__} one that ends "
             f"the names of its layers, as in class_suffix = 'Integer' for LinearInteger."
         )
-    _check_spelling(cls)
-    taken = [f.name for f in FORMATS.values() if f.class_suffix == suffix and f.name != cls.name]
-    if taken:
-        raise RegistryError(
-            f"format '{cls.name}': class_suffix '{suffix}' is that of format '{taken[0]}'."
-        )
-
-
-def _check_spelling(cls: type[Quantizer]) -> None:
-    """Raise if a name of the new format already spells another one."""
     stem = own_stem(cls)
     for text in (*vars(cls).get("aliases", ()), cls.name, *([stem.example] if stem else [])):
-        found = resolve(FORMATS, text) if text not in FORMATS else None
-        if found is not None:
+        other = resolve(FORMATS, text) if text not in FORMATS else None
+        if other is not None:
             raise RegistryError(
-                f"format '{cls.name}': '{text}' is a spelling of format '{found[0].name}'."
+                f"format '{cls.name}': '{text}' is a spelling of format '{other[0].name}'."
+            )
+    for form in FORMATS.values():
+        if form.class_suffix == suffix and form.name != cls.name:
+            raise RegistryError(
+                f"format '{cls.name}': class_suffix '{suffix}' is that of format '{form.name}'."
             )
 
 
 def check(condition: bool, message: str) -> None:
-    """Refuse a setting: `message` says what was given and what is allowed."""
+    """Raise a `ConfigError` with `message` unless `condition` holds."""
     if not condition:
         raise ConfigError(message)
 
 
 def check_between(name: str, value: int, low: int, high: int) -> None:
-    """Refuse a setting outside its range."""
+    """Raise if a setting is outside its range."""
     check(low <= value <= high, f"{name} must be from {low} to {high}, got {value}.")

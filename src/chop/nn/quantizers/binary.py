@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,22 +22,14 @@ class Binary(Quantizer):
     random numbers. The masked gradient passes where |x| <= 1. NaN stays NaN.
     """
 
-    name: ClassVar[str] = "binary"
-    class_suffix: ClassVar[str] = "Binary"
-    legacy: ClassVar[tuple[str, ...]] = ("width", "frac_width")
+    name, class_suffix = "binary", "Binary"
+    legacy = ("width", "frac_width")
+    bits, range = 1.0, (-1.0, 1.0)
 
     stochastic: bool = False
     bipolar: bool = True
     threshold: float = 0.0
     seed: int | None = field(default=None, kw_only=True)
-
-    @property
-    def bits(self) -> float:
-        return 1.0
-
-    @property
-    def range(self) -> tuple[float, float]:
-        return -1.0, 1.0
 
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
         if self.stochastic:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,8 +18,7 @@ class BinaryScaling(Binary):
     [0.375, -0.375]
     """
 
-    name: ClassVar[str] = "binary_scaling"
-    class_suffix: ClassVar[str] = "BinaryScaling"
+    name, class_suffix = "binary_scaling", "BinaryScaling"
 
     axis: int | None = None
 
@@ -32,12 +30,12 @@ class BinaryScaling(Binary):
 
 
 def mean_magnitude(x: Tensor, axis: int | None) -> Tensor:
-    """The mean of |x| over all dimensions but `axis`; broadcasts with `x`."""
+    """Return the mean of |x| over all dimensions but `axis`; broadcasts with `x`."""
     others = [d for d in range(x.dim()) if axis is None or d != axis % x.dim()]
     magnitude = x.abs()
     return magnitude.mean(others, keepdim=True) if others else magnitude
 
 
 def sign(x: Tensor) -> Tensor:
-    """+1 where x >= 0 (both zeros), else -1; NaN stays NaN."""
+    """Return +1 where x >= 0 (both zeros), else -1; NaN stays NaN."""
     return torch.where(x.isnan(), x, torch.where(x >= 0, 1.0, -1.0).to(x.dtype))

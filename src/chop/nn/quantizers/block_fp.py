@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.minifloat import bias_or_default
 from chop.nn.quantizers.powers import all_ones, floor_log2, times_power
 from chop.nn.quantizers.rounding import round_to_multiple
-from chop.nn.quantizers.spelling import Stem
+from chop.nn.quantizers.spelling import number_stem
 
 
 @dataclass(frozen=True)
@@ -30,15 +29,9 @@ class BlockFP(BlockQuantizer):
     largest magnitude below 2**e; elements are multiples of 2**(e - width + 1).
     """
 
-    name: ClassVar[str] = "block_fp"
-    class_suffix: ClassVar[str] = "BlockFP"
-    stem: ClassVar[Stem] = Stem(
-        "block_fp<width>",
-        "block_fp8",
-        r"block_fp(?P<width>\d{1,4})",
-        lambda q: f"block_fp{q.width}",
-    )
-    search_settings: ClassVar[Mapping[str, Any]] = {"width": [4, 6, 8], "block_size": [16, 32]}
+    name, class_suffix = "block_fp", "BlockFP"
+    stem = number_stem("block_fp")
+    search_settings: ClassVar = {"width": [4, 6, 8], "block_size": [16, 32]}
 
     width: int
     exponent_width: int = 8
@@ -54,7 +47,7 @@ class BlockFP(BlockQuantizer):
 
     @property
     def exponents(self) -> tuple[int, int]:
-        """The smallest and the largest shared exponent."""
+        """Smallest and largest shared exponent."""
         bias = bias_or_default(self.exponent_bias, self.exponent_width)
         return -bias, 2**self.exponent_width - 1 - bias
 

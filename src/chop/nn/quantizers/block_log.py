@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,13 +12,8 @@ from chop.nn.quantizers.base import check_between
 from chop.nn.quantizers.blocks import BlockQuantizer
 from chop.nn.quantizers.code_values import sign_and
 from chop.nn.quantizers.kernels import Kernel
-from chop.nn.quantizers.log import (
-    NORMAL_EXPONENTS,
-    SQRT_TWO_FRACTION,
-    LogRounding,
-    round_log2,
-)
-from chop.nn.quantizers.spelling import Stem
+from chop.nn.quantizers.log import NORMAL_EXPONENTS, SQRT_TWO_FRACTION, LogRounding, round_log2
+from chop.nn.quantizers.spelling import number_stem
 
 
 @dataclass(frozen=True)
@@ -29,20 +23,13 @@ class BlockLog(BlockQuantizer, LogRounding):
     >>> BlockLog(4, block_size=4).quantize(torch.tensor([1.0, 0.30, -0.1, 7.5])).tolist()
     [1.0, 0.25, -0.125, 8.0]
 
-    The bias, 0 to 2**exponent_bias_width - 1, gives the largest magnitude of the block, rounded to
-    a power of two, the top exponent. It stops at 126, so that the smallest value is a normal
-    float32.
+    The bias, 0 to 2**exponent_bias_width - 1, maps the largest magnitude of the block, rounded to a
+    power of two, to the top exponent. It is at most 126: the smallest value is a normal float32.
     """
 
-    name: ClassVar[str] = "block_log"
-    class_suffix: ClassVar[str] = "BlockLog"
-    stem: ClassVar[Stem] = Stem(
-        "block_log<width>",
-        "block_log8",
-        r"block_log(?P<width>\d{1,4})",
-        lambda q: f"block_log{q.width}",
-    )
-    search_settings: ClassVar[Mapping[str, Any]] = {"width": [4, 6, 8], "block_size": [16, 32]}
+    name, class_suffix = "block_log", "BlockLog"
+    stem = number_stem("block_log")
+    search_settings: ClassVar = {"width": [4, 6, 8], "block_size": [16, 32]}
 
     width: int
     exponent_bias_width: int = 8
@@ -72,12 +59,12 @@ class BlockLog(BlockQuantizer, LogRounding):
 
     @property
     def top_code(self) -> int:
-        """The largest exponent field."""
+        """Largest exponent field."""
         return int(2 ** (self.width - 1) - 1)
 
     @property
     def max_bias(self) -> int:
-        """The largest shared bias."""
+        """Largest shared bias."""
         return min(2**self.exponent_bias_width - 1, -NORMAL_EXPONENTS[0])
 
     def kernel(self) -> Kernel | None:

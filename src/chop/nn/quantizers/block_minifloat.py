@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from chop.nn.quantizers.code_values import float_table
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.minifloat import FloatGrid, round_to_float
 from chop.nn.quantizers.powers import all_ones, floor_log2, times_power
-from chop.nn.quantizers.spelling import Stem, float_stem
+from chop.nn.quantizers.spelling import float_stem
 
 
 @dataclass(frozen=True)
@@ -26,14 +25,13 @@ class BlockMinifloat(BlockQuantizer):
     >>> quantizer.quantize(torch.tensor([1.0, 0.30, -0.1, 7.5])).tolist()
     [1.0, 0.25, -0.125, 7.5]
 
-    The bias, 0 to 2**exponent_bias_width - 1, puts the largest magnitude of the block into the top
-    binade; beyond what the bias can reach, elements saturate or become subnormal.
+    The bias, 0 to 2**exponent_bias_width - 1, maps the largest magnitude of the block to the top
+    binade. Beyond the largest bias, elements saturate or become subnormal.
     """
 
-    name: ClassVar[str] = "block_minifloat"
-    class_suffix: ClassVar[str] = "BlockMinifloat"
-    stem: ClassVar[Stem] = float_stem("block_minifloat")
-    search_settings: ClassVar[Mapping[str, Any]] = {
+    name, class_suffix = "block_minifloat", "BlockMinifloat"
+    stem = float_stem("block_minifloat")
+    search_settings: ClassVar = {
         "width": [6, 8],
         "exponent_width": [2, 3],
         "block_size": [16, 32],

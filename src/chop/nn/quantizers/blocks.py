@@ -24,15 +24,14 @@ BlockRule = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 @dataclass(frozen=True)
 class BlockQuantizer(RoundingQuantizer):
-    """A format whose elements share a setting per block, chosen by the block's largest magnitude.
+    """A format whose elements share an exponent per block, chosen by the largest magnitude.
 
-    `block_size` elements along `axis` make a block; a pair is a tile of the last two dimensions,
-    and -1 takes the whole dimension. A block never crosses a row: where the size does not divide
-    the dimension, the last block is shorter. A block that holds Inf or NaN becomes NaN throughout.
-    The shared setting follows the data, so the gradient passes everywhere.
+    A block has `block_size` elements along `axis`; a pair is a tile of the last two dimensions, and
+    -1 is the whole dimension. Blocks do not cross rows: the last of a row may be shorter. A block
+    with Inf or NaN becomes NaN. The exponent follows the data, so the gradient passes everywhere.
     """
 
-    group_grammar: ClassVar[str] = "[/<block_size>]"
+    group_grammar = "[/<block_size>]"
     legacy: ClassVar[tuple[str, ...]] = ("skip_first_dim",)
 
     block_size: BlockSize = field(default=BLOCK_SIZE, kw_only=True)
@@ -40,10 +39,9 @@ class BlockQuantizer(RoundingQuantizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sizes = self.block_size if isinstance(self.block_size, tuple) else (self.block_size,)
-        allowed = len(sizes) in (1, 2) and all(n == -1 or n > 0 for n in sizes)
+        sizes = self._sizes
         check(
-            allowed,
+            len(sizes) in (1, 2) and all(n == -1 or n > 0 for n in sizes),
             "block_size must be one or two positive sizes (-1: the whole dimension), "
             f"got {self.block_size}.",
         )
@@ -64,7 +62,7 @@ class BlockQuantizer(RoundingQuantizer):
 
     @property
     def lowest_exponent(self) -> int | None:
-        """The smallest exponent that a block may share; None for a format without codes."""
+        """Smallest exponent that a block may share; None for a format without codes."""
         return None
 
     @property
@@ -80,17 +78,19 @@ class BlockQuantizer(RoundingQuantizer):
         return {"block_size": size}
 
     @property
+    def _sizes(self) -> tuple[int, ...]:
+        return self.block_size if isinstance(self.block_size, tuple) else (self.block_size,)
+
+    @property
     def tile(self) -> tuple[int, int]:
         """Rows and columns of a block."""
-        sizes = self.block_size if isinstance(self.block_size, tuple) else (self.block_size,)
-        return (sizes[0] if len(sizes) == 2 else 1), sizes[-1]
+        return (self._sizes[0] if len(self._sizes) == 2 else 1), self._sizes[-1]
 
     def block_kernel(self, name: str, parameters: tuple[float, ...]) -> Kernel | None:
-        """The native code `name`, which takes blocks along the last dimension alone."""
-        rows, columns = self.tile
-        if rows != 1 or self.axis != -1:
+        """Return the native code `name`, which has blocks along the last dimension only."""
+        if self.tile[0] != 1 or self.axis != -1:
             return None
-        return self.rounded_kernel(name, parameters, columns)
+        return self.rounded_kernel(name, parameters, self.tile[1])
 
     def scale_exponent(self, largest: Tensor) -> Tensor:
         """Return the exponent that a block with this largest magnitude shares."""
@@ -112,7 +112,7 @@ class BlockQuantizer(RoundingQuantizer):
         return self.element_bits + self.shared_bits / elements
 
     def represent_blocks(self, x: Tensor, largest: Tensor, noise: Tensor | None) -> Tensor:
-        """The format's definition, given the largest magnitude of each block (broadcasts)."""
+        """Return the values, given the largest magnitude of each block (broadcasts)."""
         raise NotImplementedError
 
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
@@ -122,7 +122,7 @@ class BlockQuantizer(RoundingQuantizer):
 def in_blocks(
     x: Tensor, tile: tuple[int, int], axis: int, rule: BlockRule, noise: Tensor | None
 ) -> Tensor:
-    """`rule(blocks, largest magnitude of each, noise)` applied to the blocks of `x`."""
+    """Apply `rule(blocks, largest magnitude of each, noise)` to the blocks of `x`."""
     rows = torch.atleast_2d(x.movedim(axis, -1) if x.dim() > 1 else x)
     blocks = split(rows, tile)
     if noise is not None:
@@ -134,7 +134,7 @@ def in_blocks(
 
 
 def split(x: Tensor, tile: tuple[int, int]) -> Tensor:
-    """(..., R, C) -> (..., R/r, r, C/c, c), padded with zeros on the right and at the bottom."""
+    """Reshape (..., R, C) to (..., R/r, r, C/c, c), padded with zeros at the end."""
     rows, columns = (n if t == -1 else t for n, t in zip(x.shape[-2:], tile, strict=True))
     missing_rows, missing_columns = -x.shape[-2] % rows, -x.shape[-1] % columns
     if missing_rows or missing_columns:
@@ -144,6 +144,6 @@ def split(x: Tensor, tile: tuple[int, int]) -> Tensor:
 
 
 def join(blocks: Tensor, shape: torch.Size) -> Tensor:
-    """The inverse of `split`: the padding is dropped."""
+    """Invert `split`, without the padding."""
     *batch, down, rows, across, columns = blocks.shape
     return blocks.reshape(*batch, down * rows, across * columns)[..., : shape[-2], : shape[-1]]

@@ -1,4 +1,4 @@
-"""The values of codes: two's complement, sign and magnitude, and small floats."""
+"""Values of codes: two's complement, sign and magnitude, and small floats."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def sign_and(magnitudes: Tensor) -> Tensor:
 
 def float_table(grid: FloatGrid) -> Tensor:
     """Return the values of sign, exponent and mantissa, special codes included."""
-    field, fraction = _fields(grid)
+    codes = torch.arange(2 ** (grid.exponent_width + grid.mantissa_width))
+    field, fraction = codes >> grid.mantissa_width, codes & (2**grid.mantissa_width - 1)
     is_normal = field > 0
     mantissa = torch.where(is_normal, fraction + 2**grid.mantissa_width, fraction).double()
     positive = mantissa * 2.0 ** (torch.where(is_normal, field - 1, 0)).double() * grid.tiny
@@ -50,8 +51,3 @@ def float_table(grid: FloatGrid) -> Tensor:
     if grid.special == "fnuz":
         both[positive.numel()] = math.nan
     return both
-
-
-def _fields(grid: FloatGrid) -> tuple[Tensor, Tensor]:
-    codes = torch.arange(2 ** (grid.exponent_width + grid.mantissa_width))
-    return codes >> grid.mantissa_width, codes & (2**grid.mantissa_width - 1)

@@ -1,10 +1,8 @@
-"""Values of a format as the bits they take: codes, a table of what they mean, and scales.
+"""Codes of a tensor: `table[code] * scale`, at most 8 bits per element.
 
-A tensor of at most 8 bits an element is `table[code] * scale`. Codes are the format's own (two's
-complement, or sign, exponent and mantissa); where it has none, they count the values in order. The
-layout in bytes is on the page "Packed checkpoints" of the documentation. A format declares its
-codes by `values_by_code`, and blocks their `lowest_exponent`; without them, the values that a
-tensor has are its table.
+A format declares its codes by `values_by_code`, and blocks their `lowest_exponent`. Without them
+the table lists the values of the tensor in order. The page "Packed checkpoints" of the
+documentation has the layout in bytes.
 """
 
 from __future__ import annotations
@@ -22,12 +20,12 @@ from chop.nn.quantizers.powers import LAYOUTS, floor_log2, times_power
 from chop.nn.quantizers.scale_integer import ScaleInteger
 
 PART = 1 << 20
-"""Elements that are looked up at once: indices take eight bytes each."""
+"""Elements per lookup, to limit memory: an index has eight bytes."""
 
 
 @dataclass(frozen=True)
 class Powers:
-    """Powers of two, one for each tile: 2**(code + lowest), a code in `bits` bits."""
+    """Powers of two, one per tile: 2**(code + lowest), with codes of `bits` bits."""
 
     codes: Tensor
     bits: int
@@ -37,13 +35,13 @@ class Powers:
 
     @property
     def values(self) -> Tensor:
-        """What is stored: the codes."""
+        """Stored tensor: the codes."""
         return self.codes
 
 
 @dataclass(frozen=True)
 class Floats:
-    """Scales as floats: one, one for each index of `axis`, or one for each group of a row."""
+    """Scales as floats: one, one per index of `axis`, or one per group of a row."""
 
     values: Tensor
     axis: int | None = None
@@ -63,77 +61,71 @@ class Coded:
     table_axis: int | None = None
 
 
-# -- encoding --------------------------------------------------------------------------------
-
-
 def encode(values: Tensor, form: Quantizer, scale: Floats | None = None) -> Coded | None:
-    """`values`, which are of the format `form`, as codes; None where that would lose a bit.
+    """Return the codes of `values` in the format `form`; None if they would lose a bit.
 
-    `scale` are the scales of a `ScaleInteger`, as `scales_of` gives them.
+    `scale` are the scales of a `ScaleInteger`, from `scales_of`.
     """
     bits = form.code_bits
     if bits > MOST_CODE_BITS or not values.is_floating_point() or values.numel() == 0:
         return None
     wide = values if values.dtype == torch.float64 else values.float()
-    made = None
+    parts = None
     if form.blocks is not None:
-        made = _in_blocks(wide, form.blocks)
+        parts = _in_blocks(wide, form.blocks)
     elif form.scaled is None:
-        made = _listed(wide, form, bits)
+        parts = _listed(wide, form, bits)
     elif scale is not None:
-        made = _scaled(wide, form.scaled, scale)
-    if made is None:
+        parts = _scaled(wide, form.scaled, scale)
+    if parts is None:
         return None
-    codes, table, used, axis = made
-    shape = tuple(values.shape)
-    coded = Coded(pack_bits(codes, bits), bits, shape, values.dtype, table, used, axis)
+    codes, table, used, axis = parts
+    packed, shape = pack_bits(codes, bits), tuple(values.shape)
+    coded = Coded(packed, bits, shape, values.dtype, table, used, axis)
     return coded if same_bits(decode(coded), values) else None
 
 
 def scales_of(form: ScaleInteger, source: Tensor, stored: Tensor | None = None) -> Floats:
-    """The scales by which `form` rounds `source`; `stored` are those the layer keeps."""
+    """Return the scales by which `form` rounds `source`; `stored` are those of the layer."""
     wide = source if source.dtype == torch.float64 else source.float()
     axis = form.axis if form.granularity == "channel" else None
     group = form.group_size if form.granularity == "group" else None
     if stored is not None:
-        kept = stored.detach().to(wide.dtype)
-        return Floats(kept) if kept.dim() == 0 else Floats(kept, axis, group)
+        scales = stored.detach().to(wide.dtype)
+        return Floats(scales) if scales.dim() == 0 else Floats(scales, axis, group)
     spread = form.scales_of(wide)
     if spread.numel() == 1:
         return Floats(spread.reshape(()))
     if group is None:
         return Floats(spread.reshape(-1), axis)
-    kept = spread[..., ::group]
-    return Floats(kept if kept.numel() > kept.shape[-1] else kept.reshape(-1), None, group)
+    scales = spread[..., ::group]
+    return Floats(scales if scales.numel() > scales.shape[-1] else scales.reshape(-1), None, group)
 
 
-_Made = tuple[Tensor, Tensor, Powers | Floats | None, int | None]
+_Parts = tuple[Tensor, Tensor, Powers | Floats | None, int | None]
+"""Codes, table, scale and the axis of the table."""
 
 
-def _in_blocks(values: Tensor, form: BlockQuantizer) -> _Made | None:
+def _in_blocks(values: Tensor, form: BlockQuantizer) -> _Parts | None:
     rows, lowest = torch.atleast_2d(_last(values, form.axis)), form.lowest_exponent
     own = form.code_values()
     if lowest is None or own is None or not values.isfinite().all():
         return None
     table = own.to(values.dtype)
     blocks = split(rows, form.tile)
-    exponent = _block_exponents(blocks.abs().amax((-3, -1), keepdim=True), table, lowest)
-    parts = join(times_power(blocks, -exponent), rows.shape)
-    codes = _look_up(_back(parts, form.axis, values), table)
+    largest = blocks.abs().amax((-3, -1), keepdim=True)
+    top = table[table.isfinite()].max()  # the lowest of two's complement has no positive
+    exponent = floor_log2(largest) - floor_log2(top)
+    exponent = exponent + (times_power(largest, -exponent) > top).to(exponent.dtype)
+    exponent = exponent.clamp(min=lowest)
+    elements = join(times_power(blocks, -exponent), rows.shape)
+    codes = _look_up(_back(elements, form.axis, values), table)
     shared = exponent - lowest
     if codes is None or int(shared.max()) >= 2**form.shared_bits:
         return None
     packed = pack_bits(shared.to(torch.uint8), form.shared_bits)
     powers = Powers(packed, form.shared_bits, lowest, form.tile, form.axis)
     return codes, table, powers, None
-
-
-def _block_exponents(largest: Tensor, table: Tensor, lowest: int) -> Tensor:
-    """The smallest exponents at which the table reaches the largest magnitudes."""
-    top = table[table.isfinite()].max()  # the lowest of two's complement has no positive
-    exponent = floor_log2(largest) - floor_log2(top)
-    exponent = exponent + (times_power(largest, -exponent) > top).to(exponent.dtype)
-    return exponent.clamp(min=lowest)
 
 
 def _last(values: Tensor, axis: int) -> Tensor:
@@ -144,7 +136,7 @@ def _back(rows: Tensor, axis: int, like: Tensor) -> Tensor:
     return (rows.movedim(-1, axis) if like.dim() > 1 else rows).reshape(like.shape)
 
 
-def _scaled(values: Tensor, form: ScaleInteger, scale: Floats) -> _Made | None:
+def _scaled(values: Tensor, form: ScaleInteger, scale: Floats) -> _Parts | None:
     own = form.code_values()
     assert own is not None, f"{form} has codes"
     table = own.to(values.dtype)
@@ -154,62 +146,49 @@ def _scaled(values: Tensor, form: ScaleInteger, scale: Floats) -> _Made | None:
     return None if codes is None else (codes, table, scale, None)
 
 
-def _listed(values: Tensor, form: Quantizer, bits: int) -> _Made | None:
-    """Codes in the format's table, else in that of the values there are."""
-    made = _own_table(form, bits)
-    codes = None if made is None else _look_up(values, made.to(values.dtype))
-    if codes is not None and made is not None:
-        return codes, made.to(values.dtype), None, None
+def _listed(values: Tensor, form: Quantizer, bits: int) -> _Parts | None:
+    """Return codes in the format's table, else in a table of the tensor's values."""
+    table, members = form.code_values(), form.value_set()
+    if table is None and members is not None:  # all values, then negative zero
+        table = torch.cat([members, members.new_full((2**bits - members.numel(),), -0.0)])
+    codes = None if table is None else _look_up(values, table.to(values.dtype))
+    if codes is not None and table is not None:
+        return codes, table.to(values.dtype), None, None
     if form.code_values() is not None:
         return None
-    axis = getattr(form, "axis", None)
-    if isinstance(axis, int) and values.dim() > 1:
-        return _listed_by_channel(values, bits, axis % values.dim())
-    made = _values_there_are(values, bits)
-    codes = None if made is None else _look_up(values, made)
-    return None if codes is None or made is None else (codes, made, None, None)
-
-
-def _own_table(form: Quantizer, bits: int) -> Tensor | None:
-    """The values of the format's codes, or all its values and negative zero where there is room."""
-    table, values = form.code_values(), form.value_set()
-    if table is not None or values is None:
-        return table
-    missing = 2**bits - values.numel()
-    return torch.cat([values, values.new_full((missing,), -0.0)])
-
-
-def _listed_by_channel(values: Tensor, bits: int, axis: int) -> _Made | None:
-    tables, codes = [], []
-    for part in values.unbind(axis):
-        table = _values_there_are(part, bits)
-        found = None if table is None else _look_up(part, table)
-        if table is None or found is None:
-            return None
-        tables.append(table)
-        codes.append(found)
-    return torch.stack(codes, axis), torch.stack(tables), None, axis
-
-
-def _values_there_are(values: Tensor, bits: int) -> Tensor | None:
-    """The distinct values in order, the last one again up to 2**bits; None if there are more."""
-    found = _bits_of(values).unique().view(values.dtype)
-    if found.numel() > 2**bits:
+    axis = getattr(form, "axis", None) if values.dim() > 1 else None
+    channels = (values,) if axis is None else values.unbind(axis)
+    pairs = [pair for channel in channels if (pair := _own_codes(channel, bits)) is not None]
+    if len(pairs) < len(channels):
         return None
-    return torch.cat([found, found[-1:].expand(2**bits - found.numel())])
+    if axis is None:
+        return (*pairs[0], None, None)
+    by_channel, tables = zip(*pairs, strict=True)
+    axis %= values.dim()
+    return torch.stack(by_channel, axis), torch.stack(tables), None, axis
+
+
+def _own_codes(values: Tensor, bits: int) -> tuple[Tensor, Tensor] | None:
+    """Return codes and the table of distinct values; None if there are more than 2**bits."""
+    distinct = _bits_of(values).unique().view(values.dtype)
+    if distinct.numel() > 2**bits:
+        return None
+    table = torch.cat([distinct, distinct[-1:].expand(2**bits - distinct.numel())])
+    codes = _look_up(values, table)
+    return None if codes is None else (codes, table)
 
 
 def _look_up(values: Tensor, table: Tensor) -> Tensor | None:
-    """The code of every value, None where one has none."""
+    """Return the code of every value; None if one is not in the table."""
     keys, order = _bits_of(table).sort(stable=True)
-    found = torch.empty(values.numel(), dtype=torch.uint8, device=values.device)
-    parts = zip(_bits_of(values).reshape(-1).split(PART), found.split(PART), strict=True)
-    for wanted, codes in parts:
-        place = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
-        if not torch.equal(keys[place], wanted):
+    codes = torch.empty(values.numel(), dtype=torch.uint8, device=values.device)
+    parts = zip(_bits_of(values).reshape(-1).split(PART), codes.split(PART), strict=True)
+    for bits, part in parts:
+        place = torch.searchsorted(keys, bits).clamp(max=len(keys) - 1)
+        if not torch.equal(keys[place], bits):
             return None
-        codes.copy_(order[place])
-    return found.reshape(values.shape)
+        part.copy_(order[place])
+    return codes.reshape(values.shape)
 
 
 def _bits_of(values: Tensor) -> Tensor:
@@ -217,17 +196,14 @@ def _bits_of(values: Tensor) -> Tensor:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are of one type and equal in every bit, NaN and negative zero too."""
+    """Return True if dtype, shape and every bit are equal, NaN and negative zero too."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
 
 
-# -- decoding --------------------------------------------------------------------------------
-
-
 def decode(coded: Coded) -> Tensor:
-    """Return the values. Memory beyond them is a small part of theirs."""
+    """Return the values, with little memory beyond them."""
     values = _from_table(coded)
     if isinstance(coded.scale, Floats):
         values = values.mul_(spread(coded.scale, values.shape)).add_(0.0)  # a zero has no sign
@@ -252,7 +228,7 @@ def _from_table(coded: Coded) -> Tensor:
 
 
 def spread(scale: Floats, shape: torch.Size) -> Tensor:
-    """The scales as a tensor that broadcasts with one of this shape."""
+    """Return the scales as a tensor that broadcasts with one of this shape."""
     if scale.group_size is not None:
         group = min(scale.group_size, shape[-1])
         return scale.values.repeat_interleave(group, -1)[..., : shape[-1]]
@@ -263,7 +239,7 @@ def spread(scale: Floats, shape: torch.Size) -> Tensor:
 
 
 def powers_of(coded: Coded) -> Tensor:
-    """The power of two of every element, where tiles share one."""
+    """Return the power of two of every element."""
     assert isinstance(coded.scale, Powers), "has no powers"
     return _times_powers(torch.ones(coded.shape, dtype=coded.table.dtype), coded.scale)
 

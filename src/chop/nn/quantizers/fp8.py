@@ -8,8 +8,12 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from chop.nn.quantizers.elements import FLOAT_ELEMENTS, element_from_widths
-from chop.nn.quantizers.minifloat import FloatGrid, GridQuantizer
+from chop.nn.quantizers.minifloat import (
+    FLOAT_ELEMENTS,
+    FloatGrid,
+    GridQuantizer,
+    element_from_widths,
+)
 from chop.nn.quantizers.spelling import Stem
 
 TORCH_TYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
@@ -27,17 +31,16 @@ class FP8(GridQuantizer):
     (E4M3 has no Inf) or Inf (E5M2).
     """
 
-    name: ClassVar[str] = "fp8"
-    class_suffix: ClassVar[str] = "FP8"
-    stem: ClassVar[Stem] = Stem(
+    name, class_suffix = "fp8", "FP8"
+    stem = Stem(
         "fp8_<element>",
         "fp8_e4m3",
         r"fp8_(?P<element>e4m3|e5m2)",
         lambda q: f"fp8_{q.element}",
         dict,
     )
-    search_settings: ClassVar[Mapping[str, Any]] = {"element": ["e4m3", "e5m2"]}
-    legacy: ClassVar[tuple[str, ...]] = ("exponent_width", "frac_width")
+    search_settings: ClassVar = {"element": ["e4m3", "e5m2"]}
+    legacy = ("exponent_width", "frac_width")
 
     element: Literal["e4m3", "e5m2"] = "e4m3"
     overflow: Literal["saturate", "special"] = "saturate"

@@ -1,4 +1,4 @@
-"""The number formats on NVIDIA GPUs: `kernels.cu`, compiled at run time, one launch per tensor."""
+"""Number formats on NVIDIA GPUs: `kernels.cu`, compiled at run time, one launch per tensor."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from chop import nvrtc
 from chop.log import get_logger
 
 FORMATS = ("Fixed", "Float", "WideFloat", "Log", "BlockFixed", "BlockFloat", "BlockLog")
-"""Of `exact.h`, in the order of the table in `kernels.cpp`."""
+"""Structs of `exact.h`, in the order of the table in `kernels.cpp`."""
 STORED = {torch.float32: "Float32", torch.bfloat16: "Bfloat16", torch.float16: "Float16"}
 THREADS = 256
 BYTES_AT_ONCE = 16
-"""What a thread reads at a time where all is aligned."""
+"""Bytes per read of a thread if all is aligned."""
 
 _log = get_logger(__name__)
 
 
 @functools.cache
 def is_usable(device: torch.device) -> bool:
-    """Whether kernels can be compiled for it here; said once in the log where they cannot."""
+    """Return True if kernels can be compiled for `device`; log a warning once if not."""
     is_off = os.environ.get("MASE_NATIVE", "1") == "0"
     if is_off or torch.version.cuda is None or not torch.cuda.is_available():
         return False
@@ -40,20 +40,19 @@ def is_usable(device: torch.device) -> bool:
 
 
 class Launch(NamedTuple):
-    """Elements that a thread takes at once, threads that share a block (0: there are none), whether
-    that is all of every block, the number of threads, and the sizes that the kernel is told."""
+    """Launch settings of a kernel."""
 
-    vector: int
-    lanes: int
-    is_whole: bool
+    vector: int  # elements per read of a thread
+    lanes: int  # threads that share a block, 0 without blocks
+    is_whole: bool  # the lanes cover all of every block
     threads: int
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # arguments of the kernel
 
 
 def quantize(
     x: Tensor, kernel: int, rounding: int, block: int, parameters: tuple[float, ...]
 ) -> Tensor:
-    """The values of `x`, which is contiguous; settings as in `Kernel.run`."""
+    """Return the values of `x`, which is contiguous; settings as in `Kernel.run`."""
     y = torch.empty_like(x)
     if x.numel() == 0:
         return y
@@ -85,7 +84,7 @@ def _for_blocks(x: Tensor, vector: int, block: int) -> Launch:
 
 
 def mask(gradient: Tensor, x: Tensor, low: float, high: float) -> Tensor:
-    """The gradient where low <= x <= high, else 0; both contiguous, in float32."""
+    """Return the gradient where low <= x <= high, else 0; both contiguous, in float32."""
     out = torch.empty_like(gradient)
     pointers = [c_void_p(t.data_ptr()) for t in (gradient, x, out)]
     arguments = [*pointers, c_int64(x.numel()), c_float(low), c_float(high)]
@@ -126,6 +125,6 @@ def _function(device: torch.device, name: str, **defines: int | str) -> nvrtc.Fu
 
 
 def source() -> str:
-    """The text of the kernels: the formats, then what runs them."""
+    """Return the source of the kernels: the formats, then the kernels."""
     here = Path(__file__)
     return "\n".join(here.with_name(name).read_text() for name in ("exact.h", "kernels.cu"))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import EVERYWHERE, RoundingQuantizer, Wire, check, check_between
+from chop.nn.quantizers.base import EVERYWHERE, RoundingQuantizer, check, check_between
 from chop.nn.quantizers.code_values import onnx_integer, whole_values
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.powers import all_ones
@@ -19,10 +18,6 @@ from chop.nn.quantizers.spelling import Stem, read_sign
 WIDEST_WRAP = 24  # float32 holds every integer of this many bits
 
 
-def _places(form: Integer) -> str:
-    return f".{form.frac_width}" if form.frac_width else ""
-
-
 @dataclass(frozen=True)
 class Integer(RoundingQuantizer):
     """Fixed point: multiples of 2**-frac_width in `width` bits, two's complement if signed.
@@ -30,23 +25,24 @@ class Integer(RoundingQuantizer):
     >>> Integer(8, 4).quantize(torch.tensor([0.30, 100.0, -100.0])).tolist()
     [0.3125, 7.9375, -8.0]
 
-    `frac_width` may be negative or exceed `width`. `narrow` gives up the lowest value, so that the
-    range is symmetric. On overflow the value saturates, or wraps modulo 2**width as hardware
+    `frac_width` may be negative or exceed `width`. `narrow` leaves out the lowest value, so that
+    the range is symmetric. On overflow the value saturates, or wraps modulo 2**width as hardware
     accumulators do. Zero has no sign. NaN stays NaN.
     """
 
-    name: ClassVar[str] = "integer"
-    aliases: ClassVar[tuple[str, ...]] = ("fixed",)
-    class_suffix: ClassVar[str] = "Integer"
-    stem: ClassVar[Stem] = Stem(
+    name, class_suffix = "integer", "Integer"
+    aliases = ("fixed",)
+    stem = Stem(
         "[u]fixed<width>[.<frac_width>]",
         "fixed8.4",
         r"(?P<u>u)?fixed(?P<width>\d{1,4})(\.(?P<frac_width>-?\d{1,4}))?",
-        lambda q: "u" * (not q.is_signed) + f"fixed{q.width}" + _places(q),
+        lambda q: (
+            "u" * (not q.is_signed) + f"fixed{q.width}" + f".{q.frac_width}" * bool(q.frac_width)
+        ),
         read_sign,
     )
-    wire: ClassVar[Wire] = "fixed"
-    search_settings: ClassVar[Mapping[str, Any]] = {"width": [8, 16, 32], "frac_width": [2, 4, 8]}
+    wire = "fixed"
+    search_settings: ClassVar = {"width": [8, 16, 32], "frac_width": [2, 4, 8]}
 
     width: int
     frac_width: int = 0
@@ -85,12 +81,10 @@ class Integer(RoundingQuantizer):
 
     @property
     def range(self) -> tuple[float, float]:
-        if self.overflow == "wrap":
-            return EVERYWHERE
-        return self.bounds(torch.float64)
+        return EVERYWHERE if self.overflow == "wrap" else self.bounds(torch.float64)
 
     def bounds(self, dtype: torch.dtype) -> tuple[float, float]:
-        """Smallest and largest value, brought towards zero where `dtype` cannot hold them."""
+        """Return the smallest and largest value, moved towards zero if `dtype` cannot hold them."""
         unit = 2.0**-self.frac_width
         high = all_ones(self.width - self.is_signed, dtype) * unit
         if not self.is_signed:
@@ -103,18 +97,18 @@ class Integer(RoundingQuantizer):
         period = 2.0 ** (self.width - self.frac_width)
         x = x.fmod(period) if wraps else x  # exact, and rounding does not see whole periods
         y = round_to_multiple(x, -self.frac_width, self.rounding, noise)
-        y = self._wrap(y, period) if wraps else y.clamp(*self.bounds(x.dtype))
+        low, high = self.bounds(x.dtype)
+        if wraps:
+            y = torch.where(y > high, y - period, y)
+            y = torch.where(y < low, y + period, y)
+        else:
+            y = y.clamp(low, high)
         return torch.where(y == 0, 0.0, y)  # two's complement has one zero
 
     def kernel(self) -> Kernel | None:
         if self.overflow == "wrap":
             return None
         return self.rounded_kernel("fixed", (-self.frac_width, *self.bounds(torch.float32)))
-
-    def _wrap(self, y: Tensor, period: float) -> Tensor:
-        low, high = self.bounds(y.dtype)
-        y = torch.where(y > high, y - period, y)
-        return torch.where(y < low, y + period, y)
 
     def value_set(self) -> Tensor | None:
         if self.width > 8:

@@ -1,11 +1,8 @@
-"""Native code for the formats, built at first use, behind two torch operators: `kernels.cpp` for
-the CPU, and `kernels.cu` for NVIDIA GPUs.
+"""Native code for the formats, built at first use: `kernels.cpp` (CPU) and `kernels.cu` (NVIDIA).
 
-The operators have rules for fake tensors, so tracers see them as they see any operator; where no
-one is looking, the native code is called without them, which costs less. Under torch.compile the
-formats use their PyTorch definition instead, which the compiler fuses; but what it makes of a block
-format is slower than our kernel and takes long to compile, so that where no gradient is wanted,
-blocks are left to the operator.
+Tracers see two torch operators, which have rules for fake tensors; eager calls skip the operators
+to save time. torch.compile uses the PyTorch definition, which it fuses. Without gradients, block
+formats stay operators: their compiled code would be slower than the kernel.
 """
 
 from __future__ import annotations
@@ -26,11 +23,11 @@ from chop.nn.quantizers import gpu
 SOURCE = Path(__file__).with_name("kernels.cpp")
 NAMES = ("fixed", "float", "wide_float", "log", "block_fixed", "block_float", "block_log")
 ROUNDINGS = ("nearest_even", "nearest_away", "floor", "toward_zero")
-"""Both in the order of the table in `kernels.cpp`; the kernels in that of `gpu.FORMATS` too."""
+"""Both in the order of the table in `kernels.cpp`; the kernels also in that of `gpu.FORMATS`."""
 PLAIN = (Tensor, torch.nn.Parameter, FakeTensor)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 GRAIN = 1 << 15
-"""Elements for which another thread pays."""
+"""Elements per thread."""
 Question = TypeVar("Question", bound=Callable[..., bool])
 
 _operators = torch.library.Library("mase", "FRAGMENT")
@@ -39,17 +36,13 @@ _operators.define("mask(Tensor gradient, Tensor x, float low, float high) -> Ten
 
 
 def assume_constant_result(function: Question) -> Question:
-    """`function`, asked once by torch.compile, outside of what it compiles.
-
-    As `torch.compiler.assume_constant_result`, which imports the compiler for it: half the time
-    that `from chop import MaseGraph` would take.
-    """
+    """Mark `function` to run at compile time; torch's own decorator imports the compiler."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
 
 class Kernel(NamedTuple):
-    """A row of `kernels.cpp` with its parameters; `block` is 0 for elements that stand alone."""
+    """A row of `kernels.cpp` with its parameters; `block` is 0 for formats without blocks."""
 
     name: str
     rounding: str
@@ -57,7 +50,7 @@ class Kernel(NamedTuple):
     block: int = 0
 
     def run(self, x: Tensor) -> tuple[Tensor, bool]:
-        """The values of `x`, same shape and dtype; whether `x` is known to lie in the range."""
+        """Return the values of `x`, and True if `x` is known to be in the range."""
         settings = NAMES.index(self.name), ROUNDINGS.index(self.rounding), self.block
         if x.is_cuda:
             run = torch.ops.mase.quantize if is_traced(x) else gpu.quantize
@@ -71,14 +64,14 @@ class Kernel(NamedTuple):
         return (y if is_float else y.to(x.dtype)), is_inside
 
     def call(self, x: Tensor) -> Tensor:
-        """The same as an operator that a compiler leaves alone."""
+        """Return the values of `x` by the operator, which compilers do not trace into."""
         settings = NAMES.index(self.name), ROUNDINGS.index(self.rounding), self.block
-        taken = x if x.is_cuda else x.float()
-        return torch.ops.mase.quantize(taken.contiguous(), *settings, self.parameters).to(x.dtype)
+        wide = x if x.is_cuda else x.float()
+        return torch.ops.mase.quantize(wide.contiguous(), *settings, self.parameters).to(x.dtype)
 
 
 def can_call(x: Tensor) -> bool:
-    """Whether code that is being compiled may `call` a kernel: where it is, without gradients."""
+    """Return True if code under compilation may `call` a kernel; it has no gradient."""
     if x.dtype not in DTYPES or torch.is_grad_enabled():
         return False
     return _has_kernels(x.device.type, x.device.index or 0)
@@ -86,8 +79,7 @@ def can_call(x: Tensor) -> bool:
 
 @assume_constant_result
 def _has_kernels(kind: str, index: int) -> bool:
-    """Asked outside the compiler, which cannot follow how they are built. What is exported must not
-    need them: it runs where we are not."""
+    # evaluated outside the compiler; an exported program must run without this package
     if torch.compiler.is_exporting():
         return False
     if kind == "cpu":
@@ -96,7 +88,7 @@ def _has_kernels(kind: str, index: int) -> bool:
 
 
 def can_run(x: Tensor) -> bool:
-    """Whether there is native code for such a tensor; subclasses keep the PyTorch definition."""
+    """Return True if there is native code for `x`; tensor subclasses have none."""
     return (
         type(x) in PLAIN
         and x.dtype in DTYPES
@@ -106,7 +98,7 @@ def can_run(x: Tensor) -> bool:
 
 
 def is_traced(x: Tensor) -> bool:
-    """Whether someone must see the operator: a fake tensor's mode, a tracer, a transform."""
+    """Return True if a fake tensor mode, a tracer or a transform must see the operator."""
     return (
         type(x) is FakeTensor
         or torch._C._len_torch_dispatch_stack() > 0
@@ -116,7 +108,7 @@ def is_traced(x: Tensor) -> bool:
 
 
 def can_mask(gradient: Tensor, x: Tensor) -> bool:
-    """Whether `mask` takes these two."""
+    """Return True if `mask` accepts these tensors."""
     return can_run(x) and all(
         t.dtype == torch.float32 and t.is_contiguous() and t.device == x.device
         for t in (gradient, x)
@@ -124,13 +116,13 @@ def can_mask(gradient: Tensor, x: Tensor) -> bool:
 
 
 def mask(gradient: Tensor, x: Tensor, low: float, high: float) -> Tensor:
-    """The gradient where low <= x <= high, else 0, in one pass."""
+    """Return the gradient where low <= x <= high, else 0, in one pass."""
     return torch.ops.mase.mask(gradient, x, low, high)
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The built kernels, or None where they cannot be built."""
+    """Return the built kernels, None if they cannot be built."""
     built = native.load(SOURCE, native.openmp_flags(), ())
     if built is None:
         return None
@@ -171,10 +163,6 @@ def _launch(
     return y, is_inside
 
 
-def _run_quantize(x: Tensor, kernel: int, rounding: int, block: int, p: list[float]) -> Tensor:
-    return _launch(x, kernel, rounding, block, tuple(p))[0]
-
-
 def _run_mask(gradient: Tensor, x: Tensor, low: float, high: float) -> Tensor:
     built, out = library(), torch.empty_like(gradient)
     assert built is not None, "called only where the library is built"
@@ -183,15 +171,9 @@ def _run_mask(gradient: Tensor, x: Tensor, low: float, high: float) -> Tensor:
     return out
 
 
-def _run_quantize_on_gpu(
-    x: Tensor, kernel: int, rounding: int, block: int, p: list[float]
-) -> Tensor:
-    return gpu.quantize(x, kernel, rounding, block, tuple(p))
-
-
-_operators.impl("quantize", _run_quantize, "CPU")
+_operators.impl("quantize", lambda x, k, r, b, p: _launch(x, k, r, b, tuple(p))[0], "CPU")
 _operators.impl("mask", _run_mask, "CPU")
-_operators.impl("quantize", _run_quantize_on_gpu, "CUDA")
+_operators.impl("quantize", lambda x, k, r, b, p: gpu.quantize(x, k, r, b, tuple(p)), "CUDA")
 _operators.impl("mask", gpu.mask, "CUDA")
 torch.library.register_fake("mase::quantize", lambda x, *settings: torch.empty_like(x))
 torch.library.register_fake("mase::mask", lambda gradient, *rest: torch.empty_like(gradient))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,26 +12,26 @@ from chop.nn.quantizers.base import RoundingQuantizer, check, check_between
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.powers import floor_log2, power_of_two, times_power
 from chop.nn.quantizers.rounding import Rounding
-from chop.nn.quantizers.spelling import Stem
+from chop.nn.quantizers.spelling import number_stem
 
 Domain = Literal["log", "linear"]
 BELOW_SQRT_TWO = 1.4142135623730949
-"""The last double below sqrt(2); as a float32 it is the last float32 below sqrt(2)."""
+"""Last double below sqrt(2); as a float32 it is the last float32 below sqrt(2)."""
 SQRT_TWO_FRACTION = 0x3504F4
-"""The first float32 fraction, in units of 2**-23, of a mantissa above sqrt(2)."""
+"""First float32 fraction, in units of 2**-23, of a mantissa above sqrt(2)."""
 FIRST_UP = {
     "log": (SQRT_TWO_FRACTION, SQRT_TWO_FRACTION),
     "linear": (2**22, 2**22),
     "toward_zero": (2**23, 2**23),
     "floor": (2**23, 1),
 }
-"""The first fraction that rounds up in magnitude, for positive and for negative values."""
-NORMAL_EXPONENTS = (-126, 127)
+"""First fraction that rounds up in magnitude, for positive and for negative values."""
+NORMAL_EXPONENTS = (-126, 127)  # of float32
 
 
 @dataclass(frozen=True)
 class LogRounding(RoundingQuantizer):
-    """What the log formats share: how a magnitude becomes a power of two.
+    """Rounding of a magnitude to a power of two, shared by the log formats.
 
     With `domain = "log"` the nearest power is nearest in the exponent: the threshold between
     2**k and 2**(k+1) is sqrt(2) * 2**k. With "linear" it is nearest in value: 1.5 * 2**k.
@@ -44,7 +43,7 @@ class LogRounding(RoundingQuantizer):
     zero_code: bool = field(default=False, kw_only=True)
 
     def carries(self) -> tuple[float, float, float] | None:
-        """How the native code rounds: what makes the bits of a magnitude carry; zero's code."""
+        """Return the native code's carries for positive and negative values, and `zero_code`."""
         key = self.domain if self.rounding in ("nearest_even", "nearest_away") else self.rounding
         if (self.rounding, self.domain) == ("nearest_even", "linear") or key not in FIRST_UP:
             return None
@@ -54,7 +53,7 @@ class LogRounding(RoundingQuantizer):
     def powers(
         self, x: Tensor, low: Tensor | int, high: Tensor | int, noise: Tensor | None
     ) -> Tensor:
-        """`x` as signed powers of two with exponents from `low` to `high`."""
+        """Return `x` as signed powers of two with exponents from `low` to `high`."""
         exponent = round_log2(x, low, self.rounding, self.domain, noise)
         exponent = exponent.clamp(min=low).clamp(max=high)
         sign = torch.where(x == 0, 1.0, x)
@@ -67,7 +66,7 @@ class LogRounding(RoundingQuantizer):
 def round_log2(
     x: Tensor, low: Tensor | int, rounding: Rounding, domain: Domain, noise: Tensor | None
 ) -> Tensor:
-    """log2|x| rounded to an integer; exponent `low` has the code 0, which decides linear ties."""
+    """Round log2|x| to an integer; exponent `low` has code 0, which decides linear ties."""
     exponent = floor_log2(x)
     mantissa = times_power(x.abs(), -exponent)
     if rounding == "toward_zero":
@@ -96,12 +95,9 @@ class Log(LogRounding):
     below -126 are not used with `domain = "log"`: the smallest magnitude is then 2**-126.
     """
 
-    name: ClassVar[str] = "log"
-    class_suffix: ClassVar[str] = "Log"
-    stem: ClassVar[Stem] = Stem(
-        "log<width>", "log8", r"log(?P<width>\d{1,4})", lambda q: f"log{q.width}"
-    )
-    search_settings: ClassVar[Mapping[str, Any]] = {"width": [6, 8], "exponent_bias": [7, 15, 31]}
+    name, class_suffix = "log", "Log"
+    stem = number_stem("log")
+    search_settings: ClassVar = {"width": [6, 8], "exponent_bias": [7, 15, 31]}
 
     width: int
     exponent_bias: int | None = None
@@ -121,7 +117,7 @@ class Log(LogRounding):
 
     @property
     def exponents(self) -> tuple[int, int]:
-        """The smallest and the largest exponent."""
+        """Smallest and largest exponent."""
         low, high = self._coded_exponents
         return max(low, NORMAL_EXPONENTS[0]), high
 

@@ -1,10 +1,11 @@
-"""What the floating-point formats share: a grid of values, and rounding onto it."""
+"""Grids of floating-point values, and rounding to them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,8 +25,8 @@ FLOAT32_TINY = 2.0 ** LAYOUTS[torch.float32].min_exponent
 class FloatGrid:
     """Signed floats of `exponent_width` and `mantissa_width` bits with subnormals.
 
-    `special` says which codes are no numbers: "ieee" the top exponent (Inf and NaN), "fn" the code
-    of all ones (NaN), "fnuz" the code of negative zero (NaN), "none" no code.
+    `special` names the codes that are no numbers: "ieee" the top exponent (Inf and NaN), "fn" all
+    ones (NaN), "fnuz" negative zero (NaN), "none" no code.
     """
 
     exponent_width: int
@@ -45,7 +46,7 @@ class FloatGrid:
         return int(2**self.exponent_width - 1 - self.bias - loses_top)
 
     def limit(self, dtype: torch.dtype = torch.float64) -> float:
-        """The largest value that `dtype` holds."""
+        """Return the largest value that `dtype` holds."""
         if self.max_exponent < self.min_exponent:  # one exponent, and it is taken: subnormals only
             return float(all_ones(self.mantissa_width, dtype)) * self.tiny
         significand = all_ones(self.mantissa_width + 1, dtype)
@@ -55,21 +56,19 @@ class FloatGrid:
 
     @property
     def tiny(self) -> float:
-        """The smallest positive value."""
+        """Smallest positive value."""
         return math.ldexp(1.0, self.min_exponent - self.mantissa_width)
 
     def check(self) -> None:
-        """Refuse a grid that float32 cannot hold."""
+        """Raise if float32 cannot hold the grid."""
         check_between("exponent_width", self.exponent_width, 1, 8)
         check(self.mantissa_width >= 0, "width must be at least exponent_width + 1.")
-        fits = self.limit() <= FLOAT32_LIMIT * (1 + 2.0**-24) and self.tiny >= FLOAT32_TINY
-        held = f"largest {self.limit():.4g}, smallest {self.tiny:.4g}"
-        check(fits, f"exponent_bias {self.bias} gives values that float32 cannot hold ({held}).")
+        check_float32(self.limit(), self.tiny, self.bias)
         only_zero = f"exponent_width 1 with special = '{self.special}' leaves no value but zero."
         check(self.limit() > 0, only_zero)
 
     def values(self) -> Tensor:
-        """All finite values in order, zero once."""
+        """Return all finite values in order, zero once."""
         steps = torch.arange(2**self.mantissa_width, dtype=torch.float64)
         fields = range(1, 2**self.exponent_width)
         normal = [(steps + 2**self.mantissa_width) * 2.0 ** (field - 1) for field in fields]
@@ -78,10 +77,36 @@ class FloatGrid:
         return torch.cat([-positive.flip(0)[:-1], positive])
 
 
+FLOAT_ELEMENTS = {
+    "e4m3": FloatGrid(4, 3, 7, "fn"),
+    "e5m2": FloatGrid(5, 2, 15, "ieee"),
+    "e3m2": FloatGrid(3, 2, 3, "none"),
+    "e2m3": FloatGrid(2, 3, 1, "none"),
+    "e2m1": FloatGrid(2, 1, 1, "none"),
+}
+"""Element formats of the Open Compute Project (FP8 and microscaling)."""
+
+
+def element_from_widths(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with `exponent_width` and `frac_width` replaced by the element's name."""
+    named = dict(settings)
+    exponent_width, frac_width = named.pop("exponent_width", None), named.pop("frac_width", None)
+    if exponent_width is not None or frac_width is not None:
+        named.setdefault("element", f"e{exponent_width}m{frac_width}")
+    return named
+
+
+def check_float32(largest: float, smallest: float, bias: int) -> None:
+    """Raise if float32 cannot hold the largest or the smallest positive value."""
+    fits = largest <= FLOAT32_LIMIT * (1 + 2.0**-24) and smallest >= FLOAT32_TINY
+    values = f"largest {largest:.4g}, smallest {smallest:.4g}"
+    check(fits, f"exponent_bias {bias} gives values that float32 cannot hold ({values}).")
+
+
 def float_kernel(
     mantissa_width: int, exponents: tuple[int, int], limit: float, beyond: float
 ) -> tuple[str, tuple[float, ...]]:
-    """Name and parameters of the native code for floats with these exponents of normal values."""
+    """Return name and parameters of the native code; `exponents` are those of normal values."""
     low, high = exponents
     is_moderate = low - mantissa_width >= -126 and high <= 100 and mantissa_width <= 21
     if is_moderate and beyond == limit:
@@ -90,7 +115,7 @@ def float_kernel(
 
 
 def bias_or_default(bias: int | None, exponent_width: int, special: Special = "none") -> int:
-    """`bias` if given, else the one that centres the exponents, one more for "fnuz"."""
+    """Return `bias` if given, else the one that centres the exponents, one more for "fnuz"."""
     centre = 2 ** (exponent_width - 1) - 1 + (special == "fnuz")
     return int(centre) if bias is None else bias
 
@@ -102,7 +127,7 @@ def round_to_float(
     rounding: Rounding,
     noise: Tensor | None = None,
 ) -> Tensor:
-    """`x` with `mantissa_width` bits after the leading one, fewer below 2**min_exponent.
+    """Round `x` to `mantissa_width` bits after the leading one, fewer below 2**min_exponent.
 
     A carry into the next binade, also from the subnormals to the normals, needs no extra step.
     """
@@ -129,12 +154,12 @@ class GridQuantizer(RoundingQuantizer):
 
     @property
     def grid(self) -> FloatGrid:
-        """The values of this format."""
+        """Values of this format."""
         raise NotImplementedError
 
     @property
     def overflows_to_special(self) -> bool:
-        """Whether a value beyond the largest becomes Inf or NaN instead of the largest."""
+        """True if a value beyond the largest becomes Inf or NaN instead of the largest."""
         return False
 
     @property
@@ -154,15 +179,13 @@ class GridQuantizer(RoundingQuantizer):
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
         grid, noise = self.grid, self.noise_for(x, noise)
         y = round_to_float(x, grid.mantissa_width, grid.min_exponent, self.rounding, noise)
-        y = self._bounded(y, grid.limit(x.dtype))
+        limit = grid.limit(x.dtype)
+        beyond = torch.copysign(y.new_full((), self._beyond(limit)), y)
+        y = torch.where(y.abs() > limit, beyond, y)
         return torch.where(y == 0, 0.0, y) if grid.special == "fnuz" else y
 
-    def _bounded(self, y: Tensor, limit: float) -> Tensor:
-        beyond = torch.copysign(y.new_full((), self._beyond(limit)), y)
-        return torch.where(y.abs() > limit, beyond, y)
-
     def _beyond(self, limit: float) -> float:
-        """What a magnitude above the limit becomes."""
+        """Return the replacement of a magnitude above the limit."""
         if not self.overflows_to_special:
             return limit
         return math.inf if self.grid.special == "ieee" else math.nan

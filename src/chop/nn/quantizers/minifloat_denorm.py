@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,14 +12,13 @@ from torch import Tensor
 from chop.nn.quantizers.base import RoundingQuantizer, check, check_between
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.minifloat import (
-    FLOAT32_LIMIT,
-    FLOAT32_TINY,
     bias_or_default,
+    check_float32,
     float_kernel,
     round_to_float,
 )
 from chop.nn.quantizers.powers import all_ones
-from chop.nn.quantizers.spelling import Stem, float_stem
+from chop.nn.quantizers.spelling import float_stem
 
 
 @dataclass(frozen=True)
@@ -30,14 +28,13 @@ class MinifloatDenorm(RoundingQuantizer):
     >>> MinifloatDenorm(8, 4).quantize(torch.tensor([0.30, 1e9, 0.001])).tolist()
     [0.3125, 224.0, 0.0009765625]
 
-    Several codes may give one value; the value set is what counts here. Values beyond the largest
+    Several codes may have the same value. Values beyond the largest
     saturate. NaN stays NaN.
     """
 
-    name: ClassVar[str] = "minifloat_denorm"
-    class_suffix: ClassVar[str] = "MinifloatDenorm"
-    stem: ClassVar[Stem] = float_stem("minifloat_denorm")
-    search_settings: ClassVar[Mapping[str, Any]] = {"width": [8, 10, 12], "exponent_width": [4, 5]}
+    name, class_suffix = "minifloat_denorm", "MinifloatDenorm"
+    stem = float_stem("minifloat_denorm")
+    search_settings: ClassVar = {"width": [8, 10, 12], "exponent_width": [4, 5]}
 
     width: int
     exponent_width: int
@@ -48,10 +45,7 @@ class MinifloatDenorm(RoundingQuantizer):
         check_between("width", self.width, 4, 32)
         check_between("exponent_width", self.exponent_width, 1, 8)
         check(self.mantissa_width >= 2, "width must be at least exponent_width + 3.")
-        largest, smallest = self.range[1], math.ldexp(1.0, -self.bias - self.mantissa_width)
-        fits = largest <= FLOAT32_LIMIT * (1 + 2.0**-24) and smallest >= FLOAT32_TINY
-        held = f"largest {largest:.4g}, smallest {smallest:.4g}"
-        check(fits, f"exponent_bias {self.bias} gives values that float32 cannot hold ({held}).")
+        check_float32(self.range[1], math.ldexp(1.0, -self.bias - self.mantissa_width), self.bias)
 
     @property
     def mantissa_width(self) -> int:
@@ -72,7 +66,7 @@ class MinifloatDenorm(RoundingQuantizer):
         return -self.limit(torch.float64), self.limit(torch.float64)
 
     def limit(self, dtype: torch.dtype) -> float:
-        """The largest value that `dtype` holds."""
+        """Return the largest value that `dtype` holds."""
         unit = self.max_exponent + 1 - self.mantissa_width
         return math.ldexp(all_ones(self.mantissa_width, dtype), unit)
 
@@ -94,8 +88,8 @@ class MinifloatDenorm(RoundingQuantizer):
 
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
         noise = self.noise_for(x, noise)
-        y = round_to_float(x, self.mantissa_width - 1, self.min_exponent, self.rounding, noise)
         limit = self.limit(x.dtype)
+        y = round_to_float(x, self.mantissa_width - 1, self.min_exponent, self.rounding, noise)
         return y.clamp(-limit, limit)
 
     def value_set(self) -> Tensor | None:

@@ -1,14 +1,13 @@
-"""Small floating point in the manner of IEEE 754."""
+"""Small floating point as in IEEE 754."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from chop.nn.quantizers.base import check, check_between
 from chop.nn.quantizers.minifloat import FloatGrid, GridQuantizer, Special, bias_or_default
-from chop.nn.quantizers.spelling import Stem, float_stem
+from chop.nn.quantizers.spelling import float_stem
 
 
 @dataclass(frozen=True)
@@ -18,15 +17,14 @@ class MinifloatIEEE(GridQuantizer):
     >>> MinifloatIEEE(8, 4).quantize(torch.tensor([0.30, 1e9, 0.003])).tolist()
     [0.3125, 240.0, 0.00390625]
 
-    `exponent_bias` centres the exponents if not given. `special` lists the codes that are no
+    `exponent_bias` centres the exponents if not given. `special` names the codes that are no
     numbers (see `FloatGrid`). A value that rounds beyond the largest saturates, or with
     `overflow = "special"` becomes Inf ("ieee") or NaN ("fn", "fnuz"). NaN stays NaN.
     """
 
-    name: ClassVar[str] = "minifloat_ieee"
-    class_suffix: ClassVar[str] = "MinifloatIEEE"
-    stem: ClassVar[Stem] = float_stem("minifloat")
-    search_settings: ClassVar[Mapping[str, Any]] = {"width": [8, 10, 12], "exponent_width": [4, 5]}
+    name, class_suffix = "minifloat_ieee", "MinifloatIEEE"
+    stem = float_stem("minifloat")
+    search_settings: ClassVar = {"width": [8, 10, 12], "exponent_width": [4, 5]}
 
     width: int
     exponent_width: int

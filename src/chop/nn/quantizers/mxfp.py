@@ -12,20 +12,24 @@ from torch import Tensor
 from chop.errors import ConfigError
 from chop.nn.quantizers.blocks import BLOCK_SIZE, BlockQuantizer
 from chop.nn.quantizers.code_values import float_table
-from chop.nn.quantizers.elements import FLOAT_ELEMENTS, element_from_widths
 from chop.nn.quantizers.kernels import Kernel
-from chop.nn.quantizers.minifloat import FloatGrid, round_to_float
+from chop.nn.quantizers.minifloat import (
+    FLOAT_ELEMENTS,
+    FloatGrid,
+    element_from_widths,
+    round_to_float,
+)
 from chop.nn.quantizers.packing import FloatElement, PackedFormat
 from chop.nn.quantizers.powers import floor_log2, times_power
 from chop.nn.quantizers.spelling import Stem
 
 ScaleRule = Literal["floor", "ceil", "rceil", "even"]
 SCALE_BITS = 8
-SCALE_LIMIT = 127
+SCALE_LIMIT = 127  # E8M0 has exponents from -127 to 127
 
 
 class Carry(NamedTuple):
-    """From which mantissa (1 to 2) of the largest magnitude the scale is a power higher."""
+    """Mantissa (1 to 2) of the largest magnitude from which the scale is one power higher."""
 
     mantissa: float
     is_included: bool
@@ -39,12 +43,12 @@ CARRIES: dict[str, Callable[[FloatGrid], Carry]] = {
 }
 
 
-FIRST = {"8": "e4m3", "6": "e3m2", "4": "e2m1"}
-"""Bits of an element -> the element that a spelling without one means."""
+DEFAULT_ELEMENTS = {"8": "e4m3", "6": "e3m2", "4": "e2m1"}
+"""Element of a spelling that has only the bits."""
 
 
 def _read_element(parts: Mapping[str, str]) -> dict[str, Any]:
-    element = parts.get("element", FIRST[parts["bits"]])
+    element = parts.get("element", DEFAULT_ELEMENTS[parts["bits"]])
     grid = FLOAT_ELEMENTS.get(element)
     bits = 0 if grid is None else 1 + grid.exponent_width + grid.mantissa_width
     if str(bits) != parts["bits"]:
@@ -65,23 +69,22 @@ class MXFP(BlockQuantizer):
     if rounding it to the element's precision carries.
     """
 
-    name: ClassVar[str] = "mxfp"
-    class_suffix: ClassVar[str] = "MXFP"
-    stem: ClassVar[Stem] = Stem(
+    name, class_suffix = "mxfp", "MXFP"
+    stem = Stem(
         "mxfp<bits>[_<element>]",
         "mxfp4",
         r"mxfp(?P<bits>[468])(_(?P<element>e\dm\d))?",
-        lambda q: f"mxfp{q.element_bits}" + f"_{q.element}" * (q.element not in FIRST.values()),
+        lambda q: (
+            f"mxfp{q.element_bits}" + f"_{q.element}" * (q.element not in DEFAULT_ELEMENTS.values())
+        ),
         _read_element,
     )
-    packed_forms: ClassVar[tuple[PackedFormat, ...]] = (
+    packed_forms = (
         PackedFormat("mxfp8", "mxfp8", 2, FloatElement(FLOAT_ELEMENTS["e4m3"])),
         PackedFormat("mxfp4", "mxfp4", 3, FloatElement(FLOAT_ELEMENTS["e2m1"])),
     )
-    search_settings: ClassVar[Mapping[str, Any]] = {
-        "element": ["e2m1", "e2m3", "e3m2", "e4m3", "e5m2"]
-    }
-    legacy: ClassVar[tuple[str, ...]] = (*BlockQuantizer.legacy, "exponent_width", "frac_width")
+    search_settings: ClassVar = {"element": ["e2m1", "e2m3", "e3m2", "e4m3", "e5m2"]}
+    legacy = (*BlockQuantizer.legacy, "exponent_width", "frac_width")
 
     element: Literal["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"] = "e4m3"
     scale_rule: ScaleRule = "floor"
@@ -92,7 +95,7 @@ class MXFP(BlockQuantizer):
 
     @property
     def grid(self) -> FloatGrid:
-        """The element's values."""
+        """Values of the element."""
         return FLOAT_ELEMENTS[self.element]
 
     @property
@@ -108,7 +111,7 @@ class MXFP(BlockQuantizer):
         return float_table(self.grid)
 
     def integer_step(self) -> float | None:
-        """E2M1 has the multiples of a half up to 6 that 4 bits have; others need more bits."""
+        """Return the step of E2M1, multiples of a half up to 6; other elements need more bits."""
         return self.grid.tiny if self.element == "e2m1" else None
 
     @property
@@ -124,7 +127,7 @@ class MXFP(BlockQuantizer):
         return SCALE_BITS
 
     def scale_exponent(self, largest: Tensor) -> Tensor:
-        """Exponent of the shared scale. It stops where float32 would not hold the elements."""
+        """Return the shared exponent, limited so that float32 holds the elements."""
         exponent = floor_log2(largest)
         first, is_included = CARRIES[self.scale_rule](self.grid)
         mantissa = times_power(largest, -exponent)

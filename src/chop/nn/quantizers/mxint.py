@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import Wire, check_between
+from chop.nn.quantizers.base import check_between
 from chop.nn.quantizers.blocks import BlockQuantizer
 from chop.nn.quantizers.code_values import onnx_integer, twos_complement
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.packing import IntegerElement, PackedFormat
 from chop.nn.quantizers.powers import all_ones, floor_log2, times_power
 from chop.nn.quantizers.rounding import round_to_multiple
-from chop.nn.quantizers.spelling import Stem
+from chop.nn.quantizers.spelling import number_stem
 
 
 @dataclass(frozen=True)
@@ -30,17 +29,14 @@ class MXInt(BlockQuantizer):
     two's complement is not used. Zero has no sign.
     """
 
-    name: ClassVar[str] = "mxint"
-    class_suffix: ClassVar[str] = "MXInt"
-    stem: ClassVar[Stem] = Stem(
-        "mxint<width>", "mxint8", r"mxint(?P<width>\d{1,4})", lambda q: f"mxint{q.width}"
-    )
-    wire: ClassVar[Wire] = "mxint"
-    packed_forms: ClassVar[tuple[PackedFormat, ...]] = (
+    name, class_suffix = "mxint", "MXInt"
+    stem = number_stem("mxint")
+    wire = "mxint"
+    packed_forms = (
         PackedFormat("mxint8", "mxint8", 0, IntegerElement(8, 6)),
         PackedFormat("mxint4", "mxint4", 1, IntegerElement(4, 2)),
     )
-    search_settings: ClassVar[Mapping[str, Any]] = {"width": [4, 6, 8], "block_size": [16, 32]}
+    search_settings: ClassVar = {"width": [4, 6, 8], "block_size": [16, 32]}
 
     width: int = 8
     exponent_width: int = 8
@@ -52,7 +48,7 @@ class MXInt(BlockQuantizer):
 
     @property
     def max_exponent(self) -> int:
-        """The largest shared exponent; the smallest is its negative."""
+        """Largest shared exponent; the smallest is its negative."""
         return int(2 ** (self.exponent_width - 1) - 1)
 
     @property
@@ -78,7 +74,6 @@ class MXInt(BlockQuantizer):
         return self.exponent_width
 
     def scale_exponent(self, largest: Tensor) -> Tensor:
-        """Exponent of the power that a block with this largest magnitude shares."""
         return floor_log2(largest).clamp(-self.max_exponent, self.max_exponent)
 
     def kernel(self) -> Kernel | None:

@@ -1,9 +1,8 @@
-"""Packed layouts: how the elements of a format with groups lie in bytes.
+"""Packed layouts: element codes and group scales in bytes.
 
-Each row of `C` consecutive values becomes `ceil(C / group)` scales and `C` element codes. A scale
-is a byte (E8M0: 2**(byte - 127), 255 stands for NaN) or a float32. An 8-bit code is a byte; of two
-4-bit codes the first is in the low half of the byte. Add a layout: a row in `packed_forms` of the
-format's class, its decoder in `cpu.cpp` and `gpu.py`.
+A row of `C` values becomes `ceil(C / group)` scales and `C` element codes. A scale is a byte (E8M0:
+2**(byte - 127), 255 is NaN) or a float32. The first of two 4-bit codes is in the low half of a
+byte. To add a layout: a row in `packed_forms` of the format, a decoder in `cpu.cpp` and `gpu.py`.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ class IntegerElement:
     """Binary places: an element is its code over 2**shift."""
 
     def encode(self, values: Tensor) -> Tensor:
-        """Codes (uint8) of values that are elements; NaN becomes code 0."""
+        """Return the codes (uint8) of values that are elements; NaN becomes code 0."""
         whole = times_power(values.nan_to_num(nan=0.0), self.shift).to(torch.int16)
         return (whole & (2**self.bits - 1)).to(torch.uint8)
 
     def decode(self, codes: Tensor) -> Tensor:
-        """Values (float32) of codes."""
+        """Return the values (float32) of codes."""
         high = 2 ** (self.bits - 1)
         return ((codes.to(torch.int16) ^ high) - high).float() * 2.0**-self.shift
 
@@ -61,17 +60,17 @@ class FloatElement:
         return self.grid.mantissa_width - self.grid.min_exponent
 
     def encode(self, values: Tensor) -> Tensor:
-        """Codes (uint8) of values that are elements; NaN becomes code 0."""
-        known = values.nan_to_num(nan=0.0)
+        """Return the codes (uint8) of values that are elements; NaN becomes code 0."""
+        numbers = values.nan_to_num(nan=0.0)
         width, lowest = self.grid.mantissa_width, self.grid.min_exponent
-        exponent = floor_log2(known).clamp(min=lowest)
+        exponent = floor_log2(numbers).clamp(min=lowest)
         # With its leading one, a normal mantissa carries into the exponent field by itself.
-        mantissa = times_power(known.abs(), width - exponent).to(torch.int32)
+        mantissa = times_power(numbers.abs(), width - exponent).to(torch.int32)
         magnitude = ((exponent - lowest) << width) + mantissa
-        return (magnitude | (known.signbit().int() << (self.bits - 1))).to(torch.uint8)
+        return (magnitude | (numbers.signbit().int() << (self.bits - 1))).to(torch.uint8)
 
     def decode(self, codes: Tensor) -> Tensor:
-        """Values (float32) of codes."""
+        """Return the values (float32) of codes."""
         width, lowest = self.grid.mantissa_width, self.grid.min_exponent
         magnitude = codes.int() & (2 ** (self.bits - 1) - 1)
         field, fraction = magnitude >> width, magnitude & (2**width - 1)
@@ -97,12 +96,12 @@ class PackedFormat:
     """1: the exponent of a power of two. 4: a float32, low byte first."""
 
     def quantizer(self, group_size: int) -> Quantizer:
-        """Return the format whose values groups of `group_size` elements hold."""
+        """Return the format of groups of `group_size` elements."""
         return _quantizer(self.stem, group_size)
 
     @property
     def has_real_scales(self) -> bool:
-        """Whether scales are float32."""
+        """True if scales are float32."""
         return self.scale_bytes == REAL_SCALE_BYTES
 
     @property
@@ -111,15 +110,15 @@ class PackedFormat:
         return 8 // self.element.bits
 
     def code_bytes(self, columns: int) -> int:
-        """Bytes of the codes of a row."""
+        """Return the bytes of the codes of a row."""
         return -(-columns // self.per_byte)
 
     def bits(self, group_size: int) -> float:
-        """Bits an element takes, its share of the scale included."""
+        """Return the bits per element, with its share of the scale."""
         return self.element.bits + 8 * self.scale_bytes / group_size
 
     def row_scale_bytes(self, columns: int, group_size: int) -> int:
-        """Bytes of the scales of a row."""
+        """Return the bytes of the scales of a row."""
         return groups_of(columns, group_size) * self.scale_bytes
 
 
@@ -129,5 +128,5 @@ def _quantizer(stem: str, group_size: int) -> Quantizer:
 
 
 def groups_of(columns: int, group_size: int) -> int:
-    """Scales of a row."""
+    """Return the number of scales of a row."""
     return -(-columns // group_size)

@@ -1,4 +1,4 @@
-"""Exact powers of two on tensors: read from and written to the exponent field, never by log2."""
+"""Exact powers of two on tensors, by the exponent field and never by log2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Layout(NamedTuple):
-    """How a floating-point type is laid out in bits."""
+    """Bit layout of a floating-point type."""
 
     integer: torch.dtype
     fraction: int
@@ -33,7 +33,7 @@ LAYOUTS = {
 
 
 def floor_log2(x: Tensor) -> Tensor:
-    """floor(log2|x|) exactly, as integers. Zero is below every value, Inf and NaN above.
+    """Return floor(log2|x|) exactly, as integers. Zero is below every value, Inf and NaN above.
 
     >>> floor_log2(torch.tensor([0.75, 8.0])).tolist()
     [-1, 3]
@@ -47,16 +47,14 @@ def floor_log2(x: Tensor) -> Tensor:
 
 
 def power_of_two(exponent: Tensor, dtype: torch.dtype) -> Tensor:
-    """2**exponent for exponents of normal numbers."""
+    """Return 2**exponent for exponents of normal numbers."""
     integer, fraction, bias = LAYOUTS[dtype]
     return ((exponent.to(integer) + bias) << fraction).view(dtype)
 
 
 def times_power(x: Tensor, exponent: Tensor | int) -> Tensor:
-    """x * 2**exponent, in two steps because 2**exponent itself may be no normal number.
-
-    Exact unless the result is subnormal or overflows.
-    """
+    """Return x * 2**exponent, exact unless the result is subnormal or overflows."""
+    # two steps: 2**exponent itself may be no normal number
     if isinstance(exponent, int):
         return x * 2.0 ** (exponent >> 1) * 2.0 ** (exponent - (exponent >> 1))
     half = exponent >> 1
@@ -64,5 +62,5 @@ def times_power(x: Tensor, exponent: Tensor | int) -> Tensor:
 
 
 def all_ones(bits: int, dtype: torch.dtype) -> int:
-    """2**bits - 1, or the next smaller number that `dtype` holds."""
+    """Return 2**bits - 1, or the next smaller number that `dtype` holds."""
     return int(2**bits - 2 ** max(bits - LAYOUTS[dtype].precision, 0))

@@ -14,7 +14,7 @@ from torch import Tensor
 from chop.nn.quantizers.powers import LAYOUTS, times_power
 
 Rounding = Literal["nearest_even", "nearest_away", "floor", "toward_zero", "stochastic"]
-NOISE_BITS = 24
+NOISE_BITS = 24  # the precision of float32
 
 
 def _away(x: Tensor, noise: Tensor | None) -> Tensor:
@@ -43,7 +43,7 @@ ROUNDINGS: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {
 def round_to_multiple(
     x: Tensor, exponent: Tensor | int, rounding: Rounding, noise: Tensor | None = None
 ) -> Tensor:
-    """`x` rounded to a multiple of 2**exponent; the sign of a zero is the sign of `x`."""
+    """Round `x` to a multiple of 2**exponent; the sign of a zero is the sign of `x`."""
     finest = LAYOUTS[x.dtype].min_exponent  # every value is a multiple of 2**finest already
     exponent = max(exponent, finest) if isinstance(exponent, int) else exponent.clamp(min=finest)
     scaled = times_power(x, -exponent)
@@ -54,10 +54,10 @@ def round_to_multiple(
 
 
 def make_noise(x: Tensor, seed: int | None) -> Tensor:
-    """Uniform multiples of 2**-24 in [0, 1), shaped as `x`.
+    """Return uniform multiples of 2**-24 in [0, 1), shaped as `x`.
 
-    Without a seed they come from torch's generator, fresh at each call. With one they depend on
-    the seed and the position alone: the same at each call, on each device, and when compiled.
+    Without a seed they come from torch's generator. With one they depend only on the seed and the
+    position: the same at each call, on each device, and when compiled.
     """
     if seed is None:
         return torch.rand(x.shape, dtype=torch.float32, device=x.device).to(x.dtype)
@@ -67,7 +67,7 @@ def make_noise(x: Tensor, seed: int | None) -> Tensor:
 
 
 def _scramble(value: Tensor) -> Tensor:
-    """A bijection of 32-bit integers that spreads each input bit over all output bits."""
+    """Map 32-bit integers one to one, each input bit to all output bits."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x446CA68B)):
         value = value & 0xFFFFFFFF
         value = (value ^ (value >> shift)) * factor  # below 2**63: the factor has 31 bits

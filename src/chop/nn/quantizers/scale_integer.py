@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -19,8 +18,8 @@ from chop.nn.quantizers.packing import REAL_SCALE_BYTES, IntegerElement, PackedF
 from chop.nn.quantizers.rounding import ROUNDINGS
 from chop.nn.quantizers.spelling import Stem, read_sign
 
-GGUF_BLOCK = 32
-SMALLEST_SCALE = 2.0**-126
+GGUF_BLOCK = 32  # elements that share a scale in Q8_0 and Q4_0
+SMALLEST_SCALE = 2.0**-126  # smallest normal float32
 STORED: Literal["stored"] = "stored"
 
 
@@ -31,30 +30,27 @@ class ScaleInteger(RoundingQuantizer):
     >>> ScaleInteger(8, scale=0.1).quantize(torch.tensor([0.32, 100.0])).tolist()
     [0.30000001192092896, 12.699999809265137]
 
-    q = clamp(round(x / scale) + zero_point): a true division, in the precision of x. A `scale` may
-    be given once, for each channel along `axis`, or for each group of `group_size` along the last
-    dimension. Without one it is the largest magnitude over the largest integer, and an Inf or NaN
-    makes all that share its scale NaN. `scale = "stored"` takes the scales that the layer keeps
-    beside the operand (`weight_scale` for its weight), one for each tensor, channel, or row and
-    group: calibration and learned step sizes put them there. `narrow` gives up the lowest value of
-    signed integers.
+    q = clamp(round(x / scale) + zero_point): a true division, in the precision of x. `scale` is one
+    number, one per channel along `axis`, or one per group of `group_size` along the last dimension.
+    By default it is the largest magnitude over the largest integer; an Inf or NaN then makes all
+    elements with its scale NaN. `scale = "stored"` reads the scales that calibration or training
+    stored in the layer (`weight_scale`). `narrow` leaves out the lowest signed integer.
     """
 
-    name: ClassVar[str] = "scale_integer"
-    class_suffix: ClassVar[str] = "ScaleInteger"
-    stem: ClassVar[Stem] = Stem(
+    name, class_suffix = "scale_integer", "ScaleInteger"
+    stem = Stem(
         "[u]int<width>",
         "int8",
         r"(?P<u>u)?int(?P<width>\d{1,4})",
         lambda q: "u" * (not q.is_signed) + f"int{q.width}",
         read_sign,
     )
-    group_grammar: ClassVar[str] = "[/<group_size> or /channel]"
-    packed_forms: ClassVar[tuple[PackedFormat, ...]] = (
+    group_grammar = "[/<group_size> or /channel]"
+    packed_forms = (
         PackedFormat("int8_group", "int8", 4, IntegerElement(8, 0), REAL_SCALE_BYTES),
         PackedFormat("int4", "int4", 5, IntegerElement(4, 0), REAL_SCALE_BYTES),
     )
-    search_settings: ClassVar[Mapping[str, Any]] = {"width": [4, 6, 8]}
+    search_settings: ClassVar = {"width": [4, 6, 8]}
 
     width: int = 8
     scale: float | tuple[float, ...] | Literal["stored"] | None = None
@@ -69,22 +65,20 @@ class ScaleInteger(RoundingQuantizer):
         super().__post_init__()
         check_between("width", self.width, 2, 16)
         check(self.group_size > 0, f"group_size must be positive, got {self.group_size}.")
-        given = self.scale if isinstance(self.scale, float | int | tuple) else 1.0
-        scales = given if isinstance(given, tuple) else (given,)
+        fixed = self.scale if isinstance(self.scale, float | int | tuple) else 1.0
+        scales = fixed if isinstance(fixed, tuple) else (fixed,)
         check(all(0 < s < math.inf for s in scales), f"scale must be positive, got {self.scale}.")
         one_scale = self.granularity != "tensor" or not isinstance(self.scale, tuple)
         check(one_scale, "scale must be one number for granularity = 'tensor'.")
-        is_given = self.scale is not None or self.zero_point == 0
-        check(is_given, "zero_point needs a given scale.")
-        low, high = self.integers
-        check_between("zero_point", self.zero_point, low, high)
+        has_scale = self.scale is not None or self.zero_point == 0
+        check(has_scale, "zero_point needs a given scale.")
+        check_between("zero_point", self.zero_point, *self.integers)
         is_fixed = not self.is_stored or self.rounding != "stochastic"
         check(is_fixed, "scale = 'stored' and rounding = 'stochastic' exclude each other.")
 
     @property
     def group_text(self) -> str:
-        texts = {"tensor": "", "channel": "channel", "group": str(self.group_size)}
-        return texts[self.granularity]
+        return {"tensor": "", "group": str(self.group_size)}.get(self.granularity, "channel")
 
     @classmethod
     def read_group(cls, text: str) -> dict[str, Any]:
@@ -96,7 +90,6 @@ class ScaleInteger(RoundingQuantizer):
 
     @property
     def is_stored(self) -> bool:
-        """Whether the scales are kept by the layer."""
         return self.scale == STORED
 
     @property
@@ -121,7 +114,7 @@ class ScaleInteger(RoundingQuantizer):
 
     @property
     def integers(self) -> tuple[int, int]:
-        """The smallest and the largest integer."""
+        """Smallest and largest integer."""
         high = 2 ** (self.width - self.is_signed) - 1
         return (-high - (not self.narrow) if self.is_signed else 0), high
 
@@ -140,13 +133,13 @@ class ScaleInteger(RoundingQuantizer):
         return self.represent_at(x, self.scales_of(x), self.noise_for(x, noise))
 
     def represent_at(self, x: Tensor, scale: Tensor, noise: Tensor | None = None) -> Tensor:
-        """The values of `x` at scales that broadcast with it."""
+        """Return the values of `x` at scales that broadcast with it."""
         q = ROUNDINGS[self.rounding](x / scale, noise) + self.zero_point
         y = (q.clamp(*self.integers) - self.zero_point) * scale
         return torch.where(y == 0, 0.0, y)
 
     def scales_of(self, x: Tensor) -> Tensor:
-        """The scales as a tensor that broadcasts with `x`."""
+        """Return the scales as a tensor that broadcasts with `x`."""
         if self.is_stored:
             raise ConfigError(
                 "scale_integer: scale = 'stored' is the layer's to apply: its scales are not here."
@@ -167,7 +160,7 @@ class ScaleInteger(RoundingQuantizer):
         return scales.reshape([-1 if d == axis % x.dim() else 1 for d in range(x.dim())])
 
     def _measured(self, x: Tensor) -> Tensor:
-        """The largest magnitude of each tensor, channel or group, over the largest integer."""
+        """Return the largest magnitude per tensor, channel or group over the largest integer."""
         magnitude = x.abs()
         if self.granularity == "tensor" or x.dim() == 0:
             largest = magnitude.amax()

@@ -1,8 +1,8 @@
 """Spelling of a number format: `<stem>[/<group>][:<setting>=<value>]...`, the same text everywhere.
 
-The stem names the format and its main settings (`mxint4`, `fixed8.4`), the group says what shares
-an exponent or a scale (`/16`, `/4x4`, `/channel`), and any other setting follows a colon. Settings
-at their defaults are left out. A file name cannot hold "/" and ":"; there they are "@" and "~".
+The stem names the format and its main settings (`mxint4`, `fixed8.4`). The group (`/16`, `/4x4`,
+`/channel`) shares an exponent or a scale. Other settings follow a colon, unless they are at their
+defaults. File names have "@" and "~" instead of "/" and ":".
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +35,9 @@ def whole_numbers(parts: Mapping[str, str]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Stem:
-    """Stem of a format: how it is written and read.
+    """Stem of a format: `pattern` matches it, `read` parses its groups, `write` spells it.
 
-    `pattern` matches the whole stem; `read` turns its named groups into settings. `write` returns
-    the stem of a format. `grammar` and `example` are for documentation and error messages.
+    `grammar` and `example` are for documentation and error messages.
     """
 
     grammar: str
@@ -66,6 +65,16 @@ def read_sign(parts: Mapping[str, str]) -> dict[str, Any]:
     return unsigned | whole_numbers({k: v for k, v in parts.items() if k != "u"})
 
 
+def number_stem(word: str, setting: str = "width", example: int = 8) -> Stem:
+    """Return the stem `word8`: the word and one setting."""
+    return Stem(
+        f"{word}<{setting}>",
+        f"{word}{example}",
+        rf"{word}(?P<{setting}>\d{{1,4}})",
+        lambda q: f"{word}{getattr(q, setting)}",
+    )
+
+
 def float_stem(word: str) -> Stem:
     """Return the stem `word_e4m3`: a sign, exponent bits and the other bits of `width`."""
     return Stem(
@@ -73,13 +82,11 @@ def float_stem(word: str) -> Stem:
         f"{word}_e4m3",
         rf"{word}_e(?P<exponent>\d{{1,4}})m(?P<mantissa>\d{{1,4}})",
         lambda q: f"{word}_e{q.exponent_width}m{q.width - 1 - q.exponent_width}",
-        _read_float,
+        lambda parts: {
+            "width": 1 + int(parts["exponent"]) + int(parts["mantissa"]),
+            "exponent_width": int(parts["exponent"]),
+        },
     )
-
-
-def _read_float(parts: Mapping[str, str]) -> dict[str, Any]:
-    exponent, mantissa = int(parts["exponent"]), int(parts["mantissa"])
-    return {"width": 1 + exponent + mantissa, "exponent_width": exponent}
 
 
 def own_stem(cls: type[Quantizer]) -> Stem | None:
@@ -104,15 +111,15 @@ def spell(form: Quantizer) -> str:
     """Return the spelling of `form`, the text that `parse_format` reads back as an equal format."""
     stem, group = own_stem(type(form)), form.group_text
     head = form.name if stem is None else stem.write(form)
-    told = {} if stem is None else stem.settings(head)
-    assert told is not None, f"'{head}' is not a stem of {type(form).__name__}"
+    spelled = {} if stem is None else stem.settings(head)
+    assert spelled is not None, f"'{head}' is not a stem of {type(form).__name__}"
     if group:
-        told = {**told, **type(form).read_group(group)}
+        spelled |= type(form).read_group(group)
         head = f"{head}/{group}"
     # the settings of the format itself before those that it shares with others
     fields = sorted(dataclasses.fields(form), key=lambda field: bool(field.kw_only))
     pairs = [(f.name, getattr(form, f.name), f.default) for f in fields]
-    rest = [(name, value) for name, value, default in pairs if value != told.get(name, default)]
+    rest = [(name, value) for name, value, default in pairs if value != spelled.get(name, default)]
     return ":".join([head, *(f"{name}={write_value(value)}" for name, value in rest)])
 
 
@@ -148,21 +155,12 @@ def resolve(
     A registered name (`mxint`, `integer`) is a stem without settings.
     """
     head, _, group = text.partition("/")
-    found = (formats[head], {}) if head in formats else next(_stems(formats, head), None)
-    if found is None or not group:
-        return found
-    cls, told = found
-    return cls, {**told, **cls.read_group(group)}
-
-
-def _stems(
-    formats: Registry[type[Quantizer]], head: str
-) -> Iterator[tuple[type[Quantizer], dict[str, Any]]]:
-    for cls in formats.values():
+    for cls in [formats[head]] if head in formats else formats.values():
         stem = own_stem(cls)
-        told = None if stem is None else stem.settings(head)
-        if told is not None:
-            yield cls, told
+        settings = {} if head in formats else stem.settings(head) if stem else None
+        if settings is not None:
+            return cls, {**settings, **(cls.read_group(group) if group else {})}
+    return None
 
 
 def read_spelling(
@@ -173,12 +171,12 @@ def read_spelling(
         raise ConfigError(f"{where}: expected the spelling of a format, got {text!r}.")
     head, *suffixes = text.strip().translate(FROM_FILE_NAMES).split(":")
     try:
-        found = resolve(formats, head)
+        resolved = resolve(formats, head)
     except ConfigError as error:
         raise ConfigError(f"{where}: '{text}': {error}") from error
-    if found is None:
+    if resolved is None:
         raise ConfigError(f"{where}: Unknown format '{text}'. {_nearest(formats, head)}")
-    cls, settings = found
+    cls, settings = resolved
     for suffix in suffixes:
         name, equals, value = suffix.partition("=")
         if not (name and equals and value) or name in settings:
@@ -198,14 +196,14 @@ def _nearest(formats: Registry[type[Quantizer]], head: str) -> str:
     """Return a sentence with the spelling nearest to `head`, and the spellings there are."""
     word, rest = _word(head)
     stems = [stem for stem in map(own_stem, formats.values()) if stem is not None]
-    known = [*formats, *examples(formats).values()]
+    spellings = [*formats, *examples(formats).values()]
     words = difflib.get_close_matches(word.lower(), [*(s.word for s in stems), *formats], n=1)
     near = words[0] + rest if words else ""
     if not near or _is_refused(formats, near):
         own = [stem.example for stem in stems if stem.word in words]
-        near = next(iter(own or difflib.get_close_matches(head, known, n=1)), "")
+        near = next(iter(own or difflib.get_close_matches(head, spellings, n=1)), "")
     hint = f"Did you mean '{near}'? " if near else ""
-    return f"{hint}Known: {', '.join(sorted(set(known)))}."
+    return f"{hint}Known: {', '.join(sorted(set(spellings)))}."
 
 
 def _is_refused(formats: Registry[type[Quantizer]], text: str) -> bool:

@@ -1,9 +1,8 @@
-"""Integers whose scales are tensors that a layer keeps: calibrated, or learned as the layer trains.
+"""Integers whose scales are tensors of a layer, calibrated or learned.
 
-A layer whose operand has `scale = "stored"` keeps its scales in a buffer or parameter of the
-operand's name, `weight_scale` for `weight`. There is one for the whole tensor, or one for each
-channel along `axis`, or one for each group along the last dimension, of every row or of all rows
-alike.
+A layer whose operand has `scale = "stored"` stores the scales in a buffer or parameter named after
+the operand (`weight_scale`): one per tensor, per channel along `axis`, or per group along the last
+dimension, of every row or the same for all rows.
 """
 
 from __future__ import annotations
@@ -22,13 +21,12 @@ from chop.nn.quantizers.scale_integer import SMALLEST_SCALE, ScaleInteger
 
 
 class ScaledInteger:
-    """A format together with the layer's scales; called as a format is.
+    """A format with the layer's scales; called like a format.
 
-    The gradient passes to `x` where it is not clipped. Where the scale trains, it gets the gradient
-    of a learned step size: the rounding error inside the range, the bound outside, times
-    1 / sqrt(n · largest integer) for the n elements that share it (of an input, those of one
-    sample), so that scales and weights move at one pace (Esser et al., 2020). A `zero_point` that
-    is a tensor trains too: it moves with what is clipped (Bhalgat et al., 2020).
+    The gradient passes to `x` where it is not clipped. A scale that trains has the gradient of a
+    learned step size (Esser et al., 2020): the rounding error inside the range, the bound outside,
+    times 1 / sqrt(n · largest integer). n is the number of elements that share the scale, per
+    sample for an input. A `zero_point` tensor trains too (Bhalgat et al., 2020).
     """
 
     def __init__(
@@ -49,11 +47,11 @@ class ScaledInteger:
 
     @property
     def trains(self) -> bool:
-        """Whether the scales take gradients now."""
+        """True if the scales receive gradients now."""
         return torch.is_grad_enabled() and any(t.requires_grad for t in self._tensors)
 
     def __eq__(self, other: object) -> bool:
-        """Whether it gives the same values: kept results are used again by this."""
+        """Return True if both compute the same values; caches compare by it."""
         return (
             isinstance(other, ScaledInteger)
             and self.format == other.format
@@ -68,7 +66,11 @@ class ScaledInteger:
         wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
         scale = _away_from_zero(self._paced(self.scale, wide).to(wide.dtype))
         scale = expanded(scale, self.format, wide)
-        low, high = self._bounds(wide)
+        zero: Tensor | int = self.format.zero_point
+        if self.zero_point is not None:
+            learned = self._paced(self.zero_point, wide).to(wide.dtype)
+            zero = _straight(learned.round().clamp(*self.format.integers), learned)
+        low, high = (wide.new_tensor(float(end)) - zero for end in self.format.integers)
         if not (self.trains or (torch.is_grad_enabled() and x.requires_grad)):
             whole = ROUNDINGS[self.format.rounding](wide / scale, None)
             y = torch.minimum(torch.maximum(whole, low), high) * scale
@@ -81,21 +83,11 @@ class ScaledInteger:
         return (_straight(whole, steps) * scale).to(x.dtype)
 
     def scales_of(self, x: Tensor) -> Tensor:
-        """The scales as a tensor that broadcasts with `x`."""
+        """Return the scales as a tensor that broadcasts with `x`."""
         return expanded(_away_from_zero(self.scale.to(x.dtype)), self.format, x)
 
-    def _bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The smallest and the largest number of steps from zero."""
-        if self.zero_point is None:
-            zero = x.new_tensor(float(self.format.zero_point))
-        else:
-            given = self._paced(self.zero_point, x).to(x.dtype)
-            zero = _straight(given.round().clamp(*self.format.integers), given)
-        low, high = self.format.integers
-        return low - zero, high - zero
-
     def _paced(self, value: Tensor, x: Tensor) -> Tensor:
-        """`value` itself, whose gradient is that of a learned step size."""
+        """Return `value` with the gradient of a learned step size."""
         if not (torch.is_grad_enabled() and value.requires_grad):
             return value
         samples = x.shape[0] if self._has_samples and x.dim() > 1 else 1
@@ -105,20 +97,17 @@ class ScaledInteger:
 
 
 def _away_from_zero(scale: Tensor) -> Tensor:
-    """Scales that can be divided by.
-
-    A negative one turns -n … n - 1 round: one more value above zero instead of below.
-    """
+    """Return scales that are safe to divide by; a negative one stays negative."""
     return torch.where(scale < 0, scale.clamp(max=-SMALLEST_SCALE), scale.clamp(min=SMALLEST_SCALE))
 
 
 def _straight(value: Tensor, source: Tensor) -> Tensor:
-    """Just `value`, with the gradient of `source`."""
+    """Return `value` with the gradient of `source`."""
     return value.detach() + (source - source.detach())
 
 
 def expanded(scale: Tensor, form: ScaleInteger, x: Tensor) -> Tensor:
-    """The scales as a tensor that broadcasts with `x`."""
+    """Return the scales as a tensor that broadcasts with `x`."""
     if form.granularity == "tensor" or scale.dim() == 0:
         return scale
     if form.granularity == "channel":
@@ -140,14 +129,14 @@ def _check(scale: Tensor, shape: tuple[int, ...], form: ScaleInteger) -> None:
 
 
 def with_stored_scales(module: nn.Module, quantizers: Mapping[str, Quantizer]) -> dict[str, Any]:
-    """The formats of a layer's operands, those with stored scales together with them."""
+    """Return the formats of a layer's operands, with their scales if the layer stores them."""
     return {role: with_stored_scale(module, role, q) for role, q in quantizers.items()}
 
 
 def with_stored_scale(module: nn.Module, role: str, quantizer: Quantizer) -> Any:
     """Return the format of one operand, together with its scales if the layer stores them.
 
-    An exporter may put an operator in the place of the format; it is returned as it is.
+    An operator that an exporter put in place of the format is returned unchanged.
     """
     if not isinstance(quantizer, ScaleInteger) or not quantizer.is_stored:
         return quantizer

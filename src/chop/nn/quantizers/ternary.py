@@ -1,4 +1,4 @@
-"""Three values."""
+"""Ternary values."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import Tensor
 
 from chop.nn.quantizers.base import EVERYWHERE, Quantizer
 
-OF_MEAN = 0.75
-OF_MAXIMUM = 0.05
+MEAN_FRACTION = 0.75
+MAXIMUM_FRACTION = 0.05
+"""Default thresholds as fractions of the mean and of the largest magnitude."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,10 @@ class Ternary(Quantizer):
     if there is none). Without a scale the masked gradient passes where |x| <= 1. NaN stays NaN.
     """
 
-    name: ClassVar[str] = "ternary"
-    class_suffix: ClassVar[str] = "Ternary"
-    search_settings: ClassVar[Mapping[str, Any]] = {"scaling_factor": [True, False]}
-    legacy: ClassVar[tuple[str, ...]] = ("width", "frac_width", "median", "max")
+    name, class_suffix = "ternary", "Ternary"
+    search_settings: ClassVar = {"scaling_factor": [True, False]}
+    legacy = ("width", "frac_width", "median", "max")
+    bits = 2.0
 
     scaling_factor: bool = False
     threshold: float | None = None
@@ -39,12 +40,7 @@ class Ternary(Quantizer):
 
     @classmethod
     def modern(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        renamed = {"maximum" if k == "max" else k: v for k, v in settings.items()}
-        return super().modern(renamed)
-
-    @property
-    def bits(self) -> float:
-        return 2.0
+        return super().modern({"maximum" if k == "max" else k: v for k, v in settings.items()})
 
     @property
     def range(self) -> tuple[float, float]:
@@ -52,19 +48,19 @@ class Ternary(Quantizer):
 
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
         magnitude = x.abs()
-        kept = magnitude > self._threshold(magnitude)
-        y = torch.where(kept, torch.sign(x), 0.0)
+        is_large = magnitude > self._threshold(magnitude)
+        y = torch.where(is_large, torch.sign(x), 0.0)
         if self.scaling_factor:
-            total = torch.where(kept, magnitude, 0.0).sum()
-            y = y * (total / kept.sum().clamp(min=1))
+            total = torch.where(is_large, magnitude, 0.0).sum()
+            y = y * (total / is_large.sum().clamp(min=1))
         return torch.where(x.isnan(), x, y)
 
     def _threshold(self, magnitude: Tensor) -> Tensor | float:
         if self.threshold is not None:
             return self.threshold
         if self.maximum is not None:
-            return OF_MAXIMUM * self.maximum
-        return OF_MEAN * (magnitude.mean() if self.mean is None else self.mean)
+            return MAXIMUM_FRACTION * self.maximum
+        return MEAN_FRACTION * (magnitude.mean() if self.mean is None else self.mean)
 
     def value_set(self) -> Tensor | None:
         if self.scaling_factor:

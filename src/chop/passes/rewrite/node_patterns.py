@@ -15,7 +15,7 @@ from torch import fx
 
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import OPS, find_op
-from chop.nn.quantized.function import is_quantized_function
+from chop.nn.quantized.functional import is_quantized_function
 from chop.passes.rewrite.node_formats import node_quantizers
 
 

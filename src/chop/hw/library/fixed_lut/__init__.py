@@ -24,8 +24,8 @@ from chop.hw.lower.engine import TRUTH
 from chop.hw.reference.exact import Exact
 from chop.hw.reference.exact_ops import Arguments, exact_op
 from chop.ir.ops import node_module
-from chop.nn.quantized.function import is_quantized_function
-from chop.nn.quantized.integer import node_arithmetic
+from chop.nn.quantized.functional import is_quantized_function
+from chop.nn.quantized.integer_calls import node_arithmetic
 from chop.nn.quantizers.arithmetic.function import WHOLE_TABLE
 
 LUT_WIDTHS = range(1, 17)

@@ -1,7 +1,7 @@
-"""Quantised layers, one file per op; each class is a torch layer and a format.
+"""Quantised layers, one module per op; each class is a torch layer and a format.
 
 `LAYER_CLASSES[nn.Linear, Integer]` is `linear.LinearInteger`. Both tables follow the ops and the
-formats: what is registered later is in them too.
+formats, those registered later too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Pair = tuple[type[nn.Module], type[Quantizer]]
 
 
 class _LayerClasses(Mapping[Pair, type[QuantizedModule]]):
-    """Torch layer and format -> the class."""
+    """Classes by torch layer and format."""
 
     def __getitem__(self, pair: Pair) -> type[QuantizedModule]:
         if pair not in tuple(self):
@@ -43,26 +43,20 @@ class _LayerClasses(Mapping[Pair, type[QuantizedModule]]):
 
 
 class _LayersByName(Mapping[str, type[QuantizedModule]]):
-    """Name of op and format -> the class of the op's first layer."""
+    """Class of an op's first layer by the names of op and format."""
 
     def __getitem__(self, name: str) -> type[QuantizedModule]:
-        pairs = self._pairs()
+        pairs = {f"{op}_{f.name}": (op, f) for op in quantized_layers() for f in FORMATS.values()}
         if name not in pairs:
             raise RegistryError(f"Unknown quantised layer '{name}'. {suggest(name, pairs)}")
-        return layer_class(*pairs[name])
+        op, form = pairs[name]
+        return layer_class(OPS[op].modules[0], form)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._pairs())
+        return (f"{op}_{f.name}" for op in quantized_layers() for f in FORMATS.values())
 
     def __len__(self) -> int:
-        return len(self._pairs())
-
-    def _pairs(self) -> dict[str, Pair]:
-        return {
-            f"{name}_{form.name}": (OPS[name].modules[0], form)
-            for name in quantized_layers()
-            for form in FORMATS.values()
-        }
+        return sum(1 for _ in self)
 
 
 LAYER_CLASSES: Mapping[Pair, type[QuantizedModule]] = _LayerClasses()
@@ -72,10 +66,10 @@ quantized_module_map: Mapping[str, type[QuantizedModule]] = _LayersByName()
 
 
 def __getattr__(name: str) -> Any:
-    found = find_layer_class(name, OPS.values())
-    if found is None:
+    layer = find_layer_class(name, OPS.values())
+    if layer is None:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return found
+    return layer
 
 
 def __dir__() -> list[str]:

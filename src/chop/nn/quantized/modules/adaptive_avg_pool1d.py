@@ -1,6 +1,4 @@
-"""`nn.AdaptiveAvgPool1d` in every number format: `AdaptiveAvgPool1dInteger` …"""
-
-from __future__ import annotations
+"""`nn.AdaptiveAvgPool1d` in every number format, such as `AdaptiveAvgPool1dInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

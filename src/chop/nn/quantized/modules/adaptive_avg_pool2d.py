@@ -1,6 +1,4 @@
-"""`nn.AdaptiveAvgPool2d` in every number format: `AdaptiveAvgPool2dInteger` …"""
-
-from __future__ import annotations
+"""`nn.AdaptiveAvgPool2d` in every number format, such as `AdaptiveAvgPool2dInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

@@ -1,6 +1,4 @@
-"""`nn.AvgPool2d` in every number format: `AvgPool2dInteger` …"""
-
-from __future__ import annotations
+"""`nn.AvgPool2d` in every number format, such as `AvgPool2dInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

@@ -1,6 +1,4 @@
-"""`nn.BatchNorm1d` in every number format: `BatchNorm1dInteger` …"""
-
-from __future__ import annotations
+"""`nn.BatchNorm1d` in every number format, such as `BatchNorm1dInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

@@ -1,6 +1,4 @@
-"""`nn.BatchNorm2d` in every number format: `BatchNorm2dInteger` …"""
-
-from __future__ import annotations
+"""`nn.BatchNorm2d` in every number format, such as `BatchNorm2dInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

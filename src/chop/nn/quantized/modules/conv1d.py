@@ -1,6 +1,4 @@
-"""`nn.Conv1d` in every number format: `Conv1dInteger` …"""
-
-from __future__ import annotations
+"""`nn.Conv1d` in every number format, such as `Conv1dInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

@@ -1,6 +1,4 @@
-"""`nn.Conv2d` in every number format: `Conv2dInteger` …"""
-
-from __future__ import annotations
+"""`nn.Conv2d` in every number format, such as `Conv2dInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

@@ -1,6 +1,4 @@
-"""`nn.ConvTranspose2d` in every number format: `ConvTranspose2dInteger` …"""
-
-from __future__ import annotations
+"""`nn.ConvTranspose2d` in every number format, such as `ConvTranspose2dInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

@@ -1,6 +1,4 @@
-"""`nn.Embedding` in every number format: `EmbeddingInteger` …"""
-
-from __future__ import annotations
+"""`nn.Embedding` in every number format, such as `EmbeddingInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

@@ -1,6 +1,4 @@
-"""`Experts`, the linear layers of a mixture, in every number format: `ExpertsInteger` …"""
-
-from __future__ import annotations
+"""`Experts`, the linear layers of a mixture, in every number format, such as `ExpertsInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

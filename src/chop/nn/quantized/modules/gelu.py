@@ -1,6 +1,4 @@
-"""`nn.GELU` in every number format: `GELUInteger` …"""
-
-from __future__ import annotations
+"""`nn.GELU` in every number format, such as `GELUInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

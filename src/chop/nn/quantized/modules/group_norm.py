@@ -1,6 +1,4 @@
-"""`nn.GroupNorm` in every number format: `GroupNormInteger` …"""
-
-from __future__ import annotations
+"""`nn.GroupNorm` in every number format, such as `GroupNormInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

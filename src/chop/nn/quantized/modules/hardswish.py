@@ -1,6 +1,4 @@
-"""`nn.Hardswish` in every number format: `HardswishInteger` …"""
-
-from __future__ import annotations
+"""`nn.Hardswish` in every number format, such as `HardswishInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

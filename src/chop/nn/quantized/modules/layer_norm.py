@@ -1,6 +1,4 @@
-"""`nn.LayerNorm` in every number format: `LayerNormInteger` …"""
-
-from __future__ import annotations
+"""`nn.LayerNorm` in every number format, such as `LayerNormInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

@@ -1,6 +1,4 @@
-"""`nn.LeakyReLU` in every number format: `LeakyReLUInteger` …"""
-
-from __future__ import annotations
+"""`nn.LeakyReLU` in every number format, such as `LeakyReLUInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

@@ -1,6 +1,4 @@
-"""`nn.Linear` in every number format: `LinearInteger` …"""
-
-from __future__ import annotations
+"""`nn.Linear` in every number format, such as `LinearInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

@@ -1,6 +1,4 @@
-"""`nn.MultiheadAttention` in every number format: `MultiheadAttentionInteger` …"""
-
-from __future__ import annotations
+"""`nn.MultiheadAttention` in every number format, such as `MultiheadAttentionInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

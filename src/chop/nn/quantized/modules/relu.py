@@ -1,6 +1,4 @@
-"""`nn.ReLU` in every number format: `ReLUInteger` …"""
-
-from __future__ import annotations
+"""`nn.ReLU` in every number format, such as `ReLUInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

@@ -1,6 +1,4 @@
-"""`nn.RMSNorm` in every number format: `RMSNormInteger` …"""
-
-from __future__ import annotations
+"""`nn.RMSNorm` in every number format, such as `RMSNormInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

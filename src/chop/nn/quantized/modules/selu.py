@@ -1,6 +1,4 @@
-"""`nn.SELU` in every number format: `SELUInteger` …"""
-
-from __future__ import annotations
+"""`nn.SELU` in every number format, such as `SELUInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

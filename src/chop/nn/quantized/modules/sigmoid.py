@@ -1,6 +1,4 @@
-"""`nn.Sigmoid` in every number format: `SigmoidInteger` …"""
-
-from __future__ import annotations
+"""`nn.Sigmoid` in every number format, such as `SigmoidInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

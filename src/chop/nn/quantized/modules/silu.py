@@ -1,6 +1,4 @@
-"""`nn.SiLU` in every number format: `SiLUInteger` …"""
-
-from __future__ import annotations
+"""`nn.SiLU` in every number format, such as `SiLUInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

@@ -1,6 +1,4 @@
-"""`nn.Softmax` in every number format: `SoftmaxInteger` …"""
-
-from __future__ import annotations
+"""`nn.Softmax` in every number format, such as `SoftmaxInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

@@ -1,6 +1,4 @@
-"""`nn.Softplus` in every number format: `SoftplusInteger` …"""
-
-from __future__ import annotations
+"""`nn.Softplus` in every number format, such as `SoftplusInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

@@ -1,6 +1,4 @@
-"""`nn.Softsign` in every number format: `SoftsignInteger` …"""
-
-from __future__ import annotations
+"""`nn.Softsign` in every number format, such as `SoftsignInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

@@ -1,6 +1,4 @@
-"""`nn.Tanh` in every number format: `TanhInteger` …"""
-
-from __future__ import annotations
+"""`nn.Tanh` in every number format, such as `TanhInteger`."""
 
 from chop.nn.quantized.layer import layers_of
 

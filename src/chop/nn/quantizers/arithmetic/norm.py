@@ -3,14 +3,14 @@
     S = sum(x), or 0 for rms_norm               c = N * x - S
     Q = N * sum(x * x) - S * S                  N times the sum of the squared distances
     U = Q * 2**G + eps * N**2 * 2**(2f + G)     f: fractional bits of x; the second is a constant
-    (r, k) = 1 / sqrt(U)                        `tables.inverse_root`, once for each row
+    (r, k) = 1 / sqrt(U)                        `tables.inverse_root`, once per row
     z = c * r * 2**(G/2 - 2 - k), floored       c / sqrt(U), with 16 fractional bits
-    y = z * weight + bias, exact, brought to `data_out`
+    y = z * weight + bias, exact, rounded to `data_out`
 
-`sum(c * c)` is N * Q, so this is (x - mean) / sqrt(variance + eps): mean and variance come from one
-pass over the row. G makes the rounding of the constant harmless for short rows. A row whose U is 0
-gives the bias. The bound of the error in last places of a result with g fractional bits is
-`error_bound`: 0.5 of rounding, and 2**g * |weight| * (|z| * 2**-15.6 + 2**-16).
+`sum(c * c)` is N * Q, so this is (x - mean) / sqrt(variance + eps), in one pass. G makes the
+rounding of the constant harmless for short rows. A row whose U is 0 becomes the bias. The error in
+last places of a result with g fractional bits (`error_bound`) is 0.5 from rounding, and
+2**g * |weight| * (|z| * 2**-15.6 + 2**-16).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from chop.errors import ConfigError
-from chop.nn.quantizers.arithmetic.codes import (
+from chop.nn.quantizers.arithmetic.fixed_codes import (
     LARGEST_WIDTH,
     MOST_BITS,
     check_width,
@@ -35,33 +35,33 @@ from chop.nn.quantizers.integer import Integer
 Z_FRAC = 16
 """Fractional bits of a normalised element."""
 DEFAULT_RMS_EPS = 2.0**-23
-"""Of an RMSNorm without one: that of float32, whatever the type of the tensor."""
+"""Default eps of RMSNorm: that of float32, for every dtype."""
 _MOST_U = 1 << 62
 _PRODUCT_BITS = 42
-"""Of z * weight: z is below sqrt(N), and N below 2**14 or U would be too large."""
+"""Bits of z * weight: z is below sqrt(N), and N is below 2**14 because of `_MOST_U`."""
 
 
 def guard_bits(size: int) -> int:
-    """G: even, and Q * 2**G is 0 or at least 2**16."""
+    """Return G: even, and Q * 2**G is 0 or at least 2**16."""
     bits = max(16 - (max(size - 1, 1).bit_length() - 1), 0)
     return bits + bits % 2
 
 
 def eps_code(eps: float, size: int, frac_width: int) -> int:
-    """eps * N**2 * 2**(2f + G), rounded."""
+    """Return eps * N**2 * 2**(2f + G), rounded."""
     scale = Fraction(2) ** (2 * frac_width + guard_bits(size))
     return round(Fraction(eps) * size * size * scale)
 
 
 def largest_u(number: Integer, size: int, eps: float, is_centred: bool) -> int:
-    """A bound of U."""
+    """Return an upper bound of U."""
     reach = 1 << (number.width - (1 if number.is_signed or is_centred else 0))
     most = size * size * reach * reach << guard_bits(size)
     return most + eps_code(eps, size, number.frac_width)
 
 
 def normalise_codes(codes: Tensor, number: Integer, eps: float, is_centred: bool) -> Tensor:
-    """Rows (the last dimension) normalised, with 16 fractional bits.
+    """Normalise rows (the last dimension); the result has 16 fractional bits.
 
     >>> normalise_codes(torch.tensor([[-16, 16, 16, -16]]), Integer(8, 4), 0.0, True).tolist()
     [[-65536, 65535, 65535, -65536]]
@@ -83,7 +83,7 @@ def layer_norm(
     eps: float,
     formats: dict[str, Integer],
 ) -> Tensor:
-    """Layer normalisation of `x` in integers; `formats` has data_in, weight, bias, data_out.
+    """Normalise layers of `x` in integers; `formats` has data_in, weight, bias and data_out.
 
     >>> formats = dict.fromkeys(("data_in", "weight", "bias", "data_out"), Integer(8, 4))
     >>> layer_norm(torch.tensor([[1.0, 2.0, 4.0, 5.0]]), [4], None, None, 1e-5, formats).tolist()
@@ -99,7 +99,7 @@ def rms_norm(
     eps: float | None,
     formats: dict[str, Integer],
 ) -> Tensor:
-    """Root-mean-square normalisation of `x` in integers, as `layer_norm`."""
+    """Return the root-mean-square normalisation of `x` in integers, as `layer_norm`."""
     own = DEFAULT_RMS_EPS if eps is None else eps
     return _norm(x, normalized_shape, (weight, None), own, formats, is_centred=False)
 
@@ -129,7 +129,7 @@ def _norm(
 def _affine(
     z: Tensor, affine: tuple[Tensor | None, Tensor | None], formats: dict[str, Integer]
 ) -> tuple[Tensor, int]:
-    """z * weight + bias and its fractional bits."""
+    """Return z * weight + bias and its fractional bits."""
     (weight, bias), frac_width = affine, Z_FRAC
     exact = z
     if weight is not None:
@@ -154,7 +154,7 @@ def _affine(
 
 
 def check_settings(data_in: Integer, size: int, eps: float, is_centred: bool) -> None:
-    """Refuse an operand that is too wide, or rows whose sums are."""
+    """Raise if an operand or the sum of a row is too wide."""
     check_width(data_in, "data_in")
     if largest_u(data_in, size, eps, is_centred) >= _MOST_U:
         raise ConfigError(
@@ -166,9 +166,9 @@ def check_settings(data_in: Integer, size: int, eps: float, is_centred: bool) ->
 def error_bound(
     data_out: Integer, size: int, largest_weight: float = 1.0, largest_z: float | None = None
 ) -> float:
-    """How far a result may be from the real one, in its last place.
+    """Return the largest error of a result, in its last place.
 
-    `largest_z`: of a normalised element; it is below sqrt(N) in any row of N elements.
+    `largest_z`, the largest normalised element, is below sqrt(N) in a row of N elements.
     """
     z = size**0.5 if largest_z is None else largest_z
     rounding = 0.5 if data_out.rounding.startswith("nearest") else 1.0

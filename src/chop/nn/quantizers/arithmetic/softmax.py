@@ -1,16 +1,15 @@
 """Softmax of rows in integers.
 
     d = max(x) - x                              codes of `data_in`
-    e = 65535 * exp(-d)                         by one table where d, as far as exp(-d) is not 0,
-                                                is below 256; else by the product of two
-    R = 2**33 / sum(e)                          `tables.reciprocal`, once for each row
-    y = e * R * 2**-33, brought to `data_out`
+    e = 65535 * exp(-d)                         by one table, or by the product of two tables
+                                                if exp(-d) is not 0 for some d of 256 and more.
+    R = 2**33 / sum(e)                          `tables.reciprocal`, once per row.
+    y = e * R * 2**-33, rounded to `data_out`
 
-Elements below -2**100 (minus infinity, or what models add for a mask) take no part and give exactly
-0; a row that has no other elements gives 0 everywhere. The bound of the error, in last places of a
-result with f fractional bits and n elements in a row, is `error_bound`: 0.5 of rounding, and 2**f
-times the errors of the exponentials (n * 0.5 / 65535 with one table, n * 1.5 / 65535 with two) and
-of the reciprocal.
+Elements below -2**100 (minus infinity, or a mask) are skipped: their result is exactly 0. Let the
+result have f fractional bits and a row n elements. The error in last places (`error_bound`) is 0.5
+from rounding, and 2**f times the errors of the exponentials and the reciprocal. Those of the
+exponentials are n * 0.5 / 65535 with one table and n * 1.5 / 65535 with two.
 """
 
 from __future__ import annotations
@@ -21,13 +20,7 @@ import torch
 from torch import Tensor
 
 from chop.errors import ConfigError
-from chop.nn.quantizers.arithmetic.codes import (
-    LARGEST_WIDTH,
-    check_width,
-    decode,
-    encode,
-    rows_last,
-)
+from chop.nn.quantizers.arithmetic.fixed_codes import LARGEST_WIDTH, check_width, decode, encode
 from chop.nn.quantizers.arithmetic.tables import (
     ENTRIES,
     EXP_ONE,
@@ -40,20 +33,20 @@ from chop.nn.quantizers.integer import Integer
 
 LONGEST_ROW = 1 << 14
 MASKED = -(2.0**100)
-"""Elements up to here are masked."""
+"""Largest value of a masked element."""
 FINE_ONE = 1 << 16
-"""What stands for 1 in the table of the low 8 bits of a difference: 17 bits."""
+"""Code of 1 in the table of the low 8 bits of a difference: 17 bits."""
 
 
 def has_two_tables(number: Integer) -> bool:
-    """Whether differences that matter have more than 8 bits."""
+    """Return True if differences with exp(-d) > 0 have more than 8 bits."""
     return number.width > 8 and number.frac_width > 4
 
 
 def exponential_tables(number: Integer) -> tuple[tuple[int, ...], ...]:
-    """The table of exp(-d), or those of the high and the low 8 bits of d.
+    """Return the table of exp(-d), or those of the high and the low 8 bits of d.
 
-    The last entry of a single table stands for all larger differences as well; it is 0 there.
+    The last entry of a single table, 0, serves all larger differences.
     """
     if not has_two_tables(number):
         return (exp_table(1, number.frac_width, EXP_ONE),)
@@ -62,7 +55,7 @@ def exponential_tables(number: Integer) -> tuple[tuple[int, ...], ...]:
 
 
 def exponential(distance: Tensor, number: Integer) -> Tensor:
-    """65535 * exp(-d) for differences of codes of `number`.
+    """Return 65535 * exp(-d) for differences of codes of `number`.
 
     >>> exponential(torch.tensor([0, 16, 300]), Integer(8, 4)).tolist()
     [65535, 24109, 0]
@@ -75,7 +68,7 @@ def exponential(distance: Tensor, number: Integer) -> Tensor:
 
 
 def softmax_codes(codes: Tensor, number: Integer, keep: Tensor | None = None) -> Tensor:
-    """Softmax over the last dimension, with 33 fractional bits; `keep` is False where masked."""
+    """Return softmax over the last dimension, 33 fractional bits; `keep` is False where masked."""
     if keep is None:
         keep = torch.ones_like(codes, dtype=torch.bool)
     top = torch.where(keep, codes, -(1 << LARGEST_WIDTH)).amax(-1, keepdim=True)
@@ -84,7 +77,7 @@ def softmax_codes(codes: Tensor, number: Integer, keep: Tensor | None = None) ->
 
 
 def softmax(x: Tensor, dim: int, data_in: Integer, data_out: Integer) -> Tensor:
-    """Softmax of `x` over `dim`, in integers; what is minus infinity, or nearly, is masked.
+    """Return the softmax of `x` over `dim`, in integers; values below `MASKED` are masked.
 
     >>> x = torch.tensor([[1.0, 1.0, float("-inf")], [0.0, 2.0, 2.0]])
     >>> softmax(x, -1, Integer(8, 4), Integer(8, 7, is_signed=False)).tolist()
@@ -93,7 +86,7 @@ def softmax(x: Tensor, dim: int, data_in: Integer, data_out: Integer) -> Tensor:
     check_settings(data_in, x.shape[dim])
     if x.numel() == 0:
         return x.clone()
-    rows = rows_last(x, dim)
+    rows = x.movedim(dim, -1)
     codes = encode(rows, data_in)
     exact = softmax_codes(codes, data_in, rows > MASKED)
     y = decode(exact, RECIPROCAL_FRAC, data_out, x.dtype)
@@ -102,14 +95,14 @@ def softmax(x: Tensor, dim: int, data_in: Integer, data_out: Integer) -> Tensor:
 
 
 def check_settings(data_in: Integer, size: int) -> None:
-    """Refuse an operand that is too wide, or a row that is too long."""
+    """Raise if an operand is too wide or a row too long."""
     check_width(data_in, "data_in")
     if size > LONGEST_ROW:
         raise ConfigError(f"softmax: rows of at most {LONGEST_ROW} elements, got {size}.")
 
 
 def error_bound(data_in: Integer, data_out: Integer, size: int) -> float:
-    """How far a result may be from the real softmax of the codes, in its last place."""
+    """Return the largest error of a result, in its last place."""
     of_exp = 1.5 if has_two_tables(data_in) else 0.5
     rounding = 0.5 if data_out.rounding.startswith("nearest") else 1.0
     wrong = size * of_exp / EXP_ONE + RECIPROCAL_ERROR + 2.0**-17

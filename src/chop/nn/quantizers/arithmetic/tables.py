@@ -1,7 +1,7 @@
 """Tables of 256 entries: the reciprocal and the inverse root of a mantissa, the exponential.
 
-A table has the function at the middle of each of its intervals; one Newton step makes of its 9
-right bits 16. The mantissa is cut off behind its 16th fractional bit.
+A table holds the function at the middle of each interval, right to 9 bits; one Newton step makes it
+16. The mantissa is cut off after its 16th fractional bit.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import math
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.arithmetic.codes import bit_length
+from chop.nn.quantizers.arithmetic.fixed_codes import bit_length
 
 ENTRIES = 256
 MANTISSA_FRAC = 16
 """Fractional bits of a mantissa and of the tables' reciprocals and inverse roots."""
 EXP_ONE = 2**16 - 1
-"""What stands for 1 among exponentials: the largest number of 16 bits."""
+"""Code of 1 among exponentials: the largest number of 16 bits."""
 RECIPROCAL_FRAC = 33
 """Fractional bits of 1 / sum."""
 ROOT_FRAC = 18
@@ -30,13 +30,13 @@ ROOT_ERROR = 2.0**-16
 
 
 def reciprocal_table() -> tuple[int, ...]:
-    """2**16 / m for mantissas m from 1 to 2, by the 8 bits behind the point of m."""
+    """Return 2**16 / m for mantissas m from 1 to 2, by the first 8 fractional bits of m."""
     places = [2 * ENTRIES + 1 + 2 * i for i in range(ENTRIES)]  # the middles, in 512ths
     return tuple((2 * (2**16 * 2 * ENTRIES) + d) // (2 * d) for d in places)
 
 
 def root_table() -> tuple[int, ...]:
-    """2**16 / sqrt(m): m from 1 to 2 in the first half, from 2 to 4 in the second."""
+    """Return 2**16 / sqrt(m): m from 1 to 2 in the first half, from 2 to 4 in the second."""
     half = ENTRIES // 2
     places = [(ENTRIES + 1 + 2 * i) << odd for odd in (0, 1) for i in range(half)]  # in 256ths
     return tuple((math.isqrt(4 * 2**32 * ENTRIES // d) + 1) // 2 for d in places)
@@ -44,7 +44,7 @@ def root_table() -> tuple[int, ...]:
 
 @functools.lru_cache
 def exp_table(step: int, frac_width: int, one: int) -> tuple[int, ...]:
-    """one * exp(-x) for x = i * step * 2**-frac_width."""
+    """Return one * exp(-x) for x = i * step * 2**-frac_width."""
     return tuple(round(one * math.exp(-math.ldexp(i * step, -frac_width))) for i in range(ENTRIES))
 
 
@@ -54,7 +54,7 @@ def _tensors() -> tuple[Tensor, Tensor]:
 
 
 def reciprocal(total: Tensor) -> Tensor:
-    """2**33 / total for sums of 2**15 and more, 0 for 0; `total` is below 2**33.
+    """Return 2**33 / total for sums of 2**15 and more, 0 for 0; `total` is below 2**33.
 
     p is the place of the highest bit of `total`, m = total / 2**p its mantissa of 16 fractional
     bits, r the table's entry for the first 8 of them. Then r * (2 - m * r) is 1 / m.
@@ -70,7 +70,7 @@ def reciprocal(total: Tensor) -> Tensor:
 
 
 def inverse_root(u: Tensor) -> tuple[Tensor, Tensor]:
-    """(r, k) with 1 / sqrt(u) = r * 2**(-18 - k), for u from 0 to 2**62; (0, 0) for 0.
+    """Return (r, k) with 1 / sqrt(u) = r * 2**(-18 - k), for u from 0 to 2**62; (0, 0) for 0.
 
     m = u / 4**k, from 1 to 4, is cut off behind 16 fractional bits; s is the table's entry for its
     first 7 bits below the highest. Then s * (3 - m * s * s) / 2 is 1 / sqrt(m).

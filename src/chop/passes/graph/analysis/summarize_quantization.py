@@ -13,9 +13,9 @@ from chop.errors import ConfigError
 from chop.files import make_folder
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op, node_module
+from chop.nn.quantized.call_operands import DATA_OUT
 from chop.nn.quantized.convert import own_class
-from chop.nn.quantized.function import is_quantized_function
-from chop.nn.quantized.operands import DATA_OUT
+from chop.nn.quantized.functional import is_quantized_function
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.report_table import draw_table, show
 from chop.passes.rewrite.node_formats import node_quantizers

@@ -16,7 +16,7 @@ from chop.kernels.layers import PACKED_LAYERS
 from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear, adapted_layer
 from chop.nn.quantized.convert import float_class_of, to_format
-from chop.nn.quantized.function import parse_function_config, quantized_function
+from chop.nn.quantized.functional import parse_function_config, quantized_function
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers.formats import find_format
 from chop.passes.base import PassResult, graph_pass, parse_args

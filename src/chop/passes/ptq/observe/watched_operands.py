@@ -14,9 +14,9 @@ from torch import Tensor, fx
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import Operand, find_op, node_module, parameter_role
 from chop.nn.modules.lora import adapted_layer
+from chop.nn.quantized.call_operands import DATA_OUT, role_in
 from chop.nn.quantized.convert import quantized_class
-from chop.nn.quantized.function import parse_function_config
-from chop.nn.quantized.operands import DATA_OUT, role_in
+from chop.nn.quantized.functional import parse_function_config
 from chop.nn.quantizers import Quantizer
 from chop.nn.quantizers.formats import find_format
 from chop.nn.quantizers.scale_integer import STORED

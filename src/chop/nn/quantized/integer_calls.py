@@ -1,7 +1,6 @@
-"""Calls that compute in integers, as hardware does: `arithmetic = "integer"` in their config.
+"""Calls that compute in integers as hardware does: `arithmetic = "integer"` in their config.
 
-The values are those of the integers; the gradient is that of the op in floating point between its
-formats, so that training goes through the hardware's own results.
+The gradient is that of the op in floating point between its formats.
 """
 
 from __future__ import annotations
@@ -16,24 +15,23 @@ from chop.errors import ConfigError
 from chop.ir.ops import Compute, node_module
 from chop.ir.ops.integer import IntegerCall, undefined
 from chop.nn.quantizers import Integer, Quantizer
-from chop.nn.quantizers.arithmetic.codes import LARGEST_WIDTH
+from chop.nn.quantizers.arithmetic.fixed_codes import LARGEST_WIDTH
 from chop.nn.quantizers.operands import ARITHMETIC, ARITHMETICS
 
 DATA_OUT = "data_out"
-"""The role of a result; it passes unchanged unless the config speaks of it."""
+"""Role of a result; it stays unchanged unless the config has settings for it."""
 
 
 def is_integer(compute: Compute, config: Mapping[str, Any] | None) -> bool:
-    """Whether the op has integer arithmetic of its own and `config` asks for it."""
+    """Return True if the op has integer arithmetic and `config` selects it."""
     return compute.integer is not None and (config or {}).get(ARITHMETIC) == "integer"
 
 
 def check_integers(
     compute: Compute, config: Mapping[str, Any], quantizers: Mapping[str, Quantizer], where: str
 ) -> None:
-    """Refuse formats that integers cannot be computed in; `where` is the path of the config."""
-    is_bypassed = all(q.is_bypass for q in quantizers.values())
-    if is_bypassed or not is_integer(compute, config):
+    """Raise if a format has no integer arithmetic; `where` is the path of the config."""
+    if all(q.is_bypass for q in quantizers.values()) or not is_integer(compute, config):
         return
     if compute.integer is undefined:
         raise ConfigError(
@@ -68,7 +66,7 @@ def compute_integers(
     function: Callable[[Tensor], Tensor],
     key: Any,
 ) -> Tensor:
-    """The values of the op in integers."""
+    """Return the values of the op, computed in integers."""
     assert compute.integer is not None, "asked for an op without integer arithmetic"
     formats = {r: form for r, form in fixed_points(quantizers).items() if form is not None}
     with torch.no_grad():
@@ -76,9 +74,9 @@ def compute_integers(
 
 
 def with_gradient_of(values: Tensor, result: Tensor) -> Tensor:
-    """`values`, with the gradient of `result`."""
-    found: Tensor = _InsteadOf.apply(result, values)  # type: ignore[no-untyped-call]
-    return found
+    """Return `values` with the gradient of `result`."""
+    replaced: Tensor = _InsteadOf.apply(result, values)  # type: ignore[no-untyped-call]
+    return replaced
 
 
 class _InsteadOf(torch.autograd.Function):
@@ -92,9 +90,9 @@ class _InsteadOf(torch.autograd.Function):
 
 
 def node_arithmetic(node: fx.Node) -> str:
-    """How a node of a graph computes: by the config of its layer or of its call."""
+    """Return the arithmetic of a node, from the config of its layer or call."""
     config = node.kwargs.get("config") if node.op == "call_function" else None
     if node.op == "call_module":
         config = getattr(node_module(node), "config", None)
-    told = config.get(ARITHMETIC) if isinstance(config, Mapping) else None
-    return str(told or ARITHMETICS[0])
+    arithmetic = config.get(ARITHMETIC) if isinstance(config, Mapping) else None
+    return str(arithmetic or ARITHMETICS[0])

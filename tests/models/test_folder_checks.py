@@ -13,7 +13,7 @@ from chop.dataset.tokenized import load_tokenizer
 from chop.errors import ConfigError, HubError
 from chop.hub_config import check_config
 from chop.models import get_model
-from chop.models.folders import DANGEROUS_OPTIONS
+from chop.models.folder_checks import DANGEROUS_OPTIONS
 from chop.models.size_limits import SizeLimit, check_size
 
 OWN_CODE = """

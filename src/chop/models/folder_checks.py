@@ -1,4 +1,4 @@
-"""Hugging Face folders that others send: checked before transformers loads them."""
+"""Checks of Hugging Face folders before transformers loads them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_model_options(options: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedPlace:
     """A folder or hub name whose config was checked."""
 
     place: Place
@@ -57,7 +57,7 @@ class Checked:
         check_size(build, limit or SizeLimit.of_machine(), f"model '{self.place.name}'")
 
 
-def checked(place: Place, *, trust_remote_code: bool) -> Checked:
+def checked(place: Place, *, trust_remote_code: bool) -> CheckedPlace:
     """Return a place whose config asks for nothing dangerous; raise HubError for others."""
     where = f"model '{place.name}': {CONFIG}"
     config = _read_config(place)
@@ -66,13 +66,12 @@ def checked(place: Place, *, trust_remote_code: bool) -> Checked:
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         refuse_remote_code(config, where, HubError, trust_remote_code=trust_remote_code)
     weights = _weights_limit(Path(place.name), config) if place.is_folder else None
-    return Checked(place, trust_remote_code, weights)
+    return CheckedPlace(place, trust_remote_code, weights)
 
 
 def _read_config(place: Place) -> dict[str, Any]:
     if not place.is_folder:
-        found, _ = PretrainedConfig.get_config_dict(place.name, local_files_only=place.is_local)
-        return found
+        return PretrainedConfig.get_config_dict(place.name, local_files_only=place.is_local)[0]
     folder = Path(place.name)
     if not (folder / CONFIG).is_file():
         raise HubError(f"model '{folder}': the folder has no {CONFIG}.")
@@ -85,9 +84,6 @@ def _read_config(place: Place) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise HubError(f"{folder / CONFIG}: expected a mapping, got {shown(config)}.")
     return config
-
-
-# -- weights -------------------------------------------------------------------------------------
 
 
 def _weights_limit(folder: Path, config: Mapping[str, Any]) -> SizeLimit:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from chop.dataset import ArrayDataset, TokenArrays
-from chop.dataset.rows import draw_indices, draw_rows, hold_out, labels_of
+from chop.dataset.row_selection import draw_indices, draw_rows, hold_out, labels_of
 
 SORTED = [0] * 60 + [1] * 30 + [2] * 10
 """Labels as in a file that is sorted by them."""

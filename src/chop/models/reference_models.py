@@ -1,4 +1,4 @@
-"""The registry of small reference models, and what is known of each."""
+"""Registry of small reference models, with the input of each."""
 
 from __future__ import annotations
 
@@ -15,22 +15,19 @@ B = TypeVar("B", bound=Build)
 Reads = Literal["features", "images", "text"]
 
 MODELS: Registry[Build] = Registry("model")
-"""Small reference models; each takes `num_labels` and its own sizes."""
+"""Small reference models, with `num_labels` and sizes as arguments."""
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What a reference model reads, and how example inputs are made for one that is built.
-
-    A Hugging Face model makes its own examples.
-    """
+    """Input kind of a reference model, and example inputs unless transformers has them."""
 
     reads: Reads
     example: Callable[[Any], Any] | None = None
 
 
 MODEL_FACTS: dict[str, ModelFacts] = {}
-"""Name of a reference model -> what is known of it."""
+"""Facts of reference models by name."""
 
 
 def reference_model(
@@ -47,5 +44,5 @@ def reference_model(
 
 
 def facts_of(model: nn.Module) -> ModelFacts | None:
-    """The facts of the reference model whose class `model` has; None for any other model."""
+    """Return the facts of the reference model whose class `model` has, else None."""
     return next((MODEL_FACTS[n] for n, build in MODELS.items() if build is type(model)), None)
