@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from chop import notebook
+from chop.compat.old_modules import find_old_modules
 
 if TYPE_CHECKING:
     from chop.ir.graph import MaseGraph as MaseGraph
@@ -26,11 +27,11 @@ _SUBMODULES = (
     "tools",
 )
 
-
 _VIEWS = ("chop.hw.flow.notebook", "chop.report.notebook")
 """Modules that register what notebooks show; imported when something is first shown."""
 
 notebook.load_views_by(lambda: [importlib.import_module(name) for name in _VIEWS])
+find_old_modules()
 
 
 def __getattr__(name: str) -> Any:

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from chop.compat.old_configs import modern_quantize_args
 from chop.config import load_toml, parse_toml
 from chop.errors import ConfigError
 from chop.nn.quantizers import BlockFP, Bypass, Integer
 from chop.passes import quantize_module_transform_pass
-from chop.passes.old_configs import modern_quantize_args
 
 FORMATS = {
     "integer": {"width": 8, "frac_width": 3},

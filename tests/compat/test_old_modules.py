@@ -1,18 +1,18 @@
-"""Modules under the names they had before."""
+"""Modules under their earlier paths."""
 
 import importlib
 import pickle
 
 import pytest
 
-from chop.ir.moved import MOVED
+from chop.compat.old_modules import OLD_MODULES
 
 
-@pytest.mark.parametrize("old", MOVED)
+@pytest.mark.parametrize("old", OLD_MODULES)
 def test_the_old_name_is_the_module_itself(old):
     module = importlib.import_module(old)
-    assert module is importlib.import_module(MOVED[old])
-    assert module.__name__ == module.__spec__.name == MOVED[old]
+    assert module is importlib.import_module(OLD_MODULES[old])
+    assert module.__name__ == module.__spec__.name == OLD_MODULES[old]
 
 
 def test_a_pickle_that_names_the_old_place_is_read():

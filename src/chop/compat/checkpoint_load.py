@@ -1,4 +1,4 @@
-"""Weights from a file into a model: `load_model`."""
+"""Loading of weights with the interface of DeepWok/mase: `load_model`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LIGHTNING_PREFIX = "model."
 
 
 def load_model(load_name: str | Path, load_type: str = "mz", model: nn.Module | None = None) -> Any:
-    """The model of a MaseGraph checkpoint ("mz"), or `model` with the weights of a file.
+    """Return the model of a MaseGraph checkpoint ("mz"), or `model` with weights from a file.
 
-    "pt" is a state dict of torch, "pl" a checkpoint of Lightning. Nothing but tensors and plain
-    values is read from either.
+    "pt" is a state dict of torch, "pl" a checkpoint of Lightning. Only tensors and plain values
+    are read from either.
     """
     if load_type not in LOAD_TYPES:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Inputs for a model from a data module, as programs for DeepWok/mase ask for them."""
+"""Model inputs from a data module, with the interface of DeepWok/mase."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids", LABELS)
 
 
 class InputGenerator:
-    """The inputs of a model, batch by batch, as mappings from name to tensor.
+    """Iterator over the batches of a data module, as mappings from input name to tensor.
 
-    `which_dataloader` is "train", "val" or "test"; `max_batches` stops after so many. An input
-    that is alone is called `x`, as a plain model's forward calls it; `model_info` and `task` are
-    as programs give them.
+    `which_dataloader` is "train", "val" or "test"; `max_batches` limits the number of batches. A
+    single unnamed input is called `x`. `model_info` and `task` are stored and not used.
     """
 
     def __init__(
@@ -48,11 +47,14 @@ class InputGenerator:
         self._batches: Iterator[dict[str, Any]] | None = None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """The inputs from the first on."""
+        """Yield the inputs of each batch, starting with the first."""
         for number, batch in enumerate(self.loader):
             if self.max_batches is not None and number >= self.max_batches:
                 return
-            yield _inputs(batch)
+            if isinstance(batch, Mapping):
+                yield dict(batch)
+            else:
+                yield {"x": batch[0] if isinstance(batch, tuple | list) else batch}
 
     def __next__(self) -> dict[str, Any]:
         if self._batches is None:
@@ -63,19 +65,13 @@ class InputGenerator:
         return iter(self)
 
 
-def _inputs(batch: Any) -> dict[str, Any]:
-    if isinstance(batch, Mapping):
-        return dict(batch)
-    return {"x": batch[0] if isinstance(batch, tuple | list) else batch}
-
-
 def get_dummy_input(
     model_info: Any,
     data_module: MaseDataModule,
     task: str = "cls",
     device: str | torch.device = "cpu",
 ) -> dict[str, Any]:
-    """The first batch of inputs, on `device`."""
+    """Return the first batch of inputs, on `device`."""
     first = next(iter(InputGenerator(data_module, model_info, task, "train")))
     return {name: v.to(device) if isinstance(v, Tensor) else v for name, v in first.items()}
 
@@ -83,9 +79,9 @@ def get_dummy_input(
 def get_cf_args(
     model_info: Any = None, task: str = "cls", model: nn.Module | None = None
 ) -> dict[str, Any]:
-    """The arguments of a text model's forward that are no inputs, with their defaults.
+    """Return the arguments of a text model's forward that are not inputs, with their defaults.
 
-    A model of another kind has none.
+    Return an empty dict for other models.
     """
     if model is None or not getattr(model_info, "is_nlp_model", False):
         return {}

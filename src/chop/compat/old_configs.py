@@ -1,8 +1,11 @@
-"""Quantise configs as DeepWok/mase writes them, in the form that `QuantizeArgs` has.
+"""Quantisation configs of DeepWok/mase, translated to the layout of `QuantizeArgs`.
 
-Three layouts are read beside our own: a whole file with the table `[passes.quantize]`; rules whose
-settings stand beside their `name` and may be nested by module (`[model_layer_0.self_attn.q_proj]`);
-and the oldest, with tables `[module_classes_to_modify.linear]`.
+Three layouts are read in addition to our own:
+
+- a whole file with the table `[passes.quantize]`;
+- rules with `name` and its settings in one table, possibly nested by module
+  (`[model_layer_0.self_attn.q_proj]`);
+- the oldest, with tables `[module_classes_to_modify.linear]`.
 """
 
 from __future__ import annotations
@@ -19,10 +22,10 @@ OLD_FORMATS = {
     "minifloat_simple": ("minifloat_denorm", None),
     "logicnets": ("integer", "inputs and outputs are quantised, and no lookup tables are made"),
 }
-"""Names of formats that are called otherwise here, and what differs."""
+"""Old name of a format -> its name here, and the difference if there is one."""
 
 OLD_OPS = {"avgpool2d": "avg_pool2d", "adaptiveavgpool2d": "adaptive_avg_pool2d"}
-"""Names of ops that are called otherwise here."""
+"""Old name of an op -> its name here."""
 
 FORMATS.check((new for new, _ in OLD_FORMATS.values()), "old_configs.OLD_FORMATS")
 OPS.check(OLD_OPS.values(), "old_configs.OLD_OPS")
@@ -32,71 +35,68 @@ BY_CLASS = (
     "function_classes_to_modify",
     "method_classes_to_modify",
 )
-"""Tables of the oldest layout, each from the name of an op to its settings."""
+"""Tables of the oldest layout: name of an op -> its settings."""
 
 LAYER = re.compile(r"model_layer(?:_(\d+))?")
-"""How nested rules call a block of a transformer: one, by its number, or every one."""
+"""Key of a transformer block in nested rules; without a number it means every block."""
 
 FUNCTION = re.compile(r"(?:matmul|bmm|add|mul)_\d+")
-"""How nested rules call a function of a block, which has no name of its own here."""
+"""Key of a function of a block in nested rules; functions have no such names here."""
 
 
-def modern_quantize_args(given: Any) -> Any:
-    """`given` in our own layout, as a new mapping; other values are left for others to refuse.
+def modern_quantize_args(config: Any) -> Any:
+    """Return `config` in our own layout, as a new mapping; return other values unchanged.
 
     >>> modern_quantize_args({"passes": {"quantize": {"linear": {"name": "mxint"}}}})
     {'linear': {'config': {'name': 'mxint'}}, 'by': ['name', 'type']}
     """
-    if not isinstance(given, Mapping):
-        return given
-    passes = given.get("passes")
+    if not isinstance(config, Mapping):
+        return config
+    passes = config.get("passes")
     if isinstance(passes, Mapping):
         return modern_quantize_args(passes.get("quantize", {}))
-    if any(key in given for key in BY_CLASS):
-        return _from_classes(given)
-    return _from_rules(given)
+    return (_from_classes if any(key in config for key in BY_CLASS) else _from_rules)(config)
 
 
-def _from_classes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The oldest layout: `name = "default"` stands for the settings of `[default]`."""
-    default = given.get("default", {})
-    made: dict[str, Any] = {"by": "type"}
+def _from_classes(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate the oldest layout, where `name = "default"` means the settings of `[default]`."""
+    default = config.get("default", {})
+    rules: dict[str, Any] = {"by": "type"}
     for table in BY_CLASS:
-        for key, settings in given.get(table, {}).items():
+        for key, settings in config.get(table, {}).items():
             op = OLD_OPS.get(key, key)
             if op not in OPS or OPS[op].compute is None:
                 warn_once(__name__, f"quantize.{table}.{key}: is not quantised here; left alone.")
                 continue
-            made[op] = _rule(default if settings.get("name") == "default" else settings, op)
-    return made
+            rules[op] = _rule(default if settings.get("name") == "default" else settings, op)
+    return rules
 
 
-def _from_rules(given: Mapping[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    has_loose_rules, has_layers = False, False
-    for key, value in given.items():
+def _from_rules(config: Mapping[str, Any]) -> dict[str, Any]:
+    rules: dict[str, Any] = {}
+    has_flat_rules, has_layers = False, False
+    for key, value in config.items():
         if not isinstance(value, Mapping):
-            made[key] = value
+            rules[key] = value
         elif LAYER.fullmatch(key):
             has_layers = True
-            made |= {
-                _pattern(path): _rule(table, ".".join(path)) for path, table in _nested(key, value)
-            }
+            nested = _nested(key, value)
+            rules |= {_pattern(path): _rule(table, ".".join(path)) for path, table in nested}
         else:
-            has_loose_rules |= "config" not in value and "name" in value and key != "default"
-            made[key] = _rule(value, key)
+            has_flat_rules |= "config" not in value and "name" in value and key != "default"
+            rules[key] = _rule(value, key)
     if has_layers:
-        made["by"] = ["name", "regex_name"]
-    elif has_loose_rules and "by" not in given:
-        made["by"] = ["name", "type"]
-    return made
+        rules["by"] = ["name", "regex_name"]
+    elif has_flat_rules and "by" not in config:
+        rules["by"] = ["name", "type"]
+    return rules
 
 
 def _rule(table: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """A rule with its settings under `config`, its format under today's name."""
+    """Return a rule with its settings under `config` and the current name of its format."""
     config = table.get("config", table if "name" in table else None)
     if not isinstance(config, Mapping):
-        return table  # not of an old layout: what is wrong with it is said elsewhere
+        return table  # not an old layout; the reader of rules checks it
     plain = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
     name = plain.get("name")
     if isinstance(name, str) and name in OLD_FORMATS:
@@ -107,7 +107,7 @@ def _rule(table: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 
 
 def _nested(key: str, table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The rules under a block, by their paths."""
+    """Yield the path and the table of every rule below a block."""
     for name, value in table.items():
         if not isinstance(value, Mapping):
             continue
@@ -121,7 +121,7 @@ def _nested(key: str, table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...
 
 
 def _pattern(path: Sequence[str]) -> str:
-    """An expression for the modules that a nested rule speaks of.
+    """Return a regular expression for the modules of a nested rule.
 
     >>> re.fullmatch(_pattern(("model_layer_0", "attention", "query")), "layer.0.attention.query")
     <re.Match object; span=(0, 23), match='layer.0.attention.query'>

@@ -1,4 +1,4 @@
-"""Small models that programs for DeepWok/mase ask for by name."""
+"""Small models that programs for DeepWok/mase create by name."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from torch import Tensor, nn
 
 
 class Blocks(nn.Module):
-    """Layers one after the other, called `seq_blocks`; the input is flattened."""
+    """Sequence of layers called `seq_blocks` on a flattened input."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
         self.seq_blocks = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of shape [batch, num_labels]."""
+        """Return logits of shape [batch, num_labels]."""
         logits: Tensor = self.seq_blocks(x.flatten(1))
         return logits
 
 
 def toy(num_labels: int = 2, in_features: int = 4, width: int = 100) -> nn.Module:
-    """Three linear layers with ReLU."""
+    """Return three linear layers with ReLU between them."""
     return Blocks(
         nn.Linear(in_features, width),
         nn.ReLU(),
@@ -33,7 +33,7 @@ def toy(num_labels: int = 2, in_features: int = 4, width: int = 100) -> nn.Modul
 
 
 def jsc_tiny(num_labels: int = 5, in_features: int = 16) -> nn.Module:
-    """Batch norm, ReLU and one linear layer, for the 16 features of particle jets."""
+    """Return batch norm, ReLU and one linear layer, for the 16 features of particle jets."""
     return Blocks(
         nn.BatchNorm1d(in_features), nn.ReLU(), nn.Linear(in_features, num_labels), nn.ReLU()
     )
@@ -62,16 +62,16 @@ class VGG7(nn.Module):
         self.last_layer = nn.Linear(hidden, num_labels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of shape [batch, num_labels]."""
+        """Return logits of shape [batch, num_labels]."""
         logits: Tensor = self.last_layer(self.classifier(self.feature_layers(x)))
         return logits
 
 
 OLD_MODELS: dict[str, Callable[..., nn.Module]] = {"toy": toy, "jsc_tiny": jsc_tiny, "vgg7": VGG7}
-"""Builders; each takes `num_labels` and its own sizes."""
+"""Name -> builder, which has the parameter `num_labels` and sizes."""
 
 OLD_HUB_NAMES = {"resnet18": "microsoft/resnet-18"}
-"""Models that are taken from the hub, or from a folder of that name."""
+"""Name -> name on the hub, or of a folder."""
 
 OLD_IMAGE_MODELS = ("resnet18", "vgg7")
-"""Those that read images."""
+"""Models whose input is an image."""

@@ -1,6 +1,6 @@
-"""Modules that lived elsewhere: programs and pickles that name the old place find them.
+"""Modules that programs, pickles and checkpoints import under an earlier path.
 
-One table; to move a module, add a row.
+To move a module whose path is stored or imported elsewhere, add a row to `OLD_MODULES`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-MOVED: dict[str, str] = {
+OLD_MODULES: dict[str, str] = {
+    "chop.cli.old_files": "chop.compat.old_files",
     "chop.hw.check": "chop.hw.sim.component_check",
     "chop.hw.clock": "chop.hw.design.clock",
     "chop.hw.component": "chop.hw.design.component",
@@ -43,6 +44,7 @@ MOVED: dict[str, str] = {
     "chop.ir.kernels": "chop.ir.ops.compute",
     "chop.ir.leaves": "chop.ir.store.modules",
     "chop.ir.linear": "chop.ir.trace.size_relations",
+    "chop.ir.moved": "chop.compat.old_modules",
     "chop.ir.nodes": "chop.ir.store.nodes",
     "chop.ir.recapture": "chop.ir.trace.recapture",
     "chop.ir.recorder": "chop.ir.trace.recorder",
@@ -59,37 +61,43 @@ MOVED: dict[str, str] = {
     "chop.ir.twins": "chop.ir.reclass",
     "chop.ir.typed": "chop.ir.store.type_hints",
     "chop.ir.vocabulary": "chop.ir.store.vocabulary",
+    "chop.models.old": "chop.compat.old_models",
+    "chop.old_names": "chop.compat.old_names",
     "chop.passes.graph.analysis.statistics": "chop.passes.ptq.observe.tensor_statistics",
     "chop.passes.graph.observers": "chop.passes.ptq.observe.observers",
     "chop.passes.graph.transforms.patterns": "chop.passes.rewrite.node_patterns",
     "chop.passes.graph.transforms.prune.importance": "chop.passes.prune.importance",
     "chop.passes.graph.transforms.prune.schedule": "chop.passes.prune.schedule",
+    "chop.passes.old_configs": "chop.compat.old_configs",
+    "chop.tools.checkpoint_load": "chop.compat.checkpoint_load",
+    "chop.tools.get_input": "chop.compat.get_input",
+    "chop.tools.logger": "chop.log",
 }
-"""Old place -> new place."""
+"""Earlier path of a module -> its path now."""
 
 
-class MovedModules(MetaPathFinder, Loader):
-    """Gives the module itself, not a second copy, under its old name."""
+class OldModules(MetaPathFinder, Loader):
+    """Import hook that returns the module itself, not a second copy, under its earlier path."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """A spec for the modules of `MOVED`."""
-        return ModuleSpec(fullname, self) if fullname in MOVED else None
+        """Return a spec for the modules of `OLD_MODULES`, None for others."""
+        return ModuleSpec(fullname, self) if fullname in OLD_MODULES else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The module at its new place."""
-        module = importlib.import_module(MOVED[spec.name])
-        spec.loader_state = module.__spec__  # importing puts this one in its place
+        """Return the module at its path now."""
+        module = importlib.import_module(OLD_MODULES[spec.name])
+        spec.loader_state = module.__spec__  # the import system replaces it by `spec`
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing is run again."""
-        given: Any = module.__spec__
-        module.__spec__ = given.loader_state
+        """Restore the module's own spec; its code has run already."""
+        alias: Any = module.__spec__
+        module.__spec__ = alias.loader_state
 
 
-def find_moved_modules() -> None:
-    """Let the old places be imported from now on."""
-    if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
-        sys.meta_path.append(MovedModules())
+def find_old_modules() -> None:
+    """Register the import hook, once."""
+    if not any(isinstance(finder, OldModules) for finder in sys.meta_path):
+        sys.meta_path.append(OldModules())

@@ -1,21 +1,21 @@
-"""Names that programs written for DeepWok/mase import, and what each is here.
+"""Names that programs written for DeepWok/mase import, and the objects they stand for.
 
-One table: the packages answer the names of theirs from it, the page "Coming from DeepWok/mase" is
-written from it, and a test imports every row. To add a name, add a row; where its module is not a
-package of ours, add a module that imports the new thing under the old name.
+Packages answer their old names from `OLD_NAMES`, the page "Coming from DeepWok/mase" lists it, and
+a test imports every row. To add a name, add a row; if its module does not exist, also add the
+module to `chop.compat.old_modules`.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
 class OldName:
-    """`old` is imported from the module `place`; it is `new`, a dotted path, here."""
+    """Name `old` in the module `place`, which stands for the object at the dotted path `new`."""
 
     place: str
     old: str
@@ -23,21 +23,15 @@ class OldName:
 
     @property
     def path(self) -> str:
-        """The dotted path that programs import."""
+        """Dotted path that programs import."""
         return f"{self.place}.{self.old}"
-
-    @property
-    def thing(self) -> Any:
-        """What the name stands for; imported now."""
-        module, _, name = self.new.rpartition(".")
-        return getattr(importlib.import_module(module), name)
 
 
 _ANALYSIS = "chop.passes.graph.analysis"
 _TRANSFORMS = "chop.passes.graph.transforms"
 _INTERFACE = "chop.passes.graph.interface"
 _GRAPH = "chop.ir.graph.MaseGraph"
-_INPUTS = "chop.tools.get_input"
+_INPUTS = "chop.compat.get_input"
 
 _PASSES = {
     "add_hardware_metadata_analysis_pass": f"{_ANALYSIS}.add_hardware_metadata_analysis_pass",
@@ -48,7 +42,7 @@ _PASSES = {
     "emit_verilog_top_transform_pass": f"{_TRANSFORMS}.emit_verilog_top_transform_pass",
     "verify_common_metadata_analysis_pass": f"{_ANALYSIS}.verify_metadata_analysis_pass",
 }
-"""Passes that `chop.passes` and `chop.passes.graph` have under these names too."""
+"""Old name of a pass in `chop.passes` and `chop.passes.graph` -> the pass."""
 
 _LAYERS = {
     "Conv1dInteger": "conv1d",
@@ -64,7 +58,7 @@ _LAYERS = {
     "LinearTernary": "linear",
     "ReLUInteger": "relu",
 }
-"""Layers that `chop.nn.quantized` has too, as examples: it has every other one as well."""
+"""Examples of the layers in `chop.nn.quantized` -> their files. Every other layer is there too."""
 
 OLD_NAMES: tuple[OldName, ...] = (
     OldName("chop.ir", "MaseGraph", _GRAPH),
@@ -103,21 +97,17 @@ OLD_NAMES: tuple[OldName, ...] = (
     OldName("chop.models", "get_model_info", "chop.models.model_info.get_model_info"),
     OldName("chop.models", "get_tokenizer", "chop.dataset.tokenized.load_tokenizer"),
 )
-"""Every old name that is imported from a module of ours."""
+"""All old names."""
 
 
 def lazy_names(place: str) -> Callable[[str], Any]:
-    """A `__getattr__` for the package `place`: the old names it has, imported when asked for."""
-    rows = {row.old: row for row in names_of(place)}
+    """Return a `__getattr__` for the package `place` that imports its old names lazily."""
+    paths = {row.old: row.new for row in OLD_NAMES if row.place == place}
 
     def answer(name: str) -> Any:
-        if name not in rows:
+        if name not in paths:
             raise AttributeError(f"module '{place}' has no attribute '{name}'")
-        return rows[name].thing
+        module, _, attribute = paths[name].rpartition(".")
+        return getattr(importlib.import_module(module), attribute)
 
     return answer
-
-
-def names_of(place: str) -> Iterator[OldName]:
-    """The rows of one module."""
-    return (row for row in OLD_NAMES if row.place == place)

@@ -1,12 +1,12 @@
-"""The documented names of the tools, gathered in one place; nothing inside imports it.
+"""Documented names of the tools in one place; no other package imports it.
 
-Those whose import is heavy are rows of `chop.old_names`.
+Names with a slow import are rows of `chop.compat.old_names`.
 """
 
 from __future__ import annotations
 
+from chop.compat.old_names import lazy_names
 from chop.log import get_logger, set_logging_verbosity
-from chop.old_names import lazy_names
 
 __all__ = [
     "InputGenerator",
