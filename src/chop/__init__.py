@@ -27,7 +27,7 @@ _SUBMODULES = (
     "tools",
 )
 
-_VIEWS = ("chop.hw.flow.notebook", "chop.report.notebook")
+_VIEWS = ("chop.hw.flow.notebook", "chop.report.notebook_views")
 """Modules that register what notebooks show; imported when something is first shown."""
 
 notebook.load_views_by(lambda: [importlib.import_module(name) for name in _VIEWS])

@@ -15,7 +15,7 @@ from transformers.cache_utils import Cache
 
 from chop import MaseGraph
 from chop.errors import GraphError, TraceError
-from chop.ir import past
+from chop.ir import kv_cache
 
 WAYS: dict[str, dict[str, Any]] = {
     "sampling": {"do_sample": True, "top_k": 20, "temperature": 1.3},
@@ -244,9 +244,9 @@ def test_what_does_not_generate_is_refused() -> None:
 def test_masks_and_positions_are_those_of_the_definition() -> None:
     mask = torch.tensor([[0, 1, 1, 1]])
     states = torch.zeros(1, 4, 2)
-    seen = past.causal_mask(mask, states, None, window=2)[0, 0].int().tolist()
+    seen = kv_cache.causal_mask(mask, states, None, window=2)[0, 0].int().tolist()
     assert seen == [[0, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
-    added = past.causal_mask(None, states[:, :2], None, is_additive=True)[0, 0]
+    added = kv_cache.causal_mask(None, states[:, :2], None, is_additive=True)[0, 0]
     assert added.tolist() == [[0, torch.finfo(torch.float32).min], [0, 0]]
-    assert past.positions(None, torch.zeros(1, 3), None).tolist() == [[0, 1, 2]]
-    assert past.positions(None, torch.zeros(1, 2), None, mask).tolist() == [[1, 2]]
+    assert kv_cache.positions(None, torch.zeros(1, 3), None).tolist() == [[0, 1, 2]]
+    assert kv_cache.positions(None, torch.zeros(1, 2), None, mask).tolist() == [[1, 2]]

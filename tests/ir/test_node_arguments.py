@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from chop.ir.arguments import (
+from chop.ir.node_arguments import (
     describe_result,
     describe_tensor,
     is_plain,

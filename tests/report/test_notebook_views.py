@@ -16,7 +16,7 @@ from chop.export.report import TensorRecord
 from chop.passes.emit_design import lowered_design
 from chop.passes.info import PassInfo
 from chop.report import Report
-from chop.report.weights import weight_record
+from chop.report.stored_weights import weight_record
 from chop.search import SearchResult
 
 HOSTILE = "</td><script>alert(1)</script>\"'&"

@@ -5,8 +5,8 @@ from report_data import annotated
 
 from chop.errors import DataError
 from chop.report import Report, compare_reports, write_report
-from chop.report.compare import comparison_record, measures_of, read_report
 from chop.report.notation import format_text
+from chop.report.report_comparison import comparison_record, measures_of, read_report
 
 
 @pytest.fixture(scope="module")

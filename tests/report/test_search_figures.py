@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from chop.errors import DataError, MissingDependencyError
-from chop.report.search import (
+from chop.report.search_figures import (
     STAGES,
     best_curves,
     draw_best_so_far,

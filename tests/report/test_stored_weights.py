@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from chop.nn.quantizers import Integer
-from chop.report.weights import BINS, SAMPLE, histogram
+from chop.report.stored_weights import BINS, SAMPLE, histogram
 
 
 def test_a_histogram_counts_every_value():

@@ -34,18 +34,22 @@ OLD_MODULES: dict[str, str] = {
     "chop.hw.stream": "chop.hw.design.stream",
     "chop.hw.twin": "chop.hw.design.twin",
     "chop.hw.verify": "chop.hw.lower.verify",
+    "chop.ir.applied": "chop.ir.applied_function",
     "chop.ir.builtin_names": "chop.ir.trace.builtin_names",
     "chop.ir.checkpoint": "chop.ir.store.checkpoint",
     "chop.ir.codec": "chop.ir.store.codec",
     "chop.ir.decisions": "chop.ir.trace.decisions",
     "chop.ir.effects": "chop.ir.trace.effects",
     "chop.ir.environment": "chop.ir.trace.environment",
+    "chop.ir.experts": "chop.ir.expert_layer",
+    "chop.ir.graph.generation": "chop.ir.graph.generating_model",
     "chop.ir.inputs": "chop.ir.trace.inputs",
     "chop.ir.kernels": "chop.ir.ops.compute",
     "chop.ir.leaves": "chop.ir.store.modules",
     "chop.ir.linear": "chop.ir.trace.size_relations",
     "chop.ir.moved": "chop.compat.old_modules",
-    "chop.ir.nodes": "chop.ir.store.nodes",
+    "chop.ir.nodes": "chop.ir.store.node_records",
+    "chop.ir.past": "chop.ir.kv_cache",
     "chop.ir.recapture": "chop.ir.trace.recapture",
     "chop.ir.recorder": "chop.ir.trace.recorder",
     "chop.ir.resolution": "chop.ir.trace.resolution",
@@ -57,7 +61,7 @@ OLD_MODULES: dict[str, str] = {
     "chop.ir.traced": "chop.ir.store.traced",
     "chop.ir.tracer": "chop.ir.trace.tracer",
     "chop.ir.tracked": "chop.ir.trace.tracked",
-    "chop.ir.training": "chop.ir.trace.training",
+    "chop.ir.training": "chop.ir.trace.training_mode",
     "chop.ir.twins": "chop.ir.reclass",
     "chop.ir.typed": "chop.ir.store.type_hints",
     "chop.ir.vocabulary": "chop.ir.store.vocabulary",
@@ -69,11 +73,23 @@ OLD_MODULES: dict[str, str] = {
     "chop.passes.graph.transforms.prune.importance": "chop.passes.prune.importance",
     "chop.passes.graph.transforms.prune.schedule": "chop.passes.prune.schedule",
     "chop.passes.old_configs": "chop.compat.old_configs",
+    "chop.report.records": "chop.report.page_records",
+    "chop.report.search": "chop.report.search_figures",
     "chop.tools.checkpoint_load": "chop.compat.checkpoint_load",
     "chop.tools.get_input": "chop.compat.get_input",
     "chop.tools.logger": "chop.log",
 }
 """Earlier path of a module -> its path now."""
+
+
+def current_path(name: str) -> str:
+    """Return the dotted path now of an object that is stored under an earlier path.
+
+    >>> current_path("chop.ir.past.update_past")
+    'chop.ir.kv_cache.update_past'
+    """
+    module, dot, attribute = name.rpartition(".")
+    return f"{OLD_MODULES.get(module, module)}{dot}{attribute}"
 
 
 class OldModules(MetaPathFinder, Loader):

@@ -15,7 +15,7 @@ from chop.ir.ops import find_op
 from chop.passes.graph.analysis.summarize_graph import node_cost
 from chop.report.notation import format_text
 from chop.report.page_record import PageRecord
-from chop.report.weights import Stored, stored_tensors, weight_record
+from chop.report.stored_weights import Stored, stored_tensors, weight_record
 
 LONGEST = 90
 """Characters of a setting that are shown."""

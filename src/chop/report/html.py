@@ -1,8 +1,8 @@
 """`report.html`: one self-contained file that shows what was done to a model.
 
 The page is drawn in the browser by the scripts in `assets/` from the records of
-`chop.report.records`. Nothing is fetched: a content security policy allows the one script and the
-one style sheet in the file, by their hashes, and no request at all.
+`chop.report.page_records`. Nothing is fetched: a content security policy allows the one script
+and the one style sheet in the file, by their hashes, and no request at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from chop.arguments import NEW_FILE, an, takes
 from chop.files import write_whole
-from chop.report.records import Report, build_records, report_records
+from chop.report.page_records import Report, build_records, report_records
 from chop.report.rtl_links import with_links
 
 __all__ = ["Report", "report_page", "report_records", "write_report"]

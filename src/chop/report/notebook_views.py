@@ -8,10 +8,10 @@ from typing import Any
 from chop import notebook
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op
+from chop.report.graph_records import graph_record
 from chop.report.html import report_page
 from chop.report.node_positions import block_of
-from chop.report.nodes import graph_record
-from chop.report.records import Report, report_records
+from chop.report.page_records import Report, report_records
 
 MOST_NODES = 1200
 """Nodes of a graph up to which each is drawn; larger ones are told by their blocks."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chop import notebook
-from chop.report.studies import study_record
+from chop.report.study_figures import study_record
 
 
 def study_html(study: Mapping[str, Any]) -> str:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.errors import GraphError
-from chop.ir import past as asked
-from chop.ir.arguments import tensors_in
+from chop.ir import kv_cache
 from chop.ir.guards import guards_of
+from chop.ir.node_arguments import tensors_in
 from chop.ir.outputs import template_of
 from chop.ir.store.traced import TracedModule
 
@@ -167,7 +167,7 @@ class _Encoder(nn.Module):
 
 def _ones(given: dict[str, Any]) -> Tensor:
     ids: Tensor = given["input_ids"]
-    return ids.new_ones(len(ids), asked.past_length(given.get(PAST)) + ids.shape[1])
+    return ids.new_ones(len(ids), kv_cache.past_length(given.get(PAST)) + ids.shape[1])
 
 
 def _check_given(given: dict[str, Any], takes: tuple[str, ...], name: str) -> None:
@@ -194,7 +194,7 @@ def _is_default(key: str, value: Any) -> bool:
 
 def _implementation(model: TracedModule) -> str:
     """How its attention takes masks."""
-    nodes = model.graph.find_nodes(op="call_function", target=asked.causal_mask)
+    nodes = model.graph.find_nodes(op="call_function", target=kv_cache.causal_mask)
     return "eager" if any(node.args[4] for node in nodes) else "sdpa"
 
 
@@ -215,7 +215,7 @@ def _first_tensor(model: nn.Module) -> Tensor:
 
 def split(model: TracedModule) -> tuple[TracedModule, TracedModule]:
     """Encoder and decoder of a graph; both hold the modules of `model` itself."""
-    found = model.graph.find_nodes(op="call_function", target=asked.cross_source)
+    found = model.graph.find_nodes(op="call_function", target=kv_cache.cross_source)
     if not found:
         raise GraphError(
             f"the graph of {type(model).__name__} was captured without its cache. Capture it with "

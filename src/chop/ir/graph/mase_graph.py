@@ -15,13 +15,13 @@ from chop import notebook
 from chop.arguments import MANY, MAPPING, NEW_FILE, NONE, STEM, Kind, an, check, takes
 from chop.errors import CheckpointError, ChopError, GraphError, TraceError
 from chop.ir.drawing import draw
-from chop.ir.graph.generation import Generator, has_cache
+from chop.ir.graph.generating_model import Generator, has_cache
 from chop.ir.guards import guards_of
 from chop.ir.store.checkpoint import load_graph, save_graph, save_state_dict
 from chop.ir.store.traced import TracedModule
-from chop.ir.trace.comparison import warn_if_different
+from chop.ir.trace.cache_capture import check_has_cache, names_with_cache
+from chop.ir.trace.capture_check import warn_if_different
 from chop.ir.trace.inputs import check_concrete, example_inputs
-from chop.ir.trace.past import check_has_cache, names_with_cache
 from chop.ir.trace.recapture import CaptureAgain
 from chop.ir.trace.tracer import TraceOptions, trace
 from chop.registry import suggest

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chop.ir.ops import integer
+from chop.ir.ops import integer_kernels
 from chop.ir.ops.by_name import layer
 from chop.ir.ops.compute import Compute, computes
 from chop.ir.ops.row import MODULE, Op
@@ -31,7 +31,7 @@ def _softmax(input: Tensor, dim: int | None = None, *rest: Any, **options: Any) 
 
 
 def _table(function: Any, arguments: str = "input*") -> Compute:
-    return computes(arguments, function, integer=integer.by_table)
+    return computes(arguments, function, integer=integer_kernels.by_table)
 
 
 _LUT = "fixed_lut"
@@ -100,7 +100,7 @@ ROWS = (
         "Softmax Softmax2d",
         "softmax",
         5,
-        compute=computes("input* dim", _softmax, integer=integer.softmax),
+        compute=computes("input* dim", _softmax, integer=integer_kernels.softmax),
         dims="along_dimension",
         rtl="fixed_softmax",
     ),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chop.errors import RegistryError
-from chop.ir.ops.integer import IntegerKernel
+from chop.ir.ops.integer_kernels import IntegerKernel
 from chop.registry import suggest
 
 PARAMETER_NAMES = ("weight", "bias")

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chop.ir.experts import Experts
+from chop.ir.expert_layer import Experts
 from chop.ir.ops.by_name import WEIGHT_BIAS, layer
 from chop.ir.ops.compute import Parameters, computes
 from chop.ir.ops.row import MODULE, Op, Shapes

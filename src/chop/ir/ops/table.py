@@ -18,7 +18,6 @@ from chop.ir.ops import (
     matrix,
     movement,
     norms,
-    past,
     reductions,
     shapes,
 )
@@ -71,7 +70,7 @@ for _row in (
     *elementwise.ROWS,
     *reductions.ROWS,
     *movement.ROWS,
-    *past.ROWS,
+    *attention.CACHE_ROWS,
     *shapes.ROWS,
 ):
     register_op(_row)

@@ -27,8 +27,8 @@ from chop.ir.outputs import OutputTemplate, template_of
 from chop.ir.store import vocabulary
 from chop.ir.store.codec import Decoder, decode_config, encode_config, encode_node
 from chop.ir.store.modules import decode_module, encode_module, grad_of
-from chop.ir.store.nodes import decode_graph, lint
-from chop.ir.store.packed import Packed, pack_tensors, unpack_tensors
+from chop.ir.store.node_records import decode_graph, lint
+from chop.ir.store.packed_tensors import Packed, pack_tensors, unpack_tensors
 from chop.ir.store.tensors import (
     FORMAT,
     TensorFinder,

@@ -21,7 +21,7 @@ from chop.config import parse
 from chop.errors import CheckpointError, ConfigError
 from chop.files import shown
 from chop.hub_config import check_config
-from chop.ir.applied import applied
+from chop.ir.applied_function import applied
 from chop.ir.meta import CommonMeta, HardwareMeta, MaseMetadata, SoftwareMeta, ValueMeta
 from chop.ir.store import vocabulary
 from chop.ir.store.type_hints import fits, hints_of, text_of

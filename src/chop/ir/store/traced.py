@@ -12,7 +12,7 @@ from torch import fx
 from chop.ir.guards import Guards, bound, guards_of, replace_guards
 from chop.ir.outputs import OutputTemplate, template_of
 from chop.ir.store.codec import Decoder, encode_node
-from chop.ir.store.nodes import decode_graph
+from chop.ir.store.node_records import decode_graph
 
 Recapture = Callable[[Mapping[str, Any]], None]
 

@@ -1,6 +1,6 @@
 """Captures a language model with its cache: what it asks of the cache becomes nodes.
 
-The model runs on a cache that keeps nothing and writes down what it is asked (`chop.ir.past`).
+The model runs on a cache that keeps nothing and writes down what it is asked (`chop.ir.kv_cache`).
 Masks are single nodes too, because how they are made depends on the cache a graph is given later.
 """
 
@@ -18,7 +18,7 @@ import torch
 from torch import fx, nn
 
 from chop.errors import TraceError
-from chop.ir import past as asked
+from chop.ir import kv_cache
 from chop.ir.guards import Guards
 from chop.ir.trace.environment import patched, source_modules
 from chop.ir.trace.inputs import Signature, default_names
@@ -33,7 +33,7 @@ FOLLOW_MASK = ("opt", "xglm")
 """Model types whose positions, where none are given, count the tokens the mask lets through."""
 _IMPLEMENTATIONS = {"sdpa": False, "eager": True}
 """Of each implementation of attention, whether its masks are added."""
-_WHOLE = {asked.causal_mask, asked.bidirectional_mask, asked.positions}
+_WHOLE = {kv_cache.causal_mask, kv_cache.bidirectional_mask, kv_cache.positions}
 _RESHAPING = ("view", "reshape", "to", "long", "bool")
 _UNSUPPORTED_MASKS = ("or_mask_function", "and_mask_function", "block_sequence_ids")
 
@@ -121,7 +121,7 @@ class PastRecording:
 
     def _positions(self, given: Opaque, tokens: Any, mask: Any) -> Any:
         follows = getattr(self.model.config, "model_type", "") in FOLLOW_MASK
-        return self._ask(asked.positions, given, tokens, self.past, mask if follows else None)
+        return self._ask(kv_cache.positions, given, tokens, self.past, mask if follows else None)
 
     def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
         """Record one question to the cache, answered as by a cache that is not there."""
@@ -145,11 +145,11 @@ class PastRecording:
                 self.layers = []
 
             def update(self, key_states: Any, value_states: Any, layer_idx: int, *_: Any) -> Any:
-                function = asked.update_cross if self.is_cross else asked.update_past
+                function = kv_cache.update_cross if self.is_cross else kv_cache.update_past
                 return recording._ask(function, self, key_states, value_states, layer_idx)
 
             def get_seq_length(self, layer_idx: int = 0) -> Any:
-                length = Expression(recording.recorder, asked.past_length, self)
+                length = Expression(recording.recorder, kv_cache.past_length, self)
                 _ = length.node  # written here: once the cache is updated, it is another
                 return track(0, length, depends_on_data=True)
 
@@ -198,7 +198,7 @@ class PastRecording:
                 return self._bidirectional(config, inputs_embeds, attention_mask)
             window = config.sliding_window if is_sliding else None
             given = attention_mask, inputs_embeds, self.past, window, _is_additive(config)
-            return self._ask(asked.causal_mask, *given)
+            return self._ask(kv_cache.causal_mask, *given)
 
         return make
 
@@ -207,7 +207,7 @@ class PastRecording:
     ) -> Any:
         self._refuse(more)
         given = attention_mask, inputs_embeds, _is_additive(config)
-        return self._ask(asked.bidirectional_mask, *given)
+        return self._ask(kv_cache.bidirectional_mask, *given)
 
     def _refuse(self, options: Mapping[str, Any]) -> None:
         given = [name for name in _UNSUPPORTED_MASKS if options.get(name) is not None]
@@ -249,7 +249,7 @@ class PastRecording:
                 raise TraceError(
                     f"cache: {type(decoder).__name__} is not given encoder_hidden_states by name."
                 )
-            kwargs["encoder_hidden_states"] = self._ask(asked.cross_source, states, self.past)
+            kwargs["encoder_hidden_states"] = self._ask(kv_cache.cross_source, states, self.past)
             return plain(*args, **kwargs)
 
         decoder.forward = forward
@@ -285,7 +285,7 @@ def make_masks_optional(graph: fx.Graph, guards: Guards) -> Guards:
 
     Those nodes take a mask of any form; what the model does to its form before is left out.
     """
-    for node in graph.find_nodes(op="call_function", target=asked.causal_mask):
+    for node in graph.find_nodes(op="call_function", target=kv_cache.causal_mask):
         _read_as_given(node)
     free = []
     for node in graph.find_nodes(op="placeholder"):

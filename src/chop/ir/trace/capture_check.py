@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from chop.ir.arguments import tensors_in
+from chop.ir.node_arguments import tensors_in
 from chop.ir.trace.environment import evaluation_mode, kept_buffers
 from chop.ir.trace.inputs import call_with
 from chop.log import get_logger

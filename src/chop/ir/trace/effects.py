@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from chop.ir.arguments import named_arguments
+from chop.ir.node_arguments import named_arguments
 from chop.ir.ops import Op, find_op, node_module
 from chop.ir.trace.torch_names import SIDE_EFFECTS, names_mutation
 

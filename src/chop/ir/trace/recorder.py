@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from chop.errors import TraceError
-from chop.ir.applied import AppliedFunction
+from chop.ir.applied_function import AppliedFunction
 from chop.ir.trace.decisions import Decision, model_line
 from chop.ir.trace.effects import is_random_draw
 from chop.ir.trace.environment import devices_seen_by, patched

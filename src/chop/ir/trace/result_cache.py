@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from chop.ir.arguments import is_plain
+from chop.ir.node_arguments import is_plain
 
 
 def key_of(argument: Any) -> Any:

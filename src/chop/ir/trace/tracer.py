@@ -20,14 +20,14 @@ from chop.errors import TraceError
 from chop.ir.guards import Guard, Guards
 from chop.ir.outputs import OutputTemplate
 from chop.ir.store.traced import TracedModule
+from chop.ir.trace.cache_capture import PastRecording, make_masks_optional
 from chop.ir.trace.effects import is_mutation, is_random_draw
 from chop.ir.trace.environment import kept_buffers, quiet, tracing_environment
-from chop.ir.trace.past import PastRecording, make_masks_optional
 from chop.ir.trace.recorder import Recorder, user_frame
 from chop.ir.trace.resolution import Recorded, find_guards, shapes, simplified
 from chop.ir.trace.result_cache import FakeResults
 from chop.ir.trace.tracked import ValueDependenceError
-from chop.ir.trace.training import ModesDifferError, Trace, follow_training_flag, merge
+from chop.ir.trace.training_mode import ModesDifferError, Trace, follow_training_flag, merge
 from chop.log import get_logger
 
 logger = get_logger(__name__)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from chop.ir.ops import OPS, Compute, Op, parameter_role
 from chop.ir.reclass import masked
-from chop.ir.store.packed import Stored
+from chop.ir.store.packed_tensors import Stored
 from chop.nn.quantized.frozen import forget, is_random, quantize_parameter
 from chop.nn.quantized.integer import compute_integers, is_integer, with_gradient_of
 from chop.nn.quantized.operands import (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch.nn.functional as F
 from torch import fx, nn
 
-from chop.ir.experts import GROUPED_PRODUCTS, Experts
+from chop.ir.expert_layer import GROUPED_PRODUCTS, Experts
 from chop.ir.graph import MaseGraph
 from chop.passes.rewrite.annotate import refresh
 

@@ -38,8 +38,8 @@ from chop.hw.lower import Lowerer, Value, formats, lowers
 from chop.hw.lower.engine import row_major
 from chop.hw.reference.exact import Exact, product
 from chop.hw.reference.exact_ops import Arguments, exact_op, with_bias
-from chop.ir.arguments import named_arguments
 from chop.ir.graph import MaseGraph
+from chop.ir.node_arguments import named_arguments
 from chop.ir.ops import node_module
 from chop.registry import Registry, suggest
 

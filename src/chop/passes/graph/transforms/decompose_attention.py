@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from chop.ir.arguments import named_arguments
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
+from chop.ir.node_arguments import named_arguments
 from chop.nn.quantized.function import is_quantized_function
 from chop.passes.base import NoArgs, PassResult, graph_pass
 from chop.passes.rewrite.annotate import ensure_meta, refresh

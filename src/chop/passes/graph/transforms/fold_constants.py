@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from chop.ir.arguments import is_plain
 from chop.ir.graph import MaseGraph
+from chop.ir.node_arguments import is_plain
 from chop.ir.ops import find_op, node_module
 from chop.ir.trace.effects import is_deterministic, written_nodes
 from chop.passes.base import PassResult, graph_pass

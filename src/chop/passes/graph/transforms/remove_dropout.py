@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import fx
 
-from chop.ir.arguments import named_arguments
 from chop.ir.graph import MaseGraph
+from chop.ir.node_arguments import named_arguments
 from chop.ir.ops import find_op
 from chop.passes.base import NoArgs, PassResult, graph_pass
 from chop.passes.graph.transforms.eliminate_dead_code import erase_dead_nodes

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from chop.errors import ChopError, ConfigError, PassError
-from chop.ir.arguments import tensors_in
+from chop.ir.node_arguments import tensors_in
 
 
 @contextmanager

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.errors import PassError
-from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
+from chop.ir.node_arguments import tensors_in
 from chop.ir.trace.environment import evaluation_mode
 from chop.nn.quantizers import Quantizer
 from chop.passes.ptq.observe.calibration_data import running

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
+from chop.ir.node_arguments import tensors_in
 from chop.passes.ptq.observe.quantized_parts import FirstInputs, Part
 from chop.passes.rewrite.propagate import bind_inputs
 

@@ -14,8 +14,8 @@ from typing import Any
 from torch import Tensor, fx
 
 from chop.errors import ConfigError
-from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
+from chop.ir.node_arguments import tensors_in
 from chop.passes.ptq.observe.calibration_data import running
 from chop.passes.rewrite.propagate import bind_inputs, undisturbed
 

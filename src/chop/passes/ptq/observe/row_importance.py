@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
+from chop.ir.node_arguments import tensors_in
 from chop.log import get_logger
 from chop.passes.ptq.observe.calibration_data import running
 from chop.passes.ptq.observe.curvature import frozen, gradient_rows, surprise

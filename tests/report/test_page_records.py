@@ -16,7 +16,7 @@ from chop.passes.graph.analysis import (
     summarize_graph_analysis_pass,
 )
 from chop.report import Report, gather_provenance, report_records
-from chop.report.nodes import graph_record, plain
+from chop.report.graph_records import graph_record, plain
 from chop.report.rtl_links import with_links
 
 

@@ -13,15 +13,15 @@ from chop.arguments import MAPPING, TEXT, check
 from chop.errors import ConfigError
 from chop.hw.flow.hardware_report import pipeline_records
 from chop.ir.graph import MaseGraph
-from chop.report.comparison import layer_rows
+from chop.report.graph_comparison import layer_rows
+from chop.report.graph_records import graph_record, plain
 from chop.report.node_positions import block_of, lines_of, place, place_blocks, place_nodes
-from chop.report.nodes import graph_record, plain
 from chop.report.notation import format_text, shape_text
 from chop.report.page_record import PageRecord
 from chop.report.provenance import gather_provenance
-from chop.report.runs import calibration_record, routing_record, sharding_record
-from chop.report.studies import study_record
-from chop.report.sweeps import baseline_levels, sweep_curves
+from chop.report.run_results import calibration_record, routing_record, sharding_record
+from chop.report.study_figures import study_record
+from chop.report.sweep_figures import baseline_levels, sweep_curves
 
 if TYPE_CHECKING:
     from chop.actions.hardware import HardwareBuild
