@@ -39,7 +39,7 @@ from chop.passes.graph.interface.lora import (
     save_lora_adapter_interface_pass,
 )
 from chop.report.page_records import sweep_figures
-from chop.report.study_figures import study_record
+from chop.report.study_page import study_record
 from chop.search.apply import find_trial, read_study
 from chop.search.storage import open_store
 

@@ -17,7 +17,7 @@ from chop.passes.graph.analysis import (
 )
 from chop.report import Report, gather_provenance, report_records
 from chop.report.graph_records import graph_record, plain
-from chop.report.rtl_links import with_links
+from chop.report.page_parts import with_links
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from report_data import annotated
 
 from chop.errors import DataError
 from chop.report import Report, compare_reports, write_report
-from chop.report.notation import format_text
+from chop.report.page_parts import format_text
 from chop.report.report_comparison import comparison_record, measures_of, read_report
 
 

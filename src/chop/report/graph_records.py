@@ -1,4 +1,4 @@
-"""A graph as plain records: one for each node, the edges between them, and the sums."""
+"""Plain records of a graph: its nodes, the edges between them, and totals."""
 
 from __future__ import annotations
 
@@ -10,48 +10,44 @@ import torch
 from torch import Tensor, fx
 
 from chop.ir.graph import MaseGraph
-from chop.ir.meta import HardwareMeta, MaseMetadata, ValueMeta
+from chop.ir.meta import MaseMetadata, ValueMeta
 from chop.ir.ops import find_op
 from chop.passes.graph.analysis.summarize_graph import node_cost
-from chop.report.notation import format_text
-from chop.report.page_record import PageRecord
-from chop.report.stored_weights import Stored, stored_tensors, weight_record
+from chop.report.page_parts import PageRecord, format_text
+from chop.report.stored_weights import StoredParameter, stored_tensors, weight_record
 
 LONGEST = 90
-"""Characters of a setting that are shown."""
+"""Characters of a setting that the page shows."""
 COSTS = ("parameters", "macs", "flops", "bytes_moved")
 HARDWARE = ("module", "parallelism", "cost", "verilog_param", "interface", "dependence_files")
 
 
 def graph_record(label: str, graph: MaseGraph) -> PageRecord:
-    """Nodes in order of execution, edges as pairs of their numbers, and totals."""
+    """Return nodes in order of execution, edges as pairs of their numbers, and totals."""
     nodes = list(graph.fx_graph.nodes)
     number = {node: i for i, node in enumerate(nodes)}
     stored = {node: stored_tensors(node) for node in nodes}
     records = [node_record(graph, node, stored[node]) for node in nodes]
     edges = [(number[source], number[n]) for n in nodes for source in n.all_input_nodes]
+    original = graph.original if graph.original is not None else graph.model
+    name = type(original).__name__
+    is_unknown = isinstance(original, fx.GraphModule) and name == "GraphModule"
     return {
         "label": label,
-        "model": _class_name(graph),
+        "model": "" if is_unknown else name,
         "nodes": records,
         "edges": edges,
         "totals": _totals(records, stored.values()),
     }
 
 
-def _class_name(graph: MaseGraph) -> str:
-    """What the model was before it was traced, where that is known."""
-    original = graph.original if graph.original is not None else graph.model
-    name = type(original).__name__
-    return "" if isinstance(original, fx.GraphModule) and name == "GraphModule" else name
-
-
-def node_record(graph: MaseGraph, node: fx.Node, stored: list[Stored]) -> PageRecord:
-    """Everything the report shows of a node; what is not known is left out."""
+def node_record(graph: MaseGraph, node: fx.Node, stored: list[StoredParameter]) -> PageRecord:
+    """Return the facts that the report shows of a node, without unknown ones."""
     meta = node.meta.get("mase")
     meta = meta if isinstance(meta, MaseMetadata) else MaseMetadata()
     op = find_op(node, graph.custom_ops)
-    target = _target(node)
+    named = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", None)
+    target = str(named or node.target)
     record = {
         "name": node.name,
         "kind": node.op,
@@ -62,18 +58,12 @@ def node_record(graph: MaseGraph, node: fx.Node, stored: list[Stored]) -> PageRe
         **_values(meta),
         **_costs(graph, node),
         **_storage(node, stored),
-        "hardware": _hardware(meta.hardware),
+        "hardware": {k: meta.hardware[k] for k in HARDWARE if meta.hardware.get(k)}
+        if meta.hardware.module
+        else {},
     }
     record["format"], record["format_bits"] = _own_format(record)
     return {key: value for key, value in record.items() if value not in (None, "", [], {})}
-
-
-def _target(node: fx.Node) -> str:
-    named = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", None)
-    return str(named or node.target)
-
-
-# -- operands and results -------------------------------------------------------------------------
 
 
 def _values(meta: MaseMetadata) -> PageRecord:
@@ -97,7 +87,7 @@ def _value(name: str, value: ValueMeta) -> PageRecord:
 
 
 def format_name(value: ValueMeta) -> str:
-    """Return a number format in a word: `float32`, `fixed8.4`."""
+    """Return a number format as one word: `float32`, `fixed8.4`."""
     if value.format is not None:
         return str(value.format)
     sizes = value.precision or []
@@ -107,17 +97,17 @@ def format_name(value: ValueMeta) -> str:
 
 
 def format_bits(value: ValueMeta) -> float | None:
-    """Bits of an element that is computed with; None of an index, a mask or what is not known."""
-    told = getattr(value.format, "bits", None)
-    if told is not None:
-        return float(told)
+    """Return the bits of an element, or None for an index, a mask or an unknown format."""
+    bits = getattr(value.format, "bits", None)
+    if bits is not None:
+        return float(bits)
     sizes = value.precision or []
     is_number = value.type == "float" and len(sizes) == 1
     return float(sizes[0]) if is_number else None
 
 
 def brief(value: Any) -> str:
-    """A value in one short line; of a tensor, its shape."""
+    """Return a value as one short line; for a tensor, its shape."""
     if isinstance(value, Tensor):
         return f"tensor of shape {list(value.shape)}"
     text = str(value)
@@ -125,13 +115,10 @@ def brief(value: Any) -> str:
 
 
 def _own_format(record: Mapping[str, Any]) -> tuple[str, float | None]:
-    """What a node is said to be in, and its bits: that of its weight, else of its first result."""
+    """Return format and bits of a node's weight, or else of its first result."""
     weights = [v for v in record["args"] if v["name"] == "weight"]
-    told = [*weights, *record["results"]]
-    return (str(told[0]["format"]), told[0]["format_bits"]) if told else ("", None)
-
-
-# -- cost and storage -----------------------------------------------------------------------------
+    first = next(iter([*weights, *record["results"]]), {"format": "", "format_bits": None})
+    return str(first["format"]), first["format_bits"]
 
 
 def _costs(graph: MaseGraph, node: fx.Node) -> PageRecord:
@@ -142,24 +129,18 @@ def _costs(graph: MaseGraph, node: fx.Node) -> PageRecord:
     return {name: cost[name] for name in COSTS if cost[name]}
 
 
-def _storage(node: fx.Node, stored: list[Stored]) -> PageRecord:
+def _storage(node: fx.Node, stored: list[StoredParameter]) -> PageRecord:
     elements = sum(s.elements for s in stored)
     if not elements:
         return {}
     size = sum(s.bytes for s in stored)
     weight = weight_record(node)
-    told = {"sparsity": weight.pop("sparsity"), "weight": weight} if weight else {}
-    return {"parameters": elements, "bytes": size, "bits": 8 * size / elements, **told}
+    weights = {"sparsity": weight.pop("sparsity"), "weight": weight} if weight else {}
+    return {"parameters": elements, "bytes": size, "bits": 8 * size / elements, **weights}
 
 
-def _hardware(meta: HardwareMeta) -> PageRecord:
-    if not meta.module:
-        return {}
-    return {name: meta[name] for name in HARDWARE if meta.get(name)}
-
-
-def _totals(records: list[PageRecord], stored: Iterable[list[Stored]]) -> PageRecord:
-    """Sums over the graph; a parameter that several nodes read counts once."""
+def _totals(records: list[PageRecord], stored: Iterable[list[StoredParameter]]) -> PageRecord:
+    """Return sums over the graph; a parameter that several nodes read counts once."""
     distinct = {s.key: s for tensors in stored for s in tensors}.values()
     parameters, size = sum(s.elements for s in distinct), sum(s.bytes for s in distinct)
     weights = [(r["sparsity"], math.prod(r["weight"]["shape"])) for r in records if "weight" in r]
@@ -177,7 +158,7 @@ def _totals(records: list[PageRecord], stored: Iterable[list[Stored]]) -> PageRe
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON can say it: numbers that are not finite become None, the rest text."""
+    """Return `value` as JSON data: numbers that are not finite as None, other objects as text."""
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -1,4 +1,4 @@
-"""Graphs and reports as notebooks show them: what the report has, in a cell."""
+"""Notebook views of graphs and reports."""
 
 from __future__ import annotations
 
@@ -14,51 +14,44 @@ from chop.report.node_positions import block_of
 from chop.report.page_records import Report, report_records
 
 MOST_NODES = 1200
-"""Nodes of a graph up to which each is drawn; larger ones are told by their blocks."""
+"""Largest number of nodes that are drawn one by one; above it a table of blocks is shown."""
 MOST_BYTES = 4_000_000
-"""Of a page in a cell: notebooks keep it, and every reader loads it."""
+"""Largest page in a cell, in bytes: the notebook stores it and every reader loads it."""
 
 
 @notebook.view(MaseGraph)
 def graph_html(graph: MaseGraph) -> str:
     """Return a graph with its inspector, or a table of its blocks if it is large."""
-    counts = Counter(_op_name(graph, node) for node in graph.nodes)
+    ops = [find_op(node, graph.custom_ops) for node in graph.nodes]
+    counts = Counter(op.name if op else node.op for op, node in zip(ops, graph.nodes, strict=True))
     kinds = notebook.table([{"op": op, "nodes": n} for op, n in counts.most_common()])
-    total = len(graph.nodes)
-    parameters = sum(p.numel() for p in graph.model.parameters())
-    title = notebook.heading(
-        type(graph.model).__name__, f"{total:,} nodes", f"{parameters:,} parameters"
+    name, parameters = type(graph.model).__name__, sum(p.numel() for p in graph.model.parameters())
+    title = notebook.heading(name, f"{len(ops):,} nodes", f"{parameters:,} parameters")
+    page = ""
+    if len(ops) <= MOST_NODES:
+        page = report_page(report_records(Report(name, {"graph": graph}, provenance={})))
+    is_drawn = page and len(page) <= MOST_BYTES
+    inside = (
+        notebook.frame(page, 620, "the graph and its inspector") if is_drawn else _blocks(graph)
     )
-    if total > MOST_NODES:
-        return notebook.shown(title, _blocks(graph), notebook.details("ops", kinds))
-    report = Report(type(graph.model).__name__, {"graph": graph}, provenance={})
-    page = report_page(report_records(report))
-    if len(page) > MOST_BYTES:
-        return notebook.shown(title, _blocks(graph), notebook.details("ops", kinds))
-    inside = notebook.frame(page, 620, "the graph and its inspector")
     return notebook.shown(title, inside, notebook.details("ops", kinds))
 
 
-def _op_name(graph: MaseGraph, node: Any) -> str:
-    op = find_op(node, graph.custom_ops)
-    return op.name if op is not None else str(node.op)
-
-
 def _blocks(graph: MaseGraph) -> str:
-    """What was folded: a row for each block."""
+    """Return a table with a row for each block."""
     nodes = graph_record("graph", graph)["nodes"]
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for node in nodes:
         name = block_of(node)
-        row = found.setdefault(name, {"block": name, "nodes": 0, "parameters": 0, "FLOPs": 0})
+        row = rows.setdefault(name, {"block": name, "nodes": 0, "parameters": 0, "FLOPs": 0})
         row["nodes"] += 1
         row["parameters"] += node.get("parameters", 0)
         row["FLOPs"] += node.get("flops", 0)
-    told = notebook.note(
-        f"{len(nodes):,} nodes are folded into {len(found)} blocks; chop.report.write_report "
+    note = notebook.note(
+        f"{len(nodes):,} nodes are folded into {len(rows)} blocks; chop.report.write_report "
         "draws them all."
     )
-    return told + notebook.table(list(found.values()))
+    return note + notebook.table(list(rows.values()))
 
 
 @notebook.view(Report)

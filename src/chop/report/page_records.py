@@ -1,4 +1,4 @@
-"""Everything a report shows, as plain data that JSON can say. `chop.report.html` draws it."""
+"""Content of a report as plain data for JSON; `chop.report.html` draws it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ from chop.arguments import MAPPING, TEXT, check
 from chop.errors import ConfigError
 from chop.hw.flow.hardware_report import pipeline_records
 from chop.ir.graph import MaseGraph
-from chop.report.graph_comparison import layer_rows
 from chop.report.graph_records import graph_record, plain
 from chop.report.node_positions import block_of, lines_of, place, place_blocks, place_nodes
-from chop.report.notation import format_text, shape_text
-from chop.report.page_record import PageRecord
+from chop.report.page_parts import (
+    PageRecord,
+    calibration_record,
+    format_text,
+    layer_rows,
+    routing_record,
+    shape_text,
+    sharding_record,
+)
 from chop.report.provenance import gather_provenance
-from chop.report.run_results import calibration_record, routing_record, sharding_record
-from chop.report.study_figures import study_record
+from chop.report.study_page import study_record
 from chop.report.sweep_figures import baseline_levels, sweep_curves
 
 if TYPE_CHECKING:
@@ -34,7 +39,7 @@ UNITS = {
     "utilisation": "share",
     "seconds": "seconds",
 }
-"""How a number is written, by the last word of its name; others are plain counts or numbers."""
+"""Last word of a measure's name -> its unit; other measures are plain numbers."""
 TOTALS = {
     "parameters": "parameters",
     "weight bytes": "bytes",
@@ -42,23 +47,23 @@ TOTALS = {
     "weight sparsity": "sparsity",
     "FLOPs": "flops",
 }
-"""Cards about the graphs: their title and the total they show."""
+"""Title of a card about the graphs -> the total it shows."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What to show. Sections without data are absent.
+    """Content of a report. Sections without data are omitted.
 
-    `graphs`: by label; the first is "before", the last is "after", one alone is fine.
-    `metrics`: the numbers that matter; a pair is a value before and after.
-    `studies`: plain study records. `sweeps`: lists of records as `chop.actions.sweep` gives them.
-    `sensitivity`: the losses of formats in layers, as `mase quantize --bits` writes them.
-    `hardware`: what `build_hardware` gave, or the content of its `report.json`; stages with a
-    `link` lead to their RTL.
-    `calibration`: rows by the title of their table, as `mase quantize` writes them.
+    `graphs`: by label; the first is "before" and the last is "after", or there is one graph.
+    `metrics`: the main results by name; a pair is a value before and after.
+    `studies`: plain study records. `sweeps`: lists of records from `chop.actions.sweep`.
+    `sensitivity`: the losses of formats in layers, from `mase quantize --bits`.
+    `hardware`: the result of `build_hardware`, or the content of its `report.json`; stages with a
+    `link` refer to their RTL.
+    `calibration`: rows by the title of their table, from `mase quantize`.
     `generation`: results of `mase generate`. `sharding`: the content of a `plan.json`.
-    `routing`: the content of a `route.json`, what place and route reached.
-    `provenance`: gathered from this process where it is None.
+    `routing`: the content of a `route.json`, the result of place and route.
+    `provenance`: None means that of this process.
     """
 
     title: str
@@ -94,12 +99,11 @@ class Report:
 
 
 def report_records(report: Report) -> PageRecord:
-    """All that the page is drawn from; no weight is in it, only histograms of weights."""
+    """Return the data that the page is drawn from; weights appear only as histograms."""
     graphs = [graph_record(label, graph) for label, graph in report.graphs.items()]
-    provenance = gather_provenance() if report.provenance is None else report.provenance
     records = {
         "title": report.title,
-        "cards": [*_metric_cards(report.metrics), *_total_cards(graphs)],
+        "cards": [*(_card(*pair) for pair in report.metrics.items()), *_total_cards(graphs)],
         "layers": layer_rows(graphs),
         **_placed(graphs),
         "calibration": calibration_record(report.calibration),
@@ -110,16 +114,9 @@ def report_records(report: Report) -> PageRecord:
         "studies": [study_record(study) for study in report.studies],
         "figures": [figure for records in report.sweeps for figure in sweep_figures(records)],
         "hardware": _hardware(report.hardware),
-        "provenance": provenance,
+        "provenance": gather_provenance() if report.provenance is None else report.provenance,
     }
     return {name: plain(value) for name, value in records.items() if value}
-
-
-# -- the numbers that matter ----------------------------------------------------------------------
-
-
-def _metric_cards(metrics: Mapping[str, Any]) -> list[PageRecord]:
-    return [_card(name, value) for name, value in metrics.items()]
 
 
 def _total_cards(graphs: Sequence[PageRecord]) -> list[PageRecord]:
@@ -139,25 +136,22 @@ def _card(name: str, value: Any) -> PageRecord:
     return {"name": name, "value": after, "before": before, "unit": unit}
 
 
-# -- figures --------------------------------------------------------------------------------------
-
-
 def _placed(graphs: list[PageRecord]) -> PageRecord:
-    """The graphs, each with the number of its layout; graphs of one shape share it."""
+    """Return the layouts, and the graphs with their layout's number; equal graphs share one."""
     layouts: list[PageRecord] = []
     numbers: dict[str, int] = {}
-    told = []
+    placed = []
     for graph in graphs:
         key = repr(([(lines_of(n), block_of(n)) for n in graph["nodes"]], graph["edges"]))
         if key not in numbers:
             numbers[key] = len(layouts)
             layouts.append({"nodes": place_nodes(graph), "blocks": place_blocks(graph)})
-        told.append({**graph, "layout": numbers[key]})
-    return {"graphs": told, "layouts": layouts}
+        placed.append({**graph, "layout": numbers[key]})
+    return {"graphs": placed, "layouts": layouts}
 
 
 def sweep_figures(records: Sequence[Mapping[str, Any]]) -> list[PageRecord]:
-    """A figure for each sweep in the records: title, axes and curves with their spread."""
+    """Return a figure for each sweep in the records: title, axes and curves with their spread."""
     names = dict.fromkeys(record["sweep"] for record in records)
     return [_figure(name, records) for name in names]
 
@@ -178,41 +172,42 @@ def _figure(name: str, records: Sequence[Mapping[str, Any]]) -> PageRecord:
     }
 
 
-# -- hardware -------------------------------------------------------------------------------------
-
-
-def _hardware(given: Mapping[str, Any] | HardwareBuild | None) -> PageRecord | None:
-    """The records of a design, with places for the boxes of its block diagram."""
-    if given is None:
+def _hardware(build: Mapping[str, Any] | HardwareBuild | None) -> PageRecord | None:
+    """Return the records of a design and the layout of its block diagram."""
+    if build is None:
         return None
-    if not isinstance(given, Mapping):
-        given = build_records(given)
-    stages, streams = given.get("stages", ()), given.get("streams", ())
-    names = [*given.get("inputs", ()), *(s["stage"] for s in stages), *given.get("outputs", ())]
+    design = build if isinstance(build, Mapping) else build_records(build)
+    stages, inputs = design.get("stages", ()), design.get("inputs", {})
+    names = [*inputs, *(s["stage"] for s in stages), *design.get("outputs", ())]
     number = {name: i for i, name in enumerate(names)}
     rows = {stage["stage"]: stage for stage in stages}
-    edges = [(number[s["source"]], number[s["target"]]) for s in streams]
-    slowest = given.get("bottleneck")
+    edges = [(number[s["source"]], number[s["target"]]) for s in design.get("streams", ())]
+    slowest = design.get("bottleneck")
     lines = [_stage_lines(name, rows.get(name), is_slowest=name == slowest) for name in names]
-    told = {"stages": [_written(s) for s in stages], "inputs": _ports(given.get("inputs", {}))}
-    return {**given, **told, "boxes": names, "layout": place(lines, edges)}
+    if isinstance(inputs, Mapping):
+        inputs = {
+            n: {**p, "format": format_text(str(p.get("format", "")))} for n, p in inputs.items()
+        }
+    return {
+        **design,
+        "stages": [_in_page_notation(stage) for stage in stages],
+        "inputs": inputs,
+        "boxes": names,
+        "layout": place(lines, edges),
+    }
 
 
 def build_records(build: HardwareBuild) -> dict[str, Any]:
-    """What the `report.json` of a build holds."""
+    """Return the content of the `report.json` of a build."""
     return pipeline_records(build.lowered.design, build.verdict, build.area, build.routed)
 
 
-def _written(stage: Mapping[str, Any]) -> PageRecord:
-    """A stage, its format and shape in the notation of the page."""
-    ways = {"format": format_text, "shape": shape_text}
-    return {**stage, **{key: way(str(stage[key])) for key, way in ways.items() if key in stage}}
-
-
-def _ports(inputs: Any) -> Any:
-    if not isinstance(inputs, Mapping):
-        return inputs
-    return {n: {**p, "format": format_text(str(p.get("format", "")))} for n, p in inputs.items()}
+def _in_page_notation(stage: Mapping[str, Any]) -> PageRecord:
+    writers = {"format": format_text, "shape": shape_text}
+    return {
+        **stage,
+        **{key: write(str(stage[key])) for key, write in writers.items() if key in stage},
+    }
 
 
 def _stage_lines(
@@ -225,5 +220,5 @@ def _stage_lines(
     multipliers = stage["multipliers"]
     pace = f"{stage['cycles']:,} cycles" + (f" · {multipliers:,} mult" if multipliers else "")
     busy = stage.get("utilisation")
-    told = [] if busy is None else [f"{busy:.0%} busy"]
-    return (name, stage["module"], pace, *told, *(["bottleneck"] if is_slowest else []))
+    use = [] if busy is None else [f"{busy:.0%} busy"]
+    return (name, stage["module"], pace, *use, *(["bottleneck"] if is_slowest else []))

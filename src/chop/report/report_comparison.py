@@ -1,6 +1,6 @@
-"""Saved reports side by side: what each measured, in one page.
+"""One page that compares saved reports.
 
-A saved report holds the records it is drawn from; nothing is measured or loaded again.
+A saved report contains its records, so no model is measured or loaded again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chop.arguments import MANY, NEW_FILE, TEXT, takes
 from chop.errors import ConfigError, DataError
 from chop.files import write_whole
 from chop.report.html import report_page
-from chop.report.page_record import PageRecord
+from chop.report.page_parts import PageRecord
 from chop.report.provenance import gather_provenance
 
 PAGE = "report.html"
@@ -24,14 +24,14 @@ HIGHER = ("accuracy", "f1", "precision", "recall", "matthews_correlation", "agre
 LOWER = ("perplexity", "loss", "mse", "mae", "latency", "cycles", "bytes", "bits", "flops")
 LOWER_CELLS = ("lut", "ff", "dsp", "bram", "lutram")
 LAST = ("parameters", "FLOPs")
-"""Cards that stand behind the others."""
+"""Measures that come after the others."""
 
 
 @takes(path=NEW_FILE, reports=MANY, title=TEXT)
 def compare_reports(
     path: str | Path, reports: Sequence[str | Path], title: str = "Reports side by side"
 ) -> Path:
-    """Write a page that compares saved reports: files, or folders that hold a `report.html`."""
+    """Write a page that compares saved reports: files, or folders with a `report.html`."""
     places = [Path(report) for report in reports]
     check_different(places)
     read = [read_report(place) for place in places]
@@ -44,7 +44,7 @@ def compare_reports(
 
 
 def check_different(places: Sequence[Path]) -> None:
-    """Raise where one report is given twice: every difference would be zero."""
+    """Raise if a report is given twice: every difference would be zero."""
     files = [_file(place).resolve() for place in places]
     twice = next((p for p, f in zip(places, files, strict=True) if files.count(f) > 1), None)
     if twice is not None:
@@ -56,45 +56,40 @@ def _file(place: Path) -> Path:
 
 
 def read_report(place: Path) -> PageRecord:
-    """The records that a saved report is drawn from."""
+    """Return the records that a saved report contains."""
     file = _file(place)
     if not file.is_file():
         raise DataError(f"{file}: no such report. Write one: mase report MODEL.")
-    found = _DATA.search(file.read_text(encoding="utf-8"))
-    if found is None:
+    match = _DATA.search(file.read_text(encoding="utf-8"))
+    if match is None:
         raise DataError(f"{file}: it is no report of MASE; there are no records in it.")
     try:
-        records: PageRecord = json.loads(found[1])
+        records: PageRecord = json.loads(match[1])
     except json.JSONDecodeError as error:
         raise DataError(f"{file}: its records are damaged ({error}).") from error
     return records
 
 
 def comparison_record(reports: Sequence[PageRecord], places: Sequence[str]) -> PageRecord:
-    """Titles, a row of values for each measure, and the format of each layer in each report."""
+    """Return titles, a row of values per measure, and the format of each layer per report."""
     if len(reports) < 2:
         raise DataError(f"compare_reports: two reports or more are needed, got {len(reports)}.")
-    told = [measures_of(report) for report in reports]
-    names = dict.fromkeys(name for measures in told for name in measures)
+    measures = [measures_of(report) for report in reports]
+    names = dict.fromkeys(name for each in measures for name in each)
     ordered = sorted(names, key=lambda name: name in LAST)
+    titles = [str(report.get("title", "")) for report in reports]
     return {
-        "reports": _titled(reports, places),
-        "measures": [_measure(name, [measures.get(name) for measures in told]) for name in ordered],
+        "reports": [
+            {"title": f"{t} ({p})" if titles.count(t) > 1 else t, "place": p}
+            for t, p in zip(titles, places, strict=True)
+        ],
+        "measures": [_measure(name, [each.get(name) for each in measures]) for name in ordered],
         "layers": _layers(reports),
     }
 
 
-def _titled(reports: Sequence[PageRecord], places: Sequence[str]) -> list[PageRecord]:
-    """Each report by its title, or where two have the same by its place too."""
-    titles = [str(report.get("title", "")) for report in reports]
-    return [
-        {"title": f"{t} ({p})" if titles.count(t) > 1 else t, "place": p}
-        for t, p in zip(titles, places, strict=True)
-    ]
-
-
 def measures_of(report: Mapping[str, Any]) -> dict[str, PageRecord]:
-    """Everything a report measured, by name: its value and unit."""
+    """Return value and unit of everything a report measured, by name."""
     cards = {
         str(card["name"]).replace("_", " "): {"value": card["value"], "unit": card["unit"]}
         for card in report.get("cards", ())
@@ -103,38 +98,33 @@ def measures_of(report: Mapping[str, Any]) -> dict[str, PageRecord]:
     hardware = _hardware_measures(report)
     if any(name.startswith("cycles per") for name in cards):
         hardware.pop("cycles per tensor", None)
-    return {**cards, **hardware, **_generation_measures(report)}
+    pace = (report.get("generation") or [{}])[0].get("tokens_per_s")
+    speed = {} if pace is None else {"tokens per second": {"value": pace, "unit": "number"}}
+    return {**cards, **hardware, **speed}
 
 
 def _hardware_measures(report: Mapping[str, Any]) -> dict[str, PageRecord]:
     hardware, routing = report.get("hardware") or {}, report.get("routing") or {}
     summary, area = hardware.get("summary") or {}, hardware.get("area") or {}
-    cycles = summary.get("predicted_interval", hardware.get("interval"))
-    told = {
-        "cycles per tensor": cycles,
+    measures = {
+        "cycles per tensor": summary.get("predicted_interval", hardware.get("interval")),
         "latency in cycles": summary.get("simulated_latency"),
         **{cell.upper(): area.get(cell) for cell in LOWER_CELLS if area.get(cell)},
         "Fmax in MHz": routing.get("fmax_mhz"),
     }
-    for name, cell in routing.get("utilisation", {}).items():  # cells as placed, where they are
-        told[name] = cell["used"]
-    return {name: {"value": v, "unit": "number"} for name, v in told.items() if v is not None}
+    for name, cell in routing.get("utilisation", {}).items():  # after placement, if there was one
+        measures[name] = cell["used"]
+    return {name: {"value": v, "unit": "number"} for name, v in measures.items() if v is not None}
 
 
-def _generation_measures(report: Mapping[str, Any]) -> dict[str, PageRecord]:
-    runs = report.get("generation") or [{}]
-    pace = runs[0].get("tokens_per_s")
-    return {} if pace is None else {"tokens per second": {"value": pace, "unit": "number"}}
-
-
-def _measure(name: str, told: Sequence[PageRecord | None]) -> PageRecord:
-    unit = next(each["unit"] for each in told if each is not None)
-    values = [None if each is None else each["value"] for each in told]
+def _measure(name: str, results: Sequence[PageRecord | None]) -> PageRecord:
+    unit = next(each["unit"] for each in results if each is not None)
+    values = [None if each is None else each["value"] for each in results]
     return {"name": name, "unit": unit, "better": better_end(name), "values": values}
 
 
 def better_end(name: str) -> str | None:
-    """Whether more of a measure is better; None where it is neither.
+    """Return the better end of a measure, or None if neither is better.
 
     >>> [better_end(n) for n in ("accuracy", "weight bytes", "LUT", "parameters")]
     ['higher', 'lower', 'lower', None]
@@ -147,12 +137,12 @@ def better_end(name: str) -> str | None:
 
 
 def _layers(reports: Sequence[PageRecord]) -> list[PageRecord]:
-    """A row for each layer with weights that two reports know: its format in each."""
+    """Return the formats of each layer with weights that two reports or more contain."""
     last = [report["graphs"][-1]["nodes"] if report.get("graphs") else [] for report in reports]
-    told = [{n["name"]: n for n in nodes if n.get("weight")} for nodes in last]
-    names = dict.fromkeys(name for nodes in told for name in nodes)
-    shared = [name for name in names if sum(name in nodes for nodes in told) > 1]
-    return [{"name": n, "formats": [_format(nodes.get(n)) for nodes in told]} for n in shared]
+    layers = [{n["name"]: n for n in nodes if n.get("weight")} for nodes in last]
+    names = dict.fromkeys(name for nodes in layers for name in nodes)
+    shared = [name for name in names if sum(name in nodes for nodes in layers) > 1]
+    return [{"name": n, "formats": [_format(nodes.get(n)) for nodes in layers]} for n in shared]
 
 
 def _format(node: Mapping[str, Any] | None) -> PageRecord | None:

@@ -1,7 +1,7 @@
-"""Figures of searches, drawn from their plain records and saved with the numbers they show.
+"""Figures of searches, saved together with their numbers.
 
-A study is the plain data that `chop.actions.trials` describes: what `SearchResult.record` gives
-and `study.json` holds.
+A study is the plain data that `chop.actions.trials` describes: `SearchResult.record` returns it
+and `study.json` contains it.
 """
 
 from __future__ import annotations
@@ -39,38 +39,38 @@ from chop.report.curves import (
 
 Study = Mapping[str, Any]
 FLOAT = "float"
-"""How a layer that was left as it is is shown."""
+"""Label of a layer that is not quantised."""
+DEFAULT_WIDTHS = {FLOAT: 32.0}
+"""Bits that a layer without a width is drawn with; 8 in other formats, their default width."""
 STAGES = ("before compression", "compressed", "compressed, then trained")
-"""The three curves of a compression-aware search."""
+"""Labels of the three curves of a compression-aware search."""
 MOST_LAYERS = 60
-"""More layers than this are drawn without their names."""
+"""Largest number of layers that are drawn with their names."""
 
 
 def best_curves(studies: Mapping[str, Study | Sequence[Study]], objective: str) -> list[Curve]:
-    """For each label the best value after each evaluation.
+    """Return, for each label, the best value after each evaluation.
 
     Several studies under one label, of different seeds, are one curve with its spread.
     """
-    return [_best_curve(label, _several(given), objective) for label, given in studies.items()]
+    curves = []
+    for label, group in studies.items():
+        points: list[dict[str, Any]] = []
+        for study in _as_list(group):
+            values = best_so_far(study["trials"], objective, _direction(study, objective))
+            points += [{"trial": i, "best": value} for i, value in enumerate(values, start=1)]
+        curves.append(make_curve(label, points, "trial", "best"))
+    return curves
 
 
-def _several(given: Study | Sequence[Study]) -> Sequence[Study]:
-    return [given] if isinstance(given, Mapping) else given
-
-
-def _best_curve(label: str, studies: Sequence[Study], objective: str) -> Curve:
-    points: list[dict[str, Any]] = []
-    for study in studies:
-        direction = _direction(study, objective)
-        values = best_so_far(study["trials"], objective, direction)
-        points += [{"trial": i, "best": value} for i, value in enumerate(values, start=1)]
-    return make_curve(label, points, "trial", "best")
+def _as_list(studies: Study | Sequence[Study]) -> Sequence[Study]:
+    return [studies] if isinstance(studies, Mapping) else studies
 
 
 def _direction(study: Study, objective: str) -> str:
     if objective not in study["objectives"]:
-        known = suggest(objective, study["objectives"])
-        raise DataError(f"study '{study['name']}': it has no objective '{objective}'. {known}")
+        nearest = suggest(objective, study["objectives"])
+        raise DataError(f"study '{study['name']}': it has no objective '{objective}'. {nearest}")
     direction: str = study["objectives"][objective]
     return direction
 
@@ -85,9 +85,9 @@ def draw_best_so_far(
 ) -> list[Path]:
     """Draw a curve for each label (a sampler, a precision): the best so far over the trials.
 
-    Without an objective it is the first of the first study.
+    Default objective: the first of the first study.
     """
-    first = next((_several(given)[0] for given in studies.values()), None)
+    first = next((_as_list(group)[0] for group in studies.values()), None)
     if first is None:
         raise DataError(f"draw_best_so_far: there is no study to draw in '{path}'.")
     chosen = objective or next(iter(first["objectives"]))
@@ -113,7 +113,7 @@ def draw_compression(
 
 
 def front_rows(study: Study, x: str, y: str) -> list[dict[str, Any]]:
-    """Every complete trial with its place: on the `front`, `beaten` or `infeasible`."""
+    """Return every complete trial with its place: `front`, `beaten` or `infeasible`."""
     ways = {name: _direction(study, name) for name in (x, y)}
     front = {trial["number"] for trial in pareto_front(study["trials"], ways)}
     rows = []
@@ -143,9 +143,9 @@ def draw_pareto(
     title: str | None = None,
     points: Mapping[str, tuple[float, float]] | None = None,
 ) -> list[Path]:
-    """Draw two objectives against each other: the front, the trials it beats, the infeasible.
+    """Draw two objectives against each other: the front, beaten trials and infeasible trials.
 
-    `points` are named places to compare with, such as the model before compression.
+    `points` are named points to compare with, such as the model before compression.
     """
     names = list(study["objectives"])
     if len(names) < 2 and not (x and y):
@@ -163,8 +163,8 @@ def draw_pareto(
             plane.plot(*zip(*own, strict=True), label=place, **line, **style)
     for name, where in (points or {}).items():
         plane.plot(*where, marker="*", markersize=12, linestyle="", label=name)
-    found = sum(r["place"] == "front" for r in rows)
-    shown = title or f"Pareto front of {y} and {x}: {found} of {len(rows)} trials"
+    count = sum(r["place"] == "front" for r in rows)
+    shown = title or f"Pareto front of {y} and {x}: {count} of {len(rows)} trials"
     plane.set(title=shown, xlabel=x, ylabel=y)
     end_at_one(plane, y)
     plane.grid(alpha=0.3)
@@ -173,9 +173,9 @@ def draw_pareto(
 
 
 def importance(study: Study, objective: str | None = None) -> list[dict[str, Any]]:
-    """How much of the objective's spread each parameter explains, most first; shares of 1.
+    """Return the share of the objective's spread that each parameter explains, largest first.
 
-    Parameters that only some trials have are left out: there is nothing to compare them with.
+    Parameters that only some trials have are skipped.
     """
     try:
         import optuna
@@ -192,7 +192,12 @@ def importance(study: Study, objective: str | None = None) -> list[dict[str, Any
             f"study '{study['name']}': {len(trials)} results and {len(spaces)} parameters that "
             "vary are too few to tell which matters. Needed: 4 and 1."
         )
-    rebuilt = _empty_study(optuna, direction)
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # do not log that a study was created
+    try:
+        rebuilt = optuna.create_study(direction=direction)
+    finally:
+        optuna.logging.set_verbosity(level)
     for trial in trials:
         params = {name: trial["params"][name] for name in spaces}
         value = trial["values"][chosen]
@@ -201,19 +206,10 @@ def importance(study: Study, objective: str | None = None) -> list[dict[str, Any
     return [{"parameter": name, "importance": share} for name, share in shares.items()]
 
 
-def _empty_study(optuna: Any, direction: str) -> Any:
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would say that it made a study
-    try:
-        return optuna.create_study(direction=direction)
-    finally:
-        optuna.logging.set_verbosity(before)
-
-
 def _distributions(trials: Sequence[TrialRecord], kinds: Any) -> dict[str, Any]:
-    """For each parameter that all trials have and that varies, the range of its values."""
+    """Return the range of values of each parameter that all trials have and that varies."""
     names = set.intersection(*(set(t["params"]) for t in trials)) if trials else set()
-    found = {}
+    ranges = {}
     for name in sorted(names):
         values = [trial["params"][name] for trial in trials]
         distinct = list(dict.fromkeys(values))
@@ -221,12 +217,12 @@ def _distributions(trials: Sequence[TrialRecord], kinds: Any) -> dict[str, Any]:
             continue
         numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
         if numbers and any(isinstance(v, float) for v in values):
-            found[name] = kinds.FloatDistribution(min(values), max(values))
+            ranges[name] = kinds.FloatDistribution(min(values), max(values))
         elif numbers:
-            found[name] = kinds.IntDistribution(min(values), max(values))
+            ranges[name] = kinds.IntDistribution(min(values), max(values))
         else:
-            found[name] = kinds.CategoricalDistribution(distinct)
-    return found
+            ranges[name] = kinds.CategoricalDistribution(distinct)
+    return ranges
 
 
 def draw_importance(
@@ -245,36 +241,31 @@ def draw_importance(
 
 
 def layer_formats(trial: TrialRecord) -> list[dict[str, Any]]:
-    """The number format of each layer in a trial: `{"layer", "format", "width"}`.
+    """Return the number format of each layer in a trial: `{"layer", "format", "width"}`.
 
-    From the attribute `formats` (layer -> name, or -> config), or else from the parameters whose
-    value is the name of a format. The width is the weight's, None where none is given.
+    They come from the attribute `formats` (layer -> name, or -> config), or else from the
+    parameters whose value is the name of a format. The width is the weight's, or None.
     """
-    given = trial["attributes"].get("formats") or {
-        name: value for name, value in trial["params"].items() if _format_name(value)
+    formats = trial["attributes"].get("formats") or {
+        name: value for name, value in trial["params"].items() if _named(value)[0]
     }
-    return [_layer_row(layer, chosen, trial["params"]) for layer, chosen in given.items()]
-
-
-def _format_name(value: Any) -> str | None:
-    """Return the format that an option names, None if it names none.
-
-    'integer', 'integer#1', 'integer(width=8)' and 'fixed8.4' name the same.
-    """
-    return _named(value)[0]
+    return [_layer_row(layer, chosen, trial["params"]) for layer, chosen in formats.items()]
 
 
 def _named(value: Any) -> tuple[str | None, dict[str, Any]]:
-    """Return the name of a format and the settings of its spelling."""
-    found = re.match(r"[a-z][^#( ]*", value) if isinstance(value, str) else None
-    text = found.group() if found else ""
+    """Return the name of a format and the settings of its spelling; (None, {}) if it is none.
+
+    'integer', 'integer#1', 'integer(width=8)' and 'fixed8.4' have the same name.
+    """
+    match = re.match(r"[a-z][^#( ]*", value) if isinstance(value, str) else None
+    text = match.group() if match else ""
     if text in FORMATS or text == FLOAT:
         return text, {}
     try:
-        known = resolve(FORMATS, text)
+        spelled = resolve(FORMATS, text)
     except ConfigError:  # another parameter's value
-        known = None
-    return (None, {}) if known is None else (known[0].name, known[1])
+        spelled = None
+    return (None, {}) if spelled is None else (spelled[0].name, spelled[1])
 
 
 def _layer_row(layer: str, chosen: Any, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -282,22 +273,22 @@ def _layer_row(layer: str, chosen: Any, params: Mapping[str, Any]) -> dict[str, 
         name, settings = chosen.get("name"), dict(chosen)
     else:
         name, settings = chosen, _settings(layer, params)
-    named, spelled = _named(name)
-    known = named or (FLOAT if name is None else str(name))
+    format_name, spelled = _named(name)
     settings = {**spelled, **settings}
     keys = ("weight_width", "width", "weight_element", "element")
     widths = [_bits(settings[key]) for key in keys if settings.get(key) is not None]
-    return {"layer": layer, "format": known, "width": widths[0] if widths else None}
+    label = format_name or (FLOAT if name is None else str(name))
+    return {"layer": layer, "format": label, "width": widths[0] if widths else None}
 
 
 def _bits(value: Any) -> int:
-    """A width as it is; of an element such as "e4m3" its sign, exponent and mantissa."""
+    """Return a width in bits; an element such as "e4m3" has sign, exponent and mantissa."""
     element = re.fullmatch(r"e(\d+)m(\d+)", str(value))
     return 1 + int(element[1]) + int(element[2]) if element else int(value)
 
 
 def _settings(layer: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """What the parameters say of a layer: `layer.format.width`, or `option(width=8)`."""
+    """Return a layer's settings in the parameters: `layer.format.width`, or `option(width=8)`."""
     inner = {k.rpartition(".")[2]: v for k, v in params.items() if k.startswith(f"{layer}.")}
     option = params.get(layer)
     pairs = re.findall(r"(\w+)\s*=\s*(\w+)", option) if isinstance(option, str) else []
@@ -315,50 +306,47 @@ def draw_precision_map(
             "the format of a layer."
         )
     figure, plane = _bars(len(rows))
-    colours = _colours([row["format"] for row in rows])
     places = range(len(rows))
-    for name, colour in colours.items():
+    for number, name in enumerate(sorted({row["format"] for row in rows})):
         own = [i for i in places if rows[i]["format"] == name]
-        plane.barh(own, [_length(rows[i]) for i in own], color=colour, label=name)
+        default = DEFAULT_WIDTHS.get(name, 8.0)
+        bits = [default if rows[i]["width"] is None else float(rows[i]["width"]) for i in own]
+        plane.barh(own, bits, color=COLOURS[number % len(COLOURS)], label=name)
     if len(rows) <= MOST_LAYERS:
         plane.set_yticks(list(places), [row["layer"] for row in rows])
     plane.invert_yaxis()
     most, count = Counter(row["format"] for row in rows).most_common(1)[0]
     finding = f"Formats of trial {trial['number']}: {most} in {count} of {len(rows)} layers"
     plane.set(xlabel="width of the weight, bits")
-    figure.suptitle(title or finding)  # over the names of the layers too, which can be long
+    figure.suptitle(title or finding)  # centred over the layers' names too, which can be long
     figure.legend(loc="outside lower center", ncols=4)
     return save_figure(path, figure, rows)
 
 
-def _length(row: Mapping[str, Any]) -> float:
-    """Bits; a format that says no width is drawn with that of its default, float with 32."""
-    if row["width"] is not None:
-        return float(row["width"])
-    return 32.0 if row["format"] == FLOAT else 8.0
-
-
 def format_counts(study: Study, best: int = 10) -> list[dict[str, Any]]:
-    """How often layers have each format: over all complete trials, and in the `best` of them."""
+    """Return the share of layers in each format, over all complete trials and the `best`."""
     trials = candidates(study["trials"])
     way = dict([next(iter(study["objectives"].items()))])
     ranked: list[TrialRecord] = []
     while trials and len(ranked) < best:
-        found = best_trial(trials, way)
-        assert found is not None, "every candidate has a value"
-        ranked.append(found)
-        trials = [t for t in trials if t["number"] != found["number"]]
+        top = best_trial(trials, way)
+        assert top is not None, "every candidate has a value"
+        ranked.append(top)
+        trials = [t for t in trials if t["number"] != top["number"]]
     everywhere, among_best = (
         Counter(row["format"] for trial in group for row in layer_formats(trial))
         for group in ([*ranked, *trials], ranked)
     )
     names = [name for name, _ in everywhere.most_common()]
-    whole, top = sum(everywhere.values()) or 1, sum(among_best.values()) or 1
-    return [{"format": n, "all": everywhere[n] / whole, "best": among_best[n] / top} for n in names]
+    total, best_total = sum(everywhere.values()) or 1, sum(among_best.values()) or 1
+    return [
+        {"format": n, "all": everywhere[n] / total, "best": among_best[n] / best_total}
+        for n in names
+    ]
 
 
 def draw_format_counts(path: str | Path, study: Study, *, best: int = 10) -> list[Path]:
-    """Draw which formats were chosen: of all trials, and of the `best`."""
+    """Draw the share of each format over all trials and over the `best`."""
     rows = format_counts(study, best)
     if not rows:
         raise DataError(f"study '{study['name']}': no trial names the format of a layer.")
@@ -383,8 +371,3 @@ def _bars(count: int) -> tuple[Any, Any]:
     figure, plane = pyplot().subplots(figsize=(7.0, height), layout="constrained")
     plane.grid(alpha=0.3, axis="x")
     return figure, plane
-
-
-def _colours(names: Sequence[str]) -> dict[str, Any]:
-    """A colour for each format, the same in every figure that has the same formats."""
-    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(sorted(set(names)))}

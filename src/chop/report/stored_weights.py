@@ -1,9 +1,8 @@
-"""What a node stores: sizes, number format, zeros and the histogram of its weight."""
+"""Storage of a node: sizes, number format, zeros and histogram of its weight."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +16,14 @@ from chop.nn.quantizers import Quantizer
 from chop.passes.rewrite.node_formats import node_quantizers, role_of
 
 BINS = 40
+"""Bins of a histogram, about."""
 SAMPLE = 1 << 18
-"""A histogram of a larger tensor counts about so many of its values, evenly spaced."""
+"""Values that a histogram of a larger tensor counts, about; they are evenly spaced."""
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A parameter: how many elements, and the bits each takes. `key` tells shared ones apart."""
+class StoredParameter:
+    """Parameter: its elements and their bits. Nodes that share it have the same `key`."""
 
     key: int
     elements: int
@@ -31,61 +31,55 @@ class Stored:
 
     @property
     def bytes(self) -> float:
-        """What storing it takes."""
+        """Bytes of storage."""
         return self.elements * self.bits / 8
 
 
-def stored_tensors(node: fx.Node) -> list[Stored]:
-    """Every floating-point parameter that `node` reads, in the format it is quantised to."""
+def stored_tensors(node: fx.Node) -> list[StoredParameter]:
+    """Return the floating-point parameters that `node` reads, in their quantised formats."""
     if node.op != "call_module":
-        return [_stored(id(p), p, None) for p in _attributes(node)]
+        parameter = _attribute(node)
+        return [] if parameter is None else [_stored(parameter, None)]
     module, quantizers = node_module(node), node_quantizers(node) or {}
-    found = [
-        _stored(id(p), p, quantizers.get(role_of(_plain_name(name), quantizers) or ""))
-        for name, p in module.named_parameters()
-        if p.is_floating_point()
-    ]
+    stored = []
+    for name, parameter in module.named_parameters():
+        if parameter.is_floating_point():
+            role = role_of(name.removeprefix("parametrizations."), quantizers)
+            stored.append(_stored(parameter, quantizers.get(role or "")))
     packed = getattr(module, "weight", None)
     if isinstance(packed, PackedTensor):
         elements = math.prod(packed.shape)
-        found.append(Stored(id(module), elements, 8 * packed.nbytes / elements))
-    return found
+        stored.append(StoredParameter(id(module), elements, 8 * packed.nbytes / elements))
+    return stored
 
 
-def _plain_name(name: str) -> str:
-    return name.removeprefix("parametrizations.")
+def _stored(parameter: nn.Parameter, quantizer: Quantizer | None) -> StoredParameter:
+    is_float = quantizer is None or quantizer.is_bypass
+    bits = 8.0 * parameter.element_size() if is_float else quantizer.bits  # type: ignore[union-attr]
+    return StoredParameter(id(parameter), parameter.numel(), bits)
 
 
-def _stored(key: int, tensor: Tensor, quantizer: Quantizer | None) -> Stored:
-    is_quantized = quantizer is not None and not quantizer.is_bypass
-    bits = quantizer.bits if is_quantized and quantizer else 8.0 * tensor.element_size()
-    return Stored(key, tensor.numel(), bits)
-
-
-def _attributes(node: fx.Node) -> Iterator[nn.Parameter]:
-    """The parameter that a get_attr node gives."""
+def _attribute(node: fx.Node) -> nn.Parameter | None:
+    """Return the floating-point parameter of a get_attr node, None for other nodes."""
     owner = node.graph.owning_module
     if node.op != "get_attr" or owner is None:
-        return
+        return None
     *path, name = str(node.target).split(".")
     value = getattr(owner.get_submodule(".".join(path)), name, None)
-    if isinstance(value, nn.Parameter) and value.is_floating_point():
-        yield value
+    return value if isinstance(value, nn.Parameter) and value.is_floating_point() else None
 
 
 def weight_of(node: fx.Node) -> Tensor | None:
-    """The weight of a layer, pruned as it is but before any number format; None without one."""
-    if node.op == "call_module":
-        weight = getattr(node_module(node), "weight", None)
-    else:
-        weight = next(_attributes(node), None)
+    """Return a layer's weight, pruned but not quantised, or None."""
+    is_module = node.op == "call_module"
+    weight = getattr(node_module(node), "weight", None) if is_module else _attribute(node)
     if not isinstance(weight, Tensor) or not weight.is_floating_point() or not weight.numel():
         return None
     return None if weight.is_meta else weight.detach()
 
 
 def weight_record(node: fx.Node) -> dict[str, Any] | None:
-    """Shape, share of zeros, and of the rounded weight extremes, mean and histogram."""
+    """Return shape and sparsity, and extremes, mean and histogram of the quantised weight."""
     weight = weight_of(node)
     if weight is None:
         return None
@@ -102,7 +96,7 @@ def weight_record(node: fx.Node) -> dict[str, Any] | None:
 
 
 def _rounded(node: fx.Node, weight: Tensor) -> Tensor:
-    """The weight as the layer computes with it."""
+    """Return the weight that the layer computes with."""
     layer = node_module(node) if node.op == "call_module" else None
     if isinstance(layer, QuantizedModule):
         stored = layer.stored_values().get("weight")
@@ -113,10 +107,10 @@ def _rounded(node: fx.Node, weight: Tensor) -> Tensor:
 
 
 def histogram(values: Tensor) -> dict[str, Any] | None:
-    """Counts in about `BINS` equal bins; None where nothing finite is there.
+    """Return counts in about `BINS` equal bins, or None if no value is finite.
 
-    Bins of rounded values are as wide as whole steps of their format, so that no bin covers one
-    level more than its neighbour.
+    Bins of quantised values are as wide as a whole number of the format's steps, so that all bins
+    cover equally many levels.
     """
     flat = values.reshape(-1)
     flat = flat[:: max(1, flat.numel() // SAMPLE)].float()
@@ -125,20 +119,19 @@ def histogram(values: Tensor) -> dict[str, Any] | None:
         return None
     low, width, bins = _bins(flat)
     counts = torch.histc(flat, bins, low, low + bins * width)
-    is_sample = flat.numel() < values.numel()
-    told: Mapping[str, Any] = {"sampled": flat.numel()} if is_sample else {}
-    return {"low": low, "width": width, "counts": [int(c) for c in counts], **told}
+    sample = {"sampled": flat.numel()} if flat.numel() < values.numel() else {}
+    return {"low": low, "width": width, "counts": [int(c) for c in counts], **sample}
 
 
 def _bins(flat: Tensor) -> tuple[float, float, int]:
-    """Where the first bin starts, how wide bins are, and how many there are."""
+    """Return the start of the first bin, the width of a bin and the number of bins."""
     low, high = float(flat.min()), float(flat.max())
     if low == high:
         return low - 0.5, 1.0, 1
     steps = flat[:: max(1, flat.numel() // 4096)].sort().values.diff()
     step = float(steps[steps > 0].min()) if steps.any() else high - low
     levels = round((high - low) / step) + 1
-    if levels > 8 * BINS:  # so many that it does not show
+    if levels > 8 * BINS:  # too many to show
         return low, (high - low) / BINS, BINS
     per_bin = math.ceil(levels / BINS)
     return low - step / 2, per_bin * step, math.ceil(levels / per_bin)

@@ -20,26 +20,26 @@ STAGES: dict[str, dict[str, str]] = {
     "sparsity": {BEFORE: "pruned", AFTER: "pruned and fine-tuned"},
     "lora_rank": {AFTER: "LoRA"},
 }
-"""What the accuracy before and after training is called in each sweep."""
+"""Sweep -> the labels of its accuracy before and after training."""
 
 
 def sweep_curves(name: str, records: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """The curves of a sweep: every variant, at every stage that has a name."""
+    """Return the curves of a sweep: one for each variant and stage."""
     sweep = SWEEPS[name]
     own = [record for record in records if record["sweep"] == name]
     curves = []
     for variant in _variants(sweep, own):
         chosen = [r for r in own if all(r[k] == v for k, v in variant.items())]
-        for stage, called in STAGES[name].items():
-            label = " ".join([*map(str, variant.values()), called])
+        for stage, title in STAGES[name].items():
+            label = " ".join([*map(str, variant.values()), title])
             curves.append(make_curve(label, chosen, sweep.axis, stage))
     return curves
 
 
 def baseline_levels(name: str, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The accuracy before compression, where the records have it: their mean over the seeds."""
-    found = {r["seed"]: r[BASELINE] for r in records if r["sweep"] == name and BASELINE in r}
-    return {"uncompressed": statistics.fmean(found.values())} if found else {}
+    """Return the accuracy before compression, averaged over seeds, if the records have it."""
+    by_seed = {r["seed"]: r[BASELINE] for r in records if r["sweep"] == name and BASELINE in r}
+    return {"uncompressed": statistics.fmean(by_seed.values())} if by_seed else {}
 
 
 def _variants(sweep: Sweep, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -57,7 +57,7 @@ def draw_sweep(
 ) -> list[Path]:
     """Draw a sweep's records; `levels` are accuracies to compare with, such as another model's.
 
-    Without levels the accuracy before compression is one, where the records have it.
+    Default level: the accuracy before compression, if the records have it.
     """
     sweep = SWEEPS[name]
     check_sweep(list(records), f"draw_sweep '{name}'", ConfigError)

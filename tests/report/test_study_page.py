@@ -2,7 +2,7 @@ import pytest
 from report_data import STUDY, trial
 
 from chop.errors import DataError
-from chop.report.study_figures import study_record
+from chop.report.study_page import study_record
 
 
 def test_infeasible_trials_and_copies_are_not_on_the_front():
