@@ -1,4 +1,4 @@
-"""A custom autograd function as something a graph can call, copy and name."""
+"""Custom autograd function that a graph can call, copy and name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chop.errors import CheckpointError
 
 
 class AppliedFunction:
-    """`cls.apply`: two of one class are equal, and torch.fx does not take it for torch's own."""
+    """Function `cls.apply`, equal for equal classes; torch.fx does not mistake it for torch's."""
 
     __name__ = "apply"
 
@@ -32,7 +32,7 @@ class AppliedFunction:
         return f"{self.__module__}.{self.__qualname__}"
 
     def stored_name(self) -> str:
-        """The name it is found by again; a class made inside a function has none."""
+        """Return its dotted path; raise for a class that is defined inside a function."""
         if "<locals>" in self.__qualname__:
             raise CheckpointError(
                 f"autograd function '{self.cls.__qualname__}' of {self.__module__} is defined "
@@ -42,8 +42,8 @@ class AppliedFunction:
         return f"{self.__module__}.{self.__qualname__}"
 
 
-def applied(found: Any) -> Any:
-    """`found`, as an AppliedFunction where it is the `apply` of an autograd function."""
-    owner = getattr(found, "__self__", None)
-    is_one = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
-    return AppliedFunction(owner) if is_one else found  # type: ignore[arg-type]
+def applied(function: Any) -> Any:
+    """Wrap the `apply` of an autograd function; return other functions unchanged."""
+    owner = getattr(function, "__self__", None)
+    is_apply = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
+    return AppliedFunction(owner) if is_apply else function  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The linear layers of all experts of a mixture, as one layer."""
+"""Linear layers of all experts of a mixture as one layer."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ GROUPED_PRODUCTS: tuple[Callable[..., Tensor], ...] = tuple(
     for place, name in ((F, "grouped_mm"), (torch, "_grouped_mm"))
     if hasattr(place, name)
 )
-"""torch's products of rows that are sorted by expert; not every version has both."""
+"""torch's products of rows sorted by expert; not every version has both."""
 
-
-# -- for torch.compile, which takes torch's product in bfloat16 alone ---------------------------
-
+# Operators for torch.compile, which supports torch's product only in bfloat16.
 _operators = torch.library.Library("mase", "FRAGMENT")
 _operators.define("expert_products(Tensor x, Tensor weight, Tensor ends) -> Tensor")
 _operators.define(
@@ -27,7 +25,7 @@ _operators.define(
 
 
 def _parts(ends: Tensor) -> Iterator[tuple[int, slice]]:
-    """The experts, with their rows."""
+    """Yield each expert with its rows."""
     first = 0
     for expert, last in enumerate(ends.tolist()):
         yield expert, slice(first, last)
@@ -77,9 +75,9 @@ torch.library.register_autograd(
 
 
 class Experts(nn.Module):
-    """A matrix (outputs, inputs) for each expert, one below the other in `weight`.
+    """Linear layer with a matrix (outputs, inputs) per expert, stacked in `weight`.
 
-    Rows of x are sorted by expert, and `ends` says where those of each end.
+    Rows of x are sorted by expert; `ends` has the end of each expert's rows.
 
     >>> layer = Experts(nn.Parameter(torch.eye(2).repeat(3, 1)), experts=3)
     >>> layer.out_features, layer.in_features
@@ -95,11 +93,11 @@ class Experts(nn.Module):
         self.weight = weight
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
-        """Each row of `x` times the transposed weight of its expert."""
+        """Multiply each row of `x` by the transposed weight of its expert."""
         return self.multiply(x, self.weight, ends)
 
     def multiply(self, x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-        """The product with `weight` in the place of the layer's own."""
+        """Multiply by `weight` instead of the layer's own."""
         matrices = weight.view(self.experts, self.out_features, self.in_features)
         if torch.compiler.is_compiling() and x.dtype != torch.bfloat16:
             product: Tensor = torch.ops.mase.expert_products(x, matrices, ends)
@@ -107,6 +105,6 @@ class Experts(nn.Module):
         return GROUPED_PRODUCTS[0](x, matrices.transpose(-2, -1), offs=ends)
 
     def extra_repr(self) -> str:
-        """Sizes, for printing."""
+        """Return the sizes, for printing."""
         sizes = f"in_features={self.in_features}, out_features={self.out_features}"
         return f"experts={self.experts}, {sizes}"

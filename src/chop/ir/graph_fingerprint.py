@@ -1,4 +1,4 @@
-"""What a graph is, as a short text: equal for equal contents, wherever they lie."""
+"""Fingerprint of a graph: a short text that is equal for equal contents."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 class Hash(Protocol):
-    """What takes bytes."""
+    """Hash function."""
 
     def update(self, data: Any, /) -> None:
-        """Take further bytes."""
+        """Add bytes."""
 
 
 def graph_fingerprint(graph: MaseGraph) -> str:
-    """The fingerprint of a graph: its operations, the settings of its modules, every tensor."""
+    """Return the fingerprint of a graph's operations, module settings and tensors."""
     digest = hashlib.sha256()
     for node in graph.fx_graph.nodes:
         digest.update(_ADDRESS.sub("", str(node.format_node())).encode())
@@ -38,7 +38,7 @@ def graph_fingerprint(graph: MaseGraph) -> str:
 
 
 def _settings(module: nn.Module) -> str:
-    """The class of a module and the plain values it was made with; not whether it trains now."""
+    """Return the class and the plain attributes of a module, without its mode."""
     plain = {
         name: value
         for name, value in sorted(vars(module).items())
@@ -54,7 +54,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def add_tensor(digest: Hash, name: str, tensor: Tensor) -> None:
-    """Take a tensor, its type and shape."""
+    """Add a tensor with its dtype and shape."""
     digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     digest.update(flat.view(torch.uint8).numpy())

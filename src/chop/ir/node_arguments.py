@@ -1,8 +1,8 @@
-"""Names for what a node is called with, and the metadata of its operands and results.
+"""Names of a node's arguments, and the metadata of its operands and results.
 
-Tensor operands are `data_in_0`, `data_in_1` … in the order of the call; every other argument goes
-by its own name in torch's signature; then come the parameters (`weight`, `bias` …). Operands are
-described from the results of the nodes they come from, so a graph can be relinked without a run.
+Tensor operands are `data_in_0`, `data_in_1` … in the order of the call. Other arguments have their
+names in torch's signature. Parameters (`weight`, `bias` …) come last. Operands are described from
+the results of the nodes that compute them, so that a graph can be relinked without a run.
 """
 
 from __future__ import annotations
@@ -27,27 +27,32 @@ OWN_NAMES: dict[Any, tuple[str, ...]] = {
     getattr: ("object", "name", "default"),
     torch.einsum: ("equation", "operands"),
 }
-"""Argument names where the signature says less than it could."""
+"""Argument names of functions whose signatures have poor ones."""
 
 PLAIN_TYPES = {bool: "bool", int: "integer", float: "float", str: "string", type(None): "none"}
 _LITERALS = (*PLAIN_TYPES, torch.dtype, torch.device, torch.layout, torch.memory_format, slice)
+_KINDS: dict[str, Any] = {
+    "node": fx.Node,
+    "ScalarType": torch.dtype,
+    "Device": torch.device,
+    "number": (int, float),
+}
 _NOT_A_NUMBER = ("Tensor", "ScalarType", "Device", "Layout", "Dimname", "str", "MemoryFormat")
 
 
 def describe_tensor(tensor: Tensor, *, value: Any = None) -> ValueMeta:
-    """Shape, dtype and number format of `tensor`."""
-    strides = list(tensor.stride()) if tensor.layout is torch.strided else None
+    """Return shape, dtype and number format of `tensor`."""
     return ValueMeta(
         shape=list(tensor.shape),
         torch_dtype=tensor.dtype,
         value=value,
         device=tensor.device,
-        stride=strides,
+        stride=list(tensor.stride()) if tensor.layout is torch.strided else None,
     )
 
 
 def is_plain(value: Any) -> bool:
-    """Whether `value` is a literal, or a container of literals, and so may be kept and written."""
+    """Return True if `value` is a literal or a container of literals."""
     if isinstance(value, tuple | list):
         return all(is_plain(v) for v in value)
     if isinstance(value, dict):
@@ -56,13 +61,13 @@ def is_plain(value: Any) -> bool:
 
 
 def describe_value(value: Any) -> ValueMeta:
-    """A configuration value or a result that is not a tensor."""
+    """Describe a configuration value or a result that is not a tensor."""
     kind = PLAIN_TYPES.get(type(value), type(value).__name__)
     return ValueMeta(type=kind, value=value if is_plain(value) else None)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in a value, through tuples, lists and mappings, in order."""
+    """Yield the tensors in a value, through tuples, lists and mappings, in order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, tuple | list):
@@ -73,32 +78,35 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(each)
 
 
+def holds_tensor(value: Any) -> bool:
+    """Return True if there is a tensor in `value`."""
+    return next(tensors_in(value), None) is not None
+
+
 def describe_result(
     value: Any, keep: Callable[[Tensor], Any] = lambda tensor: None
 ) -> dict[str, ValueMeta]:
-    """`data_out_0` … for the tensors in `value`, or the value itself where there are none."""
-    if isinstance(value, Tensor):
-        return {"data_out_0": describe_tensor(value, value=keep(value))}
-    found = [describe_tensor(t, value=keep(t)) for t in tensors_in(value)]
-    found = found or [describe_value(value)]
-    return {f"data_out_{i}": each for i, each in enumerate(found)}
+    """Return `data_out_0` … for the tensors in `value`, or for `value` if there are none."""
+    results = [describe_tensor(t, value=keep(t)) for t in tensors_in(value)]
+    return {f"data_out_{i}": each for i, each in enumerate(results or [describe_value(value)])}
 
 
 def describe_arguments(
     node: fx.Node, op: Op | None, keep: Callable[[Tensor], Any] = lambda tensor: None
 ) -> dict[str, ValueMeta]:
-    """The `args` of `node`, from the results its inputs are annotated with."""
+    """Return the `args` of `node`, from the annotated results of its inputs."""
     roles = op.parameters if op else ()
     operands: dict[str, ValueMeta] = {}
     config: dict[str, ValueMeta] = {}
     parameters: dict[str, ValueMeta] = {}
-    for name, given in _in_order(node, op):
-        if name in roles and isinstance(given, fx.Node) and _gives_tensors(given):
-            parameters[name] = _tensor_results(given)[0]
+    for name, argument in _in_order(node, op):
+        tensors = _tensor_results(argument) if name in roles else []
+        if tensors:
+            parameters[name] = tensors[0]
             continue
-        value = _take_tensors(given, operands)
-        if not _is_only_operands(given):
-            source = given if isinstance(given, fx.Node) else None
+        value = _take_tensors(argument, operands)
+        if not _is_only_operands(argument):
+            source = argument if isinstance(argument, fx.Node) else None
             config[name] = replace(describe_value(value), source=source)
     if node.op == "call_module":
         parameters |= describe_parameters(node_module(node), roles, keep)
@@ -106,17 +114,17 @@ def describe_arguments(
 
 
 def operand_nodes(node: fx.Node, op: Op | None) -> dict[str, fx.Node]:
-    """The nodes that the tensor operands of a call come from, by name: `data_in_0` …"""
+    """Return the nodes that compute the tensor operands of a call, by name: `data_in_0` …"""
     roles = op.parameters if op else ()
     operands: dict[str, ValueMeta] = {}
-    for name, given in _in_order(node, op):
-        if not (name in roles and isinstance(given, fx.Node)):
-            _take_tensors(given, operands)
+    for name, argument in _in_order(node, op):
+        if not (name in roles and isinstance(argument, fx.Node)):
+            _take_tensors(argument, operands)
     return {name: v.source for name, v in operands.items() if v.source is not None}
 
 
 def _in_order(node: fx.Node, op: Op | None) -> list[tuple[str, Any]]:
-    """The arguments of a call by name, in the order of the op's row also where named in another."""
+    """Return names and arguments of a call, in the order of the op's row."""
     named = named_arguments(node)
     if op is None or op.compute is None or len(node.kwargs) < 2:
         return named
@@ -127,12 +135,9 @@ def _in_order(node: fx.Node, op: Op | None) -> list[tuple[str, Any]]:
 def describe_parameters(
     module: nn.Module, roles: tuple[str, ...], keep: Callable[[Tensor], Any]
 ) -> dict[str, ValueMeta]:
-    """The parameters of `module`: those the op names first, then the rest by their path."""
-    named: dict[str, Tensor] = {}
-    for role in roles:
-        tensor = getattr(module, role, None)
-        if isinstance(tensor, Tensor):
-            named[role] = tensor
+    """Describe the parameters of `module`: those of the op's row first, then others by path."""
+    by_role = {role: getattr(module, role, None) for role in roles}
+    named = {role: tensor for role, tensor in by_role.items() if isinstance(tensor, Tensor)}
     for name, tensor in module.named_parameters():
         if not name.startswith("parametrizations."):
             named.setdefault(name, tensor)
@@ -140,51 +145,49 @@ def describe_parameters(
 
 
 def _results(node: fx.Node) -> list[ValueMeta]:
-    found = node.meta.get("mase")
-    if not isinstance(found, MaseMetadata) or found.common.results is None:
+    meta = node.meta.get("mase")
+    if not isinstance(meta, MaseMetadata) or meta.common.results is None:
         return []
-    return list(found.common.results.values())
+    return list(meta.common.results.values())
 
 
-def _tensor_results(given: Any) -> list[ValueMeta]:
-    """The tensors a node argument stands for, linked to where they come from."""
-    if not isinstance(given, fx.Node):
+def _tensor_results(argument: Any) -> list[ValueMeta]:
+    """Return the tensors of an argument that is a node, linked to that node."""
+    if not isinstance(argument, fx.Node):
         return []
-    return [replace(r, source=given, is_applied=False) for r in _results(given) if r.is_tensor]
+    tensors = [r for r in _results(argument) if r.is_tensor]
+    return [replace(r, source=argument, is_applied=False) for r in tensors]
 
 
-def _gives_tensors(node: fx.Node) -> bool:
-    return any(r.is_tensor for r in _results(node))
-
-
-def _take_tensors(given: Any, operands: dict[str, ValueMeta]) -> Any:
-    """Move the tensors of an argument to `operands`; what is left names them where they were."""
-    if isinstance(given, fx.Node):
-        tensors = _tensor_results(given)
+def _take_tensors(argument: Any, operands: dict[str, ValueMeta]) -> Any:
+    """Move the tensors of an argument to `operands`; return the argument with their names."""
+    if isinstance(argument, fx.Node):
+        tensors = _tensor_results(argument)
         if not tensors:
-            results = _results(given)
+            results = _results(argument)
             return results[0].value if results else None
         names = [f"data_in_{len(operands) + i}" for i in range(len(tensors))]
         operands.update(zip(names, tensors, strict=True))
         return names[0] if len(names) == 1 else names
-    if isinstance(given, tuple | list):
-        return type(given)(_take_tensors(each, operands) for each in given)
-    if isinstance(given, dict):
-        return {key: _take_tensors(each, operands) for key, each in given.items()}
-    if isinstance(given, slice):
-        return slice(*(_take_tensors(x, operands) for x in (given.start, given.stop, given.step)))
-    return given
+    if isinstance(argument, tuple | list):
+        return type(argument)(_take_tensors(each, operands) for each in argument)
+    if isinstance(argument, dict):
+        return {key: _take_tensors(each, operands) for key, each in argument.items()}
+    if isinstance(argument, slice):
+        parts = (argument.start, argument.stop, argument.step)
+        return slice(*(_take_tensors(part, operands) for part in parts))
+    return argument
 
 
-def _is_only_operands(given: Any) -> bool:
-    if isinstance(given, fx.Node):
-        return _gives_tensors(given)
-    parts = list(given.values()) if isinstance(given, dict) else given
+def _is_only_operands(argument: Any) -> bool:
+    if isinstance(argument, fx.Node):
+        return any(r.is_tensor for r in _results(argument))
+    parts = list(argument.values()) if isinstance(argument, dict) else argument
     return isinstance(parts, tuple | list) and bool(parts) and all(map(_is_only_operands, parts))
 
 
 def named_arguments(node: fx.Node) -> list[tuple[str, Any]]:
-    """Pairs of name and argument, positional ones named from torch's signature."""
+    """Return names and arguments of a call; torch's signature names positional arguments."""
     names = _names_of(node)
     positional = list(node.args)
     if len(positional) > len(names):  # x.view(2, -1): the rest belongs to the last name
@@ -209,16 +212,8 @@ def _names_of(node: fx.Node) -> tuple[str, ...]:
 
 
 def _kind(argument: Any) -> str:
-    """What is known of an argument without running: enough to tell overloads apart."""
-    if isinstance(argument, fx.Node):
-        return "node"
-    if isinstance(argument, torch.dtype):
-        return "ScalarType"
-    if isinstance(argument, torch.device):
-        return "Device"
-    if isinstance(argument, int | float):
-        return "number"
-    return "other"
+    """Return the kind of an argument, which selects an overload."""
+    return next((kind for kind, types in _KINDS.items() if isinstance(argument, types)), "other")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -228,14 +223,12 @@ def _lookup_names(
     if target in OWN_NAMES:
         return OWN_NAMES[target][: len(kinds)]
     if op == "call_module":
-        found = _python_names(target.forward)[1:]
+        names = _python_names(target.forward)[1:]
     elif op == "call_function":
-        found = _python_names(target) or _torch_names(target, kinds, keywords)
+        names = _python_names(target) or _torch_names(target, kinds, keywords)
     else:
-        found = _schema_names(str(target), kinds, keywords)
-    if not found:
-        return tuple(f"arg_{i}" for i in range(len(kinds)))
-    return found[: len(kinds)]
+        names = _schema_names(str(target), kinds, keywords)
+    return names[: len(kinds)] or tuple(f"arg_{i}" for i in range(len(kinds)))
 
 
 def _python_names(function: Any) -> tuple[str, ...]:
@@ -258,19 +251,14 @@ def _torch_names(target: Any, kinds: tuple[str, ...], keywords: tuple[str, ...])
 
 
 def _schema_names(name: str, kinds: tuple[str, ...], keywords: tuple[str, ...]) -> tuple[str, ...]:
-    """Names from the overload of `aten::name` that these arguments can call."""
+    """Return the names of the overload of `aten::name` that accepts these arguments."""
     schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
     for schema in schemas:
         arguments = [a for a in schema.arguments if not a.kwarg_only]
         fits = len(arguments) >= len(kinds) and set(keywords) <= {a.name for a in schema.arguments}
         if fits and all(_accepts(a, k) for a, k in zip(arguments, kinds, strict=False)):
             return tuple(a.name for a in arguments)
-    return _variadic_names(schemas, kinds)
-
-
-def _variadic_names(schemas: Any, kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """x.view(2, -1) or x.permute(0, 2, 1): a list written out as arguments."""
-    for schema in schemas:
+    for schema in schemas:  # x.view(2, -1): a list written as several arguments
         for i, argument in enumerate(schema.arguments[: len(kinds)]):
             if str(argument.real_type).startswith("List["):
                 return tuple(a.name for a in schema.arguments[: i + 1])
@@ -278,9 +266,7 @@ def _variadic_names(schemas: Any, kinds: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _accepts(argument: Any, kind: str) -> bool:
-    wanted = str(argument.real_type).removeprefix("Optional[")
+    type_name = str(argument.real_type).removeprefix("Optional[")
     if kind == "number":
-        return not wanted.startswith(_NOT_A_NUMBER)
-    if kind in ("ScalarType", "Device"):
-        return wanted.startswith(kind)
-    return True
+        return not type_name.startswith(_NOT_A_NUMBER)
+    return kind not in ("ScalarType", "Device") or type_name.startswith(kind)

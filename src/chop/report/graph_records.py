@@ -117,8 +117,8 @@ def brief(value: Any) -> str:
 def _own_format(record: Mapping[str, Any]) -> tuple[str, float | None]:
     """Return format and bits of a node's weight, or else of its first result."""
     weights = [v for v in record["args"] if v["name"] == "weight"]
-    first = next(iter([*weights, *record["results"]]), {"format": "", "format_bits": None})
-    return str(first["format"]), first["format_bits"]
+    values = [*weights, *record["results"]]
+    return (str(values[0]["format"]), values[0]["format_bits"]) if values else ("", None)
 
 
 def _costs(graph: MaseGraph, node: fx.Node) -> PageRecord:

@@ -195,7 +195,7 @@ def importance(study: Study, objective: str | None = None) -> list[dict[str, Any
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # do not log that a study was created
     try:
-        rebuilt = optuna.create_study(direction=direction)
+        rebuilt: Any = optuna.create_study(direction=direction)  # type: ignore[arg-type]
     finally:
         optuna.logging.set_verbosity(level)
     for trial in trials:

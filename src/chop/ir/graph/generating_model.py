@@ -1,7 +1,7 @@
-"""A captured language model as transformers' own class, so that transformers' `generate` runs it.
+"""Captured language model as a class of transformers, for transformers' `generate`.
 
-The class of the model it came from is kept, with all that it says about generation; what it
-computes is the graph. An encoder-decoder runs as two graphs that share the modules of the one.
+The new class inherits from the original model's class, with all its methods for generation; its
+forward runs the graph. An encoder-decoder runs as two graphs that share the modules of one.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 PAST = "past_key_values"
 ENCODED = "encoder_states"
 _IGNORED = ("use_cache", "return_dict", "cache_position", "logits_to_keep", "token_type_ids")
-"""Arguments of forward that change nothing where a graph does not take them."""
+"""Arguments of forward that do not change the result and may be dropped."""
 
 
 class Generator:
-    """A graph as a model of transformers, and what it was made of."""
+    """Graph as a model of transformers, with the parts it was created from."""
 
     def __init__(self, model: TracedModule, model_class: type[nn.Module] | None = None) -> None:
         if getattr(model, "config", None) is None:
@@ -41,12 +41,12 @@ class Generator:
                 "it has no config, by which transformers generates."
             )
         self.model: PreTrainedModel = _graph_class(_class_of(model, model_class))(model)
-        self._code, self._made_of = model.code, _parts_of(model)
+        self._code, self._parts = model.code, _parts_of(model)
 
     def is_of(self, model: TracedModule) -> bool:
-        """Whether `model` is still what this was made of: code, modules and tensors."""
-        now = _parts_of(model)
-        same_parts = len(now) == len(self._made_of) and all(map(operator.is_, now, self._made_of))
+        """Return True if `model` still has the same code, modules and tensors."""
+        parts = _parts_of(model)
+        same_parts = len(parts) == len(self._parts) and all(map(operator.is_, parts, self._parts))
         return same_parts and model.code == self._code and model.training == self.model.training
 
 
@@ -55,16 +55,16 @@ def _parts_of(model: TracedModule) -> list[Any]:
 
 
 def has_cache(model: TracedModule) -> bool:
-    """Whether the graph takes keys and values of the tokens before."""
+    """Return True if the graph has a key-value cache as input."""
     return PAST in model.input_names
 
 
-def _class_of(model: TracedModule, known: type[nn.Module] | None) -> Any:
+def _class_of(model: TracedModule, original: type[nn.Module] | None) -> Any:
     import transformers
     from transformers import GenerationMixin
 
     name = type(model).__name__
-    cls = known or getattr(transformers, name, None)
+    cls = original or getattr(transformers, name, None)
     if cls is None or not issubclass(cls, GenerationMixin):
         raise GraphError(
             f"generate: '{name}' is not a class of transformers that generates. Allowed: a causal "
@@ -75,7 +75,7 @@ def _class_of(model: TracedModule, known: type[nn.Module] | None) -> Any:
 
 @functools.cache
 def _graph_class(cls: Any) -> Any:
-    """`cls` with forward replaced by a graph."""
+    """Return a subclass of `cls` whose forward runs a graph."""
 
     @functools.wraps(cls.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -83,18 +83,23 @@ def _graph_class(cls: Any) -> Any:
         return self._run_graph({**named, **kwargs})
 
     body = {**vars(_GraphModel), "forward": forward}
-    kept = {k: v for k, v in body.items() if k not in ("__dict__", "__weakref__", "__module__")}
-    return type(f"{cls.__name__}Graph", (cls,), {**kept, "__module__": __name__})
+    members = {k: v for k, v in body.items() if k not in ("__dict__", "__weakref__")}
+    return type(f"{cls.__name__}Graph", (cls,), {**members, "__module__": __name__})
 
 
 class _GraphModel:
-    """What a class of transformers gets to run a graph; `_graph_class` puts it in."""
+    """Members that `_graph_class` adds to a class of transformers."""
 
-    def __init__(self: Any, model: TracedModule) -> None:
+    def __init__(self: Any, model: Any) -> None:
+        from transformers import GenerationConfig
+
         nn.Module.__init__(self)
         self.config = copy.deepcopy(model.config)
-        self.config._attn_implementation = _implementation(model)
-        self.generation_config = copy.deepcopy(_generation_config(model))
+        masks = model.graph.find_nodes(op="call_function", target=kv_cache.causal_mask)
+        is_additive = any(node.args[4] for node in masks)
+        self.config._attn_implementation = "eager" if is_additive else "sdpa"
+        defaults = model.generation_config or GenerationConfig.from_model_config(model.config)
+        self.generation_config = copy.deepcopy(defaults)
         self._argument_names = tuple(inspect.signature(self.forward).parameters)
         self.captured = model
         inputs = model.graph.find_nodes(op="placeholder")
@@ -103,7 +108,7 @@ class _GraphModel:
         self.training = model.training
 
     def __getattr__(self: Any, name: str) -> Any:
-        # Modules of the model, which classes of transformers read by their paths.
+        # modules of the model, which classes of transformers read by path
         try:
             return nn.Module.__getattr__(self, name)
         except AttributeError:
@@ -113,23 +118,23 @@ class _GraphModel:
 
     @property
     def device(self: Any) -> torch.device:
-        """Of the first tensor: a packed model may have no parameters."""
-        return _first_tensor(self.captured).device
+        """Device of the first tensor: a packed model may have no parameters."""
+        tensors = tensors_in((*self.captured.parameters(), *self.captured.buffers()))
+        return next(tensors, torch.empty(0)).device
 
     @property
     def dtype(self: Any) -> torch.dtype:
-        """The number format it computes in."""
-        floats = (p for p in self.captured.parameters() if p.is_floating_point())
-        found = next(floats, None)
-        return torch.get_default_dtype() if found is None else found.dtype
+        """Dtype of the first floating-point parameter."""
+        dtypes = (p.dtype for p in self.captured.parameters() if p.is_floating_point())
+        return next(dtypes, torch.get_default_dtype())
 
     def get_encoder(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """The encoder's part of the graph."""
+        """Return the encoder's part of the graph."""
         return self.parts[0] if self.config.is_encoder_decoder else self
 
     @property
     def parts(self: Any) -> Any:
-        """Encoder and decoder, each a module."""
+        """Modules of encoder and decoder."""
         if self._parts is None:
             encoder, decoder = split(self.captured)
             self._parts = (_Encoder(encoder, self.main_input_name), decoder)
@@ -144,14 +149,16 @@ class _GraphModel:
             given[ENCODED] = encoded[0]
             given = {k: v for k, v in given.items() if k != self.main_input_name}
         elif self._needs_mask and "attention_mask" not in given:
-            given["attention_mask"] = _ones(given)  # transformers leaves it out where it says none
-        takes = module.input_names
-        _check_given(given, takes, type(self.captured).__name__)
-        return module(**{name: value for name, value in given.items() if name in takes})
+            ids = given["input_ids"]  # transformers omits a mask of ones
+            length = kv_cache.past_length(given.get(PAST)) + ids.shape[1]
+            given["attention_mask"] = ids.new_ones(len(ids), length)
+        names = module.input_names
+        _check_arguments(given, names, type(self.captured).__name__)
+        return module(**{name: value for name, value in given.items() if name in names})
 
 
 class _Encoder(nn.Module):
-    """The encoder's part of a graph, that gives its output as transformers' encoders do."""
+    """Encoder's part of a graph, with the output class of transformers' encoders."""
 
     def __init__(self, part: TracedModule, main_input_name: str) -> None:
         super().__init__()
@@ -161,29 +168,24 @@ class _Encoder(nn.Module):
     def forward(self, **kwargs: Any) -> Any:
         from transformers.modeling_outputs import BaseModelOutput
 
-        given = {k: v for k, v in kwargs.items() if k in self.part.input_names}
-        return BaseModelOutput(last_hidden_state=self.part(**given))
+        inputs = {k: v for k, v in kwargs.items() if k in self.part.input_names}
+        return BaseModelOutput(last_hidden_state=self.part(**inputs))
 
 
-def _ones(given: dict[str, Any]) -> Tensor:
-    ids: Tensor = given["input_ids"]
-    return ids.new_ones(len(ids), kv_cache.past_length(given.get(PAST)) + ids.shape[1])
-
-
-def _check_given(given: dict[str, Any], takes: tuple[str, ...], name: str) -> None:
-    """Refuse what would change the result if the graph took it."""
-    for key, value in given.items():
-        if key in takes or key in _IGNORED or value is False or _is_default(key, value):
+def _check_arguments(arguments: dict[str, Any], names: tuple[str, ...], model: str) -> None:
+    """Raise for arguments that the graph does not have and that would change the result."""
+    for key, value in arguments.items():
+        if key in names or key in _IGNORED or value is False or _is_default(key, value):
             continue
         raise GraphError(
-            f"the graph of {name} does not take '{key}'. It takes: {', '.join(takes)}. "
+            f"the graph of {model} does not take '{key}'. It takes: {', '.join(names)}. "
             "MaseGraph(model, cache=True) takes what generation needs; prompts of unequal lengths "
             "need position_ids."
         )
 
 
 def _is_default(key: str, value: Any) -> bool:
-    """Whether the model takes this value by itself: a mask of ones, positions counted from 0."""
+    """Return True for a default of the model: a mask of ones, or positions counted from 0."""
     if not isinstance(value, Tensor) or value.dim() != 2:
         return False
     if key.endswith("attention_mask"):
@@ -192,76 +194,39 @@ def _is_default(key: str, value: Any) -> bool:
     return key.endswith("position_ids") and bool((value == counted).all())
 
 
-def _implementation(model: TracedModule) -> str:
-    """How its attention takes masks."""
-    nodes = model.graph.find_nodes(op="call_function", target=kv_cache.causal_mask)
-    return "eager" if any(node.args[4] for node in nodes) else "sdpa"
-
-
-def _generation_config(model: TracedModule) -> Any:
-    from transformers import GenerationConfig
-
-    config: Any = model.config
-    return model.generation_config or GenerationConfig.from_model_config(config)
-
-
-def _first_tensor(model: nn.Module) -> Tensor:
-    found = next(tensors_in((*model.parameters(), *model.buffers())), None)
-    return torch.empty(0) if found is None else found
-
-
-# -- encoder and decoder -------------------------------------------------------------------------
-
-
 def split(model: TracedModule) -> tuple[TracedModule, TracedModule]:
-    """Encoder and decoder of a graph; both hold the modules of `model` itself."""
-    found = model.graph.find_nodes(op="call_function", target=kv_cache.cross_source)
-    if not found:
+    """Split a graph into encoder and decoder, which share the modules of `model`."""
+    sources = model.graph.find_nodes(op="call_function", target=kv_cache.cross_source)
+    if not sources:
         raise GraphError(
             f"the graph of {type(model).__name__} was captured without its cache. Capture it with "
             "MaseGraph(model, cache=True)."
         )
-    states = found[0].args[0]
-    return _encoder(model, states), _decoder(model, states)
-
-
-def _encoder(model: TracedModule, states: fx.Node) -> TracedModule:
-    graph = fx.Graph()
-    copies = _copied(graph, _needed([states], until=()), {})
-    graph.output(copies[states])
-    return _part(model, graph)
-
-
-def _decoder(model: TracedModule, states: fx.Node) -> TracedModule:
-    graph = fx.Graph()
-    copies = {states: graph.placeholder(ENCODED)}
+    states: Any = sources[0].args[0]
+    encoder = fx.Graph()
+    encoder.output(_copy(encoder, states, {}))
+    decoder = fx.Graph()
     output = next(iter(reversed(model.graph.nodes)))
-    _copied(graph, [*_needed([output], until=(states,)), output], copies)
-    part = _part(model, graph)
-    template = template_of(model)
+    _copy(decoder, output, {states: decoder.placeholder(ENCODED)})
+    part, template = _part(model, decoder), template_of(model)
     if template is not None:
         template.attach(part)
-    return part
+    return _part(model, encoder), part
 
 
-def _needed(results: list[fx.Node], until: tuple[fx.Node, ...]) -> list[fx.Node]:
-    """What `results` are computed from, in order, without `until` and what comes before them."""
-    found: set[fx.Node] = set()
-    waiting = list(results)
+def _copy(graph: fx.Graph, result: fx.Node, copies: dict[fx.Node, fx.Node]) -> fx.Node:
+    """Copy `result` and the nodes it needs to `graph`, except those in `copies`."""
+    needed: set[fx.Node] = set()
+    waiting = [result]
     while waiting:
         node = waiting.pop()
-        if node not in found and node not in until:
-            found.add(node)
+        if node not in needed and node not in copies:
+            needed.add(node)
             waiting.extend(node.all_input_nodes)
-    return [n for n in results[0].graph.nodes if n in found and n.op != "output"]
-
-
-def _copied(
-    graph: fx.Graph, nodes: list[fx.Node], copies: dict[fx.Node, fx.Node]
-) -> dict[fx.Node, fx.Node]:
-    for node in nodes:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-    return copies
+    for node in result.graph.nodes:
+        if node in needed:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    return copies[result]
 
 
 def _part(model: TracedModule, graph: fx.Graph) -> TracedModule:

@@ -1,4 +1,4 @@
-"""Activation functions, and what leaves or drops elements of its operand."""
+"""Activation functions, dropouts and identities."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _of(function: Any) -> Compute:
 
 
 def _softmax(input: Tensor, dim: int | None = None, *rest: Any, **options: Any) -> Tensor:
-    """Takes the calls of torch.softmax (input, dim, dtype) and of F.softmax alike."""
+    """Accept the arguments of torch.softmax (input, dim, dtype) and of F.softmax."""
     dtypes = [v for v in (*rest, options.get("dtype")) if isinstance(v, torch.dtype)]
     return F.softmax(input, dim, dtype=dtypes[0] if dtypes else None)
 
@@ -149,4 +149,4 @@ PASSING = (
     ),
     Op("activation_mask", MODULE, flops_per_output=1, dims="per_sample"),
 )
-"""What gives elements back, all or some."""
+"""Layers that return their operand, whole or masked."""

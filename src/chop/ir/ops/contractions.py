@@ -1,4 +1,4 @@
-"""Layers that multiply by a weight, and look-ups in one."""
+"""Layers that multiply by a weight, and embeddings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chop.ir.ops.row import MODULE, Op, Shapes
 
 
 def _weight_macs(s: Shapes) -> int:
-    """Every output element is a dot product with one row of the weight."""
+    # every output element is a dot product with one row of the weight
     weight = s.parameters["weight"] if "weight" in s.parameters else s.inputs[1]
     return s.output_elements * math.prod(weight[1:])
 
@@ -131,7 +131,7 @@ FUSED = (
         flops_per_output=9,
     ),
 )
-"""Layers that the fusing passes make."""
+"""Layers that fusing passes create."""
 
 PACKED = (
     Op("packed_linear", MODULE, module_names=("QLinearPacked", "QLinearInt8"), macs=_packed_macs),
@@ -139,4 +139,4 @@ PACKED = (
     Op("packed_experts", MODULE, module_names=("QExpertsPacked",), macs=_packed_macs),
     Op("packed_embedding", MODULE, module_names=("QEmbeddingPacked",), reads_rows=True),
 )
-"""Layers whose weights are kept in their number format."""
+"""Layers whose weights are stored in their number format."""

@@ -1,8 +1,8 @@
-"""Ops whose integer arithmetic is not their float one between number formats.
+"""Integer kernels of ops that are not sums of products.
 
 With `arithmetic = "integer"` in its config such an op computes as the hardware does
-(`chop.nn.quantizers.arithmetic`). Other ops of the format `integer` are sums and products, which
-are exact either way.
+(`chop.nn.quantizers.arithmetic`). Sums and products in the format `integer` are exact in floating
+point too and need no kernel.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from chop.nn.quantizers.arithmetic import softmax as rows
 
 @dataclass(frozen=True)
 class IntegerCall:
-    """A call of an op: its operand as given, its parameters quantised, the format of each role.
+    """Call of an op: its unquantised operand, its quantised parameters, the format of each role.
 
-    `setting(name, default)` is an argument of the function, or an attribute of the layer;
-    `function` is the op itself in floating point, of its operand alone.
+    `setting(name, default)` is an argument of the function or an attribute of the layer;
+    `function` is the op in floating point, as a function of its operand.
     """
 
     operand: Tensor
@@ -33,14 +33,14 @@ class IntegerCall:
     setting: Callable[[str, Any], Any]
     function: Callable[[Tensor], Tensor]
     key: Hashable
-    """The same for calls of the same function with the same settings."""
+    """Equal for calls of the same function with the same settings."""
 
 
 IntegerKernel = Callable[[IntegerCall], Tensor]
 
 
 def softmax(call: IntegerCall) -> Tensor:
-    """Softmax over one dimension."""
+    """Compute softmax over one dimension."""
     dim = call.setting("dim", None)
     if not isinstance(dim, int):
         raise ConfigError(f"softmax: dim must be given with arithmetic = 'integer', got {dim}.")
@@ -50,24 +50,24 @@ def softmax(call: IntegerCall) -> Tensor:
 
 
 def layer_norm(call: IntegerCall) -> Tensor:
-    """Layer normalisation."""
+    """Compute layer normalisation."""
     shape, weight, bias = (call.setting(n, None) for n in ("normalized_shape", "weight", "bias"))
     eps = call.setting("eps", 1e-5)
     return norm.layer_norm(call.operand, shape, weight, bias, eps, call.formats)
 
 
 def rms_norm(call: IntegerCall) -> Tensor:
-    """Root-mean-square normalisation."""
+    """Compute root-mean-square normalisation."""
     shape, weight, eps = (call.setting(n, None) for n in ("normalized_shape", "weight", "eps"))
     return norm.rms_norm(call.operand, shape, weight, eps, call.formats)
 
 
 def undefined(call: IntegerCall) -> Tensor:
-    """Of ops whose results are no sums of products and that have no integers yet: refused."""
+    """Raise, for ops that are not sums of products and have no integer kernel yet."""
     raise ConfigError(f"{call.key}: has no integer arithmetic.")
 
 
 def by_table(call: IntegerCall) -> Tensor:
-    """A function of one element."""
+    """Compute a function of one element by a table."""
     numbers = (call.formats["data_in"], call.formats["data_out"])
     return function.function_by_table(call.operand, call.function, *numbers, call.key)

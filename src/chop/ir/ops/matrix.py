@@ -21,7 +21,7 @@ def _addmm_macs(s: Shapes) -> int:
 
 
 def _einsum_macs(s: Shapes) -> int:
-    """One multiply-accumulate for every combination of the index letters of the equation."""
+    # one multiply-accumulate for every combination of the index letters of the equation
     letters = str(s.config.get("equation", "")).replace(" ", "").split("->")[0].split(",")
     if "." in "".join(letters) or [len(t) for t in letters] != [len(i) for i in s.inputs]:
         return 0

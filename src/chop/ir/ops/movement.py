@@ -1,4 +1,4 @@
-"""Ops that put elements elsewhere."""
+"""Ops that move elements."""
 
 from __future__ import annotations
 

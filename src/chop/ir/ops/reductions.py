@@ -1,4 +1,4 @@
-"""Sums and the like over some dimensions."""
+"""Reductions over dimensions."""
 
 from __future__ import annotations
 

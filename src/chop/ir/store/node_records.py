@@ -1,4 +1,4 @@
-"""The nodes of a graph from their records: only names that may stand in generated source."""
+"""Decoding of a graph's nodes: only names that generated source may contain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def decode_graph(
     modules: Collection[str] | None = None,
     attributes: Collection[str] | None = None,
 ) -> fx.Graph:
-    """The fx graph of a list of node records; nodes name these `modules` and `attributes` alone."""
+    """Return the fx graph of node records, which may name only `modules` and `attributes`."""
     graph = fx.Graph()
     check = None if decode.trust else _Checks(records, modules or (), attributes or ())
     for index, record in enumerate(records):
@@ -40,7 +40,7 @@ def decode_graph(
         if check is not None and node.name != record["name"]:
             raise CheckpointError(f"{where}.name: '{record['name']}' is reserved or taken.")
         decode.nodes[record["name"]] = node
-    for index, record in enumerate(records):  # metadata may point forward
+    for index, record in enumerate(records):  # metadata may refer to later nodes
         if "mase" in record:
             where = f"nodes[{index}] ('{record['name']}').mase"
             decode.nodes[record["name"]].meta["mase"] = decode(record["mase"], where, METADATA)
@@ -48,7 +48,7 @@ def decode_graph(
 
 
 class _Checks:
-    """What must hold of each record, before and after its arguments are read."""
+    """Checks of each record, before and after its arguments are decoded."""
 
     def __init__(self, records: Any, modules: Collection[str], attributes: Collection[str]) -> None:
         if not isinstance(records, list) or not records:
@@ -56,21 +56,21 @@ class _Checks:
         self.last = len(records) - 1
         names = [r.get("name") if isinstance(r, dict) else None for r in records]
         self.names = {name for name in names if isinstance(name, str)}
-        self.seen: set[str] = set()
+        self.checked: set[str] = set()
         self.inputs: set[str] = set()
         self.modules, self.attributes = modules, attributes
 
     def record(self, index: int, record: Any) -> str:
-        """The place of a record whose keys, name, op and target are as they should be."""
+        """Check keys, name, op and target of a record; return its place."""
         where = f"nodes[{index}]"
         if not isinstance(record, dict) or not _KEYS <= record.keys() <= _KEYS | {"mase"}:
-            wanted = ", ".join(sorted(_KEYS))
-            raise CheckpointError(f"{where}: expected the keys {wanted} and perhaps mase.")
+            keys = ", ".join(sorted(_KEYS))
+            raise CheckpointError(f"{where}: expected the keys {keys} and perhaps mase.")
         name, op, target = record["name"], record["op"], record["target"]
-        if not vocabulary.is_identifier(name) or name in self.seen:
+        if not vocabulary.is_identifier(name) or name in self.checked:
             raise CheckpointError(f"{where}.name: {shown(name)} is no identifier, or there twice.")
         where = f"{where} ('{name}')"
-        self.seen.add(name)
+        self.checked.add(name)
         if op not in OPS:
             raise CheckpointError(f"{where}.op: {shown(op)}. Allowed: {', '.join(OPS)}.")
         if (op == "output") != (index == self.last):
@@ -100,14 +100,14 @@ class _Checks:
         is_other = target != name and target in self.names
         if not vocabulary.is_input_name(target) or is_other or target in self.inputs:
             raise CheckpointError(f"{place}: {shown(target)} cannot be the name of an input.")
-        if len(self.seen) > len(self.inputs) + 1:
+        if len(self.checked) > len(self.inputs) + 1:
             raise CheckpointError(f"{place}: inputs come before all other nodes.")
         self.inputs.add(target)
 
     def arguments(
         self, where: str, record: Mapping[str, Any], target: Any, args: Any, kwargs: Any
     ) -> None:
-        """Arguments that fit the op."""
+        """Check that the arguments fit the op."""
         if not isinstance(args, tuple) or not isinstance(kwargs, dict):
             raise CheckpointError(f"{where}.args: expected a tuple, and a mapping as kwargs.")
         for key in kwargs:
@@ -128,9 +128,9 @@ class _Checks:
 
 
 def _nodes_in(value: Any) -> bool:
-    found: list[fx.Node] = []
-    fx.node.map_arg(value, found.append)
-    return bool(found)
+    nodes: list[fx.Node] = []
+    fx.node.map_arg(value, nodes.append)
+    return bool(nodes)
 
 
 def _check_getattr(where: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -144,7 +144,7 @@ def _check_getattr(where: str, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 def _check_python(where: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Python's own functions take numbers and nodes: text is a key of getitem and no more."""
+    """Check that Python's functions have numbers and nodes; text only as a key of getitem."""
     if name.rpartition(".")[0] not in _PYTHON:
         return
     if kwargs:
@@ -158,7 +158,7 @@ def _check_python(where: str, name: str, args: tuple[Any, ...], kwargs: Mapping[
 
 
 def lint(model: fx.GraphModule) -> None:
-    """Raises CheckpointError where fx finds the graph inconsistent."""
+    """Raise CheckpointError if fx finds the graph inconsistent."""
     try:
         model.graph.lint()
     except (RuntimeError, ValueError, AttributeError, torch.jit.Error) as error:

@@ -1,15 +1,14 @@
-"""Tensors of a checkpoint in the bits of their formats.
+"""Packed tensors of a checkpoint, with the bits of their formats.
 
-A packed checkpoint has, in place of a tensor `w`, its codes `w:codes`, and where there are any its
-scales `w:scales`; tables of values are shared by all that have the same (`table:0`). The record of
-`w` under `packed` says how they lie. The page "Packed checkpoints" of the documentation is the
-reference of the layout.
+A packed checkpoint has, instead of a tensor `w`, its codes `w:codes` and its scales `w:scales`, if
+any. Equal tables of values are stored once (`table:0`). The record of `w` under `packed` describes
+the layout; the page "Packed checkpoints" of the documentation is its reference.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -28,11 +27,12 @@ DTYPES = {str(t).removeprefix("torch."): t for t in (torch.float16, torch.bfloat
 DTYPES |= {"float64": torch.float64, "bool": torch.bool}
 _KEYS = {"bits", "shape", "dtype", "table", "table_axis", "scale"}
 _MOST = 2**48
+"""Bound of sizes in a file."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A parameter as its layer computes with it; `is_held`: its format would change it again."""
+    """Parameter as its layer computes with it; `is_held`: quantising again would change it."""
 
     values: Tensor
     format: Quantizer
@@ -42,26 +42,23 @@ class Stored:
 
 @runtime_checkable
 class HasFormats(Protocol):
-    """A layer whose parameters have number formats."""
+    """Layer whose parameters have number formats."""
 
     def stored_values(self) -> dict[str, Stored]:
-        """Its parameters as it computes with them."""
-
-
-# -- saving ----------------------------------------------------------------------------------
+        """Return its parameters as it computes with them."""
 
 
 @dataclass
 class Packed:
-    """What is stored in place of some tensors, its records, and what is held by which layer."""
+    """Stored tensors with the records of packed ones, and the rounded parameters of layers."""
 
     tensors: dict[str, Tensor]
     records: Records = field(default_factory=dict)
-    held: dict[str, list[str]] = field(default_factory=dict)
+    rounded: dict[str, list[str]] = field(default_factory=dict)
     tables: dict[str, Tensor] = field(default_factory=dict)
 
     def replace(self, name: str, coded: Coded) -> None:
-        """Store `coded` in the place of the tensor `name`."""
+        """Store `coded` instead of the tensor `name`."""
         del self.tensors[name]
         self.tensors[f"{name}:codes"] = coded.codes
         record = {**record_of(coded), "table": self._table(coded.table)}
@@ -70,17 +67,16 @@ class Packed:
         self.records[name] = record
 
     def _scales(self, name: str, scale: Powers | Floats) -> str:
-        """Store scales, unless they are those that the layer keeps; where they are."""
-        values = scale.values
-        kept = self.tensors.get(f"{name}_scale")
-        if kept is not None and same_bits(kept, values):
+        """Store scales, unless the layer has them already; return their name."""
+        own = self.tensors.get(f"{name}_scale")
+        if own is not None and same_bits(own, scale.values):
             return f"{name}_scale"
-        self.tensors[f"{name}:scales"] = values
+        self.tensors[f"{name}:scales"] = scale.values
         return f"{name}:scales"
 
     def _table(self, table: Tensor) -> str:
-        for name, known in self.tables.items():
-            if same_bits(known, table):
+        for name, other in self.tables.items():
+            if same_bits(other, table):
                 return name
         name = f"table:{len(self.tables)}"
         self.tables[name] = self.tensors[name] = table
@@ -88,7 +84,7 @@ class Packed:
 
 
 def record_of(coded: Coded) -> Record:
-    """How the parts of a tensor lie, but for the name of its table."""
+    """Return the layout of a coded tensor, without the name of its table."""
     return {
         "bits": coded.bits,
         "shape": list(coded.shape),
@@ -99,7 +95,7 @@ def record_of(coded: Coded) -> Record:
 
 
 def check_parts(record: Any, parts: Mapping[str, Tensor | None], name: str) -> None:
-    """Refuse parts that are not those of a record."""
+    """Raise if parts do not match a record."""
     tensors = {f"{name}:{k}": t for k, t in parts.items() if t is not None and k != "table"}
     table = parts.get("table")
     if table is not None:
@@ -128,26 +124,27 @@ def _scale_record(scale: Powers | Floats | None) -> dict[str, Any] | None:
 def pack_tensors(
     model: nn.Module, stored: Mapping[str, Tensor], used: Iterable[str], bases: Iterable[str]
 ) -> Packed:
-    """`stored` with what layers have in formats of at most 8 bits as codes, and masks in bits.
+    """Return `stored` with parameters in formats of at most 8 bits as codes, and masks as bits.
 
-    `used` are tensors that nodes read themselves, `bases` those that hold views: they stay as they
-    are, and so does a parameter that two layers read as different values.
+    Tensors that nodes read (`used`) or that have views (`bases`) are not packed, nor is a
+    parameter that two layers read as different values.
     """
-    packed, kept = Packed(dict(stored)), {*used, *bases}
+    packed, unpacked = Packed(dict(stored)), {*used, *bases}
     named = list(model.named_parameters(remove_duplicate=False))
-    plain = {id(t) for name, t in named if name in kept}
+    plain = {id(t) for name, t in named if name in unpacked}
     names = {id(t): name for name, t in named if name in stored}
     for key, uses in _uses(model).items():
         coded = None if key in plain or key not in names else _coded(uses)
         if coded is None:
             continue
         packed.replace(names[key], coded)
-        for path, parameter, told in uses:
-            if told is not None and told.is_held:
-                packed.held.setdefault(path, []).append(parameter)
+        for path, parameter, value in uses:
+            if value is not None and value.is_held:
+                packed.rounded.setdefault(path, []).append(parameter)
     for name, tensor in stored.items():
-        if tensor.dtype == torch.bool and tensor.numel() and name not in kept:
-            packed.replace(name, _bits(tensor))
+        if tensor.dtype == torch.bool and tensor.numel() and name not in unpacked:
+            codes, table = pack_bits(tensor.to(torch.uint8), 1), torch.tensor([0.0, 1.0])
+            packed.replace(name, Coded(codes, 1, tuple(tensor.shape), torch.bool, table))
     return packed
 
 
@@ -155,64 +152,45 @@ _Use = tuple[str, str, Stored | None]
 
 
 def _uses(model: nn.Module) -> dict[int, list[_Use]]:
-    """Every parameter that has a format somewhere, with the layers that read it, and as what."""
-    found: dict[int, list[_Use]] = {}
-    spoken: set[tuple[int, str]] = set()
+    """Return the uses of every parameter with a format: layer, name and value in the layer."""
+    uses: dict[int, list[_Use]] = {}
+    quantized: set[tuple[int, str]] = set()
     for path, module in model.named_modules():
-        told = module.stored_values() if isinstance(module, HasFormats) else {}
-        for name, stored in told.items():
-            owner, leaf = _place(module, name)
-            spoken.add((id(owner), leaf))
-            found.setdefault(id(owner._parameters.get(leaf)), []).append((path, name, stored))
+        values = module.stored_values() if isinstance(module, HasFormats) else {}
+        for name, value in values.items():
+            owner_name, _, leaf = name.rpartition(".")
+            owner = module.get_submodule(owner_name)
+            quantized.add((id(owner), leaf))
+            uses.setdefault(id(owner._parameters.get(leaf)), []).append((path, name, value))
     for path, module in model.named_modules():
         for name, parameter in module._parameters.items():
-            if id(parameter) in found and (id(module), name) not in spoken:
-                found[id(parameter)].append((path, name, None))
-    return found
-
-
-def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    owner, _, leaf = name.rpartition(".")
-    return module.get_submodule(owner), leaf
+            if id(parameter) in uses and (id(module), name) not in quantized:
+                uses[id(parameter)].append((path, name, None))
+    return uses
 
 
 def _coded(uses: list[_Use]) -> Coded | None:
-    told = [stored for _, _, stored in uses]
-    first = told[0]
-    if first is None or any(t is None or not same_bits(t.values, first.values) for t in told):
+    values = [value for _, _, value in uses]
+    first = values[0]
+    if first is None or any(v is None or not same_bits(v.values, first.values) for v in values):
         return None
     return encode(first.values, first.format, first.scale)
 
 
-def _bits(mask: Tensor) -> Coded:
-    table = torch.tensor([0.0, 1.0])
-    codes = pack_bits(mask.to(torch.uint8), 1)
-    return Coded(codes, 1, tuple(mask.shape), torch.bool, table)
-
-
-# -- loading ---------------------------------------------------------------------------------
-
-
 def unpack_tensors(tensors: Mapping[str, Tensor], records: Any) -> dict[str, Tensor]:
-    """The tensors that `pack_tensors` was given."""
+    """Return the tensors that `pack_tensors` received."""
     if not isinstance(records, dict):
         raise CheckpointError(f"packed: expected a mapping, got {shown(records)}.")
-    found = dict(tensors)
+    unpacked = dict(tensors)
     parts: set[str] = set()
     for name, record in records.items():
         if name in tensors:
             raise CheckpointError(f"packed.{name:.200}: is there as a plain tensor too.")
-        coded = _read(name, record, tensors)
-        found[name] = decode(coded)
-        parts |= set(_parts(name, record))
-    return {name: tensor for name, tensor in found.items() if name not in parts}
-
-
-def _parts(name: str, record: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{name}:codes"
-    yield record["table"]
-    if record["scale"] is not None and record["scale"]["tensor"] != f"{name}_scale":
-        yield record["scale"]["tensor"]
+        unpacked[name] = decode(_read(name, record, tensors))
+        parts |= {f"{name}:codes", record["table"]}
+        if record["scale"] is not None and record["scale"]["tensor"] != f"{name}_scale":
+            parts.add(record["scale"]["tensor"])
+    return {name: tensor for name, tensor in unpacked.items() if name not in parts}
 
 
 def _read(name: str, record: Any, tensors: Mapping[str, Tensor]) -> Coded:
@@ -290,7 +268,7 @@ def _read_powers(record: Any, codes: Tensor, shape: tuple[int, ...], where: str)
 
 
 def _tiles(shape: tuple[int, ...], tile: tuple[int, int], axis: int) -> int:
-    """How many tiles a tensor of this shape has."""
+    """Return the number of tiles of a tensor of this shape."""
     like = torch.empty(shape, device="meta")
     rows = torch.atleast_2d(like.movedim(axis, -1) if like.dim() > 1 else like)
     sizes = [n if t == -1 else t for n, t in zip(rows.shape[-2:], tile, strict=True)]
@@ -299,12 +277,12 @@ def _tiles(shape: tuple[int, ...], tile: tuple[int, int], axis: int) -> int:
 
 
 def _tensor(tensors: Mapping[str, Tensor], name: str, where: str, *kinds: torch.dtype) -> Tensor:
-    found = tensors.get(name)
-    if found is None or found.dtype not in kinds:
-        given = "is missing" if found is None else f"is {found.dtype}"
+    tensor = tensors.get(name)
+    if tensor is None or tensor.dtype not in kinds:
+        state = "is missing" if tensor is None else f"is {tensor.dtype}"
         allowed = " or ".join(str(k) for k in kinds)
-        raise CheckpointError(f"{where}: tensor '{name:.200}' {given}. Expected: {allowed}.")
-    return found
+        raise CheckpointError(f"{where}: tensor '{name:.200}' {state}. Expected: {allowed}.")
+    return tensor
 
 
 def _check_shape(tensor: Tensor, shape: tuple[int, ...], where: str) -> None:

@@ -366,7 +366,6 @@ RECIPES = {"chop.nn.quantized.convert.mixed_class": 2, "chop.nn.modules.masked.m
 
 def make_class(maker: str, parts: list[type[nn.Module]]) -> type[nn.Module] | None:
     """Return the class that a recipe creates from `parts`, or None if they do not fit."""
-    maker = current_path(maker)
     if RECIPES.get(maker) != len(parts):
         return None
     if maker.endswith(".mixed_class"):

@@ -1,7 +1,7 @@
-"""Captures a language model with its cache: what it asks of the cache becomes nodes.
+"""Capture of a language model with its key-value cache: uses of the cache become nodes.
 
-The model runs on a cache that keeps nothing and writes down what it is asked (`chop.ir.kv_cache`).
-Masks are single nodes too, because how they are made depends on the cache a graph is given later.
+The model runs with an empty cache that records its calls (`chop.ir.kv_cache`). Masks are single
+nodes too, because they depend on the cache that the graph is called with later.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import functools
 import inspect
 import operator
+import unittest.mock
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,16 +31,16 @@ MASKS = ("attention_mask", "decoder_attention_mask")
 POSITIONS = ("position_ids", "decoder_position_ids")
 KEPT_LOGITS = "logits_to_keep"
 FOLLOW_MASK = ("opt", "xglm")
-"""Model types whose positions, where none are given, count the tokens the mask lets through."""
+"""Model types whose default positions count the tokens that the mask admits."""
 _IMPLEMENTATIONS = {"sdpa": False, "eager": True}
-"""Of each implementation of attention, whether its masks are added."""
+"""Implementation of attention -> True if its masks are added to the scores."""
 _WHOLE = {kv_cache.causal_mask, kv_cache.bidirectional_mask, kv_cache.positions}
 _RESHAPING = ("view", "reshape", "to", "long", "bool")
 _UNSUPPORTED_MASKS = ("or_mask_function", "and_mask_function", "block_sequence_ids")
 
 
 def check_has_cache(model: nn.Module) -> None:
-    """Refuse a model that takes no cache, or whose attention has masks of another form."""
+    """Raise if a model accepts no cache, or if its attention has other masks."""
     kind = type(model).__name__
     config = getattr(model, "config", None)
     if config is None or PAST not in Signature.of(model).names:
@@ -47,17 +48,6 @@ def check_has_cache(model: nn.Module) -> None:
             f"cache: {kind}.forward has no input '{PAST}'. Capture it without a cache; with one, "
             "a causal language model or an encoder-decoder of transformers."
         )
-    _check_version()
-    used = getattr(config, "_attn_implementation", None)
-    if used not in _IMPLEMENTATIONS:
-        raise TraceError(
-            f"cache: {kind} computes attention by '{used}'. Allowed: "
-            f"{', '.join(_IMPLEMENTATIONS)}; model.set_attn_implementation('sdpa') sets it."
-        )
-
-
-def _check_version() -> None:
-    """Refuse a release of transformers whose caches are told positions instead of counting."""
     import transformers
     from transformers.cache_utils import Cache
 
@@ -66,12 +56,18 @@ def _check_version() -> None:
             f"cache: the caches of transformers {transformers.__version__} do not count tokens "
             "themselves. Install a newer release: pip install -U transformers."
         )
+    used = getattr(config, "_attn_implementation", None)
+    if used not in _IMPLEMENTATIONS:
+        raise TraceError(
+            f"cache: {kind} computes attention by '{used}'. Allowed: "
+            f"{', '.join(_IMPLEMENTATIONS)}; model.set_attn_implementation('sdpa') sets it."
+        )
 
 
 def names_with_cache(
     model: nn.Module, names: Iterable[str] | None, given: Any
 ) -> Iterable[str] | None:
-    """The inputs to capture with: where the user names none, the mask of padding is one."""
+    """Return the inputs to capture with; the default inputs include the padding mask."""
     if names is not None or given is not None:
         return names
     masked = [MASKS[0]] if MASKS[0] in Signature.of(model).names else []
@@ -80,16 +76,16 @@ def names_with_cache(
 
 @dataclass
 class PastRecording:
-    """One run of `model` with a cache, as `recorder` writes it down."""
+    """Run of `model` with a cache, recorded by `recorder`."""
 
     model: nn.Module
     recorder: Recorder
 
     def inputs(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What to call the model with: `given`, and what it asks the cache by.
+        """Return the model's arguments: `given` and the inputs that a cache adds.
 
-        Inputs of the graph that are not given have defaults: the mask of the decoder, positions,
-        how many logits to keep, the cache.
+        These have defaults in the graph: the mask of the decoder, positions, the number of logits
+        to keep, and the cache.
         """
         names = Signature.of(self.model).names
         tokens = given.get("decoder_input_ids", given.get("input_ids"))
@@ -100,45 +96,40 @@ class PastRecording:
             with self.recorder.not_recording():
                 more[MASKS[1]] = torch.ones_like(tokens)
             self.recorder.placeholder(MASKS[1], more[MASKS[1]], None)
-        wanted = [n for n in (POSITIONS[1:] if self._is_pair() else POSITIONS[:1]) if n in names]
-        given_positions = {n: self._optional(n) for n in wanted if n not in given}
+        position = POSITIONS[1 if self._is_pair() else 0]
+        ids = Opaque() if position in names and position not in given else None
+        if ids is not None:
+            self.recorder.placeholder(position, ids, None)
         if KEPT_LOGITS in names and KEPT_LOGITS not in given:
             node = self.recorder.placeholder(KEPT_LOGITS, None, 0)
-            more[KEPT_LOGITS] = track(0, _of_node(self.recorder, node))
+            count = Expression(self.recorder, operator.pos, 0)
+            count._node = node
+            more[KEPT_LOGITS] = track(0, count)
         self.past = self._cache()
-        mask = more.get(MASKS[1], given.get(MASKS[0]) if not self._is_pair() else None)
-        for name, ids in given_positions.items():
-            more[name] = self._positions(ids, tokens, mask)
+        if ids is not None:
+            mask = more.get(MASKS[1], given.get(MASKS[0]) if not self._is_pair() else None)
+            follows = getattr(self.model.config, "model_type", "") in FOLLOW_MASK
+            arguments = ids, tokens, self.past, mask if follows else None
+            more[position] = self._ask(kv_cache.positions, *arguments)
         return {**given, **more, PAST: self.past, "use_cache": True}
 
     def _is_pair(self) -> bool:
         return bool(getattr(self.model.config, "is_encoder_decoder", False))
 
-    def _optional(self, name: str) -> Opaque:
-        value = Opaque()
-        self.recorder.placeholder(name, value, None)
-        return value
-
-    def _positions(self, given: Opaque, tokens: Any, mask: Any) -> Any:
-        follows = getattr(self.model.config, "model_type", "") in FOLLOW_MASK
-        return self._ask(kv_cache.positions, given, tokens, self.past, mask if follows else None)
-
     def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Record one question to the cache, answered as by a cache that is not there."""
+        """Record one use of the cache, computed as without a cache."""
 
         def run(*args: Any) -> Any:
             return function(*(None if isinstance(a, Opaque) else a for a in args))
 
         return self.recorder.call_whole(function, run, args, {})
 
-    # -- the cache -----------------------------------------------------------------------------
-
     def _cache(self) -> Any:
         from transformers.cache_utils import Cache, EncoderDecoderCache
 
         recording = self
 
-        class Recorded(Opaque, Cache):
+        class RecordedCache(Opaque, Cache):
             is_cross = False
 
             def __init__(self) -> None:
@@ -150,12 +141,12 @@ class PastRecording:
 
             def get_seq_length(self, layer_idx: int = 0) -> Any:
                 length = Expression(recording.recorder, kv_cache.past_length, self)
-                _ = length.node  # written here: once the cache is updated, it is another
+                _ = length.node  # written now: an update of the cache changes it
                 return track(0, length, depends_on_data=True)
 
         class RecordedPair(Opaque, EncoderDecoderCache):
             def __init__(self) -> None:
-                own, cross = Recorded(), Recorded()
+                own, cross = RecordedCache(), RecordedCache()
                 cross.is_cross = True
                 vars(self).update(self_attention_cache=own, cross_attention_cache=cross)
                 self.is_updated = {}
@@ -163,18 +154,16 @@ class PastRecording:
             def get_seq_length(self, layer_idx: int = 0) -> Any:
                 return self.self_attention_cache.get_seq_length(layer_idx)
 
-        past: Any = RecordedPair() if self._is_pair() else Recorded()
+        past: Any = RecordedPair() if self._is_pair() else RecordedCache()
         node = self.recorder.placeholder(PAST, past, None)
         for part in ("self_attention_cache", "cross_attention_cache"):
             if self._is_pair():
                 self.recorder.learn(getattr(past, part), node)
         return past
 
-    # -- the world while it records --------------------------------------------------------------
-
     @contextlib.contextmanager
     def world(self) -> Iterator[None]:
-        """Masks are made, attention is computed and the encoder is read by whole nodes."""
+        """Record masks, attention and reads of the encoder as single nodes inside the context."""
         makers = {
             "create_causal_mask": self._causal(is_sliding=False),
             "create_sliding_window_causal_mask": self._causal(is_sliding=True),
@@ -193,33 +182,35 @@ class PastRecording:
 
     def _causal(self, *, is_sliding: bool) -> Callable[..., Any]:
         def make(config: Any, inputs_embeds: Any, attention_mask: Any, *_: Any, **more: Any) -> Any:
-            self._refuse(more)
+            self._check_mask_options(more)
             if not getattr(config, "is_causal", True):
                 return self._bidirectional(config, inputs_embeds, attention_mask)
             window = config.sliding_window if is_sliding else None
-            given = attention_mask, inputs_embeds, self.past, window, _is_additive(config)
-            return self._ask(kv_cache.causal_mask, *given)
+            is_additive = _IMPLEMENTATIONS.get(config._attn_implementation, True)
+            arguments = attention_mask, inputs_embeds, self.past, window, is_additive
+            return self._ask(kv_cache.causal_mask, *arguments)
 
         return make
 
     def _bidirectional(
         self, config: Any, inputs_embeds: Any, attention_mask: Any, *_: Any, **more: Any
     ) -> Any:
-        self._refuse(more)
-        given = attention_mask, inputs_embeds, _is_additive(config)
-        return self._ask(kv_cache.bidirectional_mask, *given)
+        self._check_mask_options(more)
+        is_additive = _IMPLEMENTATIONS.get(config._attn_implementation, True)
+        arguments = attention_mask, inputs_embeds, is_additive
+        return self._ask(kv_cache.bidirectional_mask, *arguments)
 
-    def _refuse(self, options: Mapping[str, Any]) -> None:
-        given = [name for name in _UNSUPPORTED_MASKS if options.get(name) is not None]
-        if given:
+    def _check_mask_options(self, options: Mapping[str, Any]) -> None:
+        unsupported = [name for name in _UNSUPPORTED_MASKS if options.get(name) is not None]
+        if unsupported:
             raise TraceError(
-                f"cache: {type(self.model).__name__} makes its mask with {given[0]}, which a graph "
-                "with a cache cannot hold. Capture it without a cache."
+                f"cache: {type(self.model).__name__} makes its mask with {unsupported[0]}, which a "
+                "graph with a cache cannot hold. Capture it without a cache."
             )
 
     @contextlib.contextmanager
     def _attention(self) -> Iterator[None]:
-        """With a mask, how many queries there are decides nothing in the usual attention."""
+        """Ignore decisions by the number of queries in SDPA attention with a mask."""
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
         plain = ALL_ATTENTION_FUNCTIONS["sdpa"]
@@ -228,12 +219,10 @@ class PastRecording:
         def attention(
             module: Any, q: Any, k: Any, v: Any, mask: Any, *args: Any, **more: Any
         ) -> Any:
-            if mask is None:
-                return plain(module, q, k, v, mask, *args, **more)
-            with self.recorder.undecided():
+            with contextlib.nullcontext() if mask is None else self.recorder.undecided():
                 return plain(module, q, k, v, mask, *args, **more)
 
-        with patched_item(ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", attention):
+        with unittest.mock.patch.dict(ALL_ATTENTION_FUNCTIONS._global_mapping, sdpa=attention):
             yield
 
     @contextlib.contextmanager
@@ -259,31 +248,10 @@ class PastRecording:
             del decoder.forward
 
 
-@contextlib.contextmanager
-def patched_item(table: dict[str, Any], key: str, value: Any) -> Iterator[None]:
-    """Set an item for a while."""
-    before = table[key]
-    table[key] = value
-    try:
-        yield
-    finally:
-        table[key] = before
-
-
-def _is_additive(config: Any) -> bool:
-    return _IMPLEMENTATIONS.get(config._attn_implementation, True)
-
-
-def _of_node(recorder: Recorder, node: fx.Node) -> Expression:
-    expression = Expression(recorder, operator.pos, 0)
-    expression._node = node
-    return expression
-
-
 def make_masks_optional(graph: fx.Graph, guards: Guards) -> Guards:
-    """Give masks that only whole nodes read the default None, and free them of their guards.
+    """Give masks that only whole nodes read the default None, and remove their guards.
 
-    Those nodes take a mask of any form; what the model does to its form before is left out.
+    Those nodes accept a mask of any form; the model's reshaping of masks is removed.
     """
     for node in graph.find_nodes(op="call_function", target=kv_cache.causal_mask):
         _read_as_given(node)
@@ -292,19 +260,19 @@ def make_masks_optional(graph: fx.Graph, guards: Guards) -> Guards:
         if node.target in MASKS and {user.target for user in node.users} <= _WHOLE:
             node.args = (None,)
             free.append(node.target)
-    kept = [g for g in guards.guards if not any(path[0] in free for path in g.paths())]
-    return Guards(tuple(kept), guards.captured)
+    others = [g for g in guards.guards if not any(path[0] in free for path in g.paths())]
+    return Guards(tuple(others), guards.captured)
 
 
 def _read_as_given(node: fx.Node) -> None:
-    """Let `node` read the mask before the model reshapes it."""
+    """Make `node` read the mask before the model reshapes it."""
     mask: Any = node.args[0]
     while isinstance(mask, fx.Node) and mask.op == "call_method" and mask.target in _RESHAPING:
         mask = mask.args[0]
     if not isinstance(mask, fx.Node) or mask.op != "placeholder":
         return
-    left: Any = node.args[0]
+    unused: Any = node.args[0]
     node.update_arg(0, mask)
-    while left is not mask and not left.users:
-        left, gone = left.args[0], left
-        node.graph.erase_node(gone)
+    while unused is not mask and not unused.users:
+        following, unused = unused, unused.args[0]
+        node.graph.erase_node(following)

@@ -1,7 +1,7 @@
-"""A captured graph against the model it was captured from, on the inputs it was captured with.
+"""Comparison of a captured graph with its model, on the inputs of the capture.
 
-A model's code may go another way while it is captured than when it runs, without any decision that
-the capture could see: it may ask whether it is traced. The graph then is another model.
+A model's code may branch on being traced, which the capture cannot see. The graph is then a
+different model.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from chop.log import get_logger
 logger = get_logger(__name__)
 
 TOLERANCE = 1e-3
-"""Of the largest value: rounding in another order stays far below, another branch seldom does."""
+"""Allowed difference, relative to the largest value: far above rounding, below most branches."""
 
 
 def warn_if_different(
     model: nn.Module, captured: nn.Module, inputs: Mapping[str, Any] | None
 ) -> None:
-    """Say so where the graph gives other values than the model; nothing where that cannot be seen.
+    """Log a warning if graph and model compute different values.
 
-    It cannot where there are no inputs or no values, where the model does not run on them, or
-    where two runs of the model itself differ.
+    Nothing is compared without inputs or values, if the model does not run on them, or if two runs
+    of the model differ.
     """
     if not inputs or not _has_values(model, inputs):
         return
     try:
         expected = _run(model, inputs)
-    except Exception as error:  # the model's own affair: it is captured, and may never run so
+    except Exception as error:  # the model may never run like this
         logger.warning(
             "%s itself does not run on the inputs it was captured with: %s: %s",
             type(model).__name__,
@@ -44,12 +44,12 @@ def warn_if_different(
         )
         return
     try:
-        got = _run(captured, inputs)
-        again = expected if _difference(expected, got) == 0 else _run(model, inputs)
-    except Exception as error:  # a guard, or a pass's affair
+        actual = _run(captured, inputs)
+        again = expected if _difference(expected, actual) == 0 else _run(model, inputs)
+    except Exception as error:  # such as a guard
         logger.debug("the graph was not compared with the model: %s", error)
         return
-    difference = _difference(expected, got)
+    difference = _difference(expected, actual)
     if difference > TOLERANCE and _difference(expected, again) <= TOLERANCE:
         logger.warning(
             "the graph of %s gives other values than the model on the inputs it was captured with "
@@ -74,17 +74,13 @@ def _run(model: nn.Module, inputs: Mapping[str, Any]) -> list[Tensor]:
         evaluation_mode(model),
     ):
         torch.manual_seed(0)
-        return [t for t in tensors_in(_plain(call_with(model, copies))) if t.is_floating_point()]
+        return [t for t in tensors_in(call_with(model, copies)) if t.is_floating_point()]
 
 
-def _plain(result: Any) -> Any:
-    return dict(result) if isinstance(result, Mapping) else result
-
-
-def _difference(expected: list[Tensor], got: list[Tensor]) -> float:
-    """The largest difference, relative to the largest value; what both lack does not differ."""
+def _difference(expected: list[Tensor], actual: list[Tensor]) -> float:
+    """Return the largest difference, relative to the largest value; NaN counts as zero."""
     largest = 0.0
-    for a, b in zip(expected, got, strict=False):
+    for a, b in zip(expected, actual, strict=False):
         if a.shape != b.shape:
             return float("inf")
         if a.numel():

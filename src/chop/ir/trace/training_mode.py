@@ -1,14 +1,14 @@
-"""Reconciles the graph seen in evaluation with the one seen in training.
+"""Merging of the graphs traced in evaluation mode and in training mode.
 
-A model is traced in both modes. What differs is a `training` flag, a dropout rate, or a dropout
-that runs in training alone; each becomes a module of the graph, so that `model.train()` and
-`model.eval()` mean for the graph what they mean for the model.
+They differ in a `training` flag, a dropout rate, or a dropout that runs only in training. Each
+becomes a module of the graph, so that `train()` and `eval()` affect graph and model equally.
 """
 
 from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,15 +32,15 @@ _TORCH_DROPOUT = ("input", "p", "train")
 
 
 @dataclass
-class Trace:
-    """A graph and the modules, parameters and constants its targets name."""
+class ModeTrace:
+    """Graph with the modules, parameters and constants that its targets name."""
 
     graph: fx.Graph
     attributes: dict[str, Any]
     names: set[str] = field(default_factory=set)
 
     def add_module(self, owner: str, kind: str, module: nn.Module) -> str:
-        """Register a new module under `owner` and give back its name."""
+        """Register a new module under `owner` and return its name."""
         prefix = f"{owner}." if owner else ""
         number = 0
         while f"{prefix}{kind}_{number}" in self.attributes | dict.fromkeys(self.names):
@@ -50,14 +50,14 @@ class Trace:
 
 
 class ModesDifferError(Exception):
-    """The two graphs differ by more than constants and dropouts, inside module `owner`."""
+    """Difference of the two graphs beyond constants and dropouts, inside module `owner`."""
 
     def __init__(self, owner: str) -> None:
         super().__init__(owner)
         self.owner = owner
 
 
-def merge(evaluated: Trace, trained: Trace) -> None:
+def merge(evaluated: ModeTrace, trained: ModeTrace) -> None:
     """Change `evaluated` in place so that it behaves as both traces, each in its mode."""
     merger = _Merger(evaluated, trained)
     for tag, left, right, following in _aligned(evaluated.graph, trained.graph):
@@ -69,8 +69,8 @@ def merge(evaluated: Trace, trained: Trace) -> None:
     keep_random_draws(evaluated)
 
 
-def keep_random_draws(evaluated: Trace) -> None:
-    """Numbers drawn and not used advance the random state in training: keep that."""
+def keep_random_draws(evaluated: ModeTrace) -> None:
+    """Keep unused random draws, because they advance the random state in training."""
     for node in list(evaluated.graph.nodes):
         if node.op != "call_function" or node.target is not torch.rand or node.users:
             continue
@@ -79,22 +79,18 @@ def keep_random_draws(evaluated: Trace) -> None:
             _replace(evaluated, node, "randomdraw", RandomDraw(tuple(size)), ())
 
 
-def follow_training_flag(evaluated: Trace) -> None:
-    """Where only evaluation could be traced: take every inactive dropout to follow the mode."""
+def follow_training_flag(evaluated: ModeTrace) -> None:
+    """Make inactive dropouts follow the mode, if only evaluation could be traced."""
     for node in list(evaluated.graph.nodes):
         arguments = _dropout_arguments(node)
         if arguments is not None and not arguments["training"]:
             _to_module(evaluated, node, arguments["p"])
 
 
-def _key(node: fx.Node) -> tuple[str, Any, str]:
-    return node.op, node.target, node.meta.get("owner", "")
-
-
 def _aligned(left: fx.Graph, right: fx.Graph) -> Any:
-    """Pairs of equal nodes, and the stretches in which the graphs differ, with what follows."""
+    """Yield pairs of equal nodes, and differing sequences with the node that follows them."""
     a, b = list(left.nodes), list(right.nodes)
-    keys_a, keys_b = [_key(n) for n in a], [_key(n) for n in b]
+    keys_a, keys_b = ([(n.op, n.target, n.meta.get("owner", "")) for n in each] for each in (a, b))
     if keys_a == keys_b:  # linear, and the usual case
         yield from (("equal", [x], [y], None) for x, y in zip(a, b, strict=True))
         return
@@ -108,51 +104,41 @@ def _aligned(left: fx.Graph, right: fx.Graph) -> Any:
 
 
 class _Merger:
-    def __init__(self, evaluated: Trace, trained: Trace) -> None:
+    def __init__(self, evaluated: ModeTrace, trained: ModeTrace) -> None:
         self.evaluated = evaluated
         self.trained = trained
         self.evaluated_node: dict[fx.Node, fx.Node] = {}
         self.dropouts: list[tuple[fx.Node, float]] = []
 
     def match(self, node: fx.Node, trained: fx.Node) -> None:
-        """Make one pair of nodes one: constants that differ become mode constants."""
+        """Merge a pair of nodes: constants that differ become mode constants."""
         self.evaluated_node[trained] = node
-        rate = self._switched_dropout(node, trained)
-        if rate is not None:
+        off, on = _dropout_arguments(node), _dropout_arguments(trained)
+        if off and on and not off["training"] and on["training"]:
             first = self._reconcile(node, node.args[0], trained.args[0])
             node.args = (first, *node.args[1:])
-            self.dropouts.append((node, rate))
+            self.dropouts.append((node, on["p"]))
             return
         node.args = self._reconcile(node, node.args, trained.args)
         node.kwargs = self._reconcile(node, node.kwargs, trained.kwargs)
 
-    def _switched_dropout(self, node: fx.Node, trained: fx.Node) -> float | None:
-        """The rate of a dropout that is off in evaluation and on in training."""
-        off, on = _dropout_arguments(node), _dropout_arguments(trained)
-        if off is None or on is None or off["training"] or not on["training"]:
-            return None
-        return on["p"]
-
     def insert(
-        self,
-        only_evaluated: list[fx.Node],
-        only_trained: list[fx.Node],
-        following: fx.Node | None,
+        self, only_evaluated: list[fx.Node], only_trained: list[fx.Node], following: fx.Node | None
     ) -> None:
-        """Bring dropouts that run in training alone into the graph; anything else is an error."""
+        """Insert dropouts that run only in training; raise for other differences."""
         for node in only_trained:
             unused_draw = node.target is torch.rand and not node.users
             arguments = _dropout_arguments(node)
-            known = arguments is not None and node.args[0] in self.evaluated_node
-            if only_evaluated or following is None or not (known or unused_draw):
+            is_dropout = arguments is not None and node.args[0] in self.evaluated_node
+            if only_evaluated or following is None or not (is_dropout or unused_draw):
                 raise ModesDifferError(_common_owner([*only_evaluated, *only_trained]))
-            args = (self.evaluated_node[node.args[0]],) if known else node.args  # type: ignore[index]
+            args = (self.evaluated_node[node.args[0]],) if is_dropout else node.args  # type: ignore[index]
             with self.evaluated.graph.inserting_before(following):
-                made = self.evaluated.graph.create_node("call_function", node.target, args)
-            made.meta["owner"] = node.meta.get("owner", "")
-            self.evaluated_node[node] = made
+                copy = self.evaluated.graph.create_node("call_function", node.target, args)
+            copy.meta["owner"] = node.meta.get("owner", "")
+            self.evaluated_node[node] = copy
             if arguments is not None:
-                self.dropouts.append((made, arguments["p"]))
+                self.dropouts.append((copy, arguments["p"]))
 
     def _reconcile(self, user: fx.Node, ours: Any, theirs: Any) -> Any:
         if isinstance(ours, fx.Node) and isinstance(theirs, fx.Node):
@@ -161,22 +147,21 @@ class _Merger:
             return self.evaluated_node[theirs]
         if isinstance(ours, Mapping) and isinstance(theirs, Mapping) and list(ours) == list(theirs):
             return {k: self._reconcile(user, ours[k], theirs[k]) for k in ours}
-        if _same_container(ours, theirs):
+        are_sequences = isinstance(ours, tuple | list) and isinstance(theirs, tuple | list)
+        if are_sequences and len(ours) == len(theirs):
             pairs = zip(ours, theirs, strict=True)
             return type(ours)(self._reconcile(user, a, b) for a, b in pairs)
         if isinstance(ours, slice) and isinstance(theirs, slice):
-            parts = ("start", "stop", "step")
-            return slice(
-                *(self._reconcile(user, getattr(ours, p), getattr(theirs, p)) for p in parts)
-            )
+            ends = ((s.start, s.stop, s.step) for s in (ours, theirs))
+            return slice(*(self._reconcile(user, a, b) for a, b in zip(*ends, strict=True)))
         if _equal_constants(ours, theirs):
             return ours
         return self._mode_constant(user, ours, theirs)
 
     def _mode_constant(self, user: fx.Node, ours: Any, theirs: Any) -> fx.Node:
-        if not _is_constant(ours) or not _is_constant(theirs):
-            raise ModesDifferError(user.meta.get("owner", ""))
         owner = user.meta.get("owner", "")
+        if not all(isinstance(v, bool | int | float | str | None) for v in (ours, theirs)):
+            raise ModesDifferError(owner)
         module = ModeConstant(train_value=theirs, eval_value=ours)
         name = self.evaluated.add_module(owner, "modeconstant", module)
         with self.evaluated.graph.inserting_before(user):
@@ -185,18 +170,18 @@ class _Merger:
         return node
 
     def adopt_dropouts(self) -> None:
-        """Turn the functional dropouts that follow the mode into dropout modules."""
+        """Replace the functional dropouts that follow the mode by modules."""
         for node, rate in self.dropouts:
             _to_module(self.evaluated, node, rate)
 
 
-def _to_module(trace: Trace, node: fx.Node, rate: float) -> None:
+def _to_module(trace: ModeTrace, node: fx.Node, rate: float) -> None:
     cls = DROPOUT_MODULES[node.target]  # type: ignore[index]
     _replace(trace, node, cls.__name__.lower(), cls(rate), (node.args[0],))
 
 
-def _replace(trace: Trace, node: fx.Node, kind: str, module: nn.Module, args: Any) -> None:
-    """Put a call of a new module in the place of `node`."""
+def _replace(trace: ModeTrace, node: fx.Node, kind: str, module: nn.Module, args: Any) -> None:
+    """Replace `node` by a call of a new module."""
     name = trace.add_module(node.meta.get("owner", ""), kind, module)
     with trace.graph.inserting_before(node):
         new = trace.graph.create_node("call_module", name, args)
@@ -206,25 +191,15 @@ def _replace(trace: Trace, node: fx.Node, kind: str, module: nn.Module, args: An
 
 
 def _dropout_arguments(node: fx.Node) -> dict[str, Any] | None:
-    """`p` and `training` of a functional dropout; None for any other node."""
+    """Return `p` and `training` of a functional dropout, None for other nodes."""
     if node.op != "call_function" or node.target not in DROPOUT_MODULES:
         return None
     if node.target is torch.dropout:
-        given = dict(zip(_TORCH_DROPOUT, node.args, strict=False)) | dict(node.kwargs)
-        return {"p": given["p"], "training": given["train"]}
+        named = dict(zip(_TORCH_DROPOUT, node.args, strict=False)) | dict(node.kwargs)
+        return {"p": named["p"], "training": named["train"]}
     bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)
     bound.apply_defaults()
     return {"p": bound.arguments["p"], "training": bound.arguments["training"]}
-
-
-def _is_constant(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str | type(None))
-
-
-def _same_container(ours: Any, theirs: Any) -> bool:
-    if not isinstance(ours, tuple | list) or not isinstance(theirs, tuple | list):
-        return False
-    return len(ours) == len(theirs)
 
 
 def _equal_constants(ours: Any, theirs: Any) -> bool:
@@ -234,11 +209,8 @@ def _equal_constants(ours: Any, theirs: Any) -> bool:
 
 
 def _common_owner(nodes: list[fx.Node]) -> str:
-    """The innermost module all these nodes are in."""
+    """Return the innermost module that contains all these nodes."""
     paths = [n.meta.get("owner", "").split(".") for n in nodes]
-    shared = []
-    for parts in zip(*paths, strict=False):
-        if len(set(parts)) > 1:
-            break
-        shared.append(parts[0])
-    return ".".join(shared)
+    levels = zip(*paths, strict=False)
+    shared = itertools.takewhile(lambda parts: len(set(parts)) == 1, levels)
+    return ".".join(parts[0] for parts in shared)
